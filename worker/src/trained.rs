@@ -15,7 +15,9 @@ use crate::state::Trained;
 pub(crate) fn phases(recipe: &Recipe, registry: &Registry, plan: &RunPlan) -> Result<Vec<Vec<Trained>>> {
     let globs = Globs::new(recipe, registry);
     let common = match_rules(&globs.infos, globs.rules).map_err(at("optim.group"))?;
-    let base = globs.matching("model.freeze", &recipe.model.freeze)?;
+    let by_recipe = globs.matching("model.freeze", &recipe.model.freeze)?;
+    let base: Vec<bool> =
+        zip(by_recipe, registry.parameters()).map(|(frozen, entry)| frozen || entry.is_frozen()).collect();
     if base.iter().all(|&frozen| frozen) && recipe.stage.is_empty() {
         return Err(WorkerError::AllFrozen);
     }

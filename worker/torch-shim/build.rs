@@ -87,6 +87,6 @@ fn compile(include: &Path) {
             .flag("-isystem")
             .flag(cuda);
     }
-    build.files(["csrc/shim.cpp", "csrc/graph.cpp"]);
+    build.files(["csrc/shim.cpp", "csrc/graph.cpp", "csrc/program.cpp"]);
     build.compile("dtrain_torch_shim");
 }

@@ -8,6 +8,7 @@ use safetensors::Dtype;
 use tch::TchError;
 use thiserror::Error;
 
+use super::exported::ExportedError;
 use super::mismatch::Mismatch;
 
 /// An error of building, running, loading or saving a model.
@@ -71,6 +72,10 @@ pub enum ModelError {
     /// A file of weights could not be read, written or used.
     #[error(transparent)]
     Weights(#[from] WeightsError),
+
+    /// A file of an exported program could not be read or used.
+    #[error(transparent)]
+    Exported(#[from] ExportedError),
 }
 
 impl From<ShimError> for ModelError {

@@ -14,6 +14,7 @@ use tch::Tensor;
 
 mod dtype;
 mod error;
+mod exported;
 mod gpt;
 mod layers;
 mod mismatch;
@@ -29,11 +30,11 @@ mod weights;
 
 pub use dtype::dtype_of;
 pub use error::{ModelError, WeightsError, WeightsProblem};
+pub use exported::{Exported, ExportedError, Port, Problem};
 pub use gpt::{Gpt, GptConfig};
 pub use layers::{
-    BatchGroups, BatchNorm2d, BatchSync, Block, BlockNames, BlockOptions, Conv2d, ConvOptions,
-    ConvTranspose2d, Embedding, Init, LayerNorm, Linear, Shadow, Weight, channels_last, is_channels_last,
-    without_random_init,
+    BatchGroups, BatchNorm, BatchSync, Block, BlockNames, BlockOptions, Conv2d, ConvOptions, ConvTranspose2d,
+    Embedding, Init, LayerNorm, Linear, Shadow, Weight, channels_last, is_channels_last, without_random_init,
 };
 pub use mismatch::{Mismatch, ShapeDifference};
 pub use recompute::{Recompute, Segment, is_recomputing};

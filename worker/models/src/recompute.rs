@@ -136,7 +136,20 @@ impl<T: Send + 'static> Segment<T> {
         inputs: [&Tensor; N],
         forward: impl Fn(&T, [&Tensor; N]) -> Result<Tensor, ModelError> + Send + Sync + 'static,
     ) -> Result<Tensor, ModelError> {
-        if !self.is_recomputed(&inputs) {
+        self.run_slice(&inputs, move |layers, inputs| {
+            // libtorch returns as many tensors as it got.
+            let wrong_count = |_| TchError::Convert("wrong number of tensors".to_owned());
+            forward(layers, inputs.try_into().map_err(wrong_count)?)
+        })
+    }
+
+    /// Like [`Segment::run`], with any number of tensors.
+    pub(super) fn run_slice(
+        &self,
+        inputs: &[&Tensor],
+        forward: impl Fn(&T, &[&Tensor]) -> Result<Tensor, ModelError> + Send + Sync + 'static,
+    ) -> Result<Tensor, ModelError> {
+        if !self.is_recomputed(inputs) {
             return forward(&lock(&self.layers), inputs);
         }
         let (layers, handle) = (Arc::clone(&self.layers), self.recompute.clone());
@@ -144,13 +157,10 @@ impl<T: Send + 'static> Segment<T> {
             Check { name: Arc::clone(&self.name), values: self.is_checked(), first: Mutex::default() };
         // Drop an error that an earlier backward pass left and nobody took.
         self.recompute.take_failure();
-        let output = recompute(&inputs, move |inputs, pass| {
+        let output = recompute(inputs, move |inputs, pass| {
             let _region = Region::enter(pass);
             let compute = || {
-                // libtorch returns as many tensors as it got.
-                let wrong_count = |_| TchError::Convert("wrong number of tensors".to_owned());
-                let inputs = <&[Tensor; N]>::try_from(inputs).map_err(wrong_count)?;
-                let output = forward(&lock(&layers), inputs.each_ref())?;
+                let output = forward(&lock(&layers), &inputs.iter().collect::<Vec<_>>())?;
                 check.compare(&output, pass)?;
                 Ok(output)
             };
@@ -159,8 +169,13 @@ impl<T: Send + 'static> Segment<T> {
         output.map_err(|error| self.recompute.take_failure().unwrap_or_else(|| error.into()))
     }
 
+    /// Returns the layers, which one thread uses at a time.
+    pub(super) fn layers(&self) -> MutexGuard<'_, T> {
+        lock(&self.layers)
+    }
+
     /// Returns whether the segment is recomputed and a backward pass will go through it.
-    fn is_recomputed(&self, inputs: &[&Tensor]) -> bool {
+    pub(super) fn is_recomputed(&self, inputs: &[&Tensor]) -> bool {
         self.number < self.recompute.count()
             && grad_enabled()
             && (inputs.iter().any(|input| input.requires_grad())

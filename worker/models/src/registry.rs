@@ -27,6 +27,7 @@ pub struct Entry {
     tensor: Tensor,
     role: Role,
     shadow: Option<Shadow>,
+    is_frozen: bool,
 }
 
 impl Entry {
@@ -48,6 +49,11 @@ impl Entry {
     /// Returns the slot for its values in autocast's dtype, if the layer can use them: see [`Scope::weight`].
     pub fn shadow(&self) -> Option<&Shadow> {
         self.shadow.as_ref()
+    }
+
+    /// Returns whether the model itself does not train this parameter; stages may unfreeze it.
+    pub fn is_frozen(&self) -> bool {
+        self.is_frozen
     }
 
     /// Returns the number of elements.
@@ -151,11 +157,32 @@ impl Registry {
         &self.tied
     }
 
+    /// Makes layers a segment with a name and parameters, numbered after all earlier ones.
+    pub(super) fn segment_of<T: Send + 'static>(
+        &mut self,
+        name: &str,
+        layers: T,
+        parameters: Vec<Tensor>,
+    ) -> Segment<T> {
+        let number = self.recompute.take_number();
+        Segment::new(layers, name, number, parameters, self.recompute.clone())
+    }
+
+    pub(super) fn sync(&self) -> Option<&Arc<dyn BatchSync>> {
+        self.sync.as_ref()
+    }
+
     fn add(&mut self, name: String, tensor: &Tensor, role: Role) -> Result<(), ModelError> {
         if self.get(&name).is_some() {
             return Err(ModelError::DuplicateName(name));
         }
-        self.entries.push(Entry { name, tensor: tensor.shallow_clone(), role, shadow: None });
+        self.entries.push(Entry {
+            name,
+            tensor: tensor.shallow_clone(),
+            role,
+            shadow: None,
+            is_frozen: false,
+        });
         Ok(())
     }
 }
@@ -240,6 +267,20 @@ impl Scope<'_> {
             entry.shadow = Some(shadow.clone());
         }
         Ok(Weight { leaf, shadow })
+    }
+
+    /// Like [`Scope::parameter`]; the model itself does not train it unless `is_trained`.
+    pub(super) fn parameter_or_frozen(
+        &mut self,
+        name: &str,
+        init: &Tensor,
+        is_trained: bool,
+    ) -> Result<Tensor, ModelError> {
+        let tensor = self.parameter(name, init)?;
+        if let Some(entry) = self.registry.entries.last_mut() {
+            entry.is_frozen = !is_trained;
+        }
+        Ok(tensor)
     }
 
     /// Registers a buffer of any dtype. Returns the tensor to use, which requires no gradient.

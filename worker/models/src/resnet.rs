@@ -3,7 +3,7 @@
 use tch::Tensor;
 
 use super::error::ModelError;
-use super::layers::{BatchNorm2d, Conv2d, ConvOptions, Linear, input_layout, input_size};
+use super::layers::{BatchNorm, Conv2d, ConvOptions, Linear, input_layout, input_size};
 use super::recompute::Segment;
 use super::registry::{Registry, Scope};
 use super::{Classifier, settings};
@@ -30,8 +30,8 @@ pub(super) struct Layout {
 /// convolution may halve the image; then the residual connection does too.
 #[derive(Debug)]
 struct Block {
-    layers: Vec<(Conv2d, BatchNorm2d)>,
-    downsample: Option<(Conv2d, BatchNorm2d)>,
+    layers: Vec<(Conv2d, BatchNorm)>,
+    downsample: Option<(Conv2d, BatchNorm)>,
 }
 
 impl Block {
@@ -57,13 +57,13 @@ impl Block {
             let mut norm = scope.sub(format_args!("bn{number}"));
             // With a last weight of 0 the branch initially adds nothing.
             let weight = if number == shapes.len() { 0.0 } else { 1.0 };
-            layers.push((conv, BatchNorm2d::with_weight(&mut norm, to, weight)?));
+            layers.push((conv, BatchNorm::with_weight(&mut norm, to, weight)?));
         }
         let downsample = if stride != 1 || input != output {
             let mut scope = scope.sub("downsample");
             let options = ConvOptions { stride, ..ConvOptions::kernel(1) };
             let conv = Conv2d::new(&mut scope.sub(0), (input, output), options)?;
-            Some((conv, BatchNorm2d::new(&mut scope.sub(1), output)?))
+            Some((conv, BatchNorm::new(&mut scope.sub(1), output)?))
         } else {
             None
         };
@@ -88,7 +88,7 @@ impl Block {
     }
 }
 
-fn stem((conv, bn): &(Conv2d, BatchNorm2d), images: &Tensor, train: bool) -> Result<Tensor, ModelError> {
+fn stem((conv, bn): &(Conv2d, BatchNorm), images: &Tensor, train: bool) -> Result<Tensor, ModelError> {
     let mut x = bn.forward(&conv.forward(images)?, train)?;
     Ok(x.f_relu_()?.f_max_pool2d([3, 3], [2, 2], [1, 1], [1, 1], false)?)
 }
@@ -101,7 +101,7 @@ fn stem((conv, bn): &(Conv2d, BatchNorm2d), images: &Tensor, train: bool) -> Res
 #[derive(Debug)]
 pub(super) struct ResNet {
     /// The layers before the blocks. For large images they keep more activations than any block.
-    stem: Segment<(Conv2d, BatchNorm2d)>,
+    stem: Segment<(Conv2d, BatchNorm)>,
     blocks: Vec<Segment<Block>>,
     fc: Linear,
     channels: i64,
@@ -123,7 +123,7 @@ impl ResNet {
         let stem = root.segment(|root| {
             let options = ConvOptions { stride: 2, padding: 3, ..ConvOptions::kernel(7) };
             let conv = Conv2d::new(&mut root.sub("conv1"), (channels, STAGE_CHANNELS[0]), options)?;
-            Ok((conv, BatchNorm2d::new(&mut root.sub("bn1"), STAGE_CHANNELS[0])?))
+            Ok((conv, BatchNorm::new(&mut root.sub("bn1"), STAGE_CHANNELS[0])?))
         })?;
         let expansion = if layout.bottleneck { EXPANSION } else { 1 };
         let mut blocks = Vec::new();

@@ -4,7 +4,7 @@
 use tch::Tensor;
 
 use super::error::ModelError;
-use super::layers::{BatchNorm2d, Conv2d, ConvOptions, ConvTranspose2d, Init, input_layout, input_size};
+use super::layers::{BatchNorm, Conv2d, ConvOptions, ConvTranspose2d, Init, input_layout, input_size};
 use super::recompute::Segment;
 use super::registry::{Registry, Scope};
 use super::{Classifier, settings};
@@ -33,7 +33,7 @@ impl UnetConfig {
 /// Two 3 x 3 convolutions, each with batch normalisation and ReLU.
 #[derive(Debug)]
 struct DoubleConv {
-    layers: [(Conv2d, BatchNorm2d); 2],
+    layers: [(Conv2d, BatchNorm); 2],
 }
 
 impl DoubleConv {
@@ -42,7 +42,7 @@ impl DoubleConv {
         let mut scope = scope.sub("double_conv");
         let mut layer = |index: usize, input| {
             let conv = Conv2d::new(&mut scope.sub(index), (input, output), options)?;
-            Ok::<_, ModelError>((conv, BatchNorm2d::new(&mut scope.sub(index + 1), output)?))
+            Ok::<_, ModelError>((conv, BatchNorm::new(&mut scope.sub(index + 1), output)?))
         };
         // Indices 2 and 5 are the ReLUs, which have no tensors.
         Ok(Self { layers: [layer(0, input)?, layer(3, output)?] })

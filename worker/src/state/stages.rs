@@ -6,8 +6,9 @@
 //! only unfreezes parameters, the optimizer's state of the parameters trained before.
 
 use dtrain_common::recipe::{AtStageStart, Ema as EmaSettings, Recipe};
-use tch::TchError;
+use tch::{Kind, TchError};
 
+use super::average::is_floating;
 use super::layout::{Group, LayoutOptions};
 use super::table::Parameter;
 use crate::models::{Entry, Registry};
@@ -83,7 +84,10 @@ impl Stages {
         let trained = trained.filter_map(|(entry, group)| Some((entry, Group::Trained((*group)?))));
         let resting = registry.parameters().zip(self.resting(id));
         let resting = resting.filter_map(|(entry, rests)| rests.then_some((entry, Group::Resting)));
-        let statistics = registry.buffers().map(|entry| (entry, Group::Statistics));
+        // Other types of buffers, such as masks, never change.
+        let changes = |kind| is_floating(kind) || kind == Kind::Int64;
+        let statistics = registry.buffers().filter(|entry| changes(entry.tensor().kind()));
+        let statistics = statistics.map(|entry| (entry, Group::Statistics));
         Ok(trained.chain(resting).chain(statistics).map(parameter).collect())
     }
 

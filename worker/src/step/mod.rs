@@ -252,10 +252,11 @@ impl<'b, F: Feed> Stepper<'b, F> {
         plan: &StepPlan,
         computed: &mut ComputeResult,
     ) -> Result<()> {
-        // Random numbers depend on step and rank, so a retry or a resumed run draws the same.
-        let mut seeds = keyed(Domain::Torch, plan.seed, plan.step, exchange.rank() as u64);
-        tch::manual_seed(seeds.next_u64() as i64);
         for (index, range) in plan.micro_batches.iter().enumerate() {
+            // Random numbers depend on the step and the micro-batch's first sample in it, whatever the ranks: a retry or a
+            // resumed run draws the same.
+            let mut seeds = keyed(Domain::Torch, plan.seed, plan.step, range.start as u64);
+            tch::manual_seed(seeds.next_u64() as i64);
             exchange.begin_micro_step();
             self.phases.enter(Phase::Forward)?;
             let DeviceBatch { batch, unreadable, data_wait } = self.feed.next()?;

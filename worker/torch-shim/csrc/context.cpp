@@ -174,12 +174,12 @@ int32_t dt_rng_set_state(int32_t index, const void* state, DtError* error) {
   });
 }
 
-// Leaving the outermost autocast region clears the cache of cast weights.
+// Leaving the outermost autocast region clears the cache of cast weights. A negative `dtype` turns autocast off.
 int32_t dt_autocast_enter(int32_t index, int32_t dtype, DtAutocast* before, DtError* error) {
   return guard(error, [&] {
     const auto type = device(index).type();
     *before = {at::autocast::is_autocast_enabled(type), static_cast<int32_t>(at::autocast::get_autocast_dtype(type))};
-    set_autocast(index, {true, dtype});
+    set_autocast(index, dtype < 0 ? DtAutocast{false, before->dtype} : DtAutocast{true, dtype});
     at::autocast::increment_nesting();
   });
 }

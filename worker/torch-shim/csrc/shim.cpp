@@ -1,5 +1,6 @@
 // The shim as one translation unit: libtorch's headers, the longest to compile, are read once. graph.cpp is
-// separate: inline functions of CUDA's headers, which it may include, would call symbols that are not linked.
+// separate: inline functions of CUDA's headers, which it may include, would call symbols that are not linked; and
+// program.cpp, which compiles beside this file.
 #include "blob.cpp"
 #include "c10d.cpp"
 #include "context.cpp"

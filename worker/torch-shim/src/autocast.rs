@@ -38,6 +38,18 @@ impl Autocast {
         let scalar = scalar.ok_or_else(|| {
             ShimError::invalid(op, format!("autocast supports BFloat16 and Half, not {dtype:?}"))
         })?;
+        Self::set(op, device, Some(scalar))
+    }
+
+    /// Enters a region without autocast on `device`.
+    pub fn disable(device: Device) -> Result<Self, ShimError> {
+        let op = "leave autocast out";
+        Self::set(op, device_index(op, device)?, None)
+    }
+
+    fn set(op: &'static str, device: i32, scalar: Option<i32>) -> Result<Self, ShimError> {
+        // A negative number is no dtype.
+        let scalar = scalar.unwrap_or(-1);
         let enter = |before: &mut _, error: &mut _| ffi::dt_autocast_enter(device, scalar, before, error);
         Ok(Self { device, before: fetch(op, enter)?, _not_send: PhantomData })
     }

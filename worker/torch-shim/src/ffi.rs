@@ -11,7 +11,9 @@ use std::ptr::NonNull;
 
 pub use self::options::{Adam, Head, Operations, Sgd, Usage, WeightDecay};
 pub use self::types::ErrorKind;
-pub(crate) use self::types::{Borrowed, BorrowedList, Bytes, DtError, NewTensor, Object, Owned, Text};
+pub(crate) use self::types::{
+    Borrowed, BorrowedList, Bytes, DtError, DtNumbers, NewTensor, Object, Owned, Text,
+};
 
 macro_rules! objects {
     ($($(#[$doc:meta])* $name:ident, $free:ident;)*) => {
@@ -49,6 +51,10 @@ objects! {
     SymbolicMode, dt_symbolic_leave;
     /// A count of a thread's operations.
     CountingMode, dt_count_leave;
+    /// The values of a program's run.
+    FrameHandle, dt_frame_free;
+    /// A prepared call of an operation.
+    CallHandle, dt_call_free;
 }
 
 /// c10::Stream of a CUDA device.
@@ -73,6 +79,33 @@ pub(crate) struct DtCallback {
     pub(crate) context: *mut c_void,
     pub(crate) call: extern "C" fn(*mut c_void, BorrowedList<'_>, bool, &mut Outputs, &mut Reason) -> i32,
     pub(crate) release: extern "C" fn(*mut c_void),
+}
+
+/// One argument of a prepared call; see csrc/program.cpp.
+#[repr(C)]
+pub(crate) struct DtArgument<'a> {
+    pub(crate) name: Text<'a>,
+    pub(crate) tag: i32,
+    pub(crate) text: Text<'a>,
+    pub(crate) numbers: *const i64,
+    pub(crate) slots: *const i64,
+    pub(crate) reals: *const f64,
+    pub(crate) count: usize,
+}
+
+/// The arguments of a prepared call.
+#[repr(C)]
+pub(crate) struct DtArguments<'a> {
+    pub(crate) data: *const DtArgument<'a>,
+    pub(crate) count: usize,
+}
+
+/// Where a prepared call puts its results, and the values that it drops.
+#[repr(C)]
+pub(crate) struct DtResults<'a> {
+    pub(crate) counts: DtNumbers<'a>,
+    pub(crate) slots: DtNumbers<'a>,
+    pub(crate) frees: DtNumbers<'a>,
 }
 
 /// std::vector<at::Tensor>.
@@ -263,6 +296,25 @@ fallible! {
         hidden: Borrowed<'_>, table: Borrowed<'_>, shadow: Option<Borrowed<'_>>, targets: Borrowed<'_>, head: Head,
         out: &mut Option<NewTensor>
     );
+}
+
+// program.cpp
+fallible! {
+    safe fn dt_frame_new(values: usize, out: &mut Option<Owned<FrameHandle>>);
+    safe fn dt_frame_set(frame: &mut FrameHandle, slot: usize, tensor: Borrowed<'_>);
+    safe fn dt_frame_copy(to: &mut FrameHandle, from: &FrameHandle, slots: DtNumbers<'_>);
+    safe fn dt_frame_get(frame: &FrameHandle, slot: usize, out: &mut Option<NewTensor>);
+    safe fn dt_frame_clear(frame: &mut FrameHandle, slots: DtNumbers<'_>);
+    // The pointers of `arguments` must refer to as many values as `count` states.
+    unsafe fn dt_call_new(
+        name: Text<'_>, overload: Text<'_>, arguments: DtArguments<'_>, fixed: BorrowedList<'_>, device: i32,
+        results: DtResults<'_>, out: &mut Option<Owned<CallHandle>>
+    );
+    safe fn dt_call_run(call: &CallHandle, frame: &mut FrameHandle);
+    safe fn dt_operation_traits(
+        name: Text<'_>, overload: Text<'_>, argument: Text<'_>, draws: &mut bool, writes: &mut bool
+    );
+    safe fn dt_library_load(path: Text<'_>);
 }
 
 // recompute.cpp

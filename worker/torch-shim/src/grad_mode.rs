@@ -12,6 +12,13 @@ impl GradMode {
     pub fn save() -> Self {
         Self(ffi::dt_grad_mode(), PhantomData)
     }
+
+    /// Sets the mode until the drop.
+    pub fn set(enabled: bool) -> Self {
+        let before = Self::save();
+        ffi::dt_grad_mode_set(enabled);
+        before
+    }
 }
 
 impl Drop for GradMode {

@@ -19,8 +19,8 @@ pub mod head;
 pub mod hooks;
 pub mod host_copy;
 pub mod jit;
-
 pub mod memory;
+pub mod program;
 pub mod recompute;
 pub mod rng;
 pub mod stacks;

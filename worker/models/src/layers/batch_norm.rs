@@ -2,56 +2,94 @@
 
 use std::sync::Arc;
 
-use tch::{Device, Kind, Tensor};
+use tch::{Device, Kind, TchError, Tensor};
 
 use super::super::error::ModelError;
 use super::super::recompute::is_recomputing;
-use super::super::registry::Scope;
+use super::super::registry::{Registry, Scope};
 use super::batch_sync::{BatchGroups, BatchSync};
 use super::init::CPU_FLOAT;
 
-/// Batch normalisation of N x C x H x W per channel, with PyTorch's defaults (momentum 0.1, eps 1e-5).
+/// The numbers of a batch normalisation.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct BatchNormOptions {
+    /// The share of a batch's statistics in the running ones.
+    pub momentum: f64,
+    /// Added to the variance.
+    pub eps: f64,
+}
+
+impl Default for BatchNormOptions {
+    /// Returns PyTorch's defaults.
+    fn default() -> Self {
+        Self { momentum: 0.1, eps: 1e-5 }
+    }
+}
+
+/// Batch normalisation of N x C, N x C x L, N x C x H x W or more dimensions per channel.
 ///
 /// If the registry has a [`BatchSync`] of several participants, training normalises by the statistics of all
 /// their micro-batches: outputs, gradients and running statistics equal those of the concatenated batch. In
 /// training, [`BatchGroups`] can divide a micro-batch into groups that are normalised separately. If a
 /// [`Segment`](super::super::Segment) is recomputed, only its first pass updates the running statistics.
 #[derive(Debug)]
-pub struct BatchNorm2d {
+pub struct BatchNorm {
     name: String,
-    weight: Tensor,
-    bias: Tensor,
-    running_mean: Tensor,
-    running_var: Tensor,
-    num_batches_tracked: Tensor,
+    weight: Option<Tensor>,
+    bias: Option<Tensor>,
+    /// The running mean and variance.
+    running: Option<[Tensor; 2]>,
+    /// None if its owner counts the batches.
+    num_batches_tracked: Option<Tensor>,
+    options: BatchNormOptions,
     sync: Option<Arc<dyn BatchSync>>,
     groups: BatchGroups,
 }
 
-impl BatchNorm2d {
-    const MOMENTUM: f64 = 0.1;
-    const EPS: f64 = 1e-5;
-
+impl BatchNorm {
     /// Registers `weight` = 1, `bias` = 0, `running_mean` = 0, `running_var` = 1, each of length `channels`,
     /// and the int64 scalar `num_batches_tracked` = 0.
     pub fn new(scope: &mut Scope<'_>, channels: i64) -> Result<Self, ModelError> {
         Self::with_weight(scope, channels, 1.0)
     }
 
-    /// Like [`BatchNorm2d::new`], with another initial `weight`.
+    /// Like [`BatchNorm::new`], with another initial `weight`.
     pub fn with_weight(scope: &mut Scope<'_>, channels: i64, weight: f64) -> Result<Self, ModelError> {
         let full = |value: f64| Tensor::f_full([channels], value, CPU_FLOAT);
         let none = Tensor::f_zeros([0i64; 0], (Kind::Int64, Device::Cpu))?;
         Ok(Self {
             name: scope.name().to_owned(),
-            weight: scope.parameter("weight", &full(weight)?)?,
-            bias: scope.parameter("bias", &full(0.0)?)?,
-            running_mean: scope.buffer("running_mean", &full(0.0)?)?,
-            running_var: scope.buffer("running_var", &full(1.0)?)?,
-            num_batches_tracked: scope.buffer("num_batches_tracked", &none)?,
+            weight: Some(scope.parameter("weight", &full(weight)?)?),
+            bias: Some(scope.parameter("bias", &full(0.0)?)?),
+            running: Some([
+                scope.buffer("running_mean", &full(0.0)?)?,
+                scope.buffer("running_var", &full(1.0)?)?,
+            ]),
+            num_batches_tracked: Some(scope.buffer("num_batches_tracked", &none)?),
+            options: BatchNormOptions::default(),
             sync: scope.sync().cloned(),
             groups: scope.groups().clone(),
         })
+    }
+
+    /// Makes a layer of tensors that are registered already: weight and bias, and the running mean and variance.
+    pub(crate) fn of_tensors(
+        registry: &Registry,
+        name: &str,
+        [weight, bias]: [Option<Tensor>; 2],
+        running: Option<(Tensor, Tensor)>,
+        options: BatchNormOptions,
+    ) -> Self {
+        Self {
+            name: name.to_owned(),
+            weight,
+            bias,
+            running: running.map(|(mean, variance)| [mean, variance]),
+            num_batches_tracked: None,
+            options,
+            sync: registry.sync().cloned(),
+            groups: registry.groups().clone(),
+        }
     }
 
     /// Normalises by the batch's statistics and updates the running ones (`train`), or by the running ones.
@@ -71,25 +109,24 @@ impl BatchNorm2d {
         if train && !is_repeated {
             self.count_batch()?;
         }
-        let running = [&self.running_mean, &self.running_var];
-        self.normalise(x, (!is_repeated).then_some(running), train)
+        self.normalise(x, self.running.as_ref().filter(|_| !is_repeated), train)
     }
 
     /// Normalises with these running statistics; training updates them.
     fn normalise(
         &self,
         x: &Tensor,
-        running: Option<[&Tensor; 2]>,
+        running: Option<&[Tensor; 2]>,
         train: bool,
     ) -> Result<Tensor, ModelError> {
         Ok(x.f_batch_norm(
-            Some(&self.weight),
-            Some(&self.bias),
+            self.weight.as_ref(),
+            self.bias.as_ref(),
             running.map(|[mean, _]| mean),
             running.map(|[_, var]| var),
             train,
-            Self::MOMENTUM,
-            Self::EPS,
+            self.options.momentum,
+            self.options.eps,
             true,
         )?)
     }
@@ -98,12 +135,14 @@ impl BatchNorm2d {
     /// statistics change by the mean of the groups' changes, weighted by samples, as over micro-batches.
     fn forward_groups(&self, x: &Tensor, group: i64) -> Result<Tensor, ModelError> {
         let samples = x.size()[0];
-        let running = [&self.running_mean, &self.running_var];
-        let updates_running = !is_recomputing();
-        if updates_running {
+        let updated = self.running.as_ref().filter(|_| !is_recomputing());
+        if !is_recomputing() {
             self.count_batch()?;
         }
-        let mut averages = [running[0].f_zeros_like()?, running[1].f_zeros_like()?];
+        let zeros = |running: &[Tensor; 2]| {
+            Ok::<_, ModelError>([running[0].f_zeros_like()?, running[1].f_zeros_like()?])
+        };
+        let mut averages = updated.map(zeros).transpose()?;
         let mut parts = Vec::new();
         for begin in (0..samples).step_by(group as usize) {
             let length = group.min(samples - begin);
@@ -111,16 +150,17 @@ impl BatchNorm2d {
             if values_per_channel(&part) < 2 {
                 return Err(self.too_small(&part));
             }
-            let own = updates_running
-                .then(|| Ok::<_, ModelError>([copy_statistic(running[0])?, copy_statistic(running[1])?]));
-            let own = own.transpose()?;
-            parts.push(self.normalise(&part, own.as_ref().map(|[mean, var]| [mean, var]), true)?);
+            let copies = |running: &[Tensor; 2]| {
+                Ok::<_, ModelError>([copy_statistic(&running[0])?, copy_statistic(&running[1])?])
+            };
+            let own = updated.map(copies).transpose()?;
+            parts.push(self.normalise(&part, own.as_ref(), true)?);
             let share = length as f64 / samples as f64;
-            for (average, own) in averages.iter_mut().zip(own.iter().flatten()) {
+            for (average, own) in averages.iter_mut().flatten().zip(own.iter().flatten()) {
                 let _ = tch::no_grad(|| average.f_add_(&own.f_mul_scalar(share)?))?;
             }
         }
-        for (running, average) in running.into_iter().zip(&averages).filter(|_| updates_running) {
+        for (running, average) in updated.into_iter().flatten().zip(averages.iter().flatten()) {
             tch::no_grad(|| running.shallow_clone().f_copy_(average))?;
         }
         Ok(Tensor::f_cat(&parts, 0)?)
@@ -140,28 +180,37 @@ impl BatchNorm2d {
             self.count_batch()?;
             self.update_running(&joint)?;
         }
-        let scale = joint.variance.f_add_scalar(Self::EPS)?.f_rsqrt()?.f_mul(&self.weight)?;
-        let by_channel = |vector: &Tensor| vector.f_view([1, -1, 1, 1]);
-        let y = by_channel(&self.bias)?.f_addcmul(&joint.centred, &by_channel(&scale)?)?;
+        let mut scale = joint.variance.f_add_scalar(self.options.eps)?.f_rsqrt()?;
+        if let Some(weight) = &self.weight {
+            scale = scale.f_mul(weight)?;
+        }
+        let scale = by_channel(&scale, x.dim())?;
+        let y = match &self.bias {
+            Some(bias) => by_channel(bias, x.dim())?.f_addcmul(&joint.centred, &scale)?,
+            None => joint.centred.f_mul(&scale)?,
+        };
         Ok(y.f_to_kind(kind)?)
     }
 
     /// Moves the running statistics towards those of the joint batch. The variance is the unbiased one.
     fn update_running(&self, joint: &JointBatch) -> Result<(), ModelError> {
-        let kind = self.running_mean.f_kind()?;
+        let Some([mean, variance]) = &self.running else { return Ok(()) };
+        let kind = mean.f_kind()?;
         tch::no_grad(|| {
             let correction = joint.count.f_div(&joint.count.f_sub_scalar(1)?)?;
             let unbiased = joint.variance.f_mul(&correction)?;
-            for (running, batch) in [(&self.running_mean, &joint.mean), (&self.running_var, &unbiased)] {
-                let _ = running.shallow_clone().f_lerp_(&batch.f_to_kind(kind)?, Self::MOMENTUM)?;
+            for (running, batch) in [(mean, &joint.mean), (variance, &unbiased)] {
+                let _ = running.shallow_clone().f_lerp_(&batch.f_to_kind(kind)?, self.options.momentum)?;
             }
             Ok(())
         })
     }
 
     fn count_batch(&self) -> Result<(), ModelError> {
-        // A second handle of the tensor, because the in-place call needs it mutable.
-        let _ = self.num_batches_tracked.shallow_clone().f_add_scalar_(1)?;
+        if let Some(count) = &self.num_batches_tracked {
+            // A second handle of the tensor, because the in-place call needs it mutable.
+            let _ = count.shallow_clone().f_add_scalar_(1)?;
+        }
         Ok(())
     }
 
@@ -175,6 +224,13 @@ fn copy_statistic(statistic: &Tensor) -> Result<Tensor, ModelError> {
     let mut own = statistic.f_empty_like()?;
     tch::no_grad(|| own.f_copy_(statistic))?;
     Ok(own)
+}
+
+/// Views a vector of channels as a tensor of `dims` dimensions, for operations with N x C x ...
+fn by_channel(vector: &Tensor, dims: usize) -> Result<Tensor, TchError> {
+    let mut shape = vec![1; dims];
+    shape[1] = -1;
+    vector.f_view(shape.as_slice())
 }
 
 /// Returns N x H x W for N x C x H x W.
@@ -191,26 +247,27 @@ struct JointBatch {
     mean: Tensor,
     /// Length C, differentiable: the mean squared deviation, biased.
     variance: Tensor,
-    /// This participant's values minus the joint mean, N x C x H x W, differentiable.
+    /// This participant's values minus the joint mean, N x C x ..., differentiable.
     centred: Tensor,
 }
 
 impl JointBatch {
-    /// Computes the statistics from this participant's part, N x C x H x W float32 or float64; N may be 0.
+    /// Computes the statistics from this participant's part, N x C x ... float32 or float64; N may be 0.
     ///
     /// It sums twice: the squares are of deviations from the joint mean, because a sum of squares minus the
     /// squared sum would lose digits. Of `x`'s size, backward keeps only `centred`.
     fn of(x: &Tensor, sync: &dyn BatchSync) -> Result<Self, ModelError> {
-        let (samples, channels, height, width) = x.size4()?;
-        let dims: &[i64] = &[0, 2, 3];
-        let own = (samples * height * width) as f64;
+        let channels = x.size()[1];
+        let dims: Vec<i64> = (0..x.dim() as i64).filter(|dim| *dim != 1).collect();
+        let dims = dims.as_slice();
+        let own = values_per_channel(x) as f64;
         let own = Tensor::f_full([1], own, (x.f_kind()?, x.device()))?;
         // For an empty part these zeros depend on `x`, so its backward pass joins that of the others.
         let sum = x.f_sum_dim_intlist(dims, false, None::<Kind>)?;
         let sums = sync.all_reduce(&Tensor::f_cat(&[sum, own], 0)?)?;
         let count = sums.f_narrow(0, channels, 1)?.f_detach()?;
         let mean = sums.f_narrow(0, 0, channels)?.f_div(&count)?;
-        let centred = x.f_sub(&mean.f_view([1, -1, 1, 1])?)?;
+        let centred = x.f_sub(&by_channel(&mean, x.dim())?)?;
         let squares = centred.f_square()?.f_sum_dim_intlist(dims, false, None::<Kind>)?;
         let variance = sync.all_reduce(&squares)?.f_div(&count)?;
         Ok(Self { count, mean, variance, centred })

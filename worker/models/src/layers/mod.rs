@@ -13,7 +13,8 @@ mod linear;
 mod transformer;
 mod weight;
 
-pub use batch_norm::BatchNorm2d;
+pub use batch_norm::BatchNorm;
+pub(crate) use batch_norm::BatchNormOptions;
 pub use batch_sync::{BatchGroups, BatchSync};
 pub use conv::{Conv2d, ConvOptions, ConvTranspose2d};
 pub use init::{Init, without_random_init};

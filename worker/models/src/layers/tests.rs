@@ -14,7 +14,7 @@ const THREE_BY_THREE: ConvOptions =
 #[test]
 fn batch_norm_counts_and_normalises_only_in_training() {
     let mut registry = Registry::new(Device::Cpu);
-    let layer = BatchNorm2d::new(&mut registry.root().sub("bn"), 2).unwrap();
+    let layer = BatchNorm::new(&mut registry.root().sub("bn"), 2).unwrap();
     let x = Tensor::from_slice(&[1.0f32, 3.0, 10.0, 30.0]).f_view([1, 2, 1, 2]).unwrap();
     let counter = registry.get("bn.num_batches_tracked").unwrap().tensor();
 
@@ -37,7 +37,7 @@ fn groups_are_normalised_separately_and_move_the_statistics_by_their_mean() {
     let layer = |name: &str| {
         let mut registry = Registry::new(Device::Cpu);
         registry.kind = Kind::Double;
-        let layer = BatchNorm2d::new(&mut registry.root().sub(name), 2).unwrap();
+        let layer = BatchNorm::new(&mut registry.root().sub(name), 2).unwrap();
         (registry, layer)
     };
     let (whole, all) = layer("all");
@@ -72,7 +72,7 @@ fn groups_are_normalised_separately_and_move_the_statistics_by_their_mean() {
 #[test]
 fn batch_norm_of_one_value_per_channel_is_an_error() {
     let mut registry = Registry::new(Device::Cpu);
-    let layer = BatchNorm2d::new(&mut registry.root().sub("bn"), 3).unwrap();
+    let layer = BatchNorm::new(&mut registry.root().sub("bn"), 3).unwrap();
     let x = Tensor::f_zeros([1, 3, 1, 1], CPU_FLOAT).unwrap();
     let error = layer.forward(&x, true).unwrap_err();
     assert!(matches!(&error, ModelError::Batch(layer, _) if layer == "bn"), "{error}");

@@ -5,7 +5,7 @@ use dtrain_torch_shim::autocast::Autocast;
 use tch::{Device, Kind};
 
 use super::super::{
-    Architecture, BatchNorm2d, Conv2d, ConvOptions, Gpt, GptConfig, Linear, Registry, Role, UnetConfig,
+    Architecture, BatchNorm, Conv2d, ConvOptions, Gpt, GptConfig, Linear, Registry, Role, UnetConfig,
     VitConfig, build, build_unet,
 };
 use super::*;
@@ -236,7 +236,7 @@ fn layers_know_whether_they_are_recomputed() {
     let mut registry = Registry::new(Device::Cpu);
     let build = |scope: &mut super::super::Scope<'_>| {
         let conv = Conv2d::new(&mut scope.sub("conv"), (2, 3), ConvOptions::kernel(1))?;
-        Ok((conv, BatchNorm2d::new(&mut scope.sub("bn"), 3)?))
+        Ok((conv, BatchNorm::new(&mut scope.sub("bn"), 3)?))
     };
     let segment = registry.root().segment(build).unwrap();
     registry.recompute().set_all();

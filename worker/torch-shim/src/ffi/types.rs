@@ -80,6 +80,20 @@ impl Text<'_> {
     }
 }
 
+/// Numbers that are borrowed during a call.
+#[repr(C)]
+pub(crate) struct DtNumbers<'a> {
+    data: *const i64,
+    count: usize,
+    _lives: PhantomData<&'a [i64]>,
+}
+
+impl<'a> From<&'a [i64]> for DtNumbers<'a> {
+    fn from(numbers: &'a [i64]) -> Self {
+        Self { data: numbers.as_ptr(), count: numbers.len(), _lives: PhantomData }
+    }
+}
+
 /// Bytes that C++ allocated with malloc.
 #[repr(C)]
 pub(crate) struct Bytes {

@@ -128,7 +128,7 @@ fn compare(make: &dyn Fn(&mut Registry) -> Forward, x: &Tensor, parts: &[i64], t
 }
 
 fn batch_norm(registry: &mut Registry) -> Forward {
-    let layer = BatchNorm2d::new(&mut registry.root().sub("bn"), 5).unwrap();
+    let layer = BatchNorm::new(&mut registry.root().sub("bn"), 5).unwrap();
     Box::new(move |x| layer.forward(x, true))
 }
 
@@ -177,7 +177,7 @@ fn a_large_mean_keeps_the_variance_accurate() {
         .map(|participant| {
             let mut registry = Registry::new(Device::Cpu);
             registry.set_batch_sync(Some(participant));
-            let layer = BatchNorm2d::new(&mut registry.root().sub("bn"), 1).unwrap();
+            let layer = BatchNorm::new(&mut registry.root().sub("bn"), 1).unwrap();
             (registry, layer)
         })
         .collect();
@@ -216,7 +216,7 @@ fn too_few_values_fail_on_all_and_one_participant_is_ignored() {
                 scope.spawn(move || {
                     let mut registry = Registry::new(Device::Cpu);
                     registry.set_batch_sync(Some(participant));
-                    let layer = BatchNorm2d::new(&mut registry.root().sub("bn"), 5).unwrap();
+                    let layer = BatchNorm::new(&mut registry.root().sub("bn"), 5).unwrap();
                     let x = values([index as i64, 5, 1, 1]).to_kind(Kind::Float);
                     let outcome = layer.forward(&x, true).map(drop);
                     let counter = registry.get("bn.num_batches_tracked").unwrap().tensor();
@@ -244,7 +244,7 @@ fn half_precision_values_have_float32_statistics() {
         move || {
             let mut registry = Registry::new(Device::Cpu);
             registry.set_batch_sync(Some(participant));
-            let layer = BatchNorm2d::new(&mut registry.root().sub("bn"), 5).unwrap();
+            let layer = BatchNorm::new(&mut registry.root().sub("bn"), 5).unwrap();
             let y = layer.forward(&x, true).unwrap();
             assert_eq!(y.kind(), Kind::BFloat16);
             (y, registry.get("bn.running_var").unwrap().tensor().shallow_clone())
@@ -256,7 +256,7 @@ fn half_precision_values_have_float32_statistics() {
         threads.map(|thread| thread.join().unwrap()).into()
     });
     let mut registry = Registry::new(Device::Cpu);
-    let layer = BatchNorm2d::new(&mut registry.root().sub("bn"), 5).unwrap();
+    let layer = BatchNorm::new(&mut registry.root().sub("bn"), 5).unwrap();
     let expected = layer.forward(&half.to_kind(Kind::Float), true).unwrap();
     let got = Tensor::cat(&[a.0, b.0], 0).to_kind(Kind::Float);
     assert!(got.allclose(&expected, 0.01, 0.01, false));

@@ -1,0 +1,198 @@
+"""Compares exported models with PyTorch: outputs, loss, gradients, buffers, and the time of a step.
+
+    exported.py IMPORT_SCRIPTS PROGRAM MODELS.toml FOLDER [--only NAME] [--speed]
+
+IMPORT_SCRIPTS is the folder of the Python part of `dtrain import`, PROGRAM the example `exported` of dtrain-models. Each
+model is imported, and runs at another batch size than in the export, with one thread and one seed: eagerly in this
+process, and as the exported program in the other. Prints one line of JSON for each model.
+"""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+import tomllib
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+PARTS = ["base", "blame", "inputs", "sources", "programs", "check", "archive", "report"]
+STEPS = 5
+DEFAULTS = {"classes": None, "image_size": None, "channels": None, "inputs": [], "pretrained": False, "seed": 0, "head": None,
+            "traceback": True}
+
+
+def scripts(folder):
+    space = {"__name__": "dtrain_import"}
+    for part in PARTS:
+        with open(os.path.join(folder, part + ".py")) as file:
+            exec(compile(file.read(), part, "exec"), space)
+    with open(os.path.join(folder, "main.py")) as file:
+        exec(compile(file.read().replace("\nmain()\n", "\n"), "main", "exec"), space)
+    space["check_torch"]()
+    return space
+
+
+def save_file(torch, tensors, path):
+    """Writes safetensors, without the package."""
+    names = {torch.float32: "F32", torch.float64: "F64", torch.int64: "I64", torch.int32: "I32", torch.bool: "BOOL"}
+    header, data = {}, b""
+    for name, tensor in tensors.items():
+        content = tensor.contiguous().numpy().tobytes()
+        header[name] = {"dtype": names[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [len(data), len(data) + len(content)]}
+        data += content
+    text = json.dumps(header).encode()
+    with open(path, "wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text + data)
+
+
+def load_file(torch, path):
+    kinds = {"F32": torch.float32, "F64": torch.float64, "I64": torch.int64, "I32": torch.int32, "I16": torch.int16,
+             "U8": torch.uint8, "BOOL": torch.bool}
+    with open(path, "rb") as file:
+        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+        data = file.read()
+    found = {}
+    for name, about in header.items():
+        if name == "__metadata__":
+            continue
+        begin, end = about["data_offsets"]
+        flat = torch.frombuffer(bytearray(data[begin:end]), dtype=kinds[about["dtype"]]) if end > begin else torch.empty(0, dtype=kinds[about["dtype"]])
+        found[name] = flat.reshape(about["shape"])
+    return found
+
+
+def mean_squares(torch, outputs):
+    terms = [value.square().mean() for value in outputs if value.dtype in (torch.float32, torch.float64)]
+    total = terms[0]
+    for term in terms[1:]:
+        total = total + term
+    return total
+
+
+def compare(space, model, program, folder, speed):
+    torch = space["torch"]
+    torch.set_num_threads(1)
+    request = {**DEFAULTS, **{key: value for key, value in model.items() if key not in ("name", "batch")}}
+    file = os.path.join(folder, model["name"] + ".pt2")
+    request["output"] = file
+    module, given = space["load"](request)
+    module = module.cpu()
+    named = space["Named"](module, space["named_inputs"](module, given))
+    state = space["State"](module)
+    began = time.monotonic()
+    module.train()
+    space["seed_all"]()
+    first = named.inputs.of_batch(2)
+    named(first)
+    state.restore()
+    training = named.export(True)
+    state.restore()
+    evaluation = named.export(False)
+    state.restore()
+    names = named.names
+    about = {"format": 1, "source": request["source"], "torch": torch.__version__, "inputs": named.inputs.names,
+             "outputs": names[True], "evaluation_outputs": names[False], "tied": [], "state_dict": list(module.state_dict()),
+             "pretrained": False}
+    with open(file, "wb") as out:
+        space["write_archive"](out, training, evaluation, about)
+    seconds = time.monotonic() - began
+    inputs = named.inputs.of_batch(model.get("batch", 4))
+    given = os.path.join(folder, model["name"] + ".inputs.safetensors")
+    save_file(torch, dict(zip(named.inputs.names, inputs)), given)
+    nodes = list(space["nodes_of"](training))
+    found = {"name": model["name"], "nodes": len(nodes), "operations": len({str(node.target) for node in nodes}),
+             "parameters": sum(parameter.numel() for parameter in module.parameters()), "import_s": round(seconds, 1)}
+
+    def run(*flags):
+        result = os.path.join(folder, model["name"] + ".result.safetensors")
+        done = subprocess.run([program, file, given, result, "--seed", "7", *flags], capture_output=True, text=True)
+        if done.returncode != 0:
+            raise RuntimeError((done.stderr or done.stdout).strip()[:2000])
+        return load_file(torch, result), json.loads(done.stdout)
+
+    def eager():
+        torch.manual_seed(7)
+        for parameter in module.parameters():
+            parameter.grad = None
+        began = time.perf_counter()
+        outputs = list(named(inputs).values())
+        loss = mean_squares(torch, outputs)
+        loss.backward()
+        return outputs, loss, time.perf_counter() - began
+
+    def equal(theirs, ours):
+        same = theirs.shape == ours.shape and space["identical"](theirs.detach(), ours)
+        scale = theirs.detach().abs().max().item() if theirs.numel() else 0.0
+        return 0.0 if same else float((theirs.detach().double() - ours.double()).abs().max()) / max(scale, 1e-30)
+
+    def check(ours, outputs, loss, kind):
+        worst = {}
+        for name, value in zip(names[True], outputs):
+            worst["output." + name] = equal(value, ours["output." + name])
+        worst["loss"] = equal(loss, ours["loss"])
+        seen = {}
+        for name, parameter in module.named_parameters(remove_duplicate=False):
+            known = seen.setdefault(id(parameter), name)
+            ours_of = ours.get("grad." + known, ours.get("grad." + name))
+            if (parameter.grad is None) != (ours_of is None):
+                worst["grad." + name] = float("inf") if known == name else 0.0
+            elif parameter.grad is not None:
+                worst["grad." + name] = equal(parameter.grad, ours_of)
+        for name, buffer in module.named_buffers():
+            if "buffer." + name in ours:
+                worst["buffer." + name] = equal(buffer, ours["buffer." + name])
+        different = {name: value for name, value in worst.items() if value != 0.0}
+        found[kind] = "equal" if not different else max(different.values())
+        if different:
+            found[kind + "_of"] = sorted(different, key=different.get)[-3:]
+
+    module.train()
+    ours, told = run("--steps", str(STEPS if speed else 0))
+    outputs, loss, _ = eager()
+    check(ours, outputs, loss, "train")
+    found["segments"], found["draws"] = told["segments"], told["draws"]
+    state.restore()
+    if told["segments"]:
+        ours, _ = run("--recompute")
+        outputs, loss, _ = eager()
+        check(ours, outputs, loss, "recompute")
+        state.restore()
+    module.eval()
+    ours, _ = run("--evaluate")
+    with torch.no_grad():
+        results = [equal(value, ours["output." + name]) for name, value in zip(names[False], named(inputs).values())]
+    found["evaluate"] = "equal" if not any(results) else max(results)
+    module.train()
+    if speed:
+        ratios = []
+        for _ in range(5):
+            times = [eager()[2] for _ in range(STEPS + 1)]
+            _, told = run("--steps", str(STEPS))
+            ratios.append(statistics.median(times) / told["step_s"])
+        found["eager_s"], found["dtrain_s"] = round(statistics.median(times), 5), told["step_s"]
+        found["speed"] = round(statistics.median(ratios), 3)
+    return found
+
+
+def main():
+    words = sys.argv[1:]
+    only = words[words.index("--only") + 1] if "--only" in words else None
+    scripts_folder, program, models, folder = words[:4]
+    os.makedirs(folder, exist_ok=True)
+    space = scripts(scripts_folder)
+    space["warnings"].simplefilter("ignore")
+    space["quiet"]()
+    with open(models, "rb") as file:
+        models = tomllib.load(file)["model"]
+    for model in models:
+        if only and only not in model["name"]:
+            continue
+        try:
+            found = compare(space, model, program, folder, "--speed" in words)
+        except Exception as error:
+            found = {"name": model["name"], "error": " ".join(str(error).split())[:1500]}
+        print(json.dumps(found), flush=True)
+
+
+main()

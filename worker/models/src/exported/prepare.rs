@@ -1,0 +1,364 @@
+//! Makes the steps of a run from a program's operations: prepared calls, which drop values after their last use,
+//! batch normalisation as a layer, and segments that backward may recompute.
+
+use dtrain_torch_shim::program::{Argument, Call, Operand, Operation, Output, Whole};
+use tch::Tensor;
+
+use super::archive::Archive;
+use super::error::{Problem, Result};
+use super::graph::{Action, Item, Program};
+use super::run::{Body, Runnable, Step};
+use super::segments::{self, Part};
+use crate::layers::{BatchNorm, BatchNormOptions};
+use crate::registry::Registry;
+
+/// The purpose of the steps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// Training, as the program is.
+    Train,
+    /// Evaluation, by a program that was exported for it.
+    Evaluate,
+    /// Evaluation by the training program: dropout and batch normalisation change their mode.
+    EvaluateTraining,
+}
+
+pub(super) struct Preparation<'a> {
+    pub archive: &'a Archive,
+    pub registry: &'a mut Registry,
+    pub program: &'a Program,
+    pub purpose: Purpose,
+    /// The position of the last use of each value; None without use.
+    last: Vec<Option<usize>>,
+    /// The number of calls so far.
+    position: usize,
+    /// Whether the steps draw random numbers.
+    draws: bool,
+    /// Batch normalisations with one value per channel and sample.
+    small_norms: bool,
+}
+
+/// Prepares the steps of a program.
+pub(super) fn prepare(
+    archive: &Archive,
+    registry: &mut Registry,
+    program: &Program,
+    purpose: Purpose,
+) -> Result<Runnable, crate::ModelError> {
+    let mut last = vec![None; program.is_tensor.len()];
+    mark_uses(&program.items, &mut 0, &mut last);
+    let kept = program.returned.iter().filter_map(|returned| match returned.operand {
+        Some(Operand::Slot(slot)) => Some(slot),
+        _ => None,
+    });
+    for slot in kept.chain(program.mutations.iter().map(|(_, slot)| *slot)) {
+        last[slot] = Some(usize::MAX);
+    }
+    let mut preparation = Preparation {
+        archive,
+        registry,
+        program,
+        purpose,
+        last,
+        position: 0,
+        draws: false,
+        small_norms: false,
+    };
+    let steps = preparation.top_level()?;
+    let (draws, small_norms) = (preparation.draws, preparation.small_norms);
+    Ok(Runnable::new(program, steps, draws, small_norms, purpose == Purpose::Train))
+}
+
+/// Records the last use of every value, in the order of the calls.
+fn mark_uses(items: &[Item], position: &mut usize, last: &mut [Option<usize>]) {
+    for item in items {
+        match &item.action {
+            Action::Call { arguments, .. } => {
+                for slot in slots(arguments) {
+                    last[slot] = Some(*position);
+                }
+                *position += 1;
+            }
+            Action::Region { body, .. } => mark_uses(body, position, last),
+        }
+    }
+}
+
+/// Returns the values of a call's arguments.
+pub(super) fn slots(arguments: &[(String, Argument)]) -> impl Iterator<Item = usize> + '_ {
+    let of_operand = |operand: &Operand| match operand {
+        Operand::Slot(slot) => Some(*slot),
+        Operand::None | Operand::Fixed(_) => None,
+    };
+    let of_whole = |whole: &Whole| match whole {
+        Whole::Slot(slot) => Some(*slot),
+        Whole::Number(_) => None,
+    };
+    arguments.iter().flat_map(move |(_, argument)| -> Vec<usize> {
+        match argument {
+            Argument::Value(operand) => of_operand(operand).into_iter().collect(),
+            Argument::Values(list) => list.iter().filter_map(of_operand).collect(),
+            Argument::Int(whole) => of_whole(whole).into_iter().collect(),
+            Argument::Ints(list) => list.iter().filter_map(of_whole).collect(),
+            _ => Vec::new(),
+        }
+    })
+}
+
+impl Preparation<'_> {
+    fn top_level(&mut self) -> Result<Vec<Step>, crate::ModelError> {
+        let items = &self.program.items;
+        let parts = match self.purpose {
+            Purpose::Train => segments::find(self.program),
+            Purpose::Evaluate | Purpose::EvaluateTraining => Vec::new(),
+        };
+        let (mut steps, mut next) = (Vec::new(), 0);
+        for part in parts {
+            steps.extend(self.steps(&items[next..part.range.start])?);
+            next = part.range.end;
+            steps.push(self.segment(part)?);
+        }
+        steps.extend(self.steps(&items[next..])?);
+        Ok(steps)
+    }
+
+    fn segment(&mut self, part: Part) -> Result<Step, crate::ModelError> {
+        let first = self.position;
+        let steps = self.steps(&self.program.items[part.range.clone()])?;
+        let calls = first..self.position;
+        let is_dead = |slot: &&usize| self.last[**slot].is_some_and(|last| calls.contains(&last));
+        let dead = part.inputs.iter().filter(is_dead).map(|slot| *slot as i64).collect();
+        let parameters = part.fixed.iter().map(|number| self.program.fixed[*number].shallow_clone());
+        let parameters = parameters.filter(|tensor| tensor.requires_grad()).collect();
+        let body =
+            Body { steps, values: self.program.is_tensor.len(), inputs: part.inputs, output: part.output };
+        let segment = self.registry.segment_of(&part.name, body, parameters);
+        Ok(Step::Segment { segment, numbers: part.numbers, dead })
+    }
+
+    fn steps(&mut self, items: &[Item]) -> Result<Vec<Step>, crate::ModelError> {
+        let mut steps = Vec::with_capacity(items.len());
+        for item in items {
+            match &item.action {
+                Action::Region { mode, body } => {
+                    let (mode, device, body) = (*mode, self.registry.device(), self.steps(body)?);
+                    steps.push(Step::Region { mode, device, body });
+                }
+                Action::Call { operation, arguments, outputs } => {
+                    let step = self.call(item, operation, arguments, outputs)?;
+                    self.position += 1;
+                    steps.extend(step);
+                }
+            }
+        }
+        Ok(steps)
+    }
+
+    fn call(
+        &mut self,
+        item: &Item,
+        operation: &Operation,
+        arguments: &[(String, Argument)],
+        outputs: &[Output],
+    ) -> Result<Option<Step>, crate::ModelError> {
+        let evaluates = self.purpose == Purpose::EvaluateTraining;
+        let mut arguments = arguments.to_vec();
+        if evaluates {
+            for (name, argument) in &mut arguments {
+                if let Some(value) = evaluation_argument(&operation.name, name) {
+                    *argument = value;
+                }
+            }
+        }
+        self.note_random(item, operation, &arguments)?;
+        let updates = self.updates_buffer(operation, &arguments)?;
+        // Only training moves statistics.
+        if updates && self.purpose != Purpose::Train {
+            return Ok(None);
+        }
+        let frees = self.frees(&arguments);
+        if self.purpose == Purpose::Train && is_training_norm(operation, &arguments) {
+            return Ok(Some(self.norm(item, &arguments, outputs, frees)?));
+        }
+        if operation.name == "aten::batch_norm" {
+            // An export on a CPU states that there is no cuDNN.
+            arguments.retain(|(name, _)| name != "cudnn_enabled");
+            arguments.push(("cudnn_enabled".to_owned(), Argument::Bool(true)));
+        }
+        let outputs: Vec<Output> = outputs.iter().map(|output| self.used(output)).collect();
+        let named: Vec<(&str, Argument)> =
+            arguments.iter().map(|(name, argument)| (name.as_str(), argument.clone())).collect();
+        let fixed: Vec<&Tensor> = self.program.fixed.iter().collect();
+        let call = Call::new(operation, &named, &fixed, self.registry.device(), &outputs, &frees);
+        let call = call.map_err(|source| {
+            let (operation, place) = (full_name(operation), item.place.to_string());
+            self.archive.error(Problem::Operation { operation, place, source })
+        })?;
+        Ok(Some(Step::Call { call, updates, name: full_name(operation), place: item.place.clone() }))
+    }
+
+    /// Returns the values whose last use is the present call, each once.
+    fn frees(&self, arguments: &[(String, Argument)]) -> Vec<i64> {
+        let mut frees: Vec<i64> = Vec::new();
+        for slot in slots(arguments) {
+            if self.last[slot] == Some(self.position) && !frees.contains(&(slot as i64)) {
+                frees.push(slot as i64);
+            }
+        }
+        frees
+    }
+
+    fn used(&self, output: &Output) -> Output {
+        let used = |slot: &Option<usize>| slot.filter(|slot| self.last[*slot].is_some());
+        match output {
+            Output::One(slot) => Output::One(used(slot)),
+            Output::Many(slots) => Output::Many(slots.iter().map(used).collect()),
+        }
+    }
+
+    /// Returns whether the call changes a buffer of the model.
+    fn updates_buffer(&self, operation: &Operation, arguments: &[(String, Argument)]) -> Result<bool> {
+        // Its statistics are arguments that it writes only in training.
+        if operation.name == "aten::batch_norm" {
+            return Ok(false);
+        }
+        for (name, argument) in arguments {
+            if let Argument::Value(Operand::Fixed(number)) = argument
+                && self.program.is_buffer[*number]
+                && self.traits(operation, name)?.writes
+            {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    fn traits(&self, operation: &Operation, argument: &str) -> Result<dtrain_torch_shim::program::Traits> {
+        operation.traits(argument).map_err(|source| {
+            self.archive.error(Problem::Operation {
+                operation: full_name(operation),
+                place: String::new(),
+                source,
+            })
+        })
+    }
+
+    /// Records that the call draws random numbers. Without a program for evaluation, that is an error there.
+    fn note_random(
+        &mut self,
+        item: &Item,
+        operation: &Operation,
+        arguments: &[(String, Argument)],
+    ) -> Result<()> {
+        if !self.traits(operation, "")?.draws {
+            return Ok(());
+        }
+        let given =
+            |wanted: &str| arguments.iter().find(|(name, _)| name == wanted).map(|(_, argument)| argument);
+        let is_off = |name: &str| match given(name) {
+            Some(Argument::Bool(on)) => !on,
+            Some(Argument::Float(probability)) => *probability == 0.0,
+            Some(Argument::Int(Whole::Number(probability))) => *probability == 0,
+            _ => false,
+        };
+        let inactive = match operation.name.as_str() {
+            "aten::scaled_dot_product_attention" => given("dropout_p").is_none() || is_off("dropout_p"),
+            "aten::lstm" | "aten::gru" | "aten::rnn_tanh" | "aten::rnn_relu" => {
+                is_off("dropout") || is_off("train")
+            }
+            _ => is_off("p") || is_off("train") || is_off("training"),
+        };
+        if inactive {
+            return Ok(());
+        }
+        self.draws = true;
+        if self.purpose == Purpose::EvaluateTraining {
+            let reason = format!(
+                "the file has no program for evaluation, and {}{} would draw random numbers in it: write the file by `dtrain \
+                 import`, which exports both",
+                full_name(operation),
+                item.place
+            );
+            return Err(self.archive.error(Problem::Unfit(reason)));
+        }
+        Ok(())
+    }
+
+    fn norm(
+        &mut self,
+        item: &Item,
+        arguments: &[(String, Argument)],
+        outputs: &[Output],
+        frees: Vec<i64>,
+    ) -> Result<Step, crate::ModelError> {
+        let given =
+            |wanted: &str| arguments.iter().find(|(name, _)| name == wanted).map(|(_, argument)| argument);
+        let fixed = |name: &str| match given(name) {
+            Some(Argument::Value(Operand::Fixed(number))) => {
+                Some(self.program.fixed[*number].shallow_clone())
+            }
+            _ => None,
+        };
+        let real = |name: &str, default: f64| match given(name) {
+            Some(Argument::Float(real)) => *real,
+            Some(Argument::Int(Whole::Number(number))) => *number as f64,
+            _ => default,
+        };
+        let input = match given("input") {
+            Some(Argument::Value(Operand::Slot(slot))) => *slot,
+            _ => {
+                let reason = format!("a batch normalisation{} has no input", item.place);
+                return Err(self.archive.error(Problem::Graph(reason)).into());
+            }
+        };
+        let options = BatchNormOptions { momentum: real("momentum", 0.1), eps: real("eps", 1e-5) };
+        let running = fixed("running_mean").zip(fixed("running_var"));
+        let name = item.modules.last().map_or("", |(path, _)| path.as_str());
+        let norm =
+            BatchNorm::of_tensors(self.registry, name, [fixed("weight"), fixed("bias")], running, options);
+        let lengths = self.program.shapes.get(&input).map(Vec::as_slice).unwrap_or_default();
+        self.small_norms |= lengths.iter().skip(2).all(|length| *length == Some(1));
+        let output = match outputs.iter().map(|output| self.used(output)).next() {
+            Some(Output::One(slot)) => slot,
+            _ => None,
+        };
+        Ok(Step::Norm { norm, input, output, frees })
+    }
+}
+
+fn full_name(operation: &Operation) -> String {
+    match operation.overload.as_str() {
+        "" => operation.name.clone(),
+        overload => format!("{}.{overload}", operation.name),
+    }
+}
+
+fn is_training_norm(operation: &Operation, arguments: &[(String, Argument)]) -> bool {
+    let trains =
+        |(name, argument): &(String, Argument)| name == "training" && *argument == Argument::Bool(true);
+    operation.name == "aten::batch_norm" && arguments.iter().any(trains)
+}
+
+/// Returns the value for evaluation of an argument that states the mode.
+fn evaluation_argument(operation: &str, argument: &str) -> Option<Argument> {
+    let flags = [
+        ("aten::batch_norm", "training"),
+        ("aten::dropout", "train"),
+        ("aten::dropout_", "train"),
+        ("aten::feature_dropout", "train"),
+        ("aten::feature_dropout_", "train"),
+        ("aten::alpha_dropout", "train"),
+        ("aten::feature_alpha_dropout", "train"),
+        ("aten::rrelu", "training"),
+        ("aten::rrelu_", "training"),
+        ("aten::lstm", "train"),
+        ("aten::gru", "train"),
+        ("aten::rnn_tanh", "train"),
+        ("aten::rnn_relu", "train"),
+    ];
+    if flags.contains(&(operation, argument)) {
+        return Some(Argument::Bool(false));
+    }
+    let attention = operation == "aten::scaled_dot_product_attention" && argument == "dropout_p";
+    attention.then_some(Argument::Float(0.0))
+}

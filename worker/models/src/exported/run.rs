@@ -1,0 +1,172 @@
+//! Runs the steps of a program.
+
+use dtrain_torch_shim::autocast::Autocast;
+use dtrain_torch_shim::grad_mode::GradMode;
+use dtrain_torch_shim::program::{Call, Frame, Operand};
+use tch::{Device, TchError, Tensor};
+
+use super::graph::{Mode, Program};
+use super::place::Place;
+use crate::error::ModelError;
+use crate::layers::BatchNorm;
+use crate::recompute::{Segment, is_recomputing};
+
+pub(super) enum Step {
+    /// A call; with `updates` it changes a buffer, so recomputing leaves it out.
+    Call { call: Call, updates: bool, name: String, place: Place },
+    /// Batch normalisation in training.
+    Norm { norm: BatchNorm, input: usize, output: Option<usize>, frees: Vec<i64> },
+    /// Steps under a setting of the thread.
+    Region { mode: Mode, device: Device, body: Vec<Step> },
+    /// Steps that backward may recompute. `numbers` are values from outside that are not tensors, `dead` those that
+    /// nothing after the segment uses.
+    Segment { segment: Segment<Body>, numbers: Vec<i64>, dead: Vec<i64> },
+}
+
+/// The steps of a segment.
+pub(super) struct Body {
+    pub steps: Vec<Step>,
+    /// The number of values of the whole program.
+    pub values: usize,
+    /// The tensors from outside.
+    pub inputs: Vec<usize>,
+    /// The one tensor that later steps use.
+    pub output: usize,
+}
+
+/// A program that can be run.
+pub(super) struct Runnable {
+    values: usize,
+    inputs: Vec<usize>,
+    outputs: Vec<Option<Operand>>,
+    fixed: Vec<Tensor>,
+    mutations: Vec<(usize, usize)>,
+    steps: Vec<Step>,
+    /// Whether it draws random numbers.
+    pub draws: bool,
+    /// Whether a batch normalisation has one value per channel and sample.
+    pub small_norms: bool,
+}
+
+impl Runnable {
+    pub(super) fn new(
+        program: &Program,
+        steps: Vec<Step>,
+        draws: bool,
+        small_norms: bool,
+        updates: bool,
+    ) -> Self {
+        Self {
+            values: program.is_tensor.len(),
+            inputs: program.inputs.iter().map(|input| input.slot).collect(),
+            outputs: program.returned.iter().map(|returned| returned.operand).collect(),
+            fixed: program.fixed.iter().map(Tensor::shallow_clone).collect(),
+            mutations: if updates { program.mutations.clone() } else { Vec::new() },
+            steps,
+            draws,
+            small_norms,
+        }
+    }
+
+    /// Runs the program. Its results that are not tensors are None.
+    pub(super) fn run(&self, inputs: &[&Tensor]) -> Result<Vec<Option<Tensor>>, ModelError> {
+        let mut frame = Frame::new(self.values)?;
+        for (&slot, tensor) in self.inputs.iter().zip(inputs) {
+            frame.set(slot, tensor)?;
+        }
+        run(&self.steps, &mut frame)?;
+        for &(buffer, slot) in &self.mutations {
+            let value = frame.get(slot)?;
+            tch::no_grad(|| self.fixed[buffer].shallow_clone().f_copy_(&value))?;
+        }
+        let output = |operand: &Option<Operand>| match operand {
+            Some(Operand::Slot(slot)) => Ok(Some(frame.get(*slot)?)),
+            Some(Operand::Fixed(number)) => Ok(Some(self.fixed[*number].shallow_clone())),
+            Some(Operand::None) | None => Ok(None),
+        };
+        self.outputs.iter().map(output).collect()
+    }
+}
+
+impl Body {
+    /// Computes the segment of these inputs; `numbers` has the values that are not tensors.
+    fn compute(&self, numbers: &Frame, copied: &[i64], inputs: &[&Tensor]) -> Result<Tensor, ModelError> {
+        let mut frame = Frame::new(self.values)?;
+        frame.copy_from(numbers, copied)?;
+        for (&slot, tensor) in self.inputs.iter().zip(inputs) {
+            frame.set(slot, tensor)?;
+        }
+        run(&self.steps, &mut frame)?;
+        Ok(frame.get(self.output)?)
+    }
+}
+
+fn run(steps: &[Step], frame: &mut Frame) -> Result<(), ModelError> {
+    for step in steps {
+        match step {
+            Step::Call { updates: true, .. } if is_recomputing() => {}
+            Step::Call { call, name, place, .. } => call.run(frame).map_err(|source| {
+                // tch's errors are texts, whose words tell the kind.
+                TchError::Torch(format!("{name}{place}: {}", source.message))
+            })?,
+            Step::Norm { norm, input, output, frees } => {
+                let x = frame.get(*input)?;
+                frame.clear(frees)?;
+                let y = norm.forward(&x, true)?;
+                if let Some(slot) = output {
+                    frame.set(*slot, &y)?;
+                }
+            }
+            Step::Region { mode, device, body } => under(*mode, *device, || run(body, frame))?,
+            Step::Segment { segment, numbers, dead } => run_segment(segment, numbers, dead, frame)?,
+        }
+    }
+    Ok(())
+}
+
+fn run_segment(
+    segment: &Segment<Body>,
+    numbers: &[i64],
+    dead: &[i64],
+    frame: &mut Frame,
+) -> Result<(), ModelError> {
+    let (inputs, output, values) = {
+        let body = segment.layers();
+        let inputs = body.inputs.iter().map(|slot| frame.get(*slot)).collect::<Result<Vec<_>, _>>()?;
+        (inputs, body.output, body.values)
+    };
+    let borrowed: Vec<&Tensor> = inputs.iter().collect();
+    if !segment.is_recomputed(&borrowed) {
+        drop(inputs);
+        // The steps drop the values themselves.
+        return run(&segment.layers().steps, frame);
+    }
+    let mut own = Frame::new(values)?;
+    own.copy_from(frame, numbers)?;
+    let copied = numbers.to_vec();
+    let result = segment.run_slice(&borrowed, move |body, inputs| body.compute(&own, &copied, inputs))?;
+    frame.clear(dead)?;
+    frame.set(output, &result)?;
+    Ok(())
+}
+
+/// Runs steps under a setting of the thread.
+fn under(
+    mode: Mode,
+    device: Device,
+    steps: impl FnOnce() -> Result<(), ModelError>,
+) -> Result<(), ModelError> {
+    match mode {
+        Mode::Gradients(enabled) => {
+            let _region = GradMode::set(enabled);
+            steps()
+        }
+        Mode::Autocast(kind) => {
+            let _region = match kind {
+                Some(kind) => Autocast::enter(device, kind)?,
+                None => Autocast::disable(device)?,
+            };
+            steps()
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! The JSON of an exported program, schema 8 of torch 2.6 to 2.11 (`torch/_export/serde/schema.py`), as far as
+//! training needs it. Other fields are ignored; unknown kinds of arguments are errors.
+
+use std::collections::{BTreeMap, HashMap};
+
+use serde::de::IgnoredAny;
+use serde::{Deserialize, Deserializer};
+
+/// The major version that this reader understands.
+pub(super) const MAJOR: u64 = 8;
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Version {
+    pub schema_version: SchemaVersion,
+    #[serde(default)]
+    pub torch_version: String,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct SchemaVersion {
+    pub major: u64,
+    pub minor: u64,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Document {
+    pub graph_module: GraphModule,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct GraphModule {
+    pub graph: Graph,
+    pub signature: Signature,
+    #[serde(default)]
+    pub module_call_graph: Vec<ModuleCall>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct Graph {
+    #[serde(default)]
+    pub inputs: Vec<Value>,
+    #[serde(default)]
+    pub outputs: Vec<Value>,
+    pub nodes: Vec<Node>,
+    #[serde(default)]
+    pub tensor_values: HashMap<String, TensorMeta>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Node {
+    pub target: String,
+    #[serde(default)]
+    pub inputs: Vec<NamedValue>,
+    #[serde(default)]
+    pub outputs: Vec<Value>,
+    #[serde(default)]
+    pub metadata: BTreeMap<String, String>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct NamedValue {
+    #[serde(default)]
+    pub name: String,
+    pub arg: Value,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Name {
+    pub name: String,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Whole {
+    AsName(String),
+    AsInt(i64),
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Real {
+    AsName(String),
+    AsFloat(Float),
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Truth {
+    AsName(String),
+    AsBool(bool),
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum MaybeTensor {
+    AsTensor(Name),
+    AsNone(IgnoredAny),
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct GraphValue {
+    pub graph: Box<Graph>,
+}
+
+/// A number that is written as text if it is infinite or not a number.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Float(pub f64);
+
+impl<'de> Deserialize<'de> for Float {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Either {
+            Number(f64),
+            Text(String),
+        }
+        match Either::deserialize(deserializer)? {
+            Either::Number(number) => Ok(Self(number)),
+            Either::Text(text) => match text.as_str() {
+                "Infinity" => Ok(Self(f64::INFINITY)),
+                "-Infinity" => Ok(Self(f64::NEG_INFINITY)),
+                "NaN" => Ok(Self(f64::NAN)),
+                _ => Err(serde::de::Error::custom(format!("`{text}` is not a number"))),
+            },
+        }
+    }
+}
+
+/// An argument or a result, by the schema's names.
+#[allow(clippy::enum_variant_names)]
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Value {
+    AsNone(IgnoredAny),
+    AsTensor(Name),
+    AsTensors(Vec<Name>),
+    AsOptionalTensor(MaybeTensor),
+    AsOptionalTensors(Vec<MaybeTensor>),
+    AsInt(i64),
+    AsInts(Vec<i64>),
+    AsFloat(Float),
+    AsFloats(Vec<Float>),
+    AsBool(bool),
+    AsBools(Vec<bool>),
+    AsString(String),
+    AsSymInt(Whole),
+    AsSymInts(Vec<Whole>),
+    AsSymFloat(Real),
+    AsSymBool(Truth),
+    AsScalarType(i64),
+    AsMemoryFormat(i64),
+    AsLayout(i64),
+    AsDevice(IgnoredAny),
+    AsGraph(GraphValue),
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Signature {
+    pub input_specs: Vec<InputSpec>,
+    pub output_specs: Vec<OutputSpec>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum InputSpec {
+    UserInput { arg: Value },
+    Parameter { arg: Name, parameter_name: String },
+    Buffer { arg: Name, buffer_name: String },
+    TensorConstant { arg: Name, tensor_constant_name: String },
+    ConstantInput(IgnoredAny),
+    CustomObj { custom_obj_name: String },
+    Token(IgnoredAny),
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum OutputSpec {
+    UserOutput { arg: Value },
+    LossOutput { arg: Name },
+    BufferMutation { arg: Name, buffer_name: String },
+    ParameterMutation { parameter_name: String },
+    UserInputMutation { user_input_name: String },
+    GradientToParameter(IgnoredAny),
+    GradientToUserInput(IgnoredAny),
+    Token(IgnoredAny),
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct ModuleCall {
+    pub fqn: String,
+    #[serde(default)]
+    pub signature: Option<CallSignature>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct CallSignature {
+    pub out_spec: String,
+    #[serde(default)]
+    pub forward_arg_names: Option<Vec<String>>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+pub(super) struct TensorMeta {
+    pub dtype: i64,
+    pub sizes: Vec<Size>,
+    #[serde(default)]
+    pub requires_grad: bool,
+    #[serde(default)]
+    pub strides: Vec<Size>,
+    #[serde(default)]
+    pub storage_offset: Option<Size>,
+}
+
+/// A length, or an expression of the batch's.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Size {
+    AsInt(i64),
+    AsExpr(IgnoredAny),
+}
+
+impl Size {
+    pub(super) fn constant(&self) -> Option<i64> {
+        match self {
+            Self::AsInt(length) => Some(*length),
+            Self::AsExpr(_) => None,
+        }
+    }
+}
+
+/// The list of weights or constants of an archive: names and files, in the order of `state_dict`.
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct Payloads {
+    #[serde(deserialize_with = "pairs")]
+    pub config: Vec<(String, Payload)>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+pub(super) struct Payload {
+    pub path_name: String,
+    pub is_param: bool,
+    pub use_pickle: bool,
+    pub tensor_meta: Option<TensorMeta>,
+}
+
+/// Reads an object as pairs in the order of the file.
+fn pairs<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+    deserializer: D,
+) -> Result<Vec<(String, T)>, D::Error> {
+    struct Visitor<T>(std::marker::PhantomData<T>);
+    impl<'de, T: Deserialize<'de>> serde::de::Visitor<'de> for Visitor<T> {
+        type Value = Vec<(String, T)>;
+
+        fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            formatter.write_str("an object")
+        }
+
+        fn visit_map<A: serde::de::MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+            let mut found = Vec::new();
+            while let Some(pair) = map.next_entry()? {
+                found.push(pair);
+            }
+            Ok(found)
+        }
+    }
+    deserializer.deserialize_map(Visitor(std::marker::PhantomData))
+}
+
+/// What `dtrain import` adds to an archive.
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct Notes {
+    #[serde(default)]
+    pub inputs: Vec<String>,
+    #[serde(default)]
+    pub outputs: Vec<String>,
+    #[serde(default)]
+    pub evaluation_outputs: Vec<String>,
+}

@@ -1,0 +1,222 @@
+//! Finds the segments of a program that backward may recompute: modules of one class beside each other, such as the
+//! blocks of a transformer, whose operations are together and have one result.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ops::Range;
+
+use dtrain_torch_shim::program::{Argument, Operand, Output};
+
+use super::graph::{Action, Item, Program};
+use super::prepare::slots;
+
+/// Modules of fewer operations are not worth a segment.
+const FEWEST_OPERATIONS: usize = 4;
+
+/// The modules inside a module become segments in its place if they have at least this share of its operations.
+const INNER_SHARE: f64 = 0.7;
+
+/// One segment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Part {
+    /// The module's path.
+    pub name: String,
+    /// Its operations.
+    pub range: Range<usize>,
+    /// Tensors from outside.
+    pub inputs: Vec<usize>,
+    /// Other values from outside, such as sizes.
+    pub numbers: Vec<i64>,
+    /// Parameters, buffers and constants that it uses.
+    pub fixed: Vec<usize>,
+    /// The one tensor that later operations use.
+    pub output: usize,
+}
+
+/// A module with its operations.
+#[derive(Default)]
+struct Module {
+    class: String,
+    range: Option<Range<usize>>,
+    operations: usize,
+    /// Paths of the modules inside, in the order of their first operations.
+    inner: Vec<String>,
+}
+
+/// Returns the segments of a program in the order of its operations.
+pub(super) fn find(program: &Program) -> Vec<Part> {
+    let modules = modules(&program.items);
+    let search = Search { program, modules, uses: uses(program) };
+    let mut parts = search.inside("");
+    parts.sort_by_key(|part| part.range.start);
+    parts
+}
+
+fn modules(items: &[Item]) -> BTreeMap<String, Module> {
+    let mut modules: BTreeMap<String, Module> = BTreeMap::new();
+    for (index, item) in items.iter().enumerate() {
+        let mut outer = String::new();
+        for (path, class) in &item.modules {
+            if !modules.contains_key(path) && !path.is_empty() {
+                modules.entry(outer.clone()).or_default().inner.push(path.clone());
+            }
+            let module = modules.entry(path.clone()).or_default();
+            module.class.clone_from(class);
+            module.operations += 1;
+            let range = module.range.get_or_insert(index..index);
+            range.end = index + 1;
+            outer.clone_from(path);
+        }
+    }
+    modules
+}
+
+/// For each value: the operations that define and use it, and whether it is a result of the program.
+struct Uses {
+    defined: HashMap<usize, usize>,
+    last: HashMap<usize, usize>,
+}
+
+fn uses(program: &Program) -> Uses {
+    let (mut defined, mut last) = (HashMap::new(), HashMap::new());
+    for (index, item) in program.items.iter().enumerate() {
+        let (used, own) = values(item);
+        for slot in used {
+            last.insert(slot, index);
+        }
+        for slot in own {
+            defined.entry(slot).or_insert(index);
+        }
+    }
+    let returned = program.returned.iter().filter_map(|returned| match returned.operand {
+        Some(Operand::Slot(slot)) => Some(slot),
+        _ => None,
+    });
+    for slot in returned.chain(program.mutations.iter().map(|(_, slot)| *slot)) {
+        last.insert(slot, usize::MAX);
+    }
+    Uses { defined, last }
+}
+
+/// Returns the values that an item uses and defines.
+fn values(item: &Item) -> (Vec<usize>, Vec<usize>) {
+    match &item.action {
+        Action::Call { arguments, outputs, .. } => {
+            let own = outputs.iter().flat_map(|output| match output {
+                Output::One(slot) => slot.iter().copied().collect::<Vec<_>>(),
+                Output::Many(slots) => slots.iter().flatten().copied().collect(),
+            });
+            (slots(arguments).collect(), own.collect())
+        }
+        Action::Region { body, .. } => {
+            let (mut used, mut own) = (Vec::new(), Vec::new());
+            for item in body {
+                let (more_used, more_own) = values(item);
+                used.extend(more_used);
+                own.extend(more_own);
+            }
+            (used, own)
+        }
+    }
+}
+
+/// Returns the fixed tensors that an item uses.
+fn fixed(item: &Item, into: &mut Vec<usize>) {
+    let mut add = |operand: &Operand| {
+        if let Operand::Fixed(number) = operand
+            && !into.contains(number)
+        {
+            into.push(*number);
+        }
+    };
+    match &item.action {
+        Action::Call { arguments, .. } => {
+            for (_, argument) in arguments {
+                match argument {
+                    Argument::Value(operand) => add(operand),
+                    Argument::Values(list) => list.iter().for_each(&mut add),
+                    _ => {}
+                }
+            }
+        }
+        Action::Region { body, .. } => body.iter().for_each(|item| fixed(item, into)),
+    }
+}
+
+struct Search<'a> {
+    program: &'a Program,
+    modules: BTreeMap<String, Module>,
+    uses: Uses,
+}
+
+impl Search<'_> {
+    /// Returns the segments inside a module.
+    fn inside(&self, path: &str) -> Vec<Part> {
+        let Some(module) = self.modules.get(path) else { return Vec::new() };
+        let mut of_class: HashMap<&str, usize> = HashMap::new();
+        for inner in &module.inner {
+            *of_class.entry(self.modules[inner].class.as_str()).or_default() += 1;
+        }
+        let mut parts = Vec::new();
+        for inner in &module.inner {
+            let within = self.inside(inner);
+            let one = &self.modules[inner];
+            let repeated = of_class[one.class.as_str()] > 1 && one.operations >= FEWEST_OPERATIONS;
+            let covered: usize = within.iter().map(|part| part.range.len()).sum();
+            let prefers_inner = within.len() > 1 && covered as f64 >= INNER_SHARE * one.operations as f64;
+            match self.part(inner).filter(|_| repeated && !prefers_inner) {
+                Some(part) => parts.push(part),
+                None => parts.extend(within),
+            }
+        }
+        parts
+    }
+
+    /// Returns a module as a segment, if its operations are together, change nothing outside and have one result.
+    fn part(&self, path: &str) -> Option<Part> {
+        let module = &self.modules[path];
+        let range = module.range.clone()?;
+        if range.len() != module.operations {
+            return None;
+        }
+        let (mut inputs, mut numbers, mut tensors) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut outputs, mut seen) = (Vec::new(), HashSet::new());
+        for item in &self.program.items[range.clone()] {
+            fixed(item, &mut tensors);
+            let (used, own) = values(item);
+            for slot in used.into_iter().filter(|slot| !self.is_inside(*slot, &range)) {
+                if !seen.insert(slot) {
+                    continue;
+                }
+                match self.program.is_tensor[slot] {
+                    true => inputs.push(slot),
+                    false => numbers.push(slot as i64),
+                }
+            }
+            let later = |slot: &usize| self.uses.last.get(slot).is_some_and(|last| *last >= range.end);
+            outputs.extend(own.into_iter().filter(later));
+        }
+        match outputs.as_slice() {
+            [output] if self.program.is_tensor[*output] && !self.changes(&range, &inputs) => {
+                Some(Part { name: path.to_owned(), range, inputs, numbers, fixed: tensors, output: *output })
+            }
+            _ => None,
+        }
+    }
+
+    fn is_inside(&self, slot: usize, range: &Range<usize>) -> bool {
+        self.uses.defined.get(&slot).is_some_and(|defined| range.contains(defined))
+    }
+
+    /// Returns whether an operation writes to one of these values in place, as a name that ends in `_` tells.
+    fn changes(&self, range: &Range<usize>, inputs: &[usize]) -> bool {
+        let writes = |item: &Item| match &item.action {
+            Action::Call { operation, arguments, .. } => {
+                let written = arguments.first().map(|(_, argument)| argument);
+                operation.name.ends_with('_')
+                    && matches!(written, Some(Argument::Value(Operand::Slot(slot))) if inputs.contains(slot))
+            }
+            Action::Region { .. } => false,
+        };
+        self.program.items[range.clone()].iter().any(writes)
+    }
+}

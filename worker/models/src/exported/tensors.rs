@@ -1,0 +1,188 @@
+//! The tensors of an archive: parameters and buffers go to the registry, constants to the device.
+
+use std::collections::HashMap;
+
+use tch::{Kind, Tensor};
+
+use super::archive::Archive;
+use super::dtype::dtype;
+use super::error::{Problem, Result};
+use super::schema::{Payload, Payloads, TensorMeta};
+use crate::error::ModelError;
+use crate::registry::Registry;
+
+/// The tensors of a program by their names in Python's module.
+#[derive(Default)]
+pub(super) struct Tensors {
+    by_name: HashMap<String, Tensor>,
+    constants: Vec<(Payload, Tensor)>,
+}
+
+/// The folder of constants.
+const CONSTANTS: &str = "data/constants/";
+/// The folder of parameters and buffers.
+const WEIGHTS: &str = "data/weights/";
+/// The entry with the constants of the program for evaluation, if they have other names.
+const EVALUATION_CONSTANTS: &str = "extra/evaluation_constants_config.json";
+
+impl Tensors {
+    /// Reads constants; those of the same file and view are one tensor.
+    fn read_constants(
+        &mut self,
+        archive: &mut Archive,
+        config: Vec<(String, Payload)>,
+        registry: &Registry,
+    ) -> Result<(), ModelError> {
+        for (name, payload) in config {
+            let known = self.constants.iter().find(|(known, _)| is_same(known, &payload));
+            let value = match known {
+                Some((_, value)) => value.shallow_clone(),
+                None => {
+                    let value =
+                        tensor(archive, CONSTANTS, &name, &payload)?.f_to_device(registry.device())?;
+                    self.constants.push((payload, value.shallow_clone()));
+                    value
+                }
+            };
+            self.by_name.insert(name, value);
+        }
+        Ok(())
+    }
+
+    pub(super) fn get(&self, name: &str) -> Option<&Tensor> {
+        self.by_name.get(name)
+    }
+}
+
+/// Reads all tensors. Those of `state_dict` are registered in its order, under its names; a name that shares the data of
+/// an earlier one is tied to it.
+pub(super) fn load(archive: &mut Archive, registry: &mut Registry) -> Result<Tensors, ModelError> {
+    let mut tensors = Tensors::default();
+    let mut first: HashMap<String, (String, Payload)> = HashMap::new();
+    for (name, payload) in payloads(archive, WEIGHTS, "_weights_config.json")? {
+        if let Some((of, known)) = first.get(&payload.path_name)
+            && is_same(known, &payload)
+        {
+            registry.root().tie(&name, of);
+            let tensor = tensors.by_name[of].shallow_clone();
+            tensors.by_name.insert(name, tensor);
+            continue;
+        }
+        let init = tensor(archive, WEIGHTS, &name, &payload)?;
+        let tensor = register(archive, registry, &name, &payload, &init)?;
+        tensors.by_name.insert(name.clone(), tensor);
+        first.entry(payload.path_name.clone()).or_insert((name, payload));
+    }
+    let constants = payloads(archive, CONSTANTS, "_constants_config.json")?;
+    tensors.read_constants(archive, constants, registry)?;
+    Ok(tensors)
+}
+
+/// Returns the tensors of the program for evaluation: the same parameters and buffers, and constants of its own.
+pub(super) fn of_evaluation(
+    archive: &mut Archive,
+    shared: Tensors,
+    registry: &Registry,
+) -> Result<Tensors, ModelError> {
+    let mut tensors = shared;
+    if archive.has(EVALUATION_CONSTANTS) {
+        let Payloads { config } = archive.json(EVALUATION_CONSTANTS)?;
+        tensors.read_constants(archive, config, registry)?;
+    }
+    Ok(tensors)
+}
+
+/// Reads the lists of payloads in a folder; a name of a later list does not replace that of an earlier one.
+fn payloads(archive: &mut Archive, folder: &str, ending: &str) -> Result<Vec<(String, Payload)>> {
+    let mut all: Vec<(String, Payload)> = Vec::new();
+    for list in archive.names(folder, ending) {
+        let Payloads { config } = archive.json(&list)?;
+        for (name, payload) in config {
+            if !all.iter().any(|(known, _)| *known == name) {
+                all.push((name, payload));
+            }
+        }
+    }
+    Ok(all)
+}
+
+fn is_same(one: &Payload, other: &Payload) -> bool {
+    let view = |payload: &Payload| {
+        let meta = payload.tensor_meta.as_ref()?;
+        let layout = (constants(&meta.sizes)?, constants(&meta.strides)?, offset(meta));
+        Some((payload.path_name.clone(), meta.dtype, layout))
+    };
+    view(one).is_some_and(|found| Some(found) == view(other))
+}
+
+fn constants(sizes: &[super::schema::Size]) -> Option<Vec<i64>> {
+    sizes.iter().map(super::schema::Size::constant).collect()
+}
+
+fn offset(meta: &TensorMeta) -> i64 {
+    meta.storage_offset.as_ref().and_then(super::schema::Size::constant).unwrap_or(0)
+}
+
+/// Reads one tensor on the CPU, in the layout that it had.
+fn tensor(archive: &mut Archive, folder: &str, name: &str, payload: &Payload) -> Result<Tensor, ModelError> {
+    let Some(meta) = payload.tensor_meta.as_ref().filter(|_| !payload.use_pickle) else {
+        return Err(archive.error(Problem::Pickled(name.to_owned())).into());
+    };
+    let Some((kind, _)) = dtype(meta.dtype) else {
+        return Err(archive.error(Problem::Dtype(name.to_owned(), meta.dtype)).into());
+    };
+    let unfit = |reason: &str| Problem::Tensor(name.to_owned(), reason.to_owned());
+    let (Some(sizes), Some(strides)) = (constants(&meta.sizes), constants(&meta.strides)) else {
+        return Err(archive.error(unfit("its shape is not constant")).into());
+    };
+    if sizes.contains(&0) {
+        return Ok(Tensor::f_empty(sizes.as_slice(), (kind, tch::Device::Cpu))?);
+    }
+    let bytes = archive.bytes(&format!("{folder}{}", payload.path_name))?;
+    let elements = bytes.len() / kind.elt_size_in_bytes();
+    let Some(end) = end_of(&sizes, &strides, offset(meta)) else {
+        return Err(archive.error(unfit("its shape or strides are invalid")).into());
+    };
+    if end > elements {
+        let reason = format!("its shape {sizes:?} needs {end} elements, and the archive has {elements}");
+        return Err(archive.error(unfit(&reason)).into());
+    }
+    let whole = &bytes[..elements * kind.elt_size_in_bytes()];
+    let storage = Tensor::f_from_data_size(whole, &[elements as i64], kind)?;
+    Ok(storage.f_as_strided(sizes.as_slice(), strides.as_slice(), offset(meta))?)
+}
+
+/// Returns one more than the last element that a view reaches.
+fn end_of(sizes: &[i64], strides: &[i64], offset: i64) -> Option<usize> {
+    if sizes.len() != strides.len() {
+        return None;
+    }
+    let mut last = usize::try_from(offset).ok()?;
+    for (&size, &stride) in sizes.iter().zip(strides) {
+        let (size, stride) = (usize::try_from(size).ok()?, usize::try_from(stride).ok()?);
+        last = last.checked_add(size.checked_sub(1)?.checked_mul(stride)?)?;
+    }
+    last.checked_add(1)
+}
+
+fn register(
+    archive: &Archive,
+    registry: &mut Registry,
+    name: &str,
+    payload: &Payload,
+    init: &Tensor,
+) -> Result<Tensor, ModelError> {
+    let kind = init.f_kind()?;
+    let half = matches!(kind, Kind::Half | Kind::BFloat16);
+    if payload.is_param && half {
+        let reason = format!(
+            "the parameter `{name}` is {kind:?}: call model.float() before the export, and set precision.amp in the recipe"
+        );
+        return Err(archive.error(Problem::Unfit(reason)).into());
+    }
+    if payload.is_param {
+        let is_trained = payload.tensor_meta.as_ref().is_some_and(|meta| meta.requires_grad);
+        return registry.root().parameter_or_frozen(name, init, is_trained);
+    }
+    registry.root().buffer(name, init)
+}
