@@ -380,7 +380,7 @@ impl Resolver<'_> {
                 }
                 OutputSpec::BufferMutation { arg, buffer_name } => {
                     let inputs = module.signature.input_specs.iter();
-                    let placeholder = inputs.filter_map(|spec| match spec {
+                    let mut placeholder = inputs.filter_map(|spec| match spec {
                         InputSpec::Buffer { arg, buffer_name: of } if of == buffer_name => Some(&arg.name),
                         _ => None,
                     });
