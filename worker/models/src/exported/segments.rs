@@ -30,6 +30,8 @@ pub(super) struct Part {
     pub fixed: Vec<usize>,
     /// The one tensor that later operations use.
     pub output: usize,
+    /// Whether it has attention with a mask, whose kernel depends on whether the mask needs a gradient.
+    pub records: bool,
 }
 
 /// A module with its operations.
@@ -197,7 +199,16 @@ impl Search<'_> {
         }
         match outputs.as_slice() {
             [output] if self.program.is_tensor[*output] && !self.changes(&range, &inputs) => {
-                Some(Part { name: path.to_owned(), range, inputs, numbers, fixed: tensors, output: *output })
+                let records = self.program.items[range.clone()].iter().any(is_masked_attention);
+                Some(Part {
+                    name: path.to_owned(),
+                    range,
+                    inputs,
+                    numbers,
+                    fixed: tensors,
+                    output: *output,
+                    records,
+                })
             }
             _ => None,
         }
@@ -218,5 +229,16 @@ impl Search<'_> {
             Action::Region { .. } => false,
         };
         self.program.items[range.clone()].iter().any(writes)
+    }
+}
+
+fn is_masked_attention(item: &Item) -> bool {
+    match &item.action {
+        Action::Call { operation, arguments, .. } => {
+            let is_mask =
+                |(name, argument): &(String, Argument)| name == "attn_mask" && *argument != Argument::None;
+            operation.name == "aten::scaled_dot_product_attention" && arguments.iter().any(is_mask)
+        }
+        Action::Region { body, .. } => body.iter().any(is_masked_attention),
     }
 }
