@@ -214,6 +214,7 @@ def make_masks_exportable():
 
     if hasattr(masking_utils, "_vmap_for_bhqkv"):
         masking_utils._vmap_for_bhqkv = broadcast
+        masking_utils.TransformGetItemToIndex = contextlib.nullcontext
     if original:
         masking_utils._ignore_causal_mask_sdpa = ignore
 
