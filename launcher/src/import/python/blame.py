@@ -19,7 +19,7 @@ class Place:
         self.file, self.line, self.module = file, line, module
 
     def code(self):
-        return linecache.getline(self.file, self.line).strip() if self.file else ""
+        return linecache.getline(self.file, self.line).split("  #")[0].strip() if self.file else ""
 
     def __str__(self):
         parts = [self.module] if self.module else []
@@ -115,6 +115,20 @@ def place_of_node(node):
         kind = (kind if isinstance(kind, str) else kind.__name__).split(".")[-1]
         module = f"module `{name}` ({kind})" if name else f"the root module ({kind})"
     return Place(file, line, module)
+
+
+def data_dependent(function, args):
+    """Returns whether the result's size or the Python number that it makes depends on values."""
+    if torch.Tag.data_dependent_output in function.tags:
+        return True
+    masks = any(isinstance(part, torch.Tensor) and part.dtype == torch.bool for part in pytree.tree_leaves(args[1:]))
+    return torch.Tag.dynamic_output_shape in function.tags and ("index" not in str(function) or masks)
+
+
+def first_int(args):
+    """Returns the first whole number among the arguments of a function, such as the first size of a view."""
+    leaves = pytree.tree_leaves(args)
+    return next((part for part in leaves if isinstance(part, int) and not isinstance(part, bool)), None)
 
 
 def refuse(doing, cause, place, detail=""):

@@ -81,6 +81,7 @@ class Checks:
         except Exception as error:
             place = self.modules.of(error)
             if worked:
+                place = self.fixed_batch(worked) or place
                 doing = f"the model takes {worked} samples, but not {OTHER_BATCH}"
                 raise refuse(doing, FIXED, place, f" ({explain(error)})") from error
             raise refuse("forward fails in training mode", reason(error, place), place) from error
@@ -97,6 +98,37 @@ class Checks:
         if all(gradient is None for gradient in gradients.values()):
             raise Failure("backward reaches no parameter; remove no_grad or detach")
         return gradients
+
+    def places(self, mode, chosen):
+        """Runs forward again under a mode of torch. Returns the places of the functions that `chosen` accepts."""
+        modules, places = self.modules, []
+
+        def note(_, function, types, args=(), kwargs=None):
+            if chosen(function, args):
+                place = modules.here(sys._getframe(1))
+                if place.file and place.module:
+                    places.append(place)
+            return function(*args, **(kwargs or {}))
+
+        method = "__torch_dispatch__" if "Dispatch" in mode.__name__ else "__torch_function__"
+        with type("Noting", (mode,), {method: note})(), contextlib.suppress(Exception):
+            self.named(self.named.inputs.of_batch(OTHER_BATCH))
+        self.state.restore()
+        return places
+
+    def fixed_batch(self, batch):
+        """Returns the place of the first function that is called with the example's batch as a number."""
+        from torch.overrides import TorchFunctionMode
+
+        return next(iter(self.places(TorchFunctionMode, lambda _, args: first_int(args) == batch)), None)
+
+    def place_of(self, node, chosen):
+        """Returns the place of a program's operation. Its own record ends at forward, so forward runs again."""
+        from torch.utils._python_dispatch import TorchDispatchMode
+
+        recorded = place_of_node(node)
+        places = self.places(TorchDispatchMode, chosen)
+        return next((place for place in places if place.module == recorded.module), recorded)
 
     def forbidden_write(self, error):
         """Finds the in-place operation that autograd complains about by a second forward."""
@@ -152,8 +184,7 @@ class Checks:
             except Failure:
                 raise
             except Exception as error:
-                text = str(error)
-                if re.search(r"Constraints violated|marked .* as dynamic|specialized", text):
+                if re.search(r"Constraints violated|marked .* as dynamic", str(error)):
                     raise watch.failure(FIXED) from error
                 place = self.modules.of(error)
                 raise refuse(f"the {mode} program cannot be exported", reason(error, place), place) from error
@@ -180,14 +211,14 @@ class Checks:
         name = operation() if callable(operation) else str(node.target)
         space = name.split("::")[0]
         if isinstance(node.target, torch._ops.OpOverload) and space not in ("aten", "prims"):
-            raise refuse(doing, (f"{name} {CUSTOM[0]}", CUSTOM[1]), place_of_node(node))
+            raise refuse(doing, (f"{name} {CUSTOM[0]}", CUSTOM[1]), self.place_of(node, lambda op, _: op is node.target))
         if isinstance(node.target, torch._ops.HigherOrderOperator) and "flat_apply" in str(node.target):
             raise refuse(doing, VMAP, place_of_node(node))
         values = [value for value in pytree.tree_leaves(node.meta.get("val")) if value is not None]
         for value in values:
             if free_unbacked_symbols(value):
                 number = not isinstance(value, torch.Tensor) and "item" in name
-                raise refuse(doing, NUMBER if number else SIZE, place_of_node(node))
+                raise refuse(doing, NUMBER if number else SIZE, self.place_of(node, data_dependent))
 
     def compare(self, program, expected, gradients):
         """Runs the training program at another batch size: results must be those of the module."""
@@ -273,7 +304,7 @@ def seed_all():
 
 
 def shape(sizes):
-    return "x".join(str(size) for size in sizes) or "a number"
+    return str(list(sizes))
 
 
 def nodes_of(program):

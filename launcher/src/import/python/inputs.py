@@ -45,13 +45,12 @@ def named_inputs(model, given):
         values, positional = given, False
     elif isinstance(given, (tuple, list)):
         try:
-            values = signature.bind(*given).arguments
+            values = signature.bind_partial(*given).arguments
         except TypeError as error:
             raise Failure(f"{forward_of(model)} does not take the {len(given)} example inputs: {error}")
-        variadic = [name for name, value in values.items() if isinstance(value, tuple) and name not in ("",)]
         positional = True
-        if variadic and signature.parameters[variadic[0]].kind is inspect.Parameter.VAR_POSITIONAL:
-            values = {f"{variadic[0]}_{index}": value for index, value in enumerate(given)}
+        if any(signature.parameters[name].kind is inspect.Parameter.VAR_POSITIONAL for name in values):
+            values = {f"input_{index}": value for index, value in enumerate(given)}
     else:
         raise Failure(
             f"the example inputs are a {type(given).__name__}; return (module, inputs) with a tensor, a tuple of "
@@ -78,13 +77,15 @@ def check_arguments(model, signature, given):
     """Checks by its signature that forward takes these arguments, and needs no other."""
     kinds = inspect.Parameter
     parameters = signature.parameters.values()
+    if any(parameter.kind is kinds.VAR_POSITIONAL for parameter in parameters):
+        return
     required = [
         parameter.name
         for parameter in parameters
         if parameter.default is kinds.empty and parameter.kind in (kinds.POSITIONAL_OR_KEYWORD, kinds.KEYWORD_ONLY)
     ]
     missing = [name for name in required if name not in given]
-    variadic = any(parameter.kind in (kinds.VAR_KEYWORD, kinds.VAR_POSITIONAL) for parameter in parameters)
+    variadic = any(parameter.kind is kinds.VAR_KEYWORD for parameter in parameters)
     unknown = [name for name in given if name not in signature.parameters and not variadic]
     if unknown:
         known = ", ".join(signature.parameters)

@@ -67,4 +67,7 @@ class Named:
         self.model.train(training)
         tensors = tuple(self.inputs.of_batch(BATCH))
         shapes = tuple({0: dynamic} for _ in tensors)
-        return torch.export.export(self.model, tensors, dynamic_shapes=shapes, strict=False)
+        # PyTorch prints the graph if an export fails.
+        unseen = io.StringIO()
+        with contextlib.redirect_stdout(unseen), contextlib.redirect_stderr(unseen):
+            return torch.export.export(self.model, tensors, dynamic_shapes=shapes, strict=False)
