@@ -76,11 +76,11 @@ def summary(request, checks, training, evaluation, outputs, gradients, pretraine
     if checks.named.names[False] != list(outputs):
         line("evaluation", f"returns only {', '.join(checks.named.names[False])}")
     line("parameters", f"{total:,}" + (f", of which {held:,} are frozen" if held else ""))
-    line("weights", "pretrained" if pretrained else f"random, seed {request['seed']}" if pretrained is False else "as FILE.py has set them")
+    line("weights", "pretrained" if pretrained else f"random, seed {request['seed']}" if pretrained is False else "those of the function")
     line("operations", f"{len(nodes):,} in training, {len(others):,} in evaluation, {len(operations)} distinct")
     norms = [node for node in nodes if "batch_norm" in operation(node) and arguments(node).get("training", True) is True]
     if norms:
-        line("batch norm", f"{len(norms)} layers: results depend on the micro-batch")
+        line("batch norm", f"{len(norms)} layer{'s' if len(norms) > 1 else ''}: results depend on the micro-batch")
     chance = counted(operation(node).split(".")[-1] for node in nodes if is_random(node))
     if chance:
         line("random", chance)
