@@ -32,7 +32,7 @@ const CONSTRUCTS: [(&str, &str); 13] = [
 /// Functions of failing.py whose errors are about the whole model.
 const MODELS: [(&str, &str); 9] = [
     ("chance", "forward depends on something that the export has fixed, such as Python's random numbers"),
-    ("text_output", "returns a str as `kind`"),
+    ("text_output", "returns a value of type str as `kind`"),
     ("no_output", "returns None"),
     ("no_parameters", "Empty has no parameters"),
     ("missing_argument", "needs an argument `weight`"),

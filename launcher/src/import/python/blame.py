@@ -1,6 +1,6 @@
 """Where in the user's source, and in which module, something went wrong, and how to change it."""
 
-BRANCH = "a branch depends on the values of a tensor", "use torch.where, or torch.cond"
+BRANCH = "a branch depends on the values of a tensor", "choose values with torch.where"
 NUMBER = "a tensor becomes a Python number, which cuts the gradient", "keep it a tensor"
 SIZE = "a size depends on the values of a tensor", "keep all shapes fixed: multiply by the mask, or use torch.where"
 NUMPY = "a tensor is converted to NumPy", "use functions of torch"

@@ -2,6 +2,9 @@
 
 SEED = 1
 
+# Operations with a graph inside that dtrain runs.
+REGIONS = ("wrap_with_set_grad_enabled", "wrap_with_autocast")
+
 
 class State:
     """The parameters and buffers as they were, to restore and to compare."""
@@ -212,7 +215,10 @@ class Checks:
         space = name.split("::")[0]
         if isinstance(node.target, torch._ops.OpOverload) and space not in ("aten", "prims"):
             raise refuse(doing, (f"{name} {CUSTOM[0]}", CUSTOM[1]), self.place_of(node, lambda op, _: op is node.target))
-        if isinstance(node.target, torch._ops.HigherOrderOperator) and "flat_apply" in str(node.target):
+        if isinstance(node.target, torch._ops.HigherOrderOperator) and name not in REGIONS:
+            cause = VMAP if name == "flat_apply" else (f"dtrain cannot run torch.ops.higher_order.{name}", CUSTOM[1])
+            raise refuse(doing, cause, place_of_node(node))
+        if "functorch" in getattr(node.target, "__module__", ""):
             raise refuse(doing, VMAP, place_of_node(node))
         values = [value for value in pytree.tree_leaves(node.meta.get("val")) if value is not None]
         for value in values:

@@ -53,13 +53,13 @@ def named_inputs(model, given):
             values = {f"input_{index}": value for index, value in enumerate(given)}
     else:
         raise Failure(
-            f"the example inputs are a {type(given).__name__}; return (module, inputs) with a tensor, a tuple of "
+            f"the example inputs are of type {type(given).__name__}; return (module, inputs) with a tensor, a tuple of "
             "tensors, or a dict of tensors by name"
         )
     for name, value in values.items():
         if not isinstance(value, torch.Tensor):
             raise Failure(
-                f"the example input `{name}` is a {type(value).__name__}; all inputs of a model must be tensors: put "
+                f"the example input `{name}` is of type {type(value).__name__}; all inputs of a model must be tensors: put "
                 "other values into the module"
             )
         if value.dim() == 0 or value.shape[0] == 0:

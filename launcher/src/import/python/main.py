@@ -69,10 +69,11 @@ def write(partial, output, training, evaluation, about):
 
 
 def quiet():
-    """Keeps the notes of torch's export off the terminal."""
+    """Keeps the notes of libraries off the terminal."""
     import logging
 
     logging.getLogger("torch").setLevel(logging.ERROR)
+    os.environ.setdefault("HF_HUB_VERBOSITY", "error")
 
 
 def remove(path):

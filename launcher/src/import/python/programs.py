@@ -25,7 +25,7 @@ def collect_outputs(value, name, outputs, model):
     elif hasattr(value, "__dataclass_fields__"):
         parts = ((field, getattr(value, field)) for field in value.__dataclass_fields__)
     else:
-        what = "None" if value is None else f"a {type(value).__name__}"
+        what = "None" if value is None else f"a value of type {type(value).__name__}"
         raise Failure(
             f"{forward_of(model)} returns {what}{f' as `{name}`' if name else ''}; return tensors only: one, a tuple, "
             "or a dict by name"

@@ -35,16 +35,18 @@ def loading(what):
         raise
     except Exception as error:
         if is_offline(error):
+            forbidden = os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
+            why = "HF_HUB_OFFLINE forbids a download" if forbidden else "its host cannot be reached"
             raise Failure(
-                f"the weights of {what} cannot be downloaded: {explain(error)}; connect this machine, or download them "
-                "on one that is connected, and copy its cache (HF_HOME, TORCH_HOME)"
+                f"{what} is not on this machine, and {why}; download it on a machine that is connected, and copy the cache "
+                "(HF_HOME, TORCH_HOME)"
             ) from error
         raise Failure(f"{what} cannot be created: {explain(error)}") from error
 
 
 def is_offline(error):
     words = ("ConnectionError", "ConnectTimeout", "OfflineModeIsEnabled", "LocalEntryNotFoundError", "URLError",
-             "HTTPError", "MaxRetryError", "ConnectError", "ProxyError")
+             "MaxRetryError", "ConnectError", "ProxyError")
     text = "couldn't connect", "offline mode", "Connection error"
     return any(
         type(link).__name__ in words or any(part in str(link) for part in text) for link in chain_of(error)
@@ -128,6 +130,8 @@ def from_hugging_face(name, request):
     with contextlib.suppress(AttributeError):
         transformers.utils.logging.set_verbosity_error()
     make_masks_exportable()
+    if name.startswith(("/", "./", "../")) and not os.path.isdir(name):
+        raise Failure(f"the folder {name} does not exist")
     if os.path.isdir(name) and not os.path.isfile(os.path.join(name, "config.json")):
         raise Failure(f"the folder {name} has no config.json; give a folder that save_pretrained has written")
     with loading(f"hf:{name}"):
@@ -261,7 +265,7 @@ def from_file(file, function, request):
     model, given = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
     if not isinstance(model, torch.nn.Module):
         raise Failure(
-            f"{function} in {file} returns a {type(model).__name__}; return a torch.nn.Module, or (module, inputs)"
+            f"{function} in {file} returns a value of type {type(model).__name__}; return a torch.nn.Module, or (module, inputs)"
         )
     if request["inputs"]:
         given = {name: example(name, dtype, shape) for name, dtype, shape in parse_inputs(request["inputs"])}
