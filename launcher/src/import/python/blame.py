@@ -157,8 +157,8 @@ def reason(error, place):
     if "fake impl" in text or "FakeTensor kernel" in text or "Meta" in text and "backend" in text:
         operation = re.search(r"\b(\w+::\w+|\w+\.\w+\.default)", text)
         return f"{operation.group(1) if operation else 'this operation'} {CUSTOM[0]}", CUSTOM[1]
-    first = explain(error)
-    return first, "change this line"
+    own = place.file and "site-packages" not in place.file
+    return explain(error), "change this line" if own else "check sizes and inputs, as in --image-size and --inputs"
 
 
 class Watch:

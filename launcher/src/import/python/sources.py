@@ -167,7 +167,13 @@ def change_config(config, request):
 def auto_class(transformers, config, request):
     """Returns the class that creates the model: --head, else config.architectures, else the first that fits."""
     if request["head"]:
-        return getattr(transformers, HEADS[request["head"]])
+        chosen = getattr(transformers, HEADS[request["head"]])
+        if type(config) not in chosen._model_mapping:
+            fit = [head for head, auto in HEADS.items() if type(config) in getattr(transformers, auto)._model_mapping]
+            raise Failure(
+                f"--head {request['head']}: transformers has no such model for {type(config).__name__}; it has: {', '.join(fit)}"
+            )
+        return chosen
     for architecture in config.architectures or []:
         if hasattr(transformers, architecture):
             return getattr(transformers, architecture)
