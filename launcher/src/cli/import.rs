@@ -38,6 +38,10 @@ pub(crate) struct ImportArgs {
     #[arg(long, value_enum, value_name = "NAME", hide_possible_values = true)]
     pub(crate) head: Option<Head>,
 
+    /// Shared library that registers operations of the model; repeatable.
+    #[arg(long, value_name = "FILE.so")]
+    pub(crate) library: Vec<String>,
+
     /// Use pretrained weights instead of random ones.
     #[arg(long)]
     pub(crate) pretrained: bool,

@@ -85,6 +85,7 @@ fn request(args: &ImportArgs) -> anyhow::Result<String> {
         "channels": args.channels,
         "inputs": args.inputs,
         "head": args.head,
+        "library": args.library,
         "pretrained": args.pretrained,
         "seed": args.seed,
         "traceback": args.traceback,

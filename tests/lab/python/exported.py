@@ -18,7 +18,7 @@ import tomllib
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 PARTS = ["base", "blame", "inputs", "sources", "programs", "check", "archive", "report"]
 STEPS = 5
-DEFAULTS = {"classes": None, "image_size": None, "channels": None, "inputs": [], "pretrained": False, "seed": 0, "head": None,
+DEFAULTS = {"classes": None, "image_size": None, "channels": None, "inputs": [], "pretrained": False, "library": [], "seed": 0, "head": None,
             "traceback": True}
 
 

@@ -72,6 +72,25 @@ def check_torch():
     from torch.utils import _pytree as pytree
 
 
+# The operations that the libraries of the request have registered.
+own_operations = set()
+
+
+def load_libraries(files):
+    def known():
+        return {schema.name for schema in torch._C._jit_get_all_schemas()}
+
+    before = known()
+    for file in files:
+        try:
+            torch.ops.load_library(os.path.abspath(file))
+        except OSError as error:
+            raise Failure(f"--library {file} cannot be loaded: {explain(error)}; give a library built for this PyTorch") from error
+    own_operations.update(known() - before)
+    if files and not own_operations:
+        raise Failure(f"--library {', '.join(files)} registers no operation; register them with TORCH_LIBRARY")
+
+
 def need(package, pip=None):
     """Imports a package that a source needs."""
     try:

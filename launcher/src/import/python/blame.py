@@ -7,7 +7,10 @@ NUMPY = "a tensor is converted to NumPy", "use functions of torch"
 FIXED = "the batch size is fixed", "take the batch from the input, as in x.shape[0] or x.flatten(1)"
 DECIDES = "the batch size decides a branch", "compute the same for all batch sizes"
 LEAF = "a parameter is changed in place", "compute a new tensor from it"
-CUSTOM = "is no operation of PyTorch itself, so dtrain cannot run it", "write it with functions of torch"
+CUSTOM = (
+    "is no operation of PyTorch itself",
+    "name the shared library that registers it by --library, or write it with functions of torch",
+)
 FUNCTION = "has a backward of its own, which an export loses", "write it with functions of torch"
 VMAP = "torch.vmap cannot be stored", "index with broadcasting instead"
 

@@ -62,11 +62,14 @@ class Checks:
                 raise Failure(f"forward changes the parameter `{changed[0]}`; {LEAF[1]}, or make it a buffer")
             self.state.restore()
             outputs = self.forward(self.named.inputs.of_batch(OTHER_BATCH), own)
-        main = next(iter(outputs))
-        if not outputs[main].dim() or outputs[main].shape[0] != OTHER_BATCH or shapes[main][0] != own:
+        main = main_output(outputs)
+        # A model may compute its own loss, a single number.
+        if outputs[main].dim() == 0 and main == "loss":
+            pass
+        elif not outputs[main].dim() or outputs[main].shape[0] != OTHER_BATCH or shapes[main][0] != own:
             raise Failure(
                 f"the output `{main}` has no batch: its shape is {shape(shapes[main])} for {own} samples, and "
-                f"{shape(outputs[main].shape)} for {OTHER_BATCH}; return one row per sample, without the loss"
+                f"{shape(outputs[main].shape)} for {OTHER_BATCH}; return one row per sample, or a loss by the name `loss`"
             )
         try:
             gradients = self.backward(outputs)
@@ -213,10 +216,10 @@ class Checks:
         operation = getattr(node.target, "name", None)
         name = operation() if callable(operation) else str(node.target)
         space = name.split("::")[0]
-        if isinstance(node.target, torch._ops.OpOverload) and space not in ("aten", "prims"):
+        if isinstance(node.target, torch._ops.OpOverload) and space not in ("aten", "prims") and name.split(".")[0] not in own_operations:
             raise refuse(doing, (f"{name} {CUSTOM[0]}", CUSTOM[1]), self.place_of(node, lambda op, _: op is node.target))
         if isinstance(node.target, torch._ops.HigherOrderOperator) and name not in REGIONS:
-            cause = VMAP if name == "flat_apply" else (f"dtrain cannot run torch.ops.higher_order.{name}", CUSTOM[1])
+            cause = VMAP if name == "flat_apply" else (f"dtrain cannot run torch.ops.higher_order.{name}", "write it with functions of torch")
             raise refuse(doing, cause, place_of_node(node))
         if "functorch" in getattr(node.target, "__module__", ""):
             raise refuse(doing, VMAP, place_of_node(node))
@@ -287,6 +290,10 @@ class Checks:
         except Exception as error:
             place = self.modules.of(error)
             raise refuse("forward fails in evaluation mode", reason(error, place), place) from error
+
+
+def main_output(outputs):
+    return "loss" if "loss" in outputs else next(iter(outputs))
 
 
 def check_evaluation(named, training, evaluation):

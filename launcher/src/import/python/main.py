@@ -24,6 +24,7 @@ def convert(request, partial):
         torch.set_num_threads(1)
         warnings.simplefilter("ignore")
         quiet()
+        load_libraries(request["library"])
         with step("loading the model"):
             model, given = load(request)
         model = model.cpu()

@@ -90,12 +90,16 @@ def summary(request, checks, training, evaluation, outputs, gradients, pretraine
         line("unused", f"{', '.join(unused[:5])}{more}: no output depends on them")
     lines += ["", "Put into the recipe:", f'  task = "{task(inputs, outputs)}"', "  [model]"]
     lines += [f"  file = {json.dumps(request['output'])}"]
+    if request["library"]:
+        lines.append(f"  libraries = {json.dumps([os.path.abspath(file) for file in request['library']])}")
     return "\n".join(lines) + "\n"
 
 
 def task(inputs, outputs):
-    """Returns the task that fits the shape of the main output."""
-    main = next(iter(outputs.values()))
+    """Returns the task that fits the name or the shape of the main output."""
+    main = outputs[main_output(outputs)]
+    if main.dim() == 0:
+        return "program"
     if main.dim() == 4:
         return "segment"
     return "lm" if main.dim() == 3 and not inputs.tensors[0].is_floating_point() else "classify"

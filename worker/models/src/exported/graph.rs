@@ -414,6 +414,20 @@ impl Resolver<'_> {
     }
 }
 
+/// Replaces an operation that depends on the memory layouts of the device of the export: another device may have
+/// computed a view's source in another order, and `reshape` then copies it.
+fn portable(
+    operation: Operation,
+    arguments: Vec<(String, Argument)>,
+) -> (Operation, Vec<(String, Argument)>) {
+    if operation.name != "aten::view" || !operation.overload.is_empty() {
+        return (operation, arguments);
+    }
+    let rename = |(name, argument)| (if name == "size" { "shape".to_owned() } else { name }, argument);
+    let reshape = Operation { name: "aten::reshape".to_owned(), overload: String::new() };
+    (reshape, arguments.into_iter().map(rename).collect())
+}
+
 /// Returns the name of a value, if it has one.
 fn name_of(value: &Value) -> Option<&str> {
     match value {
