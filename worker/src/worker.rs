@@ -45,7 +45,7 @@ pub fn run(request: &Request, env: &WorkerEnv) -> Result<ExitStatus> {
         Task::Segment => start_job::<Segment>(&recipe, request, env),
         Task::Lm => start_job::<Lm>(&recipe, request, env),
         Task::Torchscript => start_job::<TorchScript>(&recipe, request, env),
-        other @ Task::Custom => Err(WorkerError::NoTask(other)),
+        other @ (Task::Regress | Task::Program | Task::Custom) => Err(WorkerError::NoTask(other)),
     }
 }
 

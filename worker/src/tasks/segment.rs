@@ -56,7 +56,7 @@ impl BuildTask for Segment {
             train,
             test,
             classes: data.classes,
-            ignore: i64::from(data.ignore),
+            ignore: survey::rule(recipe).ignore,
             size,
         })
     }
@@ -75,7 +75,7 @@ fn sets(
             GeneratedMasks::new(data.classes, samples, data.image_size, recipe.train.seed, split)
                 .with_normalize(Normalize::new(&data.mean, &data.std))
                 .with_augment(data.augment)
-                .with_ignore(i64::from(data.ignore))
+                .with_ignore(survey::rule(recipe).ignore)
         };
         let train = Arc::new(generated(data.train_samples, Split::Train));
         return (train, Arc::new(generated(data.test_samples, Split::Test)), square);

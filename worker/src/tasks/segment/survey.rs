@@ -117,13 +117,14 @@ fn percent(share: f64) -> String {
     format!("{:.1}%", 100.0 * share)
 }
 
-fn rule(recipe: &Recipe) -> MaskRule {
+pub(super) fn rule(recipe: &Recipe) -> MaskRule {
     MaskRule {
         kind: match recipe.data.masks {
             recipe::Masks::Index => MaskKind::Index,
             recipe::Masks::Binary => MaskKind::Binary,
         },
         classes: recipe.data.classes,
-        ignore: i64::from(recipe.data.ignore),
+        // A loaded recipe has the value for masks.
+        ignore: i64::from(recipe.data.ignore.unwrap_or(255)),
     }
 }
