@@ -97,9 +97,10 @@ pub(super) const NAME: Kind = Kind::Other("a name in quotes", |value| {
     Ok(value.as_str().is_some_and(is_name))
 });
 /// A table of names, not empty.
-pub(super) const NAMES: Kind = Kind::Other("a table of names, such as { pixel_values = \"image\" }", |value| {
-    each_entry(value, |value| check(&NAME, value))
-});
+pub(super) const NAMES: Kind =
+    Kind::Other("a table of names, such as { pixel_values = \"image\" }", |value| {
+        each_entry(value, |value| check(&NAME, value))
+    });
 /// A table of weights, not empty.
 pub(super) const WEIGHTS: Kind = Kind::Other("a table of weights, such as { aux = 0.4 }", |value| {
     each_entry(value, |value| check(&RATE, value))
@@ -217,9 +218,9 @@ fn each(value: &Value, check: fn(&Value) -> Result<(), String>) -> Result<bool, 
 /// Returns whether the value is a table that is not empty, and checks its values.
 fn each_entry(value: &Value, check: fn(&Value) -> Result<(), String>) -> Result<bool, String> {
     match value.as_table() {
-        Some(table) if !table.is_empty() => table.iter().try_for_each(|(name, value)| {
-            check(value).map_err(|message| format!("`{name}`: {message}"))
-        }),
+        Some(table) if !table.is_empty() => table
+            .iter()
+            .try_for_each(|(name, value)| check(value).map_err(|message| format!("`{name}`: {message}"))),
         _ => return Ok(false),
     }
     .map(|()| true)

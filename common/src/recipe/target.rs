@@ -38,9 +38,7 @@ impl Task {
     pub(super) fn targets(self) -> &'static [Target] {
         match self {
             Self::Regress => &[Target::Vector, Target::Map],
-            Self::Program => {
-                &[Target::Class, Target::Mask, Target::Vector, Target::Map, Target::Tokens]
-            }
+            Self::Program => &[Target::Class, Target::Mask, Target::Vector, Target::Map, Target::Tokens],
             Self::Classify | Self::Segment | Self::Lm | Self::Torchscript | Self::Custom => &[],
         }
     }

@@ -90,7 +90,12 @@ fn a_regression_has_its_own_defaults_and_losses() {
     let data = &recipe.data;
     assert_eq!((data.kind, data.target, data.ignore), (DataKind::Folder, Some(Target::Vector), None));
     assert_eq!((recipe.model.loss, data.target_scale, data.normalize_targets), (Loss::Mse, 1.0, false));
-    expect_error(REGRESS, &["model.loss=module"], "model.loss", "takes \"mse\", \"l1\", \"huber\", not \"module\"");
+    expect_error(
+        REGRESS,
+        &["model.loss=module"],
+        "model.loss",
+        "takes \"mse\", \"l1\", \"huber\", not \"module\"",
+    );
     expect_error(TORCHSCRIPT, &["model.loss=l1"], "model.loss", "task = \"torchscript\" takes");
     let stage = "stage=[{ name = \"a\", steps = 1, loss = \"module\" }]";
     expect_error(&text.replace("train.steps = 1", ""), &[stage], "stage[0].loss", "task = \"regress\" takes");
@@ -112,7 +117,12 @@ fn the_target_decides_the_settings_of_the_data() {
         expect_error(text, sets, key, "this setting has no effect");
         expect_error(text, sets, key, part);
     }
-    expect_error(PROGRAM, &["data.kind=folder"], "data.kind", "\"program\" with data.target = \"tokens\" takes");
+    expect_error(
+        PROGRAM,
+        &["data.kind=folder"],
+        "data.kind",
+        "\"program\" with data.target = \"tokens\" takes",
+    );
     expect_error(PROGRAM, &["data.augment=flip"], "data.augment", "takes \"none\", \"shift\"");
     let text = PROGRAM.replace("target = ", "# ").replace("context", "# ");
     let recipe = parse(&text, &["data.kind=text"]).unwrap();

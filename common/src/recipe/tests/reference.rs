@@ -150,7 +150,13 @@ fn every_word_of_the_schema_reads() {
         for word in words {
             let set = format!("{key}={word}");
             // Some words need other settings.
-            let beside = ["data.kind=generated", "data.kind=text", "optim.lr=1", "optim.schedule.every=1 epoch", "optim.schedule.gamma=0.5"];
+            let beside = [
+                "data.kind=generated",
+                "data.kind=text",
+                "optim.lr=1",
+                "optim.schedule.every=1 epoch",
+                "optim.schedule.gamma=0.5",
+            ];
             let beside = beside.map(|more| vec![more, &set]);
             let mut choices = vec![vec![set.as_str()], vec!["optim.reference_batch=128", &set]];
             choices.extend(beside);

@@ -231,8 +231,20 @@ const CUSTOM_ALONE: &str = "task = \"custom\"\n[train]\nepochs = 2\n";
 
 /// The texts of recipes of every task.
 pub(super) const TEXTS: [&str; 14] = [
-    SMALL, FULL, SEGMENT, BINARY, LM, LM_GENERATED, VIT, EXPORTED, REGRESS, PROGRAM, TORCHSCRIPT, STAGES,
-    CUSTOM, CUSTOM_ALONE,
+    SMALL,
+    FULL,
+    SEGMENT,
+    BINARY,
+    LM,
+    LM_GENERATED,
+    VIT,
+    EXPORTED,
+    REGRESS,
+    PROGRAM,
+    TORCHSCRIPT,
+    STAGES,
+    CUSTOM,
+    CUSTOM_ALONE,
 ];
 
 pub(super) fn samples() -> Vec<Recipe> {

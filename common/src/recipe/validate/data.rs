@@ -104,7 +104,8 @@ impl Checks<'_> {
             (&data.test, &data.test_masks, "data.test_masks"),
         ] {
             if images == masks {
-                let message = format!("{masks:?} is the folder of the images; name the folder of the masks or maps");
+                let message =
+                    format!("{masks:?} is the folder of the images; name the folder of the masks or maps");
                 self.add(key, message);
             }
         }

@@ -58,7 +58,8 @@ impl Checks<'_> {
             _ => return,
         };
         let stages = self.recipe.stage.iter().enumerate();
-        let stages = stages.filter_map(|(number, stage)| Some((format!("stage[{number}].loss"), stage.loss?)));
+        let stages =
+            stages.filter_map(|(number, stage)| Some((format!("stage[{number}].loss"), stage.loss?)));
         for (key, loss) in [("model.loss".to_owned(), self.recipe.model.loss)].into_iter().chain(stages) {
             if !takes.contains(&loss) {
                 let (task, words) = (self.recipe.task, quoted(&takes.map(Loss::as_str)));
