@@ -21,6 +21,7 @@ pub mod host_copy;
 pub mod jit;
 
 pub mod memory;
+pub mod program;
 pub mod recompute;
 pub mod rng;
 pub mod stacks;
