@@ -15,9 +15,12 @@ const LISTED: usize = 12;
 const CLASSES_TO_LEARN: usize = 2;
 
 /// Image and mask folders, without unreadable pairs: (training, test); None if generated.
-pub(super) type Survey = Option<(MaskIndex, MaskIndex)>;
+pub(in crate::tasks) type Survey = Option<(MaskIndex, MaskIndex)>;
 
-pub(super) fn survey(recipe: &Recipe, context: &mut SurveyContext<'_>) -> Result<Survey, TaskError> {
+pub(in crate::tasks) fn survey(
+    recipe: &Recipe,
+    context: &mut SurveyContext<'_>,
+) -> Result<Survey, TaskError> {
     let data = &recipe.data;
     if data.kind == DataKind::Generated {
         return Ok(None);
