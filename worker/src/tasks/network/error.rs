@@ -11,7 +11,7 @@ pub enum ProgramError {
     #[error("model.libraries: {} cannot be loaded: {source}", path.display())]
     Library { path: PathBuf, source: ShimError },
     #[error("{}: {unfit}", path.display())]
-    Unfit { path: PathBuf, unfit: Unfit },
+    Unfit { path: PathBuf, unfit: Box<Unfit> },
 }
 
 /// The reason why a program does not fit.

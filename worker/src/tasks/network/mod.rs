@@ -91,7 +91,7 @@ impl Program {
     }
 
     fn unfit(&self, unfit: Unfit) -> ProgramError {
-        ProgramError::Unfit { path: self.path.clone(), unfit }
+        ProgramError::Unfit { path: self.path.clone(), unfit: Box::new(unfit) }
     }
 }
 
