@@ -11,6 +11,7 @@ use super::error::{DataError, Result};
 use super::ignored::Ignored;
 use super::image_folder::{SPLITS, image_files};
 use super::moments::Moments;
+use super::regular;
 use super::target_table::{TARGETS, TableProblem, TargetTable};
 
 /// An image's path below `root/split`, with `/` between names, and its numbers.
@@ -41,7 +42,7 @@ impl TargetIndex {
         let folder = root.join(split);
         let mut ignored = Ignored::default();
         let paths = image_files(root, &folder, SPLITS, &mut ignored)?;
-        let table = TargetTable::read(&folder)?;
+        let table = read_table(&folder)?;
         if let Some(names) = names.filter(|names| *names != table.names) {
             return Err(DataError::OtherTargets(folder.join(TARGETS), table.names, names.to_vec()));
         }
@@ -79,6 +80,23 @@ impl TargetIndex {
         let of = |at| Moments::of(self.samples.iter().map(move |row| row.1[at]));
         (0..self.names.len()).map(of).collect()
     }
+}
+
+fn read_table(folder: &Path) -> Result<TargetTable, DataError> {
+    let path = folder.join(TARGETS);
+    let mut bytes = Vec::new();
+    if let Err(source) = regular::read(&path, &mut bytes) {
+        return Err(DataError::UnreadableTable(path, source));
+    }
+    let parsed = match std::str::from_utf8(&bytes) {
+        Ok(text) => TargetTable::parse(text),
+        Err(error) => {
+            let before = &bytes[..error.valid_up_to()];
+            let line = 1 + before.iter().filter(|&&byte| byte == b'\n').count();
+            Err((line, TableProblem::NotUtf8))
+        }
+    };
+    parsed.map_err(|(line, problem)| DataError::Table(path, line, problem))
 }
 
 impl ImageList for TargetIndex {

@@ -7,9 +7,6 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::path::{Component, Path};
 
-use super::error::DataError;
-use super::regular;
-
 /// The name of the table.
 pub const TARGETS: &str = "targets.csv";
 
@@ -61,24 +58,6 @@ pub enum TableProblem {
 }
 
 impl TargetTable {
-    /// Reads the table of a folder.
-    pub fn read(folder: &Path) -> Result<Self, DataError> {
-        let path = folder.join(TARGETS);
-        let mut bytes = Vec::new();
-        if let Err(source) = regular::read(&path, &mut bytes) {
-            return Err(DataError::UnreadableTable(path, source));
-        }
-        let parsed = match std::str::from_utf8(&bytes) {
-            Ok(text) => Self::parse(text),
-            Err(error) => {
-                let before = &bytes[..error.valid_up_to()];
-                let line = 1 + before.iter().filter(|&&byte| byte == b'\n').count();
-                Err((line, TableProblem::NotUtf8))
-            }
-        };
-        parsed.map_err(|(line, problem)| DataError::Table(path, line, problem))
-    }
-
     /// Reads a table from its text; an error has the number of its line, from 1.
     pub fn parse(text: &str) -> Result<Self, (usize, TableProblem)> {
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);

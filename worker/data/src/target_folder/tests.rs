@@ -60,6 +60,17 @@ fn lines_and_images_without_a_partner_are_errors() {
 }
 
 #[test]
+fn an_unreadable_table_is_an_error_that_names_it() {
+    let root = folder("", &["x.png"]);
+    let table = root.path().join("train").join(TARGETS);
+    let said = || scan(&root, None).unwrap_err().to_string();
+    std::fs::write(&table, b"file,a\nx.png,\xff\n").unwrap();
+    assert!(said().contains("targets.csv:2: the text is not UTF-8"), "{}", said());
+    std::fs::remove_file(&table).unwrap();
+    assert!(said().contains("targets.csv: No such file"), "{}", said());
+}
+
+#[test]
 fn an_unreadable_image_is_left_out() {
     let names: Vec<String> = (0..200).map(|number| format!("{number:03}.png")).collect();
     let table: String = names.iter().enumerate().map(|(at, name)| format!("{name},{at}\n")).collect();

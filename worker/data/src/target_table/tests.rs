@@ -46,15 +46,6 @@ fn errors_name_the_line_and_the_field() {
     }
 }
 
-#[test]
-fn an_unreadable_table_is_an_error_that_names_it() {
-    let folder = tempfile::tempdir().unwrap();
-    let read = || TargetTable::read(folder.path()).unwrap_err().to_string();
-    assert!(read().contains("targets.csv: No such file"), "{}", read());
-    std::fs::write(folder.path().join(TARGETS), b"file,a\nx.png,\xff\n").unwrap();
-    assert!(read().contains("targets.csv:2: the text is not UTF-8"), "{}", read());
-}
-
 proptest! {
     #[test]
     fn any_text_reads_or_is_an_error_in_a_line(text: String, rows in "(file,a\n)?([\",a-c. 0-9\n]{0,40})") {
