@@ -14,7 +14,6 @@ use tch::Tensor;
 
 mod dtype;
 mod error;
-mod exported;
 mod gpt;
 mod layers;
 mod mismatch;
@@ -30,7 +29,6 @@ mod weights;
 
 pub use dtype::dtype_of;
 pub use error::{ModelError, WeightsError, WeightsProblem};
-pub use exported::{Exported, Port};
 pub use gpt::{Gpt, GptConfig};
 pub use layers::{
     BatchGroups, BatchNorm2d, BatchSync, Block, BlockNames, BlockOptions, Conv2d, ConvOptions,

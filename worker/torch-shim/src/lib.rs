@@ -21,7 +21,6 @@ pub mod host_copy;
 pub mod jit;
 
 pub mod memory;
-pub mod program;
 pub mod recompute;
 pub mod rng;
 pub mod stacks;
