@@ -254,7 +254,7 @@ pub(crate) fn batch_norms(registry: &Registry, recipe: &Recipe) -> BatchNorms {
     let has_any = registry.buffers().any(|entry| entry.name().ends_with("running_mean"));
     match (registry.is_batch_grouped, registry.is_batch_synced()) {
         _ if !has_any => BatchNorms::None,
-        _ if recipe.task == recipe::Task::Torchscript || recipe.program().is_some() => BatchNorms::InModule,
+        _ if recipe.task == recipe::Task::Torchscript => BatchNorms::InModule,
         (true, _) => BatchNorms::Grouped,
         (false, true) => BatchNorms::Synced,
         (false, false) => BatchNorms::Local,

@@ -152,8 +152,9 @@ impl Recipe {
         let convolutions = name == "unet" || self.model.name.is_some_and(ModelName::is_resnet);
         let of_models =
             |what: &str| format!("it applies to models {what}, that is the ResNets and \"unet\"; {network}");
-        list.add(!convolutions, "model.batchnorm", of_models("with BatchNorm"));
-        list.add(!convolutions, "model.memory_format", of_models("of convolutions"));
+        // Whether a program has them is known when it is read.
+        list.add(!convolutions && !program, "model.batchnorm", of_models("with BatchNorm"));
+        list.add(!convolutions && !program, "model.memory_format", of_models("of convolutions"));
         let with_convolutions = format!("it applies to models with convolutions; {network}");
         list.add(name == "gpt", "model.cudnn_benchmark", with_convolutions);
     }

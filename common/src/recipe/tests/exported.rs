@@ -30,8 +30,6 @@ fn sizes_of_built_in_networks_have_no_effect_on_a_program() {
         (EXPORTED, "model.name=unet"),
         (EXPORTED, "model.width=8"),
         (EXPORTED, "model.context=8"),
-        (EXPORTED, "model.batchnorm=synced"),
-        (EXPORTED, "model.memory_format=channels-last"),
         (PROGRAM, "model.heads=8"),
     ] {
         let key = set.split_once('=').unwrap().0;

@@ -205,6 +205,7 @@ impl Resolver<'_> {
         let arguments =
             node.inputs.iter().map(|input| Ok((input.name.clone(), self.argument(&input.arg, names)?)));
         let arguments = arguments.collect::<Result<Vec<_>>>()?;
+        let (operation, arguments) = portable(operation, arguments);
         let outputs = node.outputs.iter().map(|output| self.output(graph, output, names));
         let outputs = outputs.collect::<Result<Vec<_>>>()?;
         Ok(Some(Item { action: Action::Call { operation, arguments, outputs }, place, modules }))

@@ -13,7 +13,7 @@ pub(crate) enum BatchNorms {
     Synced,
     /// Groups of a fixed size. Only the split over all ranks may divide a group.
     Grouped,
-    /// As `Local`, in an exported program or TorchScript module, where `model.batchnorm` has no effect.
+    /// As `Local`, in a TorchScript module, where `model.batchnorm` has no effect.
     InModule,
 }
 

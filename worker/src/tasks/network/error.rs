@@ -46,6 +46,8 @@ pub enum Unfit {
     Shape { input: String, takes: String, field: &'static str, has: String, remedy: String },
     #[error("the length of its texts is not fixed; set model.context to the number of tokens of a sample")]
     NoContext,
+    #[error("the program has no BatchNorm with running statistics; remove model.batchnorm from the recipe")]
+    NoBatchNorm,
     #[error("the program has no outputs; export a model that returns tensors")]
     NoOutputs,
     #[error("the program has {}; set model.output to the name of the main one", names(.0))]

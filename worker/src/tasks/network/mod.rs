@@ -7,7 +7,7 @@ mod outputs;
 
 use std::path::PathBuf;
 
-use dtrain_common::recipe::Recipe;
+use dtrain_common::recipe::{BatchNorm, Recipe};
 use dtrain_torch_shim::program::load_library;
 use tch::{Kind, TchError, Tensor};
 
@@ -38,7 +38,12 @@ impl Program {
         }
         // A loaded recipe of such a task has a file.
         let path = recipe.model.file.clone().unwrap_or_default();
-        Ok(Self { exported: Exported::load(&path, registry)?, path })
+        let program = Self { exported: Exported::load(&path, registry)?, path };
+        let has_norms = registry.buffers().any(|entry| entry.name().ends_with("running_mean"));
+        match has_norms || recipe.model.batchnorm == BatchNorm::Local {
+            true => Ok(program),
+            false => Err(program.unfit(Unfit::NoBatchNorm).into()),
+        }
     }
 
     /// Returns the tokens of a sample: `model.context`, else the length of the program's input.
