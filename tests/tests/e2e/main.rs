@@ -15,6 +15,7 @@ mod containers;
 mod damage;
 mod ddp;
 mod evaluation;
+mod exported;
 mod guides;
 mod import;
 mod invariance;

@@ -10,7 +10,7 @@ use super::error::CheckpointError;
 use super::layout::{Holders, Item};
 use super::{EMA_FILE, MODEL_FILE, OPTIMIZER_FILE, STEPS};
 use crate::collectives::{Collective, Ranks, ReduceOp};
-use crate::models::{Entry, dtype_of};
+use crate::models::{Entry, Registry, dtype_of};
 use crate::out_of_memory::retry_on_oom;
 use crate::state::{AVERAGE, ColumnSpec, Model, Part, Role, Slot, Table, pieces};
 
@@ -22,7 +22,8 @@ pub(super) fn files(
     device: Device,
 ) -> Result<Vec<(&'static str, Vec<Source>)>, CheckpointError> {
     let table = &model.table;
-    let tensors = retry_on_oom(device, || tensors(model))?;
+    let mut tensors = retry_on_oom(device, || tensors(model))?;
+    tensors.extend(repeated(&tensors, &model.registry));
     let mut state = retry_on_oom(device, || updates(table))?;
     let mut average = Vec::new();
     for (spec, held) in table.columns() {
@@ -33,11 +34,26 @@ pub(super) fn files(
             _ => average.extend(sources),
         }
     }
+    average.extend(repeated(&average, &model.registry));
     let mut files = vec![(MODEL_FILE, tensors), (OPTIMIZER_FILE, state)];
     if table.column(AVERAGE.name).is_some() {
         files.push((EMA_FILE, average));
     }
     Ok(files)
+}
+
+/// Returns the tensors that a file has under a second name, too.
+fn repeated(sources: &[Source], registry: &Registry) -> Vec<Source> {
+    let again = |(name, of): (&str, &str)| {
+        let first = sources.iter().find(|source| source.item.name == of)?;
+        let ranges = first.ranges.iter().map(|(range, tensor)| (range.clone(), tensor.shallow_clone()));
+        Some(Source {
+            item: Item { name: name.to_owned(), ..first.item.clone() },
+            ranges: ranges.collect(),
+            unchanged_until_update: first.unchanged_until_update,
+        })
+    };
+    registry.repeated().filter_map(again).collect()
 }
 
 /// Returns `step.NAME`: the number of updates of each trained row.

@@ -63,7 +63,7 @@ pub(super) fn load(archive: &mut Archive, registry: &mut Registry) -> Result<Ten
         if let Some((of, known)) = first.get(&payload.path_name)
             && is_same(known, &payload)
         {
-            registry.root().tie(&name, of);
+            registry.root().repeat(&name, of);
             let tensor = tensors.by_name[of].shallow_clone();
             tensors.by_name.insert(name, tensor);
             continue;

@@ -1,0 +1,174 @@
+//! Exported programs in whole runs: the result does not depend on the cut, and PyTorch loads the weights. Small models
+//! of fixtures/import/trained.py, imported with PyTorch.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use dtrain_test_kit::need;
+use dtrain_tests::process::{expect_exit_code, finish, output_text};
+use dtrain_tests::programs::{dtrain, without_outer_run};
+use dtrain_tests::runs::Sandbox;
+use dtrain_tests::trainings::{distance, tensors};
+use serde_json::Value;
+
+const LIMIT: Duration = Duration::from_secs(300);
+
+fn fixtures() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/import")
+}
+
+fn python(python: &Path, args: &[&str]) -> String {
+    let mut command = Command::new(python);
+    without_outer_run(&mut command);
+    command.args(args).current_dir(fixtures()).env("PYTHONDONTWRITEBYTECODE", "1");
+    expect_exit_code(&finish(&mut command, LIMIT), 0)
+}
+
+/// Imports a function of trained.py into `sandbox`.
+fn import(python: &Path, sandbox: &Sandbox, function: &str) {
+    let mut command = Command::new(dtrain());
+    without_outer_run(&mut command);
+    command.args(["import", &format!("trained.py:{function}"), "-o"]).arg(sandbox.path("model.pt2"));
+    command.current_dir(fixtures()).env("PYTHON_EXEC", python).env("PYTHONDONTWRITEBYTECODE", "1");
+    expect_exit_code(&finish(&mut command, LIMIT), 0);
+}
+
+/// Returns a sandbox with an imported model and a recipe for it.
+fn imported(python: &Path, function: &str, task: &str, data: &str, model: &str) -> Sandbox {
+    let recipe = |file: &Path| {
+        format!(
+            "task = {task:?}\n[data]\nkind = \"generated\"\n{data}\nworkers = 1\n[model]\nfile = {file:?}\n{model}\n[train]\n\
+             effective_batch = 8\nsteps = 12\nseed = 3\n[optim]\nname = \"sgd\"\nlr = 0.05\nmomentum = 0.9\n[checkpoint]\n\
+             every = \"1000 steps\"\n[log]\nevery_steps = 1\n"
+        )
+    };
+    let sandbox = Sandbox::new("");
+    std::fs::write(sandbox.path("recipe.toml"), recipe(&sandbox.path("model.pt2"))).unwrap();
+    import(python, &sandbox, function);
+    sandbox
+}
+
+const IMAGES: &str = "image_size = 16\nclasses = 4\ntrain_samples = 20\ntest_samples = 9";
+const MODEL: &str = "model.safetensors";
+
+/// Trains in several cuts, and compares the weights with those of one rank that takes each step at once.
+fn same_in_every_cut(sandbox: &Sandbox, more: &[&str]) {
+    let train = |ranks: usize, name: &str, sets: &[&str]| {
+        let all: Vec<&str> = more.iter().chain(sets).copied().collect();
+        tensors(&sandbox.train(ranks, name, &all), MODEL)
+    };
+    let whole = train(1, "whole", &[]);
+    for (ranks, micro_batch, recompute) in [(1, 3, "off"), (1, 1, "on"), (2, 4, "off"), (3, 2, "on")] {
+        let name = format!("{ranks}-{micro_batch}-{recompute}");
+        let micro_batch = format!("memory.micro_batch={micro_batch}");
+        let recompute = format!("memory.recompute={recompute}");
+        let other = train(ranks, &name, &[&micro_batch, &recompute]);
+        let distance = distance(&other, &whole);
+        assert!(distance < 1e-6, "{name}: {distance}");
+    }
+}
+
+#[test]
+fn a_classifier_trains_alike_in_every_cut() {
+    let Some(python) = need::pytorch() else { return };
+    same_in_every_cut(&imported(&python, "vit", "classify", IMAGES, ""), &[]);
+}
+
+#[test]
+fn a_language_model_trains_alike_in_every_cut() {
+    let Some(python) = need::pytorch() else { return };
+    let texts = "tokenizer = \"bytes\"\ntrain_samples = 20\ntest_samples = 5";
+    same_in_every_cut(&imported(&python, "gpt", "lm", texts, ""), &[]);
+}
+
+#[test]
+fn a_program_with_its_own_loss_trains_alike_in_every_cut() {
+    let Some(python) = need::pytorch() else { return };
+    let sandbox = imported(&python, "own_loss", "program", IMAGES, "");
+    same_in_every_cut(&sandbox, &[]);
+    let run = sandbox.train(2, "figures", &[]);
+    assert!(run.result().final_metrics.contains_key("accuracy"), "{:?}", run.result().final_metrics);
+}
+
+#[test]
+fn segments_of_half_size_and_auxiliary_heads_are_trained() {
+    let Some(python) = need::pytorch() else { return };
+    let data = "image_size = 16\nclasses = 3\ntrain_samples = 16\ntest_samples = 4";
+    let sandbox = imported(&python, "segmenter", "segment", data, "auxiliary = { aux = 0.4 }");
+    let without = ["memory.recompute=off"];
+    let one = tensors(&sandbox.train(1, "one", &without), MODEL);
+    let two = sandbox.train(2, "two", &[without[0], "memory.micro_batch=3"]);
+    assert!(distance(&tensors(&two, MODEL), &one) < 1e-6);
+    assert!(two.result().final_metrics.contains_key("mean_iou"));
+}
+
+/// The groups of `model.batchnorm` are those of the effective batch, whatever the cut.
+#[test]
+fn batch_norm_over_groups_and_ranks_replaces_the_programs_own() {
+    let Some(python) = need::pytorch() else { return };
+    let sandbox = imported(&python, "normed", "classify", IMAGES, "");
+    let of = |ranks: usize, name: &str, norm: &str, micro_batch: &str| {
+        let sets = [format!("model.batchnorm={norm}"), format!("memory.micro_batch={micro_batch}")];
+        tensors(&sandbox.train(ranks, name, &[&sets[0], &sets[1]]), MODEL)
+    };
+    let grouped = of(1, "grouped", "group:4", "8");
+    assert!(distance(&of(2, "grouped-2", "group:4", "4"), &grouped) < 1e-6);
+    let whole = of(1, "local", "local", "8");
+    assert!(distance(&of(2, "synced", "synced", "4"), &whole) < 1e-6);
+    assert!(distance(&grouped, &whole) > 1e-3, "groups of four are not the whole batch");
+}
+
+#[test]
+fn pytorch_loads_checkpoints_strictly() {
+    let Some(python) = need::pytorch() else { return };
+    let texts = "tokenizer = \"bytes\"\ntrain_samples = 20\ntest_samples = 5";
+    let cases = [("gpt", "lm", texts), ("half_frozen", "classify", IMAGES), ("normed", "classify", IMAGES)];
+    for (function, task, data) in cases {
+        let sandbox = imported(&python, function, task, data, "");
+        let run = sandbox.train(2, "run", &["ema.decay=0.5"]);
+        let exported = sandbox.path("weights.safetensors");
+        let mut export = Command::new(dtrain());
+        without_outer_run(&mut export);
+        export.args(["ckpt", "export"]).arg(run.0.latest()).arg(&exported);
+        let output = finish(&mut export, LIMIT);
+        assert!(output.status.success(), "{}", output_text(&output));
+        for file in [run.0.latest().join(MODEL), exported] {
+            let told = self::python(&python, &["reload.py", function, file.to_str().unwrap()]);
+            let told: Value = serde_json::from_str(&told).unwrap();
+            let list = |key: &str| {
+                told[key].as_array().unwrap().iter().map(|name| name.as_str().unwrap().to_owned())
+            };
+            let changed: Vec<String> = list("changed").collect();
+            for name in list("names") {
+                let is_constant =
+                    name == "seen" || (function == "half_frozen" && name.starts_with("blocks.0."));
+                assert_eq!(changed.contains(&name), !is_constant, "{function}: {name}");
+            }
+        }
+    }
+}
+
+#[test]
+fn models_that_do_not_fit_the_data_are_named_before_training() {
+    let Some(python) = need::pytorch() else { return };
+    let sandbox = imported(&python, "vit", "classify", IMAGES, "");
+    let file = std::fs::read(sandbox.path("model.pt2")).unwrap();
+    std::fs::write(sandbox.path("short.pt2"), &file[..file.len() / 2]).unwrap();
+    let short = format!("model.file={:?}", sandbox.path("short.pt2"));
+    for (set, words) in [
+        ("data.image_size=32", "--image-size 32"),
+        ("data.classes=9", "4"),
+        ("model.inputs.x=image", "`image`"),
+        ("model.output=logit", "`output`"),
+        ("model.auxiliary.aux=0.5", "`output`"),
+        ("task=segment", "for N samples"),
+        (short.as_str(), "short.pt2"),
+    ] {
+        let output = sandbox.launch(1, "wrong", &[set]);
+        let text = output_text(&output);
+        assert_eq!(output.status.code(), Some(2), "{set}: {text}");
+        assert!(text.contains(words), "{set}: {text}");
+        assert!(!sandbox.path("wrong").join("checkpoints").exists(), "{set}");
+    }
+}
