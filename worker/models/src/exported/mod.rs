@@ -196,3 +196,6 @@ fn ports(
     }
     Ok((inputs, outputs, positions))
 }
+
+#[cfg(test)]
+mod tests;
