@@ -3,7 +3,7 @@
 //! `cli` reads the command line, `launch` checks a launch and runs it by the rules of `dtrain_agent`. `ask`
 //! lets the worker program plan and profile. `gpus`, `ckpt`, `runs` and `doctor` are the
 //! commands about GPUs, checkpoints, runs and the machine. `batch` writes batch scripts, and
-//! `requeue` decides for them.
+//! `requeue` decides for them. `import` runs Python to make a model into a file.
 //! Architecture invariant: the launcher does not link libtorch. Of its workers it knows only the variables of
 //! `dtrain_common::env` and the protocol of PyTorch's store.
 #![deny(unsafe_code)]
@@ -14,6 +14,7 @@ mod cli;
 mod connections;
 mod doctor;
 mod gpus;
+mod import;
 mod job;
 mod launch;
 mod plan;
@@ -51,6 +52,7 @@ fn main() -> ExitCode {
         Command::Eval(args) => worker_jobs::eval(&args).map(|args| launch(&Arc::new(args), start_time)),
         Command::Plan(args) => worker_jobs::plan(&args),
         Command::Profile(args) => worker_jobs::profile(&args),
+        Command::Import(args) => import::run(&args),
         Command::Batch(args) => batch::run(&args),
         Command::Requeue(args) => requeue::run(&args),
         Command::Ckpt(command) => ckpt::run(&command),

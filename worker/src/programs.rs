@@ -16,7 +16,8 @@ use crate::error::{Result, WorkerError};
 use crate::step::Precision;
 
 /// The keys of paths, which may differ between nodes.
-const PATHS: [(&str, &str); 3] = [("data", "root"), ("model", "file"), ("model", "weights")];
+const PATHS: [(&str, &str); 4] =
+    [("data", "root"), ("model", "file"), ("model", "weights"), ("model", "libraries")];
 
 /// The program of one rank.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -53,6 +54,8 @@ pub(crate) fn of_node(recipe: &Recipe, data: &str, prepared: bool) -> OfNode {
     for (name, file) in [("model.file", &recipe.model.file), ("model.weights", &recipe.model.weights)] {
         found.extend(file.as_ref().map(|file| (name.into(), hash(file))));
     }
+    let libraries = recipe.model.libraries.iter().enumerate();
+    found.extend(libraries.map(|(number, file)| (format!("model.libraries[{number}]"), hash(file))));
     found
 }
 

@@ -27,14 +27,14 @@ use crate::memory::{MemoryStats, start};
 use crate::metrics::{MetricsLog, Progress};
 use crate::nodes::{self, Agreed};
 use crate::plan::EvalWeights;
-use crate::programs::{self, Program};
+use crate::programs::{self, Program as RankProgram};
 use crate::request::Request;
 use crate::run::followers::{Archive, Copies, Figures, Follower, Health, ResumeOrigin};
 use crate::run::{Followers, RetryState, Training, peak_memory, run as run_training};
 use crate::step::exchange::Exchange;
 use crate::step::recover::{Limits, catch_oom_panic};
 use crate::step::{Fault, LoaderFeed, Phases, Stepper, new_executor};
-use crate::tasks::{BuildTask, Classify, Lm, Segment, TorchScript};
+use crate::tasks::{BuildTask, Classify, Lm, Program, Regress, Segment, TorchScript};
 
 /// Trains as `request` and the environment contract define. Returns the exit status of a run that ended in
 /// order. Every rank calls this once, on its main thread, before other threads use libtorch.
@@ -45,6 +45,8 @@ pub fn run(request: &Request, env: &WorkerEnv) -> Result<ExitStatus> {
         Task::Segment => start_job::<Segment>(&recipe, request, env),
         Task::Lm => start_job::<Lm>(&recipe, request, env),
         Task::Torchscript => start_job::<TorchScript>(&recipe, request, env),
+        Task::Regress => start_job::<Regress>(&recipe, request, env),
+        Task::Program => start_job::<Program>(&recipe, request, env),
         other @ Task::Custom => Err(WorkerError::NoTask(other)),
     }
 }
@@ -161,7 +163,7 @@ fn introduce<T: BuildTask>(
     let is_first = env.local_rank == 0;
     let survey = is_first.then(|| surveyed::<T>(recipe)).transpose()?;
     let of_survey = |survey| programs::of_node(recipe, &data_fingerprint::digest(&survey), request.prepared);
-    let mut program = Program::of_rank(recipe, device, survey.map(of_survey).unwrap_or_default())?;
+    let mut program = RankProgram::of_rank(recipe, device, survey.map(of_survey).unwrap_or_default())?;
     if let (Some(folder), true) = (memory_copies_folder(recipe), is_first) {
         program.copies = checkpoint::held_copies(&folder);
     }

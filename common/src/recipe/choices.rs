@@ -8,6 +8,8 @@ choices! {
         Classify = "classify": "One class for each image.",
         Segment = "segment": "One class for each pixel.",
         Lm = "lm": "The next token of a text.",
+        Regress = "regress": "Numbers for each image, or one for each pixel.",
+        Program = "program": "The loss that an exported program returns.",
         Torchscript = "torchscript": "The output of a `torch.jit.script` module for an image.",
         Custom = "custom": "The task of a user's trainer.",
     }
@@ -30,6 +32,15 @@ choices! {
         Folder = "folder": "A folder of images.",
         Generated = "generated": "Samples that dtrain generates, for trials without a download.",
         Text = "text": "A text file, or a folder of them.",
+    }
+
+    /// The learning target of a sample.
+    Target {
+        Class = "class": "The class of an image: the name of its folder.",
+        Mask = "mask": "The class of each pixel of an image, from a mask.",
+        Vector = "vector": "Numbers for an image, from a row of a table.",
+        Map = "map": "A number for each pixel of an image, from a second image.",
+        Tokens = "tokens": "The next token of a text.",
     }
 
     /// The meaning of a mask's values.
@@ -72,10 +83,12 @@ choices! {
         Gpt = "gpt": "A GPT-2-style decoder.",
     }
 
-    /// The loss of a TorchScript module.
+    /// The loss of a regression or of a TorchScript module.
     Loss {
         CrossEntropy = "cross-entropy": "Cross-entropy of the output, one logit per class.",
         Mse = "mse": "Mean squared difference of the output to the target.",
+        L1 = "l1": "Mean absolute difference of the output to the target.",
+        Huber = "huber": "Half the squared difference below 1, else the absolute difference less a half; their mean.",
         Module = "module": "The module takes sample and target and returns the loss of each sample itself.",
     }
 

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use super::keys::section;
-use super::kinds::{CACHE, COUNT, FOLDER_NAME, Kind, PART, PATH, Range, choice};
-use super::{Augment, Cache, DataKind, Masks, Resize, Tokenizer, Workers};
+use super::kinds::{CACHE, COUNT, FLAG, FOLDER_NAME, Kind, PART, PATH, Range, choice};
+use super::{Augment, Cache, DataKind, Masks, Resize, Target, Tokenizer, Workers};
 
 /// Mean of ImageNet's training images by channel.
 pub const IMAGENET_MEAN: [f64; 3] = [0.485, 0.456, 0.406];
@@ -14,22 +14,28 @@ pub const IMAGENET_STD: [f64; 3] = [0.229, 0.224, 0.225];
 section! {
     /// `[data]`. Settings without effect keep their defaults; see docs/recipe.md.
     Data "data" {
-        /// Source of the samples. The default is text for a language model, else folder.
+        /// Source of the samples. The default is text for tokens, else folder.
         kind: DataKind = DataKind::Folder, choice(DataKind::NAMES), experiment;
+        /// Regress and program: the learning target of a sample; filled in (vector, class, or tokens of a text).
+        target: Option<Target> = None, choice(Target::NAMES), experiment;
         /// Folder that holds the folders below; for text a file or a folder of files. Absolute when loaded.
         root: Option<PathBuf> = None, PATH;
         /// Name of the folder of training images below `root`.
         train: String = "train".into(), FOLDER_NAME, experiment;
         /// Name of the folder of test images below `root`.
         test: String = "test".into(), FOLDER_NAME, experiment;
-        /// Name of the folder of the training images' masks below `root`.
+        /// Name of the folder of the training images' masks or maps below `root`.
         train_masks: String = "train_masks".into(), FOLDER_NAME, experiment;
-        /// Name of the folder of the test images' masks below `root`.
+        /// Name of the folder of the test images' masks or maps below `root`.
         test_masks: String = "test_masks".into(), FOLDER_NAME, experiment;
         /// The meaning of a mask's values.
         masks: Masks = Masks::Index, choice(Masks::NAMES), experiment;
-        /// The value of mask pixels that training ignores.
-        ignore: u16 = 255, Kind::Whole(0, u16::MAX as i64), experiment;
+        /// The value of mask or map pixels that training ignores, as in the file; filled in for masks (255).
+        ignore: Option<u16> = None, Kind::Whole(0, u16::MAX as i64), experiment;
+        /// A map's unit: the number of a white pixel of 8 or 16 bits, or the factor of floating-point values.
+        target_scale: f64 = 1.0, Kind::Number(Range::ABOVE_ZERO), experiment;
+        /// Whether the loss takes targets less their mean, in units of their standard deviation.
+        normalize_targets: bool = false, FLAG, experiment;
         /// Width and height of the network's input in pixels. Without effect for a folder with `resize = "none"`.
         image_size: usize = 224, Kind::Whole(1, 4096), experiment;
         /// How a folder's images are brought to that size.

@@ -1,14 +1,14 @@
 //! Defaults that depend on other settings. They are filled in, so that a saved recipe is complete.
 
 use super::{
-    Amp, Augment, Data, DataKind, IMAGENET_MEAN, IMAGENET_STD, Masks, Model, ModelName, Optim, OptimName,
-    Recipe, ScheduleName, Task,
+    Amp, Augment, DataKind, IMAGENET_MEAN, IMAGENET_STD, Loss, Masks, Model, ModelName, Optim, OptimName,
+    Recipe, ScheduleName, Target, Task,
 };
 
 /// Fills in settings of task, model, optimizer and schedule; `is_stated`: whether the recipe states a key.
 pub(super) fn fill(recipe: &mut Recipe, is_stated: &dyn Fn(&str) -> bool) {
-    data(recipe.task, &mut recipe.data, is_stated);
-    model(recipe.task, &mut recipe.model);
+    data(recipe, is_stated);
+    model(recipe.task, &mut recipe.model, is_stated);
     optim(&mut recipe.optim);
     if matches!(recipe.precision.amp, Amp::Auto | Amp::Fp16) {
         // The default of PyTorch's GradScaler.
@@ -16,8 +16,12 @@ pub(super) fn fill(recipe: &mut Recipe, is_stated: &dyn Fn(&str) -> bool) {
     }
 }
 
-fn data(task: Task, data: &mut Data, is_stated: &dyn Fn(&str) -> bool) {
-    if task == Task::Lm {
+fn data(recipe: &mut Recipe, is_stated: &dyn Fn(&str) -> bool) {
+    let (task, target, data) = (recipe.task, recipe.target(), &mut recipe.data);
+    if !task.targets().is_empty() {
+        data.target = target;
+    }
+    if target == Some(Target::Tokens) {
         if !is_stated("data.kind") {
             data.kind = DataKind::Text;
         }
@@ -34,18 +38,25 @@ fn data(task: Task, data: &mut Data, is_stated: &dyn Fn(&str) -> bool) {
             false => *values = vec![other; data.channels],
         }
     }
-    let binary = data.kind == DataKind::Folder && data.masks == Masks::Binary;
-    if task == Task::Segment && binary && !is_stated("data.classes") {
-        data.classes = 2;
+    if target == Some(Target::Mask) {
+        data.ignore.get_or_insert(255);
+        let binary = data.kind == DataKind::Folder && data.masks == Masks::Binary;
+        if binary && !is_stated("data.classes") {
+            data.classes = 2;
+        }
     }
 }
 
-fn model(task: Task, model: &mut Model) {
+fn model(task: Task, model: &mut Model, is_stated: &dyn Fn(&str) -> bool) {
+    if task == Task::Regress && !is_stated("model.loss") {
+        model.loss = Loss::Mse;
+    }
     let usual = match task {
+        _ if model.file.is_some() => None,
         Task::Classify => Some(ModelName::Resnet18),
         Task::Segment => Some(ModelName::Unet),
         Task::Lm => Some(ModelName::Gpt),
-        Task::Torchscript | Task::Custom => None,
+        Task::Regress | Task::Program | Task::Torchscript | Task::Custom => None,
     };
     model.name = model.name.or(usual);
     let [width, depth, heads, patch, context] = match model.name {

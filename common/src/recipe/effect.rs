@@ -1,7 +1,7 @@
 //! Settings without effect, and why. A recipe that states one is an error; a saved recipe leaves them out.
 
 use super::hints::quoted;
-use super::{Amp, DataKind, ModelName, OptimName, Recipe, Resize, ScheduleName, Task};
+use super::{Amp, DataKind, ModelName, OptimName, Recipe, Resize, ScheduleName, Target, Task};
 
 /// The dotted keys without effect, each once, with the reason.
 #[derive(Default)]
@@ -41,8 +41,8 @@ impl Recipe {
             "precision.loss_scale",
             format!("only float16 needs a scaled loss, and precision.amp is {:?}", amp.as_str()),
         );
-        // A user's module or trainer may turn autocast off for a part of its computation.
-        let own = matches!(self.task, Task::Custom | Task::Torchscript);
+        // A user's network or trainer may turn autocast off for a part of its computation.
+        let own = self.task == Task::Custom || self.model.file.is_some();
         list.add(
             matches!(amp, Amp::Bf16 | Amp::Fp16) && !own,
             "precision.tf32",
@@ -55,49 +55,80 @@ impl Recipe {
 
     fn add_images(&self, list: &mut WithoutEffect) {
         let generated = self.data.kind == DataKind::Generated;
-        let masks = "data.train_masks data.test_masks data.masks";
+        let (target, folders) = (self.target(), "data.train_masks data.test_masks");
         let files = "data.train data.test data.cache";
         let sizes = "data.image_size data.resize data.channels data.mean data.std";
-        let of_images = "it applies to images, and the task is \"lm\"";
-        list.add(self.task == Task::Lm, files, of_images);
-        list.add(self.task == Task::Lm, sizes, of_images);
-        let task = self.task.as_str();
-        let of_masks =
-            format!("it applies to masks, and only task = \"segment\" has them; the task is {task:?}");
-        let segments = self.task == Task::Segment;
-        list.add(!segments, masks, &*of_masks);
-        list.add(!segments, "data.ignore", of_masks);
+        let of_images = format!("it applies to images, and {}", self.reason());
+        list.add(target == Some(Target::Tokens), files, &*of_images);
+        list.add(target == Some(Target::Tokens), sizes, of_images);
+        let only = |what| format!("it applies to {what}, and {}", self.reason());
+        let of_pixels = target.is_some_and(Target::is_of_pixels);
+        list.add(!of_pixels, folders, only("masks and maps"));
+        list.add(!of_pixels, "data.ignore", only("masks and maps"));
+        list.add(target != Some(Target::Mask), "data.masks", only("masks"));
+        list.add(target != Some(Target::Map), "data.target_scale", only("maps"));
         let from_nowhere = "generated data has no files (data.kind is \"generated\")";
         list.add(generated, "data.root", from_nowhere);
         list.add(generated, files, from_nowhere);
-        list.add(generated, masks, from_nowhere);
+        list.add(generated, folders, from_nowhere);
+        list.add(generated, "data.masks data.target_scale", from_nowhere);
+        list.add(generated && target == Some(Target::Map), "data.ignore", from_nowhere);
         list.add(generated, "data.resize", "generated images have the size data.image_size");
         let keeps = !generated && self.data.resize == Resize::None;
         list.add(keeps, "data.image_size", "images keep their own size (data.resize is \"none\")");
     }
 
+    /// Formats "the task is "lm"", with the target if the task has several.
+    fn reason(&self) -> String {
+        let task = format!("the task is {:?}", self.task.as_str());
+        match self.target().filter(|_| !self.task.targets().is_empty()) {
+            Some(target) => format!("{task} with data.target = {:?}", target.as_str()),
+            None => task,
+        }
+    }
+
     fn add_samples(&self, list: &mut WithoutEffect) {
         let generated = self.data.kind == DataKind::Generated;
-        let (task, kind, lm) = (self.task.as_str(), self.data.kind.as_str(), self.task == Task::Lm);
-        let of_texts = format!("it applies to texts, and only task = \"lm\" has them; the task is {task:?}");
-        list.add(!lm, "data.tokenizer data.test_fraction", of_texts);
+        let (kind, target) = (self.data.kind.as_str(), self.target());
+        let tokens = target == Some(Target::Tokens);
+        let chooses = !self.task.targets().is_empty();
+        list.add(!chooses, "data.target", self.of_tasks("\"regress\" and \"program\""));
+        list.add(self.task != Task::Regress, "data.normalize_targets", self.of_tasks("\"regress\""));
+        let of_texts = format!("it applies to texts, and {}", self.reason());
+        list.add(!tokens, "data.tokenizer data.test_fraction", of_texts);
         let counted = "generated data has data.test_samples test samples (data.kind is \"generated\")";
         list.add(generated, "data.test_fraction", counted);
-        list.add(lm, "data.classes", "a language model's classes are the tokens of its text");
+        list.add(tokens, "data.classes", "a language model's classes are the tokens of its text");
+        let numbers = matches!(target, Some(Target::Vector | Target::Map));
+        list.add(numbers, "data.classes", format!("it applies to classes, and {}", self.reason()));
         // The masks alone do not state the number of classes.
         let folders = "the class folders determine it (data.kind is \"folder\")";
-        list.add(!generated && self.task != Task::Segment, "data.classes", folders);
+        list.add(!generated && target != Some(Target::Mask), "data.classes", folders);
         let all = format!("all samples are used (data.kind is {kind:?})");
         list.add(!generated, "data.train_samples data.test_samples", all);
     }
 
+    /// Formats that a setting applies only to tasks, in quotes.
+    fn of_tasks(&self, tasks: &str) -> String {
+        format!("it applies to task = {tasks}, and the task is {:?}", self.task.as_str())
+    }
+
     fn add_model(&self, list: &mut WithoutEffect) {
-        let torchscript = self.task == Task::Torchscript;
-        let by_file = "the network is the module in model.file (task is \"torchscript\")";
-        list.add(torchscript, "model.name", by_file);
-        let task = self.task.as_str();
-        let of_modules = format!("it applies to task = \"torchscript\", and the task is {task:?}");
-        list.add(!torchscript, "model.file model.loss", of_modules);
+        let of_file = match self.task {
+            Task::Torchscript => "the network is the module in model.file",
+            _ => "the network is the program in model.file",
+        };
+        let has_file = self.model.file.is_some();
+        list.add(has_file, "model.name", of_file);
+        let losses = matches!(self.task, Task::Regress | Task::Torchscript);
+        list.add(!losses, "model.loss", self.of_tasks("\"regress\" and \"torchscript\""));
+        let of_programs = match self.task {
+            Task::Torchscript => "it applies to exported programs, and model.file is a TorchScript module",
+            _ => "it applies to an exported program in model.file, which is not set",
+        };
+        let program = self.program().is_some();
+        list.add(!program, "model.inputs model.output model.auxiliary model.libraries", of_programs);
+        list.add(self.task == Task::Program, "model.auxiliary", "the program returns the loss itself");
         list.add(
             self.model.weights.is_none(),
             "model.weights_mode model.weights_rename",
@@ -105,7 +136,7 @@ impl Recipe {
         );
         let name = self.model.name.map_or("", ModelName::as_str);
         let network = match name {
-            "" => "the network is the module in model.file".into(),
+            "" => of_file.into(),
             name => format!("the model is {name:?}"),
         };
         let sizes: [(&'static str, &[&str]); 4] = [
@@ -114,14 +145,16 @@ impl Recipe {
             ("model.patch", &["vit"]),
             ("model.context", &["gpt"]),
         ];
-        for (keys, names) in sizes {
+        let tokens = program && self.target() == Some(Target::Tokens);
+        for (keys, names) in sizes.into_iter().filter(|(keys, _)| !(tokens && *keys == "model.context")) {
             list.add(!names.contains(&name), keys, format!("it applies to {}; {network}", owners(names)));
         }
         let convolutions = name == "unet" || self.model.name.is_some_and(ModelName::is_resnet);
         let of_models =
             |what: &str| format!("it applies to models {what}, that is the ResNets and \"unet\"; {network}");
-        list.add(!convolutions, "model.batchnorm", of_models("with BatchNorm"));
-        list.add(!convolutions, "model.memory_format", of_models("of convolutions"));
+        // Whether a program has them is known when it is read.
+        list.add(!convolutions && !program, "model.batchnorm", of_models("with BatchNorm"));
+        list.add(!convolutions && !program, "model.memory_format", of_models("of convolutions"));
         let with_convolutions = format!("it applies to models with convolutions; {network}");
         list.add(name == "gpt", "model.cudnn_benchmark", with_convolutions);
     }

@@ -96,6 +96,19 @@ pub(super) const NAME: Kind = Kind::Other("a name in quotes", |value| {
     let is_name = |text: &str| !text.trim().is_empty() && !text.contains(char::is_control);
     Ok(value.as_str().is_some_and(is_name))
 });
+/// A table of names, not empty.
+pub(super) const NAMES: Kind =
+    Kind::Other("a table of names, such as { pixel_values = \"image\" }", |value| {
+        each_entry(value, |value| check(&NAME, value))
+    });
+/// A table of weights, not empty.
+pub(super) const WEIGHTS: Kind = Kind::Other("a table of weights, such as { aux = 0.4 }", |value| {
+    each_entry(value, |value| check(&RATE, value))
+});
+/// Paths, at least one.
+pub(super) const PATHS: Kind = Kind::Other("a list of paths, such as [\"operations.so\"]", |value| {
+    each(value, |value| check(&PATH, value))
+});
 pub(super) const PATH: Kind = Kind::Other("a path in quotes", |value| Ok(is_glob(value)));
 pub(super) const FOLDER_NAME: Kind =
     Kind::Other("the name of a folder below data.root, with no `..` and no leading `/`", |value| {
@@ -200,6 +213,17 @@ fn each(value: &Value, check: fn(&Value) -> Result<(), String>) -> Result<bool, 
         Some(list) if !list.is_empty() => list.iter().try_for_each(check).map(|()| true),
         _ => Ok(false),
     }
+}
+
+/// Returns whether the value is a table that is not empty, and checks its values.
+fn each_entry(value: &Value, check: fn(&Value) -> Result<(), String>) -> Result<bool, String> {
+    match value.as_table() {
+        Some(table) if !table.is_empty() => table
+            .iter()
+            .try_for_each(|(name, value)| check(value).map_err(|message| format!("`{name}`: {message}"))),
+        _ => return Ok(false),
+    }
+    .map(|()| true)
 }
 
 fn size(value: &Value) -> Option<Result<u64, String>> {

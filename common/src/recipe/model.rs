@@ -1,9 +1,12 @@
 //! `[model]`: the network.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use super::keys::section;
-use super::kinds::{AUTO_OR_FLAG, BATCH_NORM, GLOBS, Kind, PATH, RENAMES, choice};
+use super::kinds::{
+    AUTO_OR_FLAG, BATCH_NORM, GLOBS, Kind, NAME, NAMES, PATH, PATHS, RENAMES, WEIGHTS, choice,
+};
 use super::{BatchNorm, Compile, Loss, MemoryFormat, ModelName, Switch, WeightsMode};
 
 /// Larger than any real network; keeps the arithmetic of sizes far from overflow.
@@ -12,11 +15,22 @@ const MAX_SIZE: i64 = 1 << 16;
 section! {
     /// `[model]`
     Model "model" {
-        /// The network; filled in for the tasks classify, segment and lm, and none for torchscript.
+        /// The network; filled in for classify, segment and lm without a file, else none.
         name: Option<ModelName> = None, choice(ModelName::NAMES), experiment;
-        /// Torchscript: the absolute path of the module.
+        /// The absolute path of the network: an exported program, or for torchscript a module.
         file: Option<PathBuf> = None, PATH;
-        /// Torchscript: the loss.
+        /// Programs: the field of the data for inputs, by name.
+        #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+        inputs: BTreeMap<String, String> = BTreeMap::new(), NAMES, experiment;
+        /// Programs: the name of the main output.
+        output: Option<String> = None, NAME, experiment;
+        /// Programs: further outputs that have the same loss, and their weights in the sum.
+        #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+        auxiliary: BTreeMap<String, f64> = BTreeMap::new(), WEIGHTS, experiment;
+        /// Programs: absolute paths of shared libraries with operations, which are loaded before the file.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        libraries: Vec<PathBuf> = Vec::new(), PATHS;
+        /// Regress and torchscript: the loss; filled in (mse, cross-entropy).
         loss: Loss = Loss::CrossEntropy, choice(Loss::NAMES), experiment;
         /// Size of a token's vector (vit, gpt) or channels of the first level (unet); filled in (192, 384, 32).
         width: Option<usize> = None, Kind::Whole(1, MAX_SIZE), experiment;
@@ -26,7 +40,7 @@ section! {
         heads: Option<usize> = None, Kind::Whole(1, 1024), experiment;
         /// Width and height of a vit's patch in pixels, a divisor of the image's; filled in (16).
         patch: Option<usize> = None, Kind::Whole(1, 4096), experiment;
-        /// Tokens in the context of a gpt; filled in (256).
+        /// Tokens of a sample: the context of a gpt, filled in (256), or the length of a program's input.
         context: Option<usize> = None, Kind::Whole(1, 1 << 20), experiment;
         /// The absolute path of a safetensors file with initial weights under their usual PyTorch names.
         weights: Option<PathBuf> = None, PATH;

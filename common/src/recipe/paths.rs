@@ -5,17 +5,18 @@ use std::path::Path;
 
 use super::error::RecipeError;
 use super::origin::Problem;
-use super::{DataKind, Recipe, Task};
+use super::{DataKind, Recipe, Target, Task};
 
-/// Makes data.root, model.file and model.weights absolute, from the current directory.
+/// Makes data.root and the paths of `[model]` absolute, from the current directory.
 pub(super) fn make_absolute(recipe: &mut Recipe) -> Vec<Problem> {
     let mut problems = Vec::new();
-    for (key, path) in [
-        ("data.root", &mut recipe.data.root),
-        ("model.file", &mut recipe.model.file),
-        ("model.weights", &mut recipe.model.weights),
-    ] {
-        let Some(path) = path else { continue };
+    let one = [
+        ("data.root", recipe.data.root.as_mut()),
+        ("model.file", recipe.model.file.as_mut()),
+        ("model.weights", recipe.model.weights.as_mut()),
+    ];
+    let one = one.into_iter().filter_map(|(key, path)| path.map(|path| (key, path)));
+    for (key, path) in one.chain(recipe.model.libraries.iter_mut().map(|path| ("model.libraries", path))) {
         match std::path::absolute(&*path) {
             Ok(absolute) => *path = absolute,
             Err(error) => problems.push(Problem::at(key, format!("cannot be made absolute: {error}"))),
@@ -46,7 +47,7 @@ impl Recipe {
                     ("data.train_masks", &data.train_masks),
                     ("data.test_masks", &data.test_masks),
                 ];
-                let needed = if self.task == Task::Segment { 4 } else { 2 };
+                let needed = if self.target().is_some_and(Target::is_of_pixels) { 4 } else { 2 };
                 for (key, name) in &folders[..needed] {
                     list(&root.join(name)).map_err(|message| {
                         RecipeError::key_only(key, format!("{message}; {}", folders_of(root)))
@@ -62,9 +63,11 @@ impl Recipe {
             }
             DataKind::Generated => {}
         }
-        for (key, path) in [("model.file", &self.model.file), ("model.weights", &self.model.weights)] {
-            let checked = path.as_deref().map_or(Ok(()), readable_file);
-            checked.map_err(|message| RecipeError::key_only(key, message))?;
+        let model = &self.model;
+        let files = [("model.file", &model.file), ("model.weights", &model.weights)];
+        let files = files.into_iter().flat_map(|(key, path)| path.iter().map(move |path| (key, path)));
+        for (key, path) in files.chain(model.libraries.iter().map(|path| ("model.libraries", path))) {
+            readable_file(path).map_err(|message| RecipeError::key_only(key, message))?;
         }
         Ok(())
     }

@@ -4,6 +4,7 @@ mod checks;
 mod course;
 mod differences;
 mod errors;
+mod exported;
 mod fuzz;
 mod groups;
 mod model;
@@ -163,7 +164,7 @@ fn camvid_is_a_folder_of_scenes_and_masks() {
     assert_eq!((recipe.task, recipe.data.kind), (Task::Segment, DataKind::Folder));
     assert_eq!(recipe.model.name, Some(ModelName::Unet));
     // Masks hold 0 to 11; class 11 means no class.
-    assert_eq!((recipe.data.classes, recipe.data.ignore), (11, 11));
+    assert_eq!((recipe.data.classes, recipe.data.ignore), (11, Some(11)));
     assert_eq!((recipe.data.image_size, recipe.train.effective_batch), (160, 8));
     assert_eq!([&recipe.data.train_masks, &recipe.data.test_masks], ["trainannot", "valannot"]);
 }
@@ -183,6 +184,7 @@ fn networks_are_named_in_files_and_messages() {
     for (recipe, name) in [
         (small(&[]), "resnet18"),
         (parse(samples::TORCHSCRIPT, &[]).unwrap(), "torchscript"),
+        (parse(samples::EXPORTED, &[]).unwrap(), "segment"),
         (parse(samples::CUSTOM, &[]).unwrap(), "vit"),
         (parse("task = \"custom\"\ntrain.steps = 1", &[]).unwrap(), "custom"),
     ] {

@@ -56,7 +56,7 @@ pub(super) fn run(args: &ExportArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// Rejects a wrong output path before reading any file.
-fn check_out(out: &Path, force: bool) -> anyhow::Result<()> {
+pub(crate) fn check_out(out: &Path, force: bool) -> anyhow::Result<()> {
     if out.is_dir() {
         bail!("{} is a folder; name the file to write", out.display());
     }

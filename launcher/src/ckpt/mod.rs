@@ -13,6 +13,8 @@ mod show;
 mod tensors;
 mod verify;
 
+pub(crate) use export::check_out;
+
 use crate::cli::CkptCommand;
 use problem::Failed;
 use std::io::{self, Write};

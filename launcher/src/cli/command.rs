@@ -5,6 +5,7 @@ use super::ckpt::CkptCommand;
 use super::doctor::DoctorArgs;
 use super::eval::EvalArgs;
 use super::gpu::GpuCommand;
+use super::import::ImportArgs;
 use super::launch::LaunchArgs;
 use super::plan::{PlanArgs, ProfileArgs};
 use super::runs::RunsArgs;
@@ -29,6 +30,9 @@ pub(crate) enum Command {
     /// Measure real steps, and find the largest micro-batch that fits.
     #[command(after_help = help!("profile"))]
     Profile(ProfileArgs),
+    /// Make a PyTorch model into a file that dtrain trains.
+    #[command(after_help = help!("import"))]
+    Import(Box<ImportArgs>),
     /// List runs: state, job, progress, best metric, remaining time.
     #[command(after_help = help!("runs"))]
     Runs(RunsArgs),

@@ -12,6 +12,7 @@ mod exit_codes;
 mod faults;
 mod gpus;
 mod hangs;
+mod import;
 mod logs;
 mod notices;
 mod output;

@@ -18,7 +18,7 @@ import tomllib
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 PARTS = ["base", "blame", "inputs", "sources", "programs", "check", "archive", "report"]
 STEPS = 5
-DEFAULTS = {"classes": None, "image_size": None, "channels": None, "inputs": [], "pretrained": False, "seed": 0, "head": None,
+DEFAULTS = {"classes": None, "image_size": None, "channels": None, "inputs": [], "pretrained": False, "library": [], "seed": 0, "head": None,
             "traceback": True}
 
 
@@ -62,6 +62,32 @@ def load_file(torch, path):
     return found
 
 
+def request_of(model, folder):
+    """Returns the request that `dtrain import` makes of a model's source and flags."""
+    request = dict(DEFAULTS)
+    kind, _, name = model["source"].partition(":")
+    own = os.path.dirname(os.path.abspath(__file__))
+    if kind == "hf":
+        name = os.path.join(folder, "configurations", name)
+    request["source"] = f"{os.path.join(own, kind) if kind.endswith('.py') else kind}:{name}"
+    flags = model.get("flags", [])
+    for flag, value in zip(flags[::2], flags[1::2]):
+        key = flag.lstrip("-").replace("-", "_")
+        if key == "image_size":
+            request[key] = [int(side) for side in (value.split("x") if "x" in value else [value, value])]
+        elif key == "inputs":
+            request[key] = [parse_input(spec) for spec in value.split(",")]
+        else:
+            request[key] = int(value) if value.isdigit() else value
+    return request
+
+
+def parse_input(spec):
+    name, _, rest = spec.partition("=")
+    dtype, _, shape = rest.rpartition(":")
+    return {"name": name, "dtype": dtype or "float32", "shape": [int(side) for side in shape.split("x")]}
+
+
 def mean_squares(torch, outputs):
     terms = [value.square().mean() for value in outputs if value.dtype in (torch.float32, torch.float64)]
     total = terms[0]
@@ -73,7 +99,7 @@ def mean_squares(torch, outputs):
 def compare(space, model, program, folder, speed):
     torch = space["torch"]
     torch.set_num_threads(1)
-    request = {**DEFAULTS, **{key: value for key, value in model.items() if key not in ("name", "batch")}}
+    request = request_of(model, folder)
     file = os.path.join(folder, model["name"] + ".pt2")
     request["output"] = file
     module, given = space["load"](request)
@@ -154,7 +180,7 @@ def compare(space, model, program, folder, speed):
     found["segments"], found["draws"] = told["segments"], told["draws"]
     state.restore()
     if told["segments"]:
-        ours, _ = run("--recompute")
+        ours, _ = run("--recompute", "100000")
         outputs, loss, _ = eager()
         check(ours, outputs, loss, "recompute")
         state.restore()
@@ -183,6 +209,9 @@ def main():
     space = scripts(scripts_folder)
     space["warnings"].simplefilter("ignore")
     space["quiet"]()
+    maker = os.path.join(os.path.dirname(os.path.abspath(__file__)), "hf_models.py")
+    if os.path.exists(maker):
+        subprocess.run([sys.executable, maker, os.path.join(folder, "configurations")], check=False)
     with open(models, "rb") as file:
         models = tomllib.load(file)["model"]
     for model in models:
@@ -192,7 +221,10 @@ def main():
             found = compare(space, model, program, folder, "--speed" in words)
         except Exception as error:
             found = {"name": model["name"], "error": " ".join(str(error).split())[:1500]}
-        print(json.dumps(found), flush=True)
+        with open(os.path.join(folder, "found.jsonl"), "a") as out:
+            out.write(json.dumps(found) + "\n")
+        told = {key: value for key, value in found.items() if key in ("train", "evaluate", "recompute", "speed", "error")}
+        print(found["name"], told, file=sys.stderr, flush=True)
 
 
 main()

@@ -5,6 +5,7 @@ mod attempts;
 mod bench;
 mod cluster;
 mod commands;
+mod exported;
 mod files;
 mod fuzz;
 mod gpu_test;
@@ -54,6 +55,12 @@ enum Command {
     /// Takes some minutes and prints tables in Markdown.
     /// Exit code 1: a prediction or a run missed its goal.
     Memory(memory::Args),
+    /// Compare exported models of timm, torchvision and Hugging Face with PyTorch
+    ///
+    /// Takes a quarter of an hour and prints a table in Markdown.
+    /// Installs PyTorch into target/exported-venv (5 GB) without --python.
+    /// Exit code 1: a gradient differs in a bit, or a step is slower.
+    Exported(exported::Args),
     /// Kill trainings at random moments, resume and compare them
     ///
     /// Takes some minutes and prints a table in Markdown.
@@ -101,6 +108,7 @@ fn run(command: Command) -> Result<u8> {
         Command::Parity => parity::run(&workspace()?, &signals),
         Command::Bench(args) => bench::run(&workspace()?, &signals, &args),
         Command::Memory(args) => memory::run(&workspace()?, &signals, &args),
+        Command::Exported(args) => exported::run(&workspace()?, &signals, &args),
         Command::Kills(args) => kills::run(&workspace()?, &signals, &args),
         Command::Fuzz(args) => fuzz::run(&workspace()?, &signals, &args),
         Command::Soak(args) => soak::run(&workspace()?, &signals, &args),

@@ -16,6 +16,7 @@ mod damage;
 mod ddp;
 mod evaluation;
 mod guides;
+mod import;
 mod invariance;
 mod kills;
 mod layout;

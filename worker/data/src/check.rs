@@ -14,8 +14,9 @@ use super::class_counts::ClassCounts;
 use super::dataset::Field;
 use super::decode;
 use super::error::{BadSample, DataError, Result, SampleError};
-use super::mask_rule::MaskRule;
-use super::raster::{Labels, Raster};
+use super::moments::Moments;
+use super::pixel_target::{PixelRule, PixelTarget};
+use super::raster::Raster;
 use super::regular;
 
 /// Depth of the check.
@@ -47,10 +48,11 @@ pub struct Needs {
 }
 
 /// The learning target of one image.
-pub enum Target {
+pub enum Target<'a> {
     Label(u32),
-    /// The file with a class for each pixel, and the rule to read it.
-    Mask(PathBuf, MaskRule),
+    Vector(&'a [f32]),
+    /// The file with a target for each pixel, and the rule to read it.
+    Pixels(PathBuf, PixelRule),
 }
 
 /// A list of image files with targets.
@@ -71,19 +73,21 @@ pub trait ImageList: Send + Sync {
     ) -> Result<(u32, u32)>;
 
     /// Returns the target of a sample.
-    fn target(&self, sample: usize) -> Target;
+    fn target(&self, sample: usize) -> Target<'_>;
 
     /// Returns the field of the target for images of this size in pixels.
-    fn target_field(height: usize, width: usize) -> Field;
+    fn target_field(&self, height: usize, width: usize) -> Field;
 }
 
 /// Result of [`check`].
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct CheckReport {
     pub bad: Vec<BadSample>,
     pub checked: usize,
     /// Statistics of the decoded masks; empty without masks.
     pub class_counts: ClassCounts,
+    /// Statistics of the decoded maps; of no number without maps.
+    pub moments: Moments,
     /// The good samples and the sizes of their images, by number; only if images are not resized.
     sizes: Vec<(usize, (u32, u32))>,
 }
@@ -127,7 +131,7 @@ pub(super) fn inspect_all(
     progress: &mut dyn FnMut(usize, usize),
 ) -> CheckReport {
     let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
-    let class_counts = Mutex::new(ClassCounts::default());
+    let found_values = Mutex::new((ClassCounts::default(), Vec::new()));
     let work = |found: mpsc::Sender<_>| {
         let mut inspector = Inspector::default();
         loop {
@@ -141,8 +145,9 @@ pub(super) fn inspect_all(
             }
             done.fetch_add(1, Ordering::Relaxed);
         }
-        let mut class_counts = class_counts.lock().unwrap_or_else(PoisonError::into_inner);
-        class_counts.add(&inspector.class_counts);
+        let mut values = found_values.lock().unwrap_or_else(PoisonError::into_inner);
+        values.0.add(&inspector.class_counts);
+        values.1.append(&mut inspector.moments);
     };
     let mut report = CheckReport { checked: total, ..CheckReport::default() };
     thread::scope(|scope| {
@@ -172,7 +177,11 @@ pub(super) fn inspect_all(
     progress(total, total);
     report.bad.sort_unstable_by_key(|sample| sample.index);
     report.sizes.sort_unstable();
-    report.class_counts = class_counts.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let (class_counts, mut moments) = found_values.into_inner().unwrap_or_else(PoisonError::into_inner);
+    report.class_counts = class_counts;
+    // The sum depends on the order, so it must not depend on threads.
+    moments.sort_unstable_by_key(|(sample, _)| *sample);
+    moments.iter().for_each(|(_, moments)| report.moments.add(moments));
     report
 }
 
@@ -214,15 +223,19 @@ pub struct Inspector {
     file: Vec<u8>,
     raw: Vec<u8>,
     pub(super) image: Raster,
-    pub(super) labels: Labels,
+    pub(super) target: PixelTarget,
     pub(super) class_counts: ClassCounts,
+    /// Statistics of each map, by sample.
+    moments: Vec<(usize, Moments)>,
+    map: Raster,
 }
 
 impl Inspector {
     /// Returns the approximate memory held after the last sample, in bytes.
     pub(super) fn held_bytes(&self) -> usize {
         let files = self.file.capacity() + self.raw.capacity();
-        files + self.image.values.held_bytes() + 2 * self.labels.values.capacity()
+        let images = self.image.values.held_bytes() + self.map.values.held_bytes();
+        files + images + self.target.held_bytes()
     }
 
     pub(super) fn image(&mut self, path: &Path, channels: usize, depth: Depth) -> Result<(u32, u32)> {
@@ -234,17 +247,42 @@ impl Inspector {
         Ok((self.image.width, self.image.height))
     }
 
-    /// Checks a mask and returns its size; with [`Depth::Full`] its classes are in `labels`.
-    pub(super) fn mask(&mut self, path: &Path, rule: MaskRule, depth: Depth) -> Result<(u32, u32)> {
-        let size = match depth {
-            Depth::Header => self.beginning(path, decode::mask_header),
-            Depth::Full => regular::read(path, &mut self.file)
+    /// Checks a mask or map and returns its size; with [`Depth::Full`] its values are in `target`.
+    pub(super) fn pixels(&mut self, path: &Path, rule: PixelRule, depth: Depth) -> Result<(u32, u32)> {
+        let size = match (depth, rule) {
+            (Depth::Header, PixelRule::Mask(_)) => self.beginning(path, decode::mask_header),
+            (Depth::Header, PixelRule::Map(_)) => self.beginning(path, decode::map_header),
+            (Depth::Full, rule) => regular::read(path, &mut self.file)
                 .map_err(SampleError::from)
-                .and_then(|()| decode::mask(&self.file, &mut self.raw, &mut self.labels))
-                .and_then(|()| rule.apply(&mut self.labels))
-                .map(|()| (self.labels.width, self.labels.height)),
+                .and_then(|()| self.decode_pixels(rule))
+                .map(|()| self.target.size()),
         };
         size.map_err(|source| SampleError::Mask(path.display().to_string(), Box::new(source)))
+    }
+
+    fn decode_pixels(&mut self, rule: PixelRule) -> Result<()> {
+        match rule {
+            PixelRule::Mask(rule) => {
+                let classes = self.target.classes();
+                decode::mask(&self.file, &mut self.raw, classes)?;
+                rule.apply(classes)
+            }
+            PixelRule::Map(rule) => {
+                let white = decode::map(&self.file, &mut self.raw, &mut self.map)?;
+                rule.apply(&self.map, white, self.target.numbers());
+                Ok(())
+            }
+        }
+    }
+
+    /// Adds the values in `target` to the statistics. Classes of the value `ignore` do not count.
+    pub(super) fn count(&mut self, sample: usize, ignore: i64) {
+        match &self.target {
+            PixelTarget::Classes(labels) => self.class_counts.count(&labels.values, ignore),
+            PixelTarget::Numbers(labels) => {
+                self.moments.push((sample, Moments::of(labels.values.iter().copied())))
+            }
+        }
     }
 
     /// Reads the beginning of the file, and the rest only if the header needs it.

@@ -21,8 +21,8 @@ pub enum FieldKind {
 /// One part of a sample, such as its image or its class.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Field {
-    /// The name for tasks: `image` (`[C, H, W]`), `label` (`[]`), `mask` (`[H, W]`), `tokens`, `targets`
-    /// (`[T]`).
+    /// The name for tasks: `image` (`[C, H, W]`), `label` (`[]`), `mask` or `map` (`[H, W]`), `targets` (`[K]`,
+    /// numbers); `tokens`, `targets` (`[T]`, tokens).
     pub name: &'static str,
     pub kind: FieldKind,
     /// The shape in one sample; empty for a single number.

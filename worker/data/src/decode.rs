@@ -25,8 +25,10 @@ mod convert;
 mod format;
 mod jpeg;
 mod limits;
+mod map;
 mod mask;
 
+pub use map::{map, map_header};
 pub use mask::{mask, mask_header};
 
 /// Returns the size that the header states, (width, height), after the checks that need no pixels. `bytes`

@@ -5,6 +5,7 @@ use std::io;
 use std::path::PathBuf;
 
 use super::ignored::EXTENSIONS;
+use super::target_table::{TARGETS, TableProblem};
 
 /// Most names or files that a message lists; further ones are only counted.
 const LISTED: usize = 5;
@@ -83,6 +84,30 @@ pub enum DataError {
         .0.display(), .1, .1
     )]
     NothingToTest(PathBuf, i64),
+    #[error(
+        "every pixel of the maps in {} has the value of data.ignore; set data.ignore to the value that means no number",
+        .0.display()
+    )]
+    EmptyMaps(PathBuf),
+    #[error(
+        "the training targets {} are all {}, and data.normalize_targets divides by their standard deviation; remove them, or \
+         set data.normalize_targets = false", .0, .1
+    )]
+    EqualTargets(String, f64),
+    #[error("{}:{}: {}", .0.display(), .1, .2)]
+    Table(PathBuf, usize, TableProblem),
+    #[error("cannot read {}: {}; write a line `file,NAME,...` and a line for each image into it", .0.display(), .1)]
+    UnreadableTable(PathBuf, #[source] io::Error),
+    #[error(
+        "{} in {} without a line in {TARGETS}: {}; add lines, or remove the images",
+        plural(.1.len(), "image", "images"), .0.display(), listed(.1)
+    )]
+    NoTargets(PathBuf, Vec<String>),
+    #[error(
+        "{} has the targets {}, but the training split has {}; give both the same names in the same order",
+        .0.display(), listed(.1), listed(.2)
+    )]
+    OtherTargets(PathBuf, Vec<String>, Vec<String>),
     #[error("cannot read the text {}: {}; set data.root to a text file or to a folder of .txt files", .0.display(), .1)]
     UnreadableText(PathBuf, #[source] io::Error),
     #[error("{} has no .txt files; set data.root to a text file or to a folder of .txt files", .0.display())]
@@ -158,6 +183,11 @@ pub enum SampleError {
          it as a grey or palette PNG whose values are the classes"
     )]
     ColorMask(usize),
+    #[error(
+        "a map is a grey image with one number for each pixel, but this image has {0} channels; save it as a grey PNG of \
+         8 or 16 bits, or as TIFF of one band"
+    )]
+    ColorMap(usize),
     #[error(
         "the mask has the value {value} at column {column}, row {row}, but classes go from 0 to {} and {ignore} means no class; \
          set data.classes to the number of classes, or data.ignore to the value that means no class",

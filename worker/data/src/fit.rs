@@ -116,8 +116,8 @@ fn resize(
     resizer.resize(&source, &mut target, &options).map_err(|error| damaged(&error))
 }
 
-/// Returns the part of a mask in the frame: each pixel is the one under its centre.
-pub fn fit_labels(mask: &Labels, frame: Frame) -> Labels {
+/// Returns the part of a mask or map in the frame: each pixel is the one under its centre.
+pub fn fit_labels<T: Copy>(mask: &Labels<T>, frame: Frame) -> Labels<T> {
     let (width, height) = frame.target;
     let place = |start: f64, length: f64, pixels: u32, side: u32| -> Vec<usize> {
         let step = length / f64::from(pixels);

@@ -8,6 +8,7 @@ use std::f32::consts::{PI, TAU};
 use super::dataset::Field;
 use super::generated::rgb;
 use super::generated_set::{GeneratedSample, GeneratedSet, Painter, Split, Target, planes};
+use super::pixel_target::PixelTarget;
 use super::raster::Labels;
 use super::rng::{Domain, SampleRng, below, between};
 
@@ -47,7 +48,7 @@ impl Painter for Blobs {
             blob.map_or_else(|| ground.color(x, y), |blob| blob.color(x, y))
         });
         let (width, height) = (size as u32, size as u32);
-        let target = Target::Mask(Labels { width, height, values });
+        let target = Target::Pixels(PixelTarget::Classes(Labels { width, height, values }));
         GeneratedSample { planes, target }
     }
 
@@ -57,32 +58,32 @@ impl Painter for Blobs {
 }
 
 /// The area without blobs: a smooth slope of a dull colour.
-struct Ground {
+pub(super) struct Ground {
     color: [f32; 3],
     slope: (f32, f32),
 }
 
 impl Ground {
-    fn new(rng: &mut SampleRng) -> Self {
+    pub(super) fn new(rng: &mut SampleRng) -> Self {
         Self {
             color: rgb(between(rng, 0.0, 1.0), between(rng, 0.0, 0.15), between(rng, 0.3, 0.6)),
             slope: (between(rng, -0.3, 0.3), between(rng, -0.3, 0.3)),
         }
     }
 
-    fn color(&self, x: f32, y: f32) -> [f32; 3] {
+    pub(super) fn color(&self, x: f32, y: f32) -> [f32; 3] {
         let shade = 1.0 + self.slope.0 * (x - 0.5) + self.slope.1 * (y - 0.5);
         self.color.map(|value| value * shade)
     }
 }
 
 /// An ellipse with a wavy edge.
-struct Blob {
+pub(super) struct Blob {
     class: u16,
     center: (f32, f32),
-    radius: f32,
+    pub(super) radius: f32,
     /// Ratio of length to width, and direction.
-    stretch: f32,
+    pub(super) stretch: f32,
     angle: f32,
     /// Waves around the edge: number, height, phase.
     edge: (f32, f32, f32),
@@ -92,7 +93,7 @@ struct Blob {
 }
 
 impl Blob {
-    fn new(classes: usize, rng: &mut SampleRng) -> Self {
+    pub(super) fn new(classes: usize, rng: &mut SampleRng) -> Self {
         let class = 1 + below(rng, classes as u32 - 1);
         // Multiples of the golden ratio's inverse are spread evenly on the circle.
         let hue = (f64::from(class) * 0.618_033_988_749_895).fract() as f32;
@@ -115,14 +116,20 @@ impl Blob {
         (dx * cos + dy * sin, dy * cos - dx * sin)
     }
 
-    fn covers(&self, x: f32, y: f32) -> bool {
+    /// Returns the distance from the centre and that of the edge in the same direction.
+    pub(super) fn distances(&self, x: f32, y: f32) -> (f32, f32) {
         let (along, across) = self.turned(x, y);
         let (along, across) = (along / self.stretch.sqrt(), across * self.stretch.sqrt());
         let wave = 1.0 + self.edge.1 * (self.edge.0 * across.atan2(along) + self.edge.2).sin();
-        along.hypot(across) < self.radius * wave
+        (along.hypot(across), self.radius * wave)
     }
 
-    fn color(&self, x: f32, y: f32) -> [f32; 3] {
+    fn covers(&self, x: f32, y: f32) -> bool {
+        let (distance, edge) = self.distances(x, y);
+        distance < edge
+    }
+
+    pub(super) fn color(&self, x: f32, y: f32) -> [f32; 3] {
         let (along, _) = self.turned(x, y);
         let shade = 0.85 + 0.15 * (TAU * self.waves * along).sin();
         self.color.map(|value| value * shade)

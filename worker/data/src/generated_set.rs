@@ -6,9 +6,10 @@ use rand_chacha::rand_core::Rng;
 use super::augment::{Choice, draw};
 use super::dataset::{Column, Dataset, Field};
 use super::error::Result;
-use super::fit::{Fitter, fit_labels};
+use super::fit::Fitter;
 use super::normalize::Normalize;
-use super::raster::{Labels, Raster, Values};
+use super::pixel_target::PixelTarget;
+use super::raster::{Raster, Values};
 use super::rng::{Domain, SampleRng, keyed};
 
 /// Part of a generated set. Both have the same classes, but different images.
@@ -57,7 +58,8 @@ pub struct GeneratedSample {
 
 pub(super) enum Target {
     Class(u32),
-    Mask(Labels),
+    Vector(Vec<f32>),
+    Pixels(PixelTarget),
 }
 
 /// A generated set of images.
@@ -144,9 +146,10 @@ impl<P: Painter> Dataset for GeneratedSet<P> {
         self.normalize.write(view, choice.placement, image.f32());
         match drawing.target {
             Target::Class(class) => target.i64()[0] = i64::from(class),
-            Target::Mask(drawn) => {
-                let labels = choice.frame.map_or(drawn.clone(), |frame| fit_labels(&drawn, frame));
-                labels.write(choice.placement, self.ignore, target.i64());
+            Target::Vector(numbers) => target.f32().copy_from_slice(&numbers),
+            Target::Pixels(drawn) => {
+                let fitted = choice.frame.map(|frame| drawn.fit(frame));
+                fitted.unwrap_or(drawn).write(choice.placement, self.ignore, target);
             }
         }
         Ok(())

@@ -11,6 +11,7 @@ use super::check::{CheckReport, Depth, ImageList, Inspector, Needs, Target};
 use super::dataset::Field;
 use super::error::{BadSample, DataError, Result, listed};
 use super::ignored::{EXTENSIONS, Ignored};
+use super::target_table::TARGETS;
 
 /// One image: its class and its path below `root/split`, with `/` between names.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -120,20 +121,20 @@ impl ImageList for ImageIndex {
         inspector.image(&self.image_path(sample), needs.channels, depth)
     }
 
-    fn target(&self, sample: usize) -> Target {
+    fn target(&self, sample: usize) -> Target<'_> {
         Target::Label(self.samples[sample].0)
     }
 
-    fn target_field(_: usize, _: usize) -> Field {
+    fn target_field(&self, _: usize, _: usize) -> Field {
         Field::i64("label", [])
     }
 }
 
 pub(super) const SPLITS: &str = "data.root, data.train and data.test";
 
-pub(super) struct Entry {
-    pub(super) name: String,
-    pub(super) is_folder: bool,
+struct Entry {
+    name: String,
+    is_folder: bool,
 }
 
 impl Entry {
@@ -145,7 +146,7 @@ impl Entry {
 }
 
 /// Lists the visible entries of a folder by name. A broken link counts as a file, which is then bad.
-pub(super) fn list(folder: &Path) -> Result<Vec<Entry>, DataError> {
+fn list(folder: &Path) -> Result<Vec<Entry>, DataError> {
     let unreadable = |source| DataError::UnreadableFolder(folder.to_path_buf(), source);
     let mut entries = Vec::new();
     for entry in fs::read_dir(folder).map_err(unreadable)? {
@@ -175,8 +176,9 @@ fn canonical(folder: &Path) -> Result<PathBuf, DataError> {
     folder.canonicalize().map_err(unreadable)
 }
 
-/// Adds the images below `folder` to `paths`, as `prefix/...` (or without a prefix), and counts other files.
-pub(super) fn list_images(
+/// Adds the images below `folder` to `paths`, as `prefix/...` (or without a prefix), and counts other files
+/// except a table of targets.
+fn list_images(
     folder: &Path,
     prefix: &str,
     visited: &mut HashSet<PathBuf>,
@@ -192,15 +194,32 @@ pub(super) fn list_images(
             list_images(&folder.join(&entry.name), &path, visited, paths, ignored)?;
         } else if entry.is_image() {
             paths.push(path);
-        } else {
+        } else if path != TARGETS {
             ignored.count(&entry.name);
         }
     }
     Ok(())
 }
 
+/// Lists the images below a folder of `root`, sorted; `settings` are the keys that name the folder.
+pub(super) fn image_files(
+    root: &Path,
+    folder: &Path,
+    settings: &str,
+    ignored: &mut Ignored,
+) -> Result<Vec<String>, DataError> {
+    list(folder).map_err(|error| folder_error(error, root, folder, settings))?;
+    let mut paths = Vec::new();
+    list_images(folder, "", &mut HashSet::new(), &mut paths, ignored)?;
+    if paths.is_empty() {
+        return Err(DataError::NoImages(folder.to_path_buf()));
+    }
+    paths.sort_unstable();
+    Ok(paths)
+}
+
 /// Turns an error of listing the split's folder into one that lists the existing folders.
-pub(super) fn folder_error(error: DataError, root: &Path, folder: &Path, settings: &str) -> DataError {
+fn folder_error(error: DataError, root: &Path, folder: &Path, settings: &str) -> DataError {
     let DataError::UnreadableFolder(path, source) = error else { return error };
     match source.kind() {
         io::ErrorKind::NotFound => {

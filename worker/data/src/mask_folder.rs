@@ -1,6 +1,5 @@
-//! The list of images and their masks under `root/<images>/` and `root/<masks>/`.
+//! The list of images and their masks or maps under `root/<images>/` and `root/<masks>/`.
 
-use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -11,13 +10,14 @@ use super::class_counts::ClassCounts;
 use super::dataset::Field;
 use super::error::{DataError, Result};
 use super::ignored::Ignored;
-use super::image_folder::{SPLITS, folder_error, list, list_images};
+use super::image_folder::{SPLITS, image_files};
 use super::mask_rule::{MaskRule, same_size};
+use super::pixel_target::{MapRule, PixelRule};
 
-/// Masks that a header check decodes of a larger set, to know their classes. It takes seconds.
+/// Masks that a header check decodes of a larger set, to know their values. It takes seconds.
 const COUNTED: usize = 2_000;
 
-/// An image and its mask: their paths below the two folders, with `/` between names.
+/// An image and its mask or map: their paths below the two folders, with `/` between names.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pair(
     /// Below the folder of images.
@@ -26,15 +26,39 @@ pub struct Pair(
     pub String,
 );
 
-/// The images and masks of one split, in the order of the images' names.
+/// Images and masks.
+pub type MaskIndex = PairIndex<MaskRule>;
+
+/// Images and maps.
+pub type MapIndex = PairIndex<MapRule>;
+
+/// The rule to read the second image of a pair.
+pub trait PairRule: Copy + Send + Sync + Into<PixelRule> {
+    /// Returns the field for images of this size in pixels.
+    fn field(height: usize, width: usize) -> Field;
+}
+
+impl PairRule for MaskRule {
+    fn field(height: usize, width: usize) -> Field {
+        Field::i64("mask", [height, width])
+    }
+}
+
+impl PairRule for MapRule {
+    fn field(height: usize, width: usize) -> Field {
+        Field::f32("map", [height, width])
+    }
+}
+
+/// The images of one split and their masks or maps, in the order of the images' names.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct MaskIndex {
+pub struct PairIndex<R> {
     pub root: PathBuf,
     /// The images' folder below the root.
     pub images: String,
     /// The masks' folder below the root.
     pub masks: String,
-    pub rule: MaskRule,
+    pub rule: R,
     pub samples: Vec<Pair>,
     /// Width and height of all images if they are not resized: the required size, or the size found.
     #[serde(default)]
@@ -44,10 +68,10 @@ pub struct MaskIndex {
     pub ignored: Ignored,
 }
 
-impl MaskIndex {
+impl<R: PairRule> PairIndex<R> {
     /// Lists the images below both folders and pairs those with the same path except for the ending. Ignores
     /// hidden names and counts files of other kinds.
-    pub fn scan(root: &Path, images: &str, masks: &str, rule: MaskRule) -> Result<Self, DataError> {
+    pub fn scan(root: &Path, images: &str, masks: &str, rule: R) -> Result<Self, DataError> {
         let (image_folder, mask_folder) = (root.join(images), root.join(masks));
         let mut ignored = Ignored::default();
         let image_files = named(root, &image_folder, SPLITS, &mut ignored)?;
@@ -101,6 +125,13 @@ impl MaskIndex {
         })
     }
 
+    /// Returns the rule for a sample's second image and its path.
+    fn pixels(&self, sample: usize) -> (PathBuf, PixelRule) {
+        (self.mask_path(sample), self.rule.into())
+    }
+}
+
+impl MaskIndex {
     /// Returns the classes in the masks. If the check decoded only some masks and found fewer than `wanted`
     /// classes, decodes the others until it has found that many: a class may be rare.
     pub fn class_counts(
@@ -118,8 +149,8 @@ impl MaskIndex {
         // A bad mask is reported when it is loaded, as in every set with a header check.
         let inspect = |sample, inspector: &mut Inspector| {
             if !self.is_counted(sample) && !is_enough.load(Ordering::Relaxed) {
-                inspector.mask(&self.mask_path(sample), self.rule, Depth::Full)?;
-                inspector.class_counts.count(&inspector.labels.values, self.rule.ignore);
+                inspector.pixels(&self.mask_path(sample), self.rule.into(), Depth::Full)?;
+                inspector.count(sample, self.rule.ignore);
                 is_enough.fetch_or(inspector.class_counts.classes() >= wanted, Ordering::Relaxed);
             }
             Ok(None)
@@ -129,7 +160,7 @@ impl MaskIndex {
     }
 }
 
-impl ImageList for MaskIndex {
+impl<R: PairRule> ImageList for PairIndex<R> {
     fn count(&self) -> usize {
         self.samples.len()
     }
@@ -147,20 +178,21 @@ impl ImageList for MaskIndex {
     ) -> Result<(u32, u32)> {
         let image_size = inspector.image(&self.image_path(sample), needs.channels, depth)?;
         let depth = if self.is_counted(sample) { Depth::Full } else { depth };
-        let path = self.mask_path(sample);
-        same_size(&path, inspector.mask(&path, self.rule, depth)?, image_size)?;
+        let (path, rule) = self.pixels(sample);
+        same_size(&path, inspector.pixels(&path, rule, depth)?, image_size)?;
         if depth == Depth::Full {
-            inspector.class_counts.count(&inspector.labels.values, self.rule.ignore);
+            inspector.count(sample, rule.outside());
         }
         Ok(image_size)
     }
 
-    fn target(&self, sample: usize) -> Target {
-        Target::Mask(self.mask_path(sample), self.rule)
+    fn target(&self, sample: usize) -> Target<'_> {
+        let (path, rule) = self.pixels(sample);
+        Target::Pixels(path, rule)
     }
 
-    fn target_field(height: usize, width: usize) -> Field {
-        Field::i64("mask", [height, width])
+    fn target_field(&self, height: usize, width: usize) -> Field {
+        R::field(height, width)
     }
 }
 
@@ -171,12 +203,7 @@ fn named(
     settings: &str,
     ignored: &mut Ignored,
 ) -> Result<Vec<(String, String)>, DataError> {
-    list(folder).map_err(|error| folder_error(error, root, folder, settings))?;
-    let mut paths = Vec::new();
-    list_images(folder, "", &mut HashSet::new(), &mut paths, ignored)?;
-    if paths.is_empty() {
-        return Err(DataError::NoImages(folder.to_path_buf()));
-    }
+    let paths = image_files(root, folder, settings, ignored)?;
     let stem = |path: &str| path[..path.rfind('.').unwrap_or(path.len())].to_owned();
     let mut named: Vec<_> = paths.into_iter().map(|path| (stem(&path), path)).collect();
     named.sort_unstable();

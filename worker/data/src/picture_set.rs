@@ -1,4 +1,4 @@
-//! Image files as a data set, with a class for each image or for each pixel.
+//! Image files as a data set, with classes or numbers for each image or for each pixel.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -9,14 +9,16 @@ use super::cache::{Cache, CacheBudget};
 use super::check::{Depth, ImageList, Inspector, Target};
 use super::dataset::{Column, Dataset, Field};
 use super::error::Result;
-use super::fit::{Fitter, Frame, fit_labels};
+use super::fit::{Fitter, Frame};
 use super::image_folder::ImageIndex;
-use super::mask_folder::MaskIndex;
+use super::mask_folder::{MapIndex, MaskIndex};
 use super::mask_rule::same_size;
 use super::normalize::Normalize;
+use super::pixel_target::PixelTarget;
 use super::pixels::Pixels;
-use super::raster::{Labels, Raster};
+use super::raster::Raster;
 use super::rng::SampleRng;
+use super::target_folder::TargetIndex;
 
 /// Images in class folders: the fields `image`, `[C, H, W]`, and `label`, a single number.
 pub type ImageFolder = PictureSet<ImageIndex>;
@@ -26,6 +28,14 @@ pub type ImageFolder = PictureSet<ImageIndex>;
 /// A mask changes like its image: the same resizing, by the nearest pixel, and the same random choices.
 /// Pixels that a random shift brings in from outside of the image are [`super::MaskRule::ignore`].
 pub type ImageMasks = PictureSet<MaskIndex>;
+
+/// Images and maps from two folders: the fields `image`, `[C, H, W]`, and `map`, `[H, W]`. A map changes like
+/// a mask; pixels without a number, also those from outside of the image, are NaN.
+pub type ImageMaps = PictureSet<MapIndex>;
+
+/// Images and the numbers of a table: the fields `image`, `[C, H, W]`, and `targets`, `[names]`. Random
+/// changes of an image leave its numbers as they are.
+pub type ImageVectors = PictureSet<TargetIndex>;
 
 /// Preparation of the images of a set.
 #[derive(Debug, Clone)]
@@ -74,7 +84,7 @@ pub struct PictureSet<L> {
 #[derive(Debug)]
 struct CachedSample {
     image: Raster,
-    labels: Labels,
+    target: PixelTarget,
 }
 
 #[derive(Debug, Default)]
@@ -94,7 +104,7 @@ impl<L: ImageList> PictureSet<L> {
         );
         let image = Field::image("image", [channels, height, width], options.normalize.clone());
         Self {
-            fields: [image, L::target_field(height, width)],
+            fields: [image, list.target_field(height, width)],
             cache: Cache::new(list.count(), options.cache.clone()),
             options,
             idle: Mutex::default(),
@@ -112,27 +122,31 @@ impl<L: ImageList> PictureSet<L> {
         index: usize,
         random: Option<&mut SampleRng>,
         out: &mut Pixels,
-        target_values: &mut [i64],
+        target_out: &mut Column,
     ) -> Result<()> {
         let target = self.list.target(index);
         let mask = match &target {
             Target::Label(class) => {
-                target_values[0] = i64::from(*class);
+                target_out.i64()[0] = i64::from(*class);
                 None
             }
-            Target::Mask(path, rule) => Some((path.as_path(), *rule)),
+            Target::Vector(numbers) => {
+                target_out.f32().copy_from_slice(numbers);
+                None
+            }
+            Target::Pixels(path, rule) => Some((path.as_path(), *rule)),
         };
         let kept = self.cache.get(index);
         if kept.is_none() {
             let path = self.list.image_path(index);
             let image_size = scratch.decoded.image(&path, self.options.channels, Depth::Full)?;
             if let Some((path, rule)) = mask {
-                same_size(path, scratch.decoded.mask(path, rule, Depth::Full)?, image_size)?;
+                same_size(path, scratch.decoded.pixels(path, rule, Depth::Full)?, image_size)?;
             }
         }
-        let (image, labels) = match kept {
-            Some(CachedSample { image, labels }) => (image, labels),
-            None => (&scratch.decoded.image, &scratch.decoded.labels),
+        let (image, pixels) = match kept {
+            Some(CachedSample { image, target }) => (image, target),
+            None => (&scratch.decoded.image, &scratch.decoded.target),
         };
         let (target, augment) = (self.options.size, self.options.augment);
         let source = (image.width, image.height);
@@ -143,22 +157,22 @@ impl<L: ImageList> PictureSet<L> {
             .map_or(Choice::default(), |rng| draw(augment, rng, if whole { source } else { target }, target));
         let frame = choice.frame.unwrap_or(plain);
         let view = scratch.fitter.fit(image, frame)?;
-        let fitted = mask.map(|_| fit_labels(labels, frame));
+        let fitted = mask.map(|_| pixels.fit(frame));
         if kept.is_none() {
             // A random crop shows another part each time, so the whole image is kept.
-            let (view, labels) = match whole {
-                true => (image.view(), mask.map(|_| labels)),
+            let (view, pixels) = match whole {
+                true => (image.view(), mask.map(|_| pixels)),
                 false => (view, fitted.as_ref()),
             };
-            let bytes = view.value_bytes() + labels.map_or(0, |labels| 2 * labels.values.len());
+            let bytes = view.value_bytes() + pixels.map_or(0, PixelTarget::value_bytes);
             self.cache.insert_with(index, bytes, || CachedSample {
                 image: view.to_raster(),
-                labels: labels.cloned().unwrap_or_default(),
+                target: pixels.cloned().unwrap_or_default(),
             });
         }
         out.write(view, choice.placement);
         if let (Some((_, rule)), Some(fitted)) = (mask, fitted) {
-            fitted.write(choice.placement, rule.ignore, target_values);
+            fitted.write(choice.placement, rule.outside(), target_out);
         }
         Ok(())
     }
@@ -178,7 +192,7 @@ impl<L: ImageList> Dataset for PictureSet<L> {
             panic!("a set of images has two fields, not {}", out.len());
         };
         let mut scratch = self.idle().pop().unwrap_or_default();
-        let loaded = self.load_in(&mut scratch, index, random, image.pixels(), target.i64());
+        let loaded = self.load_in(&mut scratch, index, random, image.pixels(), target);
         if scratch.decoded.held_bytes() + scratch.fitter.held_bytes() <= KEPT_BYTES {
             self.idle().push(scratch);
         }

@@ -169,21 +169,21 @@ impl<'a> View<'a> {
     }
 }
 
-/// A decoded mask: a class for every pixel, row by row.
+/// A decoded mask or map: a class or a number for every pixel, row by row.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Labels {
+pub struct Labels<T = u16> {
     /// In pixels, like the height.
     pub width: u32,
     pub height: u32,
     /// `width * height` values.
-    pub values: Vec<u16>,
+    pub values: Vec<T>,
 }
 
-impl Labels {
-    /// Writes the mask with the placement of its image; pixels outside of the mask become `outside`.
-    pub(super) fn write(&self, placement: Placement, outside: i64, out: &mut [i64]) {
+impl<T: Copy> Labels<T> {
+    /// Writes the labels with the placement of their image; pixels outside of it become `outside`.
+    pub(super) fn write<U: Copy + From<T>>(&self, placement: Placement, outside: U, out: &mut [U]) {
         let (width, height) = (self.width as usize, self.height as usize);
         let (values, row, step) = (&self.values[..], width, 1);
-        Plane { values, width, height, row, step }.write(placement, outside, out, i64::from);
+        Plane { values, width, height, row, step }.write(placement, outside, out, U::from);
     }
 }

@@ -24,6 +24,10 @@ pub enum Domain {
     GeneratedClasses,
     /// The content of one generated image with a mask: (seed, split, sample).
     GeneratedMask,
+    /// The content of one generated image with numbers: (seed, split, sample).
+    GeneratedVector,
+    /// The content of one generated image with a map: (seed, split, sample).
+    GeneratedMap,
     /// A generated text: (seed, 0, 0).
     GeneratedText,
     /// A user's data set: any numbers.
@@ -40,6 +44,8 @@ impl Domain {
             Domain::GeneratedImage => b"gen-img ",
             Domain::GeneratedClasses => b"gen-cls ",
             Domain::GeneratedMask => b"gen-msk ",
+            Domain::GeneratedVector => b"gen-vec ",
+            Domain::GeneratedMap => b"gen-map ",
             Domain::GeneratedText => b"gen-txt ",
             Domain::User => b"own     ",
             Domain::Torch => b"torch   ",
@@ -108,6 +114,8 @@ mod tests {
             first(Domain::GeneratedImage, 1, 2, 3),
             first(Domain::GeneratedClasses, 1, 2, 3),
             first(Domain::GeneratedMask, 1, 2, 3),
+            first(Domain::GeneratedVector, 1, 2, 3),
+            first(Domain::GeneratedMap, 1, 2, 3),
             first(Domain::GeneratedText, 1, 2, 3),
             first(Domain::Order, 0, 2, 3),
             first(Domain::Order, 1, 0, 3),

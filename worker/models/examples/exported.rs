@@ -1,13 +1,17 @@
 //! Runs an exported program on given inputs, for a comparison with PyTorch: outputs, the loss and its gradients, or the
 //! time of a step. The loss is the sum of the mean squares of all floating-point outputs.
 //!
-//! `exported MODEL.pt2 INPUTS.safetensors OUT.safetensors [--evaluate] [--recompute] [--steps N] [--seed S]`
+//! `exported MODEL.pt2 INPUTS.safetensors OUT.safetensors [--evaluate] [--recompute N] [--steps N] [--seed S] [--memory]`
+//!
+//! `--memory` prints the peak of a step in bytes instead: measured, and predicted by symbolic tensors.
 
 use std::error::Error;
 use std::path::Path;
 use std::time::Instant;
 
 use dtrain_models::{Exported, Registry};
+use dtrain_torch_shim::memory;
+use dtrain_torch_shim::symbolic::Symbolic;
 use tch::{Device, Kind, Tensor};
 
 /// What the command line asks for.
@@ -15,9 +19,10 @@ use tch::{Device, Kind, Tensor};
 struct Options {
     files: Vec<String>,
     evaluate: bool,
-    recompute: bool,
+    recompute: usize,
     steps: usize,
     seed: i64,
+    memory: bool,
 }
 
 fn options() -> Result<Options, Box<dyn Error>> {
@@ -25,8 +30,9 @@ fn options() -> Result<Options, Box<dyn Error>> {
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
         match word.as_str() {
+            "--memory" => options.memory = true,
             "--evaluate" => options.evaluate = true,
-            "--recompute" => options.recompute = true,
+            "--recompute" => options.recompute = words.next().ok_or("--recompute needs a number")?.parse()?,
             "--steps" => options.steps = words.next().ok_or("--steps needs a number")?.parse()?,
             "--seed" => options.seed = words.next().ok_or("--seed needs a number")?.parse()?,
             file => options.files.push(file.to_owned()),
@@ -48,19 +54,62 @@ fn loss(outputs: &[Tensor]) -> Result<Tensor, Box<dyn Error>> {
     total.ok_or_else(|| "the program has no floating-point output".into())
 }
 
+/// Returns the peak of two steps, with the gradients of the first in the second.
+fn peak(
+    model: &str,
+    inputs: &str,
+    options: &Options,
+    region: Option<&Symbolic>,
+) -> Result<u64, Box<dyn Error>> {
+    let mut registry = Registry::new(Device::Cpu);
+    let program = Exported::load(Path::new(model), &mut registry)?;
+    registry.recompute().set(options.recompute);
+    for entry in registry.parameters() {
+        let _ = entry.tensor().shallow_clone().f_set_requires_grad(!entry.is_frozen())?;
+    }
+    let given = Tensor::read_safetensors(inputs)?;
+    let tensors = program.inputs().iter().map(|port| {
+        let found = given.iter().find(|(name, _)| *name == port.name).map(|(_, tensor)| tensor);
+        found.map(|tensor| tensor.f_zeros_like()).ok_or_else(|| format!("no input `{}`", port.name))
+    });
+    let tensors = tensors.collect::<Result<Result<Vec<Tensor>, _>, _>>()??;
+    drop(given);
+    match region {
+        Some(region) => region.reset_peak()?,
+        None => memory::reset_peak(Device::Cpu)?,
+    }
+    for _ in 0..2 {
+        let outputs = program.run(&tensors.iter().collect::<Vec<_>>(), true)?;
+        registry.recompute().backward(&loss(&outputs)?)?;
+    }
+    let usage = match region {
+        Some(region) => region.usage()?,
+        None => memory::usage(Device::Cpu)?,
+    };
+    Ok(usage.peak)
+}
+
 fn main() -> Result<(), Box<dyn Error>> {
     let options = options()?;
     let [model, inputs, out] = options.files.as_slice() else {
-        return Err("usage: exported MODEL.pt2 INPUTS.safetensors OUT.safetensors [--evaluate] [--recompute] [--steps N]".into());
+        return Err("usage: exported MODEL.pt2 INPUTS.safetensors OUT.safetensors [--evaluate] [--recompute N] [--steps N]".into());
     };
     tch::set_num_threads(1);
     tch::set_num_interop_threads(1);
+    if options.memory {
+        memory::enable_stats()?;
+        let measured = peak(model, inputs, &options, None)?;
+        let region = Symbolic::enter(None)?;
+        let predicted = peak(model, inputs, &options, Some(&region))?;
+        println!("{{\"measured\": {measured}, \"predicted\": {predicted}}}");
+        return Ok(());
+    }
     let mut registry = Registry::new(Device::Cpu);
     let began = Instant::now();
     let program = Exported::load(Path::new(model), &mut registry)?;
     let loaded = began.elapsed();
-    if options.recompute {
-        registry.recompute().set_all();
+    if options.recompute > 0 {
+        registry.recompute().set(options.recompute);
     }
     for entry in registry.parameters() {
         let _ = entry.tensor().shallow_clone().f_set_requires_grad(!entry.is_frozen())?;

@@ -50,7 +50,7 @@ mod tests {
             step,
             epoch: 1,
             loss: 1.0,
-            metrics: Figures(vec![("accuracy", 0.5)]),
+            metrics: Figures(vec![("accuracy".to_owned(), 0.5)]),
             samples: 10,
             eval_ms: 1.0,
             best: None,

@@ -169,10 +169,10 @@ pub(crate) struct MicroBatches {
 
 /// Named figures in a meaningful order.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct Figures(pub Vec<(&'static str, f64)>);
+pub(crate) struct Figures(pub Vec<(String, f64)>);
 
 impl Serialize for Figures {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_map(self.0.iter().copied())
+        serializer.collect_map(self.0.iter().map(|(name, value)| (name, value)))
     }
 }

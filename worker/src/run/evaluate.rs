@@ -122,11 +122,12 @@ impl Evaluator<'_> {
     }
 
     fn record(&self, totals: &Totals, step: u64, epoch: u64, begun: Instant) -> EvalRecord {
+        let named = self.task.metrics(totals).into_iter();
         EvalRecord {
             step,
             epoch,
             loss: totals.loss(),
-            metrics: Figures(self.task.metrics(totals)),
+            metrics: Figures(named.map(|(name, value)| (name.to_owned(), value)).collect()),
             samples: self.task.test_set().len() as u64,
             eval_ms: begun.elapsed().as_secs_f64() * 1e3,
             best: None,

@@ -6,13 +6,14 @@ use dtrain_common::recipe::{ModelName, Recipe};
 use tch::{Reduction, Tensor};
 
 use super::images::{self, ImageSets};
+use super::network::{ImageNetwork, MAIN_OUTPUTS, Network, Program};
 use super::{Batch, BuildContext, BuildTask, Loss, Mode, SurveyContext, Task, TaskError, Totals};
 use crate::data::Dataset;
-use crate::models::{self, Architecture, Classifier, VitConfig};
+use crate::models::{self, Architecture, Registry, VitConfig};
 
 /// The task `classify`.
 pub struct Classify {
-    model: Box<dyn Classifier>,
+    model: ImageNetwork,
     sets: ImageSets,
     image_size: usize,
 }
@@ -27,10 +28,28 @@ impl BuildTask for Classify {
 
     fn build(recipe: &Recipe, survey: Self::Survey, context: BuildContext<'_>) -> Result<Self, TaskError> {
         let sets = images::sets(recipe, survey, context.local_ranks);
-        let channels = recipe.data.channels;
-        let model = models::build(architecture(recipe), channels, sets.classes, context.registry)?;
+        let model = match recipe.program() {
+            Some(_) => ImageNetwork::Exported(exported(recipe, &sets, context.registry)?),
+            None => {
+                let channels = recipe.data.channels;
+                let model = models::build(architecture(recipe), channels, sets.classes, context.registry)?;
+                ImageNetwork::Built(model)
+            }
+        };
         Ok(Self { model, sets, image_size: recipe.data.image_size })
     }
+}
+
+fn exported(recipe: &Recipe, sets: &ImageSets, registry: &mut Registry) -> Result<Network, TaskError> {
+    let network = Program::load(recipe, registry)?.bind(recipe, sets.train.fields(), &MAIN_OUTPUTS)?;
+    let classes = sets.classes;
+    let expected = format!(
+        "task = \"classify\" needs logits, N x K with K at least the {classes} classes of the data; set model.output to another \
+         output, or import the model again with this number of classes"
+    );
+    let enough = |k: Option<i64>| k.is_none_or(|k| k >= classes as i64);
+    network.check_outputs(&expected, &|shape| matches!(shape, &[None, k] if enough(k)))?;
+    Ok(network)
 }
 
 /// Returns the model of a loaded recipe, which has a name and sizes that fit its task.
@@ -66,14 +85,15 @@ impl Task for Classify {
     }
 
     fn is_capturable(&self) -> bool {
-        true
+        self.model.is_capturable()
     }
 
     fn loss(&self, batch: &Batch, mode: Mode) -> Result<Loss, TaskError> {
         let labels = batch.field("label")?;
-        let logits = self.model.forward(batch.field("image")?, mode == Mode::Train)?;
-        let losses = logits.f_cross_entropy_loss(labels, None::<Tensor>, Reduction::None, -100, 0.0)?;
-        let right = logits.f_argmax(1, false)?.f_eq_tensor(labels)?;
+        let logits = self.model.logits(batch, mode)?;
+        let losses = logits
+            .loss(|logits| logits.f_cross_entropy_loss(labels, None::<Tensor>, Reduction::None, -100, 0.0))?;
+        let right = logits.main.f_argmax(1, false)?.f_eq_tensor(labels)?;
         images::loss_of(&losses, Some(right), &batch.weights)
     }
 
@@ -89,8 +109,12 @@ impl Task for Classify {
         self.model.min_micro_batch(self.image_size)
     }
 
+    fn micro_batch_warning(&self) -> Option<String> {
+        self.model.micro_batch_warning()
+    }
+
     fn describe(&self) -> String {
-        format!("{} classes", self.sets.classes)
+        format!("{} classes{}", self.sets.classes, self.model.description())
     }
 
     fn classes(&self) -> usize {

@@ -5,6 +5,7 @@ use std::error::Error;
 use dtrain_common::recipe::RecipeError;
 use tch::TchError;
 
+use super::network::error::ProgramError;
 use super::torchscript::error::ScriptError;
 use crate::OutOfMemory;
 use crate::data::DataError;
@@ -27,6 +28,8 @@ pub enum TaskError {
     Recipe(#[from] RecipeError),
     #[error(transparent)]
     Script(#[from] ScriptError),
+    #[error(transparent)]
+    Program(#[from] ProgramError),
     /// An error of a user's task.
     #[error(transparent)]
     Custom(Box<dyn Error + Send + Sync>),
@@ -44,7 +47,7 @@ impl OutOfMemory for TaskError {
                 let mut tasks = causes(error.as_ref()).filter_map(|error| error.downcast_ref::<Self>());
                 any_cause_is_oom(error.as_ref()) || tasks.any(Self::is_out_of_memory)
             }
-            Self::Data(_) | Self::Recipe(_) | Self::NoField { .. } => false,
+            Self::Data(_) | Self::Recipe(_) | Self::Program(_) | Self::NoField { .. } => false,
         }
     }
 }

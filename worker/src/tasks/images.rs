@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use dtrain_common::recipe::{Augment, DataKind, Recipe, Resize};
 use dtrain_common::text::counted;
-use tch::{Kind, Tensor};
+use tch::{Kind, TchError, Tensor};
 
 use super::{Loss, SurveyContext, TaskError};
 use crate::data::error::MOST_NAMED;
@@ -128,6 +128,13 @@ pub(super) fn options(
     (train, test)
 }
 
+/// Returns width and height of images that keep the size `found`, if they do, and those of the network's input.
+pub(super) fn sizes(recipe: &Recipe, found: Option<(u32, u32)>) -> (Option<(u32, u32)>, (usize, usize)) {
+    let own = found.filter(|_| recipe.data.resize == Resize::None);
+    let square = (recipe.data.image_size, recipe.data.image_size);
+    (own, own.map_or(square, |(width, height)| (width as usize, height as usize)))
+}
+
 pub(super) fn sets(recipe: &Recipe, survey: Survey, local_ranks: usize) -> ImageSets {
     let data = &recipe.data;
     let Some((train, test)) = survey else {
@@ -144,10 +151,15 @@ pub(super) fn sets(recipe: &Recipe, survey: Survey, local_ranks: usize) -> Image
         };
     };
     let (classes, class_names) = (train.classes.len(), train.classes.clone());
-    let size = train.size.filter(|_| data.resize == Resize::None);
-    let (train_options, test_options) = options(recipe, size, local_ranks);
+    let (own, _) = sizes(recipe, train.size);
+    let (train_options, test_options) = options(recipe, own, local_ranks);
     let train = Arc::new(ImageFolder::new(train, train_options));
     ImageSets { train, test: Arc::new(ImageFolder::new(test, test_options)), classes, class_names }
+}
+
+/// Returns the mean of each sample over all dimensions after the first.
+pub(super) fn sample_means(values: &Tensor) -> Result<Tensor, TchError> {
+    values.f_flatten(1, -1)?.f_mean_dim([1i64].as_slice(), false, Kind::Float)
 }
 
 /// Computes the weighted loss from the loss of each image, N, and, if known, whether each was right, N.

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use dtrain_common::recipe::{DataKind, Recipe};
 use serde::{Deserialize, Serialize};
-use tch::{Kind, Tensor};
+use tch::{Kind, Reduction, TchError, Tensor};
 
+use super::network::{MAIN_OUTPUTS, Network, Program};
 use super::{Batch, BuildContext, BuildTask, Loss, Mode, SurveyContext, Task, TaskError, Totals};
 use crate::data::{Corpus, Dataset, Split, TextIndex, TextWindows, Vocabulary};
 use crate::models::{Gpt, GptConfig};
@@ -22,9 +23,15 @@ pub enum Text {
 
 /// The task `lm`. The loss is a sum over tokens; tokens of unreadable samples have weight 0.
 pub struct Lm {
-    model: Gpt,
+    model: Decoder,
     train: Arc<TextWindows>,
     test: Arc<TextWindows>,
+}
+
+/// A network that predicts tokens.
+enum Decoder {
+    Built(Gpt),
+    Exported(Network),
 }
 
 impl BuildTask for Lm {
@@ -32,13 +39,7 @@ impl BuildTask for Lm {
     const DRAWS_ONLY_WEIGHTS: bool = true;
 
     fn survey(recipe: &Recipe, _: &mut SurveyContext<'_>) -> Result<Text, TaskError> {
-        if recipe.data.kind == DataKind::Generated {
-            return Ok(Text::Generated);
-        }
-        recipe.check_paths()?;
-        let root = recipe.data.root.as_deref().unwrap_or(Path::new("."));
-        let (index, _) = TextIndex::scan(root, recipe.data.tokenizer)?;
-        Ok(Text::Files(index))
+        survey_text(recipe)
     }
 
     fn build(
@@ -46,32 +47,88 @@ impl BuildTask for Lm {
         text: Text,
         BuildContext { registry, .. }: BuildContext<'_>,
     ) -> Result<Self, TaskError> {
-        let (data, model) = (&recipe.data, &recipe.model);
+        if recipe.program().is_some() {
+            let program = Program::load(recipe, registry)?;
+            let (train, test) = windows(recipe, text, program.context(recipe)?)?;
+            return Ok(Self { model: Decoder::Exported(exported(recipe, program, &train)?), train, test });
+        }
+        let model = &recipe.model;
         // A loaded recipe has all sizes of its network.
         let context = model.context.unwrap_or(256);
-        let (corpus, test_fraction) = match text {
-            Text::Files(index) => (index.load()?, data.test_fraction),
-            Text::Generated => {
-                // As many windows as in the recipe; each part has one more token, its last target.
-                let (train, test) = (data.train_samples * context + 1, data.test_samples * context + 1);
-                let corpus = Corpus::generated(data.tokenizer, train + test, recipe.train.seed)?;
-                (corpus, test as f64 / (train + test) as f64)
-            }
-        };
-        let windows = |split| {
-            let windows = TextWindows::new(corpus.clone(), split, test_fraction, context)?;
-            Ok::<_, TaskError>(Arc::new(windows))
-        };
-        let (train, test) = (windows(Split::Train)?, windows(Split::Test)?);
+        let (train, test) = windows(recipe, text, context)?;
         let config = GptConfig {
-            vocabulary: corpus.vocabulary.size(),
+            vocabulary: train.corpus().vocabulary.size(),
             context,
             width: model.width.unwrap_or(384),
             depth: model.depth.unwrap_or(6),
             heads: model.heads.unwrap_or(6),
         };
-        Ok(Self { model: Gpt::new(config, registry)?, train, test })
+        Ok(Self { model: Decoder::Built(Gpt::new(config, registry)?), train, test })
     }
+}
+
+/// Scans the text.
+pub(super) fn survey_text(recipe: &Recipe) -> Result<Text, TaskError> {
+    if recipe.data.kind == DataKind::Generated {
+        return Ok(Text::Generated);
+    }
+    recipe.check_paths()?;
+    let root = recipe.data.root.as_deref().unwrap_or(Path::new("."));
+    let (index, _) = TextIndex::scan(root, recipe.data.tokenizer)?;
+    Ok(Text::Files(index))
+}
+
+/// Reads the text and divides it into windows of `context` tokens, of the training and of the test part.
+pub(super) fn windows(
+    recipe: &Recipe,
+    text: Text,
+    context: usize,
+) -> Result<(Arc<TextWindows>, Arc<TextWindows>), TaskError> {
+    let data = &recipe.data;
+    let (corpus, test_fraction) = match text {
+        Text::Files(index) => (index.load()?, data.test_fraction),
+        Text::Generated => {
+            // As many windows as in the recipe; each part has one more token, its last target.
+            let (train, test) = (data.train_samples * context + 1, data.test_samples * context + 1);
+            let corpus = Corpus::generated(data.tokenizer, train + test, recipe.train.seed)?;
+            (corpus, test as f64 / (train + test) as f64)
+        }
+    };
+    let windows = |split| {
+        let windows = TextWindows::new(corpus.clone(), split, test_fraction, context)?;
+        Ok::<_, TaskError>(Arc::new(windows))
+    };
+    Ok((windows(Split::Train)?, windows(Split::Test)?))
+}
+
+/// Describes the windows of a text.
+pub(super) fn describe(windows: &TextWindows) -> String {
+    let (corpus, context) = (windows.corpus(), windows.context());
+    format!(
+        "windows of {context} tokens, {} tokens of text, vocabulary of {}",
+        corpus.tokens.count(),
+        corpus.vocabulary.size()
+    )
+}
+
+fn exported(recipe: &Recipe, program: Program, train: &TextWindows) -> Result<Network, TaskError> {
+    let network = program.bind(recipe, train.fields(), &MAIN_OUTPUTS)?;
+    let (context, vocabulary) = (train.context() as i64, train.corpus().vocabulary.size() as i64);
+    let expected = format!(
+        "task = \"lm\" needs logits, N x {context} x V with V at least the vocabulary of {vocabulary} tokens; set model.output to \
+         another output, or import the model again with this vocabulary"
+    );
+    network.check_outputs(&expected, &|shape| match *shape {
+        [None, t, v] => t.is_none_or(|t| t == context) && v.is_none_or(|v| v >= vocabulary),
+        _ => false,
+    })?;
+    Ok(network)
+}
+
+/// Returns the sum of the cross-entropies of `targets`, N x T, in `logits`, N x T x V.
+fn cross_entropy(logits: &Tensor, targets: &Tensor) -> Result<Tensor, TchError> {
+    let (logits, targets) = (logits.f_flatten(0, 1)?, targets.f_flatten(0, 1)?);
+    logits.f_cross_entropy_loss(&targets, None::<Tensor>, Reduction::Sum, Gpt::NO_TARGET, 0.0)
 }
 
 impl Task for Lm {
@@ -88,16 +145,22 @@ impl Task for Lm {
     }
 
     fn is_capturable(&self) -> bool {
-        true
+        self.exported().is_none_or(|network| !network.draws_random_numbers())
     }
 
-    fn loss(&self, batch: &Batch, _: Mode) -> Result<Loss, TaskError> {
+    fn loss(&self, batch: &Batch, mode: Mode) -> Result<Loss, TaskError> {
         let targets = batch.field("targets")?;
         let unreadable = batch.weights.f_eq(0.0)?.f_view([-1, 1])?;
         let readable = targets.f_masked_fill(&unreadable, Gpt::NO_TARGET)?;
         let samples = batch.weights.f_ne(0.0)?.f_sum(Kind::Double)?;
+        let sum = match &self.model {
+            Decoder::Built(model) => model.loss(batch.field("tokens")?, &readable)?,
+            Decoder::Exported(network) => {
+                network.outputs(batch, mode)?.loss(|logits| cross_entropy(logits, &readable))?
+            }
+        };
         Ok(Loss {
-            sum: self.model.loss(batch.field("tokens")?, &readable)?,
+            sum,
             weight: samples.f_mul_scalar(targets.size2()?.1)?,
             sums: Tensor::f_zeros([0], (Kind::Double, targets.device()))?,
         })
@@ -117,13 +180,17 @@ impl Task for Lm {
         self.train.context() as f64
     }
 
+    fn min_micro_batch(&self) -> usize {
+        self.exported().map_or(1, Network::min_micro_batch)
+    }
+
+    fn micro_batch_warning(&self) -> Option<String> {
+        self.exported().and_then(Network::micro_batch_warning)
+    }
+
     fn describe(&self) -> String {
-        let (corpus, context) = (self.train.corpus(), self.train.context());
-        format!(
-            "windows of {context} tokens, {} tokens of text, vocabulary of {}",
-            corpus.tokens.count(),
-            corpus.vocabulary.size()
-        )
+        let network = self.exported().map(|network| format!(", {}", network.describe(&[])));
+        describe(&self.train) + &network.unwrap_or_default()
     }
 
     fn classes(&self) -> usize {
@@ -139,6 +206,13 @@ impl Lm {
     /// Returns the vocabulary of the model's tokens.
     pub fn vocabulary(&self) -> &Vocabulary {
         &self.train.corpus().vocabulary
+    }
+
+    fn exported(&self) -> Option<&Network> {
+        match &self.model {
+            Decoder::Built(_) => None,
+            Decoder::Exported(network) => Some(network),
+        }
     }
 }
 

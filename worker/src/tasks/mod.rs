@@ -5,6 +5,11 @@ mod classify;
 mod error;
 mod images;
 mod lm;
+mod network;
+mod numbers;
+mod program;
+mod regress;
+mod samples;
 mod segment;
 mod torchscript;
 
@@ -19,6 +24,8 @@ pub use batch::Batch;
 pub use classify::Classify;
 pub use error::TaskError;
 pub use lm::Lm;
+pub use program::Program;
+pub use regress::Regress;
 pub use segment::Segment;
 pub use torchscript::TorchScript;
 
@@ -115,7 +122,7 @@ pub trait Task {
     }
 
     /// Computes named figures for people from the sums over a test set, besides the loss; the main one first.
-    fn metrics(&self, _totals: &Totals) -> Vec<(&'static str, f64)> {
+    fn metrics(&self, _totals: &Totals) -> Vec<(&str, f64)> {
         Vec::new()
     }
 

@@ -2,19 +2,22 @@
 
 mod survey;
 
+pub(super) use survey::{Survey as MaskSurvey, survey as survey_masks};
+
 use std::sync::Arc;
 
-use dtrain_common::recipe::{self, Recipe};
+use dtrain_common::recipe::Recipe;
 use tch::{Kind, Reduction, TchError, Tensor};
 
-use super::images::options;
+use super::images::{options, sizes};
+use super::network::{ImageNetwork, MAIN_OUTPUTS, Network, Outputs, Program, enlarged, enlarges};
 use super::{Batch, BuildContext, BuildTask, Loss, Mode, SurveyContext, Task, TaskError, Totals};
 use crate::data::{Dataset, GeneratedMasks, ImageMasks, Normalize, Split};
-use crate::models::{self, Classifier, ModelError, UnetConfig};
+use crate::models::{self, ModelError, Registry, UnetConfig};
 
 /// The task `segment`. Its loss is a sum over pixels, without `data.ignore` and unreadable samples.
 pub struct Segment {
-    model: Box<dyn Classifier>,
+    model: ImageNetwork,
     train: Arc<dyn Dataset>,
     test: Arc<dyn Dataset>,
     classes: usize,
@@ -32,71 +35,109 @@ impl BuildTask for Segment {
     }
 
     fn build(recipe: &Recipe, survey: Self::Survey, context: BuildContext<'_>) -> Result<Self, TaskError> {
-        let (data, model) = (&recipe.data, &recipe.model);
         let (train, test, size) = sets(recipe, survey, context.local_ranks);
-        // A loaded recipe has all sizes of its network.
-        let config = UnetConfig {
-            channels: data.channels,
-            classes: data.classes,
-            width: model.width.unwrap_or(32),
-            depth: model.depth.unwrap_or(4),
+        let model = match recipe.program() {
+            Some(_) => ImageNetwork::Exported(exported(recipe, train.as_ref(), size, context.registry)?),
+            None => ImageNetwork::Built(unet(recipe, size, context.registry)?),
         };
-        let smallest = config.smallest_image();
-        if size.0.min(size.1) < smallest {
-            let reason = format!(
-                "images of {} x {} pixels are too small for this many halvings; lower model.depth, or enlarge the images to at \
-                 least {smallest} pixels with data.resize and data.image_size",
-                size.0, size.1
-            );
-            let (key, value) = ("model.depth", config.depth);
-            return Err(ModelError::Setting { key, value, reason }.into());
-        }
-        Ok(Self {
-            model: models::build_unet(config, context.registry)?,
-            train,
-            test,
-            classes: data.classes,
-            ignore: i64::from(data.ignore),
-            size,
-        })
+        let (classes, ignore) = (recipe.data.classes, survey::rule(recipe).ignore);
+        Ok(Self { model, train, test, classes, ignore, size })
     }
 }
 
+fn unet(
+    recipe: &Recipe,
+    size: (usize, usize),
+    registry: &mut Registry,
+) -> Result<Box<dyn models::Classifier>, TaskError> {
+    let (data, model) = (&recipe.data, &recipe.model);
+    // A loaded recipe has all sizes of its network.
+    let config = UnetConfig {
+        channels: data.channels,
+        classes: data.classes,
+        width: model.width.unwrap_or(32),
+        depth: model.depth.unwrap_or(4),
+    };
+    let smallest = config.smallest_image();
+    if size.0.min(size.1) < smallest {
+        let reason = format!(
+            "images of {} x {} pixels are too small for this many halvings; lower model.depth, or enlarge the images to at \
+                 least {smallest} pixels with data.resize and data.image_size",
+            size.0, size.1
+        );
+        let (key, value) = ("model.depth", config.depth);
+        return Err(ModelError::Setting { key, value, reason }.into());
+    }
+    Ok(models::build_unet(config, registry)?)
+}
+
+fn exported(
+    recipe: &Recipe,
+    train: &dyn Dataset,
+    (width, height): (usize, usize),
+    registry: &mut Registry,
+) -> Result<Network, TaskError> {
+    let network = Program::load(recipe, registry)?.bind(recipe, train.fields(), &MAIN_OUTPUTS)?;
+    let classes = recipe.data.classes;
+    let expected = format!(
+        "task = \"segment\" needs logits, N x K x height x width with K at least the {classes} classes of the data, for images of \
+         {height} x {width} or less; set model.output to another output, or import the model again with this number of classes"
+    );
+    let enough = |k: Option<i64>| k.is_none_or(|k| k >= classes as i64);
+    network.check_outputs(&expected, &|shape| match *shape {
+        [None, k, h, w] => enough(k) && enlarges(h, height) && enlarges(w, width),
+        _ => false,
+    })?;
+    Ok(network)
+}
+
 /// Returns the training set, the test set, and width and height of their images.
-fn sets(
+pub(super) fn sets(
     recipe: &Recipe,
     survey: survey::Survey,
     local_ranks: usize,
 ) -> (Arc<dyn Dataset>, Arc<dyn Dataset>, (usize, usize)) {
     let data = &recipe.data;
-    let square = (data.image_size, data.image_size);
     let Some((train, test)) = survey else {
         let generated = |samples, split| {
             GeneratedMasks::new(data.classes, samples, data.image_size, recipe.train.seed, split)
                 .with_normalize(Normalize::new(&data.mean, &data.std))
                 .with_augment(data.augment)
-                .with_ignore(i64::from(data.ignore))
+                .with_ignore(survey::rule(recipe).ignore)
         };
         let train = Arc::new(generated(data.train_samples, Split::Train));
-        return (train, Arc::new(generated(data.test_samples, Split::Test)), square);
+        return (train, Arc::new(generated(data.test_samples, Split::Test)), sizes(recipe, None).1);
     };
-    let own = train.size.filter(|_| data.resize == recipe::Resize::None);
-    let size = own.map_or(square, |(width, height)| (width as usize, height as usize));
+    let (own, size) = sizes(recipe, train.size);
     let (train_options, test_options) = options(recipe, own, local_ranks);
     let train = Arc::new(ImageMasks::new(train, train_options));
     (train, Arc::new(ImageMasks::new(test, test_options)), size)
 }
 
-/// Computes the loss of `logits`, N x classes x H x W, for the classes `mask`, N x H x W int64. Pixels of
-/// value `ignore`, and all pixels of samples with weight 0 in `weights`, N, do not count.
-fn pixel_loss(logits: &Tensor, mask: &Tensor, weights: &Tensor, ignore: i64) -> Result<Loss, TaskError> {
+/// Computes the loss of `logits`, N x K x H x W or smaller with K at least `classes`, for the classes `mask`,
+/// N x H x W int64. Smaller logits are enlarged. Pixels of value `ignore`, and all pixels of samples with
+/// weight 0 in `weights`, N, do not count.
+fn pixel_loss(
+    logits: &Outputs,
+    mask: &Tensor,
+    weights: &Tensor,
+    ignore: i64,
+    classes: usize,
+) -> Result<Loss, TaskError> {
+    let (_, height, width) = mask.size3()?;
+    let logits = logits.map(|logits| enlarged(logits, (height, width)))?;
     let unreadable = weights.f_eq(0.0)?.f_view([-1, 1, 1])?;
     let target = mask.f_masked_fill(&unreadable, ignore)?;
     let counted = target.f_ne(ignore)?;
     // A mean would need the number of counted pixels in the whole step.
-    let sum = logits.f_cross_entropy_loss(&target, None::<Tensor>, Reduction::Sum, ignore, 0.0)?;
-    let classes = logits.size()[1];
-    let predicted = logits.f_detach()?.f_argmax(1, false)?;
+    let sum = logits
+        .loss(|logits| logits.f_cross_entropy_loss(&target, None::<Tensor>, Reduction::Sum, ignore, 0.0))?;
+    let classes = classes as i64;
+    let mut predicted = logits.main.f_detach()?.f_argmax(1, false)?;
+    if logits.main.size()[1] > classes {
+        // Classes that the data lacks are in no area.
+        predicted = predicted.f_clamp_max(classes)?;
+    }
     Ok(Loss {
         sum,
         weight: counted.f_sum(Kind::Double)?,
@@ -136,12 +177,12 @@ impl Task for Segment {
     }
 
     fn is_capturable(&self) -> bool {
-        true
+        self.model.is_capturable()
     }
 
     fn loss(&self, batch: &Batch, mode: Mode) -> Result<Loss, TaskError> {
-        let logits = self.model.forward(batch.field("image")?, mode == Mode::Train)?;
-        pixel_loss(&logits, batch.field("mask")?, &batch.weights, self.ignore)
+        let logits = self.model.logits(batch, mode)?;
+        pixel_loss(&logits, batch.field("mask")?, &batch.weights, self.ignore, self.classes)
     }
 
     fn sums(&self) -> usize {
@@ -169,8 +210,13 @@ impl Task for Segment {
         self.model.min_micro_batch(self.size.0.min(self.size.1))
     }
 
+    fn micro_batch_warning(&self) -> Option<String> {
+        self.model.micro_batch_warning()
+    }
+
     fn describe(&self) -> String {
-        format!("{} classes of pixels, {} x {} images", self.classes, self.size.0, self.size.1)
+        let (width, height) = self.size;
+        format!("{} classes of pixels, {width} x {height} images{}", self.classes, self.model.description())
     }
 
     fn classes(&self) -> usize {

@@ -1,4 +1,4 @@
-//! Modules of `torch.jit.script`: models from PyTorch, trained without Python. Modules of `torch.jit.trace`
+//! Modules of `torch.jit.script`: the old way to train models from PyTorch without Python. Modules of `torch.jit.trace`
 //! work if nothing in them differs between training and evaluation.
 //!
 //! The module's input are images, N x C x H x W float32. `model.loss` determines the loss from its output:
@@ -22,11 +22,11 @@ use std::sync::Arc;
 use dtrain_common::recipe::{self, Recipe};
 use dtrain_torch_shim::ShimError;
 use dtrain_torch_shim::jit::Module;
-use tch::{Device, Kind, Reduction, TchError, Tensor};
+use tch::{Device, Kind, Reduction, Tensor};
 
 use error::{ScriptError, modes};
 
-use super::images::{self, ImageSets};
+use super::images::{self, ImageSets, sample_means};
 use super::{Batch, BuildContext, BuildTask, Loss, Mode, StageView, SurveyContext, Task, TaskError, Totals};
 use crate::data::Dataset;
 use crate::models::{Registry, Role};
@@ -162,9 +162,11 @@ impl TorchScript {
             }
             (recipe::Loss::Mse, &[n, k]) if n == samples && k == classes => {
                 let target = labels.f_one_hot(classes)?.f_to_kind(Kind::Float)?;
-                Ok((mean_square(&output, &target)?, None))
+                Ok((sample_means(&output.f_sub(&target)?.f_square()?)?, None))
             }
-            (recipe::Loss::Mse, shape) if shape == images.size() => Ok((mean_square(&output, images)?, None)),
+            (recipe::Loss::Mse, shape) if shape == images.size() => {
+                Ok((sample_means(&output.f_sub(images)?.f_square()?)?, None))
+            }
             (recipe::Loss::Mse, _) => wrong(format!(
                 "for N images a number each (N, or N x 1), a number for each class (N x {classes}), or images of the same shape"
             )),
@@ -173,14 +175,10 @@ impl TorchScript {
                 "the loss of every sample, of shape N for N images (in PyTorch: reduction=\"none\")"
                     .to_owned(),
             ),
+            // A loaded recipe has a loss that this task takes.
+            (recipe::Loss::L1 | recipe::Loss::Huber, _) => wrong("another model.loss".to_owned()),
         }
     }
-}
-
-/// Returns the mean of each sample over all dimensions after the first.
-fn mean_square(output: &Tensor, target: &Tensor) -> Result<Tensor, TchError> {
-    let squares = output.f_sub(target)?.f_square()?.f_flatten(1, -1)?;
-    squares.f_mean_dim([1i64].as_slice(), false, Kind::Float)
 }
 
 impl Task for TorchScript {

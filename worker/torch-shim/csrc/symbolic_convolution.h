@@ -6,6 +6,8 @@
 #include <ATen/Parallel.h>
 #include <ATen/native/ConvUtils.h>
 
+#include <algorithm>
+
 namespace {
 
 // Returns one value per spatial dimension, from a list that may have one value for all.
@@ -146,7 +148,7 @@ Results slow_convolution(const Call& call) {
 // The additional memory of oneDNN while it sums a weight's gradient.
 constexpr int64_t kAdding = 64 << 10;
 
-// For channels-last depthwise kernels beyond 3x3, oneDNN sums weight gradients with a kernel for groups of
+// For channels-last depthwise kernels beyond 3x3 or larger than the image, oneDNN sums weight gradients with a kernel for groups of
 // channels of one block, all but one of which are zeros. In half precision it uses both precisions, and transposes
 // the tensors per thread. The numbers are measured, because this is not documented.
 void allocate_depthwise_sums(const Tensor& x, const Tensor& weight) {
@@ -158,12 +160,21 @@ void allocate_depthwise_sums(const Tensor& x, const Tensor& weight) {
   allocate_temporary({10 * product(x.sizes())}, x.options());
 }
 
-// Returns whether oneDNN sums a weight's gradient by matrix products: with AVX2, if the kernel is larger than the image.
-bool is_by_products(const Tensor& x, const Tensor& weight) {
-  if (!is_avx2() || is_half(weight)) return false;
+// Returns whether the kernel is larger than the image.
+bool exceeds_image(const Tensor& x, const Tensor& weight, const std::vector<int64_t>& dilation) {
   for (int64_t dim = 2; dim < x.dim(); dim++)
-    if (weight.size(dim) > x.size(dim)) return true;
+    if (dilation[dim - 2] * (weight.size(dim) - 1) + 1 > x.size(dim)) return true;
   return false;
+}
+
+bool is_dilated(const std::vector<int64_t>& dilation) {
+  return std::any_of(dilation.begin(), dilation.end(), [](int64_t step) { return step > 1; });
+}
+
+// Returns whether oneDNN sums a weight's gradient by matrix products: if the kernel is larger than the image, with AVX2
+// or with a dilated kernel.
+bool is_by_products(const Tensor& x, const Tensor& weight, const std::vector<int64_t>& dilation) {
+  return (is_avx2() || is_dilated(dilation)) && !is_half(weight) && exceeds_image(x, weight, dilation);
 }
 
 // Allocates the patches and the sums of such products. The number of sums is measured.
@@ -204,8 +215,8 @@ Gradients slow_gradients(const Tensor& grad, const Tensor& x, const Tensor& weig
 }
 
 // Allocates as oneDNN does, which also needs input and weight in one layout.
-Gradients onednn_gradients(const Tensor& grad, const Tensor& x, const Tensor& weight, bool last, bool depthwise, bool for_x,
-                           bool for_weight) {
+Gradients onednn_gradients(const Tensor& grad, const Tensor& x, const Tensor& weight, const std::vector<int64_t>& dilation,
+                           bool last, bool depthwise, bool for_x, bool for_weight) {
   Gradients out;
   Tensor copied_x, copied_weight;
   if (last && !x.is_contiguous(at::MemoryFormat::ChannelsLast)) copied_x = empty_in(x.sizes(), x, true);
@@ -221,7 +232,7 @@ Gradients onednn_gradients(const Tensor& grad, const Tensor& x, const Tensor& we
   }
   if (for_weight) {
     Tensor own;
-    if (is_by_products(x, weight)) {
+    if (is_by_products(x, weight, dilation)) {
       own = empty_as(weight.sizes(), weight);
       allocate_products(grad, weight);
     } else {
@@ -229,7 +240,7 @@ Gradients onednn_gradients(const Tensor& grad, const Tensor& x, const Tensor& we
       if (!last) blocked_grad = empty_in_blocks(grad.sizes(), grad);
       if (!last && is_blocked(x, depthwise)) blocked_x = empty_in_blocks(x.sizes(), x);
       own = empty_as(weight.sizes(), weight);
-      if (last && depthwise && weight.size(2) > 3) {
+      if (last && depthwise && (weight.size(2) > 3 || exceeds_image(x, weight, dilation))) {
         allocate_depthwise_sums(x, weight);
       } else if (is_half(weight)) {
         // It is summed in float32.
@@ -247,13 +258,16 @@ Gradients onednn_gradients(const Tensor& grad, const Tensor& x, const Tensor& we
 // stride, SymInt[] padding, SymInt[] dilation, bool transposed, SymInt[] output_padding, SymInt groups,
 // bool[3] output_mask)
 Results convolution_backward(const Call& call) {
-  const auto grad = call.tensor(0), x = call.tensor(1), weight = call.tensor(2);
+  // libtorch computes sequences as images of one row.
+  const bool sequences = call.tensor(1).dim() == 3;
+  const auto as_images = [&](size_t index) { return sequences ? call.tensor(index).unsqueeze(2) : call.tensor(index); };
+  const auto grad = as_images(0), x = as_images(1), weight = as_images(2);
   const bool transposed = call[7].toBool();
   const auto groups = call[9].toInt();
   const auto wanted = call[10].toBoolList();
   const auto symbols = [&](size_t index) {
     std::vector<c10::SymInt> list;
-    for (const auto size : call.sizes(index)) list.emplace_back(size);
+    for (const auto size : per_dimension(call.sizes(index), x)) list.emplace_back(size);
     return list;
   };
   flops += convolution_flops((transposed ? x : grad).sizes(), weight) * (int{wanted[0]} + int{wanted[1]});
@@ -272,11 +286,12 @@ Results convolution_backward(const Call& call) {
     const bool slow = backend == ConvBackend::Slow2d || backend == ConvBackend::SlowTranspose2d;
     const bool depthwise = !transposed && is_depthwise(weight, groups);
     out = slow ? slow_gradients(grad, x, weight, last, wanted[0], wanted[1])
-               : onednn_gradients(grad, x, weight, last, depthwise, wanted[0], wanted[1]);
+               : onednn_gradients(grad, x, weight, per_dimension(call.sizes(6), x), last, depthwise, wanted[0], wanted[1]);
   }
   Tensor grad_bias;
   if (wanted[2]) grad_bias = empty_as({transposed ? weight.size(1) * groups : weight.size(0)}, x);
-  return {out.x, out.weight, grad_bias};
+  const auto as_given = [&](const Tensor& result) { return sequences && result.defined() ? result.squeeze(2) : result; };
+  return {as_given(out.x), as_given(out.weight), grad_bias};
 }
 
 } // namespace

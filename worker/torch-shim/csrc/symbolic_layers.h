@@ -126,7 +126,8 @@ double attention_flops(const Tensor& q, const Tensor& k, bool causal) {
 Results attention(const Call& call) {
   const auto q = call.tensor(0), k = call.tensor(1), v = call.tensor(2);
   flops += attention_flops(q, k, call[4].toBool());
-  auto y = empty_heads_last(q);
+  // On the CPU the result has the queries' layout.
+  auto y = simulates_gpu() ? empty_heads_last(q) : at::empty_like(q);
   auto sums = at::empty({q.size(0), q.size(2), q.size(1)}, q.options().dtype(at::kFloat)).transpose(1, 2);
   allocate_attention_scratch(q, k, v, false);
   return {y, sums};

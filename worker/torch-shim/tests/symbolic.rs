@@ -76,6 +76,19 @@ const CASES: &[Case] = &[
     ("conv with bias", || vec![x(&[4, 8, 32, 32]), x(&[16, 8, 1, 1]), x(&[16])], |t| conv(t, 1, 0)),
     ("conv of one small image", || vec![x(&[1, 32, 8, 8]), x(&[32, 32, 3, 3])], |t| conv(t, 1, 1)),
     ("conv 1x1 of one small image", || vec![x(&[1, 64, 8, 8]), x(&[32, 64, 1, 1])], |t| conv(t, 2, 0)),
+    (
+        "dilated conv beyond the image",
+        || vec![x(&[4, 160, 8, 8]), x(&[256, 160, 3, 3])],
+        |t| t[0].conv2d(&t[1], None::<&Tensor>, [1, 1], [6, 6], [6, 6], 1),
+    ),
+    (
+        "depthwise conv of tokens on a small map",
+        || vec![x(&[4, 4, 1024]), x(&[1024, 1, 3, 3])],
+        |t| {
+            let maps = t[0].transpose(1, 2).reshape([4, 1024, 2, 2]);
+            maps.conv2d(&t[1], None::<&Tensor>, [1, 1], [1, 1], [1, 1], 1024)
+        },
+    ),
     ("conv 3x3 of maps of 2x2", || vec![x(&[4, 128, 2, 2]), x(&[128, 128, 3, 3])], |t| conv(t, 1, 1)),
     ("conv 3x3 of maps of 1x1", || vec![x(&[4, 256, 1, 1]), x(&[128, 256, 3, 3])], |t| conv(t, 1, 1)),
     ("conv 5x5 of maps of 3x3", || vec![x(&[4, 64, 3, 3]), x(&[64, 64, 5, 5])], |t| conv(t, 1, 2)),

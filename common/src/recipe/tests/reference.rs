@@ -10,6 +10,7 @@ fn every_key_is_of_the_experiment_or_free() {
         "data.workers",
         "data.cache",
         "model.file",
+        "model.libraries",
         "model.weights",
         "model.weights_mode",
         "model.weights_rename",
@@ -67,7 +68,7 @@ pub(super) fn schema_keys() -> Vec<String> {
 fn schema_and_types_agree() {
     fn leaves(value: &serde_json::Value, path: &str, found: &mut Vec<String>) {
         match value.as_object() {
-            Some(map) if path != ".custom" => {
+            Some(map) if ![".custom", ".model.inputs", ".model.auxiliary"].contains(&path) => {
                 map.iter().for_each(|(name, inner)| leaves(inner, &format!("{path}.{name}"), found))
             }
             _ => found.push(path.trim_start_matches('.').to_string()),
@@ -123,6 +124,7 @@ fn every_word_of_the_schema_reads() {
     for (key, words) in [
         ("task", Task::NAMES),
         ("data.kind", DataKind::NAMES),
+        ("data.target", Target::NAMES),
         ("data.masks", Masks::NAMES),
         ("data.resize", Resize::NAMES),
         ("data.augment", Augment::NAMES),
@@ -148,7 +150,13 @@ fn every_word_of_the_schema_reads() {
         for word in words {
             let set = format!("{key}={word}");
             // Some words need other settings.
-            let beside = ["optim.lr=1", "optim.schedule.every=1 epoch", "optim.schedule.gamma=0.5"];
+            let beside = [
+                "data.kind=generated",
+                "data.kind=text",
+                "optim.lr=1",
+                "optim.schedule.every=1 epoch",
+                "optim.schedule.gamma=0.5",
+            ];
             let beside = beside.map(|more| vec![more, &set]);
             let mut choices = vec![vec![set.as_str()], vec!["optim.reference_batch=128", &set]];
             choices.extend(beside);

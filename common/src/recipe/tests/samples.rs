@@ -118,6 +118,54 @@ epochs = 1
 decay = 0.99
 "#;
 
+/// An exported program in place of a built-in network.
+pub(super) const EXPORTED: &str = r#"
+task = "segment"
+[data]
+root = "/data/s"
+classes = 7
+[model]
+file = "/m/deeplab.pt2"
+inputs = { pixel_values = "image" }
+output = "out"
+auxiliary = { aux = 0.4 }
+libraries = ["/m/operations.so"]
+[train]
+steps = 100
+"#;
+
+pub(super) const REGRESS: &str = r#"
+task = "regress"
+[data]
+root = "/data/heights"
+target = "map"
+train_masks = "lab"
+ignore = 0
+target_scale = 100
+normalize_targets = true
+[model]
+file = "/m/height.pt2"
+loss = "huber"
+[[stage]]
+name = "first"
+steps = 100
+loss = "l1"
+"#;
+
+/// A program that returns its loss on a text.
+pub(super) const PROGRAM: &str = r#"
+task = "program"
+[data]
+target = "tokens"
+root = "/data/text.txt"
+[model]
+file = "/m/gpt.PT2"
+inputs = { labels = "targets" }
+context = 64
+[train]
+steps = 100
+"#;
+
 pub(super) const CUSTOM: &str = r#"
 task = "custom"
 [data]
@@ -182,8 +230,22 @@ best = "restart"
 const CUSTOM_ALONE: &str = "task = \"custom\"\n[train]\nepochs = 2\n";
 
 /// The texts of recipes of every task.
-pub(super) const TEXTS: [&str; 11] =
-    [SMALL, FULL, SEGMENT, BINARY, LM, LM_GENERATED, VIT, TORCHSCRIPT, STAGES, CUSTOM, CUSTOM_ALONE];
+pub(super) const TEXTS: [&str; 14] = [
+    SMALL,
+    FULL,
+    SEGMENT,
+    BINARY,
+    LM,
+    LM_GENERATED,
+    VIT,
+    EXPORTED,
+    REGRESS,
+    PROGRAM,
+    TORCHSCRIPT,
+    STAGES,
+    CUSTOM,
+    CUSTOM_ALONE,
+];
 
 pub(super) fn samples() -> Vec<Recipe> {
     TEXTS.iter().map(|text| parse(text, &[]).unwrap()).collect()

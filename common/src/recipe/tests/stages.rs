@@ -126,7 +126,11 @@ fn errors_of_stages_have_a_line_and_a_remedy() {
             "this stage freezes \"b\" and unfreezes it at its start",
         ),
         (one("epochs = 1\ngroup = [{ match = \"a\" }]"), "stage[0].group[0]", "this group has no effect"),
-        (one("epochs = 1\nloss = \"mse\""), "stage[0].loss", "it applies to task = \"torchscript\""),
+        (
+            one("epochs = 1\nloss = \"mse\""),
+            "stage[0].loss",
+            "it applies to task = \"regress\" and \"torchscript\"",
+        ),
         (one("epochs = 1\nema = \"restart\""), "stage[0].ema", "the recipe has no [ema]"),
         (one("epochs = 1\nema = \"restart\"\n[ema]\ndecay = 0.9"), "stage[0].ema", "begins with the run"),
         (

@@ -14,7 +14,7 @@ fn a_segmentation_has_its_own_defaults() {
     assert_eq!((recipe.model.width, recipe.model.depth), (Some(32), Some(4)));
     assert_eq!((recipe.model.heads, recipe.model.patch), (None, None));
     let data = &recipe.data;
-    assert_eq!((data.kind, data.masks, data.ignore), (DataKind::Folder, Masks::Index, 255));
+    assert_eq!((data.kind, data.masks, data.ignore), (DataKind::Folder, Masks::Index, Some(255)));
     assert_eq!([&data.train_masks, &data.test_masks], ["train_masks", "test_masks"]);
     assert_eq!(data.classes, 3);
     assert_eq!(read(BINARY).data.classes, 2, "binary masks");
@@ -134,7 +134,7 @@ fn settings_of_other_data_have_no_effect() {
         (SMALL, "data.test_fraction=0.5", "texts"),
         (SMALL, "data.cache=auto", "generated"),
         (SMALL, "data.resize=crop", "have the size data.image_size"),
-        (folder, "data.masks=index", "only task = \"segment\" has them; the task is \"classify\""),
+        (folder, "data.masks=index", "it applies to masks, and the task is \"classify\""),
         (folder, "data.train_masks=a", "masks"),
         (folder, "data.test_masks=a", "masks"),
         (folder, "data.ignore=3", "masks"),
@@ -153,7 +153,7 @@ fn settings_of_other_data_have_no_effect() {
         expect_error(SMALL, &["task=segment", &set], &key, "generated data has no files");
     }
     // Pixels of one generated class can be left out of the loss.
-    assert_eq!(parse(SMALL, &["task=segment", "data.ignore=0"]).unwrap().data.ignore, 0);
+    assert_eq!(parse(SMALL, &["task=segment", "data.ignore=0"]).unwrap().data.ignore, Some(0));
 }
 
 #[test]

@@ -1,23 +1,37 @@
 //! Conditions between the settings of `[data]`.
 
 use super::super::hints::quoted;
-use super::{Checks, DataKind, Recipe, Task};
-use crate::recipe::{Augment, Masks, Resize};
+use super::{Checks, DataKind, Recipe};
+use crate::recipe::{Augment, Masks, Resize, Target};
 
 impl Checks<'_> {
     /// Checks that the task takes this kind of data and this augmentation.
     pub(super) fn data_pairing(&mut self) {
-        let (name, data, lm) = (self.recipe.task.as_str(), &self.recipe.data, self.recipe.task == Task::Lm);
-        let kinds = [if lm { DataKind::Text } else { DataKind::Folder }, DataKind::Generated];
+        let (task, data, target) = (self.recipe.task, &self.recipe.data, self.recipe.target());
+        let targets: Vec<_> = task.targets().iter().map(|target| target.as_str()).collect();
+        if let Some(target) = data.target.map(Target::as_str)
+            && !targets.is_empty()
+            && !targets.contains(&target)
+        {
+            let takes = quoted(&targets);
+            self.add("data.target", format!("task = \"{task}\" takes {takes}, not {target:?}"));
+            return;
+        }
+        let name = match target.filter(|_| !targets.is_empty()) {
+            Some(target) => format!("\"{task}\" with data.target = \"{target}\""),
+            None => format!("\"{task}\""),
+        };
+        let tokens = target == Some(Target::Tokens);
+        let kinds = [if tokens { DataKind::Text } else { DataKind::Folder }, DataKind::Generated];
         if !kinds.contains(&data.kind) {
             let (takes, kind) = (quoted(&kinds.map(DataKind::as_str)), data.kind.as_str());
-            self.add("data.kind", format!("task = {name:?} takes the kinds {takes}, not {kind:?}"));
+            self.add("data.kind", format!("task = {name} takes the kinds {takes}, not {kind:?}"));
         }
-        let takes = |augment: &str| augment == "none" || lm == (augment == Augment::Shift.as_str());
+        let takes = |augment: &str| augment == "none" || tokens == (augment == Augment::Shift.as_str());
         let augment = data.augment.as_str();
         if !takes(augment) {
             let words: Vec<_> = Augment::NAMES.iter().copied().filter(|name| takes(name)).collect();
-            self.add("data.augment", format!("task = {name:?} takes {}, not {augment:?}", quoted(&words)));
+            self.add("data.augment", format!("task = {name} takes {}, not {augment:?}", quoted(&words)));
         }
     }
 
@@ -30,11 +44,17 @@ impl Checks<'_> {
         if data.root.is_none() && data.kind != DataKind::Generated {
             self.add("data.root", format!("missing; {root}, or set data.kind = \"generated\""));
         }
-        if self.recipe.task != Task::Lm {
+        let target = self.recipe.target();
+        if target != Some(Target::Tokens) {
             self.channels();
         }
-        if self.recipe.task == Task::Segment && data.kind == DataKind::Folder {
-            self.masks();
+        if data.kind == DataKind::Folder {
+            if target == Some(Target::Mask) {
+                self.mask_classes();
+            }
+            if target.is_some_and(Target::is_of_pixels) {
+                self.mask_folders();
+            }
         }
     }
 
@@ -59,7 +79,7 @@ impl Checks<'_> {
         }
     }
 
-    fn masks(&mut self) {
+    fn mask_classes(&mut self) {
         let data = &self.recipe.data;
         let classes = data.classes;
         match data.masks {
@@ -75,12 +95,17 @@ impl Checks<'_> {
             ),
             _ => {}
         }
+    }
+
+    fn mask_folders(&mut self) {
+        let data = &self.recipe.data;
         for (images, masks, key) in [
             (&data.train, &data.train_masks, "data.train_masks"),
             (&data.test, &data.test_masks, "data.test_masks"),
         ] {
             if images == masks {
-                let message = format!("{masks:?} is the folder of the images; name the folder of the masks");
+                let message =
+                    format!("{masks:?} is the folder of the images; name the folder of the masks or maps");
                 self.add(key, message);
             }
         }

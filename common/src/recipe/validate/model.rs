@@ -3,7 +3,7 @@
 use super::super::hints::quoted;
 use super::data::image_size;
 use super::{Checks, Task};
-use crate::recipe::ModelName;
+use crate::recipe::{Loss, ModelName};
 
 impl Checks<'_> {
     pub(super) fn model_pairing(&mut self) {
@@ -12,9 +12,12 @@ impl Checks<'_> {
             Task::Segment => *name == "unet",
             Task::Lm => *name == "gpt",
             // A file holds the network.
-            Task::Torchscript | Task::Custom => true,
+            Task::Regress | Task::Program | Task::Torchscript | Task::Custom => true,
         };
+        self.file_format();
+        self.losses();
         if let Some(name) = self.recipe.model.name.map(ModelName::as_str)
+            && self.recipe.model.file.is_none()
             && !takes(&name)
         {
             let networks: Vec<_> = ModelName::NAMES.iter().copied().filter(takes).collect();
@@ -23,11 +26,63 @@ impl Checks<'_> {
         }
     }
 
+    /// Checks that the ending of the file, which states its format, matches the task.
+    fn file_format(&mut self) {
+        let Some(file) = &self.recipe.model.file else { return };
+        let exported = file.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("pt2"));
+        let (name, task) = (file.file_name().unwrap_or_default().to_string_lossy(), self.recipe.task);
+        match task {
+            Task::Torchscript if exported => self.add(
+                "model.file",
+                format!(
+                    "{name:?} is an exported program, and task = \"torchscript\" takes a TorchScript module; set task to \
+                     \"classify\", \"segment\", \"lm\" or \"regress\", or to \"program\" if the model returns its loss"
+                ),
+            ),
+            Task::Classify | Task::Segment | Task::Lm | Task::Regress | Task::Program if !exported => self.add(
+                "model.file",
+                format!(
+                    "{name:?} does not end in .pt2, and task = \"{task}\" takes an exported program; write one with \
+                     `dtrain import`, or set task = \"torchscript\" for a TorchScript module"
+                ),
+            ),
+            _ => {}
+        }
+    }
+
+    /// Checks that the task takes the loss of the recipe and those of its stages.
+    fn losses(&mut self) {
+        let takes = match self.recipe.task {
+            Task::Regress => [Loss::Mse, Loss::L1, Loss::Huber],
+            Task::Torchscript => [Loss::CrossEntropy, Loss::Mse, Loss::Module],
+            _ => return,
+        };
+        let stages = self.recipe.stage.iter().enumerate();
+        let stages =
+            stages.filter_map(|(number, stage)| Some((format!("stage[{number}].loss"), stage.loss?)));
+        for (key, loss) in [("model.loss".to_owned(), self.recipe.model.loss)].into_iter().chain(stages) {
+            if !takes.contains(&loss) {
+                let (task, words) = (self.recipe.task, quoted(&takes.map(Loss::as_str)));
+                self.add(&key, format!("task = \"{task}\" takes {words}, not \"{loss}\""));
+            }
+        }
+    }
+
     pub(super) fn model(&mut self) {
         let model = &self.recipe.model;
-        if self.recipe.task == Task::Torchscript && model.file.is_none() {
-            let message = "missing; name a file that save() of a torch.jit.script module wrote";
-            self.add("model.file", message);
+        let file = match self.recipe.task {
+            Task::Torchscript => Some("name a file that save() of a torch.jit.script module wrote"),
+            Task::Regress | Task::Program => Some("name a file that `dtrain import` wrote"),
+            _ => None,
+        };
+        if let (Some(remedy), None) = (file, &model.file) {
+            self.add("model.file", format!("missing; {remedy}"));
+        }
+        if let Some(output) = &model.output
+            && model.auxiliary.contains_key(output)
+        {
+            let message = format!("{output:?} is also in model.auxiliary; remove it from one of the two");
+            self.add("model.output", message);
         }
         let is_a = |name| model.name == Some(name);
         if let (Some(width), Some(heads)) = (model.width, model.heads)

@@ -39,9 +39,10 @@ impl Checks<'_> {
 
     fn stage_effect(&mut self, number: usize) {
         let (recipe, stage) = (self.recipe, &self.recipe.stage[number]);
-        let chooses = matches!(recipe.task, Task::Torchscript | Task::Custom);
+        let chooses = matches!(recipe.task, Task::Regress | Task::Torchscript | Task::Custom);
         let task = recipe.task.as_str();
-        let of_modules = format!("it applies to task = \"torchscript\", and the task is {task:?}");
+        let of_modules =
+            format!("it applies to task = \"regress\" and \"torchscript\", and the task is {task:?}");
         let no_average = "the recipe has no [ema]";
         let no_best = "checkpoint.best is not set";
         let (ema, best) = (stage.ema == AtStageStart::Restart, stage.best == AtStageStart::Restart);

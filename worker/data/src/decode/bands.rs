@@ -73,6 +73,15 @@ impl<'a> Bands<'a> {
         check_size(width, height, u64::from(width) * u64::from(height) * each)
     }
 
+    /// Returns the largest value of an integer type, or 1 for floating-point values.
+    pub(super) fn white(&self) -> f32 {
+        match self.kind {
+            Some(DecodingSampleType::U8) => 255.0,
+            Some(DecodingSampleType::U16) => 65535.0,
+            _ => 1.0,
+        }
+    }
+
     /// Returns all values in the order of the file. Call [`Bands::check`] before.
     pub(super) fn values(mut self) -> Result<DecodingResult> {
         let mut found = DecodingResult::U8(Vec::new());

@@ -193,6 +193,8 @@ impl Resolver<'_> {
         let arguments =
             node.inputs.iter().map(|input| Ok((input.name.clone(), self.argument(&input.arg, names)?)));
         let arguments = arguments.collect::<Result<Vec<_>>>()?;
+        let is_view = VIEWS.contains(&operation.name.strip_prefix("aten::").unwrap_or_default());
+        let (operation, arguments) = portable(operation, arguments);
         let (writes, is_result) = self.writes(&operation, &arguments, &place)?;
         let outputs = match (is_result, node.outputs.as_slice()) {
             (Some(meaning), [Value::AsTensor(name)]) => {
@@ -204,7 +206,9 @@ impl Resolver<'_> {
                 outputs.collect::<Result<Vec<_>>>()?
             }
         };
-        self.note_views(&operation, &arguments, &outputs);
+        if is_view {
+            self.note_views(&arguments, &outputs);
+        }
         Ok(Some(Item { action: Action::Call { operation, arguments, outputs, writes }, place, modules }))
     }
 
@@ -240,11 +244,7 @@ impl Resolver<'_> {
     }
 
     /// Records of what the results are views.
-    fn note_views(&mut self, operation: &Operation, arguments: &[(String, Argument)], outputs: &[Output]) {
-        let name = operation.name.strip_prefix("aten::").unwrap_or_default();
-        if !VIEWS.contains(&name) {
-            return;
-        }
+    fn note_views(&mut self, arguments: &[(String, Argument)], outputs: &[Output]) {
         let Some((_, Argument::Value(viewed))) = arguments.first() else { return };
         let base = self.program.base(*viewed);
         for slot in outputs.iter().flat_map(Output::slots) {
@@ -303,6 +303,20 @@ impl Resolver<'_> {
         }
         Ok(Item { action: Action::Region { mode, body }, place, modules })
     }
+}
+
+/// Replaces an operation that depends on the memory layouts of the device of the export: another device may have
+/// computed a view's source in another order, and `reshape` then copies it.
+fn portable(
+    operation: Operation,
+    arguments: Vec<(String, Argument)>,
+) -> (Operation, Vec<(String, Argument)>) {
+    if operation.name != "aten::view" || !operation.overload.is_empty() {
+        return (operation, arguments);
+    }
+    let rename = |(name, argument)| (if name == "size" { "shape".to_owned() } else { name }, argument);
+    let reshape = Operation { name: "aten::reshape".to_owned(), overload: String::new() };
+    (reshape, arguments.into_iter().map(rename).collect())
 }
 
 /// Returns the operation of a target such as `torch.ops.aten.add.Tensor`, or of Python's on numbers.

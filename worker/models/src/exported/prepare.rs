@@ -133,8 +133,8 @@ impl Preparation<'_> {
         let dead = part.inputs.iter().filter(is_dead).map(|slot| *slot as i64).collect();
         let parameters = part.fixed.iter().map(|number| self.program.fixed[*number].shallow_clone());
         let parameters = parameters.filter(|tensor| tensor.requires_grad()).collect();
-        let body =
-            Body { steps, values: self.program.is_tensor.len(), inputs: part.inputs, output: part.output };
+        let (values, records) = (self.program.is_tensor.len(), part.records);
+        let body = Body { steps, values, inputs: part.inputs, output: part.output, records };
         let segment = self.registry.segment_of(&part.name, body, parameters);
         Ok(Step::Segment { segment, numbers: part.numbers, dead })
     }

@@ -38,6 +38,8 @@ pub(super) struct Body {
     pub inputs: Vec<usize>,
     /// The one tensor that later steps use.
     pub output: usize,
+    /// Whether the first pass records gradients, too: an operation chooses its kernel by whether an argument needs one.
+    pub records: bool,
 }
 
 /// A program that can be run.
@@ -120,8 +122,12 @@ impl Body {
         for (&slot, tensor) in self.inputs.iter().zip(inputs) {
             frame.set(slot, tensor)?;
         }
+        // Drops what the first pass records: the output alone stays.
+        let records = self.records && !is_recomputing();
+        let _mode = records.then(|| GradMode::set(true));
         run(&self.steps, &mut frame)?;
-        Ok(frame.get(self.output)?)
+        let output = frame.get(self.output)?;
+        Ok(if records { output.f_detach()? } else { output })
     }
 }
 

@@ -31,6 +31,8 @@ pub(super) struct Part {
     pub fixed: Vec<usize>,
     /// The one tensor that later operations use.
     pub output: usize,
+    /// Whether it has attention with a mask, whose kernel depends on whether the mask needs a gradient.
+    pub records: bool,
 }
 
 /// A module with its operations.
@@ -198,14 +200,11 @@ impl Search<'_> {
         }
         let [output] = outputs.as_slice() else { return None };
         let is_own = self.program.is_tensor[*output] && self.is_own(Operand::Slot(*output), &range);
-        (is_own && self.is_repeatable(&range)).then(|| Part {
-            name: path.to_owned(),
-            range,
-            inputs,
-            numbers,
-            fixed: tensors,
-            output: *output,
-        })
+        if !is_own || !self.is_repeatable(&range) {
+            return None;
+        }
+        let records = self.program.items[range.clone()].iter().any(is_masked_attention);
+        Some(Part { name: path.to_owned(), range, inputs, numbers, fixed: tensors, output: *output, records })
     }
 
     fn is_inside(&self, slot: usize, range: &Range<usize>) -> bool {
@@ -241,5 +240,16 @@ impl Search<'_> {
             });
         }
         is_repeatable && changed.is_disjoint(&read)
+    }
+}
+
+fn is_masked_attention(item: &Item) -> bool {
+    match &item.action {
+        Action::Call { operation, arguments, .. } => {
+            let is_mask =
+                |(name, argument): &(String, Argument)| name == "attn_mask" && *argument != Argument::None;
+            operation.name == "aten::scaled_dot_product_attention" && arguments.iter().any(is_mask)
+        }
+        Action::Region { body, .. } => body.iter().any(is_masked_attention),
     }
 }

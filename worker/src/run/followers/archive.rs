@@ -182,7 +182,7 @@ fn compare(
 
 fn report(record: &EvalRecord, others: &mut Followers<'_>) -> Result<()> {
     others.record(&Line::Eval(record))?;
-    let figure = |(name, value): &(&str, f64)| format!(", {}", format_figure(name, *value));
+    let figure = |(name, value): &(String, f64)| format!(", {}", format_figure(name, *value));
     let figures: String = record.metrics.0.iter().map(figure).collect();
     let best = if record.best == Some(true) { ", the best so far" } else { "" };
     others.note(format!(

@@ -49,8 +49,7 @@ pub(super) fn format_figure(name: &str, value: f64) -> String {
 
 /// Returns the figures of an evaluation by name, including the loss.
 pub(crate) fn figures_of(record: &EvalRecord) -> BTreeMap<String, f64> {
-    let figures = record.metrics.0.iter().copied().chain([("loss", record.loss)]);
-    figures.map(|(name, value)| (name.to_owned(), value)).collect()
+    record.metrics.0.iter().cloned().chain([("loss".to_owned(), record.loss)]).collect()
 }
 
 #[cfg(test)]

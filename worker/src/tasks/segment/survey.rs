@@ -15,9 +15,12 @@ const LISTED: usize = 12;
 const CLASSES_TO_LEARN: usize = 2;
 
 /// Image and mask folders, without unreadable pairs: (training, test); None if generated.
-pub(super) type Survey = Option<(MaskIndex, MaskIndex)>;
+pub(in crate::tasks) type Survey = Option<(MaskIndex, MaskIndex)>;
 
-pub(super) fn survey(recipe: &Recipe, context: &mut SurveyContext<'_>) -> Result<Survey, TaskError> {
+pub(in crate::tasks) fn survey(
+    recipe: &Recipe,
+    context: &mut SurveyContext<'_>,
+) -> Result<Survey, TaskError> {
     let data = &recipe.data;
     if data.kind == DataKind::Generated {
         return Ok(None);
@@ -117,13 +120,14 @@ fn percent(share: f64) -> String {
     format!("{:.1}%", 100.0 * share)
 }
 
-fn rule(recipe: &Recipe) -> MaskRule {
+pub(super) fn rule(recipe: &Recipe) -> MaskRule {
     MaskRule {
         kind: match recipe.data.masks {
             recipe::Masks::Index => MaskKind::Index,
             recipe::Masks::Binary => MaskKind::Binary,
         },
         classes: recipe.data.classes,
-        ignore: i64::from(recipe.data.ignore),
+        // A loaded recipe has the value for masks.
+        ignore: i64::from(recipe.data.ignore.unwrap_or(255)),
     }
 }

@@ -1,0 +1,187 @@
+//! The flags of `dtrain import`.
+
+use clap::{Args, ValueEnum};
+use serde::Serialize;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// The libraries that a source may name before the colon.
+const LIBRARIES: [&str; 3] = ["timm", "torchvision", "hf"];
+
+#[derive(Debug, Args)]
+pub(crate) struct ImportArgs {
+    /// Model: `timm:NAME`, `torchvision:NAME`, `hf:NAME`, `hf:FOLDER` or `FILE.py:FUNCTION`.
+    #[arg(value_name = "SOURCE")]
+    pub(crate) source: Source,
+
+    /// The file to write; its name ends in .pt2.
+    #[arg(short, long, value_name = "FILE.pt2")]
+    pub(crate) output: PathBuf,
+
+    /// Number of classes [default: the model's].
+    #[arg(long, value_name = "K", allow_negative_numbers = true, value_parser = positive())]
+    pub(crate) classes: Option<u32>,
+
+    /// Height and width of images: `S` or `HxW` [default: the model's].
+    #[arg(long, value_name = "S|HxW")]
+    pub(crate) image_size: Option<ImageSize>,
+
+    /// Channels of images [default: the model's].
+    #[arg(long, value_name = "C", allow_negative_numbers = true, value_parser = positive())]
+    pub(crate) channels: Option<u32>,
+
+    /// Inputs without the batch: `x=3x32x32`, `ids=int64:256`; comma-separated.
+    #[arg(long, value_name = "SPEC", value_delimiter = ',')]
+    pub(crate) inputs: Vec<InputSpec>,
+
+    /// Head of an `hf:` model [default: that of its config.json].
+    #[arg(long, value_enum, value_name = "NAME", hide_possible_values = true)]
+    pub(crate) head: Option<Head>,
+
+    /// Shared library that registers operations of the model; repeatable.
+    #[arg(long, value_name = "FILE.so")]
+    pub(crate) library: Vec<String>,
+
+    /// Use pretrained weights instead of random ones.
+    #[arg(long)]
+    pub(crate) pretrained: bool,
+
+    /// Seed of random weights.
+    #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true)]
+    pub(crate) seed: u32,
+
+    /// Overwrite the file.
+    #[arg(long)]
+    pub(crate) force: bool,
+
+    /// If the import fails, also print Python's traceback.
+    #[arg(long)]
+    pub(crate) traceback: bool,
+}
+
+fn positive() -> clap::builder::RangedI64ValueParser<u32> {
+    clap::value_parser!(u32).range(1..)
+}
+
+/// The model to import, such as `timm:resnet18`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Source(String);
+
+impl FromStr for Source {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let is_known = match text.rsplit_once(':') {
+            Some((file, function)) if file.ends_with(".py") => !function.is_empty(),
+            _ => text
+                .split_once(':')
+                .is_some_and(|(library, name)| LIBRARIES.contains(&library) && !name.is_empty()),
+        };
+        if is_known {
+            return Ok(Self(text.to_owned()));
+        }
+        Err(match text.ends_with(".py") {
+            true => format!("name the function that returns the model, such as {text}:make_model"),
+            false => "use timm:NAME, torchvision:NAME, hf:NAME, hf:FOLDER or FILE.py:FUNCTION".to_owned(),
+        })
+    }
+}
+
+/// Height and width.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct ImageSize(u32, u32);
+
+impl FromStr for ImageSize {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match parse_sizes(text).as_deref() {
+            Some([size]) => Ok(Self(*size, *size)),
+            Some([height, width]) => Ok(Self(*height, *width)),
+            _ => Err("use one number, such as 224, or height and width, such as 360x480".to_owned()),
+        }
+    }
+}
+
+/// One input: its name, type, and shape without the batch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct InputSpec {
+    name: String,
+    dtype: String,
+    shape: Vec<u32>,
+}
+
+impl FromStr for InputSpec {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parsed = text.split_once('=').and_then(|(name, rest)| {
+            let (dtype, sizes) = match rest.split_once(':') {
+                Some((dtype, sizes)) => (dtype, Some(sizes)),
+                None if rest.starts_with(|first: char| first.is_ascii_digit()) => ("float32", Some(rest)),
+                // One number per sample.
+                None => (rest, None),
+            };
+            let shape = sizes.map_or(Some(Vec::new()), parse_sizes)?;
+            let is_whole = !name.is_empty() && !dtype.is_empty();
+            is_whole.then(|| Self { name: name.to_owned(), dtype: dtype.to_owned(), shape })
+        });
+        parsed.ok_or_else(|| "use NAME=SIZES for float32, such as x=3x32x32, or NAME=TYPE:SIZES".to_owned())
+    }
+}
+
+fn parse_sizes(text: &str) -> Option<Vec<u32>> {
+    let sizes = text.split('x').map(|size| size.parse().ok().filter(|size| *size > 0));
+    sizes.collect()
+}
+
+/// The value of `--head`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Head {
+    ImageClassification,
+    Segmentation,
+    TextClassification,
+    TokenClassification,
+    CausalLm,
+    MaskedLm,
+    None,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sources_name_a_library_or_a_function() {
+        for good in ["timm:resnet18", "hf:org/name", "hf:./folder", "a/b.py:make", "hf:a.py:b"] {
+            assert_eq!(good.parse(), Ok(Source(good.to_owned())));
+        }
+        for bad in ["", "resnet18", "timm:", "keras:x", "model.py", "model.py:", ":make"] {
+            assert!(bad.parse::<Source>().is_err(), "{bad}");
+        }
+        assert!("a.py".parse::<Source>().is_err_and(|error| error.contains("a.py:make_model")));
+    }
+
+    #[test]
+    fn image_sizes_are_one_or_two_numbers() {
+        assert_eq!("32".parse(), Ok(ImageSize(32, 32)));
+        assert_eq!("360x480".parse(), Ok(ImageSize(360, 480)));
+        for bad in ["", "0", "3x32x32", "32x", "-1", "a"] {
+            assert!(bad.parse::<ImageSize>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn inputs_have_a_name_a_type_and_sizes() {
+        let spec = |name: &str, dtype: &str, shape: &[u32]| {
+            Ok(InputSpec { name: name.into(), dtype: dtype.into(), shape: shape.into() })
+        };
+        assert_eq!("x=3x32x32".parse(), spec("x", "float32", &[3, 32, 32]));
+        assert_eq!("ids=int64:256".parse(), spec("ids", "int64", &[256]));
+        assert_eq!("time=float32".parse(), spec("time", "float32", &[]));
+        for bad in ["", "x", "x=", "=3", "x=0x3", "x=int64:", "x=3x", "x=:3"] {
+            assert!(bad.parse::<InputSpec>().is_err(), "{bad}");
+        }
+    }
+}

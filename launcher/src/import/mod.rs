@@ -1,0 +1,145 @@
+//! `dtrain import`: makes a model of PyTorch into a file, with the user's Python.
+//!
+//! The files in `python/` are one script. It gets the request as JSON, writes OUTPUT.partial and renames it.
+
+use crate::ckpt::check_out;
+use crate::cli::ImportArgs;
+use crate::python;
+use anyhow::{Context, bail};
+use dtrain_agent::io::process::handlers;
+use dtrain_agent::signals;
+use dtrain_common::exit::ExitStatus;
+use rustix::process::{Pid, Signal, kill_process_group};
+use std::ffi::OsStr;
+use std::io::{self, Write};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
+
+const SCRIPT: &str = concat!(
+    include_str!("python/base.py"),
+    include_str!("python/blame.py"),
+    include_str!("python/inputs.py"),
+    include_str!("python/sources.py"),
+    include_str!("python/programs.py"),
+    include_str!("python/check.py"),
+    include_str!("python/archive.py"),
+    include_str!("python/report.py"),
+    include_str!("python/main.py"),
+);
+
+/// Runs the command.
+pub(crate) fn run(args: &ImportArgs) -> anyhow::Result<ExitCode> {
+    let output = args.output.display();
+    if args.output.extension() != Some(OsStr::new("pt2")) {
+        bail!("-o {output}: the name of the file must end in .pt2");
+    }
+    check_out(&args.output, args.force)?;
+    let request = request(args)?;
+    let python = python::find(|variable| std::env::var_os(variable))?;
+    let mut command = Command::new(&python);
+    command.args(["-c", SCRIPT, &request]).stdin(Stdio::null());
+    // Python gets each signal once, from the launcher: the terminal sends Ctrl-C to a whole group.
+    command.process_group(0);
+    let stop = Stop::listen()?;
+    let child = command.spawn().with_context(|| format!("cannot start {}", python.display()))?;
+    let status = stop.wait(child).with_context(|| format!("cannot wait for {}", python.display()))?;
+    if status.success() {
+        return Ok(ExitStatus::Success.into());
+    }
+    // The script has removed it, unless a signal killed Python.
+    let _ = std::fs::remove_file(partial(&args.output));
+    if let Some(signal) = stop.signal() {
+        // If standard error is closed, the exit code still reports the stop.
+        let name = signals::name(signal);
+        let _ = writeln!(io::stderr(), "dtrain: error: stopped by {name}; {output} was not written");
+        return Ok(ExitStatus::Signal(signal).into());
+    }
+    match status.signal() {
+        Some(signal) => bail!(
+            "{} was killed by {}; if this was SIGKILL, the memory may be too small: import on a larger machine",
+            python.display(),
+            signals::name(signal)
+        ),
+        // The script has printed the error.
+        None if status.code() == Some(ExitStatus::Usage.code().into()) => Ok(ExitStatus::Usage.into()),
+        None => bail!(
+            "{} exited with code {} without a message of dtrain import; check that this Python works",
+            python.display(),
+            status.code().unwrap_or_default()
+        ),
+    }
+}
+
+/// Returns the script's argument.
+fn request(args: &ImportArgs) -> anyhow::Result<String> {
+    let output = args.output.to_str();
+    let output = output.with_context(|| format!("-o {}: the name is not UTF-8", args.output.display()))?;
+    let request = serde_json::json!({
+        "source": args.source,
+        "output": output,
+        "classes": args.classes,
+        "image_size": args.image_size,
+        "channels": args.channels,
+        "inputs": args.inputs,
+        "head": args.head,
+        "library": args.library,
+        "pretrained": args.pretrained,
+        "seed": args.seed,
+        "traceback": args.traceback,
+    });
+    Ok(request.to_string())
+}
+
+fn partial(output: &Path) -> PathBuf {
+    let mut name = output.as_os_str().to_owned();
+    name.push(".partial");
+    name.into()
+}
+
+/// Passes the first signal to Python as SIGINT, and the second as SIGKILL.
+struct Stop {
+    signal: Arc<AtomicI32>,
+    child: Arc<AtomicI32>,
+}
+
+impl Stop {
+    fn listen() -> anyhow::Result<Self> {
+        let stop = Self { signal: Arc::default(), child: Arc::default() };
+        let (signal, child) = (Arc::clone(&stop.signal), Arc::clone(&stop.child));
+        let deliver = move |number| {
+            if !signals::STOP.contains(&number) {
+                return;
+            }
+            let first = signal.compare_exchange(0, number, Ordering::SeqCst, Ordering::SeqCst).is_ok();
+            end(child.load(Ordering::SeqCst), if first { Signal::INT } else { Signal::KILL });
+        };
+        handlers::listen(&signals::STOP, deliver).context("cannot receive signals")?;
+        Ok(stop)
+    }
+
+    /// Returns the first signal of the launcher.
+    fn signal(&self) -> Option<i32> {
+        Some(self.signal.load(Ordering::SeqCst)).filter(|number| *number != 0)
+    }
+
+    fn wait(&self, mut child: Child) -> io::Result<std::process::ExitStatus> {
+        let id = i32::try_from(child.id()).unwrap_or_default();
+        self.child.store(id, Ordering::SeqCst);
+        if self.signal().is_some() {
+            end(id, Signal::INT);
+        }
+        let status = child.wait();
+        self.child.store(0, Ordering::SeqCst);
+        status
+    }
+}
+
+fn end(child: i32, signal: Signal) {
+    if let Some(group) = Pid::from_raw(child).filter(|_| child > 0) {
+        // If the process has just ended, there is nothing to stop.
+        let _ = kill_process_group(group, signal);
+    }
+}

@@ -1,0 +1,126 @@
+"""The file: the archive of torch.export.save, and the evaluation program in extra/."""
+
+
+def raw(tensor):
+    """Returns the key under which equal tensors are stored once."""
+    return tensor.untyped_storage().data_ptr(), tensor.dtype
+
+
+class Sink:
+    """A file whose first error is kept for later: PyTorch's writer aborts the process if a write fails."""
+
+    def __init__(self, file):
+        self.file, self.error = file, None
+
+    def write(self, data):
+        if self.error is None:
+            try:
+                self.file.write(data)
+            except OSError as error:
+                self.error = error
+        return len(data)
+
+
+class Archive:
+    """Writes the layout that torch 2.8 introduced, with any torch since 2.6."""
+
+    def __init__(self, file):
+        self.sink = Sink(file)
+        self.writer = torch._C.PyTorchFileWriter(self.sink)
+        self.writer.set_min_version(6)
+        self.stored, self.count = {}, {"weight": 0, "tensor": 0}
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, *_):
+        if kind is None:
+            self.text("archive_format", "pt2")
+            self.text("archive_version", "0")
+        self.writer.write_end_of_file()
+        if kind is None and self.sink.error:
+            raise self.sink.error
+
+    def bytes(self, name, data):
+        self.writer.write_record(name, data, len(data))
+
+    def text(self, name, text):
+        self.bytes(name, text.encode())
+
+    def tensors(self, folder, prefix, tensors):
+        """Writes each storage once. Returns the configuration: where the tensor of each name is."""
+        from torch._export.serde.serialize import _dataclass_to_dict, serialize_tensor_meta
+
+        config = {}
+        for name, tensor in tensors.items():
+            if not isinstance(tensor, torch.Tensor):
+                raise Failure(f"the constant {name} is a {type(tensor).__name__}; a model may only have tensors")
+            meta = _dataclass_to_dict(serialize_tensor_meta(tensor))
+            config[name] = {
+                "path_name": self.store(folder, prefix, tensor),
+                "is_param": isinstance(tensor, torch.nn.Parameter),
+                "use_pickle": False,
+                "tensor_meta": meta,
+            }
+        return {"config": config}
+
+    def store(self, folder, prefix, tensor):
+        storage = tensor.detach().untyped_storage()
+        key = (folder, *raw(tensor)) if storage.nbytes() else (folder, id(tensor))
+        for known, (path, other) in self.stored.items():
+            if known == key or (prefix == "tensor" and known[0] == folder and same(tensor, other)):
+                return path
+        path = f"{prefix}_{self.count[prefix]}"
+        self.count[prefix] += 1
+        if storage.nbytes():
+            self.writer.write_record(folder + path, storage, storage.nbytes())
+        else:
+            self.bytes(folder + path, b"")
+        self.stored[key] = path, tensor
+        return path
+
+
+def same(one, other):
+    """Returns whether two constants have the same bytes in the same layout."""
+    layout = lambda tensor: (tensor.dtype, tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.untyped_storage().nbytes())
+    return layout(one) == layout(other) and bytes(one.untyped_storage()) == bytes(other.untyped_storage())
+
+
+def graph_json(program):
+    """Returns the program as JSON and its pickled example inputs. The weights are not pickled."""
+    from torch._export.serde import serialize as serde
+
+    original = serde.serialize_torch_artifact
+
+    def only_inputs(artifact, *rest, **named):
+        return original(artifact, *rest, **named) if isinstance(artifact, tuple) else b""
+
+    serde.serialize_torch_artifact = only_inputs
+    try:
+        artifact = serde.serialize(program)
+    finally:
+        serde.serialize_torch_artifact = original
+    return artifact.exported_program, artifact.example_inputs
+
+
+def write_archive(file, training, evaluation, about):
+    graphs = graph_json(training), graph_json(evaluation)
+    with Archive(file) as archive:
+        configs = {}
+        for kind, prefix in (("weights", "weight"), ("constants", "tensor")):
+            folder = f"data/{kind}/"
+            configs[kind] = archive.tensors(folder, prefix, tensors_of(training, kind))
+            archive.text(f"{folder}model_{kind}_config.json", json.dumps(configs[kind]))
+        (graph, inputs), (evaluation_graph, _) = graphs
+        archive.bytes("models/model.json", graph)
+        archive.bytes("data/sample_inputs/model.pt", inputs)
+        archive.bytes("extra/evaluation.json", evaluation_graph)
+        for kind, prefix in (("weights", "weight"), ("constants", "tensor")):
+            config = archive.tensors(f"data/{kind}/", prefix, tensors_of(evaluation, kind))
+            if config != configs[kind]:
+                archive.text(f"extra/evaluation_{kind}_config.json", json.dumps(config))
+        archive.text("extra/dtrain.json", json.dumps(about))
+
+
+def tensors_of(program, kind):
+    return program.state_dict if kind == "weights" else program.constants

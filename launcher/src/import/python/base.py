@@ -1,0 +1,112 @@
+"""The Python part of `dtrain import`: makes a model of PyTorch into a file that dtrain trains.
+
+The launcher joins the files of this folder into one script: base, blame, inputs, sources, programs, check,
+archive, report, main. The only argument is the request, as JSON. Exit codes: 0, 2 after one message, 130.
+"""
+
+import contextlib
+import difflib
+import importlib
+import importlib.util
+import inspect
+import io
+import json
+import linecache
+import os
+import random
+import re
+import sys
+import time
+import traceback
+import warnings
+
+
+class Failure(Exception):
+    """An error in one sentence for the user."""
+
+
+def explain(error):
+    """Returns the first line of an exception's message, without the names of internal classes."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = lines[0] if lines else ""
+    kind = type(error).__name__
+    if kind in ("RuntimeError", "ValueError", "Failure", "UserError") and text:
+        return text.rstrip(".")
+    return f"{kind}: {text}".rstrip(": .")
+
+
+class Steps:
+    """Reports on standard error the steps that take long."""
+
+    def __init__(self):
+        self.started = time.monotonic()
+
+    @contextlib.contextmanager
+    def __call__(self, name):
+        started = time.monotonic()
+        yield
+        seconds = time.monotonic() - started
+        if seconds >= 1:
+            print(f"dtrain: {name}: {seconds:.0f} s", file=sys.stderr, flush=True)
+
+
+step = Steps()
+
+
+def check_torch():
+    """Imports torch of at least 2.6 into this script."""
+    global torch, pytree
+    try:
+        import torch
+    except ImportError as error:
+        if getattr(error, "name", None) != "torch":
+            raise Failure(f"PyTorch cannot be imported: {explain(error)}; repair the installation of torch")
+        raise Failure(
+            f"{sys.executable} has no PyTorch; install it with `{sys.executable} -m pip install torch`, "
+            "or name a Python that has it in PYTHON_EXEC"
+        )
+    version = getattr(torch, "__version__", "0")
+    numbers = tuple(int(number) for number in re.findall(r"\d+", version)[:2])
+    if numbers < (2, 6):
+        raise Failure(f"PyTorch {version} is too old: dtrain import needs 2.6 or newer; install a newer torch")
+    from torch.utils import _pytree as pytree
+
+
+# The operations that the libraries of the request have registered.
+own_operations = set()
+
+
+def load_libraries(files):
+    def known():
+        return {schema.name for schema in torch._C._jit_get_all_schemas()}
+
+    before = known()
+    for file in files:
+        try:
+            torch.ops.load_library(os.path.abspath(file))
+        except OSError as error:
+            raise Failure(f"--library {file} cannot be loaded: {explain(error)}; give a library built for this PyTorch") from error
+    own_operations.update(known() - before)
+    if files and not own_operations:
+        raise Failure(f"--library {', '.join(files)} registers no operation; register them with TORCH_LIBRARY")
+
+
+def need(package, pip=None):
+    """Imports a package that a source needs."""
+    try:
+        return importlib.import_module(package)
+    except ImportError as error:
+        name = getattr(error, "name", None)
+        if name and name.split(".")[0] == package:
+            why = f"{sys.executable} has no package {package}"
+        else:
+            why = f"the package {package} cannot be imported: {explain(error)}"
+        raise Failure(f"{why}; install it with `{sys.executable} -m pip install {pip or package}`")
+
+
+def close(name, names, most=3):
+    """Returns a suggestion of similar names, or an empty text."""
+    names = list(names)
+    similar = difflib.get_close_matches(name, names, most, 0.6)
+    similar = similar or [known for known in names if name in known][:most]
+    return f"; similar names: {', '.join(similar)}" if similar else ""

@@ -1,0 +1,301 @@
+"""The sources of models: timm, torchvision, Hugging Face, and a function in a file."""
+
+HEADS = {
+    "image-classification": "AutoModelForImageClassification",
+    "segmentation": "AutoModelForSemanticSegmentation",
+    "text-classification": "AutoModelForSequenceClassification",
+    "token-classification": "AutoModelForTokenClassification",
+    "causal-lm": "AutoModelForCausalLM",
+    "masked-lm": "AutoModelForMaskedLM",
+    "none": "AutoModel",
+}
+
+# The longest default of a text input; longer ones must be given.
+LONGEST_TEXT = 512
+
+
+def load(request):
+    """Returns the module and its inputs."""
+    kind, _, name = request["source"].partition(":")
+    loaders = {"timm": from_timm, "torchvision": from_torchvision, "hf": from_hugging_face}
+    random.seed(request["seed"])
+    torch.manual_seed(request["seed"])
+    if kind in loaders:
+        return loaders[kind](name, request)
+    file, _, function = request["source"].rpartition(":")
+    return from_file(file, function, request)
+
+
+@contextlib.contextmanager
+def loading(what):
+    """Turns exceptions of a library that creates a model into one sentence."""
+    try:
+        yield
+    except Failure:
+        raise
+    except Exception as error:
+        if is_offline(error):
+            forbidden = os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
+            why = "HF_HUB_OFFLINE forbids a download" if forbidden else "its host cannot be reached"
+            raise Failure(
+                f"{what} is not on this machine, and {why}; download it on a machine that is connected, and copy the cache "
+                "(HF_HOME, TORCH_HOME)"
+            ) from error
+        raise Failure(f"{what} cannot be created: {explain(error)}") from error
+
+
+def is_offline(error):
+    words = ("ConnectionError", "ConnectTimeout", "OfflineModeIsEnabled", "LocalEntryNotFoundError", "URLError",
+             "MaxRetryError", "ConnectError", "ProxyError")
+    text = "couldn't connect", "offline mode", "Connection error"
+    return any(
+        type(link).__name__ in words or any(part in str(link) for part in text) for link in chain_of(error)
+    )
+
+
+def from_timm(name, request):
+    timm = need("timm")
+    if not name.startswith(("hf-hub:", "hf_hub:", "local-dir:")) and not timm.is_model(name.split(".")[0]):
+        raise Failure(f"timm has no model {name}{close(name, timm.list_models())}; `timm.list_models()` lists all")
+    flags = {"pretrained": request["pretrained"]}
+    if request["classes"]:
+        flags["num_classes"] = request["classes"]
+    if request["channels"]:
+        flags["in_chans"] = request["channels"]
+    with loading(f"timm:{name}"):
+        if request["image_size"]:
+            try:
+                model = timm.create_model(name, img_size=tuple(request["image_size"]), **flags)
+            except TypeError as error:
+                if "img_size" not in str(error):
+                    raise
+                model = timm.create_model(name, **flags)
+        else:
+            model = timm.create_model(name, **flags)
+    channels, height, width = model.default_cfg.get("input_size", (3, 224, 224))
+    return model, image_inputs(model, request, (height, width), channels)
+
+
+def from_torchvision(name, request):
+    models = need("torchvision").models
+    known = models.list_models()
+    if name not in known:
+        raise Failure(f"torchvision has no model {name}{close(name, known)}")
+    builder = models.get_model_builder(name)
+    module = builder.__module__
+    for family in ("detection", "video", "optical_flow"):
+        if f".{family}" in module:
+            raise Failure(f"{name} is a {family} model of torchvision; dtrain import takes classification and segmentation")
+    if request["channels"] not in (None, 3):
+        raise Failure(f"--channels {request['channels']}: models of torchvision take 3 channels; use timm or FILE.py:FUNCTION")
+    arguments = inspect.signature(builder).parameters
+    flags = {"weights": None}
+    if "weights_backbone" in arguments:
+        flags["weights_backbone"] = None
+    size, state = None, None
+    with loading(f"torchvision:{name}"):
+        weights = models.get_model_weights(name).DEFAULT
+        default = weights.transforms()
+        size = getattr(default, "crop_size", None) or getattr(default, "resize_size", None)
+        if request["pretrained"]:
+            state = weights.get_state_dict(progress=False, check_hash=True)
+        classes = request["classes"] or (len(weights.meta["categories"]) if state else None)
+        if classes:
+            flags["num_classes"] = classes
+        if state and "aux_loss" in arguments:
+            flags["aux_loss"] = any(key.startswith("aux_classifier.") for key in state)
+        if request["image_size"] and name.startswith("vit_"):
+            flags["image_size"] = request["image_size"][0]
+        model = models.get_model(name, **flags)
+        if state:
+            load_state(model, state, name)
+    size = (size[0], size[0]) if size else None
+    return model, image_inputs(model, request, size)
+
+
+def load_state(model, state, name):
+    """Loads weights whose shape fits; the others, such as a head for other classes, stay new."""
+    own = model.state_dict()
+    fit = {key: value for key, value in state.items() if key in own and own[key].shape == value.shape}
+    if not fit:
+        raise Failure(f"no weight of {name} fits this model; leave out --pretrained")
+    model.load_state_dict(fit, strict=False)
+    new = [key for key in own if key not in fit]
+    if new:
+        print(f"dtrain: new weights, not pretrained: {', '.join(new)}", file=sys.stderr)
+
+
+def from_hugging_face(name, request):
+    transformers = need("transformers")
+    with contextlib.suppress(AttributeError):
+        transformers.utils.logging.set_verbosity_error()
+    make_masks_exportable()
+    if name.startswith(("/", "./", "../")) and not os.path.isdir(name):
+        raise Failure(f"the folder {name} does not exist")
+    if os.path.isdir(name) and not os.path.isfile(os.path.join(name, "config.json")):
+        raise Failure(f"the folder {name} has no config.json; give a folder that save_pretrained has written")
+    with loading(f"hf:{name}"):
+        config = transformers.AutoConfig.from_pretrained(name)
+        change_config(config, request)
+        maker = auto_class(transformers, config, request)
+        if request["pretrained"]:
+            model = maker.from_pretrained(name, config=config, ignore_mismatched_sizes=True)
+        else:
+            automatic = hasattr(maker, "from_config")
+            model = maker.from_config(config) if automatic else maker(config)
+    return model.float(), hugging_face_inputs(model, request)
+
+
+def change_config(config, request):
+    config.use_cache = False
+    if request["classes"]:
+        config.num_labels = request["classes"]
+    for flag, names in (("image_size", ("image_size",)), ("channels", ("num_channels", "n_channels"))):
+        value = request[flag]
+        if value is None:
+            continue
+        found = [key for key in names if hasattr(config, key)]
+        if flag == "image_size" and found:
+            square = not isinstance(config.image_size, (list, tuple))
+            if square and value[0] != value[1]:
+                raise Failure(f"--image-size {value[0]}x{value[1]}: this model takes square images; give one number")
+            value = value[0] if square else list(value)
+        if found:
+            setattr(config, found[0], value)
+
+
+def auto_class(transformers, config, request):
+    """Returns the class that creates the model: --head, else config.architectures, else the first that fits."""
+    if request["head"]:
+        chosen = getattr(transformers, HEADS[request["head"]])
+        if type(config) not in chosen._model_mapping:
+            fit = [head for head, auto in HEADS.items() if type(config) in getattr(transformers, auto)._model_mapping]
+            raise Failure(
+                f"--head {request['head']}: transformers has no such model for {type(config).__name__}; it has: {', '.join(fit)}"
+            )
+        return chosen
+    for architecture in config.architectures or []:
+        if hasattr(transformers, architecture):
+            return getattr(transformers, architecture)
+    for auto in HEADS.values():
+        auto = getattr(transformers, auto)
+        if type(config) in auto._model_mapping:
+            return auto
+    raise Failure(f"transformers has no model for {type(config).__name__}; write a FILE.py:FUNCTION that returns one")
+
+
+def hugging_face_inputs(model, request):
+    if request["inputs"]:
+        return {name: example(name, dtype, shape) for name, dtype, shape in parse_inputs(request["inputs"])}
+    config, name = model.config, model.main_input_name
+    if name == "pixel_values":
+        size = getattr(config, "image_size", None) or 224
+        size = tuple(size) if isinstance(size, (list, tuple)) else (size, size)
+        return image_inputs(model, request, size, getattr(config, "num_channels", 3), name)
+    if name != "input_ids":
+        raise Failure(f"the input of this model is {name}; give its shape with --inputs, such as --inputs {name}=80x3000")
+    longest = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None)
+    return {name: example(name, torch.int64, (min(longest or LONGEST_TEXT, LONGEST_TEXT),))}
+
+
+def make_masks_exportable():
+    """Makes transformers' masks by broadcasting instead of vmap, which export cannot trace. Same values."""
+    try:
+        from transformers import masking_utils
+    except ImportError:
+        return
+    original = getattr(masking_utils, "_ignore_causal_mask_sdpa", None)
+
+    def broadcast(mask_function, *_, **__):
+        def mask(batch, head, query, key):
+            sizes = batch.shape[0], head.shape[0], query.shape[0], key.shape[0]
+            made = mask_function(
+                batch[:, None, None, None], head[None, :, None, None], query[None, None, :, None], key[None, None, None, :]
+            )
+            return made.expand(*sizes)
+
+        return mask
+
+    def ignore(padding_mask, query_length, kv_length, *rest, **named):
+        if padding_mask is not None:
+            return False
+        with untraced(masking_utils):
+            return original(padding_mask, query_length, kv_length, *rest, **named)
+
+    if hasattr(masking_utils, "_vmap_for_bhqkv"):
+        masking_utils._vmap_for_bhqkv = broadcast
+        masking_utils.TransformGetItemToIndex = contextlib.nullcontext
+    if original:
+        masking_utils._ignore_causal_mask_sdpa = ignore
+
+
+@contextlib.contextmanager
+def untraced(module):
+    """Makes transformers decide as it does without an export."""
+    name = "is_torchdynamo_compiling"
+    original = getattr(module, name, None)
+    if original is None:
+        yield
+        return
+    setattr(module, name, lambda: False)
+    try:
+        yield
+    finally:
+        setattr(module, name, original)
+
+
+def from_file(file, function, request):
+    if not os.path.isfile(file):
+        raise Failure(f"the file {file} does not exist")
+    sys.path.insert(0, os.path.dirname(os.path.abspath(file)))
+    name = os.path.splitext(os.path.basename(file))[0]
+    spec = importlib.util.spec_from_file_location(name, file)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules.setdefault(name, module)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise Failure(f"{file} cannot be imported: {explain(error)}{at(error)}") from error
+    maker = getattr(module, function, None)
+    if not callable(maker):
+        functions = [known for known, value in vars(module).items() if inspect.isfunction(value)]
+        raise Failure(f"{file} has no function {function}{close(function, functions)}")
+    try:
+        made = maker(**flags_for(maker, f"{file}:{function}", request))
+    except Failure:
+        raise
+    except Exception as error:
+        raise Failure(f"{function} in {file} failed: {explain(error)}{at(error)}") from error
+    if "transformers" in sys.modules:
+        make_masks_exportable()
+    model, given = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
+    if not isinstance(model, torch.nn.Module):
+        raise Failure(
+            f"{function} in {file} returns a value of type {type(model).__name__}; return a torch.nn.Module, or (module, inputs)"
+        )
+    if request["inputs"]:
+        given = {name: example(name, dtype, shape) for name, dtype, shape in parse_inputs(request["inputs"])}
+    elif given is None and request["image_size"]:
+        given = image_inputs(model, request)
+    if given is None:
+        raise Failure(
+            f"the inputs of {function} in {file} are unknown; return (module, inputs), or give --inputs or --image-size"
+        )
+    return model, given
+
+
+def flags_for(maker, shown, request):
+    """Returns the flags of the command that the function takes as arguments."""
+    arguments = inspect.signature(maker).parameters
+    flags = {}
+    for flag, names in (("classes", ("classes", "num_classes")), ("pretrained", ("pretrained",))):
+        taken = [name for name in names if name in arguments]
+        if request[flag] and not taken:
+            raise Failure(f"{shown} takes no argument `{names[0]}`; add it to the function, or leave out --{flag}")
+        if request[flag] and taken:
+            flags[taken[0]] = request[flag]
+    for flag, names in (("image_size", ("image_size", "img_size")), ("channels", ("channels", "in_chans"))):
+        taken = [name for name in names if name in arguments]
+        if request[flag] and taken:
+            flags[taken[0]] = request[flag]
+    return flags

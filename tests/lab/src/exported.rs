@@ -1,0 +1,132 @@
+//! `exported`: compares models of timm, torchvision and Hugging Face, run as exported programs, with PyTorch.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context, Result};
+use serde::Deserialize;
+use xtask::process::Signals;
+use xtask::setup::{self, SetArgs};
+use xtask::workspace::Workspace;
+
+use crate::files::{create_empty, read};
+use crate::machine::Machine;
+use crate::python::environment;
+use crate::report::{Goal, Group, Report, Row, Verdict};
+
+/// The script, its models, and the part of `dtrain import` that it calls.
+const SCRIPT: &str = "tests/lab/python/exported.py";
+const MODELS: &str = "tests/lab/models.toml";
+const IMPORT: &str = "launcher/src/import/python";
+const REQUIREMENTS: &str = "tests/lab/python/requirements.txt";
+
+/// The arguments of `exported`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    set: SetArgs,
+    /// Compare only models whose names contain this
+    #[arg(long, value_name = "TEXT")]
+    only: Option<String>,
+    /// Measure the time of a step too; use an idle machine
+    #[arg(long)]
+    speed: bool,
+    /// Python with torch 2.11, torchvision, timm, transformers and peft
+    #[arg(long, value_name = "PATH")]
+    python: Option<PathBuf>,
+}
+
+/// What the script tells of one model.
+#[derive(Debug, Deserialize)]
+struct Found {
+    name: String,
+    #[serde(default)]
+    nodes: f64,
+    #[serde(default)]
+    operations: f64,
+    #[serde(default)]
+    parameters: f64,
+    #[serde(default)]
+    import_s: f64,
+    #[serde(default)]
+    segments: f64,
+    /// `equal`, or the largest relative difference.
+    train: Option<serde_json::Value>,
+    evaluate: Option<serde_json::Value>,
+    recompute: Option<serde_json::Value>,
+    #[serde(default)]
+    train_of: Vec<String>,
+    /// The time of PyTorch's step divided by that of dtrain's.
+    speed: Option<f64>,
+    error: Option<String>,
+}
+
+/// Runs the comparison. The exit code is 1 if a model differs in a bit or is slower than in PyTorch.
+pub(crate) fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Result<u8> {
+    let python = match &args.python {
+        Some(python) => python.clone(),
+        None => environment(workspace, signals, "exported-venv", REQUIREMENTS)?,
+    };
+    let ready = setup::run(workspace, signals, &args.set.clone().into())?;
+    let mut build = ready.cargo(workspace);
+    build.args(["build", "--release", "--package", "dtrain-models", "--example", "exported"]);
+    let code = signals.run(&mut build)?.code;
+    signals.check()?;
+    if code != 0 {
+        return Ok(code);
+    }
+    let work = workspace.target().join("exported");
+    create_empty(&work)?;
+    let program = ready.build_folder(workspace)?.join("release/examples/exported");
+    let mut script = Command::new(&python);
+    script.current_dir(workspace.root()).args([SCRIPT, IMPORT]).arg(&program).arg(MODELS).arg(&work);
+    script.args(args.only.iter().flat_map(|only| ["--only", only]));
+    script.args(args.speed.then_some("--speed"));
+    let code = signals.run(&mut script)?.code;
+    signals.check()?;
+    if code != 0 {
+        return Ok(code);
+    }
+    let lines = read(&work.join("found.jsonl"))?;
+    let found = lines.lines().map(|line| serde_json::from_str::<Found>(line).context("the script's output"));
+    let rows = found.map(|found| found.map(|found| row(&found))).collect::<Result<Vec<Row>>>()?;
+    let mut report = Report::new(
+        "cargo xtask exported".to_owned(),
+        Machine::describe(Some(workspace), serde_json::Value::Null)?,
+    );
+    report.groups.push(Group { rows, ..Group::new("Exported models beside PyTorch") });
+    report.publish(&work.join("results.json"))?;
+    Ok(u8::from(report.count(Verdict::Failed) > 0))
+}
+
+fn row(found: &Found) -> Row {
+    let mut row = Row::new(&found.name);
+    if let Some(error) = &found.error {
+        row.verdict = Some(Verdict::Failed);
+        row.note = error.clone();
+        return row;
+    }
+    row = row
+        .with("nodes", found.nodes)
+        .with("operations", found.operations)
+        .with("million parameters", found.parameters / 1e6)
+        .with("import, s", found.import_s)
+        .with("segments", found.segments);
+    let checks =
+        [("training", &found.train), ("evaluation", &found.evaluate), ("recompute", &found.recompute)];
+    let differs = checks.iter().filter_map(|(name, value)| {
+        let value = value.as_ref().filter(|value| *value != "equal")?;
+        Some(format!("{name} differs by {value}"))
+    });
+    let mut differences: Vec<String> = differs.collect();
+    differences.extend(found.train_of.iter().cloned());
+    row.verdict = Some(Verdict::of(differences.is_empty()));
+    row.note = differences.join(", ");
+    match found.speed {
+        Some(speed) if differences.is_empty() => {
+            row.with("PyTorch / dtrain", speed).with_goal(speed, Some(Goal::AtLeast(1.0)))
+        }
+        Some(speed) => row.with("PyTorch / dtrain", speed),
+        None => row,
+    }
+}

@@ -1,0 +1,148 @@
+//! `dtrain import` with PyTorch: models that it takes, and models that it rejects by module and line.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use dtrain_test_kit::need;
+use dtrain_tests::process::{expect_exit_code, finish, output_text};
+use dtrain_tests::programs::{dtrain, without_outer_run};
+
+const LIMIT: Duration = Duration::from_secs(300);
+const FAILING: &str = "failing.py";
+
+/// Functions of failing.py whose errors name the module `blocks.1` and the marked line.
+const CONSTRUCTS: [(&str, &str); 13] = [
+    ("branch", "a branch depends on the values of a tensor"),
+    ("item", "a tensor becomes a Python number"),
+    ("length", "a tensor becomes a Python number"),
+    ("mask", "a size depends on the values of a tensor"),
+    ("static_view", "the model takes 8 samples, but not 5"),
+    ("static_zeros", "the model takes 8 samples, but not 5"),
+    ("batch_branch", "the batch size decides a branch (it must be 2 to 4)"),
+    ("batch_loop", "the batch size is fixed"),
+    ("leaf", "a parameter is changed in place"),
+    ("overwrite", "an in-place operation overwrites a tensor that backward needs"),
+    ("custom", "dtrain_test::double is no operation of PyTorch itself"),
+    ("straight_through", "the autograd function Straight has a backward of its own"),
+    ("numpy_trip", "a tensor is converted to NumPy"),
+];
+
+/// Functions of failing.py whose errors are about the whole model.
+const MODELS: [(&str, &str); 9] = [
+    ("chance", "forward depends on something that the export has fixed, such as Python's random numbers"),
+    ("text_output", "returns a value of type str as `kind`"),
+    ("no_output", "returns None"),
+    ("no_parameters", "Empty has no parameters"),
+    ("missing_argument", "needs an argument `weight`"),
+    ("modes", "returns output [5] in training mode, but boxes [5, 8] in evaluation mode"),
+    ("loss_output", "the output `output` has no batch"),
+    ("detached", "depends on a parameter that is trained"),
+    ("data_write", "forward changes the parameter `layer.weight`"),
+];
+
+fn fixtures() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/import")
+}
+
+fn import(python: &Path, folder: &Path, args: &[&str]) -> Output {
+    let mut command = Command::new(dtrain());
+    command.arg("import").args(args).arg("-o").arg(folder.join("model.pt2"));
+    run(command, python)
+}
+
+fn run(mut command: Command, python: &Path) -> Output {
+    without_outer_run(&mut command);
+    command.env("PYTHON_EXEC", python).env("OMP_NUM_THREADS", "1").current_dir(fixtures());
+    command.env("PYTHONDONTWRITEBYTECODE", "1");
+    finish(&mut command, LIMIT)
+}
+
+/// Checks that the model is rejected by one error with these texts, and that no file remains.
+#[track_caller]
+fn rejected(python: &Path, function: &str, expected: &[&str]) {
+    let folder = tempfile::tempdir().unwrap();
+    let output = import(python, folder.path(), &[&format!("{FAILING}:{function}")]);
+    expect_exit_code(&output, 2);
+    let text = String::from_utf8_lossy(&output.stderr);
+    let errors: Vec<_> = text.lines().filter(|line| line.starts_with("dtrain: error: ")).collect();
+    let [error] = errors[..] else { panic!("{function}: not one error in:\n{text}") };
+    for part in expected {
+        assert!(error.contains(part), "{function}: no {part:?} in:\n{error}");
+    }
+    assert!(!text.contains("Traceback"), "{text}");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "{function}");
+}
+
+/// Returns the number of the line that ends in `# here: NAME`.
+fn marked_line(name: &str) -> usize {
+    let text = fs::read_to_string(fixtures().join(FAILING)).unwrap();
+    let mark = format!("# here: {name}");
+    text.lines().position(|line| line.ends_with(&mark)).unwrap() + 1
+}
+
+#[track_caller]
+fn rejected_by_line(python: &Path, constructs: &[(&str, &str)]) {
+    for (function, message) in constructs {
+        let place = format!("{FAILING}:{} `", marked_line(function));
+        rejected(python, function, &[message, "module `blocks.1` (", &place]);
+    }
+}
+
+#[test]
+fn constructs_that_no_export_can_have_are_named_by_module_and_line() {
+    let Some(python) = need::pytorch() else { return };
+    rejected_by_line(&python, &CONSTRUCTS[..6]);
+}
+
+#[test]
+fn constructs_that_change_the_training_are_named_by_module_and_line() {
+    let Some(python) = need::pytorch() else { return };
+    rejected_by_line(&python, &CONSTRUCTS[6..]);
+}
+
+#[test]
+fn models_without_use_are_rejected() {
+    let Some(python) = need::pytorch() else { return };
+    for (function, message) in MODELS {
+        rejected(&python, function, &[message]);
+    }
+}
+
+#[test]
+fn an_imported_model_is_the_model() {
+    let Some(python) = need::pytorch() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let output = import(&python, folder.path(), &["models.py:two_inputs", "--classes", "7"]);
+    let text = expect_exit_code(&output, 0);
+    for line in [
+        "  inputs       image  float32  N x 3 x 8 x 8\n               age  float32  N x 5\n",
+        "  outputs      logits  float32  N x 7\n               features  float32  N x 8\n",
+        "  evaluation   returns only logits\n",
+        "of which 8 are frozen",
+        "  batch norm   1 layer: results depend on the micro-batch\n",
+        "  random       1 dropout\n",
+        "  unused       spare.weight, spare.bias: no output depends on them\n",
+        "  task = \"classify\"\n",
+    ] {
+        assert!(text.contains(line), "no {line:?} in:\n{text}");
+    }
+    let mut check = Command::new(&python);
+    check.arg("check.py").arg(folder.path().join("model.pt2"));
+    let output = run(check, &python);
+    assert!(expect_exit_code(&output, 0).contains("equal"), "{}", output_text(&output));
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn inputs_come_from_flags_if_the_function_gives_none() {
+    let Some(python) = need::pytorch() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let output = import(&python, folder.path(), &["models.py:plain", "--inputs", "input=3x4x4"]);
+    let text = expect_exit_code(&output, 0);
+    assert!(text.contains("  outputs      output  float32  N x 3\n"), "{text}");
+    let output = import(&python, folder.path(), &["models.py:plain", "--force"]);
+    let text = expect_exit_code(&output, 2);
+    assert!(text.contains("the inputs of plain in models.py are unknown"), "{text}");
+}

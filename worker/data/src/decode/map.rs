@@ -1,0 +1,39 @@
+//! Maps: grey images whose values are numbers, such as heights or depths.
+
+use image::{ColorType, ImageDecoder, ImageFormat};
+
+use super::super::error::{Result, SampleError};
+use super::super::raster::Raster;
+use super::bands::Bands;
+use super::format::{format_of, open};
+use super::limits::catch_panic;
+use super::{header, pixels};
+
+/// Returns the size that a map's header states, (width, height).
+pub fn map_header(bytes: &[u8]) -> Result<(u32, u32)> {
+    white(bytes)?;
+    header(bytes, 1)
+}
+
+/// Decodes a map, and returns the value of the file that is 1 in `out`; 8-bit values stay.
+pub fn map(bytes: &[u8], raw: &mut Vec<u8>, out: &mut Raster) -> Result<f32> {
+    let white = white(bytes)?;
+    pixels(bytes, 1, raw, out)?;
+    Ok(white)
+}
+
+/// Returns the largest value of a grey pixel of 8 or 16 bits, or 1 for floating-point values.
+fn white(bytes: &[u8]) -> Result<f32> {
+    catch_panic(|| {
+        if format_of(bytes)? == ImageFormat::Tiff {
+            let bands = Bands::open(bytes)?;
+            bands.check(1)?;
+            return Ok(bands.white());
+        }
+        match open(bytes)?.color_type() {
+            ColorType::L8 => Ok(255.0),
+            ColorType::L16 => Ok(65535.0),
+            color => Err(SampleError::ColorMap(usize::from(color.channel_count()))),
+        }
+    })
+}

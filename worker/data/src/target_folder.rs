@@ -1,0 +1,131 @@
+//! The list of images under `root/split/` and of the numbers in its table.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::check::{CheckReport, Depth, ImageList, Inspector, Needs, Target};
+use super::dataset::Field;
+use super::error::{DataError, Result};
+use super::ignored::Ignored;
+use super::image_folder::{SPLITS, image_files};
+use super::moments::Moments;
+use super::regular;
+use super::target_table::{TARGETS, TableProblem, TargetTable};
+
+/// An image's path below `root/split`, with `/` between names, and its numbers.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Row(pub String, pub Vec<f32>);
+
+/// The images of one split with their numbers, in the order of the images' paths.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TargetIndex {
+    pub root: PathBuf,
+    /// The split's folder below the root.
+    pub split: String,
+    /// The names of the numbers.
+    pub names: Vec<String>,
+    pub samples: Vec<Row>,
+    /// Width and height of all images if they are not resized: the required size, or the size found.
+    #[serde(default)]
+    pub size: Option<(u32, u32)>,
+    /// Unused files below the split's folder; known only after a scan.
+    #[serde(skip)]
+    pub ignored: Ignored,
+}
+
+impl TargetIndex {
+    /// Lists the images below `root/split` and reads `root/split/targets.csv`. Every image needs a line and
+    /// every line an image. `names` are those of the training split, which other splits must have.
+    pub fn scan(root: &Path, split: &str, names: Option<&[String]>) -> Result<Self, DataError> {
+        let folder = root.join(split);
+        let mut ignored = Ignored::default();
+        let paths = image_files(root, &folder, SPLITS, &mut ignored)?;
+        let table = read_table(&folder)?;
+        if let Some(names) = names.filter(|names| *names != table.names) {
+            return Err(DataError::OtherTargets(folder.join(TARGETS), table.names, names.to_vec()));
+        }
+        let mut rows: HashMap<_, _> = table.rows.into_iter().map(|row| (row.file.clone(), row)).collect();
+        let (mut samples, mut missing) = (Vec::with_capacity(paths.len()), Vec::new());
+        for path in paths {
+            match rows.remove(&path) {
+                Some(row) => samples.push(Row(path, row.numbers)),
+                None => missing.push(path),
+            }
+        }
+        if let Some(row) = rows.into_values().min_by_key(|row| row.line) {
+            let problem = TableProblem::NoImage(row.file);
+            return Err(DataError::Table(folder.join(TARGETS), row.line, problem));
+        }
+        if !missing.is_empty() {
+            return Err(DataError::NoTargets(folder, missing));
+        }
+        let (root, split) = (root.to_path_buf(), split.to_owned());
+        Ok(Self { root, split, names: table.names, samples, size: None, ignored })
+    }
+
+    /// Returns the index without the samples that `report` found bad. More than 1% of them, and different
+    /// sizes of images that are not resized, are errors.
+    pub fn without_bad(&self, report: &CheckReport) -> Result<Self, DataError> {
+        Ok(Self {
+            samples: report.good(&self.samples)?,
+            size: report.common_size(self, self.size)?,
+            ..self.clone()
+        })
+    }
+
+    /// Returns the statistics of each number.
+    pub fn moments(&self) -> Vec<Moments> {
+        let of = |at| Moments::of(self.samples.iter().map(move |row| row.1[at]));
+        (0..self.names.len()).map(of).collect()
+    }
+}
+
+fn read_table(folder: &Path) -> Result<TargetTable, DataError> {
+    let path = folder.join(TARGETS);
+    let mut bytes = Vec::new();
+    if let Err(source) = regular::read(&path, &mut bytes) {
+        return Err(DataError::UnreadableTable(path, source));
+    }
+    let parsed = match std::str::from_utf8(&bytes) {
+        Ok(text) => TargetTable::parse(text),
+        Err(error) => {
+            let before = &bytes[..error.valid_up_to()];
+            let line = 1 + before.iter().filter(|&&byte| byte == b'\n').count();
+            Err((line, TableProblem::NotUtf8))
+        }
+    };
+    parsed.map_err(|(line, problem)| DataError::Table(path, line, problem))
+}
+
+impl ImageList for TargetIndex {
+    fn count(&self) -> usize {
+        self.samples.len()
+    }
+
+    fn image_path(&self, sample: usize) -> PathBuf {
+        self.root.join(&self.split).join(&self.samples[sample].0)
+    }
+
+    fn inspect(
+        &self,
+        sample: usize,
+        needs: Needs,
+        depth: Depth,
+        inspector: &mut Inspector,
+    ) -> Result<(u32, u32)> {
+        inspector.image(&self.image_path(sample), needs.channels, depth)
+    }
+
+    fn target(&self, sample: usize) -> Target<'_> {
+        Target::Vector(&self.samples[sample].1)
+    }
+
+    fn target_field(&self, _: usize, _: usize) -> Field {
+        Field::f32("targets", [self.names.len()])
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,74 @@
+//! Errors for exported programs that do not fit the data or the task.
+
+use std::path::PathBuf;
+
+use dtrain_torch_shim::ShimError;
+use thiserror::Error;
+
+/// A program that cannot be trained. Every variant names the file.
+#[derive(Debug, Error)]
+pub enum ProgramError {
+    #[error("model.libraries: {} cannot be loaded: {source}", path.display())]
+    Library { path: PathBuf, source: ShimError },
+    #[error("{}: {unfit}", path.display())]
+    Unfit { path: PathBuf, unfit: Box<Unfit> },
+}
+
+/// The reason why a program does not fit.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum Unfit {
+    #[error(
+        "no field of the data feeds the input `{input}`: the data has {}; set model.inputs = {{ {input} = \"FIELD\" }} with \
+         one of them, or export the model without this input",
+        names(fields)
+    )]
+    Unfed { input: String, fields: Vec<&'static str> },
+    #[error("model.inputs feeds `{input}` from {field:?}, which the data lacks; it has {}", names(fields))]
+    NoField { input: String, field: String, fields: Vec<&'static str> },
+    #[error(
+        "{key} names {name:?}, which the program lacks; {}it has {}",
+        suggestion(name, known),
+        names(known)
+    )]
+    NoPort { key: &'static str, name: String, known: Vec<String> },
+    #[error(
+        "the input `{input}` takes {takes}, but the field `{field}` of the data is {has}; set model.inputs to another field, or \
+         export the model with an input of this type"
+    )]
+    Kind { input: String, takes: String, field: &'static str, has: &'static str },
+    #[error(
+        "the input `{input}` has a fixed batch of {batch}; import the model again with a dynamic first dimension"
+    )]
+    FixedBatch { input: String, batch: i64 },
+    #[error(
+        "the input `{input}` takes {takes} for each sample, but the field `{field}` of the data has {has}; {remedy}"
+    )]
+    Shape { input: String, takes: String, field: &'static str, has: String, remedy: String },
+    #[error("the length of its texts is not fixed; set model.context to the number of tokens of a sample")]
+    NoContext,
+    #[error("the program has no BatchNorm with running statistics; remove model.batchnorm from the recipe")]
+    NoBatchNorm,
+    #[error("the program has no outputs; export a model that returns tensors")]
+    NoOutputs,
+    #[error("the program has {}; set model.output to the name of the main one", names(.0))]
+    NoMain(Vec<String>),
+    #[error("the output `{output}` has the shape {shape} for N samples, but {expected}")]
+    Output { output: String, shape: String, expected: String },
+}
+
+fn names<S: AsRef<str>>(all: &[S]) -> String {
+    let all: Vec<_> = all.iter().map(|name| format!("`{}`", name.as_ref())).collect();
+    match all.as_slice() {
+        [] => "none".to_owned(),
+        all => all.join(", "),
+    }
+}
+
+/// Returns "did you mean `X`? " for the nearest name, if one is near.
+fn suggestion(name: &str, known: &[String]) -> String {
+    let near = known.iter().map(|other| (strsim::normalized_damerau_levenshtein(name, other), other));
+    match near.max_by(|a, b| a.0.total_cmp(&b.0)) {
+        Some((likeness, near)) if likeness >= 0.5 => format!("did you mean `{near}`? "),
+        _ => String::new(),
+    }
+}

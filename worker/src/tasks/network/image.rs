@@ -1,0 +1,50 @@
+//! A network over images: a built-in one, or an exported program.
+
+use super::{Network, Outputs};
+use crate::models::Classifier;
+use crate::tasks::{Batch, Mode, TaskError};
+
+pub(in crate::tasks) enum ImageNetwork {
+    Built(Box<dyn Classifier>),
+    Exported(Network),
+}
+
+impl ImageNetwork {
+    /// Computes logits.
+    pub(in crate::tasks) fn logits(&self, batch: &Batch, mode: Mode) -> Result<Outputs, TaskError> {
+        match self {
+            Self::Built(model) => {
+                Ok(Outputs::only(model.forward(batch.field("image")?, mode == Mode::Train)?))
+            }
+            Self::Exported(network) => network.outputs(batch, mode),
+        }
+    }
+
+    /// Returns the fewest samples of a training micro-batch of images of this size.
+    pub(in crate::tasks) fn min_micro_batch(&self, image_size: usize) -> usize {
+        match self {
+            Self::Built(model) => model.min_micro_batch(image_size),
+            Self::Exported(network) => network.min_micro_batch(),
+        }
+    }
+
+    pub(in crate::tasks) fn micro_batch_warning(&self) -> Option<String> {
+        self.exported().and_then(Network::micro_batch_warning)
+    }
+
+    pub(in crate::tasks) fn is_capturable(&self) -> bool {
+        !self.exported().is_some_and(Network::draws_random_numbers)
+    }
+
+    /// Returns ", " and the description of an exported program, or nothing.
+    pub(in crate::tasks) fn description(&self) -> String {
+        self.exported().map_or_else(String::new, |network| format!(", {}", network.describe(&[])))
+    }
+
+    fn exported(&self) -> Option<&Network> {
+        match self {
+            Self::Built(_) => None,
+            Self::Exported(network) => Some(network),
+        }
+    }
+}

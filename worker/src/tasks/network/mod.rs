@@ -1,0 +1,251 @@
+//! Exported programs as the networks of tasks: their inputs are fields of the data, by name.
+
+mod binding;
+pub(super) mod error;
+mod image;
+mod outputs;
+
+use std::path::PathBuf;
+
+use dtrain_common::recipe::{BatchNorm, Recipe};
+use dtrain_torch_shim::program::load_library;
+use tch::{Kind, TchError, Tensor};
+
+use error::{ProgramError, Unfit};
+use outputs::Chosen;
+
+use super::{Batch, Mode, TaskError};
+use crate::data::Field;
+use crate::models::{Exported, Port, Registry};
+
+pub(super) use image::ImageNetwork;
+
+/// The usual names of the main output.
+pub(super) const MAIN_OUTPUTS: [&str; 3] = ["logits", "out", "output"];
+
+/// An exported program, loaded.
+pub(super) struct Program {
+    exported: Exported,
+    path: PathBuf,
+}
+
+impl Program {
+    /// Loads the libraries of the recipe and the program in `model.file`.
+    pub(super) fn load(recipe: &Recipe, registry: &mut Registry) -> Result<Self, TaskError> {
+        for path in &recipe.model.libraries {
+            let failed = |source| ProgramError::Library { path: path.clone(), source };
+            load_library(path).map_err(failed)?;
+        }
+        // A loaded recipe of such a task has a file.
+        let path = recipe.model.file.clone().unwrap_or_default();
+        let program = Self { exported: Exported::load(&path, registry)?, path };
+        let has_norms = registry.buffers().any(|entry| entry.name().ends_with("running_mean"));
+        match has_norms || recipe.model.batchnorm == BatchNorm::Local {
+            true => Ok(program),
+            false => Err(program.unfit(Unfit::NoBatchNorm).into()),
+        }
+    }
+
+    /// Returns the tokens of a sample: `model.context`, else the length of the program's input.
+    pub(super) fn context(&self, recipe: &Recipe) -> Result<usize, TaskError> {
+        if let Some(context) = recipe.model.context {
+            return Ok(context);
+        }
+        let inputs = self.exported.inputs();
+        let fields = binding::bind(inputs, &["tokens", "targets"], &recipe.model.inputs);
+        let fields = fields.map_err(|unfit| self.unfit(unfit))?;
+        let tokens = fields.iter().zip(inputs).find(|(field, _)| **field == "tokens");
+        let length = tokens.and_then(|(_, port)| port.shape.get(1).copied().flatten());
+        length.map(|length| length as usize).ok_or_else(|| self.unfit(Unfit::NoContext).into())
+    }
+
+    /// Binds the inputs to fields, and chooses the outputs. `usual` are names of the main output.
+    pub(super) fn bind(
+        self,
+        recipe: &Recipe,
+        fields: &[Field],
+        usual: &[&str],
+    ) -> Result<Network, TaskError> {
+        match self.bound(recipe, fields, usual) {
+            Ok((inputs, train, evaluate)) => Ok(Network { program: self, inputs, train, evaluate }),
+            Err(unfit) => Err(self.unfit(unfit).into()),
+        }
+    }
+
+    fn bound(
+        &self,
+        recipe: &Recipe,
+        fields: &[Field],
+        usual: &[&str],
+    ) -> Result<(Vec<&'static str>, Chosen, Chosen), Unfit> {
+        let (model, exported) = (&recipe.model, &self.exported);
+        let names: Vec<_> = fields.iter().map(|field| field.name).collect();
+        let inputs = binding::bind(exported.inputs(), &names, &model.inputs)?;
+        for (port, name) in exported.inputs().iter().zip(&inputs) {
+            fields
+                .iter()
+                .filter(|field| field.name == *name)
+                .try_for_each(|field| binding::check(port, field))?;
+        }
+        let (outputs, tested) = (exported.outputs(), exported.evaluation_outputs());
+        let train = outputs::choose(outputs, model.output.as_deref(), usual, &model.auxiliary)?;
+        // An evaluation with one output may name it otherwise.
+        let main = outputs.get(train.main).map(|port| port.name.as_str()).filter(|_| tested.len() > 1);
+        let evaluate = outputs::choose(tested, main, usual, &Default::default())?;
+        Ok((inputs, train, evaluate))
+    }
+
+    fn unfit(&self, unfit: Unfit) -> ProgramError {
+        ProgramError::Unfit { path: self.path.clone(), unfit: Box::new(unfit) }
+    }
+}
+
+/// A program whose inputs are bound to fields of the data.
+pub(super) struct Network {
+    program: Program,
+    /// The field of each input.
+    inputs: Vec<&'static str>,
+    train: Chosen,
+    evaluate: Chosen,
+}
+
+impl Network {
+    /// Checks the shapes of the main outputs, and of auxiliary ones, for N samples.
+    pub(super) fn check_outputs(
+        &self,
+        expected: &str,
+        fits: &dyn Fn(&[Option<i64>]) -> bool,
+    ) -> Result<(), TaskError> {
+        let check = |port: &Port| {
+            outputs::check(port, expected, fits).map_err(|unfit| TaskError::from(self.program.unfit(unfit)))
+        };
+        let train = std::iter::once(&self.train.main).chain(self.train.auxiliary.iter().map(|(at, _)| at));
+        train.map(|&at| &self.ports(Mode::Train)[at]).try_for_each(check)?;
+        check(self.main(Mode::Evaluate))
+    }
+
+    fn chosen(&self, mode: Mode) -> &Chosen {
+        match mode {
+            Mode::Train => &self.train,
+            Mode::Evaluate => &self.evaluate,
+        }
+    }
+
+    /// Returns the outputs in the order of [`Network::run`].
+    pub(super) fn ports(&self, mode: Mode) -> &[Port] {
+        match mode {
+            Mode::Train => self.program.exported.outputs(),
+            Mode::Evaluate => self.program.exported.evaluation_outputs(),
+        }
+    }
+
+    /// Returns the number of the main output.
+    pub(super) fn main_at(&self, mode: Mode) -> usize {
+        self.chosen(mode).main
+    }
+
+    /// Returns the main output.
+    pub(super) fn main(&self, mode: Mode) -> &Port {
+        &self.ports(mode)[self.main_at(mode)]
+    }
+
+    /// Returns the fields that the program takes.
+    pub(super) fn fields(&self) -> &[&'static str] {
+        &self.inputs
+    }
+
+    /// Runs the program on `inputs`, the values of [`Network::fields`].
+    pub(super) fn run(&self, inputs: &[&Tensor], mode: Mode) -> Result<Vec<Tensor>, TaskError> {
+        Ok(self.program.exported.run(inputs, mode == Mode::Train)?)
+    }
+
+    /// Runs the program on a batch. Returns the main output, and in training the auxiliary ones.
+    pub(super) fn outputs(&self, batch: &Batch, mode: Mode) -> Result<Outputs, TaskError> {
+        let inputs: Vec<_> = self.inputs.iter().map(|name| batch.field(name)).collect::<Result<_, _>>()?;
+        let all = self.run(&inputs, mode)?;
+        let Chosen { main, auxiliary } = self.chosen(mode);
+        let output = |at: usize| all[at].shallow_clone();
+        Ok(Outputs {
+            main: output(*main),
+            auxiliary: auxiliary.iter().map(|(at, weight)| (output(*at), *weight)).collect(),
+        })
+    }
+
+    pub(super) fn min_micro_batch(&self) -> usize {
+        self.program.exported.min_micro_batch()
+    }
+
+    pub(super) fn draws_random_numbers(&self) -> bool {
+        self.program.exported.draws_random_numbers()
+    }
+
+    /// Returns the warning for random numbers, a text to follow "depends on the micro-batch:".
+    pub(super) fn micro_batch_warning(&self) -> Option<String> {
+        let words = "the program draws random numbers, such as dropout, for each micro-batch";
+        self.draws_random_numbers().then(|| words.to_owned())
+    }
+
+    /// Describes the program: its file, and the outputs for training that are neither the main one nor
+    /// auxiliary nor `used`.
+    pub(super) fn describe(&self, used: &[&str]) -> String {
+        let file = self.program.path.file_name().unwrap_or_default().to_string_lossy();
+        let is_used = |at: usize| {
+            at == self.train.main || self.train.auxiliary.iter().any(|(auxiliary, _)| *auxiliary == at)
+        };
+        let ports = self.ports(Mode::Train).iter().enumerate();
+        let rest = ports.filter(|(at, port)| !is_used(*at) && !used.contains(&port.name.as_str()));
+        match rest.map(|(_, port)| port.name.as_str()).collect::<Vec<_>>().join(", ") {
+            rest if rest.is_empty() => format!("program {file}"),
+            rest => format!("program {file} (outputs without effect: {rest})"),
+        }
+    }
+}
+
+/// The outputs of a network that have a loss.
+pub(super) struct Outputs {
+    pub(super) main: Tensor,
+    /// Further outputs and the weights of their losses.
+    pub(super) auxiliary: Vec<(Tensor, f64)>,
+}
+
+impl Outputs {
+    pub(super) fn only(main: Tensor) -> Self {
+        Self { main, auxiliary: Vec::new() }
+    }
+
+    /// Changes every output alike.
+    pub(super) fn map(&self, change: impl Fn(&Tensor) -> Result<Tensor, TchError>) -> Result<Self, TchError> {
+        let auxiliary = self.auxiliary.iter().map(|(output, weight)| Ok((change(output)?, *weight)));
+        Ok(Self { main: change(&self.main)?, auxiliary: auxiliary.collect::<Result<_, TchError>>()? })
+    }
+
+    /// Returns the loss of the main output plus the weighted losses of the others.
+    pub(super) fn loss(
+        &self,
+        loss: impl Fn(&Tensor) -> Result<Tensor, TchError>,
+    ) -> Result<Tensor, TchError> {
+        let mut sum = loss(&self.main)?;
+        for (output, weight) in &self.auxiliary {
+            sum = sum.f_add(&loss(output)?.f_mul_scalar(*weight)?)?;
+        }
+        Ok(sum)
+    }
+}
+
+/// Returns N x C x height x width outputs, enlarged bilinearly to `size` (height, width) if they are smaller.
+pub(super) fn enlarged(output: &Tensor, size: (i64, i64)) -> Result<Tensor, TchError> {
+    match output.size().as_slice() {
+        [_, _, height, width] if (*height, *width) != size => {
+            output.f_to_kind(Kind::Float)?.f_upsample_bilinear2d([size.0, size.1], false, None, None)
+        }
+        _ => Ok(output.shallow_clone()),
+    }
+}
+
+/// Returns whether a length of an output is `length`, or smaller and enlarged to it; a dynamic one may be.
+pub(super) fn enlarges(output: Option<i64>, length: usize) -> bool {
+    output.is_none_or(|output| (1..=length as i64).contains(&output))
+}
+
+#[cfg(test)]
+mod tests;

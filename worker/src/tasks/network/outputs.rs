@@ -1,0 +1,62 @@
+//! The outputs of a program that a task uses.
+
+use std::collections::BTreeMap;
+
+use super::binding::lengths;
+use super::error::Unfit;
+use crate::models::Port;
+use crate::state::is_floating;
+
+/// The main output and the auxiliary ones with their weights, by number.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Chosen {
+    pub(super) main: usize,
+    pub(super) auxiliary: Vec<(usize, f64)>,
+}
+
+/// Chooses the main output: `stated` (`model.output`), else the only one, else the first of the `usual` names.
+pub(super) fn choose(
+    outputs: &[Port],
+    stated: Option<&str>,
+    usual: &[&str],
+    auxiliary: &BTreeMap<String, f64>,
+) -> Result<Chosen, Unfit> {
+    let known = || outputs.iter().map(|port| port.name.clone()).collect::<Vec<_>>();
+    let at = |name: &str| outputs.iter().position(|port| port.name == name);
+    let named = |key, name: &str| {
+        at(name).ok_or_else(|| Unfit::NoPort { key, name: name.to_owned(), known: known() })
+    };
+    let weighted = |(name, weight): (&String, &f64)| Ok((named("model.auxiliary", name)?, *weight));
+    let auxiliary: Vec<_> = auxiliary.iter().map(weighted).collect::<Result<_, Unfit>>()?;
+    let main = match (stated, outputs) {
+        (_, []) => return Err(Unfit::NoOutputs),
+        (Some(name), _) => named("model.output", name)?,
+        (None, [_]) => 0,
+        (None, _) => usual.iter().find_map(|name| at(name)).ok_or_else(|| Unfit::NoMain(known()))?,
+    };
+    Ok(Chosen { main, auxiliary })
+}
+
+/// Checks that an output is of floating-point numbers and of a shape that `fits`; `expected` says which.
+pub(super) fn check(
+    output: &Port,
+    expected: &str,
+    fits: &dyn Fn(&[Option<i64>]) -> bool,
+) -> Result<(), Unfit> {
+    let floating = is_floating(output.kind);
+    if floating && fits(&output.shape) {
+        return Ok(());
+    }
+    let kind = if floating { String::new() } else { format!(" of {:?}", output.kind).to_lowercase() };
+    let shape = match output.shape.split_first() {
+        Some((None, [])) => "N".to_owned(),
+        Some((None, rest)) => format!("N x {}", lengths(rest)),
+        Some(_) => lengths(&output.shape),
+        None => "of a scalar".to_owned(),
+    };
+    Err(Unfit::Output {
+        output: output.name.clone(),
+        shape: format!("{shape}{kind}"),
+        expected: expected.to_owned(),
+    })
+}

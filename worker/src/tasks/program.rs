@@ -1,0 +1,247 @@
+//! Programs that return their loss: any data, any model.
+
+use std::sync::Arc;
+
+use dtrain_common::recipe::Recipe;
+use tch::{Device, Kind, TchError, Tensor};
+
+use super::network::{Network, Program as Exported};
+use super::samples::{self, Samples, Survey};
+use super::{Batch, BuildContext, BuildTask, Loss, Mode, SurveyContext, Task, TaskError, Totals};
+use crate::data::Dataset;
+use crate::models::Port;
+use crate::state::is_floating;
+
+/// The usual name of the loss.
+const LOSS: &str = "loss";
+
+/// The task `program`. The loss is a scalar, the mean of a micro-batch, or one number for each sample.
+pub struct Program {
+    network: Network,
+    samples: Samples,
+    figures: Vec<Figure>,
+    /// Whether unreadable samples are removed from a batch, since they would change a mean.
+    removes_unreadable: bool,
+}
+
+/// An output whose mean is a figure of evaluations.
+struct Figure {
+    name: String,
+    /// Its number among the outputs for training, if they have it, and for evaluation.
+    train: Option<usize>,
+    evaluate: usize,
+}
+
+impl Figure {
+    fn at(&self, mode: Mode) -> Option<usize> {
+        match mode {
+            Mode::Train => self.train,
+            Mode::Evaluate => Some(self.evaluate),
+        }
+    }
+}
+
+fn is_scalar(shape: &[Option<i64>]) -> bool {
+    matches!(shape, [] | [Some(1)])
+}
+
+/// Returns the outputs of an evaluation that are a scalar or N numbers, besides the main one.
+fn figures(train: &[Port], evaluate: &[Port], main: &str) -> Vec<Figure> {
+    let is_figure = |port: &Port| {
+        let shape = is_scalar(&port.shape) || matches!(port.shape[..], [None]);
+        shape && is_floating(port.kind) && ![main, LOSS].contains(&port.name.as_str())
+    };
+    let ports = evaluate.iter().enumerate().filter(|(_, port)| is_figure(port));
+    let figure = |(at, port): (usize, &Port)| Figure {
+        name: port.name.clone(),
+        train: train.iter().position(|other| other.name == port.name && is_figure(other)),
+        evaluate: at,
+    };
+    ports.map(figure).collect()
+}
+
+impl BuildTask for Program {
+    type Survey = Survey;
+
+    fn survey(recipe: &Recipe, context: &mut SurveyContext<'_>) -> Result<Survey, TaskError> {
+        samples::survey(recipe, context)
+    }
+
+    fn build(recipe: &Recipe, survey: Survey, context: BuildContext<'_>) -> Result<Self, TaskError> {
+        let exported = Exported::load(recipe, context.registry)?;
+        let samples = samples::sets(recipe, survey, context.local_ranks, || exported.context(recipe))?;
+        let network = exported.bind(recipe, samples.train.fields(), &[LOSS])?;
+        let expected = "task = \"program\" needs the loss, a scalar or one number for each sample; set model.output to another \
+                        output, or the task to the one that computes this model's loss";
+        network.check_outputs(expected, &|shape| is_scalar(shape) || matches!(shape, [None]))?;
+        let [train, evaluate] = [Mode::Train, Mode::Evaluate].map(|mode| network.ports(mode));
+        let figures = figures(train, evaluate, &network.main(Mode::Evaluate).name);
+        let means = |mode| {
+            let used = figures.iter().filter_map(|figure| figure.at(mode)).map(|at| &network.ports(mode)[at]);
+            used.chain([network.main(mode)]).any(|port| is_scalar(&port.shape))
+        };
+        let removes_unreadable = means(Mode::Train) || means(Mode::Evaluate);
+        Ok(Self { network, samples, figures, removes_unreadable })
+    }
+}
+
+/// Returns the sum over the samples of an output: a mean of `count` samples, or a number for each sample with
+/// its weight in `weights`.
+fn sum_of(output: &Tensor, shape: &[Option<i64>], weights: &Tensor, count: f64) -> Result<Tensor, TchError> {
+    match is_scalar(shape) {
+        // The mean of no samples may be NaN.
+        true if count == 0.0 => {
+            output.f_nan_to_num(0.0, 0.0, 0.0)?.f_mul_scalar(0.0)?.f_reshape([] as [i64; 0])
+        }
+        true => output.f_mul_scalar(count)?.f_reshape([] as [i64; 0]),
+        false => output.f_masked_fill(&weights.f_eq(0.0)?, 0.0)?.f_mul(weights)?.f_sum(output.kind()),
+    }
+}
+
+impl Program {
+    /// Returns the inputs and the weights of their samples; without unreadable samples, if they are removed.
+    fn inputs(&self, batch: &Batch) -> Result<(Vec<Tensor>, Tensor), TaskError> {
+        let fields = self.network.fields().iter().map(|name| batch.field(name));
+        let all = batch.weight == batch.samples() as f64 || batch.weight == 0.0;
+        if all || !self.removes_unreadable {
+            let fields = fields.map(|field| Ok(field?.shallow_clone())).collect::<Result<_, TaskError>>()?;
+            return Ok((fields, batch.weights.shallow_clone()));
+        }
+        let rows = batch.weights.f_nonzero()?.f_view([-1])?;
+        let select = |values: &Tensor| values.f_index_select(0, &rows);
+        let fields = fields.map(|field| Ok(select(field?)?)).collect::<Result<_, TaskError>>()?;
+        Ok((fields, select(&batch.weights)?))
+    }
+}
+
+impl Task for Program {
+    fn train_set(&self) -> Arc<dyn Dataset> {
+        Arc::clone(&self.samples.train)
+    }
+
+    fn test_set(&self) -> Arc<dyn Dataset> {
+        Arc::clone(&self.samples.test)
+    }
+
+    fn leaves_parameters_unchanged(&self) -> bool {
+        true
+    }
+
+    fn is_capturable(&self) -> bool {
+        !self.removes_unreadable && !self.network.draws_random_numbers()
+    }
+
+    fn loss(&self, batch: &Batch, mode: Mode) -> Result<Loss, TaskError> {
+        let (inputs, weights) = self.inputs(batch)?;
+        let outputs = self.network.run(&inputs.iter().collect::<Vec<_>>(), mode)?;
+        let ports = self.network.ports(mode);
+        let sum = |at: usize, kind| {
+            let output: &Tensor = &outputs[at];
+            sum_of(&output.f_to_kind(kind)?, &ports[at].shape, &weights, batch.weight)
+        };
+        let device = batch.weights.device();
+        let figure = |figure: &Figure| match figure.at(mode) {
+            Some(at) => tch::no_grad(|| sum(at, Kind::Double)),
+            None => Tensor::f_zeros([] as [i64; 0], (Kind::Double, device)),
+        };
+        Ok(Loss {
+            sum: sum(self.network.main_at(mode), Kind::Float)?,
+            weight: batch.weights.f_sum(Kind::Double)?,
+            sums: stacked(self.figures.iter().map(figure), device)?,
+        })
+    }
+
+    fn sums(&self) -> usize {
+        self.figures.len()
+    }
+
+    fn metrics(&self, totals: &Totals) -> Vec<(&str, f64)> {
+        let figures = self.figures.iter().zip(&totals.sums);
+        figures.map(|(figure, sum)| (figure.name.as_str(), sum / totals.weight)).collect()
+    }
+
+    fn min_micro_batch(&self) -> usize {
+        self.network.min_micro_batch()
+    }
+
+    fn micro_batch_warning(&self) -> Option<String> {
+        let mean = is_scalar(&self.network.main(Mode::Train).shape).then(|| {
+            "the program returns the mean loss of a micro-batch, which is exact only if all samples have equal weight in it"
+                .to_owned()
+        });
+        let warnings: Vec<_> = mean.into_iter().chain(self.network.micro_batch_warning()).collect();
+        (!warnings.is_empty()).then(|| warnings.join("; "))
+    }
+
+    fn describe(&self) -> String {
+        let used: Vec<_> = self.figures.iter().map(|figure| figure.name.as_str()).collect();
+        format!("{}, {}", self.samples.description, self.network.describe(&used))
+    }
+
+    fn classes(&self) -> usize {
+        self.samples.classes
+    }
+
+    fn class_names(&self) -> &[String] {
+        &self.samples.class_names
+    }
+
+    fn extra(&self) -> serde_json::Value {
+        let vocabulary = self.samples.vocabulary.as_ref();
+        vocabulary.map_or(serde_json::Value::Null, |it| serde_json::json!({ "vocabulary": it }))
+    }
+}
+
+/// Returns scalars as one float64 tensor, also if there are none.
+fn stacked(
+    scalars: impl Iterator<Item = Result<Tensor, TchError>>,
+    device: Device,
+) -> Result<Tensor, TchError> {
+    let scalars: Vec<_> = scalars.collect::<Result<_, _>>()?;
+    match scalars.is_empty() {
+        true => Tensor::f_zeros([0], (Kind::Double, device)),
+        false => Tensor::f_stack(&scalars, 0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn port(name: &str, kind: Kind, shape: &[Option<i64>]) -> Port {
+        Port { name: name.into(), kind, shape: shape.to_vec() }
+    }
+
+    #[test]
+    fn a_mean_counts_as_often_as_its_samples() {
+        let weights = Tensor::from_slice(&[1f32, 0.0, 1.0]);
+        let value = |output: &Tensor, shape: &[Option<i64>], count| {
+            sum_of(output, shape, &weights, count).unwrap().double_value(&[])
+        };
+        let mean = Tensor::from_slice(&[2.5f32]).set_requires_grad(true);
+        assert_eq!(value(&mean, &[Some(1)], 4.0), 10.0);
+        assert_eq!(value(&mean.squeeze(), &[], 4.0), 10.0);
+        sum_of(&mean, &[Some(1)], &weights, 4.0).unwrap().backward();
+        assert_eq!(mean.grad().double_value(&[0]), 4.0);
+        assert_eq!(value(&Tensor::from(f32::NAN), &[], 0.0), 0.0, "no sample");
+        let each = Tensor::from_slice(&[1f32, f32::NAN, 3.0]);
+        assert_eq!(value(&each, &[None], 2.0), 4.0, "without the unreadable one");
+    }
+
+    #[test]
+    fn scalars_and_numbers_of_samples_are_figures() {
+        let loss = port("loss", Kind::Float, &[]);
+        let evaluate = [
+            port("logits", Kind::Float, &[None, Some(3)]),
+            port("accuracy", Kind::Float, &[None]),
+            loss.clone(),
+            port("count", Kind::Int64, &[]),
+            port("error", Kind::Half, &[Some(1)]),
+        ];
+        let train = [port("error", Kind::Float, &[]), loss];
+        let found = figures(&train, &evaluate, "loss");
+        let found: Vec<_> = found.iter().map(|it| (it.name.as_str(), it.train, it.evaluate)).collect();
+        assert_eq!(found, [("accuracy", None, 1), ("error", Some(0), 4)]);
+    }
+}

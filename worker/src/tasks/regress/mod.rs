@@ -1,0 +1,151 @@
+//! Regression by an exported program: numbers for each image, or one for each pixel.
+
+mod loss;
+
+use std::sync::Arc;
+
+use dtrain_common::recipe::{self, Recipe};
+use tch::Tensor;
+
+use self::loss::{Units, map_loss, vector_loss, vector_metrics};
+use super::network::{MAIN_OUTPUTS, Network, Program, enlarges};
+use super::numbers::{self, NumberSets, Survey};
+use super::samples::describe_numbers;
+use super::{Batch, BuildContext, BuildTask, Loss, Mode, StageView, SurveyContext, Task, TaskError, Totals};
+use crate::data::Dataset;
+
+/// The task `regress`. The loss of a vector is the mean over its numbers; that of maps is a sum over pixels.
+pub struct Regress {
+    network: Network,
+    sets: NumberSets,
+    units: Units,
+    /// Of vectors: about the mean of each target, so that sums of squares are exact.
+    center: Tensor,
+    loss: recipe::Loss,
+}
+
+impl BuildTask for Regress {
+    type Survey = Survey;
+
+    fn survey(recipe: &Recipe, context: &mut SurveyContext<'_>) -> Result<Survey, TaskError> {
+        numbers::survey(recipe, context)
+    }
+
+    fn build(recipe: &Recipe, survey: Survey, context: BuildContext<'_>) -> Result<Self, TaskError> {
+        let sets = numbers::sets(recipe, survey, context.local_ranks)?;
+        let device = context.registry.device();
+        let network = Program::load(recipe, context.registry)?;
+        let network = network.bind(recipe, sets.train.fields(), &MAIN_OUTPUTS)?;
+        check_outputs(&network, &sets)?;
+        let numbers = sets.names.len().max(1);
+        let normalise = recipe.data.normalize_targets.then_some(sets.moments.as_slice());
+        let mut center: Vec<f64> = sets.moments.iter().map(|moments| moments.mean).collect();
+        center.resize(numbers, 0.0);
+        Ok(Self {
+            network,
+            units: Units::new(normalise, numbers, device)?,
+            center: Tensor::f_from_slice(&center)?.f_to_device(device)?,
+            // For later stages see `begin_stage`.
+            loss: recipe.of_stage(0).model.loss,
+            sets,
+        })
+    }
+}
+
+fn check_outputs(network: &Network, sets: &NumberSets) -> Result<(), TaskError> {
+    let (width, height) = sets.size;
+    let numbers = sets.names.len() as i64;
+    let remedy = "set model.output to another output, or change the model and import it again";
+    if sets.names.is_empty() {
+        let expected = format!(
+            "maps need N x height x width or N x 1 x height x width, for images of {height} x {width} or less; {remedy}"
+        );
+        return network.check_outputs(&expected, &|shape| match *shape {
+            [None, h, w] | [None, Some(1), h, w] => enlarges(h, height) && enlarges(w, width),
+            _ => false,
+        });
+    }
+    let names = sets.names.join(", ");
+    let expected = format!("the {numbers} targets ({names}) need N x {numbers}; {remedy}");
+    network.check_outputs(&expected, &|shape| match *shape {
+        [None] => numbers == 1,
+        [None, k] => k.is_none_or(|k| k == numbers),
+        _ => false,
+    })
+}
+
+impl Task for Regress {
+    fn train_set(&self) -> Arc<dyn Dataset> {
+        Arc::clone(&self.sets.train)
+    }
+
+    fn test_set(&self) -> Arc<dyn Dataset> {
+        Arc::clone(&self.sets.test)
+    }
+
+    fn leaves_parameters_unchanged(&self) -> bool {
+        true
+    }
+
+    fn is_capturable(&self) -> bool {
+        !self.network.draws_random_numbers()
+    }
+
+    fn loss(&self, batch: &Batch, mode: Mode) -> Result<Loss, TaskError> {
+        let outputs = self.network.outputs(batch, mode)?;
+        match self.sets.names.is_empty() {
+            true => map_loss(&outputs, batch.field("map")?, &batch.weights, (&self.units, self.loss)),
+            false => {
+                let targets = batch.field("targets")?;
+                vector_loss(&outputs, targets, &batch.weights, (&self.units, &self.center, self.loss))
+            }
+        }
+    }
+
+    fn begin_stage(&mut self, stage: &StageView<'_>) -> Result<(), TaskError> {
+        self.loss = stage.recipe.model.loss;
+        Ok(())
+    }
+
+    fn sums(&self) -> usize {
+        if self.sets.names.is_empty() { 2 } else { 4 * self.sets.names.len() }
+    }
+
+    /// Returns the mean absolute and the root mean squared error in the unit of the targets, and for vectors
+    /// the coefficient of determination.
+    fn metrics(&self, totals: &Totals) -> Vec<(&str, f64)> {
+        match totals.sums.as_slice() {
+            [absolute, squared] => {
+                vec![("mae", absolute / totals.weight), ("rmse", (squared / totals.weight).sqrt())]
+            }
+            sums => vector_metrics(sums, totals.weight).into(),
+        }
+    }
+
+    fn weight_per_sample(&self) -> f64 {
+        let (width, height) = self.sets.size;
+        if self.sets.names.is_empty() { (width * height) as f64 } else { 1.0 }
+    }
+
+    fn min_micro_batch(&self) -> usize {
+        self.network.min_micro_batch()
+    }
+
+    fn micro_batch_warning(&self) -> Option<String> {
+        self.network.micro_batch_warning()
+    }
+
+    fn describe(&self) -> String {
+        format!("{}, {}", describe_numbers(&self.sets.names, self.sets.size), self.network.describe(&[]))
+    }
+
+    fn extra(&self) -> serde_json::Value {
+        let Units { mean, deviation, .. } = &self.units;
+        serde_json::json!({
+            "targets": { "names": self.sets.names, "mean": mean, "deviation": deviation }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;
