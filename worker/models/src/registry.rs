@@ -307,6 +307,16 @@ impl Scope<'_> {
         Ok(tensor)
     }
 
+    /// Like [`Scope::buffer`], for a program that depends on dtypes: only float32 becomes the registry's dtype.
+    pub(super) fn foreign_buffer(&mut self, name: &str, init: &Tensor) -> Result<Tensor, ModelError> {
+        if init.f_kind()? == Kind::Float {
+            return self.buffer(name, init);
+        }
+        let tensor = init.f_detach()?.f_to_device(self.registry.device)?.f_contiguous()?;
+        self.registry.add(self.full_name(name), &tensor, Role::Buffer)?;
+        Ok(tensor)
+    }
+
     /// Registers a leaf that a foreign module uses. The tensor stays the same: its data moves to the
     /// registry's device and dtype in place. Afterwards only a parameter requires a gradient.
     pub fn adopt(&mut self, name: &str, tensor: &Tensor, role: Role) -> Result<(), ModelError> {

@@ -83,10 +83,33 @@ struct Patch {
   TypePtr type;
   int32_t tag;
   std::vector<int64_t> slots, numbers;
+  // The length of a list that takes one number for all elements.
+  std::optional<int32_t> repeat;
 };
+
+constexpr auto kOverflow = "a size is too large";
+
+int64_t sum(int64_t a, int64_t b) {
+  int64_t result = 0;
+  TORCH_CHECK_VALUE(!__builtin_add_overflow(a, b, &result), kOverflow);
+  return result;
+}
+
+int64_t difference(int64_t a, int64_t b) {
+  int64_t result = 0;
+  TORCH_CHECK_VALUE(!__builtin_sub_overflow(a, b, &result), kOverflow);
+  return result;
+}
+
+int64_t product(int64_t a, int64_t b) {
+  int64_t result = 0;
+  TORCH_CHECK_VALUE(!__builtin_mul_overflow(a, b, &result), kOverflow);
+  return result;
+}
 
 int64_t floor_div(int64_t a, int64_t b) {
   TORCH_CHECK_VALUE(b != 0, "a size is divided by zero");
+  if (b == -1) return difference(0, a);
   const int64_t quotient = a / b;
   return (a % b != 0 && ((a < 0) != (b < 0))) ? quotient - 1 : quotient;
 }
@@ -102,69 +125,83 @@ bool truth(const IValue& value) { return value.isBool() ? value.toBool() : real(
 
 bool are_whole(const IValue& a, const IValue& b) { return !a.isDouble() && !b.isDouble(); }
 
-using Numbers = std::vector<IValue>;
+// The arguments of a builtin.
+struct Numbers {
+  const std::vector<IValue>& values;
+  const IValue& operator[](size_t index) const {
+    TORCH_CHECK_VALUE(index < values.size(), "an argument is missing");
+    return values[index];
+  }
+};
+
 using Builtin = std::function<IValue(const Numbers&)>;
 
 template <typename Whole, typename Real>
 Builtin arithmetic(Whole of_whole, Real of_real) {
   return [=](const Numbers& x) -> IValue {
-    return are_whole(x.at(0), x.at(1)) ? IValue(of_whole(whole(x[0]), whole(x[1]))) : IValue(of_real(real(x[0]), real(x[1])));
+    return are_whole(x[0], x[1]) ? IValue(of_whole(whole(x[0]), whole(x[1]))) : IValue(of_real(real(x[0]), real(x[1])));
   };
 }
 
 template <typename Compare>
 Builtin comparison(Compare compare) {
   return [=](const Numbers& x) -> IValue {
-    return are_whole(x.at(0), x.at(1)) ? compare(whole(x[0]), whole(x[1])) : compare(real(x[0]), real(x[1]));
+    return are_whole(x[0], x[1]) ? compare(whole(x[0]), whole(x[1])) : compare(real(x[0]), real(x[1]));
   };
 }
 
 int64_t power(int64_t base, int64_t exponent) {
   TORCH_CHECK_VALUE(exponent >= 0, "a size has a negative exponent");
+  if (base == 0 || base == 1) return exponent == 0 ? 1 : base;
+  if (base == -1) return exponent % 2 == 0 ? 1 : -1;
   int64_t result = 1;
-  for (int64_t index = 0; index < exponent; ++index) result *= base;
+  // Other bases overflow after 63 products at most.
+  for (int64_t index = 0; index < exponent; ++index) result = product(result, base);
   return result;
 }
 
 // Python's operations on sizes and other numbers, by the names in exported programs.
 const std::map<std::string, Builtin>& builtins() {
   static const auto negated = [](const Numbers& x) -> IValue {
-    return x.at(0).isDouble() ? IValue(-x[0].toDouble()) : IValue(-whole(x[0]));
+    return x[0].isDouble() ? IValue(-x[0].toDouble()) : IValue(difference(0, whole(x[0])));
   };
   static const auto to_whole = [](double (*round)(double)) {
     return [round](const Numbers& x) -> IValue {
-      return x.at(0).isDouble() ? IValue(static_cast<int64_t>(round(x[0].toDouble()))) : IValue(whole(x[0]));
+      if (!x[0].isDouble()) return IValue(whole(x[0]));
+      const double rounded = round(x[0].toDouble());
+      TORCH_CHECK_VALUE(rounded >= -0x1p63 && rounded < 0x1p63, kOverflow);
+      return IValue(static_cast<int64_t>(rounded));
     };
   };
-  static const auto root = [](const Numbers& x) -> IValue { return std::sqrt(real(x.at(0))); };
-  static const auto modulo = arithmetic([](int64_t a, int64_t b) { return a - floor_div(a, b) * b; },
+  static const auto root = [](const Numbers& x) -> IValue { return std::sqrt(real(x[0])); };
+  static const auto modulo = arithmetic([](int64_t a, int64_t b) { return b == -1 ? int64_t{0} : a - floor_div(a, b) * b; },
                                         [](double a, double b) { return a - std::floor(a / b) * b; });
   static const auto greatest = arithmetic([](int64_t a, int64_t b) { return std::max(a, b); },
                                           [](double a, double b) { return std::max(a, b); });
   static const auto least = arithmetic([](int64_t a, int64_t b) { return std::min(a, b); },
                                        [](double a, double b) { return std::min(a, b); });
   static const std::map<std::string, Builtin> all{
-      {"_operator.add", arithmetic(std::plus<int64_t>(), std::plus<double>())},
-      {"_operator.sub", arithmetic(std::minus<int64_t>(), std::minus<double>())},
-      {"_operator.mul", arithmetic(std::multiplies<int64_t>(), std::multiplies<double>())},
+      {"_operator.add", arithmetic(sum, std::plus<double>())},
+      {"_operator.sub", arithmetic(difference, std::minus<double>())},
+      {"_operator.mul", arithmetic(product, std::multiplies<double>())},
       {"_operator.floordiv", arithmetic(floor_div, [](double a, double b) { return std::floor(a / b); })},
       {"_operator.mod", modulo},
       {"_operator.pow", arithmetic(power, [](double a, double b) { return std::pow(a, b); })},
-      {"_operator.truediv", [](const Numbers& x) -> IValue { return real(x.at(0)) / real(x.at(1)); }},
+      {"_operator.truediv", [](const Numbers& x) -> IValue { return real(x[0]) / real(x[1]); }},
       {"_operator.neg", negated},
-      {"_operator.pos", [](const Numbers& x) -> IValue { return x.at(0); }},
+      {"_operator.pos", [](const Numbers& x) -> IValue { return x[0]; }},
       {"_operator.eq", comparison([](auto a, auto b) { return a == b; })},
       {"_operator.ne", comparison([](auto a, auto b) { return a != b; })},
       {"_operator.lt", comparison([](auto a, auto b) { return a < b; })},
       {"_operator.le", comparison([](auto a, auto b) { return a <= b; })},
       {"_operator.gt", comparison([](auto a, auto b) { return a > b; })},
       {"_operator.ge", comparison([](auto a, auto b) { return a >= b; })},
-      {"_operator.and_", [](const Numbers& x) -> IValue { return truth(x.at(0)) && truth(x.at(1)); }},
-      {"_operator.or_", [](const Numbers& x) -> IValue { return truth(x.at(0)) || truth(x.at(1)); }},
-      {"torch.sym_not", [](const Numbers& x) -> IValue { return !truth(x.at(0)); }},
+      {"_operator.and_", [](const Numbers& x) -> IValue { return truth(x[0]) && truth(x[1]); }},
+      {"_operator.or_", [](const Numbers& x) -> IValue { return truth(x[0]) || truth(x[1]); }},
+      {"torch.sym_not", [](const Numbers& x) -> IValue { return !truth(x[0]); }},
       {"torch.sym_int", to_whole(std::trunc)},
-      {"torch.sym_float", [](const Numbers& x) -> IValue { return real(x.at(0)); }},
-      {"torch.sym_ite", [](const Numbers& x) -> IValue { return truth(x.at(0)) ? x.at(1) : x.at(2); }},
+      {"torch.sym_float", [](const Numbers& x) -> IValue { return real(x[0]); }},
+      {"torch.sym_ite", [](const Numbers& x) -> IValue { return truth(x[0]) ? x[1] : x[2]; }},
       {"torch.sym_max", greatest},
       {"torch.sym_min", least},
       {"torch.sym_sqrt", root},
@@ -179,6 +216,8 @@ const std::map<std::string, Builtin>& builtins() {
 TypePtr without_optional(const TypePtr& type) {
   return type->kind() == TypeKind::OptionalType ? type->castRaw<c10::OptionalType>()->getElementType() : type;
 }
+
+bool takes_list(const TypePtr& type) { return without_optional(type)->kind() == TypeKind::ListType; }
 
 bool is_number(const IValue& value) { return value.isInt() || value.isDouble() || value.isBool(); }
 
@@ -224,6 +263,7 @@ struct Call {
   }
 
   static IValue patched(const Frame& frame, const Patch& patch, const Stack& prepared) {
+    if (patch.tag == DT_ARGUMENT_INT && takes_list(patch.type)) return make_list({element(frame, patch, 0)}, patch.type, patch.repeat);
     if (patch.tag != DT_ARGUMENT_INTS && patch.tag != DT_ARGUMENT_VALUES) return convert(element(frame, patch, 0), patch.type);
     std::vector<IValue> values;
     values.reserve(patch.slots.size());
@@ -241,7 +281,7 @@ struct Call {
     if (op) {
       op->callBoxed(stack);
     } else {
-      IValue result = builtin(stack);
+      IValue result = builtin({stack});
       stack.clear();
       stack.push_back(std::move(result));
     }
@@ -300,12 +340,11 @@ struct Preparation {
   }
 
   IValue value(const DtArgument& argument, const TypePtr& type, std::optional<int32_t> repeat) const {
-    const bool takes_list = without_optional(type)->kind() == TypeKind::ListType;
     switch (argument.tag) {
       case DT_ARGUMENT_NONE: return {};
       case DT_ARGUMENT_VALUE:
       case DT_ARGUMENT_INT:
-        if (takes_list && argument.tag == DT_ARGUMENT_INT) return make_list({element(argument, 0)}, type, repeat);
+        if (takes_list(type) && argument.tag == DT_ARGUMENT_INT) return make_list({element(argument, 0)}, type, repeat);
         return convert(element(argument, 0), type);
       case DT_ARGUMENT_FLOAT: return convert(argument.reals[0], type);
       case DT_ARGUMENT_BOOL: return convert(argument.numbers[0] != 0, type);
@@ -320,11 +359,28 @@ struct Preparation {
     const bool by_slot = argument.slots != nullptr &&
                          std::any_of(argument.slots, argument.slots + argument.count, [](int64_t slot) { return slot >= 0; });
     if (!by_slot) return;
-    Patch patch{position, type, argument.tag, {argument.slots, argument.slots + argument.count}, {}};
+    Patch patch{position, type, argument.tag, {argument.slots, argument.slots + argument.count}, {}, repeat};
     if (argument.numbers != nullptr) patch.numbers.assign(argument.numbers, argument.numbers + argument.count);
     call.patches.push_back(std::move(patch));
   }
 };
+
+// Returns the number of values of an enumeration, else 0. Libtorch uses them as indexes without a check.
+int64_t values_of(const TypePtr& real_type) {
+  switch (without_optional(real_type)->kind()) {
+    case TypeKind::ScalarTypeType: return static_cast<int64_t>(at::ScalarType::Undefined);
+    case TypeKind::MemoryFormatType: return static_cast<int64_t>(at::MemoryFormat::NumOptions);
+    case TypeKind::LayoutType: return static_cast<int64_t>(at::Layout::NumOptions);
+    default: return 0;
+  }
+}
+
+// Returns whether an argument of this type is a constant among the enumeration's values, or none.
+bool is_known(const DtArgument& argument, const TypePtr& real_type) {
+  const auto known = values_of(real_type);
+  if (known == 0 || argument.tag == DT_ARGUMENT_NONE) return true;
+  return argument.tag == DT_ARGUMENT_INT && argument.slots[0] == kAbsent && argument.numbers[0] >= 0 && argument.numbers[0] < known;
+}
 
 void prepare_operation(const Preparation& preparation, const c10::OperatorHandle& op, DtArguments arguments) {
   const auto& schema = op.schema();
@@ -337,6 +393,9 @@ void prepare_operation(const Preparation& preparation, const c10::OperatorHandle
     if (!position)
       throw dtrain::Failure(DT_INVALID_ARGUMENT, "the operation has no argument `" + argument.name.string() + "`");
     const auto at = static_cast<size_t>(*position);
+    if (given[at]) throw dtrain::Failure(DT_INVALID_ARGUMENT, "the argument `" + argument.name.string() + "` is given twice");
+    if (!is_known(argument, schema.arguments()[at].real_type()))
+      throw dtrain::Failure(DT_INVALID_ARGUMENT, "the argument `" + argument.name.string() + "` has an unknown value");
     preparation.add(argument, at, schema.arguments()[at].type(), schema.arguments()[at].N());
     given[at] = true;
   }
@@ -419,17 +478,20 @@ int32_t dt_call_run(const program::Call* call, program::Frame* frame, DtError* e
   return guard(error, [&] { call->run(*frame); });
 }
 
-// Returns whether an operation draws random numbers, and whether it writes to the argument `argument`, if any.
-int32_t dt_operation_traits(DtText name, DtText overload, DtText argument, bool* draws, bool* writes, DtError* error) {
+// Returns what an operation does, as bits: it draws random numbers, it writes to `argument`, its only result is that
+// argument.
+int32_t dt_operation_traits(DtText name, DtText overload, DtText argument, int32_t* traits, DtError* error) {
   return guard(error, [&] {
-    *draws = *writes = false;
+    *traits = 0;
     const auto op = program::find_operation(name, overload);
     if (!op) return;
-    *draws = op->hasTag(at::Tag::nondeterministic_seeded);
-    const auto position = op->schema().argumentIndexWithName(argument.string());
-    if (!position) return;
-    const auto* alias = op->schema().arguments()[static_cast<size_t>(*position)].alias_info();
-    *writes = alias != nullptr && alias->isWrite();
+    if (op->hasTag(at::Tag::nondeterministic_seeded)) *traits |= 1;
+    const auto& schema = op->schema();
+    const auto position = schema.argumentIndexWithName(argument.string());
+    const auto writes = [](const c10::Argument& of) { return of.alias_info() != nullptr && of.alias_info()->isWrite(); };
+    if (!position || !writes(schema.arguments()[static_cast<size_t>(*position)])) return;
+    *traits |= 2;
+    if (schema.returns().size() == 1 && writes(schema.returns()[0])) *traits |= 4;
   });
 }
 

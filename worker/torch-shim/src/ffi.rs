@@ -312,7 +312,7 @@ fallible! {
     );
     safe fn dt_call_run(call: &CallHandle, frame: &mut FrameHandle);
     safe fn dt_operation_traits(
-        name: Text<'_>, overload: Text<'_>, argument: Text<'_>, draws: &mut bool, writes: &mut bool
+        name: Text<'_>, overload: Text<'_>, argument: Text<'_>, traits: &mut i32
     );
     safe fn dt_library_load(path: Text<'_>);
 }

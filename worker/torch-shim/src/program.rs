@@ -5,7 +5,7 @@ use std::path::Path;
 
 use tch::{Device, Tensor};
 
-use crate::error::{ShimError, create, create_tensor, try_call};
+use crate::error::{ShimError, create, create_tensor, fetch, try_call};
 use crate::ffi::{
     self, Borrowed, BorrowedList, CallHandle, DtArgument, DtArguments, DtResults, FrameHandle, Owned, Text,
 };
@@ -136,6 +136,16 @@ pub enum Output {
     Many(Vec<Option<usize>>),
 }
 
+impl Output {
+    /// Returns the values that the result sets.
+    pub fn slots(&self) -> Vec<usize> {
+        match self {
+            Self::One(slot) => slot.iter().copied().collect(),
+            Self::Many(slots) => slots.iter().flatten().copied().collect(),
+        }
+    }
+}
+
 /// The values of one run of a program, by number.
 #[derive(Debug)]
 pub struct Frame(Owned<FrameHandle>);
@@ -189,18 +199,18 @@ pub struct Traits {
     pub draws: bool,
     /// Whether it writes to the argument in question.
     pub writes: bool,
+    /// Whether its only result is that argument.
+    pub returns_it: bool,
 }
 
 impl Operation {
     /// Returns its traits, for the argument of this name. An unknown operation or argument has none.
     pub fn traits(&self, argument: &str) -> Result<Traits, ShimError> {
-        let mut traits = Traits::default();
-        let name = Text::from(&self.name);
-        try_call("look up an operation", |error| {
-            let (draws, writes) = (&mut traits.draws, &mut traits.writes);
-            ffi::dt_operation_traits(name, (&self.overload).into(), argument.into(), draws, writes, error)
+        let (name, overload) = (Text::from(&self.name), Text::from(&self.overload));
+        let bits = fetch("look up an operation", |bits, error| {
+            ffi::dt_operation_traits(name, overload, argument.into(), bits, error)
         })?;
-        Ok(traits)
+        Ok(Traits { draws: bits & 1 != 0, writes: bits & 2 != 0, returns_it: bits & 4 != 0 })
     }
 }
 
@@ -211,8 +221,6 @@ pub struct Call(Owned<CallHandle>);
 // SAFETY: a call never changes after its construction; its tensors and lists have atomic counts, and kernels copy
 // lists before they change them.
 unsafe impl Send for Call {}
-// SAFETY: as above.
-unsafe impl Sync for Call {}
 
 impl Call {
     /// Prepares a call of `operation` with named arguments; a builtin takes them in their order. Missing arguments

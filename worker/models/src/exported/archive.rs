@@ -13,12 +13,17 @@ use super::error::{ExportedError, Problem, Result};
 /// The largest description of a program that is read. One of 10,000 operations has 30 MiB.
 const MAX_JSON_BYTES: u64 = 256 << 20;
 
+/// What tensors that repeat their elements may take beyond twice the file's size.
+const SLACK_BYTES: u64 = 64 << 20;
+
 /// An open archive. Its list of entries has been checked.
 pub(super) struct Archive {
     path: PathBuf,
     zip: ZipArchive<File>,
     /// Numbers and bytes of the entries by their names below the archive's folder.
     entries: HashMap<String, (usize, u64)>,
+    /// The bytes that tensors may still take.
+    budget: u64,
 }
 
 impl Archive {
@@ -33,7 +38,7 @@ impl Archive {
         }
         let mut zip =
             ZipArchive::new(file).map_err(|source| error(Problem::NotArchive(source.to_string())))?;
-        let (mut entries, mut folder) = (HashMap::new(), None);
+        let (mut entries, mut folder, mut total) = (HashMap::new(), None, 0u64);
         for number in 0..zip.len() {
             let entry =
                 zip.by_index_raw(number).map_err(|source| error(Problem::Damaged(source.to_string())))?;
@@ -53,12 +58,15 @@ impl Archive {
             if entry.compression() != CompressionMethod::Stored || entry.compressed_size() != entry.size() {
                 return Err(error(Problem::Compressed(name)));
             }
-            if entry.size() > about.len() {
-                return Err(error(Problem::Damaged(format!("`{name}` is larger than the file"))));
+            // Entries may not share bytes.
+            total = total.saturating_add(entry.size());
+            if total > about.len() {
+                return Err(error(Problem::Damaged(format!("`{name}` exceeds the file"))));
             }
             entries.insert(rest.to_owned(), (number, entry.size()));
         }
-        Ok(Self { path: path.to_owned(), zip, entries })
+        let budget = about.len().saturating_mul(2).saturating_add(SLACK_BYTES);
+        Ok(Self { path: path.to_owned(), zip, entries, budget })
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -67,6 +75,15 @@ impl Archive {
 
     pub(super) fn error(&self, problem: Problem) -> ExportedError {
         ExportedError::new(&self.path, problem)
+    }
+
+    /// Counts the bytes of a tensor. A view can have more elements than the file has.
+    pub(super) fn spend(&mut self, name: &str, bytes: u64) -> Result<()> {
+        self.budget = self.budget.checked_sub(bytes).ok_or_else(|| {
+            let reason = format!("with its {bytes} bytes, the tensors have far more bytes than the file");
+            self.error(Problem::Tensor(name.to_owned(), reason))
+        })?;
+        Ok(())
     }
 
     pub(super) fn has(&self, name: &str) -> bool {

@@ -1,16 +1,42 @@
 //! The operations of a program with their values as numbers: what [`super::segments`] and [`super::prepare`] work on.
 
+mod signature;
+mod values;
+
 use std::collections::HashMap;
 
-use dtrain_torch_shim::program::{Argument, Operand, Operation, Output, Whole};
-use tch::Tensor;
+use dtrain_torch_shim::program::{Argument, Operand, Operation, Output};
+use tch::{Kind, Tensor};
 
+use self::values::name_of;
 use super::archive::Archive;
-use super::dtype::{dtype, layout, memory_format};
+use super::dtype::dtype;
 use super::error::{Problem, Result};
 use super::place::Place;
-use super::schema::{self, Graph, InputSpec, MaybeTensor, Node, OutputSpec, Value};
+use super::schema::{self, Graph, Node, Value};
 use super::tensors::Tensors;
+
+/// Operations whose results are always views of their first argument.
+const VIEWS: [&str; 18] = [
+    "alias",
+    "chunk",
+    "detach",
+    "expand",
+    "narrow",
+    "permute",
+    "select",
+    "slice",
+    "split",
+    "split_with_sizes",
+    "squeeze",
+    "t",
+    "transpose",
+    "unbind",
+    "unfold",
+    "unsqueeze",
+    "view",
+    "view_as",
+];
 
 /// A setting of the thread for a part of a program.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -18,13 +44,22 @@ pub(super) enum Mode {
     /// Whether operations are recorded for backward.
     Gradients(bool),
     /// Autocast in this dtype, or none.
-    Autocast(Option<tch::Kind>),
+    Autocast(Option<Kind>),
 }
 
 /// An operation, or a part under a setting.
 pub(super) enum Action {
-    Call { operation: Operation, arguments: Vec<(String, Argument)>, outputs: Vec<Output> },
-    Region { mode: Mode, body: Vec<Item> },
+    /// `writes` are the values that the call changes in place.
+    Call {
+        operation: Operation,
+        arguments: Vec<(String, Argument)>,
+        outputs: Vec<Output>,
+        writes: Vec<Operand>,
+    },
+    Region {
+        mode: Mode,
+        body: Vec<Item>,
+    },
 }
 
 /// One action with its place in the model.
@@ -61,8 +96,12 @@ pub(super) struct Program {
     pub items: Vec<Item>,
     pub inputs: Vec<Input>,
     pub returned: Vec<Returned>,
-    /// Buffers that take the value of a result, in programs without in-place operations.
-    pub mutations: Vec<(usize, usize)>,
+    /// Buffers that take a value at the end, in programs without in-place operations.
+    pub mutations: Vec<(usize, Operand)>,
+    /// Values that stand for such buffers as they are at the beginning.
+    pub copies: Vec<(usize, usize)>,
+    /// The values and fixed tensors of which values are views.
+    pub bases: HashMap<usize, Operand>,
     /// Parameters, buffers and constants that the program uses.
     pub fixed: Vec<Tensor>,
     /// Whether the tensor of this number is a buffer.
@@ -73,6 +112,24 @@ pub(super) struct Program {
     pub shapes: HashMap<usize, Vec<Option<i64>>>,
 }
 
+impl Program {
+    /// Returns what an operand is a view of, or itself.
+    pub(super) fn base(&self, operand: Operand) -> Operand {
+        match operand {
+            Operand::Slot(slot) => self.bases.get(&slot).copied().unwrap_or(operand),
+            _ => operand,
+        }
+    }
+
+    /// Returns the buffer that an operand is or views.
+    pub(super) fn buffer(&self, operand: Operand) -> Option<usize> {
+        match self.base(operand) {
+            Operand::Fixed(number) if self.is_buffer[number] => Some(number),
+            _ => None,
+        }
+    }
+}
+
 pub(super) fn shape(meta: &schema::TensorMeta) -> Vec<Option<i64>> {
     meta.sizes.iter().map(schema::Size::constant).collect()
 }
@@ -80,6 +137,8 @@ pub(super) fn shape(meta: &schema::TensorMeta) -> Vec<Option<i64>> {
 struct Resolver<'a> {
     archive: &'a Archive,
     program: Program,
+    /// The numbers of buffers by name.
+    buffers: HashMap<String, usize>,
 }
 
 /// The names of one graph.
@@ -87,7 +146,7 @@ type Names = HashMap<String, Meaning>;
 
 /// Resolves the names of a program with these tensors.
 pub(super) fn resolve(archive: &Archive, module: &schema::GraphModule, tensors: &Tensors) -> Result<Program> {
-    let mut resolver = Resolver { archive, program: Program::default() };
+    let mut resolver = Resolver { archive, program: Program::default(), buffers: HashMap::new() };
     let mut names = Names::new();
     resolver.inputs(module, tensors, &mut names)?;
     resolver.program.items = resolver.items(&module.graph, &mut names)?;
@@ -107,77 +166,6 @@ impl Resolver<'_> {
     fn new_slot(&mut self, is_tensor: bool) -> usize {
         self.program.is_tensor.push(is_tensor);
         self.program.is_tensor.len() - 1
-    }
-
-    fn inputs(&mut self, module: &schema::GraphModule, tensors: &Tensors, names: &mut Names) -> Result<()> {
-        let metas = &module.graph.tensor_values;
-        for spec in &module.signature.input_specs {
-            match spec {
-                InputSpec::Parameter { arg, parameter_name: of } => {
-                    self.fix(arg, of, tensors, metas, false, names)?
-                }
-                InputSpec::Buffer { arg, buffer_name: of } => {
-                    self.fix(arg, of, tensors, metas, true, names)?
-                }
-                InputSpec::TensorConstant { arg, tensor_constant_name: of } => {
-                    self.fix(arg, of, tensors, metas, false, names)?;
-                }
-                InputSpec::UserInput { arg: Value::AsTensor(schema::Name { name }) } => {
-                    let slot = self.new_slot(true);
-                    let meta = metas.get(name).cloned();
-                    if let Some(meta) = &meta {
-                        self.program.shapes.insert(slot, shape(meta));
-                    }
-                    names.insert(name.clone(), Meaning::Slot(slot));
-                    self.program.inputs.push(Input { slot, name: name.clone(), meta });
-                }
-                InputSpec::UserInput {
-                    arg: Value::AsSymInt(_) | Value::AsSymFloat(_) | Value::AsSymBool(_),
-                } => {
-                    return Err(self.unfit(
-                        "the program takes a number that changes, and dtrain gives tensors: make it a constant of the \
-                         export, or a tensor",
-                    ));
-                }
-                // Constants of the export are part of the graph.
-                InputSpec::UserInput { .. } | InputSpec::ConstantInput(_) | InputSpec::Token(_) => {}
-                InputSpec::CustomObj { custom_obj_name: name } => {
-                    return Err(self.unfit(format!(
-                        "the program uses the object `{name}` of a class that only Python knows: use plain tensors"
-                    )));
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Makes a parameter, buffer or constant a fixed tensor of the program.
-    fn fix(
-        &mut self,
-        arg: &schema::Name,
-        of: &str,
-        tensors: &Tensors,
-        metas: &HashMap<String, schema::TensorMeta>,
-        is_buffer: bool,
-        names: &mut Names,
-    ) -> Result<()> {
-        let Some(tensor) = tensors.get(of) else {
-            return Err(self
-                .archive
-                .error(Problem::Tensor(of.to_owned(), "the archive has no data of it".to_owned())));
-        };
-        if let Some(meta) = metas.get(&arg.name) {
-            let wanted: Option<Vec<i64>> = shape(meta).into_iter().collect();
-            if wanted.as_ref().is_some_and(|wanted| *wanted != tensor.size()) {
-                let (has, takes) = (tensor.size(), wanted.unwrap_or_default());
-                let reason = format!("its data has the shape {has:?}, and the program takes {takes:?}");
-                return Err(self.archive.error(Problem::Tensor(of.to_owned(), reason)));
-            }
-        }
-        names.insert(arg.name.clone(), Meaning::Fixed(self.program.fixed.len()));
-        self.program.fixed.push(tensor.shallow_clone());
-        self.program.is_buffer.push(is_buffer);
-        Ok(())
     }
 
     fn items(&mut self, graph: &Graph, names: &mut Names) -> Result<Vec<Item>> {
@@ -205,10 +193,63 @@ impl Resolver<'_> {
         let arguments =
             node.inputs.iter().map(|input| Ok((input.name.clone(), self.argument(&input.arg, names)?)));
         let arguments = arguments.collect::<Result<Vec<_>>>()?;
+        let is_view = VIEWS.contains(&operation.name.strip_prefix("aten::").unwrap_or_default());
         let (operation, arguments) = portable(operation, arguments);
-        let outputs = node.outputs.iter().map(|output| self.output(graph, output, names));
-        let outputs = outputs.collect::<Result<Vec<_>>>()?;
-        Ok(Some(Item { action: Action::Call { operation, arguments, outputs }, place, modules }))
+        let (writes, is_result) = self.writes(&operation, &arguments, &place)?;
+        let outputs = match (is_result, node.outputs.as_slice()) {
+            (Some(meaning), [Value::AsTensor(name)]) => {
+                names.insert(name.name.clone(), meaning);
+                vec![Output::One(None)]
+            }
+            _ => {
+                let outputs = node.outputs.iter().map(|output| self.output(graph, output, names));
+                outputs.collect::<Result<Vec<_>>>()?
+            }
+        };
+        if is_view {
+            self.note_views(&arguments, &outputs);
+        }
+        Ok(Some(Item { action: Action::Call { operation, arguments, outputs, writes }, place, modules }))
+    }
+
+    /// Returns the values that a call changes in place, without views, and the one that is its result too.
+    fn writes(
+        &self,
+        operation: &Operation,
+        arguments: &[(String, Argument)],
+        place: &Place,
+    ) -> Result<(Vec<Operand>, Option<Meaning>)> {
+        let (mut writes, mut is_result) = (Vec::new(), None);
+        for (name, argument) in arguments {
+            let operands = match argument {
+                Argument::Value(operand) => std::slice::from_ref(operand),
+                Argument::Values(list) => list.as_slice(),
+                _ => continue,
+            };
+            let traits = operation.traits(name).map_err(|source| {
+                let (operation, place) = (operation.name.clone(), place.to_string());
+                self.archive.error(Problem::Operation { operation, place, source })
+            })?;
+            if !traits.writes {
+                continue;
+            }
+            writes.extend(operands.iter().map(|operand| self.program.base(*operand)));
+            is_result = match argument {
+                Argument::Value(Operand::Slot(slot)) if traits.returns_it => Some(Meaning::Slot(*slot)),
+                Argument::Value(Operand::Fixed(number)) if traits.returns_it => Some(Meaning::Fixed(*number)),
+                _ => is_result,
+            };
+        }
+        Ok((writes, is_result))
+    }
+
+    /// Records of what the results are views.
+    fn note_views(&mut self, arguments: &[(String, Argument)], outputs: &[Output]) {
+        let Some((_, Argument::Value(viewed))) = arguments.first() else { return };
+        let base = self.program.base(*viewed);
+        for slot in outputs.iter().flat_map(Output::slots) {
+            self.program.bases.insert(slot, base);
+        }
     }
 
     /// Resolves a part under a setting. Its graph has names of its own.
@@ -226,13 +267,17 @@ impl Resolver<'_> {
                 _ => return Err(self.invalid(format!("{kind} has no truth value"))),
             },
             "wrap_with_autocast" => {
-                let (_device, kind, enabled) = (values.next(), values.next(), values.next());
+                let (device, kind, enabled) = (values.next(), values.next(), values.next());
                 let _cache = values.next();
-                let kind = match kind {
-                    Some(Value::AsScalarType(number)) => dtype(*number).map(|(kind, _)| kind),
-                    _ => None,
+                let kind = match (kind, device) {
+                    (Some(Value::AsScalarType(number)), _) => dtype(*number).map(|(kind, _)| kind),
+                    // PyTorch's defaults.
+                    (_, Some(Value::AsString(device))) if device == "cpu" => Some(Kind::BFloat16),
+                    _ => Some(Kind::Half),
                 };
-                Mode::Autocast(kind.filter(|_| matches!(enabled, Some(Value::AsBool(true)))))
+                let is_half = |kind: &Kind| matches!(kind, Kind::Half | Kind::BFloat16);
+                let is_enabled = matches!(enabled, Some(Value::AsBool(true)));
+                Mode::Autocast(kind.filter(|kind| is_enabled && is_half(kind)))
             }
             _ => return Err(self.archive.error(Problem::Unsupported(kind.to_owned(), place.to_string()))),
         };
@@ -258,161 +303,6 @@ impl Resolver<'_> {
         }
         Ok(Item { action: Action::Region { mode, body }, place, modules })
     }
-
-    fn meaning(&self, name: &str, names: &Names) -> Result<Meaning> {
-        names
-            .get(name)
-            .copied()
-            .ok_or_else(|| self.invalid(format!("the value `{name}` is used before it is computed")))
-    }
-
-    fn operand(&self, name: &str, names: &Names) -> Result<Operand> {
-        Ok(match self.meaning(name, names)? {
-            Meaning::Slot(slot) => Operand::Slot(slot),
-            Meaning::Fixed(number) => Operand::Fixed(number),
-        })
-    }
-
-    fn slot(&self, name: &str, names: &Names) -> Result<usize> {
-        match self.meaning(name, names)? {
-            Meaning::Slot(slot) => Ok(slot),
-            Meaning::Fixed(_) => {
-                Err(self.invalid(format!("`{name}` is a tensor where a number is expected")))
-            }
-        }
-    }
-
-    fn argument(&self, value: &Value, names: &Names) -> Result<Argument> {
-        let maybe = |maybe: &MaybeTensor| match maybe {
-            MaybeTensor::AsTensor(name) => self.operand(&name.name, names),
-            MaybeTensor::AsNone(_) => Ok(Operand::None),
-        };
-        let whole = |whole: &schema::Whole| {
-            Ok(match whole {
-                schema::Whole::AsInt(number) => Whole::Number(*number),
-                schema::Whole::AsName(name) => Whole::Slot(self.slot(name, names)?),
-            })
-        };
-        let number = |what: &str, number: Option<i64>| {
-            let number = number
-                .ok_or_else(|| self.unfit(format!("the program uses {what} that dtrain does not support")))?;
-            Ok(Argument::Int(Whole::Number(number)))
-        };
-        Ok(match value {
-            Value::AsNone(_) => Argument::None,
-            Value::AsTensor(name) => Argument::Value(self.operand(&name.name, names)?),
-            Value::AsTensors(list) => Argument::Values(
-                list.iter().map(|name| self.operand(&name.name, names)).collect::<Result<_>>()?,
-            ),
-            Value::AsOptionalTensor(one) => Argument::Value(maybe(one)?),
-            Value::AsOptionalTensors(list) => {
-                Argument::Values(list.iter().map(maybe).collect::<Result<_>>()?)
-            }
-            Value::AsInt(number) => Argument::Int(Whole::Number(*number)),
-            Value::AsInts(list) => Argument::Ints(list.iter().map(|number| Whole::Number(*number)).collect()),
-            Value::AsFloat(real) => Argument::Float(real.0),
-            Value::AsFloats(list) => Argument::Floats(list.iter().map(|real| real.0).collect()),
-            Value::AsBool(value) | Value::AsSymBool(schema::Truth::AsBool(value)) => Argument::Bool(*value),
-            Value::AsBools(list) => Argument::Bools(list.clone()),
-            Value::AsString(text) => Argument::Text(text.clone()),
-            Value::AsSymInt(one) => Argument::Int(whole(one)?),
-            Value::AsSymInts(list) => Argument::Ints(list.iter().map(whole).collect::<Result<_>>()?),
-            Value::AsSymFloat(schema::Real::AsFloat(real)) => Argument::Float(real.0),
-            Value::AsSymFloat(schema::Real::AsName(name)) | Value::AsSymBool(schema::Truth::AsName(name)) => {
-                Argument::Value(Operand::Slot(self.slot(name, names)?))
-            }
-            Value::AsScalarType(kind) => return number("a dtype", dtype(*kind).map(|(_, number)| number)),
-            Value::AsMemoryFormat(format) => return number("a memory format", memory_format(*format)),
-            Value::AsLayout(kind) => return number("a layout", layout(*kind)),
-            Value::AsDevice(_) => Argument::Device,
-            Value::AsGraph(_) => return Err(self.invalid("a graph is an argument of an operation")),
-        })
-    }
-
-    fn output(&mut self, graph: &Graph, value: &Value, names: &mut Names) -> Result<Output> {
-        let mut define = |name: &str, is_tensor: bool| {
-            let slot = self.new_slot(is_tensor);
-            if let Some(meta) = graph.tensor_values.get(name) {
-                self.program.shapes.insert(slot, shape(meta));
-            }
-            names.insert(name.to_owned(), Meaning::Slot(slot));
-            Some(slot)
-        };
-        Ok(match value {
-            Value::AsNone(_) => Output::One(None),
-            Value::AsTensors(list) => {
-                Output::Many(list.iter().map(|name| define(&name.name, true)).collect())
-            }
-            Value::AsTensor(name) | Value::AsOptionalTensor(MaybeTensor::AsTensor(name)) => {
-                Output::One(define(&name.name, true))
-            }
-            Value::AsOptionalTensor(MaybeTensor::AsNone(_)) => Output::One(None),
-            Value::AsOptionalTensors(list) => Output::Many(
-                list.iter()
-                    .map(|one| match one {
-                        MaybeTensor::AsTensor(name) => define(&name.name, true),
-                        MaybeTensor::AsNone(_) => None,
-                    })
-                    .collect(),
-            ),
-            number => match name_of(number) {
-                Some(name) => Output::One(define(name, false)),
-                None => return Err(self.invalid("an operation returns a constant")),
-            },
-        })
-    }
-
-    fn outputs(&mut self, module: &schema::GraphModule, names: &Names) -> Result<()> {
-        for spec in &module.signature.output_specs {
-            match spec {
-                OutputSpec::UserOutput { arg } => {
-                    let name = match arg {
-                        Value::AsTensor(name) => Some(&name.name),
-                        _ => None,
-                    };
-                    let operand = name.map(|name| self.operand(name, names)).transpose()?;
-                    let meta = name.and_then(|name| module.graph.tensor_values.get(name)).cloned();
-                    self.program.returned.push(Returned { operand, meta });
-                }
-                OutputSpec::LossOutput { arg } => {
-                    let operand = Some(self.operand(&arg.name, names)?);
-                    let meta = module.graph.tensor_values.get(&arg.name).cloned();
-                    self.program.returned.push(Returned { operand, meta });
-                }
-                OutputSpec::BufferMutation { arg, buffer_name } => {
-                    let inputs = module.signature.input_specs.iter();
-                    let mut placeholder = inputs.filter_map(|spec| match spec {
-                        InputSpec::Buffer { arg, buffer_name: of } if of == buffer_name => Some(&arg.name),
-                        _ => None,
-                    });
-                    let Some(Meaning::Fixed(buffer)) =
-                        placeholder.next_back().and_then(|name| names.get(name).copied())
-                    else {
-                        return Err(self.invalid(format!("it changes the unknown buffer `{buffer_name}`")));
-                    };
-                    let value = self.slot(&arg.name, names)?;
-                    self.program.mutations.push((buffer, value));
-                }
-                OutputSpec::Token(_) => {}
-                OutputSpec::ParameterMutation { parameter_name: name } => {
-                    return Err(self.unfit(format!(
-                        "the program changes the parameter `{name}` itself: only the optimizer may change parameters"
-                    )));
-                }
-                OutputSpec::UserInputMutation { user_input_name: name } => {
-                    return Err(self.unfit(format!(
-                        "the program changes its input `{name}` in place: change a copy instead"
-                    )));
-                }
-                OutputSpec::GradientToParameter(_) | OutputSpec::GradientToUserInput(_) => {
-                    return Err(self.unfit(
-                        "the program contains its backward pass: export the forward pass by torch.export.export",
-                    ));
-                }
-            }
-        }
-        Ok(())
-    }
 }
 
 /// Replaces an operation that depends on the memory layouts of the device of the export: another device may have
@@ -427,17 +317,6 @@ fn portable(
     let rename = |(name, argument)| (if name == "size" { "shape".to_owned() } else { name }, argument);
     let reshape = Operation { name: "aten::reshape".to_owned(), overload: String::new() };
     (reshape, arguments.into_iter().map(rename).collect())
-}
-
-/// Returns the name of a value, if it has one.
-fn name_of(value: &Value) -> Option<&str> {
-    match value {
-        Value::AsTensor(name) | Value::AsOptionalTensor(MaybeTensor::AsTensor(name)) => Some(&name.name),
-        Value::AsSymInt(schema::Whole::AsName(name))
-        | Value::AsSymFloat(schema::Real::AsName(name))
-        | Value::AsSymBool(schema::Truth::AsName(name)) => Some(name),
-        _ => None,
-    }
 }
 
 /// Returns the operation of a target such as `torch.ops.aten.add.Tensor`, or of Python's on numbers.

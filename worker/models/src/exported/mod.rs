@@ -8,6 +8,7 @@ mod archive;
 mod dtype;
 mod error;
 mod graph;
+mod modes;
 mod names;
 mod place;
 mod prepare;
@@ -71,7 +72,7 @@ impl Exported {
         let document = read(&mut archive, &entry)?;
         let separate = archive.has(EVALUATION).then(|| read(&mut archive, EVALUATION)).transpose()?;
         let notes: Notes = if archive.has(NOTES) { archive.json(NOTES)? } else { Notes::default() };
-        let tensors = tensors::load(&mut archive, registry)?;
+        let tensors = tensors::load(&mut archive, registry, &document.graph_module.signature)?;
 
         let program = graph::resolve(&archive, &document.graph_module, &tensors)?;
         let (inputs, outputs, position) =
@@ -83,7 +84,8 @@ impl Exported {
                 (steps, outputs.clone(), position.clone())
             }
             Some(document) => {
-                let tensors = tensors::of_evaluation(&mut archive, tensors, registry)?;
+                let signature = &document.graph_module.signature;
+                let tensors = tensors::of_evaluation(&mut archive, tensors, registry, signature)?;
                 let program = graph::resolve(&archive, &document.graph_module, &tensors)?;
                 let (own, outputs, position) =
                     ports(&archive, document, &program, &notes.inputs, &notes.evaluation_outputs)?;
@@ -194,3 +196,6 @@ fn ports(
     }
     Ok((inputs, outputs, positions))
 }
+
+#[cfg(test)]
+mod tests;

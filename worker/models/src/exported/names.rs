@@ -5,6 +5,9 @@ use serde::Deserialize;
 
 use super::schema::{CallSignature, GraphModule};
 
+/// The longest description of a result that is read; names repeat parts of it.
+const LONGEST: usize = 1 << 16;
+
 fn signature(module: &GraphModule) -> Option<&CallSignature> {
     module.module_call_graph.iter().find(|call| call.fqn.is_empty())?.signature.as_ref()
 }
@@ -25,13 +28,14 @@ pub(super) fn outputs(module: &GraphModule, count: usize, noted: &[String]) -> V
     if noted.len() == count {
         return noted.to_vec();
     }
-    let described = signature(module).and_then(|signature| {
-        // The version, and the tree of containers.
-        let (_, tree): (u64, Tree) = serde_json::from_str(&signature.out_spec).ok()?;
-        let mut names = Vec::new();
-        tree.names("", &mut names);
-        (names.len() == count).then_some(names)
-    });
+    let described =
+        signature(module).filter(|signature| signature.out_spec.len() <= LONGEST).and_then(|signature| {
+            // The version, and the tree of containers.
+            let (_, tree): (u64, Tree) = serde_json::from_str(&signature.out_spec).ok()?;
+            let mut names = Vec::new();
+            tree.names("", &mut names);
+            (names.len() == count).then_some(names)
+        });
     described.unwrap_or_else(|| match count {
         1 => vec!["output".to_owned()],
         _ => (0..count).map(|number| format!("output_{number}")).collect(),

@@ -43,6 +43,9 @@ impl fmt::Display for Place {
     }
 }
 
+/// Modules within more others than these count as parts of them.
+const DEEPEST: usize = 64;
+
 /// Returns path and class of the modules around an operation, outermost first. A second call of a module has `@1`
 /// behind its path.
 pub(super) fn modules(metadata: &BTreeMap<String, String>) -> Vec<(String, String)> {
@@ -54,7 +57,7 @@ pub(super) fn modules(metadata: &BTreeMap<String, String>) -> Vec<(String, Strin
         let call = key.rsplit_once('@').map(|(_, call)| format!("@{call}")).unwrap_or_default();
         (!key.starts_with('_')).then(|| (format!("{path}{call}"), class.to_owned()))
     });
-    levels.collect()
+    levels.take(DEEPEST).collect()
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use tch::Tensor;
 use super::archive::Archive;
 use super::error::{Problem, Result};
 use super::graph::{Action, Item, Program};
+use super::modes;
 use super::run::{Body, Runnable, Step};
 use super::segments::{self, Part};
 use crate::layers::{BatchNorm, BatchNormOptions};
@@ -47,11 +48,9 @@ pub(super) fn prepare(
 ) -> Result<Runnable, crate::ModelError> {
     let mut last = vec![None; program.is_tensor.len()];
     mark_uses(&program.items, &mut 0, &mut last);
-    let kept = program.returned.iter().filter_map(|returned| match returned.operand {
-        Some(Operand::Slot(slot)) => Some(slot),
-        _ => None,
-    });
-    for slot in kept.chain(program.mutations.iter().map(|(_, slot)| *slot)) {
+    let kept = program.returned.iter().filter_map(|returned| slot_of(returned.operand.as_ref()?));
+    let changes = program.mutations.iter().filter_map(|(_, value)| slot_of(value));
+    for slot in kept.chain(changes) {
         last[slot] = Some(usize::MAX);
     }
     let mut preparation = Preparation {
@@ -84,20 +83,24 @@ fn mark_uses(items: &[Item], position: &mut usize, last: &mut [Option<usize>]) {
     }
 }
 
-/// Returns the values of a call's arguments.
-pub(super) fn slots(arguments: &[(String, Argument)]) -> impl Iterator<Item = usize> + '_ {
-    let of_operand = |operand: &Operand| match operand {
+/// Returns the number of a value.
+pub(super) fn slot_of(operand: &Operand) -> Option<usize> {
+    match operand {
         Operand::Slot(slot) => Some(*slot),
         Operand::None | Operand::Fixed(_) => None,
-    };
+    }
+}
+
+/// Returns the values of a call's arguments.
+pub(super) fn slots(arguments: &[(String, Argument)]) -> impl Iterator<Item = usize> + '_ {
     let of_whole = |whole: &Whole| match whole {
         Whole::Slot(slot) => Some(*slot),
         Whole::Number(_) => None,
     };
     arguments.iter().flat_map(move |(_, argument)| -> Vec<usize> {
         match argument {
-            Argument::Value(operand) => of_operand(operand).into_iter().collect(),
-            Argument::Values(list) => list.iter().filter_map(of_operand).collect(),
+            Argument::Value(operand) => slot_of(operand).into_iter().collect(),
+            Argument::Values(list) => list.iter().filter_map(slot_of).collect(),
             Argument::Int(whole) => of_whole(whole).into_iter().collect(),
             Argument::Ints(list) => list.iter().filter_map(of_whole).collect(),
             _ => Vec::new(),
@@ -144,8 +147,15 @@ impl Preparation<'_> {
                     let (mode, device, body) = (*mode, self.registry.device(), self.steps(body)?);
                     steps.push(Step::Region { mode, device, body });
                 }
-                Action::Call { operation, arguments, outputs } => {
-                    let step = self.call(item, operation, arguments, outputs)?;
+                Action::Call { operation, arguments, outputs, writes } => {
+                    // Only training moves statistics.
+                    let updates = writes.iter().any(|written| self.program.buffer(*written).is_some())
+                        && outputs.iter().all(|output| output.slots().is_empty());
+                    let is_left_out = updates && self.purpose != Purpose::Train;
+                    let step = match is_left_out {
+                        true => None,
+                        false => Some(self.call(item, operation, arguments, outputs, updates)?),
+                    };
                     self.position += 1;
                     steps.extend(step);
                 }
@@ -160,25 +170,16 @@ impl Preparation<'_> {
         operation: &Operation,
         arguments: &[(String, Argument)],
         outputs: &[Output],
-    ) -> Result<Option<Step>, crate::ModelError> {
-        let evaluates = self.purpose == Purpose::EvaluateTraining;
+        updates: bool,
+    ) -> Result<Step, crate::ModelError> {
         let mut arguments = arguments.to_vec();
-        if evaluates {
-            for (name, argument) in &mut arguments {
-                if let Some(value) = evaluation_argument(&operation.name, name) {
-                    *argument = value;
-                }
-            }
+        if self.purpose == Purpose::EvaluateTraining {
+            modes::evaluate(&operation.name, &mut arguments);
         }
         self.note_random(item, operation, &arguments)?;
-        let updates = self.updates_buffer(operation, &arguments)?;
-        // Only training moves statistics.
-        if updates && self.purpose != Purpose::Train {
-            return Ok(None);
-        }
         let frees = self.frees(&arguments);
-        if self.purpose == Purpose::Train && is_training_norm(operation, &arguments) {
-            return Ok(Some(self.norm(item, &arguments, outputs, frees)?));
+        if self.purpose == Purpose::Train && self.is_norm_of_batch(operation, &arguments) {
+            return self.norm(item, &arguments, outputs, frees);
         }
         if operation.name == "aten::batch_norm" {
             // An export on a CPU states that there is no cuDNN.
@@ -194,7 +195,7 @@ impl Preparation<'_> {
             let (operation, place) = (full_name(operation), item.place.to_string());
             self.archive.error(Problem::Operation { operation, place, source })
         })?;
-        Ok(Some(Step::Call { call, updates, name: full_name(operation), place: item.place.clone() }))
+        Ok(Step::Call { call, updates, name: full_name(operation), place: item.place.clone() })
     }
 
     /// Returns the values whose last use is the present call, each once.
@@ -214,23 +215,6 @@ impl Preparation<'_> {
             Output::One(slot) => Output::One(used(slot)),
             Output::Many(slots) => Output::Many(slots.iter().map(used).collect()),
         }
-    }
-
-    /// Returns whether the call changes a buffer of the model.
-    fn updates_buffer(&self, operation: &Operation, arguments: &[(String, Argument)]) -> Result<bool> {
-        // Its statistics are arguments that it writes only in training.
-        if operation.name == "aten::batch_norm" {
-            return Ok(false);
-        }
-        for (name, argument) in arguments {
-            if let Argument::Value(Operand::Fixed(number)) = argument
-                && self.program.is_buffer[*number]
-                && self.traits(operation, name)?.writes
-            {
-                return Ok(true);
-            }
-        }
-        Ok(false)
     }
 
     fn traits(&self, operation: &Operation, argument: &str) -> Result<dtrain_torch_shim::program::Traits> {
@@ -253,22 +237,7 @@ impl Preparation<'_> {
         if !self.traits(operation, "")?.draws {
             return Ok(());
         }
-        let given =
-            |wanted: &str| arguments.iter().find(|(name, _)| name == wanted).map(|(_, argument)| argument);
-        let is_off = |name: &str| match given(name) {
-            Some(Argument::Bool(on)) => !on,
-            Some(Argument::Float(probability)) => *probability == 0.0,
-            Some(Argument::Int(Whole::Number(probability))) => *probability == 0,
-            _ => false,
-        };
-        let inactive = match operation.name.as_str() {
-            "aten::scaled_dot_product_attention" => given("dropout_p").is_none() || is_off("dropout_p"),
-            "aten::lstm" | "aten::gru" | "aten::rnn_tanh" | "aten::rnn_relu" => {
-                is_off("dropout") || is_off("train")
-            }
-            _ => is_off("p") || is_off("train") || is_off("training"),
-        };
-        if inactive {
+        if modes::is_deterministic(&operation.name, arguments) {
             return Ok(());
         }
         self.draws = true;
@@ -291,14 +260,20 @@ impl Preparation<'_> {
         outputs: &[Output],
         frees: Vec<i64>,
     ) -> Result<Step, crate::ModelError> {
-        let given =
-            |wanted: &str| arguments.iter().find(|(name, _)| name == wanted).map(|(_, argument)| argument);
+        let given = |wanted: &str| modes::given(arguments, wanted);
         let fixed = |name: &str| match given(name) {
-            Some(Argument::Value(Operand::Fixed(number))) => {
-                Some(self.program.fixed[*number].shallow_clone())
-            }
+            Some(Argument::Value(operand)) => self.fixed(*operand).map(Tensor::shallow_clone),
             _ => None,
         };
+        for name in ["weight", "bias", "running_mean", "running_var"] {
+            if matches!(given(name), Some(Argument::Value(Operand::Slot(_)))) && fixed(name).is_none() {
+                let reason = format!(
+                    "the {name} of a batch normalisation{} is computed: use a parameter or buffer of the module",
+                    item.place
+                );
+                return Err(self.archive.error(Problem::Unfit(reason)).into());
+            }
+        }
         let real = |name: &str, default: f64| match given(name) {
             Some(Argument::Float(real)) => *real,
             Some(Argument::Int(Whole::Number(number))) => *number as f64,
@@ -317,12 +292,45 @@ impl Preparation<'_> {
         let norm =
             BatchNorm::of_tensors(self.registry, name, [fixed("weight"), fixed("bias")], running, options);
         let lengths = self.program.shapes.get(&input).map(Vec::as_slice).unwrap_or_default();
-        self.small_norms |= lengths.iter().skip(2).all(|length| *length == Some(1));
-        let output = match outputs.iter().map(|output| self.used(output)).next() {
+        let is_small = lengths.iter().skip(2).all(|length| *length == Some(1));
+        let result = |number: usize| match outputs.get(number).map(|output| self.used(output)) {
             Some(Output::One(slot)) => slot,
             _ => None,
         };
-        Ok(Step::Norm { norm, input, output, frees })
+        let output = result(0);
+        // A program without in-place operations returns the statistics too.
+        let statistics = [(3, fixed("running_mean")), (4, fixed("running_var"))];
+        let statistics =
+            statistics.into_iter().filter_map(|(number, tensor)| Some((result(number)?, tensor?)));
+        let statistics = statistics.collect();
+        self.small_norms |= is_small;
+        Ok(Step::Norm { norm, input, output, statistics, frees })
+    }
+
+    /// Returns the parameter, buffer or constant that an operand is; a changed buffer may have a copy.
+    fn fixed(&self, operand: Operand) -> Option<&Tensor> {
+        let number = match operand {
+            Operand::Fixed(number) => number,
+            Operand::Slot(slot) => self.program.copies.iter().find(|(copy, _)| *copy == slot)?.1,
+            Operand::None => return None,
+        };
+        self.program.fixed.get(number)
+    }
+
+    /// Returns whether a call is a batch normalisation in training of the batch, not of a weight.
+    fn is_norm_of_batch(&self, operation: &Operation, arguments: &[(String, Argument)]) -> bool {
+        if !modes::is_training_norm(&operation.name, arguments) {
+            return false;
+        }
+        let shape_of = |slot: &usize| self.program.shapes.get(slot).and_then(|shape| shape.first());
+        let is_fixed = |length: Option<&Option<i64>>| matches!(length, Some(Some(_)));
+        let has_dynamic_batch = self.program.inputs.iter().any(|input| !is_fixed(shape_of(&input.slot)));
+        match modes::given(arguments, "input") {
+            Some(Argument::Value(Operand::Slot(slot))) => {
+                modes::has_statistics(arguments) || !has_dynamic_batch || !is_fixed(shape_of(slot))
+            }
+            _ => false,
+        }
     }
 }
 
@@ -331,34 +339,4 @@ fn full_name(operation: &Operation) -> String {
         "" => operation.name.clone(),
         overload => format!("{}.{overload}", operation.name),
     }
-}
-
-fn is_training_norm(operation: &Operation, arguments: &[(String, Argument)]) -> bool {
-    let trains =
-        |(name, argument): &(String, Argument)| name == "training" && *argument == Argument::Bool(true);
-    operation.name == "aten::batch_norm" && arguments.iter().any(trains)
-}
-
-/// Returns the value for evaluation of an argument that states the mode.
-fn evaluation_argument(operation: &str, argument: &str) -> Option<Argument> {
-    let flags = [
-        ("aten::batch_norm", "training"),
-        ("aten::dropout", "train"),
-        ("aten::dropout_", "train"),
-        ("aten::feature_dropout", "train"),
-        ("aten::feature_dropout_", "train"),
-        ("aten::alpha_dropout", "train"),
-        ("aten::feature_alpha_dropout", "train"),
-        ("aten::rrelu", "training"),
-        ("aten::rrelu_", "training"),
-        ("aten::lstm", "train"),
-        ("aten::gru", "train"),
-        ("aten::rnn_tanh", "train"),
-        ("aten::rnn_relu", "train"),
-    ];
-    if flags.contains(&(operation, argument)) {
-        return Some(Argument::Bool(false));
-    }
-    let attention = operation == "aten::scaled_dot_product_attention" && argument == "dropout_p";
-    attention.then_some(Argument::Float(0.0))
 }

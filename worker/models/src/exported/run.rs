@@ -14,8 +14,14 @@ use crate::recompute::{Segment, is_recomputing};
 pub(super) enum Step {
     /// A call; with `updates` it changes a buffer, so recomputing leaves it out.
     Call { call: Call, updates: bool, name: String, place: Place },
-    /// Batch normalisation in training.
-    Norm { norm: BatchNorm, input: usize, output: Option<usize>, frees: Vec<i64> },
+    /// Batch normalisation in training. `statistics` are values that stand for the running ones after it.
+    Norm {
+        norm: BatchNorm,
+        input: usize,
+        output: Option<usize>,
+        statistics: Vec<(usize, Tensor)>,
+        frees: Vec<i64>,
+    },
     /// Steps under a setting of the thread.
     Region { mode: Mode, device: Device, body: Vec<Step> },
     /// Steps that backward may recompute. `numbers` are values from outside that are not tensors, `dead` those that
@@ -42,7 +48,8 @@ pub(super) struct Runnable {
     inputs: Vec<usize>,
     outputs: Vec<Option<Operand>>,
     fixed: Vec<Tensor>,
-    mutations: Vec<(usize, usize)>,
+    mutations: Vec<(usize, Operand)>,
+    copies: Vec<(usize, usize)>,
     steps: Vec<Step>,
     /// Whether it draws random numbers.
     pub draws: bool,
@@ -64,6 +71,7 @@ impl Runnable {
             outputs: program.returned.iter().map(|returned| returned.operand).collect(),
             fixed: program.fixed.iter().map(Tensor::shallow_clone).collect(),
             mutations: if updates { program.mutations.clone() } else { Vec::new() },
+            copies: program.copies.clone(),
             steps,
             draws,
             small_norms,
@@ -76,17 +84,33 @@ impl Runnable {
         for (&slot, tensor) in self.inputs.iter().zip(inputs) {
             frame.set(slot, tensor)?;
         }
+        for &(slot, buffer) in &self.copies {
+            // Backward needs the values of before.
+            let mut copy = self.fixed[buffer].f_empty_like()?;
+            copy.f_copy_(&self.fixed[buffer])?;
+            frame.set(slot, &copy)?;
+        }
         run(&self.steps, &mut frame)?;
-        for &(buffer, slot) in &self.mutations {
-            let value = frame.get(slot)?;
-            tch::no_grad(|| self.fixed[buffer].shallow_clone().f_copy_(&value))?;
+        for (buffer, value) in &self.mutations {
+            let buffer = &self.fixed[*buffer];
+            let value = self.value(&frame, value)?;
+            if let Some(value) = value.filter(|value| !buffer.is_set_to(value)) {
+                tch::no_grad(|| buffer.shallow_clone().f_copy_(&value))?;
+            }
         }
         let output = |operand: &Option<Operand>| match operand {
-            Some(Operand::Slot(slot)) => Ok(Some(frame.get(*slot)?)),
-            Some(Operand::Fixed(number)) => Ok(Some(self.fixed[*number].shallow_clone())),
-            Some(Operand::None) | None => Ok(None),
+            Some(operand) => self.value(&frame, operand),
+            None => Ok(None),
         };
         self.outputs.iter().map(output).collect()
+    }
+
+    fn value(&self, frame: &Frame, operand: &Operand) -> Result<Option<Tensor>, ModelError> {
+        Ok(match operand {
+            Operand::Slot(slot) => Some(frame.get(*slot)?),
+            Operand::Fixed(number) => Some(self.fixed[*number].shallow_clone()),
+            Operand::None => None,
+        })
     }
 }
 
@@ -115,12 +139,15 @@ fn run(steps: &[Step], frame: &mut Frame) -> Result<(), ModelError> {
                 // tch's errors are texts, whose words tell the kind.
                 TchError::Torch(format!("{name}{place}: {}", source.message))
             })?,
-            Step::Norm { norm, input, output, frees } => {
+            Step::Norm { norm, input, output, statistics, frees } => {
                 let x = frame.get(*input)?;
                 frame.clear(frees)?;
                 let y = norm.forward(&x, true)?;
                 if let Some(slot) = output {
                     frame.set(*slot, &y)?;
+                }
+                for (slot, tensor) in statistics {
+                    frame.set(*slot, tensor)?;
                 }
             }
             Step::Region { mode, device, body } => under(*mode, *device, || run(body, frame))?,

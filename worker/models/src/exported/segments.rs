@@ -4,10 +4,11 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 
-use dtrain_torch_shim::program::{Argument, Operand, Output};
+use dtrain_torch_shim::program::{Argument, Operand, Operation, Output};
 
 use super::graph::{Action, Item, Program};
-use super::prepare::slots;
+use super::modes;
+use super::prepare::{slot_of, slots};
 
 /// Modules of fewer operations are not worth a segment.
 const FEWEST_OPERATIONS: usize = 4;
@@ -89,11 +90,8 @@ fn uses(program: &Program) -> Uses {
             defined.entry(slot).or_insert(index);
         }
     }
-    let returned = program.returned.iter().filter_map(|returned| match returned.operand {
-        Some(Operand::Slot(slot)) => Some(slot),
-        _ => None,
-    });
-    for slot in returned.chain(program.mutations.iter().map(|(_, slot)| *slot)) {
+    let returned = program.returned.iter().filter_map(|returned| slot_of(returned.operand.as_ref()?));
+    for slot in returned.chain(program.mutations.iter().filter_map(|(_, value)| slot_of(value))) {
         last.insert(slot, usize::MAX);
     }
     Uses { defined, last }
@@ -103,11 +101,7 @@ fn uses(program: &Program) -> Uses {
 fn values(item: &Item) -> (Vec<usize>, Vec<usize>) {
     match &item.action {
         Action::Call { arguments, outputs, .. } => {
-            let own = outputs.iter().flat_map(|output| match output {
-                Output::One(slot) => slot.iter().copied().collect::<Vec<_>>(),
-                Output::Many(slots) => slots.iter().flatten().copied().collect(),
-            });
-            (slots(arguments).collect(), own.collect())
+            (slots(arguments).collect(), outputs.iter().flat_map(Output::slots).collect())
         }
         Action::Region { body, .. } => {
             let (mut used, mut own) = (Vec::new(), Vec::new());
@@ -121,27 +115,34 @@ fn values(item: &Item) -> (Vec<usize>, Vec<usize>) {
     }
 }
 
-/// Returns the fixed tensors that an item uses.
-fn fixed(item: &Item, into: &mut Vec<usize>) {
-    let mut add = |operand: &Operand| {
-        if let Operand::Fixed(number) = operand
-            && !into.contains(number)
-        {
-            into.push(*number);
-        }
-    };
+/// Calls a function with the parts of every call of an item.
+fn for_calls(item: &Item, each: &mut impl FnMut(&Operation, &[(String, Argument)], &[Output], &[Operand])) {
     match &item.action {
-        Action::Call { arguments, .. } => {
-            for (_, argument) in arguments {
-                match argument {
-                    Argument::Value(operand) => add(operand),
-                    Argument::Values(list) => list.iter().for_each(&mut add),
-                    _ => {}
-                }
+        Action::Call { operation, arguments, outputs, writes } => each(operation, arguments, outputs, writes),
+        Action::Region { body, .. } => body.iter().for_each(|item| for_calls(item, each)),
+    }
+}
+
+fn operands(arguments: &[(String, Argument)]) -> impl Iterator<Item = Operand> + '_ {
+    let operands = arguments.iter().map(|(_, argument)| match argument {
+        Argument::Value(operand) => std::slice::from_ref(operand),
+        Argument::Values(list) => list,
+        _ => &[],
+    });
+    operands.flatten().copied()
+}
+
+/// Appends the fixed tensors that an item uses.
+fn fixed(item: &Item, into: &mut Vec<usize>) {
+    for_calls(item, &mut |_, arguments, _, _| {
+        for operand in operands(arguments) {
+            if let Operand::Fixed(number) = operand
+                && !into.contains(&number)
+            {
+                into.push(number);
             }
         }
-        Action::Region { body, .. } => body.iter().for_each(|item| fixed(item, into)),
-    }
+    });
 }
 
 struct Search<'a> {
@@ -197,38 +198,48 @@ impl Search<'_> {
             let later = |slot: &usize| self.uses.last.get(slot).is_some_and(|last| *last >= range.end);
             outputs.extend(own.into_iter().filter(later));
         }
-        match outputs.as_slice() {
-            [output] if self.program.is_tensor[*output] && !self.changes(&range, &inputs) => {
-                let records = self.program.items[range.clone()].iter().any(is_masked_attention);
-                Some(Part {
-                    name: path.to_owned(),
-                    range,
-                    inputs,
-                    numbers,
-                    fixed: tensors,
-                    output: *output,
-                    records,
-                })
-            }
-            _ => None,
+        let [output] = outputs.as_slice() else { return None };
+        let is_own = self.program.is_tensor[*output] && self.is_own(Operand::Slot(*output), &range);
+        if !is_own || !self.is_repeatable(&range) {
+            return None;
         }
+        let records = self.program.items[range.clone()].iter().any(is_masked_attention);
+        Some(Part { name: path.to_owned(), range, inputs, numbers, fixed: tensors, output: *output, records })
     }
 
     fn is_inside(&self, slot: usize, range: &Range<usize>) -> bool {
         self.uses.defined.get(&slot).is_some_and(|defined| range.contains(defined))
     }
 
-    /// Returns whether an operation writes to one of these values in place, as a name that ends in `_` tells.
-    fn changes(&self, range: &Range<usize>, inputs: &[usize]) -> bool {
-        let writes = |item: &Item| match &item.action {
-            Action::Call { operation, arguments, .. } => {
-                let written = arguments.first().map(|(_, argument)| argument);
-                operation.name.ends_with('_')
-                    && matches!(written, Some(Argument::Value(Operand::Slot(slot))) if inputs.contains(slot))
-            }
-            Action::Region { .. } => false,
-        };
-        self.program.items[range.clone()].iter().any(writes)
+    /// Returns whether a value is computed inside, and no view of one from outside.
+    fn is_own(&self, operand: Operand, range: &Range<usize>) -> bool {
+        matches!(self.program.base(operand), Operand::Slot(slot) if self.is_inside(slot, range))
+    }
+
+    /// Returns whether computing the operations again gives the same result and changes nothing outside. Calls that
+    /// only change a buffer are left out then, so nothing else may read that buffer.
+    fn is_repeatable(&self, range: &Range<usize>) -> bool {
+        let (mut changed, mut read) = (HashSet::new(), HashSet::new());
+        let mut is_repeatable = true;
+        for item in &self.program.items[range.clone()] {
+            for_calls(item, &mut |operation, arguments, outputs, writes| {
+                let results: Vec<usize> = outputs.iter().flat_map(Output::slots).collect();
+                let own: Vec<usize> =
+                    writes.iter().filter_map(|written| self.program.buffer(*written)).collect();
+                let changes_value =
+                    |written: &Operand| matches!(written, Operand::Slot(_)) && !self.is_own(*written, range);
+                is_repeatable &= own.is_empty() || results.is_empty();
+                is_repeatable &= !writes.iter().any(changes_value);
+                is_repeatable &= !modes::moves_statistics(&operation.name, arguments);
+                let is_view = results.iter().any(|slot| self.program.bases.contains_key(slot));
+                if !is_view {
+                    let buffers = operands(arguments).filter_map(|operand| self.program.buffer(operand));
+                    read.extend(buffers.filter(|buffer| !own.contains(buffer)));
+                }
+                changed.extend(own);
+            });
+        }
+        is_repeatable && changed.is_disjoint(&read)
     }
 }
 

@@ -1,13 +1,14 @@
 //! The tensors of an archive: parameters and buffers go to the registry, constants to the device.
 
-use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 
 use tch::{Kind, Tensor};
 
 use super::archive::Archive;
 use super::dtype::dtype;
 use super::error::{Problem, Result};
-use super::schema::{Payload, Payloads, TensorMeta};
+use super::schema::{InputSpec, Payload, Payloads, Signature, TensorMeta};
 use crate::error::ModelError;
 use crate::registry::Registry;
 
@@ -26,14 +27,27 @@ const WEIGHTS: &str = "data/weights/";
 const EVALUATION_CONSTANTS: &str = "extra/evaluation_constants_config.json";
 
 impl Tensors {
-    /// Reads constants; those of the same file and view are one tensor.
+    /// Reads constants; those of the same file and view are one tensor. Only a buffer, which may change, is its own.
     fn read_constants(
         &mut self,
         archive: &mut Archive,
         config: Vec<(String, Payload)>,
         registry: &Registry,
+        signature: &Signature,
     ) -> Result<(), ModelError> {
+        let buffers = signature.input_specs.iter().filter_map(|spec| match spec {
+            InputSpec::Buffer { buffer_name, .. } => Some(buffer_name.as_str()),
+            _ => None,
+        });
+        let buffers: HashSet<&str> = buffers.collect();
         for (name, payload) in config {
+            if buffers.contains(name.as_str()) {
+                if let Entry::Vacant(entry) = self.by_name.entry(name) {
+                    let value = tensor(archive, CONSTANTS, entry.key(), &payload)?;
+                    entry.insert(value.f_to_device(registry.device())?);
+                }
+                continue;
+            }
             let known = self.constants.iter().find(|(known, _)| is_same(known, &payload));
             let value = match known {
                 Some((_, value)) => value.shallow_clone(),
@@ -56,13 +70,16 @@ impl Tensors {
 
 /// Reads all tensors. Those of `state_dict` are registered in its order, under its names; a name that shares the data of
 /// an earlier one is tied to it.
-pub(super) fn load(archive: &mut Archive, registry: &mut Registry) -> Result<Tensors, ModelError> {
+pub(super) fn load(
+    archive: &mut Archive,
+    registry: &mut Registry,
+    signature: &Signature,
+) -> Result<Tensors, ModelError> {
     let mut tensors = Tensors::default();
-    let mut first: HashMap<String, (String, Payload)> = HashMap::new();
+    let mut first: HashMap<String, Vec<(String, Payload)>> = HashMap::new();
     for (name, payload) in payloads(archive, WEIGHTS, "_weights_config.json")? {
-        if let Some((of, known)) = first.get(&payload.path_name)
-            && is_same(known, &payload)
-        {
+        let views = first.entry(payload.path_name.clone()).or_default();
+        if let Some((of, _)) = views.iter().find(|(_, known)| is_same(known, &payload)) {
             registry.root().repeat(&name, of);
             let tensor = tensors.by_name[of].shallow_clone();
             tensors.by_name.insert(name, tensor);
@@ -71,10 +88,10 @@ pub(super) fn load(archive: &mut Archive, registry: &mut Registry) -> Result<Ten
         let init = tensor(archive, WEIGHTS, &name, &payload)?;
         let tensor = register(archive, registry, &name, &payload, &init)?;
         tensors.by_name.insert(name.clone(), tensor);
-        first.entry(payload.path_name.clone()).or_insert((name, payload));
+        views.push((name, payload));
     }
     let constants = payloads(archive, CONSTANTS, "_constants_config.json")?;
-    tensors.read_constants(archive, constants, registry)?;
+    tensors.read_constants(archive, constants, registry, signature)?;
     Ok(tensors)
 }
 
@@ -83,25 +100,22 @@ pub(super) fn of_evaluation(
     archive: &mut Archive,
     shared: Tensors,
     registry: &Registry,
+    signature: &Signature,
 ) -> Result<Tensors, ModelError> {
     let mut tensors = shared;
     if archive.has(EVALUATION_CONSTANTS) {
         let Payloads { config } = archive.json(EVALUATION_CONSTANTS)?;
-        tensors.read_constants(archive, config, registry)?;
+        tensors.read_constants(archive, config, registry, signature)?;
     }
     Ok(tensors)
 }
 
 /// Reads the lists of payloads in a folder; a name of a later list does not replace that of an earlier one.
 fn payloads(archive: &mut Archive, folder: &str, ending: &str) -> Result<Vec<(String, Payload)>> {
-    let mut all: Vec<(String, Payload)> = Vec::new();
+    let (mut all, mut known) = (Vec::new(), HashSet::new());
     for list in archive.names(folder, ending) {
         let Payloads { config } = archive.json(&list)?;
-        for (name, payload) in config {
-            if !all.iter().any(|(known, _)| *known == name) {
-                all.push((name, payload));
-            }
-        }
+        all.extend(config.into_iter().filter(|(name, _)| known.insert(name.clone())));
     }
     Ok(all)
 }
@@ -135,34 +149,47 @@ fn tensor(archive: &mut Archive, folder: &str, name: &str, payload: &Payload) ->
     let (Some(sizes), Some(strides)) = (constants(&meta.sizes), constants(&meta.strides)) else {
         return Err(archive.error(unfit("its shape is not constant")).into());
     };
-    if sizes.contains(&0) {
+    let Some(Extent { begin, end, elements }) = Extent::of(&sizes, &strides, offset(meta)) else {
+        return Err(archive.error(unfit("its shape or strides are invalid")).into());
+    };
+    if elements == 0 {
         return Ok(Tensor::f_empty(sizes.as_slice(), (kind, tch::Device::Cpu))?);
     }
     let bytes = archive.bytes(&format!("{folder}{}", payload.path_name))?;
-    let elements = bytes.len() / kind.elt_size_in_bytes();
-    let Some(end) = end_of(&sizes, &strides, offset(meta)) else {
-        return Err(archive.error(unfit("its shape or strides are invalid")).into());
-    };
-    if end > elements {
-        let reason = format!("its shape {sizes:?} needs {end} elements, and the archive has {elements}");
+    let size = kind.elt_size_in_bytes();
+    if end > bytes.len() / size {
+        let has = bytes.len() / size;
+        let reason = format!("its shape {sizes:?} needs {end} elements, and the archive has {has}");
         return Err(archive.error(unfit(&reason)).into());
     }
-    let whole = &bytes[..elements * kind.elt_size_in_bytes()];
-    let storage = Tensor::f_from_data_size(whole, &[elements as i64], kind)?;
-    Ok(storage.f_as_strided(sizes.as_slice(), strides.as_slice(), offset(meta))?)
+    archive.spend(name, (elements.max(end - begin) as u64).saturating_mul(size as u64))?;
+    let whole = &bytes[begin * size..end * size];
+    let storage = Tensor::f_from_data_size(whole, &[(end - begin) as i64], kind)?;
+    Ok(storage.f_as_strided(sizes.as_slice(), strides.as_slice(), 0)?)
 }
 
-/// Returns one more than the last element that a view reaches.
-fn end_of(sizes: &[i64], strides: &[i64], offset: i64) -> Option<usize> {
-    if sizes.len() != strides.len() {
-        return None;
+/// The part of a file that a view reaches.
+struct Extent {
+    begin: usize,
+    end: usize,
+    /// The number of the view's elements, which can be more than those of the part.
+    elements: usize,
+}
+
+impl Extent {
+    fn of(sizes: &[i64], strides: &[i64], offset: i64) -> Option<Self> {
+        if sizes.len() != strides.len() {
+            return None;
+        }
+        let begin = usize::try_from(offset).ok()?;
+        let (mut last, mut elements) = (begin, 1usize);
+        for (&size, &stride) in sizes.iter().zip(strides) {
+            let (size, stride) = (usize::try_from(size).ok()?, usize::try_from(stride).ok()?);
+            last = last.checked_add(size.saturating_sub(1).checked_mul(stride)?)?;
+            elements = elements.checked_mul(size)?;
+        }
+        Some(Self { begin, end: last.checked_add(1)?, elements })
     }
-    let mut last = usize::try_from(offset).ok()?;
-    for (&size, &stride) in sizes.iter().zip(strides) {
-        let (size, stride) = (usize::try_from(size).ok()?, usize::try_from(stride).ok()?);
-        last = last.checked_add(size.checked_sub(1)?.checked_mul(stride)?)?;
-    }
-    last.checked_add(1)
 }
 
 fn register(
@@ -173,16 +200,16 @@ fn register(
     init: &Tensor,
 ) -> Result<Tensor, ModelError> {
     let kind = init.f_kind()?;
-    let half = matches!(kind, Kind::Half | Kind::BFloat16);
-    if payload.is_param && half {
+    if payload.is_param && matches!(kind, Kind::Half | Kind::BFloat16 | Kind::Double) {
         let reason = format!(
             "the parameter `{name}` is {kind:?}: call model.float() before the export, and set precision.amp in the recipe"
         );
         return Err(archive.error(Problem::Unfit(reason)).into());
     }
-    if payload.is_param {
+    // PyTorch also has parameters of whole numbers, which are never trained.
+    if payload.is_param && kind == Kind::Float {
         let is_trained = payload.tensor_meta.as_ref().is_some_and(|meta| meta.requires_grad);
         return registry.root().parameter_or_frozen(name, init, is_trained);
     }
-    registry.root().buffer(name, init)
+    registry.root().foreign_buffer(name, init)
 }

@@ -25,4 +25,4 @@ pub use transformer::{Block, BlockNames, BlockOptions, LayerNorm};
 pub use weight::{Shadow, Weight};
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

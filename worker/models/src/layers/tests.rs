@@ -1,5 +1,5 @@
 #![allow(clippy::unwrap_used)]
-mod sync;
+pub(crate) mod sync;
 
 use tch::{Device, Kind, Tensor};
 

@@ -100,6 +100,15 @@ fn wrong_calls_are_errors() {
     let extra = [("self", value(0)), ("no_such", Argument::Bool(true))];
     let extra = Call::new(&relu, &extra, &[], Device::Cpu, &[], &[]).unwrap_err();
     assert!(extra.message.contains("no argument `no_such`"), "{extra}");
+    let twice = [("self", value(0)), ("self", value(0))];
+    let twice = Call::new(&relu, &twice, &[], Device::Cpu, &[], &[]).unwrap_err();
+    assert!(twice.message.contains("`self` is given twice"), "{twice}");
+    let to = operation("aten::to", "dtype");
+    for number in [Whole::Number(999), Whole::Number(-1), Whole::Slot(0)] {
+        let dtype = [("self", value(0)), ("dtype", Argument::Int(number))];
+        let dtype = Call::new(&to, &dtype, &[], Device::Cpu, &[], &[]).unwrap_err();
+        assert!(dtype.message.contains("`dtype` has an unknown value"), "{dtype}");
+    }
     let mut frame = Frame::new(1).unwrap();
     assert!(
         call(&relu, &[("self", value(0))], &[Output::One(None)]).run(&mut frame).is_err(),
@@ -112,9 +121,44 @@ fn wrong_calls_are_errors() {
 }
 
 #[test]
+fn sizes_that_overflow_are_errors() {
+    for (name, a, b) in [
+        ("_operator.floordiv", i64::MIN, -1),
+        ("_operator.floordiv", 1, 0),
+        ("_operator.mod", 1, 0),
+        ("_operator.mul", i64::MAX, 2),
+        ("_operator.add", i64::MAX, 1),
+        ("_operator.sub", i64::MIN, 1),
+        ("_operator.pow", 3, i64::MAX),
+    ] {
+        let mut frame = Frame::new(1).unwrap();
+        let arguments = [("a", Argument::Int(Whole::Number(a))), ("b", Argument::Int(Whole::Number(b)))];
+        assert!(call(&operation(name, ""), &arguments, &[]).run(&mut frame).is_err(), "{name} {a} {b}");
+    }
+    let mut frame = Frame::new(1).unwrap();
+    let infinite = [("a", Argument::Float(f64::INFINITY))];
+    assert!(call(&operation("math.floor", ""), &infinite, &[]).run(&mut frame).is_err());
+}
+
+#[test]
+fn one_size_stands_for_all_elements_of_a_list() {
+    let x = Tensor::arange(32, (Kind::Float, Device::Cpu)).reshape([2, 1, 4, 4]);
+    let mut frame = frame_with(3, &x);
+    let of_dim = [("self", value(0)), ("dim", Argument::Int(Whole::Number(0)))];
+    call(&operation("aten::sym_size", "int"), &of_dim, &[Output::One(Some(1))]).run(&mut frame).unwrap();
+    let pool = [("self", value(0)), ("kernel_size", Argument::Int(Whole::Slot(1)))];
+    call(&operation("aten::avg_pool2d", ""), &pool, &[Output::One(Some(2))]).run(&mut frame).unwrap();
+    assert_eq!(frame.get(2).unwrap().size(), [2, 1, 2, 2]);
+}
+
+#[test]
 fn traits_tell_of_random_numbers_and_writes() {
     let traits =
         |name: &str, overload: &str, argument: &str| operation(name, overload).traits(argument).unwrap();
     assert!(traits("aten::dropout", "", "").draws && !traits("aten::relu", "", "").draws);
     assert!(traits("aten::add_", "Tensor", "self").writes && !traits("aten::add_", "Tensor", "other").writes);
+    assert!(
+        traits("aten::add_", "Tensor", "self").returns_it
+            && !traits("aten::add", "Tensor", "self").returns_it
+    );
 }

@@ -54,10 +54,10 @@ fn create_participants(count: usize) -> Vec<Arc<dyn BatchSync>> {
         .collect()
 }
 
-type Forward = Box<dyn Fn(&Tensor) -> Result<Tensor, ModelError> + Send>;
+pub(crate) type Forward = Box<dyn Fn(&Tensor) -> Result<Tensor, ModelError> + Send>;
 
 /// Compares outputs and gradients of a model from `make` for the whole `x` and for its parts in threads.
-fn compare(make: &dyn Fn(&mut Registry) -> Forward, x: &Tensor, parts: &[i64], tolerance: f64) {
+pub(crate) fn compare(make: &dyn Fn(&mut Registry) -> Forward, x: &Tensor, parts: &[i64], tolerance: f64) {
     let new = |sync| {
         let mut registry = Registry::new(Device::Cpu);
         registry.kind = Kind::Double;
@@ -132,7 +132,7 @@ fn batch_norm(registry: &mut Registry) -> Forward {
     Box::new(move |x| layer.forward(x, true))
 }
 
-fn values(shape: [i64; 4]) -> Tensor {
+pub(crate) fn values(shape: [i64; 4]) -> Tensor {
     // Mean and spread differ by sample and by channel.
     let noise = Tensor::f_randn(shape, (Kind::Double, Device::Cpu)).unwrap();
     let by_sample = Tensor::f_randn([shape[0], shape[1], 1, 1], (Kind::Double, Device::Cpu)).unwrap();

@@ -1,0 +1,121 @@
+//! Archives that PyTorch would not write.
+
+use super::*;
+
+#[test]
+fn truncated_files_are_refused() {
+    let bytes = std::fs::read(reference("functional.pt2")).unwrap();
+    for length in (0..bytes.len()).step_by(97) {
+        let text = message(load_bytes(&bytes[..length]));
+        assert!(text.contains("not an exported program") || text.contains("damaged"), "{length}: {text}");
+    }
+    assert!(load_bytes(&bytes).is_ok());
+}
+
+#[test]
+fn names_outside_the_folder_are_refused() {
+    for name in ["functional/../x", "/functional/x", "functional\\x", "other/x", "x", "../x"] {
+        let mut entries = Entries::of("functional");
+        entries.0.push((name.to_owned(), Vec::new()));
+        let text = refusal(&entries);
+        assert!(text.contains(name) && text.contains("outside the archive's folder"), "{text}");
+    }
+}
+
+/// Replaces two bytes in every header of a file's entries: in its own, and in the list at the end.
+fn with_headers(mut bytes: Vec<u8>, local: usize, listed: usize, value: [u8; 2]) -> Vec<u8> {
+    for (signature, at) in [(b"PK\x03\x04", local), (b"PK\x01\x02", listed)] {
+        let found: Vec<usize> =
+            bytes.windows(4).enumerate().filter(|(_, part)| part == signature).map(|(at, _)| at).collect();
+        for start in found {
+            bytes[start + at..start + at + 2].copy_from_slice(&value);
+        }
+    }
+    bytes
+}
+
+#[test]
+fn compressed_entries_are_refused() {
+    let bytes = with_headers(Entries::of("functional").bytes(), 8, 10, [8, 0]);
+    let text = message(load_bytes(&bytes));
+    assert!(text.contains("is compressed"), "{text}");
+}
+
+/// Returns an archive of one entry whose list claims a number of bytes.
+fn claiming(bytes: u64) -> Vec<u8> {
+    let name = b"model/models/model.json";
+    let mut extra = vec![1, 0, 16, 0];
+    extra.extend([bytes.to_le_bytes(), bytes.to_le_bytes()].concat());
+    let lengths = |extra: usize| [(name.len() as u16).to_le_bytes(), (extra as u16).to_le_bytes()].concat();
+    // Version, flags, method, time, date, checksum; sizes of 2^32 - 1 are in the extra field.
+    let common = [vec![45, 0], vec![0; 12], vec![255; 8]].concat();
+    let local = [b"PK\x03\x04".as_slice(), &common, &lengths(extra.len()), name, &extra, b"{}"].concat();
+    let list =
+        [b"PK\x01\x02\x2d\x00".as_slice(), &common, &lengths(extra.len()), &[0; 14], name, &extra].concat();
+    let sizes = [(list.len() as u32).to_le_bytes(), (local.len() as u32).to_le_bytes()].concat();
+    let end = [b"PK\x05\x06\0\0\0\0\x01\0\x01\0".as_slice(), &sizes, &[0, 0]].concat();
+    [local, list, end].concat()
+}
+
+#[test]
+fn entries_larger_than_the_file_are_refused() {
+    let text = message(load_bytes(&claiming(1 << 40)));
+    assert!(text.contains("`model/models/model.json` exceeds the file"), "{text}");
+    assert!(message(load_bytes(&claiming(2))).contains("damaged"), "the checksum is wrong");
+}
+
+#[test]
+fn entries_that_share_bytes_are_refused() {
+    // 100 names for one entry of 1000 bytes.
+    let mut entries = Entries(Vec::new());
+    for number in 0..100 {
+        entries.0.push((
+            format!("m/data/weights/{number:02}"),
+            if number == 0 { vec![7; 1000] } else { Vec::new() },
+        ));
+    }
+    let bytes = entries.bytes();
+    let list = bytes.windows(4).position(|part| part == b"PK\x01\x02").unwrap();
+    let shared = bytes[list + 16..list + 28].to_vec();
+    let mut bytes = bytes;
+    let starts: Vec<usize> =
+        bytes.windows(4).enumerate().filter(|(_, part)| part == b"PK\x01\x02").map(|(at, _)| at).collect();
+    for start in starts {
+        bytes[start + 16..start + 28].copy_from_slice(&shared);
+        bytes[start + 42..start + 46].copy_from_slice(&[0; 4]);
+    }
+    let text = message(load_bytes(&bytes));
+    assert!(text.contains("exceeds the file"), "{text}");
+}
+
+#[test]
+fn there_must_be_one_program_of_a_known_schema() {
+    let mut entries = Entries::of("functional");
+    entries.0.push(("functional/models/other.json".to_owned(), b"{}".to_vec()));
+    assert!(refusal(&entries).contains("2 programs"), "{}", refusal(&entries));
+    entries.0.retain(|(name, _)| !name.contains("/models/"));
+    assert!(refusal(&entries).contains("it has no program"), "{}", refusal(&entries));
+    entries.0.push(("functional/serialized_exported_program.json".to_owned(), b"{}".to_vec()));
+    assert!(refusal(&entries).contains("torch 2.7 or older"), "{}", refusal(&entries));
+    for major in [7, 9] {
+        let entries = Entries::of("functional")
+            .edit("models/model.json", |document| document["schema_version"]["major"] = json!(major));
+        let text = refusal(&entries);
+        assert!(
+            text.contains(&format!("schema {major}.")) && text.contains("dtrain reads schema 8"),
+            "{text}"
+        );
+    }
+    let mut entries = Entries::of("functional");
+    entries.0.retain(|(name, _)| !name.ends_with("weight_2"));
+    let text = refusal(&entries);
+    assert!(text.contains("no entry `data/weights/weight_2`"), "{text}");
+    let folder = tempfile::tempdir().unwrap();
+    let mut registry = Registry::new(Device::Cpu);
+    for (path, problem) in
+        [(folder.path().to_owned(), "not a regular file"), (folder.path().join("x"), "cannot be read")]
+    {
+        let error = Exported::load(&path, &mut registry).err().unwrap().to_string();
+        assert!(error.contains(problem), "{error}");
+    }
+}

@@ -1,0 +1,56 @@
+//! Segments for recomputation.
+
+use super::super::archive::Archive;
+use super::super::schema::Document;
+use super::super::{graph, segments, tensors};
+use super::*;
+
+fn names(case: &str) -> Vec<String> {
+    let mut archive = Archive::open(&reference(&format!("{case}.pt2"))).unwrap();
+    let document: Document = archive.json("models/model.json").unwrap();
+    let module = &document.graph_module;
+    let tensors = tensors::load(&mut archive, &mut Registry::new(Device::Cpu), &module.signature).unwrap();
+    let program = graph::resolve(&archive, module, &tensors).unwrap();
+    segments::find(&program).into_iter().map(|part| part.name).collect()
+}
+
+#[test]
+fn repeated_blocks_are_segments() {
+    assert_eq!(names("text"), ["layers.0", "layers.1", "layers.2"]);
+    assert_eq!(names("classifier"), ["blocks.0", "blocks.1", "blocks.2"]);
+    assert_eq!(load("text").1.recompute().segments(), 3);
+}
+
+#[test]
+fn each_call_of_a_module_is_a_segment_and_one_with_two_results_is_not() {
+    assert_eq!(names("regions"), ["twice", "twice@1"]);
+    assert!(names("functional").is_empty() && names("plain").is_empty() && names("numbers").is_empty());
+}
+
+/// Adds an operation on a buffer behind the first operation of a block.
+fn with_operation(target: &str, inputs: Value) -> Entries {
+    Entries::of("classifier").edit_program(|program| {
+        let graph = &mut program["graph"];
+        let nodes = graph["nodes"].as_array_mut().unwrap();
+        let of_block =
+            |node: &Value| node["metadata"]["nn_module_stack"].to_string().contains("blocks.1.conv1");
+        let at = nodes.iter().position(of_block).unwrap();
+        let metadata = nodes[at]["metadata"].clone();
+        let output = json!([{"as_tensor": {"name": "added"}}]);
+        let node = json!({"target": target, "inputs": inputs, "outputs": output, "metadata": metadata});
+        nodes.insert(at + 1, node);
+    })
+}
+
+#[test]
+fn modules_that_cannot_be_repeated_are_no_segments() {
+    let tensor = |name: &str| json!({"as_tensor": {"name": name}});
+    let [mean, x] = [tensor("b_blocks_1_bn_num_batches_tracked"), tensor("p_blocks_1_bn_weight")];
+    let count = |entries: Entries| load_bytes(&entries.bytes()).unwrap().1.recompute().segments();
+    // The counter is read and changed.
+    let read = json!([{"name": "self", "arg": x}, {"name": "other", "arg": mean}]);
+    assert_eq!(count(with_operation("torch.ops.aten.add.Tensor", read)), 2);
+    // Nothing reads it but operations that change it.
+    let change = json!([{"name": "self", "arg": mean}, {"name": "other", "arg": {"as_int": 2}}]);
+    assert_eq!(count(with_operation("torch.ops.aten.mul_.Tensor", change)), 3);
+}
