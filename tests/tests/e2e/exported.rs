@@ -135,7 +135,8 @@ fn pytorch_loads_checkpoints_strictly() {
         assert!(output.status.success(), "{}", output_text(&output));
         for file in [run.0.latest().join(MODEL), exported] {
             let told = self::python(&python, &["reload.py", function, file.to_str().unwrap()]);
-            let told: Value = serde_json::from_str(&told).unwrap();
+            let line = told.lines().find(|line| line.starts_with('{')).unwrap();
+            let told: Value = serde_json::from_str(line).unwrap();
             let list = |key: &str| {
                 told[key].as_array().unwrap().iter().map(|name| name.as_str().unwrap().to_owned())
             };

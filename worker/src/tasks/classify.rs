@@ -29,7 +29,7 @@ impl BuildTask for Classify {
     fn build(recipe: &Recipe, survey: Self::Survey, context: BuildContext<'_>) -> Result<Self, TaskError> {
         let sets = images::sets(recipe, survey, context.local_ranks);
         let model = match recipe.program() {
-            Some(_) => ImageNetwork::Exported(exported(recipe, &sets, context.registry)?),
+            Some(_) => ImageNetwork::Exported(Box::new(exported(recipe, &sets, context.registry)?)),
             None => {
                 let channels = recipe.data.channels;
                 let model = models::build(architecture(recipe), channels, sets.classes, context.registry)?;

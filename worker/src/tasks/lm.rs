@@ -31,7 +31,7 @@ pub struct Lm {
 /// A network that predicts tokens.
 enum Decoder {
     Built(Gpt),
-    Exported(Network),
+    Exported(Box<Network>),
 }
 
 impl BuildTask for Lm {
@@ -50,7 +50,11 @@ impl BuildTask for Lm {
         if recipe.program().is_some() {
             let program = Program::load(recipe, registry)?;
             let (train, test) = windows(recipe, text, program.context(recipe)?)?;
-            return Ok(Self { model: Decoder::Exported(exported(recipe, program, &train)?), train, test });
+            return Ok(Self {
+                model: Decoder::Exported(Box::new(exported(recipe, program, &train)?)),
+                train,
+                test,
+            });
         }
         let model = &recipe.model;
         // A loaded recipe has all sizes of its network.

@@ -37,7 +37,9 @@ impl BuildTask for Segment {
     fn build(recipe: &Recipe, survey: Self::Survey, context: BuildContext<'_>) -> Result<Self, TaskError> {
         let (train, test, size) = sets(recipe, survey, context.local_ranks);
         let model = match recipe.program() {
-            Some(_) => ImageNetwork::Exported(exported(recipe, train.as_ref(), size, context.registry)?),
+            Some(_) => {
+                ImageNetwork::Exported(Box::new(exported(recipe, train.as_ref(), size, context.registry)?))
+            }
             None => ImageNetwork::Built(unet(recipe, size, context.registry)?),
         };
         let (classes, ignore) = (recipe.data.classes, survey::rule(recipe).ignore);

@@ -15,13 +15,13 @@ pub struct ExportedError {
     /// The file.
     pub path: PathBuf,
     /// The problem.
-    pub problem: Problem,
+    pub problem: Box<Problem>,
 }
 
 impl ExportedError {
     pub(super) fn new(path: &Path, problem: Problem) -> Self {
         let path = path.to_owned();
-        Self { path, problem }
+        Self { path, problem: Box::new(problem) }
     }
 }
 

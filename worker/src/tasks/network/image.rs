@@ -6,7 +6,7 @@ use crate::tasks::{Batch, Mode, TaskError};
 
 pub(in crate::tasks) enum ImageNetwork {
     Built(Box<dyn Classifier>),
-    Exported(Network),
+    Exported(Box<Network>),
 }
 
 impl ImageNetwork {
