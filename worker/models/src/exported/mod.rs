@@ -15,6 +15,7 @@ mod prepare;
 mod run;
 mod schema;
 mod segments;
+mod slots;
 mod tensors;
 
 use std::path::{Path, PathBuf};

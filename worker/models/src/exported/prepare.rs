@@ -10,6 +10,7 @@ use super::graph::{Action, Item, Program};
 use super::modes;
 use super::run::{Body, Runnable, Step};
 use super::segments::{self, Part};
+use super::slots::{slot_of, slots};
 use crate::layers::{BatchNorm, BatchNormOptions};
 use crate::registry::Registry;
 
@@ -81,31 +82,6 @@ fn mark_uses(items: &[Item], position: &mut usize, last: &mut [Option<usize>]) {
             Action::Region { body, .. } => mark_uses(body, position, last),
         }
     }
-}
-
-/// Returns the number of a value.
-pub(super) fn slot_of(operand: &Operand) -> Option<usize> {
-    match operand {
-        Operand::Slot(slot) => Some(*slot),
-        Operand::None | Operand::Fixed(_) => None,
-    }
-}
-
-/// Returns the values of a call's arguments.
-pub(super) fn slots(arguments: &[(String, Argument)]) -> impl Iterator<Item = usize> + '_ {
-    let of_whole = |whole: &Whole| match whole {
-        Whole::Slot(slot) => Some(*slot),
-        Whole::Number(_) => None,
-    };
-    arguments.iter().flat_map(move |(_, argument)| -> Vec<usize> {
-        match argument {
-            Argument::Value(operand) => slot_of(operand).into_iter().collect(),
-            Argument::Values(list) => list.iter().filter_map(slot_of).collect(),
-            Argument::Int(whole) => of_whole(whole).into_iter().collect(),
-            Argument::Ints(list) => list.iter().filter_map(of_whole).collect(),
-            _ => Vec::new(),
-        }
-    })
 }
 
 impl Preparation<'_> {

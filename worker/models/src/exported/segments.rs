@@ -8,7 +8,7 @@ use dtrain_torch_shim::program::{Argument, Operand, Operation, Output};
 
 use super::graph::{Action, Item, Program};
 use super::modes;
-use super::prepare::{slot_of, slots};
+use super::slots::{slot_of, slots};
 
 /// Modules of fewer operations are not worth a segment.
 const FEWEST_OPERATIONS: usize = 4;

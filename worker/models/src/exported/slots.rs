@@ -1,0 +1,28 @@
+//! The values that the arguments of a call use.
+
+use dtrain_torch_shim::program::{Argument, Operand, Whole};
+
+/// Returns the number of a value.
+pub(super) fn slot_of(operand: &Operand) -> Option<usize> {
+    match operand {
+        Operand::Slot(slot) => Some(*slot),
+        Operand::None | Operand::Fixed(_) => None,
+    }
+}
+
+/// Returns the values of a call's arguments.
+pub(super) fn slots(arguments: &[(String, Argument)]) -> impl Iterator<Item = usize> + '_ {
+    let of_whole = |whole: &Whole| match whole {
+        Whole::Slot(slot) => Some(*slot),
+        Whole::Number(_) => None,
+    };
+    arguments.iter().flat_map(move |(_, argument)| -> Vec<usize> {
+        match argument {
+            Argument::Value(operand) => slot_of(operand).into_iter().collect(),
+            Argument::Values(list) => list.iter().filter_map(slot_of).collect(),
+            Argument::Int(whole) => of_whole(whole).into_iter().collect(),
+            Argument::Ints(list) => list.iter().filter_map(of_whole).collect(),
+            _ => Vec::new(),
+        }
+    })
+}
