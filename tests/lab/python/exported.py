@@ -137,6 +137,12 @@ def compare(space, model, program, folder, speed):
             raise RuntimeError((done.stderr or done.stdout).strip()[:2000])
         return load_file(torch, result), json.loads(done.stdout)
 
+    def memory(*flags):
+        done = subprocess.run([program, file, given, os.devnull, "--memory", *flags], capture_output=True, text=True)
+        if done.returncode != 0:
+            raise RuntimeError((done.stderr or done.stdout).strip()[:2000])
+        return json.loads(done.stdout)
+
     def eager():
         torch.manual_seed(7)
         for parameter in module.parameters():
@@ -149,10 +155,12 @@ def compare(space, model, program, folder, speed):
 
     def equal(theirs, ours):
         same = theirs.shape == ours.shape and space["identical"](theirs.detach(), ours)
-        scale = theirs.detach().abs().max().item() if theirs.numel() else 0.0
+        gradients = [parameter.grad for parameter in module.parameters() if parameter.grad is not None]
+        scale = max([theirs.detach().abs().max().item(), *(gradient.abs().max().item() for gradient in gradients)]) if not same else 1.0
         return 0.0 if same else float((theirs.detach().double() - ours.double()).abs().max()) / max(scale, 1e-30)
 
     def check(ours, outputs, loss, kind):
+        """Keeps `equal`, or the largest difference relative to the largest value of the same kind of tensor."""
         worst = {}
         for name, value in zip(names[True], outputs):
             worst["output." + name] = equal(value, ours["output." + name])
@@ -184,6 +192,12 @@ def compare(space, model, program, folder, speed):
         outputs, loss, _ = eager()
         check(ours, outputs, loss, "recompute")
         state.restore()
+    plain = memory()
+    found["memory_mib"], found["prediction_error"] = plain["measured"] / 2**20, plain["predicted"] / plain["measured"] - 1
+    if told["segments"]:
+        again = memory("--recompute", "100000")
+        found["recompute_error"] = again["predicted"] / again["measured"] - 1
+        found["recompute_memory"] = again["measured"] / plain["measured"]
     module.eval()
     ours, _ = run("--evaluate")
     with torch.no_grad():

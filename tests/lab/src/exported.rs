@@ -56,6 +56,14 @@ struct Found {
     recompute: Option<serde_json::Value>,
     #[serde(default)]
     train_of: Vec<String>,
+    /// The peak of a step in MiB, and the relative error of its prediction.
+    #[serde(default)]
+    memory_mib: f64,
+    #[serde(default)]
+    prediction_error: f64,
+    /// The same with all segments recomputed, and its peak relative to that without.
+    recompute_error: Option<f64>,
+    recompute_memory: Option<f64>,
     /// The time of PyTorch's step divided by that of dtrain's.
     speed: Option<f64>,
     error: Option<String>,
@@ -111,7 +119,12 @@ fn row(found: &Found) -> Row {
         .with("operations", found.operations)
         .with("million parameters", found.parameters / 1e6)
         .with("import, s", found.import_s)
-        .with("segments", found.segments);
+        .with("segments", found.segments)
+        .with("peak, MiB", found.memory_mib)
+        .with("prediction, %", 1e2 * found.prediction_error);
+    if let (Some(error), Some(memory)) = (found.recompute_error, found.recompute_memory) {
+        row = row.with("recompute: prediction, %", 1e2 * error).with("recompute: peak / plain", memory);
+    }
     let checks =
         [("training", &found.train), ("evaluation", &found.evaluate), ("recompute", &found.recompute)];
     let differs = checks.iter().filter_map(|(name, value)| {

@@ -53,6 +53,7 @@ const LAB: [&str; 9] = [
     "parity    Make the files of tests/parity/reference again, with PyTorch",
     "bench     Compare dtrain's speed and memory with PyTorch's, on this machine",
     "memory    Compare memory predictions with measurements; train under many budgets",
+    "exported  Compare exported models of timm, torchvision and Hugging Face with PyTorch",
     "kills     Kill trainings at random moments, resume and compare them",
     "soak      Kill launchers, guardians and workers at many moments",
     "cluster   Simulate runs on many nodes with random faults; check every order of events of three",
