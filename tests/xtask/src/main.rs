@@ -49,7 +49,7 @@ enum Command {
 }
 
 /// The commands of the package `lab`, which is built on their first use.
-const LAB: [&str; 9] = [
+const LAB: [&str; 10] = [
     "parity    Make the files of tests/parity/reference again, with PyTorch",
     "bench     Compare dtrain's speed and memory with PyTorch's, on this machine",
     "memory    Compare memory predictions with measurements; train under many budgets",
