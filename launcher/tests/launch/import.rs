@@ -64,7 +64,8 @@ printf %s "$3" > "$TEST_DIR/request"; echo summary; echo progress >&2"#;
     ]);
     let expected = json!({
         "source": "timm:resnet18", "output": OUT, "classes": 7, "image_size": [32, 48], "channels": null,
-        "inputs": inputs, "head": null, "pretrained": true, "seed": 3, "traceback": false,
+        "inputs": inputs, "head": null,
+        "library": [], "pretrained": true, "seed": 3, "traceback": false,
     });
     assert_eq!(request, expected);
 }

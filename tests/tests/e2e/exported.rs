@@ -26,16 +26,25 @@ fn python(python: &Path, args: &[&str]) -> String {
 }
 
 /// Imports a function of trained.py into `sandbox`.
-fn import(python: &Path, sandbox: &Sandbox, function: &str) {
+fn import(python: &Path, sandbox: &Sandbox, function: &str, more: &[&str]) {
     let mut command = Command::new(dtrain());
     without_outer_run(&mut command);
-    command.args(["import", &format!("trained.py:{function}"), "-o"]).arg(sandbox.path("model.pt2"));
+    command
+        .args(["import", &format!("trained.py:{function}"), "-o"])
+        .arg(sandbox.path("model.pt2"))
+        .args(more);
     command.current_dir(fixtures()).env("PYTHON_EXEC", python).env("PYTHONDONTWRITEBYTECODE", "1");
     expect_exit_code(&finish(&mut command, LIMIT), 0);
 }
 
 /// Returns a sandbox with an imported model and a recipe for it.
 fn imported(python: &Path, function: &str, task: &str, data: &str, model: &str) -> Sandbox {
+    let sandbox = sandbox(task, data, model);
+    import(python, &sandbox, function, &[]);
+    sandbox
+}
+
+fn sandbox(task: &str, data: &str, model: &str) -> Sandbox {
     let recipe = |file: &Path| {
         format!(
             "task = {task:?}\n[data]\nkind = \"generated\"\n{data}\nworkers = 1\n[model]\nfile = {file:?}\n{model}\n[train]\n\
@@ -45,7 +54,6 @@ fn imported(python: &Path, function: &str, task: &str, data: &str, model: &str) 
     };
     let sandbox = Sandbox::new("");
     std::fs::write(sandbox.path("recipe.toml"), recipe(&sandbox.path("model.pt2"))).unwrap();
-    import(python, &sandbox, function);
     sandbox
 }
 
@@ -148,6 +156,33 @@ fn pytorch_loads_checkpoints_strictly() {
             }
         }
     }
+}
+
+/// Compiles the operation of own_operation.cpp against libtorch, as a user does.
+fn compile_operation(library: &Path) {
+    let torch = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/libtorch/torch");
+    let mut compiler = Command::new(std::env::var_os("CXX").unwrap_or_else(|| "c++".into()));
+    compiler.args(["-std=c++17", "-shared", "-fPIC", "-isystem"]).arg(torch.join("include"));
+    compiler.arg(fixtures().join("own_operation.cpp")).arg("-L").arg(torch.join("lib"));
+    compiler.args(["-ltorch_cpu", "-lc10", "-o"]).arg(library);
+    expect_exit_code(&finish(&mut compiler, LIMIT), 0);
+}
+
+#[test]
+fn operations_of_a_users_library_are_trained() {
+    let Some(python) = need::pytorch() else { return };
+    let sandbox = sandbox("classify", IMAGES, "");
+    let library = sandbox.path("libown.so");
+    compile_operation(&library);
+    import(&python, &sandbox, "own_operation", &["--library", library.to_str().unwrap()]);
+    let named = format!("model.libraries=[{library:?}]");
+    let one = tensors(&sandbox.train(1, "one", &[&named]), MODEL);
+    let two = tensors(&sandbox.train(2, "two", &[&named, "memory.micro_batch=3"]), MODEL);
+    assert!(distance(&two, &one) < 1e-6);
+    let output = sandbox.launch(1, "without", &[]);
+    assert_eq!(output.status.code(), Some(2));
+    let text = output_text(&output);
+    assert!(text.contains("dtrain_fixture::leaky") && text.contains("model.libraries"), "{text}");
 }
 
 #[test]

@@ -85,7 +85,7 @@ def load_libraries(files):
         try:
             torch.ops.load_library(os.path.abspath(file))
         except OSError as error:
-            raise Failure(f"--library {file} cannot be loaded: {explain(error)}; give a library built for this PyTorch") from error
+            raise Failure(f"--library {file} cannot be loaded: {explain(error.__cause__ or error)}; build and link it with this PyTorch") from error
     own_operations.update(known() - before)
     if files and not own_operations:
         raise Failure(f"--library {', '.join(files)} registers no operation; register them with TORCH_LIBRARY")

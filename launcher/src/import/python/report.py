@@ -97,9 +97,12 @@ def summary(request, checks, training, evaluation, outputs, gradients, pretraine
 
 def task(inputs, outputs):
     """Returns the task that fits the name or the shape of the main output."""
-    main = outputs[main_output(outputs)]
-    if main.dim() == 0:
+    name = main_output(outputs)
+    main = outputs[name]
+    if name == "loss":
         return "program"
+    if main.dim() == 4 and main.shape[1] == 1:
+        return "regress"
     if main.dim() == 4:
         return "segment"
     return "lm" if main.dim() == 3 and not inputs.tensors[0].is_floating_point() else "classify"

@@ -102,8 +102,9 @@ def from_torchvision(name, request):
         classes = request["classes"] or (len(weights.meta["categories"]) if state else None)
         if classes:
             flags["num_classes"] = classes
-        if state and "aux_loss" in arguments:
-            flags["aux_loss"] = any(key.startswith("aux_classifier.") for key in state)
+        # As in torchvision's own training: the auxiliary head is an output of its own.
+        if "aux_loss" in arguments:
+            flags["aux_loss"] = not state or any(key.startswith("aux_classifier.") for key in state)
         if request["image_size"] and name.startswith("vit_"):
             flags["image_size"] = request["image_size"][0]
         model = models.get_model(name, **flags)

@@ -71,11 +71,11 @@ pub enum Problem {
     Programs(usize),
 
     /// A description is invalid: its entry and the reason.
-    #[error("`{0}` is invalid: {1}; write the file by torch 2.6 to 2.11")]
+    #[error("`{0}` is invalid: {1}; write the file by `dtrain import`")]
     Json(String, String),
 
     /// The schema's major and minor version, and the version of torch that wrote it.
-    #[error("schema {0}.{1} of torch {2} is not supported: dtrain reads schema {major}; export with torch 2.6 to 2.11", major = schema::MAJOR)]
+    #[error("schema {0}.{1} of torch {2} is not supported: dtrain reads schema {major}; use a torch that writes it, such as 2.11", major = schema::MAJOR)]
     Schema(u64, u64, String),
 
     /// A tensor is pickled.

@@ -1,4 +1,4 @@
-//! The JSON of an exported program, schema 8 of torch 2.6 to 2.11 (`torch/_export/serde/schema.py`), as far as
+//! The JSON of an exported program, schema 8 of torch 2.6 and newer (`torch/_export/serde/schema.py`), as far as
 //! training needs it. Other fields are ignored; unknown kinds of arguments are errors.
 
 use std::collections::{BTreeMap, HashMap};

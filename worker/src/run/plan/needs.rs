@@ -81,7 +81,7 @@ impl Needs {
                 "{local}; if memory allows, set memory.micro_batch = {samples}, or replace the module's BatchNorm by GroupNorm"
             )),
         };
-        let same = "other micro-batches or ranks give another result for the same effective batch";
+        let same = "other micro-batches give another result for the same effective batch";
         let other = self.depends.as_ref().map(|words| format!("{words}; {same}"));
         let sentence = |words| format!("the result depends on the micro-batch: {words}");
         normalised.into_iter().chain(other).map(sentence).collect()
