@@ -158,12 +158,22 @@ fn pytorch_loads_checkpoints_strictly() {
     }
 }
 
-/// Compiles the operation of own_operation.cpp against libtorch, as a user does.
+/// An operation of a user's library, in terms of PyTorch's: autograd and shapes follow from these.
+const OPERATION: &str = r#"
+#include <ATen/ATen.h>
+#include <torch/library.h>
+at::Tensor leaky(const at::Tensor& x, double slope) { return at::where(x > 0, x, x * slope); }
+TORCH_LIBRARY(dtrain_fixture, library) { library.def("leaky(Tensor x, float slope) -> Tensor", leaky); }
+"#;
+
+/// Compiles [`OPERATION`] against libtorch, as a user does.
 fn compile_operation(library: &Path) {
+    let source = library.with_extension("cpp");
+    std::fs::write(&source, OPERATION).unwrap();
     let torch = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/libtorch/torch");
     let mut compiler = Command::new(std::env::var_os("CXX").unwrap_or_else(|| "c++".into()));
     compiler.args(["-std=c++17", "-shared", "-fPIC", "-isystem"]).arg(torch.join("include"));
-    compiler.arg(fixtures().join("own_operation.cpp")).arg("-L").arg(torch.join("lib"));
+    compiler.arg(&source).arg("-L").arg(torch.join("lib"));
     compiler.args(["-ltorch_cpu", "-lc10", "-o"]).arg(library);
     expect_exit_code(&finish(&mut compiler, LIMIT), 0);
 }
