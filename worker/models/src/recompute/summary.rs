@@ -119,7 +119,7 @@ mod tests {
             // Not from torch's generator, which other tests of this process use.
             let draw = |salt: f64| {
                 let numbers = Tensor::arange(shape.iter().product::<i64>(), (Kind::Double, Device::Cpu));
-                let wild = (numbers * 12.9898 + salt).sin() * 43_758.5453;
+                let wild = (numbers * 12.9898 + salt).sin() * 43758.5453;
                 let uniform: Tensor = &wild - wild.floor();
                 ((uniform - 0.5) * 12f64.sqrt()).to_kind(Kind::Float).view(shape)
             };
