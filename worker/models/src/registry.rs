@@ -78,8 +78,8 @@ pub struct Registry {
     recompute: Recompute,
     entries: Vec<Entry>,
     tied: Vec<(String, String)>,
-    /// For each of `tied`, whether checkpoints have the tensor under both names.
-    is_repeated: Vec<bool>,
+    /// The ties whose tensors checkpoints have under both names.
+    repeated: Vec<(String, String)>,
 }
 
 impl Registry {
@@ -95,7 +95,7 @@ impl Registry {
             recompute: Recompute::default(),
             entries: Vec::new(),
             tied: Vec::new(),
-            is_repeated: Vec::new(),
+            repeated: Vec::new(),
         }
     }
 
@@ -176,9 +176,8 @@ impl Registry {
     }
 
     /// Returns the second names that checkpoints repeat, each with the tensor's own name.
-    pub fn repeated(&self) -> impl Iterator<Item = (&str, &str)> {
-        let tied = self.tied.iter().zip(&self.is_repeated).filter(|(_, repeated)| **repeated);
-        tied.map(|((name, of), _)| (name.as_str(), of.as_str()))
+    pub fn repeated(&self) -> &[(String, String)] {
+        &self.repeated
     }
 
     fn add(&mut self, name: String, tensor: &Tensor, role: Role) -> Result<(), ModelError> {
@@ -228,14 +227,12 @@ impl Scope<'_> {
     /// Declares that PyTorch's module has the tensor `of` also under `name` (full names): a tied weight.
     pub fn tie(&mut self, name: &str, of: &str) {
         self.registry.tied.push((name.to_owned(), of.to_owned()));
-        self.registry.is_repeated.push(false);
     }
 
     /// Like [`Scope::tie`]; checkpoints have the tensor under both names, as `load_state_dict` expects.
     pub(super) fn repeat(&mut self, name: &str, of: &str) {
         self.tie(name, of);
-        self.registry.is_repeated.pop();
-        self.registry.is_repeated.push(true);
+        self.registry.repeated.push((name.to_owned(), of.to_owned()));
     }
 
     /// Builds layers as a segment, which may be recomputed in backward. Build segments in the order of the

@@ -44,16 +44,16 @@ pub(super) fn files(
 
 /// Returns the tensors that a file has under a second name, too.
 fn repeated(sources: &[Source], registry: &Registry) -> Vec<Source> {
-    let again = |(name, of): (&str, &str)| {
-        let first = sources.iter().find(|source| source.item.name == of)?;
+    let again = |(name, of): &(String, String)| {
+        let first = sources.iter().find(|source| source.item.name == *of)?;
         let ranges = first.ranges.iter().map(|(range, tensor)| (range.clone(), tensor.shallow_clone()));
         Some(Source {
-            item: Item { name: name.to_owned(), ..first.item.clone() },
+            item: Item { name: name.clone(), ..first.item.clone() },
             ranges: ranges.collect(),
             unchanged_until_update: first.unchanged_until_update,
         })
     };
-    registry.repeated().filter_map(again).collect()
+    registry.repeated().iter().filter_map(again).collect()
 }
 
 /// Returns `step.NAME`: the number of updates of each trained row.

@@ -22,16 +22,6 @@ pub enum Operand {
     Fixed(usize),
 }
 
-impl Operand {
-    fn code(self) -> i64 {
-        match self {
-            Self::None => -1,
-            Self::Slot(slot) => slot as i64,
-            Self::Fixed(number) => -2 - number as i64,
-        }
-    }
-}
-
 /// A number in an argument.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Whole {
@@ -77,13 +67,33 @@ struct Encoded {
     reals: Vec<f64>,
 }
 
+/// The fixed tensors of one call, among all.
+struct Fixed<'a> {
+    all: &'a [Tensor],
+    used: Vec<Borrowed<'a>>,
+}
+
+impl Fixed<'_> {
+    /// Returns the number of an operand at the boundary.
+    fn code(&mut self, operand: Operand) -> Result<i64, ShimError> {
+        Ok(match operand {
+            Operand::None => -1,
+            Operand::Slot(slot) => slot as i64,
+            Operand::Fixed(number) => {
+                let unknown =
+                    || ShimError::invalid("prepare a call", format!("there is no fixed tensor {number}"));
+                self.used.push(self.all.get(number).ok_or_else(unknown)?.into());
+                -1 - self.used.len() as i64
+            }
+        })
+    }
+}
+
 impl Encoded {
-    fn of(argument: &Argument) -> Self {
-        let operands = |tag, operands: &[Operand]| Self {
-            tag,
-            slots: operands.iter().map(|operand| operand.code()).collect(),
-            numbers: vec![0; operands.len()],
-            ..Self::default()
+    fn of(argument: &Argument, fixed: &mut Fixed<'_>) -> Result<Self, ShimError> {
+        let mut operands = |tag, operands: &[Operand]| {
+            let slots = operands.iter().map(|operand| fixed.code(*operand)).collect::<Result<_, _>>()?;
+            Ok(Self { tag, slots, numbers: vec![0; operands.len()], ..Self::default() })
         };
         let wholes = |tag, wholes: &[Whole]| Self {
             tag,
@@ -103,10 +113,10 @@ impl Encoded {
             ..Self::default()
         };
         let reals = |tag, reals: &[f64]| Self { tag, reals: reals.to_vec(), ..Self::default() };
-        match argument {
+        Ok(match argument {
             Argument::None => Self::default(),
-            Argument::Value(operand) => operands(1, &[*operand]),
-            Argument::Values(list) => operands(2, list),
+            Argument::Value(operand) => return operands(1, &[*operand]),
+            Argument::Values(list) => return operands(2, list),
             Argument::Int(whole) => wholes(3, &[*whole]),
             Argument::Ints(list) => wholes(4, list),
             Argument::Float(real) => reals(5, &[*real]),
@@ -115,7 +125,7 @@ impl Encoded {
             Argument::Bools(list) => bools(8, list),
             Argument::Text(_) => Self { tag: 9, ..Self::default() },
             Argument::Device => Self { tag: 10, ..Self::default() },
-        }
+        })
     }
 
     fn count(&self) -> usize {
@@ -231,17 +241,19 @@ impl Call {
     /// `NotImplemented` for an unknown operation, otherwise arguments that do not fit it.
     pub fn new(
         operation: &Operation,
-        arguments: &[(&str, Argument)],
-        fixed: &[&Tensor],
+        arguments: &[(impl AsRef<str>, Argument)],
+        fixed: &[Tensor],
         device: Device,
         outputs: &[Output],
         frees: &[i64],
     ) -> Result<Self, ShimError> {
         let op = "prepare a call";
         let device = device_index(op, device)?;
-        let encoded: Vec<Encoded> = arguments.iter().map(|(_, argument)| Encoded::of(argument)).collect();
+        let mut fixed = Fixed { all: fixed, used: Vec::new() };
+        let encoded = arguments.iter().map(|(_, argument)| Encoded::of(argument, &mut fixed));
+        let encoded: Vec<Encoded> = encoded.collect::<Result<_, _>>()?;
         let list = arguments.iter().zip(&encoded).map(|((name, argument), encoded)| DtArgument {
-            name: (*name).into(),
+            name: name.as_ref().into(),
             tag: encoded.tag,
             text: if let Argument::Text(text) = argument { text.as_str() } else { "" }.into(),
             numbers: or_null(&encoded.numbers),
@@ -264,7 +276,6 @@ impl Call {
                 }
             }
         }
-        let fixed: Vec<Borrowed<'_>> = fixed.iter().map(|tensor| Borrowed::from(*tensor)).collect();
         let results = DtResults { counts: (&*counts).into(), slots: (&*slots).into(), frees: frees.into() };
         create(op, |out, error| {
             let (name, overload) = ((&operation.name).into(), (&operation.overload).into());
@@ -275,7 +286,7 @@ impl Call {
                     name,
                     overload,
                     arguments,
-                    BorrowedList::new(&fixed),
+                    BorrowedList::new(&fixed.used),
                     device,
                     results,
                     out,

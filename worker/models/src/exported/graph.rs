@@ -14,6 +14,7 @@ use super::dtype::dtype;
 use super::error::{Problem, Result};
 use super::place::Place;
 use super::schema::{self, Graph, Node, Value};
+use super::slots::{operands, slot_of};
 use super::tensors::Tensors;
 
 /// Operations whose results are always views of their first argument.
@@ -113,6 +114,12 @@ pub(super) struct Program {
 }
 
 impl Program {
+    /// Returns the values that the end of a run needs: results, and new values of buffers.
+    pub(super) fn kept(&self) -> impl Iterator<Item = usize> + '_ {
+        let returned = self.returned.iter().filter_map(|returned| slot_of(returned.operand.as_ref()?));
+        returned.chain(self.mutations.iter().filter_map(|(_, value)| slot_of(value)))
+    }
+
     /// Returns what an operand is a view of, or itself.
     pub(super) fn base(&self, operand: Operand) -> Operand {
         match operand {
@@ -221,11 +228,10 @@ impl Resolver<'_> {
     ) -> Result<(Vec<Operand>, Option<Meaning>)> {
         let (mut writes, mut is_result) = (Vec::new(), None);
         for (name, argument) in arguments {
-            let operands = match argument {
-                Argument::Value(operand) => std::slice::from_ref(operand),
-                Argument::Values(list) => list.as_slice(),
-                _ => continue,
-            };
+            let operands = operands(argument);
+            if operands.is_empty() {
+                continue;
+            }
             let traits = operation.traits(name).map_err(|source| {
                 let (operation, place) = (operation.name.clone(), place.to_string());
                 self.archive.error(Problem::Operation { operation, place, source })

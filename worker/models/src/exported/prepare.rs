@@ -10,7 +10,7 @@ use super::graph::{Action, Item, Program};
 use super::modes;
 use super::run::{Body, Runnable, Step};
 use super::segments::{self, Part};
-use super::slots::{slot_of, slots};
+use super::slots::slots;
 use crate::layers::{BatchNorm, BatchNormOptions};
 use crate::registry::Registry;
 
@@ -25,11 +25,11 @@ pub(super) enum Purpose {
     EvaluateTraining,
 }
 
-pub(super) struct Preparation<'a> {
-    pub archive: &'a Archive,
-    pub registry: &'a mut Registry,
-    pub program: &'a Program,
-    pub purpose: Purpose,
+struct Preparation<'a> {
+    archive: &'a Archive,
+    registry: &'a mut Registry,
+    program: &'a Program,
+    purpose: Purpose,
     /// The position of the last use of each value; None without use.
     last: Vec<Option<usize>>,
     /// The number of calls so far.
@@ -49,9 +49,7 @@ pub(super) fn prepare(
 ) -> Result<Runnable, crate::ModelError> {
     let mut last = vec![None; program.is_tensor.len()];
     mark_uses(&program.items, &mut 0, &mut last);
-    let kept = program.returned.iter().filter_map(|returned| slot_of(returned.operand.as_ref()?));
-    let changes = program.mutations.iter().filter_map(|(_, value)| slot_of(value));
-    for slot in kept.chain(changes) {
+    for slot in program.kept() {
         last[slot] = Some(usize::MAX);
     }
     let mut preparation = Preparation {
@@ -163,10 +161,8 @@ impl Preparation<'_> {
             arguments.push(("cudnn_enabled".to_owned(), Argument::Bool(true)));
         }
         let outputs: Vec<Output> = outputs.iter().map(|output| self.used(output)).collect();
-        let named: Vec<(&str, Argument)> =
-            arguments.iter().map(|(name, argument)| (name.as_str(), argument.clone())).collect();
-        let fixed: Vec<&Tensor> = self.program.fixed.iter().collect();
-        let call = Call::new(operation, &named, &fixed, self.registry.device(), &outputs, &frees);
+        let (fixed, device) = (&self.program.fixed, self.registry.device());
+        let call = Call::new(operation, &arguments, fixed, device, &outputs, &frees);
         let call = call.map_err(|source| {
             let (operation, place) = (full_name(operation), item.place.to_string());
             self.archive.error(Problem::Operation { operation, place, source })

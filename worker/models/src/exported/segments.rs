@@ -8,7 +8,7 @@ use dtrain_torch_shim::program::{Argument, Operand, Operation, Output};
 
 use super::graph::{Action, Item, Program};
 use super::modes;
-use super::slots::{slot_of, slots};
+use super::slots::{self, slots};
 
 /// Modules of fewer operations are not worth a segment.
 const FEWEST_OPERATIONS: usize = 4;
@@ -90,10 +90,7 @@ fn uses(program: &Program) -> Uses {
             defined.entry(slot).or_insert(index);
         }
     }
-    let returned = program.returned.iter().filter_map(|returned| slot_of(returned.operand.as_ref()?));
-    for slot in returned.chain(program.mutations.iter().filter_map(|(_, value)| slot_of(value))) {
-        last.insert(slot, usize::MAX);
-    }
+    last.extend(program.kept().map(|slot| (slot, usize::MAX)));
     Uses { defined, last }
 }
 
@@ -124,12 +121,7 @@ fn for_calls(item: &Item, each: &mut impl FnMut(&Operation, &[(String, Argument)
 }
 
 fn operands(arguments: &[(String, Argument)]) -> impl Iterator<Item = Operand> + '_ {
-    let operands = arguments.iter().map(|(_, argument)| match argument {
-        Argument::Value(operand) => std::slice::from_ref(operand),
-        Argument::Values(list) => list,
-        _ => &[],
-    });
-    operands.flatten().copied()
+    arguments.iter().flat_map(|(_, argument)| slots::operands(argument)).copied()
 }
 
 /// Appends the fixed tensors that an item uses.
@@ -244,12 +236,10 @@ impl Search<'_> {
 }
 
 fn is_masked_attention(item: &Item) -> bool {
-    match &item.action {
-        Action::Call { operation, arguments, .. } => {
-            let is_mask =
-                |(name, argument): &(String, Argument)| name == "attn_mask" && *argument != Argument::None;
-            operation.name == "aten::scaled_dot_product_attention" && arguments.iter().any(is_mask)
-        }
-        Action::Region { body, .. } => body.iter().any(is_masked_attention),
-    }
+    let mut found = false;
+    for_calls(item, &mut |operation, arguments, _, _| {
+        let is_masked = modes::given(arguments, "attn_mask").is_some_and(|mask| *mask != Argument::None);
+        found |= is_masked && operation.name == "aten::scaled_dot_product_attention";
+    });
+    found
 }

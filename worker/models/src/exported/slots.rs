@@ -10,6 +10,15 @@ pub(super) fn slot_of(operand: &Operand) -> Option<usize> {
     }
 }
 
+/// Returns the tensors, and the values given as one, of an argument.
+pub(super) fn operands(argument: &Argument) -> &[Operand] {
+    match argument {
+        Argument::Value(operand) => std::slice::from_ref(operand),
+        Argument::Values(list) => list,
+        _ => &[],
+    }
+}
+
 /// Returns the values of a call's arguments.
 pub(super) fn slots(arguments: &[(String, Argument)]) -> impl Iterator<Item = usize> + '_ {
     let of_whole = |whole: &Whole| match whole {
@@ -18,11 +27,9 @@ pub(super) fn slots(arguments: &[(String, Argument)]) -> impl Iterator<Item = us
     };
     arguments.iter().flat_map(move |(_, argument)| -> Vec<usize> {
         match argument {
-            Argument::Value(operand) => slot_of(operand).into_iter().collect(),
-            Argument::Values(list) => list.iter().filter_map(slot_of).collect(),
             Argument::Int(whole) => of_whole(whole).into_iter().collect(),
             Argument::Ints(list) => list.iter().filter_map(of_whole).collect(),
-            _ => Vec::new(),
+            other => operands(other).iter().filter_map(slot_of).collect(),
         }
     })
 }

@@ -4,6 +4,8 @@ use tch::{Device, Kind, Tensor};
 use super::{Argument, Call, Frame, Operand, Operation, Output, Whole};
 use crate::ErrorKind;
 
+const NO_ARGUMENTS: [(&str, Argument); 0] = [];
+
 fn operation(name: &str, overload: &str) -> Operation {
     Operation { name: name.to_owned(), overload: overload.to_owned() }
 }
@@ -83,8 +85,15 @@ fn lists_of_tensors_and_fixed_tensors_are_arguments_and_results() {
     call(&operation("aten::split", "Tensor"), &pieces, &outputs).run(&mut frame).unwrap();
     let list = Argument::Values(vec![Operand::Fixed(0), Operand::Slot(1), Operand::Fixed(0)]);
     let cat = operation("aten::cat", "");
-    let joined =
-        Call::new(&cat, &[("tensors", list)], &[&fixed], Device::Cpu, &[Output::One(Some(2))], &[1]).unwrap();
+    let joined = Call::new(
+        &cat,
+        &[("tensors", list)],
+        std::slice::from_ref(&fixed),
+        Device::Cpu,
+        &[Output::One(Some(2))],
+        &[1],
+    )
+    .unwrap();
     joined.run(&mut frame).unwrap();
     assert_eq!(floats(&frame.get(2).unwrap()), [9.0, 3.0, 4.0, 9.0]);
     assert!(frame.get(1).is_err(), "the call dropped its last use");
@@ -92,10 +101,10 @@ fn lists_of_tensors_and_fixed_tensors_are_arguments_and_results() {
 
 #[test]
 fn wrong_calls_are_errors() {
-    let unknown = Call::new(&operation("aten::no_such", ""), &[], &[], Device::Cpu, &[], &[]).unwrap_err();
+    let unknown = Call::new(&operation("aten::no_such", ""), &NO_ARGUMENTS, &[], Device::Cpu, &[], &[]).unwrap_err();
     assert_eq!(unknown.kind, ErrorKind::NotImplemented);
     let relu = operation("aten::relu", "");
-    let missing = Call::new(&relu, &[], &[], Device::Cpu, &[], &[]).unwrap_err();
+    let missing = Call::new(&relu, &NO_ARGUMENTS, &[], Device::Cpu, &[], &[]).unwrap_err();
     assert!(missing.message.contains("`self` is missing"), "{missing}");
     let extra = [("self", value(0)), ("no_such", Argument::Bool(true))];
     let extra = Call::new(&relu, &extra, &[], Device::Cpu, &[], &[]).unwrap_err();
