@@ -74,6 +74,11 @@ struct DtTensors {
 
 namespace dtrain {
 
+// Returns the device of a number; -1 is the CPU.
+inline at::Device device(int32_t index) {
+  return index < 0 ? at::Device(at::kCPU) : at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(index));
+}
+
 inline at::Tensor tensor(const void* pointer) { return *static_cast<const at::Tensor*>(pointer); }
 
 // A failure whose kind is known when it is thrown.

@@ -15,13 +15,10 @@
 #include <mutex>
 #include <string>
 
+using dtrain::device;
 using dtrain::guard;
 
 namespace {
-
-at::Device device(int32_t index) {
-  return index < 0 ? at::Device(at::kCPU) : at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(index));
-}
 
 struct DtAutocast {
   bool enabled;

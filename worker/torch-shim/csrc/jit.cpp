@@ -131,8 +131,7 @@ extern "C" {
 // Tensors are moved to `device` (-1 is the CPU) from the device on which they were saved.
 int32_t dt_module_load(DtText path, int32_t device, ModuleHandle** out, DtError* error) {
   return guard(error, [&] {
-    const c10::Device to = device < 0 ? c10::Device(c10::kCPU) : c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(device));
-    *out = new ModuleHandle(torch::jit::load(path.string(), to));
+    *out = new ModuleHandle(torch::jit::load(path.string(), dtrain::device(device)));
   });
 }
 

@@ -25,7 +25,7 @@ using torch::jit::Stack;
 
 extern "C" {
 
-// The kinds of an argument. Keep in step with `Argument::tag` in src/program.rs.
+// The kinds of an argument. Keep in step with `Encoded::of` in src/program.rs.
 enum DtArgumentTag : int32_t {
   DT_ARGUMENT_NONE = 0,
   DT_ARGUMENT_VALUE = 1,
@@ -309,10 +309,6 @@ struct Call {
   }
 };
 
-c10::Device device_of(int32_t index) {
-  return index < 0 ? c10::Device(c10::kCPU) : c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(index));
-}
-
 std::vector<int64_t> copied(DtNumbers numbers) { return {numbers.data, numbers.data + numbers.count}; }
 
 // Translates the arguments of one call.
@@ -349,7 +345,7 @@ struct Preparation {
       case DT_ARGUMENT_FLOAT: return convert(argument.reals[0], type);
       case DT_ARGUMENT_BOOL: return convert(argument.numbers[0] != 0, type);
       case DT_ARGUMENT_STRING: return argument.text.string();
-      case DT_ARGUMENT_DEVICE: return device_of(device);
+      case DT_ARGUMENT_DEVICE: return dtrain::device(device);
       default: return make_list(elements(argument), type, std::nullopt);
     }
   }

@@ -257,6 +257,9 @@ void dt_count_leave(void* mode) {
   delete static_cast<c10::impl::IncludeDispatchKeyGuard*>(mode);
 }
 
+// Returns whether this thread's tensors are symbolic.
+bool dt_symbolic_here(void) { return dtrain::symbolic_here() != dtrain::Symbolic::kNone; }
+
 // Returns the floating-point operations on this thread since the last call.
 double dt_symbolic_flops(void) { return std::exchange(flops, 0.0); }
 

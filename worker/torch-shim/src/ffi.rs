@@ -288,6 +288,7 @@ fallible! {
 }
 unsafe extern "C" {
     pub(crate) safe fn dt_symbolic_flops() -> f64;
+    pub(crate) safe fn dt_symbolic_here() -> bool;
 }
 
 // cross_entropy.cpp

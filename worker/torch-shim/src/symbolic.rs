@@ -51,3 +51,8 @@ impl Symbolic {
         ffi::dt_symbolic_flops()
     }
 }
+
+/// Returns whether this thread is in a region, where tensors have no values.
+pub fn is_symbolic() -> bool {
+    ffi::dt_symbolic_here()
+}

@@ -69,10 +69,6 @@ impl Archive {
         Ok(Self { path: path.to_owned(), zip, entries, budget })
     }
 
-    pub(super) fn path(&self) -> &Path {
-        &self.path
-    }
-
     pub(super) fn error(&self, problem: Problem) -> ExportedError {
         ExportedError::new(&self.path, problem)
     }
@@ -108,6 +104,12 @@ impl Archive {
             [] => Err(self.error(Problem::NotArchive("it has no program".to_owned()))),
             several => Err(self.error(Problem::Programs(several.len()))),
         }
+    }
+
+    /// Returns the number of bytes of an entry.
+    pub(super) fn size(&self, name: &str) -> Result<u64> {
+        let found = self.entries.get(name).map(|(_, size)| *size);
+        found.ok_or_else(|| self.error(Problem::NoEntry(name.to_owned())))
     }
 
     /// Returns the bytes of an entry, whose checksum is right.

@@ -14,7 +14,7 @@ use super::dtype::dtype;
 use super::error::{Problem, Result};
 use super::place::Place;
 use super::schema::{self, Graph, Node, Value};
-use super::slots::{operands, slot_of};
+use super::slots::operands;
 use super::tensors::Tensors;
 
 /// Operations whose results are always views of their first argument.
@@ -87,7 +87,8 @@ pub(super) struct Input {
 
 /// A tensor that the program returns.
 pub(super) struct Returned {
-    pub operand: Option<Operand>,
+    /// None if it is not a tensor.
+    pub operand: Option<Meaning>,
     pub meta: Option<schema::TensorMeta>,
 }
 
@@ -98,7 +99,7 @@ pub(super) struct Program {
     pub inputs: Vec<Input>,
     pub returned: Vec<Returned>,
     /// Buffers that take a value at the end, in programs without in-place operations.
-    pub mutations: Vec<(usize, Operand)>,
+    pub mutations: Vec<(usize, Meaning)>,
     /// Values that stand for such buffers as they are at the beginning.
     pub copies: Vec<(usize, usize)>,
     /// The values and fixed tensors of which values are views.
@@ -116,8 +117,12 @@ pub(super) struct Program {
 impl Program {
     /// Returns the values that the end of a run needs: results, and new values of buffers.
     pub(super) fn kept(&self) -> impl Iterator<Item = usize> + '_ {
-        let returned = self.returned.iter().filter_map(|returned| slot_of(returned.operand.as_ref()?));
-        returned.chain(self.mutations.iter().filter_map(|(_, value)| slot_of(value)))
+        let returned = self.returned.iter().filter_map(|returned| returned.operand);
+        let all = returned.chain(self.mutations.iter().map(|(_, value)| *value));
+        all.filter_map(|meaning| match meaning {
+            Meaning::Slot(slot) => Some(slot),
+            Meaning::Fixed(_) => None,
+        })
     }
 
     /// Returns what an operand is a view of, or itself.
@@ -184,13 +189,13 @@ impl Resolver<'_> {
     }
 
     fn item(&mut self, graph: &Graph, node: &Node, names: &mut Names) -> Result<Option<Item>> {
-        let place = Place::of(&node.metadata);
-        let modules = super::place::modules(&node.metadata);
         let target = node.target.as_str();
         // It would compare dtypes and devices with those of the export.
         if target == "torch.ops.aten._assert_tensor_metadata.default" {
             return Ok(None);
         }
+        let modules = super::place::modules(&node.metadata);
+        let place = Place::of(&modules, &node.metadata);
         if let Some(kind) = target.strip_prefix("torch.ops.higher_order.") {
             return self.region(kind, node, (place, modules), names).map(Some);
         }

@@ -18,7 +18,7 @@ mod segments;
 mod slots;
 mod tensors;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use tch::{Kind, Tensor};
 
@@ -45,14 +45,11 @@ pub struct Port {
 
 /// A model from a file of `dtrain import` or `torch.export.save`.
 pub struct Exported {
-    path: PathBuf,
     inputs: Vec<Port>,
     outputs: Vec<Port>,
     evaluation_outputs: Vec<Port>,
     train: Runnable,
     evaluate: Runnable,
-    /// Positions of `outputs` among the results of the program.
-    positions: [Vec<usize>; 2],
     smallest: usize,
 }
 
@@ -76,43 +73,28 @@ impl Exported {
         let tensors = tensors::load(&mut archive, registry, &document.graph_module.signature)?;
 
         let program = graph::resolve(&archive, &document.graph_module, &tensors)?;
-        let (inputs, outputs, position) =
-            ports(&archive, &document, &program, &notes.inputs, &notes.outputs)?;
+        let (inputs, outputs) = ports(&archive, &document, &program, &notes.inputs, &notes.outputs)?;
         let train = prepare(&archive, registry, &program, Purpose::Train)?;
-        let (evaluate, evaluation_outputs, evaluation_position) = match &separate {
+        let (evaluate, evaluation_outputs) = match &separate {
             None => {
                 let steps = prepare(&archive, registry, &program, Purpose::EvaluateTraining)?;
-                (steps, outputs.clone(), position.clone())
+                (steps, outputs.clone())
             }
             Some(document) => {
                 let signature = &document.graph_module.signature;
                 let tensors = tensors::of_evaluation(&mut archive, tensors, registry, signature)?;
                 let program = graph::resolve(&archive, &document.graph_module, &tensors)?;
-                let (own, outputs, position) =
+                let (own, outputs) =
                     ports(&archive, document, &program, &notes.inputs, &notes.evaluation_outputs)?;
                 if own.len() != inputs.len() {
                     let reason = "the programs for training and evaluation take different inputs";
                     return Err(archive.error(Problem::Unfit(reason.to_owned())).into());
                 }
-                (prepare(&archive, registry, &program, Purpose::Evaluate)?, outputs, position)
+                (prepare(&archive, registry, &program, Purpose::Evaluate)?, outputs)
             }
         };
         let smallest = if train.small_norms && !registry.is_batch_synced() { 2 } else { 1 };
-        Ok(Self {
-            path: archive.path().to_owned(),
-            inputs,
-            outputs,
-            evaluation_outputs,
-            train,
-            evaluate,
-            positions: [position, evaluation_position],
-            smallest,
-        })
-    }
-
-    /// Returns the file.
-    pub fn path(&self) -> &Path {
-        &self.path
+        Ok(Self { inputs, outputs, evaluation_outputs, train, evaluate, smallest })
     }
 
     /// Returns the inputs, in the order of [`Exported::run`].
@@ -144,12 +126,7 @@ impl Exported {
     /// Runs the program for training or for evaluation on tensors in the order of [`Exported::inputs`], on the model's
     /// device. Returns the results in the order of [`Exported::outputs`] or [`Exported::evaluation_outputs`].
     pub fn run(&self, inputs: &[&Tensor], train: bool) -> Result<Vec<Tensor>, ModelError> {
-        let (runnable, positions) = match train {
-            true => (&self.train, &self.positions[0]),
-            false => (&self.evaluate, &self.positions[1]),
-        };
-        let mut results = runnable.run(inputs)?;
-        Ok(positions.iter().filter_map(|position| results[*position].take()).collect())
+        if train { &self.train } else { &self.evaluate }.run(inputs)
     }
 }
 
@@ -163,16 +140,14 @@ fn read(archive: &mut Archive, entry: &str) -> Result<Document, ExportedError> {
     archive.parse(entry, &bytes)
 }
 
-type Ports = (Vec<Port>, Vec<Port>, Vec<usize>);
-
-/// Returns the inputs, the outputs that are tensors, and the positions of these among all results.
+/// Returns the inputs, and the outputs that are tensors.
 fn ports(
     archive: &Archive,
     document: &Document,
     program: &Program,
     input_names: &[String],
     output_names: &[String],
-) -> Result<Ports, ExportedError> {
+) -> Result<(Vec<Port>, Vec<Port>), ExportedError> {
     let port = |name: String, meta: Option<&schema::TensorMeta>| {
         let known = meta.and_then(|meta| Some((dtype::dtype(meta.dtype)?.0, graph::shape(meta))));
         let (kind, shape) =
@@ -184,18 +159,14 @@ fn ports(
     let inputs = program.inputs.iter().zip(named).map(|(input, name)| port(name, input.meta.as_ref()));
     let inputs = inputs.collect::<Result<Vec<_>, _>>()?;
     let named = names::outputs(&document.graph_module, program.returned.len(), output_names);
-    let (mut outputs, mut positions) = (Vec::new(), Vec::new());
-    for (position, (returned, name)) in program.returned.iter().zip(named).enumerate() {
-        if returned.operand.is_some() {
-            outputs.push(port(name, returned.meta.as_ref())?);
-            positions.push(position);
-        }
-    }
+    let outputs = program.returned.iter().zip(named).filter(|(returned, _)| returned.operand.is_some());
+    let outputs = outputs.map(|(returned, name)| port(name, returned.meta.as_ref()));
+    let outputs = outputs.collect::<Result<Vec<_>, _>>()?;
     if outputs.is_empty() {
         let reason = "the program returns no tensor: return the logits or the loss from forward";
         return Err(archive.error(Problem::Unfit(reason.to_owned())));
     }
-    Ok((inputs, outputs, positions))
+    Ok((inputs, outputs))
 }
 
 #[cfg(test)]

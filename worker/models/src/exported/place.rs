@@ -11,9 +11,9 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Reads a node's metadata.
-    pub(super) fn of(metadata: &BTreeMap<String, String>) -> Self {
-        let module = modules(metadata).pop().map(|(path, _)| path).filter(|path| !path.is_empty());
+    /// Reads the metadata of a node in these [`modules`].
+    pub(super) fn of(modules: &[(String, String)], metadata: &BTreeMap<String, String>) -> Self {
+        let module = modules.last().map(|(path, _)| path.clone()).filter(|path| !path.is_empty());
         let trace = metadata.get("stack_trace").map(String::as_str).unwrap_or_default();
         Self { module, line: line(trace) }
     }
@@ -70,13 +70,16 @@ mod tests {
             .into()
     }
 
+    fn place(metadata: &BTreeMap<String, String>) -> Place {
+        Place::of(&modules(metadata), metadata)
+    }
+
     #[test]
     fn places_are_lines_outside_pytorch() {
         let trace = "File \"/a/net.py\", line 12, in forward\n    x = self.c(x)\n  File \"/p/torch/nn/modules/conv.py\", line 5, in f\n";
         let stack = "L__self__,,net.Net;L__self__c,c,torch.nn.modules.conv.Conv2d";
-        let place = Place::of(&metadata(stack, trace));
-        assert_eq!(place.to_string(), " in `c` (/a/net.py:12)");
-        assert_eq!(Place::of(&BTreeMap::new()).to_string(), "");
+        assert_eq!(place(&metadata(stack, trace)).to_string(), " in `c` (/a/net.py:12)");
+        assert_eq!(place(&BTreeMap::new()).to_string(), "");
     }
 
     #[test]

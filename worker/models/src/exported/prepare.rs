@@ -48,7 +48,15 @@ pub(super) fn prepare(
     purpose: Purpose,
 ) -> Result<Runnable, crate::ModelError> {
     let mut last = vec![None; program.is_tensor.len()];
-    mark_uses(&program.items, &mut 0, &mut last);
+    let mut position = 0;
+    for item in &program.items {
+        segments::for_calls(item, &mut |_, arguments, _, _| {
+            for slot in slots(arguments) {
+                last[slot] = Some(position);
+            }
+            position += 1;
+        });
+    }
     for slot in program.kept() {
         last[slot] = Some(usize::MAX);
     }
@@ -65,21 +73,6 @@ pub(super) fn prepare(
     let steps = preparation.top_level()?;
     let (draws, small_norms) = (preparation.draws, preparation.small_norms);
     Ok(Runnable::new(program, steps, draws, small_norms, purpose == Purpose::Train))
-}
-
-/// Records the last use of every value, in the order of the calls.
-fn mark_uses(items: &[Item], position: &mut usize, last: &mut [Option<usize>]) {
-    for item in items {
-        match &item.action {
-            Action::Call { arguments, .. } => {
-                for slot in slots(arguments) {
-                    last[slot] = Some(*position);
-                }
-                *position += 1;
-            }
-            Action::Region { body, .. } => mark_uses(body, position, last),
-        }
-    }
 }
 
 impl Preparation<'_> {
@@ -107,10 +100,9 @@ impl Preparation<'_> {
         let dead = part.inputs.iter().filter(is_dead).map(|slot| *slot as i64).collect();
         let parameters = part.fixed.iter().map(|number| self.program.fixed[*number].shallow_clone());
         let parameters = parameters.filter(|tensor| tensor.requires_grad()).collect();
-        let (values, records) = (self.program.is_tensor.len(), part.records);
-        let body = Body { steps, values, inputs: part.inputs, output: part.output, records };
-        let segment = self.registry.segment_of(&part.name, body, parameters);
-        Ok(Step::Segment { segment, numbers: part.numbers, dead })
+        let Part { name, inputs, numbers, output, records, .. } = part;
+        let body = Body { steps, values: self.program.is_tensor.len(), inputs, numbers, output, records };
+        Ok(Step::Segment { segment: self.registry.segment_of(&name, body, parameters), dead })
     }
 
     fn steps(&mut self, items: &[Item]) -> Result<Vec<Step>, crate::ModelError> {
@@ -247,9 +239,14 @@ impl Preparation<'_> {
             }
         }
         let real = |name: &str, default: f64| match given(name) {
-            Some(Argument::Float(real)) => *real,
-            Some(Argument::Int(Whole::Number(number))) => *number as f64,
-            _ => default,
+            Some(Argument::Float(real)) => Ok(*real),
+            Some(Argument::Int(Whole::Number(number))) => Ok(*number as f64),
+            None | Some(Argument::None) => Ok(default),
+            Some(_) => {
+                let reason =
+                    format!("the {name} of a batch normalisation{} is computed: use a constant", item.place);
+                Err(self.archive.error(Problem::Unfit(reason)))
+            }
         };
         let input = match given("input") {
             Some(Argument::Value(Operand::Slot(slot))) => *slot,
@@ -258,7 +255,7 @@ impl Preparation<'_> {
                 return Err(self.archive.error(Problem::Graph(reason)).into());
             }
         };
-        let options = BatchNormOptions { momentum: real("momentum", 0.1), eps: real("eps", 1e-5) };
+        let options = BatchNormOptions { momentum: real("momentum", 0.1)?, eps: real("eps", 1e-5)? };
         let running = fixed("running_mean").zip(fixed("running_var"));
         let name = item.modules.last().map_or("", |(path, _)| path.as_str());
         let norm =

@@ -2,13 +2,13 @@
 
 use dtrain_torch_shim::autocast::Autocast;
 use dtrain_torch_shim::grad_mode::GradMode;
-use dtrain_torch_shim::program::{Call, Frame, Operand};
+use dtrain_torch_shim::program::{Call, Frame};
 use tch::{Device, TchError, Tensor};
 
-use super::graph::{Mode, Program};
+use super::graph::{Meaning, Mode, Program};
 use super::place::Place;
 use crate::error::ModelError;
-use crate::layers::BatchNorm;
+use crate::layers::{BatchNorm, copy_of};
 use crate::recompute::{Segment, is_recomputing};
 
 pub(super) enum Step {
@@ -24,9 +24,8 @@ pub(super) enum Step {
     },
     /// Steps under a setting of the thread.
     Region { mode: Mode, device: Device, body: Vec<Step> },
-    /// Steps that backward may recompute. `numbers` are values from outside that are not tensors, `dead` those that
-    /// nothing after the segment uses.
-    Segment { segment: Segment<Body>, numbers: Vec<i64>, dead: Vec<i64> },
+    /// Steps that backward may recompute. `dead` are values from outside that nothing after the segment uses.
+    Segment { segment: Segment<Body>, dead: Vec<i64> },
 }
 
 /// The steps of a segment.
@@ -36,6 +35,8 @@ pub(super) struct Body {
     pub values: usize,
     /// The tensors from outside.
     pub inputs: Vec<usize>,
+    /// Values from outside that are not tensors.
+    pub numbers: Vec<i64>,
     /// The one tensor that later steps use.
     pub output: usize,
     /// Whether the first pass records gradients, too: an operation chooses its kernel by whether an argument needs one.
@@ -46,9 +47,9 @@ pub(super) struct Body {
 pub(super) struct Runnable {
     values: usize,
     inputs: Vec<usize>,
-    outputs: Vec<Option<Operand>>,
+    outputs: Vec<Meaning>,
     fixed: Vec<Tensor>,
-    mutations: Vec<(usize, Operand)>,
+    mutations: Vec<(usize, Meaning)>,
     copies: Vec<(usize, usize)>,
     steps: Vec<Step>,
     /// Whether it draws random numbers.
@@ -68,7 +69,7 @@ impl Runnable {
         Self {
             values: program.is_tensor.len(),
             inputs: program.inputs.iter().map(|input| input.slot).collect(),
-            outputs: program.returned.iter().map(|returned| returned.operand).collect(),
+            outputs: program.returned.iter().filter_map(|returned| returned.operand).collect(),
             fixed: program.fixed.iter().map(Tensor::shallow_clone).collect(),
             mutations: if updates { program.mutations.clone() } else { Vec::new() },
             copies: program.copies.clone(),
@@ -78,47 +79,40 @@ impl Runnable {
         }
     }
 
-    /// Runs the program. Its results that are not tensors are None.
-    pub(super) fn run(&self, inputs: &[&Tensor]) -> Result<Vec<Option<Tensor>>, ModelError> {
+    /// Runs the program. Returns its results that are tensors.
+    pub(super) fn run(&self, inputs: &[&Tensor]) -> Result<Vec<Tensor>, ModelError> {
         let mut frame = Frame::new(self.values)?;
         for (&slot, tensor) in self.inputs.iter().zip(inputs) {
             frame.set(slot, tensor)?;
         }
         for &(slot, buffer) in &self.copies {
             // Backward needs the values of before.
-            let mut copy = self.fixed[buffer].f_empty_like()?;
-            copy.f_copy_(&self.fixed[buffer])?;
-            frame.set(slot, &copy)?;
+            frame.set(slot, &copy_of(&self.fixed[buffer])?)?;
         }
         run(&self.steps, &mut frame)?;
         for (buffer, value) in &self.mutations {
             let buffer = &self.fixed[*buffer];
             let value = self.value(&frame, value)?;
-            if let Some(value) = value.filter(|value| !buffer.is_set_to(value)) {
+            if !buffer.is_set_to(&value) {
                 tch::no_grad(|| buffer.shallow_clone().f_copy_(&value))?;
             }
         }
-        let output = |operand: &Option<Operand>| match operand {
-            Some(operand) => self.value(&frame, operand),
-            None => Ok(None),
-        };
-        self.outputs.iter().map(output).collect()
+        self.outputs.iter().map(|operand| self.value(&frame, operand)).collect()
     }
 
-    fn value(&self, frame: &Frame, operand: &Operand) -> Result<Option<Tensor>, ModelError> {
+    fn value(&self, frame: &Frame, operand: &Meaning) -> Result<Tensor, ModelError> {
         Ok(match operand {
-            Operand::Slot(slot) => Some(frame.get(*slot)?),
-            Operand::Fixed(number) => Some(self.fixed[*number].shallow_clone()),
-            Operand::None => None,
+            Meaning::Slot(slot) => frame.get(*slot)?,
+            Meaning::Fixed(number) => self.fixed[*number].shallow_clone(),
         })
     }
 }
 
 impl Body {
-    /// Computes the segment of these inputs; `numbers` has the values that are not tensors.
-    fn compute(&self, numbers: &Frame, copied: &[i64], inputs: &[&Tensor]) -> Result<Tensor, ModelError> {
+    /// Computes the segment of these inputs; `outside` has the values that are not tensors.
+    fn compute(&self, outside: &Frame, inputs: &[&Tensor]) -> Result<Tensor, ModelError> {
         let mut frame = Frame::new(self.values)?;
-        frame.copy_from(numbers, copied)?;
+        frame.copy_from(outside, &self.numbers)?;
         for (&slot, tensor) in self.inputs.iter().zip(inputs) {
             frame.set(slot, tensor)?;
         }
@@ -151,33 +145,26 @@ fn run(steps: &[Step], frame: &mut Frame) -> Result<(), ModelError> {
                 }
             }
             Step::Region { mode, device, body } => under(*mode, *device, || run(body, frame))?,
-            Step::Segment { segment, numbers, dead } => run_segment(segment, numbers, dead, frame)?,
+            Step::Segment { segment, dead } => run_segment(segment, dead, frame)?,
         }
     }
     Ok(())
 }
 
-fn run_segment(
-    segment: &Segment<Body>,
-    numbers: &[i64],
-    dead: &[i64],
-    frame: &mut Frame,
-) -> Result<(), ModelError> {
-    let (inputs, output, values) = {
-        let body = segment.layers();
-        let inputs = body.inputs.iter().map(|slot| frame.get(*slot)).collect::<Result<Vec<_>, _>>()?;
-        (inputs, body.output, body.values)
-    };
+fn run_segment(segment: &Segment<Body>, dead: &[i64], frame: &mut Frame) -> Result<(), ModelError> {
+    let body = segment.layers();
+    let inputs = body.inputs.iter().map(|slot| frame.get(*slot)).collect::<Result<Vec<_>, _>>()?;
     let borrowed: Vec<&Tensor> = inputs.iter().collect();
     if !segment.is_recomputed(&borrowed) {
         drop(inputs);
         // The steps drop the values themselves.
-        return run(&segment.layers().steps, frame);
+        return run(&body.steps, frame);
     }
-    let mut own = Frame::new(values)?;
-    own.copy_from(frame, numbers)?;
-    let copied = numbers.to_vec();
-    let result = segment.run_slice(&borrowed, move |body, inputs| body.compute(&own, &copied, inputs))?;
+    let (mut outside, output) = (Frame::new(body.values)?, body.output);
+    outside.copy_from(frame, &body.numbers)?;
+    // The segment takes its layers itself.
+    drop(body);
+    let result = segment.run_slice(&borrowed, move |body, inputs| body.compute(&outside, inputs))?;
     frame.clear(dead)?;
     frame.set(output, &result)?;
     Ok(())

@@ -8,7 +8,7 @@ use dtrain_torch_shim::program::{Argument, Operand, Operation, Output};
 
 use super::graph::{Action, Item, Program};
 use super::modes;
-use super::slots::{self, slots};
+use super::slots::{self, slot_of, slots};
 
 /// Modules of fewer operations are not worth a segment.
 const FEWEST_OPERATIONS: usize = 4;
@@ -96,24 +96,19 @@ fn uses(program: &Program) -> Uses {
 
 /// Returns the values that an item uses and defines.
 fn values(item: &Item) -> (Vec<usize>, Vec<usize>) {
-    match &item.action {
-        Action::Call { arguments, outputs, .. } => {
-            (slots(arguments).collect(), outputs.iter().flat_map(Output::slots).collect())
-        }
-        Action::Region { body, .. } => {
-            let (mut used, mut own) = (Vec::new(), Vec::new());
-            for item in body {
-                let (more_used, more_own) = values(item);
-                used.extend(more_used);
-                own.extend(more_own);
-            }
-            (used, own)
-        }
-    }
+    let (mut used, mut own) = (Vec::new(), Vec::new());
+    for_calls(item, &mut |_, arguments, outputs, _| {
+        used.extend(slots(arguments));
+        own.extend(outputs.iter().flat_map(Output::slots));
+    });
+    (used, own)
 }
 
 /// Calls a function with the parts of every call of an item.
-fn for_calls(item: &Item, each: &mut impl FnMut(&Operation, &[(String, Argument)], &[Output], &[Operand])) {
+pub(super) fn for_calls(
+    item: &Item,
+    each: &mut impl FnMut(&Operation, &[(String, Argument)], &[Output], &[Operand]),
+) {
     match &item.action {
         Action::Call { operation, arguments, outputs, writes } => each(operation, arguments, outputs, writes),
         Action::Region { body, .. } => body.iter().for_each(|item| for_calls(item, each)),
@@ -192,7 +187,7 @@ impl Search<'_> {
         }
         let [output] = outputs.as_slice() else { return None };
         let is_own = self.program.is_tensor[*output] && self.is_own(Operand::Slot(*output), &range);
-        if !is_own || !self.is_repeatable(&range) {
+        if !is_own || !self.is_repeatable(&range) || self.is_changed_later(&inputs, &range) {
             return None;
         }
         let records = self.program.items[range.clone()].iter().any(is_masked_attention);
@@ -206,6 +201,20 @@ impl Search<'_> {
     /// Returns whether a value is computed inside, and no view of one from outside.
     fn is_own(&self, operand: Operand, range: &Range<usize>) -> bool {
         matches!(self.program.base(operand), Operand::Slot(slot) if self.is_inside(slot, range))
+    }
+
+    /// Returns whether later operations change one of these values in place: backward would compute the segment of other
+    /// values than forward did.
+    fn is_changed_later(&self, inputs: &[usize], range: &Range<usize>) -> bool {
+        let bases: HashSet<usize> =
+            inputs.iter().filter_map(|slot| slot_of(&self.program.base(Operand::Slot(*slot)))).collect();
+        let mut is_changed = false;
+        for item in &self.program.items[range.end..] {
+            for_calls(item, &mut |_, _, _, writes| {
+                is_changed |= writes.iter().filter_map(slot_of).any(|slot| bases.contains(&slot));
+            });
+        }
+        is_changed
     }
 
     /// Returns whether computing the operations again gives the same result and changes nothing outside. Calls that

@@ -3,6 +3,7 @@
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 
+use dtrain_torch_shim::symbolic::is_symbolic;
 use tch::{Kind, Tensor};
 
 use super::archive::Archive;
@@ -155,16 +156,19 @@ fn tensor(archive: &mut Archive, folder: &str, name: &str, payload: &Payload) ->
     if elements == 0 {
         return Ok(Tensor::f_empty(sizes.as_slice(), (kind, tch::Device::Cpu))?);
     }
-    let bytes = archive.bytes(&format!("{folder}{}", payload.path_name))?;
-    let size = kind.elt_size_in_bytes();
-    if end > bytes.len() / size {
-        let has = bytes.len() / size;
+    let (entry, size) = (format!("{folder}{}", payload.path_name), kind.elt_size_in_bytes());
+    let has = archive.size(&entry)? as usize / size;
+    if end > has {
         let reason = format!("its shape {sizes:?} needs {end} elements, and the archive has {has}");
         return Err(archive.error(unfit(&reason)).into());
     }
     archive.spend(name, (elements.max(end - begin) as u64).saturating_mul(size as u64))?;
-    let whole = &bytes[begin * size..end * size];
-    let storage = Tensor::f_from_data_size(whole, &[(end - begin) as i64], kind)?;
+    let length = [(end - begin) as i64];
+    let storage = match is_symbolic() {
+        // A plan needs no values, and the file may be larger than this machine's memory.
+        true => Tensor::f_zeros(length, (kind, tch::Device::Cpu))?,
+        false => Tensor::f_from_data_size(&archive.bytes(&entry)?[begin * size..end * size], &length, kind)?,
+    };
     Ok(storage.f_as_strided(sizes.as_slice(), strides.as_slice(), 0)?)
 }
 

@@ -150,9 +150,8 @@ impl BatchNorm {
             if values_per_channel(&part) < 2 {
                 return Err(self.too_small(&part));
             }
-            let copies = |running: &[Tensor; 2]| {
-                Ok::<_, ModelError>([copy_statistic(&running[0])?, copy_statistic(&running[1])?])
-            };
+            let copies =
+                |running: &[Tensor; 2]| Ok::<_, ModelError>([copy_of(&running[0])?, copy_of(&running[1])?]);
             let own = updated.map(copies).transpose()?;
             parts.push(self.normalise(&part, own.as_ref(), true)?);
             let share = length as f64 / samples as f64;
@@ -219,8 +218,8 @@ impl BatchNorm {
     }
 }
 
-/// Copies a statistic so that it can change independently.
-fn copy_statistic(statistic: &Tensor) -> Result<Tensor, ModelError> {
+/// Copies a tensor so that it can change independently.
+pub(crate) fn copy_of(statistic: &Tensor) -> Result<Tensor, ModelError> {
     let mut own = statistic.f_empty_like()?;
     tch::no_grad(|| own.f_copy_(statistic))?;
     Ok(own)
@@ -233,7 +232,7 @@ fn by_channel(vector: &Tensor, dims: usize) -> Result<Tensor, TchError> {
     vector.f_view(shape.as_slice())
 }
 
-/// Returns N x H x W for N x C x H x W.
+/// Returns the number of values per channel of N x C x ...
 fn values_per_channel(x: &Tensor) -> i64 {
     let sizes = x.size().into_iter().enumerate();
     sizes.filter(|(dim, _)| *dim != 1).map(|(_, size)| size).product()

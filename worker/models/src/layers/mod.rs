@@ -14,7 +14,7 @@ mod transformer;
 mod weight;
 
 pub use batch_norm::BatchNorm;
-pub(crate) use batch_norm::BatchNormOptions;
+pub(crate) use batch_norm::{BatchNormOptions, copy_of};
 pub use batch_sync::{BatchGroups, BatchSync};
 pub use conv::{Conv2d, ConvOptions, ConvTranspose2d};
 pub use init::{Init, without_random_init};

@@ -101,7 +101,8 @@ fn lists_of_tensors_and_fixed_tensors_are_arguments_and_results() {
 
 #[test]
 fn wrong_calls_are_errors() {
-    let unknown = Call::new(&operation("aten::no_such", ""), &NO_ARGUMENTS, &[], Device::Cpu, &[], &[]).unwrap_err();
+    let unknown =
+        Call::new(&operation("aten::no_such", ""), &NO_ARGUMENTS, &[], Device::Cpu, &[], &[]).unwrap_err();
     assert_eq!(unknown.kind, ErrorKind::NotImplemented);
     let relu = operation("aten::relu", "");
     let missing = Call::new(&relu, &NO_ARGUMENTS, &[], Device::Cpu, &[], &[]).unwrap_err();

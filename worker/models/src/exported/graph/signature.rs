@@ -104,12 +104,12 @@ impl Resolver<'_> {
                         Value::AsTensor(name) => Some(&name.name),
                         _ => None,
                     };
-                    let operand = name.map(|name| self.operand(name, names)).transpose()?;
+                    let operand = name.map(|name| self.meaning(name, names)).transpose()?;
                     let meta = name.and_then(|name| module.graph.tensor_values.get(name)).cloned();
                     self.program.returned.push(Returned { operand, meta });
                 }
                 OutputSpec::LossOutput { arg } => {
-                    let operand = Some(self.operand(&arg.name, names)?);
+                    let operand = Some(self.meaning(&arg.name, names)?);
                     let meta = module.graph.tensor_values.get(&arg.name).cloned();
                     self.program.returned.push(Returned { operand, meta });
                 }
@@ -117,7 +117,7 @@ impl Resolver<'_> {
                     let Some(&buffer) = self.buffers.get(buffer_name) else {
                         return Err(self.invalid(format!("it changes the unknown buffer `{buffer_name}`")));
                     };
-                    let value = self.operand(&arg.name, names)?;
+                    let value = self.meaning(&arg.name, names)?;
                     self.program.mutations.push((buffer, value));
                 }
                 OutputSpec::Token(_) => {}

@@ -54,3 +54,37 @@ fn modules_that_cannot_be_repeated_are_no_segments() {
     let change = json!([{"name": "self", "arg": mean}, {"name": "other", "arg": {"as_int": 2}}]);
     assert_eq!(count(with_operation("torch.ops.aten.mul_.Tensor", change)), 3);
 }
+
+#[test]
+fn a_module_whose_input_changes_later_is_no_segment() {
+    let entries = Entries::of("classifier").edit_program(|program| {
+        let nodes = program["graph"]["nodes"].as_array_mut().unwrap();
+        let of_block =
+            |node: &&Value| node["metadata"]["nn_module_stack"].to_string().contains("blocks.1.conv1");
+        let input = nodes.iter().find(of_block).unwrap()["inputs"][0]["arg"].clone();
+        let inputs = json!([{"name": "self", "arg": input}, {"name": "other", "arg": {"as_int": 2}}]);
+        let output = json!([{"as_tensor": {"name": "added"}}]);
+        nodes.push(json!({"target": "torch.ops.aten.mul_.Tensor", "inputs": inputs, "outputs": output}));
+    });
+    assert_eq!(load_bytes(&entries.bytes()).unwrap().1.recompute().segments(), 2);
+}
+
+#[test]
+fn a_computed_momentum_is_an_error() {
+    let entries = Entries::of("classifier").edit_program(|program| {
+        let nodes = program["graph"]["nodes"].as_array_mut().unwrap();
+        let is_norm = |node: &Value| node["target"] == "torch.ops.aten.batch_norm.default";
+        let at = nodes.iter().position(is_norm).unwrap();
+        let arguments = nodes[at]["inputs"].as_array_mut().unwrap();
+        let momentum = arguments.iter_mut().find(|argument| argument["name"] == "momentum").unwrap();
+        momentum["arg"] = json!({"as_sym_float": {"as_name": "added"}});
+        let inputs = json!([{"name": "a", "arg": {"as_int": 1}}]);
+        let outputs = json!([{"as_sym_float": {"as_name": "added"}}]);
+        nodes.insert(at, json!({"target": "torch.sym_float", "inputs": inputs, "outputs": outputs}));
+    });
+    let error = load_bytes(&entries.bytes()).map(drop).unwrap_err().to_string();
+    assert!(
+        error.contains("the momentum of a batch normalisation") && error.contains("is computed"),
+        "{error}"
+    );
+}
