@@ -15,8 +15,10 @@ import sys
 import time
 import tomllib
 
+from safetensors.torch import load_file, save_file
+
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-PARTS = ["base", "blame", "inputs", "sources", "programs", "check", "archive", "report"]
+PARTS = ["base", "blame", "inputs", "sources", "programs", "check", "archive"]
 STEPS = 5
 DEFAULTS = {"classes": None, "image_size": None, "channels": None, "inputs": [], "pretrained": False, "library": [], "seed": 0, "head": None,
             "traceback": True}
@@ -27,39 +29,8 @@ def scripts(folder):
     for part in PARTS:
         with open(os.path.join(folder, part + ".py")) as file:
             exec(compile(file.read(), part, "exec"), space)
-    with open(os.path.join(folder, "main.py")) as file:
-        exec(compile(file.read().replace("\nmain()\n", "\n"), "main", "exec"), space)
     space["check_torch"]()
     return space
-
-
-def save_file(torch, tensors, path):
-    """Writes safetensors, without the package."""
-    names = {torch.float32: "F32", torch.float64: "F64", torch.int64: "I64", torch.int32: "I32", torch.bool: "BOOL"}
-    header, data = {}, b""
-    for name, tensor in tensors.items():
-        content = tensor.contiguous().numpy().tobytes()
-        header[name] = {"dtype": names[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [len(data), len(data) + len(content)]}
-        data += content
-    text = json.dumps(header).encode()
-    with open(path, "wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text + data)
-
-
-def load_file(torch, path):
-    kinds = {"F32": torch.float32, "F64": torch.float64, "I64": torch.int64, "I32": torch.int32, "I16": torch.int16,
-             "U8": torch.uint8, "BOOL": torch.bool}
-    with open(path, "rb") as file:
-        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-        data = file.read()
-    found = {}
-    for name, about in header.items():
-        if name == "__metadata__":
-            continue
-        begin, end = about["data_offsets"]
-        flat = torch.frombuffer(bytearray(data[begin:end]), dtype=kinds[about["dtype"]]) if end > begin else torch.empty(0, dtype=kinds[about["dtype"]])
-        found[name] = flat.reshape(about["shape"])
-    return found
 
 
 def request_of(model, folder):
@@ -117,31 +88,30 @@ def compare(space, model, program, folder, speed):
     evaluation = named.export(False)
     state.restore()
     names = named.names
-    about = {"format": 1, "source": request["source"], "torch": torch.__version__, "inputs": named.inputs.names,
-             "outputs": names[True], "evaluation_outputs": names[False], "tied": [], "state_dict": list(module.state_dict()),
-             "pretrained": False}
+    about = {"inputs": named.inputs.names, "outputs": names[True], "evaluation_outputs": names[False]}
     with open(file, "wb") as out:
         space["write_archive"](out, training, evaluation, about)
     seconds = time.monotonic() - began
     inputs = named.inputs.of_batch(model.get("batch", 4))
     given = os.path.join(folder, model["name"] + ".inputs.safetensors")
-    save_file(torch, dict(zip(named.inputs.names, inputs)), given)
+    save_file({name: value.contiguous() for name, value in zip(named.inputs.names, inputs)}, given)
     nodes = list(space["nodes_of"](training))
     found = {"name": model["name"], "nodes": len(nodes), "operations": len({str(node.target) for node in nodes}),
              "parameters": sum(parameter.numel() for parameter in module.parameters()), "import_s": round(seconds, 1)}
 
-    def run(*flags):
-        result = os.path.join(folder, model["name"] + ".result.safetensors")
-        done = subprocess.run([program, file, given, result, "--seed", "7", *flags], capture_output=True, text=True)
-        if done.returncode != 0:
-            raise RuntimeError((done.stderr or done.stdout).strip()[:2000])
-        return load_file(torch, result), json.loads(done.stdout)
-
-    def memory(*flags):
-        done = subprocess.run([program, file, given, os.devnull, "--memory", *flags], capture_output=True, text=True)
+    def call(*words):
+        done = subprocess.run([program, file, given, *words], capture_output=True, text=True)
         if done.returncode != 0:
             raise RuntimeError((done.stderr or done.stdout).strip()[:2000])
         return json.loads(done.stdout)
+
+    def run(*flags):
+        result = os.path.join(folder, model["name"] + ".result.safetensors")
+        told = call(result, "--seed", "7", *flags)
+        return load_file(result), told
+
+    def memory(*flags):
+        return call(os.devnull, "--memory", *flags)
 
     def eager():
         torch.manual_seed(7)
@@ -224,8 +194,7 @@ def main():
     space["warnings"].simplefilter("ignore")
     space["quiet"]()
     maker = os.path.join(os.path.dirname(os.path.abspath(__file__)), "hf_models.py")
-    if os.path.exists(maker):
-        subprocess.run([sys.executable, maker, os.path.join(folder, "configurations")], check=False)
+    subprocess.run([sys.executable, maker, os.path.join(folder, "configurations")], check=False)
     with open(models, "rb") as file:
         models = tomllib.load(file)["model"]
     for model in models:

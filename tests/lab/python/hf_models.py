@@ -1,6 +1,6 @@
 """Small models of transformers and peft for `dtrain import`: python3 hf_models.py FOLDER writes FOLDER/NAME/config.json.
 
-The functions are sources of their own: hf_models.py:lora_gpt2.
+The functions are also sources: hf_models.py:lora_gpt2.
 """
 
 import sys

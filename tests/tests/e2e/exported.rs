@@ -3,7 +3,6 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 use dtrain_test_kit::need;
 use dtrain_tests::process::{expect_exit_code, finish, output_text};
@@ -12,29 +11,20 @@ use dtrain_tests::runs::Sandbox;
 use dtrain_tests::trainings::{distance, tensors};
 use serde_json::Value;
 
-const LIMIT: Duration = Duration::from_secs(300);
-
-fn fixtures() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/import")
-}
+use crate::import::{LIMIT, run};
 
 fn python(python: &Path, args: &[&str]) -> String {
     let mut command = Command::new(python);
-    without_outer_run(&mut command);
-    command.args(args).current_dir(fixtures()).env("PYTHONDONTWRITEBYTECODE", "1");
-    expect_exit_code(&finish(&mut command, LIMIT), 0)
+    command.args(args);
+    expect_exit_code(&run(command, python), 0)
 }
 
 /// Imports a function of trained.py into `sandbox`.
 fn import(python: &Path, sandbox: &Sandbox, function: &str, more: &[&str]) {
     let mut command = Command::new(dtrain());
-    without_outer_run(&mut command);
-    command
-        .args(["import", &format!("trained.py:{function}"), "-o"])
-        .arg(sandbox.path("model.pt2"))
-        .args(more);
-    command.current_dir(fixtures()).env("PYTHON_EXEC", python).env("PYTHONDONTWRITEBYTECODE", "1");
-    expect_exit_code(&finish(&mut command, LIMIT), 0);
+    let source = format!("trained.py:{function}");
+    command.args(["import", &source, "-o"]).arg(sandbox.path("model.pt2")).args(more);
+    expect_exit_code(&run(command, python), 0);
 }
 
 /// Returns a sandbox with an imported model and a recipe for it.
@@ -58,14 +48,12 @@ fn sandbox(task: &str, data: &str, model: &str) -> Sandbox {
 }
 
 const IMAGES: &str = "image_size = 16\nclasses = 4\ntrain_samples = 20\ntest_samples = 9";
+const TEXTS: &str = "tokenizer = \"bytes\"\ntrain_samples = 20\ntest_samples = 5";
 const MODEL: &str = "model.safetensors";
 
 /// Trains in several cuts, and compares the weights with those of one rank that takes each step at once.
-fn same_in_every_cut(sandbox: &Sandbox, more: &[&str]) {
-    let train = |ranks: usize, name: &str, sets: &[&str]| {
-        let all: Vec<&str> = more.iter().chain(sets).copied().collect();
-        tensors(&sandbox.train(ranks, name, &all), MODEL)
-    };
+fn same_in_every_cut(sandbox: &Sandbox) {
+    let train = |ranks: usize, name: &str, sets: &[&str]| tensors(&sandbox.train(ranks, name, sets), MODEL);
     let whole = train(1, "whole", &[]);
     for (ranks, micro_batch, recompute) in [(1, 3, "off"), (1, 1, "on"), (2, 4, "off"), (3, 2, "on")] {
         let name = format!("{ranks}-{micro_batch}-{recompute}");
@@ -80,21 +68,20 @@ fn same_in_every_cut(sandbox: &Sandbox, more: &[&str]) {
 #[test]
 fn a_classifier_trains_alike_in_every_cut() {
     let Some(python) = need::pytorch() else { return };
-    same_in_every_cut(&imported(&python, "vit", "classify", IMAGES, ""), &[]);
+    same_in_every_cut(&imported(&python, "vit", "classify", IMAGES, ""));
 }
 
 #[test]
 fn a_language_model_trains_alike_in_every_cut() {
     let Some(python) = need::pytorch() else { return };
-    let texts = "tokenizer = \"bytes\"\ntrain_samples = 20\ntest_samples = 5";
-    same_in_every_cut(&imported(&python, "gpt", "lm", texts, ""), &[]);
+    same_in_every_cut(&imported(&python, "gpt", "lm", TEXTS, ""));
 }
 
 #[test]
 fn a_program_with_its_own_loss_trains_alike_in_every_cut() {
     let Some(python) = need::pytorch() else { return };
     let sandbox = imported(&python, "own_loss", "program", IMAGES, "");
-    same_in_every_cut(&sandbox, &[]);
+    same_in_every_cut(&sandbox);
     let run = sandbox.train(2, "figures", &[]);
     assert!(run.result().final_metrics.contains_key("accuracy"), "{:?}", run.result().final_metrics);
 }
@@ -130,8 +117,7 @@ fn batch_norm_over_groups_and_ranks_replaces_the_programs_own() {
 #[test]
 fn pytorch_loads_checkpoints_strictly() {
     let Some(python) = need::pytorch() else { return };
-    let texts = "tokenizer = \"bytes\"\ntrain_samples = 20\ntest_samples = 5";
-    let cases = [("gpt", "lm", texts), ("half_frozen", "classify", IMAGES), ("normed", "classify", IMAGES)];
+    let cases = [("gpt", "lm", TEXTS), ("half_frozen", "classify", IMAGES), ("normed", "classify", IMAGES)];
     for (function, task, data) in cases {
         let sandbox = imported(&python, function, task, data, "");
         let run = sandbox.train(2, "run", &["ema.decay=0.5"]);
@@ -139,8 +125,7 @@ fn pytorch_loads_checkpoints_strictly() {
         let mut export = Command::new(dtrain());
         without_outer_run(&mut export);
         export.args(["ckpt", "export"]).arg(run.0.latest()).arg(&exported);
-        let output = finish(&mut export, LIMIT);
-        assert!(output.status.success(), "{}", output_text(&output));
+        expect_exit_code(&finish(&mut export, LIMIT), 0);
         for file in [run.0.latest().join(MODEL), exported] {
             let told = self::python(&python, &["reload.py", function, file.to_str().unwrap()]);
             let line = told.lines().find(|line| line.starts_with('{')).unwrap();
@@ -170,7 +155,7 @@ TORCH_LIBRARY(dtrain_fixture, library) { library.def("leaky(Tensor x, float slop
 fn compile_operation(library: &Path) {
     let source = library.with_extension("cpp");
     std::fs::write(&source, OPERATION).unwrap();
-    let torch = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/libtorch/torch");
+    let torch = PathBuf::from(std::env::var_os("LIBTORCH").expect("cargo sets LIBTORCH"));
     let mut compiler = Command::new(std::env::var_os("CXX").unwrap_or_else(|| "c++".into()));
     compiler.args(["-std=c++17", "-shared", "-fPIC", "-isystem"]).arg(torch.join("include"));
     compiler.arg(&source).arg("-L").arg(torch.join("lib"));

@@ -9,7 +9,7 @@ use dtrain_test_kit::need;
 use dtrain_tests::process::{expect_exit_code, finish, output_text};
 use dtrain_tests::programs::{dtrain, without_outer_run};
 
-const LIMIT: Duration = Duration::from_secs(300);
+pub(crate) const LIMIT: Duration = Duration::from_secs(300);
 const FAILING: &str = "failing.py";
 
 /// Functions of failing.py whose errors name the module `blocks.1` and the marked line.
@@ -52,7 +52,8 @@ fn import(python: &Path, folder: &Path, args: &[&str]) -> Output {
     run(command, python)
 }
 
-fn run(mut command: Command, python: &Path) -> Output {
+/// Runs a command in the folder of the fixtures, with this Python.
+pub(crate) fn run(mut command: Command, python: &Path) -> Output {
     without_outer_run(&mut command);
     command.env("PYTHON_EXEC", python).env("OMP_NUM_THREADS", "1").current_dir(fixtures());
     command.env("PYTHONDONTWRITEBYTECODE", "1");

@@ -35,22 +35,22 @@ def explain(error):
     return f"{kind}: {text}".rstrip(": .")
 
 
-class Steps:
-    """Reports on standard error the steps that take long."""
-
-    def __init__(self):
-        self.started = time.monotonic()
-
-    @contextlib.contextmanager
-    def __call__(self, name):
-        started = time.monotonic()
-        yield
-        seconds = time.monotonic() - started
-        if seconds >= 1:
-            print(f"dtrain: {name}: {seconds:.0f} s", file=sys.stderr, flush=True)
+@contextlib.contextmanager
+def step(name):
+    """Reports a step that took long on standard error."""
+    started = time.monotonic()
+    yield
+    seconds = time.monotonic() - started
+    if seconds >= 1:
+        print(f"dtrain: {name}: {seconds:.0f} s", file=sys.stderr, flush=True)
 
 
-step = Steps()
+def quiet():
+    """Keeps the notes of libraries off the terminal."""
+    import logging
+
+    logging.getLogger("torch").setLevel(logging.ERROR)
+    os.environ.setdefault("HF_HUB_VERBOSITY", "error")
 
 
 def check_torch():

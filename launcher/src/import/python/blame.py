@@ -46,6 +46,10 @@ def is_source(file):
     )
 
 
+def module_words(name, kind):
+    return f"module `{name}` ({kind})" if name else f"the root module ({kind})"
+
+
 class Modules:
     """The names of a model's modules."""
 
@@ -55,8 +59,7 @@ class Modules:
     def describe(self, module):
         """Returns the words for a module of this model, else None."""
         name = self.names.get(id(module))
-        kind = type(module).__name__
-        return None if name is None else f"module `{name}` ({kind})" if name else f"the root module ({kind})"
+        return None if name is None else module_words(name, type(module).__name__)
 
     def place(self, frames):
         """Returns the place for frames with their lines, the innermost first."""
@@ -116,7 +119,7 @@ def place_of_node(node):
     if stack:
         name, kind = stack[-1][:2]
         kind = (kind if isinstance(kind, str) else kind.__name__).split(".")[-1]
-        module = f"module `{name}` ({kind})" if name else f"the root module ({kind})"
+        module = module_words(name, kind)
     return Place(file, line, module)
 
 

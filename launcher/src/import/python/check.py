@@ -52,7 +52,7 @@ class Checks:
         self.functions = {}
 
     def run_model(self):
-        """Runs forward and backward of the module at two batch sizes. Returns the results at the second one."""
+        """Runs forward at two batch sizes, and backward at the second. Returns the results there."""
         own = self.named.inputs.tensors[0].shape[0]
         self.model.train()
         with self.noting_functions():
@@ -90,7 +90,8 @@ class Checks:
                 place = self.fixed_batch(worked) or place
                 doing = f"the model takes {worked} samples, but not {OTHER_BATCH}"
                 raise refuse(doing, FIXED, place, f" ({explain(error)})") from error
-            raise refuse("forward fails in training mode", reason(error, place), place) from error
+            mode = "training" if self.model.training else "evaluation"
+            raise refuse(f"forward fails in {mode} mode", reason(error, place), place) from error
 
     def backward(self, outputs):
         """Returns the gradients by name; `None` for parameters that no output uses."""
@@ -230,7 +231,7 @@ class Checks:
                 raise refuse(doing, NUMBER if number else SIZE, self.place_of(node, data_dependent))
 
     def compare(self, program, expected, gradients):
-        """Runs the training program at another batch size: results must be those of the module."""
+        """Runs a program at another batch size: results must be those of the module."""
         outputs = self.run_program(program, gradients is not None)
         names = list(expected)
         for name, output in zip(names, outputs):
@@ -281,15 +282,8 @@ class Checks:
     def run_evaluation(self):
         """Returns the outputs of the module in evaluation mode."""
         self.model.eval()
-        seed_all()
-        try:
-            with torch.no_grad():
-                return self.named(self.named.inputs.of_batch(OTHER_BATCH))
-        except Failure:
-            raise
-        except Exception as error:
-            place = self.modules.of(error)
-            raise refuse("forward fails in evaluation mode", reason(error, place), place) from error
+        with torch.no_grad():
+            return self.forward(self.named.inputs.of_batch(OTHER_BATCH))
 
 
 def main_output(outputs):

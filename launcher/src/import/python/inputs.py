@@ -26,13 +26,13 @@ def example(name, dtype, shape):
 
 
 def parse_inputs(specs):
-    """Returns (name, dtype, shape) of `--inputs`."""
-    parsed = []
+    """Returns the example inputs of `--inputs` by name."""
+    parsed = {}
     for spec in specs:
         dtype = getattr(torch, spec["dtype"], None)
         if not isinstance(dtype, torch.dtype):
             raise Failure(f"--inputs: {spec['name']}: PyTorch has no type {spec['dtype']}; use float32 or int64")
-        parsed.append((spec["name"], dtype, spec["shape"]))
+        parsed[spec["name"]] = example(spec["name"], dtype, spec["shape"])
     return parsed
 
 

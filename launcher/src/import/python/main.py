@@ -69,14 +69,6 @@ def write(partial, output, training, evaluation, about):
         raise Failure(f"cannot write {output}: {error.strerror or error}") from error
 
 
-def quiet():
-    """Keeps the notes of libraries off the terminal."""
-    import logging
-
-    logging.getLogger("torch").setLevel(logging.ERROR)
-    os.environ.setdefault("HF_HUB_VERBOSITY", "error")
-
-
 def remove(path):
     with contextlib.suppress(OSError):
         os.remove(path)

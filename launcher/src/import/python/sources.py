@@ -62,15 +62,16 @@ def from_timm(name, request):
         flags["num_classes"] = request["classes"]
     if request["channels"]:
         flags["in_chans"] = request["channels"]
+    if request["image_size"]:
+        flags["img_size"] = tuple(request["image_size"])
     with loading(f"timm:{name}"):
-        if request["image_size"]:
-            try:
-                model = timm.create_model(name, img_size=tuple(request["image_size"]), **flags)
-            except TypeError as error:
-                if "img_size" not in str(error):
-                    raise
-                model = timm.create_model(name, **flags)
-        else:
+        try:
+            model = timm.create_model(name, **flags)
+        except TypeError as error:
+            # Convolutional networks take images of any size.
+            if "img_size" not in flags or "img_size" not in str(error):
+                raise
+            del flags["img_size"]
             model = timm.create_model(name, **flags)
     channels, height, width = model.default_cfg.get("input_size", (3, 224, 224))
     return model, image_inputs(model, request, (height, width), channels)
@@ -102,7 +103,7 @@ def from_torchvision(name, request):
         classes = request["classes"] or (len(weights.meta["categories"]) if state else None)
         if classes:
             flags["num_classes"] = classes
-        # As in torchvision's own training: the auxiliary head is an output of its own.
+        # As in torchvision's own training: the auxiliary head is a separate output.
         if "aux_loss" in arguments:
             flags["aux_loss"] = not state or any(key.startswith("aux_classifier.") for key in state)
         if request["image_size"] and name.startswith("vit_"):
@@ -151,18 +152,16 @@ def change_config(config, request):
     config.use_cache = False
     if request["classes"]:
         config.num_labels = request["classes"]
-    for flag, names in (("image_size", ("image_size",)), ("channels", ("num_channels", "n_channels"))):
-        value = request[flag]
-        if value is None:
-            continue
-        found = [key for key in names if hasattr(config, key)]
-        if flag == "image_size" and found:
-            square = not isinstance(config.image_size, (list, tuple))
-            if square and value[0] != value[1]:
-                raise Failure(f"--image-size {value[0]}x{value[1]}: this model takes square images; give one number")
-            value = value[0] if square else list(value)
-        if found:
-            setattr(config, found[0], value)
+    size = request["image_size"]
+    if size and hasattr(config, "image_size"):
+        square = not isinstance(config.image_size, (list, tuple))
+        if square and size[0] != size[1]:
+            raise Failure(f"--image-size {size[0]}x{size[1]}: this model takes square images; give one number")
+        config.image_size = size[0] if square else list(size)
+    if request["channels"]:
+        name = next((key for key in ("num_channels", "n_channels") if hasattr(config, key)), None)
+        if name:
+            setattr(config, name, request["channels"])
 
 
 def auto_class(transformers, config, request):
@@ -187,7 +186,7 @@ def auto_class(transformers, config, request):
 
 def hugging_face_inputs(model, request):
     if request["inputs"]:
-        return {name: example(name, dtype, shape) for name, dtype, shape in parse_inputs(request["inputs"])}
+        return parse_inputs(request["inputs"])
     config, name = model.config, model.main_input_name
     if name == "pixel_values":
         size = getattr(config, "image_size", None) or 224
@@ -275,7 +274,7 @@ def from_file(file, function, request):
             f"{function} in {file} returns a value of type {type(model).__name__}; return a torch.nn.Module, or (module, inputs)"
         )
     if request["inputs"]:
-        given = {name: example(name, dtype, shape) for name, dtype, shape in parse_inputs(request["inputs"])}
+        given = parse_inputs(request["inputs"])
     elif given is None and request["image_size"]:
         given = image_inputs(model, request)
     if given is None:
