@@ -251,9 +251,8 @@ fn check_figure(task: &dyn Task, wanted: &str) -> Result<()> {
 
 /// Returns which samples share the model's BatchNorm statistics.
 pub(crate) fn batch_norms(registry: &Registry, recipe: &Recipe) -> BatchNorms {
-    let has_any = registry.buffers().any(|entry| entry.name().ends_with("running_mean"));
     match (registry.is_batch_grouped, registry.is_batch_synced()) {
-        _ if !has_any => BatchNorms::None,
+        _ if !registry.has_batch_norms() => BatchNorms::None,
         _ if recipe.task == recipe::Task::Torchscript => BatchNorms::InModule,
         (true, _) => BatchNorms::Grouped,
         (false, true) => BatchNorms::Synced,

@@ -26,7 +26,6 @@ fn owners(words: &[&str]) -> String {
 impl Recipe {
     pub(super) fn settings_without_effect(&self) -> Vec<(&'static str, String)> {
         let mut list = WithoutEffect::default();
-        let task = self.task.as_str();
         // The user's trainer decides the meaning of `[data]` and `[model]`.
         if self.task != Task::Custom {
             self.add_images(&mut list);
@@ -48,8 +47,7 @@ impl Recipe {
             "precision.tf32",
             format!("precision.amp = {:?} leaves no matrix product or convolution in float32", amp.as_str()),
         );
-        let not_custom = format!("it applies to task = \"custom\", and the task is {task:?}");
-        list.add(self.task != Task::Custom, "custom", not_custom);
+        list.add(self.task != Task::Custom, "custom", self.of_tasks("\"custom\""));
         list.0
     }
 
@@ -109,7 +107,7 @@ impl Recipe {
     }
 
     /// Formats that a setting applies only to tasks, in quotes.
-    fn of_tasks(&self, tasks: &str) -> String {
+    pub(super) fn of_tasks(&self, tasks: &str) -> String {
         format!("it applies to task = {tasks}, and the task is {:?}", self.task.as_str())
     }
 
@@ -120,8 +118,8 @@ impl Recipe {
         };
         let has_file = self.model.file.is_some();
         list.add(has_file, "model.name", of_file);
-        let losses = matches!(self.task, Task::Regress | Task::Torchscript);
-        list.add(!losses, "model.loss", self.of_tasks("\"regress\" and \"torchscript\""));
+        let of_losses = self.of_tasks("\"regress\" and \"torchscript\"");
+        list.add(self.task.losses().is_empty(), "model.loss", of_losses);
         let of_programs = match self.task {
             Task::Torchscript => "it applies to exported programs, and model.file is a TorchScript module",
             _ => "it applies to an exported program in model.file, which is not set",

@@ -217,13 +217,12 @@ fn each(value: &Value, check: fn(&Value) -> Result<(), String>) -> Result<bool, 
 
 /// Returns whether the value is a table that is not empty, and checks its values.
 fn each_entry(value: &Value, check: fn(&Value) -> Result<(), String>) -> Result<bool, String> {
+    let checked =
+        |(name, value): (&String, &Value)| check(value).map_err(|message| format!("`{name}`: {message}"));
     match value.as_table() {
-        Some(table) if !table.is_empty() => table
-            .iter()
-            .try_for_each(|(name, value)| check(value).map_err(|message| format!("`{name}`: {message}"))),
-        _ => return Ok(false),
+        Some(table) if !table.is_empty() => table.iter().try_for_each(checked).map(|()| true),
+        _ => Ok(false),
     }
-    .map(|()| true)
 }
 
 fn size(value: &Value) -> Option<Result<u64, String>> {

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::{DataKind, Recipe, Target, Task};
+use super::{DataKind, Loss, Recipe, Target, Task};
 
 impl Recipe {
     /// Returns the learning target of a sample; `None` for a user's own task.
@@ -34,6 +34,15 @@ impl Target {
 }
 
 impl Task {
+    /// Returns the values of `model.loss`; none if the task has no choice.
+    pub(super) fn losses(self) -> &'static [Loss] {
+        match self {
+            Self::Regress => &[Loss::Mse, Loss::L1, Loss::Huber],
+            Self::Torchscript => &[Loss::CrossEntropy, Loss::Mse, Loss::Module],
+            Self::Classify | Self::Segment | Self::Lm | Self::Program | Self::Custom => &[],
+        }
+    }
+
     /// Returns the targets among which `data.target` chooses; none if the task decides.
     pub(super) fn targets(self) -> &'static [Target] {
         match self {

@@ -70,7 +70,9 @@ pub trait ImageList: Send + Sync {
         needs: Needs,
         depth: Depth,
         inspector: &mut Inspector,
-    ) -> Result<(u32, u32)>;
+    ) -> Result<(u32, u32)> {
+        inspector.image(&self.image_path(sample), needs.channels, depth)
+    }
 
     /// Returns the target of a sample.
     fn target(&self, sample: usize) -> Target<'_>;

@@ -51,10 +51,6 @@ impl Painter for Blobs {
         let target = Target::Pixels(PixelTarget::Classes(Labels { width, height, values }));
         GeneratedSample { planes, target }
     }
-
-    fn describe(&self, index: usize) -> String {
-        format!("image {index}")
-    }
 }
 
 /// The area without blobs: a smooth slope of a dull colour.

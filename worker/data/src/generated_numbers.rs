@@ -60,10 +60,6 @@ impl Painter for Sizes {
         });
         GeneratedSample { planes, target: Target::Vector(vec![blob.radius, blob.stretch]) }
     }
-
-    fn describe(&self, index: usize) -> String {
-        format!("image {index}")
-    }
 }
 
 impl Painter for Domes {
@@ -91,10 +87,6 @@ impl Painter for Domes {
         let (width, height) = (size as u32, size as u32);
         let target = Target::Pixels(PixelTarget::Numbers(Labels { width, height, values }));
         GeneratedSample { planes, target }
-    }
-
-    fn describe(&self, index: usize) -> String {
-        format!("image {index}")
     }
 }
 

@@ -47,7 +47,9 @@ pub trait Painter: Send + Sync {
     fn draw(&self, index: usize, size: usize, rng: &mut SampleRng) -> GeneratedSample;
 
     /// Describes the image for messages, after the word for its split.
-    fn describe(&self, index: usize) -> String;
+    fn describe(&self, index: usize) -> String {
+        format!("image {index}")
+    }
 }
 
 /// An image before random changes and normalisation.

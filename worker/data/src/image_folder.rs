@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::check::{CheckReport, Depth, ImageList, Inspector, Needs, Target};
+use super::check::{CheckReport, ImageList, Target};
 use super::dataset::Field;
 use super::error::{BadSample, DataError, Result, listed};
 use super::ignored::{EXTENSIONS, Ignored};
@@ -109,16 +109,6 @@ impl ImageList for ImageIndex {
 
     fn image_path(&self, sample: usize) -> PathBuf {
         self.root.join(&self.split).join(&self.samples[sample].1)
-    }
-
-    fn inspect(
-        &self,
-        sample: usize,
-        needs: Needs,
-        depth: Depth,
-        inspector: &mut Inspector,
-    ) -> Result<(u32, u32)> {
-        inspector.image(&self.image_path(sample), needs.channels, depth)
     }
 
     fn target(&self, sample: usize) -> Target<'_> {

@@ -114,6 +114,11 @@ impl Registry {
         self.sync.is_some()
     }
 
+    /// Returns whether the model has batch normalisation with running statistics.
+    pub fn has_batch_norms(&self) -> bool {
+        self.buffers().any(|entry| entry.name().ends_with("running_mean"))
+    }
+
     /// Returns the handle that selects the recomputed segments.
     pub fn recompute(&self) -> &Recompute {
         &self.recompute

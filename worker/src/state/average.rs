@@ -72,6 +72,12 @@ impl Average {
     }
 }
 
+/// Returns whether training may change buffers of this dtype: statistics and counters. Others, such as masks, never
+/// change.
+pub(crate) fn may_change(kind: Kind) -> bool {
+    is_floating(kind) || kind == Kind::Int64
+}
+
 /// Returns whether values of this dtype are averaged; other values are counters.
 pub(crate) fn is_floating(kind: Kind) -> bool {
     matches!(kind, Kind::Float | Kind::Double | Kind::Half | Kind::BFloat16)

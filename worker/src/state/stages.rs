@@ -6,9 +6,9 @@
 //! only unfreezes parameters, the optimizer's state of the parameters trained before.
 
 use dtrain_common::recipe::{AtStageStart, Ema as EmaSettings, Recipe};
-use tch::{Kind, TchError};
+use tch::TchError;
 
-use super::average::is_floating;
+use super::average::may_change;
 use super::layout::{Group, LayoutOptions};
 use super::table::Parameter;
 use crate::models::{Entry, Registry};
@@ -84,9 +84,7 @@ impl Stages {
         let trained = trained.filter_map(|(entry, group)| Some((entry, Group::Trained((*group)?))));
         let resting = registry.parameters().zip(self.resting(id));
         let resting = resting.filter_map(|(entry, rests)| rests.then_some((entry, Group::Resting)));
-        // Other types of buffers, such as masks, never change.
-        let changes = |kind| is_floating(kind) || kind == Kind::Int64;
-        let statistics = registry.buffers().filter(|entry| changes(entry.tensor().kind()));
+        let statistics = registry.buffers().filter(|entry| may_change(entry.tensor().kind()));
         let statistics = statistics.map(|entry| (entry, Group::Statistics));
         Ok(trained.chain(resting).chain(statistics).map(parameter).collect())
     }

@@ -9,10 +9,11 @@ use tch::{Kind, TchError, Tensor};
 
 use super::{Loss, SurveyContext, TaskError};
 use crate::data::error::MOST_NAMED;
+use crate::data::generated_set::Painter;
 use crate::data::ignored::EXTENSIONS;
 use crate::data::{
-    self, CacheBudget, CheckReport, DataError, Dataset, Depth, Generated, Ignored, ImageFolder, ImageIndex,
-    ImageList, ImageOptions, Needs, Normalize, Split, cache_bytes,
+    self, CacheBudget, CheckReport, DataError, Dataset, Depth, Generated, GeneratedSet, Ignored, ImageFolder,
+    ImageIndex, ImageList, ImageOptions, Needs, Normalize, Split, cache_bytes,
 };
 
 /// Image folders as found by rank 0, without unreadable images: (training, test); None if generated.
@@ -27,6 +28,12 @@ pub(super) struct ImageSets {
     pub(super) class_names: Vec<String>,
 }
 
+/// Checks the paths of the recipe, and returns the data's.
+pub(super) fn checked_root(recipe: &Recipe) -> Result<&Path, TaskError> {
+    recipe.check_paths()?;
+    Ok(recipe.data.root.as_deref().unwrap_or(Path::new(".")))
+}
+
 /// Scans and checks the image folders; None for generated images. One class is an error if `classifies`.
 pub(super) fn survey(
     recipe: &Recipe,
@@ -34,8 +41,7 @@ pub(super) fn survey(
     context: &mut SurveyContext<'_>,
 ) -> Result<Survey, TaskError> {
     let DataKind::Folder = recipe.data.kind else { return Ok(None) };
-    recipe.check_paths()?;
-    let root = recipe.data.root.as_deref().unwrap_or(Path::new("."));
+    let root = checked_root(recipe)?;
     let train = ImageIndex::scan(root, &recipe.data.train, None)?;
     if let ([class], true) = (train.classes.as_slice(), classifies) {
         let (path, class) = (root.join(&train.split), class.clone());
@@ -135,13 +141,18 @@ pub(super) fn sizes(recipe: &Recipe, found: Option<(u32, u32)>) -> (Option<(u32,
     (own, own.map_or(square, |(width, height)| (width as usize, height as usize)))
 }
 
+/// Applies the recipe's normalisation and random changes to a generated set.
+pub(super) fn prepared<P: Painter>(set: GeneratedSet<P>, recipe: &Recipe) -> GeneratedSet<P> {
+    let data = &recipe.data;
+    set.with_normalize(Normalize::new(&data.mean, &data.std)).with_augment(data.augment)
+}
+
 pub(super) fn sets(recipe: &Recipe, survey: Survey, local_ranks: usize) -> ImageSets {
     let data = &recipe.data;
     let Some((train, test)) = survey else {
         let generated = |samples, split| {
-            Generated::new(data.classes, samples, data.image_size, recipe.train.seed, split)
-                .with_normalize(Normalize::new(&data.mean, &data.std))
-                .with_augment(data.augment)
+            let set = Generated::new(data.classes, samples, data.image_size, recipe.train.seed, split);
+            prepared(set, recipe)
         };
         return ImageSets {
             train: Arc::new(generated(data.train_samples, Split::Train)),

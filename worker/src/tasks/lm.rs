@@ -1,13 +1,13 @@
 //! Language modelling: cross-entropy of the next token, summed over tokens. The loss is in nats per token.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use dtrain_common::recipe::{DataKind, Recipe};
 use serde::{Deserialize, Serialize};
 use tch::{Kind, Reduction, TchError, Tensor};
 
-use super::network::{MAIN_OUTPUTS, Network, Program};
+use super::images::checked_root;
+use super::network::{MAIN_OUTPUTS, Model, Network, Program};
 use super::{Batch, BuildContext, BuildTask, Loss, Mode, SurveyContext, Task, TaskError, Totals};
 use crate::data::{Corpus, Dataset, Split, TextIndex, TextWindows, Vocabulary};
 use crate::models::{Gpt, GptConfig};
@@ -23,15 +23,9 @@ pub enum Text {
 
 /// The task `lm`. The loss is a sum over tokens; tokens of unreadable samples have weight 0.
 pub struct Lm {
-    model: Decoder,
+    model: Model<Gpt>,
     train: Arc<TextWindows>,
     test: Arc<TextWindows>,
-}
-
-/// A network that predicts tokens.
-enum Decoder {
-    Built(Gpt),
-    Exported(Box<Network>),
 }
 
 impl BuildTask for Lm {
@@ -51,7 +45,7 @@ impl BuildTask for Lm {
             let program = Program::load(recipe, registry)?;
             let (train, test) = windows(recipe, text, program.context(recipe)?)?;
             return Ok(Self {
-                model: Decoder::Exported(Box::new(exported(recipe, program, &train)?)),
+                model: Model::Exported(Box::new(exported(recipe, program, &train)?)),
                 train,
                 test,
             });
@@ -67,7 +61,7 @@ impl BuildTask for Lm {
             depth: model.depth.unwrap_or(6),
             heads: model.heads.unwrap_or(6),
         };
-        Ok(Self { model: Decoder::Built(Gpt::new(config, registry)?), train, test })
+        Ok(Self { model: Model::Built(Gpt::new(config, registry)?), train, test })
     }
 }
 
@@ -76,9 +70,7 @@ pub(super) fn survey_text(recipe: &Recipe) -> Result<Text, TaskError> {
     if recipe.data.kind == DataKind::Generated {
         return Ok(Text::Generated);
     }
-    recipe.check_paths()?;
-    let root = recipe.data.root.as_deref().unwrap_or(Path::new("."));
-    let (index, _) = TextIndex::scan(root, recipe.data.tokenizer)?;
+    let (index, _) = TextIndex::scan(checked_root(recipe)?, recipe.data.tokenizer)?;
     Ok(Text::Files(index))
 }
 
@@ -149,7 +141,7 @@ impl Task for Lm {
     }
 
     fn is_capturable(&self) -> bool {
-        self.exported().is_none_or(|network| !network.draws_random_numbers())
+        self.model.is_capturable()
     }
 
     fn loss(&self, batch: &Batch, mode: Mode) -> Result<Loss, TaskError> {
@@ -158,8 +150,8 @@ impl Task for Lm {
         let readable = targets.f_masked_fill(&unreadable, Gpt::NO_TARGET)?;
         let samples = batch.weights.f_ne(0.0)?.f_sum(Kind::Double)?;
         let sum = match &self.model {
-            Decoder::Built(model) => model.loss(batch.field("tokens")?, &readable)?,
-            Decoder::Exported(network) => {
+            Model::Built(model) => model.loss(batch.field("tokens")?, &readable)?,
+            Model::Exported(network) => {
                 network.outputs(batch, mode)?.loss(|logits| cross_entropy(logits, &readable))?
             }
         };
@@ -185,16 +177,15 @@ impl Task for Lm {
     }
 
     fn min_micro_batch(&self) -> usize {
-        self.exported().map_or(1, Network::min_micro_batch)
+        self.model.exported().map_or(1, Network::min_micro_batch)
     }
 
     fn micro_batch_warning(&self) -> Option<String> {
-        self.exported().and_then(Network::micro_batch_warning)
+        self.model.micro_batch_warning()
     }
 
     fn describe(&self) -> String {
-        let network = self.exported().map(|network| format!(", {}", network.describe(&[])));
-        describe(&self.train) + &network.unwrap_or_default()
+        describe(&self.train) + &self.model.description()
     }
 
     fn classes(&self) -> usize {
@@ -210,13 +201,6 @@ impl Lm {
     /// Returns the vocabulary of the model's tokens.
     pub fn vocabulary(&self) -> &Vocabulary {
         &self.train.corpus().vocabulary
-    }
-
-    fn exported(&self) -> Option<&Network> {
-        match &self.model {
-            Decoder::Built(_) => None,
-            Decoder::Exported(network) => Some(network),
-        }
     }
 }
 

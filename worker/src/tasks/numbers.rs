@@ -6,12 +6,12 @@ use std::sync::Arc;
 use dtrain_common::recipe::{DataKind, Recipe, Target};
 use serde::{Deserialize, Serialize};
 
-use super::images::{check_files, needs, options, sizes};
+use super::images::{check_files, checked_root, needs, options, prepared, sizes};
 use super::{SurveyContext, TaskError};
 use crate::data::generated_numbers::NUMBERS;
 use crate::data::{
     DataError, Dataset, GeneratedMaps, GeneratedVectors, ImageMaps, ImageVectors, MapIndex, MapRule, Moments,
-    Normalize, Split, TargetIndex, load_one,
+    Split, TargetIndex, load_one,
 };
 
 /// The samples as found by rank 0, without unreadable images: training and test.
@@ -43,8 +43,7 @@ pub(super) fn survey(recipe: &Recipe, context: &mut SurveyContext<'_>) -> Result
     if data.kind == DataKind::Generated {
         return Ok(Survey::Generated);
     }
-    recipe.check_paths()?;
-    let root = data.root.as_deref().unwrap_or(Path::new("."));
+    let root = checked_root(recipe)?;
     if recipe.target() == Some(Target::Map) {
         return maps(recipe, root, context);
     }
@@ -69,11 +68,12 @@ fn maps(recipe: &Recipe, root: &Path, context: &mut SurveyContext<'_>) -> Result
     let rule = MapRule { scale: data.target_scale as f32, ignore: data.ignore };
     let mut check = |index: MapIndex| {
         let report = check_files(&index, needs(recipe), &index.images, &index.ignored, context)?;
+        let good = index.without_bad(&report)?;
         if report.moments.count == 0 {
             return Err(TaskError::from(DataError::EmptyMaps(root.join(&index.masks))));
         }
         (context.report)(format!("pixels of {}: {}", index.masks, described(&report.moments)));
-        Ok((index.without_bad(&report)?, report.moments))
+        Ok((good, report.moments))
     };
     let (train, moments) = check(MapIndex::scan(root, &data.train, &data.train_masks, rule)?)?;
     let mut test = MapIndex::scan(root, &data.test, &data.test_masks, rule)?;
@@ -129,20 +129,11 @@ pub(super) fn sets(recipe: &Recipe, survey: Survey, local_ranks: usize) -> Resul
 
 fn generated(recipe: &Recipe, size: (usize, usize)) -> Result<NumberSets, TaskError> {
     let (data, seed) = (&recipe.data, recipe.train.seed);
-    let normalize = || Normalize::new(&data.mean, &data.std);
     let is_map = recipe.target() == Some(Target::Map);
     let set = |samples, split| -> Arc<dyn Dataset> {
         match is_map {
-            true => Arc::new(
-                GeneratedMaps::new(samples, data.image_size, seed, split)
-                    .with_normalize(normalize())
-                    .with_augment(data.augment),
-            ),
-            false => Arc::new(
-                GeneratedVectors::new(samples, data.image_size, seed, split)
-                    .with_normalize(normalize())
-                    .with_augment(data.augment),
-            ),
+            true => Arc::new(prepared(GeneratedMaps::new(samples, data.image_size, seed, split), recipe)),
+            false => Arc::new(prepared(GeneratedVectors::new(samples, data.image_size, seed, split), recipe)),
         }
     };
     let train = set(data.train_samples, Split::Train);

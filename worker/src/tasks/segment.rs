@@ -9,10 +9,10 @@ use std::sync::Arc;
 use dtrain_common::recipe::Recipe;
 use tch::{Kind, Reduction, TchError, Tensor};
 
-use super::images::{options, sizes};
+use super::images::{options, prepared, sizes};
 use super::network::{ImageNetwork, MAIN_OUTPUTS, Network, Outputs, Program, enlarged, enlarges};
 use super::{Batch, BuildContext, BuildTask, Loss, Mode, SurveyContext, Task, TaskError, Totals};
-use crate::data::{Dataset, GeneratedMasks, ImageMasks, Normalize, Split};
+use crate::data::{Dataset, GeneratedMasks, ImageMasks, Split};
 use crate::models::{self, ModelError, Registry, UnetConfig};
 
 /// The task `segment`. Its loss is a sum over pixels, without `data.ignore` and unreadable samples.
@@ -102,10 +102,8 @@ pub(super) fn sets(
     let data = &recipe.data;
     let Some((train, test)) = survey else {
         let generated = |samples, split| {
-            GeneratedMasks::new(data.classes, samples, data.image_size, recipe.train.seed, split)
-                .with_normalize(Normalize::new(&data.mean, &data.std))
-                .with_augment(data.augment)
-                .with_ignore(survey::rule(recipe).ignore)
+            let set = GeneratedMasks::new(data.classes, samples, data.image_size, recipe.train.seed, split);
+            prepared(set, recipe).with_ignore(survey::rule(recipe).ignore)
         };
         let train = Arc::new(generated(data.train_samples, Split::Train));
         return (train, Arc::new(generated(data.test_samples, Split::Test)), sizes(recipe, None).1);

@@ -30,7 +30,7 @@ use super::images::{self, ImageSets, sample_means};
 use super::{Batch, BuildContext, BuildTask, Loss, Mode, StageView, SurveyContext, Task, TaskError, Totals};
 use crate::data::Dataset;
 use crate::models::{Registry, Role};
-use crate::state::is_floating;
+use crate::state::may_change;
 
 /// The task `torchscript`.
 pub struct TorchScript {
@@ -96,8 +96,7 @@ fn register_tensors(module: &Module, path: &Path, registry: &mut Registry) -> Re
         return Err(ScriptError::Unfit { path: path.to_owned(), reason: reason.to_owned() }.into());
     }
     let buffers = module.named_buffers().map_err(torch_error(path))?;
-    let counts = |kind| is_floating(kind) || kind == Kind::Int64;
-    let changing = buffers.into_iter().filter(|it| counts(it.tensor.kind()));
+    let changing = buffers.into_iter().filter(|it| may_change(it.tensor.kind()));
     let entries = parameters.into_iter().map(|it| (it, Role::Parameter));
     for (entry, role) in entries.chain(changing.map(|it| (it, Role::Buffer))) {
         match &entry.same_as {

@@ -3,7 +3,7 @@
 use super::super::hints::quoted;
 use super::data::image_size;
 use super::{Checks, Task};
-use crate::recipe::{Loss, ModelName};
+use crate::recipe::ModelName;
 
 impl Checks<'_> {
     pub(super) fn model_pairing(&mut self) {
@@ -52,17 +52,17 @@ impl Checks<'_> {
 
     /// Checks that the task takes the loss of the recipe and those of its stages.
     fn losses(&mut self) {
-        let takes = match self.recipe.task {
-            Task::Regress => [Loss::Mse, Loss::L1, Loss::Huber],
-            Task::Torchscript => [Loss::CrossEntropy, Loss::Mse, Loss::Module],
-            _ => return,
-        };
+        let takes = self.recipe.task.losses();
+        if takes.is_empty() {
+            return;
+        }
         let stages = self.recipe.stage.iter().enumerate();
         let stages =
             stages.filter_map(|(number, stage)| Some((format!("stage[{number}].loss"), stage.loss?)));
         for (key, loss) in [("model.loss".to_owned(), self.recipe.model.loss)].into_iter().chain(stages) {
             if !takes.contains(&loss) {
-                let (task, words) = (self.recipe.task, quoted(&takes.map(Loss::as_str)));
+                let words: Vec<&str> = takes.iter().map(|loss| loss.as_str()).collect();
+                let (task, words) = (self.recipe.task, quoted(&words));
                 self.add(&key, format!("task = \"{task}\" takes {words}, not \"{loss}\""));
             }
         }

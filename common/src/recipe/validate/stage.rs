@@ -39,10 +39,8 @@ impl Checks<'_> {
 
     fn stage_effect(&mut self, number: usize) {
         let (recipe, stage) = (self.recipe, &self.recipe.stage[number]);
-        let chooses = matches!(recipe.task, Task::Regress | Task::Torchscript | Task::Custom);
-        let task = recipe.task.as_str();
-        let of_modules =
-            format!("it applies to task = \"regress\" and \"torchscript\", and the task is {task:?}");
+        let chooses = recipe.task == Task::Custom || !recipe.task.losses().is_empty();
+        let of_modules = recipe.of_tasks("\"regress\" and \"torchscript\"");
         let no_average = "the recipe has no [ema]";
         let no_best = "checkpoint.best is not set";
         let (ema, best) = (stage.ema == AtStageStart::Restart, stage.best == AtStageStart::Restart);

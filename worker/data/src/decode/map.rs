@@ -27,8 +27,10 @@ fn white(bytes: &[u8]) -> Result<f32> {
     catch_panic(|| {
         if format_of(bytes)? == ImageFormat::Tiff {
             let bands = Bands::open(bytes)?;
-            bands.check(1)?;
-            return Ok(bands.white());
+            return match bands.count {
+                1 => Ok(bands.white()),
+                bands => Err(SampleError::ColorMap(bands)),
+            };
         }
         match open(bytes)?.color_type() {
             ColorType::L8 => Ok(255.0),

@@ -2,7 +2,7 @@
 
 use dtrain_common::recipe::Resize;
 
-use super::super::check::check;
+use super::super::check::{Depth, Needs, check};
 use super::super::dataset::{Dataset, load_one};
 use super::super::picture_set::{ImageOptions, ImageVectors};
 use super::*;

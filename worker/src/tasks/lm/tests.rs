@@ -1,6 +1,8 @@
 #![allow(clippy::unwrap_used)]
 use tch::Device;
 
+use std::path::Path;
+
 use super::*;
 use crate::data::{Column, load_one};
 use crate::models::Registry;
@@ -35,7 +37,7 @@ fn every_token_weighs_the_same() {
     let loss = task.loss(&batch, Mode::Evaluate).unwrap();
     assert_eq!(loss.weight.double_value(&[]), 32.0);
     assert_eq!(loss.sums.size(), [0]);
-    let Decoder::Built(model) = &task.model else { panic!("a built-in network") };
+    let Model::Built(model) = &task.model else { panic!("a built-in network") };
     let logits = model.forward(batch.field("tokens").unwrap()).unwrap();
     let targets = batch.field("targets").unwrap();
     let first = cross_entropy(&logits.narrow(0, 0, 1), &targets.narrow(0, 0, 1)).unwrap();

@@ -2,7 +2,7 @@
 
 mod binding;
 pub(super) mod error;
-mod image;
+mod model;
 mod outputs;
 
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ use super::{Batch, Mode, TaskError};
 use crate::data::Field;
 use crate::models::{Exported, Port, Registry};
 
-pub(super) use image::ImageNetwork;
+pub(super) use model::{ImageNetwork, Model};
 
 /// The usual names of the main output.
 pub(super) const MAIN_OUTPUTS: [&str; 3] = ["logits", "out", "output"];
@@ -39,8 +39,7 @@ impl Program {
         // A loaded recipe of such a task has a file.
         let path = recipe.model.file.clone().unwrap_or_default();
         let program = Self { exported: Exported::load(&path, registry)?, path };
-        let has_norms = registry.buffers().any(|entry| entry.name().ends_with("running_mean"));
-        match has_norms || recipe.model.batchnorm == BatchNorm::Local {
+        match registry.has_batch_norms() || recipe.model.batchnorm == BatchNorm::Local {
             true => Ok(program),
             false => Err(program.unfit(Unfit::NoBatchNorm).into()),
         }
@@ -119,8 +118,7 @@ impl Network {
         let check = |port: &Port| {
             outputs::check(port, expected, fits).map_err(|unfit| TaskError::from(self.program.unfit(unfit)))
         };
-        let train = std::iter::once(&self.train.main).chain(self.train.auxiliary.iter().map(|(at, _)| at));
-        train.map(|&at| &self.ports(Mode::Train)[at]).try_for_each(check)?;
+        self.train.all().map(|at| &self.ports(Mode::Train)[at]).try_for_each(check)?;
         check(self.main(Mode::Evaluate))
     }
 
@@ -189,9 +187,7 @@ impl Network {
     /// auxiliary nor `used`.
     pub(super) fn describe(&self, used: &[&str]) -> String {
         let file = self.program.path.file_name().unwrap_or_default().to_string_lossy();
-        let is_used = |at: usize| {
-            at == self.train.main || self.train.auxiliary.iter().any(|(auxiliary, _)| *auxiliary == at)
-        };
+        let is_used = |at: usize| self.train.all().any(|used| used == at);
         let ports = self.ports(Mode::Train).iter().enumerate();
         let rest = ports.filter(|(at, port)| !is_used(*at) && !used.contains(&port.name.as_str()));
         match rest.map(|(_, port)| port.name.as_str()).collect::<Vec<_>>().join(", ") {

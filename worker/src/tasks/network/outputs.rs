@@ -14,6 +14,13 @@ pub(super) struct Chosen {
     pub(super) auxiliary: Vec<(usize, f64)>,
 }
 
+impl Chosen {
+    /// Returns the numbers of all outputs that have a loss.
+    pub(super) fn all(&self) -> impl Iterator<Item = usize> + '_ {
+        std::iter::once(self.main).chain(self.auxiliary.iter().map(|(at, _)| *at))
+    }
+}
+
 /// Chooses the main output: `stated` (`model.output`), else the only one, else the first of the `usual` names.
 pub(super) fn choose(
     outputs: &[Port],

@@ -12,9 +12,8 @@ use crate::data::Moments;
 pub(super) struct Units {
     pub(super) mean: Vec<f64>,
     pub(super) deviation: Vec<f64>,
-    /// The values of the two lists, float64 on the device.
-    mean_values: Tensor,
-    deviation_values: Tensor,
+    /// The values of the two lists, float64 on the device; None if the output has the targets' unit.
+    values: Option<[Tensor; 2]>,
 }
 
 impl Units {
@@ -28,24 +27,25 @@ impl Units {
             Some(all) => all.iter().map(|moments| (moments.mean, moments.deviation())).unzip(),
             None => (vec![0.0; numbers], vec![1.0; numbers]),
         };
-        Ok(Self {
-            mean_values: Tensor::f_from_slice(&mean)?.f_to_device(device)?,
-            deviation_values: Tensor::f_from_slice(&deviation)?.f_to_device(device)?,
-            mean,
-            deviation,
-        })
+        let on_device = |list: &[f64]| Tensor::f_from_slice(list)?.f_to_device(device);
+        let values = normalise.map(|_| Ok::<_, TchError>([on_device(&mean)?, on_device(&deviation)?]));
+        Ok(Self { values: values.transpose()?, mean, deviation })
     }
 
     /// Returns the output, float32, that predicts `targets`.
     fn goal(&self, targets: &Tensor) -> Result<Tensor, TchError> {
-        let centred = targets.f_to_kind(Kind::Double)?.f_sub(&self.mean_values)?;
-        centred.f_div(&self.deviation_values)?.f_to_kind(Kind::Float)
+        let Some([mean, deviation]) = &self.values else { return targets.f_to_kind(Kind::Float) };
+        let centred = targets.f_to_kind(Kind::Double)?.f_sub(mean)?;
+        centred.f_div(deviation)?.f_to_kind(Kind::Float)
     }
 
     /// Returns the differences of an output to `targets`, in their unit, float64 and detached.
     fn errors(&self, output: &Tensor, targets: &Tensor) -> Result<Tensor, TchError> {
-        let output = output.f_detach()?.f_to_kind(Kind::Double)?;
-        output.f_mul(&self.deviation_values)?.f_add(&self.mean_values)?.f_sub(targets)
+        let mut output = output.f_detach()?.f_to_kind(Kind::Double)?;
+        if let Some([mean, deviation]) = &self.values {
+            output = output.f_mul(deviation)?.f_add(mean)?;
+        }
+        output.f_sub(targets)
     }
 }
 

@@ -1,10 +1,8 @@
 //! The survey of images and masks by rank 0 before a run, and its errors.
 
-use std::path::Path;
-
 use dtrain_common::recipe::{self, DataKind, Recipe};
 
-use super::super::images::{check_files, needs, progress_callback};
+use super::super::images::{check_files, checked_root, needs, progress_callback};
 use super::super::{SurveyContext, TaskError};
 use crate::data::{ClassCounts, DataError, ImageList, MaskIndex, MaskKind, MaskRule};
 
@@ -25,8 +23,7 @@ pub(in crate::tasks) fn survey(
     if data.kind == DataKind::Generated {
         return Ok(None);
     }
-    recipe.check_paths()?;
-    let root = data.root.as_deref().unwrap_or(Path::new("."));
+    let root = checked_root(recipe)?;
     let rule = rule(recipe);
     let train = MaskIndex::scan(root, &data.train, &data.train_masks, rule)?;
     let (train, class_counts) = check_and_filter(&train, CLASSES_TO_LEARN, recipe, context)?;

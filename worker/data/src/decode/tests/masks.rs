@@ -68,3 +68,9 @@ fn files_that_are_not_masks_are_errors() {
     let whole = gray(64, 64, |x, y| (x * y) as u8);
     assert!(said(&whole[..whole.len() - 30]).starts_with("damaged"));
 }
+
+#[test]
+fn a_map_of_several_bands_has_the_remedy_for_maps() {
+    let error = super::super::map::map_header(&tiff(3, 8, 1, 2, &[0; 6]).bytes()).unwrap_err().to_string();
+    assert!(error.contains("this image has 3 channels; save it as a grey PNG"), "{error}");
+}

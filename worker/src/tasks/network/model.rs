@@ -1,15 +1,18 @@
-//! A network over images: a built-in one, or an exported program.
+//! A network of a task: a built-in one, or an exported program.
 
 use super::{Network, Outputs};
 use crate::models::Classifier;
 use crate::tasks::{Batch, Mode, TaskError};
 
-pub(in crate::tasks) enum ImageNetwork {
-    Built(Box<dyn Classifier>),
+pub(in crate::tasks) enum Model<B> {
+    Built(B),
     Exported(Box<Network>),
 }
 
-impl ImageNetwork {
+/// A network over images.
+pub(in crate::tasks) type ImageNetwork = Model<Box<dyn Classifier>>;
+
+impl Model<Box<dyn Classifier>> {
     /// Computes logits.
     pub(in crate::tasks) fn logits(&self, batch: &Batch, mode: Mode) -> Result<Outputs, TaskError> {
         match self {
@@ -27,7 +30,9 @@ impl ImageNetwork {
             Self::Exported(network) => network.min_micro_batch(),
         }
     }
+}
 
+impl<B> Model<B> {
     pub(in crate::tasks) fn micro_batch_warning(&self) -> Option<String> {
         self.exported().and_then(Network::micro_batch_warning)
     }
@@ -41,7 +46,7 @@ impl ImageNetwork {
         self.exported().map_or_else(String::new, |network| format!(", {}", network.describe(&[])))
     }
 
-    fn exported(&self) -> Option<&Network> {
+    pub(in crate::tasks) fn exported(&self) -> Option<&Network> {
         match self {
             Self::Built(_) => None,
             Self::Exported(network) => Some(network),
