@@ -113,10 +113,9 @@ def compare(space, model, program, folder, speed):
     def memory(*flags):
         return call(os.devnull, "--memory", *flags)
 
-    def eager():
+    def eager(accumulates=False):
         torch.manual_seed(7)
-        for parameter in module.parameters():
-            parameter.grad = None
+        module.zero_grad(set_to_none=not accumulates)
         began = time.perf_counter()
         outputs = list(named(inputs).values())
         loss = mean_squares(torch, outputs)
@@ -177,11 +176,13 @@ def compare(space, model, program, folder, speed):
     if speed:
         ratios = []
         for _ in range(5):
-            times = [eager()[2] for _ in range(STEPS + 1)]
+            times = [eager(accumulates=True)[2] for _ in range(STEPS + 1)]
             _, told = run("--steps", str(STEPS))
             ratios.append(statistics.median(times) / told["step_s"])
         found["eager_s"], found["dtrain_s"] = round(statistics.median(times), 5), told["step_s"]
         found["speed"] = round(statistics.median(ratios), 3)
+        if model["name"] == "chain":
+            found["direct_s"] = json.loads(subprocess.check_output([program, "--chain", str(len(nodes))]))["step_s"]
     return found
 
 

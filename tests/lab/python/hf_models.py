@@ -54,6 +54,24 @@ def lora_vit():
     return peft.get_peft_model(make("vit"), config), {"pixel_values": torch.randn(2, 3, 32, 32)}
 
 
+class Chain(torch.nn.Module):
+    """Many operations on one number: nothing but the cost of an operation."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(1))
+
+    def forward(self, x):
+        x = x * self.weight
+        for _ in range(1000):
+            x = torch.sigmoid(x)
+        return x
+
+
+def chain():
+    return Chain(), {"x": torch.zeros(2, 1)}
+
+
 def masked_llama():
     """A causal model with padding: two inputs."""
     tokens = torch.randint(0, 128, (2, 64))

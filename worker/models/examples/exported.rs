@@ -3,7 +3,8 @@
 //!
 //! `exported MODEL.pt2 INPUTS.safetensors OUT.safetensors [--evaluate] [--recompute N] [--steps N] [--seed S] [--memory]`
 //!
-//! `--memory` prints the peak of a step in bytes instead: measured, and predicted by symbolic tensors.
+//! `exported --chain N` calls N operations on one number without a program, and prints the time of a step: what libtorch
+//! itself costs. `--memory` prints the peak of a step in bytes instead: measured, and predicted by symbolic tensors.
 
 use std::error::Error;
 use std::path::Path;
@@ -23,6 +24,7 @@ struct Options {
     steps: usize,
     seed: i64,
     memory: bool,
+    chain: usize,
 }
 
 fn options() -> Result<Options, Box<dyn Error>> {
@@ -32,6 +34,7 @@ fn options() -> Result<Options, Box<dyn Error>> {
         match word.as_str() {
             "--memory" => options.memory = true,
             "--evaluate" => options.evaluate = true,
+            "--chain" => options.chain = words.next().ok_or("--chain needs a number")?.parse()?,
             "--recompute" => options.recompute = words.next().ok_or("--recompute needs a number")?.parse()?,
             "--steps" => options.steps = words.next().ok_or("--steps needs a number")?.parse()?,
             "--seed" => options.seed = words.next().ok_or("--seed needs a number")?.parse()?,
@@ -89,8 +92,36 @@ fn peak(
     Ok(usage.peak)
 }
 
+/// Returns the median time of steps of a chain of operations that are called directly.
+fn chain(operations: usize) -> Result<f64, Box<dyn Error>> {
+    const STEPS: usize = 25;
+    let weight = Tensor::f_ones([1], (Kind::Float, Device::Cpu))?.f_set_requires_grad(true)?;
+    let input = Tensor::f_zeros([2, 1], (Kind::Float, Device::Cpu))?;
+    let mut times = Vec::with_capacity(STEPS);
+    for _ in 0..STEPS {
+        let began = Instant::now();
+        let mut value = input.f_mul(&weight)?;
+        for _ in 1..operations {
+            value = value.f_sigmoid()?;
+        }
+        loss(&[value])?.f_backward()?;
+        times.push(began.elapsed().as_secs_f64());
+    }
+    Ok(median(times))
+}
+
+fn median(mut times: Vec<f64>) -> f64 {
+    times.sort_by(f64::total_cmp);
+    times[times.len() / 2]
+}
+
 fn main() -> Result<(), Box<dyn Error>> {
     let options = options()?;
+    if options.chain > 0 {
+        tch::set_num_threads(1);
+        println!("{{\"step_s\": {:.6}}}", chain(options.chain)?);
+        return Ok(());
+    }
     let [model, inputs, out] = options.files.as_slice() else {
         return Err("usage: exported MODEL.pt2 INPUTS.safetensors OUT.safetensors [--evaluate] [--recompute N] [--steps N]".into());
     };
@@ -159,12 +190,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     let contiguous: Vec<(String, Tensor)> =
         saved.into_iter().map(|(name, tensor)| (name, tensor.detach().contiguous())).collect();
     Tensor::write_safetensors(&contiguous, out)?;
-    times.sort_by(f64::total_cmp);
     println!(
         "{{\"load_s\": {:.4}, \"segments\": {}, \"step_s\": {:.6}, \"draws\": {}}}",
         loaded.as_secs_f64(),
         registry.recompute().segments(),
-        times[times.len() / 2],
+        median(times),
         program.draws_random_numbers()
     );
     Ok(())

@@ -100,8 +100,9 @@ impl Preparation<'_> {
         let dead = part.inputs.iter().filter(is_dead).map(|slot| *slot as i64).collect();
         let parameters = part.fixed.iter().map(|number| self.program.fixed[*number].shallow_clone());
         let parameters = parameters.filter(|tensor| tensor.requires_grad()).collect();
-        let Part { name, inputs, numbers, output, records, .. } = part;
-        let body = Body { steps, values: self.program.is_tensor.len(), inputs, numbers, output, records };
+        let Part { name, inputs, numbers, output, results, records, .. } = part;
+        let values = self.program.is_tensor.len();
+        let body = Body { steps, values, inputs, numbers, output, results, records };
         Ok(Step::Segment { segment: self.registry.segment_of(&name, body, parameters), dead })
     }
 

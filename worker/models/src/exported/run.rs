@@ -1,5 +1,7 @@
 //! Runs the steps of a program.
 
+use std::sync::{Arc, Mutex, PoisonError};
+
 use dtrain_torch_shim::autocast::Autocast;
 use dtrain_torch_shim::grad_mode::GradMode;
 use dtrain_torch_shim::program::{Call, Frame};
@@ -39,6 +41,8 @@ pub(super) struct Body {
     pub numbers: Vec<i64>,
     /// The one tensor that later steps use.
     pub output: usize,
+    /// Other values that later steps use. Only the first pass gives them.
+    pub results: Vec<i64>,
     /// Whether the first pass records gradients, too: an operation chooses its kernel by whether an argument needs one.
     pub records: bool,
 }
@@ -109,10 +113,12 @@ impl Runnable {
 }
 
 impl Body {
-    /// Computes the segment of these inputs; `outside` has the values that are not tensors.
-    fn compute(&self, outside: &Frame, inputs: &[&Tensor]) -> Result<Tensor, ModelError> {
+    /// Computes the segment of these inputs. `outside` has the values that are not tensors, and gets those that later
+    /// steps use.
+    fn compute(&self, outside: &Mutex<Frame>, inputs: &[&Tensor]) -> Result<Tensor, ModelError> {
         let mut frame = Frame::new(self.values)?;
-        frame.copy_from(outside, &self.numbers)?;
+        let mut outside = outside.lock().unwrap_or_else(PoisonError::into_inner);
+        frame.copy_from(&outside, &self.numbers)?;
         for (&slot, tensor) in self.inputs.iter().zip(inputs) {
             frame.set(slot, tensor)?;
         }
@@ -120,6 +126,9 @@ impl Body {
         let records = self.records && !is_recomputing();
         let _mode = records.then(|| GradMode::set(true));
         run(&self.steps, &mut frame)?;
+        if !is_recomputing() {
+            outside.copy_from(&frame, &self.results)?;
+        }
         let output = frame.get(self.output)?;
         Ok(if records { output.f_detach()? } else { output })
     }
@@ -160,11 +169,15 @@ fn run_segment(segment: &Segment<Body>, dead: &[i64], frame: &mut Frame) -> Resu
         // The steps drop the values themselves.
         return run(&body.steps, frame);
     }
-    let (mut outside, output) = (Frame::new(body.values)?, body.output);
+    let mut outside = Frame::new(body.values)?;
     outside.copy_from(frame, &body.numbers)?;
+    let outside = Arc::new(Mutex::new(outside));
+    let given = outside.clone();
+    let (output, results) = (body.output, body.results.clone());
     // The segment takes its layers itself.
     drop(body);
     let result = segment.run_slice(&borrowed, move |body, inputs| body.compute(&outside, inputs))?;
+    frame.copy_from(&given.lock().unwrap_or_else(PoisonError::into_inner), &results)?;
     frame.clear(dead)?;
     frame.set(output, &result)?;
     Ok(())

@@ -1,5 +1,5 @@
 //! Finds the segments of a program that backward may recompute: modules of one class beside each other, such as the
-//! blocks of a transformer, whose operations are together and have one result.
+//! blocks of a transformer, whose operations are together and have one tensor as a result.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
@@ -31,6 +31,8 @@ pub(super) struct Part {
     pub fixed: Vec<usize>,
     /// The one tensor that later operations use.
     pub output: usize,
+    /// The other values that later operations use, such as sizes.
+    pub results: Vec<i64>,
     /// Whether it has attention with a mask, whose kernel depends on whether the mask needs a gradient.
     pub records: bool,
 }
@@ -161,7 +163,8 @@ impl Search<'_> {
         parts
     }
 
-    /// Returns a module as a segment, if its operations are together, change nothing outside and have one result.
+    /// Returns a module as a segment, if its operations are together, change nothing outside and have one tensor as
+    /// a result.
     fn part(&self, path: &str) -> Option<Part> {
         let module = &self.modules[path];
         let range = module.range.clone()?;
@@ -185,13 +188,17 @@ impl Search<'_> {
             let later = |slot: &usize| self.uses.last.get(slot).is_some_and(|last| *last >= range.end);
             outputs.extend(own.into_iter().filter(later));
         }
+        let (outputs, results): (Vec<usize>, Vec<usize>) =
+            outputs.into_iter().partition(|slot| self.program.is_tensor[*slot]);
         let [output] = outputs.as_slice() else { return None };
-        let is_own = self.program.is_tensor[*output] && self.is_own(Operand::Slot(*output), &range);
+        let is_own = self.is_own(Operand::Slot(*output), &range);
         if !is_own || !self.is_repeatable(&range) || self.is_changed_later(&inputs, &range) {
             return None;
         }
         let records = self.program.items[range.clone()].iter().any(is_masked_attention);
-        Some(Part { name: path.to_owned(), range, inputs, numbers, fixed: tensors, output: *output, records })
+        let results = results.into_iter().map(|slot| slot as i64).collect();
+        let name = path.to_owned();
+        Some(Part { name, range, inputs, numbers, fixed: tensors, output: *output, results, records })
     }
 
     fn is_inside(&self, slot: usize, range: &Range<usize>) -> bool {

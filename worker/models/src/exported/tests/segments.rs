@@ -55,6 +55,38 @@ fn modules_that_cannot_be_repeated_are_no_segments() {
     assert_eq!(count(with_operation("torch.ops.aten.mul_.Tensor", change)), 3);
 }
 
+/// Adds a number that block 1 computes and the last layers use.
+fn with_number() -> Entries {
+    Entries::of("classifier").edit_program(|program| {
+        let nodes = program["graph"]["nodes"].as_array_mut().unwrap();
+        let of_block =
+            |node: &Value| node["metadata"]["nn_module_stack"].to_string().contains("blocks.1.conv1");
+        let at = nodes.iter().position(of_block).unwrap();
+        let (metadata, number) = (nodes[at]["metadata"].clone(), json!({"as_name": "number"}));
+        let one = |name: &str| json!({"name": name, "arg": {"as_int": 1}});
+        let node = json!({
+            "target": "_operator.mul", "inputs": [one("a"), one("b")], "outputs": [{"as_sym_int": number}],
+            "metadata": metadata,
+        });
+        nodes.insert(at + 1, node);
+        let flatten = nodes.iter_mut().find(|node| node["target"] == "torch.ops.aten.flatten.using_ints");
+        flatten.unwrap()["inputs"][1]["arg"] = json!({"as_sym_int": number});
+    })
+}
+
+#[test]
+fn later_operations_may_use_the_numbers_of_a_segment() {
+    let (program, registry) = load("classifier");
+    let inputs = inputs(&program, &expected("classifier"));
+    let plain = step(&program, &registry, &inputs);
+    for recomputed in 0..=3 {
+        let (program, registry) = load_bytes(&with_number().bytes()).unwrap();
+        assert_eq!(registry.recompute().segments(), 3);
+        registry.recompute().set(recomputed);
+        assert_eq!(step(&program, &registry, &inputs), plain, "{recomputed} recomputed");
+    }
+}
+
 #[test]
 fn a_module_whose_input_changes_later_is_no_segment() {
     let entries = Entries::of("classifier").edit_program(|program| {
