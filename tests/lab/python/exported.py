@@ -17,9 +17,13 @@ import tomllib
 
 from safetensors.torch import load_file, save_file
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")
+# One thread. The C library keeps freed memory in both processes: whether it returns pages depends on their history.
+SETTINGS = {"OMP_NUM_THREADS": "1", "MALLOC_MMAP_THRESHOLD_": str(2**32), "MALLOC_TRIM_THRESHOLD_": str(2**40)}
+if not SETTINGS.items() <= os.environ.items():
+    os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **SETTINGS})
+
 PARTS = ["base", "blame", "inputs", "sources", "programs", "check", "archive"]
-STEPS = 5
+WARM, STEPS = 3, 15
 DEFAULTS = {"classes": None, "image_size": None, "channels": None, "inputs": [], "pretrained": False, "library": [], "seed": 0, "head": None,
             "traceback": True}
 
@@ -150,8 +154,20 @@ def compare(space, model, program, folder, speed):
         if different:
             found[kind + "_of"] = sorted(different, key=different.get)[-3:]
 
+    def interleaved():
+        """Returns the seconds of steps, eager and exported in turn, after some steps of each."""
+        with subprocess.Popen([program, file, given, os.devnull, "--serve"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as served:
+            served.stdout.readline()
+            times = []
+            for _ in range(WARM + STEPS):
+                theirs = eager(accumulates=True)[2]
+                print(file=served.stdin, flush=True)
+                times.append((theirs, float(served.stdout.readline())))
+            served.stdin.close()
+        return times[WARM:]
+
     module.train()
-    ours, told = run("--steps", str(STEPS if speed else 0))
+    ours, told = run()
     outputs, loss, _ = eager()
     check(ours, outputs, loss, "train")
     found["segments"], found["draws"] = told["segments"], told["draws"]
@@ -174,15 +190,11 @@ def compare(space, model, program, folder, speed):
     found["evaluate"] = "equal" if not any(results) else max(results)
     module.train()
     if speed:
-        ratios = []
-        for _ in range(5):
-            times = [eager(accumulates=True)[2] for _ in range(STEPS + 1)]
-            _, told = run("--steps", str(STEPS))
-            ratios.append(statistics.median(times) / told["step_s"])
-        found["eager_s"], found["dtrain_s"] = round(statistics.median(times), 5), told["step_s"]
-        found["speed"] = round(statistics.median(ratios), 3)
+        times = interleaved()
+        found["eager_s"], found["dtrain_s"] = (round(statistics.median(of), 6) for of in zip(*times))
+        found["speed"] = round(statistics.median(theirs / own for theirs, own in times), 3)
         if model["name"] == "chain":
-            found["direct_s"] = json.loads(subprocess.check_output([program, "--chain", str(len(nodes))]))["step_s"]
+            found.update(call(os.devnull, "--calls", str(len(nodes))))
     return found
 
 

@@ -12,6 +12,7 @@ import transformers
 TEXT = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64, "vocab_size": 128}
 IMAGE = {**TEXT, "image_size": 32, "patch_size": 8}
 del IMAGE["vocab_size"]
+WIDE = {"hidden_size": 256, "num_hidden_layers": 6, "num_attention_heads": 4, "intermediate_size": 1024, "vocab_size": 1024}
 LLAMA = {**TEXT, "num_key_value_heads": 1, "max_position_embeddings": 64}
 
 CONFIGS = {
@@ -31,6 +32,9 @@ CONFIGS = {
     ),
     "vit": ("ViTForImageClassification", transformers.ViTConfig(**IMAGE)),
     "clip_vision": ("CLIPVisionModel", transformers.CLIPVisionConfig(**IMAGE)),
+    "gpt2_wide": ("GPT2LMHeadModel", transformers.GPT2Config(n_layer=6, n_head=4, n_embd=256, vocab_size=1024, n_positions=256)),
+    "llama_wide": ("LlamaForCausalLM", transformers.LlamaConfig(**WIDE, num_key_value_heads=2, max_position_embeddings=256)),
+    "bert_wide": ("BertForMaskedLM", transformers.BertConfig(**WIDE, max_position_embeddings=256)),
     "segformer": (
         "SegformerForSemanticSegmentation",
         transformers.SegformerConfig(depths=[1, 1, 1, 1], hidden_sizes=[8, 16, 24, 32], decoder_hidden_size=16, num_attention_heads=[1, 1, 2, 2]),

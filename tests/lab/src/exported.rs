@@ -66,9 +66,11 @@ struct Found {
     recompute_memory: Option<f64>,
     /// The time of PyTorch's step divided by that of dtrain's.
     speed: Option<f64>,
-    /// The times of a step in seconds, and that of the same operations called without a program.
+    /// The times of a step in seconds.
     eager_s: Option<f64>,
     dtrain_s: Option<f64>,
+    /// The same, of the program and of its operations called without it, in turn.
+    program_s: Option<f64>,
     direct_s: Option<f64>,
     error: Option<String>,
 }
@@ -129,13 +131,12 @@ fn row(found: &Found) -> Row {
     if let (Some(error), Some(memory)) = (found.recompute_error, found.recompute_memory) {
         row = row.with("recompute: prediction, %", 1e2 * error).with("recompute: peak / plain", memory);
     }
-    let times = [
-        ("PyTorch, ms", found.eager_s),
-        ("dtrain, ms", found.dtrain_s),
-        ("libtorch without a program, ms", found.direct_s),
-    ];
+    let times = [("PyTorch, ms", found.eager_s), ("dtrain, ms", found.dtrain_s)];
     for (name, seconds) in times.into_iter().filter_map(|(name, seconds)| Some((name, seconds?))) {
         row = row.with(name, 1e3 * seconds);
+    }
+    if let (Some(program), Some(direct)) = (found.program_s, found.direct_s) {
+        row = row.with("overhead per operation, µs", 1e6 * (program - direct) / found.nodes);
     }
     let checks =
         [("training", &found.train), ("evaluation", &found.evaluate), ("recompute", &found.recompute)];

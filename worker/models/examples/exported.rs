@@ -1,10 +1,12 @@
 //! Runs an exported program on given inputs, for a comparison with PyTorch: outputs, the loss and its gradients, or the
 //! time of a step. The loss is the sum of the mean squares of all floating-point outputs.
 //!
-//! `exported MODEL.pt2 INPUTS.safetensors OUT.safetensors [--evaluate] [--recompute N] [--steps N] [--seed S] [--memory]`
+//! `exported MODEL.pt2 INPUTS.safetensors OUT.safetensors [--evaluate] [--recompute N] [--serve] [--seed S] [--memory]`
 //!
-//! `exported --chain N` calls N operations on one number without a program, and prints the time of a step: what libtorch
-//! itself costs. `--memory` prints the peak of a step in bytes instead: measured, and predicted by symbolic tensors.
+//! - `--serve` runs one more step for each line of its input, and prints the step's seconds.
+//! - `--calls N` prints the time of a step beside that of N operations on one number that are called without a program:
+//!   what libtorch itself costs.
+//! - `--memory` prints the peak of a step in bytes: measured, and predicted by symbolic tensors.
 
 use std::error::Error;
 use std::path::Path;
@@ -21,10 +23,10 @@ struct Options {
     files: Vec<String>,
     evaluate: bool,
     recompute: usize,
-    steps: usize,
+    serve: bool,
     seed: i64,
     memory: bool,
-    chain: usize,
+    calls: usize,
 }
 
 fn options() -> Result<Options, Box<dyn Error>> {
@@ -34,9 +36,9 @@ fn options() -> Result<Options, Box<dyn Error>> {
         match word.as_str() {
             "--memory" => options.memory = true,
             "--evaluate" => options.evaluate = true,
-            "--chain" => options.chain = words.next().ok_or("--chain needs a number")?.parse()?,
+            "--calls" => options.calls = words.next().ok_or("--calls needs a number")?.parse()?,
             "--recompute" => options.recompute = words.next().ok_or("--recompute needs a number")?.parse()?,
-            "--steps" => options.steps = words.next().ok_or("--steps needs a number")?.parse()?,
+            "--serve" => options.serve = true,
             "--seed" => options.seed = words.next().ok_or("--seed needs a number")?.parse()?,
             file => options.files.push(file.to_owned()),
         }
@@ -57,145 +59,135 @@ fn loss(outputs: &[Tensor]) -> Result<Tensor, Box<dyn Error>> {
     total.ok_or_else(|| "the program has no floating-point output".into())
 }
 
-/// Returns the peak of two steps, with the gradients of the first in the second.
-fn peak(
-    model: &str,
-    inputs: &str,
-    options: &Options,
-    region: Option<&Symbolic>,
-) -> Result<u64, Box<dyn Error>> {
-    let mut registry = Registry::new(Device::Cpu);
-    let program = Exported::load(Path::new(model), &mut registry)?;
-    registry.recompute().set(options.recompute);
-    for entry in registry.parameters() {
-        let _ = entry.tensor().shallow_clone().f_set_requires_grad(!entry.is_frozen())?;
-    }
-    let given = Tensor::read_safetensors(inputs)?;
-    let tensors = program.inputs().iter().map(|port| {
-        let found = given.iter().find(|(name, _)| *name == port.name).map(|(_, tensor)| tensor);
-        found.map(|tensor| tensor.f_zeros_like()).ok_or_else(|| format!("no input `{}`", port.name))
-    });
-    let tensors = tensors.collect::<Result<Result<Vec<Tensor>, _>, _>>()??;
-    drop(given);
-    match region {
-        Some(region) => region.reset_peak()?,
-        None => memory::reset_peak(Device::Cpu)?,
-    }
-    for _ in 0..2 {
-        let outputs = program.run(&tensors.iter().collect::<Vec<_>>(), true)?;
-        registry.recompute().backward(&loss(&outputs)?)?;
-    }
-    let usage = match region {
-        Some(region) => region.usage()?,
-        None => memory::usage(Device::Cpu)?,
-    };
-    Ok(usage.peak)
+/// A program with its inputs.
+struct Loaded {
+    registry: Registry,
+    program: Exported,
+    inputs: Vec<Tensor>,
 }
 
-/// Returns the median time of steps of a chain of operations that are called directly.
-fn chain(operations: usize) -> Result<f64, Box<dyn Error>> {
-    const STEPS: usize = 25;
-    let weight = Tensor::f_ones([1], (Kind::Float, Device::Cpu))?.f_set_requires_grad(true)?;
-    let input = Tensor::f_zeros([2, 1], (Kind::Float, Device::Cpu))?;
-    let mut times = Vec::with_capacity(STEPS);
+impl Loaded {
+    fn new(options: &Options, model: &str, inputs: &str) -> Result<Self, Box<dyn Error>> {
+        let mut registry = Registry::new(Device::Cpu);
+        let program = Exported::load(Path::new(model), &mut registry)?;
+        registry.recompute().set(options.recompute);
+        for entry in registry.parameters() {
+            let _ = entry.tensor().shallow_clone().f_set_requires_grad(!entry.is_frozen())?;
+        }
+        let given = Tensor::read_safetensors(inputs)?;
+        let named = program.inputs().iter().map(|port| {
+            let found = given.iter().find(|(name, _)| *name == port.name);
+            found.map(|(_, tensor)| tensor.shallow_clone()).ok_or_else(|| format!("no input `{}`", port.name))
+        });
+        let inputs = named.collect::<Result<_, _>>()?;
+        Ok(Self { registry, program, inputs })
+    }
+
+    /// Runs a step. Returns the outputs, the loss and the seconds.
+    fn step(&self, options: &Options) -> Result<(Vec<Tensor>, Tensor, f64), Box<dyn Error>> {
+        let inputs: Vec<&Tensor> = self.inputs.iter().collect();
+        let began = Instant::now();
+        let outputs = match options.evaluate {
+            true => tch::no_grad(|| self.program.run(&inputs, false))?,
+            false => self.program.run(&inputs, true)?,
+        };
+        let loss = loss(&outputs)?;
+        if !options.evaluate {
+            self.registry.recompute().backward(&loss)?;
+        }
+        Ok((outputs, loss, began.elapsed().as_secs_f64()))
+    }
+
+    /// Returns outputs, loss, gradients and buffers by name.
+    fn named(&self, options: &Options, outputs: &[Tensor], loss: &Tensor) -> Vec<(String, Tensor)> {
+        let ports = if options.evaluate { self.program.evaluation_outputs() } else { self.program.outputs() };
+        let outputs = ports.iter().zip(outputs);
+        let outputs = outputs.map(|(port, value)| (format!("output.{}", port.name), value.shallow_clone()));
+        let leaves = self.registry.parameters().filter(|_| !options.evaluate);
+        let gradients = leaves.map(|entry| (format!("grad.{}", entry.name()), entry.tensor().grad()));
+        let buffers = self.registry.buffers();
+        let buffers =
+            buffers.map(|entry| (format!("buffer.{}", entry.name()), entry.tensor().shallow_clone()));
+        let loss = [("loss".to_owned(), loss.shallow_clone())];
+        let all = outputs.chain(loss).chain(gradients.filter(|(_, value)| value.defined())).chain(buffers);
+        all.map(|(name, value)| (name, value.detach().contiguous())).collect()
+    }
+}
+
+/// Prints the peak of two steps, with the gradients of the first in the second: measured, and predicted.
+fn compare_memory(options: &Options, model: &str, inputs: &str) -> Result<(), Box<dyn Error>> {
+    memory::enable_stats()?;
+    let loaded = Loaded::new(options, model, inputs)?;
+    memory::reset_peak(Device::Cpu)?;
+    for _ in 0..2 {
+        let _ = loaded.step(options)?;
+    }
+    let measured = memory::usage(Device::Cpu)?.peak;
+    drop(loaded);
+    let region = Symbolic::enter(None)?;
+    let loaded = Loaded::new(options, model, inputs)?;
+    region.reset_peak()?;
+    for _ in 0..2 {
+        let _ = loaded.step(options)?;
+    }
+    println!("{{\"measured\": {measured}, \"predicted\": {}}}", region.usage()?.peak);
+    Ok(())
+}
+
+/// Prints the median seconds of steps of a chain of operations on one number: called directly, and by the program.
+fn compare_calls(options: &Options, model: &str, inputs: &str) -> Result<(), Box<dyn Error>> {
+    const STEPS: usize = 50;
+    let loaded = Loaded::new(options, model, inputs)?;
+    let (weight, input) = (Tensor::f_ones([1], (Kind::Float, Device::Cpu))?, &loaded.inputs[0]);
+    let weight = weight.f_set_requires_grad(true)?;
+    let (mut direct, mut program) = (Vec::new(), Vec::new());
     for _ in 0..STEPS {
         let began = Instant::now();
         let mut value = input.f_mul(&weight)?;
-        for _ in 1..operations {
+        for _ in 1..options.calls {
             value = value.f_sigmoid()?;
         }
         loss(&[value])?.f_backward()?;
-        times.push(began.elapsed().as_secs_f64());
+        direct.push(began.elapsed().as_secs_f64());
+        program.push(loaded.step(options)?.2);
     }
-    Ok(median(times))
-}
-
-fn median(mut times: Vec<f64>) -> f64 {
-    times.sort_by(f64::total_cmp);
-    times[times.len() / 2]
+    let median = |times: &mut Vec<f64>| {
+        times.sort_by(f64::total_cmp);
+        times[STEPS / 2]
+    };
+    println!("{{\"direct_s\": {}, \"program_s\": {}}}", median(&mut direct), median(&mut program));
+    Ok(())
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
     let options = options()?;
-    if options.chain > 0 {
-        tch::set_num_threads(1);
-        println!("{{\"step_s\": {:.6}}}", chain(options.chain)?);
-        return Ok(());
-    }
-    let [model, inputs, out] = options.files.as_slice() else {
-        return Err("usage: exported MODEL.pt2 INPUTS.safetensors OUT.safetensors [--evaluate] [--recompute N] [--steps N]".into());
-    };
     tch::set_num_threads(1);
     tch::set_num_interop_threads(1);
+    let [model, inputs, out] = options.files.as_slice() else {
+        return Err(
+            "usage: exported MODEL.pt2 INPUTS.safetensors OUT.safetensors [--evaluate] [--recompute N]"
+                .into(),
+        );
+    };
     if options.memory {
-        memory::enable_stats()?;
-        let measured = peak(model, inputs, &options, None)?;
-        let region = Symbolic::enter(None)?;
-        let predicted = peak(model, inputs, &options, Some(&region))?;
-        println!("{{\"measured\": {measured}, \"predicted\": {predicted}}}");
-        return Ok(());
+        return compare_memory(&options, model, inputs);
     }
-    let mut registry = Registry::new(Device::Cpu);
-    let began = Instant::now();
-    let program = Exported::load(Path::new(model), &mut registry)?;
-    let loaded = began.elapsed();
-    if options.recompute > 0 {
-        registry.recompute().set(options.recompute);
+    if options.calls > 0 {
+        return compare_calls(&options, model, inputs);
     }
-    for entry in registry.parameters() {
-        let _ = entry.tensor().shallow_clone().f_set_requires_grad(!entry.is_frozen())?;
-    }
-    let given = Tensor::read_safetensors(inputs)?;
-    let named = program.inputs().iter().map(|port| {
-        let found = given.iter().find(|(name, _)| *name == port.name);
-        found.map(|(_, tensor)| tensor).ok_or_else(|| format!("no input `{}`", port.name))
-    });
-    let inputs: Vec<&Tensor> = named.collect::<Result<_, _>>()?;
-    let mut saved: Vec<(String, Tensor)> = Vec::new();
-    let mut times = Vec::new();
-    for step in 0..=options.steps {
-        tch::manual_seed(options.seed);
-        for entry in registry.parameters() {
-            entry.tensor().shallow_clone().zero_grad();
-        }
-        let began = Instant::now();
-        let outputs = match options.evaluate {
-            true => tch::no_grad(|| program.run(&inputs, false))?,
-            false => program.run(&inputs, true)?,
-        };
-        let loss = loss(&outputs)?;
-        if !options.evaluate {
-            registry.recompute().backward(&loss)?;
-        }
-        times.push(began.elapsed().as_secs_f64());
-        if step == 0 {
-            let ports = if options.evaluate { program.evaluation_outputs() } else { program.outputs() };
-            let copied = ports
-                .iter()
-                .zip(&outputs)
-                .map(|(port, value)| (format!("output.{}", port.name), value.copy()));
-            saved.extend(copied);
-            saved.push(("loss".to_owned(), loss.copy()));
-            for entry in registry.parameters().filter(|_| !options.evaluate) {
-                let gradient = entry.tensor().grad();
-                if gradient.defined() {
-                    saved.push((format!("grad.{}", entry.name()), gradient.copy()));
-                }
-            }
-            let buffers =
-                registry.buffers().map(|entry| (format!("buffer.{}", entry.name()), entry.tensor().copy()));
-            saved.extend(buffers);
+    let loaded = Loaded::new(&options, model, inputs)?;
+    tch::manual_seed(options.seed);
+    let (outputs, loss, _) = loaded.step(&options)?;
+    Tensor::write_safetensors(&loaded.named(&options, &outputs, &loss), out)?;
+    drop((outputs, loss));
+    let (segments, draws) = (loaded.registry.recompute().segments(), loaded.program.draws_random_numbers());
+    println!("{{\"segments\": {segments}, \"draws\": {draws}}}");
+    if options.serve {
+        for line in std::io::stdin().lines() {
+            line?;
+            loaded.registry.parameters().for_each(|entry| entry.tensor().shallow_clone().zero_grad());
+            println!("{}", loaded.step(&options)?.2);
         }
     }
-    let contiguous: Vec<(String, Tensor)> =
-        saved.into_iter().map(|(name, tensor)| (name, tensor.detach().contiguous())).collect();
-    Tensor::write_safetensors(&contiguous, out)?;
-    println!(
-        "{{\"load_s\": {:.4}, \"segments\": {}, \"step_s\": {:.6}, \"draws\": {}}}",
-        loaded.as_secs_f64(),
-        registry.recompute().segments(),
-        median(times),
-        program.draws_random_numbers()
-    );
     Ok(())
 }
