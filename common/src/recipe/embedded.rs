@@ -1,6 +1,8 @@
 //! The recipes that come with dtrain, and values derived from any recipe.
 
-use super::{ModelName, Recipe, Scaling};
+use std::borrow::Cow;
+
+use super::{Recipe, Scaling, Task};
 
 impl Recipe {
     /// Returns name and text of every embedded recipe; [`Recipe::load`] finds them by name.
@@ -13,9 +15,13 @@ impl Recipe {
         ]
     }
 
-    /// Returns the name of the network for files, manifests and messages: the model's name, else the task's.
-    pub fn model_name(&self) -> &'static str {
-        self.model.name.map_or(self.task.as_str(), ModelName::as_str)
+    /// Returns the name of the network for files, manifests and messages: the model's name, else that of the exported
+    /// program's file, else the task's.
+    pub fn model_name(&self) -> String {
+        let file = self.model.file.as_ref().filter(|_| self.task != Task::Torchscript);
+        let file = file.and_then(|file| file.file_name()).map(|name| name.to_string_lossy());
+        let named = self.model.name.map(|name| name.as_str().into()).or(file);
+        named.map_or_else(|| self.task.as_str().to_owned(), Cow::into_owned)
     }
 
     /// Returns the learning rate to train with: the stated rate, scaled to the effective batch.

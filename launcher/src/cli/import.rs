@@ -59,6 +59,22 @@ pub(crate) struct ImportArgs {
     pub(crate) traceback: bool,
 }
 
+impl ImportArgs {
+    /// Returns why a flag would have no effect.
+    pub(crate) fn without_effect(&self) -> Option<String> {
+        let library = self.source.library();
+        let takes_images = matches!(library, Some("timm" | "torchvision"));
+        if self.head.is_some() && library != Some("hf") {
+            return Some("--head applies to hf: models only; leave it out".to_owned());
+        }
+        if !self.inputs.is_empty() && takes_images {
+            let flag = if library == Some("timm") { "--image-size and --channels" } else { "--image-size" };
+            return Some(format!("--inputs applies to hf: models and files; use {flag}"));
+        }
+        None
+    }
+}
+
 fn positive() -> clap::builder::RangedI64ValueParser<u32> {
     clap::value_parser!(u32).range(1..)
 }
@@ -66,6 +82,14 @@ fn positive() -> clap::builder::RangedI64ValueParser<u32> {
 /// The model to import, such as `timm:resnet18`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Source(String);
+
+impl Source {
+    /// Returns the library that has the model; `None` for a file.
+    fn library(&self) -> Option<&str> {
+        let (library, _) = self.0.split_once(':')?;
+        LIBRARIES.into_iter().find(|known| *known == library)
+    }
+}
 
 impl FromStr for Source {
     type Err = String;
@@ -150,7 +174,12 @@ pub(crate) enum Head {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::super::command::Cli;
     use super::*;
+    use crate::cli::Command;
+    use clap::Parser;
 
     #[test]
     fn sources_name_a_library_or_a_function() {
@@ -161,6 +190,31 @@ mod tests {
             assert!(bad.parse::<Source>().is_err(), "{bad}");
         }
         assert!("a.py".parse::<Source>().is_err_and(|error| error.contains("a.py:make_model")));
+    }
+
+    #[test]
+    fn flags_without_effect_are_named() {
+        let reason = |source: &str, flag: &str, value: &str| {
+            let words = ["dtrain", "import", source, "-o", "m.pt2", flag, value];
+            match Cli::try_parse_from(words).unwrap().command {
+                Command::Import(args) => args.without_effect(),
+                other => panic!("{other:?}"),
+            }
+        };
+        for (source, flag, value) in [
+            ("a.py:make", "--head", "none"),
+            ("timm:x", "--head", "none"),
+            ("torchvision:x", "--inputs", "x=3"),
+        ] {
+            assert!(
+                reason(source, flag, value).unwrap().starts_with(&format!("{flag} applies to hf: models"))
+            );
+        }
+        for (source, flag, value) in
+            [("hf:x", "--head", "none"), ("hf:x", "--inputs", "x=3"), ("a.py:make", "--inputs", "x=3")]
+        {
+            assert_eq!(reason(source, flag, value), None);
+        }
     }
 
     #[test]

@@ -36,6 +36,9 @@ pub(crate) fn run(args: &ImportArgs) -> anyhow::Result<ExitCode> {
     if args.output.extension() != Some(OsStr::new("pt2")) {
         bail!("-o {output}: the name of the file must end in .pt2");
     }
+    if let Some(reason) = args.without_effect() {
+        bail!(reason);
+    }
     check_out(&args.output, args.force)?;
     let request = request(args)?;
     let python = python::find(|variable| std::env::var_os(variable))?;

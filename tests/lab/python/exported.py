@@ -64,7 +64,8 @@ def parse_input(spec):
 
 
 def mean_squares(torch, outputs):
-    terms = [value.square().mean() for value in outputs if value.dtype in (torch.float32, torch.float64)]
+    wide = [value.float() if value.dtype == torch.bfloat16 else value for value in outputs if value.is_floating_point()]
+    terms = [value.square().mean() for value in wide]
     total = terms[0]
     for term in terms[1:]:
         total = total + term
@@ -117,11 +118,12 @@ def compare(space, model, program, folder, speed):
     def memory(*flags):
         return call(os.devnull, "--memory", *flags)
 
-    def eager(accumulates=False):
+    def eager(accumulates=False, bf16=False):
         torch.manual_seed(7)
         module.zero_grad(set_to_none=not accumulates)
         began = time.perf_counter()
-        outputs = list(named(inputs).values())
+        with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+            outputs = list(named(inputs).values())
         loss = mean_squares(torch, outputs)
         loss.backward()
         return outputs, loss, time.perf_counter() - began
@@ -177,6 +179,10 @@ def compare(space, model, program, folder, speed):
         outputs, loss, _ = eager()
         check(ours, outputs, loss, "recompute")
         state.restore()
+    ours, _ = run("--bf16")
+    outputs, loss, _ = eager(bf16=True)
+    check(ours, outputs, loss, "bf16")
+    state.restore()
     plain = memory()
     found["memory_mib"], found["prediction_error"] = plain["measured"] / 2**20, plain["predicted"] / plain["measured"] - 1
     if told["segments"]:
@@ -219,7 +225,7 @@ def main():
             found = {"name": model["name"], "error": " ".join(str(error).split())[:1500]}
         with open(os.path.join(folder, "found.jsonl"), "a") as out:
             out.write(json.dumps(found) + "\n")
-        told = {key: value for key, value in found.items() if key in ("train", "evaluate", "recompute", "speed", "error")}
+        told = {key: value for key, value in found.items() if key in ("train", "evaluate", "recompute", "bf16", "speed", "error")}
         print(found["name"], told, file=sys.stderr, flush=True)
 
 

@@ -54,6 +54,7 @@ struct Found {
     train: Option<serde_json::Value>,
     evaluate: Option<serde_json::Value>,
     recompute: Option<serde_json::Value>,
+    bf16: Option<serde_json::Value>,
     #[serde(default)]
     train_of: Vec<String>,
     /// The peak of a step in MiB, and the relative error of its prediction.
@@ -138,8 +139,12 @@ fn row(found: &Found) -> Row {
     if let (Some(program), Some(direct)) = (found.program_s, found.direct_s) {
         row = row.with("overhead per operation, µs", 1e6 * (program - direct) / found.nodes);
     }
-    let checks =
-        [("training", &found.train), ("evaluation", &found.evaluate), ("recompute", &found.recompute)];
+    let checks = [
+        ("training", &found.train),
+        ("evaluation", &found.evaluate),
+        ("recompute", &found.recompute),
+        ("bfloat16", &found.bf16),
+    ];
     let differs = checks.iter().filter_map(|(name, value)| {
         let value = value.as_ref().filter(|value| *value != "equal")?;
         Some(format!("{name} differs by {value}"))

@@ -28,7 +28,7 @@ fn import(python: &Path, sandbox: &Sandbox, function: &str, more: &[&str]) {
 }
 
 /// Returns a sandbox with an imported model and a recipe for it.
-fn imported(python: &Path, function: &str, task: &str, data: &str, model: &str) -> Sandbox {
+pub(crate) fn imported(python: &Path, function: &str, task: &str, data: &str, model: &str) -> Sandbox {
     let sandbox = sandbox(task, data, model);
     import(python, &sandbox, function, &[]);
     sandbox
@@ -47,8 +47,8 @@ fn sandbox(task: &str, data: &str, model: &str) -> Sandbox {
     sandbox
 }
 
-const IMAGES: &str = "image_size = 16\nclasses = 4\ntrain_samples = 20\ntest_samples = 9";
-const TEXTS: &str = "tokenizer = \"bytes\"\ntrain_samples = 20\ntest_samples = 5";
+pub(crate) const IMAGES: &str = "image_size = 16\nclasses = 4\ntrain_samples = 20\ntest_samples = 9";
+pub(crate) const TEXTS: &str = "tokenizer = \"bytes\"\ntrain_samples = 20\ntest_samples = 5";
 const MODEL: &str = "model.safetensors";
 
 /// Trains in several cuts, and compares the weights with those of one rank that takes each step at once.
@@ -112,6 +112,46 @@ fn batch_norm_over_groups_and_ranks_replaces_the_programs_own() {
     let whole = of(1, "local", "local", "8");
     assert!(distance(&of(2, "synced", "synced", "4"), &whole) < 1e-6);
     assert!(distance(&grouped, &whole) > 1e-3, "groups of four are not the whole batch");
+}
+
+/// A head first, then all but one block, at other rates.
+const STAGES: &str = r#"
+[ema]
+decay = 0.8
+[[stage]]
+name = "head"
+steps = 6
+freeze = ["blocks.*", "patches.*", "position"]
+[[stage]]
+name = "most"
+steps = 6
+freeze = ["blocks.1.*"]
+group = [{ match = "blocks.*", lr_factor = 0.1 }, { match = "*.bias", weight_decay = 0.0 }]
+"#;
+
+#[test]
+fn stages_groups_averages_shards_and_bfloat16_apply() {
+    let Some(python) = need::pytorch() else { return };
+    let sandbox = imported(&python, "vit", "classify", IMAGES, "");
+    let recipe = std::fs::read_to_string(sandbox.path("recipe.toml")).unwrap().replace("steps = 12\n", "");
+    std::fs::write(sandbox.path("recipe.toml"), recipe + STAGES).unwrap();
+    let initial = sandbox.train(1, "initial", &["optim.lr=0"]);
+    let whole = sandbox.train(1, "whole", &[]);
+    let cut = ["memory.micro_batch=2", "memory.shard_optimizer=true", "memory.recompute=on"];
+    let sharded = sandbox.train(2, "sharded", &cut);
+    for file in [MODEL, "ema.safetensors"] {
+        assert!(distance(&tensors(&sharded, file), &tensors(&whole, file)) < 1e-6, "{file}");
+    }
+    let (before, after) = (tensors(&initial, MODEL), tensors(&whole, MODEL));
+    for (name, value) in &before {
+        assert_eq!(value == &after[name], name.starts_with("blocks.1."), "{name}");
+    }
+    let precise = ["precision.amp=bf16"];
+    let half = tensors(&sandbox.train(1, "bf16", &precise), MODEL);
+    let distance_to = distance(&half, &after);
+    assert!(distance_to > 1e-6 && distance_to < 1e-2, "{distance_to}");
+    let again = tensors(&sandbox.train(1, "bf16-recomputed", &[precise[0], "memory.recompute=on"]), MODEL);
+    assert!(half == again, "recomputing in bfloat16 changes the result");
 }
 
 #[test]

@@ -4,8 +4,11 @@
 use std::process::Output;
 use std::time::Duration;
 
+use dtrain_test_kit::need;
 use dtrain_tests::process::{finish, output_text};
 use dtrain_tests::runs::{Run, Sandbox, assert_close};
+
+use crate::exported::{IMAGES, TEXTS, imported};
 
 /// A GPT on a generated text, with all state that a step changes: moments, average, clipping.
 const LM: &str = r#"
@@ -184,6 +187,19 @@ fn the_step_is_repeated_with_shards_and_over_tcp() {
     let ranks = Ranks { transport: "gloo", ..Ranks::new(&sandbox, 2, &sets) };
     ranks.assert_taken_again(2, &["forward,after=9", "reduce,after=1", "reduce,after=4", "prepare"]);
     Ranks::new(&sandbox, 3, &["memory.shard_optimizer=true"]).assert_taken_again(2, &["backward,after=9"]);
+}
+
+#[test]
+fn exported_programs_take_the_step_again() {
+    let Some(python) = need::pytorch() else { return };
+    let sets = ["train.effective_batch=12", "train.steps=4", "ema.decay=0.9"];
+    let recomputed = [&sets[..], &["memory.recompute=on", "memory.shard_optimizer=true"]].concat();
+    for (function, task, data, sets) in
+        [("gpt", "lm", TEXTS, &recomputed[..]), ("normed", "classify", IMAGES, &sets[..])]
+    {
+        let sandbox = imported(&python, function, task, data, "");
+        Ranks::new(&sandbox, 2, sets).assert_taken_again(2, &["forward,after=9", "backward,after=9"]);
+    }
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! Runs an exported program on given inputs, for a comparison with PyTorch: outputs, the loss and its gradients, or the
 //! time of a step. The loss is the sum of the mean squares of all floating-point outputs.
 //!
-//! `exported MODEL.pt2 INPUTS.safetensors OUT.safetensors [--evaluate] [--recompute N] [--serve] [--seed S] [--memory]`
+//! `exported MODEL.pt2 INPUTS.safetensors OUT.safetensors [--evaluate] [--recompute N] [--bf16] [--seed S]
+//! [--serve] [--calls N] [--memory]`
 //!
 //! - `--serve` runs one more step for each line of its input, and prints the step's seconds.
 //! - `--calls N` prints the time of a step beside that of N operations on one number that are called without a program:
@@ -13,6 +14,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use dtrain_models::{Exported, Registry};
+use dtrain_torch_shim::autocast::Autocast;
 use dtrain_torch_shim::memory;
 use dtrain_torch_shim::symbolic::Symbolic;
 use tch::{Device, Kind, Tensor};
@@ -26,6 +28,7 @@ struct Options {
     serve: bool,
     seed: i64,
     memory: bool,
+    bf16: bool,
     calls: usize,
 }
 
@@ -35,6 +38,7 @@ fn options() -> Result<Options, Box<dyn Error>> {
     while let Some(word) = words.next() {
         match word.as_str() {
             "--memory" => options.memory = true,
+            "--bf16" => options.bf16 = true,
             "--evaluate" => options.evaluate = true,
             "--calls" => options.calls = words.next().ok_or("--calls needs a number")?.parse()?,
             "--recompute" => options.recompute = words.next().ok_or("--recompute needs a number")?.parse()?,
@@ -47,9 +51,13 @@ fn options() -> Result<Options, Box<dyn Error>> {
 }
 
 fn loss(outputs: &[Tensor]) -> Result<Tensor, Box<dyn Error>> {
-    let floats = outputs.iter().filter(|output| matches!(output.kind(), Kind::Float | Kind::Double));
     let mut total: Option<Tensor> = None;
-    for output in floats {
+    for output in outputs {
+        let output = match output.kind() {
+            Kind::Float | Kind::Double => output.shallow_clone(),
+            Kind::BFloat16 => output.f_to_kind(Kind::Float)?,
+            _ => continue,
+        };
         let term = output.f_square()?.f_mean(Kind::Float)?;
         total = Some(match total {
             Some(total) => total.f_add(&term)?,
@@ -87,10 +95,12 @@ impl Loaded {
     fn step(&self, options: &Options) -> Result<(Vec<Tensor>, Tensor, f64), Box<dyn Error>> {
         let inputs: Vec<&Tensor> = self.inputs.iter().collect();
         let began = Instant::now();
+        let autocast = options.bf16.then(|| Autocast::enter(Device::Cpu, Kind::BFloat16)).transpose()?;
         let outputs = match options.evaluate {
             true => tch::no_grad(|| self.program.run(&inputs, false))?,
             false => self.program.run(&inputs, true)?,
         };
+        drop(autocast);
         let loss = loss(&outputs)?;
         if !options.evaluate {
             self.registry.recompute().backward(&loss)?;

@@ -157,7 +157,7 @@ impl Rehearsal {
         let is_local = matches!(norms, BatchNorms::Local | BatchNorms::InModule);
         let batch_norm = is_local.then(|| "BatchNorm normalises over each micro-batch".to_owned());
         Subject {
-            model: self.recipe.model_name().to_owned(),
+            model: self.recipe.model_name(),
             parameters: model.registry.parameter_count() as u64,
             trained: model.table.trained_elements(),
             effective_batch: self.recipe.train.effective_batch,

@@ -39,15 +39,32 @@ int64_t channels_per_block() { return is_avx2() ? 8 : 16; }
 // images directly, and those of few channels unless the convolution is depthwise.
 bool is_blocked(const Tensor& x, bool depthwise) { return !is_channels_last(x) && (depthwise || x.size(1) >= 16); }
 
-// Allocates the block layout, in which the last block is padded.
-Tensor empty_in_blocks(at::IntArrayRef sizes, const Tensor& like) {
+// How the channels are connected.
+struct Groups {
+  Groups(const Tensor& weight, int64_t count) : count(count), depthwise(count > 1 && weight.size(0) == count && weight.size(1) == 1) {}
+
+  // Returns whether each group has several channels.
+  bool several() const { return count > 1 && !depthwise; }
+
+  int64_t count;
+  // Each channel is convolved separately.
+  bool depthwise;
+};
+
+// Allocates the block layout, in which the last block is padded. Groups of channels have no padding.
+Tensor empty_in_blocks(at::IntArrayRef sizes, const Tensor& like, const Groups& groups) {
   std::vector<int64_t> filled(sizes.begin(), sizes.end());
-  filled[1] = rounded(filled[1], channels_per_block());
+  if (!groups.several()) filled[1] = rounded(filled[1], channels_per_block());
   return at::empty(filled, like.options());
 }
 
-// Returns whether each channel is convolved separately.
-bool is_depthwise(const Tensor& weight, int64_t groups) { return groups > 1 && weight.size(0) == groups && weight.size(1) == 1; }
+// Allocates a weight for images in blocks.
+Tensor empty_weight(const Tensor& weight, bool blocked, const Groups& groups) {
+  std::vector<int64_t> filled = weight.sizes().vec();
+  if (!groups.several()) filled[0] = rounded(filled[0], channels_per_block());
+  if (blocked && groups.count == 1) filled[1] = rounded(filled[1], channels_per_block());
+  return at::empty(filled, weight.options());
+}
 
 // Allocates oneDNN's result in libtorch's layout; in half precision or with a stride, copied twice.
 Tensor allocate_result(at::IntArrayRef sizes, const Tensor& like, bool strided = false) {
@@ -84,6 +101,14 @@ Tensor cudnn_convolution(const Tensor& x, const Tensor& weight, at::IntArrayRef 
   return y;
 }
 
+// Returns the width of the widest kernel that oneDNN's fastest convolutions take.
+int64_t widest_kernel() { return is_avx2() ? 13 : 14; }
+
+// Returns whether oneDNN's depthwise kernels do not take the kernel: it, or its padding, is too wide.
+bool is_large(const Tensor& weight, at::IntArrayRef y, const std::vector<int64_t>& padding) {
+  return weight.size(-1) > widest_kernel() || padding.back() > y.back();
+}
+
 // mkldnn_convolution(Tensor self, Tensor weight, Tensor? bias, SymInt[] padding, SymInt[] stride, SymInt[]
 // dilation, SymInt groups)
 Results mkldnn_convolution(const Call& call) {
@@ -93,18 +118,19 @@ Results mkldnn_convolution(const Call& call) {
   flops += convolution_flops(sizes, weight);
   if (simulates_gpu()) return {cudnn_convolution(x, weight, sizes)};
   const bool last = x.dim() == 4 && (is_channels_last(x) || is_channels_last(weight));
-  const bool depthwise = is_depthwise(weight, call[6].toInt());
-  Tensor blocked_x, own, y;
+  const Groups groups(weight, call[6].toInt());
+  Tensor blocked_x, blocked_weight, own, y;
   if (last && !is_channels_last(x)) blocked_x = empty_as(x.sizes(), x);
-  if (!last && is_blocked(x, depthwise)) blocked_x = empty_in_blocks(x.sizes(), x);
-  Tensor blocked_weight = empty_as(weight.sizes(), weight);
+  if (!last && is_blocked(x, groups.depthwise)) blocked_x = empty_in_blocks(x.sizes(), x, groups);
+  if (last || !groups.depthwise || !is_large(weight, sizes, per_dimension(call.sizes(3), x)))
+    blocked_weight = empty_weight(weight, blocked_x.defined(), groups);
   Tensor scratch = allocate_gathered(x, weight, at::IntArrayRef(sizes).slice(2), 1);
   if (last) {
     y = empty_in(sizes, x, true);
   } else {
-    own = empty_in_blocks(sizes, x);
+    own = empty_in_blocks(sizes, x, groups);
     blocked_x = blocked_weight = scratch = Tensor();
-    y = depthwise ? empty_as(sizes, x) : allocate_result(sizes, x);
+    y = groups.depthwise ? empty_as(sizes, x) : allocate_result(sizes, x);
   }
   return {y};
 }
@@ -153,7 +179,7 @@ constexpr int64_t kAdding = 64 << 10;
 // the tensors per thread. The numbers are measured, because this is not documented.
 void allocate_depthwise_sums(const Tensor& x, const Tensor& weight) {
   const auto block = channels_per_block();
-  const auto filled = product(weight.sizes()) * (block * block + (is_avx2() ? 1 : 0));
+  const auto filled = product(weight.sizes()) * (block * block + 1);
   const auto sums = at::empty({filled}, weight.options().dtype(at::kFloat));
   if (!is_half(weight)) return;
   const auto own = at::empty({filled}, weight.options());
@@ -171,16 +197,23 @@ bool is_dilated(const std::vector<int64_t>& dilation) {
   return std::any_of(dilation.begin(), dilation.end(), [](int64_t step) { return step > 1; });
 }
 
-// Returns whether oneDNN sums a weight's gradient by matrix products: if the kernel is larger than the image, with AVX2
-// or with a dilated kernel.
-bool is_by_products(const Tensor& x, const Tensor& weight, const std::vector<int64_t>& dilation) {
-  return (is_avx2() || is_dilated(dilation)) && !is_half(weight) && exceeds_image(x, weight, dilation);
+// Returns whether oneDNN sums a weight's gradient by matrix products. The conditions are measured: oneDNN's own kernels do
+// not take these shapes.
+bool is_by_products(const Tensor& x, const Tensor& weight, const std::vector<int64_t>& dilation, const Groups& groups) {
+  if (is_half(weight)) return false;
+  const bool exceeds = exceeds_image(x, weight, dilation);
+  if (exceeds && (is_avx2() || is_dilated(dilation))) return true;
+  if (weight.size(-1) > widest_kernel()) return true;
+  if (groups.depthwise) return !is_channels_last(x) && (weight.size(2) > 3 || exceeds);
+  const auto in_eights = [](int64_t channels) { return channels % 8 == 0; };
+  return groups.count > 1 && (exceeds || !in_eights(weight.size(1)) || !in_eights(weight.size(0) / groups.count));
 }
 
 // Allocates the patches and the sums of such products. The number of sums is measured.
 void allocate_products(const Tensor& grad, const Tensor& weight) {
   const auto patches = patch_size(weight) * product(grad.sizes().slice(2));
-  allocate_temporary({at::get_num_threads() * (4 * product(weight.sizes()) + patches)}, weight.options());
+  constexpr int64_t kMore = 64;
+  allocate_temporary({at::get_num_threads() * (4 * product(weight.sizes()) + patches) + kMore}, weight.options());
 }
 
 // The gradients of input and weight.
@@ -216,31 +249,33 @@ Gradients slow_gradients(const Tensor& grad, const Tensor& x, const Tensor& weig
 
 // Allocates as oneDNN does, which also needs input and weight in one layout.
 Gradients onednn_gradients(const Tensor& grad, const Tensor& x, const Tensor& weight, const std::vector<int64_t>& dilation,
-                           bool last, bool depthwise, bool for_x, bool for_weight) {
+                           bool last, const Groups& groups, bool for_x, bool for_weight) {
   Gradients out;
   Tensor copied_x, copied_weight;
   if (last && !x.is_contiguous(at::MemoryFormat::ChannelsLast)) copied_x = empty_in(x.sizes(), x, true);
   if (last && !weight.is_contiguous(at::MemoryFormat::ChannelsLast)) copied_weight = empty_in(weight.sizes(), weight, true);
   if (for_x) {
-    Tensor blocked_grad, blocked_weight = empty_as(weight.sizes(), weight), own;
-    if (!last) blocked_grad = empty_in_blocks(grad.sizes(), grad);
-    own = last ? empty_in(x.sizes(), x, true) : empty_in_blocks(x.sizes(), x);
+    Tensor blocked_grad, blocked_weight = empty_weight(weight, !last, groups), own;
+    if (!last) blocked_grad = empty_in_blocks(grad.sizes(), grad, groups);
+    own = last ? empty_in(x.sizes(), x, true) : empty_in_blocks(x.sizes(), x, groups);
     Tensor scratch = allocate_gathered(x, weight, grad.sizes().slice(2), 2);
     blocked_grad = blocked_weight = scratch = Tensor();
-    const bool strided = !depthwise && x.sizes().slice(2) != grad.sizes().slice(2);
-    out.x = last ? own : depthwise ? empty_as(x.sizes(), x) : allocate_result(x.sizes(), x, strided);
+    const bool one_copy = groups.depthwise || (groups.several() && (weight.size(1) <= 8 || !is_avx2()));
+    const bool strided = !one_copy && x.sizes().slice(2) != grad.sizes().slice(2);
+    out.x = last ? own : groups.depthwise ? empty_as(x.sizes(), x) : allocate_result(x.sizes(), x, strided);
   }
   if (for_weight) {
     Tensor own;
-    if (is_by_products(x, weight, dilation)) {
+    if (is_by_products(x, weight, dilation, groups)) {
       own = empty_as(weight.sizes(), weight);
       allocate_products(grad, weight);
     } else {
       Tensor blocked_grad, blocked_x;
-      if (!last) blocked_grad = empty_in_blocks(grad.sizes(), grad);
-      if (!last && is_blocked(x, depthwise)) blocked_x = empty_in_blocks(x.sizes(), x);
-      own = empty_as(weight.sizes(), weight);
-      if (last && depthwise && (weight.size(2) > 3 || exceeds_image(x, weight, dilation))) {
+      if (!last) blocked_grad = empty_in_blocks(grad.sizes(), grad, groups);
+      if (!last && is_blocked(x, groups.depthwise)) blocked_x = empty_in_blocks(x.sizes(), x, groups);
+      const bool in_sums = last && groups.depthwise && (weight.size(2) > 3 || exceeds_image(x, weight, dilation));
+      own = in_sums ? empty_as(weight.sizes(), weight) : empty_weight(weight, blocked_x.defined(), groups);
+      if (in_sums) {
         allocate_depthwise_sums(x, weight);
       } else if (is_half(weight)) {
         // It is summed in float32.
@@ -284,9 +319,8 @@ Results convolution_backward(const Call& call) {
     const auto backend = at::native::select_conv_backend(x, weight, std::nullopt, symbols(4), symbols(5), symbols(6), transposed,
                                                          symbols(8), groups, std::nullopt);
     const bool slow = backend == ConvBackend::Slow2d || backend == ConvBackend::SlowTranspose2d;
-    const bool depthwise = !transposed && is_depthwise(weight, groups);
     out = slow ? slow_gradients(grad, x, weight, last, wanted[0], wanted[1])
-               : onednn_gradients(grad, x, weight, per_dimension(call.sizes(6), x), last, depthwise, wanted[0], wanted[1]);
+               : onednn_gradients(grad, x, weight, per_dimension(call.sizes(6), x), last, Groups(weight, groups), wanted[0], wanted[1]);
   }
   Tensor grad_bias;
   if (wanted[2]) grad_bias = empty_as({transposed ? weight.size(1) * groups : weight.size(0)}, x);

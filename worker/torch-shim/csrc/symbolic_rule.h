@@ -49,7 +49,7 @@ thread_local bool prefers_cudnn_attention = false;
 bool simulates_gpu() { return dtrain::symbolic_here() == dtrain::Symbolic::kGpu; }
 
 bool is_channels_last(const Tensor& x) {
-  return x.dim() == 4 && x.is_contiguous(at::MemoryFormat::ChannelsLast) && !x.is_contiguous();
+  return x.dim() == 4 && x.suggest_memory_format() == at::MemoryFormat::ChannelsLast;
 }
 
 Tensor empty_in(at::IntArrayRef sizes, const Tensor& like, bool channels_last) {

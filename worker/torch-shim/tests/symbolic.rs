@@ -119,6 +119,40 @@ const CASES: &[Case] = &[
         |t| t[0].conv2d(&t[1], None::<Tensor>, [1, 1], [3, 3], [1, 1], 96),
     ),
     (
+        "conv 16x16 of images",
+        || vec![x(&[4, 3, 32, 32]).detach(), x(&[192, 3, 16, 16])],
+        |t| t[0].conv2d(&t[1], None::<&Tensor>, [16, 16], [0, 0], [1, 1], 1),
+    ),
+    ("conv 3x3 of 100 channels", || vec![x(&[4, 100, 10, 10]), x(&[200, 100, 3, 3])], |t| conv(t, 1, 1)),
+    (
+        "depthwise conv 9x9 of maps of 2x2",
+        || vec![x(&[4, 1000, 2, 2]), x(&[1000, 1, 9, 9])],
+        |t| t[0].conv2d(&t[1], None::<Tensor>, [1, 1], [4, 4], [1, 1], 1000),
+    ),
+    (
+        "depthwise conv 9x9 channels-last of maps of 1x1",
+        || vec![x(&[4, 168, 1, 1]), x(&[168, 1, 9, 9])],
+        |t| {
+            let x = t[0].as_strided([4, 168, 1, 1], [168, 1, 168, 168], None);
+            x.conv2d(&t[1], None::<Tensor>, [1, 1], [4, 4], [1, 1], 168)
+        },
+    ),
+    (
+        "depthwise conv 7x7 of constant maps",
+        || vec![x(&[4, 96, 28, 28]).detach(), x(&[96, 1, 7, 7])],
+        |t| t[0].conv2d(&t[1], None::<Tensor>, [1, 1], [3, 3], [1, 1], 96),
+    ),
+    (
+        "grouped conv of 8 channels with a stride",
+        || vec![x(&[4, 152, 28, 28]), x(&[152, 8, 3, 3])],
+        |t| t[0].conv2d(&t[1], None::<Tensor>, [2, 2], [1, 1], [1, 1], 19),
+    ),
+    (
+        "grouped conv of 4 channels",
+        || vec![x(&[4, 128, 28, 28]), x(&[128, 4, 3, 3])],
+        |t| t[0].conv2d(&t[1], None::<Tensor>, [1, 1], [1, 1], [1, 1], 32),
+    ),
+    (
         "depthwise conv 3x3 of odd channels",
         || vec![x(&[8, 40, 32, 32]), x(&[40, 1, 3, 3])],
         |t| t[0].conv2d(&t[1], None::<Tensor>, [1, 1], [1, 1], [1, 1], 40),

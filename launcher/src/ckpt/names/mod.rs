@@ -29,6 +29,11 @@ pub(super) fn rename(names: Names, model: &str, tensor: &str) -> anyhow::Result<
     let same = |name: &str| vec![piece(name, Form::Same)];
     let found = match (names, model) {
         (Names::Pytorch, _) => Some(same(tensor)),
+        (_, file) if file.ends_with(".pt2") => {
+            bail!(
+                "the tensors of {file} have the names of the imported module already; leave out --names {names}"
+            )
+        }
         (Names::Torchvision | Names::Timm, _) if is_resnet(model) => {
             resnet_huggingface(tensor).map(|_| same(tensor))
         }

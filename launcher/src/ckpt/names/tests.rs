@@ -59,6 +59,11 @@ fn names_without_a_counterpart_are_errors() {
         "timm has no model like \"unet\"; these have: resnet18 to resnet152 and vit. `--names pytorch` keeps the checkpoint's own \
          names"
     );
+    let error = rename(Names::Huggingface, "gpt2.pt2", "transformer.wte.weight").unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "the tensors of gpt2.pt2 have the names of the imported module already; leave out --names huggingface"
+    );
     for (names, model, tensor) in [
         (Names::Timm, "resnet18", "neck.weight"),
         (Names::Torchvision, "resnet18", "layer0.0.conv1.weight"),

@@ -87,40 +87,30 @@ def same(one, other):
 
 
 def graph_json(program):
-    """Returns the program as JSON and its pickled example inputs. The weights are not pickled."""
+    """Returns the program as JSON. Neither weights nor example inputs are pickled."""
     from torch._export.serde import serialize as serde
 
     original = serde.serialize_torch_artifact
-
-    def only_inputs(artifact, *rest, **named):
-        return original(artifact, *rest, **named) if isinstance(artifact, tuple) else b""
-
-    serde.serialize_torch_artifact = only_inputs
+    serde.serialize_torch_artifact = lambda *_, **__: b""
     try:
-        artifact = serde.serialize(program)
+        return serde.serialize(program).exported_program
     finally:
         serde.serialize_torch_artifact = original
-    return artifact.exported_program, artifact.example_inputs
 
 
 def write_archive(file, training, evaluation, about):
-    graphs = graph_json(training), graph_json(evaluation)
+    graph, evaluation_graph = graph_json(training), graph_json(evaluation)
     with Archive(file) as archive:
-        configs = {}
-        for kind, prefix in (("weights", "weight"), ("constants", "tensor")):
-            folder = f"data/{kind}/"
-            configs[kind] = archive.tensors(folder, prefix, tensors_of(training, kind))
-            archive.text(f"{folder}model_{kind}_config.json", json.dumps(configs[kind]))
-        (graph, inputs), (evaluation_graph, _) = graphs
+        weights = archive.tensors("data/weights/", "weight", training.state_dict)
+        archive.text("data/weights/model_weights_config.json", json.dumps(weights))
+        constants = archive.tensors("data/constants/", "tensor", training.constants)
+        archive.text("data/constants/model_constants_config.json", json.dumps(constants))
         archive.bytes("models/model.json", graph)
-        archive.bytes("data/sample_inputs/model.pt", inputs)
+        # torch.export.load reads this entry, and takes an empty one.
+        archive.text("data/sample_inputs/model.pt", "")
         archive.bytes("extra/evaluation.json", evaluation_graph)
-        for kind, prefix in (("weights", "weight"), ("constants", "tensor")):
-            config = archive.tensors(f"data/{kind}/", prefix, tensors_of(evaluation, kind))
-            if config != configs[kind]:
-                archive.text(f"extra/evaluation_{kind}_config.json", json.dumps(config))
+        # The weights are those of the training program.
+        config = archive.tensors("data/constants/", "tensor", evaluation.constants)
+        if config != constants:
+            archive.text("extra/evaluation_constants_config.json", json.dumps(config))
         archive.text("extra/dtrain.json", json.dumps(about))
-
-
-def tensors_of(program, kind):
-    return program.state_dict if kind == "weights" else program.constants

@@ -14,7 +14,11 @@ def main():
             error = f"{explain(error) if isinstance(error, Exception) else repr(error)}{at(error)}; --traceback shows more"
         print(f"dtrain: error: {' '.join(str(error).split())}", file=sys.stderr)
         sys.exit(2)
-    print(text, end="", flush=True)
+    # The file is written, whether or not the summary is read.
+    with contextlib.suppress(BrokenPipeError):
+        print(text, end="", flush=True)
+        return
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def convert(request, partial):

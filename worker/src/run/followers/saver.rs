@@ -146,7 +146,7 @@ pub(super) fn manifest(
         dtrain: env!("CARGO_PKG_VERSION").to_owned(),
         libtorch: dtrain_torch_shim::libtorch_version(),
         task: recipe.task.to_string(),
-        model: recipe.model_name().into(),
+        model: recipe.model_name(),
         classes: model.task.classes(),
         class_names: model.task.class_names().to_vec(),
         parameters: model.table.trained_elements(),
