@@ -75,25 +75,65 @@ fn modules(items: &[Item]) -> BTreeMap<String, Module> {
     modules
 }
 
-/// For each value: the operations that define and use it, and whether it is a result of the program.
+/// The operations that define and use each value. Results of the program have a use behind all operations.
+#[derive(Default)]
 struct Uses {
     defined: HashMap<usize, usize>,
-    last: HashMap<usize, usize>,
+    /// Operations that change a value in place, in order.
+    changed: HashMap<usize, Vec<usize>>,
+    /// In order; an operation that uses a value twice is there twice.
+    used: HashMap<usize, Vec<usize>>,
+    /// Tensors that have a gradient if all parameters are trained.
+    differentiable: HashSet<usize>,
 }
 
 fn uses(program: &Program) -> Uses {
-    let (mut defined, mut last) = (HashMap::new(), HashMap::new());
+    let mut uses = Uses::default();
     for (index, item) in program.items.iter().enumerate() {
         let (used, own) = values(item);
+        let mut numbers = Vec::new();
+        fixed(item, &mut numbers);
+        if used.iter().any(|slot| uses.differentiable.contains(slot))
+            || numbers.iter().any(|number| program.fixed[*number].requires_grad())
+        {
+            uses.differentiable.extend(&own);
+        }
         for slot in used {
-            last.insert(slot, index);
+            uses.used.entry(slot).or_default().push(index);
         }
         for slot in own {
-            defined.entry(slot).or_insert(index);
+            uses.defined.entry(slot).or_insert(index);
         }
+        for_calls(item, &mut |_, _, _, writes| {
+            writes
+                .iter()
+                .filter_map(slot_of)
+                .for_each(|slot| uses.changed.entry(slot).or_default().push(index));
+        });
     }
-    last.extend(program.kept().map(|slot| (slot, usize::MAX)));
-    Uses { defined, last }
+    for slot in program.kept() {
+        uses.used.entry(slot).or_default().push(usize::MAX);
+    }
+    uses
+}
+
+impl Uses {
+    fn is_used_from(&self, slot: usize, index: usize) -> bool {
+        self.used.get(&slot).and_then(|list| list.last()).is_some_and(|last| *last >= index)
+    }
+
+    /// Returns whether a segment would add the gradients of a value in another order: it uses it several times, and
+    /// other operations use it too, since the last change before it.
+    fn regroups(&self, slot: usize, range: &Range<usize>) -> bool {
+        let Some(used) = self.used.get(&slot).filter(|_| self.differentiable.contains(&slot)) else {
+            return false;
+        };
+        let changes = self.changed.get(&slot).into_iter().flatten();
+        let last = changes.filter(|index| **index < range.start).max();
+        let inside = used.iter().filter(|index| range.contains(index)).count();
+        let all = used.iter().filter(|index| last.is_none_or(|last| *index > last)).count();
+        inside > 1 && inside < all
+    }
 }
 
 /// Returns the values that an item uses and defines.
@@ -164,7 +204,7 @@ impl Search<'_> {
     }
 
     /// Returns a module as a segment, if its operations are together, change nothing outside and have one tensor as
-    /// a result.
+    /// a result, and if recomputing them gives the same gradients in every bit.
     fn part(&self, path: &str) -> Option<Part> {
         let module = &self.modules[path];
         let range = module.range.clone()?;
@@ -185,14 +225,14 @@ impl Search<'_> {
                     false => numbers.push(slot as i64),
                 }
             }
-            let later = |slot: &usize| self.uses.last.get(slot).is_some_and(|last| *last >= range.end);
-            outputs.extend(own.into_iter().filter(later));
+            outputs.extend(own.into_iter().filter(|slot| self.uses.is_used_from(*slot, range.end)));
         }
         let (outputs, results): (Vec<usize>, Vec<usize>) =
             outputs.into_iter().partition(|slot| self.program.is_tensor[*slot]);
         let [output] = outputs.as_slice() else { return None };
         let is_own = self.is_own(Operand::Slot(*output), &range);
-        if !is_own || !self.is_repeatable(&range) || self.is_changed_later(&inputs, &range) {
+        let regroups = inputs.iter().any(|slot| self.uses.regroups(*slot, &range));
+        if !is_own || regroups || !self.is_repeatable(&range) || self.is_changed_later(&inputs, &range) {
             return None;
         }
         let records = self.program.items[range.clone()].iter().any(is_masked_attention);

@@ -88,6 +88,38 @@ fn later_operations_may_use_the_numbers_of_a_segment() {
 }
 
 #[test]
+fn a_module_that_shares_an_input_it_uses_twice_is_no_segment() {
+    // Block 1 uses its input a second time, or only the head does.
+    let count = |inside: bool, outside: bool| {
+        let entries = Entries::of("classifier").edit_program(|program| {
+            let nodes = program["graph"]["nodes"].as_array_mut().unwrap();
+            let of_block =
+                |node: &Value| node["metadata"]["nn_module_stack"].to_string().contains("blocks.1.conv1");
+            let at = nodes.iter().position(of_block).unwrap();
+            let (input, metadata) = (nodes[at]["inputs"][0]["arg"].clone(), nodes[at]["metadata"].clone());
+            let added = |name: &str| {
+                let inputs = json!([{"name": "self", "arg": input}]);
+                let outputs = json!([{"as_tensor": {"name": name}}]);
+                json!({"target": "torch.ops.aten.relu.default", "inputs": inputs, "outputs": outputs})
+            };
+            if outside {
+                nodes.push(added("outside"));
+            }
+            if inside {
+                let mut node = added("inside");
+                node["metadata"] = metadata;
+                nodes.insert(at + 1, node);
+            }
+        });
+        load_bytes(&entries.bytes()).unwrap().1.recompute().segments()
+    };
+    assert_eq!(
+        [count(false, false), count(true, false), count(false, true), count(true, true)],
+        [3, 3, 3, 2]
+    );
+}
+
+#[test]
 fn a_module_whose_input_changes_later_is_no_segment() {
     let entries = Entries::of("classifier").edit_program(|program| {
         let nodes = program["graph"]["nodes"].as_array_mut().unwrap();
