@@ -114,7 +114,7 @@ impl Task for Classify {
     }
 
     fn describe(&self) -> String {
-        format!("{} classes{}", self.sets.classes, self.model.description())
+        format!("{} classes{}", self.sets.classes, self.model.unused_outputs())
     }
 
     fn classes(&self) -> usize {

@@ -185,7 +185,7 @@ impl Task for Lm {
     }
 
     fn describe(&self) -> String {
-        describe(&self.train) + &self.model.description()
+        describe(&self.train) + &self.model.unused_outputs()
     }
 
     fn classes(&self) -> usize {

@@ -20,8 +20,6 @@ pub struct Program {
     network: Network,
     samples: Samples,
     figures: Vec<Figure>,
-    /// Whether unreadable samples are removed from a batch, since they would change a mean.
-    removes_unreadable: bool,
 }
 
 /// An output whose mean is a figure of evaluations.
@@ -76,12 +74,7 @@ impl BuildTask for Program {
         network.check_outputs(expected, &|shape| is_scalar(shape) || matches!(shape, [None]))?;
         let [train, evaluate] = [Mode::Train, Mode::Evaluate].map(|mode| network.ports(mode));
         let figures = figures(train, evaluate, &network.main(Mode::Evaluate).name);
-        let means = |mode| {
-            let used = figures.iter().filter_map(|figure| figure.at(mode)).map(|at| &network.ports(mode)[at]);
-            used.chain([network.main(mode)]).any(|port| is_scalar(&port.shape))
-        };
-        let removes_unreadable = means(Mode::Train) || means(Mode::Evaluate);
-        Ok(Self { network, samples, figures, removes_unreadable })
+        Ok(Self { network, samples, figures })
     }
 }
 
@@ -99,11 +92,18 @@ fn sum_of(output: &Tensor, shape: &[Option<i64>], weights: &Tensor, count: f64) 
 }
 
 impl Program {
+    /// Returns whether the program computes means of a batch. Unreadable samples would change them, and are removed.
+    fn computes_means(&self, mode: Mode) -> bool {
+        let ports = self.network.ports(mode);
+        let figures = self.figures.iter().filter_map(|figure| figure.at(mode)).map(|at| &ports[at]);
+        figures.chain([self.network.main(mode)]).any(|port| is_scalar(&port.shape))
+    }
+
     /// Returns the inputs and the weights of their samples; without unreadable samples, if they are removed.
-    fn inputs(&self, batch: &Batch) -> Result<(Vec<Tensor>, Tensor), TaskError> {
+    fn inputs(&self, batch: &Batch, mode: Mode) -> Result<(Vec<Tensor>, Tensor), TaskError> {
         let fields = self.network.fields().iter().map(|name| batch.field(name));
         let all = batch.weight == batch.samples() as f64 || batch.weight == 0.0;
-        if all || !self.removes_unreadable {
+        if all || !self.computes_means(mode) {
             let fields = fields.map(|field| Ok(field?.shallow_clone())).collect::<Result<_, TaskError>>()?;
             return Ok((fields, batch.weights.shallow_clone()));
         }
@@ -128,11 +128,11 @@ impl Task for Program {
     }
 
     fn is_capturable(&self) -> bool {
-        !self.removes_unreadable && !self.network.draws_random_numbers()
+        !self.computes_means(Mode::Train) && !self.network.draws_random_numbers()
     }
 
     fn loss(&self, batch: &Batch, mode: Mode) -> Result<Loss, TaskError> {
-        let (inputs, weights) = self.inputs(batch)?;
+        let (inputs, weights) = self.inputs(batch, mode)?;
         let outputs = self.network.run(&inputs.iter().collect::<Vec<_>>(), mode)?;
         let ports = self.network.ports(mode);
         let sum = |at: usize, kind| {
@@ -175,7 +175,7 @@ impl Task for Program {
 
     fn describe(&self) -> String {
         let used: Vec<_> = self.figures.iter().map(|figure| figure.name.as_str()).collect();
-        format!("{}, {}", self.samples.description, self.network.describe(&used))
+        self.samples.description.clone() + &self.network.unused_outputs(&used)
     }
 
     fn classes(&self) -> usize {

@@ -216,7 +216,11 @@ impl Task for Segment {
 
     fn describe(&self) -> String {
         let (width, height) = self.size;
-        format!("{} classes of pixels, {width} x {height} images{}", self.classes, self.model.description())
+        format!(
+            "{} classes of pixels, {width} x {height} images{}",
+            self.classes,
+            self.model.unused_outputs()
+        )
     }
 
     fn classes(&self) -> usize {

@@ -31,6 +31,16 @@ impl<'a> Bands<'a> {
         }
     }
 
+    /// Opens a file of numbers for pixels: it has one band of a supported type. `several` is the error if it has more.
+    pub(super) fn open_one(bytes: &'a [u8], several: fn(usize) -> SampleError) -> Result<Self> {
+        let bands = Self::open(bytes)?;
+        if bands.count != 1 {
+            return Err(several(bands.count));
+        }
+        bands.check(1)?;
+        Ok(bands)
+    }
+
     /// Opens the file; also returns the stated values of a pixel: the decoder ignores extra bands.
     fn read(bytes: Cow<'a, [u8]>) -> Result<(Self, usize)> {
         let mut limits = Limits::default();

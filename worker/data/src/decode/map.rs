@@ -26,11 +26,7 @@ pub fn map(bytes: &[u8], raw: &mut Vec<u8>, out: &mut Raster) -> Result<f32> {
 fn white(bytes: &[u8]) -> Result<f32> {
     catch_panic(|| {
         if format_of(bytes)? == ImageFormat::Tiff {
-            let bands = Bands::open(bytes)?;
-            return match bands.count {
-                1 => Ok(bands.white()),
-                bands => Err(SampleError::ColorMap(bands)),
-            };
+            return Ok(Bands::open_one(bytes, SampleError::ColorMap)?.white());
         }
         match open(bytes)?.color_type() {
             ColorType::L8 => Ok(255.0),

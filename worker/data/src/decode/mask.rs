@@ -16,11 +16,7 @@ use super::limits::{self, LIMIT_BYTES, catch_panic, check_size, truncated};
 pub fn mask_header(bytes: &[u8]) -> Result<(u32, u32)> {
     catch_panic(|| match format_of(bytes)? {
         ImageFormat::Jpeg => Err(SampleError::JpegMask),
-        ImageFormat::Tiff => {
-            let bands = Bands::open(bytes)?;
-            bands.check(1)?;
-            Ok(bands.size)
-        }
+        ImageFormat::Tiff => Ok(Bands::open_one(bytes, SampleError::ColorMask)?.size),
         _ => open(bytes).map(|decoder| decoder.dimensions()),
     })
 }
@@ -94,8 +90,7 @@ fn png_mask(bytes: &[u8], raw: &mut Vec<u8>, out: &mut Labels) -> Result<()> {
 }
 
 fn tiff_mask(bytes: &[u8], out: &mut Labels) -> Result<()> {
-    let bands = Bands::open(bytes)?;
-    bands.check(1)?;
+    let bands = Bands::open_one(bytes, SampleError::ColorMask)?;
     (out.width, out.height) = bands.size;
     // Classes may be stored as floating-point numbers; only whole numbers are classes.
     let whole = |value: f64| {

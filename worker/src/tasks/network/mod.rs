@@ -183,16 +183,14 @@ impl Network {
         self.draws_random_numbers().then(|| words.to_owned())
     }
 
-    /// Describes the program: its file, and the outputs for training that are neither the main one nor
-    /// auxiliary nor `used`.
-    pub(super) fn describe(&self, used: &[&str]) -> String {
-        let file = self.program.path.file_name().unwrap_or_default().to_string_lossy();
+    /// Returns ", " and the outputs for training that are neither the main one nor auxiliary nor `used`; or nothing.
+    pub(super) fn unused_outputs(&self, used: &[&str]) -> String {
         let is_used = |at: usize| self.train.all().any(|used| used == at);
         let ports = self.ports(Mode::Train).iter().enumerate();
         let rest = ports.filter(|(at, port)| !is_used(*at) && !used.contains(&port.name.as_str()));
         match rest.map(|(_, port)| port.name.as_str()).collect::<Vec<_>>().join(", ") {
-            rest if rest.is_empty() => format!("program {file}"),
-            rest => format!("program {file} (outputs without effect: {rest})"),
+            rest if rest.is_empty() => rest,
+            rest => format!(", outputs without effect: {rest}"),
         }
     }
 }

@@ -41,9 +41,9 @@ impl<B> Model<B> {
         !self.exported().is_some_and(Network::draws_random_numbers)
     }
 
-    /// Returns ", " and the description of an exported program, or nothing.
-    pub(in crate::tasks) fn description(&self) -> String {
-        self.exported().map_or_else(String::new, |network| format!(", {}", network.describe(&[])))
+    /// Returns ", " and the outputs of an exported program that have no loss, or nothing.
+    pub(in crate::tasks) fn unused_outputs(&self) -> String {
+        self.exported().map_or_else(String::new, |network| network.unused_outputs(&[]))
     }
 
     pub(in crate::tasks) fn exported(&self) -> Option<&Network> {

@@ -136,7 +136,7 @@ impl Task for Regress {
     }
 
     fn describe(&self) -> String {
-        format!("{}, {}", describe_numbers(&self.sets.names, self.sets.size), self.network.describe(&[]))
+        describe_numbers(&self.sets.names, self.sets.size) + &self.network.unused_outputs(&[])
     }
 
     fn extra(&self) -> serde_json::Value {
