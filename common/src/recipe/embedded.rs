@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::{Recipe, Scaling, Task};
+use super::{Recipe, Scaling};
 
 impl Recipe {
     /// Returns name and text of every embedded recipe; [`Recipe::load`] finds them by name.
@@ -18,8 +18,7 @@ impl Recipe {
     /// Returns the name of the network for files, manifests and messages: the model's name, else that of the exported
     /// program's file, else the task's.
     pub fn model_name(&self) -> String {
-        let file = self.model.file.as_ref().filter(|_| self.task != Task::Torchscript);
-        let file = file.and_then(|file| file.file_name()).map(|name| name.to_string_lossy());
+        let file = self.program().and_then(|file| file.file_name()).map(|name| name.to_string_lossy());
         let named = self.model.name.map(|name| name.as_str().into()).or(file);
         named.map_or_else(|| self.task.as_str().to_owned(), Cow::into_owned)
     }

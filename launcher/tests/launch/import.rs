@@ -41,12 +41,13 @@ fn with_torch(torch: &str) -> Finished {
 fn python_gets_the_script_and_the_request() {
     let scene = Scene::new();
     let args = [
-        "timm:resnet18",
+        "hf:org/model",
         "--output",
         OUT,
         "--classes=7",
         "--image-size=32x48",
         "--inputs=x=3x32x48,age=int64",
+        "--head=causal-lm",
         "--seed=3",
         "--pretrained",
     ];
@@ -63,8 +64,8 @@ printf %s "$3" > "$TEST_DIR/request"; echo summary; echo progress >&2"#;
         { "name": "age", "dtype": "int64", "shape": [] },
     ]);
     let expected = json!({
-        "source": "timm:resnet18", "output": OUT, "classes": 7, "image_size": [32, 48], "channels": null,
-        "inputs": inputs, "head": null,
+        "source": "hf:org/model", "output": OUT, "classes": 7, "image_size": [32, 48], "channels": null,
+        "inputs": inputs, "head": "causal-lm",
         "library": [], "pretrained": true, "seed": 3, "traceback": false,
     });
     assert_eq!(request, expected);
@@ -85,6 +86,7 @@ fn wrong_usage_ends_before_python_starts() {
         (&["timm:a", "-o", OUT, "--image-size", "3x4x5"], "--image-size"),
         (&["timm:a", "-o", OUT, "--inputs", "x"], "--inputs"),
         (&["timm:a", "-o", OUT, "--head", "tail"], "--head"),
+        (&["timm:a", "-o", OUT, "--head", "none"], "--head applies to hf: models only"),
     ] {
         run(&scene, args, r#"touch "$TEST_DIR/started""#).expect_code(2).expect_stderr(message);
         assert!(!scene.path("started").exists(), "{args:?}");

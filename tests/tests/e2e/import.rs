@@ -125,7 +125,7 @@ fn an_imported_model_is_the_model() {
         "  batch norm   1 layer: results depend on the micro-batch\n",
         "  random       1 dropout\n",
         "  unused       spare.weight, spare.bias: no output depends on them\n",
-        "  task = \"classify\"\n",
+        "  task = \"classify\"\n  [data]\n  image_size = 8\n  [model]\n",
     ] {
         assert!(text.contains(line), "no {line:?} in:\n{text}");
     }
@@ -146,4 +146,8 @@ fn inputs_come_from_flags_if_the_function_gives_none() {
     let output = import(&python, folder.path(), &["models.py:plain", "--force"]);
     let text = expect_exit_code(&output, 2);
     assert!(text.contains("the inputs of plain in models.py are unknown"), "{text}");
+    let unused = ["models.py:plain", "--inputs", "input=3x4x4", "--image-size", "4", "--force"];
+    let text = expect_exit_code(&import(&python, folder.path(), &unused), 2);
+    let words = "--image-size has no effect: plain in models.py takes no argument `image_size`";
+    assert!(text.contains(words), "{text}");
 }

@@ -175,7 +175,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     tch::set_num_interop_threads(1);
     let [model, inputs, out] = options.files.as_slice() else {
         return Err(
-            "usage: exported MODEL.pt2 INPUTS.safetensors OUT.safetensors [--evaluate] [--recompute N]"
+            "usage: exported MODEL.pt2 INPUTS.safetensors OUT.safetensors [FLAGS]; the source describes them"
                 .into(),
         );
     };

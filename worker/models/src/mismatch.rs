@@ -108,9 +108,12 @@ pub(super) fn is_batch_counter(name: &str) -> bool {
     name.ends_with(".num_batches_tracked")
 }
 
-/// Returns whether the tensor belongs to the head of a ResNet, a vision transformer or a U-Net.
+/// Returns whether the tensor belongs to the head of a built-in network, or of a usual one of timm, torchvision or
+/// transformers.
 pub(super) fn is_head(name: &str) -> bool {
-    ["fc.", "head.", "outc.conv."].iter().any(|head| name.starts_with(head))
+    ["fc.", "head.", "heads.", "classifier.", "aux_classifier.", "outc.conv."]
+        .iter()
+        .any(|head| name.starts_with(head))
 }
 
 fn is_other_class_count(difference: &ShapeDifference) -> bool {

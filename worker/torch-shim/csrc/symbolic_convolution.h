@@ -39,30 +39,32 @@ int64_t channels_per_block() { return is_avx2() ? 8 : 16; }
 // images directly, and those of few channels unless the convolution is depthwise.
 bool is_blocked(const Tensor& x, bool depthwise) { return !is_channels_last(x) && (depthwise || x.size(1) >= 16); }
 
-// How the channels are connected.
-struct Groups {
-  Groups(const Tensor& weight, int64_t count) : count(count), depthwise(count > 1 && weight.size(0) == count && weight.size(1) == 1) {}
+// How a convolution connects channels.
+struct Form {
+  Form(const Tensor& weight, int64_t groups, bool transposed = false)
+      : groups(groups), transposed(transposed), depthwise(!transposed && groups > 1 && weight.size(0) == groups && weight.size(1) == 1) {}
 
-  // Returns whether each group has several channels.
-  bool several() const { return count > 1 && !depthwise; }
+  // Returns whether there are groups of several channels.
+  bool in_groups() const { return !transposed && groups > 1 && !depthwise; }
 
-  int64_t count;
+  int64_t groups;
+  bool transposed;
   // Each channel is convolved separately.
   bool depthwise;
 };
 
 // Allocates the block layout, in which the last block is padded. Groups of channels have no padding.
-Tensor empty_in_blocks(at::IntArrayRef sizes, const Tensor& like, const Groups& groups) {
+Tensor empty_in_blocks(at::IntArrayRef sizes, const Tensor& like, const Form& form) {
   std::vector<int64_t> filled(sizes.begin(), sizes.end());
-  if (!groups.several()) filled[1] = rounded(filled[1], channels_per_block());
+  if (!form.in_groups()) filled[1] = rounded(filled[1], channels_per_block());
   return at::empty(filled, like.options());
 }
 
 // Allocates a weight for images in blocks.
-Tensor empty_weight(const Tensor& weight, bool blocked, const Groups& groups) {
+Tensor empty_weight(const Tensor& weight, bool blocked, const Form& form) {
   std::vector<int64_t> filled = weight.sizes().vec();
-  if (!groups.several()) filled[0] = rounded(filled[0], channels_per_block());
-  if (blocked && groups.count == 1) filled[1] = rounded(filled[1], channels_per_block());
+  if (!form.in_groups() && !form.transposed) filled[0] = rounded(filled[0], channels_per_block());
+  if (blocked && form.groups == 1 && !form.transposed) filled[1] = rounded(filled[1], channels_per_block());
   return at::empty(filled, weight.options());
 }
 
@@ -118,19 +120,19 @@ Results mkldnn_convolution(const Call& call) {
   flops += convolution_flops(sizes, weight);
   if (simulates_gpu()) return {cudnn_convolution(x, weight, sizes)};
   const bool last = x.dim() == 4 && (is_channels_last(x) || is_channels_last(weight));
-  const Groups groups(weight, call[6].toInt());
+  const Form form(weight, call[6].toInt());
   Tensor blocked_x, blocked_weight, own, y;
   if (last && !is_channels_last(x)) blocked_x = empty_as(x.sizes(), x);
-  if (!last && is_blocked(x, groups.depthwise)) blocked_x = empty_in_blocks(x.sizes(), x, groups);
-  if (last || !groups.depthwise || !is_large(weight, sizes, per_dimension(call.sizes(3), x)))
-    blocked_weight = empty_weight(weight, blocked_x.defined(), groups);
+  if (!last && is_blocked(x, form.depthwise)) blocked_x = empty_in_blocks(x.sizes(), x, form);
+  if (last || !form.depthwise || !is_large(weight, sizes, per_dimension(call.sizes(3), x)))
+    blocked_weight = empty_weight(weight, blocked_x.defined(), form);
   Tensor scratch = allocate_gathered(x, weight, at::IntArrayRef(sizes).slice(2), 1);
   if (last) {
     y = empty_in(sizes, x, true);
   } else {
-    own = empty_in_blocks(sizes, x, groups);
+    own = empty_in_blocks(sizes, x, form);
     blocked_x = blocked_weight = scratch = Tensor();
-    y = groups.depthwise ? empty_as(sizes, x) : allocate_result(sizes, x);
+    y = form.depthwise ? empty_as(sizes, x) : allocate_result(sizes, x);
   }
   return {y};
 }
@@ -199,20 +201,21 @@ bool is_dilated(const std::vector<int64_t>& dilation) {
 
 // Returns whether oneDNN sums a weight's gradient by matrix products. The conditions are measured: oneDNN's own kernels do
 // not take these shapes.
-bool is_by_products(const Tensor& x, const Tensor& weight, const std::vector<int64_t>& dilation, const Groups& groups) {
+bool is_by_products(const Tensor& x, const Tensor& weight, const std::vector<int64_t>& dilation, bool last, const Form& form) {
   if (is_half(weight)) return false;
   const bool exceeds = exceeds_image(x, weight, dilation);
   if (exceeds && (is_avx2() || is_dilated(dilation))) return true;
+  if (form.transposed) return false;
   if (weight.size(-1) > widest_kernel()) return true;
-  if (groups.depthwise) return !is_channels_last(x) && (weight.size(2) > 3 || exceeds);
+  if (form.depthwise) return !last && (weight.size(2) > 3 || exceeds);
   const auto in_eights = [](int64_t channels) { return channels % 8 == 0; };
-  return groups.count > 1 && (exceeds || !in_eights(weight.size(1)) || !in_eights(weight.size(0) / groups.count));
+  return form.groups > 1 && (exceeds || !in_eights(weight.size(1)) || !in_eights(weight.size(0) / form.groups));
 }
 
-// Allocates the patches and the sums of such products. The number of sums is measured.
-void allocate_products(const Tensor& grad, const Tensor& weight) {
-  const auto patches = patch_size(weight) * product(grad.sizes().slice(2));
+// Allocates the patches at `positions`, and the sums of such products. The number of sums is measured.
+void allocate_products(const Tensor& positions, const Tensor& weight) {
   constexpr int64_t kMore = 64;
+  const auto patches = patch_size(weight) * product(positions.sizes().slice(2));
   allocate_temporary({at::get_num_threads() * (4 * product(weight.sizes()) + patches) + kMore}, weight.options());
 }
 
@@ -249,32 +252,32 @@ Gradients slow_gradients(const Tensor& grad, const Tensor& x, const Tensor& weig
 
 // Allocates as oneDNN does, which also needs input and weight in one layout.
 Gradients onednn_gradients(const Tensor& grad, const Tensor& x, const Tensor& weight, const std::vector<int64_t>& dilation,
-                           bool last, const Groups& groups, bool for_x, bool for_weight) {
+                           bool last, const Form& form, bool for_x, bool for_weight) {
   Gradients out;
   Tensor copied_x, copied_weight;
   if (last && !x.is_contiguous(at::MemoryFormat::ChannelsLast)) copied_x = empty_in(x.sizes(), x, true);
   if (last && !weight.is_contiguous(at::MemoryFormat::ChannelsLast)) copied_weight = empty_in(weight.sizes(), weight, true);
   if (for_x) {
-    Tensor blocked_grad, blocked_weight = empty_weight(weight, !last, groups), own;
-    if (!last) blocked_grad = empty_in_blocks(grad.sizes(), grad, groups);
-    own = last ? empty_in(x.sizes(), x, true) : empty_in_blocks(x.sizes(), x, groups);
+    Tensor blocked_grad, blocked_weight = empty_weight(weight, !last, form), own;
+    if (!last) blocked_grad = empty_in_blocks(grad.sizes(), grad, form);
+    own = last ? empty_in(x.sizes(), x, true) : empty_in_blocks(x.sizes(), x, form);
     Tensor scratch = allocate_gathered(x, weight, grad.sizes().slice(2), 2);
     blocked_grad = blocked_weight = scratch = Tensor();
-    const bool one_copy = groups.depthwise || (groups.several() && (weight.size(1) <= 8 || !is_avx2()));
+    const bool one_copy = form.depthwise || (form.in_groups() && (weight.size(1) <= 8 || !is_avx2()));
     const bool strided = !one_copy && x.sizes().slice(2) != grad.sizes().slice(2);
-    out.x = last ? own : groups.depthwise ? empty_as(x.sizes(), x) : allocate_result(x.sizes(), x, strided);
+    out.x = last ? own : form.depthwise ? empty_as(x.sizes(), x) : allocate_result(x.sizes(), x, strided);
   }
   if (for_weight) {
     Tensor own;
-    if (is_by_products(x, weight, dilation, groups)) {
+    if (is_by_products(x, weight, dilation, last, form)) {
       own = empty_as(weight.sizes(), weight);
-      allocate_products(grad, weight);
+      allocate_products(form.transposed ? x : grad, weight);
     } else {
       Tensor blocked_grad, blocked_x;
-      if (!last) blocked_grad = empty_in_blocks(grad.sizes(), grad, groups);
-      if (!last && is_blocked(x, groups.depthwise)) blocked_x = empty_in_blocks(x.sizes(), x, groups);
-      const bool in_sums = last && groups.depthwise && (weight.size(2) > 3 || exceeds_image(x, weight, dilation));
-      own = in_sums ? empty_as(weight.sizes(), weight) : empty_weight(weight, blocked_x.defined(), groups);
+      if (!last) blocked_grad = empty_in_blocks(grad.sizes(), grad, form);
+      if (!last && is_blocked(x, form.depthwise)) blocked_x = empty_in_blocks(x.sizes(), x, form);
+      const bool in_sums = last && form.depthwise && (weight.size(2) > 3 || exceeds_image(x, weight, dilation));
+      own = in_sums ? empty_as(weight.sizes(), weight) : empty_weight(weight, blocked_x.defined(), form);
       if (in_sums) {
         allocate_depthwise_sums(x, weight);
       } else if (is_half(weight)) {
@@ -320,7 +323,7 @@ Results convolution_backward(const Call& call) {
                                                          symbols(8), groups, std::nullopt);
     const bool slow = backend == ConvBackend::Slow2d || backend == ConvBackend::SlowTranspose2d;
     out = slow ? slow_gradients(grad, x, weight, last, wanted[0], wanted[1])
-               : onednn_gradients(grad, x, weight, per_dimension(call.sizes(6), x), last, Groups(weight, groups), wanted[0], wanted[1]);
+               : onednn_gradients(grad, x, weight, per_dimension(call.sizes(6), x), last, Form(weight, groups, transposed), wanted[0], wanted[1]);
   }
   Tensor grad_bias;
   if (wanted[2]) grad_bias = empty_as({transposed ? weight.size(1) * groups : weight.size(0)}, x);

@@ -29,7 +29,7 @@ pub(super) fn rename(names: Names, model: &str, tensor: &str) -> anyhow::Result<
     let same = |name: &str| vec![piece(name, Form::Same)];
     let found = match (names, model) {
         (Names::Pytorch, _) => Some(same(tensor)),
-        (_, file) if file.ends_with(".pt2") => {
+        (_, file) if file.to_ascii_lowercase().ends_with(".pt2") => {
             bail!(
                 "the tensors of {file} have the names of the imported module already; leave out --names {names}"
             )

@@ -287,12 +287,13 @@ class Checks:
 
 
 def main_output(outputs):
-    return "loss" if "loss" in outputs else next(iter(outputs))
+    """Returns the name of the output with the loss, or that gets one: by its usual name, else the first."""
+    return next((name for name in ("loss", "logits", "out", "output") if name in outputs), next(iter(outputs)))
 
 
 def check_evaluation(named, training, evaluation):
     """Checks that evaluation has the main output of training. Returns its outputs by their final names."""
-    main = next(iter(training))
+    main = main_output(training)
     if list(evaluation) == ["output"] and main != "output" and evaluation["output"].shape == training[main].shape:
         named.renamed["output"] = main
         evaluation = {main: evaluation["output"]}

@@ -88,21 +88,38 @@ def summary(request, checks, training, evaluation, outputs, gradients, pretraine
     if unused:
         more = f" and {len(unused) - 5} more" if len(unused) > 5 else ""
         line("unused", f"{', '.join(unused[:5])}{more}: no output depends on them")
-    lines += ["", "Put into the recipe:", f'  task = "{task(inputs, outputs)}"', "  [model]"]
-    lines += [f"  file = {json.dumps(request['output'])}"]
+    return "\n".join(lines + ["", *recipe_lines(request, inputs, outputs)]) + "\n"
+
+
+def recipe_lines(request, inputs, outputs):
+    """Returns what the recipe needs for this model."""
+    fit, first = task(inputs, outputs), inputs.tensors[0]
+    if fit is None:
+        return ["No task of dtrain gives such a model its inputs: `lm` trains models that predict tokens, the other tasks give images."]
+    data = ['  target = "map"'] if fit == "regress" else []
+    if first.dim() == 4:
+        channels, height, width = first.shape[1:]
+        if channels != 3:
+            data.append(f"  channels = {channels}")
+        if height != width:
+            data.append('  resize = "none"')
+        elif height != 224:
+            data.append(f"  image_size = {height}")
+    lines = ["Put into the recipe:", f'  task = "{fit}"', *(["  [data]", *data] if data else [])]
+    lines += ["  [model]", f"  file = {json.dumps(request['output'])}"]
     if request["library"]:
         lines.append(f"  libraries = {json.dumps([os.path.abspath(file) for file in request['library']])}")
-    return "\n".join(lines) + "\n"
+    return lines
 
 
 def task(inputs, outputs):
-    """Returns the task that fits the name or the shape of the main output."""
+    """Returns the task that fits the name or the shape of the main output, or None."""
     name = main_output(outputs)
     main = outputs[name]
     if name == "loss":
         return "program"
-    if main.dim() == 4 and main.shape[1] == 1:
-        return "regress"
+    if not inputs.tensors[0].is_floating_point():
+        return "lm" if main.dim() == 3 else None
     if main.dim() == 4:
-        return "segment"
-    return "lm" if main.dim() == 3 and not inputs.tensors[0].is_floating_point() else "classify"
+        return "regress" if main.shape[1] == 1 else "segment"
+    return "classify"

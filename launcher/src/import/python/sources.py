@@ -10,6 +10,10 @@ HEADS = {
     "none": "AutoModel",
 }
 
+# The arguments of a function in a file that get flags of the command.
+OTHER_ARGUMENTS = {"classes": ("classes", "num_classes"), "pretrained": ("pretrained",)}
+IMAGE_ARGUMENTS = {"image_size": ("image_size", "img_size"), "channels": ("channels", "in_chans")}
+
 # The longest default of a text input; longer ones must be given.
 LONGEST_TEXT = 512
 
@@ -192,6 +196,9 @@ def hugging_face_inputs(model, request):
         size = getattr(config, "image_size", None) or 224
         size = tuple(size) if isinstance(size, (list, tuple)) else (size, size)
         return image_inputs(model, request, size, getattr(config, "num_channels", 3), name)
+    for flag in ("image_size", "channels"):
+        if request[flag]:
+            raise Failure(f"--{flag.replace('_', '-')} has no effect: the input of this model is {name}; leave it out")
     if name != "input_ids":
         raise Failure(f"the input of this model is {name}; give its shape with --inputs, such as --inputs {name}=80x3000")
     longest = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None)
@@ -276,7 +283,11 @@ def from_file(file, function, request):
     if request["inputs"]:
         given = parse_inputs(request["inputs"])
     elif given is None and request["image_size"]:
-        given = image_inputs(model, request)
+        return model, image_inputs(model, request)
+    for flag, names in IMAGE_ARGUMENTS.items():
+        if request[flag] and not argument(maker, names):
+            word = flag.replace("_", "-")
+            raise Failure(f"--{word} has no effect: {function} in {file} takes no argument `{flag}`; add it, or leave out --{word}")
     if given is None:
         raise Failure(
             f"the inputs of {function} in {file} are unknown; return (module, inputs), or give --inputs or --image-size"
@@ -286,16 +297,16 @@ def from_file(file, function, request):
 
 def flags_for(maker, shown, request):
     """Returns the flags of the command that the function takes as arguments."""
-    arguments = inspect.signature(maker).parameters
     flags = {}
-    for flag, names in (("classes", ("classes", "num_classes")), ("pretrained", ("pretrained",))):
-        taken = [name for name in names if name in arguments]
-        if request[flag] and not taken:
+    for flag, names in {**OTHER_ARGUMENTS, **IMAGE_ARGUMENTS}.items():
+        taken = argument(maker, names)
+        if request[flag] and flag in OTHER_ARGUMENTS and not taken:
             raise Failure(f"{shown} takes no argument `{names[0]}`; add it to the function, or leave out --{flag}")
         if request[flag] and taken:
-            flags[taken[0]] = request[flag]
-    for flag, names in (("image_size", ("image_size", "img_size")), ("channels", ("channels", "in_chans"))):
-        taken = [name for name in names if name in arguments]
-        if request[flag] and taken:
-            flags[taken[0]] = request[flag]
+            flags[taken] = request[flag]
     return flags
+
+
+def argument(maker, names):
+    """Returns the first of these names that is an argument of the function."""
+    return next((name for name in names if name in inspect.signature(maker).parameters), None)

@@ -17,22 +17,31 @@ use super::schema::{self, Graph, Node, Value};
 use super::slots::operands;
 use super::tensors::Tensors;
 
-/// Operations whose results are always views of their first argument.
-const VIEWS: [&str; 18] = [
+/// Operations whose results are, or may be, views of their first argument.
+const VIEWS: [&str; 27] = [
     "alias",
     "chunk",
+    "contiguous",
     "detach",
+    "diagonal",
     "expand",
+    "expand_as",
+    "flatten",
+    "movedim",
     "narrow",
     "permute",
+    "reshape",
     "select",
     "slice",
     "split",
     "split_with_sizes",
     "squeeze",
+    "swapaxes",
+    "swapdims",
     "t",
     "transpose",
     "unbind",
+    "unflatten",
     "unfold",
     "unsqueeze",
     "view",

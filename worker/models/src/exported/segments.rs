@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use dtrain_torch_shim::program::{Argument, Operand, Operation, Output};
 
-use super::graph::{Action, Item, Program};
+use super::graph::{Action, Item, Mode, Program};
 use super::modes;
 use super::slots::{self, slot_of, slots};
 
@@ -79,11 +79,12 @@ fn modules(items: &[Item]) -> BTreeMap<String, Module> {
 #[derive(Default)]
 struct Uses {
     defined: HashMap<usize, usize>,
+    last: HashMap<usize, usize>,
     /// Operations that change a value in place, in order.
     changed: HashMap<usize, Vec<usize>>,
-    /// In order; an operation that uses a value twice is there twice.
-    used: HashMap<usize, Vec<usize>>,
-    /// Tensors that have a gradient if all parameters are trained.
+    /// The uses of values through which gradients may pass, in order. An operation that uses a value twice is there twice.
+    passed: HashMap<usize, Vec<usize>>,
+    /// Tensors that have a gradient if all parameters are trained; of views, what they are views of.
     differentiable: HashSet<usize>,
 }
 
@@ -93,39 +94,83 @@ fn uses(program: &Program) -> Uses {
         let (used, own) = values(item);
         let mut numbers = Vec::new();
         fixed(item, &mut numbers);
-        if used.iter().any(|slot| uses.differentiable.contains(slot))
-            || numbers.iter().any(|number| program.fixed[*number].requires_grad())
-        {
-            uses.differentiable.extend(&own);
+        let mut written = Vec::new();
+        for_calls(item, &mut |_, _, _, writes| written.extend(writes.iter().filter_map(slot_of)));
+        if passes_gradients(item, program) {
+            let is_differentiable = used.iter().any(|slot| uses.has_gradient(*slot, program))
+                || numbers.iter().any(|number| program.fixed[*number].requires_grad());
+            if is_differentiable {
+                uses.differentiable.extend(own.iter().chain(&written).map(|slot| base_of(*slot, program)));
+            }
+            used.iter().for_each(|slot| uses.passed.entry(*slot).or_default().push(index));
         }
         for slot in used {
-            uses.used.entry(slot).or_default().push(index);
+            uses.last.insert(slot, index);
         }
         for slot in own {
             uses.defined.entry(slot).or_insert(index);
         }
-        for_calls(item, &mut |_, _, _, writes| {
-            writes
-                .iter()
-                .filter_map(slot_of)
-                .for_each(|slot| uses.changed.entry(slot).or_default().push(index));
-        });
+        written.iter().for_each(|slot| uses.changed.entry(*slot).or_default().push(index));
     }
     for slot in program.kept() {
-        uses.used.entry(slot).or_default().push(usize::MAX);
+        uses.last.insert(slot, usize::MAX);
+        uses.passed.entry(slot).or_default().push(usize::MAX);
     }
     uses
 }
 
+/// Operations whose results have no gradient.
+const WITHOUT_GRADIENT: [&str; 17] = [
+    "argmax",
+    "argmin",
+    "detach",
+    "eq",
+    "ge",
+    "gt",
+    "isinf",
+    "isnan",
+    "le",
+    "logical_and",
+    "logical_not",
+    "logical_or",
+    "lt",
+    "ne",
+    "new_zeros",
+    "ones_like",
+    "zeros_like",
+];
+
+/// Returns whether gradients may pass an item from its results to its arguments.
+fn passes_gradients(item: &Item, program: &Program) -> bool {
+    if matches!(item.action, Action::Region { mode: Mode::Gradients(false), .. }) {
+        return false;
+    }
+    let mut passes = false;
+    for_calls(item, &mut |operation, _, outputs, writes| {
+        let name = operation.name.strip_prefix("aten::").unwrap_or_default();
+        let gives_tensor = outputs.iter().flat_map(Output::slots).any(|slot| program.is_tensor[slot]);
+        passes |= !WITHOUT_GRADIENT.contains(&name) && (gives_tensor || !writes.is_empty());
+    });
+    passes
+}
+
+fn base_of(slot: usize, program: &Program) -> usize {
+    slot_of(&program.base(Operand::Slot(slot))).unwrap_or(slot)
+}
+
 impl Uses {
     fn is_used_from(&self, slot: usize, index: usize) -> bool {
-        self.used.get(&slot).and_then(|list| list.last()).is_some_and(|last| *last >= index)
+        self.last.get(&slot).is_some_and(|last| *last >= index)
+    }
+
+    fn has_gradient(&self, slot: usize, program: &Program) -> bool {
+        self.differentiable.contains(&base_of(slot, program))
     }
 
     /// Returns whether a segment would add the gradients of a value in another order: it uses it several times, and
     /// other operations use it too, since the last change before it.
-    fn regroups(&self, slot: usize, range: &Range<usize>) -> bool {
-        let Some(used) = self.used.get(&slot).filter(|_| self.differentiable.contains(&slot)) else {
+    fn regroups(&self, slot: usize, range: &Range<usize>, program: &Program) -> bool {
+        let Some(used) = self.passed.get(&slot).filter(|_| self.has_gradient(slot, program)) else {
             return false;
         };
         let changes = self.changed.get(&slot).into_iter().flatten();
@@ -204,7 +249,8 @@ impl Search<'_> {
     }
 
     /// Returns a module as a segment, if its operations are together, change nothing outside and have one tensor as
-    /// a result, and if recomputing them gives the same gradients in every bit.
+    /// a result, and if recomputing them adds the gradients of values in the same order. Those of parameters that other
+    /// operations use too may be added in another order.
     fn part(&self, path: &str) -> Option<Part> {
         let module = &self.modules[path];
         let range = module.range.clone()?;
@@ -231,7 +277,7 @@ impl Search<'_> {
             outputs.into_iter().partition(|slot| self.program.is_tensor[*slot]);
         let [output] = outputs.as_slice() else { return None };
         let is_own = self.is_own(Operand::Slot(*output), &range);
-        let regroups = inputs.iter().any(|slot| self.uses.regroups(*slot, &range));
+        let regroups = inputs.iter().any(|slot| self.uses.regroups(*slot, &range, self.program));
         if !is_own || regroups || !self.is_repeatable(&range) || self.is_changed_later(&inputs, &range) {
             return None;
         }
@@ -250,43 +296,59 @@ impl Search<'_> {
         matches!(self.program.base(operand), Operand::Slot(slot) if self.is_inside(slot, range))
     }
 
-    /// Returns whether later operations change one of these values in place: backward would compute the segment of other
-    /// values than forward did.
+    /// Returns whether later operations change one of these values, or a buffer that the segment reads: backward would
+    /// compute the segment of other values than forward did.
     fn is_changed_later(&self, inputs: &[usize], range: &Range<usize>) -> bool {
-        let bases: HashSet<usize> =
-            inputs.iter().filter_map(|slot| slot_of(&self.program.base(Operand::Slot(*slot)))).collect();
+        let program = self.program;
+        let bases: HashSet<usize> = inputs.iter().map(|slot| base_of(*slot, program)).collect();
+        let (_, read) = self.buffers(range);
         let mut is_changed = false;
-        for item in &self.program.items[range.end..] {
+        for item in &program.items[range.end..] {
             for_calls(item, &mut |_, _, _, writes| {
-                is_changed |= writes.iter().filter_map(slot_of).any(|slot| bases.contains(&slot));
+                let slot = |written: &Operand| slot_of(&program.base(*written));
+                is_changed |= writes.iter().filter_map(slot).any(|slot| bases.contains(&slot));
+                is_changed |=
+                    writes.iter().filter_map(|written| program.buffer(*written)).any(|it| read.contains(&it));
             });
         }
         is_changed
     }
 
-    /// Returns whether computing the operations again gives the same result and changes nothing outside. Calls that
-    /// only change a buffer are left out then, so nothing else may read that buffer.
-    fn is_repeatable(&self, range: &Range<usize>) -> bool {
+    /// Returns the buffers that operations change, and those that they read without changing them in the same call.
+    fn buffers(&self, range: &Range<usize>) -> (HashSet<usize>, HashSet<usize>) {
         let (mut changed, mut read) = (HashSet::new(), HashSet::new());
-        let mut is_repeatable = true;
         for item in &self.program.items[range.clone()] {
-            for_calls(item, &mut |operation, arguments, outputs, writes| {
-                let results: Vec<usize> = outputs.iter().flat_map(Output::slots).collect();
-                let own: Vec<usize> =
-                    writes.iter().filter_map(|written| self.program.buffer(*written)).collect();
-                let changes_value =
-                    |written: &Operand| matches!(written, Operand::Slot(_)) && !self.is_own(*written, range);
-                is_repeatable &= own.is_empty() || results.is_empty();
-                is_repeatable &= !writes.iter().any(changes_value);
-                is_repeatable &= !modes::moves_statistics(&operation.name, arguments);
-                let is_view = results.iter().any(|slot| self.program.bases.contains_key(slot));
+            for_calls(item, &mut |_, arguments, outputs, writes| {
+                let buffer = |operand: &Operand| self.program.buffer(*operand);
+                let own: Vec<usize> = writes.iter().filter_map(buffer).collect();
+                let mut results = outputs.iter().flat_map(Output::slots);
+                let is_view = results.any(|slot| self.program.bases.contains_key(&slot));
                 if !is_view {
-                    let buffers = operands(arguments).filter_map(|operand| self.program.buffer(operand));
+                    let buffers = operands(arguments).filter_map(|operand| buffer(&operand));
                     read.extend(buffers.filter(|buffer| !own.contains(buffer)));
                 }
                 changed.extend(own);
             });
         }
+        (changed, read)
+    }
+
+    /// Returns whether computing the operations again gives the same result and changes nothing outside. Calls that
+    /// only change a buffer are left out then, so nothing else may read that buffer.
+    fn is_repeatable(&self, range: &Range<usize>) -> bool {
+        let mut is_repeatable = true;
+        for item in &self.program.items[range.clone()] {
+            for_calls(item, &mut |operation, arguments, outputs, writes| {
+                let has_results = outputs.iter().flat_map(Output::slots).next().is_some();
+                let changes_value =
+                    |written: &Operand| matches!(written, Operand::Slot(_)) && !self.is_own(*written, range);
+                let changes_buffer = writes.iter().any(|written| self.program.buffer(*written).is_some());
+                is_repeatable &= !writes.iter().any(changes_value);
+                is_repeatable &= !changes_buffer || !has_results;
+                is_repeatable &= !modes::moves_statistics(&operation.name, arguments);
+            });
+        }
+        let (changed, read) = self.buffers(range);
         is_repeatable && changed.is_disjoint(&read)
     }
 }

@@ -53,6 +53,11 @@ fn modules_that_cannot_be_repeated_are_no_segments() {
     // Nothing reads it but operations that change it.
     let change = json!([{"name": "self", "arg": mean}, {"name": "other", "arg": {"as_int": 2}}]);
     assert_eq!(count(with_operation("torch.ops.aten.mul_.Tensor", change)), 3);
+    // A layer behind the block changes the counter that the block reads.
+    let later = tensor("b_bn_num_batches_tracked");
+    let read =
+        json!([{"name": "self", "arg": tensor("p_blocks_1_bn_weight")}, {"name": "other", "arg": later}]);
+    assert_eq!(count(with_operation("torch.ops.aten.add.Tensor", read)), 2);
 }
 
 /// Adds a number that block 1 computes and the last layers use.
@@ -89,34 +94,35 @@ fn later_operations_may_use_the_numbers_of_a_segment() {
 
 #[test]
 fn a_module_that_shares_an_input_it_uses_twice_is_no_segment() {
-    // Block 1 uses its input a second time, or only the head does.
-    let count = |inside: bool, outside: bool| {
+    // Block 1 uses its input a second time, and the head uses it too.
+    let count = |inside: bool, outside: Option<&str>| {
         let entries = Entries::of("classifier").edit_program(|program| {
             let nodes = program["graph"]["nodes"].as_array_mut().unwrap();
             let of_block =
                 |node: &Value| node["metadata"]["nn_module_stack"].to_string().contains("blocks.1.conv1");
             let at = nodes.iter().position(of_block).unwrap();
             let (input, metadata) = (nodes[at]["inputs"][0]["arg"].clone(), nodes[at]["metadata"].clone());
-            let added = |name: &str| {
+            let added = |name: &str, operation: &str| {
                 let inputs = json!([{"name": "self", "arg": input}]);
                 let outputs = json!([{"as_tensor": {"name": name}}]);
-                json!({"target": "torch.ops.aten.relu.default", "inputs": inputs, "outputs": outputs})
+                let target = format!("torch.ops.aten.{operation}.default");
+                json!({"target": target, "inputs": inputs, "outputs": outputs})
             };
-            if outside {
-                nodes.push(added("outside"));
+            if let Some(operation) = outside {
+                nodes.push(added("outside", operation));
             }
             if inside {
-                let mut node = added("inside");
+                let mut node = added("inside", "relu");
                 node["metadata"] = metadata;
                 nodes.insert(at + 1, node);
             }
         });
         load_bytes(&entries.bytes()).unwrap().1.recompute().segments()
     };
-    assert_eq!(
-        [count(false, false), count(true, false), count(false, true), count(true, true)],
-        [3, 3, 3, 2]
-    );
+    assert_eq!([count(false, None), count(true, None), count(false, Some("relu"))], [3, 3, 3]);
+    assert_eq!(count(true, Some("relu")), 2);
+    // No gradient passes.
+    assert_eq!(count(true, Some("detach")), 3);
 }
 
 #[test]
