@@ -67,14 +67,16 @@ impl Terminal {
     }
 
     fn next(&self, worker: Pid) -> Next {
-        // If SIGTTIN cannot stop the worker, its next read would not be noticed, so it keeps the terminal.
-        let is_loan = self.group() == Some(worker) && handlers::is_stopped_by(worker, Signal::TTIN);
-        if !is_loan {
+        if self.group() != Some(worker) {
             return next_stop(worker, WaitIdOptions::empty());
         }
         std::thread::sleep(LOAN);
         match next_stop(worker, WaitIdOptions::NOHANG) {
-            Next::KeepsIt if self.is_read_by_line() => Next::Reads,
+            // If SIGTTIN cannot stop the worker, its next read would not be noticed, so it keeps the terminal. Shells
+            // block all signals for a moment when they start a program.
+            Next::KeepsIt if self.is_read_by_line() && handlers::is_stopped_by(worker, Signal::TTIN) => {
+                Next::Reads
+            }
             other => other,
         }
     }
