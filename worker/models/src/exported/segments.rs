@@ -278,7 +278,12 @@ impl Search<'_> {
         let [output] = outputs.as_slice() else { return None };
         let is_own = self.is_own(Operand::Slot(*output), &range);
         let regroups = inputs.iter().any(|slot| self.uses.regroups(*slot, &range, self.program));
-        if !is_own || regroups || !self.is_repeatable(&range) || self.is_changed_later(&inputs, &range) {
+        // Recomputing leaves out calls that only change a buffer, so nothing else may read that buffer.
+        let (changed, read) = self.buffers(&range);
+        let is_same = self.is_repeatable(&range)
+            && changed.is_disjoint(&read)
+            && !self.is_changed_later(&inputs, &read, &range);
+        if !is_own || regroups || !is_same {
             return None;
         }
         let records = self.program.items[range.clone()].iter().any(is_masked_attention);
@@ -296,12 +301,11 @@ impl Search<'_> {
         matches!(self.program.base(operand), Operand::Slot(slot) if self.is_inside(slot, range))
     }
 
-    /// Returns whether later operations change one of these values, or a buffer that the segment reads: backward would
-    /// compute the segment of other values than forward did.
-    fn is_changed_later(&self, inputs: &[usize], range: &Range<usize>) -> bool {
+    /// Returns whether later operations change one of these values, or one of the buffers that the segment `read`s:
+    /// backward would compute the segment of other values than forward did.
+    fn is_changed_later(&self, inputs: &[usize], read: &HashSet<usize>, range: &Range<usize>) -> bool {
         let program = self.program;
         let bases: HashSet<usize> = inputs.iter().map(|slot| base_of(*slot, program)).collect();
-        let (_, read) = self.buffers(range);
         let mut is_changed = false;
         for item in &program.items[range.end..] {
             for_calls(item, &mut |_, _, _, writes| {
@@ -333,8 +337,7 @@ impl Search<'_> {
         (changed, read)
     }
 
-    /// Returns whether computing the operations again gives the same result and changes nothing outside. Calls that
-    /// only change a buffer are left out then, so nothing else may read that buffer.
+    /// Returns whether computing the operations again changes nothing outside but buffers, by calls without a result.
     fn is_repeatable(&self, range: &Range<usize>) -> bool {
         let mut is_repeatable = true;
         for item in &self.program.items[range.clone()] {
@@ -348,8 +351,7 @@ impl Search<'_> {
                 is_repeatable &= !modes::moves_statistics(&operation.name, arguments);
             });
         }
-        let (changed, read) = self.buffers(range);
-        is_repeatable && changed.is_disjoint(&read)
+        is_repeatable
     }
 }
 
