@@ -15,6 +15,32 @@ pub fn share(total: usize, parts: usize, index: usize) -> Range<usize> {
     start..start + base + usize::from(index < larger)
 }
 
+/// Divides `0..total` among `parts`. Returns the batches of part `index`: of `batch` each, the last smaller, but of at
+/// least `least` if `total` has as many. Parts may get none. Where no cut avoids a smaller rest, the last batch takes it
+/// on top.
+pub fn batches_of(total: usize, parts: usize, index: usize, batch: usize, least: usize) -> Vec<Range<usize>> {
+    let least = least.max(1);
+    let used = (total / least).clamp(1, parts);
+    if index >= used {
+        return Vec::new();
+    }
+    let (own, batch) = (share(total, used, index), batch.max(least));
+    let all = own.clone().step_by(batch).map(|first| first..own.end.min(first + batch));
+    let mut all: Vec<Range<usize>> = all.collect();
+    if let [.., before, last] = all.as_mut_slice()
+        && last.len() < least
+    {
+        let border = last.end - least;
+        if border >= before.start + least {
+            (before.end, last.start) = (border, border);
+        } else {
+            before.end = last.end;
+            all.pop();
+        }
+    }
+    all
+}
+
 /// Error for a batch that cannot be divided.
 #[derive(Debug, thiserror::Error, Clone, Copy, PartialEq, Eq)]
 pub enum BatchError {
@@ -45,6 +71,7 @@ pub struct Partition {
     limit: usize,
     /// Samples of a unit, which is never divided between micro-batches: 1, or the size of a group.
     unit: usize,
+    is_grouped: bool,
     /// Whether every rank takes its part of each unit.
     is_spread: bool,
 }
@@ -64,7 +91,7 @@ impl Partition {
             return Err(BatchError::FewerSamplesThanRanks { effective_batch, ranks });
         }
         let limit = micro_batch.unwrap_or_else(|| effective_batch.div_ceil(ranks));
-        Ok(Self { samples: effective_batch, ranks, limit, unit: 1, is_spread: false })
+        Ok(Self { samples: effective_batch, ranks, limit, unit: 1, is_grouped: false, is_spread: false })
     }
 
     /// As [`Partition::new`], in groups of `group` samples. Ranks take whole groups if there are enough and
@@ -76,12 +103,9 @@ impl Partition {
         group: Option<usize>,
     ) -> Result<Self, BatchError> {
         let cut = Self::new(effective_batch, ranks, micro_batch)?;
-        let Some(group) = group.map(|group| group.clamp(1, effective_batch)).filter(|&group| group > 1)
-        else {
-            return Ok(cut);
-        };
+        let Some(group) = group.map(|group| group.clamp(1, effective_batch)) else { return Ok(cut) };
         let room = micro_batch.unwrap_or(effective_batch);
-        let cut = Self { unit: group, ..cut };
+        let cut = Self { unit: group, is_grouped: true, ..cut };
         if effective_batch.div_ceil(group) >= ranks && room >= group {
             return Ok(Self { limit: room / group, ..cut });
         }
@@ -105,12 +129,13 @@ impl Partition {
 
     /// Returns the same step in micro-batches of at most `micro_batch` samples.
     pub fn limited(&self, micro_batch: usize) -> Result<Self, BatchError> {
-        Self::in_groups(self.samples, self.ranks, Some(micro_batch), Some(self.unit))
+        let group = self.is_grouped.then_some(self.unit);
+        Self::in_groups(self.samples, self.ranks, Some(micro_batch), group)
     }
 
     /// Returns the samples of a group if a micro-batch consists of whole groups.
     pub fn group(&self) -> Option<usize> {
-        (self.unit > 1 && !self.is_spread).then_some(self.unit)
+        (self.is_grouped && !self.is_spread).then_some(self.unit)
     }
 
     /// Returns the samples of the step.

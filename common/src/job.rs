@@ -13,6 +13,7 @@ pub enum Job {
     Plan(PlanJob),
     Profile(ProfileJob),
     Eval(EvalJob),
+    Check(CheckJob),
 }
 
 /// `dtrain plan`
@@ -121,6 +122,39 @@ pub enum EvalWeights {
     Auto,
     Raw,
     Average,
+}
+
+/// The end of `dtrain import`: compares exported programs with results of PyTorch. Needs no recipe.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CheckJob {
+    /// Folders with a `check.json` each. The worker prints a [`CheckAnswer`] for each, on a line.
+    pub folders: Vec<PathBuf>,
+}
+
+/// The comparison of one program with PyTorch.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct CheckAnswer {
+    pub folder: PathBuf,
+    /// The compared cases, in order.
+    pub cases: Vec<CaseAnswer>,
+    /// Why nothing could be compared.
+    #[serde(default)]
+    pub error: Option<String>,
+}
+
+/// The comparison of one case, such as a training step of three samples.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct CaseAnswer {
+    pub name: String,
+    /// The largest relative difference, and the tensor that has it.
+    #[serde(default)]
+    pub largest: f64,
+    #[serde(default)]
+    pub of: String,
+    /// Why the case failed, or which tensor differs.
+    #[serde(default)]
+    pub error: Option<String>,
 }
 
 #[cfg(test)]

@@ -122,7 +122,7 @@ pub struct Manifest {
     /// The best checkpoint so far, including this one, in a run that keeps one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub best: Option<BestSoFar>,
-    /// Whether the evaluation of this step is still to be done: a stop request interrupted it.
+    /// Whether the evaluation of this step is still to be done: a checkpoint is written before its evaluation.
     #[serde(rename = "evaluation_owed", default, skip_serializing_if = "std::ops::Not::not")]
     pub evaluation_missing: bool,
     pub files: Vec<FileEntry>,

@@ -106,8 +106,14 @@ pub enum WorkerError {
     Opening(#[from] serde_json::Error),
     #[error("--job: {0}; this flag is internal, use `dtrain plan`, `dtrain profile` or `dtrain eval`")]
     Job(#[source] serde_json::Error),
+    #[error("cannot check {}: {reason}", path.display())]
+    Check { path: PathBuf, reason: String },
     #[error("--stage: the recipe has no stage {name:?}; {}", stage_names(names))]
     NoStage { name: String, names: Vec<String> },
+    #[error(
+        "cannot predict the memory of a step: {0}; use `dtrain plan --measured`, which runs steps on this machine"
+    )]
+    Unpredicted(String),
     #[error("{0}")]
     Trial(String),
     #[error(transparent)]
@@ -152,7 +158,11 @@ impl WorkerError {
                 | TrainError::TooManyBad { .. }
                 | TrainError::NothingCounted { .. }
                 | TrainError::NothingTested
-                | TrainError::Model(ModelError::Recomputed { .. }),
+                | TrainError::SmallTestSet { .. }
+                | TrainError::Model(ModelError::Recomputed { .. })
+                | TrainError::Task(TaskError::Model(
+                    ModelError::Batch(..) | ModelError::Rows(..) | ModelError::View(_),
+                )),
             ) => ExitStatus::Usage,
             Self::Rendezvous(_)
             | Self::Rank(RankError::Pmi(_) | RankError::Unresolved { .. } | RankError::Port(_)) => {
@@ -199,6 +209,7 @@ impl WorkerError {
                     TrainError::NonFinite { .. }
                         | TrainError::NothingCounted { .. }
                         | TrainError::NothingTested
+                        | TrainError::SmallTestSet { .. }
                         | TrainError::LossScale { .. }
                         | TrainError::TooManyBad { .. }
                         | TrainError::OutOfMemory(_),

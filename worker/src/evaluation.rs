@@ -152,8 +152,8 @@ fn evaluate<T: BuildTask + 'static>(
     let (mut eval, batch) = match evaluator.run(batch, (step, epoch), &mut fault, followers)? {
         Evaluated::Whole(record, batch) => (*record, batch),
         Evaluated::Stopped => return Ok(None),
-        Evaluated::Exhausted(shortages) => {
-            return Err(limits.exhausted_error(&shortages, 1, step, Owners::default()).into());
+        Evaluated::Exhausted(shortages, least) => {
+            return Err(limits.exhausted_error(&shortages, least, step, Owners::default()).into());
         }
     };
     // Includes the time to build the model.
@@ -210,7 +210,7 @@ pub(crate) fn test<T: BuildTask + 'static>(
     let Some(record) = evaluate::<T>(of, &mut followers)? else { return Ok(None) };
     if of.env.rank == 0 {
         let path = run_dir.metrics();
-        MetricsLog::open(&path, u64::MAX)
+        MetricsLog::open(&path, u64::MAX, false)
             .and_then(|mut log| log.append(&Line::Test(&record)))
             .map_err(|source| WorkerError::Write { path, source })?;
         let peak = memory::report(of.device).map_err(TrainError::from)?.peak;

@@ -18,7 +18,8 @@ use super::trained;
 use crate::TrainError;
 use crate::checkpoint;
 use crate::data::LoaderOptions;
-use crate::models::{self, BatchSync, Registry, Renames};
+use crate::models::{self, BatchSync, Exported, Registry, Renames};
+use crate::run::evaluate::check_sizes;
 use crate::run::followers::BestKeeper;
 use crate::run::plan::{BatchNorms, Needs, PhaseId, RunPlan};
 use crate::run::{Course, LaidOutPhase};
@@ -38,6 +39,10 @@ pub(crate) struct Setup {
     /// Messages for people, such as a report on loaded weights.
     pub(crate) notes: Vec<String>,
 }
+
+/// The warning about a file without guards.
+const UNKNOWN_BRANCHES: &str = "warning: model.file does not contain the model's branches on sizes, so other batches than the \
+                                example's may compute something else; write it again by `dtrain import`";
 
 /// A checkpoint that was read.
 pub(crate) struct Resumed {
@@ -63,6 +68,7 @@ impl Setup {
         let (mut registry, batch_sync) = registry_of_rank(recipe, env, device);
         let folder = opening.resume.as_deref().filter(|_| only.is_none());
         let task = build_task::<T>(recipe, &opening.survey, env, &mut registry, folder.is_some())?;
+        notes.extend(registry.warnings.iter().map(|sentence| format!("warning: {sentence}")));
         let recompute = registry.recompute().clone();
         if recipe.memory.recompute == Recompute::On {
             notes.push(recompute_all(&recompute)?);
@@ -72,8 +78,11 @@ impl Setup {
             test_samples: task.test_set().len() as u64,
             sha256: opening.data.clone(),
         };
-        let (depends, batch_norms) = (task.micro_batch_warning(), batch_norms(&registry, recipe));
-        let needs = Needs { min_micro_batch: task.min_micro_batch(), batch_norms, depends };
+        check_sizes(task.as_ref())?;
+        if task.program().is_some_and(|program| !program.has_guards()) {
+            notes.push(UNKNOWN_BRANCHES.to_owned());
+        }
+        let needs = needs(task.as_ref(), &registry, recipe);
         let plan = RunPlan::new(recipe, env.world_size, data.train_samples, &needs)?;
         if let (Some(weights), None) = (&recipe.model.weights, folder) {
             notes.push(import_weights(recipe, weights, &registry)?);
@@ -214,7 +223,12 @@ fn import_weights(recipe: &Recipe, weights: &Path, registry: &Registry) -> Resul
 }
 
 /// Returns the trained parameters of every phase, and the settings that all phases share.
-fn build_stages(recipe: &Recipe, registry: &Registry, plan: &RunPlan, env: &WorkerEnv) -> Result<Stages> {
+pub(crate) fn build_stages(
+    recipe: &Recipe,
+    registry: &Registry,
+    plan: &RunPlan,
+    env: &WorkerEnv,
+) -> Result<Stages> {
     let layout = LayoutOptions {
         first_bucket_bytes: recipe.reduce.first_bucket.0 as usize,
         bucket_bytes: recipe.reduce.bucket.0 as usize,
@@ -246,6 +260,24 @@ fn check_figure(task: &dyn Task, wanted: &str) -> Result<()> {
     match known.iter().any(|name| name == wanted) {
         true => Ok(()),
         false => Err(WorkerError::NoFigure { wanted: wanted.to_owned(), known }),
+    }
+}
+
+/// Returns the requirements of a task's model.
+pub(crate) fn needs(task: &dyn Task, registry: &Registry, recipe: &Recipe) -> Needs {
+    let min_micro_batch = task.min_micro_batch();
+    // The minimum of a program may have another reason.
+    let least = match recipe.program() {
+        Some(_) => 1 + usize::from(registry.has_small_norms),
+        None => min_micro_batch,
+    };
+    Needs {
+        min_micro_batch,
+        max_micro_batch: task.program().and_then(Exported::max_micro_batch),
+        batch_norms: batch_norms(registry, recipe),
+        depends: task.micro_batch_warning(),
+        undivided: task.undivided_buffers(),
+        group: recipe.model.batchnorm.group().map(|group| (group, least)),
     }
 }
 

@@ -46,6 +46,11 @@ pub enum TrainError {
     )]
     NothingTested,
     #[error(
+        "samples of the test set: {samples}, and model.file is valid only for {least} or more at once; use a larger test set, or import \
+         a model that takes fewer samples"
+    )]
+    SmallTestSet { samples: usize, least: usize },
+    #[error(
         "the loss scale fell to {scale:e}: float16 gradients keep overflowing; set precision.amp = \"bf16\", lower optim.lr, or check \
          the data for invalid values"
     )]

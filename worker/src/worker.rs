@@ -8,7 +8,7 @@ use dtrain_common::exit::ExitStatus;
 use dtrain_common::recipe::{Recipe, Task, TestWeights};
 use dtrain_common::result::RunResult;
 use dtrain_common::run_dir::{Resume, RunDir, RunLock};
-use tch::Device;
+use tch::{Device, Kind, Tensor};
 
 use super::error::{Result, WorkerError};
 use super::opening::Opening;
@@ -39,6 +39,9 @@ use crate::tasks::{BuildTask, Classify, Lm, Program, Regress, Segment, TorchScri
 /// Trains as `request` and the environment contract define. Returns the exit status of a run that ended in
 /// order. Every rank calls this once, on its main thread, before other threads use libtorch.
 pub fn run(request: &Request, env: &WorkerEnv) -> Result<ExitStatus> {
+    if let Some(status) = request.job.as_deref().and_then(job::run_without_recipe) {
+        return status;
+    }
     let recipe = Recipe::load(&request.recipe, &request.overrides)?;
     match recipe.task {
         Task::Classify => start_job::<Classify>(&recipe, request, env),
@@ -174,8 +177,14 @@ fn introduce<T: BuildTask>(
 fn share_state(ranks: &Ranks, setup: &mut Setup) -> Result<(), TrainError> {
     let model = &mut setup.replica.model;
     model.share(ranks)?;
-    let data = model.table.data();
-    let all: Vec<_> = data.map(|tensor| Collective::Broadcast(tensor, 0)).collect();
+    // Ranks exchange values of these dtypes as bytes or as pairs.
+    let bytes = |tensor: &Tensor| match tensor.kind() {
+        Kind::Bool | Kind::Int16 => tensor.f_view_dtype(Kind::Uint8),
+        _ if tensor.is_complex() => tensor.f_view_as_real(),
+        _ => Ok(tensor.shallow_clone()),
+    };
+    let data = model.table.data().map(bytes).collect::<Result<Vec<_>, _>>()?;
+    let all: Vec<_> = data.iter().map(|tensor| Collective::Broadcast(tensor, 0)).collect();
     ranks.start_all(&all)?.wait()?;
     Ok(())
 }
@@ -194,11 +203,13 @@ fn followers<'a>(
     let (plan, done) = (&course.plan, course.done);
     let (heartbeat, cores) = (Heartbeat::from_env(), cores_per_rank(env.local_world_size));
     let manifest = setup.resumed.as_ref().map(|resumed| &resumed.manifest);
+    let evaluation_missing = manifest.is_some_and(|manifest| manifest.evaluation_missing);
     let mut list: Vec<Box<dyn Follower + 'a>> =
         vec![Box::new(Health::new(plan.total_steps)), Box::new(heartbeat.clone())];
     if env.rank == 0 {
         let path = run_dir.metrics();
-        let metrics = MetricsLog::open(&path, done).map_err(|source| WorkerError::Write { path, source })?;
+        let metrics = MetricsLog::open(&path, done, evaluation_missing)
+            .map_err(|source| WorkerError::Write { path, source })?;
         list.push(Box::new(metrics));
     }
     let earlier = manifest.map(|manifest| manifest.metrics.clone());
@@ -217,7 +228,7 @@ fn followers<'a>(
         run_dir,
         from_memory: opening.copies.is_some(),
         is_foreign: opening.is_foreign,
-        evaluation_missing: manifest.is_some_and(|manifest| manifest.evaluation_missing),
+        evaluation_missing,
     };
     let (stop, every) = (host.stop.clone(), recipe.checkpoint.every.time());
     list.push(Box::new(Archive::new(checkpoints, heartbeat, stop, course, every, origin)));

@@ -57,7 +57,10 @@ fn groups_that_do_not_fit_name_suitable_values() {
     assert_eq!(cut(2, Some(4), 8).unwrap().to_string(), "24 = 2 ranks x 4 x 3 accumulation");
     let error = cut(2, Some(3), 8).unwrap_err().to_string();
     assert!(error.contains("memory.micro_batch to 4 or more") && error.contains("group:6"), "{error}");
-    assert_eq!(cut(2, Some(3), 1), Partition::new(24, 2, Some(3)));
+    let (one, none) = (cut(2, Some(3), 1).unwrap(), Partition::new(24, 2, Some(3)).unwrap());
+    assert_eq!((one.group(), none.group()), (Some(1), None));
+    assert_eq!(one.limited(2).unwrap().group(), Some(1));
+    assert_eq!(one.micro_ranges(1), none.micro_ranges(1));
 }
 
 #[test]
@@ -148,6 +151,27 @@ fn check(partition: &Partition) -> Result<(), TestCaseError> {
 }
 
 proptest! {
+    #[test]
+    fn batches_of_parts_cover_all_samples_and_are_not_too_small(
+        total in 0usize..400, parts in 1usize..9, batch in 1usize..40, least in 0usize..6,
+    ) {
+        let all: Vec<_> = (0..parts).flat_map(|index| batches_of(total, parts, index, batch, least)).collect();
+        let mut end = 0;
+        for one in &all {
+            prop_assert_eq!((one.start, one.is_empty()), (end, false));
+            end = one.end;
+            prop_assert!(one.len() >= least || total < least);
+            // A batch below twice the minimum may have a rest that no other cut takes.
+            prop_assert!(one.len() <= batch.max(least) || one.len() < 2 * least);
+        }
+        prop_assert_eq!(end, total);
+        if least < 2 {
+            let shares: Vec<_> = (0..parts).map(|index| share(total, parts, index)).collect();
+            let plain = shares.iter().map(|own| own.len().div_ceil(batch)).sum::<usize>();
+            prop_assert_eq!(all.len(), plain);
+        }
+    }
+
     #[test]
     fn shares_cover_everything_once(total in 0usize..5000, parts in 1usize..300) {
         let shares: Vec<_> = (0..parts).map(|index| share(total, parts, index)).collect();

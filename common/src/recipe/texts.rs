@@ -112,7 +112,7 @@ pub enum BatchNorm {
     Local,
     /// The micro-batches of all ranks together.
     Synced,
-    /// Groups of this many samples of the step, at least 2, for any partition; the last group may be smaller.
+    /// Groups of this many samples of the step, at least 1, for any partition; the last group may be smaller.
     Group(usize),
 }
 
@@ -135,14 +135,14 @@ impl FromStr for BatchNorm {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let group = || {
             let samples = text.strip_prefix("group:")?.parse().ok()?;
-            (2..=1 << 40).contains(&samples).then_some(Self::Group(samples))
+            (1..=1 << 40).contains(&samples).then_some(Self::Group(samples))
         };
         match text {
             "local" => Ok(Self::Local),
             "synced" => Ok(Self::Synced),
             _ => group().ok_or_else(|| {
                 format!(
-                    "expected one of \"local\", \"synced\", or \"group:\" with the number of samples, at least 2, such as \
+                    "expected one of \"local\", \"synced\", or \"group:\" with the number of samples, such as \
                      \"group:16\", got {text:?}"
                 )
             }),
@@ -175,11 +175,11 @@ mod tests {
 
     #[test]
     fn batchnorm_values_round_trip_and_errors_list_them() {
-        for batchnorm in [BatchNorm::Local, BatchNorm::Synced, BatchNorm::Group(16)] {
+        for batchnorm in [BatchNorm::Local, BatchNorm::Synced, BatchNorm::Group(1), BatchNorm::Group(16)] {
             assert_eq!(batchnorm.to_string().parse::<BatchNorm>().unwrap(), batchnorm);
         }
         for text in
-            ["", "global", "group", "group:", "group:1", "group:-2", "group:2.5", "group: 4", "Group:4"]
+            ["", "global", "group", "group:", "group:0", "group:-2", "group:2.5", "group: 4", "Group:4"]
         {
             let error = text.parse::<BatchNorm>().unwrap_err();
             assert!(error.contains("\"local\", \"synced\"") && error.contains("group:16"), "{error}");

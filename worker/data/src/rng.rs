@@ -32,8 +32,10 @@ pub enum Domain {
     GeneratedText,
     /// A user's data set: any numbers.
     User,
-    /// The seed of torch's generators for a step: (seed, step, rank).
+    /// The seed of torch's generators for a micro-batch: (seed, step, its first sample in the step).
     Torch,
+    /// The seed of torch's generators for a batch of an evaluation: (seed, its first sample, 0).
+    Evaluate,
 }
 
 impl Domain {
@@ -49,6 +51,7 @@ impl Domain {
             Domain::GeneratedText => b"gen-txt ",
             Domain::User => b"own     ",
             Domain::Torch => b"torch   ",
+            Domain::Evaluate => b"evaluate",
         }
     }
 }

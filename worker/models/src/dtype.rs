@@ -3,7 +3,7 @@
 use safetensors::Dtype;
 use tch::Kind;
 
-const TYPES: [(Kind, Dtype); 10] = [
+const TYPES: [(Kind, Dtype); 11] = [
     (Kind::Bool, Dtype::BOOL),
     (Kind::Uint8, Dtype::U8),
     (Kind::Int8, Dtype::I8),
@@ -14,6 +14,7 @@ const TYPES: [(Kind, Dtype); 10] = [
     (Kind::BFloat16, Dtype::BF16),
     (Kind::Float, Dtype::F32),
     (Kind::Double, Dtype::F64),
+    (Kind::ComplexFloat, Dtype::C64),
 ];
 
 /// Returns the dtype in the file format for a libtorch dtype.

@@ -62,12 +62,30 @@ pub enum ModelError {
     #[error("the model takes {0}, but got a tensor of shape {1:?}")]
     Input(String, Vec<i64>),
 
+    /// A view that the program changes in place is impossible in this memory layout. Has the operation and libtorch's reason.
+    #[error("{0}; the program changes this view in place: set model.memory_format = \"contiguous\"")]
+    View(String),
+
     /// A training micro-batch is too small for this batch normalisation, whose input has this shape.
     #[error(
         "the training micro-batch is too small: `{0}` normalises each channel over the batch and needs at least \
          2 values per channel, but its input has the shape {1:?}. Use micro-batches of 2 or more, or larger images."
     )]
     Batch(String, Vec<i64>),
+
+    /// The input of this batch normalisation has the first number of rows, which is no multiple of the micro-batch's samples.
+    #[error(
+        "`{0}` normalises {1} rows, which cannot be assigned to the {2} samples of the micro-batch: groups need equally many \
+         rows for each sample. Set model.batchnorm = \"local\" or \"synced\"."
+    )]
+    Rows(String, i64, i64),
+
+    /// This batch normalisation has several rows for each sample, which do not follow each other.
+    #[error(
+        "`{0}` normalises rows of one sample that do not follow each other, so they cannot be grouped by samples. Fold with the \
+         batch first, as x.reshape(batch * frames, ...), or set model.batchnorm = \"local\" or \"synced\"."
+    )]
+    RowOrder(String),
 
     /// A file of weights could not be read, written or used.
     #[error(transparent)]

@@ -30,7 +30,7 @@ mod weights;
 
 pub use dtype::dtype_of;
 pub use error::{ModelError, WeightsError, WeightsProblem};
-pub use exported::{Exported, ExportedError, Port, Problem};
+pub use exported::{Exported, ExportedError, Port, Problem, WrittenBuffer};
 pub use gpt::{Gpt, GptConfig};
 pub use layers::{
     BatchGroups, BatchNorm, BatchSync, Block, BlockNames, BlockOptions, Conv2d, ConvOptions, ConvTranspose2d,
@@ -42,7 +42,7 @@ pub use registry::{Entry, Registry, Role, Scope};
 pub use tensor_file::{TensorFile, header, widest_first};
 pub use unet::UnetConfig;
 pub use vit::VitConfig;
-pub use weights::{LoadReport, Renames, WeightsMode, load_renamed, load_state};
+pub use weights::{LoadReport, Renames, Resampled, WeightsMode, load_renamed, load_state};
 
 /// The available classifiers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

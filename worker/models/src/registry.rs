@@ -28,6 +28,7 @@ pub struct Entry {
     role: Role,
     shadow: Option<Shadow>,
     is_frozen: bool,
+    is_held: bool,
 }
 
 impl Entry {
@@ -56,6 +57,11 @@ impl Entry {
         self.is_frozen
     }
 
+    /// Returns whether it is a buffer that PyTorch's files lack: not persistent, but written in training.
+    pub fn is_held(&self) -> bool {
+        self.is_held
+    }
+
     /// Returns the number of elements.
     pub fn elements(&self) -> usize {
         self.tensor.numel()
@@ -73,6 +79,10 @@ pub struct Registry {
     pub channels_last: bool,
     /// Whether batch normalisation uses groups, which [`Registry::groups`] sets before each step.
     pub is_batch_grouped: bool,
+    /// Whether an exported program has a batch normalisation with one value per channel and row.
+    pub has_small_norms: bool,
+    /// What the user must know of the model, in sentences.
+    pub warnings: Vec<String>,
     sync: Option<Arc<dyn BatchSync>>,
     groups: BatchGroups,
     recompute: Recompute,
@@ -90,6 +100,8 @@ impl Registry {
             kind: Kind::Float,
             channels_last: false,
             is_batch_grouped: false,
+            has_small_norms: false,
+            warnings: Vec::new(),
             sync: None,
             groups: BatchGroups::default(),
             recompute: Recompute::default(),
@@ -195,6 +207,7 @@ impl Registry {
             role,
             shadow: None,
             is_frozen: false,
+            is_held: false,
         });
         Ok(())
     }
@@ -326,6 +339,21 @@ impl Scope<'_> {
         tensor.f_set_data(&self.to_registry(&tensor)?)?;
         let tensor = tensor.f_set_requires_grad(role == Role::Parameter)?;
         self.registry.add(self.full_name(name), &tensor, role)
+    }
+
+    /// Registers a buffer that a program holds, unless it is registered under any name. The tensor and its dtype stay the same.
+    pub(super) fn hold_buffer(&mut self, name: &str, tensor: &Tensor) -> Result<(), ModelError> {
+        let is_same = |entry: &Entry| entry.tensor().f_is_set_to(tensor).unwrap_or(false);
+        if self.registry.buffers().any(is_same) {
+            return Ok(());
+        }
+        let mut tensor = tensor.shallow_clone();
+        tensor.f_set_data(&tensor.f_detach()?.f_contiguous()?)?;
+        self.registry.add(self.full_name(name), &tensor, Role::Buffer)?;
+        if let Some(entry) = self.registry.entries.last_mut() {
+            entry.is_held = true;
+        }
+        Ok(())
     }
 
     fn to_registry(&self, init: &Tensor) -> Result<Tensor, ModelError> {

@@ -1,9 +1,12 @@
 //! Filling a model from a safetensors file with PyTorch's names, or with names that are changed to them.
 
+mod positions;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 
+pub use self::positions::Resampled;
 pub use dtrain_common::recipe::WeightsMode;
 use regex_lite::Regex;
 use safetensors::tensor::TensorInfo;
@@ -61,6 +64,8 @@ pub struct LoadReport {
     pub counters_missing: usize,
     /// The tensors of a head with another number of classes, not loaded. Empty if the head was loaded.
     pub head_kept: Vec<ShapeDifference>,
+    /// Position embeddings of another image size.
+    pub resampled: Vec<Resampled>,
     /// The differences of a file that was loaded in part; the rest of the model keeps its initial values.
     pub rest: Option<Box<Mismatch>>,
 }
@@ -82,6 +87,7 @@ impl fmt::Display for LoadReport {
                 "; the classifier keeps its initial values ({file} classes in the file, {model} in the model)"
             )?;
         }
+        self.resampled.iter().try_for_each(|resampled| write!(f, "; {resampled}"))?;
         let Some(rest) = &self.rest else { return Ok(()) };
         let name = |(name, _): &(String, Vec<usize>)| format!("`{name}`");
         let both = |d: &ShapeDifference| format!("`{}` {:?}, in the model {:?}", d.name, d.file, d.model);
@@ -115,11 +121,19 @@ pub fn load_renamed(
     renames: &Renames,
 ) -> Result<LoadReport, ModelError> {
     let file = renames.rename(TensorFile::open(path)?)?;
-    let wanted = registry.state().iter().map(expected_tensor).collect::<Result<Vec<_>, _>>()?;
+    // Files of PyTorch lack buffers that are not persistent.
+    let is_expected = |entry: &&Entry| !entry.is_held() || file.info(entry.name()).is_some();
+    let wanted =
+        registry.state().iter().filter(is_expected).map(expected_tensor).collect::<Result<Vec<_>, _>>()?;
     let mut mismatch = compare(&wanted, &file_tensors(registry, &file));
     let mut report = LoadReport::default();
     if mode == WeightsMode::FineTune {
         report.head_kept = mismatch.take_head();
+    }
+    // Positions of texts have no grid; models of images have convolutions.
+    let is_of_images = registry.parameters().any(|entry| entry.tensor().dim() == 4);
+    if mode != WeightsMode::Strict && is_of_images {
+        report.resampled = positions::take(&mut mismatch);
     }
     let fits = |entry: &ExpectedTensor<'_>| mismatch.fits(entry.name) && file.info(entry.name).is_some();
     if mode == WeightsMode::Partial && wanted.iter().any(fits) {
@@ -161,7 +175,13 @@ fn fill(
         if kept || report.rest.as_ref().is_some_and(|rest| !rest.fits(name)) {
             continue;
         }
-        file.read_into(name, entry.tensor())?;
+        match report.resampled.iter().find(|resampled| resampled.name == name) {
+            Some(resampled) => {
+                let value = resampled.apply(&file.read(name)?)?;
+                tch::no_grad(|| entry.tensor().detach().f_copy_(&value))?;
+            }
+            None => file.read_into(name, entry.tensor())?,
+        }
         let kind = file.info(name).and_then(|info| kind_of(info.dtype));
         report.converted += usize::from(kind != Some(wanted.kind));
         report.loaded += 1;

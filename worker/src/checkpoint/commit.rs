@@ -40,20 +40,23 @@ pub(super) fn commit(run_dir: &RunDir, manifest: &Manifest, keep: Keep) -> Resul
     Ok(())
 }
 
-/// Adds the results of a later evaluation to the checkpoint of `step`, and updates `best`. Rank 0 calls this
-/// while no checkpoint is pending. If the disk fails, the checkpoint is unchanged.
+/// Adds the results of its evaluation to the checkpoint of `step`, updates `best`, and removes the earlier best if it is
+/// not kept. Rank 0 calls this while no checkpoint is pending. If the disk fails, the checkpoint is unchanged.
 pub(crate) fn amend(
     run_dir: &RunDir,
     step: u64,
     metrics: BTreeMap<String, f64>,
     best: Option<BestSoFar>,
+    keep: Keep,
 ) -> Result<(), CheckpointError> {
     let folder = run_dir.checkpoint(step);
     let mut manifest = Manifest::read(&folder)?;
     (manifest.metrics, manifest.best, manifest.evaluation_missing) = (metrics, best, false);
     agent_lease::check()?;
     manifest.write(&folder)?;
-    point_to_best(run_dir, manifest.best.as_ref())
+    point_to_best(run_dir, manifest.best.as_ref())?;
+    prune(run_dir, keep, step);
+    Ok(())
 }
 
 /// Returns the folder in which a checkpoint is written before it gets its name.

@@ -208,8 +208,10 @@ impl Checkpoints {
 
     /// Waits for the pending checkpoint, if any. Every rank calls this between the same steps.
     pub(crate) fn finish(&mut self) -> Result<Option<CheckpointRecord>, CheckpointError> {
+        let begun = Instant::now();
         while self.pending.is_some() {
-            if let Some(written) = self.advance()? {
+            if let Some(mut written) = self.advance()? {
+                written.blocked_ms += ms(begun.elapsed());
                 return Ok(Some(written));
             }
         }

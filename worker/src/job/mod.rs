@@ -1,5 +1,7 @@
-//! Jobs of a worker besides training: plan, profile, evaluation, or a try of a cut in a separate process.
+//! Jobs of a worker besides training: plan, profile, evaluation, the check of an import, or a try of a cut in a separate
+//! process.
 
+mod check;
 mod plan;
 mod profile;
 mod trial;
@@ -45,6 +47,15 @@ pub(crate) fn run<T: BuildTask + 'static>(
         Job::Plan(job) => plan::run::<T>(subject()?, &job),
         Job::Profile(job) => profile::run::<T>(subject()?, &job, device::choose(env, None)?),
         Job::Eval(job) => evaluation::run::<T>(recipe, env, &job),
+        Job::Check(job) => check::run(&job),
+    }
+}
+
+/// Runs the job `text` if it needs no recipe.
+pub(crate) fn run_without_recipe(text: &str) -> Option<Result<ExitStatus>> {
+    match serde_json::from_str(text) {
+        Ok(Job::Check(job)) => Some(check::run(&job)),
+        _ => None,
     }
 }
 

@@ -1,5 +1,6 @@
 //! Predicts the memory of cuts by a step on symbolic tensors: milliseconds for any model, and no memory.
 
+use crate::OutOfMemory;
 use crate::memory_report::Owners;
 use crate::plan::{Cut, Mode, Prediction, Predictor, Subject};
 use dtrain_common::recipe::{Amp, Compile, MicroBatch, Recipe, Recompute, Switch};
@@ -12,12 +13,13 @@ use super::rehearsal::Rehearsal;
 use super::{MemoryStats, StepMemory};
 use crate::TrainError;
 use crate::error::WorkerError;
+use crate::models::ModelError;
 use crate::request::Request;
 use crate::run::plan::BatchNorms;
 use crate::setup::batch_norms;
 use crate::step::BlankFeed;
 use crate::step::exchange::JointSum;
-use crate::tasks::{Batch, BuildTask};
+use crate::tasks::{Batch, BuildTask, TaskError};
 
 /// The device of symbolic tensors: their operations are those of the CPU.
 const DEVICE: Device = Device::Cpu;
@@ -146,8 +148,38 @@ impl<T: BuildTask + 'static> Predictor for SymbolicPredictor<'_, T> {
 
     fn predict(&mut self, overrides: &[String], cut: Cut) -> Result<Prediction, WorkerError> {
         let (target, shard) = (self.target, cut.shard_optimizer && cut.ranks > 1);
-        self.rehearsal_for((overrides.to_vec(), cut.ranks, shard))?.predict(cut, target)
+        let rehearsal = self.rehearsal_for((overrides.to_vec(), cut.ranks, shard))?;
+        rehearsal.predict(cut, target).map_err(unpredicted)
     }
+}
+
+/// Converts an error of libtorch in a symbolic step: the model is usable, but an operation has no prediction.
+fn unpredicted(error: WorkerError) -> WorkerError {
+    if error.is_out_of_memory() {
+        return error;
+    }
+    let of_task =
+        |task: &TaskError| matches!(task, TaskError::Torch(_) | TaskError::Model(ModelError::Torch(_)));
+    let is_of_libtorch = match &error {
+        WorkerError::Train(TrainError::Task(task)) | WorkerError::Task(task) => of_task(task),
+        WorkerError::Train(
+            TrainError::Torch(_) | TrainError::Model(ModelError::Torch(_)) | TrainError::Kernel(_),
+        )
+        | WorkerError::Model(ModelError::Torch(_))
+        | WorkerError::Torch(_) => true,
+        _ => false,
+    };
+    match is_of_libtorch {
+        true => WorkerError::Unpredicted(first_line(&error.to_string())),
+        false => error,
+    }
+}
+
+/// Returns the first line, without the words with which libraries begin.
+fn first_line(message: &str) -> String {
+    let line = message.lines().next().unwrap_or_default();
+    let line = line.strip_prefix("Internal torch error: ").unwrap_or(line);
+    line.trim_end_matches('.').to_owned()
 }
 
 impl Rehearsal {
@@ -162,16 +194,19 @@ impl Rehearsal {
             trained: model.table.trained_elements(),
             effective_batch: self.recipe.train.effective_batch,
             learning_rate: plan.stages[self.stage].schedule.peak,
-            min_micro_batch: model.task.min_micro_batch(),
+            min_micro_batch: plan.needs().least_micro_batch(self.recipe.train.effective_batch),
+            max_micro_batch: plan.needs().max_micro_batch,
             group: self.recipe.model.batchnorm.group(),
             segments: model.recompute.segments(),
             depends: batch_norm.into_iter().chain(model.task.micro_batch_warning()).collect(),
+            undivided: plan.needs().undivided_reason(),
         }
     }
 
     fn predict(&mut self, cut: Cut, target: Target) -> Result<Prediction, WorkerError> {
         let region = target.enter()?;
         let partition = self.recipe.partition(cut.ranks, Some(cut.micro_batch))?;
+        self.setup.course.plan.needs().check_undivided(&partition)?;
         let ranges = partition.micro_ranges(0);
         let sizes: Vec<usize> = ranges.iter().map(|range| range.len()).collect();
         let taken = &sizes[..sizes.len().min(MICRO_STEPS)];
@@ -228,6 +263,26 @@ mod tests {
         };
         assert_eq!(depends("local"), ["BatchNorm normalises over each micro-batch"]);
         assert!(depends("group:2").is_empty());
+    }
+
+    #[test]
+    fn an_operation_without_prediction_is_named_with_a_remedy() {
+        let message = "nonzero in `head` (net.py:3): no prediction of nonzero: the shape of its result depends on values";
+        let error = tch::TchError::Torch(format!("{message}\nException raised from"));
+        let of_program = TaskError::from(ModelError::from(tch::TchError::Torch(message.to_owned())));
+        let of_program = unpredicted(TrainError::from(of_program).into());
+        assert!(matches!(of_program, WorkerError::Unpredicted(_)), "{of_program}");
+        let error = unpredicted(TrainError::from(error).into());
+        assert_eq!(
+            error.to_string(),
+            format!(
+                "cannot predict the memory of a step: {message}; use `dtrain plan --measured`, which runs steps on this \
+                 machine"
+            )
+        );
+        assert_eq!(error.exit_status(), dtrain_common::exit::ExitStatus::Usage);
+        let other = unpredicted(TrainError::NothingTested.into());
+        assert!(matches!(other, WorkerError::Train(TrainError::NothingTested)));
     }
 
     #[test]

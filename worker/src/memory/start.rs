@@ -160,9 +160,21 @@ fn choose_on_rank_0<T: BuildTask + 'static>(
             return None;
         }
         let chosen = inputs.solve::<T, _>(&alone, stage, solve_or_relax);
-        chosen.inspect_err(|error| tracing::debug!("cannot run a symbolic step: {error}")).ok()
+        chosen.inspect_err(warn_of_no_plan).ok()
     };
     keep_generator(|| (0..recipe.stages()).map(stage).collect())
+}
+
+/// Warns that no cut is chosen, and of what the run does instead.
+fn warn_of_no_plan(error: &WorkerError) {
+    let why = match error {
+        WorkerError::Unpredicted(reason) => reason.clone(),
+        other => other.to_string(),
+    };
+    tracing::warn!(
+        "memory is not planned: {why}. The run starts with the largest micro-batch and without recompute, and makes its \
+         steps smaller when memory runs out; set memory.micro_batch and memory.recompute to avoid this"
+    );
 }
 
 /// Restores the CPU's random generator after `build`: building a model seeds it, even if nothing is drawn.
@@ -224,6 +236,7 @@ pub(crate) fn with_smallest_step<T: BuildTask + 'static>(
     WorkerError::Train(TrainError::OutOfMemory(Box::new(Exhausted {
         location,
         batch: prediction.cut.micro_batch,
+        reason: None,
         requested_bytes: failed_allocation_bytes(&error.to_string()),
         owners: prediction.owners,
         predicted: true,

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use dtrain_common::files::write_atomic;
-use dtrain_common::metrics::split;
+use dtrain_common::metrics::{split, step_of};
 use serde::Serialize;
 
 /// The open file. Only rank 0 has one.
@@ -15,11 +15,17 @@ pub(crate) struct MetricsLog {
 }
 
 impl MetricsLog {
-    /// Opens the file for a run that continues after `done` steps. Drops lines of later steps, which a
-    /// resumed run writes again, and an incomplete last line.
-    pub(crate) fn open(path: &Path, done: u64) -> io::Result<Self> {
+    /// Opens the file for a run that continues after `done` steps. Drops what a resumed run writes again: lines of later
+    /// steps, and the last evaluation if it `is_repeated`. Also drops an incomplete last line.
+    pub(crate) fn open(path: &Path, done: u64, is_repeated: bool) -> io::Result<Self> {
         match std::fs::read(path) {
-            Ok(text) => write_atomic(path, &split(&text, done).0)?,
+            Ok(text) => {
+                let drops = |line: &[u8]| line.starts_with(b"{\"eval\":") && step_of(line) == Some(done);
+                let kept = split(&text, done).0;
+                let lines = kept.split_inclusive(|byte| *byte == b'\n');
+                let lines: Vec<&[u8]> = lines.filter(|line| !is_repeated || !drops(line)).collect();
+                write_atomic(path, &lines.concat())?;
+            }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }
@@ -37,8 +43,6 @@ impl MetricsLog {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use dtrain_common::metrics::step_of;
-
     use super::super::{EvalRecord, Figures, Line, MicroBatches, OomRecord};
     use super::*;
 
@@ -65,7 +69,7 @@ mod tests {
             agree_ms: 1.5,
         };
         {
-            let mut log = MetricsLog::open(&path, 0).unwrap();
+            let mut log = MetricsLog::open(&path, 0, false).unwrap();
             for step in 1..=4 {
                 log.append(&Line::Oom(&oom(step))).unwrap();
                 log.append(&Line::Eval(&eval(step))).unwrap();
@@ -74,9 +78,14 @@ mod tests {
             }
             log.file.write_all(b"{\"step\": 2, \"lo").unwrap();
         }
-        drop(MetricsLog::open(&path, 2).unwrap());
-        let text = std::fs::read_to_string(&path).unwrap();
-        let steps: Vec<_> = text.lines().map(|line| step_of(line.as_bytes()).unwrap()).collect();
-        assert_eq!(steps, [1, 1, 1, 2, 2, 2, 2], "the stage that begins with step 3 begins again");
+        let reopen = |is_repeated| {
+            drop(MetricsLog::open(&path, 2, is_repeated).unwrap());
+            let text = std::fs::read_to_string(&path).unwrap();
+            let steps: Vec<_> = text.lines().map(|line| step_of(line.as_bytes()).unwrap()).collect();
+            (steps, text.matches("{\"eval\":").count())
+        };
+        let steps = vec![1, 1, 1, 2, 2, 2, 2];
+        assert_eq!(reopen(false), (steps, 2), "the stage that begins with step 3 begins again");
+        assert_eq!(reopen(true), (vec![1, 1, 1, 2, 2, 2], 1), "the evaluation after step 2 is repeated");
     }
 }

@@ -68,21 +68,28 @@ pub(crate) struct Subject {
     pub(crate) learning_rate: f64,
     /// Fewest samples of a micro-batch.
     pub(crate) min_micro_batch: usize,
+    /// Most samples of a micro-batch, if there is a limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) max_micro_batch: Option<usize>,
     /// Samples that are normalised together, if that number is fixed.
     pub(crate) group: Option<usize>,
     /// Segments of the model that can be recomputed.
     pub(crate) segments: usize,
     /// Reasons in words why the result depends on the micro-batch.
     pub(crate) depends: Vec<String>,
+    /// Why a step is one micro-batch of one rank, in words, if it must be.
+    pub(crate) undivided: Option<String>,
 }
 
 impl Subject {
-    /// Divides a step into micro-batches of at most `micro_batch` samples (`None`: a rank's whole share).
+    /// Divides a step into micro-batches of at most `micro_batch` samples (`None`: a rank's whole share, or as much of it
+    /// as the model takes).
     pub(crate) fn partition(
         &self,
         ranks: usize,
         micro_batch: Option<usize>,
     ) -> Result<Partition, BatchError> {
+        let micro_batch = micro_batch.or(self.max_micro_batch);
         Partition::in_groups(self.effective_batch, ranks, micro_batch, self.group)
     }
 }

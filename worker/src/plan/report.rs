@@ -118,7 +118,7 @@ pub(crate) fn report<P: Predictor>(
         rows,
         advice,
         advice_if_too_large,
-        warnings: depends.chain(unsupported).collect(),
+        warnings: depends.chain(subject.undivided.clone()).chain(unsupported).collect(),
     })
 }
 

@@ -13,6 +13,7 @@ pub(super) const GIB: u64 = 1 << 30;
 pub(super) struct Machine {
     pub(super) effective_batch: usize,
     pub(super) min_micro_batch: usize,
+    pub(super) max_micro_batch: Option<usize>,
     pub(super) segments: usize,
     /// Bytes of weights, of gradients and of the moving average; moments take twice that.
     pub(super) weights: u64,
@@ -34,6 +35,7 @@ impl Default for Machine {
         Self {
             effective_batch: 16,
             min_micro_batch: 1,
+            max_micro_batch: None,
             segments: 4,
             weights: 100 * MIB,
             per_sample: 1024 * MIB,
@@ -59,9 +61,11 @@ impl Machine {
             effective_batch: self.effective_batch,
             learning_rate: 0.001,
             min_micro_batch: self.min_micro_batch,
+            max_micro_batch: self.max_micro_batch,
             group: None,
             segments: self.segments,
             depends: Vec::new(),
+            undivided: None,
         }
     }
 

@@ -2,16 +2,19 @@
 
 use std::time::Instant;
 
-use dtrain_common::batch::share;
+use dtrain_common::batch::batches_of;
+use rand_chacha::rand_core::Rng;
 use tch::{Device, Tensor};
 
 use super::followers::Followers;
 use super::retry::{owners, report_oom};
 use super::{StopFlag, Training};
 use crate::collectives::{Ranks, ReduceOp};
+use crate::data::rng::{Domain, keyed};
 use crate::data::{Loader, LoaderOptions, MicroBatch};
 use crate::memory::Phase;
 use crate::metrics::{EvalRecord, Figures, MicroBatches};
+use crate::models::Exported;
 use crate::step::recover::{Limits, Shortage, catch_oom_panic, retry_on_oom};
 use crate::step::{Fault, Precision, Status, Tally, to_device};
 use crate::tasks::{Mode, Task, Totals};
@@ -32,23 +35,35 @@ pub(crate) enum Evaluated {
     /// The figures, and the batch size with which they were computed.
     Whole(Box<EvalRecord>, usize),
     Stopped,
-    /// The ranks that had no memory for a batch of one sample.
-    Exhausted(Vec<Option<Shortage>>),
+    /// The ranks that had no memory for the smallest batch, and its samples.
+    Exhausted(Vec<Option<Shortage>>, usize),
+}
+
+/// Returns the fewest and the most samples of an evaluation's batch. A smaller test set is an error.
+pub(crate) fn check_sizes(task: &dyn Task) -> Result<(usize, Option<usize>)> {
+    let (least, most) = task.program().map_or((1, None), Exported::evaluation_batches);
+    match task.test_set().len() {
+        samples if (1..least).contains(&samples) => Err(TrainError::SmallTestSet { samples, least }),
+        _ => Ok((least, most)),
+    }
 }
 
 impl Evaluator<'_> {
-    /// Evaluates the test set in batches of at most `batch` samples: each rank its share, then it sums over
-    /// ranks. If a rank runs out of memory, all ranks restart with half the batch. Every rank calls it.
+    /// Evaluates the test set in batches of at most `batch` samples, or the fewest that the model takes: each rank its
+    /// share, then it sums over ranks. If a rank runs out of memory, all ranks restart with half the batch. Every rank
+    /// calls it.
     pub(crate) fn run(
         &self,
-        mut batch: usize,
+        batch: usize,
         (step, epoch): (u64, u64),
         fault: &mut Fault,
         followers: &mut Followers<'_>,
     ) -> Result<Evaluated> {
         let begun = Instant::now();
+        let (least, most) = check_sizes(self.task)?;
+        let mut batch = batch.min(most.unwrap_or(usize::MAX)).max(least);
         loop {
-            let status = self.attempt(batch, fault, step, followers)?;
+            let status = self.attempt((batch, least), fault, step, followers)?;
             if status.stop > 0.0 {
                 return Ok(Evaluated::Stopped);
             }
@@ -59,11 +74,11 @@ impl Evaluator<'_> {
                 let record = self.record(&status.totals, step, epoch, begun);
                 return Ok(Evaluated::Whole(Box::new(record), batch));
             }
-            if batch <= 1 {
-                return Ok(Evaluated::Exhausted(status.shortages));
+            if batch <= least {
+                return Ok(Evaluated::Exhausted(status.shortages, batch));
             }
             self.limits.empty_cache();
-            let sizes = MicroBatches { from: batch, to: batch / 2 };
+            let sizes = MicroBatches { from: batch, to: (batch / 2).max(least) };
             let consequence =
                 format!("restarting the evaluation with batches of {} instead of {}", sizes.to, sizes.from);
             report_oom(followers, &status.shortages, ("after", step), &consequence, sizes, (1, false))?;
@@ -71,10 +86,11 @@ impl Evaluator<'_> {
         }
     }
 
-    /// Returns the sums over the test set in batches of `batch` samples, and the ranks without memory.
+    /// Returns the sums over the test set in batches of these samples, the usual and the fewest, and the ranks without
+    /// memory.
     fn attempt(
         &self,
-        batch: usize,
+        batch: (usize, usize),
         fault: &mut Fault,
         step: u64,
         followers: &mut Followers<'_>,
@@ -98,14 +114,17 @@ impl Evaluator<'_> {
     }
 
     /// Returns the sums over this rank's share of the test set; None if a stop is requested before its end.
-    fn sum_up(&self, batch: usize, followers: &mut Followers<'_>) -> Result<Option<Totals>> {
+    fn sum_up(
+        &self,
+        (batch, least): (usize, usize),
+        followers: &mut Followers<'_>,
+    ) -> Result<Option<Totals>> {
         let test_set = self.task.test_set();
-        let own = share(test_set.len(), self.ranks.size(), self.ranks.rank());
-        let end = own.end;
-        let work = own.step_by(batch).map(move |first| MicroBatch {
-            epoch: 0,
-            indices: (first..end.min(first + batch)).map(|index| index as u32).collect(),
-        });
+        let own = batches_of(test_set.len(), self.ranks.size(), self.ranks.rank(), batch, least);
+        let mut first = own.first().map_or(0, |batch| batch.start);
+        let work = own
+            .into_iter()
+            .map(|batch| MicroBatch { epoch: 0, indices: batch.map(|index| index as u32).collect() });
         let options = LoaderOptions { augment: false, ..self.loader };
         let mut loader = Loader::start(test_set, options, work)?;
         let mut tally = Tally::new(self.task.sums(), self.limits.device)?;
@@ -114,6 +133,10 @@ impl Evaluator<'_> {
                 return Ok(None);
             }
             let batch = to_device(decoded?, &loader, self.limits.device)?;
+            // Whatever was drawn before, an evaluation with the same batches gives the same figures.
+            let seed = keyed(Domain::Evaluate, self.loader.seed, first as u64, 0).next_u64();
+            tch::manual_seed(seed as i64);
+            first += batch.weights.numel();
             let loss = || tch::no_grad(|| self.task.loss(&batch, Mode::Evaluate));
             tally.add(&self.precision.run(loss)??)?;
             followers.advance();
@@ -178,9 +201,9 @@ fn evaluate_live(
             Ok(Some(*record))
         }
         Evaluated::Stopped => Ok(None),
-        Evaluated::Exhausted(shortages) => {
+        Evaluated::Exhausted(shortages, least) => {
             let owners = owners(training);
-            Err(training.stepper.limits.exhausted_error(&shortages, 1, step, owners))
+            Err(training.stepper.limits.exhausted_error(&shortages, least, step, owners))
         }
     }
 }

@@ -67,7 +67,8 @@ impl RunPlan {
             .collect::<Result<Vec<_>, _>>()?;
         let (mut stages, mut warnings) = (Vec::new(), Vec::new());
         for number in 0..recipe.stages() {
-            let stage = StagePlan::new(recipe, number, ranks, &lengths).map_err(at(number))?;
+            let stage =
+                StagePlan::new(recipe, number, ranks, &lengths, needs.max_micro_batch).map_err(at(number))?;
             for warning in stage.check(needs, train_samples).map_err(at(number))? {
                 warnings.push(match &stage.name {
                     Some(name) => format!("stage {name:?}: {warning}"),
@@ -85,6 +86,11 @@ impl RunPlan {
             last_batch: recipe.train.last_batch,
             needs: needs.clone(),
         })
+    }
+
+    /// Returns the model's needs.
+    pub(crate) fn needs(&self) -> &Needs {
+        &self.needs
     }
 
     /// Returns the stage of a step, counted from 0; after the run's end the last stage.

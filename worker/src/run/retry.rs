@@ -10,7 +10,7 @@ use crate::memory_report::Owners;
 use crate::metrics::{Line, MicroBatches, OomRecord};
 use crate::run::plan::RunPlan;
 use crate::step::recover::{Shortage, describe_shortages};
-use crate::train_error::Result;
+use crate::train_error::{Result, TrainError};
 
 /// The state for retries of steps.
 pub(crate) struct RetryState {
@@ -47,7 +47,7 @@ pub(super) fn retry_step(
     training.stepper.feed.drop_prefetched();
     training.stepper.executor.drop_graphs();
     training.replica.model.buffers.rewind()?;
-    training.exchange.begin()?;
+    training.exchange.begin(training.replica.model.recompute.count())?;
     let course = &mut training.course;
     let (stage, step) = (course.plan.stage_number(course.done), course.done + 1);
     let from = course.plan.stages[stage].partition;
@@ -61,7 +61,11 @@ pub(super) fn retry_step(
         training.exchange.forget_sums();
     } else {
         let owners = owners(training);
-        return Err(training.stepper.limits.exhausted_error(shortages, from.micro_batch(), step, owners));
+        let mut error = training.stepper.limits.exhausted_error(shortages, from.micro_batch(), step, owners);
+        if let TrainError::OutOfMemory(exhausted) = &mut error {
+            exhausted.reason = training.course.plan.needs().undivided_reason();
+        }
+        return Err(error);
     }
     training.stepper.limits.empty_cache();
     training.restart_loader()?;

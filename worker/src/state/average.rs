@@ -19,7 +19,7 @@ pub struct Average {
 }
 
 impl Average {
-    /// Creates an average. It averages rows of a floating dtype and copies other rows (counters).
+    /// Creates an average. It averages rows of a floating dtype and copies other rows (counters, flags).
     ///
     /// With `warmup` the decay of update t, counted from 0, is min(decay, (1 + t) / (10 + t)), as in
     /// tf.train.ExponentialMovingAverage with `num_updates`: random first weights fade fast.
@@ -43,7 +43,8 @@ impl Average {
         for (average, data) in held.iter().zip(table.data()) {
             let mut average = average.shallow_clone();
             retry_on_oom(data.device(), || {
-                tch::no_grad(|| match is_floating(average.kind()) {
+                let is_averaged = is_floating(average.kind()) || average.is_complex();
+                tch::no_grad(|| match is_averaged {
                     true => average.f_lerp_(data, share).map(drop),
                     false => average.f_copy_(data),
                 })
@@ -72,13 +73,7 @@ impl Average {
     }
 }
 
-/// Returns whether training may change buffers of this dtype: statistics and counters. Others, such as masks, never
-/// change.
-pub(crate) fn may_change(kind: Kind) -> bool {
-    is_floating(kind) || kind == Kind::Int64
-}
-
-/// Returns whether values of this dtype are averaged; other values are counters.
+/// Returns whether values of this dtype are averaged; others are counters, flags and indices.
 pub(crate) fn is_floating(kind: Kind) -> bool {
     matches!(kind, Kind::Float | Kind::Double | Kind::Half | Kind::BFloat16)
 }

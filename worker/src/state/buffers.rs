@@ -1,10 +1,11 @@
-//! The model's buffers (BatchNorm's running statistics and counters) in flat tensors, one per dtype. They
-//! change once per optimizer step, however the step is divided.
+//! The model's buffers (running statistics, counters, flags) in flat tensors, one per dtype. They change once per
+//! optimizer step, however the step is divided.
 //!
-//! Every micro-step starts from the buffers as they were before the step. The step's change is the mean of
-//! the changes of all micro-batches of all ranks, weighted by samples. So running averages move once towards
-//! the mean statistics, the same for two ranks as for one rank with two micro-steps. Rank 0 writes them for
-//! all ranks.
+//! Every micro-step starts from the buffers as they were before the step. For floating dtypes, the step's
+//! change is the mean of the changes of all micro-batches of all ranks, weighted by samples. So running
+//! averages move once towards the mean statistics, the same for two ranks as for one rank with two micro-steps.
+//! Whole numbers and truth values are those of a rank's last micro-batch, and the largest over the ranks that
+//! have samples: the same for counters and flags that each micro-batch changes alike.
 //!
 //! Changes are summed in float64. A buffer without a change keeps its bits: its change is -0, and x + -0 = x.
 
@@ -37,22 +38,42 @@ struct Flat {
     /// The values before the current step.
     before: Tensor,
     /// For averaged buffers, the value from which changes are counted: `before`, or 0 where `before` reaches
-    /// [`LARGE`] or, in float64, is not finite (the difference of two infinities is NaN). None for counters.
+    /// [`LARGE`] or, in float64, is not finite (the difference of two infinities is NaN). None for other buffers.
     base: Option<Tensor>,
-    /// The values after a commit. For averaged buffers, first this rank's part of the sum, in float64.
+    /// The values after a commit, in a dtype that ranks can reduce. Before the reduction: for averaged buffers,
+    /// this rank's part of the sum, in float64; for others, [`smallest`] or the last micro-batch's values.
     new_values: Tensor,
 }
 
+/// Returns the dtype in which the ranks reduce values of `kind`.
+fn reduced_kind(kind: Kind) -> Kind {
+    match kind {
+        Kind::Bool => Kind::Uint8,
+        Kind::Int16 => Kind::Int,
+        kind if is_floating(kind) => Kind::Double,
+        kind => kind,
+    }
+}
+
+/// Returns the smallest value of this dtype, with which a rank without samples changes no maximum.
+fn smallest(kind: Kind) -> i64 {
+    match kind {
+        Kind::Int64 => i64::MIN,
+        Kind::Int => i64::from(i32::MIN),
+        Kind::Int8 => i64::from(i8::MIN),
+        _ => 0,
+    }
+}
+
 impl Flat {
-    fn new(data: Tensor) -> Result<Self, TchError> {
-        let averaged = is_floating(data.kind());
+    fn new(data: &Tensor) -> Result<Self, TchError> {
+        // Complex numbers are pairs of real ones.
+        let data =
+            if data.is_complex() { data.f_view_as_real()?.f_view([-1])? } else { data.shallow_clone() };
         let before = data.f_zeros_like()?;
         Ok(Self {
-            base: averaged.then(|| before.f_zeros_like()).transpose()?,
-            new_values: match averaged {
-                true => Tensor::f_zeros(before.size(), (Kind::Double, before.device()))?,
-                false => before.f_zeros_like()?,
-            },
+            base: is_floating(data.kind()).then(|| before.f_zeros_like()).transpose()?,
+            new_values: Tensor::f_zeros(before.size(), (reduced_kind(data.kind()), before.device()))?,
             before,
             data,
         })
@@ -68,7 +89,7 @@ impl Buffers {
     pub(crate) fn new(table: &Table) -> Result<Self, TchError> {
         let blocks = table.blocks().iter().zip(table.data());
         let statistics = blocks.filter(|(block, _)| block.group == Group::Statistics);
-        let flats = statistics.map(|(_, data)| Flat::new(data.shallow_clone()));
+        let flats = statistics.map(|(_, data)| Flat::new(data));
         let flats = flats.collect::<Result<_, _>>()?;
         Ok(Self { flats })
     }
@@ -95,7 +116,10 @@ impl Buffers {
     pub(crate) fn begin_step(&mut self, rank: usize) -> Result<(), TchError> {
         self.for_each(|flat| {
             flat.before.f_copy_(&flat.data)?;
-            let Some(base) = &mut flat.base else { return flat.new_values.f_copy_(&flat.data) };
+            let Some(base) = &mut flat.base else {
+                let none = smallest(flat.new_values.kind());
+                return flat.new_values.f_fill_(none).map(drop);
+            };
             base.f_copy_(&flat.data)?;
             // Retries: at this point a rank cannot report an allocation failure to the others.
             let large = retry_on_oom(base.device(), || match base.kind() {
@@ -153,182 +177,4 @@ impl Buffers {
 }
 
 #[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-    use super::super::layout::LayoutOptions;
-    use super::super::table::Parameter;
-    use super::*;
-
-    /// Returns buffers for statistics with these names.
-    fn of(statistics: &[(&'static str, &Tensor)]) -> Buffers {
-        let group = Group::Statistics;
-        let parameter = |&(name, tensor): &(&'static str, _)| Parameter { name, tensor, group };
-        let parameters: Vec<_> = statistics.iter().map(parameter).collect();
-        Buffers::new(&Table::new(&parameters, LayoutOptions::default(), 0).unwrap()).unwrap()
-    }
-
-    fn model() -> (Tensor, Tensor, Buffers) {
-        let mean = Tensor::from_slice(&[1f32, 2.0]);
-        let count = Tensor::from(5i64);
-        let buffers = of(&[("mean", &mean), ("count", &count)]);
-        (mean, count, buffers)
-    }
-
-    /// Updates the buffers as a BatchNorm does in a micro-step.
-    fn micro_step(mean: &Tensor, count: &Tensor, statistic: f64) {
-        let _ = mean.shallow_clone().g_mul_scalar_(0.9).g_add_scalar_(0.1 * statistic);
-        let _ = count.shallow_clone().g_add_scalar_(1);
-    }
-
-    #[test]
-    fn buffers_move_once_towards_the_mean_of_the_micro_steps() {
-        let (mean, count, mut buffers) = model();
-        buffers.begin_step(0).unwrap();
-        for (statistic, share) in [(10.0, 0.75), (30.0, 0.25)] {
-            micro_step(&mean, &count, statistic);
-            buffers.record_change(share).unwrap();
-            assert_eq!((mean.double_value(&[0]), count.int64_value(&[])), (1.0, 5), "as the step began");
-        }
-        buffers.start_reduce(&Ranks::single()).unwrap().wait().unwrap();
-        buffers.commit().unwrap();
-        assert!((mean.double_value(&[0]) - (0.9 + 0.1 * 15.0)).abs() < 1e-6);
-        assert_eq!(count.int64_value(&[]), 6);
-    }
-
-    #[test]
-    fn rewinding_restores_the_buffers() {
-        let (mean, count, mut buffers) = model();
-        buffers.begin_step(0).unwrap();
-        micro_step(&mean, &count, 10.0);
-        buffers.record_change(0.5).unwrap();
-        micro_step(&mean, &count, 30.0);
-        buffers.rewind().unwrap();
-        assert_eq!((mean.double_value(&[0]), count.int64_value(&[])), (1.0, 5));
-        buffers.begin_step(0).unwrap();
-        micro_step(&mean, &count, 10.0);
-        buffers.record_change(1.0).unwrap();
-        buffers.commit().unwrap();
-        assert!((mean.double_value(&[0]) - (0.9 + 0.1 * 10.0)).abs() < 1e-6);
-        assert_eq!(count.int64_value(&[]), 6);
-    }
-
-    #[test]
-    fn a_dropped_step_changes_no_buffer() {
-        let (mean, count, mut buffers) = model();
-        buffers.begin_step(0).unwrap();
-        micro_step(&mean, &count, f64::NAN);
-        buffers.record_change(1.0).unwrap();
-        // The next step begins without a commit.
-        buffers.begin_step(0).unwrap();
-        assert_eq!((mean.double_value(&[1]), count.int64_value(&[])), (2.0, 5));
-        // A rank without samples in a step changes nothing.
-        buffers.commit().unwrap();
-        assert_eq!((mean.double_value(&[1]), count.int64_value(&[])), (2.0, 5));
-    }
-
-    /// Returns values that reveal rounding and the loss of an infinity or a sign of zero; always the same.
-    fn constants() -> Vec<f32> {
-        let mut values = vec![0.0, -0.0, f32::INFINITY, f32::NEG_INFINITY, f32::MIN_POSITIVE / 4.0, f32::MAX];
-        values.extend(
-            (1..500u32).map(|at| (f64::from(at) * 0.37).sin() as f32 * 10f32.powi(at as i32 % 30 - 15)),
-        );
-        values
-    }
-
-    /// Returns shares that add up to 1, except for rounding.
-    fn splits() -> Vec<Vec<f64>> {
-        (1..=24usize)
-            .flat_map(|count| {
-                let uneven: Vec<f64> = (1..=count).map(|at| (at * at % 7 + 1) as f64).collect();
-                let all: f64 = uneven.iter().sum();
-                [vec![1.0 / count as f64; count], uneven.iter().map(|share| share / all).collect()]
-            })
-            .collect()
-    }
-
-    fn bits(tensor: &Tensor) -> Vec<u32> {
-        let values = Vec::<f32>::try_from(tensor).unwrap();
-        values.into_iter().map(f32::to_bits).collect()
-    }
-
-    #[test]
-    fn unchanged_buffers_keep_their_bits_in_every_split() {
-        let constant = Tensor::from_slice(&constants());
-        let whole = Tensor::from_slice(&[i64::MAX, -3, 0]);
-        let wide = Tensor::from_slice(&[0.1f64, -1e300, 1.0 / 3.0]);
-        let mut buffers = of(&[("constant", &constant), ("whole", &whole), ("wide", &wide)]);
-        for split in splits() {
-            buffers.begin_step(0).unwrap();
-            for share in split {
-                buffers.record_change(share).unwrap();
-            }
-            buffers.commit().unwrap();
-        }
-        assert_eq!(bits(&constant), constants().into_iter().map(f32::to_bits).collect::<Vec<_>>());
-        assert_eq!(Vec::<i64>::try_from(&whole).unwrap(), [i64::MAX, -3, 0]);
-        assert_eq!(Vec::<f64>::try_from(&wide).unwrap(), [0.1, -1e300, 1.0 / 3.0]);
-    }
-
-    #[test]
-    fn one_micro_batch_gives_exactly_the_layers_values() {
-        let (mean, count, mut buffers) = model();
-        let (expected, _) = (mean.copy(), buffers.begin_step(0).unwrap());
-        for (mean, count) in [(&mean, &count), (&expected, &Tensor::from(0i64))] {
-            micro_step(mean, count, 0.7);
-        }
-        buffers.record_change(1.0).unwrap();
-        buffers.commit().unwrap();
-        assert_eq!(bits(&mean), bits(&expected));
-    }
-
-    #[test]
-    fn buffers_of_more_than_a_chunk_change_as_a_whole() {
-        let table = Tensor::arange(CHUNK + 17, (Kind::Float, tch::Device::Cpu));
-        let expected = &table * 3.0;
-        let mut buffers = of(&[("table", &table)]);
-        buffers.begin_step(0).unwrap();
-        let _ = table.shallow_clone().g_mul_scalar_(3.0);
-        buffers.record_change(1.0).unwrap();
-        buffers.commit().unwrap();
-        assert!(table.equal(&expected));
-    }
-
-    #[test]
-    fn buffers_change_by_the_mean_over_ranks() {
-        for split in splits() {
-            let mut sums = Vec::new();
-            for rank in 0..2 {
-                let (mean, count, mut buffers) = model();
-                buffers.begin_step(rank).unwrap();
-                for (at, share) in split.iter().enumerate().filter(|(at, _)| at % 2 == rank) {
-                    micro_step(&mean, &count, at as f64);
-                    buffers.record_change(*share).unwrap();
-                }
-                sums.push(buffers.flats[0].new_values.copy());
-            }
-            let together = (&sums[0] + &sums[1]).to_kind(Kind::Float);
-            let statistic: f64 = split.iter().enumerate().map(|(at, share)| at as f64 * share).sum();
-            let expected = 0.9 + 0.1 * statistic;
-            assert!((together.double_value(&[0]) - expected).abs() < 1e-6 * expected, "{split:?}");
-        }
-    }
-
-    #[test]
-    fn large_initial_values_are_replaced_exactly() {
-        for large in [f32::INFINITY, f32::NEG_INFINITY, f32::MAX, f32::MIN, 1e13] {
-            check_replaced(large);
-        }
-    }
-
-    fn check_replaced(large: f32) {
-        let least = Tensor::from_slice(&[large]);
-        let mut buffers = of(&[("least", &least)]);
-        buffers.begin_step(0).unwrap();
-        for seen in [2.0, 4.0] {
-            let _ = least.shallow_clone().fill_(seen);
-            buffers.record_change(0.5).unwrap();
-        }
-        buffers.commit().unwrap();
-        assert_eq!(least.double_value(&[0]), 3.0);
-    }
-}
+mod tests;

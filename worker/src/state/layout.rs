@@ -14,7 +14,7 @@ pub(crate) enum Group {
     Trained(usize),
     /// A parameter that was trained earlier and is frozen now: the moving average still moves towards it.
     Resting,
-    /// A buffer of the model: running statistics and counters.
+    /// A buffer of the model, of any dtype: running statistics, counters, flags.
     Statistics,
 }
 

@@ -11,7 +11,7 @@ mod stages;
 mod table;
 
 pub use average::Average;
-pub(crate) use average::{is_floating, may_change};
+pub(crate) use average::is_floating;
 pub(crate) use buffers::Buffers;
 pub(crate) use column::Keep;
 pub use column::{AVERAGE, ColumnSpec, Role};

@@ -8,7 +8,6 @@
 use dtrain_common::recipe::{AtStageStart, Ema as EmaSettings, Recipe};
 use tch::TchError;
 
-use super::average::may_change;
 use super::layout::{Group, LayoutOptions};
 use super::table::Parameter;
 use crate::models::{Entry, Registry};
@@ -84,8 +83,7 @@ impl Stages {
         let trained = trained.filter_map(|(entry, group)| Some((entry, Group::Trained((*group)?))));
         let resting = registry.parameters().zip(self.resting(id));
         let resting = resting.filter_map(|(entry, rests)| rests.then_some((entry, Group::Resting)));
-        let statistics = registry.buffers().filter(|entry| may_change(entry.tensor().kind()));
-        let statistics = statistics.map(|entry| (entry, Group::Statistics));
+        let statistics = registry.buffers().map(|entry| (entry, Group::Statistics));
         Ok(trained.chain(resting).chain(statistics).map(parameter).collect())
     }
 

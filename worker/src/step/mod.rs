@@ -180,7 +180,7 @@ impl<'b, F: Feed> Stepper<'b, F> {
         replica.model.registry.groups().set(plan.group);
         replica.model.buffers.begin_step(exchange.rank())?;
         replica.model.table.refresh_shadow()?;
-        exchange.begin()?;
+        exchange.begin(replica.model.recompute.count())?;
         self.tally.begin();
 
         // Load, forward, backward: the table sums the gradient of the loss divided by the expected weight.
@@ -258,6 +258,7 @@ impl<'b, F: Feed> Stepper<'b, F> {
             let mut seeds = keyed(Domain::Torch, plan.seed, plan.step, range.start as u64);
             tch::manual_seed(seeds.next_u64() as i64);
             exchange.begin_micro_step();
+            replica.model.registry.groups().begin_micro_batch(range.len());
             self.phases.enter(Phase::Forward)?;
             let DeviceBatch { batch, unreadable, data_wait } = self.feed.next()?;
             computed.data_wait += data_wait;

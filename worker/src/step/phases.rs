@@ -61,8 +61,8 @@ impl<'b> Phases<'b> {
 /// Prefix of DTRAIN_FAULT for a write that fails.
 pub(crate) const WRITE_FAULT: &str = "write:";
 
-/// The fault of this rank by DTRAIN_FAULT: an allocation in one phase of one step fails in libtorch's
-/// allocator, with its error. Affects only tensors on the host.
+/// The fault of this rank by DTRAIN_FAULT: in one phase of one step, an allocation fails in libtorch's allocator, with its
+/// error, or the process crashes. Affects only tensors on the host.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Fault {
     failure: Option<AllocationFailure>,
@@ -71,6 +71,8 @@ pub(crate) struct Fault {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct AllocationFailure {
+    /// Whether the process crashes instead.
+    crashes: bool,
     rank: usize,
     phase: Phase,
     /// Counted from 1, as in messages.
@@ -102,6 +104,9 @@ impl Fault {
         let Some(failure) = &mut self.failure else { return };
         if failure.times > 0 && (failure.phase, failure.step, failure.micro_step) == (phase, step, micro_step)
         {
+            if failure.crashes {
+                std::process::abort();
+            }
             failure.times -= 1;
             self.armed = true;
             memory::fail_allocation(failure.after.saturating_add(1));
@@ -126,7 +131,12 @@ impl AllocationFailure {
     fn parse(value: &str) -> Option<Self> {
         let (mut rank, mut step, mut phase) = (None, None, None);
         let (mut micro_step, mut after, mut times) = (1, 0, 1);
-        for pair in value.strip_prefix("oom:")?.split(',') {
+        let (kind, pairs) = value.split_once(':')?;
+        let crashes = kind == "crash";
+        if !crashes && kind != "oom" {
+            return None;
+        }
+        for pair in pairs.split(',') {
             let (key, text) = pair.split_once('=')?;
             match key {
                 "rank" => rank = Some(text.parse().ok()?),
@@ -138,7 +148,7 @@ impl AllocationFailure {
                 _ => return None,
             }
         }
-        Some(Self { rank: rank?, phase: phase?, step: step?, micro_step, after, times })
+        Some(Self { crashes, rank: rank?, phase: phase?, step: step?, micro_step, after, times })
     }
 }
 
@@ -151,9 +161,11 @@ mod tests {
     fn a_fault_affects_one_rank() {
         let value = "oom:rank=1,step=3,phase=backward,times=2";
         let fault = Fault::parse(value, 1).unwrap();
+        let (rank, phase) = (1, Phase::Backward);
         let failure =
-            AllocationFailure { rank: 1, phase: Phase::Backward, step: 3, micro_step: 1, after: 0, times: 2 };
+            AllocationFailure { crashes: false, rank, phase, step: 3, micro_step: 1, after: 0, times: 2 };
         assert_eq!(fault.failure, Some(failure));
+        assert!(Fault::parse("crash:rank=1,step=3,phase=backward", 1).unwrap().failure.unwrap().crashes);
         assert_eq!(Fault::parse(value, 0).unwrap(), Fault::default());
     }
 

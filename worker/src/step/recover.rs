@@ -85,6 +85,7 @@ impl Limits {
         TrainError::OutOfMemory(Box::new(Exhausted {
             location,
             batch,
+            reason: None,
             requested_bytes,
             owners,
             predicted: false,

@@ -9,7 +9,7 @@ use super::images::{self, ImageSets};
 use super::network::{ImageNetwork, MAIN_OUTPUTS, Network, Program};
 use super::{Batch, BuildContext, BuildTask, Loss, Mode, SurveyContext, Task, TaskError, Totals};
 use crate::data::Dataset;
-use crate::models::{self, Architecture, Registry, VitConfig};
+use crate::models::{self, Architecture, Exported, Registry, VitConfig};
 
 /// The task `classify`.
 pub struct Classify {
@@ -107,6 +107,10 @@ impl Task for Classify {
 
     fn min_micro_batch(&self) -> usize {
         self.model.min_micro_batch(self.image_size)
+    }
+
+    fn program(&self) -> Option<&Exported> {
+        self.model.program()
     }
 
     fn micro_batch_warning(&self) -> Option<String> {

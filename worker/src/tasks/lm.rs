@@ -10,7 +10,7 @@ use super::images::checked_root;
 use super::network::{MAIN_OUTPUTS, Model, Network, Program};
 use super::{Batch, BuildContext, BuildTask, Loss, Mode, SurveyContext, Task, TaskError, Totals};
 use crate::data::{Corpus, Dataset, Split, TextIndex, TextWindows, Vocabulary};
-use crate::models::{Gpt, GptConfig};
+use crate::models::{Exported, Gpt, GptConfig};
 
 /// The text of a run.
 #[derive(Debug, Serialize, Deserialize)]
@@ -178,6 +178,10 @@ impl Task for Lm {
 
     fn min_micro_batch(&self) -> usize {
         self.model.exported().map_or(1, Network::min_micro_batch)
+    }
+
+    fn program(&self) -> Option<&Exported> {
+        self.model.program()
     }
 
     fn micro_batch_warning(&self) -> Option<String> {

@@ -9,6 +9,7 @@ mod network;
 mod numbers;
 mod program;
 mod regress;
+mod replay;
 mod samples;
 mod segment;
 mod torchscript;
@@ -26,11 +27,12 @@ pub use error::TaskError;
 pub use lm::Lm;
 pub use program::Program;
 pub use regress::Regress;
+pub(crate) use replay::{Given, Passes, Replay};
 pub use segment::Segment;
 pub use torchscript::TorchScript;
 
 use crate::data::Dataset;
-use crate::models::{Registry, without_random_init};
+use crate::models::{Exported, Registry, without_random_init};
 
 /// A micro-batch's loss and figures.
 #[derive(Debug)]
@@ -137,10 +139,23 @@ pub trait Task {
         1
     }
 
+    /// Returns the exported program, if the model is one: it may be valid only for some batches.
+    fn program(&self) -> Option<&Exported> {
+        None
+    }
+
     /// Returns what else, besides BatchNorm, depends on the partition of a step: a text to follow "depends on
     /// the micro-batch:". None if nothing does.
     fn micro_batch_warning(&self) -> Option<String> {
         None
+    }
+
+    /// Returns the names of buffers that [`Task::loss`] writes in training and whose values of several micro-batches cannot be
+    /// joined, such as a queue. Buffers of a floating dtype change by the mean of the micro-batches' changes, weighted by
+    /// samples; others take the largest value of the ranks' last micro-batches. With such names, a step of more than one
+    /// micro-batch or rank is an error.
+    fn undivided_buffers(&self) -> Vec<String> {
+        self.program().map(Exported::undivided_buffers).unwrap_or_default()
     }
 
     /// Describes the data in a few words, such as "100 classes".

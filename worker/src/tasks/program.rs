@@ -164,6 +164,10 @@ impl Task for Program {
         self.network.min_micro_batch()
     }
 
+    fn program(&self) -> Option<&crate::models::Exported> {
+        Some(self.network.exported())
+    }
+
     fn micro_batch_warning(&self) -> Option<String> {
         let mean = is_scalar(&self.network.main(Mode::Train).shape).then(|| {
             "the program returns the mean loss of a micro-batch, which is exact only if all samples have equal weight in it"

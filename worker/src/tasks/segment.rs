@@ -13,7 +13,7 @@ use super::images::{options, prepared, sizes};
 use super::network::{ImageNetwork, MAIN_OUTPUTS, Network, Outputs, Program, enlarged, enlarges};
 use super::{Batch, BuildContext, BuildTask, Loss, Mode, SurveyContext, Task, TaskError, Totals};
 use crate::data::{Dataset, GeneratedMasks, ImageMasks, Split};
-use crate::models::{self, ModelError, Registry, UnetConfig};
+use crate::models::{self, Exported, ModelError, Registry, UnetConfig};
 
 /// The task `segment`. Its loss is a sum over pixels, without `data.ignore` and unreadable samples.
 pub struct Segment {
@@ -208,6 +208,10 @@ impl Task for Segment {
 
     fn min_micro_batch(&self) -> usize {
         self.model.min_micro_batch(self.size.0.min(self.size.1))
+    }
+
+    fn program(&self) -> Option<&Exported> {
+        self.model.program()
     }
 
     fn micro_batch_warning(&self) -> Option<String> {

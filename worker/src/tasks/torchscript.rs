@@ -29,8 +29,7 @@ use error::{ScriptError, modes};
 use super::images::{self, ImageSets, sample_means};
 use super::{Batch, BuildContext, BuildTask, Loss, Mode, StageView, SurveyContext, Task, TaskError, Totals};
 use crate::data::Dataset;
-use crate::models::{Registry, Role};
-use crate::state::may_change;
+use crate::models::{Registry, Role, dtype_of};
 
 /// The task `torchscript`.
 pub struct TorchScript {
@@ -85,8 +84,8 @@ fn torch_error(path: &Path) -> impl Fn(ShimError) -> ScriptError {
     move |source| ScriptError::Torch { path: path.clone(), source }
 }
 
-/// Lists the module's tensors in the registry. Only buffers of floating-point numbers and 64-bit integers are
-/// listed, the types of running statistics and counters; others keep the file's values.
+/// Lists the module's tensors in the registry, except buffers of a dtype that checkpoints do not support, which keep the
+/// file's values.
 fn register_tensors(module: &Module, path: &Path, registry: &mut Registry) -> Result<(), TaskError> {
     let mut root = registry.root();
     let parameters = module.named_parameters().map_err(torch_error(path))?;
@@ -96,9 +95,9 @@ fn register_tensors(module: &Module, path: &Path, registry: &mut Registry) -> Re
         return Err(ScriptError::Unfit { path: path.to_owned(), reason: reason.to_owned() }.into());
     }
     let buffers = module.named_buffers().map_err(torch_error(path))?;
-    let changing = buffers.into_iter().filter(|it| may_change(it.tensor.kind()));
+    let saved = buffers.into_iter().filter(|it| dtype_of(it.tensor.kind()).is_some());
     let entries = parameters.into_iter().map(|it| (it, Role::Parameter));
-    for (entry, role) in entries.chain(changing.map(|it| (it, Role::Buffer))) {
+    for (entry, role) in entries.chain(saved.map(|it| (it, Role::Buffer))) {
         match &entry.same_as {
             Some(first) => root.tie(&entry.name, first),
             None => root.adopt(&entry.name, &entry.tensor, role)?,

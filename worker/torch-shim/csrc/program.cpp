@@ -13,6 +13,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -255,6 +256,8 @@ struct Call {
   Stack prepared;
   std::vector<Patch> patches;
   std::vector<int64_t> counts, slots, frees;
+  // Whether a single value takes the dtype of the tensor that it is put into.
+  bool casts_value = false;
 
   static IValue element(const Frame& frame, const Patch& patch, size_t index) {
     const auto slot = patch.slots[index];
@@ -278,6 +281,7 @@ struct Call {
     for (const auto& patch : patches) stack[patch.position] = patched(frame, patch, prepared);
     // The operation alone holds values that nothing uses later.
     for (const auto slot : frees) frame.values.at(static_cast<size_t>(slot)) = IValue();
+    if (casts_value) cast_value(stack);
     if (op) {
       op->callBoxed(stack);
     } else {
@@ -286,6 +290,13 @@ struct Call {
       stack.push_back(std::move(result));
     }
     keep(frame, stack);
+  }
+
+  // Python gives a number the dtype of the tensor at each call; an export has it as a tensor of the dtype at the export.
+  static void cast_value(Stack& stack) {
+    const auto& target = stack[0].toTensor();
+    const auto& value = stack[2].toTensor();
+    if (value.dim() == 0 && value.scalar_type() != target.scalar_type()) stack[2] = value.to(target.scalar_type());
   }
 
   void keep(Frame& frame, Stack& stack) const {
@@ -460,6 +471,7 @@ int32_t dt_call_new(DtText name, DtText overload, DtArguments arguments, DtTenso
       call->op = program::find_operation(name, overload);
       if (!call->op) throw dtrain::Failure(DT_NOT_IMPLEMENTED, "libtorch has no such operation");
       program::prepare_operation(preparation, *call->op, arguments);
+      call->casts_value = name.string() == "aten::index_put" || name.string() == "aten::index_put_";
     }
     call->counts = program::copied(results.counts);
     call->slots = program::copied(results.slots);
@@ -475,19 +487,37 @@ int32_t dt_call_run(const program::Call* call, program::Frame* frame, DtError* e
 }
 
 // Returns what an operation does, as bits: it draws random numbers, it writes to `argument`, its only result is that
-// argument.
+// argument, a result may share the argument's memory, autograd has no kernel for it.
 int32_t dt_operation_traits(DtText name, DtText overload, DtText argument, int32_t* traits, DtError* error) {
   return guard(error, [&] {
     *traits = 0;
     const auto op = program::find_operation(name, overload);
     if (!op) return;
     if (op->hasTag(at::Tag::nondeterministic_seeded)) *traits |= 1;
+    using c10::DispatchKey;
+    const auto recording = {DispatchKey::Autograd, DispatchKey::AutogradCPU, DispatchKey::AutogradCUDA, DispatchKey::CompositeImplicitAutograd};
+    if (std::none_of(recording.begin(), recording.end(), [&](auto key) { return op->hasKernelForDispatchKey(key); })) *traits |= 16;
     const auto& schema = op->schema();
     const auto position = schema.argumentIndexWithName(argument.string());
-    const auto writes = [](const c10::Argument& of) { return of.alias_info() != nullptr && of.alias_info()->isWrite(); };
-    if (!position || !writes(schema.arguments()[static_cast<size_t>(*position)])) return;
+    const auto shares = [](const c10::Argument& of) { return of.alias_info() != nullptr; };
+    const auto writes = [&](const c10::Argument& of) { return shares(of) && of.alias_info()->isWrite(); };
+    if (!position) return;
+    const auto& of = schema.arguments()[static_cast<size_t>(*position)];
+    if (shares(of) && std::any_of(schema.returns().begin(), schema.returns().end(), shares)) *traits |= 8;
+    if (!writes(of)) return;
     *traits |= 2;
     if (schema.returns().size() == 1 && writes(schema.returns()[0])) *traits |= 4;
+  });
+}
+
+// Returns the schemas of all operations, one a line.
+int32_t dt_operation_schemas(DtBytes* schemas, DtError* error) {
+  return guard(error, [&] {
+    std::ostringstream text;
+    for (const auto& name : c10::Dispatcher::singleton().getAllOpNames())
+      if (const auto op = c10::Dispatcher::singleton().findSchema(name)) text << op->schema() << '\n';
+    const auto all = text.str();
+    if (!schemas->set(all.data(), all.size())) throw std::bad_alloc();
   });
 }
 

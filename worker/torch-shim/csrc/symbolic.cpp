@@ -62,13 +62,23 @@ bool runs_real_kernel(const std::string& name) {
   return names.count(name) > 0;
 }
 
+// Returns whether the caller gives the tensors for the results, as in `add.out` and `median.dim_values`.
+bool writes_results(const c10::FunctionSchema& schema) {
+  return std::any_of(schema.arguments().begin(), schema.arguments().end(), [](const c10::Argument& argument) {
+    return argument.kwarg_only() && argument.alias_info() != nullptr && argument.alias_info()->isWrite();
+  });
+}
+
 Kind classify(const c10::OperatorHandle& op) {
   const auto& schema = op.schema();
   const auto& name = schema.name();
-  // Rules are for functional forms only: `.out` has other arguments.
-  const bool out = schema.overload_name().find("out") != std::string::npos;
+  // Rules are for functional forms only: a form with results as arguments has other arguments.
+  const bool out = writes_results(schema);
   if (const auto rule = rules().find(name); rule != rules().end() && !out) return {Mode::Rule, rule->second};
-  if (runs_real_kernel(name)) return {Mode::Real};
+  // A view in place, such as transpose_, changes only strides.
+  if (const auto rule = rules_of_overloads().find(c10::toString(op.operator_name())); rule != rules_of_overloads().end())
+    return {Mode::Rule, rule->second};
+  if (runs_real_kernel(name) || op.hasTag(at::Tag::inplace_view)) return {Mode::Real};
   bool views = !schema.returns().empty(), writes = !schema.returns().empty();
   for (const auto& result : schema.returns()) {
     const auto* alias = result.alias_info();
@@ -77,10 +87,11 @@ Kind classify(const c10::OperatorHandle& op) {
   }
   if (views) return {Mode::Real};
   // These compute, although they seem composed.
-  TORCH_CHECK_NOT_IMPLEMENTED(name.rfind("aten::mkldnn_", 0) != 0, name, " has no rule for symbolic tensors");
+  if (name.rfind("aten::mkldnn_", 0) == 0) return {Mode::Rule, without_rule};
   if (!op.hasKernelForDispatchKey(DispatchKey::CPU) &&
       (op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutograd) ||
-       op.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd)))
+       op.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd) ||
+       op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutogradNonFunctional)))
     return {Mode::Real};
   if (writes && !out) return {Mode::InPlace};
   if (schema.returns().empty()) return {Mode::InPlace};
@@ -101,7 +112,16 @@ Kind kind_of(const c10::OperatorHandle& op) {
 // Returns an empty tensor of the same shape on another device.
 Tensor move_to(const Tensor& x, c10::DeviceType to) {
   if (!x.defined() || x.device().type() == to) return x;
-  return at::empty_strided(x.sizes(), x.strides(), x.options().device(to));
+  auto moved = at::empty_strided(x.sizes(), x.strides(), x.options().device(to));
+  // A Python number decides no dtype.
+  if (x.unsafeGetTensorImpl()->is_wrapped_number()) moved.unsafeGetTensorImpl()->set_wrapped_number(true);
+  // A mean has the storage of the values that it was computed from.
+  const auto bytes = x.storage().nbytes();
+  if (to == c10::DeviceType::CPU && bytes > moved.storage().nbytes() && x.storage_offset() == 0) {
+    moved = at::empty({static_cast<int64_t>(bytes / x.element_size())}, moved.options());
+    moved.unsafeGetTensorImpl()->set_sizes_and_strides(x.sizes(), x.strides());
+  }
+  return moved;
 }
 
 IValue move_to(const IValue& value, c10::DeviceType to) {
@@ -139,6 +159,12 @@ size_t written_argument(const c10::FunctionSchema& schema, const c10::AliasInfo&
   return static_cast<size_t>(found - arguments.begin());
 }
 
+// Allocates the copies that a kernel makes of its arguments.
+Copies copied_arguments(const std::string& name, const Stack& arguments, const IValue& result) {
+  if (is_reduction(name)) return converted_input(name, arguments, result);
+  return computes_in_joint_dtype(name) ? promoted_arguments(arguments, result) : elementwise_losses(name, arguments, result);
+}
+
 void infer_shapes(const c10::OperatorHandle& op, Stack* stack) {
   const auto& schema = op.schema();
   const size_t count = schema.arguments().size();
@@ -147,6 +173,7 @@ void infer_shapes(const c10::OperatorHandle& op, Stack* stack) {
   Stack meta;
   for (const auto& value : arguments) meta.push_back(move_to(value, c10::DeviceType::Meta));
   op.redispatchBoxed(DispatchKeySet(DispatchKey::Meta), &meta);
+  const auto copies = copied_arguments(schema.name(), arguments, meta[0]);
   torch::jit::drop(*stack, count);
   for (size_t index = 0; index < schema.returns().size(); ++index) {
     const auto* alias = schema.returns()[index].alias_info();
@@ -167,6 +194,8 @@ void write_in_place(const c10::OperatorHandle& op, Stack* stack) {
   const size_t count = schema.arguments().size();
   const Stack arguments(stack->end() - static_cast<std::ptrdiff_t>(count), stack->end());
   flops += product_flops(schema.name(), arguments);
+  const auto functional = schema.name().substr(0, schema.name().size() - 1);
+  if (computes_in_joint_dtype(functional)) (void)promoted_arguments(arguments, arguments[0]);
   torch::jit::drop(*stack, count);
   for (const auto& result : schema.returns()) stack->push_back(arguments[written_argument(schema, *result.alias_info())]);
 }
@@ -175,6 +204,27 @@ void apply_rule(Rule rule, const Call& call) {
   auto results = rule(call);
   torch::jit::drop(*call.stack, call.count);
   for (auto& result : results) call.stack->push_back(std::move(result));
+}
+
+// The most bytes of arguments that are computed with, because a kernel touches them: twice this memory, and a second.
+constexpr size_t kComputed = size_t{2} << 30;
+
+void compute(const c10::OperatorHandle& op, DispatchKeySet keys, const Call& call) {
+  size_t bytes = 0;
+  for (size_t index = 0; index < call.count; ++index)
+    if (call[index].isTensor() && call[index].toTensor().defined()) bytes += call[index].toTensor().nbytes();
+  TORCH_CHECK_NOT_IMPLEMENTED(bytes <= kComputed, "no rule for tensors beyond 2 GiB");
+  op.redispatchBoxed(keys & kBelow, call.stack);
+}
+
+// Names the operation, unless a part of it has been named.
+[[noreturn]] void throw_unpredicted(const c10::OperatorHandle& op, const c10::NotImplementedError& error) {
+  constexpr const char* kBegin = "no prediction of ";
+  const std::string reason = error.what_without_backtrace();
+  if (reason.rfind(kBegin, 0) == 0) throw error;
+  const bool known = reason.find("Meta") == std::string::npos;
+  C10_THROW_ERROR(NotImplementedError, kBegin + op.schema().name().substr(op.schema().name().find("::") + 2) +
+                                           (known ? ": " + reason : std::string(": libtorch cannot infer the shape of its result")));
 }
 
 void dispatch(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
@@ -197,12 +247,16 @@ void dispatch(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) 
   }
   // Allocations of rules and of inference are real operations.
   c10::impl::ExcludeDispatchKeyGuard plain(kKey);
-  if (kind.mode == Mode::Rule)
-    apply_rule(kind.rule, {stack, op.schema().arguments().size()});
-  else if (kind.mode == Mode::Computed)
-    op.redispatchBoxed(keys & kBelow, stack);
-  else
-    infer_shapes(op, stack);
+  const Call call{stack, op.schema().arguments().size()};
+  try {
+    switch (kind.mode) {
+      case Mode::Rule: apply_rule(kind.rule, call); break;
+      case Mode::Computed: compute(op, keys, call); break;
+      default: infer_shapes(op, stack);
+    }
+  } catch (const c10::NotImplementedError& error) {
+    throw_unpredicted(op, error);
+  }
 }
 
 void register_fallback() {
@@ -210,6 +264,8 @@ void register_fallback() {
   std::call_once(once, [] {
     static torch::Library library(torch::Library::IMPL, "_", kKey, __FILE__, __LINE__);
     library.fallback(torch::CppFunction::makeFromBoxedFunction<&dispatch>());
+    static torch::Library attention(torch::Library::IMPL, "aten", DispatchKey::AutogradCPU, __FILE__, __LINE__);
+    attention.impl("_scaled_dot_product_attention_math", &attention_by_products);
   });
 }
 
@@ -256,6 +312,9 @@ void dt_count_leave(void* mode) {
   counted = nullptr;
   delete static_cast<c10::impl::IncludeDispatchKeyGuard*>(mode);
 }
+
+// Returns whether this thread's tensors are symbolic and stand for those of a GPU.
+bool dt_symbolic_gpu(void) { return dtrain::symbolic_here() == dtrain::Symbolic::kGpu; }
 
 // Returns whether this thread's tensors are symbolic.
 bool dt_symbolic_here(void) { return dtrain::symbolic_here() != dtrain::Symbolic::kNone; }

@@ -63,8 +63,8 @@ Tensor empty_in_blocks(at::IntArrayRef sizes, const Tensor& like, const Form& fo
 // Allocates a weight for images in blocks.
 Tensor empty_weight(const Tensor& weight, bool blocked, const Form& form) {
   std::vector<int64_t> filled = weight.sizes().vec();
-  if (!form.in_groups() && !form.transposed) filled[0] = rounded(filled[0], channels_per_block());
-  if (blocked && form.groups == 1 && !form.transposed) filled[1] = rounded(filled[1], channels_per_block());
+  if (!form.in_groups()) filled[0] = rounded(filled[0], channels_per_block());
+  if (blocked && form.groups == 1) filled[1] = rounded(filled[1], channels_per_block());
   return at::empty(filled, weight.options());
 }
 
@@ -106,9 +106,9 @@ Tensor cudnn_convolution(const Tensor& x, const Tensor& weight, at::IntArrayRef 
 // Returns the width of the widest kernel that oneDNN's fastest convolutions take.
 int64_t widest_kernel() { return is_avx2() ? 13 : 14; }
 
-// Returns whether oneDNN's depthwise kernels do not take the kernel: it, or its padding, is too wide.
-bool is_large(const Tensor& weight, at::IntArrayRef y, const std::vector<int64_t>& padding) {
-  return weight.size(-1) > widest_kernel() || padding.back() > y.back();
+// Returns whether oneDNN's depthwise kernels do not take the kernel: it, with its gaps, or its padding is too wide.
+bool is_large(const Tensor& weight, at::IntArrayRef y, const std::vector<int64_t>& padding, const std::vector<int64_t>& dilation) {
+  return dilation.back() * (weight.size(-1) - 1) + 1 > widest_kernel() || padding.back() > y.back();
 }
 
 // mkldnn_convolution(Tensor self, Tensor weight, Tensor? bias, SymInt[] padding, SymInt[] stride, SymInt[]
@@ -121,16 +121,17 @@ Results mkldnn_convolution(const Call& call) {
   if (simulates_gpu()) return {cudnn_convolution(x, weight, sizes)};
   const bool last = x.dim() == 4 && (is_channels_last(x) || is_channels_last(weight));
   const Form form(weight, call[6].toInt());
+  const auto padding = per_dimension(call.sizes(3), x), dilation = per_dimension(call.sizes(5), x);
+  const bool large = !last && form.depthwise && is_large(weight, sizes, padding, dilation);
   Tensor blocked_x, blocked_weight, own, y;
   if (last && !is_channels_last(x)) blocked_x = empty_as(x.sizes(), x);
-  if (!last && is_blocked(x, form.depthwise)) blocked_x = empty_in_blocks(x.sizes(), x, form);
-  if (last || !form.depthwise || !is_large(weight, sizes, per_dimension(call.sizes(3), x)))
-    blocked_weight = empty_weight(weight, blocked_x.defined(), form);
+  if (!last && !large && is_blocked(x, form.depthwise)) blocked_x = empty_in_blocks(x.sizes(), x, form);
+  if (!large) blocked_weight = empty_weight(weight, blocked_x.defined(), form);
   Tensor scratch = allocate_gathered(x, weight, at::IntArrayRef(sizes).slice(2), 1);
   if (last) {
     y = empty_in(sizes, x, true);
   } else {
-    own = empty_in_blocks(sizes, x, form);
+    own = large ? empty_as(sizes, x) : empty_in_blocks(sizes, x, form);
     blocked_x = blocked_weight = scratch = Tensor();
     y = form.depthwise ? empty_as(sizes, x) : allocate_result(sizes, x);
   }
@@ -176,7 +177,7 @@ Results slow_convolution(const Call& call) {
 // The additional memory of oneDNN while it sums a weight's gradient.
 constexpr int64_t kAdding = 64 << 10;
 
-// For channels-last depthwise kernels beyond 3x3 or larger than the image, oneDNN sums weight gradients with a kernel for groups of
+// For channels-last depthwise kernels that are dilated, beyond 3x3 or larger than the image, oneDNN sums weight gradients with a kernel for groups of
 // channels of one block, all but one of which are zeros. In half precision it uses both precisions, and transposes
 // the tensors per thread. The numbers are measured, because this is not documented.
 void allocate_depthwise_sums(const Tensor& x, const Tensor& weight) {
@@ -185,7 +186,7 @@ void allocate_depthwise_sums(const Tensor& x, const Tensor& weight) {
   const auto sums = at::empty({filled}, weight.options().dtype(at::kFloat));
   if (!is_half(weight)) return;
   const auto own = at::empty({filled}, weight.options());
-  allocate_temporary({10 * product(x.sizes())}, x.options());
+  allocate_temporary({9 * product(x.sizes())}, x.options());
 }
 
 // Returns whether the kernel is larger than the image.
@@ -202,21 +203,22 @@ bool is_dilated(const std::vector<int64_t>& dilation) {
 // Returns whether oneDNN sums a weight's gradient by matrix products. The conditions are measured: oneDNN's own kernels do
 // not take these shapes.
 bool is_by_products(const Tensor& x, const Tensor& weight, const std::vector<int64_t>& dilation, bool last, const Form& form) {
-  if (is_half(weight)) return false;
+  if (is_half(weight) && !form.depthwise) return false;
   const bool exceeds = exceeds_image(x, weight, dilation);
   if (exceeds && (is_avx2() || is_dilated(dilation))) return true;
   if (form.transposed) return false;
   if (weight.size(-1) > widest_kernel()) return true;
-  if (form.depthwise) return !last && (weight.size(2) > 3 || exceeds);
+  if (form.depthwise) return !last && (weight.size(2) > 3 || exceeds || is_dilated(dilation));
   const auto in_eights = [](int64_t channels) { return channels % 8 == 0; };
   return form.groups > 1 && (exceeds || !in_eights(weight.size(1)) || !in_eights(weight.size(0) / form.groups));
 }
 
-// Allocates the patches at `positions`, and the sums of such products. The number of sums is measured.
+// Allocates the patches at `positions`, and the sums of such products in float32. The number of sums is measured.
 void allocate_products(const Tensor& positions, const Tensor& weight) {
   constexpr int64_t kMore = 64;
   const auto patches = patch_size(weight) * product(positions.sizes().slice(2));
-  allocate_temporary({at::get_num_threads() * (4 * product(weight.sizes()) + patches) + kMore}, weight.options());
+  const auto of_patches = at::empty({at::get_num_threads() * patches}, weight.options());
+  allocate_temporary({at::get_num_threads() * 4 * product(weight.sizes()) + kMore}, weight.options().dtype(at::kFloat));
 }
 
 // The gradients of input and weight.
@@ -250,6 +252,21 @@ Gradients slow_gradients(const Tensor& grad, const Tensor& x, const Tensor& weig
   return out;
 }
 
+// Allocates the weight's gradient of a transposed convolution to few channels, for which oneDNN uses blocks of 8 channels, or none.
+Gradients few_channels(const Tensor& grad, const Tensor& x, const Tensor& weight, Gradients out) {
+  constexpr int64_t kBlock = 8;
+  const auto fill = [](const Tensor& of, int64_t dim) {
+    auto sizes = of.sizes().vec();
+    sizes[dim] = rounded(sizes[dim], kBlock);
+    return sizes;
+  };
+  const Tensor blocked_x = empty_as(fill(x, 1), x);
+  Tensor blocked_grad;
+  if (grad.size(1) >= kBlock) blocked_grad = empty_as(fill(grad, 1), grad);
+  out.weight = empty_as(weight.sizes(), weight);
+  return out;
+}
+
 // Allocates as oneDNN does, which also needs input and weight in one layout.
 Gradients onednn_gradients(const Tensor& grad, const Tensor& x, const Tensor& weight, const std::vector<int64_t>& dilation,
                            bool last, const Form& form, bool for_x, bool for_weight) {
@@ -258,13 +275,20 @@ Gradients onednn_gradients(const Tensor& grad, const Tensor& x, const Tensor& we
   if (last && !x.is_contiguous(at::MemoryFormat::ChannelsLast)) copied_x = empty_in(x.sizes(), x, true);
   if (last && !weight.is_contiguous(at::MemoryFormat::ChannelsLast)) copied_weight = empty_in(weight.sizes(), weight, true);
   if (for_x) {
-    Tensor blocked_grad, blocked_weight = empty_weight(weight, !last, form), own;
-    if (!last) blocked_grad = empty_in_blocks(grad.sizes(), grad, form);
-    own = last ? empty_in(x.sizes(), x, true) : empty_in_blocks(x.sizes(), x, form);
+    // oneDNN's own kernels for this gradient do not take gaps between weights: it copies no blocks, or, channels-last, fills blocks of a
+    // kernel for groups of several channels with zeros.
+    const bool gaps = form.depthwise && is_dilated(dilation);
+    Tensor blocked_grad, blocked_weight, own;
+    if (!gaps) blocked_weight = empty_weight(weight, !last, form);
+    if (gaps && last) blocked_weight = at::empty({product(weight.sizes()) * channels_per_block() * channels_per_block()}, weight.options());
+    // The gradient of few channels of a transposed convolution is used as it is.
+    const bool few = form.transposed && !is_blocked(grad, false);
+    if (!last && !gaps && !few) blocked_grad = empty_in_blocks(grad.sizes(), grad, form);
+    own = last ? empty_in(x.sizes(), x, true) : gaps ? empty_as(x.sizes(), x) : empty_in_blocks(x.sizes(), x, form);
     Tensor scratch = allocate_gathered(x, weight, grad.sizes().slice(2), 2);
     blocked_grad = blocked_weight = scratch = Tensor();
     const bool one_copy = form.depthwise || (form.in_groups() && (weight.size(1) <= 8 || !is_avx2()));
-    const bool strided = !one_copy && x.sizes().slice(2) != grad.sizes().slice(2);
+    const bool strided = !one_copy && !few && x.sizes().slice(2) != grad.sizes().slice(2);
     out.x = last ? own : form.depthwise ? empty_as(x.sizes(), x) : allocate_result(x.sizes(), x, strided);
   }
   if (for_weight) {
@@ -274,15 +298,17 @@ Gradients onednn_gradients(const Tensor& grad, const Tensor& x, const Tensor& we
       allocate_products(form.transposed ? x : grad, weight);
     } else {
       Tensor blocked_grad, blocked_x;
+      const bool few = form.transposed && !last && grad.size(1) < channels_per_block();
+      if (few) return few_channels(grad, x, weight, std::move(out));
       if (!last) blocked_grad = empty_in_blocks(grad.sizes(), grad, form);
       if (!last && is_blocked(x, form.depthwise)) blocked_x = empty_in_blocks(x.sizes(), x, form);
-      const bool in_sums = last && form.depthwise && (weight.size(2) > 3 || exceeds_image(x, weight, dilation));
+      const bool in_sums = last && form.depthwise && (weight.size(2) > 3 || exceeds_image(x, weight, dilation) || is_dilated(dilation));
       own = in_sums ? empty_as(weight.sizes(), weight) : empty_weight(weight, blocked_x.defined(), form);
       if (in_sums) {
         allocate_depthwise_sums(x, weight);
       } else if (is_half(weight)) {
         // It is summed in float32.
-        allocate_temporary({product(weight.sizes()) + kAdding}, weight.options().dtype(at::kFloat));
+        allocate_temporary({own.numel() + (form.depthwise ? 0 : kAdding)}, weight.options().dtype(at::kFloat));
       }
     }
     Tensor plain;
@@ -322,8 +348,10 @@ Results convolution_backward(const Call& call) {
     const auto backend = at::native::select_conv_backend(x, weight, std::nullopt, symbols(4), symbols(5), symbols(6), transposed,
                                                          symbols(8), groups, std::nullopt);
     const bool slow = backend == ConvBackend::Slow2d || backend == ConvBackend::SlowTranspose2d;
+    const Form form(weight, groups, transposed);
+    const auto dilation = per_dimension(call.sizes(6), x);
     out = slow ? slow_gradients(grad, x, weight, last, wanted[0], wanted[1])
-               : onednn_gradients(grad, x, weight, per_dimension(call.sizes(6), x), last, Form(weight, groups, transposed), wanted[0], wanted[1]);
+               : onednn_gradients(grad, x, weight, dilation, last, form, wanted[0], wanted[1]);
   }
   Tensor grad_bias;
   if (wanted[2]) grad_bias = empty_as({transposed ? weight.size(1) * groups : weight.size(0)}, x);

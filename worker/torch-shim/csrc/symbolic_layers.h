@@ -1,8 +1,12 @@
 // Memory of operations for which libtorch's Meta kernels are missing or differ.
 #pragma once
 
+#include "symbolic_attention.h"
 #include "symbolic_convolution.h"
+#include "symbolic_elementwise.h"
+#include "symbolic_recurrent.h"
 #include "symbolic_rule.h"
+#include "symbolic_shape.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/WrapDimUtils.h>
@@ -74,76 +78,6 @@ Results layer_norm_backward(const Call& call) {
   return {grad_x, grad_weight, grad_bias};
 }
 
-// Returns whether cuDNN computes attention on the simulated GPU (can_use_cudnn_attention of sdp_utils.cpp in
-// libtorch 2.11). If not, the flash kernel does, or in float32 or with a mask the memory-efficient kernel.
-bool uses_cudnn_attention(const Tensor& q, const Tensor& k, const Tensor& v) {
-  const auto fits = [](int64_t width) { return width % 8 == 0 && width <= 128; };
-  const bool wide = q.size(3) == 192 && v.size(3) == 128;
-  return prefers_cudnn_attention && is_half(q) && k.size(2) != 1 && ((fits(q.size(3)) && fits(v.size(3))) || wide);
-}
-
-// Allocates the scratch memory of attention in backward: a sum per query and, in half precision, the queries'
-// gradient in float32. Flash attention (Dao 2023, arXiv 2307.08691) pads them; cuDNN (dQ_accum and
-// softmax_sum of its frontend's SDPA backward) does not; the rest of its plan is undocumented.
-void allocate_gpu_attention_scratch(const Tensor& q, bool by_cudnn) {
-  const int64_t queries = by_cudnn ? q.size(2) : rounded(q.size(2), 128), width = by_cudnn ? q.size(3) : rounded(q.size(3), 32);
-  const auto floats = q.options().dtype(at::kFloat);
-  const Tensor sums = at::empty({q.size(0), q.size(1), queries}, floats);
-  if (is_half(q)) allocate_temporary({q.size(0), q.size(1), queries, width}, floats);
-}
-
-// Allocates the scratch memory of the CPU's flash attention per thread: a block of scores, their sums and a
-// block of the result; in half precision also the scores in that dtype; with AMX also packed keys and values.
-void allocate_attention_scratch(const Tensor& q, const Tensor& k, const Tensor& v, bool backward) {
-  if (simulates_gpu()) {
-    if (backward) allocate_gpu_attention_scratch(q, uses_cudnn_attention(q, k, v));
-    return;
-  }
-  const int64_t threads = at::get_num_threads(), queries = q.size(2), keys = k.size(2), width = q.size(3);
-  const int64_t rows = std::min<int64_t>(queries >= 768 ? 256 : queries >= 192 ? 64 : 32, queries);
-  const int64_t columns = std::min<int64_t>(512, keys);
-  const auto floats = q.options().dtype(at::kFloat);
-  const Tensor own = backward ? at::empty({threads, 2, rows, columns}, floats)
-                              : at::empty({threads, rows * (columns + 2 + width)}, floats);
-  if (!is_half(q)) return;
-  const Tensor reduced = at::empty({threads, backward ? 2 : 1, rows, columns}, q.options());
-  if (!backward && __builtin_cpu_supports("amx-tile")) {
-    const Tensor packed_keys = empty_as(k.sizes(), k);
-    allocate_temporary(k.sizes(), k.options());
-  }
-}
-
-Tensor empty_heads_last(const Tensor& x) {
-  return at::empty({x.size(0), x.size(2), x.size(1), x.size(3)}, x.options()).transpose(1, 2);
-}
-
-double attention_flops(const Tensor& q, const Tensor& k, bool causal) {
-  return 4.0 * static_cast<double>(product(q.sizes())) * static_cast<double>(k.size(2)) * (causal ? 0.5 : 1.0);
-}
-
-// _scaled_dot_product_flash_attention_for_cpu(Tensor query, Tensor key, Tensor value, float dropout_p, bool
-// is_causal, ...)
-Results attention(const Call& call) {
-  const auto q = call.tensor(0), k = call.tensor(1), v = call.tensor(2);
-  flops += attention_flops(q, k, call[4].toBool());
-  // On the CPU the result has the queries' layout.
-  auto y = simulates_gpu() ? empty_heads_last(q) : at::empty_like(q);
-  auto sums = at::empty({q.size(0), q.size(2), q.size(1)}, q.options().dtype(at::kFloat)).transpose(1, 2);
-  allocate_attention_scratch(q, k, v, false);
-  return {y, sums};
-}
-
-// _scaled_dot_product_flash_attention_for_cpu_backward(Tensor grad_out, Tensor query, Tensor key, Tensor
-// value, Tensor out, Tensor logsumexp, float dropout_p, bool is_causal, ...)
-Results attention_backward(const Call& call) {
-  const auto q = call.tensor(1), k = call.tensor(2), v = call.tensor(3);
-  flops += 2.5 * attention_flops(q, k, call[7].toBool());
-  const auto grad = empty_as(q.sizes(), q);
-  auto grad_q = empty_heads_last(q), grad_k = empty_heads_last(k), grad_v = empty_heads_last(v);
-  allocate_attention_scratch(q, k, v, true);
-  return {grad_q, grad_k, grad_v};
-}
-
 // copy_(Tensor(a!) self, Tensor src, bool non_blocking=False) and other in-place operations
 Results in_place(const Call& call) { return {call[0]}; }
 
@@ -169,13 +103,13 @@ Results index_select(const Call& call) {
   return {empty_as(sizes, x)};
 }
 
-// upsample_bilinear2d(Tensor self, SymInt[2] output_size, bool align_corners, ...)
+// upsample_bilinear2d(Tensor self, SymInt[2] output_size, bool align_corners, ...), upsample_nearest2d
 Results upsample(const Call& call) {
   const auto x = call.tensor(0);
   const auto size = call.sizes(1);
   const std::vector<int64_t> sizes{x.size(0), x.size(1), size[0], size[1]};
   auto y = empty_in(sizes, x, is_channels_last(x));
-  if (!simulates_gpu() && !is_channels_last(x)) {
+  if (!simulates_gpu() && !x.is_contiguous(at::MemoryFormat::ChannelsLast)) {
     // The CPU computes in channels-last.
     const auto transposed = empty_as(x.sizes(), x);
     allocate_temporary(sizes, x.options());
@@ -224,11 +158,25 @@ Results dropout(const Call& call) {
   return {at::empty_like(x), at::empty_like(x, x.options().dtype(at::kBool))};
 }
 
+// Rules of operations with an overload of other arguments, by their whole names.
+const std::unordered_map<std::string, Rule>& rules_of_overloads() {
+  static const std::unordered_map<std::string, Rule> all{
+      {"aten::where.self_out", where_into},
+      {"aten::var.correction", variance},
+      {"aten::std.correction", variance},
+      {"aten::var_mean.correction", variance_and_mean},
+      {"aten::std_mean.correction", variance_and_mean},
+      {"aten::repeat_interleave.Tensor", of_unknown_shape},
+  };
+  return all;
+}
+
 const std::unordered_map<std::string, Rule>& rules() {
   static const std::unordered_map<std::string, Rule> all{
       {"aten::mkldnn_convolution", mkldnn_convolution},
       {"aten::mkldnn_convolution_transpose", mkldnn_transposed},
       {"aten::upsample_bilinear2d", upsample},
+      {"aten::upsample_nearest2d", upsample},
       {"aten::_slow_conv2d_forward", slow_convolution},
       {"aten::convolution_backward", convolution_backward},
       {"aten::native_batch_norm", batch_norm},
@@ -249,6 +197,46 @@ const std::unordered_map<std::string, Rule>& rules() {
       {"aten::embedding_dense_backward", embedding_backward},
       {"aten::native_dropout", dropout},
       {"aten::index_select", index_select},
+      {"aten::repeat", repeat},
+      {"aten::where", where},
+      {"aten::_prelu_kernel", prelu},
+      {"aten::_prelu_kernel_backward", prelu_backward},
+      {"aten::log_sigmoid_forward", log_sigmoid},
+      {"aten::log_sigmoid_backward", like<1>},
+      {"aten::hardtanh", like<0>},
+      {"aten::hardtanh_backward", like<1>},
+      {"aten::hardswish", like<0>},
+      {"aten::hardswish_backward", like<1>},
+      {"aten::mish_backward", like<1>},
+      {"aten::glu_backward", like<1>},
+      {"aten::mse_loss_backward", like<1>},
+      {"aten::native_dropout_backward", like<0>},
+      {"aten::isnan", flags},
+      {"aten::roll", roll},
+      {"aten::flip", like<0>},
+      {"aten::abs", magnitude},
+      {"aten::nan_to_num", like<0>},
+      {"aten::logical_not", flags},
+      {"aten::native_group_norm", group_norm},
+      {"aten::native_group_norm_backward", group_norm_backward},
+      {"aten::grid_sampler_2d", grid_sample},
+      {"aten::grid_sampler_3d", grid_sample},
+      {"aten::reflection_pad2d", pad_images},
+      {"aten::reflection_pad2d_backward", like<1>},
+      {"aten::replication_pad2d_backward", like<1>},
+      {"aten::replication_pad3d_backward", like<1>},
+      {"aten::multinomial", draws},
+      {"aten::_ctc_loss", ctc_loss},
+      {"aten::_ctc_loss_backward", ctc_loss_backward},
+      {"aten::nonzero", nonzero},
+      {"aten::masked_select", of_unknown_shape},
+      {"aten::bincount", of_unknown_shape},
+      {"aten::_unique", of_unknown_shape},
+      {"aten::_unique2", of_unknown_shape},
+      {"aten::unique_dim", of_unknown_shape},
+      {"aten::unique_consecutive", of_unknown_shape},
+      {"aten::mkldnn_rnn_layer", lstm},
+      {"aten::mkldnn_rnn_layer_backward", lstm_backward},
   };
   return all;
 }

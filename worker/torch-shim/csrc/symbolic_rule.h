@@ -8,6 +8,7 @@
 #include <c10/util/accumulate.h>
 
 #include <unordered_map>
+#include <unordered_set>
 
 using at::Tensor;
 using c10::IValue;

@@ -288,6 +288,7 @@ fallible! {
 }
 unsafe extern "C" {
     pub(crate) safe fn dt_symbolic_flops() -> f64;
+    pub(crate) safe fn dt_symbolic_gpu() -> bool;
     pub(crate) safe fn dt_symbolic_here() -> bool;
 }
 
@@ -315,6 +316,7 @@ fallible! {
     safe fn dt_operation_traits(
         name: Text<'_>, overload: Text<'_>, argument: Text<'_>, traits: &mut i32
     );
+    safe fn dt_operation_schemas(schemas: &mut Bytes);
     safe fn dt_library_load(path: Text<'_>);
 }
 

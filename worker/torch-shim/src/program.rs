@@ -12,7 +12,7 @@ use crate::ffi::{
 use crate::tensor::device_index;
 
 /// A value in an argument.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Operand {
     /// No tensor.
     None,
@@ -211,6 +211,10 @@ pub struct Traits {
     pub writes: bool,
     /// Whether its only result is that argument.
     pub returns_it: bool,
+    /// Whether a result may share the argument's memory, by the schema. Some operations do without saying so.
+    pub shares: bool,
+    /// Whether autograd has no kernel for it, so that gradients end there without an error.
+    pub ends_gradients: bool,
 }
 
 impl Operation {
@@ -220,8 +224,21 @@ impl Operation {
         let bits = fetch("look up an operation", |bits, error| {
             ffi::dt_operation_traits(name, overload, argument.into(), bits, error)
         })?;
-        Ok(Traits { draws: bits & 1 != 0, writes: bits & 2 != 0, returns_it: bits & 4 != 0 })
+        let has = |bit: i32| bits & bit != 0;
+        Ok(Traits {
+            draws: has(1),
+            writes: has(2),
+            returns_it: has(4),
+            shares: has(8),
+            ends_gradients: has(16),
+        })
     }
+}
+
+/// Returns the schemas of all operations that libtorch knows, for tests that go over them.
+pub fn schemas() -> Result<Vec<String>, ShimError> {
+    let text = fetch("list the operations", |text, error| ffi::dt_operation_schemas(text, error))?;
+    Ok(String::from_utf8_lossy(&text).lines().map(str::to_owned).collect())
 }
 
 /// A call with prepared arguments.

@@ -56,3 +56,8 @@ impl Symbolic {
 pub fn is_symbolic() -> bool {
     ffi::dt_symbolic_here()
 }
+
+/// Returns whether this thread is in a region whose tensors stand for those of a GPU.
+pub fn stands_for_gpu() -> bool {
+    ffi::dt_symbolic_gpu()
+}

@@ -86,6 +86,32 @@ fn symbolic_operations_allocate_as_on_a_gpu() {
     assert!(most >= 4 * one + queries_in_float, "{most}");
     drop((q, k, v, y, loss));
     assert_eq!(region.usage().unwrap().allocated, 0);
+    // With dropout, which the CPU computes by products of all queries and keys, a GPU's kernels take no more. The memory-efficient kernel
+    // takes float32, and masks, whose gradient has rows of multiples of 16.
+    for (kind, mask) in [(HALF, false), (FLOAT, false), (HALF, true), (FLOAT, true)] {
+        let began = std::time::Instant::now();
+        let part = || Tensor::empty([8, 12, 2048, 64], kind).set_requires_grad(true);
+        let (q, k, v) = (part(), part(), part());
+        let mask = mask.then(|| Tensor::empty([1, 12, 2048, 2040], kind).set_requires_grad(true));
+        let (k, v) = match &mask {
+            Some(_) => (k.narrow(2, 0, 2040), v.narrow(2, 0, 2040)),
+            None => (k, v),
+        };
+        let attend =
+            || Tensor::scaled_dot_product_attention(&q, &k, &v, mask.as_ref(), 0.1, false, None, false);
+        let (kept, most, y) = measure(&region, attend);
+        let width = if kind.0 == Kind::Float { 4 } else { 2 };
+        let (one, sums) = (8 * 12 * 2048 * 64 * width, 8 * 12 * 2048 * 4);
+        // The empty mask takes one block.
+        assert!(kept.abs_diff(one + sums) <= 512 && most.abs_diff(kept) <= 512, "{kind:?}: {kept} {most}");
+        let loss = y.sum(Kind::Float);
+        let (_, most, ()) = measure(&region, || loss.backward());
+        let grad_mask = mask.as_ref().map_or(0, |_| 8 * 12 * 2048 * 2048 * width);
+        assert!(most >= 3 * one + grad_mask && most <= 9 * one + 2 * grad_mask, "{kind:?}: {most}");
+        drop((q, k, v, y, loss, mask));
+        assert!(began.elapsed().as_secs() < 20, "nothing is computed");
+    }
+    assert_eq!(region.usage().unwrap().allocated, 0);
 
     // For a ViT's 197 tokens, flash attention pads its sums and gradients to 256; cuDNN does not pad. Wide
     // and odd heads, which cuDNN does not support, use flash attention.

@@ -3,13 +3,14 @@
 use std::fs;
 
 use dtrain_test_kit::permissions::with_permissions;
+use dtrain_test_kit::programs::test_data;
 use image::ImageFormat;
 use proptest::prelude::*;
 
 use super::super::ignored::Ignored;
 use super::super::image_folder::ImageIndex;
 use super::*;
-use crate::tests::images::{class_counts, encoded, folder, gradient, png, put, real};
+use crate::tests::images::{class_counts, encoded, folder, gradient, png, put};
 
 const PICTURES: Needs = Needs { channels: 3, resize: Resize::Crop };
 
@@ -197,7 +198,7 @@ fn the_depth_follows_the_size() {
 
 #[test]
 fn a_real_set_is_good() {
-    let Some(root) = real("cifar100") else { return };
+    let Ok(root) = test_data("cifar100") else { return };
     let index = ImageIndex::scan(&root, "test", None).unwrap();
     assert_eq!(quiet(&index, Depth::Full, 2), CheckReport { checked: 1000, ..CheckReport::default() });
 }

@@ -6,11 +6,12 @@ mod raw_tiff;
 
 use std::path::Path;
 
+use dtrain_test_kit::programs::test_data;
 use image::{DynamicImage, GrayImage, ImageBuffer, ImageFormat, Luma, LumaA, Rgb, Rgba};
 use proptest::prelude::*;
 
 use super::*;
-use crate::tests::images::{encoded, gradient, png, raw_png, real};
+use crate::tests::images::{encoded, gradient, png, raw_png};
 
 fn decode(bytes: &[u8]) -> Result<(Vec<u8>, (u32, u32)), SampleError> {
     let (mut raw, mut rgb) = (vec![7; 5], vec![7; 5]);
@@ -229,39 +230,42 @@ fn floating_point_rgb_is_an_error() {
     assert!(error.to_string().contains("floating-point samples is not supported; convert"), "{error}");
 }
 
+/// Returns the content of the files of a folder whose names have this ending.
+fn contents(folder: &Path, ending: &str) -> Vec<Vec<u8>> {
+    let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let files = files.filter(|file| file.to_str().unwrap().ends_with(ending));
+    files.map(|file| std::fs::read(file).unwrap()).collect()
+}
+
 #[test]
-fn real_images_decode_and_satellite_bands_are_no_pictures() {
-    let files = |folder: std::path::PathBuf, ending: &str| -> Vec<std::path::PathBuf> {
-        let mut files: Vec<_> =
-            std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
-        files.retain(|file| file.to_str().unwrap().ends_with(ending));
-        files.sort();
-        files
-    };
-    if let Some(folder) = real("chase") {
-        for file in files(folder, "L.jpg") {
-            assert_eq!(decode(&std::fs::read(file).unwrap()).unwrap().1, (999, 960));
-        }
+fn real_photographs_decode() {
+    let Ok(folder) = test_data("chase") else { return };
+    for file in contents(&folder, "L.jpg") {
+        assert_eq!(decode(&file).unwrap().1, (999, 960));
     }
-    if let Some(folder) = real("omniglot/Sanskrit/character29") {
-        for file in files(folder, ".png") {
-            let (rgb, size) = decode(&std::fs::read(file).unwrap()).unwrap();
-            assert_eq!(size, (105, 105));
-            let ink = rgb.iter().filter(|&&value| value == 0).count();
-            assert!(rgb.iter().all(|&value| value == 0 || value == 255) && ink > 100 && ink < rgb.len() / 4);
-        }
+}
+
+#[test]
+fn real_drawings_decode_to_black_and_white() {
+    let Ok(folder) = test_data("omniglot/Sanskrit/character29") else { return };
+    for file in contents(&folder, ".png") {
+        let (rgb, size) = decode(&file).unwrap();
+        assert_eq!(size, (105, 105));
+        let ink = rgb.iter().filter(|&&value| value == 0).count();
+        assert!(rgb.iter().all(|&value| value == 0 || value == 255) && ink > 100 && ink < rgb.len() / 4);
     }
-    if let Some(folder) = real("heights") {
-        for file in files(folder.join("img"), ".tif") {
-            let error = decode(&std::fs::read(file).unwrap()).unwrap_err().to_string();
-            assert!(
-                error.starts_with("it has 4 band(s) of data, not an RGB picture; set data.channels = 4"),
-                "{error}"
-            );
-        }
-        for file in files(folder.join("lab"), ".tif") {
-            let error = decode(&std::fs::read(file).unwrap()).unwrap_err().to_string();
-            assert!(error.starts_with("it has 1 band(s) of data"), "{error}");
+}
+
+#[test]
+fn real_satellite_bands_are_no_pictures() {
+    let Ok(folder) = test_data("heights") else { return };
+    for (part, words) in [
+        ("img", "it has 4 band(s) of data, not an RGB picture; set data.channels = 4"),
+        ("lab", "it has 1 band(s) of data"),
+    ] {
+        for file in contents(&folder.join(part), ".tif") {
+            let error = decode(&file).unwrap_err().to_string();
+            assert!(error.starts_with(words), "{error}");
         }
     }
 }

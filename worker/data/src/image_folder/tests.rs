@@ -1,10 +1,11 @@
 #![allow(clippy::unwrap_used)]
 
 use dtrain_test_kit::permissions::with_permissions;
+use dtrain_test_kit::programs::test_data;
 use proptest::prelude::*;
 
 use super::*;
-use crate::tests::images::{class_counts, folder, png, put, real};
+use crate::tests::images::{class_counts, folder, png, put};
 
 fn scan_error(root: &Path, split: &str, classes: Option<&[String]>) -> String {
     ImageIndex::scan(root, split, classes).unwrap_err().to_string()
@@ -186,7 +187,7 @@ fn names_of_used_files_must_be_utf8() {
 
 #[test]
 fn a_real_set_is_listed() {
-    let Some(root) = real("cifar100") else { return };
+    let Ok(root) = test_data("cifar100") else { return };
     let train = ImageIndex::scan(&root, "train", None).unwrap();
     let test = ImageIndex::scan(&root, "test", Some(&train.classes)).unwrap();
     assert_eq!((train.classes.len(), train.count(), test.count()), (100, 4000, 1000));

@@ -1,13 +1,14 @@
 #![allow(clippy::unwrap_used)]
 
 use dtrain_common::recipe::Resize;
+use dtrain_test_kit::programs::test_data;
 use proptest::prelude::*;
 
 use super::super::check::check;
 use super::super::mask_rule::MaskKind;
 use super::super::raster::Labels;
 use super::*;
-use crate::tests::images::{gray, png, put, real};
+use crate::tests::images::{gray, png, put};
 
 const RULE: MaskRule = MaskRule { kind: MaskKind::Index, classes: 3, ignore: 255 };
 
@@ -185,22 +186,24 @@ fn binary_masks_have_two_values() {
 }
 
 #[test]
-fn real_sets_pair_up() {
-    if let Some(root) = real("camvid") {
-        let rule = MaskRule { kind: MaskKind::Index, classes: 11, ignore: 11 };
-        let index = MaskIndex::scan(&root, "train", "trainannot", rule).unwrap();
-        assert_eq!(index.count(), 24);
-        let report = checked(&index, Resize::None, Depth::Full);
-        assert_eq!(index.without_bad(&report).unwrap().size, Some((480, 360)));
-    }
-    if let Some(root) = real("membrane") {
-        let rule = MaskRule { kind: MaskKind::Binary, classes: 2, ignore: 255 };
-        let index = MaskIndex::scan(&root, "image", "label", rule).unwrap();
-        assert_eq!(index.count(), 30);
-        let needs = Needs { channels: 1, resize: Resize::None };
-        let report = check(&index, needs, Depth::Full, 2, &mut |_, _| ());
-        assert_eq!(index.without_bad(&report).unwrap().size, Some((512, 512)));
-    }
+fn a_real_set_of_classes_pairs_up() {
+    let Ok(root) = test_data("camvid") else { return };
+    let rule = MaskRule { kind: MaskKind::Index, classes: 11, ignore: 11 };
+    let index = MaskIndex::scan(&root, "train", "trainannot", rule).unwrap();
+    assert_eq!(index.count(), 24);
+    let report = checked(&index, Resize::None, Depth::Full);
+    assert_eq!(index.without_bad(&report).unwrap().size, Some((480, 360)));
+}
+
+#[test]
+fn a_real_binary_set_pairs_up() {
+    let Ok(root) = test_data("membrane") else { return };
+    let rule = MaskRule { kind: MaskKind::Binary, classes: 2, ignore: 255 };
+    let index = MaskIndex::scan(&root, "image", "label", rule).unwrap();
+    assert_eq!(index.count(), 30);
+    let needs = Needs { channels: 1, resize: Resize::None };
+    let report = check(&index, needs, Depth::Full, 2, &mut |_, _| ());
+    assert_eq!(index.without_bad(&report).unwrap().size, Some((512, 512)));
 }
 
 proptest! {

@@ -4,9 +4,8 @@
 
 use std::fs;
 use std::io::Cursor;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use dtrain_test_kit::need::{self, Need};
 use image::{DynamicImage, GrayImage, ImageFormat, Luma, Rgb, RgbImage};
 
 /// Makes an RGB image whose pixels show their position: red grows with x, green with y.
@@ -92,21 +91,6 @@ pub(crate) fn folder(root: &Path, split: &str, classes: &[(&str, usize)]) {
             put(root.join(split).join(class).join(format!("{number:03}.png")), &png(8, 8));
         }
     }
-}
-
-/// Returns a folder of the real test data in `DTRAIN_TEST_DATA`, else in `shared/data` beside the workspace.
-/// `None` (the test is skipped) if it is absent.
-pub(crate) fn real(name: &str) -> Option<PathBuf> {
-    let data = match std::env::var_os("DTRAIN_TEST_DATA") {
-        Some(folder) => PathBuf::from(folder),
-        None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data"),
-    };
-    let folder = data.join(name);
-    if folder.is_dir() {
-        return Some(folder);
-    }
-    need::skip(Need::Data, format!("there is no {} (set DTRAIN_TEST_DATA)", folder.display()));
-    None
 }
 
 /// Returns the number of images of each class.

@@ -1,7 +1,9 @@
 #![allow(clippy::unwrap_used)]
 
+use dtrain_test_kit::programs::test_data;
+
 use super::*;
-use crate::tests::images::{put, real};
+use crate::tests::images::put;
 
 fn scan(root: &Path) -> Result<(TextIndex, Corpus), DataError> {
     TextIndex::scan(root, Tokenizer::Chars)
@@ -99,7 +101,7 @@ fn the_generated_text_is_easier_than_its_letters() {
 
 #[test]
 fn a_real_text_is_read() {
-    let Some(root) = real("shakespeare") else { return };
+    let Ok(root) = test_data("shakespeare") else { return };
     let (index, corpus) = scan(&root).unwrap();
     assert_eq!((index.tokens, corpus.vocabulary.size()), (1_115_394, 65));
 }

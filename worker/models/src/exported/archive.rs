@@ -6,6 +6,7 @@ use std::io::Read;
 use std::path::{Component, Path, PathBuf};
 
 use serde::de::DeserializeOwned;
+use zip::read::{ArchiveOffset, Config};
 use zip::{CompressionMethod, ZipArchive};
 
 use super::error::{ExportedError, Problem, Result};
@@ -36,8 +37,11 @@ impl Archive {
         if !about.is_file() {
             return Err(error(Problem::NotArchive("it is not a regular file".to_owned())));
         }
-        let mut zip =
-            ZipArchive::new(file).map_err(|source| error(Problem::NotArchive(source.to_string())))?;
+        // The crate guesses where an archive begins from the place of the end record, and takes torch's record of
+        // zip64 before it for headers: with a name of 8 letters, for the second one.
+        let config = Config { archive_offset: ArchiveOffset::Known(0) };
+        let mut zip = ZipArchive::with_config(config, file)
+            .map_err(|source| error(Problem::NotArchive(source.to_string())))?;
         let (mut entries, mut folder, mut total) = (HashMap::new(), None, 0u64);
         for number in 0..zip.len() {
             let entry =

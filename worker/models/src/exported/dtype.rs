@@ -13,10 +13,17 @@ pub(super) fn dtype(number: i64) -> Option<(Kind, i64)> {
         6 => (Kind::Half, 5),
         7 => (Kind::Float, 6),
         8 => (Kind::Double, 7),
+        10 => (Kind::ComplexFloat, 9),
+        11 => (Kind::ComplexDouble, 10),
         12 => (Kind::Bool, 11),
         13 => (Kind::BFloat16, 15),
         _ => return None,
     })
+}
+
+/// Returns whether a dtype is of whole numbers or of truth values.
+pub(super) fn is_whole(kind: Kind) -> bool {
+    matches!(kind, Kind::Uint8 | Kind::Int8 | Kind::Int16 | Kind::Int | Kind::Int64 | Kind::Bool)
 }
 
 /// Returns libtorch's number of a memory format.

@@ -90,9 +90,50 @@ pub enum Problem {
     #[error("the tensor `{0}` does not fit: {1}; write the file again")]
     Tensor(String, String),
 
+    /// Two tensors of these names have memory in common, as views of another shape or place.
+    #[error(
+        "the tensors `{0}` and `{1}` share memory as different views, and dtrain keeps tensors apart: make one of them in \
+         forward from the other, or clone it"
+    )]
+    Overlap(String, String),
+
     /// The program's graph is invalid. Has a reason.
     #[error("the program is invalid: {0}; write the file again")]
     Graph(String),
+
+    /// A condition on sizes that is none of Python.
+    #[error("the guard `{0}` cannot be read: write the file again by `dtrain import`")]
+    Guard(String),
+
+    /// A condition on sizes is false.
+    #[error(
+        "the program is not valid for {about}: its guard `{guard}` is false{place}; compute the same for all sizes in \
+         the model, and import it again"
+    )]
+    False {
+        /// The condition.
+        guard: String,
+        /// The place in the model's source, in words that follow; may be empty.
+        place: String,
+        /// The batch or the lengths, in words.
+        about: String,
+    },
+
+    /// An input has a length for which the program is not valid.
+    #[error(
+        "the input `{input}` has length {length} in dimension {dim}, and the program takes {range}; change the data or \
+         model.context, or import the model again"
+    )]
+    Length {
+        /// The input.
+        input: String,
+        /// The dimension.
+        dim: usize,
+        /// The length.
+        length: i64,
+        /// The valid lengths.
+        range: String,
+    },
 
     /// The program takes or returns what dtrain cannot give or use. Has a reason and a remedy.
     #[error("{0}")]
@@ -109,6 +150,13 @@ pub enum Problem {
         #[source]
         source: ShimError,
     },
+
+    /// Gradients end at an operation: its name and the place in the model.
+    #[error(
+        "the operation {0}{1} has no derivative, and gradients must pass it: export the model without run_decompositions(), or \
+         register a derivative in its library"
+    )]
+    Derivative(String, String),
 
     /// An operation that only Python can run: its name and the place in the model.
     #[error("the operation {0}{1} is not supported: replace it in the model by plain PyTorch operations")]

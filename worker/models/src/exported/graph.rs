@@ -1,65 +1,46 @@
 //! The operations of a program with their values as numbers: what [`super::segments`] and [`super::prepare`] work on.
 
+mod memory;
 mod signature;
 mod values;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use dtrain_torch_shim::program::{Argument, Operand, Operation, Output};
 use tch::{Kind, Tensor};
 
+use self::memory::Effects;
+#[cfg(test)]
+pub(super) use self::memory::UNMARKED_VIEWS;
 use self::values::name_of;
 use super::archive::Archive;
 use super::dtype::dtype;
 use super::error::{Problem, Result};
 use super::place::Place;
 use super::schema::{self, Graph, Node, Value};
-use super::slots::operands;
 use super::tensors::Tensors;
-
-/// Operations whose results are, or may be, views of their first argument.
-const VIEWS: [&str; 27] = [
-    "alias",
-    "chunk",
-    "contiguous",
-    "detach",
-    "diagonal",
-    "expand",
-    "expand_as",
-    "flatten",
-    "movedim",
-    "narrow",
-    "permute",
-    "reshape",
-    "select",
-    "slice",
-    "split",
-    "split_with_sizes",
-    "squeeze",
-    "swapaxes",
-    "swapdims",
-    "t",
-    "transpose",
-    "unbind",
-    "unflatten",
-    "unfold",
-    "unsqueeze",
-    "view",
-    "view_as",
-];
 
 /// A setting of the thread for a part of a program.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Mode {
     /// Whether operations are recorded for backward.
     Gradients(bool),
-    /// Autocast in this dtype, or none.
-    Autocast(Option<Kind>),
+    /// Autocast in this dtype, or none, for operations on this processor.
+    Autocast(Processor, Option<Kind>),
+}
+
+/// The processors that autocast tells apart.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Processor {
+    Cpu,
+    Gpu,
+    /// One that dtrain does not use.
+    Other,
 }
 
 /// An operation, or a part under a setting.
 pub(super) enum Action {
-    /// `writes` are the values that the call changes in place.
+    /// `writes` are the values that the call changes in place; none is a view.
     Call {
         operation: Operation,
         arguments: Vec<(String, Argument)>,
@@ -80,11 +61,39 @@ pub(super) struct Item {
     pub modules: Vec<(String, String)>,
 }
 
+/// Calls a function with the parts of every call of an item.
+pub(super) fn for_calls(
+    item: &Item,
+    each: &mut impl FnMut(&Operation, &[(String, Argument)], &[Output], &[Operand]),
+) {
+    match &item.action {
+        Action::Call { operation, arguments, outputs, writes } => each(operation, arguments, outputs, writes),
+        Action::Region { body, .. } => body.iter().for_each(|item| for_calls(item, each)),
+    }
+}
+
 /// What a name of the program stands for.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Meaning {
     Slot(usize),
     Fixed(usize),
+}
+
+impl From<Meaning> for Operand {
+    fn from(meaning: Meaning) -> Self {
+        match meaning {
+            Meaning::Slot(slot) => Self::Slot(slot),
+            Meaning::Fixed(number) => Self::Fixed(number),
+        }
+    }
+}
+
+/// The role of a tensor that belongs to the model.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Role {
+    Parameter,
+    Buffer,
+    Constant,
 }
 
 /// A tensor that the program takes.
@@ -111,14 +120,16 @@ pub(super) struct Program {
     pub mutations: Vec<(usize, Meaning)>,
     /// Values that stand for such buffers as they are at the beginning.
     pub copies: Vec<(usize, usize)>,
-    /// The values and fixed tensors of which values are views.
-    pub bases: HashMap<usize, Operand>,
+    /// The values and fixed tensors of which values may be views: none of them is a view itself.
+    pub bases: HashMap<usize, Vec<Operand>>,
     /// Parameters, buffers and constants that the program uses.
     pub fixed: Vec<Tensor>,
-    /// Whether the tensor of this number is a buffer.
-    pub is_buffer: Vec<bool>,
+    /// Their names and roles.
+    pub about: Vec<(String, Role)>,
     /// Whether the value of this number is a tensor; otherwise it is a number.
     pub is_tensor: Vec<bool>,
+    /// Values that are tensors of whole numbers or of truth values.
+    pub whole: HashSet<usize>,
     /// Shapes of values, by number; None for a length that depends on the batch.
     pub shapes: HashMap<usize, Vec<Option<i64>>>,
 }
@@ -133,22 +144,6 @@ impl Program {
             Meaning::Fixed(_) => None,
         })
     }
-
-    /// Returns what an operand is a view of, or itself.
-    pub(super) fn base(&self, operand: Operand) -> Operand {
-        match operand {
-            Operand::Slot(slot) => self.bases.get(&slot).copied().unwrap_or(operand),
-            _ => operand,
-        }
-    }
-
-    /// Returns the buffer that an operand is or views.
-    pub(super) fn buffer(&self, operand: Operand) -> Option<usize> {
-        match self.base(operand) {
-            Operand::Fixed(number) if self.is_buffer[number] => Some(number),
-            _ => None,
-        }
-    }
 }
 
 pub(super) fn shape(meta: &schema::TensorMeta) -> Vec<Option<i64>> {
@@ -157,6 +152,7 @@ pub(super) fn shape(meta: &schema::TensorMeta) -> Vec<Option<i64>> {
 
 struct Resolver<'a> {
     archive: &'a Archive,
+    tensors: &'a Tensors,
     program: Program,
     /// The numbers of buffers by name.
     buffers: HashMap<String, usize>,
@@ -167,11 +163,12 @@ type Names = HashMap<String, Meaning>;
 
 /// Resolves the names of a program with these tensors.
 pub(super) fn resolve(archive: &Archive, module: &schema::GraphModule, tensors: &Tensors) -> Result<Program> {
-    let mut resolver = Resolver { archive, program: Program::default(), buffers: HashMap::new() };
+    let mut resolver = Resolver { archive, tensors, program: Program::default(), buffers: HashMap::new() };
     let mut names = Names::new();
-    resolver.inputs(module, tensors, &mut names)?;
+    resolver.inputs(module, &mut names)?;
     resolver.program.items = resolver.items(&module.graph, &mut names)?;
     resolver.outputs(module, &names)?;
+    resolver.program.make_portable();
     Ok(resolver.program)
 }
 
@@ -214,10 +211,8 @@ impl Resolver<'_> {
         let arguments =
             node.inputs.iter().map(|input| Ok((input.name.clone(), self.argument(&input.arg, names)?)));
         let arguments = arguments.collect::<Result<Vec<_>>>()?;
-        let is_view = VIEWS.contains(&operation.name.strip_prefix("aten::").unwrap_or_default());
-        let (operation, arguments) = portable(operation, arguments);
-        let (writes, is_result) = self.writes(&operation, &arguments, &place)?;
-        let outputs = match (is_result, node.outputs.as_slice()) {
+        let Effects { writes, result, shared } = self.effects(&operation, &arguments, &place)?;
+        let outputs = match (result, node.outputs.as_slice()) {
             (Some(meaning), [Value::AsTensor(name)]) => {
                 names.insert(name.name.clone(), meaning);
                 vec![Output::One(None)]
@@ -227,49 +222,8 @@ impl Resolver<'_> {
                 outputs.collect::<Result<Vec<_>>>()?
             }
         };
-        if is_view {
-            self.note_views(&arguments, &outputs);
-        }
+        self.note_views(&shared, &outputs);
         Ok(Some(Item { action: Action::Call { operation, arguments, outputs, writes }, place, modules }))
-    }
-
-    /// Returns the values that a call changes in place, without views, and the one that is its result too.
-    fn writes(
-        &self,
-        operation: &Operation,
-        arguments: &[(String, Argument)],
-        place: &Place,
-    ) -> Result<(Vec<Operand>, Option<Meaning>)> {
-        let (mut writes, mut is_result) = (Vec::new(), None);
-        for (name, argument) in arguments {
-            let operands = operands(argument);
-            if operands.is_empty() {
-                continue;
-            }
-            let traits = operation.traits(name).map_err(|source| {
-                let (operation, place) = (operation.name.clone(), place.to_string());
-                self.archive.error(Problem::Operation { operation, place, source })
-            })?;
-            if !traits.writes {
-                continue;
-            }
-            writes.extend(operands.iter().map(|operand| self.program.base(*operand)));
-            is_result = match argument {
-                Argument::Value(Operand::Slot(slot)) if traits.returns_it => Some(Meaning::Slot(*slot)),
-                Argument::Value(Operand::Fixed(number)) if traits.returns_it => Some(Meaning::Fixed(*number)),
-                _ => is_result,
-            };
-        }
-        Ok((writes, is_result))
-    }
-
-    /// Records of what the results are views.
-    fn note_views(&mut self, arguments: &[(String, Argument)], outputs: &[Output]) {
-        let Some((_, Argument::Value(viewed))) = arguments.first() else { return };
-        let base = self.program.base(*viewed);
-        for slot in outputs.iter().flat_map(Output::slots) {
-            self.program.bases.insert(slot, base);
-        }
     }
 
     /// Resolves a part under a setting. Its graph has names of its own.
@@ -289,15 +243,19 @@ impl Resolver<'_> {
             "wrap_with_autocast" => {
                 let (device, kind, enabled) = (values.next(), values.next(), values.next());
                 let _cache = values.next();
-                let kind = match (kind, device) {
-                    (Some(Value::AsScalarType(number)), _) => dtype(*number).map(|(kind, _)| kind),
-                    // PyTorch's defaults.
-                    (_, Some(Value::AsString(device))) if device == "cpu" => Some(Kind::BFloat16),
-                    _ => Some(Kind::Half),
+                // The defaults are PyTorch's.
+                let (processor, default) = match device {
+                    Some(Value::AsString(device)) if device == "cpu" => (Processor::Cpu, Kind::BFloat16),
+                    Some(Value::AsString(device)) if device == "cuda" => (Processor::Gpu, Kind::Half),
+                    _ => (Processor::Other, Kind::Half),
+                };
+                let kind = match kind {
+                    Some(Value::AsScalarType(number)) => dtype(*number).map(|(kind, _)| kind),
+                    _ => Some(default),
                 };
                 let is_half = |kind: &Kind| matches!(kind, Kind::Half | Kind::BFloat16);
                 let is_enabled = matches!(enabled, Some(Value::AsBool(true)));
-                Mode::Autocast(kind.filter(|kind| is_enabled && is_half(kind)))
+                Mode::Autocast(processor, kind.filter(|kind| is_enabled && is_half(kind)))
             }
             _ => return Err(self.archive.error(Problem::Unsupported(kind.to_owned(), place.to_string()))),
         };
@@ -323,20 +281,6 @@ impl Resolver<'_> {
         }
         Ok(Item { action: Action::Region { mode, body }, place, modules })
     }
-}
-
-/// Replaces an operation that depends on the memory layouts of the device of the export: another device may have
-/// computed a view's source in another order, and `reshape` then copies it.
-fn portable(
-    operation: Operation,
-    arguments: Vec<(String, Argument)>,
-) -> (Operation, Vec<(String, Argument)>) {
-    if operation.name != "aten::view" || !operation.overload.is_empty() {
-        return (operation, arguments);
-    }
-    let rename = |(name, argument)| (if name == "size" { "shape".to_owned() } else { name }, argument);
-    let reshape = Operation { name: "aten::reshape".to_owned(), overload: String::new() };
-    (reshape, arguments.into_iter().map(rename).collect())
 }
 
 /// Returns the operation of a target such as `torch.ops.aten.add.Tensor`, or of Python's on numbers.

@@ -5,18 +5,23 @@
 //! numbers) -> [`prepare`] (calls with prepared arguments) -> [`run`].
 
 mod archive;
+mod buffers;
 mod dtype;
 mod error;
+mod gradients;
 mod graph;
+mod guards;
 mod modes;
 mod names;
 mod place;
 mod prepare;
+mod rows;
 mod run;
 mod schema;
 mod segments;
 mod slots;
 mod tensors;
+mod warnings;
 
 use std::path::Path;
 
@@ -24,12 +29,15 @@ use tch::{Kind, Tensor};
 
 use self::archive::Archive;
 use self::graph::Program;
+use self::guards::Guards;
 use self::prepare::{Purpose, prepare};
 use self::run::Runnable;
-use self::schema::{Document, Notes, Version};
+use self::schema::{Checked, Document, Notes, Version};
+use super::dtype::dtype_of;
 use super::error::ModelError;
 use super::registry::Registry;
 
+pub use self::buffers::WrittenBuffer;
 pub use self::error::{ExportedError, Problem};
 
 /// An input or output of a program.
@@ -50,13 +58,18 @@ pub struct Exported {
     evaluation_outputs: Vec<Port>,
     train: Runnable,
     evaluate: Runnable,
-    smallest: usize,
+    train_guards: Guards,
+    evaluation_guards: Guards,
+    has_small_norms: bool,
+    written: Vec<WrittenBuffer>,
 }
 
 /// The entry with the program for evaluation.
 const EVALUATION: &str = "extra/evaluation.json";
 /// The entry with what `dtrain import` knows of the model.
 const NOTES: &str = "extra/dtrain.json";
+/// The entry with what the comparison with PyTorch has shown, which ends an import.
+const CHECKED: &str = "extra/check.json";
 
 impl Exported {
     /// Reads a file. Its parameters and buffers are registered under the names of Python's `state_dict`, in that order;
@@ -70,15 +83,40 @@ impl Exported {
         let document = read(&mut archive, &entry)?;
         let separate = archive.has(EVALUATION).then(|| read(&mut archive, EVALUATION)).transpose()?;
         let notes: Notes = if archive.has(NOTES) { archive.json(NOTES)? } else { Notes::default() };
+        let checked: Checked = if archive.has(CHECKED) { archive.json(CHECKED)? } else { Checked::default() };
         let tensors = tensors::load(&mut archive, registry, &document.graph_module.signature)?;
 
         let program = graph::resolve(&archive, &document.graph_module, &tensors)?;
+        registry.warnings.extend(warnings::of_training(&program, separate.is_some()));
         let (inputs, outputs) = ports(&archive, &document, &program, &notes.inputs, &notes.outputs)?;
+        gradients::check(&archive, &program)?;
+        let written = buffers::written(&program);
+        for buffer in &written {
+            // Those that are not persistent, too: a step must rewind them, and a resumed run continue with them.
+            if dtype_of(buffer.tensor.kind()).is_none() {
+                let reason = format!(
+                    "training writes the buffer `{}`, which is {:?}, and checkpoints cannot have it: make it complex64",
+                    buffer.name,
+                    buffer.tensor.kind()
+                );
+                return Err(archive.error(Problem::Unfit(reason)).into());
+            }
+            registry.root().hold_buffer(&buffer.name, &buffer.tensor)?;
+        }
+        let names: Vec<String> = inputs.iter().map(|port| port.name.clone()).collect();
+        let (noted, smallest) = (notes.guards.as_ref(), checked.smallest.as_ref());
+        let train_guards = Guards::read(
+            &archive,
+            &document,
+            (&program.inputs, &names),
+            noted.map(|both| &*both.train),
+            smallest.map(|both| both.train),
+        )?;
         let train = prepare(&archive, registry, &program, Purpose::Train)?;
-        let (evaluate, evaluation_outputs) = match &separate {
+        let (evaluate, evaluation_outputs, evaluation_guards) = match &separate {
             None => {
                 let steps = prepare(&archive, registry, &program, Purpose::EvaluateTraining)?;
-                (steps, outputs.clone())
+                (steps, outputs.clone(), train_guards.clone())
             }
             Some(document) => {
                 let signature = &document.graph_module.signature;
@@ -90,11 +128,28 @@ impl Exported {
                     let reason = "the programs for training and evaluation take different inputs";
                     return Err(archive.error(Problem::Unfit(reason.to_owned())).into());
                 }
-                (prepare(&archive, registry, &program, Purpose::Evaluate)?, outputs)
+                let guards = Guards::read(
+                    &archive,
+                    document,
+                    (&program.inputs, &names),
+                    noted.map(|both| &*both.evaluate),
+                    smallest.map(|both| both.evaluate),
+                )?;
+                (prepare(&archive, registry, &program, Purpose::Evaluate)?, outputs, guards)
             }
         };
-        let smallest = if train.small_norms && !registry.is_batch_synced() { 2 } else { 1 };
-        Ok(Self { inputs, outputs, evaluation_outputs, train, evaluate, smallest })
+        let has_small_norms = train.small_norms && !registry.is_batch_synced();
+        Ok(Self {
+            inputs,
+            outputs,
+            evaluation_outputs,
+            train,
+            evaluate,
+            train_guards,
+            evaluation_guards,
+            has_small_norms,
+            written,
+        })
     }
 
     /// Returns the inputs, in the order of [`Exported::run`].
@@ -117,10 +172,47 @@ impl Exported {
         self.train.draws
     }
 
-    /// Returns the fewest samples of a training micro-batch: 2 if a batch normalisation has a single value per channel
-    /// of a sample.
+    /// Returns whether the file has the conditions on sizes under which it was exported.
+    pub fn has_guards(&self) -> bool {
+        self.train_guards.is_known && self.evaluation_guards.is_known
+    }
+
+    /// Checks the programs for inputs of these shapes, without the batch. May change the sizes of batches.
+    ///
+    /// # Errors
+    /// A length, or a condition on sizes, for which a program is not valid.
+    pub fn set_lengths(&mut self, shapes: &[Vec<i64>]) -> Result<(), Problem> {
+        self.train_guards.set_lengths(shapes)?;
+        self.evaluation_guards.set_lengths(shapes)
+    }
+
+    /// Returns the fewest samples of a training micro-batch: those for which the program is valid, and 2 if a batch
+    /// normalisation has a single value per channel of a sample.
     pub fn min_micro_batch(&self) -> usize {
-        self.smallest
+        let of_norms = if self.has_small_norms { 2 } else { 1 };
+        self.train_guards.batches().least().max(of_norms)
+    }
+
+    /// Returns the most samples of a training micro-batch for which the program is valid, if there is a limit.
+    pub fn max_micro_batch(&self) -> Option<usize> {
+        self.train_guards.batches().most()
+    }
+
+    /// Returns the fewest samples of an evaluation's batch, and the most if there is a limit.
+    pub fn evaluation_batches(&self) -> (usize, Option<usize>) {
+        let batches = self.evaluation_guards.batches();
+        (batches.least(), batches.most())
+    }
+
+    /// Returns the buffers that training changes, also those that are not persistent.
+    pub fn written_buffers(&self) -> &[WrittenBuffer] {
+        &self.written
+    }
+
+    /// Returns the buffers that training writes and whose values of several micro-batches cannot be joined, such as a queue.
+    pub fn undivided_buffers(&self) -> Vec<String> {
+        let unusual = self.written.iter().filter(|buffer| !buffer.is_usual);
+        unusual.map(|buffer| buffer.name.clone()).collect()
     }
 
     /// Runs the program for training or for evaluation on tensors in the order of [`Exported::inputs`], on the model's

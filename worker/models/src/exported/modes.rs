@@ -31,14 +31,41 @@ pub(super) fn given<'a>(arguments: &'a Arguments, wanted: &str) -> Option<&'a Ar
     arguments.iter().find(|(name, _)| name == wanted).map(|(_, argument)| argument)
 }
 
+/// Returns whether an operation trains; None for those without such an argument.
+pub(super) fn trains(operation: &str, arguments: &Arguments) -> Option<bool> {
+    let (_, flag) = FLAGS.iter().find(|(name, _)| *name == operation)?;
+    match given(arguments, flag) {
+        Some(Argument::Bool(trains)) => Some(*trains),
+        _ => None,
+    }
+}
+
 /// Returns whether a normalisation has running statistics.
 pub(super) fn has_statistics(arguments: &Arguments) -> bool {
     matches!(given(arguments, "running_mean"), Some(Argument::Value(Operand::Fixed(_) | Operand::Slot(_))))
 }
 
-/// Returns whether an operation other than a [`is_training_norm`] moves running statistics.
-pub(super) fn moves_statistics(operation: &str, arguments: &Arguments) -> bool {
-    ["aten::instance_norm", "aten::native_batch_norm"].contains(&operation) && has_statistics(arguments)
+/// Normalisations that move running statistics although their schemas do not say so, with the argument that states
+/// whether they do.
+const MOVING: [(&str, &str); 4] = [
+    ("aten::batch_norm", "training"),
+    ("aten::native_batch_norm", "training"),
+    ("aten::_batch_norm_impl_index", "training"),
+    ("aten::instance_norm", "use_input_stats"),
+];
+
+/// Returns the running statistics that an operation moves although its schema does not say so.
+pub(super) fn moved_statistics<'a>(
+    operation: &str,
+    arguments: &'a Arguments,
+) -> impl Iterator<Item = &'a Operand> + Clone {
+    let flag = MOVING.iter().find(|(name, _)| *name == operation).map(|(_, flag)| given(arguments, flag));
+    let moves = flag.is_some_and(|flag| flag != Some(&Argument::Bool(false)));
+    let statistics = ["running_mean", "running_var"].into_iter().filter(move |_| moves);
+    statistics.filter_map(|name| match given(arguments, name) {
+        Some(Argument::Value(operand @ (Operand::Fixed(_) | Operand::Slot(_)))) => Some(operand),
+        _ => None,
+    })
 }
 
 /// Returns whether an operation is a batch normalisation by the batch's statistics.

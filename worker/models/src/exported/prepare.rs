@@ -1,12 +1,15 @@
 //! Makes the steps of a run from a program's operations: prepared calls, which drop values after their last use,
 //! batch normalisation as a layer, and segments that backward may recompute.
 
+use std::collections::{BTreeSet, HashSet};
+
 use dtrain_torch_shim::program::{Argument, Call, Operand, Operation, Output, Whole};
-use tch::Tensor;
+use dtrain_torch_shim::symbolic::stands_for_gpu;
+use tch::{Device, Tensor};
 
 use super::archive::Archive;
 use super::error::{Problem, Result};
-use super::graph::{Action, Item, Program};
+use super::graph::{self, Action, Item, Mode, Processor, Program};
 use super::modes;
 use super::run::{Body, Runnable, Step};
 use super::segments::{self, Part};
@@ -38,6 +41,10 @@ struct Preparation<'a> {
     draws: bool,
     /// Batch normalisations with one value per channel and sample.
     small_norms: bool,
+    /// Whether evaluation leaves out the call at each position.
+    dropped: Vec<bool>,
+    /// Buffers that the steps change, and that keep their values because the steps evaluate.
+    restored: BTreeSet<usize>,
 }
 
 /// Prepares the steps of a program.
@@ -47,11 +54,12 @@ pub(super) fn prepare(
     program: &Program,
     purpose: Purpose,
 ) -> Result<Runnable, crate::ModelError> {
+    let dropped = dropped(program, purpose);
     let mut last = vec![None; program.is_tensor.len()];
     let mut position = 0;
     for item in &program.items {
-        segments::for_calls(item, &mut |_, arguments, _, _| {
-            for slot in slots(arguments) {
+        graph::for_calls(item, &mut |_, arguments, _, _| {
+            for slot in slots(arguments).filter(|_| !dropped[position]) {
                 last[slot] = Some(position);
             }
             position += 1;
@@ -69,10 +77,44 @@ pub(super) fn prepare(
         position: 0,
         draws: false,
         small_norms: false,
+        dropped,
+        restored: BTreeSet::new(),
     };
     let steps = preparation.top_level()?;
-    let (draws, small_norms) = (preparation.draws, preparation.small_norms);
-    Ok(Runnable::new(program, steps, draws, small_norms, purpose == Purpose::Train))
+    let Preparation { draws, small_norms, restored, .. } = preparation;
+    let restored = match purpose {
+        Purpose::Train => None,
+        Purpose::Evaluate | Purpose::EvaluateTraining => Some(restored.into_iter().collect()),
+    };
+    Ok(Runnable::new(program, steps, draws, small_norms, restored))
+}
+
+/// Returns for each call whether the steps leave it out: in evaluation it would only change buffers whose values nothing takes
+/// later, and no kept call needs them.
+fn dropped(program: &Program, purpose: Purpose) -> Vec<bool> {
+    let mut calls = Vec::new();
+    for item in &program.items {
+        graph::for_calls(item, &mut |_, arguments, outputs, writes| {
+            let written: Vec<usize> = writes.iter().flat_map(|written| program.buffers(written)).collect();
+            let read: Vec<usize> = program.read_buffers(arguments, outputs).collect();
+            calls.push((program.only_updates(outputs, writes), written, read));
+        });
+    }
+    let mut dropped = vec![false; calls.len()];
+    if purpose == Purpose::Train {
+        return dropped;
+    }
+    let returned = program.returned.iter().filter_map(|returned| returned.operand).map(Operand::from);
+    let mut live = HashSet::new();
+    returned.for_each(|operand| live.extend(program.buffers(&operand)));
+    for (position, (only_updates, written, read)) in calls.iter().enumerate().rev() {
+        if *only_updates && !written.iter().any(|buffer| live.contains(buffer)) {
+            dropped[position] = true;
+        } else {
+            live.extend(written.iter().chain(read).copied());
+        }
+    }
+    dropped
 }
 
 impl Preparation<'_> {
@@ -110,25 +152,33 @@ impl Preparation<'_> {
         let mut steps = Vec::with_capacity(items.len());
         for item in items {
             match &item.action {
+                Action::Region { mode: Mode::Autocast(processor, _), body }
+                    if *processor != self.processor() =>
+                {
+                    steps.extend(self.steps(body)?);
+                }
                 Action::Region { mode, body } => {
                     let (mode, device, body) = (*mode, self.registry.device(), self.steps(body)?);
                     steps.push(Step::Region { mode, device, body });
                 }
                 Action::Call { operation, arguments, outputs, writes } => {
-                    // Only training moves statistics.
-                    let updates = writes.iter().any(|written| self.program.buffer(*written).is_some())
-                        && outputs.iter().all(|output| output.slots().is_empty());
-                    let is_left_out = updates && self.purpose != Purpose::Train;
-                    let step = match is_left_out {
-                        true => None,
-                        false => Some(self.call(item, operation, arguments, outputs, updates)?),
-                    };
+                    if !self.dropped[self.position] {
+                        steps.push(self.call(item, operation, arguments, outputs, writes)?);
+                    }
                     self.position += 1;
-                    steps.extend(step);
                 }
             }
         }
         Ok(steps)
+    }
+
+    /// Returns the processor of the model, or the one for which symbolic tensors stand.
+    fn processor(&self) -> Processor {
+        match self.registry.device() {
+            Device::Cuda(_) => Processor::Gpu,
+            _ if stands_for_gpu() => Processor::Gpu,
+            _ => Processor::Cpu,
+        }
     }
 
     fn call(
@@ -137,13 +187,23 @@ impl Preparation<'_> {
         operation: &Operation,
         arguments: &[(String, Argument)],
         outputs: &[Output],
-        updates: bool,
+        writes: &[Operand],
     ) -> Result<Step, crate::ModelError> {
         let mut arguments = arguments.to_vec();
         if self.purpose == Purpose::EvaluateTraining {
             modes::evaluate(&operation.name, &mut arguments);
         }
+        self.restored.extend(self.program.changed_buffers(operation, &arguments, writes));
         self.note_random(item, operation, &arguments)?;
+        if self.purpose == Purpose::Train && modes::given(&arguments, "sparse") == Some(&Argument::Bool(true))
+        {
+            let reason = format!(
+                "{}{} has sparse gradients, and dtrain reduces dense ones: build the embedding with sparse=False",
+                full_name(operation),
+                item.place
+            );
+            return Err(self.archive.error(Problem::Unfit(reason)).into());
+        }
         let frees = self.frees(&arguments);
         if self.purpose == Purpose::Train && self.is_norm_of_batch(operation, &arguments) {
             return self.norm(item, &arguments, outputs, frees);
@@ -153,13 +213,14 @@ impl Preparation<'_> {
             arguments.retain(|(name, _)| name != "cudnn_enabled");
             arguments.push(("cudnn_enabled".to_owned(), Argument::Bool(true)));
         }
-        let outputs: Vec<Output> = outputs.iter().map(|output| self.used(output)).collect();
+        let used: Vec<Output> = outputs.iter().map(|output| self.used(output)).collect();
         let (fixed, device) = (&self.program.fixed, self.registry.device());
-        let call = Call::new(operation, &arguments, fixed, device, &outputs, &frees);
+        let call = Call::new(operation, &arguments, fixed, device, &used, &frees);
         let call = call.map_err(|source| {
             let (operation, place) = (full_name(operation), item.place.to_string());
             self.archive.error(Problem::Operation { operation, place, source })
         })?;
+        let updates = self.program.only_updates(outputs, writes);
         Ok(Step::Call { call, updates, name: full_name(operation), place: item.place.clone() })
     }
 
@@ -274,6 +335,7 @@ impl Preparation<'_> {
             statistics.into_iter().filter_map(|(number, tensor)| Some((result(number)?, tensor?)));
         let statistics = statistics.collect();
         self.small_norms |= is_small;
+        self.registry.has_small_norms |= is_small;
         Ok(Step::Norm { norm, input, output, statistics, frees })
     }
 

@@ -55,6 +55,8 @@ pub(super) struct Runnable {
     fixed: Vec<Tensor>,
     mutations: Vec<(usize, Meaning)>,
     copies: Vec<(usize, usize)>,
+    /// Buffers whose values a run does not keep.
+    restored: Vec<usize>,
     steps: Vec<Step>,
     /// Whether it draws random numbers.
     pub draws: bool,
@@ -63,28 +65,45 @@ pub(super) struct Runnable {
 }
 
 impl Runnable {
+    /// `restored` are the buffers that the steps change although they evaluate; None for training.
     pub(super) fn new(
         program: &Program,
         steps: Vec<Step>,
         draws: bool,
         small_norms: bool,
-        updates: bool,
+        restored: Option<Vec<usize>>,
     ) -> Self {
         Self {
             values: program.is_tensor.len(),
             inputs: program.inputs.iter().map(|input| input.slot).collect(),
             outputs: program.returned.iter().filter_map(|returned| returned.operand).collect(),
             fixed: program.fixed.iter().map(Tensor::shallow_clone).collect(),
-            mutations: if updates { program.mutations.clone() } else { Vec::new() },
+            mutations: if restored.is_none() { program.mutations.clone() } else { Vec::new() },
             copies: program.copies.clone(),
+            restored: restored.unwrap_or_default(),
             steps,
             draws,
             small_norms,
         }
     }
 
-    /// Runs the program. Returns its results that are tensors.
+    /// Runs the program. Returns its results that are tensors. Evaluation leaves every buffer as it was, also if it
+    /// fails.
     pub(super) fn run(&self, inputs: &[&Tensor]) -> Result<Vec<Tensor>, ModelError> {
+        if self.restored.is_empty() {
+            return self.compute(inputs);
+        }
+        let before = self.restored.iter().map(|buffer| copy_of(&self.fixed[*buffer]));
+        let before = before.collect::<Result<Vec<_>, _>>()?;
+        // A result may be a view of a buffer.
+        let outputs = self.compute(inputs).and_then(|outputs| outputs.iter().map(copy_of).collect());
+        for (buffer, before) in self.restored.iter().zip(before) {
+            tch::no_grad(|| self.fixed[*buffer].shallow_clone().f_copy_(&before))?;
+        }
+        outputs
+    }
+
+    fn compute(&self, inputs: &[&Tensor]) -> Result<Vec<Tensor>, ModelError> {
         let mut frame = Frame::new(self.values)?;
         for (&slot, tensor) in self.inputs.iter().zip(inputs) {
             frame.set(slot, tensor)?;
@@ -140,7 +159,11 @@ fn run(steps: &[Step], frame: &mut Frame) -> Result<(), ModelError> {
             Step::Call { updates: true, .. } if is_recomputing() => {}
             Step::Call { call, name, place, .. } => call.run(frame).map_err(|source| {
                 // tch's errors are texts, whose words tell the kind.
-                TchError::Torch(format!("{name}{place}: {}", source.message))
+                let text = format!("{name}{place}: {}", source.message);
+                match name == "aten::view" && source.message.contains("view size is not compatible") {
+                    true => ModelError::View(text),
+                    false => TchError::Torch(text).into(),
+                }
             })?,
             Step::Norm { norm, input, output, statistics, frees } => {
                 let x = frame.get(*input)?;
@@ -194,7 +217,7 @@ fn under(
             let _region = GradMode::set(enabled);
             steps()
         }
-        Mode::Autocast(kind) => {
+        Mode::Autocast(_, kind) => {
             let _region = match kind {
                 Some(kind) => Autocast::enter(device, kind)?,
                 None => Autocast::disable(device)?,

@@ -25,6 +25,21 @@ pub(super) struct SchemaVersion {
 #[derive(Debug, Deserialize)]
 pub(super) struct Document {
     pub graph_module: GraphModule,
+    /// Ranges of symbols.
+    #[serde(default)]
+    pub range_constraints: BTreeMap<String, Range>,
+    /// Conditions on sizes, since torch 2.9.
+    #[serde(default)]
+    pub guards_code: Option<Vec<String>>,
+}
+
+/// The values of a symbol.
+#[derive(Debug, Deserialize)]
+pub(super) struct Range {
+    #[serde(default)]
+    pub min_val: Option<i64>,
+    #[serde(default)]
+    pub max_val: Option<i64>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -216,7 +231,25 @@ pub(super) struct TensorMeta {
 #[serde(rename_all = "snake_case")]
 pub(super) enum Size {
     AsInt(i64),
-    AsExpr(IgnoredAny),
+    AsExpr(SizeExpression),
+}
+
+#[derive(Debug, Clone, Deserialize)]
+pub(super) struct SizeExpression {
+    #[serde(default)]
+    expr_str: String,
+}
+
+impl SizeExpression {
+    /// Returns the symbol if the expression is only one: `s77`, or `Symbol('s77', positive=True, integer=True)`.
+    pub(super) fn symbol(&self) -> Option<&str> {
+        let text = self.expr_str.as_str();
+        let name = match text.strip_prefix("Symbol('") {
+            Some(rest) => rest.split_once('\'').filter(|(_, rest)| !rest.contains('(')).map(|(name, _)| name),
+            None => Some(text),
+        };
+        name.filter(|name| name.chars().all(|part| part.is_ascii_alphanumeric() || part == '_'))
+    }
 }
 
 impl Size {
@@ -275,4 +308,29 @@ pub(super) struct Notes {
     pub outputs: Vec<String>,
     #[serde(default)]
     pub evaluation_outputs: Vec<String>,
+    #[serde(default)]
+    pub guards: Option<Both<Vec<NotedGuard>>>,
+}
+
+/// What the comparison with PyTorch at the end of an import has shown.
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct Checked {
+    /// The smallest batches for which the programs were compared with the model.
+    #[serde(default)]
+    pub smallest: Option<Both<i64>>,
+}
+
+/// Something of each program.
+#[derive(Debug, Deserialize)]
+pub(super) struct Both<T> {
+    pub train: T,
+    pub evaluate: T,
+}
+
+/// A condition on sizes, and the place in the model's source that depends on it.
+#[derive(Debug, Deserialize)]
+pub(super) struct NotedGuard {
+    pub guard: String,
+    #[serde(default)]
+    pub place: String,
 }

@@ -4,11 +4,11 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 
-use dtrain_torch_shim::program::{Argument, Operand, Operation, Output};
+use dtrain_torch_shim::program::{Argument, Operand, Output};
 
-use super::graph::{Action, Item, Mode, Program};
+use super::graph::{Action, Item, Mode, Program, for_calls};
 use super::modes;
-use super::slots::{self, slot_of, slots};
+use super::slots::{all_operands, slot_of, slots};
 
 /// Modules of fewer operations are not worth a segment.
 const FEWEST_OPERATIONS: usize = 4;
@@ -100,7 +100,8 @@ fn uses(program: &Program) -> Uses {
             let is_differentiable = used.iter().any(|slot| uses.has_gradient(*slot, program))
                 || numbers.iter().any(|number| program.fixed[*number].requires_grad());
             if is_differentiable {
-                uses.differentiable.extend(own.iter().chain(&written).map(|slot| base_of(*slot, program)));
+                let changed = own.iter().chain(&written).flat_map(|slot| with_roots(*slot, program));
+                uses.differentiable.extend(changed);
             }
             used.iter().for_each(|slot| uses.passed.entry(*slot).or_default().push(index));
         }
@@ -154,8 +155,11 @@ fn passes_gradients(item: &Item, program: &Program) -> bool {
     passes
 }
 
-fn base_of(slot: usize, program: &Program) -> usize {
-    slot_of(&program.base(Operand::Slot(slot))).unwrap_or(slot)
+/// Returns a value and those of which it may be a view.
+fn with_roots(slot: usize, program: &Program) -> Vec<usize> {
+    let own = Operand::Slot(slot);
+    let slots = program.roots(&own).iter().filter_map(slot_of);
+    slots.chain([slot]).collect()
 }
 
 impl Uses {
@@ -164,7 +168,7 @@ impl Uses {
     }
 
     fn has_gradient(&self, slot: usize, program: &Program) -> bool {
-        self.differentiable.contains(&base_of(slot, program))
+        with_roots(slot, program).iter().any(|slot| self.differentiable.contains(slot))
     }
 
     /// Returns whether a segment would add the gradients of a value in another order: it uses it several times, and
@@ -191,29 +195,14 @@ fn values(item: &Item) -> (Vec<usize>, Vec<usize>) {
     (used, own)
 }
 
-/// Calls a function with the parts of every call of an item.
-pub(super) fn for_calls(
-    item: &Item,
-    each: &mut impl FnMut(&Operation, &[(String, Argument)], &[Output], &[Operand]),
-) {
-    match &item.action {
-        Action::Call { operation, arguments, outputs, writes } => each(operation, arguments, outputs, writes),
-        Action::Region { body, .. } => body.iter().for_each(|item| for_calls(item, each)),
-    }
-}
-
-fn operands(arguments: &[(String, Argument)]) -> impl Iterator<Item = Operand> + '_ {
-    arguments.iter().flat_map(|(_, argument)| slots::operands(argument)).copied()
-}
-
 /// Appends the fixed tensors that an item uses.
 fn fixed(item: &Item, into: &mut Vec<usize>) {
     for_calls(item, &mut |_, arguments, _, _| {
-        for operand in operands(arguments) {
+        for operand in all_operands(arguments) {
             if let Operand::Fixed(number) = operand
-                && !into.contains(&number)
+                && !into.contains(number)
             {
-                into.push(number);
+                into.push(*number);
             }
         }
     });
@@ -298,21 +287,21 @@ impl Search<'_> {
 
     /// Returns whether a value is computed inside, and no view of one from outside.
     fn is_own(&self, operand: Operand, range: &Range<usize>) -> bool {
-        matches!(self.program.base(operand), Operand::Slot(slot) if self.is_inside(slot, range))
+        let is_inside = |root: &Operand| slot_of(root).is_some_and(|slot| self.is_inside(slot, range));
+        self.program.roots(&operand).iter().all(is_inside)
     }
 
     /// Returns whether later operations change one of these values, or one of the buffers that the segment `read`s:
     /// backward would compute the segment of other values than forward did.
     fn is_changed_later(&self, inputs: &[usize], read: &HashSet<usize>, range: &Range<usize>) -> bool {
         let program = self.program;
-        let bases: HashSet<usize> = inputs.iter().map(|slot| base_of(*slot, program)).collect();
+        let bases: HashSet<usize> = inputs.iter().flat_map(|slot| with_roots(*slot, program)).collect();
         let mut is_changed = false;
         for item in &program.items[range.end..] {
-            for_calls(item, &mut |_, _, _, writes| {
-                let slot = |written: &Operand| slot_of(&program.base(*written));
-                is_changed |= writes.iter().filter_map(slot).any(|slot| bases.contains(&slot));
-                is_changed |=
-                    writes.iter().filter_map(|written| program.buffer(*written)).any(|it| read.contains(&it));
+            for_calls(item, &mut |operation, arguments, _, writes| {
+                is_changed |= writes.iter().filter_map(slot_of).any(|slot| bases.contains(&slot));
+                let changed = program.changed_buffers(operation, arguments, writes);
+                is_changed |= changed.iter().any(|buffer| read.contains(buffer));
             });
         }
         is_changed
@@ -322,15 +311,10 @@ impl Search<'_> {
     fn buffers(&self, range: &Range<usize>) -> (HashSet<usize>, HashSet<usize>) {
         let (mut changed, mut read) = (HashSet::new(), HashSet::new());
         for item in &self.program.items[range.clone()] {
-            for_calls(item, &mut |_, arguments, outputs, writes| {
-                let buffer = |operand: &Operand| self.program.buffer(*operand);
-                let own: Vec<usize> = writes.iter().filter_map(buffer).collect();
-                let mut results = outputs.iter().flat_map(Output::slots);
-                let is_view = results.any(|slot| self.program.bases.contains_key(&slot));
-                if !is_view {
-                    let buffers = operands(arguments).filter_map(|operand| buffer(&operand));
-                    read.extend(buffers.filter(|buffer| !own.contains(buffer)));
-                }
+            for_calls(item, &mut |operation, arguments, outputs, writes| {
+                let own = self.program.changed_buffers(operation, arguments, writes);
+                let read_here = self.program.read_buffers(arguments, outputs);
+                read.extend(read_here.filter(|buffer| !own.contains(buffer)));
                 changed.extend(own);
             });
         }
@@ -342,13 +326,15 @@ impl Search<'_> {
         let mut is_repeatable = true;
         for item in &self.program.items[range.clone()] {
             for_calls(item, &mut |operation, arguments, outputs, writes| {
-                let has_results = outputs.iter().flat_map(Output::slots).next().is_some();
                 let changes_value =
                     |written: &Operand| matches!(written, Operand::Slot(_)) && !self.is_own(*written, range);
-                let changes_buffer = writes.iter().any(|written| self.program.buffer(*written).is_some());
+                let changes_buffer =
+                    writes.iter().any(|written| self.program.buffers(written).next().is_some());
                 is_repeatable &= !writes.iter().any(changes_value);
-                is_repeatable &= !changes_buffer || !has_results;
-                is_repeatable &= !modes::moves_statistics(&operation.name, arguments);
+                is_repeatable &= !changes_buffer || self.program.only_updates(outputs, writes);
+                // The layer of batch normalisation moves statistics once.
+                is_repeatable &= modes::is_training_norm(&operation.name, arguments)
+                    || modes::moved_statistics(&operation.name, arguments).next().is_none();
             });
         }
         is_repeatable

@@ -19,6 +19,11 @@ pub(super) fn operands(argument: &Argument) -> &[Operand] {
     }
 }
 
+/// Returns the tensors, and the values given as one, of a call's arguments.
+pub(super) fn all_operands(arguments: &[(String, Argument)]) -> impl Iterator<Item = &Operand> {
+    arguments.iter().flat_map(|(_, argument)| operands(argument))
+}
+
 /// Returns the values of a call's arguments.
 pub(super) fn slots(arguments: &[(String, Argument)]) -> impl Iterator<Item = usize> + '_ {
     let of_whole = |whole: &Whole| match whole {

@@ -10,6 +10,7 @@ use super::archive::Archive;
 use super::dtype::dtype;
 use super::error::{Problem, Result};
 use super::schema::{InputSpec, Payload, Payloads, Signature, TensorMeta};
+use crate::dtype::dtype_of;
 use crate::error::ModelError;
 use crate::registry::Registry;
 
@@ -18,6 +19,8 @@ use crate::registry::Registry;
 pub(super) struct Tensors {
     by_name: HashMap<String, Tensor>,
     constants: Vec<(Payload, Tensor)>,
+    /// Names whose tensors have memory in common in Python, and not here.
+    overlaps: Vec<[String; 2]>,
 }
 
 /// The folder of constants.
@@ -67,6 +70,12 @@ impl Tensors {
     pub(super) fn get(&self, name: &str) -> Option<&Tensor> {
         self.by_name.get(name)
     }
+
+    /// Returns the name of another tensor that has memory in common with this one in Python, and not here.
+    pub(super) fn overlapping(&self, name: &str) -> Option<&str> {
+        let [one, other] = self.overlaps.iter().find(|pair| pair.iter().any(|own| own == name))?;
+        Some(if one == name { other } else { one })
+    }
 }
 
 /// Reads all tensors. Those of `state_dict` are registered in its order, under its names; a name that shares the data of
@@ -87,6 +96,12 @@ pub(super) fn load(
             continue;
         }
         let init = tensor(archive, WEIGHTS, &name, &payload)?;
+        for (of, known) in views.iter().filter(|(_, known)| overlap(known, &payload)) {
+            if is_trained(known) || is_trained(&payload) {
+                return Err(archive.error(Problem::Overlap(of.clone(), name)).into());
+            }
+            tensors.overlaps.push([of.clone(), name.clone()]);
+        }
         let tensor = register(archive, registry, &name, &payload, &init)?;
         tensors.by_name.insert(name.clone(), tensor);
         views.push((name, payload));
@@ -128,6 +143,53 @@ fn is_same(one: &Payload, other: &Payload) -> bool {
         Some((payload.path_name.clone(), meta.dtype, layout))
     };
     view(one).is_some_and(|found| Some(found) == view(other))
+}
+
+/// Returns whether two views of a file, which fit it, have an element in common.
+fn overlap(one: &Payload, other: &Payload) -> bool {
+    let elements = |payload: &Payload| {
+        let meta = payload.tensor_meta.as_ref()?;
+        let (sizes, strides) = (constants(&meta.sizes)?, constants(&meta.strides)?);
+        let Extent { begin, end, elements } = Extent::of(&sizes, &strides, offset(meta))?;
+        Some((begin..end, elements, sizes, strides))
+    };
+    // Reading the tensors tells what is wrong with them.
+    let (Some((extent, count, sizes, strides)), Some((other, others, other_sizes, other_strides))) =
+        (elements(one), elements(other))
+    else {
+        return false;
+    };
+    if count == 0 || others == 0 || extent.start >= other.end || other.start >= extent.end {
+        return false;
+    }
+    // Views without gaps meet if their extents do.
+    if count >= extent.len() || others >= other.len() {
+        return true;
+    }
+    let mut own = vec![false; extent.len()];
+    positions(&sizes, &strides).for_each(|position| own[position] = true);
+    // Positions count from the beginning of each extent.
+    let mut others = positions(&other_sizes, &other_strides).map(|position| other.start + position);
+    others.any(|position| extent.contains(&position) && own[position - extent.start])
+}
+
+/// Returns the positions of a view's elements from its first one; [`Extent::of`] has checked them.
+fn positions(sizes: &[i64], strides: &[i64]) -> impl Iterator<Item = usize> {
+    let dims: Vec<(usize, usize)> =
+        sizes.iter().zip(strides).map(|(size, stride)| (*size as usize, *stride as usize)).collect();
+    (0..dims.iter().map(|(size, _)| size).product()).map(move |number: usize| {
+        let mut rest = number;
+        let along = dims.iter().rev().map(|(size, stride)| {
+            let index = rest % size;
+            rest /= size;
+            index * stride
+        });
+        along.sum()
+    })
+}
+
+fn is_trained(payload: &Payload) -> bool {
+    payload.is_param && payload.tensor_meta.as_ref().is_some_and(|meta| meta.requires_grad)
 }
 
 fn constants(sizes: &[super::schema::Size]) -> Option<Vec<i64>> {
@@ -204,16 +266,29 @@ fn register(
     init: &Tensor,
 ) -> Result<Tensor, ModelError> {
     let kind = init.f_kind()?;
-    if payload.is_param && matches!(kind, Kind::Half | Kind::BFloat16 | Kind::Double) {
+    let remedy = match kind {
+        _ if !payload.is_param => None,
+        Kind::Half | Kind::BFloat16 | Kind::Double => {
+            Some("call model.float() before the export, and set precision.amp in the recipe")
+        }
+        _ if init.is_complex() => {
+            Some("make it real by torch.view_as_real, and use torch.view_as_complex in forward")
+        }
+        _ => None,
+    };
+    if let Some(remedy) = remedy {
+        let reason = format!("the parameter `{name}` is {kind:?}: {remedy}");
+        return Err(archive.error(Problem::Unfit(reason)).into());
+    }
+    if dtype_of(kind).is_none() {
         let reason = format!(
-            "the parameter `{name}` is {kind:?}: call model.float() before the export, and set precision.amp in the recipe"
+            "checkpoints cannot have the buffer `{name}`, which is {kind:?}: make it complex64, or register it with persistent=False"
         );
         return Err(archive.error(Problem::Unfit(reason)).into());
     }
     // PyTorch also has parameters of whole numbers, which are never trained.
     if payload.is_param && kind == Kind::Float {
-        let is_trained = payload.tensor_meta.as_ref().is_some_and(|meta| meta.requires_grad);
-        return registry.root().parameter_or_frozen(name, init, is_trained);
+        return registry.root().parameter_or_frozen(name, init, is_trained(payload));
     }
     registry.root().foreign_buffer(name, init)
 }

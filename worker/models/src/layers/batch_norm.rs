@@ -30,7 +30,8 @@ impl Default for BatchNormOptions {
 ///
 /// If the registry has a [`BatchSync`] of several participants, training normalises by the statistics of all
 /// their micro-batches: outputs, gradients and running statistics equal those of the concatenated batch. In
-/// training, [`BatchGroups`] can divide a micro-batch into groups that are normalised separately. If a
+/// training, [`BatchGroups`] can divide a micro-batch into groups that are normalised separately; all rows of a sample,
+/// which are together, are in one group. If a
 /// [`Segment`](super::super::Segment) is recomputed, only its first pass updates the running statistics.
 #[derive(Debug)]
 pub struct BatchNorm {
@@ -95,9 +96,17 @@ impl BatchNorm {
     /// Normalises by the batch's statistics and updates the running ones (`train`), or by the running ones.
     /// In training, one value per channel over all participants is [`ModelError::Batch`].
     pub fn forward(&self, x: &Tensor, train: bool) -> Result<Tensor, ModelError> {
-        let groups = self.groups.samples().filter(|_| train);
+        if train && self.groups.record(&self.name, x)? {
+            return match &self.running {
+                Some(running) => self.normalise(x, Some(running), false),
+                None => Ok(x.shallow_clone()),
+            };
+        }
+        let rows = x.size()[0];
+        let groups = self.groups.rows(rows).filter(|_| train).transpose();
+        let groups = groups.map_err(|samples| ModelError::Rows(self.name.clone(), rows, samples))?;
         match (groups, &self.sync) {
-            (Some(group), _) if x.size()[0] > group => return self.forward_groups(x, group),
+            (Some(group), _) if rows > group => return self.forward_groups(x, group),
             (None, Some(sync)) if train => return self.forward_joint(x, sync.as_ref()),
             _ => {}
         }
@@ -131,10 +140,10 @@ impl BatchNorm {
         )?)
     }
 
-    /// Normalises each group of `group` samples separately; the last one may be smaller. The running
-    /// statistics change by the mean of the groups' changes, weighted by samples, as over micro-batches.
+    /// Normalises each group of `group` rows separately; the last one may be smaller. The running
+    /// statistics change by the mean of the groups' changes, weighted by rows, as over micro-batches.
     fn forward_groups(&self, x: &Tensor, group: i64) -> Result<Tensor, ModelError> {
-        let samples = x.size()[0];
+        let rows = x.size()[0];
         let updated = self.running.as_ref().filter(|_| !is_recomputing());
         if !is_recomputing() {
             self.count_batch()?;
@@ -144,8 +153,8 @@ impl BatchNorm {
         };
         let mut averages = updated.map(zeros).transpose()?;
         let mut parts = Vec::new();
-        for begin in (0..samples).step_by(group as usize) {
-            let length = group.min(samples - begin);
+        for begin in (0..rows).step_by(group as usize) {
+            let length = group.min(rows - begin);
             let part = x.f_narrow(0, begin, length)?;
             if values_per_channel(&part) < 2 {
                 return Err(self.too_small(&part));
@@ -154,7 +163,7 @@ impl BatchNorm {
                 |running: &[Tensor; 2]| Ok::<_, ModelError>([copy_of(&running[0])?, copy_of(&running[1])?]);
             let own = updated.map(copies).transpose()?;
             parts.push(self.normalise(&part, own.as_ref(), true)?);
-            let share = length as f64 / samples as f64;
+            let share = length as f64 / rows as f64;
             for (average, own) in averages.iter_mut().flatten().zip(own.iter().flatten()) {
                 let _ = tch::no_grad(|| average.f_add_(&own.f_mul_scalar(share)?))?;
             }

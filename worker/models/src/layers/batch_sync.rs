@@ -4,9 +4,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use tch::Tensor;
+use tch::{TchError, Tensor};
 
 use super::super::error::ModelError;
+use super::batch_rows::{Recording, RowFigures};
 
 /// The participants whose micro-batches are normalised together.
 ///
@@ -25,17 +26,60 @@ pub trait BatchSync: fmt::Debug + Send + Sync {
 
 /// Groups of samples that batch normalisation normalises separately. Clones refer to the same model.
 #[derive(Debug, Clone, Default)]
-pub struct BatchGroups(Arc<AtomicI64>);
+pub struct BatchGroups(Arc<Numbers>);
+
+/// Numbers are 0 if there are no groups, or if a row is a sample.
+#[derive(Debug, Default)]
+struct Numbers {
+    group: AtomicI64,
+    samples: AtomicI64,
+    recording: Recording,
+}
 
 impl BatchGroups {
     /// Sets the number of samples per group for the next micro-batches; a last group may be smaller. None:
     /// each micro-batch is one group, or with a [`BatchSync`] a part of one.
     pub fn set(&self, samples: Option<usize>) {
-        let samples = samples.and_then(|samples| i64::try_from(samples).ok());
-        self.0.store(samples.unwrap_or(0), Ordering::Relaxed);
+        store(&self.0.group, samples);
     }
 
-    pub(super) fn samples(&self) -> Option<i64> {
-        Some(self.0.load(Ordering::Relaxed)).filter(|samples| *samples > 0)
+    /// Sets the number of samples of the next micro-batch, until its backward pass ends. A layer may have several rows for
+    /// a sample, such as the frames of a video. Without this call, each row is a sample.
+    pub fn begin_micro_batch(&self, samples: usize) {
+        store(&self.0.samples, Some(samples));
     }
+
+    /// From now on layers record their rows, and normalise by the running statistics.
+    pub(crate) fn begin_recording(&self) {
+        self.0.recording.begin();
+    }
+
+    pub(crate) fn end_recording(&self) -> Vec<RowFigures> {
+        self.0.recording.end()
+    }
+
+    /// Records a layer's rows. Returns false if rows are not recorded now.
+    pub(super) fn record(&self, layer: &str, x: &Tensor) -> Result<bool, TchError> {
+        self.0.recording.add(layer, x)
+    }
+
+    /// Returns the rows of a group in an input of `rows` rows; None without groups. If the rows are not equally many for
+    /// each sample, the error is the number of samples.
+    pub(super) fn rows(&self, rows: i64) -> Option<Result<i64, i64>> {
+        let group = self.0.group.load(Ordering::Relaxed);
+        let samples = match self.0.samples.load(Ordering::Relaxed) {
+            0 => rows,
+            samples => samples,
+        };
+        (group > 0).then(|| match rows.checked_rem(samples) {
+            None => Ok(group),
+            Some(0) => Ok(group.saturating_mul(rows / samples)),
+            Some(_) => Err(samples),
+        })
+    }
+}
+
+fn store(number: &AtomicI64, value: Option<usize>) {
+    let value = value.and_then(|value| i64::try_from(value).ok());
+    number.store(value.unwrap_or(0), Ordering::Relaxed);
 }

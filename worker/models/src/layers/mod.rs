@@ -5,6 +5,7 @@
 //! result depend on the partition of the batch.
 
 mod batch_norm;
+mod batch_rows;
 mod batch_sync;
 mod conv;
 mod init;
@@ -15,6 +16,7 @@ mod weight;
 
 pub use batch_norm::BatchNorm;
 pub(crate) use batch_norm::{BatchNormOptions, copy_of};
+pub(crate) use batch_rows::check_order;
 pub use batch_sync::{BatchGroups, BatchSync};
 pub use conv::{Conv2d, ConvOptions, ConvTranspose2d};
 pub use init::{Init, without_random_init};

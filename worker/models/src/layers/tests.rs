@@ -69,6 +69,27 @@ fn groups_are_normalised_separately_and_move_the_statistics_by_their_mean() {
     assert!(all.forward(&x, false).is_ok());
 }
 
+/// Two samples of the three are a group, and each has two rows, as frames of a video.
+#[test]
+fn rows_of_a_sample_are_in_its_group() {
+    let mut registry = Registry::new(Device::Cpu);
+    let layer = BatchNorm::new(&mut registry.root().sub("bn"), 2).unwrap();
+    let x = Tensor::randn([6, 2], CPU_FLOAT) * 3.0;
+    let run = |x: &Tensor, group: Option<usize>, samples: usize| {
+        registry.groups().set(group);
+        registry.groups().begin_micro_batch(samples);
+        layer.forward(x, true)
+    };
+    for (group, borders) in [(1, &[0, 2, 4, 6][..]), (2, &[0, 4, 6]), (3, &[0, 6]), (8, &[0, 6])] {
+        let part = |pair: &[i64]| run(&x.narrow(0, pair[0], pair[1] - pair[0]), None, 1).unwrap();
+        let expected = Tensor::cat(&borders.windows(2).map(part).collect::<Vec<_>>(), 0);
+        assert!(run(&x, Some(group), 3).unwrap().allclose(&expected, 1e-5, 1e-6, false), "{group}");
+    }
+    let error = run(&x, Some(2), 4).unwrap_err();
+    assert!(matches!(&error, ModelError::Rows(layer, 6, 4) if layer == "bn"), "{error}");
+    assert!(run(&x, None, 4).is_ok(), "without groups, rows need no samples");
+}
+
 #[test]
 fn batch_norm_of_one_value_per_channel_is_an_error() {
     let mut registry = Registry::new(Device::Cpu);

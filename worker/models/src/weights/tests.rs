@@ -229,6 +229,33 @@ fn every_network_is_saved_loaded_and_fine_tuned() {
 }
 
 #[test]
+fn position_embeddings_of_another_image_size_are_resampled() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("vit.safetensors");
+    let make = |image_size: usize, classes: usize| {
+        let mut registry = Registry::new(Device::Cpu);
+        let vit = VitConfig { image_size, patch: 4, width: 8, depth: 1, heads: 2 };
+        build(Architecture::Vit(vit), 3, classes, &mut registry).unwrap();
+        registry
+    };
+    let (small, large) = (make(16, 3), make(32, 5));
+    save(&small, &path);
+    assert!(mismatch_text(&large, &path, WeightsMode::Strict).contains("`pos_embed` is [1, 17, 8]"));
+    let report = load_state(&large, &path, WeightsMode::FineTune).unwrap();
+    let text = report.to_string();
+    assert!(text.contains("the classifier keeps its initial values"), "{text}");
+    assert!(text.contains("`pos_embed` resampled from 4x4 to 8x8"), "{text}");
+    let rows = |registry: &Registry| registry.get("pos_embed").unwrap().tensor().detach();
+    let (given, made) = (rows(&small), rows(&large));
+    assert!(made.select(1, 0).equal(&given.select(1, 0)), "the class token stays");
+    let other = make(32, 5);
+    assert!(!rows(&other).equal(&made));
+    let text = load_state(&other, &path, WeightsMode::Partial).unwrap().to_string();
+    assert!(text.contains("resampled from 4x4 to 8x8"), "{text}");
+    assert!(rows(&other).equal(&made));
+}
+
+#[test]
 fn a_float64_model_is_loaded_to_the_bit() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.safetensors");

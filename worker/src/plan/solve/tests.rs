@@ -99,6 +99,12 @@ fn the_smallest_micro_batch_is_respected() {
 }
 
 #[test]
+fn the_largest_micro_batch_is_respected() {
+    let machine = Machine { max_micro_batch: Some(6), ..Machine::default() };
+    assert_eq!(chosen(&machine, &request(64 * GIB)), Some((6, 3, 0)));
+}
+
+#[test]
 fn more_ranks_than_samples_is_an_error() {
     let machine = &mut Machine::default();
     let subject = machine.about();

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use dtrain_common::manifest::BestSoFar;
 use dtrain_common::result::RunResult;
-use dtrain_common::run_dir::RunDir;
+use dtrain_common::run_dir::{Keep, RunDir};
 
 use super::best::{figures_of, format_figure};
 use super::{Flow, Follower, Followers};
@@ -82,16 +82,44 @@ impl<'a> Archive<'a> {
         Ok(evaluation)
     }
 
-    /// Evaluates, reports the result and writes a checkpoint. If a stop request interrupts the evaluation,
-    /// the resumed run repeats it.
-    fn evaluate_and_save(&mut self, training: &mut Training<'_>, others: &mut Followers<'_>) -> Result<Flow> {
-        let evaluation = self.evaluate(training, others)?;
-        // The best checkpoint depends on the success of the previous one.
-        self.finish_previous(training, others)?;
-        let compared = evaluation.map(|evaluation| compare(training, evaluation, others));
-        let evaluation = compared.transpose()?;
-        self.save(training, evaluation.as_ref(), others)?;
-        Ok(if self.evaluation_missing { Flow::Interrupted } else { Flow::Continue })
+    /// Writes a checkpoint, evaluates, and adds the result to the checkpoint. The checkpoint is whole before the
+    /// evaluation begins, which may fail, crash or be killed. The resumed run repeats an unfinished evaluation.
+    fn save_and_evaluate(&mut self, training: &mut Training<'_>, others: &mut Followers<'_>) -> Result<Flow> {
+        self.evaluation_missing = true;
+        self.save(training, others)?;
+        let is_last = training.course.done >= training.course.plan.total_steps;
+        let is_written = self.finish_checkpoint(training, others, !is_last)?;
+        let Some(evaluation) = self.evaluate(training, others)? else {
+            if !is_written {
+                self.save(training, others)?;
+            }
+            return Ok(Flow::Interrupted);
+        };
+        let evaluation = compare(training, evaluation, others)?;
+        match is_written {
+            true => self.complete(training, &evaluation, others)?,
+            false => training.course.best.forget(self.done),
+        }
+        Ok(Flow::Continue)
+    }
+
+    /// Adds a result to the checkpoint of the last step, which has been written.
+    fn complete(
+        &mut self,
+        training: &mut Training<'_>,
+        evaluation: &EvalRecord,
+        others: &mut Followers<'_>,
+    ) -> Result<()> {
+        let _writing = self.heartbeat.guard_write();
+        let Course { done: step, best, .. } = &training.course;
+        let (step, best) = (*step, best.so_far.clone());
+        let amended = match training.exchange.rank() {
+            0 => checkpoint::amend(self.origin.run_dir, step, figures_of(evaluation), best, keep(training)),
+            _ => Ok(()),
+        };
+        let another_follows = step < training.course.plan.total_steps;
+        let amended = amended.map(|()| None);
+        self.agree_on_checkpoint(training, amended, step, another_follows, others).map(drop)
     }
 }
 
@@ -101,6 +129,9 @@ impl Follower for Archive<'_> {
         if !self.evaluation_missing {
             return Ok(Flow::Continue);
         }
+        if self.origin.from_memory && !self.origin.is_foreign {
+            return self.save_and_evaluate(training, others);
+        }
         let Some(evaluation) = self.evaluate(training, others)? else { return Ok(Flow::Interrupted) };
         // Another run's checkpoint must not change, and is never this run's best.
         if self.origin.is_foreign {
@@ -108,13 +139,7 @@ impl Follower for Archive<'_> {
             return Ok(Flow::Continue);
         }
         let evaluation = compare(training, evaluation, others)?;
-        if self.origin.from_memory {
-            self.save(training, Some(&evaluation), others)?;
-        } else if training.exchange.rank() == 0 {
-            let (step, best) = (training.course.done, training.course.best.so_far.clone());
-            checkpoint::amend(self.origin.run_dir, step, figures_of(&evaluation), best)
-                .map_err(TrainError::unwritten(step))?;
-        }
+        self.complete(training, &evaluation, others)?;
         Ok(Flow::Continue)
     }
 
@@ -145,10 +170,10 @@ impl Follower for Archive<'_> {
         }
         self.follow_checkpoint(training, status, others)?;
         if training.course.plan.is_checkpoint(training.course.done) {
-            return self.evaluate_and_save(training, others);
+            return self.save_and_evaluate(training, others);
         }
         if status.stop > 0.0 || status.due > 0.0 {
-            self.save(training, None, others)?;
+            self.save(training, others)?;
         }
         Ok(Flow::Continue)
     }
@@ -190,4 +215,11 @@ fn report(record: &EvalRecord, others: &mut Followers<'_>) -> Result<()> {
         record.step, record.epoch, record.loss, record.samples,
     ));
     Ok(())
+}
+
+/// Returns which checkpoints are kept.
+pub(super) fn keep(training: &Training<'_>) -> Keep {
+    let settings = &training.recipe.checkpoint;
+    let per_epoch = training.course.stage().steps_per_epoch;
+    Keep { newest: settings.keep, every: settings.keep_every.map(|span| span.steps(per_epoch).max(1)) }
 }

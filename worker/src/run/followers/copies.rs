@@ -36,7 +36,7 @@ impl Follower for Copies {
         self.done = training.course.done;
         // The copy is made before the evaluation after this step.
         let owes = training.course.plan.is_checkpoint(self.done);
-        let manifest = manifest(training, None, owes);
+        let manifest = manifest(training, owes);
         let _writing = self.heartbeat.guard_write();
         let begun = self.copies.begin(&training.replica.model, manifest);
         begun.map(|()| Flow::Continue).map_err(TrainError::unwritten(self.done))

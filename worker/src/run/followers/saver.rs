@@ -1,16 +1,15 @@
 //! Checkpoints on disk, one at a time, written during training.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use dtrain_common::manifest::{FORMAT, Manifest};
 use dtrain_common::recipe::OnFailure;
-use dtrain_common::run_dir::Keep;
 
 use super::Followers;
-use super::archive::Archive;
-use super::best::figures_of;
+use super::archive::{Archive, keep};
 use crate::checkpoint::CheckpointError;
-use crate::metrics::{CheckpointRecord, EvalRecord, Line};
+use crate::metrics::{CheckpointRecord, Line};
 use crate::run::Training;
 use crate::state::Average;
 use crate::step::Status;
@@ -18,32 +17,17 @@ use crate::train_error::{Result, TrainError};
 
 impl Archive<'_> {
     /// Begins a checkpoint. Training continues during the copy, until [`Archive::settle`].
-    pub(super) fn save(
-        &mut self,
-        training: &mut Training<'_>,
-        evaluation: Option<&EvalRecord>,
-        others: &mut Followers<'_>,
-    ) -> Result<()> {
+    pub(super) fn save(&mut self, training: &mut Training<'_>, others: &mut Followers<'_>) -> Result<()> {
         self.finish_previous(training, others)?;
         self.saved_at = Instant::now();
         let _writing = self.heartbeat.guard_write();
-        let settings = &training.recipe.checkpoint;
-        let per_epoch = training.course.stage().steps_per_epoch;
-        let keep = Keep {
-            newest: settings.keep,
-            every: settings.keep_every.map(|span| span.steps(per_epoch).max(1)),
-        };
-        let manifest = manifest(training, evaluation, self.evaluation_missing);
-        let begun = self.checkpoints.begin(&training.replica.model, manifest, keep);
+        let manifest = manifest(training, self.evaluation_missing);
+        let begun = self.checkpoints.begin(&training.replica.model, manifest, keep(training));
         begun.map_err(TrainError::unwritten(self.done))
     }
 
     /// Waits for the current checkpoint, if any, before another begins.
-    pub(super) fn finish_previous(
-        &mut self,
-        training: &mut Training<'_>,
-        others: &mut Followers<'_>,
-    ) -> Result<()> {
+    fn finish_previous(&mut self, training: &mut Training<'_>, others: &mut Followers<'_>) -> Result<()> {
         if self.checkpoints.step().is_some() {
             let begun = Instant::now();
             self.finish_checkpoint(training, others, true)?;
@@ -68,19 +52,32 @@ impl Archive<'_> {
     ) -> Result<()> {
         let step = self.checkpoints.step();
         let followed = self.checkpoints.continue_pending(&status.writing);
-        self.conclude_checkpoint(training, step, followed, true, others)
+        self.conclude_checkpoint(training, step, followed, true, others).map(drop)
     }
 
-    /// Waits for the current checkpoint, if any. The last checkpoint of a run must succeed.
+    /// Waits for the current checkpoint, if any. The last checkpoint of a run must succeed. Returns false after a failure
+    /// that the recipe allows.
     pub(super) fn finish_checkpoint(
         &mut self,
         training: &mut Training<'_>,
         others: &mut Followers<'_>,
         another_follows: bool,
-    ) -> Result<()> {
-        let Some(step) = self.checkpoints.step() else { return Ok(()) };
+    ) -> Result<bool> {
+        let Some(step) = self.checkpoints.step() else { return Ok(true) };
         let _writing = self.heartbeat.guard_write();
-        let mut finished = self.checkpoints.finish();
+        let finished = self.checkpoints.finish();
+        self.agree_on_checkpoint(training, finished, step, another_follows, others)
+    }
+
+    /// Concludes a checkpoint of which this rank alone knows the outcome. Every rank calls this.
+    pub(super) fn agree_on_checkpoint(
+        &mut self,
+        training: &mut Training<'_>,
+        mut finished: Result<Option<CheckpointRecord>, CheckpointError>,
+        step: u64,
+        another_follows: bool,
+        others: &mut Followers<'_>,
+    ) -> Result<bool> {
         // Rank 0 may still commit it; a collective of the training would wait without heartbeats.
         if !matches!(finished, Err(CheckpointError::Collective(_)))
             && training.exchange.any_rank(finished.is_err())?
@@ -92,7 +89,7 @@ impl Archive<'_> {
     }
 
     /// Reports a finished checkpoint, or a failed one: this ends the run, unless the recipe allows it and
-    /// another follows. Decides by facts that all ranks know, so that all ranks end or continue.
+    /// another follows; then returns false. Decides by facts that all ranks know, so that all ranks end or continue.
     fn conclude_checkpoint(
         &mut self,
         training: &mut Training<'_>,
@@ -100,10 +97,10 @@ impl Archive<'_> {
         outcome: Result<Option<CheckpointRecord>, CheckpointError>,
         another_follows: bool,
         others: &mut Followers<'_>,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         match outcome {
-            Ok(None) => Ok(()),
-            Ok(Some(record)) => others.record(&Line::Checkpoint(&record)),
+            Ok(None) => Ok(true),
+            Ok(Some(record)) => others.record(&Line::Checkpoint(&record)).map(|()| true),
             Err(source) => {
                 let step = step.unwrap_or(self.done);
                 let error = TrainError::unwritten(step)(source);
@@ -113,7 +110,7 @@ impl Archive<'_> {
                         "{error}; on_failure = \"continue\": training continues until the next checkpoint"
                     );
                     training.course.best.forget(step);
-                    return Ok(());
+                    return Ok(false);
                 }
                 Err(error)
             }
@@ -132,12 +129,8 @@ impl Archive<'_> {
     }
 }
 
-/// Returns the manifest of a checkpoint after the last step, without its files.
-pub(super) fn manifest(
-    training: &Training<'_>,
-    evaluation: Option<&EvalRecord>,
-    evaluation_missing: bool,
-) -> Manifest {
+/// Returns the manifest of a checkpoint after the last step, without its files and figures.
+pub(super) fn manifest(training: &Training<'_>, evaluation_missing: bool) -> Manifest {
     let Training { recipe, course, replica, exchange, .. } = training;
     let model = &replica.model;
     let position = course.plan.position(course.done);
@@ -161,7 +154,7 @@ pub(super) fn manifest(
         extra: model.task.extra(),
         data: Some(course.data.clone()),
         recipe: (*recipe).clone(),
-        metrics: evaluation.map(figures_of).unwrap_or_default(),
+        metrics: BTreeMap::new(),
         best: course.best.so_far.clone(),
         evaluation_missing,
         files: Vec::new(),

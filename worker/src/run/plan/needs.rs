@@ -22,9 +22,15 @@ pub(crate) enum BatchNorms {
 pub(crate) struct Needs {
     /// The smallest size of a training micro-batch.
     pub(crate) min_micro_batch: usize,
+    /// The largest size, if there is a limit.
+    pub(crate) max_micro_batch: Option<usize>,
     pub(crate) batch_norms: BatchNorms,
     /// Another dependence on the micro-batch, as a text of the task.
     pub(crate) depends: Option<String>,
+    /// Buffers whose values of several micro-batches cannot be joined: every step is one micro-batch of one rank.
+    pub(crate) undivided: Vec<String>,
+    /// The samples of a BatchNorm group, and the fewest that the model takes.
+    pub(crate) group: Option<(usize, usize)>,
 }
 
 impl Needs {
@@ -32,8 +38,20 @@ impl Needs {
     pub(super) fn check(&self, partition: &Partition, remedy: &'static str) -> Result<(), PlanError> {
         let smallest = partition.smallest_micro_batch();
         let (least, partition) = (self.min_micro_batch, *partition);
+        self.check_undivided(&partition)?;
         if smallest < least {
             return Err(PlanError::MicroBatch { smallest, least, partition, remedy });
+        }
+        let largest = partition.micro_batch();
+        if let Some(most) = self.max_micro_batch.filter(|most| largest > *most) {
+            return Err(PlanError::LargeMicroBatch { largest, most });
+        }
+        if let Some((group, least)) = self.group.filter(|_| self.batch_norms == BatchNorms::Grouped) {
+            let samples = partition.effective_batch();
+            let smallest = if samples.is_multiple_of(group) { group } else { samples % group };
+            if (1..least).contains(&smallest) {
+                return Err(PlanError::Group { smallest, least, remedy });
+            }
         }
         let meets = self.batch_norms == BatchNorms::Synced || partition.is_spread();
         if meets && !partition.is_even() {
@@ -42,11 +60,46 @@ impl Needs {
         Ok(())
     }
 
+    /// Checks that a step with this partition has one part, if the model needs that.
+    pub(crate) fn check_undivided(&self, partition: &Partition) -> Result<(), PlanError> {
+        let is_divided = partition.ranks() > 1 || partition.grad_accum_steps() > 1;
+        match self.undivided_buffers().filter(|_| is_divided) {
+            Some(buffers) => Err(PlanError::Undivided { buffers, partition: *partition }),
+            None => Ok(()),
+        }
+    }
+
+    /// Returns the fewest samples of a micro-batch in a step of `samples`.
+    pub(crate) fn least_micro_batch(&self, samples: usize) -> usize {
+        if self.undivided.is_empty() { self.min_micro_batch } else { samples }
+    }
+
+    /// Returns the names of the buffers that need undivided steps, in words; None without such buffers.
+    fn undivided_buffers(&self) -> Option<String> {
+        /// More names than this make a message too long.
+        const MOST: usize = 5;
+        let names: Vec<String> = self.undivided.iter().take(MOST).map(|name| format!("`{name}`")).collect();
+        let rest = match self.undivided.len().saturating_sub(MOST) {
+            0 => String::new(),
+            rest => format!(" and {rest} others"),
+        };
+        (!names.is_empty()).then(|| format!("{}{rest}", names.join(", ")))
+    }
+
+    /// Returns why a step is not divided, in words; None if it may be.
+    pub(crate) fn undivided_reason(&self) -> Option<String> {
+        let buffers = self.undivided_buffers()?;
+        Some(format!(
+            "training writes {buffers}, so every step is one micro-batch of one rank: values of several micro-batches cannot \
+             be joined"
+        ))
+    }
+
     /// Returns a sentence for each dependence of a step's result on its partition.
     pub(super) fn warnings(&self, step: &Partition) -> Vec<String> {
         let (samples, micro_batch) = (step.effective_batch(), step.micro_batch());
         if micro_batch >= samples {
-            return Vec::new();
+            return self.undivided_reason().into_iter().collect();
         }
         let (ranks, accumulated) = (step.ranks(), step.grad_accum_steps() > 1);
         let share = step.samples_of(0);
@@ -117,10 +170,26 @@ pub enum PlanError {
     Stage { name: String, source: Box<PlanError> },
     #[error(
         "a micro-batch of {smallest} is too small ({partition}): the model needs at least {least} samples, since BatchNorm's last \
-         feature map is one pixel; raise train.effective_batch or memory.micro_batch, use fewer ranks or larger \
+         feature map is one pixel or model.file is valid only for more; raise train.effective_batch or memory.micro_batch, use fewer ranks or larger \
          images{remedy}"
     )]
     MicroBatch { smallest: usize, least: usize, partition: Partition, remedy: &'static str },
+    #[error(
+        "a micro-batch of {largest} is too large: model.file is valid for at most {most} samples; set memory.micro_batch = {most}, or \
+         import the model again"
+    )]
+    LargeMicroBatch { largest: usize, most: usize },
+    #[error(
+        "training writes {buffers}, and the values of several micro-batches cannot be joined: {partition} is not possible; train \
+         on one rank with memory.micro_batch = {}",
+        .partition.effective_batch()
+    )]
+    Undivided { buffers: String, partition: Partition },
+    #[error(
+        "a BatchNorm group of {smallest} is too small: the model needs at least {least} samples, since BatchNorm's last feature map \
+         is one pixel; change model.batchnorm or train.effective_batch{remedy}"
+    )]
+    Group { smallest: usize, least: usize, remedy: &'static str },
     #[error(
         "the ranks need equally many micro-steps with model.batchnorm = \"synced\" or a group over several ranks, but with \
          {partition} a rank has fewer samples than another has micro-steps; change train.effective_batch, raise \

@@ -75,6 +75,7 @@ impl StagePlan {
         number: usize,
         ranks: usize,
         lengths: &[Length],
+        max_micro_batch: Option<usize>,
     ) -> Result<Self, PlanError> {
         let alone = recipe.of_stage(number);
         let (before, own) = (&lengths[..number], &lengths[number]);
@@ -95,7 +96,7 @@ impl StagePlan {
             first_epoch: before.iter().map(Length::epochs).sum(),
             steps_per_epoch: own.steps_per_epoch,
             length,
-            partition: alone.partition(ranks, alone.memory.micro_batch.value())?,
+            partition: alone.partition(ranks, alone.memory.micro_batch.value().or(max_micro_batch))?,
             recompute: if alone.memory.recompute == Recompute::On { usize::MAX } else { 0 },
             phases: phases(recipe, number, &steps),
             checkpoint_every: every.map(|span| span.steps(own.steps_per_epoch).max(1)),

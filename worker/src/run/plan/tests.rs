@@ -7,7 +7,41 @@ use proptest::prelude::*;
 
 impl Default for Needs {
     fn default() -> Self {
-        Self { min_micro_batch: 1, batch_norms: BatchNorms::None, depends: None }
+        Self {
+            min_micro_batch: 1,
+            max_micro_batch: None,
+            batch_norms: BatchNorms::None,
+            depends: None,
+            undivided: Vec::new(),
+            group: None,
+        }
+    }
+}
+
+/// A queue in buffers needs steps of one part; groups need enough samples, also the last one.
+#[test]
+fn undivided_steps_and_small_groups_are_checked() {
+    let queue = Needs { undivided: vec!["queue".into(), "pointer".into()], ..Needs::default() };
+    let plan = |more: &str, ranks, needs: &Needs| RunPlan::new(&recipe(8, more), ranks, 20, needs);
+    let whole = plan("", 1, &queue).unwrap();
+    assert!(whole.warnings[0].contains("training writes `queue`, `pointer`"), "{:?}", whole.warnings);
+    assert!(whole.with_smaller_micro_batches(0).is_none());
+    assert_eq!((queue.least_micro_batch(8), Needs::default().least_micro_batch(8)), (8, 1));
+    for (more, ranks) in [("", 2), ("[memory]\nmicro_batch = 4", 1)] {
+        let error = plan(more, ranks, &queue).unwrap_err().to_string();
+        assert!(error.contains("on one rank with memory.micro_batch = 8"), "{error}");
+        assert!(plan(more, ranks, &Needs::default()).is_ok());
+    }
+    let grouped = |group, least| {
+        let recipe = recipe(9, &format!("[model]\nbatchnorm = \"group:{group}\""));
+        let needs =
+            Needs { batch_norms: BatchNorms::Grouped, group: Some((group, least)), ..Needs::default() };
+        RunPlan::new(&recipe, 1, 18, &needs)
+    };
+    assert!(grouped(4, 1).is_ok() && grouped(3, 2).is_ok() && grouped(1, 1).is_ok());
+    for group in [1, 4] {
+        let error = grouped(group, 2).unwrap_err().to_string();
+        assert!(error.contains("a BatchNorm group of 1 is too small"), "{error}");
     }
 }
 
@@ -96,6 +130,22 @@ fn smaller_micro_batches_respect_the_model_s_minimum() {
     assert_eq!(sizes(6), [6, 3, 2]);
     assert_eq!(sizes(5), [5, 3], "3 + 2");
     assert_eq!(sizes(3), [3], "2 + 1");
+}
+
+#[test]
+fn larger_micro_batches_than_the_model_takes_are_avoided_or_an_error() {
+    let needs = Needs { max_micro_batch: Some(6), ..Needs::default() };
+    let plan = |more: &str| RunPlan::new(&recipe(16, more), 1, 64, &needs);
+    let mut sizes = vec![plan("").unwrap()];
+    assert_eq!(
+        sizes[0].stages[0].partition.to_string(),
+        "16 = 1 rank x 16 in up to 3 micro-batches of 5 to 6"
+    );
+    sizes.extend(sizes[0].with_micro_batches(0, 16));
+    assert_eq!(sizes[1].stages[0].partition.micro_batch(), 6, "not 8");
+    assert!(plan("[memory]\nmicro_batch = 5").is_ok());
+    let error = plan("[memory]\nmicro_batch = 8").unwrap_err().to_string();
+    assert!(error.contains("micro-batch of 8") && error.contains("memory.micro_batch = 6"), "{error}");
 }
 
 fn with_batch_norms(

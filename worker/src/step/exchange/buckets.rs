@@ -34,8 +34,13 @@ pub(super) struct State {
     /// By parameter: whether its gradient changed in this step (`used`), and since arming (`fired`).
     pub(super) used: Vec<bool>,
     pub(super) fired: Vec<bool>,
-    /// Parameters in the order in which they fired.
+    /// Parameters in the order in which they last fired.
     pub(super) order: Vec<usize>,
+    /// By parameter: whether backward adds to its gradient several times; complete if `knows_repeated`.
+    pub(super) repeated: Vec<bool>,
+    pub(super) knows_repeated: bool,
+    /// The number of recomputed segments, once known.
+    pub(super) recomputed: Option<usize>,
     pub(super) next_bucket: usize,
     pub(super) pending: Vec<PendingReduction>,
     pub(super) failed: Option<TrainError>,
@@ -140,6 +145,7 @@ impl Shared {
                 buckets,
                 used: vec![false; count],
                 fired: vec![false; count],
+                repeated: vec![false; count],
                 order: Vec::with_capacity(count),
                 ..State::default()
             }),
@@ -171,19 +177,25 @@ impl Shared {
         if !state.armed {
             return;
         }
-        if state.fired[parameter] {
-            // Backward ran twice. That is an error only if the bucket has already started.
-            if self.options.overlap && self.bucket_of[parameter] < state.next_bucket {
+        let bucket = self.bucket_of[parameter];
+        if std::mem::replace(&mut state.fired[parameter], true) {
+            state.repeated[parameter] = true;
+            state.order.retain(|&earlier| earlier != parameter);
+            state.order.push(parameter);
+            // That is an error only if the bucket has already started.
+            if self.options.overlap && bucket < state.next_bucket {
                 let name = self.names[parameter].clone();
                 state.failed.get_or_insert(TrainError::LateGradient { name });
             }
             return;
         }
-        state.fired[parameter] = true;
         state.order.push(parameter);
-        state.buckets[self.bucket_of[parameter]].missing -= 1;
+        if state.repeated[parameter] {
+            return;
+        }
+        state.buckets[bucket].missing -= 1;
         // After a failed allocation the other buckets start when backward has freed its memory.
-        if !self.options.overlap || state.failed.is_some() || state.ran_out {
+        if !self.options.overlap || !state.knows_repeated || state.failed.is_some() || state.ran_out {
             return;
         }
         let rest = state.buckets[state.next_bucket..].iter();

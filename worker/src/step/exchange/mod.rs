@@ -5,6 +5,10 @@
 //! start the same operations in the same order. The other buckets, with parameters that had no gradient here,
 //! start after backward. PyTorch's reducer works in this way (Li et al. 2020, arXiv 2006.15704); here buckets
 //! are ranges of a table, without copies.
+//!
+//! A recomputed segment has a backward pass of its own. So backward adds several times to the gradient of a parameter that
+//! segments share, and its bucket starts after backward. The first step with a number of recomputed segments finds these
+//! parameters; all its buckets start after backward. A rank that waits longer than others changes no order.
 
 mod buckets;
 mod joint_sums;
@@ -124,9 +128,14 @@ impl Exchange {
         Ok(self.status_buffer.insert(buffer).shallow_clone())
     }
 
-    /// Begins a step: clears all gradients.
-    pub(crate) fn begin(&self) -> Result<()> {
+    /// Begins a step, in which backward recomputes this number of segments: clears all gradients.
+    pub(crate) fn begin(&self, recomputed: usize) -> Result<()> {
         let mut state = self.shared.state();
+        if state.recomputed.replace(recomputed) != Some(recomputed) {
+            // Without recomputation, backward adds to a gradient once.
+            state.knows_repeated = recomputed == 0;
+            state.repeated.fill(false);
+        }
         state.used.fill(false);
         (state.armed, state.ended, state.ran_out) = (false, false, false);
         state.fired.fill(false);
@@ -170,8 +179,9 @@ impl Exchange {
     pub(crate) fn undo_capture(&self, first: bool) -> Result<()> {
         let mut state = self.shared.state();
         (state.failed, state.ran_out) = (None, false);
+        let recomputed = state.recomputed.unwrap_or_default();
         drop(state);
-        if first { self.begin() } else { Ok(()) }
+        if first { self.begin(recomputed) } else { Ok(()) }
     }
 
     /// Records a replayed backward pass, which left gradients of these parameters in the table without hooks.
@@ -207,6 +217,8 @@ impl Exchange {
         if state.ended {
             return Ok(state.ran_out);
         }
+        // A pass that failed is not armed any more.
+        state.knows_repeated |= state.armed;
         (state.armed, state.ended) = (false, true);
         if let Some(error) = state.failed.take() {
             return Err(error);
@@ -276,7 +288,7 @@ impl Exchange {
         self.sync.as_ref().map_or(Ok(()), |sync| sync.check_health())
     }
 
-    /// Returns the order in which gradients became ready in the last backward pass on rank 0, then parameters
+    /// Returns the order in which gradients became complete in the last backward pass on rank 0, then parameters
     /// without a gradient. All ranks get the same order. Every rank calls it between two steps.
     pub(crate) fn gradient_order(&self) -> Result<Vec<usize>> {
         let (mut order, fired) = {

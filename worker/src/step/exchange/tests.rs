@@ -38,7 +38,7 @@ fn buffers() -> Buffers {
 fn a_step_records_used_parameters_and_their_order() {
     let (leaves, table) = table();
     let mut exchange = exchange(&table, true);
-    exchange.begin().unwrap();
+    exchange.begin(0).unwrap();
     // A micro-step with a and c that is not armed, then the last micro-step with c only.
     (&leaves[0] * &leaves[2]).sum(Kind::Float).backward();
     exchange.arm();
@@ -53,7 +53,7 @@ fn a_step_records_used_parameters_and_their_order() {
     assert_eq!(first(&table), [1.0, 0.0, 3.0]);
     assert_eq!(leaves[2].grad().data_ptr(), table.grads().unwrap()[2].data_ptr());
 
-    exchange.begin().unwrap();
+    exchange.begin(0).unwrap();
     exchange.arm();
     let status = exchange.agree(&buffers(), Status::default(), None).unwrap();
     assert_eq!(status.used(false), [false; 3], "a rank without samples");
@@ -103,12 +103,12 @@ fn buckets_start_one_by_one_with_and_without_hooks() {
     let exchange = Exchange::new(ranks, None, &table, Reduce::default()).unwrap();
     let since = || std::mem::take(&mut *launches.lock().unwrap());
     // After a replay, without samples, or after a failed allocation: all buckets start at the end.
-    exchange.begin().unwrap();
+    exchange.begin(0).unwrap();
     exchange.record_replay(&[true; 3]).unwrap();
     assert!(!exchange.start_remaining().unwrap());
     assert_eq!(since(), [1; 3]);
     // By hooks. The first bucket has the last parameter and completes last; the others wait for it.
-    exchange.begin().unwrap();
+    exchange.begin(0).unwrap();
     exchange.arm();
     for leaf in [&leaves[0], &leaves[1]] {
         leaf.sum(Kind::Float).backward();
@@ -128,7 +128,7 @@ fn replayed_gradients_accumulate_like_others() {
     for view in &views {
         let _ = view.shallow_clone().fill_(9.0);
     }
-    exchange.begin().unwrap();
+    exchange.begin(0).unwrap();
     // The first micro-step is replayed: the graph leaves gradients of a and c, without hooks.
     let _ = views[0].shallow_clone().fill_(1.0);
     let _ = views[2].shallow_clone().fill_(2.0);
@@ -153,7 +153,7 @@ fn an_undone_capture_leaves_no_error_and_no_gradient() {
         state.failed = Some(TchError::Torch("not while capturing".to_owned()).into());
         state.ran_out = true;
     };
-    exchange.begin().unwrap();
+    exchange.begin(0).unwrap();
     // The hooks ran in a capture that failed.
     leaves[0].sum(Kind::Float).backward();
     fail();
@@ -179,7 +179,7 @@ fn a_gradient_changed_after_its_bucket_started_is_an_error() {
     let backward_twice = |overlap| {
         let (leaves, table) = table();
         let mut exchange = exchange(&table, overlap);
-        exchange.begin().unwrap();
+        exchange.begin(0).unwrap();
         exchange.arm();
         for _ in 0..2 {
             (&leaves[0] + &leaves[1] + &leaves[2]).sum(Kind::Float).backward();
@@ -192,13 +192,48 @@ fn a_gradient_changed_after_its_bucket_started_is_an_error() {
     assert!(error.to_string().contains("reduce.overlap = false"), "{error}");
 }
 
+/// As with segments that share `c`: each recomputed one has a backward pass of its own.
+#[test]
+fn a_gradient_of_several_passes_is_reduced_after_backward() {
+    let (leaves, mut table) = table();
+    let launches = Arc::new(Mutex::new(Vec::new()));
+    let ranks = Ranks::new(Box::new(RecordingGroup(Arc::clone(&launches))));
+    let mut exchange = Exchange::new(ranks, None, &table, Reduce::default()).unwrap();
+    let since = || std::mem::take(&mut *launches.lock().unwrap()).len();
+    // Returns the buckets that start with each pass, and after the last one.
+    let step = |exchange: &mut Exchange, table: &Table, recomputed: usize| {
+        exchange.begin(recomputed).unwrap();
+        exchange.arm();
+        let started = [2, 0, 1, 2].map(|leaf: usize| {
+            leaves[leaf].sum(Kind::Float).backward();
+            since()
+        });
+        let status = exchange.agree(&buffers(), Status::default(), None);
+        let grads: Vec<f64> = table.grads().unwrap().iter().map(|grad| grad.double_value(&[0])).collect();
+        assert_eq!((status.unwrap().used(false), grads), (vec![true; 3], vec![1.0, 1.0, 2.0]));
+        // Buffers and status are an operation each.
+        (started, since() - 2)
+    };
+    assert_eq!(step(&mut exchange, &table, 2), ([0; 4], 3), "nothing is known yet");
+    assert_eq!(step(&mut exchange, &table, 2), ([0; 4], 3), "the others wait for their turn");
+    let order = exchange.gradient_order().unwrap();
+    assert_eq!(order, [0, 1, 2], "in the order of their last passes");
+    assert!(table.rearrange(&order, &Ranks::single()).unwrap());
+    exchange.adapt_to(&table).unwrap();
+    let _ = since();
+    assert_eq!(step(&mut exchange, &table, 2), ([0; 4], 3), "the addresses are new");
+    assert_eq!(step(&mut exchange, &table, 2), ([0, 1, 1, 0], 1));
+    assert_eq!(step(&mut exchange, &table, 3), ([0; 4], 3), "other segments are recomputed");
+    assert_eq!(step(&mut exchange, &table, 3), ([0, 1, 1, 0], 1));
+}
+
 #[test]
 fn an_exchange_adapts_to_a_rearranged_table() {
     let (leaves, mut table) = table();
     let mut exchange = exchange(&table, true);
     assert!(table.rearrange(&[1, 0, 2], &Ranks::single()).unwrap());
     exchange.adapt_to(&table).unwrap();
-    exchange.begin().unwrap();
+    exchange.begin(0).unwrap();
     exchange.arm();
     leaves[1].sum(Kind::Float).backward();
     let status = exchange.agree(&buffers(), Status::default(), None).unwrap();

@@ -15,6 +15,8 @@ pub struct Exhausted {
     pub location: String,
     /// The smallest micro-batch, which was too large.
     pub batch: usize,
+    /// Why the model takes no smaller micro-batch, if that has a reason of its own.
+    pub reason: Option<String>,
     /// Bytes of the failed allocation, if known.
     pub requested_bytes: Option<u64>,
     /// Bytes of this rank by owner.
@@ -29,10 +31,11 @@ impl fmt::Display for Exhausted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "out of memory {}, with micro-batches of {}, the smallest possible; give each rank more memory, shard the optimizer's state \
+            "out of memory {}, with micro-batches of {}, the smallest possible{}; give each rank more memory, shard the optimizer's state \
              over more ranks (memory.shard_optimizer), or use a smaller model or input. Memory of this rank{}:",
             self.location,
             self.batch,
+            self.reason.as_ref().map(|reason| format!(" ({reason})")).unwrap_or_default(),
             if self.predicted { ", predicted" } else { "" }
         )?;
         let row = |f: &mut fmt::Formatter<'_>, name: &str, bytes: u64| {
@@ -72,6 +75,7 @@ mod tests {
         let exhausted = Exhausted {
             location: "on rank 1 in forward at step 3: 2.00 MiB of 2.50 MiB allocated".to_owned(),
             batch: 1,
+            reason: None,
             requested_bytes: Some(3 << 19),
             owners: Owners { parameters: 1 << 20, activations: 1 << 19, ..Owners::default() },
             predicted: false,
@@ -89,6 +93,9 @@ mod tests {
                 "  requested       1.50 MiB"
             ]
         );
+        let reason = Some("training writes `queue`".to_owned());
+        let text = Exhausted { reason, ..exhausted.clone() }.to_string();
+        assert!(text.contains("the smallest possible (training writes `queue`); give"), "{text}");
         let on_gpu =
             Exhausted { other_usage: Some(OtherUsage { bytes: 3 << 30, total: 8 << 30 }), ..exhausted };
         let text = on_gpu.to_string();

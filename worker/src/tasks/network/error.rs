@@ -44,6 +44,8 @@ pub enum Unfit {
         "the input `{input}` takes {takes} for each sample, but the field `{field}` of the data has {has}; {remedy}"
     )]
     Shape { input: String, takes: String, field: &'static str, has: String, remedy: String },
+    #[error("{0}")]
+    Sizes(String),
     #[error("the length of its texts is not fixed; set model.context to the number of tokens of a sample")]
     NoContext,
     #[error("the program has no BatchNorm with running statistics; remove model.batchnorm from the recipe")]

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 
 use dtrain_common::recipe::{BatchNorm, Recipe};
 use dtrain_torch_shim::program::load_library;
+use dtrain_torch_shim::symbolic::is_symbolic;
 use tch::{Kind, TchError, Tensor};
 
 use error::{ProgramError, Unfit};
@@ -39,10 +40,17 @@ impl Program {
         // A loaded recipe of such a task has a file.
         let path = recipe.model.file.clone().unwrap_or_default();
         let program = Self { exported: Exported::load(&path, registry)?, path };
+        if registry.is_batch_grouped && !is_symbolic() {
+            program.exported.check_rows(registry)?;
+        }
         match registry.has_batch_norms() || recipe.model.batchnorm == BatchNorm::Local {
             true => Ok(program),
             false => Err(program.unfit(Unfit::NoBatchNorm).into()),
         }
+    }
+
+    pub(super) fn exported(&self) -> &Exported {
+        &self.exported
     }
 
     /// Returns the tokens of a sample: `model.context`, else the length of the program's input.
@@ -60,15 +68,20 @@ impl Program {
 
     /// Binds the inputs to fields, and chooses the outputs. `usual` are names of the main output.
     pub(super) fn bind(
-        self,
+        mut self,
         recipe: &Recipe,
         fields: &[Field],
         usual: &[&str],
     ) -> Result<Network, TaskError> {
-        match self.bound(recipe, fields, usual) {
-            Ok((inputs, train, evaluate)) => Ok(Network { program: self, inputs, train, evaluate }),
-            Err(unfit) => Err(self.unfit(unfit).into()),
-        }
+        let bound = self.bound(recipe, fields, usual);
+        let (inputs, train, evaluate) = bound.map_err(|unfit| self.unfit(unfit))?;
+        let shape = |name: &&str| fields.iter().find(|field| field.name == *name).map(|field| &field.shape);
+        let shapes = inputs.iter().filter_map(shape);
+        let shapes: Vec<Vec<i64>> =
+            shapes.map(|shape| shape.iter().map(|length| *length as i64).collect()).collect();
+        let valid = self.exported.set_lengths(&shapes);
+        valid.map_err(|problem| self.unfit(Unfit::Sizes(problem.to_string())))?;
+        Ok(Network { program: self, inputs, train, evaluate })
     }
 
     fn bound(
@@ -167,6 +180,10 @@ impl Network {
             main: output(*main),
             auxiliary: auxiliary.iter().map(|(at, weight)| (output(*at), *weight)).collect(),
         })
+    }
+
+    pub(super) fn exported(&self) -> &Exported {
+        &self.program.exported
     }
 
     pub(super) fn min_micro_batch(&self) -> usize {

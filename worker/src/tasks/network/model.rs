@@ -1,7 +1,7 @@
 //! A network of a task: a built-in one, or an exported program.
 
 use super::{Network, Outputs};
-use crate::models::Classifier;
+use crate::models::{Classifier, Exported};
 use crate::tasks::{Batch, Mode, TaskError};
 
 pub(in crate::tasks) enum Model<B> {
@@ -33,6 +33,10 @@ impl Model<Box<dyn Classifier>> {
 }
 
 impl<B> Model<B> {
+    pub(in crate::tasks) fn program(&self) -> Option<&Exported> {
+        self.exported().map(Network::exported)
+    }
+
     pub(in crate::tasks) fn micro_batch_warning(&self) -> Option<String> {
         self.exported().and_then(Network::micro_batch_warning)
     }

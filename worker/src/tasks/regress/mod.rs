@@ -131,6 +131,10 @@ impl Task for Regress {
         self.network.min_micro_batch()
     }
 
+    fn program(&self) -> Option<&crate::models::Exported> {
+        Some(self.network.exported())
+    }
+
     fn micro_batch_warning(&self) -> Option<String> {
         self.network.micro_batch_warning()
     }

@@ -37,8 +37,8 @@ fn batch() -> Batch {
 fn the_registry_has_the_module_s_tensors() {
     let (registry, task) = build(&recipe("autoencoder.pt", "mse")).unwrap();
     let names: Vec<&str> = registry.state().iter().map(|entry| entry.name()).collect();
-    let expected = ["encode.weight", "encode.bias", "first.weight", "decode.weight", "decode.bias"];
-    assert_eq!(names, expected, "one name for a tied weight, no buffer of truth values");
+    let expected = ["encode.weight", "encode.bias", "first.weight", "decode.weight", "decode.bias", "keep"];
+    assert_eq!(names, expected, "one name for a tied weight, and a buffer of truth values");
     assert_eq!(registry.tied(), [("second.weight".to_owned(), "first.weight".to_owned())]);
     let batch = batch();
     let before = task.loss(&batch, Mode::Evaluate).unwrap();

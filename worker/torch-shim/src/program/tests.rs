@@ -162,7 +162,7 @@ fn one_size_stands_for_all_elements_of_a_list() {
 }
 
 #[test]
-fn traits_tell_of_random_numbers_and_writes() {
+fn traits_tell_of_random_numbers_writes_and_views() {
     let traits =
         |name: &str, overload: &str, argument: &str| operation(name, overload).traits(argument).unwrap();
     assert!(traits("aten::dropout", "", "").draws && !traits("aten::relu", "", "").draws);
@@ -171,4 +171,10 @@ fn traits_tell_of_random_numbers_and_writes() {
         traits("aten::add_", "Tensor", "self").returns_it
             && !traits("aten::add", "Tensor", "self").returns_it
     );
+    for (name, overload) in
+        [("ravel", ""), ("mT", ""), ("tensor_split", "sections"), ("moveaxis", "int"), ("view", "dtype")]
+    {
+        assert!(traits(&format!("aten::{name}"), overload, "self").shares, "{name}");
+    }
+    assert!(!traits("aten::add", "Tensor", "self").shares && !traits("aten::view_as", "", "other").shares);
 }

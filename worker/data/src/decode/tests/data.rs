@@ -4,6 +4,7 @@
 
 use std::io::Cursor;
 
+use dtrain_test_kit::programs::test_data;
 use image::{DynamicImage, GrayImage, ImageBuffer, ImageFormat, Luma, LumaA, Rgb, Rgba};
 use proptest::prelude::*;
 use tiff::encoder::compression::DeflateLevel;
@@ -12,7 +13,7 @@ use tiff::encoder::{Compression, TiffEncoder, colortype};
 use super::super::super::raster::Labels;
 use super::super::*;
 use super::raw_tiff::{Tiff, le, tiff};
-use crate::tests::images::{encoded, gradient, gray, png, raw_png, real};
+use crate::tests::images::{encoded, gradient, gray, png, raw_png};
 
 fn data(bytes: &[u8], channels: usize) -> Result<Raster, SampleError> {
     // Old content of the memory must not show.
@@ -205,7 +206,7 @@ fn a_huge_size_in_the_header_costs_no_memory() {
 
 #[test]
 fn real_tiles_and_heights_are_read() {
-    let Some(root) = real("heights") else { return };
+    let Ok(root) = test_data("heights") else { return };
     for entry in std::fs::read_dir(root.join("img")).unwrap() {
         let bytes = std::fs::read(entry.unwrap().path()).unwrap();
         let tile = data(&bytes, 4).unwrap();

@@ -1,5 +1,6 @@
 #![allow(clippy::unwrap_used)]
 
+use dtrain_test_kit::programs::test_data;
 use image::ImageFormat;
 
 use super::super::super::cache::CacheBudget;
@@ -8,7 +9,7 @@ use super::super::super::normalize::Normalize;
 use super::super::super::rng::{Domain, keyed};
 use super::super::*;
 use crate::SampleError;
-use crate::tests::images::{encoded, folder, gradient, put, real};
+use crate::tests::images::{encoded, folder, gradient, put};
 
 /// Options for squares whose values stay unchanged, from 0 to 1.
 fn plain(side: u32) -> ImageOptions {
@@ -72,7 +73,7 @@ fn a_bad_image_is_an_error_and_leaves_the_set_usable() {
 
 #[test]
 fn a_large_photograph_becomes_a_small_square() {
-    let Some(root) = real("chase") else { return };
+    let Ok(root) = test_data("chase") else { return };
     let photograph = root.join("Image_01L.jpg");
     let folder = tempfile::tempdir().unwrap();
     put(folder.path().join("train/eye/1.jpg"), &std::fs::read(photograph).unwrap());
@@ -151,7 +152,7 @@ fn without_resizing_another_size_is_an_error() {
 
 #[test]
 fn satellite_tiles_keep_their_bands() {
-    let Some(root) = real("heights") else { return };
+    let Ok(root) = test_data("heights") else { return };
     let folder = tempfile::tempdir().unwrap();
     for name in ["img/img_bj0216.tif", "lab/lab_bj0216.tif"] {
         let class = name.split('/').next().unwrap();

@@ -7,7 +7,8 @@ use super::super::super::normalize::Normalize;
 use super::super::super::pixel_target::MapRule;
 use super::super::super::rng::{Domain, keyed};
 use super::super::*;
-use crate::tests::images::{encoded, gray, png, put, real};
+use crate::tests::images::{encoded, gray, png, put};
+use dtrain_test_kit::programs::test_data;
 use image::{ImageBuffer, ImageFormat, Luma};
 
 fn options(side: u32, augment: Augment, bytes: u64) -> ImageOptions {
@@ -95,7 +96,7 @@ fn a_coloured_map_is_a_bad_sample() {
 
 #[test]
 fn real_heights_are_metres() {
-    let Some(data) = real("heights") else { return };
+    let Ok(data) = test_data("heights") else { return };
     // An image and its map have the same name but for "img" and "lab".
     let root = tempfile::tempdir().unwrap();
     for part in ["img", "lab"] {

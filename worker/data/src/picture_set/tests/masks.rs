@@ -6,7 +6,8 @@ use super::super::super::mask_rule::{MaskKind, MaskRule};
 use super::super::super::normalize::Normalize;
 use super::super::super::rng::{Domain, keyed};
 use super::super::*;
-use crate::tests::images::{encoded, gray, png, put, real};
+use crate::tests::images::{encoded, gray, png, put};
+use dtrain_test_kit::programs::test_data;
 use image::{ImageFormat, Rgb, RgbImage};
 
 const AUGMENTS: [Augment; 4] = [Augment::None, Augment::Flip, Augment::CropFlip, Augment::ResizedCropFlip];
@@ -99,7 +100,7 @@ fn a_bad_mask_is_a_bad_sample() {
 
 #[test]
 fn real_street_scenes_have_masks() {
-    let Some(root) = real("camvid") else { return };
+    let Ok(root) = test_data("camvid") else { return };
     let rule = MaskRule { kind: MaskKind::Index, classes: 11, ignore: 11 };
     let index = MaskIndex::scan(&root, "val", "valannot", rule).unwrap();
     let set = ImageMasks::new(index, options(160, Augment::CropFlip, Resize::Stretch, 0));

@@ -2,18 +2,14 @@
 
 use std::collections::{HashMap, HashSet};
 
+use tch::Tensor;
+
 use super::super::error::{Problem, Result};
 use super::super::schema::{self, InputSpec, OutputSpec, Value};
-use super::super::tensors::Tensors;
-use super::{Input, Meaning, Names, Resolver, Returned, shape};
+use super::{Input, Meaning, Names, Resolver, Returned, Role, shape};
 
 impl Resolver<'_> {
-    pub(super) fn inputs(
-        &mut self,
-        module: &schema::GraphModule,
-        tensors: &Tensors,
-        names: &mut Names,
-    ) -> Result<()> {
+    pub(super) fn inputs(&mut self, module: &schema::GraphModule, names: &mut Names) -> Result<()> {
         let metas = &module.graph.tensor_values;
         let changed = module.signature.output_specs.iter().filter_map(|spec| match spec {
             OutputSpec::BufferMutation { buffer_name, .. } => Some(buffer_name.as_str()),
@@ -23,10 +19,10 @@ impl Resolver<'_> {
         for spec in &module.signature.input_specs {
             match spec {
                 InputSpec::Parameter { arg, parameter_name: of } => {
-                    self.fix(arg, of, tensors, metas, false, names)?;
+                    self.fix(arg, of, metas, Role::Parameter, names)?;
                 }
                 InputSpec::Buffer { arg, buffer_name: of } => {
-                    let number = self.fix(arg, of, tensors, metas, true, names)?;
+                    let number = self.fix(arg, of, metas, Role::Buffer, names)?;
                     self.buffers.insert(of.clone(), number);
                     if changed.contains(of.as_str()) {
                         let slot = self.new_slot(true);
@@ -35,7 +31,7 @@ impl Resolver<'_> {
                     }
                 }
                 InputSpec::TensorConstant { arg, tensor_constant_name: of } => {
-                    self.fix(arg, of, tensors, metas, false, names)?;
+                    self.fix(arg, of, metas, Role::Constant, names)?;
                 }
                 InputSpec::UserInput { arg: Value::AsTensor(schema::Name { name }) } => {
                     let slot = self.new_slot(true);
@@ -71,12 +67,11 @@ impl Resolver<'_> {
         &mut self,
         arg: &schema::Name,
         of: &str,
-        tensors: &Tensors,
         metas: &HashMap<String, schema::TensorMeta>,
-        is_buffer: bool,
+        role: Role,
         names: &mut Names,
     ) -> Result<usize> {
-        let Some(tensor) = tensors.get(of) else {
+        let Some(tensor) = self.tensors.get(of) else {
             return Err(self
                 .archive
                 .error(Problem::Tensor(of.to_owned(), "the archive has no data of it".to_owned())));
@@ -89,10 +84,19 @@ impl Resolver<'_> {
                 return Err(self.archive.error(Problem::Tensor(of.to_owned(), reason)));
             }
         }
+        // Two names of one buffer are one: a write through either is seen through both.
+        let same = |(known, other): (&(String, Role), &Tensor)| {
+            known.1 == Role::Buffer && tensor.numel() > 0 && other.is_set_to(tensor)
+        };
+        let known = self.program.about.iter().zip(&self.program.fixed).position(same);
+        if let Some(number) = known.filter(|_| role == Role::Buffer) {
+            names.insert(arg.name.clone(), Meaning::Fixed(number));
+            return Ok(number);
+        }
         let number = self.program.fixed.len();
         names.insert(arg.name.clone(), Meaning::Fixed(number));
         self.program.fixed.push(tensor.shallow_clone());
-        self.program.is_buffer.push(is_buffer);
+        self.program.about.push((of.to_owned(), role));
         Ok(number)
     }
 
@@ -117,6 +121,7 @@ impl Resolver<'_> {
                     let Some(&buffer) = self.buffers.get(buffer_name) else {
                         return Err(self.invalid(format!("it changes the unknown buffer `{buffer_name}`")));
                     };
+                    self.check_write(buffer, "the program")?;
                     let value = self.meaning(&arg.name, names)?;
                     self.program.mutations.push((buffer, value));
                 }

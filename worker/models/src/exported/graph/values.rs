@@ -2,7 +2,7 @@
 
 use dtrain_torch_shim::program::{Argument, Operand, Output, Whole};
 
-use super::super::dtype::{dtype, layout, memory_format};
+use super::super::dtype::{dtype, is_whole, layout, memory_format};
 use super::super::error::Result;
 use super::super::schema::{self, Graph, MaybeTensor, Value};
 use super::{Meaning, Names, Resolver, shape};
@@ -16,10 +16,7 @@ impl Resolver<'_> {
     }
 
     pub(super) fn operand(&self, name: &str, names: &Names) -> Result<Operand> {
-        Ok(match self.meaning(name, names)? {
-            Meaning::Slot(slot) => Operand::Slot(slot),
-            Meaning::Fixed(number) => Operand::Fixed(number),
-        })
+        self.meaning(name, names).map(Operand::from)
     }
 
     fn slot(&self, name: &str, names: &Names) -> Result<usize> {
@@ -83,6 +80,9 @@ impl Resolver<'_> {
             let slot = self.new_slot(is_tensor);
             if let Some(meta) = graph.tensor_values.get(name) {
                 self.program.shapes.insert(slot, shape(meta));
+                if dtype(meta.dtype).is_some_and(|(kind, _)| is_whole(kind)) {
+                    self.program.whole.insert(slot);
+                }
             }
             names.insert(name.to_owned(), Meaning::Slot(slot));
             Some(slot)

@@ -1,6 +1,106 @@
-//! Archives that PyTorch would not write.
+//! Archives, also those that PyTorch would not write.
+
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::path::Path;
 
 use super::*;
+
+/// Writes the entries of a file of torch as torch does for another name and, with a `hole`, behind an entry of that many
+/// bytes: the sizes of an entry follow its content, and there always is an end record of zip64.
+fn write_as_torch(path: &Path, folder: &str, hole: u64) {
+    fn small(value: u64) -> [u8; 4] {
+        u32::try_from(value).unwrap_or(u32::MAX).to_le_bytes()
+    }
+    let mut read = zip::ZipArchive::new(std::fs::File::open(reference("functional.pt2")).unwrap()).unwrap();
+    let mut file = std::fs::File::create(path).unwrap();
+    let (mut list, count) = (Vec::new(), read.len() as u64 + u64::from(hole > 0));
+    let mut add = |name: &str, crc: u32, size: u64, content: &[u8]| {
+        let start = file.stream_position().unwrap();
+        let name = format!("{folder}/{name}");
+        // Version, flags, method, time and date.
+        let common = [&[0, 0, 8, 8][..], &[0; 6]].concat();
+        let length = (name.len() as u16).to_le_bytes();
+        let header =
+            [b"PK\x03\x04".as_slice(), &common[..], &[0; 12], &length, &[0, 0], name.as_bytes()].concat();
+        file.write_all(&[&header[..], content].concat()).unwrap();
+        file.seek(SeekFrom::Start(start + header.len() as u64 + size)).unwrap();
+        let crc = crc.to_le_bytes();
+        let large = size.max(start) >= u64::from(u32::MAX);
+        let sizes = if large { [size.to_le_bytes(); 2].concat() } else { [small(size); 2].concat() };
+        file.write_all(&[b"PK\x07\x08".as_slice(), &crc[..], &sizes].concat()).unwrap();
+        let mut extra = Vec::new();
+        if size >= u64::from(u32::MAX) {
+            extra.extend([size.to_le_bytes(); 2].concat());
+        }
+        if start >= u64::from(u32::MAX) {
+            extra.extend(start.to_le_bytes());
+        }
+        if large {
+            extra = [&[1, 0, extra.len() as u8, 0][..], &extra].concat();
+        }
+        let lengths = [length, (extra.len() as u16).to_le_bytes()].concat();
+        let sizes = [small(size); 2].concat();
+        list.extend(
+            [
+                b"PK\x01\x02\0\0".as_slice(),
+                &common[..],
+                &crc,
+                &sizes,
+                &lengths,
+                &[0; 10],
+                &small(start),
+                name.as_bytes(),
+            ]
+            .concat(),
+        );
+        list.extend(extra);
+    };
+    if hole > 0 {
+        add("data/weights/unused", 0, hole, &[]);
+    }
+    for number in 0..read.len() {
+        let mut entry = read.by_index(number).unwrap();
+        let mut content = Vec::new();
+        entry.read_to_end(&mut content).unwrap();
+        let name = entry.name().unwrap().into_owned();
+        add(name.split_once('/').unwrap().1, entry.crc32(), content.len() as u64, &content);
+    }
+    let (start, size) = (file.stream_position().unwrap(), list.len() as u64);
+    let numbers = [count, count, size, start].map(u64::to_le_bytes).concat();
+    let record =
+        [b"PK\x06\x06".as_slice(), &44u64.to_le_bytes()[..], &[0x1e, 3, 0x2d, 0], &[0; 8], &numbers].concat();
+    let locator =
+        [b"PK\x06\x07".as_slice(), &[0; 4][..], &(start + size).to_le_bytes(), &[1, 0, 0, 0]].concat();
+    let counts = [(count as u16).to_le_bytes(); 2].concat();
+    let end = [b"PK\x05\x06".as_slice(), &[0; 4][..], &counts, &small(size), &small(start), &[0, 0]].concat();
+    file.write_all(&[list, record, locator, end].concat()).unwrap();
+}
+
+fn load(path: &Path) -> Result<Exported, ModelError> {
+    Exported::load(path, &mut Registry::new(Device::Cpu))
+}
+
+#[test]
+fn files_are_read_whatever_the_length_of_their_name() {
+    let folder = tempfile::tempdir().unwrap();
+    for length in 1..=40 {
+        let name = "n".repeat(length);
+        let path = folder.path().join(format!("{name}.pt2"));
+        write_as_torch(&path, &name, 0);
+        assert!(load(&path).is_ok(), "{length} letters: {:?}", load(&path).err());
+    }
+}
+
+/// The file is a hole but for its entries: it takes no space.
+#[test]
+fn files_of_more_than_4_gib_are_read() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, hole) in [("large", 653 << 20), ("larger", 3 << 30), ("resnet50", 5 << 30)] {
+        let path = folder.path().join(format!("{name}.pt2"));
+        write_as_torch(&path, name, hole);
+        assert!(load(&path).is_ok(), "{hole} bytes: {:?}", load(&path).err());
+    }
+}
 
 #[test]
 fn truncated_files_are_refused() {

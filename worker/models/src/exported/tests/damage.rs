@@ -236,3 +236,48 @@ fn computed_weights_of_normalisations_are_refused() {
     });
     refused(&computed, &["the weight of a batch normalisation in `without`", "is computed"]);
 }
+
+#[test]
+fn guards_that_are_damaged_or_false_are_refused() {
+    let guarded = |guard: &str| {
+        let guards = json!([guard]);
+        functional().edit(MODEL, move |document| document["guards_code"] = guards)
+    };
+    for damaged in ["L['image'].size()[0] %", "L['secret'].size()[1] == 3", "open('x')", "a\nb"] {
+        let text = damaged.replace('\n', " ");
+        let words =
+            [&format!("the guard `{text}` cannot be read"), "write the file again by `dtrain import`"];
+        refused(&guarded(damaged), &words);
+    }
+    let branch = guarded("(L['image'].size()[0] % 2) == 1");
+    refused(&branch, &["not valid for a batch of 2", "`(L['image'].size()[0] % 2) == 1` is false"]);
+    let noted = Entries::of("classifier").edit("extra/dtrain.json", |notes| {
+        let guards = json!([{"guard": "L['image'].size()[0] != 12", "place": "net.py:3 `if x:`"}]);
+        notes["guards"] = json!({"train": guards, "evaluate": []});
+    });
+    refused(&noted, &["not valid for a batch of 12", "is false (net.py:3 `if x:`)"]);
+    assert!(load_bytes(&guarded("L['image'].size()[0]*49 != 1").bytes()).is_ok());
+    let older =
+        functional().edit(MODEL, |document| _ = document.as_object_mut().unwrap().remove("guards_code"));
+    assert!(!load_bytes(&older.bytes()).unwrap().0.has_guards());
+    assert!(load("functional").0.has_guards());
+}
+
+#[test]
+fn ranges_bound_batches_and_lengths() {
+    let ranged = |least: Value, most: Value| {
+        functional().edit(MODEL, move |document| {
+            for range in document["range_constraints"].as_object_mut().unwrap().values_mut() {
+                *range = json!({"min_val": least, "max_val": most});
+            }
+        })
+    };
+    refused(
+        &ranged(json!(9), json!(8)),
+        &["the file is damaged: the range of `s", "minimum 9 above maximum 8"],
+    );
+    refused(&ranged(json!("x"), json!(8)), &[MODEL, "is invalid"]);
+    let (program, _) = load_bytes(&ranged(json!(3), json!(64)).bytes()).unwrap();
+    assert_eq!((program.min_micro_batch(), program.max_micro_batch()), (3, Some(64)));
+    assert_eq!(program.evaluation_batches(), (3, Some(64)));
+}

@@ -50,6 +50,15 @@ impl Entries {
         self.edit("models/model.json", |document| change(&mut document["graph_module"]))
     }
 
+    /// Changes the smallest batch for which the program for training is valid.
+    #[allow(dead_code)]
+    pub(crate) fn valid_from(self, least: i64) -> Self {
+        self.edit("models/model.json", |document| {
+            let ranges = document["range_constraints"].as_object_mut().unwrap();
+            ranges.values_mut().for_each(|range| range["min_val"] = least.into());
+        })
+    }
+
     pub(crate) fn bytes(&self) -> Vec<u8> {
         let mut writer = zip::ZipWriter::new(std::io::Cursor::new(Vec::new()));
         let options = SimpleFileOptions::default().compression_method(zip::CompressionMethod::Stored);

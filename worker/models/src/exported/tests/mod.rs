@@ -2,11 +2,15 @@
 #![allow(clippy::unwrap_used)]
 
 mod archives;
+mod buffers;
 mod damage;
 mod entries;
+mod memory;
 mod parity;
+mod refusals;
 mod segments;
 mod sync;
+mod warnings;
 
 use std::collections::BTreeMap;
 
@@ -58,7 +62,12 @@ fn step(program: &Exported, registry: &Registry, inputs: &[Tensor]) -> BTreeMap<
         found.insert(format!("grad.{}", entry.name()), entry.tensor().grad().copy());
     }
     for entry in registry.buffers() {
-        found.insert(format!("buffer.{}", entry.name()), entry.tensor().copy());
+        // The references have pairs of real numbers.
+        let value = match entry.tensor().is_complex() {
+            true => entry.tensor().view_as_real(),
+            false => entry.tensor().shallow_clone(),
+        };
+        found.insert(format!("buffer.{}", entry.name()), value.copy());
     }
     found
 }

@@ -2,11 +2,16 @@
 
 use super::*;
 
-/// Processors round differently.
-const TOLERANCE: f64 = 1e-5;
+/// Processors round differently; normalisations of 5 samples enlarge that.
+fn tolerance(case: &str) -> f64 {
+    if case == "regions" { 1e-3 } else { 1e-5 }
+}
 
 /// Without `plain`, which draws random numbers: other tests of this process use the same generator.
-const CASES: [&str; 5] = ["classifier", "text", "numbers", "regions", "functional"];
+const CASES: [&str; 6] = ["classifier", "text", "numbers", "regions", "functional", "changed"];
+
+/// Buffers of `numbers` that its `state_dict` lacks, and so the reference.
+const NOT_IN_STATE_DICT: [&str; 2] = ["buffer.first", "buffer.second"];
 
 /// Compares tensors by name: values may differ by rounding, relative to the largest value. Gradients are sums of larger
 /// terms.
@@ -18,10 +23,11 @@ fn compare(case: &str, found: &BTreeMap<String, Tensor>, expected: &BTreeMap<Str
         if got.numel() > 0 {
             let scale = wanted.abs().max().double_value(&[]).max(0.1);
             let difference = (&got - &wanted).abs().max().double_value(&[]) / scale;
-            assert!(difference < TOLERANCE, "{case}: {name} differs by {difference:e}");
+            assert!(difference < tolerance(case), "{case}: {name} differs by {difference:e}");
         }
     }
-    assert_eq!(found.keys().collect::<Vec<_>>(), expected.keys().collect::<Vec<_>>(), "{case}");
+    let found = found.keys().filter(|name| !NOT_IN_STATE_DICT.contains(&name.as_str()));
+    assert_eq!(found.collect::<Vec<_>>(), expected.keys().collect::<Vec<_>>(), "{case}");
 }
 
 #[test]
@@ -125,9 +131,13 @@ fn random_numbers_and_small_batches_are_known() {
     for case in ["classifier", "numbers", "regions", "functional", "text"] {
         assert!(!load(case).0.draws_random_numbers(), "{case}");
     }
-    let least = |case: &str| load(case).0.min_micro_batch();
-    assert_eq!((least("classifier"), least("numbers"), least("regions")), (2, 2, 2));
-    assert_eq!((least("plain"), least("functional"), least("text")), (1, 1, 1));
+    let least = |entries: Entries| load_bytes(&entries.bytes()).unwrap().0.min_micro_batch();
+    for (case, of_norms) in
+        [("classifier", 2), ("numbers", 2), ("regions", 2), ("plain", 1), ("functional", 1), ("text", 1)]
+    {
+        assert_eq!(least(Entries::of(case)), 2, "{case}: an export is valid from two samples");
+        assert_eq!(least(Entries::of(case).valid_from(1)), of_norms, "{case}");
+    }
     let (program, registry) = load("classifier");
     let image = expected("classifier")["input.image"].narrow(0, 0, 1);
     let error = program.run(&[&image], true).unwrap_err();

@@ -1,0 +1,141 @@
+// Memory of scaled dot-product attention.
+#pragma once
+
+#include "symbolic_rule.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/_scaled_dot_product_attention_math_native.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/library.h>
+
+#include <algorithm>
+
+namespace {
+
+// Returns whether cuDNN computes attention on the simulated GPU (can_use_cudnn_attention of sdp_utils.cpp in
+// libtorch 2.11). If not, the flash kernel does, or in float32 or with a mask the memory-efficient kernel.
+bool uses_cudnn_attention(const Tensor& q, const Tensor& k, const Tensor& v) {
+  const auto fits = [](int64_t width) { return width % 8 == 0 && width <= 128; };
+  const bool wide = q.size(3) == 192 && v.size(3) == 128;
+  return prefers_cudnn_attention && is_half(q) && k.size(2) != 1 && ((fits(q.size(3)) && fits(v.size(3))) || wide);
+}
+
+// Allocates the scratch memory of attention in backward: a sum per query and, in half precision, the queries'
+// gradient in float32. Flash attention (Dao 2023, arXiv 2307.08691) pads them; cuDNN (dQ_accum and
+// softmax_sum of its frontend's SDPA backward) does not; the rest of its plan is undocumented.
+void allocate_gpu_attention_scratch(const Tensor& q, bool by_cudnn) {
+  const int64_t queries = by_cudnn ? q.size(2) : rounded(q.size(2), 128), width = by_cudnn ? q.size(3) : rounded(q.size(3), 32);
+  const auto floats = q.options().dtype(at::kFloat);
+  const Tensor sums = at::empty({q.size(0), q.size(1), queries}, floats);
+  if (is_half(q)) allocate_temporary({q.size(0), q.size(1), queries, width}, floats);
+}
+
+// Allocates the scratch memory of the CPU's flash attention per thread: a block of scores, their sums and a
+// block of the result; in half precision also the scores in that dtype; with AMX also packed keys and values.
+void allocate_attention_scratch(const Tensor& q, const Tensor& k, const Tensor& v, bool backward) {
+  if (simulates_gpu()) {
+    if (backward) allocate_gpu_attention_scratch(q, uses_cudnn_attention(q, k, v));
+    return;
+  }
+  const int64_t threads = at::get_num_threads(), queries = q.size(2), keys = k.size(2), width = q.size(3);
+  const int64_t rows = std::min<int64_t>(queries >= 768 ? 256 : queries >= 192 ? 64 : 32, queries);
+  const int64_t columns = std::min<int64_t>(512, keys);
+  const auto floats = q.options().dtype(at::kFloat);
+  const Tensor own = backward ? at::empty({threads, 2, rows, columns}, floats)
+                              : at::empty({threads, rows * (columns + 2 + width)}, floats);
+  if (!is_half(q)) return;
+  const Tensor reduced = at::empty({threads, backward ? 2 : 1, rows, columns}, q.options());
+  if (!backward && __builtin_cpu_supports("amx-tile")) {
+    const Tensor packed_keys = empty_as(k.sizes(), k);
+    allocate_temporary(k.sizes(), k.options());
+  }
+}
+
+Tensor empty_heads_last(const Tensor& x) {
+  return at::empty({x.size(0), x.size(2), x.size(1), x.size(3)}, x.options()).transpose(1, 2);
+}
+
+double attention_flops(const Tensor& q, const Tensor& k, bool causal) {
+  return 4.0 * static_cast<double>(product(q.sizes())) * static_cast<double>(k.size(2)) * (causal ? 0.5 : 1.0);
+}
+
+// _scaled_dot_product_flash_attention_for_cpu(Tensor query, Tensor key, Tensor value, float dropout_p, bool
+// is_causal, ...)
+Results attention(const Call& call) {
+  const auto q = call.tensor(0), k = call.tensor(1), v = call.tensor(2);
+  flops += attention_flops(q, k, call[4].toBool());
+  // On the CPU the result has the queries' layout.
+  auto y = simulates_gpu() ? empty_heads_last(q) : at::empty_like(q);
+  auto sums = at::empty({q.size(0), q.size(2), q.size(1)}, q.options().dtype(at::kFloat)).transpose(1, 2);
+  allocate_attention_scratch(q, k, v, false);
+  return {y, sums};
+}
+
+// _scaled_dot_product_flash_attention_for_cpu_backward(Tensor grad_out, Tensor query, Tensor key, Tensor
+// value, Tensor out, Tensor logsumexp, float dropout_p, bool is_causal, ...)
+Results attention_backward(const Call& call) {
+  const auto q = call.tensor(1), k = call.tensor(2), v = call.tensor(3);
+  flops += 2.5 * attention_flops(q, k, call[7].toBool());
+  const auto grad = empty_as(q.sizes(), q);
+  auto grad_q = empty_heads_last(q), grad_k = empty_heads_last(k), grad_v = empty_heads_last(v);
+  allocate_attention_scratch(q, k, v, true);
+  return {grad_q, grad_k, grad_v};
+}
+
+// Returns whether a GPU computes attention by one of its kernels, and not as separate products (select_sdp_backend of
+// aten/src/ATen/native/transformers/cuda/sdp_utils.cpp). Flash attention takes half precision without a mask and widens heads;
+// the memory-efficient kernel takes the rest if the width of a head fills its loads.
+bool is_fused_on_gpu(const Tensor& q, const Tensor& k, const Tensor& v, bool mask) {
+  if (q.dim() != 4 || k.dim() != 4 || v.dim() != 4 || !(is_half(q) || q.scalar_type() == at::kFloat)) return false;
+  if (is_half(q) && !mask && q.size(3) == v.size(3) && q.size(3) <= 256) return true;
+  const int64_t load = is_half(q) ? 8 : 4;
+  return q.size(3) % load == 0 && v.size(3) % load == 0 && q.size(1) == k.size(1) && k.size(1) == v.size(1);
+}
+
+// Attention by a GPU's kernel: it keeps its result and a sum per query, also with dropout, whose mask is drawn again in backward.
+struct GpuAttention : torch::autograd::Function<GpuAttention> {
+  using Context = torch::autograd::AutogradContext;
+  using List = torch::autograd::variable_list;
+
+  // An empty `mask` is none.
+  static Tensor forward(Context* context, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask, bool causal) {
+    flops += attention_flops(q, k, causal);
+    const auto y = at::empty({q.size(0), q.size(2), q.size(1), v.size(3)}, q.options()).transpose(1, 2);
+    const auto sums = at::empty({q.size(0), q.size(1), q.size(2)}, q.options().dtype(at::kFloat));
+    context->save_for_backward({q, k, v, mask, y, sums});
+    context->saved_data["causal"] = causal;
+    return y;
+  }
+
+  static List backward(Context* context, const List&) {
+    const auto saved = context->get_saved_variables();
+    const auto &q = saved[0], &k = saved[1], &v = saved[2], &mask = saved[3];
+    flops += 2.5 * attention_flops(q, k, context->saved_data["causal"].toBool());
+    auto grad_q = empty_heads_last(q), grad_k = empty_heads_last(k), grad_v = empty_heads_last(v);
+    Tensor grad_mask;
+    if (mask.dim() == 4 && context->needs_input_grad(3)) {
+      // The kernel writes rows of multiples of 16 columns.
+      const auto columns = mask.size(3);
+      grad_mask = at::empty({mask.size(0), mask.size(1), mask.size(2), rounded(columns, 16)}, mask.options()).slice(3, 0, columns);
+    }
+    allocate_gpu_attention_scratch(q, mask.dim() != 4 && uses_cudnn_attention(q, k, v));
+    return {grad_q, grad_k, grad_v, grad_mask, Tensor()};
+  }
+};
+
+// libtorch takes this way where the CPU has no kernel: with dropout, or if a mask needs a gradient.
+std::tuple<Tensor, Tensor> attention_by_products(const Tensor& q, const Tensor& k, const Tensor& v, const std::optional<Tensor>& mask,
+                                                 double dropout, bool causal, const std::optional<Tensor>& dropout_mask,
+                                                 std::optional<double> scale, bool gqa) {
+  const bool has_mask = mask.has_value() && mask->defined();
+  if (!simulates_gpu() || !is_fused_on_gpu(q, k, v, has_mask))
+    return at::native::_scaled_dot_product_attention_math(q, k, v, mask, dropout, causal, dropout_mask, scale, gqa);
+  auto bias = at::empty({0}, q.options());
+  if (has_mask) {
+    const auto own = mask->scalar_type() == at::kBool ? at::empty(mask->sizes(), q.options()) : *mask;
+    bias = own.expand({q.size(0), q.size(1), q.size(2), k.size(2)});
+  }
+  return {GpuAttention::apply(q, k, v, bias, causal), Tensor()};
+}
+
+} // namespace
