@@ -2,6 +2,7 @@
 
 use clap::{Args, ValueEnum};
 use serde::Serialize;
+use serde_json::{Number, Value};
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -34,9 +35,21 @@ pub(crate) struct ImportArgs {
     #[arg(long, value_name = "SPEC", value_delimiter = ',')]
     pub(crate) inputs: Vec<InputSpec>,
 
+    /// A dimension of any length beside the batch, such as `ids.1`; repeatable.
+    #[arg(long, value_name = "NAME.DIM")]
+    pub(crate) dynamic: Vec<DynamicDim>,
+
     /// Head of an `hf:` model [default: that of its config.json].
     #[arg(long, value_enum, value_name = "NAME", hide_possible_values = true)]
     pub(crate) head: Option<Head>,
+
+    /// Argument for the model's builder: `drop_path_rate=0.1`; repeatable.
+    #[arg(long = "arg", value_name = "NAME=VALUE")]
+    pub(crate) args: Vec<BuilderArg>,
+
+    /// Compare a smaller model with PyTorch: `num_hidden_layers=2`; repeatable.
+    #[arg(long, value_name = "NAME=VALUE")]
+    pub(crate) check_with: Vec<BuilderArg>,
 
     /// Shared library that registers operations of the model; repeatable.
     #[arg(long, value_name = "FILE.so")]
@@ -111,19 +124,46 @@ impl FromStr for Source {
     }
 }
 
-/// Height and width.
+/// Height and width. As one number or as two, as the user wrote it: a function of the user may take either.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct ImageSize(u32, u32);
+#[serde(untagged)]
+pub(crate) enum ImageSize {
+    Square(u32),
+    Sides(u32, u32),
+}
 
 impl FromStr for ImageSize {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         match parse_sizes(text).as_deref() {
-            Some([size]) => Ok(Self(*size, *size)),
-            Some([height, width]) => Ok(Self(*height, *width)),
+            Some([size]) => Ok(Self::Square(*size)),
+            Some([height, width]) => Ok(Self::Sides(*height, *width)),
             _ => Err("use one number, such as 224, or height and width, such as 360x480".to_owned()),
         }
+    }
+}
+
+/// One argument of the builder: a number, a truth value, a list or null as in JSON, else a text.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct BuilderArg {
+    pub(crate) name: String,
+    pub(crate) value: Value,
+}
+
+impl FromStr for BuilderArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let Some((name, text)) = text.split_once('=').filter(|(name, _)| !name.is_empty()) else {
+            return Err("use NAME=VALUE, such as drop_path_rate=0.1".to_owned());
+        };
+        if matches!(text, "True" | "False" | "None") {
+            return Err("use true, false or null".to_owned());
+        }
+        let number = || text.parse().ok().and_then(Number::from_f64).map(Value::Number);
+        let value = serde_json::from_str(text).ok().or_else(number).unwrap_or_else(|| text.into());
+        Ok(Self { name: name.to_owned(), value })
     }
 }
 
@@ -151,6 +191,25 @@ impl FromStr for InputSpec {
             is_whole.then(|| Self { name: name.to_owned(), dtype: dtype.to_owned(), shape })
         });
         parsed.ok_or_else(|| "use NAME=SIZES for float32, such as x=3x32x32, or NAME=TYPE:SIZES".to_owned())
+    }
+}
+
+/// A dimension of an input, counted from the batch, which is 0.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct DynamicDim {
+    input: String,
+    dim: u32,
+}
+
+impl FromStr for DynamicDim {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parsed = text.rsplit_once('.').and_then(|(input, dim)| {
+            let dim = dim.parse().ok().filter(|dim| *dim > 0)?;
+            (!input.is_empty()).then(|| Self { input: input.to_owned(), dim })
+        });
+        parsed.ok_or_else(|| "use NAME.DIM, such as ids.1 for the length of texts; 0 is the batch".to_owned())
     }
 }
 
@@ -219,10 +278,41 @@ mod tests {
 
     #[test]
     fn image_sizes_are_one_or_two_numbers() {
-        assert_eq!("32".parse(), Ok(ImageSize(32, 32)));
-        assert_eq!("360x480".parse(), Ok(ImageSize(360, 480)));
+        assert_eq!("32".parse(), Ok(ImageSize::Square(32)));
+        assert_eq!("360x480".parse(), Ok(ImageSize::Sides(360, 480)));
         for bad in ["", "0", "3x32x32", "32x", "-1", "a"] {
             assert!(bad.parse::<ImageSize>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn arguments_of_the_builder_have_a_type() {
+        for (text, value) in [
+            ("rate=0.1", Value::from(0.1)),
+            ("rate=.1", Value::from(0.1)),
+            ("blocks=3", Value::from(3)),
+            ("bias=false", Value::from(false)),
+            ("sizes=[1, 2]", vec![1, 2].into()),
+            ("act=null", Value::Null),
+            ("act=gelu", Value::from("gelu")),
+            ("act=\"3\"", Value::from("3")),
+            ("act=", Value::from("")),
+        ] {
+            let name = text.split('=').next().unwrap().to_owned();
+            assert_eq!(text.parse(), Ok(BuilderArg { name, value }));
+        }
+        for bad in ["", "rate", "=3", "bias=True"] {
+            assert!(bad.parse::<BuilderArg>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn dynamic_dimensions_follow_the_batch() {
+        let dim = |input: &str, dim| Ok(DynamicDim { input: input.into(), dim });
+        assert_eq!("ids.1".parse(), dim("ids", 1));
+        assert_eq!("a.b.12".parse(), dim("a.b", 12));
+        for bad in ["", "ids", "ids.", ".1", "ids.0", "ids.-1", "ids.x", "1"] {
+            assert!(bad.parse::<DynamicDim>().is_err(), "{bad}");
         }
     }
 

@@ -33,7 +33,7 @@ pub(crate) use doctor::DoctorArgs;
 pub(crate) use eval::EvalArgs;
 pub(crate) use gpu::{GpuCommand, InfoArgs, KillArgs, MonitorArgs};
 pub(crate) use gpus::{GpuArgs, GpuIds};
-pub(crate) use import::ImportArgs;
+pub(crate) use import::{BuilderArg, ImportArgs};
 pub(crate) use launch::{Form, LaunchArgs, Nproc, Target};
 pub(crate) use limits::{Limit, LimitArgs};
 pub(crate) use output::{Choice, OutputArgs, PrefixTemplate, PrefixValues};

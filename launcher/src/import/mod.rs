@@ -1,34 +1,47 @@
 //! `dtrain import`: makes a model of PyTorch into a file, with the user's Python.
 //!
-//! The files in `python/` are one script. It gets the request as JSON, writes OUTPUT.partial and renames it.
+//! The files in `python/` are one script. It gets the request as JSON and writes OUTPUT.partial. Then it starts the trainer,
+//! which compares its own steps with PyTorch's results, and renames the file.
 
 use crate::ckpt::check_out;
-use crate::cli::ImportArgs;
+use crate::cli::{BuilderArg, ImportArgs};
+use crate::plan::find_worker;
 use crate::python;
 use anyhow::{Context, bail};
 use dtrain_agent::io::process::handlers;
 use dtrain_agent::signals;
 use dtrain_common::exit::ExitStatus;
+use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::{Pid, Signal, kill_process_group};
+use serde_json::{Map, Value};
 use std::ffi::OsStr;
-use std::io::{self, Write};
+use std::fs::File;
+use std::io::{self, Seek, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::process::{Child, Command, ExitCode};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 
 const SCRIPT: &str = concat!(
     include_str!("python/base.py"),
     include_str!("python/blame.py"),
+    include_str!("python/model.py"),
     include_str!("python/inputs.py"),
+    include_str!("python/weights.py"),
     include_str!("python/sources.py"),
     include_str!("python/programs.py"),
+    include_str!("python/ranges.py"),
     include_str!("python/check.py"),
+    include_str!("python/reference.py"),
     include_str!("python/archive.py"),
     include_str!("python/report.py"),
     include_str!("python/main.py"),
 );
+
+/// Reads the script from standard input: as an argument it would fill the lists of `ps`. `-c` keeps the current folder first
+/// in the search for modules.
+const READ_SCRIPT: &str = "import sys; exec(compile(sys.stdin.buffer.read(), '<dtrain import>', 'exec'))";
 
 /// Runs the command.
 pub(crate) fn run(args: &ImportArgs) -> anyhow::Result<ExitCode> {
@@ -43,7 +56,9 @@ pub(crate) fn run(args: &ImportArgs) -> anyhow::Result<ExitCode> {
     let request = request(args)?;
     let python = python::find(|variable| std::env::var_os(variable))?;
     let mut command = Command::new(&python);
-    command.args(["-c", SCRIPT, &request]).stdin(Stdio::null());
+    command
+        .args(["-c", READ_SCRIPT, &request])
+        .stdin(script().context("cannot store Python's script in memory")?);
     // Python gets each signal once, from the launcher: the terminal sends Ctrl-C to a whole group.
     command.process_group(0);
     let stop = Stop::listen()?;
@@ -52,8 +67,9 @@ pub(crate) fn run(args: &ImportArgs) -> anyhow::Result<ExitCode> {
     if status.success() {
         return Ok(ExitStatus::Success.into());
     }
-    // The script has removed it, unless a signal killed Python.
-    let _ = std::fs::remove_file(partial(&args.output));
+    // The script has removed them, unless a signal killed Python.
+    let _ = std::fs::remove_file(partial(&args.output, ".partial"));
+    let _ = std::fs::remove_dir_all(partial(&args.output, ".partial.check"));
     if let Some(signal) = stop.signal() {
         // If standard error is closed, the exit code still reports the stop.
         let name = signals::name(signal);
@@ -86,19 +102,41 @@ fn request(args: &ImportArgs) -> anyhow::Result<String> {
         "classes": args.classes,
         "image_size": args.image_size,
         "channels": args.channels,
+        "dynamic": args.dynamic,
         "inputs": args.inputs,
         "head": args.head,
+        "args": by_name("--arg", &args.args)?,
         "library": args.library,
         "pretrained": args.pretrained,
         "seed": args.seed,
+        "check_with": by_name("--check-with", &args.check_with)?,
+        "worker": find_worker()?.to_str().context("the path of the trainer is not UTF-8")?,
         "traceback": args.traceback,
     });
     Ok(request.to_string())
 }
 
-fn partial(output: &Path) -> PathBuf {
+fn by_name(flag: &str, args: &[BuilderArg]) -> anyhow::Result<Map<String, Value>> {
+    let mut all = Map::new();
+    for BuilderArg { name, value } in args {
+        if all.insert(name.clone(), value.clone()).is_some() {
+            bail!("{flag} {name} is given twice; leave one out");
+        }
+    }
+    Ok(all)
+}
+
+/// Returns a file in memory with the script. Unlike a pipe it takes all of it, even if Python never reads.
+fn script() -> io::Result<File> {
+    let mut file = File::from(memfd_create("dtrain-import", MemfdFlags::CLOEXEC)?);
+    file.write_all(SCRIPT.as_bytes())?;
+    file.rewind()?;
+    Ok(file)
+}
+
+fn partial(output: &Path, ending: &str) -> PathBuf {
     let mut name = output.as_os_str().to_owned();
-    name.push(".partial");
+    name.push(ending);
     name.into()
 }
 

@@ -23,7 +23,7 @@ fn train<'a>(cluster: &'a Cluster, nnodes: &str, flags: &[&str], worker: &str) -
 #[test]
 fn a_leader_that_is_stopped_during_its_checks_ends_the_waiting_nodes() {
     for signal in [Signal::INT, Signal::TERM] {
-        let Some(cluster) = Cluster::new(2) else { return };
+        let Ok(cluster) = Cluster::new(2) else { return };
         // Reading this recipe never ends.
         let made = Command::new("mkfifo").arg(cluster.scene.path("endless.toml")).status().unwrap();
         assert!(made.success());
@@ -43,7 +43,7 @@ fn a_leader_that_is_stopped_during_its_checks_ends_the_waiting_nodes() {
 
 #[test]
 fn a_leader_that_cannot_begin_ends_the_waiting_nodes_with_its_code() {
-    let Some(cluster) = Cluster::new(2) else { return };
+    let Ok(cluster) = Cluster::new(2) else { return };
     let member = cluster.start(1, "2", &[], WORK);
     let begun = Instant::now();
     let leader = cluster.start(0, "2", &["--rdzv-conf", "admit=checkpoint"], WORK);
@@ -55,7 +55,7 @@ fn a_leader_that_cannot_begin_ends_the_waiting_nodes_with_its_code() {
 
 #[test]
 fn a_worker_that_rejects_the_recipe_has_not_failed() {
-    let Some(cluster) = Cluster::new(2) else { return };
+    let Ok(cluster) = Cluster::new(2) else { return };
     let worker = r#"if [ $RANK = 1 ]; then echo '{"message":"no such layer"}' > "$TORCHELASTIC_ERROR_FILE"; exit 2; fi; exec sleep 60"#;
     let done = cluster.wait(train(&cluster, "2", &[], worker));
     expect_codes(&done, 2);
@@ -66,7 +66,7 @@ fn a_worker_that_rejects_the_recipe_has_not_failed() {
 
 #[test]
 fn logs_of_one_attempt_have_one_number_on_all_nodes() {
-    let Some(cluster) = Cluster::new(2) else { return };
+    let Ok(cluster) = Cluster::new(2) else { return };
     // Logs of earlier runs, on one node only.
     for number in 0..2 {
         fs::create_dir_all(cluster.scene.path(&format!("logs1/attempt_{number}/rank_1"))).unwrap();
@@ -86,7 +86,7 @@ fn logs_of_one_attempt_have_one_number_on_all_nodes() {
 
 #[test]
 fn the_result_counts_the_workers_of_all_nodes() {
-    let Some(cluster) = Cluster::new(2) else { return };
+    let Ok(cluster) = Cluster::new(2) else { return };
     expect_codes(&cluster.wait(train(&cluster, "2", &[], "sleep 0.1")), 0);
     let result: serde_json::Value = serde_json::from_str(&cluster.scene.read("run/result.json")).unwrap();
     assert_eq!((&result["nproc"], &result["nodes"]), (&2.into(), &2.into()));
@@ -94,7 +94,7 @@ fn the_result_counts_the_workers_of_all_nodes() {
 
 #[test]
 fn the_leader_raises_its_limit_of_open_files_and_not_that_of_workers() {
-    let Some(cluster) = Cluster::new(1) else { return };
+    let Ok(cluster) = Cluster::new(1) else { return };
     let script = format!(r#"ulimit -Sn > "$TEST_DIR/limit"; {WORK}"#);
     let args = ["--nnodes", "1:2", "--rdzv-conf", "last_call_timeout=1", "--rdzv-endpoint", ENDPOINT];
     let launch = cluster.scene.command(&[&args[..], &["--", "sh", "-c", &script]].concat());
@@ -123,7 +123,7 @@ fn the_leader_raises_its_limit_of_open_files_and_not_that_of_workers() {
 
 #[test]
 fn sixteen_agents_of_one_machine_choose_one_leader() {
-    let Some(cluster) = Cluster::new(1) else { return };
+    let Ok(cluster) = Cluster::new(1) else { return };
     let start = |n: usize| {
         let flags =
             ["--nnodes", "16", "--nproc", "1", "--rdzv-endpoint", ENDPOINT, "--rdzv-secret", "secret"];

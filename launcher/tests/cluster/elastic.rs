@@ -15,7 +15,7 @@ fn world(cluster: &Cluster, attempt: u32) -> String {
 #[test]
 fn the_others_go_on_without_a_killed_node() {
     for (nodes, nnodes) in [(2, "1:2"), (3, "2:3")] {
-        let Some(cluster) = Cluster::new(nodes) else { return };
+        let Ok(cluster) = Cluster::new(nodes) else { return };
         let mut launches = cluster.start_all(nnodes, &["--max-restarts", "3"], &counting());
         cluster.wait_for_workers(0..nodes, 0);
         launches.remove(nodes - 1).signal(Signal::KILL);
@@ -29,7 +29,7 @@ fn the_others_go_on_without_a_killed_node() {
 
 #[test]
 fn a_node_that_comes_back_takes_part_after_the_next_failure() {
-    let Some(cluster) = Cluster::new(3) else { return };
+    let Ok(cluster) = Cluster::new(3) else { return };
     let flags = ["--max-restarts", "5"];
     let script = counting();
     let mut launches = cluster.start_all("2:3", &flags, &script);
@@ -50,7 +50,7 @@ fn a_node_that_comes_back_takes_part_after_the_next_failure() {
 
 #[test]
 fn a_cut_half_is_fenced_before_the_other_goes_on() {
-    let Some(cluster) = Cluster::new(3) else { return };
+    let Ok(cluster) = Cluster::new(3) else { return };
     let mut launches =
         cluster.start_all("2:3", &["--max-restarts", "3", "--rdzv-conf", "join_timeout=5"], WORK);
     cluster.wait_for_workers(0..3, 0);
@@ -67,7 +67,7 @@ fn a_cut_half_is_fenced_before_the_other_goes_on() {
 
 #[test]
 fn a_run_that_may_be_smaller_starts_without_the_absent() {
-    let Some(cluster) = Cluster::new(3) else { return };
+    let Ok(cluster) = Cluster::new(3) else { return };
     let start = |node| cluster.start(node, "2:3", &["--rdzv-conf", "last_call_timeout=1"], &counting());
     let launches: Vec<_> = (0..2).map(start).collect();
     cluster.wait_for_workers(0..2, 0);

@@ -1,6 +1,7 @@
 //! Workers, agents and connections that fail on one of several nodes.
 
 use crate::harness::{Cluster, count_lines, expect_codes};
+use dtrain_test_kit::need::Skipped;
 use dtrain_test_kit::network::Addresses;
 use dtrain_test_kit::process::{Signal, kill, signal, wait_until};
 
@@ -10,7 +11,7 @@ const SHORT_LOSS: [&str; 2] = ["--rdzv-conf", "join_timeout=5"];
 #[test]
 fn a_worker_that_fails_on_another_node_stops_all_and_is_named_once() {
     for nodes in [2, 3, 4] {
-        let Some(cluster) = Cluster::new(nodes) else { return };
+        let Ok(cluster) = Cluster::new(nodes) else { return };
         let launches = cluster.work(&[]);
         cluster.signal_worker(1, Signal::KILL);
         let done = cluster.wait(launches);
@@ -26,7 +27,7 @@ fn a_worker_that_fails_on_another_node_stops_all_and_is_named_once() {
 
 #[test]
 fn a_failure_on_the_leaders_node_reaches_the_other_nodes() {
-    let Some(cluster) = Cluster::new(3) else { return };
+    let Ok(cluster) = Cluster::new(3) else { return };
     let launches = cluster.work(&["--nproc-per-node", "1"]);
     cluster.signal_worker(0, Signal::KILL);
     let done = cluster.wait(launches);
@@ -42,7 +43,7 @@ fn the_first_of_two_failures_is_named_although_clocks_differ() {
     for ahead in [-1_000_000, 1_000_000] {
         // A clock can be set back only as far as the machine runs already: shift the other one.
         let clocks = if ahead < 0 { [-ahead, 0] } else { [0, ahead] };
-        let Some(cluster) = Cluster::with(Addresses::V4, &clocks) else { return };
+        let Ok(cluster) = Cluster::with(Addresses::V4, &clocks) else { return };
         let script = r#"
             : > "$TEST_DIR/ready.$RANK"
             until [ -e "$TEST_DIR/ready.0" ] && [ -e "$TEST_DIR/ready.1" ]; do sleep 0.01; done
@@ -57,8 +58,8 @@ fn the_first_of_two_failures_is_named_although_clocks_differ() {
 
 /// Kills a process of the agent on node 1, and expects that node 0 names the node.
 #[track_caller]
-fn lose_node_1(what: impl Fn(&Cluster, u32)) {
-    let Some(cluster) = Cluster::new(3) else { return };
+fn lose_node_1(what: impl Fn(&Cluster, u32)) -> Result<(), Skipped> {
+    let cluster = Cluster::new(3)?;
     let mut launches = cluster.work(&[]);
     what(&cluster, launches[1].child.id());
     let lost = launches.remove(1);
@@ -67,21 +68,22 @@ fn lose_node_1(what: impl Fn(&Cluster, u32)) {
     done[0].expect_stderr("n1");
     done[1].expect_stderr("n1");
     assert!(lost.wait_leaving_processes().code != Some(0));
+    Ok(())
 }
 
 #[test]
 fn a_killed_guardian_of_an_agent_is_noticed_and_leaves_nothing() {
-    lose_node_1(|_, guardian| signal(guardian, Signal::KILL));
+    let Ok(()) = lose_node_1(|_, guardian| signal(guardian, Signal::KILL)) else { return };
 }
 
 #[test]
 fn a_killed_agent_is_noticed_and_leaves_nothing() {
-    lose_node_1(|cluster, _| signal(cluster.launcher(1), Signal::KILL));
+    let Ok(()) = lose_node_1(|cluster, _| signal(cluster.launcher(1), Signal::KILL)) else { return };
 }
 
 #[test]
 fn an_agent_and_its_guardian_killed_together_are_noticed() {
-    lose_node_1(|cluster, guardian| {
+    let Ok(()) = lose_node_1(|cluster, guardian| {
         let launcher = cluster.launcher(1);
         kill(launcher, Signal::KILL);
         kill(guardian, Signal::KILL);
@@ -89,12 +91,14 @@ fn an_agent_and_its_guardian_killed_together_are_noticed() {
             let pid = cluster.worker(1);
             !cluster.network[1].processes().contains(&pid)
         });
-    });
+    }) else {
+        return;
+    };
 }
 
 #[test]
 fn a_silent_partition_stops_both_sides() {
-    let Some(cluster) = Cluster::new(3) else { return };
+    let Ok(cluster) = Cluster::new(3) else { return };
     let mut launches = cluster.work(&SHORT_LOSS);
     cluster.network.cut(&[2]);
     let lost = launches.remove(2);
@@ -109,7 +113,7 @@ fn a_silent_partition_stops_both_sides() {
 
 #[test]
 fn a_lost_leader_ends_all_others_with_75() {
-    let Some(cluster) = Cluster::new(3) else { return };
+    let Ok(cluster) = Cluster::new(3) else { return };
     let mut launches = cluster.work(&[&["--max-restarts", "3"], &SHORT_LOSS[..]].concat());
     let leader = launches.remove(0);
     leader.signal(Signal::KILL);
@@ -124,7 +128,7 @@ fn a_lost_leader_ends_all_others_with_75() {
 
 #[test]
 fn a_leader_behind_a_partition_ends_all_others_with_75() {
-    let Some(cluster) = Cluster::new(3) else { return };
+    let Ok(cluster) = Cluster::new(3) else { return };
     let mut launches = cluster.work(&SHORT_LOSS);
     cluster.network.cut(&[0]);
     let leader = launches.remove(0);

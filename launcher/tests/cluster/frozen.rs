@@ -21,7 +21,7 @@ fn thaw(pids: &[u32]) {
 
 #[test]
 fn a_frozen_agent_ends_the_run_and_stops_its_workers_once_it_wakes() {
-    let Some(cluster) = Cluster::new(2) else { return };
+    let Ok(cluster) = Cluster::new(2) else { return };
     let mut launches = cluster.work(&[]);
     let frozen = launches.remove(1);
     let pids = freeze_agent(&cluster, 1, frozen.child.id());
@@ -34,7 +34,7 @@ fn a_frozen_agent_ends_the_run_and_stops_its_workers_once_it_wakes() {
 
 #[test]
 fn a_frozen_launcher_is_fenced_before_the_others_start_again() {
-    let Some(cluster) = Cluster::new(2) else { return };
+    let Ok(cluster) = Cluster::new(2) else { return };
     let launches = cluster.start_all("1:2", &["--max-restarts", "3"], crate::harness::WORK);
     cluster.wait_for_workers(0..2, 0);
     // Only the launcher: its guardian sees that it stands still.
@@ -54,7 +54,7 @@ fn a_frozen_launcher_is_fenced_before_the_others_start_again() {
 
 #[test]
 fn a_short_pause_of_an_agent_disturbs_nothing() {
-    let Some(cluster) = Cluster::new(2) else { return };
+    let Ok(cluster) = Cluster::new(2) else { return };
     let launches = cluster.work(&[]);
     let pids = freeze_agent(&cluster, 1, launches[1].child.id());
     std::thread::sleep(std::time::Duration::from_millis(300));
@@ -65,7 +65,7 @@ fn a_short_pause_of_an_agent_disturbs_nothing() {
 
 #[test]
 fn a_frozen_leader_ends_all_others_with_75_and_starts_nothing_when_it_wakes() {
-    let Some(cluster) = Cluster::new(3) else { return };
+    let Ok(cluster) = Cluster::new(3) else { return };
     let mut launches = cluster.work(&["--max-restarts", "3"]);
     let leader = launches.remove(0);
     let pids = freeze_agent(&cluster, 0, leader.child.id());
@@ -81,7 +81,7 @@ fn a_frozen_leader_ends_all_others_with_75_and_starts_nothing_when_it_wakes() {
 
 #[test]
 fn a_leader_that_wakes_after_the_others_have_ended_ends_too() {
-    let Some(cluster) = Cluster::new(3) else { return };
+    let Ok(cluster) = Cluster::new(3) else { return };
     let mut launches = cluster.work(&["--max-restarts", "3", "--rdzv-conf", "join_timeout=3"]);
     let leader = launches.remove(0);
     let pids = freeze_agent(&cluster, 0, leader.child.id());
@@ -94,7 +94,7 @@ fn a_leader_that_wakes_after_the_others_have_ended_ends_too() {
 
 #[test]
 fn a_frozen_worker_is_stopped_with_the_others() {
-    let Some(cluster) = Cluster::new(2) else { return };
+    let Ok(cluster) = Cluster::new(2) else { return };
     let launches = cluster.work(&["--shutdown-timeout", "1"]);
     cluster.signal_worker(1, Signal::STOP);
     cluster.signal_worker(0, Signal::KILL);

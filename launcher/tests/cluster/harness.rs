@@ -1,5 +1,6 @@
 //! A launcher on each of several nodes.
 
+use dtrain_test_kit::need::Skipped;
 use dtrain_test_kit::network::{Addresses, Network};
 use dtrain_test_kit::process::{Signal, signal, wait_until};
 pub(crate) use dtrain_test_kit::scene::{Finished, Launch, Scene};
@@ -30,19 +31,19 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
-    /// Returns `None` if the machine cannot have nodes; the test is then skipped.
+    /// As [`Network::new`].
     #[track_caller]
-    pub(crate) fn new(nodes: usize) -> Option<Self> {
+    pub(crate) fn new(nodes: usize) -> Result<Self, Skipped> {
         Self::with(Addresses::V4, &vec![0; nodes])
     }
 
     /// As [`Network::with`].
     #[track_caller]
-    pub(crate) fn with(addresses: Addresses, ahead: &[i64]) -> Option<Self> {
+    pub(crate) fn with(addresses: Addresses, ahead: &[i64]) -> Result<Self, Skipped> {
         let network = Network::with(addresses, ahead)?;
         let scene = Scene::new();
         write_secret(&scene.path("secret"), "0123456789abcdef0123456789abcdef");
-        Some(Self { network, scene })
+        Ok(Self { network, scene })
     }
 
     /// Starts `dtrain launch ARGS` on a node.

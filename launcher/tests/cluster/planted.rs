@@ -106,7 +106,7 @@ fn expect_code(done: &Finished, code: i32) {
 
 #[test]
 fn an_unresolvable_endpoint() {
-    let Some(cluster) = Cluster::new(2) else { return };
+    let Ok(cluster) = Cluster::new(2) else { return };
     let job = Job::new(&cluster).flags(1, &["--rdzv-endpoint", "head:29500"]);
     let done = job.fail(1, &["head", "cannot be resolved"]);
     expect_code(&done[1], 5);
@@ -114,7 +114,7 @@ fn an_unresolvable_endpoint() {
 
 #[test]
 fn nothing_listens_at_the_endpoint() {
-    let Some(cluster) = Cluster::new(2) else { return };
+    let Ok(cluster) = Cluster::new(2) else { return };
     // Node 0 waits at another port.
     let job = Job::new(&cluster).flags(0, &["--rdzv-endpoint", "n0:29501"]);
     let done = job.fail(1, &["n0:29500", "no process listens"]);
@@ -123,7 +123,7 @@ fn nothing_listens_at_the_endpoint() {
 
 #[test]
 fn the_endpoints_host_is_down() {
-    let Some(cluster) = Cluster::new(2) else { return };
+    let Ok(cluster) = Cluster::new(2) else { return };
     cluster.network.cut(&[0]);
     // A machine that is down looks like a firewall.
     let done = Job::new(&cluster).fail(1, &["n0:29500", "does not answer"]);
@@ -134,7 +134,7 @@ fn the_endpoints_host_is_down() {
 
 #[test]
 fn a_firewall_closes_the_endpoints_port() {
-    let Some(cluster) = Cluster::new(2) else { return };
+    let Ok(cluster) = Cluster::new(2) else { return };
     cluster.network[0].block_ports(29500..=29500);
     let done = Job::new(&cluster).fail(1, &["n0:29500", "firewall"]);
     expect_code(&done[1], 5);
@@ -143,7 +143,7 @@ fn a_firewall_closes_the_endpoints_port() {
 
 #[test]
 fn a_firewall_on_the_other_node_closes_the_workers_ports() {
-    let Some(cluster) = Cluster::new(2) else { return };
+    let Ok(cluster) = Cluster::new(2) else { return };
     cluster.network[1].block_ports(1..=65535);
     // Replies to connections that node 1 opens come to its automatic ports: leave those of the endpoint open.
     let done = Job::new(&cluster).fail(1, &["n0:29500", "does not answer"]);
@@ -152,7 +152,7 @@ fn a_firewall_on_the_other_node_closes_the_workers_ports() {
 
 #[test]
 fn the_endpoint_is_an_address_of_no_node() {
-    let Some(cluster) = Cluster::new(2) else { return };
+    let Ok(cluster) = Cluster::new(2) else { return };
     let endpoint = &["--rdzv-endpoint", "10.77.0.99:29500"];
     let done = Job::new(&cluster).flags(0, endpoint).flags(1, endpoint).fail(0, &["10.77.0.99:29500"]);
     expect_code(&done[0], 5);
@@ -161,7 +161,7 @@ fn the_endpoint_is_an_address_of_no_node() {
 
 #[test]
 fn the_endpoint_is_the_loopback_interface() {
-    let Some(cluster) = Cluster::new(2) else { return };
+    let Ok(cluster) = Cluster::new(2) else { return };
     let endpoint = &["--rdzv-endpoint", "localhost:29500"];
     let done = Job::new(&cluster)
         .flags(0, endpoint)
@@ -172,7 +172,7 @@ fn the_endpoint_is_the_loopback_interface() {
 
 #[test]
 fn the_endpoints_name_is_a_loopback_address_on_its_own_node() {
-    let Some(cluster) = Cluster::new(2) else { return };
+    let Ok(cluster) = Cluster::new(2) else { return };
     // As in Debian's /etc/hosts. The leader must listen where others reach it.
     let hosts = cluster.network[0].hosts();
     let text = fs::read_to_string(&hosts).unwrap().replace("10.77.0.1 n0", "127.0.1.1 n0");
@@ -185,7 +185,7 @@ fn the_endpoints_name_is_a_loopback_address_on_its_own_node() {
 
 #[test]
 fn the_endpoints_name_has_the_address_of_another_network() {
-    let Some(cluster) = Cluster::new(2) else { return };
+    let Ok(cluster) = Cluster::new(2) else { return };
     cluster.network.add_second_interface(0);
     cluster.network.add_second_interface(1);
     let hosts = cluster.network[1].hosts();
@@ -197,7 +197,7 @@ fn the_endpoints_name_has_the_address_of_another_network() {
 
 #[test]
 fn the_interface_of_the_user_reaches_nobody() {
-    let Some(cluster) = Cluster::new(2) else { return };
+    let Ok(cluster) = Cluster::new(2) else { return };
     cluster.network.add_second_interface(0);
     cluster.network.add_second_interface(1);
     let flags = &["--rdzv-endpoint", ENDPOINT, "--rdzv-interface", "eth1"];
@@ -207,7 +207,7 @@ fn the_interface_of_the_user_reaches_nobody() {
 
 #[test]
 fn the_interface_of_the_user_does_not_exist() {
-    let Some(cluster) = Cluster::new(2) else { return };
+    let Ok(cluster) = Cluster::new(2) else { return };
     let flags = &["--rdzv-endpoint", ENDPOINT, "--rdzv-interface", "ib0"];
     let done = Job::new(&cluster).flags(1, flags).fail(1, &["ib0", "eth0"]);
     assert!(matches!(done[1].code, Some(2 | 5)), "{:?}", done[1].code);
@@ -215,7 +215,7 @@ fn the_interface_of_the_user_does_not_exist() {
 
 #[test]
 fn nodes_with_ipv6_only_run() {
-    let Some(cluster) = Cluster::with(Addresses::V6, &[0, 0]) else { return };
+    let Ok(cluster) = Cluster::with(Addresses::V6, &[0, 0]) else { return };
     let launches = cluster.start_all("2", &[], WORK);
     cluster.wait_for_workers(0..2, 0);
     cluster.finish_work();
@@ -224,7 +224,7 @@ fn nodes_with_ipv6_only_run() {
 
 #[test]
 fn an_ipv4_address_on_nodes_with_ipv6_only() {
-    let Some(cluster) = Cluster::with(Addresses::V6, &[0, 0]) else { return };
+    let Ok(cluster) = Cluster::with(Addresses::V6, &[0, 0]) else { return };
     let endpoint = &["--rdzv-endpoint", "10.77.0.1:29500"];
     let done = Job::new(&cluster).flags(1, endpoint).fail(1, &["10.77.0.1:29500", "no route"]);
     expect_code(&done[1], 5);
@@ -232,7 +232,7 @@ fn an_ipv4_address_on_nodes_with_ipv6_only() {
 
 #[test]
 fn two_jobs_at_one_port() {
-    let Some(cluster) = Cluster::new(2) else { return };
+    let Ok(cluster) = Cluster::new(2) else { return };
     let ids = ["first", "second"].map(|id| ["--rdzv-endpoint", ENDPOINT, "--rdzv-id", id]);
     let done =
         Job::new(&cluster).flags(0, &ids[0]).flags(1, &ids[1]).fail(1, &["first", "second", "--rdzv-id"]);
@@ -241,7 +241,7 @@ fn two_jobs_at_one_port() {
 
 #[test]
 fn the_leaders_port_is_taken_by_another_program() {
-    let Some(cluster) = Cluster::new(2) else { return };
+    let Ok(cluster) = Cluster::new(2) else { return };
     let _other = cluster.network[0].in_thread(|| TcpListener::bind("0.0.0.0:29500").unwrap());
     let words =
         ["this node should lead, but cluster-", "listens at port 29500; end it, or choose another port"];
@@ -263,7 +263,7 @@ fn answer(cluster: &Cluster, answer: &'static [u8]) {
 #[test]
 fn the_endpoint_is_another_programs_port() {
     for bytes in [&b"SSH-2.0-OpenSSH_9.2\r\n"[..], b"HTTP/1.1 400 Bad Request\r\n\r\n"] {
-        let Some(cluster) = Cluster::new(2) else { return };
+        let Ok(cluster) = Cluster::new(2) else { return };
         answer(&cluster, bytes);
         let job = Job::new(&cluster).flags(0, &["--rdzv-endpoint", "n0:29501"]);
         let done = job.fail(1, &["n0:29500", "not dtrain"]);
@@ -273,7 +273,7 @@ fn the_endpoint_is_another_programs_port() {
 
 #[test]
 fn the_endpoint_accepts_and_says_nothing() {
-    let Some(cluster) = Cluster::new(2) else { return };
+    let Ok(cluster) = Cluster::new(2) else { return };
     answer(&cluster, b"");
     let job = Job::new(&cluster).flags(0, &["--rdzv-endpoint", "n0:29501"]);
     let done = job.fail(1, &["n0:29500", "does not answer"]);
@@ -282,7 +282,7 @@ fn the_endpoint_accepts_and_says_nothing() {
 
 #[test]
 fn the_secrets_differ() {
-    let Some(cluster) = Cluster::new(2) else { return };
+    let Ok(cluster) = Cluster::new(2) else { return };
     write_secret(&cluster.scene.path("other"), "fedcba9876543210fedcba9876543210");
     let secret = |path| ["--rdzv-endpoint", ENDPOINT, "--rdzv-secret", path];
     let done = Job::new(&cluster)
@@ -295,7 +295,7 @@ fn the_secrets_differ() {
 
 #[test]
 fn one_node_has_no_secret() {
-    let Some(cluster) = Cluster::new(2) else { return };
+    let Ok(cluster) = Cluster::new(2) else { return };
     let secret = ["--rdzv-endpoint", ENDPOINT, "--rdzv-secret", "secret"];
     let done =
         Job::new(&cluster).flags(0, &secret).fail(1, &["the leader has a secret and the member does not"]);
@@ -304,7 +304,7 @@ fn one_node_has_no_secret() {
 
 #[test]
 fn the_secret_is_readable_by_others_or_absent() {
-    let Some(cluster) = Cluster::new(2) else { return };
+    let Ok(cluster) = Cluster::new(2) else { return };
     fs::set_permissions(cluster.scene.path("secret"), fs::Permissions::from_mode(0o640)).unwrap();
     let secret = |path| ["--rdzv-endpoint", ENDPOINT, "--rdzv-secret", path];
     let job = Job::new(&cluster).flags(0, &secret("secret")).flags(1, &secret("missing"));
@@ -315,7 +315,7 @@ fn the_secret_is_readable_by_others_or_absent() {
 
 #[test]
 fn a_firewall_closes_the_workers_ports_only() {
-    let Some(cluster) = Cluster::new(2) else { return };
+    let Ok(cluster) = Cluster::new(2) else { return };
     cluster.network[0].block_ports(1..=29499);
     cluster.network[0].block_ports(29501..=65535);
     let done = Job::new(&cluster).fail(0, &["n1 -> n0", "firewall"]);
@@ -324,7 +324,7 @@ fn a_firewall_closes_the_workers_ports_only() {
 
 #[test]
 fn large_packets_are_lost() {
-    let Some(cluster) = Cluster::new(2) else { return };
+    let Ok(cluster) = Cluster::new(2) else { return };
     cluster.network[1].lose_large_packets(1000);
     let done = Job::new(&cluster).fail(0, &["n0 -> n1", "n1 -> n0", "MTU"]);
     expect_code(&done[0], 5);
@@ -332,7 +332,7 @@ fn large_packets_are_lost() {
 
 #[test]
 fn a_firewall_closes_the_master_port_only() {
-    let Some(cluster) = Cluster::new(2) else { return };
+    let Ok(cluster) = Cluster::new(2) else { return };
     cluster.network[0].block_ports(20_000..=29_499);
     cluster.network[0].block_ports(29_501..=32_767);
     let words = ["n1 -> n0", "a firewall blocks some ports", "open the TCP ports 20000 to 32767 of n0"];
@@ -342,7 +342,7 @@ fn a_firewall_closes_the_master_port_only() {
 
 #[test]
 fn a_node_whose_connections_fail_is_left_out() {
-    let Some(cluster) = Cluster::new(3) else { return };
+    let Ok(cluster) = Cluster::new(3) else { return };
     cluster.network[2].lose_large_packets(1000);
     let launches = cluster.start_all("2:3", &["--rdzv-conf", "last_call_timeout=1"], "exit 0");
     let done = cluster.wait(launches);

@@ -19,8 +19,7 @@ fn objects(done: &[Finished]) -> Vec<serde_json::Value> {
 
 /// Runs the DDP script with these flags on each node, and returns what the ranks printed.
 #[track_caller]
-fn train(cluster: &Cluster, flags: impl Fn(usize) -> Vec<String>) -> Vec<serde_json::Value> {
-    let Some(python) = need::pytorch() else { return Vec::new() };
+fn train(python: &Path, cluster: &Cluster, flags: impl Fn(usize) -> Vec<String>) -> Vec<serde_json::Value> {
     let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/bench");
     let start = |node| {
         let mut args = flags(node);
@@ -44,10 +43,7 @@ fn words(line: &str) -> Vec<String> {
 
 #[test]
 fn distributed_data_parallel_trains_on_several_nodes() {
-    if need::pytorch().is_none() {
-        return;
-    }
-    let (Some(two), Some(one)) = (Cluster::new(2), Cluster::new(1)) else { return };
+    let (Ok(python), Ok(two), Ok(one)) = (need::pytorch(), Cluster::new(2), Cluster::new(1)) else { return };
     let forms: [&dyn Fn(usize) -> Vec<String>; 2] = [
         &|_| {
             words(&format!(
@@ -60,9 +56,9 @@ fn distributed_data_parallel_trains_on_several_nodes() {
             ))
         },
     ];
-    let alone = train(&one, |_| words("--nproc-per-node 2"));
+    let alone = train(&python, &one, |_| words("--nproc-per-node 2"));
     assert_eq!(alone.len(), 2, "{alone:?}");
     for form in forms {
-        assert_eq!(train(&two, form), alone);
+        assert_eq!(train(&python, &two, form), alone);
     }
 }

@@ -9,7 +9,7 @@ const SHORT: [&str; 2] = ["--rdzv-conf", "join_timeout=2"];
 
 #[test]
 fn too_few_nodes_in_time_are_named() {
-    let Some(cluster) = Cluster::new(3) else { return };
+    let Ok(cluster) = Cluster::new(3) else { return };
     let flags = |rank| [&SHORT[..], &["--node-rank", rank]].concat();
     let launches = vec![cluster.start(0, "3", &flags("0"), WORK), cluster.start(2, "3", &flags("2"), WORK)];
     let done = cluster.wait(launches);
@@ -19,7 +19,7 @@ fn too_few_nodes_in_time_are_named() {
 
 #[test]
 fn one_node_more_than_allowed_is_refused_and_the_others_go_on() {
-    let Some(cluster) = Cluster::new(3) else { return };
+    let Ok(cluster) = Cluster::new(3) else { return };
     let launches: Vec<_> = (0..2).map(|node| cluster.start(node, "2", &[], WORK)).collect();
     cluster.wait_for_workers(0..2, 0);
     let late = cluster.start(2, "2", &SHORT, WORK).wait_leaving_processes();
@@ -30,7 +30,7 @@ fn one_node_more_than_allowed_is_refused_and_the_others_go_on() {
 
 #[test]
 fn a_node_rank_given_twice_is_refused() {
-    let Some(cluster) = Cluster::new(3) else { return };
+    let Ok(cluster) = Cluster::new(3) else { return };
     let flags = |rank| [&SHORT[..], &["--node-rank", rank]].concat();
     let first = cluster.start(0, "2", &flags("0"), WORK);
     let second = cluster.start(1, "2", &flags("1"), WORK);
@@ -40,7 +40,7 @@ fn a_node_rank_given_twice_is_refused() {
     cluster.finish_work();
     expect_codes(&cluster.wait([first, second]), 0);
 
-    let Some(cluster) = Cluster::new(3) else { return };
+    let Ok(cluster) = Cluster::new(3) else { return };
     let start = |(node, rank)| cluster.start(node, "3", &flags(rank), WORK);
     let done = cluster.wait([(0, "0"), (1, "1"), (2, "1")].map(start));
     expect_codes(&done, 5);
@@ -50,7 +50,7 @@ fn a_node_rank_given_twice_is_refused() {
 
 #[test]
 fn two_ids_at_one_endpoint_are_refused() {
-    let Some(cluster) = Cluster::new(2) else { return };
+    let Ok(cluster) = Cluster::new(2) else { return };
     let start = |(node, id)| cluster.start(node, "2", &[&SHORT[..], &["--rdzv-id", id]].concat(), WORK);
     let done = cluster.wait([(0, "mine"), (1, "theirs")].map(start));
     expect_codes(&done, 5);
@@ -59,7 +59,7 @@ fn two_ids_at_one_endpoint_are_refused() {
 
 #[test]
 fn another_secret_is_refused() {
-    let Some(cluster) = Cluster::new(2) else { return };
+    let Ok(cluster) = Cluster::new(2) else { return };
     write_secret(&cluster.scene.path("other"), "another secret of the same length");
     let start = |(node, secret)| {
         let line = ["--nnodes=2", "--rdzv-endpoint", ENDPOINT, "--rdzv-secret", secret];
@@ -73,7 +73,7 @@ fn another_secret_is_refused() {
 
 #[test]
 fn a_secret_that_others_can_read_is_refused() {
-    let Some(cluster) = Cluster::new(1) else { return };
+    let Ok(cluster) = Cluster::new(1) else { return };
     fs::set_permissions(cluster.scene.path("secret"), fs::Permissions::from_mode(0o644)).unwrap();
     let done = cluster.wait([cluster.start(0, "2", &SHORT, WORK)]);
     assert!(matches!(done[0].code, Some(2 | 5)), "{:?}", done[0].code);

@@ -5,7 +5,7 @@ use dtrain_test_kit::process::{Signal, signal};
 
 #[test]
 fn all_nodes_restart_together_with_one_attempt_number() {
-    let Some(cluster) = Cluster::new(3) else { return };
+    let Ok(cluster) = Cluster::new(3) else { return };
     let launches = cluster.work(&["--max-restarts", "3", "--nproc-per-node", "1"]);
     for attempt in 0..3 {
         cluster.wait_for_workers(0..3, attempt);
@@ -20,7 +20,7 @@ fn all_nodes_restart_together_with_one_attempt_number() {
 
 #[test]
 fn restarts_are_counted_over_all_nodes() {
-    let Some(cluster) = Cluster::new(2) else { return };
+    let Ok(cluster) = Cluster::new(2) else { return };
     let script = r#"echo "$RANK $TORCHELASTIC_RESTART_COUNT" >> "$TEST_DIR/starts"; [ "$RANK" = 0 ] || exit 6; sleep 60"#;
     let done = cluster.wait(cluster.start_all("2", &["--max-restarts", "2"], script));
     expect_codes(&done, 6);
@@ -31,7 +31,7 @@ fn restarts_are_counted_over_all_nodes() {
 
 #[test]
 fn a_reset_connection_is_a_lost_node_that_may_come_back() {
-    let Some(cluster) = Cluster::new(2) else { return };
+    let Ok(cluster) = Cluster::new(2) else { return };
     let launches = cluster.start_all("2", &["--max-restarts", "3"], WORK);
     cluster.wait_for_workers(0..2, 0);
     cluster.network[1].reset_connections();
@@ -45,7 +45,7 @@ fn a_reset_connection_is_a_lost_node_that_may_come_back() {
 
 #[test]
 fn a_healed_partition_continues_in_the_next_attempt() {
-    let Some(cluster) = Cluster::new(3) else { return };
+    let Ok(cluster) = Cluster::new(3) else { return };
     let launches = cluster.start_all("3", &["--max-restarts", "3"], WORK);
     cluster.wait_for_workers(0..3, 0);
     cluster.network.cut(&[1]);
@@ -59,7 +59,7 @@ fn a_healed_partition_continues_in_the_next_attempt() {
 
 #[test]
 fn a_launcher_that_was_killed_may_be_started_again() {
-    let Some(cluster) = Cluster::new(2) else { return };
+    let Ok(cluster) = Cluster::new(2) else { return };
     let flags = ["--max-restarts", "3"];
     let mut launches = cluster.start_all("2", &flags, WORK);
     cluster.wait_for_workers(0..2, 0);

@@ -50,7 +50,7 @@ fn expect_variables(cluster: &Cluster, workers: &[usize]) {
 #[test]
 fn workers_are_numbered_over_all_nodes() {
     for workers in [&[1, 1][..], &[2, 1, 3], &[1, 2, 1, 1]] {
-        let Some(cluster) = Cluster::new(workers.len()) else { return };
+        let Ok(cluster) = Cluster::new(workers.len()) else { return };
         let nnodes = workers.len().to_string();
         let start = |(node, workers): (usize, &usize)| {
             cluster.start(node, &nnodes, &["--nproc-per-node", &workers.to_string()], WRITE)
@@ -64,7 +64,7 @@ fn workers_are_numbered_over_all_nodes() {
 
 #[test]
 fn torchruns_static_form_starts_the_nodes_in_the_order_of_their_ranks() {
-    let Some(cluster) = Cluster::new(3) else { return };
+    let Ok(cluster) = Cluster::new(3) else { return };
     let start = |node: usize| {
         let rank = node.to_string();
         let flags = [
@@ -83,7 +83,7 @@ fn torchruns_static_form_starts_the_nodes_in_the_order_of_their_ranks() {
 
 #[test]
 fn torchruns_c10d_form_starts_the_nodes() {
-    let Some(cluster) = Cluster::new(2) else { return };
+    let Ok(cluster) = Cluster::new(2) else { return };
     let line = [
         "--nnodes=2",
         "--nproc-per-node=2",
@@ -100,7 +100,7 @@ fn torchruns_c10d_form_starts_the_nodes() {
 
 #[test]
 fn node_ranks_of_the_user_decide_over_host_names() {
-    let Some(cluster) = Cluster::new(2) else { return };
+    let Ok(cluster) = Cluster::new(2) else { return };
     let start = |(node, rank)| {
         let line = ["--nnodes=2", "--rdzv-endpoint=n1:29500", "--rdzv-secret=secret", "--node-rank", rank];
         cluster.start_with(node, &[&line[..], &["--", "sh", "-c", WRITE]].concat())
@@ -112,7 +112,7 @@ fn node_ranks_of_the_user_decide_over_host_names() {
 
 #[test]
 fn workers_of_all_nodes_meet_at_the_master_address() {
-    let Some(cluster) = Cluster::new(3) else { return };
+    let Ok(cluster) = Cluster::new(3) else { return };
     // The port is open on rank 0's node only once it listens, or at once if the launcher serves a store there.
     let script = r#"
         if [ "$RANK" = 0 ]; then exec python3 -c "
@@ -144,7 +144,7 @@ else: raise SystemExit('rank 0 is not reached')""#;
 
 #[test]
 fn the_leader_writes_the_result_and_all_nodes_end_with_its_code() {
-    let Some(cluster) = Cluster::new(2) else { return };
+    let Ok(cluster) = Cluster::new(2) else { return };
     let launches: Vec<_> = (0..2)
         .map(|node| {
             let dir = format!("logs-n{node}");

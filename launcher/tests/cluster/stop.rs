@@ -6,7 +6,7 @@ use dtrain_test_kit::process::{Signal, kill};
 #[test]
 fn a_signal_to_one_launcher_stops_all_nodes() {
     for node in [0, 2] {
-        let Some(cluster) = Cluster::new(3) else { return };
+        let Ok(cluster) = Cluster::new(3) else { return };
         let launches = cluster.work(&["--max-restarts", "3"]);
         launches[node].signal(Signal::TERM);
         let done = cluster.wait(launches);
@@ -20,7 +20,7 @@ fn a_signal_to_one_launcher_stops_all_nodes() {
 #[test]
 fn a_signal_to_all_launchers_stops_all_nodes() {
     for signal in [Signal::INT, Signal::TERM] {
-        let Some(cluster) = Cluster::new(3) else { return };
+        let Ok(cluster) = Cluster::new(3) else { return };
         let launches = cluster.work(&["--max-restarts", "3"]);
         for launch in &launches {
             kill(launch.child.id(), signal);
@@ -31,7 +31,7 @@ fn a_signal_to_all_launchers_stops_all_nodes() {
 
 #[test]
 fn a_launcher_that_waits_for_the_others_stops_at_once() {
-    let Some(cluster) = Cluster::new(2) else { return };
+    let Ok(cluster) = Cluster::new(2) else { return };
     for node in [0, 1] {
         let launch = cluster.start(node, "2", &[], WORK);
         if node == 0 {

@@ -1,7 +1,7 @@
 //! The cause in the failure report: real processes with real signals and real messages.
 
 use crate::harness::{Finished, Scene};
-use dtrain_test_kit::need::{self, Need};
+use dtrain_test_kit::need::{self, Need, Skipped};
 use serde_json::Value;
 use std::fs;
 use std::path::PathBuf;
@@ -245,16 +245,12 @@ impl Drop for SmallGroup {
     }
 }
 
-/// Runs the launcher in a new group with 100 MB; `None` if this machine cannot. The workers of `arguments`
+/// Runs the launcher in a new group with 100 MB. The workers of `arguments`
 /// must run `$FILL`, which needs more memory in rank 1.
-fn out_of_memory(scene: &Scene, name: &str, arguments: &[&str]) -> Option<Finished> {
-    let group = match SmallGroup::make(name, 100_000_000) {
-        Ok(group) => group,
-        Err(why) => {
-            need::skip(Need::Cgroup, format!("no control group with a memory limit can be made here: {why}"));
-            return None;
-        }
-    };
+fn out_of_memory(scene: &Scene, name: &str, arguments: &[&str]) -> Result<Finished, Skipped> {
+    let group = SmallGroup::make(name, 100_000_000);
+    let why = |why| format!("no control group with a memory limit can be made here: {why}");
+    let group = need::require(Need::Cgroup, group.map_err(why))?;
     let fill = r#"
         if [ $RANK = 0 ]; then exec sleep 600; fi
         exec python3 -c 'x = bytearray(b"x") * 1_000_000_000'"#;
@@ -262,14 +258,14 @@ fn out_of_memory(scene: &Scene, name: &str, arguments: &[&str]) -> Option<Finish
     let launcher = ["-c", &enter, "sh", env!("CARGO_BIN_EXE_dtrain"), "launch"];
     let mut command = scene.adapt(Command::new("sh"), &launcher).into_command(arguments);
     command.env("FILL", fill).env("FAKE_WORKER", fill);
-    Some(scene.start(command).wait())
+    Ok(scene.start(command).wait())
 }
 
 #[test]
 fn a_worker_that_the_kernel_killed_for_memory_is_told_as_such() {
     let scene = Scene::new();
     let program = ["--nproc", "2", "--run-dir", "run", "--", "sh", "-c", "eval \"$FILL\""];
-    let Some(done) = out_of_memory(&scene, "program", &program) else {
+    let Ok(done) = out_of_memory(&scene, "program", &program) else {
         return;
     };
     done.expect_code(137)
@@ -285,7 +281,7 @@ fn a_process_of_a_worker_that_the_kernel_killed_is_counted_in_the_group() {
     // The shell passes the code on; the kernel's log names a process unknown to the launcher.
     let script = r#"sh -c "$FILL"; exit $?"#;
     let program = ["--nproc", "2", "--run-dir", "run", "--", "sh", "-c", script];
-    let Some(done) = out_of_memory(&scene, "child", &program) else {
+    let Ok(done) = out_of_memory(&scene, "child", &program) else {
         return;
     };
     done.expect_code(137).expect_stderr(
@@ -297,7 +293,7 @@ fn a_process_of_a_worker_that_the_kernel_killed_is_counted_in_the_group() {
 #[test]
 fn a_trainer_that_the_kernel_killed_is_still_a_failed_worker() {
     let scene = Scene::new();
-    let Some(done) = out_of_memory(&scene, "recipe", &["--nproc", "2", "--run-dir", "run", "demo"]) else {
+    let Ok(done) = out_of_memory(&scene, "recipe", &["--nproc", "2", "--run-dir", "run", "demo"]) else {
         return;
     };
     done.expect_code(4).expect_stderr("  cause: the kernel killed the worker because memory ran out");

@@ -123,7 +123,7 @@ fn on_nodes(network: &Network, flags: &[&str]) -> Vec<Finished> {
 
 #[test]
 fn planted_faults_between_nodes_are_named() {
-    let Some(network) = Network::new(3) else { return };
+    let Ok(network) = Network::new(3) else { return };
     let done = on_nodes(&network, &[]);
     expect_row(&done[0], "ok n1: 10.77.0.2 on eth0 (MTU 1500)", "");
     expect_row(&done[0], "ok connections", "6 work");
@@ -161,7 +161,7 @@ fn planted_faults_between_nodes_are_named() {
 
 #[test]
 fn the_wrong_interface_of_one_node_is_named() {
-    let Some(network) = Network::new(2) else { return };
+    let Ok(network) = Network::new(2) else { return };
     network.add_second_interface(1);
     let scenes = [Scene::new(), Scene::new()];
     let all = ["--nnodes", "2", "--rdzv-endpoint", "n0", "--rdzv-conf", "join_timeout=6"];

@@ -170,9 +170,7 @@ fn workers_without_heartbeats_or_watch_are_left_alone() {
 
 #[test]
 fn python_says_where_every_thread_is() {
-    if !std::process::Command::new("python3").arg("--version").status().is_ok_and(|status| status.success()) {
-        return need::skip(Need::Python, "there is no python3");
-    }
+    let Ok(_) = need::output(Need::Python, Command::new("python3").arg("--version")) else { return };
     let scene = Scene::new();
     let program = "import os, pathlib, time\n\
                    def stuck_here():\n    time.sleep(600)\n\

@@ -49,15 +49,20 @@ fn python_gets_the_script_and_the_request() {
         "--inputs=x=3x32x48,age=int64",
         "--head=causal-lm",
         "--seed=3",
+        "--arg=drop_path_rate=0.1",
+        "--arg=act=gelu",
+        "--check-with=layers=2",
         "--pretrained",
     ];
-    let python = r#"printf %s "$1" > "$TEST_DIR/flag"; printf %s "$2" > "$TEST_DIR/script"
+    let python = r#"printf %s "$1" > "$TEST_DIR/flag"; printf %s "$2" > "$TEST_DIR/command"; cat > "$TEST_DIR/script"
 printf %s "$3" > "$TEST_DIR/request"; echo summary; echo progress >&2"#;
     let done = run(&scene, &args, python);
     assert_eq!(done.expect_code(0).stdout(), "summary\n");
     assert_eq!(done.stderr, "progress\n");
     assert_eq!(scene.read("flag"), "-c");
     assert!(scene.read("script").ends_with("\nmain()\n"));
+    // What `ps` shows stays one line.
+    assert!(scene.read("command").len() < 100 && !scene.read("command").contains('\n'));
     let request: Value = serde_json::from_str(&scene.read("request")).unwrap();
     let inputs = json!([
         { "name": "x", "dtype": "float32", "shape": [3, 32, 48] },
@@ -65,10 +70,22 @@ printf %s "$3" > "$TEST_DIR/request"; echo summary; echo progress >&2"#;
     ]);
     let expected = json!({
         "source": "hf:org/model", "output": OUT, "classes": 7, "image_size": [32, 48], "channels": null,
-        "inputs": inputs, "head": "causal-lm",
-        "library": [], "pretrained": true, "seed": 3, "traceback": false,
+        "dynamic": [], "inputs": inputs, "head": "causal-lm", "args": { "drop_path_rate": 0.1, "act": "gelu" },
+        "library": [], "pretrained": true, "seed": 3, "check_with": { "layers": 2 }, "traceback": false,
     });
+    let mut request = request;
+    let worker = request.as_object_mut().unwrap().remove("worker").unwrap();
+    assert!(worker.as_str().unwrap().ends_with("dtrain-worker"), "{worker}");
     assert_eq!(request, expected);
+}
+
+#[test]
+fn one_number_for_the_image_is_a_number() {
+    let scene = Scene::new();
+    let args = ["a.py:make", "-o", OUT, "--image-size", "32"];
+    run(&scene, &args, r#"printf %s "$3" > "$TEST_DIR/request""#).expect_code(0);
+    let request: Value = serde_json::from_str(&scene.read("request")).unwrap();
+    assert_eq!(request["image_size"], json!(32));
 }
 
 #[test]
@@ -86,6 +103,8 @@ fn wrong_usage_ends_before_python_starts() {
         (&["timm:a", "-o", OUT, "--image-size", "3x4x5"], "--image-size"),
         (&["timm:a", "-o", OUT, "--inputs", "x"], "--inputs"),
         (&["timm:a", "-o", OUT, "--head", "tail"], "--head"),
+        (&["timm:a", "-o", OUT, "--arg", "rate"], "use NAME=VALUE, such as drop_path_rate=0.1"),
+        (&["timm:a", "-o", OUT, "--arg", "a=1", "--arg", "a=2"], "--arg a is given twice"),
         (&["timm:a", "-o", OUT, "--head", "none"], "--head applies to hf: models only"),
     ] {
         run(&scene, args, r#"touch "$TEST_DIR/started""#).expect_code(2).expect_stderr(message);

@@ -120,20 +120,16 @@ fn a_full_disk_is_told_and_the_run_goes_on() {
         "{mount} && exec \"$0\" launch \"$@\" || exit 99; cat small/logs/attempt_0/rank_0/stdout.log"
     );
     let inside = inside.replace("exec \"$0\"", "\"$0\"");
-    let output = scene
+    let mut command = scene
         .adapt(
             Command::new("unshare"),
             &["--user", "--map-root-user", "--mount", "sh", "-c", &inside, env!("CARGO_BIN_EXE_dtrain")],
         )
-        .into_command(&args)
-        .output();
-    let Ok(output) = output else {
-        return need::skip(Need::Mount, "there is no unshare");
-    };
+        .into_command(&args);
+    let Ok(output) = need::output(Need::Mount, &mut command) else { return };
     let said = String::from_utf8_lossy(&output.stderr);
-    if !said.contains("dtrain: 2 workers") {
-        return need::skip(Need::Mount, said);
-    }
+    let mounted = said.contains("dtrain: 2 workers").then_some(()).ok_or(&said);
+    let Ok(()) = need::require(Need::Mount, mounted) else { return };
     assert_eq!(output.status.code(), Some(0), "{said}");
     assert!(
         said.contains("No space left on device (os error 28); this output is shown but no longer logged"),

@@ -253,13 +253,12 @@ fn a_request_while_the_name_of_an_address_is_looked_up_ends_the_launch() {
     let args = ["--nproc", "1", "--master-addr", "nobody.invalid", "--", "true"];
     let launch = scene.start(scene.adapt(command, &["launch"]).into_command(&args));
     let begun = std::time::Instant::now();
-    while !scene.path("mounted").exists() {
-        if begun.elapsed() > Duration::from_secs(20) {
-            launch.signal(Signal::KILL);
-            return need::skip(Need::Mount, "nothing can be mounted here");
-        }
+    let is_mounted = || scene.path("mounted").exists();
+    while !is_mounted() && begun.elapsed() < Duration::from_secs(20) {
         std::thread::sleep(Duration::from_millis(10));
     }
+    let mounted = is_mounted().then_some(()).ok_or("nothing can be mounted here");
+    let Ok(()) = need::require(Need::Mount, mounted) else { return launch.signal(Signal::KILL) };
     wait_until("the launcher to run", || scene.launcher().len() == 1);
     launch.signal(Signal::TERM);
     launch

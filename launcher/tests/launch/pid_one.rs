@@ -1,7 +1,7 @@
 //! `dtrain launch` as process 1 of a PID namespace, as in a container without an init.
 
 use crate::harness::{Finished, Launch, Scene, wait_until};
-use dtrain_test_kit::need::{self, Need};
+use dtrain_test_kit::need::{self, Need, Skipped};
 use rustix::process::Signal;
 use std::fs;
 use std::process::Command;
@@ -11,16 +11,11 @@ const AS_PROCESS_1: [&str; 6] =
     ["--user", "--map-root-user", "--pid", "--fork", "--mount-proc", env!("CARGO_BIN_EXE_dtrain")];
 
 /// Skips the test where a user may not create namespaces.
-fn can_be_process_1() -> bool {
+fn can_be_process_1() -> Result<(), Skipped> {
     let [flags @ .., _] = AS_PROCESS_1;
-    let done = Command::new("unshare").args(flags).arg("true").output();
-    let why = match done {
-        Ok(done) if done.status.success() => return true,
-        Ok(done) => String::from_utf8_lossy(&done.stderr).into_owned(),
-        Err(error) => format!("unshare does not start: {error}"),
-    };
-    need::skip(Need::Mount, why);
-    false
+    let done = need::output(Need::Mount, Command::new("unshare").args(flags).arg("true"))?;
+    let why = String::from_utf8_lossy(&done.stderr);
+    need::require(Need::Mount, done.status.success().then_some(()).ok_or(why))
 }
 
 fn as_process_1(scene: &Scene, args: &[&str]) -> Command {
@@ -51,9 +46,7 @@ fn process_1(launch: &Launch<'_>) -> u32 {
 
 #[test]
 fn process_1_reaps_the_orphans_of_workers_and_of_programs_that_enter_the_container() {
-    if !can_be_process_1() {
-        return;
-    }
+    let Ok(()) = can_be_process_1() else { return };
     let scene = Scene::new();
     // The orphan of the worker is a child of the launcher, that of the other program one of process 1.
     let script = r#"
@@ -91,9 +84,7 @@ fn end(done: &Finished) -> Vec<&str> {
 
 #[test]
 fn process_1_ends_as_any_other_launcher() {
-    if !can_be_process_1() {
-        return;
-    }
+    let Ok(()) = can_be_process_1() else { return };
     const SLEEP: &str = r#"(setsid sleep 600 &); : > "$TEST_DIR/ready.$RANK"; exec sleep 600"#;
     const CLEAN_UP: &str =
         r#"trap 'exit 0' TERM; : > "$TEST_DIR/ready.$RANK"; while :; do sleep 0.05 || :; done"#;

@@ -103,7 +103,7 @@ fn a_rank_that_raises_ends_all_and_its_exception_is_shown() {
 
 #[test]
 fn distributed_data_parallel_trains_unchanged() {
-    let Some(python) = need::pytorch() else { return };
+    let Ok(python) = need::pytorch() else { return };
     let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/bench");
     let script = scripts.join("ddp_script.py");
     let python = python.to_str().unwrap();

@@ -287,9 +287,8 @@ fn a_proc_of_another_pid_namespace_does_no_harm() {
     let script = "ls /proc/self/fd | grep -c '^[4-9]$'; echo done";
     let command = scene.adapt(Command::new("unshare"), &args).into_command(&["sh", "-c", script]);
     let done = scene.start(command).wait();
-    if done.stderr.starts_with("unshare: ") {
-        return need::skip(Need::Mount, done.stderr);
-    }
+    let found = if done.stderr.starts_with("unshare: ") { Err(&done.stderr) } else { Ok(()) };
+    let Ok(()) = need::require(Need::Mount, found) else { return };
     assert_eq!(done.expect_code(0).stdout(), "0\ndone\n");
 }
 

@@ -163,7 +163,7 @@ fn launch(python: &Path, script: &str, flags: &[&str], env: &[(&str, &str)]) -> 
 
 #[test]
 fn the_store_outlives_rank_0() {
-    let Some(python) = need::pytorch() else { return };
+    let Ok(python) = need::pytorch() else { return };
     let done = launch(&python, LEAVE, &[], &[]);
     done.expect_code(0);
     assert!(done.stdout().contains("rank 1 has words 7"), "{}", done.stdout());
@@ -171,7 +171,7 @@ fn the_store_outlives_rank_0() {
 
 #[test]
 fn a_restarted_group_meets_again_in_an_empty_store() {
-    let Some(python) = need::pytorch() else { return };
+    let Ok(python) = need::pytorch() else { return };
     let done = launch(&python, AGAIN, &["--max-restarts", "1"], &[]);
     done.expect_code(0);
     let met = done.stdout().matches("sum 2 known False").count();
@@ -180,7 +180,7 @@ fn a_restarted_group_meets_again_in_an_empty_store() {
 
 #[test]
 fn pytorchs_client_gets_the_same_answers_as_of_its_own_server() {
-    let Some(python) = need::pytorch() else { return };
+    let Ok(python) = need::pytorch() else { return };
     let done = launch(&python, ASK, &[], &[]);
     done.expect_code(0);
     assert!(done.stdout().contains("same 55 55"), "{}", done.stdout());

@@ -1,24 +1,35 @@
 """The Python part of `dtrain import`: makes a model of PyTorch into a file that dtrain trains.
 
-The launcher joins the files of this folder into one script: base, blame, inputs, sources, programs, check,
-archive, report, main. The only argument is the request, as JSON. Exit codes: 0, 2 after one message, 130.
+The launcher joins the files of this folder into one script, in the order of its list. The only argument is the request, as JSON. Exit codes: 0, 2 after one message, 130.
 """
 
 import contextlib
+import ctypes
 import difflib
+import functools
 import importlib
 import importlib.util
 import inspect
 import io
+import itertools
 import json
 import linecache
+import math
 import os
 import random
 import re
+import shutil
+import signal
+import subprocess
 import sys
 import time
 import traceback
 import warnings
+import zipfile
+
+
+# PyTorch, once it is imported.
+torch = pytree = None
 
 
 class Failure(Exception):

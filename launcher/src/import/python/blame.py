@@ -12,6 +12,7 @@ CUSTOM = (
     "name the shared library that registers it by --library, or write it with functions of torch",
 )
 FUNCTION = "has a backward of its own, which an export loses", "write it with functions of torch"
+DATA = "forward writes to the `.data` of a tensor, which an export does not see", "write to the tensor itself under torch.no_grad()"
 VMAP = "torch.vmap cannot be stored", "index with broadcasting instead"
 
 
@@ -40,7 +41,7 @@ def shorten(path):
 
 def is_source(file):
     """Returns whether the file is the user's or a library's: not torch's, Python's, or this script."""
-    folder = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
+    folder = os.path.dirname(os.path.abspath(getattr(torch, "__file__", ""))) + os.sep
     return not file.startswith(("<", folder, os.path.dirname(os.__file__) + os.sep)) or "site-packages" in file.replace(
         folder, ""
     )
@@ -160,6 +161,8 @@ def reason(error, place):
         return SIZE
     if re.search(r"vmap|functorch|TransformGetItem|flat_apply|lazy_load_decompositions", text):
         return VMAP
+    if "fake tensor in the exported program constant" in text:
+        return DATA
     if "fake impl" in text or "FakeTensor kernel" in text or "Meta" in text and "backend" in text:
         operation = re.search(r"\b(\w+::\w+|\w+\.\w+\.default)", text)
         return f"{operation.group(1) if operation else 'this operation'} {CUSTOM[0]}", CUSTOM[1]
@@ -168,10 +171,12 @@ def reason(error, place):
 
 
 class Watch:
-    """Notes where the export narrows a batch size: a guard on a symbolic size, and the frame that asked."""
+    """Notes where the export narrows a size or guards it: the frame that asked."""
 
     def __init__(self, modules):
         self.modules, self.narrowed = modules, []
+        # The place of each guard, by its list and its number there.
+        self.guards = {}
 
     def __enter__(self):
         from torch.fx.experimental import symbolic_shapes
@@ -189,15 +194,16 @@ class Watch:
             )
 
         def evaluate_expr(env, *args, **named):
-            before = state(env)
+            before, known = state(env), len(env.guards)
             try:
                 return original(env, *args, **named)
             finally:
-                after = state(env)
-                if after != before:
+                after, noted = state(env), range(known, len(env.guards))
+                if after != before or noted:
                     place = watch.modules.here(sys._getframe(1))
+                    watch.guards.update(((id(env), number), place) for number in noted)
                     # Numbers that only exist inside torch have no line of source.
-                    if place.file:
+                    if place.file and after != before:
                         watch.narrowed.append(place)
 
         self.owner.evaluate_expr = evaluate_expr
@@ -208,7 +214,8 @@ class Watch:
             self.owner.evaluate_expr = self.original
 
     def failure(self, cause, detail=""):
-        place = self.narrowed[0] if self.narrowed else Place()
+        # A length may have been narrowed before it was fixed.
+        place = self.narrowed[-1 if cause is LENGTH else 0] if self.narrowed else Place()
         if cause is FIXED and re.match(r"(if|elif|while|assert|for)\b", place.code()):
             cause = DECIDES
         return refuse("the model cannot be exported", cause, place, detail)

@@ -1,110 +1,93 @@
 """Checks of the model itself, and of its exported programs against it."""
 
 SEED = 1
+# Elements that a mark of a tensor takes at a time.
+MARKED = 1 << 20
 
 # Operations with a graph inside that dtrain runs.
 REGIONS = ("wrap_with_set_grad_enabled", "wrap_with_autocast")
 
 
 class State:
-    """The parameters and buffers as they were, to restore and to compare."""
+    """The buffers as they were, to restore and to compare. Parameters must not change, so they need no copies."""
 
     def __init__(self, model):
-        self.tensors = dict(model.named_parameters())
-        self.tensors.update(model.named_buffers())
-        self.copies = {name: tensor.detach().clone() for name, tensor in self.tensors.items()}
-        self.parameters = {name for name, _ in model.named_parameters()}
+        self.model = model
+        self.parameters = dict(model.named_parameters())
+        self.tensors = {**self.parameters, **self.buffers()}
+        self.copies = {name: tensor.detach().clone() for name, tensor in self.buffers().items()}
+        self.marks = {name: mark(tensor) for name, tensor in self.parameters.items()}
+        # Forward may put another tensor in a buffer's place.
+        self.places = [(module, key, tensor) for module in model.modules() for key, tensor in module._buffers.items()]
+
+    def buffers(self):
+        return dict(self.model.named_buffers())
+
+    def changed_parameters(self):
+        return [name for name, tensor in self.parameters.items() if mark(tensor) != self.marks[name]]
 
     def changed(self):
-        return [name for name, tensor in self.tensors.items() if not identical(tensor.detach(), self.copies[name])]
+        buffers = self.buffers()
+        created = next((name for name in buffers if name not in self.copies), None)
+        if created:
+            raise Failure(f"forward creates the buffer `{created}`; create it in __init__")
+        return [name for name, tensor in buffers.items() if not identical(tensor.detach(), self.copies[name])]
 
     def restore(self):
+        for module, key, tensor in self.places:
+            module._buffers[key] = tensor
         with torch.no_grad():
             for name in self.changed():
                 self.tensors[name].data.copy_(self.copies[name])
-        for tensor in self.tensors.values():
+        for tensor in self.parameters.values():
             tensor.grad = None
 
 
+def mark(tensor):
+    """Returns numbers that a change of a tensor also changes, a permutation too."""
+    flat = tensor.detach().contiguous().flatten()
+    flat = torch.view_as_real(flat).flatten() if flat.is_complex() else flat
+    whole = {1: torch.uint8, 2: torch.int16}.get(flat.element_size(), torch.int32)
+    places = torch.arange(1, 2 * MARKED, 2, dtype=torch.int32)
+    parts = flat.view(whole).split(MARKED)
+    return [(part.to(torch.int32) * places[: len(part)]).sum(dtype=torch.int64).item() for part in parts]
+
+
 def identical(one, other):
-    # Equal bits: NaN equals NaN.
-    return torch.equal(one, other) or torch.equal(one.isnan(), other.isnan()) and torch.equal(
-        one.nan_to_num(), other.nan_to_num()
-    )
-
-
-def check_module(model):
-    if not any(True for _ in model.parameters()):
-        raise Failure(f"{type(model).__name__} has no parameters; there is nothing to train")
-    if not any(parameter.requires_grad for parameter in model.parameters()):
-        raise Failure(f"all parameters of {type(model).__name__} are frozen; set requires_grad on some")
-    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
-        if tensor.is_meta:
-            raise Failure(f"{name} has no values (device meta); create the model on the CPU")
-        if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
-            raise Failure(f"{name} is a {type(tensor).__name__}; a model may only have plain tensors")
+    """Returns whether two tensors have equal values; a value that is not a number equals another such."""
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    same_places = lambda: torch.equal(one.isnan(), other.isnan()) and torch.equal(one.nan_to_num(), other.nan_to_num())
+    return torch.equal(one, other) or (one.is_floating_point() and same_places())
 
 
 class Checks:
     def __init__(self, named):
         self.named, self.model = named, named.model
         self.state, self.modules = State(named.model), Modules(named.model)
-        self.functions = {}
+        # The guards of each program, by whether it is for training.
+        self.guards = {}
 
-    def run_model(self):
-        """Runs forward at two batch sizes, and backward at the second. Returns the results there."""
-        own = self.named.inputs.tensors[0].shape[0]
-        self.model.train()
-        with self.noting_functions():
-            shapes = {name: value.shape for name, value in self.forward(self.named.inputs.of_batch(own)).items()}
-            changed = [name for name in self.state.changed() if name in self.state.parameters]
-            if changed:
-                raise Failure(f"forward changes the parameter `{changed[0]}`; {LEAF[1]}, or make it a buffer")
-            self.state.restore()
-            outputs = self.forward(self.named.inputs.of_batch(OTHER_BATCH), own)
-        main = main_output(outputs)
-        # A model may compute its own loss, a single number.
-        if outputs[main].dim() == 0 and main == "loss":
-            pass
-        elif not outputs[main].dim() or outputs[main].shape[0] != OTHER_BATCH or shapes[main][0] != own:
-            raise Failure(
-                f"the output `{main}` has no batch: its shape is {shape(shapes[main])} for {own} samples, and "
-                f"{shape(outputs[main].shape)} for {OTHER_BATCH}; return one row per sample, or a loss by the name `loss`"
-            )
+    def forward(self, batch, worked=None, seed=SEED):
+        """Runs forward of this many samples. `worked` is a number of samples that the model takes."""
+        seed_all(seed)
+        before = drawn()
         try:
-            gradients = self.backward(outputs)
-        except RuntimeError as error:
-            raise self.forbidden_write(error) from error
-        self.state.restore()
-        return outputs, gradients
-
-    def forward(self, tensors, worked=None):
-        seed_all()
-        try:
-            return self.named(tensors)
+            outputs = self.named(self.named.inputs.of_batch(batch))
         except Failure:
             raise
         except Exception as error:
             place = self.modules.of(error)
             if worked:
                 place = self.fixed_batch(worked) or place
-                doing = f"the model takes {worked} samples, but not {OTHER_BATCH}"
+                doing = f"the model takes {worked} samples, but not {batch}"
                 raise refuse(doing, FIXED, place, f" ({explain(error)})") from error
             mode = "training" if self.model.training else "evaluation"
             raise refuse(f"forward fails in {mode} mode", reason(error, place), place) from error
-
-    def backward(self, outputs):
-        """Returns the gradients by name; `None` for parameters that no output uses."""
-        used = [value for value in outputs.values() if value.requires_grad]
-        if not used:
-            raise Failure(
-                f"no output of {forward_of(self.model)} depends on a parameter that is trained; remove no_grad or detach"
-            )
-        sum(value.float().sum() if not value.is_complex() else value.abs().sum() for value in used).backward()
-        gradients = {name: tensor.grad for name, tensor in self.model.named_parameters() if tensor.requires_grad}
-        if all(gradient is None for gradient in gradients.values()):
-            raise Failure("backward reaches no parameter; remove no_grad or detach")
-        return gradients
+        if drawn() != before:
+            raise Failure(f"{LOST}: it draws random numbers of Python or NumPy; {LOST_REMEDY}")
+        check_changed(self.model, self.state.changed_parameters() + self.state.changed())
+        return outputs
 
     def places(self, mode, chosen):
         """Runs forward again under a mode of torch. Returns the places of the functions that `chosen` accepts."""
@@ -119,7 +102,7 @@ class Checks:
 
         method = "__torch_dispatch__" if "Dispatch" in mode.__name__ else "__torch_function__"
         with type("Noting", (mode,), {method: note})(), contextlib.suppress(Exception):
-            self.named(self.named.inputs.of_batch(OTHER_BATCH))
+            self.named(self.named.inputs.of_batch(ALWAYS[-1]))
         self.state.restore()
         return places
 
@@ -158,29 +141,12 @@ class Checks:
 
         self.state.restore()
         with Writes(), contextlib.suppress(Exception):
-            self.named(self.named.inputs.of_batch(OTHER_BATCH))
+            self.named(self.named.inputs.of_batch(ALWAYS[-1]))
         found = re.search(r"\[torch\.\w+ \[([\d, ]*)\]\]", text)
         shape = [int(size) for size in found.group(1).split(",") if size.strip()] if found else None
         places = [place for size, place in writes if size == shape] or [place for _, place in writes] or [Place()]
         cause = "an in-place operation overwrites a tensor that backward needs", "compute a new tensor instead"
         return refuse("backward of the model fails", cause, places[-1])
-
-    @contextlib.contextmanager
-    def noting_functions(self):
-        """Notes the autograd functions of Python that forward calls."""
-        base, checks = torch.autograd.Function, self
-        original = base.__dict__["apply"]
-
-        def apply(cls, *args, **named):
-            if not cls.__module__.startswith("torch."):
-                checks.functions.setdefault(cls.__name__, checks.modules.here(sys._getframe(1)))
-            return original.__get__(None, cls)(*args, **named)
-
-        base.apply = classmethod(apply)
-        try:
-            yield
-        finally:
-            base.apply = original
 
     def export(self, training):
         """Exports one program, and checks its graph."""
@@ -191,24 +157,15 @@ class Checks:
             except Failure:
                 raise
             except Exception as error:
-                if re.search(r"Constraints violated|marked .* as dynamic", str(error)):
-                    raise watch.failure(FIXED) from error
+                if fixed := re.search(r"(Constraints violated|marked .* as dynamic)(.*size\(\)\[[1-9])?", str(error)):
+                    raise watch.failure(LENGTH if fixed.group(2) else FIXED) from error
                 place = self.modules.of(error)
                 raise refuse(f"the {mode} program cannot be exported", reason(error, place), place) from error
-        self.check_range(program, watch)
+        self.guards[training] = check_ranges(program, watch)
+        check_program(program, mode)
         for node in nodes_of(program):
             self.check_node(node, mode)
         return program
-
-    def check_range(self, program, watch):
-        dims = {str(node.meta["val"].shape[0]) for node in inputs_of(program)}
-        for dim in dims:
-            if dim.isdigit():
-                raise watch.failure(FIXED, f" to {dim}")
-        for symbol, limits in program.range_constraints.items():
-            if str(symbol) in dims and (int(limits.lower) > 2 or "oo" not in str(limits.upper)):
-                upper = "" if "oo" in str(limits.upper) else f" to {limits.upper}"
-                raise watch.failure(DECIDES, f" (it must be {limits.lower}{upper or ' or more'})")
 
     def check_node(self, node, mode):
         from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
@@ -230,60 +187,42 @@ class Checks:
                 number = not isinstance(value, torch.Tensor) and "item" in name
                 raise refuse(doing, NUMBER if number else SIZE, self.place_of(node, data_dependent))
 
-    def compare(self, program, expected, gradients):
-        """Runs a program at another batch size: results must be those of the module."""
-        outputs = self.run_program(program, gradients is not None)
-        names = list(expected)
-        for name, output in zip(names, outputs):
-            if output.shape != expected[name].shape:
-                raise Failure(
-                    f"the exported program returns `{name}` as {shape(output.shape)} for {OTHER_BATCH} samples, but the "
-                    f"model {shape(expected[name].shape)}; {FIXED[1]}"
-                )
-            self.must_agree(f"output `{name}`", output, expected[name])
-        if gradients is None:
-            return
-        made = self.backward(dict(zip(names, outputs)))
-        for name, gradient in gradients.items():
-            if (gradient is None) != (made[name] is None):
-                raise self.differs(f"gradient of `{name}`")
-            if gradient is not None:
-                self.must_agree(f"gradient of `{name}`", made[name], gradient)
 
-    def must_agree(self, what, one, other):
-        if one.dtype != other.dtype or not torch.allclose(one, other, rtol=1e-3, atol=1e-5, equal_nan=True):
-            raise self.differs(what)
+def differs(what, detail, cause=None):
+    """Returns the error about a tensor that the trainer computes otherwise."""
+    return Failure(f"the exported program computes another {what} than the model ({detail}): {cause or f'{LOST}; {LOST_REMEDY}'}")
 
-    def differs(self, what):
-        doing = f"the exported program computes another {what} than the model"
-        for name, place in self.functions.items():
-            return refuse(doing, (f"the autograd function {name} {FUNCTION[0]}", FUNCTION[1]), place)
-        return Failure(
-            f"{doing}: forward depends on something that the export has fixed, such as Python's random numbers or a "
-            "counter; compute it from the inputs with functions of torch"
-        )
 
-    def run_program(self, program, grad):
-        """Runs the graph on the module's own tensors."""
-        kinds = torch.export.graph_signature.InputKind
-        own = dict(self.model.named_parameters(remove_duplicate=False))
-        own.update(self.model.named_buffers(remove_duplicate=False))
-        samples = iter(self.named.inputs.of_batch(OTHER_BATCH))
-        values = []
-        for spec in program.graph_signature.input_specs:
-            if spec.kind == kinds.USER_INPUT:
-                values.append(next(samples))
-            else:
-                values.append(own[spec.target] if spec.target in own else program.constants[spec.target])
-        seed_all()
-        with torch.set_grad_enabled(grad):
-            return program.graph_module(*values)
+LOST = "forward depends on something that the export has fixed, such as Python's random numbers or a counter"
+LOST_REMEDY = "compute it from the inputs with functions of torch"
 
-    def run_evaluation(self):
-        """Returns the outputs of the module in evaluation mode."""
-        self.model.eval()
-        with torch.no_grad():
-            return self.forward(self.named.inputs.of_batch(OTHER_BATCH))
+
+def drawn():
+    """Returns the state of the generators that an export does not see."""
+    numpy = sys.modules.get("numpy")
+    state = numpy and numpy.random.get_state(legacy=False)["state"]
+    return random.getstate(), state and (bytes(state["key"]), state["pos"])
+
+
+def plain_values(model):
+    """Returns the attributes of the user's modules that are numbers, texts or tensors outside of the state."""
+    libraries = ("torch", "timm", "torchvision", "transformers", "peft")
+    values = {}
+    for name, module in model.named_modules():
+        if type(module).__module__.split(".")[0] in libraries:
+            continue
+        for key, value in vars(module).items():
+            if key != "training" and (value is None or isinstance(value, (bool, int, float, str, torch.Tensor))):
+                values[f"{name}.{key}".lstrip(".")] = id(value) if isinstance(value, torch.Tensor) else value
+    return values
+
+
+def check_attributes(model, before):
+    """Refuses forward if it has changed an attribute, which an export fixes."""
+    after = plain_values(model)
+    for name in {**before, **after}:
+        if before.get(name) != after.get(name):
+            raise Failure(f"{LOST}: it changes the attribute `{name}`; make it a buffer, or compute it from the inputs")
 
 
 def main_output(outputs):
@@ -291,24 +230,27 @@ def main_output(outputs):
     return next((name for name in ("loss", "logits", "out", "output") if name in outputs), next(iter(outputs)))
 
 
-def check_evaluation(named, training, evaluation):
-    """Checks that evaluation has the main output of training. Returns its outputs by their final names."""
+def check_evaluation(named, training, evaluation, batch):
+    """Checks that evaluation has the main output of training, and gives it the same name."""
     main = main_output(training)
     if list(evaluation) == ["output"] and main != "output" and evaluation["output"].shape == training[main].shape:
         named.renamed["output"] = main
-        evaluation = {main: evaluation["output"]}
+        return
     if main not in evaluation or evaluation[main].shape != training[main].shape:
         of = lambda outputs: ", ".join(f"{name} {shape(value.shape)}" for name, value in outputs.items())
         raise Failure(
             f"{forward_of(named.model)} returns {of(training)} in training mode, but {of(evaluation)} in evaluation mode "
-            f"({OTHER_BATCH} samples); return `{main}` in both"
+            f"({samples(batch)}); return `{main}` in both"
         )
-    return evaluation
 
 
-def seed_all():
-    random.seed(SEED)
-    torch.manual_seed(SEED)
+def samples(count):
+    return f"{count} sample{'s' if count > 1 else ''}"
+
+
+def seed_all(seed=SEED):
+    random.seed(seed)
+    torch.manual_seed(seed)
 
 
 def shape(sizes):

@@ -1,28 +1,47 @@
 """The inputs of a model, with the batch in front."""
 
-# Batch sizes of the export and of the check: both differ from common sizes of layers.
-BATCH, OTHER_BATCH = 3, 5
+# The batch size of the export, which differs from common sizes of layers.
+BATCH = 3
+# The samples of an example that this script makes.
+EXAMPLES = 12
 
 
 class Inputs:
     """Example inputs by the names of forward's arguments, in its order."""
 
     def __init__(self, names, tensors, positional=False):
-        self.names, self.tensors, self.positional = names, tensors, positional
+        self.names, self.positional = names, positional
+        # The number of samples that the model takes for sure.
+        self.own = tensors[0].shape[0]
+        self.tensors = [varied(tensor) for tensor in tensors]
 
     def of_batch(self, batch):
-        """Returns the tensors with this many samples, repeated from the examples."""
+        """Returns the tensors with this many samples: the examples, and then smaller multiples of them."""
         rows = torch.arange(batch)
-        return [tensor[rows % tensor.shape[0]].clone() for tensor in self.tensors]
+        return [repeated(tensor, rows) for tensor in self.tensors]
+
+
+def varied(tensor):
+    """Returns an example whose values tell something: not the same everywhere, as in torch.zeros."""
+    same = tensor.is_floating_point() and tensor.numel() > 1 and bool((tensor == tensor.flatten()[0]).all())
+    return torch.rand(EXAMPLES, *tensor.shape[1:]).to(tensor.dtype) if same else tensor
+
+
+def repeated(tensor, rows):
+    chosen = tensor[rows % tensor.shape[0]].clone()
+    if not tensor.is_floating_point():
+        return chosen
+    factors = 0.9 ** (rows // tensor.shape[0])
+    return chosen * factors.reshape(-1, *[1] * (tensor.dim() - 1)).to(tensor.dtype)
 
 
 def example(name, dtype, shape):
-    """Returns a tensor of two samples. Integers are 0 and 1, since tables of any size have these; masks are 1."""
+    """Returns a tensor of samples. Integers are 0 and 1, since tables of any size have these; masks are 1."""
     if dtype.is_floating_point:
-        return torch.randn(2, *shape).to(dtype)
+        return torch.randn(EXAMPLES, *shape).to(dtype)
     if "mask" in name or dtype == torch.bool:
-        return torch.ones(2, *shape, dtype=dtype)
-    return torch.randint(0, 2, (2, *shape)).to(dtype)
+        return torch.ones(EXAMPLES, *shape, dtype=dtype)
+    return torch.randint(0, 2, (EXAMPLES, *shape)).to(dtype)
 
 
 def parse_inputs(specs):
@@ -106,7 +125,7 @@ def forward_of(model):
 
 def image_inputs(model, request, size=None, channels=None, name=None):
     """Returns the input of an image model: --image-size and --channels, else the model's own."""
-    height, width = request["image_size"] or size or (224, 224)
+    height, width = sides(request) or size or (224, 224)
     channels = request["channels"] or channels or 3
     if name is None:
         name = next(iter(inspect.signature(model.forward).parameters), "x")

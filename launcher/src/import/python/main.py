@@ -1,19 +1,14 @@
 def main():
     request = json.loads(sys.argv[1])
-    partial = request["output"] + ".partial"
+    # The user's code may change the folder.
+    partial = os.path.abspath(request["output"]) + ".partial"
+    request["library"] = [os.path.abspath(file) for file in request["library"]]
+    die_with_parent(signal.SIGINT)
     try:
         text = convert(request, partial)
-    except KeyboardInterrupt:
-        remove(partial)
-        sys.exit(130)
     except BaseException as error:
         remove(partial)
-        if request["traceback"]:
-            traceback.print_exc()
-        if not isinstance(error, Failure):
-            error = f"{explain(error) if isinstance(error, Exception) else repr(error)}{at(error)}; --traceback shows more"
-        print(f"dtrain: error: {' '.join(str(error).split())}", file=sys.stderr)
-        sys.exit(2)
+        sys.exit(report(error, request))
     # The file is written, whether or not the summary is read.
     with contextlib.suppress(BrokenPipeError):
         print(text, end="", flush=True)
@@ -21,56 +16,208 @@ def main():
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def report(error, request):
+    """Prints an exception as one line. Returns the exit code."""
+    if isinstance(error, KeyboardInterrupt):
+        return 130
+    if isinstance(error, ChildEnded):
+        return error.code
+    if request["traceback"]:
+        traceback.print_exc()
+    if not isinstance(error, Failure):
+        error = f"{explain(error) if isinstance(error, Exception) else repr(error)}{at(error)}; --traceback shows more"
+    print(f"dtrain: error: {' '.join(str(error).split())}", file=sys.stderr)
+    return 2
+
+
 def convert(request, partial):
-    """Writes the file. Returns the summary."""
-    with contextlib.redirect_stdout(sys.stderr):
-        check_torch()
-        torch.set_num_threads(1)
-        warnings.simplefilter("ignore")
-        quiet()
-        load_libraries(request["library"])
-        with step("loading the model"):
-            model, given = load(request)
-        model = model.cpu()
-        check_module(model)
-        named = Named(model, named_inputs(model, given))
-        checks = Checks(named)
-        with step("running the model"):
-            outputs, gradients = checks.run_model()
-        with step("exporting the training program"):
-            training = checks.export(True)
-        with step("checking the training program"):
-            checks.compare(training, outputs, gradients)
-            checks.state.restore()
-        with step("exporting the evaluation program"):
-            expected = check_evaluation(named, outputs, checks.run_evaluation())
-            evaluation = checks.export(False)
-            checks.compare(evaluation, expected, None)
-            checks.state.restore()
-        about = {
-            "format": 1,
-            "source": request["source"],
-            "torch": torch.__version__.split("+")[0],
-            "inputs": named.inputs.names,
-            "outputs": named.names[True],
-            "evaluation_outputs": named.names[False],
-            "tied": tied(model),
-            "state_dict": list(model.state_dict()),
-            "pretrained": request["pretrained"],
-        }
-        with step("writing the file"):
-            write(partial, request["output"], training, evaluation, about)
-    pretrained = request["pretrained"] if request["source"].startswith(("timm:", "torchvision:", "hf:")) else None
-    return summary(request, checks, training, evaluation, outputs, gradients, pretrained)
-
-
-def write(partial, output, training, evaluation, about):
+    """Writes the file, and has the trainer check it. Returns the summary."""
+    folder = partial + ".check"
+    remove_folder(folder)
     try:
-        with open(partial, "wb") as file:
-            write_archive(file, training, evaluation, about)
-        os.replace(partial, output)
+        with contextlib.redirect_stdout(sys.stderr):
+            os.makedirs(folder)
+            made = in_child(lambda: write_all(request, partial, folder), request, folder)
+            with step("checking the programs"):
+                verdict = Verdict(made, ask_trainer(request["worker"], folder))
+            note(partial, verdict.notes(request))
+            os.replace(partial, partial.removesuffix(".partial"))
+            warn(verdict.warnings())
+        lines = [*made["summary"], *verdict.lines(request["check_with"]), "", *made["recipe"]]
+        return "\n".join(lines) + "\n"
     except OSError as error:
-        raise Failure(f"cannot write {output}: {error.strerror or error}") from error
+        raise unwritten(error, request) from error
+    finally:
+        remove_folder(folder)
+
+
+def unwritten(error, request):
+    return Failure(f"cannot write {error.filename or request['output']}: {error.strerror or error}")
+
+
+class ChildEnded(Exception):
+    """The child has printed its error."""
+
+    def __init__(self, code):
+        self.code = code
+
+
+def in_child(work, request, folder):
+    """Runs `work` in a process of its own, whose end frees the memory of the model for the trainer. Returns its result."""
+    answer = os.path.join(folder, "child.json")
+    parent = os.getpid()
+    child = os.fork()
+    if child == 0:
+        die_with_parent(signal.SIGKILL)
+        try:
+            if os.getppid() != parent:
+                os._exit(1)
+            # A file, since processes that the model starts may outlive this one, with its pipes.
+            told = {"result": work()}
+        except OSError as error:
+            told = {"code": report(unwritten(error, request), request)}
+        except BaseException as error:
+            told = {"code": report(error, request)}
+        with contextlib.suppress(OSError), open(answer, "w") as file:
+            json.dump(told, file)
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError):
+                stream.flush()
+        os._exit(0)
+    status = None
+    try:
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    finally:
+        if status is None:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+    if status < 0:
+        # The launcher explains the signal.
+        remove(folder.removesuffix(".check"))
+        remove_folder(folder)
+        os.kill(os.getpid(), -status)
+    if not os.path.isfile(answer):
+        raise Failure(f"the model's code ended Python with code {status}; remove the call of exit")
+    with open(answer) as file:
+        told = json.load(file)
+    if "code" in told:
+        raise ChildEnded(told["code"])
+    return told["result"]
+
+
+def die_with_parent(number):
+    """Has the kernel send this signal to the present process when its parent ends."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(1, int(number), 0, 0, 0)
+
+
+def write_all(request, partial, folder):
+    """Writes the file and PyTorch's results. Returns what the verdict and the summary need."""
+    check_torch()
+    warnings.simplefilter("ignore")
+    quiet()
+    load_libraries(request["library"])
+    with step("loading the model"):
+        checks = prepare(request)
+    warn(warnings_of(checks.model))
+    smaller = prepare_smaller(request) if request["check_with"] else None
+    check = Check(folder, smaller or checks)
+    threads = torch.get_num_threads()
+    with step("running the model"):
+        # The trainer computes with one thread, too: the order of sums depends on their number.
+        torch.set_num_threads(1)
+        check.run()
+        torch.set_num_threads(threads)
+    if smaller:
+        checks.named.renamed = smaller.named.renamed
+    training, evaluation = export_both(checks)
+    warn(warnings_of_program(training, checks))
+    write(partial, request, checks, training, evaluation)
+    file = partial
+    if smaller:
+        programs = export_both(smaller)
+        same_but_repeated(checks, smaller, (training, evaluation), programs)
+        file = check.path("smaller.pt2")
+        write(file, request, smaller, *programs)
+    check.describe(file, request["library"])
+    pretrained = request["pretrained"] if request["source"].startswith(("timm:", "torchvision:", "hf:")) else None
+    lines = summary(request, partial, checks, (training, evaluation), check, pretrained)
+    return {**check.facts(), "summary": lines, "recipe": recipe_lines(request, checks.named.inputs, check.outputs)}
+
+
+def prepare(request):
+    """Creates the model, and checks what needs no run."""
+    model, given = load(request)
+    model = model.cpu()
+    check_module(model)
+    return Checks(Named(model, named_inputs(model, given), request["dynamic"]))
+
+
+def prepare_smaller(request):
+    try:
+        return prepare({**request, "args": {**request["args"], **request["check_with"]}})
+    except Failure as failure:
+        raise Failure(str(failure).replace("--arg ", "--check-with ")) from failure
+
+
+def export_both(checks):
+    with step("exporting the training program"):
+        training = checks.export(True)
+    with step("exporting the evaluation program"):
+        evaluation = checks.export(False)
+    checks.state.restore()
+    return training, evaluation
+
+
+def write(path, request, checks, training, evaluation):
+    named = checks.named
+    about = {
+        "format": 1,
+        "source": request["source"],
+        "torch": torch.__version__.split("+")[0],
+        "inputs": named.inputs.names,
+        "outputs": named.names[True],
+        "evaluation_outputs": named.names[False],
+        "tied": tied(checks.model),
+        "state_dict": list(tensors_in(checks.model)),
+        "pretrained": request["pretrained"],
+        "args": request["args"],
+        "images": request.get("images"),
+        "guards": {"train": checks.guards[True], "evaluate": checks.guards[False]},
+    }
+    with step("writing the file"), open(path, "wb") as file:
+        write_archive(file, training, evaluation, about)
+
+
+def same_but_repeated(large, small, programs, smaller):
+    """Refuses a smaller configuration that differs in more than the number of repeated layers."""
+    kind = lambda name, tensor: (re.sub(r"\d+", "N", name), tuple(tensor.shape))
+    tensors = lambda checks: {kind(*item): f"`{item[0]}` {shape(item[1].shape)}" for item in checks.state.tensors.items()}
+    pairs = [(tensors(large), tensors(small)), *((calls_of(one), calls_of(other)) for one, other in zip(programs, smaller))]
+    for one, other in pairs:
+        for only in (what for key, what in [*one.items(), *other.items()] if (key in one) != (key in other)):
+            raise Failure(
+                f"--check-with makes a model that differs in more than the number of repeated layers: only one of the two has {only}; "
+                "give fewer layers of the same size"
+            )
+
+
+def calls_of(program):
+    """Returns the operations of a program with their constants."""
+    constants = lambda node: pytree.tree_map(lambda value: "_" if isinstance(value, torch.fx.Node) else value, (node.args, node.kwargs))
+    calls = {}
+    for node in nodes_of(program):
+        inner = [value for value in pytree.tree_leaves((node.args, node.kwargs)) if isinstance(value, torch.fx.Node)]
+        if any(value.op == "get_attr" for value in inner):
+            # A region: its operations are listed by themselves.
+            continue
+        calls[operation(node), str(constants(node))] = f"{operation(node)}{constants(node)[0]}"
+    return calls
+
+
+def warn(sentences):
+    for sentence in sentences:
+        print(f"dtrain: warning: {sentence}", file=sys.stderr, flush=True)
 
 
 def remove(path):
@@ -78,10 +225,26 @@ def remove(path):
         os.remove(path)
 
 
+def remove_folder(path):
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def note(path, notes):
+    """Adds what the check has found to the file."""
+    with zipfile.ZipFile(path, "a") as file:
+        prefix = file.namelist()[0].split("/")[0]
+        file.writestr(f"{prefix}/extra/check.json", json.dumps(notes))
+
+
+def tensors_in(model):
+    """Returns the tensors of the state_dict, themselves and not copies. Modules may store other things there."""
+    return {name: value for name, value in model.state_dict(keep_vars=True).items() if isinstance(value, torch.Tensor)}
+
+
 def tied(model):
     """Returns groups of names of parameters and buffers that are one tensor."""
     groups = {}
-    for name, tensor in model.state_dict(keep_vars=True).items():
+    for name, tensor in tensors_in(model).items():
         key = (tensor.data_ptr(), tensor.shape, tensor.dtype) if tensor.numel() else name
         groups.setdefault(key, []).append(name)
     return [names for names in groups.values() if len(names) > 1]

@@ -12,6 +12,8 @@ def named_outputs(value, model):
 
 def collect_outputs(value, name, outputs, model):
     if isinstance(value, torch.Tensor):
+        if (name or "output") in outputs:
+            raise Failure(f"{forward_of(model)} returns two outputs by the name `{name}`; give them other names")
         outputs[name or "output"] = value
         return
     if value is None and name:
@@ -38,8 +40,9 @@ def collect_outputs(value, name, outputs, model):
 class Named:
     """A model whose forward takes tensors in a fixed order and returns a dict of tensors."""
 
-    def __init__(self, model, inputs):
+    def __init__(self, model, inputs, dynamic=()):
         self.model, self.inputs, self.names = model, inputs, {}
+        self.dynamic = dynamic_dims(inputs, dynamic)
         own = model.forward
         # The main output of training names a single unnamed output of evaluation.
         self.renamed = {}
@@ -66,8 +69,8 @@ class Named:
         dynamic = torch.export.Dim.DYNAMIC
         self.model.train(training)
         tensors = tuple(self.inputs.of_batch(BATCH))
-        shapes = tuple({0: dynamic} for _ in tensors)
+        shapes = tuple({dim: dynamic for dim in (0, *self.dynamic[name])} for name in self.inputs.names)
         # PyTorch prints the graph if an export fails.
         unseen = io.StringIO()
-        with contextlib.redirect_stdout(unseen), contextlib.redirect_stderr(unseen):
+        with contextlib.redirect_stdout(unseen), contextlib.redirect_stderr(unseen), inside_checkpoints():
             return torch.export.export(self.model, tensors, dynamic_shapes=shapes, strict=False)

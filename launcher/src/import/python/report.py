@@ -2,6 +2,19 @@
 
 RANDOM = ("dropout", "bernoulli", "rand", "normal", "uniform", "multinomial", "exponential", "rrelu", "poisson")
 
+# The defaults of `data.mean` and `data.std`.
+IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
+
+# The two fields of a sample for each `data.target`, with the usual names of inputs.
+IMAGE = "image", "images", "x", "input", "inputs", "pixel_values"
+FIELDS = {
+    "class": (IMAGE, ("label", "labels", "y", "target", "targets")),
+    "mask": (IMAGE, ("mask", "masks", "labels", "y", "target", "targets")),
+    "vector": (IMAGE, ("targets", "target", "labels", "y")),
+    "map": (IMAGE, ("map", "maps", "labels", "y", "target", "targets")),
+    "tokens": (("tokens", "input_ids", "idx", "x", "input", "inputs"), ("targets", "target", "labels", "y")),
+}
+
 
 def operation(node):
     """Returns an operation's name without its overload, such as `aten.batch_norm`."""
@@ -54,15 +67,16 @@ def size_of(number):
     return f"{number:.1f} GB"
 
 
-def summary(request, checks, training, evaluation, outputs, gradients, pretrained):
-    model, inputs = checks.model, checks.named.inputs
+def summary(request, path, checks, programs, check, pretrained):
+    """Returns the lines about the file."""
+    model, inputs, outputs, (training, evaluation) = checks.model, checks.named.inputs, check.outputs, programs
     nodes, others = list(nodes_of(training)), list(nodes_of(evaluation))
     operations = {operation(node) for node in nodes + others}
     parameters = list(model.parameters())
     frozen = [tensor for tensor in parameters if not tensor.requires_grad]
     total = sum(tensor.numel() for tensor in parameters)
     held = sum(tensor.numel() for tensor in frozen)
-    lines = [f"{request['output']}: {request['source']}, {size_of(os.path.getsize(request['output']))}"]
+    lines = [f"{request['output']}: {request['source']}, {size_of(os.path.getsize(path))}"]
 
     def line(name, value):
         lines.append(f"  {name:<12} {value}")
@@ -70,8 +84,7 @@ def summary(request, checks, training, evaluation, outputs, gradients, pretraine
     for index, (name, tensor) in enumerate(zip(inputs.names, inputs.tensors)):
         line("" if index else "inputs", f"{name}  {dtype_of(tensor)}  {of_samples(tensor.shape)}")
     for index, (name, tensor) in enumerate(outputs.items()):
-        batched = tensor.dim() and tensor.shape[0] == OTHER_BATCH
-        sizes = of_samples(tensor.shape) if batched else shape(tensor.shape)
+        sizes = of_samples(tensor.shape) if check.rows.get(name) == 1 else shape(tensor.shape)
         line("" if index else "outputs", f"{name}  {dtype_of(tensor)}  {sizes}")
     if checks.named.names[False] != list(outputs):
         line("evaluation", f"returns only {', '.join(checks.named.names[False])}")
@@ -84,11 +97,11 @@ def summary(request, checks, training, evaluation, outputs, gradients, pretraine
     chance = counted(operation(node).split(".")[-1] for node in nodes if is_random(node))
     if chance:
         line("random", chance)
-    unused = [name for name, gradient in gradients.items() if gradient is None]
+    unused = check.unused
     if unused:
         more = f" and {len(unused) - 5} more" if len(unused) > 5 else ""
         line("unused", f"{', '.join(unused[:5])}{more}: no output depends on them")
-    return "\n".join(lines + ["", *recipe_lines(request, inputs, outputs)]) + "\n"
+    return lines
 
 
 def recipe_lines(request, inputs, outputs):
@@ -96,20 +109,54 @@ def recipe_lines(request, inputs, outputs):
     fit, first = task(inputs, outputs), inputs.tensors[0]
     if fit is None:
         return ["No task of dtrain gives such a model its inputs: `lm` trains models that predict tokens, the other tasks give images."]
-    data = ['  target = "map"'] if fit == "regress" else []
+    target, fields = targets(fit, inputs)
+    data = [f'  target = "{target}"'] if target not in (None, "class", "tokens") else []
+    if fit == "program" and target == "tokens":
+        data = ['  kind = "text"']
+    if fit == "segment":
+        data.append(f"  classes = {outputs[main_output(outputs)].shape[1]}")
     if first.dim() == 4:
-        channels, height, width = first.shape[1:]
-        if channels != 3:
-            data.append(f"  channels = {channels}")
-        if height != width:
-            data.append('  resize = "none"')
-        elif height != 224:
-            data.append(f"  image_size = {height}")
+        data += image_lines(request, *first.shape[1:])
     lines = ["Put into the recipe:", f'  task = "{fit}"', *(["  [data]", *data] if data else [])]
     lines += ["  [model]", f"  file = {json.dumps(request['output'])}"]
+    if fields:
+        lines.append(f"  inputs = {{ {', '.join(f'{json.dumps(name)} = {json.dumps(field)}' for name, field in fields.items())} }}")
     if request["library"]:
         lines.append(f"  libraries = {json.dumps([os.path.abspath(file) for file in request['library']])}")
     return lines
+
+
+def image_lines(request, channels, height, width):
+    """Returns the settings of the images, as far as the recipe has them and its defaults are others."""
+    lines, images = [], request.get("images", {})
+    if channels != 3:
+        lines.append(f"  channels = {channels}")
+    if height != width:
+        lines.append('  resize = "none"')
+    else:
+        lines += [f"  image_size = {height}"] if height != 224 else []
+        lines += ['  resize = "stretch"'] if images.get("stretch") else []
+    for key, default in IMAGENET.items():
+        values = images.get(key)
+        if values and len(values) == channels and tuple(values) != default:
+            lines.append(f"  {key} = {json.dumps(list(values))}")
+    return lines
+
+
+def targets(fit, inputs):
+    """Returns `data.target` for a task, and the fields of inputs whose names are none of theirs."""
+    if fit != "program":
+        return ("map" if fit == "regress" else None), {}
+    first, *others = zip(inputs.names, inputs.tensors)
+    target = "tokens" if not first[1].is_floating_point() else "class"
+    for _, tensor in others:
+        if target != "tokens":
+            kinds = {1: "class", 3: "mask"} if not tensor.is_floating_point() else {2: "vector", 3: "map", 4: "map"}
+            target = kinds.get(tensor.dim(), target)
+    image, second = FIELDS[target]
+    named = {name: image[0] for name, _ in [first] if name not in (*image, *second)}
+    named.update({name: second[0] for name, _ in others if name not in (*image, *second)})
+    return target, named if len(inputs.names) == 2 else {}
 
 
 def task(inputs, outputs):

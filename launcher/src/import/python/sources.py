@@ -67,8 +67,10 @@ def from_timm(name, request):
     if request["channels"]:
         flags["in_chans"] = request["channels"]
     if request["image_size"]:
-        flags["img_size"] = tuple(request["image_size"])
-    with loading(f"timm:{name}"):
+        flags["img_size"] = sides(request)
+    add_args(flags, request, {"num_classes": "classes", "in_chans": "channels", "img_size": "image-size", "pretrained": "pretrained"})
+    missing = []
+    with loading(f"timm:{name}"), noting_missing(missing), knowing_args(request, lambda: timm.create_model(name)):
         try:
             model = timm.create_model(name, **flags)
         except TypeError as error:
@@ -77,8 +79,46 @@ def from_timm(name, request):
                 raise
             del flags["img_size"]
             model = timm.create_model(name, **flags)
-    channels, height, width = model.default_cfg.get("input_size", (3, 224, 224))
+    for module, names in missing:
+        if module is model:
+            check_new(model, names, request)
+    config = model.pretrained_cfg
+    channels, height, width = config.get("input_size", (3, 224, 224))
+    request["images"] = {"mean": config.get("mean"), "std": config.get("std"), "interpolation": config.get("interpolation"),
+                         "crop": config.get("crop_pct"), "stretch": config.get("crop_mode") == "squash"}
     return model, image_inputs(model, request, (height, width), channels)
+
+
+def sides(request):
+    """Returns the height and width of --image-size, or None."""
+    size = request["image_size"]
+    return (size, size) if isinstance(size, int) else size and tuple(size)
+
+
+def add_args(flags, request, own):
+    """Adds --arg to the arguments of a builder. `own` are arguments that have flags of the command."""
+    for name in request["args"]:
+        if name in own or name in flags:
+            raise Failure(f"--arg {name}: dtrain sets this argument; use --{own.get(name, name).replace('_', '-')}")
+    flags.update(request["args"])
+
+
+@contextlib.contextmanager
+def knowing_args(request, build):
+    """Turns the error of an unknown --arg into one that lists the known ones: those of the class that `build` makes."""
+    try:
+        yield
+    except TypeError as error:
+        name = re.search(r"unexpected keyword argument '(\w+)'", str(error))
+        if not name or name.group(1) not in request["args"]:
+            raise
+        with torch.device("meta"):
+            made = type(build())
+        raise unknown_arg(name.group(1), made.__name__, list(inspect.signature(made.__init__).parameters)[1:]) from error
+
+
+def unknown_arg(name, what, known):
+    return Failure(f"--arg {name}: {what} takes no such argument{close(name, known)}; it takes {', '.join(known) or 'none'}")
 
 
 def from_torchvision(name, request):
@@ -97,8 +137,9 @@ def from_torchvision(name, request):
     flags = {"weights": None}
     if "weights_backbone" in arguments:
         flags["weights_backbone"] = None
-    size, state = None, None
-    with loading(f"torchvision:{name}"):
+    add_args(flags, request, {"num_classes": "classes", "image_size": "image-size", "weights": "pretrained", "weights_backbone": "pretrained"})
+    size, state, grids = None, None, None
+    with loading(f"torchvision:{name}"), knowing_args(request, lambda: models.get_model(name, weights=None)):
         weights = models.get_model_weights(name).DEFAULT
         default = weights.transforms()
         size = getattr(default, "crop_size", None) or getattr(default, "resize_size", None)
@@ -110,25 +151,25 @@ def from_torchvision(name, request):
         # As in torchvision's own training: the auxiliary head is a separate output.
         if "aux_loss" in arguments:
             flags["aux_loss"] = not state or any(key.startswith("aux_classifier.") for key in state)
+        # The builders set it for these weights.
+        if state and name in ("googlenet", "inception_v3"):
+            flags.setdefault("transform_input", True)
         if request["image_size"] and name.startswith("vit_"):
-            flags["image_size"] = request["image_size"][0]
+            height, width = sides(request)
+            if height != width:
+                raise Failure(f"--image-size {height}x{width}: this model takes square images; give one number")
+            flags["image_size"] = height
         model = models.get_model(name, **flags)
         if state:
-            load_state(model, state, name)
+            if name.startswith("vit_"):
+                grids = [(side // model.patch_size,) * 2 for side in (size[0], model.image_size)]
+            load_state(model, state, request, grids)
+    resize = getattr(default, "resize_size", None)
+    request["images"] = {"mean": getattr(default, "mean", None), "std": getattr(default, "std", None), "stretch": False,
+                         "interpolation": getattr(getattr(default, "interpolation", None), "value", None),
+                         "crop": size[0] / resize[0] if size and resize and hasattr(default, "crop_size") else None}
     size = (size[0], size[0]) if size else None
     return model, image_inputs(model, request, size)
-
-
-def load_state(model, state, name):
-    """Loads weights whose shape fits; the others, such as a head for other classes, stay new."""
-    own = model.state_dict()
-    fit = {key: value for key, value in state.items() if key in own and own[key].shape == value.shape}
-    if not fit:
-        raise Failure(f"no weight of {name} fits this model; leave out --pretrained")
-    model.load_state_dict(fit, strict=False)
-    new = [key for key in own if key not in fit]
-    if new:
-        print(f"dtrain: new weights, not pretrained: {', '.join(new)}", file=sys.stderr)
 
 
 def from_hugging_face(name, request):
@@ -141,22 +182,23 @@ def from_hugging_face(name, request):
     if os.path.isdir(name) and not os.path.isfile(os.path.join(name, "config.json")):
         raise Failure(f"the folder {name} has no config.json; give a folder that save_pretrained has written")
     with loading(f"hf:{name}"):
-        config = transformers.AutoConfig.from_pretrained(name)
+        config, original = (transformers.AutoConfig.from_pretrained(name) for _ in range(2))
         change_config(config, request)
         maker = auto_class(transformers, config, request)
         if request["pretrained"]:
-            model = maker.from_pretrained(name, config=config, ignore_mismatched_sizes=True)
+            model = pretrained(maker, name, config, original, request)
         else:
             automatic = hasattr(maker, "from_config")
             model = maker.from_config(config) if automatic else maker(config)
-    return model.float(), hugging_face_inputs(model, request)
+    # `from_pretrained` returns all models in evaluation mode.
+    return model.float().train(), hugging_face_inputs(transformers, model, request)
 
 
 def change_config(config, request):
     config.use_cache = False
     if request["classes"]:
         config.num_labels = request["classes"]
-    size = request["image_size"]
+    size = sides(request)
     if size and hasattr(config, "image_size"):
         square = not isinstance(config.image_size, (list, tuple))
         if square and size[0] != size[1]:
@@ -166,6 +208,13 @@ def change_config(config, request):
         name = next((key for key in ("num_channels", "n_channels") if hasattr(config, key)), None)
         if name:
             setattr(config, name, request["channels"])
+    own = {"num_labels": "classes", "image_size": "image-size", "num_channels": "channels", "n_channels": "channels"}
+    add_args({}, request, own)
+    for name, value in request["args"].items():
+        if not hasattr(config, name):
+            known = [key for key in inspect.signature(type(config).__init__).parameters if key not in ("self", "kwargs")]
+            raise unknown_arg(name, type(config).__name__, known)
+        setattr(config, name, value)
 
 
 def auto_class(transformers, config, request):
@@ -188,11 +237,16 @@ def auto_class(transformers, config, request):
     raise Failure(f"transformers has no model for {type(config).__name__}; write a FILE.py:FUNCTION that returns one")
 
 
-def hugging_face_inputs(model, request):
+def hugging_face_inputs(transformers, model, request):
     if request["inputs"]:
         return parse_inputs(request["inputs"])
     config, name = model.config, model.main_input_name
     if name == "pixel_values":
+        source = request["source"].partition(":")[2]
+        # Not every model has one.
+        with contextlib.suppress(Exception):
+            found, _ = transformers.image_processing_utils.ImageProcessingMixin.get_image_processor_dict(source)
+            request["images"] = {"mean": found["image_mean"], "std": found["image_std"], "stretch": False}
         size = getattr(config, "image_size", None) or 224
         size = tuple(size) if isinstance(size, (list, tuple)) else (size, size)
         return image_inputs(model, request, size, getattr(config, "num_channels", 3), name)
@@ -303,7 +357,14 @@ def flags_for(maker, shown, request):
         if request[flag] and flag in OTHER_ARGUMENTS and not taken:
             raise Failure(f"{shown} takes no argument `{names[0]}`; add it to the function, or leave out --{flag}")
         if request[flag] and taken:
-            flags[taken] = request[flag]
+            flags[taken] = tuple(request[flag]) if isinstance(request[flag], list) else request[flag]
+    parameters = inspect.signature(maker).parameters
+    variadic = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
+    own = {name: flag for flag, names in {**OTHER_ARGUMENTS, **IMAGE_ARGUMENTS}.items() for name in names}
+    add_args(flags, request, own)
+    for name in request["args"]:
+        if name not in parameters and not variadic:
+            raise unknown_arg(name, shown, list(parameters))
     return flags
 
 

@@ -119,7 +119,7 @@ fn submit_pods(scene: &Scene, flags: &[&str], program: &str) -> String {
 
 #[test]
 fn pods_of_two_nodes_start_again_after_code_75() {
-    let Some(network) = Network::new(2) else { return };
+    let Ok(network) = Network::new(2) else { return };
     let scene = Scene::new();
     let flags = ["--nodes", "2", "--name", "two", "--max-requeues", "1"];
     assert_eq!(submit_pods(&scene, &flags, &format!("cd /mnt\n{PROGRAM}")), "two");
@@ -139,7 +139,7 @@ fn pods_of_two_nodes_start_again_after_code_75() {
 
 #[test]
 fn pods_have_a_bound_and_other_codes_fail_the_job() {
-    let Some(network) = Network::new(2) else { return };
+    let Ok(network) = Network::new(2) else { return };
     for (program, end, starts) in [
         ("exit 75", End::BackoffLimitExceeded, vec![Some(75); 3]),
         ("exit 7", End::PodFailurePolicy, vec![Some(7)]),
@@ -162,7 +162,7 @@ fn pods_have_a_bound_and_other_codes_fail_the_job() {
 
 #[test]
 fn an_array_of_pods_is_a_job_for_each_run() {
-    let Some(network) = Network::new(1) else { return };
+    let Ok(network) = Network::new(1) else { return };
     let scene = Scene::new();
     let program = "cd /mnt; mkdir again-$(hostname) 2>/dev/null && exit 75; exit 0";
     submit_pods(&scene, &["--array", "2", "--name", "runs"], program);
@@ -180,7 +180,7 @@ fn an_array_of_pods_is_a_job_for_each_run() {
 
 #[test]
 fn pods_end_well_when_they_are_evicted_or_deleted() {
-    let Some(network) = Network::new(1) else { return };
+    let Ok(network) = Network::new(1) else { return };
     let scene = Scene::new();
     let program = "trap 'exit 75' TERM; : > /mnt/ready; while :; do sleep 0.05; done";
     submit_pods(&scene, &["--name", "asked", "--max-requeues", "0"], program);

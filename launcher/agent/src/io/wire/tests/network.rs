@@ -8,7 +8,7 @@ const PORT: u16 = 7777;
 
 #[test]
 fn faults_of_the_network_are_named_and_survived() {
-    let Some(network) = Network::new(2) else {
+    let Ok(network) = Network::new(2) else {
         return;
     };
     let key = secret(SECRET);
