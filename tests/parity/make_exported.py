@@ -23,7 +23,7 @@ sys.dont_write_bytecode = True  # no __pycache__ in the source tree
 from opening import begin  # noqa: E402
 
 IMPORT = Path(__file__).resolve().parents[2] / "launcher/src/import/python"
-PARTS = ("base", "blame", "inputs", "programs", "check", "archive")
+PARTS = ("base", "blame", "model", "inputs", "programs", "check", "archive")
 BATCH, SEED = 5, 7
 
 
@@ -192,6 +192,43 @@ class Counted(nn.Module):
         return self.fc(y)
 
 
+class Moving(nn.Module):
+    """Changes a buffer through a view, also in evaluation, and reads it; turns pairs of numbers by complex ones."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(6, 6)
+        self.register_buffer("seen", torch.zeros(2, 3))
+        self.register_buffer("turns", torch.polar(torch.ones(3), torch.linspace(0.1, 1, 3)))
+        self.register_buffer("wide_turns", torch.polar(torch.ones(3), torch.linspace(0.1, 1, 3)).to(torch.complex128), persistent=False)
+
+    def forward(self, x):
+        x = self.fc(x)
+        self.seen.ravel().mul_(0.5)
+        self.seen.mT.add_(x.detach().mean(0).reshape(3, 2))
+        x = x - self.seen.flatten()
+        x.float().mul_(2)
+        pairs = torch.view_as_complex(x.reshape(-1, 3, 2)) * self.turns * self.wide_turns
+        return torch.view_as_real(pairs).flatten(1).float()
+
+
+class Changed(nn.Module):
+    """Changes a tensor through a view of it, before blocks that change their buffers."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 6, 3)
+        self.blocks = nn.ModuleList(Moving() for _ in range(2))
+
+    def forward(self, image):
+        x = self.conv(image)
+        x.view(x.shape[0], -1).mul_(0.5)
+        x = x.mean([2, 3])
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
 class Plain(nn.Module):
     """Normalisations of every kind, also one of a weight, and a dropout; returns a number too."""
 
@@ -288,7 +325,7 @@ def step(model, inputs):
     model.eval()
     with torch.no_grad():
         found |= {f"evaluation.{name}": value for name, value in tensors_of(model(**inputs)).items()}
-    return {name: value.contiguous() for name, value in found.items()}
+    return {name: (torch.view_as_real(value) if value.is_complex() else value).contiguous() for name, value in found.items()}
 
 
 def imported(space, model, examples):
@@ -330,6 +367,7 @@ def main():
         "numbers": (Numbers, {"image": image(2, 4, 4), "numbers": image(5)}, None),
         "regions": (Regions, {"x": image(6)}, None),
         "functional": (Counted, {"image": image(3, 6, 6)}, True),
+        "changed": (Changed, {"image": image(3, 4, 4)}, None),
         "plain": (Plain, {"image": image(3, 6, 6)}, False),
     }
     for case, (build, inputs, decompose) in cases.items():

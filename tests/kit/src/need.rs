@@ -1,11 +1,17 @@
 //! Needs that a machine may lack. Then a test is skipped, or fails if [`REQUIRE`] names the need.
 
 use std::fmt::{self, Display};
+use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
 
 /// Names the needs of this machine, separated by commas, or `all`. A test that lacks one of them fails.
 pub const REQUIRE: &str = "DTRAIN_REQUIRE";
+
+/// Names a file to which each test that needs programs adds a line: its name, and the programs. `cargo xtask check`
+/// then runs these tests with the programs hidden.
+pub const RECORD: &str = "DTRAIN_RECORD_NEEDS";
 
 /// Names a Python with PyTorch.
 pub const PYTHON_WITH_PYTORCH: &str = "DTRAIN_TEST_PYTHON";
@@ -48,6 +54,19 @@ const NEEDS: [(Need, &str); 10] = [
     (Need::Slurm, "slurm"),
 ];
 
+impl Need {
+    /// Returns the programs that packages of this need install, as far as tests start them.
+    fn programs(self) -> &'static [&'static str] {
+        match self {
+            Self::Mpi => &["mpicc.mpich", "mpicc.openmpi", "mpiexec.mpich", "mpirun.openmpi"],
+            Self::Netns => &["ip", "iptables"],
+            Self::Shellcheck => &["shellcheck"],
+            Self::Slurm => &["munged", "sbatch", "scontrol", "sinfo", "slurmctld", "slurmd", "srun"],
+            _ => &[],
+        }
+    }
+}
+
 impl Display for Need {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = NEEDS.iter().find(|(need, _)| need == self).map(|(_, name)| name);
@@ -55,42 +74,81 @@ impl Display for Need {
     }
 }
 
-/// Reports on standard error that the running test is skipped, and why. Call it just before the test returns.
+/// The proof that the running test is skipped, which only [`require`] makes. A helper returns it to its test by `?`,
+/// and the test returns, so that nothing is asserted about what the machine could not do.
+#[must_use = "end the test"]
+#[derive(Debug)]
+pub struct Skipped(());
+
+/// Returns what the machine has of a need. Else reports on standard error that the running test is skipped, and why.
+/// Call it in the thread of the test.
+///
+/// # Errors
+/// The machine lacks the need.
 ///
 /// # Panics
-/// If [`REQUIRE`] names the need or an unknown need.
+/// If it does and [`REQUIRE`] names the need, or an unknown need.
 #[track_caller]
-pub fn skip(need: Need, why: impl Display) {
-    let required = std::env::var(REQUIRE).unwrap_or_default();
-    match is_required(need, &required) {
-        Err(unknown) => panic!("unknown {unknown:?} in {REQUIRE}: use {}, or all", names()),
-        Ok(true) => panic!("{REQUIRE} requires {need}: {why}"),
-        // Not by eprintln: the test harness hides its output if the test passes.
-        Ok(false) => {
-            let test = std::thread::current().name().unwrap_or("a test").to_owned();
-            let _ = writeln!(io::stderr(), "skipped: {test} needs {need}: {why}");
+pub fn require<T>(need: Need, found: Result<T, impl Display>) -> Result<T, Skipped> {
+    let test = std::thread::current().name().unwrap_or("a test").to_owned();
+    record(need, &test);
+    found.map_err(|why| {
+        let required = std::env::var(REQUIRE).unwrap_or_default();
+        match is_required(need, &required) {
+            Err(unknown) => panic!("unknown {unknown:?} in {REQUIRE}: use {}, or all", names()),
+            Ok(true) => panic!("{REQUIRE} requires {need}: {why}"),
+            // Not by eprintln: the test harness hides its output if the test passes.
+            Ok(false) => drop(writeln!(io::stderr(), "skipped: {test} needs {need}: {why}")),
         }
+        Skipped(())
+    })
+}
+
+/// Adds a line to the file that [`RECORD`] names, if the need is programs.
+fn record(need: Need, test: &str) {
+    let programs = need.programs().join(" ");
+    if let Some(path) = std::env::var_os(RECORD).filter(|_| !programs.is_empty()) {
+        let mut file = OpenOptions::new().append(true).create(true).open(path).unwrap();
+        // One write: other tests add lines at the same time.
+        file.write_all(format!("{test}: {programs}\n").as_bytes()).unwrap();
     }
 }
 
 /// Returns the Python with PyTorch that [`PYTHON_WITH_PYTORCH`] names, else that of `cargo xtask check`, else
-/// that of `cargo xtask bench`. If there is no such Python, the test is skipped.
+/// that of `cargo xtask bench`.
+///
+/// # Errors
+/// As [`require`]: there is no such Python.
 ///
 /// # Panics
-/// As [`skip`] does.
+/// As [`require`] does.
 #[track_caller]
-pub fn pytorch() -> Option<PathBuf> {
+pub fn pytorch() -> Result<PathBuf, Skipped> {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2);
     let target = workspace.unwrap_or(Path::new(".")).join("target");
     let candidates = match std::env::var_os(PYTHON_WITH_PYTORCH) {
         Some(named) => vec![PathBuf::from(named)],
         None => ["pytorch", "bench-venv"].map(|folder| target.join(folder).join("bin/python")).into(),
     };
-    let found = candidates.iter().find(|python| python.is_file());
-    if found.is_none() {
-        skip(Need::PyTorch, format!("{} is missing; set {PYTHON_WITH_PYTORCH}", candidates[0].display()));
-    }
-    found.cloned()
+    let found = candidates.iter().find(|python| python.is_file()).cloned();
+    let why = || format!("{} is missing; set {PYTHON_WITH_PYTORCH}", candidates[0].display());
+    require(Need::PyTorch, found.ok_or_else(why))
+}
+
+/// Returns the output of a program that this machine may lack.
+///
+/// # Errors
+/// As [`require`]: the program does not start.
+///
+/// # Panics
+/// As [`require`].
+#[track_caller]
+pub fn output(need: Need, command: &mut Command) -> Result<Output, Skipped> {
+    let found = command.output();
+    require(
+        need,
+        found.map_err(|error| format!("{} does not start: {error}", command.get_program().display())),
+    )
 }
 
 /// Returns whether the list names the need. The error is an unknown entry.

@@ -14,7 +14,7 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
-use crate::need::{Need, skip};
+use crate::need::{Need, Skipped, require};
 use crate::process::wait_until;
 use namespace::Namespace;
 
@@ -66,38 +66,36 @@ impl std::ops::Index<usize> for Network {
 }
 
 impl Network {
-    /// Connects this number of nodes. Without the permission or the programs, the test is skipped.
+    /// Connects this number of nodes.
+    ///
+    /// # Errors
+    /// As [`require`]: the permission or a program is missing.
     ///
     /// # Panics
-    /// As [`skip`] does, and if the machine cannot connect the namespaces that it can create.
+    /// As [`require`], and if the machine cannot connect the namespaces that it can create.
     #[track_caller]
-    pub fn new(nodes: usize) -> Option<Self> {
+    pub fn new(nodes: usize) -> Result<Self, Skipped> {
         Self::with(Addresses::V4, &vec![0; nodes])
     }
 
     /// As [`Network::new`], with these addresses, and with one node for each number: the seconds by which its
     /// monotonic clock is ahead of the machine's.
     ///
+    /// # Errors
+    /// As [`Network::new`].
+    ///
     /// # Panics
     /// As [`Network::new`].
     #[track_caller]
-    pub fn with(addresses: Addresses, ahead: &[i64]) -> Option<Self> {
+    pub fn with(addresses: Addresses, ahead: &[i64]) -> Result<Self, Skipped> {
         let files = tempfile::tempdir().unwrap();
         let scratch = files.path().join("scratch");
-        let switch = match Namespace::new("switch", None, &scratch, 0) {
-            Ok(switch) => switch,
-            Err(why) => {
-                skip(Need::Netns, why);
-                return None;
-            }
-        };
+        let switch = require(Need::Netns, Namespace::new("switch", None, &scratch, 0))?;
         let mut tool = Command::new("iptables");
         let works =
             switch.enter(tool.args(["-w", "-S"])).output().is_ok_and(|output| output.status.success());
-        if !works {
-            skip(Need::Netns, "iptables fails in a network namespace; install iptables");
-            return None;
-        }
+        let why = "iptables fails in a network namespace; install iptables";
+        require(Need::Netns, works.then_some(()).ok_or(why))?;
         let names = 0..ahead.len();
         let lines = names.map(|index| format!("{} n{index}\n", addresses.of(index)));
         let hosts = format!("127.0.0.1 localhost\n::1 localhost\n{}", lines.collect::<String>());
@@ -113,7 +111,7 @@ impl Network {
         let nodes: Vec<Node> = ahead.iter().enumerate().map(node).collect();
         let network = Self { nodes, switch, _files: files };
         network.connect();
-        Some(network)
+        Ok(network)
     }
 
     /// Returns the nodes.

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::need::{self, Need};
+use crate::need::{self, Need, Skipped};
 
 /// Returns `target/<profile>` of the running test.
 ///
@@ -58,16 +58,16 @@ pub fn without_outer_run(command: &mut Command) {
 }
 
 /// Returns a folder of real data: below DTRAIN_TEST_DATA, else below `../shared/data` beside the workspace.
-/// Without such a folder, the test is skipped.
-pub fn test_data(name: &str) -> Option<PathBuf> {
+///
+/// # Errors
+/// As [`need::require`]: there is no such folder.
+#[track_caller]
+pub fn test_data(name: &str) -> Result<PathBuf, Skipped> {
     let root = match std::env::var_os("DTRAIN_TEST_DATA") {
         Some(root) => PathBuf::from(root),
         None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data"),
     };
     let folder = root.join(name);
-    if folder.is_dir() {
-        return Some(folder);
-    }
-    need::skip(Need::Data, format!("{} is missing; set DTRAIN_TEST_DATA", folder.display()));
-    None
+    let why = format!("{} is missing; set DTRAIN_TEST_DATA", folder.display());
+    need::require(Need::Data, if folder.is_dir() { Ok(folder) } else { Err(why) })
 }

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 
-use crate::need::{Need, skip};
+use crate::need::{self, Need, Skipped};
 use crate::network::Network;
 use crate::process::{finish, output_text, wait_until};
 use crate::programs;
@@ -71,24 +71,24 @@ impl Job {
 }
 
 impl Slurm {
-    /// Starts Slurm on this number of nodes. Without the permission or the programs, the test is skipped.
+    /// Starts Slurm on this number of nodes.
+    ///
+    /// # Errors
+    /// As [`need::require`]: the permission or a program is missing.
     ///
     /// # Panics
-    /// As [`skip`] does, and if the nodes are not idle in time.
+    /// As [`need::require`], and if the nodes are not idle in time.
     #[track_caller]
-    pub fn new(nodes: usize) -> Option<Self> {
+    pub fn new(nodes: usize) -> Result<Self, Skipped> {
         for program in ["munged", "slurmctld", "slurmd", "sbatch", "srun"] {
-            if let Err(error) = Command::new(program).arg("-V").output() {
-                skip(Need::Slurm, format!("{program}: {error}; install slurm-wlm and munge"));
-                return None;
-            }
+            need::output(Need::Slurm, Command::new(program).arg("-V"))?;
         }
         let network = Network::new(nodes)?;
         let files = tempfile::tempdir().unwrap();
         let mut slurm = Self { network, daemons: Mutex::default(), controller: Vec::new(), files };
         slurm.write_files();
         slurm.start();
-        Some(slurm)
+        Ok(slurm)
     }
 
     /// Returns a path in the folder that all nodes share, in which jobs run.

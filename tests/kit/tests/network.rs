@@ -42,7 +42,7 @@ fn output(network: &Network, node: usize, script: &str) -> String {
 
 #[test]
 fn nodes_have_names_and_interfaces_of_their_own() {
-    let Some(network) = Network::new(3) else { return };
+    let Ok(network) = Network::new(3) else { return };
     network.add_second_interface(1);
     let names = "cat /proc/sys/kernel/hostname; getent hosts n2 || grep n2 /etc/hosts; ls /sys/class/net";
     let text = output(&network, 1, names);
@@ -52,7 +52,7 @@ fn nodes_have_names_and_interfaces_of_their_own() {
 
 #[test]
 fn a_cut_node_is_silent_until_healed() {
-    let Some(network) = Network::new(3) else { return };
+    let Ok(network) = Network::new(3) else { return };
     let (mut from, mut to) = pair(&network);
     let (_listener, address) = listen(&network, 2);
     let mut byte = [0];
@@ -69,7 +69,7 @@ fn a_cut_node_is_silent_until_healed() {
 
 #[test]
 fn a_reset_ends_connections_at_once() {
-    let Some(network) = Network::new(2) else { return };
+    let Ok(network) = Network::new(2) else { return };
     let (mut from, mut to) = pair(&network);
     network[0].reset_connections();
     let mut byte = [0];
@@ -79,7 +79,7 @@ fn a_reset_ends_connections_at_once() {
 
 #[test]
 fn firewalls_lose_packets_by_port_and_by_size() {
-    let Some(network) = Network::new(2) else { return };
+    let Ok(network) = Network::new(2) else { return };
     let (_listener, address) = listen(&network, 1);
     network[1].block_ports(address.port()..=address.port());
     assert_eq!(connect(&network, 0, address).unwrap_err().kind(), ErrorKind::TimedOut);
@@ -101,7 +101,7 @@ fn firewalls_lose_packets_by_port_and_by_size() {
 
 #[test]
 fn nodes_can_have_ipv6_only() {
-    let Some(network) = Network::with(Addresses::V6, &[0, 0]) else { return };
+    let Ok(network) = Network::with(Addresses::V6, &[0, 0]) else { return };
     let (mut from, mut to) = pair(&network);
     to.write_all(b"1").unwrap();
     from.read_exact(&mut [0]).unwrap();
@@ -112,7 +112,7 @@ fn nodes_can_have_ipv6_only() {
 
 #[test]
 fn monotonic_clocks_differ_as_told() {
-    let Some(network) = Network::with(Addresses::V4, &[0, 1_000_000]) else { return };
+    let Ok(network) = Network::with(Addresses::V4, &[0, 1_000_000]) else { return };
     let uptime = |node| -> f64 {
         let text = output(&network, node, "cat /proc/uptime");
         text.split_whitespace().next().unwrap().parse().unwrap()
@@ -124,7 +124,7 @@ fn monotonic_clocks_differ_as_told() {
 #[test]
 fn a_command_keeps_its_process_folder_and_variables_and_dies_with_the_node() {
     let folder = tempfile::tempdir().unwrap();
-    let Some(network) = Network::new(1) else { return };
+    let Ok(network) = Network::new(1) else { return };
     let mut command = Command::new("sh");
     let script = "echo \"$$ $PWD $A ${HOME-unset}\"; sleep 1000 & wait";
     command.args(["-c", script]).env("A", "a b").env_remove("HOME").current_dir(folder.path());

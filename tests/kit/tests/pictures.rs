@@ -10,8 +10,7 @@ use dtrain_test_kit::need::{self, Need};
 #[test]
 fn committed_pictures_are_those_of_the_recorded_figures() {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/pictures/draw.py");
-    match Command::new("python3").args([script.as_os_str(), "--check".as_ref()]).output() {
-        Err(error) => need::skip(Need::Python, format!("python3 does not start: {error}")),
-        Ok(drawn) => assert!(drawn.status.success(), "{}", String::from_utf8_lossy(&drawn.stderr)),
-    }
+    let mut draw = Command::new("python3");
+    let Ok(drawn) = need::output(Need::Python, draw.arg(script).arg("--check")) else { return };
+    assert!(drawn.status.success(), "{}", String::from_utf8_lossy(&drawn.stderr));
 }

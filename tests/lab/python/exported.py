@@ -9,6 +9,7 @@ process, and as the exported program in the other. Prints one line of JSON for e
 
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -22,17 +23,20 @@ SETTINGS = {"OMP_NUM_THREADS": "1", "MALLOC_MMAP_THRESHOLD_": str(2**32), "MALLO
 if not SETTINGS.items() <= os.environ.items():
     os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **SETTINGS})
 
-PARTS = ["base", "blame", "inputs", "sources", "programs", "check", "archive"]
 WARM, STEPS = 3, 15
 DEFAULTS = {"classes": None, "image_size": None, "channels": None, "inputs": [], "pretrained": False, "library": [], "seed": 0, "head": None,
-            "traceback": True}
+            "args": {}, "traceback": True}
 
 
 def scripts(folder):
+    """Returns the names of the import's script, whose parts `mod.rs` lists; `main` runs it."""
     space = {"__name__": "dtrain_import"}
-    for part in PARTS:
-        with open(os.path.join(folder, part + ".py")) as file:
-            exec(compile(file.read(), part, "exec"), space)
+    with open(os.path.join(folder, "..", "mod.rs")) as file:
+        parts = re.findall(r'include_str!\("python/(\w+)\.py"\)', file.read())
+    for part in parts:
+        if part != "main":
+            with open(os.path.join(folder, part + ".py")) as file:
+                exec(compile(file.read(), part, "exec"), space)
     space["check_torch"]()
     return space
 
@@ -49,7 +53,7 @@ def request_of(model, folder):
     for flag, value in zip(flags[::2], flags[1::2]):
         key = flag.lstrip("-").replace("-", "_")
         if key == "image_size":
-            request[key] = [int(side) for side in (value.split("x") if "x" in value else [value, value])]
+            request[key] = [int(side) for side in value.split("x")] if "x" in value else int(value)
         elif key == "inputs":
             request[key] = [parse_input(spec) for spec in value.split(",")]
         else:

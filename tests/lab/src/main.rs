@@ -9,6 +9,7 @@ mod exported;
 mod files;
 mod fuzz;
 mod gpu_test;
+mod import_fuzz;
 mod kills;
 mod machine;
 mod marked;
@@ -82,6 +83,12 @@ enum Command {
     /// Takes some minutes. Readers must report an error and not panic.
     /// Their memory must stay in proportion to the file.
     Fuzz(fuzz::Args),
+    /// Import random modules of PyTorch; compare training steps with it
+    ///
+    /// 500 modules take about 20 minutes; a stopped run continues.
+    /// Installs PyTorch as `exported` does.
+    /// Exit code 1: a module differs, or is refused without reason.
+    ImportFuzz(import_fuzz::Args),
     /// Check dtrain on this machine's GPUs; compare it with PyTorch
     ///
     /// Prints a table and writes JSON.
@@ -111,6 +118,7 @@ fn run(command: Command) -> Result<u8> {
         Command::Exported(args) => exported::run(&workspace()?, &signals, &args),
         Command::Kills(args) => kills::run(&workspace()?, &signals, &args),
         Command::Fuzz(args) => fuzz::run(&workspace()?, &signals, &args),
+        Command::ImportFuzz(args) => import_fuzz::run(&workspace()?, &signals, &args),
         Command::Soak(args) => soak::run(&workspace()?, &signals, &args),
         Command::Cluster(args) => cluster::run(&args),
         Command::Torchrun(args) => torchrun::run(&workspace()?, &signals, &args),

@@ -198,9 +198,8 @@ fn unknown_optimizers_schedules_and_precisions_are_errors() {
 
 #[test]
 fn a_gpu_without_a_driver_is_an_error() {
-    if !matches!(inventory(), Err(GpuError::NoDriver)) {
-        return need::skip(Need::NoDriver, "there is one");
-    }
+    let absent = if matches!(inventory(), Err(GpuError::NoDriver)) { Ok(()) } else { Err("there is one") };
+    let Ok(()) = need::require(Need::NoDriver, absent) else { return };
     let sandbox = Sandbox::new(TINY);
     let mut command = sandbox.command(1, "run", &[], &[]);
     command.env("CUDA_VISIBLE_DEVICES", "0");

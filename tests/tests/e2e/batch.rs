@@ -103,7 +103,7 @@ fn flux_resumes_a_training_after_its_time_limit() {
 /// A drained node sends its pod SIGTERM; the other pod stops with it.
 #[test]
 fn pods_resume_a_training_after_an_eviction() {
-    let Some(network) = Network::new(2) else { return };
+    let Ok(network) = Network::new(2) else { return };
     let scene = Scene::new();
     let cluster = Cluster::new(&scene, &network, &[("OMP_NUM_THREADS", "1"), ("CUDA_VISIBLE_DEVICES", "")]);
     let folder = cluster.claim("scratch");

@@ -8,7 +8,7 @@ use std::path::Path;
 use dtrain_common::files::symlink_atomic;
 use dtrain_common::manifest::Manifest;
 use dtrain_tests::process::{expect_exit_code, output_text};
-use dtrain_tests::runs::{Run, Sandbox, TINY, gpt};
+use dtrain_tests::runs::{Run, Sandbox, TINY, assert_close, gpt};
 use dtrain_worker::models::TensorFile;
 use tch::Tensor;
 
@@ -116,6 +116,45 @@ fn the_best_checkpoint_exists_after_failed_writes() {
     assert!(best_is_there("owes") > 2);
     assert_eq!(sandbox.run("owes").evaluations()[0]["step"], 2, "it is made up");
     assert!(Manifest::read(&folder).unwrap().evaluation_missing);
+}
+
+/// An evaluation without memory for one sample is an error on all ranks. A crash lets the others wait in vain.
+#[test]
+fn a_failing_evaluation_costs_no_step() {
+    let sandbox = Sandbox::new(&gpt(4, EVERY_STEP));
+    let sets = ["checkpoint.every=2 steps", "checkpoint.best=max loss"];
+    let figures = |run: &Run, key: &str| -> Vec<f64> {
+        run.evaluations().iter().map(|line| line[key].as_f64().unwrap()).collect()
+    };
+    let best =
+        |run: &Run| (run.result().best.unwrap().step, run.0.linked(&run.0.best()), run.0.steps().unwrap());
+    let whole = sandbox.train(2, "whole", &sets);
+    for (ranks, kind, step, code) in
+        [(1, "oom", 2, 3), (1, "crash", 4, 4), (2, "oom", 4, 3), (2, "crash", 2, 4)]
+    {
+        let name = format!("{kind}-{ranks}");
+        let fault = format!("{kind}:rank={},step={step},phase=evaluate,times=99", ranks - 1);
+        let mut command = sandbox.command(ranks, &name, &sets, &[]);
+        let output = command.env("DTRAIN_FAULT", fault).output().unwrap();
+        expect_exit_code(&output, code);
+        let run = sandbox.run(&name);
+        let newest = run.0.linked(&run.0.latest());
+        assert_eq!(newest, Some(step), "{name}: {}", output_text(&output));
+        let folder = run.0.checkpoint(step);
+        let manifest = Manifest::read(&folder).unwrap();
+        manifest.verify(&folder).unwrap();
+        assert!(manifest.evaluation_missing && manifest.metrics.is_empty(), "{name}");
+
+        let resumed = sandbox.train(2, &name, &sets);
+        assert_eq!(resumed.per_step("loss").len(), 4, "{name}");
+        assert_eq!(resumed.weights(), whole.weights(), "{name}");
+        assert_eq!(figures(&resumed, "step"), [2.0, 4.0], "{name}");
+        assert_close(&figures(&resumed, "loss"), &figures(&whole, "loss"), 1e-6);
+        let manifests = [2, 4].map(|step| Manifest::read(&resumed.0.checkpoint(step)).unwrap());
+        assert!(manifests.iter().all(|manifest| !manifest.evaluation_missing), "{name}");
+        assert!(manifests.iter().all(|manifest| manifest.metrics.contains_key("loss")), "{name}");
+        assert_eq!(best(&resumed), best(&whole), "{name}");
+    }
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::process::Command;
 
 use dtrain_common::run_dir::RunDir;
+use dtrain_test_kit::need::Skipped;
 use dtrain_test_kit::network::Network;
 use dtrain_test_kit::process::{Signal, kill, signal, wait_until};
 use dtrain_test_kit::scene::{Finished, Launch, Scene};
@@ -50,8 +51,8 @@ const NODES: [&str; 10] = [
 ];
 
 /// Trains a recipe on one node with two workers, and on two nodes with one worker each; with the disturbance.
-fn compare(flags: &[&str], disturb: impl Fn(&Scene, &Network, &[Launch<'_>])) {
-    let Some(network) = Network::new(2) else { return };
+fn compare(flags: &[&str], disturb: impl Fn(&Scene, &Network, &[Launch<'_>])) -> Result<(), Skipped> {
+    let network = Network::new(2)?;
     let scene = Scene::new();
     expect_success(vec![start(&scene, ".one", None, &[&ONE, flags].concat()).wait()]);
     let launches: Vec<_> = (0..2)
@@ -63,6 +64,7 @@ fn compare(flags: &[&str], disturb: impl Fn(&Scene, &Network, &[Launch<'_>])) {
     let (one, several) = (run(&scene, "one"), run(&scene, "several"));
     assert_eq!(one.per_step("loss"), several.per_step("loss"));
     assert!(one.weights() == several.weights(), "the weights differ");
+    Ok(())
 }
 
 /// Waits until the run on several nodes has taken this number of steps.
@@ -77,12 +79,12 @@ fn wait_for_steps(scene: &Scene, steps: usize) {
 #[test]
 fn the_demo_on_two_nodes_ends_in_the_weights_of_one_node() {
     let short = ["--set", "train.epochs=1", "--set", "data.train_samples=320", "--set", "log.every_steps=1"];
-    compare(&[&short[..], &["demo"]].concat(), |_, _, _| {});
+    let Ok(()) = compare(&[&short[..], &["demo"]].concat(), |_, _, _| {}) else { return };
 }
 
 #[test]
 fn shakespeare_on_two_nodes_ends_in_the_weights_of_one_node() {
-    let Some(text) = programs::test_data("shakespeare") else { return };
+    let Ok(text) = programs::test_data("shakespeare") else { return };
     let root = format!("data.root={}", text.display());
     let short = "optim.schedule={ name = \"constant\" }";
     let flags = [
@@ -96,7 +98,7 @@ fn shakespeare_on_two_nodes_ends_in_the_weights_of_one_node() {
         "log.every_steps=1",
         "shakespeare",
     ];
-    compare(&flags, |_, _, _| {});
+    let Ok(()) = compare(&flags, |_, _, _| {}) else { return };
 }
 
 /// The demo with steps enough for a failure between two checkpoints.
@@ -114,33 +116,39 @@ const LONG: [&str; 9] = [
 
 #[test]
 fn a_killed_worker_of_another_node_does_not_change_the_weights() {
-    compare(&LONG, |scene, network, _| {
+    let Ok(()) = compare(&LONG, |scene, network, _| {
         wait_for_steps(scene, 6);
         let here = network[1].processes();
         let worker = scene.workers().into_iter().find(|pid| here.contains(pid)).unwrap();
         signal(worker, Signal::KILL);
-    });
+    }) else {
+        return;
+    };
 }
 
 #[test]
 fn a_silent_partition_does_not_change_the_weights() {
-    compare(&LONG, |scene, network, launches| {
+    let Ok(()) = compare(&LONG, |scene, network, launches| {
         wait_for_steps(scene, 6);
         network.cut(&[1]);
         launches[0].wait_for_stderr("lost n1");
         network.heal();
-    });
+    }) else {
+        return;
+    };
 }
 
 #[test]
 fn a_frozen_node_does_not_change_the_weights() {
-    compare(&LONG, |scene, network, launches| {
+    let Ok(()) = compare(&LONG, |scene, network, launches| {
         wait_for_steps(scene, 6);
         let pids = network[1].processes();
         pids.iter().for_each(|pid| kill(*pid, Signal::STOP));
         launches[0].wait_for_stderr("lost n1");
         pids.iter().for_each(|pid| kill(*pid, Signal::CONT));
-    });
+    }) else {
+        return;
+    };
 }
 
 /// Copies in memory and no checkpoint in time. Half a step is one micro-batch of one rank: the ranks' number
@@ -166,8 +174,8 @@ enum Loss {
 
 /// Loses the second of `nodes` nodes. The run resumes from `copies`, and ends in the weights of a run that was not
 /// disturbed. Returns what the leader printed.
-fn lose_a_node(nodes: usize, shards: bool, loss: Loss, copies: &str) -> String {
-    let Some(network) = Network::new(nodes) else { return String::new() };
+fn lose_a_node(nodes: usize, shards: bool, loss: Loss, copies: &str) -> Result<String, Skipped> {
+    let network = Network::new(nodes)?;
     let scene = Scene::new();
     let batch = format!("effective_batch = {}", 4 * nodes);
     let recipe = gpt(400, COPIES).replace("effective_batch = 8", &batch);
@@ -205,23 +213,23 @@ fn lose_a_node(nodes: usize, shards: bool, loss: Loss, copies: &str) -> String {
     let (whole, several) = (run(&scene, "whole"), run(&scene, "several"));
     assert_eq!(whole.per_step("loss"), several.per_step("loss"));
     assert!(whole.weights() == several.weights(), "the weights differ");
-    text
+    Ok(text)
 }
 
 #[test]
 fn a_killed_agent_that_is_replaced_costs_no_step() {
-    lose_a_node(2, true, Loss::Replaced, "the copy in memory of n0");
-    lose_a_node(3, true, Loss::Replaced, "the copies in memory of n0, n2");
+    let Ok(_) = lose_a_node(2, true, Loss::Replaced, "the copy in memory of n0") else { return };
+    let Ok(_) = lose_a_node(3, true, Loss::Replaced, "the copies in memory of n0, n2") else { return };
 }
 
 #[test]
 fn a_killed_agent_that_is_not_replaced_costs_no_step() {
-    lose_a_node(2, false, Loss::Killed, "the copy in memory");
-    lose_a_node(2, true, Loss::Killed, "the copy in memory");
+    let Ok(_) = lose_a_node(2, false, Loss::Killed, "the copy in memory") else { return };
+    let Ok(_) = lose_a_node(2, true, Loss::Killed, "the copy in memory") else { return };
 }
 
 #[test]
 fn ranks_do_not_wait_for_a_node_without_power() {
-    let text = lose_a_node(2, false, Loss::Silent, "the copy in memory");
+    let Ok(text) = lose_a_node(2, false, Loss::Silent, "the copy in memory") else { return };
     assert!(text.contains("killing rank 0: still running after 2 s"), "{text}");
 }

@@ -88,10 +88,8 @@ fn image_builds_run_the_same_steps_on_the_same_images() {
 
 #[test]
 fn shellcheck_finds_nothing_in_the_build_script() {
-    let done = match Command::new("shellcheck").arg(root().join(SCRIPT)).output() {
-        Ok(done) => done,
-        Err(error) => return need::skip(Need::Shellcheck, format!("shellcheck does not start: {error}")),
-    };
+    let checked = need::output(Need::Shellcheck, Command::new("shellcheck").arg(root().join(SCRIPT)));
+    let Ok(done) = checked else { return };
     assert!(done.status.success(), "{}", output_text(&done));
 }
 
@@ -120,11 +118,10 @@ fn in_container(root: &Path, command: &[&str]) -> Command {
 #[test]
 fn an_image_trains_as_any_user_as_process_1_with_little_in_dev_shm() {
     let folder = tempfile::tempdir().unwrap();
-    match in_container(folder.path(), &["true"]).output() {
-        Ok(done) if done.status.success() => {}
-        Ok(done) => return need::skip(Need::Mount, output_text(&done)),
-        Err(error) => return need::skip(Need::Mount, format!("unshare does not start: {error}")),
-    }
+    let mut inside = in_container(folder.path(), &["true"]);
+    let Ok(done) = need::output(Need::Mount, &mut inside) else { return };
+    let works = done.status.success().then_some(()).ok_or_else(|| output_text(&done));
+    let Ok(()) = need::require(Need::Mount, works) else { return };
     let mut install = Command::new(root().join(SCRIPT));
     install
         .current_dir(root())

@@ -19,10 +19,10 @@ fn python(python: &Path, args: &[&str]) -> String {
     expect_exit_code(&run(command, python), 0)
 }
 
-/// Imports a function of trained.py into `sandbox`.
+/// Imports a function of trained.py, or FILE.py:FUNCTION, into `sandbox`.
 fn import(python: &Path, sandbox: &Sandbox, function: &str, more: &[&str]) {
     let mut command = Command::new(dtrain());
-    let source = format!("trained.py:{function}");
+    let source = if function.contains(':') { function.to_owned() } else { format!("trained.py:{function}") };
     command.args(["import", &source, "-o"]).arg(sandbox.path("model.pt2")).args(more);
     expect_exit_code(&run(command, python), 0);
 }
@@ -67,19 +67,19 @@ fn same_in_every_cut(sandbox: &Sandbox) {
 
 #[test]
 fn a_classifier_trains_alike_in_every_cut() {
-    let Some(python) = need::pytorch() else { return };
+    let Ok(python) = need::pytorch() else { return };
     same_in_every_cut(&imported(&python, "vit", "classify", IMAGES, ""));
 }
 
 #[test]
 fn a_language_model_trains_alike_in_every_cut() {
-    let Some(python) = need::pytorch() else { return };
+    let Ok(python) = need::pytorch() else { return };
     same_in_every_cut(&imported(&python, "gpt", "lm", TEXTS, ""));
 }
 
 #[test]
 fn a_program_with_its_own_loss_trains_alike_in_every_cut() {
-    let Some(python) = need::pytorch() else { return };
+    let Ok(python) = need::pytorch() else { return };
     let sandbox = imported(&python, "own_loss", "program", IMAGES, "");
     same_in_every_cut(&sandbox);
     let run = sandbox.train(2, "figures", &[]);
@@ -88,7 +88,7 @@ fn a_program_with_its_own_loss_trains_alike_in_every_cut() {
 
 #[test]
 fn segments_of_half_size_and_auxiliary_heads_are_trained() {
-    let Some(python) = need::pytorch() else { return };
+    let Ok(python) = need::pytorch() else { return };
     let data = "image_size = 16\nclasses = 3\ntrain_samples = 16\ntest_samples = 4";
     let sandbox = imported(&python, "segmenter", "segment", data, "auxiliary = { aux = 0.4 }");
     let without = ["memory.recompute=off"];
@@ -101,11 +101,12 @@ fn segments_of_half_size_and_auxiliary_heads_are_trained() {
 /// The groups of `model.batchnorm` are those of the effective batch, whatever the cut.
 #[test]
 fn batch_norm_over_groups_and_ranks_replaces_the_programs_own() {
-    let Some(python) = need::pytorch() else { return };
+    let Ok(python) = need::pytorch() else { return };
     let sandbox = imported(&python, "normed", "classify", IMAGES, "");
     let of = |ranks: usize, name: &str, norm: &str, micro_batch: &str| {
         let sets = [format!("model.batchnorm={norm}"), format!("memory.micro_batch={micro_batch}")];
-        tensors(&sandbox.train(ranks, name, &[&sets[0], &sets[1]]), MODEL)
+        // In more steps, rounding may change the sign of an input of ReLU.
+        tensors(&sandbox.train(ranks, name, &[&sets[0], &sets[1], "train.steps=3"]), MODEL)
     };
     let grouped = of(1, "grouped", "group:4", "8");
     assert!(distance(&of(2, "grouped-2", "group:4", "4"), &grouped) < 1e-6);
@@ -131,7 +132,7 @@ group = [{ match = "blocks.*", lr_factor = 0.1 }, { match = "*.bias", weight_dec
 
 #[test]
 fn stages_groups_averages_shards_and_bfloat16_apply() {
-    let Some(python) = need::pytorch() else { return };
+    let Ok(python) = need::pytorch() else { return };
     let sandbox = imported(&python, "vit", "classify", IMAGES, "");
     let recipe = std::fs::read_to_string(sandbox.path("recipe.toml")).unwrap().replace("steps = 12\n", "");
     std::fs::write(sandbox.path("recipe.toml"), recipe + STAGES).unwrap();
@@ -155,8 +156,56 @@ fn stages_groups_averages_shards_and_bfloat16_apply() {
 }
 
 #[test]
+fn texts_of_any_length_are_trained() {
+    let Ok(python) = need::pytorch() else { return };
+    let sandbox = sandbox("lm", TEXTS, "");
+    import(&python, &sandbox, "any_length", &["--dynamic", "tokens.1"]);
+    let train = |ranks: usize, context: usize, micro_batch: usize| {
+        let sets = [format!("model.context={context}"), format!("memory.micro_batch={micro_batch}")];
+        let run = sandbox.train(ranks, &format!("{ranks}-{context}"), &[&sets[0], &sets[1]]);
+        tensors(&run, MODEL)
+    };
+    for context in [7, 24] {
+        assert!(distance(&train(2, context, 3), &train(1, context, 8)) < 1e-6, "{context}");
+    }
+    let output = sandbox.launch(1, "long", &["model.context=25"]);
+    let text = output_text(&output);
+    assert_eq!(output.status.code(), Some(2), "{text}");
+    assert!(text.contains("`tokens` has length 25 in dimension 1, and the program takes 2 to 24"), "{text}");
+}
+
+/// A test set of 9 samples on 2 ranks in batches of 4 or 2 leaves single samples.
+#[test]
+fn no_batch_is_smaller_than_the_program_takes() {
+    let Ok(python) = need::pytorch() else { return };
+    let sandbox = imported(&python, "from_two", "classify", IMAGES, "");
+    let train = |ranks: usize, micro_batch: usize| {
+        let set = format!("memory.micro_batch={micro_batch}");
+        let run = sandbox.train(ranks, &format!("{ranks}-{micro_batch}"), &[&set]);
+        (tensors(&run, MODEL), run.result().final_metrics["accuracy"])
+    };
+    let (whole, accuracy) = train(1, 8);
+    for (ranks, micro_batch) in [(1, 4), (1, 2), (2, 2)] {
+        let (other, same) = train(ranks, micro_batch);
+        assert!(distance(&other, &whole) < 1e-6, "{ranks} x {micro_batch}");
+        assert_eq!(same, accuracy, "{ranks} x {micro_batch}");
+    }
+    for (sets, words) in [
+        (&["memory.micro_batch=1"][..], "a micro-batch of 1 is too small"),
+        (&["train.effective_batch=5", "memory.micro_batch=2"], "in up to 3 micro-batches of 1 to 2"),
+        (&["data.test_samples=1"], "samples of the test set: 1,"),
+    ] {
+        let output = sandbox.launch(1, "small", sets);
+        let text = output_text(&output);
+        assert_eq!(output.status.code(), Some(2), "{sets:?}: {text}");
+        assert!(text.contains(words), "{sets:?}: {text}");
+        assert!(!sandbox.path("small").join("checkpoints").exists(), "{sets:?}");
+    }
+}
+
+#[test]
 fn pytorch_loads_checkpoints_strictly() {
-    let Some(python) = need::pytorch() else { return };
+    let Ok(python) = need::pytorch() else { return };
     let cases = [("gpt", "lm", TEXTS), ("half_frozen", "classify", IMAGES), ("normed", "classify", IMAGES)];
     for (function, task, data) in cases {
         let sandbox = imported(&python, function, task, data, "");
@@ -205,7 +254,7 @@ fn compile_operation(library: &Path) {
 
 #[test]
 fn operations_of_a_users_library_are_trained() {
-    let Some(python) = need::pytorch() else { return };
+    let Ok(python) = need::pytorch() else { return };
     let sandbox = sandbox("classify", IMAGES, "");
     let library = sandbox.path("libown.so");
     compile_operation(&library);
@@ -222,7 +271,7 @@ fn operations_of_a_users_library_are_trained() {
 
 #[test]
 fn models_that_do_not_fit_the_data_are_named_before_training() {
-    let Some(python) = need::pytorch() else { return };
+    let Ok(python) = need::pytorch() else { return };
     let sandbox = imported(&python, "vit", "classify", IMAGES, "");
     let file = std::fs::read(sandbox.path("model.pt2")).unwrap();
     std::fs::write(sandbox.path("short.pt2"), &file[..file.len() / 2]).unwrap();

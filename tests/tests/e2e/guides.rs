@@ -85,7 +85,7 @@ fn the_replacements_of_launch_lines_run() {
 
 #[test]
 fn torchruns_line_and_dtrains_start_the_same_processes() {
-    let Some(python) = need::pytorch() else { return };
+    let Ok(python) = need::pytorch() else { return };
     let sandbox = sandbox();
     let lines = |output: &Output| {
         let text = String::from_utf8_lossy(&output.stdout);

@@ -13,14 +13,20 @@ pub(crate) const LIMIT: Duration = Duration::from_secs(300);
 const FAILING: &str = "failing.py";
 
 /// Functions of failing.py whose errors name the module `blocks.1` and the marked line.
-const CONSTRUCTS: [(&str, &str); 13] = [
+const CONSTRUCTS: [(&str, &str); 3 + 13] = [
     ("branch", "a branch depends on the values of a tensor"),
     ("item", "a tensor becomes a Python number"),
     ("length", "a tensor becomes a Python number"),
     ("mask", "a size depends on the values of a tensor"),
-    ("static_view", "the model takes 8 samples, but not 5"),
-    ("static_zeros", "the model takes 8 samples, but not 5"),
+    ("static_view", "the model takes 8 samples, but not 2"),
+    ("static_zeros", "the model takes 8 samples, but not 2"),
     ("batch_branch", "the batch size decides a branch (it must be 2 to 4)"),
+    ("batch_parity", "the batch size decides a branch (`Eq(Mod(x.shape[0], 2), 1)` is false for 2 samples)"),
+    ("one_batch", "the batch size decides a branch (`Ne(x.shape[0], 12)` is false for 12 samples)"),
+    (
+        "evaluation_branch",
+        "the batch size decides a branch (`192*x.shape[0] <= 1500` is false for 8 samples)",
+    ),
     ("batch_loop", "the batch size is fixed"),
     ("leaf", "a parameter is changed in place"),
     ("overwrite", "an in-place operation overwrites a tensor that backward needs"),
@@ -36,7 +42,7 @@ const MODELS: [(&str, &str); 9] = [
     ("no_output", "returns None"),
     ("no_parameters", "Empty has no parameters"),
     ("missing_argument", "needs an argument `weight`"),
-    ("modes", "returns output [5] in training mode, but boxes [5, 8] in evaluation mode"),
+    ("modes", "returns output [3] in training mode, but boxes [3, 8] in evaluation mode"),
     ("loss_output", "the output `output` has no batch"),
     ("detached", "depends on a parameter that is trained"),
     ("data_write", "forward changes the parameter `layer.weight`"),
@@ -46,7 +52,7 @@ fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/import")
 }
 
-fn import(python: &Path, folder: &Path, args: &[&str]) -> Output {
+pub(crate) fn import(python: &Path, folder: &Path, args: &[&str]) -> Output {
     let mut command = Command::new(dtrain());
     command.arg("import").args(args).arg("-o").arg(folder.join("model.pt2"));
     run(command, python)
@@ -62,9 +68,9 @@ pub(crate) fn run(mut command: Command, python: &Path) -> Output {
 
 /// Checks that the model is rejected by one error with these texts, and that no file remains.
 #[track_caller]
-fn rejected(python: &Path, function: &str, expected: &[&str]) {
-    let folder = tempfile::tempdir().unwrap();
-    let output = import(python, folder.path(), &[&format!("{FAILING}:{function}")]);
+pub(crate) fn rejected(python: &Path, args: &[&str], expected: &[&str]) {
+    let (folder, function) = (tempfile::tempdir().unwrap(), args[0]);
+    let output = import(python, folder.path(), args);
     expect_exit_code(&output, 2);
     let text = String::from_utf8_lossy(&output.stderr);
     let errors: Vec<_> = text.lines().filter(|line| line.starts_with("dtrain: error: ")).collect();
@@ -77,43 +83,43 @@ fn rejected(python: &Path, function: &str, expected: &[&str]) {
 }
 
 /// Returns the number of the line that ends in `# here: NAME`.
-fn marked_line(name: &str) -> usize {
-    let text = fs::read_to_string(fixtures().join(FAILING)).unwrap();
+pub(crate) fn marked_line(file: &str, name: &str) -> usize {
+    let text = fs::read_to_string(fixtures().join(file)).unwrap();
     let mark = format!("# here: {name}");
     text.lines().position(|line| line.ends_with(&mark)).unwrap() + 1
 }
 
 #[track_caller]
-fn rejected_by_line(python: &Path, constructs: &[(&str, &str)]) {
+pub(crate) fn rejected_by_line(python: &Path, file: &str, constructs: &[(&str, &str)]) {
     for (function, message) in constructs {
-        let place = format!("{FAILING}:{} `", marked_line(function));
-        rejected(python, function, &[message, "module `blocks.1` (", &place]);
+        let place = format!("{file}:{} `", marked_line(file, function));
+        rejected(python, &[&format!("{file}:{function}")], &[message, "module `blocks.1` (", &place]);
     }
 }
 
 #[test]
 fn constructs_that_no_export_can_have_are_named_by_module_and_line() {
-    let Some(python) = need::pytorch() else { return };
-    rejected_by_line(&python, &CONSTRUCTS[..6]);
+    let Ok(python) = need::pytorch() else { return };
+    rejected_by_line(&python, FAILING, &CONSTRUCTS[..6]);
 }
 
 #[test]
 fn constructs_that_change_the_training_are_named_by_module_and_line() {
-    let Some(python) = need::pytorch() else { return };
-    rejected_by_line(&python, &CONSTRUCTS[6..]);
+    let Ok(python) = need::pytorch() else { return };
+    rejected_by_line(&python, FAILING, &CONSTRUCTS[6..]);
 }
 
 #[test]
 fn models_without_use_are_rejected() {
-    let Some(python) = need::pytorch() else { return };
+    let Ok(python) = need::pytorch() else { return };
     for (function, message) in MODELS {
-        rejected(&python, function, &[message]);
+        rejected(&python, &[&format!("{FAILING}:{function}")], &[message]);
     }
 }
 
 #[test]
 fn an_imported_model_is_the_model() {
-    let Some(python) = need::pytorch() else { return };
+    let Ok(python) = need::pytorch() else { return };
     let folder = tempfile::tempdir().unwrap();
     let output = import(&python, folder.path(), &["models.py:two_inputs", "--classes", "7"]);
     let text = expect_exit_code(&output, 0);
@@ -138,7 +144,7 @@ fn an_imported_model_is_the_model() {
 
 #[test]
 fn inputs_come_from_flags_if_the_function_gives_none() {
-    let Some(python) = need::pytorch() else { return };
+    let Ok(python) = need::pytorch() else { return };
     let folder = tempfile::tempdir().unwrap();
     let output = import(&python, folder.path(), &["models.py:plain", "--inputs", "input=3x4x4"]);
     let text = expect_exit_code(&output, 0);

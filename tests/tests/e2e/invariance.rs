@@ -201,6 +201,43 @@ fn fifty_steps_end_in_the_same_weights_under_any_partition() {
     assert!(worst > 0.0, "nothing was compared");
 }
 
+/// A flag that each step reverses, and counters: the next step depends on them. The second step runs out of memory after
+/// it has changed them, and is repeated.
+#[test]
+fn buffers_of_every_dtype_change_once_per_step() {
+    let sandbox = Sandbox::new(RECIPE);
+    let more = ["custom.net=\"flags\"", "train.steps=5", "ema.decay=0.5"];
+    let one = |name: &str, micro_batch| -> TrainingList {
+        let mut sets = sets(&more);
+        sets.push(cut(micro_batch));
+        vec![(name.to_owned(), sets)]
+    };
+    train(&sandbox, 1, &[], &one("whole", None));
+    let whole = sandbox.run("whole");
+    for transport in ["shared", "gloo"] {
+        for ranks in 1..=3 {
+            let cut = format!("{ranks}-{transport}");
+            let fault = format!("oom:rank={},step=2,phase=backward,after=2", ranks - 1);
+            train(&sandbox, ranks, &[("DTRAIN_TRANSPORT", transport)], &one(&cut, Some(2)));
+            let again = format!("{cut}-again");
+            let vars = [("DTRAIN_TRANSPORT", transport), ("DTRAIN_FAULT", fault.as_str())];
+            train(&sandbox, ranks, &vars, &one(&again, None));
+            assert_eq!(sandbox.run(&again).shortages().len(), 1, "{again}");
+            for name in [&cut, &again] {
+                let run = sandbox.run(name);
+                for file in [MODEL, EMA] {
+                    let (own, expected) = (tensors(&run, file), tensors(&whole, file));
+                    assert!(distance(&own, &expected) < 1e-6, "{name}, {file}");
+                    for dtype in ["uint8", "int8", "int16", "int32", "int64"] {
+                        assert_eq!(own[dtype].double_value(&[0]), 5.0, "{name}, {file}, {dtype}");
+                    }
+                    assert_eq!(own["flag"].double_value(&[0]), 1.0, "{name}, {file}: five times reversed");
+                }
+            }
+        }
+    }
+}
+
 const GROUPS: &str =
     r#"optim.group=[{ match = "conv*", lr_factor = 0.5 }, { match = "*.bias", weight_decay = 0.0 }]"#;
 

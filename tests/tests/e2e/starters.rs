@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
-use dtrain_test_kit::need::{self, Need};
+use dtrain_test_kit::need::{self, Need, Skipped};
 use dtrain_tests::process::{Signal, finish, output_text, signal, wait_until};
 use dtrain_tests::programs::{dtrain, without_outer_run, worker};
 use dtrain_tests::runs::{Sandbox, TINY};
@@ -18,18 +18,12 @@ const STARTERS: [(&str, &[&str], &str); 3] = [
     ("mpiexec.mpich", &[], "2"),
 ];
 
-/// Returns whether both starters exist; else the test is skipped.
+/// Skips the test where a starter is missing.
 #[track_caller]
-fn are_there() -> bool {
-    let is_there = |name: &str| {
-        std::env::var_os("PATH")
-            .is_some_and(|path| std::env::split_paths(&path).any(|folder| folder.join(name).is_file()))
-    };
-    let missing = STARTERS.iter().find(|(program, ..)| !is_there(program));
-    if let Some((program, ..)) = missing {
-        need::skip(Need::Mpi, format_args!("no {program} on PATH"));
-    }
-    missing.is_none()
+fn are_there() -> Result<(), Skipped> {
+    STARTERS.iter().try_for_each(|(program, ..)| {
+        need::output(Need::Mpi, Command::new(program).arg("--version")).map(drop)
+    })
 }
 
 /// Returns the command that starts this many tasks of `program`.
@@ -48,9 +42,7 @@ fn start(
 
 #[test]
 fn ranks_of_mpirun_end_in_the_weights_of_a_launch() {
-    if !are_there() {
-        return;
-    }
+    let Ok(()) = are_there() else { return };
     let sandbox = Sandbox::new(TINY);
     for ranks in [2, 3] {
         let launched = sandbox.train(ranks, &format!("launch-{ranks}"), &[]);
@@ -71,9 +63,7 @@ const LONG: [&str; 4] = ["--set", "train.epochs=2000", "--set", "checkpoint.ever
 
 #[test]
 fn a_signal_to_mpirun_stops_all_ranks_with_a_checkpoint_and_a_second_start_resumes() {
-    if !are_there() {
-        return;
-    }
+    let Ok(()) = are_there() else { return };
     for starter in &STARTERS[..2] {
         let sandbox = Sandbox::new(TINY);
         let mut command = start(*starter, 2, &worker(), &sandbox.path(""));
@@ -108,9 +98,7 @@ fn errors(output: &Output) -> Vec<String> {
 
 #[test]
 fn a_wrong_recipe_is_reported_once_and_ends_all_ranks() {
-    if !are_there() {
-        return;
-    }
+    let Ok(()) = are_there() else { return };
     let sandbox = Sandbox::new(TINY);
     for starter in STARTERS {
         let mut command = start(starter, 3, &worker(), &sandbox.path(""));
@@ -125,9 +113,7 @@ fn a_wrong_recipe_is_reported_once_and_ends_all_ranks() {
 /// One task for each node, which seem to be two: the launchers meet by PMI.
 #[test]
 fn launchers_of_mpiexec_learn_where_to_meet() {
-    if !are_there() {
-        return;
-    }
+    let Ok(()) = are_there() else { return };
     let sandbox = Sandbox::new(TINY);
     let script = "MPI_LOCALNRANKS=1 MPI_LOCALRANKID=0 exec \"$@\"";
     let mut command = start(STARTERS[1], 2, Path::new("sh"), &sandbox.path(""));

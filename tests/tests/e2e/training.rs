@@ -83,9 +83,7 @@ fn ranks_and_accumulation_do_not_change_the_losses() {
 /// with one thread per rank.
 #[test]
 fn real_images_give_the_same_losses_on_one_rank_and_on_two() {
-    let Some(root) = programs::test_data("cifar100") else {
-        return;
-    };
+    let Ok(root) = programs::test_data("cifar100") else { return };
     let sandbox = Sandbox::new("");
     let losses = |nproc: usize| {
         let run = format!("run-{nproc}");

@@ -158,9 +158,7 @@ fn the_readme_works() {
 
 #[test]
 fn the_quickstart_works() {
-    if let Err(error) = Command::new("python3").arg("--version").output() {
-        return need::skip(Need::Python, format!("python3 does not start: {error}"));
-    }
+    let Ok(_) = need::output(Need::Python, Command::new("python3").arg("--version")) else { return };
     try_page(&scene(), "docs/quickstart.md", None);
 }
 
@@ -186,7 +184,7 @@ fn the_page_about_several_nodes_works() {
 
 #[test]
 fn the_page_about_pytorch_works() {
-    let Some(python) = need::pytorch() else { return };
+    let Ok(python) = need::pytorch() else { return };
     let scene = scene();
     // The page uses images and recipe of the quickstart.
     let quickstart = blocks("docs/quickstart.md");

@@ -5,6 +5,7 @@ use std::thread;
 
 use anyhow::Result;
 
+use crate::hidden_tools::{self, HiddenTools};
 use crate::process::Signals;
 use crate::setup::{self, SetArgs};
 use crate::workspace::Workspace;
@@ -35,6 +36,9 @@ const STEPS: [(&str, &str, &str); 4] = [
     ("tests", "", "test --workspace"),
 ];
 
+/// A step: its name, its command for people, and what runs it.
+type Step<'a> = (&'a str, String, &'a dyn Fn() -> Result<u8>);
+
 /// The epochs of the demo, which runs last with the tests' build: enough to see that it learns.
 const DEMO_EPOCHS: u32 = 2;
 
@@ -62,37 +66,48 @@ pub fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Result<u8> 
     set_up.builds = Some("dev".to_owned());
     let ready = setup::run(workspace, signals, &set_up)?;
     pytorch::prepare(workspace, signals, ready.compiler.as_deref())?;
-    let count = STEPS.len() + 3;
-    for (index, (what, rustdoc, args)) in STEPS.into_iter().enumerate() {
-        let mut cargo = ready.cargo(workspace);
-        cargo.args(args.split(' '));
-        let mut shown = format!("cargo {args}");
-        if !rustdoc.is_empty() {
-            cargo.env("RUSTDOCFLAGS", rustdoc);
-            shown = format!("RUSTDOCFLAGS={rustdoc} {shown}");
-        }
-        eprintln!("check {}/{count}: {what}: {shown}", index + 1);
-        let code = signals.run(set_test_threads(&mut cargo))?.code;
+    let hidden = HiddenTools::new(workspace)?;
+    let count = STEPS.len() + 4;
+    let check = |number: usize, what: &str, shown: &str, step: &dyn Fn() -> Result<u8>| -> Result<u8> {
+        eprintln!("check {number}/{count}: {what}: {shown}");
+        let code = step()?;
         signals.check()?;
         if code != 0 {
             eprintln!("check failed at {what}; to repeat it: {shown}");
+        }
+        Ok(code)
+    };
+    for (index, (what, rustdoc, args)) in STEPS.into_iter().enumerate() {
+        let mut shown = format!("cargo {args}");
+        if !rustdoc.is_empty() {
+            shown = format!("RUSTDOCFLAGS={rustdoc} {shown}");
+        }
+        let step = || {
+            let mut cargo = ready.cargo(workspace);
+            cargo.args(args.split(' ')).env(hidden_tools::RECORD, hidden.record());
+            if !rustdoc.is_empty() {
+                cargo.env("RUSTDOCFLAGS", rustdoc);
+            }
+            Ok(signals.run(set_test_threads(&mut cargo))?.code)
+        };
+        let code = check(index + 1, what, &shown, &step)?;
+        if code != 0 {
             return Ok(code);
         }
     }
-    eprintln!("check {}/{count}: book: cargo xtask book", count - 2);
-    let code = book::run(workspace, signals)?;
-    signals.check()?;
-    if code != 0 {
-        eprintln!("check failed at book; repeat it with: cargo xtask book");
-        return Ok(code);
-    }
-    let shown = format!("cargo xtask demo --profile dev --epochs {DEMO_EPOCHS}");
-    eprintln!("check {}/{count}: demo: {shown}", count - 1);
-    let code = demo::train(workspace, signals, &ready, "dev", Some(DEMO_EPOCHS))?;
-    signals.check()?;
-    if code != 0 {
-        eprintln!("check failed at demo; to repeat it: {shown}");
-        return Ok(code);
+    let demo = format!("cargo xtask demo --profile dev --epochs {DEMO_EPOCHS}");
+    let train = || demo::train(workspace, signals, &ready, "dev", Some(DEMO_EPOCHS));
+    let without = || hidden.test(workspace, signals, ready.cargo(workspace));
+    let more: [Step<'_>; 3] = [
+        ("tests without tools", hidden.shown(), &without),
+        ("book", "cargo xtask book".to_owned(), &|| book::run(workspace, signals)),
+        ("demo", demo, &train),
+    ];
+    for (index, (what, shown, step)) in more.into_iter().enumerate() {
+        let code = check(STEPS.len() + index + 1, what, &shown, step)?;
+        if code != 0 {
+            return Ok(code);
+        }
     }
     // Last: it leaves binaries with MPI.
     let code = mpi::run(workspace, signals, &ready, |text| eprintln!("check {count}/{count}: MPI: {text}"))?;

@@ -3,6 +3,7 @@
 pub mod book;
 pub mod check;
 pub mod demo;
+mod hidden_tools;
 pub mod metrics;
 pub mod mpi;
 pub mod process;

@@ -49,17 +49,18 @@ enum Command {
 }
 
 /// The commands of the package `lab`, which is built on their first use.
-const LAB: [&str; 10] = [
-    "parity    Make the files of tests/parity/reference again, with PyTorch",
-    "bench     Compare dtrain's speed and memory with PyTorch's, on this machine",
-    "memory    Compare memory predictions with measurements; train under many budgets",
-    "exported  Compare exported models of timm, torchvision and Hugging Face with PyTorch",
-    "kills     Kill trainings at random moments, resume and compare them",
-    "soak      Kill launchers, guardians and workers at many moments",
-    "cluster   Simulate runs on many nodes with random faults; check every order of events of three",
-    "fuzz      Read a million randomly changed checkpoint files",
-    "gpu-test  Check dtrain on this machine's GPUs; compare it with PyTorch",
-    "torchrun  Compare dtrain and torchrun as launchers, bit by bit",
+const LAB: [&str; 11] = [
+    "parity       Make the files of tests/parity/reference again, with PyTorch",
+    "bench        Compare dtrain's speed and memory with PyTorch's, on this machine",
+    "memory       Compare memory predictions with measurements; train under many budgets",
+    "exported     Compare exported models of timm, torchvision and Hugging Face with PyTorch",
+    "kills        Kill trainings at random moments, resume and compare them",
+    "soak         Kill launchers, guardians and workers at many moments",
+    "cluster      Simulate runs on many nodes with random faults; check every order of events of three",
+    "fuzz         Read a million randomly changed checkpoint files",
+    "import-fuzz  Import random modules of PyTorch; compare training steps with it",
+    "gpu-test     Check dtrain on this machine's GPUs; compare it with PyTorch",
+    "torchrun     Compare dtrain and torchrun as launchers, bit by bit",
 ];
 
 fn lab_help() -> String {

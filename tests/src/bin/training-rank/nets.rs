@@ -11,6 +11,8 @@ pub(crate) enum Kind {
     Conv,
     /// Linear layers: one never used, one for some samples, one for a few.
     Branches,
+    /// A linear layer, and flags and counters of every dtype, which scale its input and change in training.
+    Flags,
     /// A ResNet-18.
     ResNet18,
     /// A GPT of three blocks.
@@ -20,7 +22,7 @@ pub(crate) enum Kind {
 impl Kind {
     /// Returns the kind named by `custom.net`.
     pub(crate) fn parse(name: &str) -> Option<Self> {
-        let all = [Self::Conv, Self::Branches, Self::ResNet18, Self::Gpt];
+        let all = [Self::Conv, Self::Branches, Self::Flags, Self::ResNet18, Self::Gpt];
         all.into_iter().find(|kind| kind.name() == name)
     }
 
@@ -28,6 +30,7 @@ impl Kind {
         match self {
             Self::Conv => "conv",
             Self::Branches => "branches",
+            Self::Flags => "flags",
             Self::ResNet18 => "resnet18",
             Self::Gpt => "gpt",
         }
@@ -37,7 +40,7 @@ impl Kind {
     pub(crate) fn input_shape(self) -> Vec<usize> {
         match self {
             Self::Conv => vec![1, 6, 6],
-            Self::Branches => vec![6],
+            Self::Branches | Self::Flags => vec![6],
             Self::ResNet18 => vec![3, 32, 32],
             Self::Gpt => vec![16],
         }
@@ -51,7 +54,7 @@ impl Kind {
     pub(crate) fn classes(self) -> u64 {
         match self {
             Self::Conv => 5,
-            Self::Branches => 4,
+            Self::Branches | Self::Flags => 4,
             Self::ResNet18 => 10,
             Self::Gpt => 31,
         }
@@ -60,7 +63,7 @@ impl Kind {
     /// Returns the period after which samples repeat their contents, so that a network can learn.
     pub(crate) fn period(self) -> usize {
         match self {
-            Self::Conv | Self::Branches => usize::MAX,
+            Self::Conv | Self::Branches | Self::Flags => usize::MAX,
             Self::ResNet18 => 64,
             Self::Gpt => 48,
         }
@@ -71,6 +74,7 @@ impl Kind {
 pub(crate) enum Net {
     Conv([Layer; 3]),
     Branches(Branches),
+    Flags(Layer, Vec<Tensor>),
     ResNet18(Box<dyn Classifier>),
     Gpt(Gpt),
 }
@@ -126,13 +130,14 @@ impl Net {
                 few: layer("few", &[8, 8])?,
                 head: layer("head", &[4, 8])?,
             }),
+            Kind::Flags => Self::Flags(layer("head", &[4, 6])?, flags(&mut registry.root())?),
             Kind::ResNet18 => Self::ResNet18(build(Architecture::ResNet18, 3, 10, registry)?),
             Kind::Gpt => {
                 let config = GptConfig { vocabulary: 31, context: 20, width: 48, depth: 3, heads: 4 };
                 Self::Gpt(Gpt::new(config, registry)?)
             }
         };
-        for entry in registry.state() {
+        for entry in registry.state().iter().filter(|entry| entry.tensor().is_floating_point()) {
             let shape = entry.tensor().size();
             let mut value = Tensor::f_from_slice(&formula::state_value(entry.name(), &shape))?
                 .f_view(shape.as_slice())?
@@ -161,6 +166,13 @@ impl Net {
                 head.linear(&x.f_flatten(1, -1)?)?
             }
             Self::Branches(branches) => return branches.losses(x, targets, numbers),
+            Self::Flags(head, flags) => {
+                let scale = scale_of(flags)?;
+                if train {
+                    flags.iter().try_for_each(change)?;
+                }
+                head.linear(&x.f_mul(&scale)?)?.f_gelu("none")?
+            }
             Self::ResNet18(model) => model.forward(x, train)?,
             Self::Gpt(model) => {
                 // The mean over a sample's tokens.
@@ -169,6 +181,37 @@ impl Net {
             }
         };
         Ok(cross_entropy(&logits, targets)?)
+    }
+}
+
+/// Registers a flag and counters.
+fn flags(scope: &mut Scope<'_>) -> Result<Vec<Tensor>, ModelError> {
+    let kinds = [
+        ("flag", Dtype::Bool),
+        ("uint8", Dtype::Uint8),
+        ("int8", Dtype::Int8),
+        ("int16", Dtype::Int16),
+        ("int32", Dtype::Int),
+        ("int64", Dtype::Int64),
+    ];
+    let buffer =
+        |(name, kind): (&str, Dtype)| scope.buffer(name, &Tensor::f_zeros([3], (kind, Device::Cpu))?);
+    kinds.into_iter().map(buffer).collect()
+}
+
+/// Returns a number that differs for all values of the flags.
+fn scale_of(flags: &[Tensor]) -> Result<Tensor, TchError> {
+    let sum = |flag: &Tensor| flag.f_sum(Dtype::Float);
+    let sums = flags.iter().map(sum).collect::<Result<Vec<_>, _>>()?;
+    Tensor::f_stack(&sums, 0)?.f_sum(Dtype::Float)?.f_mul_scalar(0.01)?.f_add_scalar(1)
+}
+
+/// Reverses a flag, or counts.
+fn change(flag: &Tensor) -> Result<(), TchError> {
+    let mut flag = flag.shallow_clone();
+    match flag.kind() {
+        Dtype::Bool => flag.f_logical_not_().map(drop),
+        _ => flag.f_add_scalar_(1).map(drop),
     }
 }
 

@@ -30,7 +30,7 @@ struct Totals {
 
 #[test]
 fn a_preempted_training_resumes_to_the_weights_of_an_uninterrupted_one() {
-    let Some(slurm) = Slurm::new(2) else { return };
+    let Ok(slurm) = Slurm::new(2) else { return };
     let reference = Reference::train(&slurm, 60);
     let fault = |kind| Fault { kind, after: 3 };
     let faults = [fault(Kind::Preemption), fault(Kind::Signal)];
@@ -46,7 +46,7 @@ fn interruptions_by_slurm_change_no_weight() {
     let wanted = repeats(100);
     let first: u64 = std::env::var(SEED).map_or(1, |seed| seed.parse().unwrap());
     let begun = Instant::now();
-    let Some(slurm) = Slurm::new(2) else { return };
+    let Ok(slurm) = Slurm::new(2) else { return };
     let mut totals = Totals::default();
     eprintln!("an array of four runs");
     let arrays = array::compare_with_direct_runs(&slurm);

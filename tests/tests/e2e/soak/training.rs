@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use dtrain_common::manifest::Manifest;
 use dtrain_common::run_dir::RunDir;
+use dtrain_test_kit::need::Skipped;
 use dtrain_test_kit::network::{Addresses, Network};
 use dtrain_test_kit::scene::Scene;
 use dtrain_tests::runs::{Run, gpt};
@@ -59,8 +60,8 @@ pub(super) struct Outcome {
 }
 
 impl References {
-    /// Trains; `None` if this machine cannot have nodes.
-    pub(super) fn train() -> Option<Self> {
+    /// Trains.
+    pub(super) fn train() -> Result<Self, Skipped> {
         let train = |nodes: usize, recipe_nodes: usize| {
             let quiet = Plan { is_elastic: false, admits: false, faults: Vec::new(), ..Plan::new(0) };
             let plan = Plan { nodes, clocks: vec![0; nodes], ..quiet };
@@ -78,10 +79,10 @@ impl References {
             }
             eprintln!("undisturbed training on {nodes} nodes: {:.1} s", begun.elapsed().as_secs_f64());
             drop(batch);
-            Some((run(&scene), scene))
+            Ok((run(&scene), scene))
         };
         let [(two, a), (three, b), (two_of_three, c)] = [train(2, 2)?, train(3, 3)?, train(2, 3)?];
-        Some(Self { two, three, two_of_three, _scenes: [a, b, c] })
+        Ok(Self { two, three, two_of_three, _scenes: [a, b, c] })
     }
 
     /// Returns the largest difference of weights between two and three ranks.

@@ -14,10 +14,12 @@ pub(crate) fn machine(dtrain: &str) -> Machine {
 case "$1" in
 metadata) echo '{{"target_directory": "{built}"}}' ;;
 build) mkdir -p {release}; cp {dtrain} {release}/dtrain; chmod +x {release}/dtrain ;;
-test) mkdir -p {debug}; cp {dtrain} {debug}/dtrain; chmod +x {debug}/dtrain ;;
+test)
+    mkdir -p {debug}; cp {dtrain} {debug}/dtrain; chmod +x {debug}/dtrain
+    if [ -n "$DTRAIN_RECORD_NEEDS" ]; then printf 'a: ip iptables\nb: ip\na: ip\n' >> "$DTRAIN_RECORD_NEEDS"; fi ;;
 install) mkdir -p {tools}/bin; cp {mdbook} {tools}/bin/mdbook; chmod +x {tools}/bin/mdbook ;;
 esac
-test "$1" != "$FAIL" || exit 101"#,
+case "$FAIL" in "$1" | "$3") test -z "$FAIL" || exit 101 ;; esac"#,
         calls = machine.path("calls").display(),
         built = machine.path("built").display(),
         release = release.display(),
@@ -116,24 +118,35 @@ fn test_passes_its_arguments_to_cargo() {
 fn check_stops_at_the_first_failed_step() {
     let machine = machine(&training("0.125", "0.925"));
     machine.run(&["setup", "--cpu"], &[]).ok();
+    for tool in ["ip", "iptables"] {
+        machine.script(tool, "");
+    }
     let outcome = machine.run(&["check", "--cpu"], &[]);
-    assert!(outcome.ok().contains("check 4/7: tests: cargo test --workspace\n"), "{}", outcome.stderr);
+    assert!(outcome.ok().contains("check 4/8: tests: cargo test --workspace\n"), "{}", outcome.stderr);
     let demo = "cargo xtask demo --profile dev --epochs 2";
-    assert!(outcome.stderr.contains(&format!("check 6/7: demo: {demo}\n")), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains(&format!("check 7/8: demo: {demo}\n")), "{}", outcome.stderr);
     assert!(outcome.stderr.contains("demo passed: "), "{}", outcome.stderr);
-    assert!(outcome.stderr.contains("check 7/7: MPI: skipped: no mpicc.mpich"), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("check 8/8: MPI: skipped: no mpicc.mpich"), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("\n2 tests without ip, iptables\n"), "{}", outcome.stderr);
+    let bin = machine.root().join("target/hidden-tools/bin");
+    let mut left: Vec<_> = fs::read_dir(&bin).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    left.sort();
+    assert_eq!(left, ["c++", "cargo", "date", "python3"]);
     let all = [
         "fmt --all --check",
         "clippy --workspace --all-targets -- -D warnings",
         "-Dwarnings doc --workspace --no-deps",
         "test --workspace",
+        "test --workspace --tests --quiet -- --exact a b",
     ];
-    assert_eq!(calls(&machine)[..4], all);
+    assert_eq!(calls(&machine)[..5], all);
+    let hidden = format!("PATH={} cargo test --workspace TEST", bin.display());
     for (index, (step, command)) in [
         ("fmt", "cargo fmt --all --check"),
         ("clippy", "cargo clippy --workspace --all-targets -- -D warnings"),
         ("doc", "RUSTDOCFLAGS=-Dwarnings cargo doc --workspace --no-deps"),
         ("test", "cargo test --workspace"),
+        ("--tests", &hidden),
     ]
     .into_iter()
     .enumerate()

@@ -1,0 +1,151 @@
+//! The end of `dtrain import`: the trainer's own steps beside PyTorch's results.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use dtrain_common::job::CheckAnswer;
+use dtrain_test_kit::need;
+use dtrain_tests::process::{expect_exit_code, output_text};
+use dtrain_tests::programs::{dtrain, worker};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use super::import::{import, run};
+
+/// Returns an entry of an archive as JSON. Entries are not compressed.
+fn entry(python: &Path, file: &Path, name: &str) -> Value {
+    let program = "import sys, zipfile; z = zipfile.ZipFile(sys.argv[1]); \
+                   print(z.read(next(n for n in z.namelist() if n.endswith(sys.argv[2]))).decode())";
+    let mut command = Command::new(python);
+    command.args(["-c", program]).arg(file).arg(name);
+    answer_of(run(command, python))
+}
+
+/// Returns what a program printed to standard output.
+fn answer_of<T: DeserializeOwned>(output: Output) -> T {
+    expect_exit_code(&output, 0);
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[test]
+fn a_program_that_differs_for_one_sample_needs_two() {
+    let Ok(python) = need::pytorch() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let output = import(&python, folder.path(), &["models.py:single"]);
+    let text = expect_exit_code(&output, 0);
+    assert!(
+        text.contains("  checked      with PyTorch, at batches of 2, 3, 4, 6, 8, 12: equal bit by bit\n"),
+        "{text}"
+    );
+    let warnings = output_text(&output);
+    for words in ["micro-batches", "batches of an evaluation"] {
+        let warning = format!("warning: {words} need at least 2 samples, because a single one is refused (");
+        assert!(warnings.contains(&warning), "{warnings}");
+    }
+    let notes = entry(&python, &folder.path().join("model.pt2"), "extra/check.json");
+    assert_eq!(notes["smallest"], json!({ "train": 2, "evaluate": 2 }));
+}
+
+#[test]
+fn a_smaller_model_of_the_same_layers_is_compared() {
+    let Ok(python) = need::pytorch() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let output = import(&python, folder.path(), &["models.py:layers", "--check-with", "count=1"]);
+    let text = expect_exit_code(&output, 0);
+    assert!(text.contains("with count=1, not at full size\n"), "{text}");
+    assert!(text.contains("  parameters   283\n"), "{text}");
+    let notes = entry(&python, &folder.path().join("model.pt2"), "extra/check.json");
+    assert_eq!(notes["checked"]["with"], json!({ "count": 1 }));
+    for (with, message) in [
+        (
+            "width=4",
+            "differs in more than the number of repeated layers: only one of the two has `0.weight` [8, 4]",
+        ),
+        ("depth=1", "--check-with depth: models.py:layers takes no such argument"),
+    ] {
+        let args = ["models.py:layers", "--check-with", with, "--force"];
+        let text = expect_exit_code(&import(&python, folder.path(), &args), 2);
+        assert!(text.contains(message) && text.matches("error:").count() == 1, "{text}");
+    }
+}
+
+/// Imports a model and keeps the folder of its check, with the file.
+fn kept_check(python: &Path, folder: &Path) -> Value {
+    let script = folder.join("worker");
+    let copy = format!(
+        "#!/bin/sh\ncp -r {0}/model.pt2.partial.check {0}/kept && cp {0}/model.pt2.partial {0}/kept/model.pt2\nexec {1} \"$@\"\n",
+        folder.display(),
+        worker().display()
+    );
+    fs::write(&script, copy).unwrap();
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    let mut command = Command::new(dtrain());
+    command.args(["import", "models.py:two_inputs", "-o"]).arg(folder.join("model.pt2"));
+    command.env("DTRAIN_WORKER", &script);
+    expect_exit_code(&run(command, python), 0);
+    let mut check: Value =
+        serde_json::from_slice(&fs::read(folder.join("kept/check.json")).unwrap()).unwrap();
+    check["file"] = "model.pt2".into();
+    check
+}
+
+/// Runs a check in `folder/kept`.
+fn answer(python: &Path, folder: &Path, check: &Value) -> CheckAnswer {
+    let kept = folder.join("kept");
+    fs::write(kept.join("check.json"), check.to_string()).unwrap();
+    let mut command = Command::new(worker());
+    command.args(["check", "--job", &json!({ "job": "check", "folders": [kept] }).to_string()]);
+    answer_of(run(command, python))
+}
+
+/// Each tensor of PyTorch's results is compared: a wrong one is named.
+#[test]
+fn every_wrong_tensor_is_named() {
+    let Ok(python) = need::pytorch() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let mut check = kept_check(&python, folder.path());
+    let cases = check["cases"].as_array().unwrap().clone();
+    let of =
+        |mode: &str| cases.iter().find(|case| case["name"] == format!("{mode}, 2 samples")).unwrap().clone();
+    for (mode, wanted) in
+        [("training", vec!["output", "grad", "buffer"]), ("evaluation", vec!["output", "buffer"])]
+    {
+        let case = of(mode);
+        check["cases"] = json!([case]);
+        assert_eq!(answer(&python, folder.path(), &check).cases[0].error, None);
+        let path = folder.path().join("kept").join(case["expected"].as_str().unwrap());
+        let bytes = fs::read(&path).unwrap();
+        let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+        let header: Value = serde_json::from_slice(&bytes[8..8 + length]).unwrap();
+        let mut kinds = Vec::new();
+        for (name, info) in header.as_object().unwrap() {
+            let begin = 8 + length + info["data_offsets"][0].as_u64().unwrap() as usize;
+            let mut wrong = bytes.clone();
+            // Of integers, also the smallest change is seen.
+            match info["dtype"] == "I64" {
+                true => wrong[begin] ^= 1,
+                false => wrong[begin..begin + 4].copy_from_slice(&3.7f32.to_le_bytes()),
+            }
+            fs::write(&path, wrong).unwrap();
+            let found = answer(&python, folder.path(), &check).cases[0].error.clone();
+            let tensor = name.splitn(3, '.').nth(2).unwrap();
+            assert!(
+                found.as_ref().is_some_and(|error| error.contains(&format!("`{tensor}`"))),
+                "{name}: {found:?}"
+            );
+            kinds.push(name.split('.').nth(1).unwrap().to_owned());
+        }
+        fs::write(&path, bytes).unwrap();
+        for kind in wanted {
+            assert!(kinds.iter().any(|known| known == kind), "{mode}: no {kind} in {kinds:?}");
+        }
+    }
+    let broken = json!({ "file": "model.pt2", "inputs": "inputs.safetensors", "tolerance": 1e-5 });
+    assert!(
+        answer(&python, folder.path(), &broken)
+            .error
+            .is_some_and(|error| error.contains("missing field `cases`"))
+    );
+}

@@ -1,0 +1,248 @@
+//! `dtrain import`: what an export would lose without a trace, and what the sources of models give.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use dtrain_test_kit::need;
+use dtrain_tests::process::{expect_exit_code, output_text};
+use dtrain_tests::programs::dtrain;
+
+use crate::exported::{IMAGES, imported};
+use crate::import::{import, marked_line, rejected, rejected_by_line, run};
+
+const HIDDEN: &str = "hidden.py";
+
+/// Functions of hidden.py whose errors name the module `blocks.1` and the marked line.
+const LOST: [(&str, &str); 5] = [
+    ("tensor_hook", "forward sets a hook on a gradient, which an export loses"),
+    ("node_hook", "forward sets a hook on a gradient, which an export loses"),
+    ("captured", "the autograd function Straight has a backward of its own"),
+    ("repeated", "the autograd function Straight has a backward of its own"),
+    ("severed", "checkpoint(use_reentrant=True) gives no gradient"),
+];
+
+/// Functions of hidden.py whose errors name a tensor or a module, and a remedy.
+const NAMED: [(&str, &[&str]); 14] = [
+    ("parameter_hook", &["the parameter `head.weight` has a hook on its gradient", "remove the hook"]),
+    ("accumulated_hook", &["the parameter `head.weight` has a hook on its gradient"]),
+    ("module_hook", &["module `head` (Linear) has a backward hook"]),
+    ("transposed", &["`a.weight` [4, 8] and `b.weight` [8, 4] are views of the same memory", "keep one"]),
+    ("viewed", &["`a.weight` [4, 8] and `b.weight` [8, 4] are views of the same memory"]),
+    ("sliced", &["`first` [8, 8] and `second` [8, 8] are views of the same memory"]),
+    ("complex_parameter", &["the parameter `table` is complex64", "torch.view_as_complex"]),
+    ("complex_written", &["forward changes the complex buffer `table`"]),
+    ("small_float", &["`table` is of type float8_e4m3fn, which dtrain does not load"]),
+    ("unsigned", &["`table` is of type uint16, which dtrain does not load"]),
+    ("constant", &["`table` is of type uint16, which dtrain does not load"]),
+    ("half", &["the parameter `blocks.0.weight` is float16", "model.float()"]),
+    ("sparse", &["the embedding has sparse=True", "module `words` (Embedding)"]),
+    ("cumulative", &["module `blocks.0.1` (BatchNorm1d) has momentum=None"]),
+];
+
+/// Functions of hidden.py that are imported without a warning.
+const TAKEN: [&str; 7] =
+    ["normed_weight", "checkpointed", "disjoint", "rotary", "kept_norm", "counted", "tokens"];
+
+/// Imports a model. Returns standard error without the times of steps.
+#[track_caller]
+fn taken(python: &Path, folder: &Path, args: &[&str]) -> String {
+    let output = import(python, folder, &[args, &["--force"]].concat());
+    expect_exit_code(&output, 0);
+    let text = String::from_utf8_lossy(&output.stderr);
+    let lines = text.lines().filter(|line| !line.ends_with(" s"));
+    lines.map(|line| format!("{line}\n")).collect()
+}
+
+#[test]
+fn hooks_and_functions_that_an_export_loses_are_named_by_module_and_line() {
+    let Ok(python) = need::pytorch() else { return };
+    rejected_by_line(&python, HIDDEN, &LOST);
+}
+
+#[test]
+fn tensors_and_modules_that_cannot_be_trained_are_named() {
+    let Ok(python) = need::pytorch() else { return };
+    for (function, parts) in NAMED {
+        rejected(&python, &[&format!("{HIDDEN}:{function}")], parts);
+    }
+}
+
+#[test]
+fn what_an_export_keeps_is_imported() {
+    let Ok(python) = need::pytorch() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    for function in TAKEN {
+        let text = taken(&python, folder.path(), &[&format!("{HIDDEN}:{function}")]);
+        assert_eq!(text, "", "{function}");
+    }
+}
+
+#[test]
+fn modes_and_orders_are_warned_of() {
+    let Ok(python) = need::pytorch() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    for (function, word) in [("shuffled", "randperm"), ("ordered", "argsort"), ("flipped", "flip")] {
+        let text = taken(&python, folder.path(), &[&format!("{HIDDEN}:{function}")]);
+        let start = format!("dtrain: warning: {word} orders the samples of a batch: module `blocks.1` (");
+        let place = format!("{HIDDEN}:{} `", marked_line(HIDDEN, function));
+        assert!(text.starts_with(&start) && text.contains(&place), "{text}");
+        assert_eq!(text.lines().count(), 1, "{text}");
+    }
+    for (function, words) in [
+        ("frozen_norm", "returned modules in eval() mode: `1` (BatchNorm1d); training uses train() mode"),
+        ("evaluated", "returned a model in eval() mode, with `1` (BatchNorm1d), `2` (Dropout); training"),
+    ] {
+        let text = taken(&python, folder.path(), &[&format!("{HIDDEN}:{function}")]);
+        assert!(text.starts_with(&format!("dtrain: warning: the function {words}")), "{text}");
+    }
+}
+
+#[test]
+fn the_lines_for_the_recipe_have_the_target_and_the_fields() {
+    let Ok(python) = need::pytorch() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let lines = |args: &[&str]| {
+        let output = import(&python, folder.path(), &[args, &["--force"]].concat());
+        expect_exit_code(&output, 0);
+        let text = String::from_utf8_lossy(&output.stdout);
+        text.split_once("Put into the recipe:\n").unwrap().1.to_owned()
+    };
+    for target in ["mask", "map", "vector"] {
+        let field = if target == "vector" { "targets" } else { target };
+        let text = lines(&[&format!("targets.py:{target}")]);
+        let data = format!("  task = \"program\"\n  [data]\n  target = \"{target}\"\n  image_size = 8\n");
+        assert!(text.starts_with(&data), "{text}");
+        assert!(text.ends_with(&format!("  inputs = {{ \"other\" = \"{field}\" }}\n")), "{text}");
+    }
+    let text = lines(&["targets.py:tokens"]);
+    assert!(text.starts_with("  task = \"program\"\n  [data]\n  kind = \"text\"\n  [model]\n"), "{text}");
+    let text = lines(&["targets.py:segments"]);
+    assert!(text.contains("  task = \"segment\"\n  [data]\n  classes = 4\n"), "{text}");
+}
+
+#[test]
+fn arguments_of_the_builder_and_sizes_reach_the_function() {
+    let Ok(python) = need::pytorch() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    for (size, expected) in [("8", "8 0.5 'gelu'"), ("8x8", "(8, 8) 0.5 'gelu'")] {
+        let args = ["targets.py:noted", "--image-size", size, "--arg", "rate=0.5", "--arg", "act=gelu"];
+        let text = taken(&python, folder.path(), &args);
+        assert_eq!(text, format!("{expected}\n"));
+    }
+    let known =
+        "targets.py:noted takes no such argument; similar names: rate, act; it takes image_size, rate, act";
+    rejected(&python, &["targets.py:noted", "--arg", "rat=0.5"], &[&format!("--arg rat: {known}")]);
+    let own = "--arg image_size: dtrain sets this argument; use --image-size";
+    rejected(&python, &["targets.py:noted", "--arg", "image_size=8"], &[own]);
+}
+
+/// Needs packages that not every machine with PyTorch has.
+fn has_packages(python: &Path, packages: &str) -> bool {
+    let mut command = Command::new(python);
+    command.args(["-c", &format!("import {packages}")]);
+    run(command, python).status.success()
+}
+
+#[test]
+fn pretrained_weights_fill_all_but_the_head() {
+    let Ok(python) = need::pytorch() else { return };
+    if !has_packages(&python, "transformers, timm") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let [vit, own] = ["vit", "timm"].map(|name| folder.path().join(name).display().to_string());
+    let mut maker = Command::new(&python);
+    maker.args(["pretrained.py", "write", &vit, &own]);
+    expect_exit_code(&run(maker, &python), 0);
+    let hf = format!("hf:{vit}");
+    let hf = |flags: &[&'static str]| [&[hf.as_str(), "--pretrained"], flags].concat();
+
+    assert_eq!(taken(&python, folder.path(), &hf(&[])), "");
+    let text = taken(&python, folder.path(), &hf(&["--image-size", "64", "--classes", "3"]));
+    let resampled = "vit.embeddings.position_embeddings was resampled from 4x4 to 8x8";
+    let new = "new weights, not pretrained: classifier.bias, classifier.weight";
+    assert_eq!(text, format!("dtrain: {resampled}\ndtrain: {new}\n"));
+    let mut check = Command::new(&python);
+    check.args(["pretrained.py", "compare", &vit]).arg(folder.path().join("model.pt2"));
+    let output = run(check, &python);
+    assert!(expect_exit_code(&output, 0).contains("equal"), "{}", output_text(&output));
+
+    let projection =
+        "have no fitting `vit.embeddings.patch_embeddings.projection.weight`, which would be random";
+    rejected(&python, &hf(&["--channels", "1"]), &[projection, "leave out --channels, or --pretrained"]);
+    let layers = hf(&["--arg", "num_hidden_layers=2"]);
+    rejected(&python, &layers, &["`vit.encoder.layer.1.", "leave out --arg, or --pretrained"]);
+    let unknown = "--arg dropout: ViTConfig takes no such argument; similar names: hidden_dropout_prob";
+    rejected(&python, &hf(&["--arg", "dropout=0.1"]), &[unknown]);
+
+    let timm = format!("timm:local-dir:{own}");
+    let args = [&timm, "--pretrained", "--classes", "3", "--arg", "drop_path_rate=0.1"];
+    assert_eq!(
+        taken(&python, folder.path(), &args),
+        "dtrain: new weights, not pretrained: head.weight, head.bias\n"
+    );
+    let output = import(&python, folder.path(), &[&timm, "--force"]);
+    let text = expect_exit_code(&output, 0);
+    assert!(text.contains("  mean = [0.5, 0.5, 0.5]\n  std = [0.5, 0.5, 0.5]\n"), "{text}");
+    let about = fs::read(folder.path().join("model.pt2")).unwrap();
+    let images = r#""images": {"mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5], "interpolation": "bicubic", "crop": 0.9"#;
+    assert!(about.windows(images.len()).any(|part| part == images.as_bytes()));
+    let unknown =
+        "--arg drop_pat_rate: VisionTransformer takes no such argument; similar names: drop_path_rate";
+    rejected(&python, &[&timm, "--arg", "drop_pat_rate=0.1"], &[unknown]);
+}
+
+#[test]
+fn torchvisions_pretrained_weights_fill_all_but_the_head() {
+    let Ok(python) = need::pytorch() else { return };
+    if !has_packages(&python, "torchvision") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let home = folder.path().join("torch");
+    let mut maker = Command::new(&python);
+    maker.args(["pretrained.py", "cache"]).arg(&home);
+    expect_exit_code(&run(maker, &python), 0);
+    let mut command = Command::new(dtrain());
+    command.args([
+        "import",
+        "torchvision:squeezenet1_1",
+        "--pretrained",
+        "--classes",
+        "3",
+        "--image-size",
+        "32",
+    ]);
+    command.arg("-o").arg(folder.path().join("model.pt2")).env("TORCH_HOME", home);
+    let output = run(command, &python);
+    let text = expect_exit_code(&output, 0);
+    // ImageNet's mean is the default of the recipe.
+    assert!(!text.contains("mean"), "{text}");
+    let notes = String::from_utf8_lossy(&output.stderr);
+    let new = "dtrain: new weights, not pretrained: classifier.1.weight, classifier.1.bias\n";
+    assert!(notes.contains(new), "{notes}");
+}
+
+/// Writes `normed` of trained.py by `torch.export.save`, in evaluation mode.
+const SAVE_EVALUATED: &str = "import sys, torch, trained
+model, images = trained.normed()
+batch = {0: torch.export.Dim.DYNAMIC}
+program = torch.export.export(model.eval(), (images,), dynamic_shapes=(batch,), strict=False)
+torch.export.save(program, sys.argv[1])";
+
+#[test]
+fn a_program_of_evaluation_mode_is_trained_with_one_warning() {
+    let Ok(python) = need::pytorch() else { return };
+    let sandbox = imported(&python, "normed", "classify", IMAGES, "");
+    let warnings = |name: &str| {
+        let output = sandbox.launch(2, name, &["train.steps=1"]);
+        let text = expect_exit_code(&output, 0);
+        text.matches("warning: the program was exported in eval() mode").count()
+    };
+    assert_eq!(warnings("imported"), 0);
+    let mut maker = Command::new(&python);
+    maker.args(["-c", SAVE_EVALUATED]).arg(sandbox.path("model.pt2"));
+    expect_exit_code(&run(maker, &python), 0);
+    assert_eq!(warnings("evaluated"), 1);
+}

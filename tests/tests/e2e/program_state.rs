@@ -1,0 +1,164 @@
+//! State of exported programs that a step must treat as a whole: shared blocks, groups of samples with several rows, buffers
+//! that are no statistics, and random numbers in evaluation.
+
+use std::process::{Command, Output};
+
+use dtrain_test_kit::need;
+use dtrain_tests::process::{expect_exit_code, finish, output_text};
+use dtrain_tests::programs::{dtrain, without_outer_run, worker};
+use dtrain_tests::runs::{Run, Sandbox};
+use dtrain_tests::trainings::{distance, tensors};
+
+use crate::exported::{IMAGES, imported};
+use crate::import::LIMIT;
+
+const MODEL: &str = "model.safetensors";
+
+fn names(sets: &[&str]) -> String {
+    sets.join("-").replace(['=', ':', '.', '"'], "-")
+}
+
+fn train(sandbox: &Sandbox, ranks: usize, sets: &[&str]) -> Run {
+    sandbox.train(ranks, &format!("{ranks}-{}", names(sets)), sets)
+}
+
+/// Runs `dtrain` in the sandbox.
+fn ask(sandbox: &Sandbox, args: &[&str]) -> Output {
+    let mut command = Command::new(dtrain());
+    without_outer_run(&mut command);
+    command.args(args).env("CUDA_VISIBLE_DEVICES", "").env("OMP_NUM_THREADS", "1");
+    command.env("DTRAIN_WORKER", worker()).current_dir(sandbox.path(""));
+    finish(&mut command, LIMIT)
+}
+
+/// Small buckets, so that several start in backward.
+const BUCKETS: [&str; 2] = ["reduce.bucket=1 KiB", "reduce.first_bucket=1 KiB"];
+
+#[test]
+fn blocks_that_share_parameters_are_recomputed_with_overlap() {
+    let Ok(python) = need::pytorch() else { return };
+    let sandbox = imported(&python, "state.py:shared", "classify", IMAGES, "");
+    let of =
+        |ranks: usize, sets: &[&str]| tensors(&train(&sandbox, ranks, &[&BUCKETS[..], sets].concat()), MODEL);
+    let whole = of(1, &["memory.recompute=off"]);
+    for ranks in [1, 2, 3] {
+        let after = of(ranks, &["memory.recompute=on", "reduce.overlap=false"]);
+        let during = of(ranks, &["memory.recompute=on"]);
+        assert!(during == after, "{ranks} ranks: only the time of the reductions differs");
+        assert!(distance(&during, &whole) < 1e-6, "{ranks} ranks");
+    }
+    let sharded = of(2, &["memory.recompute=on", "memory.micro_batch=2", "memory.shard_optimizer=true"]);
+    assert!(distance(&sharded, &whole) < 1e-6);
+    let output = ask(&sandbox, &["plan", "recipe.toml", "--set", "memory.recompute=on", "--gpu", "t4"]);
+    assert_eq!(output.status.code(), Some(0), "{}", output_text(&output));
+}
+
+/// The reference normalises each micro-batch as a whole, as PyTorch does.
+#[test]
+fn groups_are_of_samples_whose_rows_are_frames() {
+    let Ok(python) = need::pytorch() else { return };
+    let sandbox = imported(&python, "state.py:folded", "classify", IMAGES, "");
+    let of = |ranks: usize, norm: &str, micro_batch: &str, recompute: &str| {
+        // In more steps, rounding may change the sign of an input of ReLU.
+        let sets = [
+            "train.steps=3".to_owned(),
+            format!("model.batchnorm={norm}"),
+            format!("memory.micro_batch={micro_batch}"),
+            format!("memory.recompute={recompute}"),
+        ];
+        tensors(&train(&sandbox, ranks, &sets.each_ref().map(String::as_str)), MODEL)
+    };
+    for group in ["1", "2", "8"] {
+        let local = of(1, "local", group, "off");
+        let norm = format!("group:{group}");
+        for (ranks, micro_batch, recompute) in
+            [(1, "8", "on"), (2, "4", "on"), (2, "2", "off"), (3, "3", "off")]
+        {
+            // Groups that do not fit are spread over the ranks.
+            let parts = micro_batch.parse::<usize>().unwrap() * ranks;
+            if parts < group.parse().unwrap() {
+                continue;
+            }
+            let own = of(ranks, &norm, micro_batch, recompute);
+            let distance = distance(&own, &local);
+            assert!(distance < 1e-5, "{norm}, {ranks} ranks, {micro_batch}, {recompute}: {distance:e}");
+        }
+    }
+    let whole = of(1, "local", "8", "off");
+    assert!(distance(&of(1, "group:2", "8", "off"), &whole) > 1e-3, "groups differ from the whole batch");
+}
+
+#[test]
+fn groups_need_the_rows_of_a_sample_together() {
+    let Ok(python) = need::pytorch() else { return };
+    let sandbox = imported(&python, "state.py:folded_timewise", "classify", IMAGES, "");
+    assert!(train(&sandbox, 1, &["train.steps=1"]).0.latest().exists());
+    let text = expect_exit_code(&sandbox.launch(1, "refused", &["model.batchnorm=group:2"]), 2);
+    assert!(text.contains("`layers.0.1` normalises rows of one sample that do not follow"), "{text}");
+}
+
+#[test]
+fn an_evaluation_with_random_numbers_gives_the_same_figures() {
+    let Ok(python) = need::pytorch() else { return };
+    let sandbox = imported(&python, "state.py:noisy", "classify", IMAGES, "");
+    let figures = |run: &Run| {
+        let last = run.evaluations().pop().unwrap();
+        (last["loss"].as_f64().unwrap(), last["accuracy"].as_f64().unwrap())
+    };
+    let run = train(&sandbox, 1, &[]);
+    assert_eq!(figures(&train(&sandbox, 1, &["log.every_steps=2"])), figures(&run));
+    let half = train(&sandbox, 1, &["train.steps=6"]);
+    let from = half.0.latest();
+    let resume = ["--resume", from.to_str().unwrap()];
+    expect_exit_code(&sandbox.launch_with(1, "resumed", &[], &resume), 0);
+    assert_eq!(figures(&sandbox.run("resumed")), figures(&run));
+    let folder = run.0.latest();
+    let evaluate = || {
+        let folder = folder.to_str().unwrap();
+        let output = ask(&sandbox, &["eval", "recipe.toml", "--checkpoint", folder, "--json"]);
+        let text = expect_exit_code(&output, 0);
+        let line = text.lines().find(|line| line.starts_with('{')).unwrap().to_owned();
+        let told: serde_json::Value = serde_json::from_str(&line).unwrap();
+        (told["loss"].as_f64().unwrap(), told["accuracy"].as_f64().unwrap())
+    };
+    assert_eq!([evaluate(), evaluate()], [figures(&run); 2]);
+}
+
+#[test]
+fn a_step_with_a_queue_is_not_divided() {
+    let Ok(python) = need::pytorch() else { return };
+    let sandbox = imported(&python, "state.py:queue", "classify", IMAGES, "");
+    let run = train(&sandbox, 1, &["train.steps=3"]);
+    let state = tensors(&run, MODEL);
+    // Steps of 8, 8 and 4 samples.
+    assert_eq!(state["pointer"].double_value(&[]), 20.0);
+    assert_eq!(state["steps"].double_value(&[]), 3.0, "a buffer that is not persistent continues too");
+    let filled = state["queue"].abs().sum_dim_intlist([1i64].as_slice(), false, None).gt(0.0);
+    assert_eq!(filled.sum(None).int64_value(&[]), 20);
+    let plan = std::fs::read_to_string(run.0.plan()).unwrap();
+    assert!(plan.contains("training writes `queue`, `pointer`"), "{plan}");
+
+    let remedy = "train on one rank with memory.micro_batch = 8";
+    for (ranks, sets) in [(2, &[][..]), (1, &["memory.micro_batch=4"]), (3, &["memory.micro_batch=4"])] {
+        let output = sandbox.launch(ranks, "refused", sets);
+        let text = output_text(&output);
+        assert_eq!(output.status.code(), Some(2), "{text}");
+        assert!(text.contains("`queue`, `pointer`") && text.contains(remedy), "{text}");
+    }
+    let plan = |sets: &[&str]| ask(&sandbox, &[&["plan", "recipe.toml", "--gpu", "t4"], sets].concat());
+    let output = plan(&[]);
+    let text = output_text(&output);
+    assert!(output.status.success() && text.contains("training writes `queue`, `pointer`"), "{text}");
+    for sets in [["--nproc", "2"], ["--set", "memory.micro_batch=4"]] {
+        let output = plan(&sets);
+        let text = output_text(&output);
+        assert!(output.status.code() == Some(2) && text.contains(remedy), "{text}");
+    }
+
+    let mut command = sandbox.command(1, "full", &[], &[]);
+    command.env("DTRAIN_FAULT", "oom:rank=0,step=2,phase=backward,times=9").env("CUDA_VISIBLE_DEVICES", "");
+    let output = command.output().unwrap();
+    let text = output_text(&output);
+    assert_eq!(output.status.code(), Some(3), "{text}");
+    assert!(text.contains("the smallest possible (training writes `queue`"), "{text}");
+}
