@@ -4,7 +4,6 @@ each branch on a size.
 
 # A guard holds for all batches up to this one. If it turns false above, it bounds the batch.
 LARGEST_BATCH = 65_536
-LARGEST_POWER = 31
 
 # Pairs of a batch and lengths with more elements than this are not tried.
 MOST_ELEMENTS = 1 << 24
