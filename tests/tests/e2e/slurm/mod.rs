@@ -34,7 +34,8 @@ fn a_preempted_training_resumes_to_the_weights_of_an_uninterrupted_one() {
     let reference = Reference::train(&slurm, 60);
     let fault = |kind| Fault { kind, after: 3 };
     let faults = [fault(Kind::Preemption), fault(Kind::Signal)];
-    let outcome = train(&slurm, "interrupted", &reference, &mut faults.into_iter());
+    // Without a time limit that a busy machine reaches: it would be a third interruption.
+    let outcome = train(&slurm, ("interrupted", "30 min"), &reference, &mut faults.into_iter());
     assert_eq!(outcome.problems, [""; 0], "{}", slurm.log());
     let kinds: Vec<Kind> = outcome.interruptions.iter().map(|(kind, _)| *kind).collect();
     assert_eq!(kinds, [Kind::Preemption, Kind::Signal]);
@@ -61,7 +62,7 @@ fn interruptions_by_slurm_change_no_weight() {
             break;
         }
         let mut plan = Plan::new(seed).take(wanted - totals.interruptions);
-        totals.add(seed, train(&slurm, &format!("run-{seed}"), &reference, &mut plan));
+        totals.add(seed, train(&slurm, (&format!("run-{seed}"), "1 min"), &reference, &mut plan));
         eprintln!(
             "{} of {wanted} interruptions in {:.0} s\n",
             totals.interruptions,

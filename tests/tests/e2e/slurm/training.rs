@@ -136,14 +136,14 @@ pub(super) struct Training<'a> {
     outcome: Outcome,
 }
 
-/// Trains with these interruptions.
+/// Trains with these interruptions, in attempts of at most `time`.
 pub(super) fn train(
     slurm: &Slurm,
-    name: &str,
+    (name, time): (&str, &str),
     reference: &Reference,
     faults: &mut dyn Iterator<Item = Fault>,
 ) -> Outcome {
-    let mut training = Training::submit(slurm, name, "1 min", reference.steps);
+    let mut training = Training::submit(slurm, name, time, reference.steps);
     let job = training.drive(faults);
     let mut outcome = training.finish(&job, reference);
     if !outcome.problems.is_empty() {

@@ -84,11 +84,25 @@ impl<'a> Archive<'a> {
 
     /// Writes a checkpoint, evaluates, and adds the result to the checkpoint. The checkpoint is whole before the
     /// evaluation begins, which may fail, crash or be killed. The resumed run repeats an unfinished evaluation.
-    fn save_and_evaluate(&mut self, training: &mut Training<'_>, others: &mut Followers<'_>) -> Result<Flow> {
+    ///
+    /// If the run's last step `was_skipped`, the evaluation comes first: it may be what fails the run, and with a
+    /// checkpoint of the last step a resumed run would have no steps left.
+    fn save_and_evaluate(
+        &mut self,
+        training: &mut Training<'_>,
+        was_skipped: bool,
+        others: &mut Followers<'_>,
+    ) -> Result<Flow> {
         self.evaluation_missing = true;
-        self.save(training, others)?;
         let is_last = training.course.done >= training.course.plan.total_steps;
-        let is_written = self.finish_checkpoint(training, others, !is_last)?;
+        let is_withheld = is_last && was_skipped;
+        let mut is_written = false;
+        if is_withheld {
+            // The best checkpoint depends on the success of the previous one.
+            self.finish_previous(training, others)?;
+        } else {
+            is_written = self.save_whole(training, !is_last, others)?;
+        }
         let Some(evaluation) = self.evaluate(training, others)? else {
             if !is_written {
                 self.save(training, others)?;
@@ -96,11 +110,27 @@ impl<'a> Archive<'a> {
             return Ok(Flow::Interrupted);
         };
         let evaluation = compare(training, evaluation, others)?;
+        if is_withheld {
+            self.evaluation_missing = true;
+            is_written = self.save_whole(training, false, others)?;
+            self.evaluation_missing = false;
+        }
         match is_written {
             true => self.complete(training, &evaluation, others)?,
             false => training.course.best.forget(self.done),
         }
         Ok(Flow::Continue)
+    }
+
+    /// Writes a checkpoint and waits for it. Returns false after a failure that the recipe allows.
+    fn save_whole(
+        &mut self,
+        training: &mut Training<'_>,
+        another_follows: bool,
+        others: &mut Followers<'_>,
+    ) -> Result<bool> {
+        self.save(training, others)?;
+        self.finish_checkpoint(training, others, another_follows)
     }
 
     /// Adds a result to the checkpoint of the last step, which has been written.
@@ -130,7 +160,7 @@ impl Follower for Archive<'_> {
             return Ok(Flow::Continue);
         }
         if self.origin.from_memory && !self.origin.is_foreign {
-            return self.save_and_evaluate(training, others);
+            return self.save_and_evaluate(training, false, others);
         }
         let Some(evaluation) = self.evaluate(training, others)? else { return Ok(Flow::Interrupted) };
         // Another run's checkpoint must not change, and is never this run's best.
@@ -170,7 +200,7 @@ impl Follower for Archive<'_> {
         }
         self.follow_checkpoint(training, status, others)?;
         if training.course.plan.is_checkpoint(training.course.done) {
-            return self.save_and_evaluate(training, others);
+            return self.save_and_evaluate(training, taken.skipped.is_some(), others);
         }
         if status.stop > 0.0 || status.due > 0.0 {
             self.save(training, others)?;

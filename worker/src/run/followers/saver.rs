@@ -27,7 +27,11 @@ impl Archive<'_> {
     }
 
     /// Waits for the current checkpoint, if any, before another begins.
-    fn finish_previous(&mut self, training: &mut Training<'_>, others: &mut Followers<'_>) -> Result<()> {
+    pub(super) fn finish_previous(
+        &mut self,
+        training: &mut Training<'_>,
+        others: &mut Followers<'_>,
+    ) -> Result<()> {
         if self.checkpoints.step().is_some() {
             let begun = Instant::now();
             self.finish_checkpoint(training, others, true)?;
