@@ -159,6 +159,7 @@ impl WorkerError {
                 | TrainError::NothingCounted { .. }
                 | TrainError::NothingTested
                 | TrainError::SmallTestSet { .. }
+                | TrainError::NarrowBatches { .. }
                 | TrainError::Model(ModelError::Recomputed { .. })
                 | TrainError::Task(TaskError::Model(
                     ModelError::Batch(..) | ModelError::Rows(..) | ModelError::View(_),
@@ -210,6 +211,7 @@ impl WorkerError {
                         | TrainError::NothingCounted { .. }
                         | TrainError::NothingTested
                         | TrainError::SmallTestSet { .. }
+                        | TrainError::NarrowBatches { .. }
                         | TrainError::LossScale { .. }
                         | TrainError::TooManyBad { .. }
                         | TrainError::OutOfMemory(_),

@@ -273,6 +273,7 @@ pub(crate) fn needs(task: &dyn Task, registry: &Registry, recipe: &Recipe) -> Ne
     };
     Needs {
         min_micro_batch,
+        is_program_min: least < min_micro_batch,
         max_micro_batch: task.program().and_then(Exported::max_micro_batch),
         batch_norms: batch_norms(registry, recipe),
         depends: task.micro_batch_warning(),

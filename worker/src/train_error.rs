@@ -51,6 +51,11 @@ pub enum TrainError {
     )]
     SmallTestSet { samples: usize, least: usize },
     #[error(
+        "model.file is valid only for {least} to {most} samples at once, and batches of these sizes divide few test sets; import a model \
+         that takes more samples"
+    )]
+    NarrowBatches { least: usize, most: usize },
+    #[error(
         "the loss scale fell to {scale:e}: float16 gradients keep overflowing; set precision.amp = \"bf16\", lower optim.lr, or check \
          the data for invalid values"
     )]

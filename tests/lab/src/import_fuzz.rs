@@ -64,6 +64,8 @@ enum Kind {
     Warned,
     /// Refused for a reason that is true of the module.
     Refused,
+    /// PyTorch itself cannot run the module's backward. Takes no part in the shares.
+    Untrainable,
     Different,
     Crashed,
     /// Refused for a reason that no part of the module explains.
@@ -80,6 +82,7 @@ impl Kind {
             Self::Equal => "equal",
             Self::Warned => "warned",
             Self::Refused => "refused",
+            Self::Untrainable => "untrainable",
             Self::Different => "different",
             Self::Crashed => "crashed",
             Self::Unexplained => "unexplained",
@@ -142,7 +145,8 @@ fn rows(found: &BTreeMap<u64, Found>) -> Vec<Row> {
     for found in found.values() {
         *counts.entry(found.verdict).or_default() += 1;
     }
-    let total = found.len().max(1) as f64;
+    let untrainable = counts.remove(&Kind::Untrainable).unwrap_or_default();
+    let total = (found.len() - untrainable).max(1) as f64;
     let shares = counts.iter().map(|(kind, count)| {
         let share = 100.0 * *count as f64 / total;
         let mut row = Row::new(kind.name()).with("modules", *count as f64).with("share, %", share);
@@ -158,7 +162,9 @@ fn rows(found: &BTreeMap<u64, Found>) -> Vec<Row> {
         row.note = parts.map_or_else(|| sentence.clone(), |parts| format!("{parts}: {sentence}"));
         row
     });
-    shares.chain(findings).collect()
+    let others =
+        (untrainable > 0).then(|| Row::new("untrainable in PyTorch").with("modules", untrainable as f64));
+    shares.chain(others).chain(findings).collect()
 }
 
 #[cfg(test)]
@@ -185,7 +191,8 @@ mod tests {
 
     #[test]
     fn findings_and_too_many_refusals_fail() {
-        let rows = verdicts(&[(1, "unexplained"), (2, "refused"), (3, "equal"), (4, "equal")]);
+        let rows =
+            verdicts(&[(1, "unexplained"), (2, "refused"), (3, "equal"), (4, "equal"), (5, "untrainable")]);
         for name in ["refused", "unexplained", "seed 1: unexplained"] {
             assert!(rows.contains(&(name.to_owned(), Some(Verdict::Failed))), "{name} in {rows:?}");
         }

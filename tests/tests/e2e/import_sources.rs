@@ -23,7 +23,7 @@ const LOST: [(&str, &str); 5] = [
 ];
 
 /// Functions of hidden.py whose errors name a tensor or a module, and a remedy.
-const NAMED: [(&str, &[&str]); 14] = [
+const NAMED: [(&str, &[&str]); 15] = [
     ("parameter_hook", &["the parameter `head.weight` has a hook on its gradient", "remove the hook"]),
     ("accumulated_hook", &["the parameter `head.weight` has a hook on its gradient"]),
     ("module_hook", &["module `head` (Linear) has a backward hook"]),
@@ -37,12 +37,13 @@ const NAMED: [(&str, &[&str]); 14] = [
     ("constant", &["`table` is of type uint16, which dtrain does not load"]),
     ("half", &["the parameter `blocks.0.weight` is float16", "model.float()"]),
     ("sparse", &["the embedding has sparse=True", "module `words` (Embedding)"]),
+    ("resized", &["forward gives the buffer `mean` of Resized another shape or dtype"]),
     ("cumulative", &["module `blocks.0.1` (BatchNorm1d) has momentum=None"]),
 ];
 
 /// Functions of hidden.py that are imported without a warning.
-const TAKEN: [&str; 7] =
-    ["normed_weight", "checkpointed", "disjoint", "rotary", "kept_norm", "counted", "tokens"];
+const TAKEN: [&str; 8] =
+    ["normed_weight", "checkpointed", "disjoint", "rotary", "kept_norm", "counted", "assigned", "tokens"];
 
 /// Imports a model. Returns standard error without the times of steps.
 #[track_caller]

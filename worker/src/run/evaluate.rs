@@ -42,9 +42,17 @@ pub(crate) enum Evaluated {
 /// Returns the fewest and the most samples of an evaluation's batch. A smaller test set is an error.
 pub(crate) fn check_sizes(task: &dyn Task) -> Result<(usize, Option<usize>)> {
     let (least, most) = task.program().map_or((1, None), Exported::evaluation_batches);
-    match task.test_set().len() {
-        samples if (1..least).contains(&samples) => Err(TrainError::SmallTestSet { samples, least }),
-        _ => Ok((least, most)),
+    check_limits(task.test_set().len(), least, most)?;
+    Ok((least, most))
+}
+
+fn check_limits(samples: usize, least: usize, most: Option<usize>) -> Result<()> {
+    match most {
+        _ if samples == 0 => Ok(()),
+        _ if samples < least => Err(TrainError::SmallTestSet { samples, least }),
+        // A rest of fewer than `least` samples goes to the batch before it.
+        Some(most) if most + 1 < 2 * least => Err(TrainError::NarrowBatches { least, most }),
+        _ => Ok(()),
     }
 }
 
@@ -204,6 +212,25 @@ fn evaluate_live(
         Evaluated::Exhausted(shortages, least) => {
             let owners = owners(training);
             Err(training.stepper.limits.exhausted_error(&shortages, least, step, owners))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn batches_of_a_program_must_divide_every_test_set() {
+        for (samples, least, most) in
+            [(0, 2, Some(2)), (5, 2, Some(3)), (5, 3, Some(5)), (1, 1, Some(1)), (9, 4, None)]
+        {
+            assert!(check_limits(samples, least, most).is_ok(), "{samples} {least} {most:?}");
+        }
+        assert!(matches!(check_limits(1, 2, None), Err(TrainError::SmallTestSet { samples: 1, least: 2 })));
+        for (least, most) in [(2, 2), (3, 4)] {
+            let error = check_limits(100, least, Some(most));
+            assert!(matches!(error, Err(TrainError::NarrowBatches { .. })), "{least} {most}");
         }
     }
 }

@@ -48,10 +48,11 @@ class Named:
         self.renamed = {}
 
         def forward(*tensors):
-            if inputs.positional:
-                outputs = own(*tensors)
-            else:
-                outputs = own(**dict(zip(inputs.names, tensors)))
+            with assignments_as_writes(model):
+                if inputs.positional:
+                    outputs = own(*tensors)
+                else:
+                    outputs = own(**dict(zip(inputs.names, tensors)))
             outputs = named_outputs(outputs, model)
             if not model.training and list(outputs) == ["output"]:
                 outputs = {self.renamed.get("output", "output"): outputs["output"]}
@@ -72,5 +73,58 @@ class Named:
         shapes = tuple({dim: dynamic for dim in (0, *self.dynamic[name])} for name in self.inputs.names)
         # PyTorch prints the graph if an export fails.
         unseen = io.StringIO()
-        with contextlib.redirect_stdout(unseen), contextlib.redirect_stderr(unseen), inside_checkpoints():
-            return torch.export.export(self.model, tensors, dynamic_shapes=shapes, strict=False)
+        with contextlib.redirect_stdout(unseen), contextlib.redirect_stderr(unseen), inside_checkpoints(), casts_of_aliases():
+            program = torch.export.export(self.model, tensors, dynamic_shapes=shapes, strict=False)
+        drop_aliases(program)
+        return program
+
+
+@contextlib.contextmanager
+def assignments_as_writes(model):
+    """Within an export: writes a tensor that forward has put in a buffer's place to the buffer. torch.export does so for buffers
+    of the root module, and loses the others."""
+    before = [(module, key, tensor) for module in model.modules() for key, tensor in module._buffers.items()]
+    yield
+    if not torch.compiler.is_exporting():
+        return
+    for module, key, buffer in before:
+        new = module._buffers[key]
+        if new is buffer:
+            continue
+        if buffer is None or new is None or new.shape != buffer.shape or new.dtype != buffer.dtype:
+            raise Failure(f"forward gives the buffer `{key}` of {type(module).__name__} another shape or dtype; create it in __init__ as it stays")
+        with torch.no_grad():
+            buffer.copy_(new)
+        module._buffers[key] = buffer
+
+
+def casts_of_aliases():
+    """Has each cast read an alias of its tensor.
+
+    A cast to the dtype that is there returns the tensor itself. An export then takes the tensor's later uses for uses of the
+    cast, which is a copy where mixed precision gives another dtype.
+    """
+    from torch.overrides import TorchFunctionMode
+
+    tensor = torch.Tensor
+    casts = {tensor.to, tensor.type, tensor.type_as, tensor.float, tensor.double, tensor.half, tensor.bfloat16}
+
+    class Casts(TorchFunctionMode):
+        def __torch_function__(self, function, types, args=(), kwargs=None):
+            if function in casts:
+                args = (torch.ops.aten.alias(args[0]), *args[1:])
+            return function(*args, **(kwargs or {}))
+
+    return Casts()
+
+
+def drop_aliases(program):
+    """Removes the aliases of tensors that have no other use."""
+    for module in program.graph_module.modules():
+        if not isinstance(module, torch.fx.GraphModule):
+            continue
+        for node in list(module.graph.nodes):
+            if node.target is torch.ops.aten.alias.default and len(node.args[0].users) == 1:
+                node.replace_all_uses_with(node.args[0])
+                module.graph.erase_node(node)
+        module.recompile()

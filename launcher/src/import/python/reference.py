@@ -370,7 +370,9 @@ class Verdict:
                 elif "differs by" in answer["error"]:
                     raise differs(answer["of"], case["name"] + (f": by {answer['largest']:.1e} of its size" if answer["largest"] < 1e300 else ""), facts["lost"])
                 else:
-                    raise Failure(f"the exported program is not the model ({case['name']}): {answer['error']}")
+                    # A gradient that only one of both computes.
+                    cause = f": {facts['lost'] or f'{LOST}; {LOST_REMEDY}'}" if "computes no" in answer["error"] else ""
+                    raise Failure(f"the exported program is not the model ({case['name']}): {answer['error']}{cause}")
 
     def refuse_one(self, key, why):
         self.smallest[key], self.why[key] = 2, why

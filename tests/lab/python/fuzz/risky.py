@@ -143,7 +143,7 @@ def checkpointed(chance, scope, _):
     scope.run("from torch.utils.checkpoint import checkpoint", f"x = checkpoint({layer}, x, use_reentrant=False)")
 
 
-@production(risky=True, reasons=["batch is fixed|batch size is fixed|takes"])
+@production(risky=True, reasons=["batch is fixed|batch size is fixed|takes", *BATCH])
 def fixed_batch(chance, scope, _):
     scope.run(chance.choice(["x = x + torch.zeros(12, 1).mean(0)[: x.shape[0]].mean()", "x = x.view(12, -1).view(x.shape) if x.shape[0] == 12 else x"]))
 
@@ -158,3 +158,26 @@ def expanded_buffer(chance, scope, _):
     """A buffer whose elements share memory, written as a whole is an error in PyTorch too; read only."""
     name = scope.buffer(f"torch.randn(1, {scope.shape[-1]}).expand(3, -1)")
     scope.run(f"x = x + {name}[2]")
+
+
+@production(risky=True, reasons=["`.data` of a tensor"], state=["buffer"])
+def write_to_data(chance, scope, _):
+    name = scope.buffer(f"torch.zeros({scope.shape[-1]})")
+    scope.run(chance.choice([f"{name}.data.add_(0.1 * x.detach().mean())", f"if self.training:\n    {name}.data.mul_(0.9)"]), f"x = x - {name}")
+
+
+@production(risky=True, reasons=["float64, and dtrain trains float32"])
+def double_parameter(chance, scope, _):
+    width = scope.shape[-1]
+    if chance.random() < 0.5:
+        scope.run(f"x = {scope.layer('linear', f'nn.Linear({width}, {width}, dtype=torch.float64)')}(x.double()).float()")
+    else:
+        scope.run(f"x = (x * {scope.parameter(f'torch.randn({width}, dtype=torch.float64)')}).float()")
+
+
+@production(risky=True, reasons=["(no_grad|gradient).*autocast|autocast.*(no_grad|gradient)"])
+def no_grad_in_autocast(chance, scope, _):
+    layer, y = linear(scope), scope.value()
+    outside = chance.choice(['torch.autocast("cpu", torch.bfloat16)', 'torch.autocast("cpu", enabled=False)'])
+    inside = chance.choice(["torch.no_grad()", "torch.enable_grad()"])
+    scope.run(f"with {outside}:", f"    {y} = {layer}(x)", f"    with {inside}:", f"        {y} = {layer}({y}.float())", f"x = x + {y}.float()")

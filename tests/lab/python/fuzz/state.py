@@ -22,7 +22,7 @@ def order(chance, scope, write, read):
     scope.run(*parts)
 
 
-@production(weight=2, state=WRITTEN, reasons=[LOST, "`.data` of a tensor"])
+@production(weight=2, state=WRITTEN, reasons=[LOST])
 def running_mean(chance, scope, _):
     width, dtype = scope.shape[-1], chance.choice(FLOATS)
     name = scope.buffer(f"torch.zeros({width}, dtype=torch.{dtype})", chance.random() < 0.96)
@@ -30,7 +30,7 @@ def running_mean(chance, scope, _):
     mean = f"x.detach().mean({dims}).to({name}.dtype)"
     write = chance.choice([
         [f"{name}.mul_(0.9).add_(0.1 * {mean})"], [f"{name}.lerp_({mean}, 0.1)"], [f"{name}.copy_(0.9 * {name} + 0.1 * {mean})"],
-        [f"{name} *= 0.9", f"{name} += 0.1 * {mean}"], [f"{name}[:] = 0.5 * {name} + 0.5 * {mean}"], [f"{name}.data.add_(0.1 * {mean})"],
+        [f"{name} *= 0.9", f"{name} += 0.1 * {mean}"], [f"{name}[:] = 0.5 * {name} + 0.5 * {mean}"],
         [f"{name} = 0.9 * {name} + 0.1 * {mean}"], [f"{name}.copy_({mean})"],
     ])
     order(chance, scope, when(chance, write), f"x = x - {name}.float()")
@@ -42,7 +42,7 @@ def counter(chance, scope, _):
     shape = chance.choice(["()", "(1,)", "(2,)"])
     name = scope.buffer(f"torch.zeros({shape}, dtype=torch.{dtype})", chance.random() < 0.96)
     write = chance.choice([[f"{name}.add_(1)"], [f"{name} += 1"], [f"{name}.add_(1).remainder_(3)"], [f"{name}.fill_(3)"], [f"{name} += x.shape[0]"], [f"{name}.copy_({name} + 1)"]])
-    read = chance.choice([f"x = x * (1 + 0.1 * {name}.to(x.dtype).sum())", f"x = torch.where({name}.sum() > 0, x, 0.5 * x)", f"x = x + {name}.to(torch.float32).mean()"])
+    read = chance.choice([f"x = x * (1 + 0.1 * {name}.float().sum())", f"x = torch.where({name}.sum() > 0, x, 0.5 * x)", f"x = x + {name}.to(torch.float32).mean()"])
     order(chance, scope, when(chance, write), read)
 
 
@@ -80,7 +80,7 @@ def write_through_view_of_buffer(chance, scope, _):
     v = scope.value()
     view = chance.choice(["{b}.view(-1)", "{b}.ravel()", "{b}.mT", "{b}.tensor_split(2)[1]", "{b}.chunk(2)[0]", "{b}.narrow(0, 1, 1)", "{b}[0]", "{b}.moveaxis(0, 1)",
                           "{b}.as_strided(({n},), (1,), 1)", "{b}.view(torch.int32).view(torch.float32)", "{b}.flatten()", "{b}.unbind(0)[1]", "{b}.reshape({n}, 2)", "{b}.detach()",
-                          "{b}.float()", "{b}.data", "{b}.t()[1:]", "{b}.diagonal()", "{b}.expand(1, -1, -1)", "{b}.view({n}, 2)[0]"]).format(b=name, n=width)
+                          "{b}.float()", "{b}.t()[1:]", "{b}.diagonal()", "{b}.expand(1, -1, -1)", "{b}.view({n}, 2)[0]"]).format(b=name, n=width)
     write = [f"{v} = {view}", f"{v}.mul_(0.9).add_(0.1 * x.detach().mean())"]
     if chance.random() < 0.3:
         write.append(f"{v}.clamp_(-1, 1)")

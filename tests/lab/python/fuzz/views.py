@@ -86,8 +86,8 @@ def chosen(chance, scope, views, name):
 
 
 def note_cast(scope, view):
-    """A cast to the dtype that is there is no cast in an export, and one under autocast: a write to it is lost or not."""
-    if ".float()" in view or ".to(" in view:
+    """An export has float32 where autocast gives bfloat16: a cast to float32 is then a copy or not, and a `view` other values."""
+    if ".float()" in view or ".to(" in view or "float32" in view:
         scope.program.amp = False
 
 

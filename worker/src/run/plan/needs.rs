@@ -22,6 +22,8 @@ pub(crate) enum BatchNorms {
 pub(crate) struct Needs {
     /// The smallest size of a training micro-batch.
     pub(crate) min_micro_batch: usize,
+    /// Whether that is the minimum of model.file, and not one of BatchNorm.
+    pub(crate) is_program_min: bool,
     /// The largest size, if there is a limit.
     pub(crate) max_micro_batch: Option<usize>,
     pub(crate) batch_norms: BatchNorms,
@@ -40,7 +42,12 @@ impl Needs {
         let (least, partition) = (self.min_micro_batch, *partition);
         self.check_undivided(&partition)?;
         if smallest < least {
-            return Err(PlanError::MicroBatch { smallest, least, partition, remedy });
+            let cause = match self.is_program_min {
+                true => "model.file is valid only for more",
+                false => "BatchNorm's last feature map is one pixel",
+            };
+            let larger = if self.is_program_min { "" } else { " or larger images" };
+            return Err(PlanError::MicroBatch { smallest, least, partition, cause, larger, remedy });
         }
         let largest = partition.micro_batch();
         if let Some(most) = self.max_micro_batch.filter(|most| largest > *most) {
@@ -169,11 +176,17 @@ pub enum PlanError {
     #[error("stage {name:?}: {source}")]
     Stage { name: String, source: Box<PlanError> },
     #[error(
-        "a micro-batch of {smallest} is too small ({partition}): the model needs at least {least} samples, since BatchNorm's last \
-         feature map is one pixel or model.file is valid only for more; raise train.effective_batch or memory.micro_batch, use fewer ranks or larger \
-         images{remedy}"
+        "a micro-batch of {smallest} is too small ({partition}): the model needs at least {least} samples, since {cause}; raise \
+         train.effective_batch or memory.micro_batch, use fewer ranks{larger}{remedy}"
     )]
-    MicroBatch { smallest: usize, least: usize, partition: Partition, remedy: &'static str },
+    MicroBatch {
+        smallest: usize,
+        least: usize,
+        partition: Partition,
+        cause: &'static str,
+        larger: &'static str,
+        remedy: &'static str,
+    },
     #[error(
         "a micro-batch of {largest} is too large: model.file is valid for at most {most} samples; set memory.micro_batch = {most}, or \
          import the model again"

@@ -9,6 +9,7 @@ impl Default for Needs {
     fn default() -> Self {
         Self {
             min_micro_batch: 1,
+            is_program_min: false,
             max_micro_batch: None,
             batch_norms: BatchNorms::None,
             depends: None,
@@ -108,7 +109,14 @@ fn invalid_plans_are_errors_with_remedies() {
     // 17 samples leave one sample for the last step.
     let error = plan(&recipe(8, ""), 1, 17, 2).unwrap_err();
     assert!(matches!(error, PlanError::MicroBatch { smallest: 1, .. }), "{error}");
-    assert!(error.to_string().contains("last_batch"), "{error}");
+    let text = error.to_string();
+    assert!(
+        text.contains("last_batch") && text.contains("BatchNorm") && !text.contains("model.file"),
+        "{text}"
+    );
+    let program = Needs { min_micro_batch: 2, is_program_min: true, ..Needs::default() };
+    let text = RunPlan::new(&recipe(8, ""), 1, 17, &program).unwrap_err().to_string();
+    assert!(text.contains("model.file is valid only for more") && !text.contains("BatchNorm"), "{text}");
     assert!(plan(&recipe(8, "last_batch = \"drop\""), 1, 17, 2).is_ok());
 }
 
