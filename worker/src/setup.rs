@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use dtrain_common::env::WorkerEnv;
 use dtrain_common::manifest::{DataFingerprint, Manifest};
 use dtrain_common::recipe::{self, AtStageStart, Augment, BatchNorm, MemoryFormat, Recipe, Recompute};
+use dtrain_torch_shim::memory;
 use serde_json::Value;
 use tch::Device;
 
@@ -101,6 +102,8 @@ impl Setup {
         let unreadable = opening.unreadable.as_ref();
         let resumed = folder.map(|folder| resume((folder, unreadable), &mut replica)).transpose()?;
         let done = resumed.as_ref().map_or(0, |resumed| resumed.manifest.step);
+        // The weights were copied into the table: the memory in which they were read is as large again.
+        memory::empty_cache(Device::Cpu).map_err(TrainError::from)?;
         notes.extend(folder.map(|folder| match &opening.copies {
             Some(copies) => format!("resumed from {} after step {done}", describe_copies(&copies.hosts)),
             None => format!("resumed from {} after step {done}", folder.display()),

@@ -11,8 +11,8 @@ use dtrain_tests::programs::{without_outer_run, worker};
 use serde_json::Value;
 
 /// The seeds.
-const FIRST: usize = 13;
-const COUNT: usize = 6;
+const FIRST: usize = 230;
+const COUNT: usize = 20;
 
 #[test]
 fn random_modules_are_equal_or_refused_for_a_true_reason() {

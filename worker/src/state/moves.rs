@@ -113,9 +113,12 @@ impl Table {
         let data = retry_on_oom(device, || self.new_data(&layout))?;
         let old = OldLayout::new(std::mem::replace(&mut self.layout, layout), self.shard);
         self.move_data(data, same_rows, &old)?;
+        let blocks = 0..self.layout.blocks.len();
+        // Frees the old data before new gradients take as much.
+        blocks.clone().try_for_each(|block| self.point_data(block))?;
         self.move_grad(&old)?;
         self.zero_grad()?;
-        (0..self.layout.blocks.len()).try_for_each(|block| self.point_rows(block))?;
+        blocks.into_iter().try_for_each(|block| self.point_grad(block))?;
         for number in 0..self.columns.len() {
             let column = &self.columns[number];
             let whole = match column.spec.role {

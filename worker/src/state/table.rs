@@ -5,7 +5,7 @@
 //! clipping, optimizer, averages and checkpoints use ranges of these: one kernel instead of hundreds, no
 //! copies, exact memory counts. Trained rows are in the order of backward, so a bucket is a range.
 
-use dtrain_torch_shim::tensor;
+use dtrain_torch_shim::{ShimError, tensor};
 use tch::{Device, Kind, TchError, Tensor};
 
 use super::column::{ColumnSpec, Role};
@@ -125,15 +125,25 @@ impl Table {
         self.layout.shard_parts(shard)
     }
 
-    /// Points the rows' tensors, and the gradients of trained rows, to their views of a block.
-    pub(super) fn point_rows(&self, block: usize) -> Result<()> {
+    /// Points the rows' tensors to their views of a block.
+    pub(super) fn point_data(&self, block: usize) -> Result<()> {
+        let flat = &self.data[block].flat;
+        self.point_rows(block, |leaf, slot| tensor::set_data(leaf, &slot.view(flat)?))
+    }
+
+    /// Points the gradients of trained rows to their views of a block.
+    pub(super) fn point_grad(&self, block: usize) -> Result<()> {
+        let Some(Flat { flat, .. }) = self.grad.get(block) else { return Ok(()) };
+        self.point_rows(block, |leaf, slot| tensor::set_grad(leaf, &slot.view(flat)?))
+    }
+
+    fn point_rows(
+        &self,
+        block: usize,
+        point: impl Fn(&Tensor, &Slot) -> Result<(), ShimError>,
+    ) -> Result<()> {
         for slot in &self.layout.blocks[block].slots {
-            let leaf = &self.leaves[slot.row];
-            let moved = TrainError::moved(&slot.name);
-            tensor::set_data(leaf, &slot.view(&self.data[block].flat)?).map_err(moved)?;
-            if let Some(grad) = self.grad.get(block) {
-                tensor::set_grad(leaf, &slot.view(&grad.flat)?).map_err(moved)?;
-            }
+            point(&self.leaves[slot.row], slot).map_err(TrainError::moved(&slot.name))?;
         }
         Ok(())
     }
@@ -155,7 +165,8 @@ impl Table {
                     *flat = own.moved(allocate(capacity, kind)?)?;
                 }
             }
-            self.point_rows(block)?;
+            self.point_data(block)?;
+            self.point_grad(block)?;
         }
         Ok(())
     }

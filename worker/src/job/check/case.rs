@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use dtrain_common::env::WorkerEnv;
 use dtrain_common::recipe::{Recipe, Recompute};
+use dtrain_torch_shim::memory;
 use tch::{Device, Tensor};
 
 use super::Case;
@@ -114,6 +115,8 @@ fn replica(recipe: &Recipe, task: Replay, registry: Registry) -> Result<Replica>
     }
     let first = plan.existing_phase(PhaseId { stage: 0, phase: 0 });
     let model = Model::new(Box::new(task), registry, recompute, &stages, first)?;
+    // The memory in which the weights were read, and that of the case before.
+    memory::empty_cache(Device::Cpu).map_err(TrainError::from)?;
     Ok(Replica::new(model, Precision::new(&recipe.precision, Device::Cpu)?)?)
 }
 
