@@ -88,13 +88,16 @@ impl Network {
     /// As [`Network::new`].
     #[track_caller]
     pub fn with(addresses: Addresses, ahead: &[i64]) -> Result<Self, Skipped> {
+        let why = "iptables fails in a network namespace; install iptables";
+        // Namespaces take seconds.
+        let is_found = Command::new("iptables").arg("--version").output().is_ok();
+        require(Need::Netns, is_found.then_some(()).ok_or(why))?;
         let files = tempfile::tempdir().unwrap();
         let scratch = files.path().join("scratch");
         let switch = require(Need::Netns, Namespace::new("switch", None, &scratch, 0))?;
         let mut tool = Command::new("iptables");
         let works =
             switch.enter(tool.args(["-w", "-S"])).output().is_ok_and(|output| output.status.success());
-        let why = "iptables fails in a network namespace; install iptables";
         require(Need::Netns, works.then_some(()).ok_or(why))?;
         let names = 0..ahead.len();
         let lines = names.map(|index| format!("{} n{index}\n", addresses.of(index)));

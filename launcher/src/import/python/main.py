@@ -46,12 +46,16 @@ def convert(request, partial):
         lines = [*made["summary"], *verdict.lines(request["check_with"]), "", *made["recipe"]]
         return "\n".join(lines) + "\n"
     except OSError as error:
-        raise unwritten(error, request) from error
+        raise unwritten(error, request)
     finally:
         remove_folder(folder)
 
 
 def unwritten(error, request):
+    """Returns the error to report: that a file of the import cannot be written, or that of the user's code."""
+    output = os.path.abspath(request["output"])
+    if error.filename and not os.path.abspath(str(error.filename)).startswith(output):
+        return error
     return Failure(f"cannot write {error.filename or request['output']}: {error.strerror or error}")
 
 

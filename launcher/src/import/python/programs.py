@@ -102,7 +102,8 @@ def casts_of_aliases():
     """Has each cast read an alias of its tensor.
 
     A cast to the dtype that is there returns the tensor itself. An export then takes the tensor's later uses for uses of the
-    cast, which is a copy where mixed precision gives another dtype.
+    cast, which is a copy where mixed precision gives another dtype. `drop_aliases` removes the aliases, so that a cast without
+    effect still returns the tensor itself.
     """
     from torch.overrides import TorchFunctionMode
 
@@ -119,12 +120,11 @@ def casts_of_aliases():
 
 
 def drop_aliases(program):
-    """Removes the aliases of tensors that have no other use."""
     for module in program.graph_module.modules():
         if not isinstance(module, torch.fx.GraphModule):
             continue
         for node in list(module.graph.nodes):
-            if node.target is torch.ops.aten.alias.default and len(node.args[0].users) == 1:
+            if node.target is torch.ops.aten.alias.default:
                 node.replace_all_uses_with(node.args[0])
                 module.graph.erase_node(node)
         module.recompile()

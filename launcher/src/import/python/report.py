@@ -140,6 +140,10 @@ def image_lines(request, channels, height, width):
         values = images.get(key)
         if values and len(values) == channels and tuple(values) != default:
             lines.append(f"  {key} = {json.dumps(list(values))}")
+    crop, interpolation = images.get("crop"), images.get("interpolation")
+    if request["pretrained"] and (crop or interpolation):
+        part = f"the middle {100 * crop:.4g}% of each side" if crop and crop != 1 else "whole images"
+        lines.append(f"  # the weights were trained for {part}{f', scaled with {interpolation} interpolation' if interpolation else ''}; the recipe has no key for it")
     return lines
 
 

@@ -84,6 +84,12 @@ def from_timm(name, request):
             check_new(model, names, request)
     config = model.pretrained_cfg
     channels, height, width = config.get("input_size", (3, 224, 224))
+    if request["pretrained"] and flags.get("img_size") not in (None, (height, width)):
+        places = [name for name, _ in model.named_parameters() if re.search("pos_embed|relative_position|rel_pos", name)]
+        if places:
+            more = f" and {len(places) - 1} more" if places[1:] else ""
+            old, new = (" x ".join(map(str, size)) for size in ((height, width), flags["img_size"]))
+            print(f"dtrain: {places[0]}{more} was resampled by timm for images of {new}, from {old}", file=sys.stderr)
     request["images"] = {"mean": config.get("mean"), "std": config.get("std"), "interpolation": config.get("interpolation"),
                          "crop": config.get("crop_pct"), "stretch": config.get("crop_mode") == "squash"}
     return model, image_inputs(model, request, (height, width), channels)

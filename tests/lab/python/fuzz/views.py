@@ -85,9 +85,9 @@ def chosen(chance, scope, views, name):
     return chance.choice(fit).format(y=name, d=width, h=width // 2)
 
 
-def note_cast(scope, view):
-    """An export has float32 where autocast gives bfloat16: a cast to float32 is then a copy or not, and a `view` other values."""
-    if ".float()" in view or ".to(" in view or "float32" in view:
+def note_dtype(scope, view):
+    """An export fixes the dtypes that Python reads or names: a `view`, or a cast to a tensor's own dtype, has others under autocast."""
+    if "view(torch.float32)" in view or ".dtype)" in view:
         scope.program.amp = False
 
 
@@ -113,7 +113,7 @@ def write_through_view(chance, scope, _):
     elif chance.random() < 0.3:
         sources = [scope.layer("linear", f"nn.Linear({scope.shape[-1]}, {scope.shape[-1]})") + "(x)"]
     view = chosen(chance, scope, VIEWS, y)
-    note_cast(scope, view)
+    note_dtype(scope, view)
     scope.run(f"{y} = {chance.choice(sources)}", f"{v} = {view}", write(chance, scope, v))
     if chance.random() < 0.3:
         scope.run(write(chance, scope, v))
@@ -128,7 +128,7 @@ def write_without_gradient(chance, scope, _):
         return False
     y, v = scope.value(), scope.value()
     view = chosen(chance, scope, VIEWS + MULTIPLE, y)
-    note_cast(scope, view)
+    note_dtype(scope, view)
     scope.run(f"{y} = x.detach() * 1.5", f"{v} = {view}")
     kind = chance.randrange(4)
     if kind == 0:
@@ -228,7 +228,7 @@ def write_to_input_alias(chance, scope, _):
     """Writes to what may be the running tensor itself."""
     y, z = scope.value(), scope.value()
     alias = chance.choice(["{y}.float()", "F.dropout({y}, 0.0, self.training)", "{y}.to({y}.dtype)", "{y}.contiguous()", "{y}.expand_as({y})", "{y}.view({y}.shape)"])
-    note_cast(scope, alias)
+    note_dtype(scope, alias)
     if ".view(" in alias or "contiguous" in alias:
         scope.run(f"{y} = x.contiguous() + 0.5")
     else:
