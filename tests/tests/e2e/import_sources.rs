@@ -184,10 +184,14 @@ fn pretrained_weights_fill_all_but_the_head() {
         "dtrain: new weights, not pretrained: head.weight, head.bias\n"
     );
     let text = taken(&python, folder.path(), &[&timm, "--pretrained", "--image-size", "64"]);
-    assert!(text.starts_with("dtrain: pos_embed was resampled by timm for images of 64 x 64, from "), "{text}");
+    assert!(
+        text.starts_with("dtrain: pos_embed was resampled by timm for images of 64 x 64, from "),
+        "{text}"
+    );
     let output = import(&python, folder.path(), &[&timm, "--pretrained", "--force"]);
     let text = expect_exit_code(&output, 0);
-    let trained = "  # the weights were trained for the middle 90% of each side, scaled with bicubic interpolation; ";
+    let trained =
+        "  # the weights were trained for the middle 90% of each side, scaled with bicubic interpolation; ";
     assert!(text.contains(trained), "{text}");
     assert!(text.contains("  mean = [0.5, 0.5, 0.5]\n  std = [0.5, 0.5, 0.5]\n"), "{text}");
     let about = fs::read(folder.path().join("model.pt2")).unwrap();
