@@ -120,11 +120,17 @@ def casts_of_aliases():
 
 
 def drop_aliases(program):
+    results = {spec.arg.name: spec.arg for spec in program.graph_signature.output_specs if hasattr(spec.arg, "name")}
     for module in program.graph_module.modules():
         if not isinstance(module, torch.fx.GraphModule):
             continue
         for node in list(module.graph.nodes):
-            if node.target is torch.ops.aten.alias.default:
-                node.replace_all_uses_with(node.args[0])
-                module.graph.erase_node(node)
+            if node.target is not torch.ops.aten.alias.default:
+                continue
+            source = node.args[0]
+            node.replace_all_uses_with(source)
+            module.graph.erase_node(node)
+            if node.name in results:
+                results[source.name] = results.pop(node.name)
+                results[source.name].name = source.name
         module.recompile()
