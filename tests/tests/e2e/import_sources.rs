@@ -23,7 +23,7 @@ const LOST: [(&str, &str); 5] = [
 ];
 
 /// Functions of hidden.py whose errors name a tensor or a module, and a remedy.
-const NAMED: [(&str, &[&str]); 15] = [
+const NAMED: [(&str, &[&str]); 20] = [
     ("parameter_hook", &["the parameter `head.weight` has a hook on its gradient", "remove the hook"]),
     ("accumulated_hook", &["the parameter `head.weight` has a hook on its gradient"]),
     ("module_hook", &["module `head` (Linear) has a backward hook"]),
@@ -37,13 +37,27 @@ const NAMED: [(&str, &[&str]); 15] = [
     ("constant", &["`table` is of type uint16, which dtrain does not load"]),
     ("half", &["the parameter `blocks.0.weight` is float16", "model.float()"]),
     ("sparse", &["the embedding has sparse=True", "module `words` (Embedding)"]),
+    ("lost_behind_a_gate", &["torch.no_grad or torch.enable_grad inside torch.autocast", "`first.weight`"]),
+    ("counter_in_a_dict", &["it changes the attribute `seen`"]),
+    ("own_generator", &["it changes the attribute `generator`"]),
+    ("counter_of_a_class", &["it changes the attribute `calls`"]),
+    ("twins", &["are two tensors of the same memory", "b.weight = a.weight"]),
     ("resized", &["forward gives the buffer `mean` of Resized another shape or dtype"]),
     ("cumulative", &["module `blocks.0.1` (BatchNorm1d) has momentum=None"]),
 ];
 
 /// Functions of hidden.py that are imported without a warning.
-const TAKEN: [&str; 8] =
-    ["normed_weight", "checkpointed", "disjoint", "rotary", "kept_norm", "counted", "assigned", "tokens"];
+const TAKEN: [&str; 9] = [
+    "normed_weight",
+    "checkpointed",
+    "disjoint",
+    "rotary",
+    "kept_norm",
+    "counted",
+    "assigned",
+    "gated",
+    "tokens",
+];
 
 /// Imports a model. Returns standard error without the times of steps.
 #[track_caller]
@@ -83,7 +97,9 @@ fn what_an_export_keeps_is_imported() {
 fn modes_and_orders_are_warned_of() {
     let Ok(python) = need::pytorch() else { return };
     let folder = tempfile::tempdir().unwrap();
-    for (function, word) in [("shuffled", "randperm"), ("ordered", "argsort"), ("flipped", "flip")] {
+    let orders =
+        [("shuffled", "randperm"), ("partners", "randint"), ("ordered", "argsort"), ("flipped", "flip")];
+    for (function, word) in orders {
         let text = taken(&python, folder.path(), &[&format!("{HIDDEN}:{function}")]);
         let start = format!("dtrain: warning: {word} orders the samples of a batch: module `blocks.1` (");
         let place = format!("{HIDDEN}:{} `", marked_line(HIDDEN, function));
@@ -91,11 +107,18 @@ fn modes_and_orders_are_warned_of() {
         assert_eq!(text.lines().count(), 1, "{text}");
     }
     for (function, words) in [
-        ("frozen_norm", "returned modules in eval() mode: `1` (BatchNorm1d); training uses train() mode"),
-        ("evaluated", "returned a model in eval() mode, with `1` (BatchNorm1d), `2` (Dropout); training"),
+        ("padded", "`encoder` (TransformerEncoder): PyTorch may set padded positions to zero in evaluation"),
+        (
+            "frozen_norm",
+            "the function returned modules in eval() mode: `1` (BatchNorm1d); training uses train() mode",
+        ),
+        (
+            "evaluated",
+            "the function returned a model in eval() mode, with `1` (BatchNorm1d), `2` (Dropout); training",
+        ),
     ] {
         let text = taken(&python, folder.path(), &[&format!("{HIDDEN}:{function}")]);
-        assert!(text.starts_with(&format!("dtrain: warning: the function {words}")), "{text}");
+        assert!(text.starts_with(&format!("dtrain: warning: {words}")), "{text}");
     }
 }
 

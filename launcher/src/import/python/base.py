@@ -3,6 +3,7 @@
 The launcher joins the files of this folder into one script, in the order of its list. The only argument is the request, as JSON. Exit codes: 0, 2 after one message, 130.
 """
 
+import collections
 import contextlib
 import ctypes
 import difflib

@@ -13,6 +13,7 @@ CUSTOM = (
 )
 FUNCTION = "has a backward of its own, which an export loses", "write it with functions of torch"
 DATA = "forward writes to the `.data` of a tensor, which an export does not see", "write to the tensor itself under torch.no_grad()"
+DERIVED = "an export cannot record a tensor that forward itself makes a leaf, as requires_grad_ and torch.autograd.grad need", "compute the derivative by functions of torch"
 VMAP = "torch.vmap cannot be stored", "index with broadcasting instead"
 
 
@@ -153,7 +154,7 @@ def reason(error, place):
         return LEAF
     if re.search(r"numpy|array\(", text, re.I) or ".numpy(" in code:
         return NUMPY
-    if re.search(r"data-dependent|DataDependent|Could not (guard|extract)|u\d+|_local_scalar_dense", text):
+    if re.search(r"data-dependent|DataDependent|Could not (guard|extract)|\bu\d+\b|_local_scalar_dense", text):
         if re.match(r"(if|elif|while|assert)\b", code) or re.search(r"\bif\b.*\belse\b|\bbool\(", code):
             return BRANCH
         if re.search(r"\.item\(|\.tolist\(|\bint\(|\bfloat\(|\brange\(", code):
@@ -162,7 +163,7 @@ def reason(error, place):
     if re.search(r"vmap|functorch|TransformGetItem|flat_apply|lazy_load_decompositions", text):
         return VMAP
     if "fake tensor in the exported program constant" in text:
-        return DATA
+        return DATA if ".data" in code or not code else DERIVED
     if "fake impl" in text or "FakeTensor kernel" in text or "Meta" in text and "backend" in text:
         operation = re.search(r"\b(\w+::\w+|\w+\.\w+\.default)", text)
         return f"{operation.group(1) if operation else 'this operation'} {CUSTOM[0]}", CUSTOM[1]

@@ -23,6 +23,11 @@ class State:
     def buffers(self):
         return dict(self.model.named_buffers())
 
+    def set_parameter(self, tensor, values):
+        """Changes a parameter, as nothing else may."""
+        tensor.data.copy_(values)
+        self.marks.update((name, mark(tensor)) for name, own in self.parameters.items() if own is tensor)
+
     def changed_parameters(self):
         return [name for name, tensor in self.parameters.items() if mark(tensor) != self.marks[name]]
 
@@ -205,16 +210,32 @@ def drawn():
 
 
 def plain_values(model):
-    """Returns the attributes of the user's modules that are numbers, texts or tensors outside of the state."""
+    """Returns what the user's modules and their classes hold beside parameters and buffers, as far as it can be compared."""
     libraries = ("torch", "timm", "torchvision", "transformers", "peft")
-    values = {}
+    values, internal = {}, vars(torch.nn.Module())
     for name, module in model.named_modules():
-        if type(module).__module__.split(".")[0] in libraries:
+        kind = type(module)
+        if kind.__module__.split(".")[0] in libraries:
             continue
-        for key, value in vars(module).items():
-            if key != "training" and (value is None or isinstance(value, (bool, int, float, str, torch.Tensor))):
-                values[f"{name}.{key}".lstrip(".")] = id(value) if isinstance(value, torch.Tensor) else value
+        own = {key: value for key, value in {**vars(kind), **vars(module)}.items() if key not in internal and not key.startswith("__")}
+        values.update((f"{name}.{key}".lstrip("."), plain(value)) for key, value in own.items())
     return values
+
+
+def plain(value, depth=3):
+    """Returns a value that a change of `value` changes: of numbers, texts, generators, and lists and dicts of these."""
+    if isinstance(value, torch.Tensor):
+        return id(value) if depth == 3 else None
+    if isinstance(value, random.Random):
+        return value.getstate()
+    if isinstance(value, (list, tuple, set, collections.deque)) and depth:
+        return [known for part in itertools.islice(value, 1000) if (known := plain(part, depth - 1)) is not None]
+    if isinstance(value, dict) and depth:
+        # Tensors in it may be a cache.
+        return {str(key): known for key, part in itertools.islice(value.items(), 1000) if (known := plain(part, depth - 1)) is not None}
+    if type(value).__module__.startswith("numpy.random"):
+        return repr(getattr(value, "bit_generator", value).state)
+    return value if value is None or isinstance(value, (bool, int, float, str)) else None
 
 
 def check_attributes(model, before):

@@ -129,6 +129,8 @@ def write_all(request, partial, folder):
     check_torch()
     warnings.simplefilter("ignore")
     quiet()
+    # No export has the fast path of evaluation: it gives zeros at padded positions.
+    torch.backends.mha.set_fastpath_enabled(False)
     load_libraries(request["library"])
     with step("loading the model"):
         checks = prepare(request)

@@ -75,7 +75,12 @@ def check_shared(model, changed=None):
         for index, (name, tensor) in enumerate(group):
             for other, second in group[:index]:
                 used = {id(tensor), id(second)} & parameters or {name, other} & set(changed or ())
-                if used and layout(tensor) != layout(second) and overlap(tensor, second):
+                if used and tensor is not second and layout(tensor) == layout(second):
+                    raise Failure(
+                        f"`{other}` and `{name}` are two tensors of the same memory, and would be one in the file; assign the parameter itself, as in "
+                        "b.weight = a.weight, or clone it"
+                    )
+                if used and tensor is not second and overlap(tensor, second):
                     raise Failure(
                         f"`{other}` {shape(second.shape)} and `{name}` {shape(tensor.shape)} are views of the same memory, and would be "
                         "two tensors in the file; keep one of them, and compute the other from it in forward"
@@ -114,10 +119,15 @@ def warnings_of(model):
         for name, module in model.named_modules()
         if module.training and not modes[name] and depends_on_mode(module)
     ]
+    nested = [name for name, module in model.named_modules() if isinstance(module, torch.nn.TransformerEncoder) and module.use_nested_tensor]
+    warnings = [
+        f"`{name}` (TransformerEncoder): PyTorch may set padded positions to zero in evaluation, and dtrain computes them; set enable_nested_tensor=False"
+        for name in nested
+    ]
     if not moved:
-        return []
+        return warnings
     which = f"modules in eval() mode: {several(moved)}" if any(modes.values()) else f"a model in eval() mode, with {several(moved)}"
-    return [f"the function returned {which}; training uses train() mode, as after model.train(); to keep eval() mode, override train() in the class"]
+    return [*warnings, f"the function returned {which}; training uses train() mode, as after model.train(); to keep eval() mode, override train() in the class"]
 
 
 def depends_on_mode(module):
@@ -198,8 +208,8 @@ def warnings_of_program(program, checks):
         # Whether the first dimension is the batch, or has it folded in.
         batched = first is not None and first.dim() and bool(free_symbols(first.shape[0]))
         along = lambda key: {index % first.dim() for index in pytree.tree_leaves(given.get(key)) if isinstance(index, int)}
-        if name == "randperm":
-            paired = isinstance(given.get("n"), torch.fx.Node)
+        if name in ("randperm", "randint"):
+            paired = isinstance(given.get("n", given.get("high")), torch.fx.Node)
         elif name in ORDERS:
             dim = given.get("dim")
             paired = batched and sources[0] in drawn and (dim is None or dim % first.dim() == 0)

@@ -9,6 +9,8 @@ STEP_SEED = 1000
 SECONDS, SHARE = 120, 0.5
 # Largest differences, relative to the size of a tensor: with the trainer's version of torch, and with another.
 TOLERANCE, OTHER_TOLERANCE, TRAINERS_TORCH = 1e-5, 1e-4, "2.11."
+# A parameter without a larger value, such as a gate, hides the gradients behind it. The check gives it other values.
+HIDING = 1e-3
 
 
 class Check:
@@ -28,6 +30,8 @@ class Check:
         self.outputs, self.unused = {}, []
         # Places of settings that an export may lose.
         self.lost = []
+        # Parameters that have other values in the check, with their own ones, by the first name of each.
+        self.filled = {}
         self.started = time.monotonic()
 
     def path(self, name):
@@ -35,6 +39,26 @@ class Check:
 
     def run(self):
         """Runs the model at several batch sizes in both modes, and writes its results."""
+        self.fill()
+        try:
+            self.run_all()
+        finally:
+            for name, (tensor, own) in self.filled.items():
+                self.state.set_parameter(tensor, own)
+
+    def fill(self):
+        """Gives parameters that hide others positive random values, which the trainer gets as well."""
+        names, generator = self.first_names(), torch.Generator().manual_seed(2)
+        for name, tensor in self.state.parameters.items():
+            if not tensor.is_floating_point() or not 0 < tensor.numel() <= tensor.untyped_storage().nbytes() // tensor.element_size():
+                continue
+            if torch.linalg.vector_norm(tensor.detach().float(), math.inf) <= HIDING:
+                self.filled[names.get(id(tensor), name)] = tensor, tensor.detach().clone()
+                self.state.set_parameter(tensor, 0.05 + 0.1 * torch.rand(tensor.shape, generator=generator))
+        if self.filled:
+            save_tensors(self.path("filled.safetensors"), {name: tensor.detach() for name, (tensor, _) in self.filled.items()})
+
+    def run_all(self):
         self.probe()
         for batch in (2, 1, 3):
             began = time.monotonic()
@@ -176,11 +200,16 @@ class Check:
             if each and name in outputs and (not outputs[name].dim() or outputs[name].shape[0] != each * batch):
                 raise Failure(f"the output `{name}` of {samples(batch)} has the shape {shape(outputs[name].shape)}")
 
-    def gradients(self):
-        """Returns the gradients by the first name of each parameter in the state_dict."""
+    def first_names(self):
+        """Returns the first name in the state_dict of each tensor, by its id."""
         names = {}
         for name, tensor in tensors_in(self.model).items():
             names.setdefault(id(tensor), name)
+        return names
+
+    def gradients(self):
+        """Returns the gradients by the first name of each parameter in the state_dict."""
+        names = self.first_names()
         trained = ((name, tensor) for name, tensor in self.state.parameters.items() if tensor.requires_grad)
         return {names.get(id(tensor), name): tensor.grad for name, tensor in trained}
 
@@ -238,7 +267,8 @@ class Check:
         tolerance = TOLERANCE if torch.__version__.startswith(TRAINERS_TORCH) else OTHER_TOLERANCE
         cases = [{key: value for key, value in case.items() if key != "batch"} for case in self.cases]
         description = {"file": os.path.abspath(file), "libraries": [os.path.abspath(library) for library in libraries],
-                       "inputs": "inputs.safetensors", "tolerance": tolerance, "cases": cases}
+                       "inputs": "inputs.safetensors", "values": "filled.safetensors" if self.filled else None,
+                       "tolerance": tolerance, "cases": cases}
         with open(self.path("check.json"), "w") as out:
             json.dump(description, out)
 
@@ -246,7 +276,7 @@ class Check:
 @contextlib.contextmanager
 def noting_lost_modes(modules, places):
     """Notes where forward changes the gradient mode inside of autocast, also of a disabled one: exports may lose it."""
-    classes = torch.autocast, torch.no_grad, torch.enable_grad
+    classes = torch.autocast, torch.no_grad, torch.enable_grad, torch.inference_mode
     enter, exit = {kind: kind.__enter__ for kind in classes}, torch.autocast.__exit__
     regions = []
 
@@ -266,12 +296,22 @@ def noting_lost_modes(modules, places):
 
         return enter_mode
 
+    # This one acts when it is created.
+    setting, set_mode = torch.set_grad_enabled, torch.set_grad_enabled.__init__
+
+    def setting_mode(self, *given, **named):
+        if regions:
+            places.append(str(modules.here(sys._getframe(1))))
+        set_mode(self, *given, **named)
+
     torch.autocast.__enter__, torch.autocast.__exit__ = enter_region, exit_region
+    setting.__init__ = setting_mode
     for kind in classes[1:]:
         kind.__enter__ = entering(kind)
     try:
         yield
     finally:
+        setting.__init__ = set_mode
         for kind in classes:
             kind.__enter__ = enter[kind]
         torch.autocast.__exit__ = exit
@@ -369,6 +409,9 @@ class Verdict:
                     self.refuse_one(key, answer["error"])
                 elif "differs by" in answer["error"]:
                     raise differs(answer["of"], case["name"] + (f": by {answer['largest']:.1e} of its size" if answer["largest"] < 1e300 else ""), facts["lost"])
+                elif refused := re.match(r".+?\.(partial|pt2): (.*)", answer["error"], re.DOTALL):
+                    # The trainer's reason begins with the name that the file has during the check.
+                    raise Failure(refused.group(2))
                 else:
                     # A gradient that only one of both computes.
                     cause = f": {facts['lost'] or f'{LOST}; {LOST_REMEDY}'}" if "computes no" in answer["error"] else ""

@@ -19,7 +19,10 @@ def dense(chance, scope, _):
 @production()
 def residual(chance, scope, _):
     width = scope.shape[-1]
-    scope.run(f"x = x + {linear(scope, 8, width)}({chance.choice(ACTS)}({linear(scope, width, 8)}(x)))")
+    branch = f"{linear(scope, 8, width)}({chance.choice(ACTS)}({linear(scope, width, 8)}(x)))"
+    # A closed gate hides the gradients behind it.
+    gate = f"{scope.parameter(chance.choice(['torch.zeros(1)', f'torch.full(({width},), 1e-6)']))} * " if chance.random() < 0.3 else ""
+    scope.run(f"x = x + {gate}{branch}")
 
 
 @production(3, weight=3)

@@ -180,4 +180,5 @@ def no_grad_in_autocast(chance, scope, _):
     layer, y = linear(scope), scope.value()
     outside = chance.choice(['torch.autocast("cpu", torch.bfloat16)', 'torch.autocast("cpu", enabled=False)'])
     inside = chance.choice(["torch.no_grad()", "torch.enable_grad()"])
-    scope.run(f"with {outside}:", f"    {y} = {layer}(x)", f"    with {inside}:", f"        {y} = {layer}({y}.float())", f"x = x + {y}.float()")
+    scope.run(f"with {outside}:", f"    {y} = {layer}(x)", f"    with {inside}:", f"        {y} = {layer}({y}.float())")
+    scope.run(f"x = x + {scope.parameter('torch.zeros(1)') + ' * ' if chance.random() < 0.5 else ''}{y}.float()")

@@ -140,7 +140,7 @@ fn is_same(one: &Payload, other: &Payload) -> bool {
     let view = |payload: &Payload| {
         let meta = payload.tensor_meta.as_ref()?;
         let layout = (constants(&meta.sizes)?, constants(&meta.strides)?, offset(meta));
-        Some((payload.path_name.clone(), meta.dtype, layout))
+        Some((payload.path_name.clone(), payload.is_param, meta.dtype, layout))
     };
     view(one).is_some_and(|found| Some(found) == view(other))
 }

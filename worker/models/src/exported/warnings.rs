@@ -74,8 +74,9 @@ fn orders_batch(
     arguments: &[(String, Argument)],
     drawn: &HashSet<usize>,
 ) -> bool {
-    if name == "randperm" {
-        return matches!(modes::given(arguments, "n"), Some(Argument::Int(Whole::Slot(_))));
+    if let "randperm" | "randint" = name {
+        let most = modes::given(arguments, if name == "randperm" { "n" } else { "high" });
+        return matches!(most, Some(Argument::Int(Whole::Slot(_))));
     }
     let source = match arguments.first() {
         Some((_, Argument::Value(operand @ Operand::Slot(_)))) => slot_of(operand),

@@ -15,7 +15,7 @@ use crate::collectives::Ranks;
 use crate::error::{Result, WorkerError};
 use crate::memory::MemoryStats;
 use crate::memory::rehearsal::plan_step;
-use crate::models::{Exported, Registry, TensorFile};
+use crate::models::{Exported, ModelError, Registry, TensorFile};
 use crate::run::plan::{Needs, PhaseId, RunPlan};
 use crate::setup::{build_stages, needs, registry};
 use crate::state::{Model, is_floating};
@@ -44,6 +44,8 @@ pub(super) struct Setting {
     pub(super) file: PathBuf,
     pub(super) libraries: Vec<PathBuf>,
     pub(super) inputs: PathBuf,
+    /// Other values of parameters.
+    pub(super) values: Option<PathBuf>,
 }
 
 /// The values after a step, or an evaluation, by kind and name.
@@ -65,6 +67,9 @@ pub(super) fn run(
     let mut registry = registry(&recipe, Device::Cpu);
     registry.is_batch_grouped = recipe.model.batchnorm.group().is_some();
     let task = Replay::load(&recipe, &mut registry, |program| given(&setting.inputs, program))?;
+    if let Some(values) = &setting.values {
+        set_values(&registry, values)?;
+    }
     let passes = task.passes();
     let names = [Mode::Train, Mode::Evaluate].map(|mode| output_names(task.exported(), mode));
     let mut replica = replica(&recipe, task, registry)?;
@@ -80,6 +85,19 @@ pub(super) fn run(
     Ok(())
 }
 
+/// Gives parameters the values of a file.
+fn set_values(registry: &Registry, path: &Path) -> Result<()> {
+    let file = TensorFile::open(path).map_err(ModelError::from)?;
+    for name in file.names() {
+        let unknown =
+            || WorkerError::Check { path: path.to_owned(), reason: format!("no parameter `{name}`") };
+        let entry = registry.get(&name).ok_or_else(unknown)?;
+        let values = file.read(&name)?;
+        tch::no_grad(|| entry.tensor().shallow_clone().f_copy_(&values)).map_err(TrainError::from)?;
+    }
+    Ok(())
+}
+
 fn output_names(program: &Exported, mode: Mode) -> Vec<String> {
     let ports = match mode {
         Mode::Train => program.outputs(),
@@ -90,7 +108,7 @@ fn output_names(program: &Exported, mode: Mode) -> Vec<String> {
 
 /// Reads the inputs of a program, and the cotangents of its results.
 fn given(path: &Path, program: &Exported) -> Result<Given> {
-    let file = TensorFile::open(path).map_err(crate::models::ModelError::from)?;
+    let file = TensorFile::open(path).map_err(ModelError::from)?;
     let read = |name: &str| Ok::<_, WorkerError>(file.read(name)?);
     let inputs: Vec<Tensor> = program.inputs().iter().map(|port| read(&port.name)).collect::<Result<_>>()?;
     let cotangents = program.outputs().iter().map(|port| {

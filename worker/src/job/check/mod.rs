@@ -25,6 +25,8 @@ struct Check {
     #[serde(default)]
     libraries: Vec<PathBuf>,
     inputs: PathBuf,
+    /// Values of parameters that the check changes, by name: those of the file are so small that they hide others.
+    values: Option<PathBuf>,
     /// The largest difference of a tensor, relative to its norm.
     tolerance: f64,
     cases: Vec<Case>,
@@ -88,7 +90,8 @@ fn answer_of(folder: &Path, check: &Check, case: &Case) -> CaseAnswer {
 fn compare(folder: &Path, check: &Check, case: &Case) -> Result<CaseAnswer> {
     let libraries = check.libraries.iter().map(|library| folder.join(library)).collect();
     let inputs = folder.join(case.inputs.as_ref().unwrap_or(&check.inputs));
-    let setting = Setting { file: folder.join(&check.file), libraries, inputs };
+    let values = check.values.as_ref().map(|values| folder.join(values));
+    let setting = Setting { file: folder.join(&check.file), libraries, inputs, values };
     let mut expected = compare::Expected::open(&folder.join(&case.expected))?;
     let tolerance = case.tolerance.unwrap_or(check.tolerance);
     case::run(&setting, case, |step, found| expected.compare(step, &found))?;
