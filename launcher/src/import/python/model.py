@@ -75,12 +75,15 @@ def check_shared(model, changed=None):
         for index, (name, tensor) in enumerate(group):
             for other, second in group[:index]:
                 used = {id(tensor), id(second)} & parameters or {name, other} & set(changed or ())
-                if used and tensor is not second and layout(tensor) == layout(second):
+                if tensor is second or layout(tensor) == layout(second) and not {id(tensor), id(second)} & parameters:
+                    # The file has one tensor under both names.
+                    continue
+                if used and layout(tensor) == layout(second):
                     raise Failure(
                         f"`{other}` and `{name}` are two tensors of the same memory, and would be one in the file; assign the parameter itself, as in "
                         "b.weight = a.weight, or clone it"
                     )
-                if used and tensor is not second and overlap(tensor, second):
+                if used and overlap(tensor, second):
                     raise Failure(
                         f"`{other}` {shape(second.shape)} and `{name}` {shape(tensor.shape)} are views of the same memory, and would be "
                         "two tensors in the file; keep one of them, and compute the other from it in forward"
