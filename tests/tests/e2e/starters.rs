@@ -78,9 +78,10 @@ fn a_signal_to_mpirun_stops_all_ranks_with_a_checkpoint_and_a_second_start_resum
             std::fs::read_to_string(&metrics).is_ok_and(|text| text.lines().count() >= 2)
         });
         signal(child.id(), Signal::USR1);
-        assert_eq!(child.wait().unwrap().code(), Some(75), "{}", starter.0);
+        let code = child.wait().unwrap().code();
         let result = sandbox.run("run").result();
-        assert_eq!(result.exit_code, Some(75), "{:?}", result.reason);
+        assert_eq!(result.exit_code, Some(75), "{}, {code:?}: {:?}", starter.0, result.reason);
+        assert_eq!(code, Some(75), "{}: {:?}", starter.0, result.reason);
         let steps = result.steps.unwrap();
         let mut again = start(*starter, 2, &worker(), &sandbox.path(""));
         let epochs = format!("train.steps={}", steps + 3);
