@@ -32,7 +32,7 @@ BATCH, TRIES = 20, 40
 LIMIT_S = 600
 # How the import says that PyTorch itself cannot train a module.
 EAGER = "forward fails|backward of the model fails"
-# What the import prints if a batch of one sample is refused, by mode.
+# The import's warning if a batch of one sample is refused, by mode.
 SINGLE = {"train": "micro-batches need at least 2 samples", "evaluate": "batches of an evaluation need at least 2 samples"}
 # A verdict that is a finding.
 WRONG = ("different", "crashed", "unexplained")

@@ -28,7 +28,7 @@ Results roll(const Call& call) {
   return {empty_as(x.sizes(), x)};
 }
 
-// Returns the shape of a reduction over `dims`; all if there are none.
+// Returns the shape of a reduction over `dims`; over all dimensions if `dims` is empty.
 std::vector<int64_t> reduced(const Tensor& x, at::OptionalIntArrayRef dims, bool keep) {
   std::vector<int64_t> sizes;
   const auto over = dims.has_value() ? dims->vec() : std::vector<int64_t>{};

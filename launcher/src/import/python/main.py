@@ -67,7 +67,7 @@ class ChildEnded(Exception):
 
 
 def in_child(work, request, folder):
-    """Runs `work` in a process of its own, whose end frees the memory of the model for the trainer. Returns its result."""
+    """Runs `work` in a child process, whose end frees the memory of the model for the trainer. Returns its result."""
     answer = os.path.join(folder, "child.json")
     parent = os.getpid()
     child = os.fork()

@@ -57,7 +57,7 @@ def dynamic_dims(inputs, requested):
 
 
 def other_lengths(inputs, dynamic):
-    """Returns the inputs with half the length in every dynamic dimension, or None if there is none."""
+    """Returns the inputs with half the length in every dynamic dimension, or None without such a dimension."""
     if not any(dynamic.values()):
         return None
     shorter = list(inputs.tensors)

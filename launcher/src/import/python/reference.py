@@ -393,7 +393,7 @@ def ask_trainer(worker, folder):
 
 
 class Verdict:
-    """What the comparison has shown: the smallest batches, and the largest difference."""
+    """The results of the comparison: the smallest batches, and the largest difference."""
 
     def __init__(self, facts, answers):
         self.batches, self.left_out = facts["batches"], facts["left_out"]

@@ -10,7 +10,7 @@ POSITIONS = ("pos_embed", "pos_embedding", "position_embedding", "position_embed
 
 
 def is_head(model, name):
-    """Returns whether a tensor belongs to the head: it has the name of one, or lies beside the base model of transformers."""
+    """Returns whether a tensor belongs to the head: its name is that of a head, or it is outside of the base model of transformers."""
     base = getattr(model, "base_model_prefix", "")
     beside = base and hasattr(model, base) and not name.startswith(base + ".")
     return bool(beside or HEAD_PARTS & set(name.split(".")))

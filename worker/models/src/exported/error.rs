@@ -101,7 +101,7 @@ pub enum Problem {
     #[error("the program is invalid: {0}; write the file again")]
     Graph(String),
 
-    /// A condition on sizes that is none of Python.
+    /// A text that is no condition of Python on sizes.
     #[error("the guard `{0}` cannot be read: write the file again by `dtrain import`")]
     Guard(String),
 

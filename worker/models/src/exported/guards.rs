@@ -98,7 +98,7 @@ impl Guards {
             input.meta.iter().flat_map(|meta| &meta.sizes).map(range).collect::<Vec<_>>()
         };
         let ranges: Vec<Vec<Batches>> = placeholders.iter().map(of_input).collect();
-        // Inputs may have symbols of their own for the batch.
+        // Each input may have its own symbol for the batch.
         let mut batches = Batches { least: 1, most: None };
         for batch in ranges.iter().filter_map(|ranges| ranges.first()) {
             let least = smallest.filter(|_| batch.least <= 2).unwrap_or(batch.least);

@@ -45,7 +45,7 @@ pub(super) fn has_statistics(arguments: &Arguments) -> bool {
     matches!(given(arguments, "running_mean"), Some(Argument::Value(Operand::Fixed(_) | Operand::Slot(_))))
 }
 
-/// Normalisations that move running statistics although their schemas do not say so, with the argument that states
+/// Normalisations that move running statistics although their schemas mark no write, with the argument that states
 /// whether they do.
 const MOVING: [(&str, &str); 4] = [
     ("aten::batch_norm", "training"),
@@ -54,7 +54,7 @@ const MOVING: [(&str, &str); 4] = [
     ("aten::instance_norm", "use_input_stats"),
 ];
 
-/// Returns the running statistics that an operation moves although its schema does not say so.
+/// Returns the running statistics that an operation moves although its schema marks no write.
 pub(super) fn moved_statistics<'a>(
     operation: &str,
     arguments: &'a Arguments,

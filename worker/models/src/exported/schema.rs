@@ -312,7 +312,7 @@ pub(super) struct Notes {
     pub guards: Option<Both<Vec<NotedGuard>>>,
 }
 
-/// What the comparison with PyTorch at the end of an import has shown.
+/// Results of the comparison with PyTorch at the end of an import.
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct Checked {
     /// The smallest batches for which the programs were compared with the model.

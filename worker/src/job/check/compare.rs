@@ -91,8 +91,8 @@ impl Expected {
     }
 }
 
-/// Returns the usual root mean square of PyTorch's floating tensors of a kind: the median of those that are not zero. Outputs
-/// have sizes of their own, and none.
+/// Returns the usual root mean square of PyTorch's floating tensors of a kind: the median of those that are not zero. 0 for
+/// outputs, whose sizes are not comparable.
 fn typical_of(file: &TensorFile, known: &mut BTreeMap<String, f64>, prefix: &str) -> Result<f64> {
     if prefix.ends_with(".output.") {
         return Ok(0.0);

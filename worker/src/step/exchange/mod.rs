@@ -6,7 +6,7 @@
 //! start after backward. PyTorch's reducer works in this way (Li et al. 2020, arXiv 2006.15704); here buckets
 //! are ranges of a table, without copies.
 //!
-//! A recomputed segment has a backward pass of its own. So backward adds several times to the gradient of a parameter that
+//! A recomputed segment has its own backward pass. So backward adds several times to the gradient of a parameter that
 //! segments share, and its bucket starts after backward. The first step with a number of recomputed segments finds these
 //! parameters; all its buckets start after backward. A rank that waits longer than others changes no order.
 

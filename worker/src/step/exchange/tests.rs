@@ -192,7 +192,7 @@ fn a_gradient_changed_after_its_bucket_started_is_an_error() {
     assert!(error.to_string().contains("reduce.overlap = false"), "{error}");
 }
 
-/// As with segments that share `c`: each recomputed one has a backward pass of its own.
+/// As with segments that share `c`: each recomputed one has its own backward pass.
 #[test]
 fn a_gradient_of_several_passes_is_reduced_after_backward() {
     let (leaves, mut table) = table();

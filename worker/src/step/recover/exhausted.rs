@@ -15,7 +15,7 @@ pub struct Exhausted {
     pub location: String,
     /// The smallest micro-batch, which was too large.
     pub batch: usize,
-    /// Why the model takes no smaller micro-batch, if that has a reason of its own.
+    /// The reason for this smallest micro-batch, such as buffers that cannot be joined; None for one sample.
     pub reason: Option<String>,
     /// Bytes of the failed allocation, if known.
     pub requested_bytes: Option<u64>,

@@ -10,7 +10,7 @@ use super::super::place::Place;
 use super::super::slots::{all_operands, operands};
 use super::{Action, Item, Meaning, Program, Resolver, Role, for_calls};
 
-/// Operations that may return an argument or a view of it although their schemas do not say so: each does in some
+/// Operations that may return an argument or a view of it although their schemas mark no alias: each does in some
 /// cases, such as a dropout of probability 0. The test `results_share_memory_only_as_known` calls libtorch's operations.
 pub(in super::super) const UNMARKED_VIEWS: [&str; 40] = [
     "_cast_Byte",
@@ -55,7 +55,7 @@ pub(in super::super) const UNMARKED_VIEWS: [&str; 40] = [
     "unsafe_split_with_sizes",
 ];
 
-/// What a call does to the memory of its arguments.
+/// The effects of a call on the memory of its arguments.
 #[derive(Default)]
 pub(super) struct Effects {
     /// What the call changes in place, as roots.
