@@ -152,6 +152,9 @@ pub struct CaseAnswer {
     pub largest: f64,
     #[serde(default)]
     pub of: String,
+    /// The recomputed segments.
+    #[serde(default)]
+    pub recomputed: usize,
     /// Why the case failed, or which tensor differs.
     #[serde(default)]
     pub error: Option<String>,

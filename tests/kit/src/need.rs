@@ -29,6 +29,8 @@ pub enum Need {
     Mpi,
     /// Permission to create network namespaces, and `ip` and `iptables`.
     Netns,
+    /// torchvision, timm or transformers, in the Python with PyTorch.
+    Networks,
     /// The absence of an NVIDIA driver.
     NoDriver,
     /// `python3`.
@@ -41,12 +43,13 @@ pub enum Need {
     Slurm,
 }
 
-const NEEDS: [(Need, &str); 10] = [
+const NEEDS: [(Need, &str); 11] = [
     (Need::Cgroup, "cgroup"),
     (Need::Data, "data"),
     (Need::Mount, "mount"),
     (Need::Mpi, "mpi"),
     (Need::Netns, "netns"),
+    (Need::Networks, "networks"),
     (Need::NoDriver, "no-driver"),
     (Need::Python, "python"),
     (Need::PyTorch, "pytorch"),
@@ -180,6 +183,7 @@ mod tests {
     #[test]
     fn unknown_needs_are_errors() {
         assert_eq!(is_required(Need::Python, "python,pytorhc"), Err("pytorhc"));
-        assert_eq!(names(), "cgroup, data, mount, mpi, netns, no-driver, python, pytorch, shellcheck, slurm");
+        let all = "cgroup, data, mount, mpi, netns, networks, no-driver, python, pytorch, shellcheck, slurm";
+        assert_eq!(names(), all);
     }
 }

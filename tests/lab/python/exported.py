@@ -2,20 +2,20 @@
 
     exported.py IMPORT_SCRIPTS PROGRAM MODELS.toml FOLDER [--only NAME] [--speed]
 
-IMPORT_SCRIPTS is the folder of the Python part of `dtrain import`, PROGRAM the example `exported` of dtrain-models. Each
+IMPORT_SCRIPTS is the folder of `dtrain import` (mod.rs and python/), PROGRAM the example `exported` of dtrain-models. Each
 model is imported, and runs at another batch size than in the export, with one thread and one seed: eagerly in this
 process, and as the exported program in the other. Prints one line of JSON for each model.
 """
 
 import json
 import os
-import re
 import statistics
 import subprocess
 import sys
 import time
 import tomllib
 
+import import_script
 from safetensors.torch import load_file, save_file
 
 # One thread. The C library keeps freed memory in both processes: whether it returns pages depends on their history.
@@ -26,19 +26,6 @@ if not SETTINGS.items() <= os.environ.items():
 WARM, STEPS = 3, 15
 DEFAULTS = {"classes": None, "image_size": None, "channels": None, "inputs": [], "pretrained": False, "library": [], "seed": 0, "head": None,
             "args": {}, "traceback": True}
-
-
-def scripts(folder):
-    """Returns the names of the import's script, whose parts `mod.rs` lists; `main` runs it."""
-    space = {"__name__": "dtrain_import"}
-    with open(os.path.join(folder, "..", "mod.rs")) as file:
-        parts = re.findall(r'include_str!\("python/(\w+)\.py"\)', file.read())
-    for part in parts:
-        if part != "main":
-            with open(os.path.join(folder, part + ".py")) as file:
-                exec(compile(file.read(), part, "exec"), space)
-    space["check_torch"]()
-    return space
 
 
 def request_of(model, folder):
@@ -213,7 +200,7 @@ def main():
     only = words[words.index("--only") + 1] if "--only" in words else None
     scripts_folder, program, models, folder = words[:4]
     os.makedirs(folder, exist_ok=True)
-    space = scripts(scripts_folder)
+    space = import_script.load(scripts_folder)
     space["warnings"].simplefilter("ignore")
     space["quiet"]()
     maker = os.path.join(os.path.dirname(os.path.abspath(__file__)), "hf_models.py")

@@ -25,6 +25,7 @@ OWN = os.path.dirname(os.path.abspath(__file__))
 if os.environ.get("OMP_NUM_THREADS") != "1":
     os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, "OMP_NUM_THREADS": "1"})
 
+import import_script
 from fuzz import grammar
 from fuzz import views, state, layers, risky  # noqa: F401 (they register productions)
 
@@ -38,24 +39,11 @@ SINGLE = {"train": "micro-batches need at least 2 samples", "evaluate": "batches
 WRONG = ("different", "crashed", "unexplained")
 
 
-def import_scripts(folder):
-    """Returns the names of the import's script, whose parts mod.rs lists, without its start."""
-    with open(os.path.join(folder, "mod.rs")) as file:
-        parts = re.findall(r'include_str!\("python/(\w+)\.py"\)', file.read())
-    space = {"__name__": "dtrain_import"}
-    for part in parts:
-        with open(os.path.join(folder, "python", part + ".py")) as file:
-            text = file.read()
-        exec(compile(re.sub(r"\nmain\(\)\s*$", "\n", text), f"<{part}>", "exec"), space)
-    space["check_torch"]()
-    # A process for each model would import torch's parts again, and its errors are wanted as exceptions.
-    space["in_child"] = lambda work, request, folder: work()
-    return space
-
-
 class Fuzzer:
     def __init__(self, scripts, worker, folder):
-        self.space, self.worker, self.folder = import_scripts(scripts), worker, folder
+        self.space, self.worker, self.folder = import_script.load(scripts), worker, folder
+        # A process for each model would import torch's parts again, and its errors are wanted as exceptions.
+        self.space["in_child"] = lambda work, request, folder: work()
         global reference, torch
         import torch
         from fuzz import reference
@@ -101,7 +89,7 @@ class Fuzzer:
             # PyTorch refuses some too.
             found["single_refused"] = [mode for mode in several if reference.takes_one(make, mode)]
             cases = reference.cases_of(made.amp, several)
-            found["left_out"] = reference.write_check(folder, make, self.space["named_outputs"], cases)
+            found["left_out"] = reference.write_check(folder, make, self.space, cases)
         except Exception as error:
             found.update(verdict="crashed", sentence=f"the reference raises {type(error).__name__}: {' '.join(str(error).split())[:500]}")
         found["reference_s"] = round(time.monotonic() - began - found["import_s"], 2)
@@ -138,8 +126,9 @@ class Fuzzer:
             left = [folder for folder in left if folder not in answers]
             if code == 0 and left and not new:
                 raise RuntimeError(f"dtrain-worker gives no answer for {left[0]}: {lines[:500]} {error[:500]}")
-            if code != 0 and left:
-                ended = left.pop(0)
+            if code != 0:
+                # After the last answer, the end itself has failed.
+                ended = left.pop(0) if left else folders[-1]
                 answers[ended] = {"died": f"the worker ended with {code}: {' '.join(error.split())[-500:]}"}
         return answers
 
@@ -150,7 +139,14 @@ class Fuzzer:
             known = "died" not in answer and any(re.search(reason, sentence) for reason in made.reasons)
             found.update(verdict="refused" if known else "crashed" if "died" in answer else "unexplained", sentence=sentence)
             return
+        # The import has run PyTorch in float32, and named the batches that it refuses.
+        missed = [(name, why) for name, why in found["left_out"].items() if "bf16" not in name and why != reference.NOT_FINITE]
+        if missed or not answer["cases"]:
+            name, why = (missed or list(found["left_out"].items()))[0]
+            found.update(verdict="unexplained", sentence=f"the reference cannot run {name}: {why}")
+            return
         cases = {case["name"]: case for case in reference.CASES}
+        found["recomputed"] = max((case["recomputed"] for case in answer["cases"]), default=0)
         found["largest"] = max((case.get("largest") or 0.0 for case in answer["cases"]), default=0.0)
         wrong, warned, refused = [], [], []
         for case in answer["cases"]:
@@ -219,10 +215,10 @@ def kind(found):
 
 
 def fingerprint(scripts, worker):
-    """Returns a text that changes with the grammar, the import and the worker."""
-    state = hashlib.sha256()
-    sources = [os.path.join(folder, file) for top in (os.path.join(OWN, "fuzz"), scripts) for folder, _, files in os.walk(top) for file in files if file.endswith(".py")]
-    for path in [*sorted(sources), __file__, worker]:
+    """Returns a text that changes with the grammar, the import, the worker and torch, which the fuzzer has imported."""
+    state = hashlib.sha256(torch.__version__.encode())
+    sources = [os.path.join(folder, file) for top in (os.path.join(OWN, "fuzz"), scripts) for folder, _, files in os.walk(top) for file in files if file.endswith((".py", ".rs"))]
+    for path in [*sorted(sources), __file__, import_script.__file__, worker]:
         with open(path, "rb") as file:
             state.update(file.read())
     return state.hexdigest()[:16]
@@ -237,12 +233,13 @@ def main():
         return
     scripts, worker, folder = (os.path.abspath(word) for word in words[:3])
     os.makedirs(folder, exist_ok=True)
+    keep, fuzzer = "--keep" in words, Fuzzer(scripts, worker, folder)
     lines, mark = os.path.join(folder, "found.jsonl"), fingerprint(scripts, worker)
-    finished = set()
+    last = {}
     if os.path.exists(lines):
         with open(lines) as file:
-            finished = {found["seed"] for found in map(json.loads, file) if found["programs"] == mark}
-    keep, fuzzer = "--keep" in words, Fuzzer(scripts, worker, folder)
+            last = {found["seed"]: found["programs"] for found in map(json.loads, file)}
+    finished = {seed for seed, programs in last.items() if programs == mark}
     todo = [seed for seed in range(first, first + count) if keep or seed not in finished]
     for begin in range(0, len(todo), BATCH):
         modules = {seed: grammar.generate(seed) for seed in todo[begin : begin + BATCH]}
@@ -251,7 +248,7 @@ def main():
             found.update(seed=seed, programs=mark)
             if found["verdict"] in WRONG and "--no-shrink" not in words:
                 made, small = fuzzer.shrink(seed, modules[seed], found)
-                found["smallest"] = {"features": made.features, "sentence": small.get("sentence"), "spec": grammar.write_spec(made.spec)}
+                found["smallest"] = {"features": made.features, "sentence": small.get("sentence")}
                 with open(os.path.join(own, "smallest.py"), "w") as out:
                     out.write(made.source)
             elif not keep and found["verdict"] not in WRONG:

@@ -17,7 +17,7 @@ use crate::report::{Goal, Group, Report, Row, Verdict};
 /// The script, its models, and the part of `dtrain import` that it calls.
 const SCRIPT: &str = "tests/lab/python/exported.py";
 const MODELS: &str = "tests/lab/models.toml";
-const IMPORT: &str = "launcher/src/import/python";
+const IMPORT: &str = "launcher/src/import";
 const REQUIREMENTS: &str = "tests/lab/python/requirements.txt";
 
 /// The arguments of `exported`.

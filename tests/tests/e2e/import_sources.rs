@@ -1,10 +1,10 @@
 //! `dtrain import`: what an export would lose without a trace, and what the sources of models give.
 
 use std::fs;
-use std::path::Path;
+use std::path::PathBuf;
 use std::process::Command;
 
-use dtrain_test_kit::need;
+use dtrain_test_kit::need::{self, Need, Skipped};
 use dtrain_tests::process::{expect_exit_code, output_text};
 use dtrain_tests::programs::dtrain;
 
@@ -161,19 +161,20 @@ fn arguments_of_the_builder_and_sizes_reach_the_function() {
     rejected(&python, &["targets.py:noted", "--arg", "image_size=8"], &[own]);
 }
 
-/// Needs packages that not every machine with PyTorch has.
-fn has_packages(python: &Path, packages: &str) -> bool {
-    let mut command = Command::new(python);
+/// Returns the Python with PyTorch, if it has these packages.
+#[track_caller]
+fn python_with(packages: &str) -> Result<PathBuf, Skipped> {
+    let python = need::pytorch()?;
+    let mut command = Command::new(&python);
     command.args(["-c", &format!("import {packages}")]);
-    run(command, python).status.success()
+    let has_packages = run(command, &python).status.success();
+    let why = format!("{} cannot import {packages}", python.display());
+    need::require(Need::Networks, has_packages.then_some(python).ok_or(why))
 }
 
 #[test]
 fn pretrained_weights_fill_all_but_the_head() {
-    let Ok(python) = need::pytorch() else { return };
-    if !has_packages(&python, "transformers, timm") {
-        return;
-    }
+    let Ok(python) = python_with("transformers, timm") else { return };
     let folder = tempfile::tempdir().unwrap();
     let [vit, own] = ["vit", "timm"].map(|name| folder.path().join(name).display().to_string());
     let mut maker = Command::new(&python);
@@ -227,10 +228,7 @@ fn pretrained_weights_fill_all_but_the_head() {
 
 #[test]
 fn torchvisions_pretrained_weights_fill_all_but_the_head() {
-    let Ok(python) = need::pytorch() else { return };
-    if !has_packages(&python, "torchvision") {
-        return;
-    }
+    let Ok(python) = python_with("torchvision") else { return };
     let folder = tempfile::tempdir().unwrap();
     let home = folder.path().join("torch");
     let mut maker = Command::new(&python);

@@ -176,10 +176,6 @@ impl Task for Lm {
         self.train.context() as f64
     }
 
-    fn min_micro_batch(&self) -> usize {
-        self.model.exported().map_or(1, Network::min_micro_batch)
-    }
-
     fn program(&self) -> Option<&Exported> {
         self.model.program()
     }

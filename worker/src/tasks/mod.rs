@@ -136,7 +136,7 @@ pub trait Task {
 
     /// Returns the smallest size of a training micro-batch.
     fn min_micro_batch(&self) -> usize {
-        1
+        self.program().map_or(1, Exported::min_micro_batch)
     }
 
     /// Returns the exported program, if the model is one: it may be valid only for some batches.

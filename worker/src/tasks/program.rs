@@ -160,10 +160,6 @@ impl Task for Program {
         figures.map(|(figure, sum)| (figure.name.as_str(), sum / totals.weight)).collect()
     }
 
-    fn min_micro_batch(&self) -> usize {
-        self.network.min_micro_batch()
-    }
-
     fn program(&self) -> Option<&crate::models::Exported> {
         Some(self.network.exported())
     }

@@ -1,6 +1,7 @@
 """Checks of the model itself, and of its exported programs against it."""
 
-SEED = 1
+# The seed of a step is this plus the number of its first sample, as in the trainer.
+STEP_SEED = 1000
 # Elements that a mark of a tensor takes at a time.
 MARKED = 1 << 20
 
@@ -73,9 +74,9 @@ class Checks:
         # The guards of each program, by whether it is for training.
         self.guards = {}
 
-    def forward(self, batch, worked=None, seed=SEED):
+    def forward(self, batch, worked=None):
         """Runs forward of this many samples. `worked` is a number of samples that the model takes."""
-        seed_all(seed)
+        seed_all()
         before = drawn()
         try:
             outputs = self.named(self.named.inputs.of_batch(batch))
@@ -117,13 +118,10 @@ class Checks:
 
         return next(iter(self.places(TorchFunctionMode, lambda _, args: first_int(args) == batch)), None)
 
-    def place_of(self, node, chosen):
-        """Returns the place of a program's operation. Its own record ends at forward, so forward runs again."""
-        from torch.utils._python_dispatch import TorchDispatchMode
-
+    def place_of(self, node, mode, chosen):
+        """Returns the place of a program's operation. Its own record ends at forward, so forward runs again under a mode of torch."""
         recorded = place_of_node(node)
-        places = self.places(TorchDispatchMode, chosen)
-        return next((place for place in places if place.module == recorded.module), recorded)
+        return next((place for place in self.places(mode, chosen) if place.module == recorded.module), recorded)
 
     def forbidden_write(self, error):
         """Finds the in-place operation that autograd complains about by a second forward."""
@@ -174,13 +172,14 @@ class Checks:
 
     def check_node(self, node, mode):
         from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+        from torch.utils._python_dispatch import TorchDispatchMode
 
         doing = f"the {mode} program cannot be exported"
         operation = getattr(node.target, "name", None)
         name = operation() if callable(operation) else str(node.target)
         space = name.split("::")[0]
         if isinstance(node.target, torch._ops.OpOverload) and space not in ("aten", "prims") and name.split(".")[0] not in own_operations:
-            raise refuse(doing, (f"{name} {CUSTOM[0]}", CUSTOM[1]), self.place_of(node, lambda op, _: op is node.target))
+            raise refuse(doing, (f"{name} {CUSTOM[0]}", CUSTOM[1]), self.place_of(node, TorchDispatchMode, lambda op, _: op is node.target))
         if isinstance(node.target, torch._ops.HigherOrderOperator) and name not in REGIONS:
             cause = VMAP if name == "flat_apply" else (f"dtrain cannot run torch.ops.higher_order.{name}", "write it with functions of torch")
             raise refuse(doing, cause, place_of_node(node))
@@ -190,7 +189,7 @@ class Checks:
         for value in values:
             if free_unbacked_symbols(value):
                 number = not isinstance(value, torch.Tensor) and "item" in name
-                raise refuse(doing, NUMBER if number else SIZE, self.place_of(node, data_dependent))
+                raise refuse(doing, NUMBER if number else SIZE, self.place_of(node, TorchDispatchMode, data_dependent))
 
 
 def differs(what, detail, cause=None):
@@ -269,9 +268,9 @@ def samples(count):
     return f"{count} sample{'s' if count > 1 else ''}"
 
 
-def seed_all(seed=SEED):
-    random.seed(seed)
-    torch.manual_seed(seed)
+def seed_all():
+    random.seed(STEP_SEED)
+    torch.manual_seed(STEP_SEED)
 
 
 def shape(sizes):

@@ -198,6 +198,7 @@ def check_program(program, mode):
 def warnings_of_program(program, checks):
     """Returns a warning for each operation that relates the samples of a batch by their order there."""
     from torch.fx.experimental.symbolic_shapes import free_symbols
+    from torch.overrides import TorchFunctionMode
 
     drawn, places = set(), []
     for node in nodes_of(program):
@@ -221,21 +222,13 @@ def warnings_of_program(program, checks):
         else:
             paired = False
         if paired:
-            places.append((name, str(place_in_forward(node, name, checks))))
+            called = lambda function, _: getattr(function, "__name__", "") == name
+            places.append((name, str(checks.place_of(node, TorchFunctionMode, called))))
     return [
         f"{name} orders the samples of a batch: {place}; dtrain orders each micro-batch by itself, and a single sample is paired with "
         "itself: results depend on the micro-batch"
         for name, place in dict.fromkeys(places)
     ]
-
-
-def place_in_forward(node, name, checks):
-    """Returns the line that calls a function. The record of the node ends at forward, so forward runs again."""
-    from torch.overrides import TorchFunctionMode
-
-    recorded = place_of_node(node)
-    places = checks.places(TorchFunctionMode, lambda function, _: getattr(function, "__name__", "") == name)
-    return next((place for place in places if place.module == recorded.module), recorded)
 
 
 @contextlib.contextmanager

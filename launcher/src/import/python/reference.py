@@ -3,8 +3,6 @@
 # Batch sizes that are always compared, and those that are compared while memory and time allow.
 ALWAYS, MORE = (1, 2, 3), (4, 6, 8, 12)
 MOST = MORE[-1]
-# The seed of a step is this plus the number of its first sample, as in the trainer.
-STEP_SEED = 1000
 # The whole check may take these seconds, and a larger batch this share of the free memory.
 SECONDS, SHARE = 120, 0.5
 # Largest differences, relative to the size of a tensor: with the trainer's version of torch, and with another.
@@ -144,7 +142,7 @@ class Check:
         check_attributes(self.model, attributes)
 
     def forward(self, batch, worked=None):
-        outputs = self.checks.forward(batch, worked, STEP_SEED)
+        outputs = self.checks.forward(batch, worked)
         self.state.restore()
         return outputs
 
@@ -172,7 +170,7 @@ class Check:
     def train(self, batch, detail="", more=()):
         """Writes the results of a step."""
         self.model.train()
-        outputs = self.checks.forward(batch, seed=STEP_SEED)
+        outputs = self.checks.forward(batch)
         self.check_rows(outputs, batch)
         self.written.update(self.state.changed())
         loss = self.loss(outputs, batch)
@@ -231,7 +229,7 @@ class Check:
 
     def evaluate(self, batch, detail="", more=()):
         with torch.no_grad():
-            outputs = self.checks.forward(batch, seed=STEP_SEED)
+            outputs = self.checks.forward(batch)
             self.check_rows(outputs, batch)
         self.state.restore()
         self.write("evaluation", batch, detail, outputs, {}, {"evaluate": [batch], **dict(more)})

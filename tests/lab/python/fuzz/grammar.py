@@ -46,9 +46,6 @@ class Item:
     seed: int
     inside: list = field(default_factory=list)
 
-    def plain(self):
-        return [self.name, self.seed, [item.plain() for item in self.inside]]
-
 
 @dataclass
 class Program:
@@ -243,7 +240,7 @@ def finish(chance, scope):
 
 
 def smaller(spec):
-    """Yields specifications with an item less, or without the second input's seed."""
+    """Yields specifications with an item less."""
 
     def without(items):
         for index, item in enumerate(items):
@@ -253,13 +250,3 @@ def smaller(spec):
 
     for items in without(spec[2]):
         yield [spec[0], spec[1], items]
-
-
-def read_spec(plain):
-    """Returns the specification that was written as JSON."""
-    items = lambda parts: [Item(name, seed, items(inside)) for name, seed, inside in parts]
-    return [plain[0], plain[1], items(plain[2])]
-
-
-def write_spec(spec):
-    return [spec[0], spec[1], [item.plain() for item in spec[2]]]

@@ -82,7 +82,7 @@ def norm_of(chance, scope):
     return chance.choice(kinds)
 
 
-@production(weight=3, reasons=["momentum=None", "at least 2 samples", "one value per channel|single value per channel"], state=["num_batches_tracked|momentum"])
+@production(weight=3, reasons=["momentum=None", "one value per channel|single value per channel"], state=["num_batches_tracked|momentum"])
 def norm(chance, scope, _):
     if len(scope.shape) > 1 and scope.shape[-1] < 2:
         return False
@@ -92,7 +92,7 @@ def norm(chance, scope, _):
         scope.run(f"x = {layer}(x * 2)")
 
 
-@production(1, 2, 3, reasons=["at least 2 samples", "single value per channel"])
+@production(1, 2, 3, reasons=["single value per channel"])
 def frozen_norm(chance, scope, _):
     """A norm that stays in evaluation mode, or writes its own running statistics."""
     few = scope.shape[0]
@@ -106,7 +106,7 @@ def frozen_norm(chance, scope, _):
         scope.run(f"x = F.batch_norm(x, {mean}, {var}, training=self.training, momentum=0.2)")
 
 
-@production(2, weight=2, reasons=["at least 2 samples"])
+@production(2, weight=2)
 def folded_rows(chance, scope, _):
     """Rows of all samples in one norm and one layer."""
     length, width = scope.shape

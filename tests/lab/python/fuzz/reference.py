@@ -2,21 +2,18 @@
 
 import json
 import os
-import struct
 
 import torch
 
 from .grammar import ROWS
 
-NAMES = {
-    torch.float32: "F32", torch.float64: "F64", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64", torch.int32: "I32",
-    torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL",
-}
 LR = 0.1
 # Relative to the norm of a tensor. The reference has dtrain's order of all sums, so that nearly all values are equal bit by bit.
 TOLERANCE = 1e-5
 # A weight that is used several times is cast once in eager PyTorch, and its gradients are added in bfloat16; recomputed parts cast it each.
 TOLERANCE_SHARED = 3e-2
+# Why a case of a module is left out.
+NOT_FINITE = "a gradient is not finite"
 # An evaluation on this path is not in bfloat16; an export has the operations of a training.
 torch.backends.mha.set_fastpath_enabled(False)
 
@@ -40,19 +37,6 @@ CASES = [
     {"name": "evaluation, 12, bf16", "evaluate": [12], "set": ["precision.amp=bf16"]},
     {"name": "training, 3, evaluation, 3", "steps": [[3]], "evaluate": [3]},
 ]
-
-
-def write_safetensors(path, tensors):
-    header, data, offset = {}, [], 0
-    for name, tensor in tensors.items():
-        raw = tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
-        header[name] = {"dtype": NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [offset, offset + len(raw)]}
-        data.append(raw)
-        offset += len(raw)
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    with open(path, "wb") as file:
-        file.write(struct.pack("<Q", len(text)) + text + b"".join(data))
 
 
 class Eager:
@@ -96,7 +80,9 @@ class Eager:
         for name, tensor in self.buffers.items():
             owner, _, key = name.rpartition(".")
             self.model.get_submodule(owner)._buffers[key] = tensor
-            tensor.detach().copy_(saved[name])
+            # Not if nothing wrote it: a buffer whose elements share memory cannot be written.
+            if not torch.equal(tensor, saved[name]):
+                tensor.detach().copy_(saved[name])
 
     def step(self, parts):
         self.model.train()
@@ -125,7 +111,7 @@ class Eager:
                 found[f"grad.{name}"] = parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad
                 found[f"grad.{name}"] = found[f"grad.{name}"].clone()
                 # dtrain skips such a step.
-                assert parameter.grad.isfinite().all(), "a gradient is not finite"
+                assert parameter.grad.isfinite().all(), NOT_FINITE
                 parameter.data.add_(found[f"grad.{name}"], alpha=-LR)
         return found
 
@@ -150,7 +136,7 @@ class Eager:
             if name in stored and memory not in seen:
                 found[f"buffer.{name}"] = value.detach().clone()
             seen.add(memory)
-        return {name: value for name, value in found.items() if value.dtype in NAMES}
+        return found
 
 
 def takes_one(make, mode):
@@ -209,11 +195,12 @@ def results(eager, case):
     return tensors
 
 
-def write_check(folder, make, named_outputs, cases):
+def write_check(folder, make, space, cases):
     """Writes the check of a module. Returns the cases that eager PyTorch cannot run, with the reasons."""
+    named_outputs, save = space["named_outputs"], space["save_tensors"]
     cotangents, given = cotangents_of(make, named_outputs)
     values = {**given, **{f"cotangent.train.{name}": value for name, value in cotangents.items()}}
-    write_safetensors(os.path.join(folder, "inputs.safetensors"), values)
+    save(os.path.join(folder, "inputs.safetensors"), values)
     run, left_out = [], {}
     for index, case in enumerate(cases):
         try:
@@ -222,7 +209,7 @@ def write_check(folder, make, named_outputs, cases):
             left_out[case["name"]] = " ".join(str(error).split())[:300]
             continue
         file = f"case-{index}.safetensors"
-        write_safetensors(os.path.join(folder, file), tensors)
+        save(os.path.join(folder, file), tensors)
         run.append({**case, "expected": file})
     check = {"file": "model.pt2", "libraries": [], "tolerance": TOLERANCE, "inputs": "inputs.safetensors", "cases": run}
     with open(os.path.join(folder, "check.json"), "w") as file:

@@ -9,7 +9,7 @@ use super::error::{Problem, Result};
 use super::graph::{Action, Item, Mode, Program};
 use super::modes;
 use super::place::Place;
-use super::slots::{all_operands, slot_of};
+use super::slots::all_operands;
 
 /// Operations of `run_decompositions` that have no derivative, though those that they stand for have one.
 const WITHOUT_DERIVATIVE: [&str; 14] = [
@@ -42,12 +42,12 @@ pub(super) fn check(archive: &Archive, program: &Program) -> Result<()> {
     let (mut links, mut differentiable) = (Vec::new(), HashSet::new());
     collect(program, &program.items, &mut differentiable, &mut links);
     let returned = program.returned.iter().filter_map(|returned| returned.operand).map(Operand::from);
-    let mut wanted: HashSet<usize> = returned.flat_map(|operand| slots(program, &operand)).collect();
+    let mut wanted: HashSet<usize> = returned.flat_map(|operand| program.with_roots(&operand)).collect();
     for Link { operation, arguments, results, place } in links.into_iter().rev() {
         if !results.iter().any(|slot| wanted.contains(slot)) {
             continue;
         }
-        wanted.extend(all_operands(arguments).flat_map(|operand| slots(program, operand)));
+        wanted.extend(all_operands(arguments).flat_map(|operand| program.with_roots(operand)));
         // The layer of batch normalisation has a derivative.
         let name = operation.name.strip_prefix("aten::").unwrap_or_default();
         let lacks =
@@ -77,13 +77,14 @@ fn collect<'a>(
             Action::Call { operation, arguments, outputs, writes } => {
                 let depends = |operand: &Operand| match operand {
                     Operand::Fixed(number) => program.fixed[*number].requires_grad(),
-                    operand => slots(program, operand).iter().any(|slot| differentiable.contains(slot)),
+                    operand => program.with_roots(operand).iter().any(|slot| differentiable.contains(slot)),
                 };
                 if operation.name == "aten::detach" || !all_operands(arguments).any(depends) {
                     continue;
                 }
                 let own = outputs.iter().flat_map(Output::slots).map(Operand::Slot);
-                let results = own.chain(writes.iter().copied()).flat_map(|operand| slots(program, &operand));
+                let results =
+                    own.chain(writes.iter().copied()).flat_map(|operand| program.with_roots(&operand));
                 let results: Vec<usize> = results
                     .filter(|slot| program.is_tensor[*slot] && !program.whole.contains(slot))
                     .collect();
@@ -92,9 +93,4 @@ fn collect<'a>(
             }
         }
     }
-}
-
-/// Returns the value of an operand, and those of which it may be a view.
-fn slots(program: &Program, operand: &Operand) -> Vec<usize> {
-    program.roots(operand).iter().chain([operand]).filter_map(slot_of).collect()
 }

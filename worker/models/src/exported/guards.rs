@@ -36,8 +36,8 @@ impl Batches {
         self.most.and_then(|most| usize::try_from(most).ok())
     }
 
-    fn has(self, batch: i64) -> bool {
-        self.most.is_none_or(|most| batch <= most)
+    fn has(self, length: i64) -> bool {
+        length >= self.least && self.most.is_none_or(|most| length <= most)
     }
 }
 
@@ -137,13 +137,14 @@ impl Guards {
         for (input, shape) in shapes.unwrap_or_default().iter().enumerate() {
             for (number, length) in shape.iter().enumerate() {
                 let range = self.ranges.get(input).and_then(|ranges| ranges.get(number + 1));
-                if let Some(range) = range.filter(|range| *length < range.least || !range.has(*length)) {
+                if let Some(range) = range.filter(|range| !range.has(*length)) {
                     let (input, range) = (self.names[input].clone(), range.to_string());
                     return Err(Problem::Length { input, dim: number + 1, length: *length, range });
                 }
             }
         }
-        let mut guards = self.guards.iter().filter(|guard| shapes.is_some() || !guard.has_lengths());
+        // Those of the batch alone have narrowed it when they were read.
+        let mut guards = self.guards.iter().filter(|guard| guard.has_lengths() == shapes.is_some());
         guards.try_fold(self.batches, |batches, guard| guard.narrow(batches, shapes))
     }
 }

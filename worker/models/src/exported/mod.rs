@@ -138,7 +138,7 @@ impl Exported {
                 (prepare(&archive, registry, &program, Purpose::Evaluate)?, outputs, guards)
             }
         };
-        let has_small_norms = train.small_norms && !registry.is_batch_synced();
+        let has_small_norms = registry.has_small_norms && !registry.is_batch_synced();
         Ok(Self {
             inputs,
             outputs,

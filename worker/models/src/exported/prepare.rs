@@ -39,8 +39,6 @@ struct Preparation<'a> {
     position: usize,
     /// Whether the steps draw random numbers.
     draws: bool,
-    /// Batch normalisations with one value per channel and sample.
-    small_norms: bool,
     /// Whether evaluation leaves out the call at each position.
     dropped: Vec<bool>,
     /// Buffers that the steps change, and that keep their values because the steps evaluate.
@@ -76,17 +74,16 @@ pub(super) fn prepare(
         last,
         position: 0,
         draws: false,
-        small_norms: false,
         dropped,
         restored: BTreeSet::new(),
     };
     let steps = preparation.top_level()?;
-    let Preparation { draws, small_norms, restored, .. } = preparation;
+    let Preparation { draws, restored, .. } = preparation;
     let restored = match purpose {
         Purpose::Train => None,
         Purpose::Evaluate | Purpose::EvaluateTraining => Some(restored.into_iter().collect()),
     };
-    Ok(Runnable::new(program, steps, draws, small_norms, restored))
+    Ok(Runnable::new(program, steps, draws, restored))
 }
 
 /// Returns for each call whether the steps leave it out: in evaluation it would only change buffers whose values nothing takes
@@ -334,7 +331,6 @@ impl Preparation<'_> {
         let statistics =
             statistics.into_iter().filter_map(|(number, tensor)| Some((result(number)?, tensor?)));
         let statistics = statistics.collect();
-        self.small_norms |= is_small;
         self.registry.has_small_norms |= is_small;
         Ok(Step::Norm { norm, input, output, statistics, frees })
     }

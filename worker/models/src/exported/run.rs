@@ -60,8 +60,6 @@ pub(super) struct Runnable {
     steps: Vec<Step>,
     /// Whether it draws random numbers.
     pub draws: bool,
-    /// Whether a batch normalisation has one value per channel and sample.
-    pub small_norms: bool,
 }
 
 impl Runnable {
@@ -70,7 +68,6 @@ impl Runnable {
         program: &Program,
         steps: Vec<Step>,
         draws: bool,
-        small_norms: bool,
         restored: Option<Vec<usize>>,
     ) -> Self {
         Self {
@@ -83,7 +80,6 @@ impl Runnable {
             restored: restored.unwrap_or_default(),
             steps,
             draws,
-            small_norms,
         }
     }
 

@@ -100,7 +100,8 @@ fn uses(program: &Program) -> Uses {
             let is_differentiable = used.iter().any(|slot| uses.has_gradient(*slot, program))
                 || numbers.iter().any(|number| program.fixed[*number].requires_grad());
             if is_differentiable {
-                let changed = own.iter().chain(&written).flat_map(|slot| with_roots(*slot, program));
+                let changed =
+                    own.iter().chain(&written).flat_map(|slot| program.with_roots(&Operand::Slot(*slot)));
                 uses.differentiable.extend(changed);
             }
             used.iter().for_each(|slot| uses.passed.entry(*slot).or_default().push(index));
@@ -155,20 +156,13 @@ fn passes_gradients(item: &Item, program: &Program) -> bool {
     passes
 }
 
-/// Returns a value and those of which it may be a view.
-fn with_roots(slot: usize, program: &Program) -> Vec<usize> {
-    let own = Operand::Slot(slot);
-    let slots = program.roots(&own).iter().filter_map(slot_of);
-    slots.chain([slot]).collect()
-}
-
 impl Uses {
     fn is_used_from(&self, slot: usize, index: usize) -> bool {
         self.last.get(&slot).is_some_and(|last| *last >= index)
     }
 
     fn has_gradient(&self, slot: usize, program: &Program) -> bool {
-        with_roots(slot, program).iter().any(|slot| self.differentiable.contains(slot))
+        program.with_roots(&Operand::Slot(slot)).iter().any(|slot| self.differentiable.contains(slot))
     }
 
     /// Returns whether a segment would add the gradients of a value in another order: it uses it several times, and
@@ -295,7 +289,8 @@ impl Search<'_> {
     /// backward would compute the segment of other values than forward did.
     fn is_changed_later(&self, inputs: &[usize], read: &HashSet<usize>, range: &Range<usize>) -> bool {
         let program = self.program;
-        let bases: HashSet<usize> = inputs.iter().flat_map(|slot| with_roots(*slot, program)).collect();
+        let bases: HashSet<usize> =
+            inputs.iter().flat_map(|slot| program.with_roots(&Operand::Slot(*slot))).collect();
         let mut is_changed = false;
         for item in &program.items[range.end..] {
             for_calls(item, &mut |operation, arguments, _, writes| {

@@ -63,3 +63,23 @@ pub(crate) fn check_order(passes: &[Vec<RowFigures>; 2], samples: usize) -> Resu
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(one: &[f64], other: &[f64], samples: usize) -> Result<(), ModelError> {
+        let pass = |figures: &[f64]| vec![RowFigures { layer: "bn".to_owned(), figures: figures.to_vec() }];
+        check_order(&[pass(one), pass(other)], samples)
+    }
+
+    #[test]
+    fn rows_of_a_sample_must_follow_each_other() {
+        let rows = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0];
+        assert!(check(&rows, &[1.0, 2.0, 3.0, 4.0, 7.0, 8.0], 3).is_ok());
+        assert!(check(&rows, &[2.0, 3.0, 4.0, 5.0, 6.0, 7.0], 3).is_ok(), "the layer mixes samples itself");
+        let apart = check(&rows, &[1.0, 2.0, 9.0, 4.0, 5.0, 9.0], 3);
+        assert!(matches!(apart, Err(ModelError::RowOrder(layer)) if layer == "bn"));
+        assert!(matches!(check(&rows, &rows, 4), Err(ModelError::Rows(_, 6, 4))));
+    }
+}

@@ -16,7 +16,7 @@ use crate::error::{Result, WorkerError};
 use crate::memory::MemoryStats;
 use crate::memory::rehearsal::plan_step;
 use crate::models::{Exported, ModelError, Registry, TensorFile};
-use crate::run::plan::{Needs, PhaseId, RunPlan};
+use crate::run::plan::{PhaseId, RunPlan};
 use crate::setup::{build_stages, needs, registry};
 use crate::state::{Model, is_floating};
 use crate::step::exchange::Exchange;
@@ -55,12 +55,12 @@ pub(super) struct Found {
     pub(super) buffers: Vec<(String, Tensor)>,
 }
 
-/// Runs a case and passes the values of each step to `see`.
+/// Runs a case and passes the values of each step to `see`. Returns the number of recomputed segments.
 pub(super) fn run(
     setting: &Setting,
     case: &Case,
     mut see: impl FnMut(usize, Found) -> Result<()>,
-) -> Result<()> {
+) -> Result<usize> {
     let mut recipe = Recipe::parse("check", RECIPE, &case.set)?;
     recipe.model.file = Some(setting.file.clone());
     recipe.model.libraries.clone_from(&setting.libraries);
@@ -82,7 +82,7 @@ pub(super) fn run(
         let found = found(&replica, &names[1], &case.evaluate, &passes)?;
         see(case.steps.len(), Found { gradients: Vec::new(), ..found })?;
     }
-    Ok(())
+    Ok(replica.model.recompute.count())
 }
 
 /// Gives parameters the values of a file.
@@ -124,9 +124,8 @@ fn given(path: &Path, program: &Exported) -> Result<Given> {
 /// Builds the model with its training state, as a run of one process does.
 fn replica(recipe: &Recipe, task: Replay, registry: Registry) -> Result<Replica> {
     let recompute = registry.recompute().clone();
-    // The case states its micro-batches.
-    let needs = Needs { min_micro_batch: 1, max_micro_batch: None, ..needs(&task, &registry, recipe) };
-    let plan = RunPlan::new(recipe, 1, 1, &needs)?;
+    // The task names no program, so that the case states its micro-batches.
+    let plan = RunPlan::new(recipe, 1, 1, &needs(&task, &registry, recipe))?;
     let stages = build_stages(recipe, &registry, &plan, &WorkerEnv::single())?;
     if recipe.memory.recompute == Recompute::On {
         recompute.set_all();

@@ -86,7 +86,8 @@ impl Expected {
             };
             (!fits).then(|| format!("the {of} differs by {words}"))
         };
-        let error = wrong.or_else(absent).or_else(differs);
+        let nothing = || of.is_empty().then(|| "nothing was compared".to_owned());
+        let error = wrong.or_else(absent).or_else(nothing).or_else(differs);
         CaseAnswer { largest, of, error, ..CaseAnswer::default() }
     }
 }

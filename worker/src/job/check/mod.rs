@@ -94,6 +94,6 @@ fn compare(folder: &Path, check: &Check, case: &Case) -> Result<CaseAnswer> {
     let setting = Setting { file: folder.join(&check.file), libraries, inputs, values };
     let mut expected = compare::Expected::open(&folder.join(&case.expected))?;
     let tolerance = case.tolerance.unwrap_or(check.tolerance);
-    case::run(&setting, case, |step, found| expected.compare(step, &found))?;
-    Ok(expected.answer(tolerance))
+    let recomputed = case::run(&setting, case, |step, found| expected.compare(step, &found))?;
+    Ok(CaseAnswer { recomputed, ..expected.answer(tolerance) })
 }

@@ -29,8 +29,6 @@ pub(crate) struct Archive<'a> {
     /// The time between checkpoints.
     every: Option<Duration>,
     origin: ResumeOrigin<'a>,
-    /// Whether the last evaluation was interrupted, in this run or in the previous one.
-    pub(super) evaluation_missing: bool,
     best: Option<BestSoFar>,
 }
 
@@ -63,7 +61,6 @@ impl<'a> Archive<'a> {
             wait_reported: false,
             stop,
             every,
-            evaluation_missing: origin.evaluation_missing,
             origin,
             best: None,
         }
@@ -77,9 +74,7 @@ impl<'a> Archive<'a> {
     ) -> Result<Option<EvalRecord>> {
         others.before_update()?;
         self.settle()?;
-        let evaluation = evaluate(training, &self.stop, others)?;
-        self.evaluation_missing = evaluation.is_none();
-        Ok(evaluation)
+        evaluate(training, &self.stop, others)
     }
 
     /// Writes a checkpoint, evaluates, and adds the result to the checkpoint. The checkpoint is whole before the
@@ -93,43 +88,35 @@ impl<'a> Archive<'a> {
         was_skipped: bool,
         others: &mut Followers<'_>,
     ) -> Result<Flow> {
-        self.evaluation_missing = true;
         let is_last = training.course.done >= training.course.plan.total_steps;
         let is_withheld = is_last && was_skipped;
-        let mut is_written = false;
-        if is_withheld {
+        let is_written = match is_withheld {
             // The best checkpoint depends on the success of the previous one.
-            self.finish_previous(training, others)?;
-        } else {
-            is_written = self.save_whole(training, !is_last, others)?;
-        }
+            true => self.finish_previous(training, others).map(|()| false)?,
+            false => self.save_whole(training, !is_last, others)?,
+        };
         let Some(evaluation) = self.evaluate(training, others)? else {
             if !is_written {
-                self.save(training, others)?;
+                self.save(training, true, others)?;
             }
             return Ok(Flow::Interrupted);
         };
         let evaluation = compare(training, evaluation, others)?;
-        if is_withheld {
-            self.evaluation_missing = true;
-            is_written = self.save_whole(training, false, others)?;
-            self.evaluation_missing = false;
-        }
-        match is_written {
+        match is_written || is_withheld && self.save_whole(training, false, others)? {
             true => self.complete(training, &evaluation, others)?,
             false => training.course.best.forget(self.done),
         }
         Ok(Flow::Continue)
     }
 
-    /// Writes a checkpoint and waits for it. Returns false after a failure that the recipe allows.
+    /// Writes a checkpoint that owes its evaluation, and waits for it. Returns false after a failure that the recipe allows.
     fn save_whole(
         &mut self,
         training: &mut Training<'_>,
         another_follows: bool,
         others: &mut Followers<'_>,
     ) -> Result<bool> {
-        self.save(training, others)?;
+        self.save(training, true, others)?;
         self.finish_checkpoint(training, others, another_follows)
     }
 
@@ -156,7 +143,7 @@ impl<'a> Archive<'a> {
 impl Follower for Archive<'_> {
     /// Completes the checkpoint from which the run continues, if its evaluation is missing.
     fn begin(&mut self, training: &mut Training<'_>, others: &mut Followers<'_>) -> Result<Flow> {
-        if !self.evaluation_missing {
+        if !self.origin.evaluation_missing {
             return Ok(Flow::Continue);
         }
         if self.origin.from_memory && !self.origin.is_foreign {
@@ -203,7 +190,7 @@ impl Follower for Archive<'_> {
             return self.save_and_evaluate(training, taken.skipped.is_some(), others);
         }
         if status.stop > 0.0 || status.due > 0.0 {
-            self.save(training, others)?;
+            self.save(training, false, others)?;
         }
         Ok(Flow::Continue)
     }

@@ -16,12 +16,17 @@ use crate::step::Status;
 use crate::train_error::{Result, TrainError};
 
 impl Archive<'_> {
-    /// Begins a checkpoint. Training continues during the copy, until [`Archive::settle`].
-    pub(super) fn save(&mut self, training: &mut Training<'_>, others: &mut Followers<'_>) -> Result<()> {
+    /// Begins a checkpoint, whose evaluation may be `owed`. Training continues during the copy, until [`Archive::settle`].
+    pub(super) fn save(
+        &mut self,
+        training: &mut Training<'_>,
+        owed: bool,
+        others: &mut Followers<'_>,
+    ) -> Result<()> {
         self.finish_previous(training, others)?;
         self.saved_at = Instant::now();
         let _writing = self.heartbeat.guard_write();
-        let manifest = manifest(training, self.evaluation_missing);
+        let manifest = manifest(training, owed);
         let begun = self.checkpoints.begin(&training.replica.model, manifest, keep(training));
         begun.map_err(TrainError::unwritten(self.done))
     }

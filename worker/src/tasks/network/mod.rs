@@ -186,10 +186,6 @@ impl Network {
         &self.program.exported
     }
 
-    pub(super) fn min_micro_batch(&self) -> usize {
-        self.program.exported.min_micro_batch()
-    }
-
     pub(super) fn draws_random_numbers(&self) -> bool {
         self.program.exported.draws_random_numbers()
     }

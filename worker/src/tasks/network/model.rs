@@ -27,7 +27,7 @@ impl Model<Box<dyn Classifier>> {
     pub(in crate::tasks) fn min_micro_batch(&self, image_size: usize) -> usize {
         match self {
             Self::Built(model) => model.min_micro_batch(image_size),
-            Self::Exported(network) => network.min_micro_batch(),
+            Self::Exported(network) => network.exported().min_micro_batch(),
         }
     }
 }

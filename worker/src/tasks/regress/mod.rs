@@ -127,10 +127,6 @@ impl Task for Regress {
         if self.sets.names.is_empty() { (width * height) as f64 } else { 1.0 }
     }
 
-    fn min_micro_batch(&self) -> usize {
-        self.network.min_micro_batch()
-    }
-
     fn program(&self) -> Option<&crate::models::Exported> {
         Some(self.network.exported())
     }

@@ -7,7 +7,7 @@ use dtrain_torch_shim::program::{Argument, Operand, Operation, Output};
 use super::super::error::{Problem, Result};
 use super::super::modes;
 use super::super::place::Place;
-use super::super::slots::{all_operands, operands};
+use super::super::slots::{all_operands, operands, slot_of};
 use super::{Action, Item, Meaning, Program, Resolver, Role, for_calls};
 
 /// Operations that may return an argument or a view of it although their schemas mark no alias: each does in some
@@ -176,6 +176,11 @@ impl Program {
     ) -> impl Iterator<Item = usize> + 'a {
         let is_view = outputs.iter().flat_map(Output::slots).any(|slot| self.bases.contains_key(&slot));
         all_operands(arguments).filter(move |_| !is_view).flat_map(|operand| self.buffers(operand))
+    }
+
+    /// Returns the value of an operand, and those of which it may be a view.
+    pub(in super::super) fn with_roots(&self, operand: &Operand) -> Vec<usize> {
+        self.roots(operand).iter().chain([operand]).filter_map(slot_of).collect()
     }
 
     /// Returns the buffers that an operand may be or view.

@@ -145,27 +145,28 @@ impl Parser {
     }
 
     fn any(&mut self) -> Option<()> {
-        self.all()?;
-        let mut count = 1;
-        while self.takes_word("or") {
-            self.all()?;
-            count += 1;
-        }
-        if count > 1 {
-            self.emit(Action::Any(count));
-        }
-        Some(())
+        self.joined("or", Self::all, Action::Any)
     }
 
     fn all(&mut self) -> Option<()> {
-        self.not()?;
+        self.joined("and", Self::not, Action::All)
+    }
+
+    /// Reads parts with this word between them.
+    fn joined(
+        &mut self,
+        word: &str,
+        part: fn(&mut Self) -> Option<()>,
+        action: fn(usize) -> Action,
+    ) -> Option<()> {
+        part(self)?;
         let mut count = 1;
-        while self.takes_word("and") {
-            self.not()?;
+        while self.takes_word(word) {
+            part(self)?;
             count += 1;
         }
         if count > 1 {
-            self.emit(Action::All(count));
+            self.emit(action(count));
         }
         Some(())
     }

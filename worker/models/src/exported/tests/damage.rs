@@ -3,23 +3,9 @@
 use super::*;
 
 const MODEL: &str = "models/model.json";
-const WEIGHTS: &str = "data/weights/model_weights_config.json";
-
-fn refused(entries: &Entries, words: &[&str]) {
-    let text = refusal(entries);
-    assert!(words.iter().all(|word| text.contains(word)), "{text}");
-}
 
 fn functional() -> Entries {
     Entries::of("functional")
-}
-
-/// Changes the first operation whose target contains `target`.
-fn edit_node(case: &str, target: &str, change: impl FnOnce(&mut Value)) -> Entries {
-    Entries::of(case).edit_program(|program| {
-        let nodes = program["graph"]["nodes"].as_array_mut().unwrap();
-        change(nodes.iter_mut().find(|node| node["target"].as_str().unwrap().contains(target)).unwrap());
-    })
 }
 
 fn edit_weight(name: &str, change: impl FnOnce(&mut Value)) -> Entries {

@@ -215,6 +215,7 @@ fn recomputing_repeats_no_change_through_a_view() {
         let bytes = through(target, more).bytes();
         let run = |recomputed: usize| {
             let (program, registry) = load_bytes(&bytes).unwrap();
+            assert_eq!(registry.recompute().segments(), 3, "{target}");
             registry.recompute().set(recomputed);
             step(&program, &registry, &inputs)
         };

@@ -22,6 +22,21 @@ use super::super::registry::Registry;
 use super::Exported;
 use entries::{Entries, reference};
 
+const WEIGHTS: &str = "data/weights/model_weights_config.json";
+
+/// Changes the first operation whose target contains `target`.
+fn edit_node(case: &str, target: &str, change: impl FnOnce(&mut Value)) -> Entries {
+    Entries::of(case).edit_program(|program| {
+        let nodes = program["graph"]["nodes"].as_array_mut().unwrap();
+        change(nodes.iter_mut().find(|node| node["target"].as_str().unwrap().contains(target)).unwrap());
+    })
+}
+
+fn refused(entries: &Entries, words: &[&str]) {
+    let text = refusal(entries);
+    assert!(words.iter().all(|word| text.contains(word)), "{text}");
+}
+
 fn load(case: &str) -> (Exported, Registry) {
     let mut registry = Registry::new(Device::Cpu);
     let program = Exported::load(&reference(&format!("{case}.pt2")), &mut registry).unwrap();
