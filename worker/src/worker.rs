@@ -39,25 +39,28 @@ use crate::tasks::{BuildTask, Classify, Lm, Program, Regress, Segment, TorchScri
 /// Trains as `request` and the environment contract define. Returns the exit status of a run that ended in
 /// order. Every rank calls this once, on its main thread, before other threads use libtorch.
 pub fn run(request: &Request, env: &WorkerEnv) -> Result<ExitStatus> {
-    if let Some(status) = request.job.as_deref().and_then(job::run_without_recipe) {
-        return status;
-    }
-    let recipe = Recipe::load(&request.recipe, &request.overrides)?;
-    match recipe.task {
-        Task::Classify => start_job::<Classify>(&recipe, request, env),
-        Task::Segment => start_job::<Segment>(&recipe, request, env),
-        Task::Lm => start_job::<Lm>(&recipe, request, env),
-        Task::Torchscript => start_job::<TorchScript>(&recipe, request, env),
-        Task::Regress => start_job::<Regress>(&recipe, request, env),
-        Task::Program => start_job::<Program>(&recipe, request, env),
+    with_recipe(request, |recipe| match recipe.task {
+        Task::Classify => start_job::<Classify>(recipe, request, env),
+        Task::Segment => start_job::<Segment>(recipe, request, env),
+        Task::Lm => start_job::<Lm>(recipe, request, env),
+        Task::Torchscript => start_job::<TorchScript>(recipe, request, env),
+        Task::Regress => start_job::<Regress>(recipe, request, env),
+        Task::Program => start_job::<Program>(recipe, request, env),
         other @ Task::Custom => Err(WorkerError::NoTask(other)),
-    }
+    })
 }
 
 /// Works like [`run`] for the task `T`, whatever task the recipe names: the entry point of custom trainers.
 pub fn run_task<T: BuildTask + 'static>(request: &Request, env: &WorkerEnv) -> Result<ExitStatus> {
-    let recipe = Recipe::load(&request.recipe, &request.overrides)?;
-    start_job::<T>(&recipe, request, env)
+    with_recipe(request, |recipe| start_job::<T>(recipe, request, env))
+}
+
+/// Runs the request's job if it needs no recipe, else `start` with the recipe.
+fn with_recipe(request: &Request, start: impl FnOnce(&Recipe) -> Result<ExitStatus>) -> Result<ExitStatus> {
+    match request.job.as_deref().and_then(job::run_without_recipe) {
+        Some(status) => status,
+        None => start(&Recipe::load(&request.recipe, &request.overrides)?),
+    }
 }
 
 /// Turns a panic caused by out of memory into an error, where no step can be retried.

@@ -1,7 +1,7 @@
 //! `dtrain import`: what an export would lose without a trace, and what the sources of models give.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use dtrain_test_kit::need::{self, Need, Skipped};

@@ -1,10 +1,13 @@
 //! The example of docs/own-trainer.md: it starts in both ways, learns, and is exact.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
-use dtrain_tests::process::output_text;
-use dtrain_tests::programs::{launch, own_trainer};
+use dtrain_common::job::CheckAnswer;
+use dtrain_tests::process::{expect_exit_code, output_text};
+use dtrain_tests::programs::{launch, own_trainer, without_outer_run};
 use dtrain_tests::runs::{Run, Sandbox, assert_close};
+use serde_json::json;
 
 fn recipe() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/examples/own-trainer/recipe.toml")
@@ -80,4 +83,17 @@ fn the_worker_names_the_program_of_a_custom_task() {
     let text = output_text(&output);
     assert_eq!(output.status.code(), Some(2), "{text}");
     assert!(text.contains("DTRAIN_WORKER"), "{text}");
+}
+
+/// `dtrain import` asks the trainer that DTRAIN_WORKER names, which then has no recipe.
+#[test]
+fn own_trainer_checks_programs_without_a_recipe() {
+    let folder = tempfile::tempdir().unwrap();
+    let job = json!({ "job": "check", "folders": [folder.path()] }).to_string();
+    let mut command = Command::new(own_trainer());
+    without_outer_run(&mut command);
+    let output = command.args(["check", "--job", &job]).output().unwrap();
+    let text = expect_exit_code(&output, 0);
+    let answer: CheckAnswer = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(answer.error.is_some_and(|error| error.contains("check.json")), "{text}");
 }

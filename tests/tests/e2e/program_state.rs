@@ -113,15 +113,19 @@ fn an_evaluation_with_random_numbers_gives_the_same_figures() {
     expect_exit_code(&sandbox.launch_with(1, "resumed", &[], &resume), 0);
     assert_eq!(figures(&sandbox.run("resumed")), figures(&run));
     let folder = run.0.latest();
-    let evaluate = || {
+    let evaluate = |more: &[&str]| {
         let folder = folder.to_str().unwrap();
-        let output = ask(&sandbox, &["eval", "recipe.toml", "--checkpoint", folder, "--json"]);
+        let args = ["eval", "recipe.toml", "--checkpoint", folder, "--json"];
+        let output = ask(&sandbox, &[&args, more].concat());
         let text = expect_exit_code(&output, 0);
         let line = text.lines().find(|line| line.starts_with('{')).unwrap().to_owned();
         let told: serde_json::Value = serde_json::from_str(&line).unwrap();
         (told["loss"].as_f64().unwrap(), told["accuracy"].as_f64().unwrap())
     };
-    assert_eq!([evaluate(), evaluate()], [figures(&run); 2]);
+    assert_eq!([evaluate(&[]), evaluate(&[])], [figures(&run); 2]);
+    // Other batches draw other numbers.
+    let (other, _) = evaluate(&["--batch", "3"]);
+    assert!((other - figures(&run).0).abs() > 1e-4, "{other}");
 }
 
 #[test]
