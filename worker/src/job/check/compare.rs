@@ -13,6 +13,8 @@ use crate::state::is_floating;
 
 /// The elements that are compared at a time: 8 MiB of float64.
 const CHUNK: i64 = 1 << 20;
+/// Gradients below this part of the usual size are rounding.
+const ROUNDING: f64 = 1e-4;
 
 /// PyTorch's results of a case, and how far ours are from them.
 pub(super) struct Expected {
@@ -44,8 +46,11 @@ impl Expected {
                 let (key, of) = (format!("{prefix}{name}"), format!("{words} `{name}`"));
                 if self.missing.remove(&key) {
                     let theirs = self.file.read(&key)?;
-                    let typical = || typical_of(&self.file, &mut self.typical, &prefix);
-                    let difference = difference(ours, &theirs, typical)?;
+                    let scale = |own| {
+                        let typical = typical_of(&self.file, &mut self.typical, &prefix)?;
+                        Ok(scale_of(own, typical, kind == "grad"))
+                    };
+                    let difference = difference(ours, &theirs, scale)?;
                     self.note(&of, difference);
                 } else if kind == "grad" && ours.f_count_nonzero(None)?.f_int64_value(&[])? > 0 {
                     // No gradient is the same as zero.
@@ -115,6 +120,14 @@ fn typical_of(file: &TensorFile, known: &mut BTreeMap<String, f64>, prefix: &str
     Ok(typical)
 }
 
+/// Returns the root mean square to which a difference is compared, for a tensor with that of `own`. Small sums of large
+/// terms have the rounding of the terms. A gradient of almost nothing, such as that of a bias before a normalisation, is
+/// that rounding alone, and has no size of its own.
+fn scale_of(own: f64, typical: f64, is_gradient: bool) -> f64 {
+    let is_rounding = is_gradient && own > 0.0 && own < ROUNDING * typical;
+    if is_rounding { 10.0 * typical } else { own.max(typical) }
+}
+
 enum Difference {
     /// Relative to the size of the tensor.
     Of(f64),
@@ -122,8 +135,8 @@ enum Difference {
     Kind(String),
 }
 
-/// Compares two tensors; `typical` returns the largest root mean square of tensors of this kind.
-fn difference(ours: &Tensor, theirs: &Tensor, typical: impl FnOnce() -> Result<f64>) -> Result<Difference> {
+/// Compares two tensors; `scale` returns the root mean square to which a difference is compared, from that of `theirs`.
+fn difference(ours: &Tensor, theirs: &Tensor, scale: impl FnOnce(f64) -> Result<f64>) -> Result<Difference> {
     if ours.size() != theirs.size() {
         let (ours, theirs) = (ours.size(), theirs.size());
         return Ok(Difference::Kind(format!("has the shape {ours:?} instead of {theirs:?}")));
@@ -160,9 +173,8 @@ fn difference(ours: &Tensor, theirs: &Tensor, typical: impl FnOnce() -> Result<f
         size += squares(&theirs.f_masked_fill(&others, 0.0)?)?;
         Ok(())
     })?;
-    let typical = typical()? * (theirs.numel() as f64).sqrt();
-    // Small sums of large terms have the rounding of the terms, such as the gradient of a bias before a normalisation.
-    let relative = delta.sqrt() / size.sqrt().max(typical);
+    let elements = theirs.numel() as f64;
+    let relative = (delta / elements).sqrt() / scale((size / elements).sqrt())?;
     Ok(Difference::Of(if relative.is_finite() { relative } else { f64::MAX }))
 }
 
@@ -214,7 +226,8 @@ mod tests {
 
     /// Returns the relative difference of float32 values, among tensors with values of about 1.
     fn relative(ours: &[f32], theirs: &[f32]) -> f64 {
-        match difference(&Tensor::from_slice(ours), &Tensor::from_slice(theirs), || Ok(1.0)).unwrap() {
+        let scale = |own| Ok(scale_of(own, 1.0, true));
+        match difference(&Tensor::from_slice(ours), &Tensor::from_slice(theirs), scale).unwrap() {
             Difference::Of(value) => value,
             Difference::Kind(words) => panic!("{words}"),
         }
@@ -227,6 +240,10 @@ mod tests {
         // Of a smaller tensor by the usual size.
         assert!((relative(&[2e-3], &[1e-3]) - 1e-3).abs() < 1e-9);
         assert_eq!(relative(&[], &[]), 0.0);
+        // Rounding of a sum that cancels, but not beside a true zero.
+        assert!((relative(&[5e-5], &[1e-6]) - 4.9e-6).abs() < 1e-9);
+        assert!((relative(&[5e-5], &[0.0]) - 5e-5).abs() < 1e-9);
+        assert!((relative(&[5e-5], &[2e-4]) - 1.5e-4).abs() < 1e-9);
         // The fill of a mask does not hide the rest.
         assert!((relative(&[20.0, -1e9], &[10.0, -1e9]) - 1.0).abs() < 1e-6);
     }
@@ -244,13 +261,13 @@ mod tests {
 
     #[test]
     fn other_shapes_and_dtypes_are_named() {
-        let kind = |ours: &Tensor, theirs: &Tensor| match difference(ours, theirs, || Ok(1.0)).unwrap() {
+        let kind = |ours: &Tensor, theirs: &Tensor| match difference(ours, theirs, Ok).unwrap() {
             Difference::Kind(words) => words,
             Difference::Of(value) => panic!("{value}"),
         };
         let (one, whole) = (Tensor::from_slice(&[1f32, 2.0]), Tensor::from_slice(&[1i64, 2]));
         assert_eq!(kind(&one, &whole), "is Float instead of Int64");
-        let next = difference(&whole, &(&whole + 1), || Ok(1.0)).unwrap();
+        let next = difference(&whole, &(&whole + 1), Ok).unwrap();
         assert!(matches!(next, Difference::Of(f64::MAX)), "whole numbers are exact");
         assert_eq!(kind(&one.reshape([2, 1]), &one), "has the shape [2, 1] instead of [2]");
     }
