@@ -49,7 +49,8 @@ epochs = 1
 /// A stand-in for the guide's script, which prints what a launcher gives it.
 const SCRIPT: &str = r#"
 import os, sys
-print("rank", os.environ["RANK"], "of", os.environ["WORLD_SIZE"] + ":", *sys.argv[1:])
+line = " ".join(["rank", os.environ["RANK"], "of", os.environ["WORLD_SIZE"] + ":", *sys.argv[1:]])
+os.write(1, (line + "\n").encode()) # In one piece: torchrun's Python has no buffer, and its workers share the pipe.
 "#;
 
 fn sandbox() -> Sandbox {
