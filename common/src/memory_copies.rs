@@ -36,7 +36,7 @@ pub fn mark(slot: &Path, rank: usize, step: u64) -> io::Result<()> {
     file.write_all_at(&step.to_le_bytes(), (rank * MARK) as u64)
 }
 
-/// Returns the marks of all ranks of a slot; 0 for a rank that has none.
+/// Returns the marks of all ranks of a slot; 0 for a rank without a mark.
 pub fn marks(slot: &Path) -> io::Result<Vec<u64>> {
     let bytes = std::fs::read(slot.join(MARKS))?;
     Ok(bytes.as_chunks::<MARK>().0.iter().map(|mark| u64::from_le_bytes(*mark)).collect())

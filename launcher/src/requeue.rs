@@ -44,7 +44,7 @@ enum Refusal {
 }
 
 impl Requeues {
-    /// Returns the state after one more start. `step` is that of the newest checkpoint; a program has none, and
+    /// Returns the state after one more start. `step` is that of the newest checkpoint; a program writes no checkpoint, and
     /// its progress is unknown.
     fn next(self, step: Option<u64>, is_training: bool, most: u32) -> Result<Self, Refusal> {
         let stands = is_training && self.count > 0 && step <= self.step;

@@ -89,7 +89,7 @@ fn find_local_gpus() -> Result<(Vec<Gpu>, Option<usize>), GpuError> {
     })
 }
 
-/// Plans for these GPUs in a process of its own, which prints the plan. Exit code 3: no GPU has enough memory.
+/// Plans for these GPUs in another process, which prints the plan. Exit code 3: no GPU has enough memory.
 pub(crate) fn plan_command(args: &RecipeArgs, gpus: Option<&[Gpu]>, nproc: usize) -> anyhow::Result<Command> {
     let recipe = load_recipe(args)?;
     let gpus = gpus.map_or_else(usual, <[Gpu]>::to_vec);

@@ -16,7 +16,7 @@ use crate::error::{Result, WorkerError};
 use crate::opening::Opening;
 use crate::setup::Setup;
 
-/// What this rank knows of rank 0's run directory, as numbers that the ranks compare: 1 is yes.
+/// The knowledge of this rank about rank 0's run directory, as numbers that the ranks compare: 1 is yes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct View {
     /// Whether this rank sees the run directory.
@@ -27,7 +27,7 @@ pub(crate) struct View {
     in_order: i64,
 }
 
-/// What the ranks have agreed on.
+/// The decisions on which the ranks have agreed.
 pub(crate) struct Agreed {
     /// How checkpoints are written.
     pub(crate) gathering: Gathering,

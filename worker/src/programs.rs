@@ -28,7 +28,7 @@ pub(crate) struct Program {
     /// The precision that `precision.amp = "auto"` chooses on this rank's GPU.
     amp: Amp,
     recipe: Value,
-    /// What the ranks of a node have in common, by name.
+    /// The facts about files that the ranks of a node share, by name.
     node: OfNode,
     /// What its node holds of earlier attempts, from the first rank of each node.
     #[serde(default)]

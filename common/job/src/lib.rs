@@ -28,7 +28,7 @@ const PORTS: u64 = 10_000;
 /// Distance of the ports of two steps of one job.
 const STEP_DISTANCE: u64 = 1000;
 
-/// What is told to this process.
+/// The facts that the job gives this process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Job {
     pub batch: Option<Batch>,
@@ -49,7 +49,7 @@ impl Job {
     }
 
     /// Returns the job and its tasks if they are several ranks, or may be. A pod of Kubernetes and a task of pbsdsh are
-    /// alone if their number is not told: they are started for a launcher each, or for runs of their own.
+    /// alone if their number is not told: they are started for a launcher each, or for separate runs.
     pub fn several_tasks(self) -> Option<(Self, Tasks)> {
         let tasks = self.tasks.clone()?;
         let is_alone = match tasks.size {
@@ -59,7 +59,7 @@ impl Job {
         (!is_alone).then_some((self, tasks))
     }
 
-    /// Returns a name that is the same for all tasks: job and step, such as `71.0`; `None` if none is told.
+    /// Returns a name that is the same for all tasks: job and step, such as `71.0`; `None` if the job gives no name.
     pub fn id(&self) -> Option<String> {
         let tasks = self.tasks.as_ref();
         match (&self.batch, tasks.and_then(|tasks| tasks.step.as_deref())) {

@@ -1,4 +1,4 @@
-//! Where a job is read from: variables, files and programs.
+//! The sources of what is known of a job: variables, files and programs.
 
 use crate::error::JobError;
 use std::fmt;

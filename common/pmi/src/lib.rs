@@ -90,7 +90,7 @@ impl Protocol {
 }
 
 impl Pmi {
-    /// Connects to the starter that the variables name; `None` if there is none. Call it once in a process: a
+    /// Connects to the starter that the variables name; `None` if they name no starter. Call it once in a process: a
     /// second connection would disturb the first.
     ///
     /// # Errors

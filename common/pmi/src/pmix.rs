@@ -1,4 +1,4 @@
-//! PMIx, by its client library, which is loaded here and never unloaded: it keeps a thread of its own.
+//! PMIx, by its client library, which is loaded here and never unloaded: it keeps its own thread.
 //!
 //! Types and constants are those of `pmix_common.h`; they are the same in versions 3 to 5.
 
@@ -111,7 +111,7 @@ impl Pmix {
         Ok(pmix)
     }
 
-    /// Returns a copy of a value. What it points to is never freed: a task asks for a few values once.
+    /// Returns a copy of a value. The memory behind its pointers is never freed: a task asks for a few values once.
     fn value(&self, rank: u32, name: &str) -> Result<Value, PmiError> {
         let of = Process { namespace: self.namespace, rank };
         let name = key(name);

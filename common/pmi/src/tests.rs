@@ -12,7 +12,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Barrier, Mutex};
 use std::thread;
 
-/// What the tasks have put.
+/// The values that the tasks have put.
 type Space = Arc<Mutex<HashMap<String, String>>>;
 
 /// Serves one task as a starter that knows only `version`.

@@ -1,4 +1,4 @@
-//! Flux: a batch script has an instance of its own, in which `flux run` starts the launchers.
+//! Flux: a batch script has its own instance, in which `flux run` starts the launchers.
 
 use crate::launch::{self, Again};
 use crate::script::Script;

@@ -51,7 +51,7 @@ struct Reading {
     writable: Result<Lock, io::Error>,
 }
 
-/// What a lock on a file does.
+/// The effect of a lock on a file.
 #[derive(Debug)]
 enum Lock {
     /// Another process cannot take it too.

@@ -94,7 +94,7 @@ pub(super) fn plain(text: &str) -> String {
     text.trim().chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
-/// Returns what is told of a run when it changes: progress by whole percents.
+/// Returns the line of a run that changes, with its progress in whole percents.
 pub(super) fn line(list: &List, run: &Run) -> String {
     let mut text = format!("{}: {}", name(list, run), run.state.word());
     let attempt = run.attempt.filter(|attempt| *attempt > 0).map(|attempt| format!("attempt {attempt}"));

@@ -9,7 +9,7 @@ fn all_nodes_restart_together_with_one_attempt_number() {
     let launches = cluster.work(&["--max-restarts", "3", "--nproc-per-node", "1"]);
     for attempt in 0..3 {
         cluster.wait_for_workers(0..3, attempt);
-        // A node of its own each time.
+        // Another node each time.
         cluster.signal_worker(attempt as usize, Signal::KILL);
     }
     cluster.wait_for_workers(0..3, 3);

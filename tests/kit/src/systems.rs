@@ -12,7 +12,7 @@ use crate::process::{Signal, kill};
 use crate::programs;
 use crate::scene::{Finished, Launch, Scene};
 
-/// Exit code of a job that LSF starts again if the script says so.
+/// Exit code of a job that LSF starts again if the script asks for it.
 const REQUEUE: i32 = 75;
 
 /// A batch system with its jobs.
@@ -46,7 +46,7 @@ impl<'a> Queue<'a> {
     /// As [`Queue::submit`], with these variables. `REFUSE` is the reason why the system takes no job.
     pub fn submit_with(&self, args: &[&str], variables: &[(&str, &str)]) -> Finished {
         let mut command = Command::new(programs::dtrain());
-        // The flag stands before `--`.
+        // The flag comes before `--`.
         command.args(["batch", self.system, "--submit"]).args(args).envs(variables.iter().copied());
         self.adapt(&mut command);
         self.scene.start_as(".submit", command).wait()

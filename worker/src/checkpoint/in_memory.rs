@@ -4,7 +4,7 @@
 //! on step k + 1. A rank that writes step k + 1 thus knows that all ranks have written step k to the other
 //! slot: one slot is always complete. `dtrain_common::memory_copies` describes the files.
 //!
-//! Each node has slots of its own. Its ranks write what all ranks hold, and their shards of the state. Each
+//! Each node has its own slots. Its ranks write what all ranks hold, and their shards of the state. Each
 //! rank also sends its shards to a rank of the next node, which keeps them too (`shards`). A lost node thus
 //! costs no step either: at a restart rank 0 finds the newest copy whose shards are all left (`slot`,
 //! `choice`), and completes its own slot.
@@ -45,7 +45,7 @@ pub(crate) struct MemoryCopies {
     writing: Option<BackgroundTask<Memory>>,
 }
 
-/// Where the copies of one attempt are.
+/// The folder of the copies of one attempt.
 #[derive(Debug, Clone)]
 pub(crate) struct CopiesPlace {
     /// The launcher's folder.

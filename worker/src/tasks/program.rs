@@ -192,7 +192,7 @@ impl Task for Program {
     }
 }
 
-/// Returns scalars as one float64 tensor, also if there are none.
+/// Returns scalars as one float64 tensor, which may be empty.
 fn stacked(
     scalars: impl Iterator<Item = Result<Tensor, TchError>>,
     device: Device,

@@ -218,7 +218,7 @@ pub struct Traits {
 }
 
 impl Operation {
-    /// Returns its traits, for the argument of this name. An unknown operation or argument has none.
+    /// Returns its traits, for the argument of this name. An unknown operation or argument has no traits.
     pub fn traits(&self, argument: &str) -> Result<Traits, ShimError> {
         let (name, overload) = (Text::from(&self.name), Text::from(&self.overload));
         let bits = fetch("look up an operation", |bits, error| {

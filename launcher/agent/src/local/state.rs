@@ -64,7 +64,7 @@ pub struct Agent {
     pub(super) inspections: u32,
     /// A failure that may follow from another, and the end of the wait for that. Only while running.
     pub(super) lost_peer: Option<(usize, Outcome, Duration)>,
-    /// Whether the user was told that a write is awaited.
+    /// Whether a message to the user has named the write that is awaited.
     pub(super) write_reported: bool,
     /// Actions decided but not returned yet.
     pub(super) actions: Vec<Action>,

@@ -11,7 +11,7 @@ pub(super) struct FromJob {
     pub(super) node_rank: Option<usize>,
     /// Whether this node leads, if the endpoint is the job's.
     pub(super) leads: Option<bool>,
-    /// What was taken, or why nothing was.
+    /// The facts that were taken, or the reason why none were.
     pub(super) note: Option<String>,
 }
 

@@ -1,6 +1,6 @@
 //! A cluster of Kubernetes: runs the Indexed Jobs that the stand-in of kubectl took.
 //!
-//! Each pod has a host name and mounts of its own, on a node with its own network. Kubernetes waits 10 s and
+//! Each pod has its own host name and mounts, on a node with its own network. Kubernetes waits 10 s and
 //! longer before it replaces a failed pod; this cluster waits one second.
 
 mod container;

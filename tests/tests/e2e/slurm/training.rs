@@ -214,7 +214,7 @@ impl<'a> Training<'a> {
         let number = self.outcome.interruptions.len() + 1;
         wait("the end of the job's processes", || self.slurm.job_processes().is_empty());
         let (newest, log) = (self.newest_checkpoint(), self.read_log());
-        // Without a step of its own, the attempt left the record of an earlier one as it was.
+        // Without any step, the attempt left the record of an earlier one as it was.
         let recorded = if last_step(&log).is_some() { self.newest_step() } else { newest };
         let repeated = recorded.saturating_sub(newest);
         let mut expect = |holds: bool, what: String| {

@@ -1,4 +1,4 @@
-//! The dtypes of exported programs, which have numbers of their own.
+//! The dtypes of exported programs, which have other numbers than those of libtorch.
 
 use tch::Kind;
 

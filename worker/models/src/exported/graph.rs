@@ -226,7 +226,7 @@ impl Resolver<'_> {
         Ok(Some(Item { action: Action::Call { operation, arguments, outputs, writes }, place, modules }))
     }
 
-    /// Resolves a part under a setting. Its graph has names of its own.
+    /// Resolves a part under a setting. Its graph has its own names.
     fn region(
         &mut self,
         kind: &str,

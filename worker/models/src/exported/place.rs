@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Where an operation is: its module and its line. Shown as words that follow the operation's name.
+/// The module and the line of an operation. Shown as words that follow the operation's name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Place {
     module: Option<String>,

@@ -111,7 +111,7 @@ pub(super) fn load(
     Ok(tensors)
 }
 
-/// Returns the tensors of the program for evaluation: the same parameters and buffers, and constants of its own.
+/// Returns the tensors of the program for evaluation: the same parameters and buffers, and its own constants.
 pub(super) fn of_evaluation(
     archive: &mut Archive,
     shared: Tensors,

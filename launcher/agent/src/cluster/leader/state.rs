@@ -73,11 +73,11 @@ pub(super) struct Joining {
     pub(super) enough_since: Option<Duration>,
     /// With enough nodes, the wait for more.
     pub(super) last_call: Duration,
-    /// When the user is told next what the run waits for.
+    /// When the next message to the user names what the run waits for.
     pub(super) word_at: Duration,
 }
 
-/// The user is told after this wait what the run waits for, and again after each [`NEXT_WORD`].
+/// After this wait a message to the user names what the run waits for, and again after each [`NEXT_WORD`].
 const FIRST_WORD: Duration = Duration::from_secs(5);
 pub(super) const NEXT_WORD: Duration = Duration::from_secs(60);
 

@@ -1,4 +1,4 @@
-//! A leader in a process of its own, under load.
+//! A leader in a separate process, under load.
 
 use super::harness::{Leader, Member};
 use super::*;

@@ -180,7 +180,7 @@ fn two_thousand_idle_strangers_disturb_nothing() {
     let late = Member::new(&leader, &key);
     late.expect_connected();
     let closed = idle.iter_mut().take(count.saturating_sub(300));
-    // The oldest ones are told why.
+    // The oldest ones get the reason.
     for socket in closed {
         let refusal = Handshake::is_answered(&expect_end(socket)).unwrap_err();
         assert_eq!(ConnectError::from(refusal), ConnectError::Rejected(Refusal::TooMany));
