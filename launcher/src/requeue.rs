@@ -6,6 +6,7 @@ use crate::cli::RequeueArgs;
 use anyhow::Context;
 use dtrain_common::exit::ExitStatus;
 use dtrain_common::files;
+use dtrain_common::result::RunResult;
 use dtrain_common::run_dir::RunDir;
 use serde::{Deserialize, Serialize};
 use std::fs;
@@ -59,16 +60,39 @@ impl Requeues {
     }
 }
 
+/// The codes of launches that leave an earlier result as it is, or agree with their own.
+const SURE: [ExitStatus; 3] = [ExitStatus::Success, ExitStatus::Usage, ExitStatus::Requeue];
+
+/// Returns the exit code of the run. `given` is the batch system's: of several nodes the highest, such as that of a node
+/// that was killed, while the run ended with 75. `result`: what the leader has written; without, it was killed.
+fn code_of(given: u8, result: Option<u8>, has_checkpoint: bool) -> u8 {
+    let is_signal = given > ExitStatus::Signal(0).code();
+    match result {
+        _ if SURE.iter().any(|sure| sure.code() == given) => given,
+        Some(code) => code,
+        None if is_signal && has_checkpoint => ExitStatus::Requeue.code(),
+        None => given,
+    }
+}
+
+/// Returns the code in `result.json`, unless it is of a start before the last decision.
+fn result_of(run_dir: &RunDir, file: &Path) -> Option<u8> {
+    let written = |path: &Path| fs::metadata(path).and_then(|data| data.modified()).ok();
+    let result = RunResult::read(&run_dir.result()).ok().flatten()?;
+    let is_old = written(file).is_some_and(|decided| written(&run_dir.result()) < Some(decided));
+    result.exit_code.filter(|_| !is_old)
+}
+
 /// Exits with 0 if the job is to start again, and else with 1.
 pub(crate) fn run(args: &RequeueArgs) -> anyhow::Result<ExitCode> {
     let file = args.run_dir.join(FILE);
-    if args.code != ExitStatus::Requeue.code() {
-        forget(&file)?;
-        return Ok(ExitCode::FAILURE);
-    }
     let run_dir = RunDir::new(&args.run_dir);
     let is_training = run_dir.checkpoints().exists();
     let step = run_dir.newest_checkpoint()?.map(|(_, manifest)| manifest.step);
+    if code_of(args.code, result_of(&run_dir, &file), step.is_some()) != ExitStatus::Requeue.code() {
+        forget(&file)?;
+        return Ok(ExitCode::FAILURE);
+    }
     match read(&file)?.next(step, is_training, args.most) {
         Ok(next) => {
             let text = serde_json::to_string(&next)?;
@@ -112,6 +136,25 @@ mod tests {
     /// Decides about starts that end with these newest steps.
     fn starts(steps: &[Option<u64>], is_training: bool, most: u32) -> Result<Requeues, Refusal> {
         steps.iter().try_fold(Requeues::default(), |state, step| state.next(*step, is_training, most))
+    }
+
+    #[test]
+    fn the_runs_own_code_decides() {
+        for (given, result, has_checkpoint, expected) in [
+            // Node 1 was killed, and the leader has ended with 75.
+            (137, Some(75), true, 75),
+            (143, Some(4), true, 4),
+            // The leader was killed.
+            (137, None, true, 75),
+            (137, None, false, 137),
+            (4, None, true, 4),
+            // The result is of an earlier start.
+            (2, Some(75), true, 2),
+            (75, Some(4), true, 75),
+            (0, Some(75), true, 0),
+        ] {
+            assert_eq!(code_of(given, result, has_checkpoint), expected, "{given} {result:?}");
+        }
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::time::Instant;
 /// Returns the requests to stop of this process, from now on.
 pub(crate) fn stop_requests() -> anyhow::Result<Receiver<i32>> {
     let (sender, stopped) = bounded(1);
-    handlers::listen(&signals::STOP, move |signal| {
+    handlers::listen(&signals::STOP, move |signal, _| {
         // The first signal is enough.
         let _ = sender.try_send(signal);
     })

@@ -14,6 +14,8 @@ pub const USR2: i32 = Signal::USR2.as_raw();
 
 /// Signals that ask the launcher to stop.
 pub const STOP: [i32; 4] = [INT, TERM, HUP, QUIT];
+/// Those of which a second one kills.
+pub const URGENT: [i32; 2] = [INT, TERM];
 /// Signals that are only passed on.
 pub const FORWARD: [i32; 2] = [USR1, USR2];
 /// Signals that suspend a job: Ctrl-Z, and the use of the terminal from the background.

@@ -81,7 +81,7 @@ fn write(plan: &Plan, out: &Path, force: bool) -> anyhow::Result<()> {
     let stop = Arc::new(AtomicI32::new(0));
     let signal = Arc::clone(&stop);
     // From here on, a stop must remove the unfinished file.
-    handlers::listen(&signals::STOP, move |number| {
+    handlers::listen(&signals::STOP, move |number, _| {
         let _ = signal.compare_exchange(0, number, Ordering::Relaxed, Ordering::Relaxed);
     })
     .context("cannot receive signals")?;

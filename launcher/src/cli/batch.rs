@@ -166,7 +166,7 @@ pub(crate) struct RequeueArgs {
     #[arg(value_name = "DIR")]
     pub(crate) run_dir: PathBuf,
 
-    /// Exit code of `dtrain launch`.
+    /// Exit code of `dtrain launch`, on several nodes the highest; the run's own result decides.
     #[arg(long, value_name = "CODE")]
     pub(crate) code: u8,
 

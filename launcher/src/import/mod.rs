@@ -150,7 +150,7 @@ impl Stop {
     fn listen() -> anyhow::Result<Self> {
         let stop = Self { signal: Arc::default(), child: Arc::default() };
         let (signal, child) = (Arc::clone(&stop.signal), Arc::clone(&stop.child));
-        let deliver = move |number| {
+        let deliver = move |number, _| {
             if !signals::STOP.contains(&number) {
                 return;
             }

@@ -18,7 +18,7 @@ use dtrain_agent::io::process::WorkerSpec;
 use dtrain_agent::io::process::memory_kill::MemoryKills;
 use dtrain_agent::io::store::{BoundPort, ClientsSeen};
 use dtrain_agent::io::temporary::Temporary;
-use dtrain_agent::local::{Cause, Verdict};
+use dtrain_agent::local::{Cause, Event, Verdict};
 use dtrain_common::env::{WorkerEnv, omp_threads};
 use dtrain_common::files::{none_if_missing, write_atomic};
 use dtrain_common::run_dir::{AttemptRecord, RunDir};
@@ -76,8 +76,8 @@ pub(super) struct Run {
     pub(super) has_heartbeats: bool,
     /// Whether the user does not want to wait for the screen.
     pub(super) abandoned: bool,
-    /// A request to stop after the end of the workers.
-    pub(super) stopped: Option<i32>,
+    /// A request to stop, or the guardian's death, after the end of the workers.
+    pub(super) stopped: Option<Event>,
     /// The leader's orders for the time after this attempt.
     pub(super) held: Vec<Order>,
 }

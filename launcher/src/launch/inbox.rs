@@ -6,7 +6,7 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use dtrain_agent::clock::StartTime;
 use dtrain_agent::io::guardian::{self, GuardianInfo};
 use dtrain_agent::io::process::{Family, ShellJob, descendants, handlers};
-use dtrain_agent::local::{Event, Restarts, SAME_REQUEST};
+use dtrain_agent::local::{Event, Requests, Restarts, SAME_REQUEST, Way};
 use dtrain_agent::signals;
 use std::time::{Duration, Instant};
 
@@ -33,8 +33,8 @@ pub(super) type BeforeStart<T> = Result<T, i32>;
 pub(super) struct Waited {
     /// INT or TERM came first: the user does not want to wait.
     pub(super) abandoned: bool,
-    /// A stop signal during the wait.
-    pub(super) stopped: Option<i32>,
+    /// A request to stop, or the guardian's death, during the wait.
+    pub(super) stopped: Option<Event>,
     /// Signals for the workers while no worker runs.
     pub(super) notices: Vec<i32>,
 }
@@ -56,12 +56,18 @@ impl Inbox {
         let family = relatives.clone();
         let wanted: Vec<i32> = handled.iter().chain(&signals::JOB).copied().collect();
         let latest = handlers::LatestOfJob::watch().context("cannot receive signals")?;
-        handlers::listen(&wanted, move |signal| {
+        let (guardian, mut requests) = (guardian_info.guardian, Requests::default());
+        handlers::listen(&wanted, move |signal, sender| {
             let event = match signal {
                 signals::CHLD => return relatives.reap_orphans(),
                 signals::CONT => return relatives.resume(),
                 signal if signals::SUSPEND.contains(&signal) => return relatives.suspend(&latest),
-                signal if signals::STOP.contains(&signal) => Event::Stop { signal },
+                signal if signals::URGENT.contains(&signal) => {
+                    let way = if sender == Some(guardian) { Way::Guardian } else { Way::Direct };
+                    let Some(again) = requests.on(way, start_time.elapsed()) else { return };
+                    Event::Stop { signal, again }
+                }
+                signal if signals::STOP.contains(&signal) => Event::Stop { signal, again: false },
                 signal => Event::Forward { signal },
             };
             // Fails only if the run is over: no receiver is left for the signal.
@@ -91,17 +97,16 @@ impl Inbox {
                     let event = event.unwrap_or(Event::Abandoned);
                     match (&event, stopped) {
                         (Event::Abandoned, _) => return Ok(Err(signals::KILL)),
-                        (Event::Stop { signal }, None) => {
-                            stopped = Some((*signal, Instant::now()));
+                        (Event::Stop { signal, .. }, None) => {
+                            stopped = Some(*signal);
                             give_up = crossbeam_channel::after(LAST_CHECKS);
                         }
-                        (Event::Stop { signal: signals::INT | signals::TERM }, Some((signal, first)))
-                            if first.elapsed() >= SAME_REQUEST => return Ok(Err(signal)),
+                        (Event::Stop { again: true, .. }, Some(signal)) => return Ok(Err(signal)),
                         _ => {}
                     }
                     kept.push(event);
                 }
-                recv(give_up) -> _ => return Ok(Err(stopped.map_or(signals::TERM, |(signal, _)| signal))),
+                recv(give_up) -> _ => return Ok(Err(stopped.unwrap_or(signals::TERM))),
             }
         };
         // Cannot fail: this object has the receiver.
@@ -136,8 +141,9 @@ impl Inbox {
         }
     }
 
-    /// Waits until `done` disconnects, or the user does not want to wait, or for at most `patience`.
-    pub(super) fn wait(&self, done: &Receiver<()>, patience: Option<Duration>) -> Waited {
+    /// Waits until `done` disconnects, or the user does not want to wait, or for at most `patience`. `was_asked`: the run
+    /// was asked to stop before, so that only a further request is impatient.
+    pub(super) fn wait(&self, done: &Receiver<()>, patience: Option<Duration>, was_asked: bool) -> Waited {
         let wait_start = Instant::now();
         let over = patience.map_or_else(crossbeam_channel::never, crossbeam_channel::after);
         let mut waited = Waited::default();
@@ -146,12 +152,13 @@ impl Inbox {
                 recv(done) -> _ => break,
                 recv(over) -> _ => break,
                 recv(self.events) -> event => match event {
-                    Ok(Event::Stop { signal }) => {
-                        waited.stopped = Some(signal);
-                        waited.abandoned =
-                            matches!(signal, signals::INT | signals::TERM) && wait_start.elapsed() >= SAME_REQUEST;
+                    Ok(event @ Event::Stop { signal, again }) => {
+                        waited.stopped = Some(event);
+                        waited.abandoned = signals::URGENT.contains(&signal)
+                            && (again || !was_asked)
+                            && wait_start.elapsed() >= SAME_REQUEST;
                     }
-                    Ok(Event::Abandoned) => (waited.stopped, waited.abandoned) = (Some(signals::KILL), true),
+                    Ok(event @ Event::Abandoned) => (waited.stopped, waited.abandoned) = (Some(event), true),
                     Ok(Event::Forward { signal }) => waited.notices.push(signal),
                     _ => {}
                 },

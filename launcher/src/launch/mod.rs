@@ -25,7 +25,6 @@ use dtrain_agent::io::memory_copies::MemoryCopies;
 use dtrain_agent::io::output::Screen;
 use dtrain_agent::io::temporary::Temporary;
 use dtrain_agent::local::{Cause, Next, RestartPolicy, Restarts, Resumption};
-use dtrain_agent::signals;
 use dtrain_common::env::TORCHELASTIC_USE_AGENT_STORE;
 use dtrain_common::exit::ExitStatus;
 use inbox::Inbox;
@@ -230,8 +229,8 @@ impl RunningLaunch<'_> {
             }
             self.say(format!("dtrain: {text}"));
         }
-        let is_early = run.verdict.cause == (Cause::Stopped { signal: signals::TERM }) && !run.has_heartbeats;
-        // SIGTERM, as of batch systems, stopped the workers before any step could be lost.
+        let is_early = run.verdict.cause.is_stopped() && !run.has_heartbeats;
+        // The workers were stopped before any step could be lost.
         if is_early && self.launch.plan.has_checkpoint() {
             run.verdict.cause = Cause::Requeue;
         }
@@ -353,5 +352,5 @@ impl RunningLaunch<'_> {
 /// Waits until the screen has written everything, unless the user asks again to stop.
 fn close(screen: Screen, inbox: &Inbox) {
     drop((screen.chunks, screen.notices));
-    inbox.wait(&screen.done, None);
+    inbox.wait(&screen.done, None, false);
 }

@@ -18,6 +18,7 @@ use dtrain_agent::io::heartbeats::Heartbeats;
 use dtrain_agent::io::output::{FailedLogs, Screen};
 use dtrain_agent::io::store::Serving;
 use dtrain_agent::local::{Action, Agent, Event, Notice, Policy, StopSource, TICK, Verdict};
+use dtrain_agent::signals;
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
@@ -88,8 +89,13 @@ pub(super) fn attempt(
     let Group { tails, not_started, capture, .. } = group;
     drop(capture);
     // The other nodes do not wait for this node's screen.
-    let waited = inbox.wait(&readers_done, cluster.map(|_| OUTPUT));
-    verdict.stop_source = verdict.stop_source.or(waited.stopped.map(|signal| StopSource::Request { signal }));
+    let waited = inbox.wait(&readers_done, cluster.map(|_| OUTPUT), verdict.stop_source.is_some());
+    let signal = match waited.stopped {
+        Some(Event::Stop { signal, .. }) => Some(signal),
+        Some(_) => Some(signals::KILL),
+        None => None,
+    };
+    verdict.stop_source = verdict.stop_source.or(signal.map(|signal| StopSource::Request { signal }));
     verdict.notices.extend(waited.notices);
     let (failed_logs, has_heartbeats) = (failed_logs.report(), attempt.heartbeats.has_seen_any());
     Ok(Run {
@@ -195,8 +201,8 @@ impl<'a> Reactor<'a> {
         }
         match (next, self.cluster) {
             (Incoming::Event(event), cluster) => {
-                if let (Event::Stop { signal }, Some(cluster)) = (&event, cluster) {
-                    cluster.tell(MemberEvent::Asked { signal: *signal });
+                if let (Event::Stop { signal, again }, Some(cluster)) = (&event, cluster) {
+                    cluster.tell(MemberEvent::Asked { signal: *signal, again: *again });
                 }
                 self.hear(&event);
             }

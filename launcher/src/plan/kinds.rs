@@ -170,8 +170,14 @@ impl Plan {
 
     /// Returns whether another launch would resume from a checkpoint of this run.
     pub(crate) fn has_checkpoint(&self) -> bool {
+        self.newest_checkpoint().is_some()
+    }
+
+    /// Returns the folder of the checkpoint from which another launch would resume.
+    pub(crate) fn newest_checkpoint(&self) -> Option<PathBuf> {
         let run_dir = self.training().and(self.run_dir.as_ref());
-        matches!(run_dir.map(RunDir::newest_checkpoint), Some(Ok(Some(_))))
+        let (folder, _) = run_dir?.newest_checkpoint().ok()??;
+        Some(folder)
     }
 
     /// Returns whether another run has taken the run directory: writing there is forbidden then.

@@ -1,7 +1,7 @@
 //! Signals to the launcher.
 
 use crate::harness::Scene;
-use rustix::process::Signal;
+use dtrain_test_kit::process::{Signal, kill};
 use std::time::{Duration, Instant};
 
 const WAIT_FOR_EVER: &str = r#": > "$TEST_DIR/ready.$RANK"; exec sleep 600"#;
@@ -33,17 +33,17 @@ fn stop_signals_are_forwarded_and_give_128_plus_their_number() {
 }
 
 #[test]
-fn a_program_that_handles_the_signal_decides_the_code() {
-    for (signal, name, _) in STOP_SIGNALS {
+fn a_program_that_handles_the_signal_decides_the_code_unless_it_is_0() {
+    for (signal, name, stopped) in STOP_SIGNALS {
         let trap = name.strip_prefix("SIG").unwrap();
-        for code in [0, 7] {
+        for (code, expected) in [(0, stopped), (7, 7)] {
             let scene = Scene::new();
             let script = format!(
                 r#"trap 'echo cleaned up; exit {code}' {trap}; : > "$TEST_DIR/ready.$RANK"; while :; do sleep 0.05; done"#
             );
             let launch = scene.start_sh(1, &["--shutdown-timeout", "600"], &script);
             launch.signal(signal);
-            assert_eq!(launch.wait().expect_code(code).stdout(), "cleaned up\n");
+            assert_eq!(launch.wait().expect_code(expected).stdout(), "cleaned up\n");
         }
     }
 }
@@ -68,7 +68,7 @@ fn a_checkpoint_that_is_being_written_is_waited_for_beyond_the_timeout() {
     let launch = scene.start_sh(1, &["--shutdown-timeout", "1"], WRITES);
     launch.signal(Signal::TERM);
     let done = launch.wait();
-    done.expect_code(0).expect_stderr(
+    done.expect_code(143).expect_stderr(
         "dtrain: rank 0 still writes a checkpoint after 1 s (--shutdown-timeout): waiting for it; a second",
     );
     assert_eq!(done.stdout(), "written\n");
@@ -109,18 +109,47 @@ fn the_echo_of_a_signal_is_not_a_second_one() {
     let launch = scene.start_sh(1, &["--shutdown-timeout", "600"], script);
     launch.signal(Signal::TERM);
     launch.signal(Signal::TERM);
-    assert_eq!(launch.wait().expect_code(0).stdout(), "cleaned up\n");
+    assert_eq!(launch.wait().expect_code(143).stdout(), "cleaned up\n");
+}
+
+/// A batch system signals both processes of the launcher.
+#[test]
+fn a_signal_to_the_launcher_and_later_to_its_guardian_is_one_request() {
+    let scene = Scene::new();
+    let script = r#"trap 'sleep 2; echo cleaned up; exit 0' TERM; : > "$TEST_DIR/ready.$RANK"; while :; do sleep 0.05; done"#;
+    let launch = scene.start_sh(1, &["--shutdown-timeout", "600"], script);
+    kill(scene.launcher()[0], Signal::TERM);
+    std::thread::sleep(A_WHILE);
+    launch.signal(Signal::TERM);
+    let done = launch.wait();
+    assert_eq!(done.expect_code(143).stdout(), "cleaned up\n");
+    assert!(!done.stderr.contains("killing"), "{}", done.stderr);
+}
+
+#[test]
+fn a_worker_that_stands_still_is_stopped_without_waiting_for_the_timeout() {
+    let scene = Scene::new();
+    let launch = scene.start_sh(1, &["--shutdown-timeout", "600"], WAIT_FOR_EVER);
+    for worker in scene.workers() {
+        kill(worker, Signal::STOP);
+    }
+    let begun = Instant::now();
+    launch.signal(Signal::TERM);
+    launch.wait().expect_code(143);
+    assert!(begun.elapsed() < Duration::from_secs(300));
 }
 
 #[test]
 fn user_signals_are_passed_on_and_stop_nothing() {
     let scene = Scene::new();
-    // The whole process group gets the signals, so the traps must not start another program.
+    // A process of the worker, such as a data loader, has no handler.
     let script = r#"
+        sleep 600 & child=$!
         trap ': > "$TEST_DIR/usr1.$RANK"' USR1
         trap ': > "$TEST_DIR/usr2.$RANK"' USR2
         : > "$TEST_DIR/ready.$RANK"
-        until [ -e "$TEST_DIR/usr1.$RANK" ] && [ -e "$TEST_DIR/usr2.$RANK" ]; do sleep 0.05 || :; done"#;
+        until [ -e "$TEST_DIR/usr1.$RANK" ] && [ -e "$TEST_DIR/usr2.$RANK" ]; do sleep 0.05 || exit 3; done
+        kill -0 $child || exit 4"#;
     let launch = scene.start_sh(2, &[], script);
     launch.signal(Signal::USR1);
     launch.signal(Signal::USR2);

@@ -151,6 +151,31 @@ fn a_frozen_node_does_not_change_the_weights() {
     };
 }
 
+/// Without a restart left, the batch system continues the run.
+#[test]
+fn the_loss_of_a_node_ends_with_75_and_the_next_launch_continues() {
+    let Ok(network) = Network::new(2) else { return };
+    let scene = Scene::new();
+    expect_success(vec![start(&scene, ".one", None, &[&ONE[..], &LONG].concat()).wait()]);
+    let flags = [&NODES[..6], &["--run-dir", "several"], &LONG].concat();
+    let start_all = |name: &str| -> Vec<_> {
+        (0..2).map(|node| start(&scene, &format!(".{name}{node}"), Some((&network, node)), &flags)).collect()
+    };
+    let mut launches = start_all("lost");
+    wait_for_steps(&scene, 6);
+    let here = network[1].processes();
+    let agent = scene.launcher().into_iter().find(|pid| here.contains(pid)).unwrap();
+    kill(agent, Signal::KILL);
+    assert_ne!(launches.remove(1).wait_leaving_processes().code, Some(0));
+    let done = launches.remove(0).wait_leaving_processes();
+    done.expect_code(75).expect_stderr("lost node n1").expect_stderr("start it again with --run-dir several");
+    network.wait_until_empty();
+    expect_success(start_all("again").into_iter().map(Launch::wait_leaving_processes).collect());
+    network.wait_until_empty();
+    let (one, several) = (run(&scene, "one"), run(&scene, "several"));
+    assert!(one.weights() == several.weights(), "the weights differ");
+}
+
 /// Copies in memory and no checkpoint in time. Half a step is one micro-batch of one rank: the ranks' number
 /// does not change the bits.
 const COPIES: &str = r#"

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 /// The version of these messages. Agents of different versions do not make a run.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// Where rank 0 listens.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -54,8 +54,8 @@ pub enum ToLeader {
     Failed { epoch: u64, end: WorkerEnd },
     /// No worker of the node runs any more.
     Drained { epoch: u64, report: Box<Report> },
-    /// The launcher of this node was asked to stop by this signal.
-    Asked { signal: i32 },
+    /// The launcher of this node was asked to stop by this signal. `again`: for a second time.
+    Asked { signal: i32, again: bool },
     /// The first message of a node that cannot take part, for example because its program does not exist.
     CannotJoin { host: String, reason: String },
     /// The node cannot continue, for example because its disk is full.

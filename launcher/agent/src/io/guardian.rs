@@ -131,7 +131,7 @@ fn run_again(
     let wanted: Vec<i32> = handled.iter().chain(&signals::JOB).copied().collect();
     let latest = LatestOfJob::watch().context("cannot receive signals")?;
     let relatives = family.clone();
-    handlers::listen(&wanted, move |signal| match Signal::from_named_raw(signal) {
+    handlers::listen(&wanted, move |signal, _| match Signal::from_named_raw(signal) {
         Some(Signal::CHILD) => relatives.reap_orphans(),
         None => {}
         Some(signal) => pass_on(receiver.wait(), signal, &latest),

@@ -55,8 +55,11 @@ impl Agent {
                 let sent = sent.map(|(signal, _)| *signal).collect();
                 self.ended(End { rank, outcome, at, sent, lost_peer }, now);
             }
-            Event::Stop { signal } => self.stop_requested(signal, now),
-            Event::Interrupted if self.phase == Phase::Running => self.stop_requested(signals::INT, now),
+            Event::Stop { signal, again } => self.stop_requested(signal, again, now),
+            Event::Interrupted if self.phase == Phase::Running => {
+                self.interrupted = Some(now);
+                self.stop_requested(signals::INT, false, now);
+            }
             // During a stop, the worker died of the signal that the launcher sent.
             Event::Interrupted => {}
             Event::Abandoned => self.abandoned(now),

@@ -32,8 +32,9 @@ pub enum Event {
     Beat { rank: usize, at: Duration, writing: bool },
     /// The answer to the [`Action::Inspect`] of this number.
     Inspected { number: u32 },
-    /// The launcher was asked to stop by this signal (INT, TERM, HUP or QUIT).
-    Stop { signal: i32 },
+    /// This launcher, or that of another node, was asked to stop by this signal (INT, TERM, HUP or QUIT). `again`: for a
+    /// second time, see [`Requests`](super::Requests).
+    Stop { signal: i32, again: bool },
     /// A worker that has had the terminal died of Ctrl-C, perhaps instead of the launcher.
     Interrupted,
     /// The guardian has died.

@@ -7,7 +7,7 @@
 //!
 //! - Workers start in turn. After the last end, process groups are killed and the verdict follows.
 //! - The first failure sends SIGTERM to the others, later SIGKILL. A lost peer gets time to fail first.
-//! - A stop signal is forwarded, later SIGKILL; a second INT or TERM kills. A checkpoint write gets more
+//! - A stop signal is forwarded, later SIGKILL; a second request ([`Requests`]) kills. A checkpoint write gets more
 //!   time.
 //! - USR1 and USR2 are passed on. Hung workers are stopped if they do not beat during the inspection.
 //! - Before the time limit, workers are asked to stop. After a freeze, all other times restart.
@@ -15,6 +15,7 @@
 mod agent;
 mod event;
 mod hang;
+mod request;
 mod restart;
 mod state;
 mod stop;
@@ -26,6 +27,7 @@ mod tests;
 
 pub use event::{Action, Event, Notice, Policy};
 pub use hang::HangPolicy;
+pub use request::{Requests, Way};
 pub(crate) use restart::{FailedAttempt, LASTING};
 pub use restart::{Next, RestartPolicy, Restarts, Resumption};
 pub use state::Agent;

@@ -140,7 +140,7 @@ impl Restarts {
             }
         }
         if let Some(StopSource::Request { signal }) = stop_source {
-            self.on_event(&Event::Stop { signal });
+            self.on_event(&Event::Stop { signal, again: false });
             return Next::Stop;
         }
         if is_early_request {
@@ -184,7 +184,7 @@ impl Restarts {
     /// Handles an event while no worker runs, and returns whether it ends the pause.
     pub fn on_event(&mut self, event: &Event) -> bool {
         match *event {
-            Event::Stop { signal } => self.stopped = Some(self.stopped.unwrap_or(signal)),
+            Event::Stop { signal, .. } => self.stopped = Some(self.stopped.unwrap_or(signal)),
             Event::Abandoned => self.stopped = Some(signals::KILL),
             Event::Forward { signal } if !self.notices.contains(&signal) => self.notices.push(signal),
             _ => {}

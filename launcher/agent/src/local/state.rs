@@ -53,7 +53,9 @@ pub struct Agent {
     /// The time that freezes have added to the stop.
     pub(super) stop_delay: Duration,
     pub(super) latest: Duration,
-    /// The time of the first INT or TERM.
+    /// Whether INT or TERM came.
+    pub(super) is_asked: bool,
+    /// When a worker at the terminal took a Ctrl-C for the launcher.
     pub(super) interrupted: Option<Duration>,
     pub(super) stop_source: Option<StopSource>,
     /// Signals for the workers during this attempt that may not be handled.

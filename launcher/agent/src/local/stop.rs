@@ -17,14 +17,18 @@ impl Agent {
         self.lost_peer = None;
     }
 
-    pub(super) fn stop_requested(&mut self, signal: i32, now: Duration) {
+    pub(super) fn stop_requested(&mut self, signal: i32, again: bool, now: Duration) {
         self.stop_source = Some(StopSource::Request { signal });
-        if signal == signals::INT || signal == signals::TERM {
-            match self.interrupted {
-                Some(first) if now < first + SAME_REQUEST => return,
-                Some(_) => return self.kill_all(now, None),
-                None => self.interrupted = Some(now),
+        let is_after_ctrl_c = self.interrupted.is_some_and(|first| now >= first + SAME_REQUEST);
+        if again || is_after_ctrl_c {
+            if self.phase == Phase::Running {
+                self.stop(StopReason::Signal { signal }, None);
             }
+            return self.kill_all(now, None);
+        }
+        // The signals of several nodes are one request.
+        if signals::URGENT.contains(&signal) && std::mem::replace(&mut self.is_asked, true) {
+            return;
         }
         if self.phase == Phase::Running {
             self.stop(StopReason::Signal { signal }, self.timeout_from(now));

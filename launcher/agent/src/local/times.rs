@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// Two INT or TERM signals within this time are one request: `timeout` signals its child and then its process
-/// group, and a terminal's Ctrl-C can reach the launcher directly and through a wrapper.
+/// group, and a terminal's Ctrl-C can reach the launcher directly and through a wrapper. See [`Requests`](super::Requests).
 pub const SAME_REQUEST: Duration = Duration::from_millis(250);
 
 /// The longest time between two [`Event::Timer`](super::Event::Timer) of the driver.

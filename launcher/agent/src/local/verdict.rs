@@ -83,11 +83,11 @@ impl StopReason {
 /// The cause of an attempt's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Cause {
-    /// All workers ended with code 0.
+    /// All workers ended with code 0, and no program was asked to stop.
     Success,
-    /// The workers stopped on request with a checkpoint written.
+    /// The workers stopped on request with a checkpoint written, or a program ended with code 0 at its time limit.
     Requeue,
-    /// The launcher was asked to stop by this signal, and the workers died of it or were killed.
+    /// The launcher was asked to stop by this signal, and the workers died of it, were killed, or ended with code 0.
     Stopped { signal: i32 },
     /// The time limit passed before the workers had stopped.
     TimeIsUp,
@@ -124,6 +124,13 @@ pub struct Verdict {
     pub silent_since: Option<Duration>,
     /// Signals that these workers did not handle, for the next attempt.
     pub notices: Vec<i32>,
+}
+
+impl Cause {
+    /// Returns whether INT or TERM stopped the workers.
+    pub fn is_stopped(self) -> bool {
+        matches!(self, Self::Stopped { signal } if signals::URGENT.contains(&signal))
+    }
 }
 
 impl Verdict {
@@ -165,6 +172,9 @@ impl Verdict {
             // Other nodes' workers stopped with a checkpoint, and these were killed before they did.
             (Some(StopReason::Requeue), None) if !all_done => Cause::Requeue,
             (_, None) if ends.len() < workers => stopped,
+            // A program that ends softly on request has not finished its work. A training says by its code what it has done.
+            (Some(StopReason::Signal { .. }), None) if requeue.is_none() => stopped,
+            (Some(StopReason::TimeLimit(_)), None) if requeue.is_none() => Cause::Requeue,
             (_, None) => Cause::Success,
         };
         Self { cause, ends, stop_source: None, silent_since: None, notices: Vec::new() }

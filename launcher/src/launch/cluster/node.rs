@@ -23,7 +23,7 @@ use dtrain_agent::cluster::trial::Place;
 use dtrain_agent::io::fence;
 use dtrain_agent::io::output::Screen;
 use dtrain_agent::io::probe::Listeners;
-use dtrain_agent::local::{Cause, Event, Restarts, SAME_REQUEST, TICK};
+use dtrain_agent::local::{Cause, Event, Restarts, TICK};
 use dtrain_agent::signals;
 use dtrain_common::exit::ExitStatus;
 use dtrain_common::host;
@@ -31,6 +31,7 @@ use dtrain_common::random;
 use dtrain_common::result::Failure;
 use std::collections::VecDeque;
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::time::Instant;
 
 const EVICTED: &str = "another run has taken the run directory";
@@ -70,7 +71,8 @@ pub(in crate::launch) fn run(
         prepared: None,
         listeners: None,
         latest: None,
-        requests: Vec::new(),
+        resumed: None,
+        requests: 0,
         notices,
         concluded: None,
         restarts: 0,
@@ -93,8 +95,10 @@ struct NodeRun<'a> {
     /// The ports that other nodes try before the start.
     listeners: Option<Listeners>,
     latest: Option<Run>,
-    /// The times of requests to stop while no worker ran.
-    requests: Vec<Instant>,
+    /// The newest checkpoint when the latest workers were started.
+    resumed: Option<PathBuf>,
+    /// The requests to stop while no worker ran.
+    requests: u32,
     /// Signals for the next workers.
     notices: Vec<i32>,
     /// The leader's end of the run.
@@ -139,14 +143,14 @@ impl NodeRun<'_> {
     /// Handles an event while no worker runs. Returns the status if that ends this node's part.
     fn hear(&mut self, event: &Event) -> Option<ExitStatus> {
         match *event {
-            Event::Stop { signal } => {
-                self.cluster.tell(MemberEvent::Asked { signal });
-                if self.requests.last().is_none_or(|at| at.elapsed() >= SAME_REQUEST) {
-                    self.requests.push(Instant::now());
+            Event::Stop { signal, again } => {
+                self.cluster.tell(MemberEvent::Asked { signal, again });
+                if again || self.requests == 0 {
+                    self.requests += 1;
                 }
                 // At the leader, the second request is for the workers of other nodes.
                 let most = if self.leads { 3 } else { 2 };
-                return (self.requests.len() >= most).then(|| self.give_up(signal));
+                return (self.requests >= most).then(|| self.give_up(signal));
             }
             // As on one node: the next launch resumes.
             Event::Forward { signal: signals::USR1 } if self.leads && self.launch.plan.has_checkpoint() => {
@@ -297,6 +301,7 @@ impl NodeRun<'_> {
         let (mut attempt, preparation) = self.prepared.take()?;
         self.listeners = None;
         attempt.rank0 = rank0;
+        self.resumed = self.launch.plan.newest_checkpoint();
         let taken = match self.leads {
             _ if self.launch.plan.is_evicted() => Err(anyhow!(EVICTED)),
             true => EarlierResult::take(self.launch.plan.run_dir.as_ref()),
@@ -361,13 +366,12 @@ impl NodeRun<'_> {
             has_checkpoint: self.leads && self.launch.plan.has_checkpoint(),
             blame: blame.map(Box::new),
         })));
-        let stopped = run.stopped;
+        let stopped = run.stopped.take();
         if run.not_started.is_none() {
             self.latest = Some(run);
         }
         match stopped {
-            Some(signals::KILL) => Some(self.give_up(signals::KILL)),
-            Some(signal) => self.hear(&Event::Stop { signal }),
+            Some(event) => self.hear(&event),
             None => None,
         }
     }

@@ -44,7 +44,9 @@ impl Order {
     /// Returns the event for this node's workers, if they run.
     pub(in crate::launch) fn event(&self) -> Option<Event> {
         match self {
-            Self::Stop(StopReason::Asked { signal, .. }) => Some(Event::Stop { signal: *signal }),
+            Self::Stop(StopReason::Asked { signal, again }) => {
+                Some(Event::Stop { signal: *signal, again: *again })
+            }
             Self::Stop(StopReason::Requeue) => Some(Event::OthersRequeue),
             // A training takes it as a request to stop with a checkpoint.
             Self::Stop(StopReason::Admit) => Some(Event::Forward { signal: signals::USR1 }),

@@ -77,9 +77,14 @@ impl Report {
         let wall = start_time.elapsed();
         let is_training = plan.training().is_some();
         let Conclusion { cause, outcome, blame, reason, restarts, status } = conclusion;
+        // A training that was killed at its time limit goes on from its newest checkpoint.
+        let cause = if cause == Cause::TimeIsUp && plan.has_checkpoint() { Cause::Requeue } else { cause };
         let status = status.unwrap_or_else(|| exit_status(cause, outcome, is_training));
         let code = status.code();
-        let plain = meaning(status, cause);
+        let plain = match cause {
+            Cause::Requeue if !is_training => "stopped at the time limit; to go on, start it again".to_owned(),
+            _ => meaning(status, cause),
+        };
         let meaning = reason.unwrap_or_else(|| plain.clone());
         // A worker that rejects the recipe or the data has not failed: its message is the usage error.
         let is_usage_error = status == ExitStatus::Usage && is_training;

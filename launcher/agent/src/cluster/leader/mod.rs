@@ -208,7 +208,7 @@ impl Leader {
                 }
             }
             ToLeader::Drained { epoch, report } if epoch == current => self.drained(from, *report),
-            ToLeader::Asked { signal } => self.asked(from, signal, now),
+            ToLeader::Asked { signal, again } => self.asked(from, signal, again, now),
             ToLeader::Leaving { reason } => self.leave(from, reason, now),
             _ => {}
         }
@@ -269,6 +269,10 @@ impl Leader {
         }
         let reason = match report.cause {
             Cause::Success => None,
+            // The other nodes' time limit is about to come.
+            Cause::Requeue if self.policy.requeue_code.is_none() => {
+                Some(StopReason::Asked { signal: crate::signals::TERM, again: false })
+            }
             Cause::Requeue => Some(StopReason::Requeue),
             Cause::Failed { rank } | Cause::Hung { rank } | Cause::NotStarted { rank, .. } => {
                 Some(StopReason::WorkerFailed { rank, host: peer.name.clone() })
@@ -286,14 +290,13 @@ impl Leader {
         }
     }
 
-    fn asked(&mut self, from: MemberId, signal: i32, now: Duration) {
-        // Batch systems send a signal to all nodes: only a node's second one is a second request.
-        let again = !self.askers.insert(from);
+    fn asked(&mut self, from: MemberId, signal: i32, again: bool, now: Duration) {
+        // Batch systems send a signal to all nodes, one after the other: only a node's second one is a second request.
         if self.asked.is_some() && !again {
             return;
         }
         self.asked.get_or_insert(signal);
-        self.restarts.on_event(&Event::Stop { signal });
+        self.restarts.on_event(&Event::Stop { signal, again });
         let reason = StopReason::Asked { signal, again };
         match self.phase {
             Phase::Joining(_) => self.finish(Ending::StoppedEarly { signal }),

@@ -142,9 +142,8 @@ pub struct Leader {
     pub(super) peers: BTreeMap<MemberId, Peer>,
     pub(super) rank0: Option<Endpoint>,
     pub(super) restarts: Restarts,
-    /// The signal of the first request to stop, and the members that sent one.
+    /// The signal of the first request to stop.
     pub(super) asked: Option<i32>,
-    pub(super) askers: BTreeSet<MemberId>,
     /// Whether the workers have left a checkpoint.
     pub(super) has_checkpoint: bool,
     /// When the leader handled its last event.
@@ -183,7 +182,6 @@ impl Leader {
             rank0: None,
             restarts,
             asked: None,
-            askers: BTreeSet::new(),
             has_checkpoint: false,
             awake: now,
             pause: None,

@@ -219,10 +219,13 @@ fn a_first_node_without_an_address_leaves() {
 fn only_a_nodes_second_request_is_a_second_request() {
     let mut cluster = Cluster::running(3..=3);
     let asked = |again| StopReason::Asked { signal: INT, again };
-    let first = cluster.receive(1, ToLeader::Asked { signal: INT });
+    let first = cluster.receive(1, ToLeader::Asked { signal: INT, again: false });
     assert_eq!(stops(&first), [(0, asked(false)), (2, asked(false))]);
-    assert_eq!(cluster.receive(2, ToLeader::Asked { signal: INT }), []);
-    let second = cluster.receive(2, ToLeader::Asked { signal: INT });
+    // A node that connects anew repeats its request.
+    for node in [2, 1] {
+        assert_eq!(cluster.receive(node, ToLeader::Asked { signal: INT, again: false }), []);
+    }
+    let second = cluster.receive(2, ToLeader::Asked { signal: INT, again: true });
     assert_eq!(stops(&second), [(0, asked(true)), (1, asked(true))]);
 }
 
@@ -230,7 +233,7 @@ fn only_a_nodes_second_request_is_a_second_request() {
 fn a_node_that_comes_after_the_end_gets_the_exit_code() {
     let mut cluster = Cluster::running(2..=2);
     cluster.on(LeaderEvent::Disconnected { from: 1 });
-    cluster.receive(0, ToLeader::Asked { signal: TERM });
+    cluster.receive(0, ToLeader::Asked { signal: TERM, again: false });
     cluster.fail(9);
     assert!(ending(&cluster.pass(ms(2000))).is_some());
     cluster.leader.decide(75, "stopped".into());

@@ -16,7 +16,7 @@ impl Member {
         self.connection = Connection::Joined { lease: Lease::new(times, asked), next_beat: now };
         self.actions.push(MemberAction::Joined(run));
         if let Some(signal) = self.asked {
-            self.send(ToLeader::Asked { signal });
+            self.send(ToLeader::Asked { signal, again: false });
         }
     }
 

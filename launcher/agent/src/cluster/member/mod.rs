@@ -50,9 +50,10 @@ pub enum MemberEvent {
     Leaving {
         reason: String,
     },
-    /// The launcher was asked to stop by this signal. Its own workers have been told already.
+    /// The launcher was asked to stop by this signal. Its own workers have been told already. `again`: for a second time.
     Asked {
         signal: i32,
+        again: bool,
     },
     /// [`Member::deadline`] has passed.
     Timer,
@@ -221,10 +222,10 @@ impl Member {
                 self.send(ToLeader::Leaving { reason });
                 self.finish(MemberEnding::Left);
             }
-            MemberEvent::Asked { signal } => {
+            MemberEvent::Asked { signal, again } => {
                 self.asked = Some(signal);
                 if matches!(self.connection, Connection::Joined { .. }) {
-                    self.send(ToLeader::Asked { signal });
+                    self.send(ToLeader::Asked { signal, again });
                 }
             }
             MemberEvent::Prepared { .. } | MemberEvent::Tried { .. } | MemberEvent::Timer => {}

@@ -138,17 +138,18 @@ fn after_the_kill_only_the_end_of_the_workers_is_awaited() {
 #[test]
 fn a_request_without_a_connection_is_sent_with_the_next() {
     let mut member = running();
-    let lost = on(&mut member, [MemberEvent::Disconnected, MemberEvent::Asked { signal: TERM }], 10);
-    assert!(!sends(&lost, &ToLeader::Asked { signal: TERM }), "{lost:?}");
+    let lost =
+        on(&mut member, [MemberEvent::Disconnected, MemberEvent::Asked { signal: TERM, again: false }], 10);
+    assert!(!sends(&lost, &ToLeader::Asked { signal: TERM, again: false }), "{lost:?}");
     let again = on(&mut member, [MemberEvent::Connected, welcome(1)], 20);
-    assert!(sends(&again, &ToLeader::Asked { signal: TERM }), "{again:?}");
+    assert!(sends(&again, &ToLeader::Asked { signal: TERM, again: false }), "{again:?}");
 }
 
 #[test]
 fn a_node_that_is_asked_to_stop_waits_for_no_leader() {
     let mut waiting = member();
     let stopped = MemberEnding::Stopped { signal: INT };
-    let asked = MemberEvent::Asked { signal: INT };
+    let asked = MemberEvent::Asked { signal: INT, again: false };
     assert_eq!(endings(&on(&mut waiting, [asked.clone()], 0)), [&stopped]);
     let mut member = running();
     assert_eq!(endings(&on(&mut member, [MemberEvent::Disconnected, asked], 10)), Vec::<&_>::new());

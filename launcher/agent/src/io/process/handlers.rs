@@ -4,6 +4,8 @@ use super::proc;
 use crate::signals::{CHLD, CONT, JOB};
 use nix::sys::signal::SigSet;
 use rustix::process::{Pid, Signal};
+use signal_hook::iterator::SignalsInfo;
+use signal_hook::iterator::exfiltrator::WithOrigin;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,16 +13,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// SIGXFSZ: a file would exceed the size limit.
 const XFSZ: i32 = Signal::XFSZ.as_raw();
 
-/// Calls `deliver` on a new thread for SIGCHLD and every signal of `wanted`. After the return, none of them
-/// kills the launcher.
+/// Calls `deliver` on a new thread for SIGCHLD and every signal of `wanted`, with the process that sent it, if the kernel
+/// names one. After the return, none of them kills the launcher.
 ///
 /// A signal that was ignored at the launcher's start stays ignored: `nohup` and the shell's `&` use that for
 /// runs that outlive their terminal. Only SIGCHLD must not be ignored, or the workers' outcomes are lost.
-pub fn listen(wanted: &[i32], deliver: impl Fn(i32) + Send + 'static) -> io::Result<()> {
-    let mut received = signal_hook::iterator::Signals::new(heeded(wanted).chain([CHLD]))?;
+pub fn listen(wanted: &[i32], mut deliver: impl FnMut(i32, Option<Pid>) + Send + 'static) -> io::Result<()> {
+    let mut received = SignalsInfo::<WithOrigin>::new(heeded(wanted).chain([CHLD]))?;
     std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
-        for signal in received.forever() {
-            deliver(signal);
+        for origin in received.forever() {
+            deliver(origin.signal, origin.process.and_then(|sender| Pid::from_raw(sender.pid)));
         }
     })?;
     Ok(())

@@ -100,13 +100,23 @@ impl Worker {
         thread::start(format!("wait-{pid}"), move || ended(pid, wait_for_end(pid)))
     }
 
-    /// Sends `signal` to the worker's process group. If all its processes have ended, nothing happens.
-    pub fn signal(&self, signal: i32) {
-        let Some(signal) = Signal::from_named_raw(signal) else {
+    /// Sends `signal` to the worker's process group, but a user signal to the worker alone: it would kill processes
+    /// that have no handler for it, such as data loaders. If all processes have ended, nothing happens.
+    pub fn signal(&self, number: i32) {
+        let Some(signal) = Signal::from_named_raw(number) else {
             return;
         };
-        // Fails only if no process is left, or the rest belongs to another user (a set-uid program).
+        // These fail only if no process is left, or the rest belongs to another user (a set-uid program).
+        if signals::FORWARD.contains(&number) {
+            // The worker is not reaped before the sweep, so its pid is still its own.
+            let _ = rustix::process::kill_process(self.pid, signal);
+            return;
+        }
         let _ = rustix::process::kill_process_group(self.pid, signal);
+        if signals::STOP.contains(&number) {
+            // A stopped process (SIGSTOP, or reading from a terminal in the background) must handle the signal first.
+            let _ = rustix::process::kill_process_group(self.pid, Signal::CONT);
+        }
     }
 
     pub(super) fn sweep(&mut self) {

@@ -99,7 +99,7 @@ fn a_request_in_the_pause_ends_with_the_checkpoint_that_is_there_or_is_kept() {
     let (usr1, usr2, term) = (
         Event::Forward { signal: signals::USR1 },
         Event::Forward { signal: signals::USR2 },
-        Event::Stop { signal: signals::TERM },
+        Event::Stop { signal: signals::TERM, again: false },
     );
     let resumed = |training, events: &[&Event], has_checkpoint| {
         let mut restarts = Restarts::new(RestartPolicy { training, ..POLICY });

@@ -241,7 +241,7 @@ fn a_write_is_waited_for_no_longer_than_the_limit_or_a_second_request_allow() {
     stop(&mut agent, TERM, 11_000);
     beat(&mut agent, 0, 12_900, true);
     timer(&mut agent, 13_000);
-    assert_eq!(signals_in(&stop(&mut agent, TERM, 14_000)), to(KILL, &[0, 1]));
+    assert_eq!(signals_in(&stop_again(&mut agent, TERM, 14_000)), to(KILL, &[0, 1]));
 }
 
 #[test]

@@ -56,7 +56,11 @@ fn die(agent: &mut Agent, rank: usize, signal: i32, at: u64) -> Vec<Action> {
 }
 
 fn stop(agent: &mut Agent, signal: i32, at: u64) -> Vec<Action> {
-    on(agent, &Event::Stop { signal }, at)
+    on(agent, &Event::Stop { signal, again: false }, at)
+}
+
+fn stop_again(agent: &mut Agent, signal: i32, at: u64) -> Vec<Action> {
+    on(agent, &Event::Stop { signal, again: true }, at)
 }
 
 /// Returns the verdict of the last actions, which must end the run.

@@ -17,16 +17,18 @@ fn stop_signals_are_forwarded_and_then_killed() {
 }
 
 #[test]
-fn a_second_interrupt_kills_but_its_echo_does_not() {
+fn a_second_request_kills_but_that_of_another_node_does_not() {
     for (first, second) in [(INT, INT), (TERM, TERM), (INT, TERM)] {
         let mut agent = running(2, None);
         stop(&mut agent, first, 1000);
-        assert_eq!(stop(&mut agent, second, 1249), [], "the same request, heard twice");
-        let actions = stop(&mut agent, second, 1250);
+        for late in [1100, 1700, 6000] {
+            assert_eq!(stop(&mut agent, second, late), [], "the same request, heard twice");
+        }
+        let actions = stop_again(&mut agent, second, 6100);
         assert_eq!(signals_in(&actions), to(KILL, &[0, 1]));
         assert_eq!(actions[2], Action::Tell(Notice::Killing { ranks: vec![0, 1], timed_out: None }));
-        die(&mut agent, 0, KILL, 1260);
-        assert_eq!(verdict(&die(&mut agent, 1, KILL, 1261)).cause, Cause::Stopped { signal: first });
+        die(&mut agent, 0, KILL, 6110);
+        assert_eq!(verdict(&die(&mut agent, 1, KILL, 6111)).cause, Cause::Stopped { signal: first });
     }
 }
 
@@ -44,16 +46,18 @@ fn an_interrupt_while_a_failure_is_handled_is_forwarded_and_a_second_kills() {
     let mut agent = running(2, None);
     exit(&mut agent, 0, 1, 10);
     assert_eq!(signals_in(&stop(&mut agent, INT, 1000)), to(INT, &[1]));
-    assert_eq!(signals_in(&stop(&mut agent, INT, 2000)), to(KILL, &[1]));
+    assert_eq!(signals_in(&stop_again(&mut agent, INT, 2000)), to(KILL, &[1]));
     assert_eq!(verdict(&die(&mut agent, 1, KILL, 2001)).cause, Cause::Failed { rank: 0 });
 }
 
 #[test]
-fn a_clean_exit_after_a_stop_request_is_success() {
-    let mut agent = running(2, Some(75));
-    stop(&mut agent, TERM, 10);
-    exit(&mut agent, 0, 0, 20);
-    assert_eq!(verdict(&exit(&mut agent, 1, 0, 21)).cause, Cause::Success);
+fn a_clean_exit_after_a_stop_request_is_success_only_for_a_training() {
+    for (requeue_code, cause) in [(Some(75), Cause::Success), (None, Cause::Stopped { signal: TERM })] {
+        let mut agent = running(2, requeue_code);
+        stop(&mut agent, TERM, 10);
+        exit(&mut agent, 0, 0, 20);
+        assert_eq!(verdict(&exit(&mut agent, 1, 0, 21)).cause, cause);
+    }
 }
 
 #[test]
@@ -184,7 +188,7 @@ fn a_stop_while_workers_are_being_started_reaches_the_one_in_the_making() {
 fn nothing_happens_after_the_end() {
     let mut agent = running(1, None);
     exit(&mut agent, 0, 0, 5);
-    for event in [Event::Stop { signal: INT }, Event::Forward { signal: USR1 }, Event::Timer] {
+    for event in [Event::Stop { signal: INT, again: true }, Event::Forward { signal: USR1 }, Event::Timer] {
         assert_eq!(agent.on(&event, ms(100)), []);
     }
 }
@@ -250,11 +254,11 @@ fn workers_are_killed_at_the_time_limit() {
 }
 
 #[test]
-fn a_program_that_ends_well_when_its_time_is_up_has_succeeded() {
+fn a_program_that_ends_well_when_its_time_is_up_is_started_again() {
     let mut agent = limited(TERM, None);
     timer(&mut agent, 101);
     exit(&mut agent, 0, 0, 110);
-    assert_eq!(verdict(&exit(&mut agent, 1, 0, 111)).cause, Cause::Success);
+    assert_eq!(verdict(&exit(&mut agent, 1, 0, 111)).cause, Cause::Requeue);
     let mut agent = limited(TERM, None);
     timer(&mut agent, 101);
     die(&mut agent, 0, TERM, 110);

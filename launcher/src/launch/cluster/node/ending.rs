@@ -12,6 +12,11 @@ use dtrain_agent::signals;
 use dtrain_common::exit::ExitStatus;
 use dtrain_common::host;
 
+/// Tells the user what to do after a loss that cost no checkpoint; the report adds the run directory.
+fn to_resume(reason: &str) -> String {
+    format!("{reason}; to resume, start it again")
+}
+
 impl NodeRun<'_> {
     /// Decides about the exit code, reports it to the user, and tells all nodes; on the leader's node.
     pub(super) fn conclude(&mut self, ending: Ending) {
@@ -19,7 +24,10 @@ impl NodeRun<'_> {
         let conclusion = match ending {
             Ending::TooFewNodes { came, missing, rejected } => {
                 let reason = words::too_few(&came, &missing, &rejected, *self.rendezvous.nodes.start());
-                self.ended_early(ExitStatus::Rendezvous, reason)
+                match self.goes_on() {
+                    true => self.ended_early(ExitStatus::Requeue, to_resume(&reason)),
+                    false => self.ended_early(ExitStatus::Rendezvous, reason),
+                }
             }
             Ending::NodeLeft { host, reason } => {
                 self.ended_early(ExitStatus::WorkerFailed, format!("{host} cannot continue: {reason}"))
@@ -40,10 +48,12 @@ impl NodeRun<'_> {
             Ending::Judged { judgement, nodes, reason, stop_source } => {
                 not_restarted = reason;
                 let mut conclusion = self.conclusion(&judgement, nodes);
-                // At the end of a batch job, nodes end one after the other.
                 let is_lost = matches!(judgement.cause, ClusterCause::NodeLost { .. });
-                if stop_source.is_some() && is_lost && self.launch.plan.has_checkpoint() {
+                // At the end of a batch job, nodes end one after the other.
+                let is_end_of_job = stop_source.is_some() && self.launch.plan.has_checkpoint();
+                if is_lost && (is_end_of_job || self.goes_on()) {
                     conclusion.status = Some(ExitStatus::Requeue);
+                    conclusion.reason = conclusion.reason.as_deref().map(to_resume);
                 }
                 conclusion
             }
@@ -82,6 +92,12 @@ impl NodeRun<'_> {
         self.concluded = Some(report.status);
     }
 
+    /// Returns whether the workers have left a checkpoint since their last start, so that another launch makes progress.
+    fn goes_on(&self) -> bool {
+        let newest = self.launch.plan.newest_checkpoint();
+        self.latest.is_some() && newest.is_some() && newest != self.resumed
+    }
+
     fn ended_early(&self, status: ExitStatus, reason: String) -> Conclusion {
         Conclusion {
             cause: Cause::OthersFailed,
@@ -112,9 +128,9 @@ impl NodeRun<'_> {
             ClusterCause::Workers(cause) => cause,
             ClusterCause::NodeLost { .. } => Cause::OthersFailed,
         };
-        // SIGTERM, as of batch systems, stopped the workers before any step could be lost.
+        // The workers were stopped before any step could be lost.
         let has_steps = self.latest.as_ref().is_some_and(|run| run.has_heartbeats);
-        let is_early = cause == (Cause::Stopped { signal: signals::TERM }) && !has_steps;
+        let is_early = cause.is_stopped() && !has_steps;
         if is_early && plan.has_checkpoint() {
             cause = Cause::Requeue;
         }

@@ -254,7 +254,7 @@ impl World {
             TestEvent::OthersRequeue => drop(self.tell(&Event::OthersRequeue)),
             TestEvent::LeaseEnded => self.others(&Event::LeaseEnded, Duration::ZERO),
             TestEvent::Freeze { ms } => self.freeze(Duration::from_millis(ms)),
-            TestEvent::Stop { signal } => self.signal(&Event::Stop { signal }),
+            TestEvent::Stop { signal, again } => self.signal(&Event::Stop { signal, again }),
             TestEvent::Forward { signal } => self.signal(&Event::Forward { signal }),
         }
     }
