@@ -106,6 +106,8 @@ pub(crate) struct Rendezvous {
     pub(crate) is_static: bool,
     /// Whether a node that joins a running training is taken in at once, by a checkpoint and a restart.
     pub(crate) admits_at_checkpoint: bool,
+    /// Whether a node that gets TERM leaves the run: outside of a batch job.
+    pub(crate) nodes_may_leave: bool,
     /// Whether the nodes try each other before the workers start.
     pub(crate) has_trial: bool,
 }
@@ -222,6 +224,7 @@ impl RendezvousArgs {
             times: conf.times()?,
             is_static: by_rank.is_some(),
             admits_at_checkpoint: conf.admits_at_checkpoint()?,
+            nodes_may_leave: !self.from_job.is_job,
             has_trial: conf.boolean("trial")?.unwrap_or(true),
         }))
     }

@@ -68,6 +68,8 @@ pub(super) struct Run {
     /// The last lines of standard error by rank.
     pub(super) tails: Vec<Tail>,
     pub(super) not_started: Option<(usize, io::Error)>,
+    /// The killed workers that do not end, for the user.
+    pub(super) stuck: Option<String>,
     /// The message about incomplete logs.
     pub(super) failed_logs: Option<String>,
     /// The kinds of clients of the store, if the launcher served it.

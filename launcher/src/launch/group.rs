@@ -9,12 +9,13 @@ use dtrain_agent::io::output::{
     Chunk, FailedLogs, LineFilter, Reader, RotatingLog, Source, Stream, Style, Tail,
 };
 use dtrain_agent::io::process::{Streams, Terminal, Worker, WorkerSpec, handlers, stacks};
-use dtrain_agent::local::{Event, INSPECTION, Outcome};
+use dtrain_agent::local::{Event, INSPECTION, KILLED, Outcome};
 use rustix::io::Errno;
 use std::fs;
 use std::io::{self, PipeReader};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The workers of one attempt, by rank.
 pub(super) struct Group<'a> {
@@ -29,6 +30,8 @@ pub(super) struct Group<'a> {
     pub(super) pending_signals: Vec<(usize, i32)>,
     pub(super) tails: Vec<Tail>,
     pub(super) not_started: Option<(usize, io::Error)>,
+    /// The killed workers that do not end, for the user.
+    pub(super) stuck: Option<String>,
     pub(super) capture: Capture<'a>,
 }
 
@@ -52,6 +55,7 @@ impl<'a> Group<'a> {
             files,
             pending_signals: Vec::new(),
             not_started: None,
+            stuck: None,
             capture,
         })
     }
@@ -97,7 +101,7 @@ impl<'a> Group<'a> {
             })
             .and_then(|()| worker.watch(ended));
         if let Err(error) = attached {
-            self.inbox.family.sweep(&mut worker);
+            self.inbox.family.sweep(&mut worker, KILLED);
             return Err(error);
         }
         Ok(worker)
@@ -123,7 +127,7 @@ impl<'a> Group<'a> {
     /// Kills and reaps the rest of the workers, which have all ended.
     pub(super) fn sweep(&mut self) {
         for worker in self.workers.iter_mut().flatten() {
-            self.inbox.family.sweep(worker);
+            self.inbox.family.sweep(worker, Duration::ZERO);
         }
         // All workers are reaped: the remaining descendants were started by them.
         self.inbox.family.end_orphans();
@@ -133,6 +137,22 @@ impl<'a> Group<'a> {
     pub(super) fn pids(&self) -> Vec<Option<u32>> {
         let workers = self.workers.iter();
         workers.map(|worker| worker.as_ref().map(Worker::pid)).collect()
+    }
+
+    /// Describes killed workers that do not end.
+    pub(super) fn describe_stuck(&mut self, ranks: &[usize]) -> String {
+        let described = |&rank: &usize| {
+            let pid = self.workers[rank].as_ref().map_or(0, Worker::pid);
+            format!("rank {} (process {pid}: {})", self.first_rank + rank, stacks::wait_channel(pid))
+        };
+        let described = ranks.iter().map(described).collect::<Vec<_>>().join(", ");
+        let text = format!(
+            "{described} did not end within {} s after SIGKILL, and may keep its GPU and files; a device or file server does \
+             not answer",
+            KILLED.as_secs()
+        );
+        self.stuck = Some(text.clone());
+        text
     }
 
     /// Collects the stacks of these workers in files beside their logs, or shows them if no logs are kept.

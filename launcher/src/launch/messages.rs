@@ -77,6 +77,8 @@ pub(super) fn notice(notice: &Notice, plan: &Plan, timeout: Duration) -> Option<
                 listed(ranks)
             ))
         }
+        // The driver knows the processes.
+        Notice::Stuck { .. } => None,
         Notice::Killing { ranks, timed_out } => {
             let why = match timed_out {
                 Some(time) => format!("still running after {} s", time.as_secs()),

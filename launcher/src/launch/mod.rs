@@ -242,7 +242,10 @@ impl RunningLaunch<'_> {
         let now = self.launch.inbox.start_time.elapsed();
         let (taken, is_served) = (attempt.port_was_taken(&run), run.clients_seen.is_some());
         let lasted = now.saturating_sub(started);
-        let next = self.restarts.after(&run.verdict, lasted, taken, now);
+        let next = match run.stuck {
+            Some(_) => Next::Finish { reason: Some("killed workers have not ended") },
+            None => self.restarts.after(&run.verdict, lasted, taken, now),
+        };
         if matches!(next, Next::Restart { .. } | Next::Stop) {
             let start_time = self.launch.inbox.start_time;
             let blame = report::blame(&self.launch.plan, &run, &attempt, start_time);

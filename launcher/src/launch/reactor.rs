@@ -86,7 +86,7 @@ pub(super) fn attempt(
     // Output of a daemon that left its process group is not awaited.
     drop(stop_out);
     let pids = group.pids();
-    let Group { tails, not_started, capture, .. } = group;
+    let Group { tails, not_started, stuck, capture, .. } = group;
     drop(capture);
     // The other nodes do not wait for this node's screen.
     let waited = inbox.wait(&readers_done, cluster.map(|_| OUTPUT), verdict.stop_source.is_some());
@@ -103,6 +103,7 @@ pub(super) fn attempt(
         pids,
         tails,
         not_started,
+        stuck,
         failed_logs,
         clients_seen,
         has_heartbeats,
@@ -170,6 +171,13 @@ impl<'a> Reactor<'a> {
             Action::Tell(Notice::Failed { rank, .. }) if self.cluster.is_some() => {
                 if let (Some(cluster), Some(end)) = (self.cluster, self.agent.end_of(rank)) {
                     cluster.tell(MemberEvent::Failed(end.clone()));
+                }
+            }
+            Action::Tell(Notice::Stuck { ranks }) => {
+                let text = self.group.describe_stuck(&ranks);
+                // On several nodes, this node leaves for this reason.
+                if self.cluster.is_none() {
+                    self.say(format!("dtrain: {text}"));
                 }
             }
             Action::Tell(notice) => {

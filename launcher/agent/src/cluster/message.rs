@@ -67,7 +67,10 @@ pub enum ToLeader {
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum ToMember {
     /// Answers [`ToLeader::Join`].
-    Welcome { times: Times, run: RunInfo },
+    /// `is_spare`: there are enough nodes, and this one waits until another is lost or leaves.
+    Welcome { times: Times, run: RunInfo, is_spare: bool },
+    /// All workers of the run have ended well: its exit code will be 0.
+    EndedWell,
     /// Answers [`ToLeader::Join`]: this node does not take part.
     Rejected { reason: String },
     /// Answers [`ToLeader::Beat`]. `time`: when the leader answered.

@@ -28,6 +28,8 @@ pub mod lease;
 pub mod member;
 pub mod message;
 pub mod ranks;
+#[cfg(test)]
+mod stops;
 pub mod trial;
 
 pub use leader::{ClusterPolicy, Leader};

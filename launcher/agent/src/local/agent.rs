@@ -19,7 +19,7 @@ impl Agent {
     /// Returns the time by which the driver must send [`Event::Timer`], if no other event comes before.
     pub fn deadline(&self) -> Option<Duration> {
         match self.phase {
-            Phase::Stopping(_) => self.stop_by,
+            Phase::Stopping(_) => self.stop_by.or_else(|| self.given_up_at()),
             Phase::Running => {
                 let suspicion = self.suspicion.map(|suspicion| suspicion.until);
                 let hang = suspicion.or_else(|| self.progress.deadline());

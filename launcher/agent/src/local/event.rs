@@ -89,6 +89,8 @@ pub enum Notice {
     Resumed { frozen: Duration, hang_dropped: bool },
     /// The shutdown timeout is over, but these workers write a checkpoint; `left`: until the time limit.
     Writing { ranks: Vec<usize>, left: Option<Duration> },
+    /// These workers were killed, but do not end: the launcher does not wait for them any more.
+    Stuck { ranks: Vec<usize> },
     /// These workers are killed, after this timeout or because of a second request.
     Killing { ranks: Vec<usize>, timed_out: Option<Duration> },
 }

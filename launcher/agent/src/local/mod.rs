@@ -31,5 +31,5 @@ pub use request::{Requests, Way};
 pub(crate) use restart::{FailedAttempt, LASTING};
 pub use restart::{Next, RestartPolicy, Restarts, Resumption};
 pub use state::Agent;
-pub use times::{INSPECTION, SAME_MOMENT, SAME_REQUEST, TICK, TimeLimit};
+pub use times::{INSPECTION, KILLED, SAME_MOMENT, SAME_REQUEST, TICK, TimeLimit};
 pub use verdict::{Cause, End, Outcome, StopSource, Verdict};

@@ -3,6 +3,7 @@
 use super::event::{Action, Notice, Policy};
 use super::hang::Progress;
 use super::verdict::{End, Outcome, StopReason, StopSource};
+use crate::signals;
 use std::time::Duration;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,6 +51,8 @@ pub struct Agent {
     pub(super) phase: Phase,
     /// While stopping: when the workers are killed; `None` after that.
     pub(super) stop_by: Option<Duration>,
+    /// When the first worker got SIGKILL.
+    pub(super) killed_at: Option<Duration>,
     /// The time that freezes have added to the stop.
     pub(super) stop_delay: Duration,
     pub(super) latest: Duration,
@@ -94,6 +97,9 @@ impl Agent {
     }
 
     pub(super) fn send(&mut self, rank: usize, signal: i32, now: Duration) {
+        if signal == signals::KILL {
+            self.killed_at.get_or_insert(now);
+        }
         self.workers[rank].sent.push((signal, now));
         self.actions.push(Action::Signal { rank, signal });
     }

@@ -2,9 +2,9 @@
 //! and stopped only if they do not beat meanwhile.
 
 use super::event::{Action, Notice};
-use super::state::{Agent, Phase, Suspicion};
-use super::times::{ALONE, INSPECTION, SAME_REQUEST, STACK_DUMP_TIMEOUT, STILL_WRITING, TimeLimit};
-use super::verdict::{Cause, StopReason, StopSource, Verdict};
+use super::state::{Agent, Phase, Suspicion, WorkerState};
+use super::times::{ALONE, INSPECTION, KILLED, SAME_REQUEST, STACK_DUMP_TIMEOUT, STILL_WRITING, TimeLimit};
+use super::verdict::{Cause, End, Outcome, StopReason, StopSource, Verdict};
 use crate::signals;
 use std::time::Duration;
 
@@ -111,6 +111,7 @@ impl Agent {
         if let Some((.., until)) = &mut self.lost_peer {
             *until += frozen;
         }
+        self.killed_at = self.killed_at.map(|at| at + frozen);
         for worker in &mut self.workers {
             worker.writing = worker.writing.map(|at| at + frozen);
         }
@@ -133,6 +134,9 @@ impl Agent {
     }
 
     pub(super) fn timer_while_stopping(&mut self, reason: StopReason, now: Duration) {
+        if self.stop_by.is_none() && self.given_up_at().is_some_and(|at| at <= now) {
+            return self.give_up(now);
+        }
         if self.stop_by.is_none_or(|deadline| deadline > now) {
             return;
         }
@@ -174,6 +178,23 @@ impl Agent {
         if !ranks.is_empty() {
             self.say(Notice::Killing { ranks, timed_out });
         }
+    }
+
+    /// Returns when killed workers that still run are given up.
+    pub(super) fn given_up_at(&self) -> Option<Duration> {
+        self.killed_at.map(|at| at.saturating_add(KILLED))
+    }
+
+    /// Counts killed workers that do not end as killed: they run no more of their program.
+    fn give_up(&mut self, now: Duration) {
+        let ranks = self.running();
+        for &rank in &ranks {
+            let sent = self.workers[rank].sent.iter().map(|(signal, _)| *signal).collect();
+            let outcome = Outcome::Signaled(signals::KILL);
+            let end = End { rank, outcome, at: now, sent, lost_peer: false };
+            self.workers[rank].state = WorkerState::Ended(end);
+        }
+        self.say(Notice::Stuck { ranks });
     }
 
     fn stack_dump_timeout(&self) -> Duration {

@@ -29,6 +29,10 @@ pub const SAME_MOMENT: Duration = Duration::from_secs(1);
 /// connection to a machine that is gone stays open: without this time the workers would wait for it.
 pub(super) const ALONE: Duration = Duration::from_secs(2);
 
+/// The longest wait for the end of a killed worker. A process that waits in the kernel for a device or a file server may
+/// never end.
+pub const KILLED: Duration = Duration::from_secs(10);
+
 /// A time limit, on the agent's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimeLimit {

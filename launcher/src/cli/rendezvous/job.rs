@@ -8,6 +8,8 @@ use dtrain_job::{Job, Number, Tasks};
 /// What a job sets beyond the flags.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct FromJob {
+    /// Whether a batch system has started this process.
+    pub(super) is_job: bool,
     pub(super) node_rank: Option<usize>,
     /// Whether this node leads, if the endpoint is the job's.
     pub(super) leads: Option<bool>,
@@ -41,6 +43,7 @@ impl RendezvousArgs {
     ///
     /// A flag contradicts the job.
     pub(crate) fn complete(&mut self, job: &Job) -> anyhow::Result<()> {
+        self.from_job.is_job = job.batch.is_some() || job.tasks.is_some();
         let Some(tasks) = &job.tasks else {
             self.from_job.note = self.nnodes.is_none().then(|| alone(job)).flatten();
             return Ok(());

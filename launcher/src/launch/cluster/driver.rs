@@ -164,16 +164,18 @@ impl Driver {
                 let text = words::cannot_connect(&self.endpoint, address, self.address, &reason);
                 // The process of the leader has ended, and nobody follows it.
                 let is_gone = reason == ConnectError::Refused && address.is_some() && address == self.leaders;
-                let ending = match (is_gone, reason.is_permanent()) {
-                    (true, _) => MemberEnding::LeaderLost,
-                    (false, true) => MemberEnding::NoLeader,
-                    (false, false) => {
-                        self.say(&format!("{text}; trying again"));
-                        self.cause = Some(text);
-                        return;
-                    }
-                };
-                return self.order(Order::Over { ending, cause: Some(text) });
+                if reason.is_permanent() && !is_gone {
+                    let ending = MemberEnding::NoLeader;
+                    return self.order(Order::Over { ending, cause: Some(text) });
+                }
+                if !is_gone {
+                    self.say(&format!("{text}; trying again"));
+                }
+                self.cause = Some(text);
+                if !is_gone {
+                    return;
+                }
+                MemberEvent::LeaderGone
             }
         }));
     }
@@ -264,7 +266,12 @@ impl Driver {
                     steps.push_back(Step::Leader(LeaderEvent::Disconnected { from: OWN }));
                 }
                 (MemberAction::Disconnect, Link::Wire(client)) => client.reconnect(),
-                (MemberAction::Joined(run), _) => self.order(Order::Joined(run)),
+                (MemberAction::Joined { run, is_spare }, _) => {
+                    if is_spare {
+                        self.say("this node waits as a spare until another node is lost or leaves");
+                    }
+                    self.order(Order::Joined(run));
+                }
                 (MemberAction::Prepare(preparation), _) => {
                     self.order(Order::Prepare { preparation, address: self.address });
                 }

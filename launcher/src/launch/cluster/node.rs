@@ -366,6 +366,9 @@ impl NodeRun<'_> {
             has_checkpoint: self.leads && self.launch.plan.has_checkpoint(),
             blame: blame.map(Box::new),
         })));
+        if let Some(stuck) = run.stuck.take() {
+            self.leave(&anyhow!(stuck));
+        }
         let stopped = run.stopped.take();
         if run.not_started.is_none() {
             self.latest = Some(run);

@@ -64,6 +64,7 @@ pub(super) fn leader(launch: &Launch<'_>, meeting: &Meeting, restarts: Restarts)
                 ..launch.run.clone()
             },
             admits_at_checkpoint: rendezvous.admits_at_checkpoint,
+            nodes_may_leave: rendezvous.nodes_may_leave,
             has_trial: rendezvous.has_trial,
             first_logs: plan.logs().map_or(0, |logs| next_attempt(&logs)),
         },

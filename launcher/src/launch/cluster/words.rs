@@ -16,6 +16,9 @@ const SHOWN_FINDINGS: usize = 5;
 pub(super) fn notice(notice: &LeaderNotice) -> String {
     match notice {
         LeaderNotice::Joined { host, nodes, most } => format!("{host} joined ({nodes} of {most} nodes)"),
+        LeaderNotice::Spare { host, most } => {
+            format!("{host} waits as a spare: {} take part already", counted(*most, "node"))
+        }
         LeaderNotice::Rejected { host, reason } => format!("refused {host}: {reason}"),
         LeaderNotice::Waiting { came, missing, left } => {
             let missing = match missing.as_slice() {

@@ -106,7 +106,7 @@ impl World {
                         self.after(ms(1), Step::Cut { connection, at_leader: true, at_member: false });
                     }
                 }
-                MemberAction::Joined(_) => {}
+                MemberAction::Joined { .. } => {}
                 MemberAction::Prepare(Preparation { epoch, logs, .. }) => {
                     self.outcomes.epochs = self.outcomes.epochs.max(epoch);
                     self.nodes[node].prepared = epoch;

@@ -22,7 +22,7 @@ impl World {
                 let new = SimNode::new(&mut self.random);
                 let old = std::mem::replace(&mut self.nodes[node], new);
                 if old.ending.is_some() {
-                    self.nodes[node].ending = old.ending;
+                    (self.nodes[node].ending, self.nodes[node].was_asked) = (old.ending, old.was_asked);
                     return;
                 }
                 if let Some(connection) = old.connection {
@@ -50,8 +50,8 @@ impl World {
                 self.tell_member(node, MemberEvent::Leaving { reason: "its disk is full".to_owned() });
             }
             Fault::Asked { nodes, times } => {
-                for node in nodes.flat_map(|node| std::iter::repeat_n(node, times as usize)) {
-                    self.ask(node);
+                for node in nodes {
+                    (0..times).for_each(|time| self.ask(node, time > 0));
                 }
             }
             Fault::Leaves { .. } => {}
@@ -59,12 +59,13 @@ impl World {
     }
 
     /// Asks a launcher to stop, which asks its own workers first.
-    fn ask(&mut self, node: usize) {
+    fn ask(&mut self, node: usize, again: bool) {
         let signal = signals::TERM;
         if !self.nodes[node].is_frozen {
             let delay = ms(self.random.below(3000));
             self.end_workers(node, delay, How::Asked { signal });
-            self.tell_member(node, MemberEvent::Asked { signal });
+            self.nodes[node].was_asked = true;
+            self.tell_member(node, MemberEvent::Asked { signal, again });
         }
     }
 }

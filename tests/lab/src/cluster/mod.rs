@@ -82,6 +82,7 @@ fn simulate(most: u64, seed: u64) -> Outcomes {
         spare: if seed % 5 == 4 { 2 } else { 0 },
         has_node_ranks: seed % 8 == 7,
         is_late: least < nodes && seed.is_multiple_of(2),
+        may_leave: seed % 4 == 1,
         slow_one_in: 50,
         fails_one_in: if seed % 6 == 5 { 20 } else { 0 },
     };
@@ -105,6 +106,7 @@ fn join_time(seed: u64) -> Option<Duration> {
         spare: 0,
         has_node_ranks: false,
         is_late: false,
+        may_leave: false,
         slow_one_in: 1000,
         fails_one_in: 0,
     };

@@ -27,6 +27,8 @@ pub(super) struct SimNode {
     pub(super) prepared: u64,
     /// Whether the attempt was asked to stop.
     pub(super) is_stopping: bool,
+    /// Whether its launcher was asked to stop.
+    pub(super) was_asked: bool,
     pub(super) ending: Option<MemberEnding>,
 }
 
@@ -45,6 +47,7 @@ impl SimNode {
             running: None,
             prepared: 0,
             is_stopping: false,
+            was_asked: false,
             ending: None,
         }
     }

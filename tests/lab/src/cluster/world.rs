@@ -31,6 +31,8 @@ pub(super) struct Setup {
     pub(super) has_node_ranks: bool,
     /// Whether some nodes come later.
     pub(super) is_late: bool,
+    /// Whether TERM to a node means that it leaves.
+    pub(super) may_leave: bool,
     /// One message of this number is slow.
     pub(super) slow_one_in: u64,
     /// One node of this number does not reach the others that it tries; 0: none.
@@ -82,6 +84,7 @@ impl World {
             run: RunInfo::default(),
             first_logs: 0,
             admits_at_checkpoint: setup.is_late,
+            nodes_may_leave: setup.may_leave,
             has_trial: true,
         };
         let restarts =
@@ -142,6 +145,8 @@ impl World {
         for (index, node) in self.nodes.iter().enumerate() {
             assert!(node.running.is_none(), "workers of node {index} are left");
             match &node.ending {
+                // The node has left.
+                Some(MemberEnding::Decided { code: 75, .. }) if self.setup.may_leave && node.was_asked => {}
                 Some(MemberEnding::Decided { code, .. }) => assert_eq!(Some(*code), self.outcomes.code),
                 Some(MemberEnding::LeaderLost) => self.outcomes.leader_lost += 1,
                 Some(MemberEnding::Rejected { .. } | MemberEnding::NoLeader | MemberEnding::Left) => {}

@@ -8,8 +8,6 @@ use crate::cluster::ranks::{Node, place};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// The most hosts in a message.
-const SHOWN_HOSTS: usize = 50;
 /// The lease of the leader's own member: while this process stands still, no other epoch can begin.
 const FOREVER: Duration = Duration::from_secs(u32::MAX as u64);
 
@@ -24,7 +22,7 @@ impl Leader {
         }
         self.replace_earlier_connection(&node, now);
         let host = self.name_of(from, &node);
-        if let Some(reason) = self.reason_to_reject(from, version, &node, &host) {
+        if let Some(reason) = self.reason_to_reject(version, &node, &host) {
             self.send(from, ToMember::Rejected { reason: reason.clone() });
             self.actions.push(LeaderAction::Close { member: from });
             self.rejected.retain(|(known, _)| *known != host);
@@ -40,9 +38,13 @@ impl Leader {
             OWN => Times { length: FOREVER, ..self.policy.times },
             _ => self.policy.times,
         };
-        self.send(from, ToMember::Welcome { times, run: self.policy.run.clone() });
-        let nodes = self.here().count();
-        self.tell(LeaderNotice::Joined { host, nodes, most: *self.policy.nodes.end() });
+        let most = *self.policy.nodes.end();
+        let is_spare = self.here().count() > most;
+        self.send(from, ToMember::Welcome { times, run: self.policy.run.clone(), is_spare });
+        if is_spare {
+            return self.tell(LeaderNotice::Spare { host, most });
+        }
+        self.tell(LeaderNotice::Joined { host, nodes: self.here().count(), most });
         if self.policy.admits_at_checkpoint && matches!(self.phase, Phase::Running { .. }) {
             self.is_admitting = true;
             self.drain(StopReason::Admit, None);
@@ -58,7 +60,7 @@ impl Leader {
         }
     }
 
-    fn reason_to_reject(&self, from: MemberId, version: u32, node: &Node, name: &str) -> Option<String> {
+    fn reason_to_reject(&self, version: u32, node: &Node, name: &str) -> Option<String> {
         if version != VERSION {
             return Some(format!(
                 "its dtrain speaks version {version} of the protocol, and the leader's {VERSION}; use the same dtrain on all \
@@ -77,14 +79,7 @@ impl Leader {
             let (rank, host) = (node.node_rank.unwrap_or_default(), &holder.name);
             return Some(format!("node rank {rank} is taken by {host}; give each node its own --node-rank"));
         }
-        let most = *self.policy.nodes.end();
-        let others = if self.peers.contains_key(&OWN) || from == OWN { most } else { most - 1 };
-        (self.here().count() >= others).then(|| {
-            format!(
-                "all {most} nodes have joined already ({}); raise --nnodes for more",
-                self.hosts()[..self.hosts().len().min(SHOWN_HOSTS)].join(", ")
-            )
-        })
+        None
     }
 
     /// Returns whether there are enough nodes without those of this host.
@@ -99,7 +94,7 @@ impl Leader {
         let enough_since = joining.enough_since.or(Some(now)).filter(|_| enough);
         let mut joining = Joining { enough_since, ..joining };
         let is_last_call_over = |since: Duration| since.saturating_add(joining.last_call) <= now;
-        let is_complete = count == *self.policy.nodes.end() || enough_since.is_some_and(is_last_call_over);
+        let is_complete = count >= *self.policy.nodes.end() || enough_since.is_some_and(is_last_call_over);
         if enough && is_complete {
             return self.propose(now);
         }
@@ -135,12 +130,22 @@ impl Leader {
         missing
     }
 
+    /// Returns the nodes of the next epoch: the leader's, those of the last epoch, and as they came. The others are
+    /// spares.
+    fn participants(&self) -> Vec<(MemberId, &Node)> {
+        let mut nodes: Vec<_> = self.here().map(|(id, peer)| (id, &peer.node)).collect();
+        nodes.sort_by_key(|(id, _)| (*id != OWN, !self.placed.contains(id), *id));
+        nodes.truncate(*self.policy.nodes.end());
+        nodes
+    }
+
     fn propose(&mut self, now: Duration) {
         self.epoch += 1;
         self.rank0 = None;
         self.left = None;
         self.peers.retain(|_, peer| peer.lost.is_none());
-        let placed = place(self.here().map(|(id, peer)| (id, &peer.node)), OWN);
+        let placed = place(self.participants(), OWN);
+        let ids = placed.iter().map(|(id, _)| *id).collect();
         let logs = self.logs;
         self.logs += 1;
         let is_new = placed.iter().any(|(id, _)| !self.tried.contains(id));
@@ -159,6 +164,7 @@ impl Leader {
             }
             self.send(id, ToMember::Propose(preparation));
         }
+        self.placed = ids;
         self.phase = Phase::Proposed { since: now };
     }
 }

@@ -40,7 +40,8 @@ impl Leader {
                     return self.finish(Ending::NodeLeft { host, reason });
                 }
             }
-            return self.gather(Joining::new(now, self.policy.rejoin_call), now);
+            self.dismiss();
+            return self.gather(Joining::new(now, self.rejoin_call(now)), now);
         };
         let reports = || nodes.iter().filter_map(|node| node.report.as_ref());
         let mut notices: Vec<i32> = reports().flat_map(|report| report.notices.iter().copied()).collect();
@@ -55,6 +56,8 @@ impl Leader {
             ends.find(|end: &&WorkerEnd| end.rank == rank).map(|end| end.outcome)
         };
         let failed = match judgement.cause {
+            // Its peers on a node that was asked to leave went away.
+            ClusterCause::Workers(Cause::Failed { .. }) if !self.leaving.is_empty() => Some(None),
             ClusterCause::Workers(Cause::Failed { rank } | Cause::Hung { rank }) => Some(outcome_of(rank)),
             ClusterCause::Workers(Cause::NotStarted { temporary: true, .. })
             | ClusterCause::NodeLost { .. } => Some(None),
@@ -62,7 +65,7 @@ impl Leader {
         };
         let is_lost = matches!(judgement.cause, ClusterCause::NodeLost { .. });
         let (least, most) = (*self.policy.nodes.start(), *self.policy.nodes.end());
-        let is_spared = is_lost && least < most && self.here().count() >= least;
+        let is_spared = (is_lost && least < most || !self.leaving.is_empty()) && self.here().count() >= least;
         let stop_source = self.asked.map(|signal| StopSource::Request { signal });
         let next = match failed {
             // With MIN:MAX, nodes may leave and come.
@@ -72,15 +75,25 @@ impl Leader {
                 let failed = FailedAttempt { outcome, stop_source, notices: &notices, lasted, port_taken };
                 self.restarts.after_failure(&failed, now)
             }
-            None if self.is_admitting && stop_source.is_none() => match judgement.cause {
-                ClusterCause::Workers(Cause::Requeue) => self.restarts.admit(now),
+            None if stop_source.is_none() => match judgement.cause {
+                ClusterCause::Workers(Cause::Requeue) if self.is_admitting => self.restarts.admit(now),
+                ClusterCause::Workers(Cause::Requeue | Cause::Stopped { .. } | Cause::OthersFailed)
+                    if !self.leaving.is_empty() =>
+                {
+                    self.restarts.admit(now)
+                }
                 _ => Next::Finish { reason: None },
             },
             None => Next::Finish { reason: None },
         };
         let ended = |judgement, nodes, reason| Ending::Judged { judgement, nodes, stop_source, reason };
         match next {
-            Next::Finish { reason } => self.finish(ended(judgement, nodes, reason)),
+            Next::Finish { reason } => {
+                if is_success {
+                    self.send_to_all(|_, _| true, &ToMember::EndedWell);
+                }
+                self.finish(ended(judgement, nodes, reason));
+            }
             Next::Stop => self.finish(ended(judgement, nodes, Some("the launcher was asked to stop"))),
             Next::Restart { restart, pause } => {
                 if failed.is_some() {
@@ -126,7 +139,8 @@ impl Leader {
         match self.restarts.resume(now, self.has_checkpoint) {
             Resumption::Start { notices } => {
                 self.notices = notices;
-                self.gather(Joining::new(now, self.policy.rejoin_call), now);
+                self.dismiss();
+                self.gather(Joining::new(now, self.rejoin_call(now)), now);
             }
             Resumption::Stopped { signal } => self.finish(Ending::StoppedEarly { signal }),
             Resumption::Requeue => self.finish(Ending::StoppedEarly { signal: crate::signals::USR1 }),
@@ -134,6 +148,13 @@ impl Leader {
                 self.finish(Ending::StoppedEarly { signal: crate::signals::TERM });
             }
         }
+    }
+
+    /// Returns the wait for more nodes before a restart. Where a node was asked to leave, another may be about to be:
+    /// then the run is asked to stop.
+    fn rejoin_call(&self, now: Duration) -> Duration {
+        let lease_over = self.left_at.map(|at| at.saturating_add(self.policy.times.length));
+        lease_over.filter(|over| *over > now).map_or(self.policy.rejoin_call, |over| over - now)
     }
 
     pub(super) fn finish(&mut self, ending: Ending) {

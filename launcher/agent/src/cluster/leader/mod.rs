@@ -1,11 +1,12 @@
 //! The leader: decides about the epochs of a run on several nodes, but does not act.
 //!
-//! `state` holds what it knows, `join` admits nodes and proposes epochs, `trial` lets them try each other, `judge`
-//! decides after an epoch, `pause` notices that the leader itself did not run.
+//! `state` holds what it knows, `join` admits nodes and proposes epochs, `trial` lets them try each other, `request`
+//! handles signals, `judge` decides after an epoch, `pause` notices that the leader itself did not run.
 
 mod join;
 mod judge;
 mod pause;
+mod request;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -17,7 +18,7 @@ use super::blame::{Judgement, NodeEnd};
 use super::lease::Moment;
 use super::message::{Report, StopReason, ToLeader, ToMember, WorkerEnd};
 use super::trial::FailedConnection;
-use crate::local::{Cause, Event, Outcome, StopSource};
+use crate::local::{Cause, Outcome, StopSource};
 use dtrain_common::exit::ExitStatus;
 use state::{Part, Peer, Phase};
 use std::time::Duration;
@@ -56,6 +57,11 @@ pub enum LeaderNotice {
     Joined {
         host: String,
         nodes: usize,
+        most: usize,
+    },
+    /// It waits until one of the nodes that take part is lost or leaves.
+    Spare {
+        host: String,
         most: usize,
     },
     Rejected {
@@ -287,25 +293,6 @@ impl Leader {
         part.report = Some(report);
         if let Some(reason) = reason.filter(|_| matches!(self.phase, Phase::Running { .. })) {
             self.drain(reason, Some(from));
-        }
-    }
-
-    fn asked(&mut self, from: MemberId, signal: i32, again: bool, now: Duration) {
-        // Batch systems send a signal to all nodes, one after the other: only a node's second one is a second request.
-        if self.asked.is_some() && !again {
-            return;
-        }
-        self.asked.get_or_insert(signal);
-        self.restarts.on_event(&Event::Stop { signal, again });
-        let reason = StopReason::Asked { signal, again };
-        match self.phase {
-            Phase::Joining(_) => self.finish(Ending::StoppedEarly { signal }),
-            Phase::Proposed { .. } | Phase::Trying { .. } | Phase::Running { .. } => {
-                self.drain(reason, Some(from));
-            }
-            Phase::Draining { .. } => self.stop_others(reason, Some(from)),
-            Phase::Pausing { .. } => self.phase = Phase::Pausing { until: now },
-            Phase::Decided => {}
         }
     }
 

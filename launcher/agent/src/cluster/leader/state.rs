@@ -40,6 +40,8 @@ pub struct ClusterPolicy {
     pub first_logs: u32,
     /// Whether a node that joins while workers run is taken in at once, by a checkpoint and a restart.
     pub admits_at_checkpoint: bool,
+    /// Whether TERM to a node other than the leader's means that only this node leaves: outside of batch jobs.
+    pub nodes_may_leave: bool,
     /// Whether nodes try each other before the workers of an epoch with a new node start.
     pub has_trial: bool,
 }
@@ -136,6 +138,8 @@ pub struct Leader {
     pub(super) epoch: u64,
     /// Number of the log folder of the next proposal.
     pub(super) logs: u32,
+    /// The members of the last epoch.
+    pub(super) placed: BTreeSet<MemberId>,
     /// The members of the last epoch whose connections were tried and work.
     pub(super) tried: BTreeSet<MemberId>,
     pub(super) phase: Phase,
@@ -144,6 +148,10 @@ pub struct Leader {
     pub(super) restarts: Restarts,
     /// The signal of the first request to stop.
     pub(super) asked: Option<i32>,
+    /// Nodes that were asked to leave and still have a part.
+    pub(super) leaving: BTreeSet<MemberId>,
+    /// When the last node was asked to leave.
+    pub(super) left_at: Option<Duration>,
     /// Whether the workers have left a checkpoint.
     pub(super) has_checkpoint: bool,
     /// When the leader handled its last event.
@@ -176,12 +184,15 @@ impl Leader {
             policy,
             epoch: 0,
             logs,
+            placed: BTreeSet::new(),
             tried: BTreeSet::new(),
             phase: Phase::Joining(Joining::new(now, last_call)),
             peers: BTreeMap::new(),
             rank0: None,
             restarts,
             asked: None,
+            leaving: BTreeSet::new(),
+            left_at: None,
             has_checkpoint: false,
             awake: now,
             pause: None,

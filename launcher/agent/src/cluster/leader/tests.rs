@@ -2,6 +2,7 @@
 
 mod nodes;
 mod pauses;
+mod requests;
 mod trial;
 
 use super::*;
@@ -39,6 +40,7 @@ impl Cluster {
             run: RunInfo::default(),
             first_logs: 0,
             admits_at_checkpoint: false,
+            nodes_may_leave: false,
             has_trial: true,
         };
         let restarts = Restarts::new(RestartPolicy { max_restarts: 9, ..RestartPolicy::default() });
@@ -213,20 +215,6 @@ fn a_first_node_without_an_address_leaves() {
     let actions = cluster.receive(0, ToLeader::Ready { epoch: 1, listens: None, logs: 0, place: None });
     let rest = cluster.pass(ms(200));
     assert!(matches!(ending(&[actions, rest].concat()), Some(Ending::NodeLeft { .. })));
-}
-
-#[test]
-fn only_a_nodes_second_request_is_a_second_request() {
-    let mut cluster = Cluster::running(3..=3);
-    let asked = |again| StopReason::Asked { signal: INT, again };
-    let first = cluster.receive(1, ToLeader::Asked { signal: INT, again: false });
-    assert_eq!(stops(&first), [(0, asked(false)), (2, asked(false))]);
-    // A node that connects anew repeats its request.
-    for node in [2, 1] {
-        assert_eq!(cluster.receive(node, ToLeader::Asked { signal: INT, again: false }), []);
-    }
-    let second = cluster.receive(2, ToLeader::Asked { signal: INT, again: true });
-    assert_eq!(stops(&second), [(0, asked(true)), (1, asked(true))]);
 }
 
 #[test]

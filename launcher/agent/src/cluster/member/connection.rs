@@ -3,10 +3,11 @@
 use super::{Connection, Member, MemberAction, MemberEnding, Workers};
 use crate::cluster::lease::{Lease, Times};
 use crate::cluster::message::{RunInfo, StopReason, ToLeader};
+use dtrain_common::exit::ExitStatus;
 use std::time::Duration;
 
 impl Member {
-    pub(super) fn welcome(&mut self, times: Times, run: RunInfo, now: Duration) {
+    pub(super) fn welcome(&mut self, times: Times, run: RunInfo, is_spare: bool, now: Duration) {
         let Connection::Joining { asked } = self.connection else { return };
         if self.leader.is_some_and(|leader| leader != run.leader) {
             return self.finish(MemberEnding::LeaderLost);
@@ -14,7 +15,7 @@ impl Member {
         self.times = times;
         self.leader = Some(run.leader);
         self.connection = Connection::Joined { lease: Lease::new(times, asked), next_beat: now };
-        self.actions.push(MemberAction::Joined(run));
+        self.actions.push(MemberAction::Joined { run, is_spare });
         if let Some(signal) = self.asked {
             self.send(ToLeader::Asked { signal, again: false });
         }
@@ -78,8 +79,14 @@ impl Member {
         if self.is_over || self.runs() || matches!(self.connection, Connection::Joined { .. }) {
             return;
         }
-        let is_too_long = self.alone_since.saturating_add(self.patience()) <= now;
+        let is_too_long = self.is_leader_gone || self.alone_since.saturating_add(self.patience()) <= now;
         match (self.asked, self.leader) {
+            (_, Some(_)) if is_too_long && self.ended_well => {
+                self.finish(MemberEnding::Decided {
+                    code: ExitStatus::Success.code(),
+                    reason: String::new(),
+                });
+            }
             (Some(signal), _) => self.finish(MemberEnding::Stopped { signal }),
             (None, Some(_)) if is_too_long => self.finish(MemberEnding::LeaderLost),
             (None, None) if is_too_long => self.finish(MemberEnding::NoLeader),

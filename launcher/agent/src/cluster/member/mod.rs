@@ -28,6 +28,8 @@ pub enum MemberEvent {
     Received(ToMember),
     /// The connection has ended.
     Disconnected,
+    /// The leader's process has ended.
+    LeaderGone,
     /// The answer to the [`MemberAction::Prepare`] of this epoch. `listens`: on the node of rank 0. `logs`:
     /// number of the log folder. `place`: where
     /// the others may try this node.
@@ -78,8 +80,11 @@ pub enum MemberAction {
     Connect,
     /// End the connection, without an answer.
     Disconnect,
-    /// The leader has admitted this node.
-    Joined(RunInfo),
+    /// The leader has admitted this node. `is_spare`: it waits until another is lost or leaves.
+    Joined {
+        run: RunInfo,
+        is_spare: bool,
+    },
     /// Prepare the workers' files and, on the node of rank 0, a port. Earlier preparations are void.
     Prepare(Preparation),
     /// Try the connections to these nodes, which have these group ranks.
@@ -163,6 +168,9 @@ pub struct Member {
     /// The lease of the running workers if the connection is lost: when they are killed.
     kill_at: Option<Duration>,
     asked: Option<i32>,
+    is_leader_gone: bool,
+    /// Whether all workers of the run have ended well.
+    ended_well: bool,
     is_over: bool,
     actions: Vec<MemberAction>,
 }
@@ -183,6 +191,8 @@ impl Member {
             workers: Workers::None,
             kill_at: None,
             asked: None,
+            is_leader_gone: false,
+            ended_well: false,
             is_over: false,
             actions: Vec::new(),
         };
@@ -228,6 +238,7 @@ impl Member {
                     self.send(ToLeader::Asked { signal, again });
                 }
             }
+            MemberEvent::LeaderGone => self.is_leader_gone = true,
             MemberEvent::Prepared { .. } | MemberEvent::Tried { .. } | MemberEvent::Timer => {}
         }
         self.beat(now);
@@ -259,9 +270,10 @@ impl Member {
         match message {
             ToMember::Rejected { reason } => self.finish(MemberEnding::Rejected { reason }),
             ToMember::Decided { code, reason } => self.finish(MemberEnding::Decided { code, reason }),
-            ToMember::Welcome { times, run } => self.welcome(times, run, now),
+            ToMember::Welcome { times, run, is_spare } => self.welcome(times, run, is_spare, now),
             // The lease has just ended: the leader may have gone on without this node.
             _ if !matches!(self.connection, Connection::Joined { .. }) => {}
+            ToMember::EndedWell => self.ended_well = true,
             ToMember::Beat { number, time } => {
                 if let Connection::Joined { lease, .. } = &mut self.connection {
                     lease.renew(number, time, now);
@@ -275,10 +287,18 @@ impl Member {
             ToMember::Try { epoch, places } if self.is_prepared(epoch) => {
                 self.actions.push(MemberAction::Try { epoch, places });
             }
-            ToMember::Start { epoch, rank0 } if self.is_prepared(epoch) => {
-                self.workers = Workers::Running;
-                self.actions.push(MemberAction::Start { rank0 });
-            }
+            ToMember::Start { epoch, rank0 } if self.is_prepared(epoch) => match self.asked {
+                // The signal came after this node was ready: the leader takes the workers for told.
+                Some(signal) => {
+                    self.workers = Workers::None;
+                    let report = Report { cause: Cause::Stopped { signal }, ..Report::empty() };
+                    self.send(ToLeader::Drained { epoch, report: Box::new(report) });
+                }
+                None => {
+                    self.workers = Workers::Running;
+                    self.actions.push(MemberAction::Start { rank0 });
+                }
+            },
             ToMember::Stop { epoch, .. } if self.next.as_ref().is_some_and(|next| next.epoch == epoch) => {
                 self.next = None;
                 self.send(ToLeader::Drained { epoch, report: Box::new(Report::empty()) });

@@ -27,7 +27,7 @@ fn member() -> Member {
 
 fn welcome(leader: u64) -> MemberEvent {
     let run = RunInfo { leader, ..RunInfo::default() };
-    MemberEvent::Received(ToMember::Welcome { times: Times::default(), run })
+    MemberEvent::Received(ToMember::Welcome { times: Times::default(), run, is_spare: false })
 }
 
 fn propose(epoch: u64) -> MemberEvent {
@@ -194,4 +194,42 @@ fn a_proposal_waits_for_the_end_of_earlier_workers() {
     assert!(!prepared(&early), "{early:?}");
     assert!(on(&mut member, [MemberEvent::Timer], 1000).contains(&MemberAction::Kill));
     assert!(prepared(&on(&mut member, [over()], 1100)));
+}
+
+#[test]
+fn a_lost_leader_is_no_failure_after_the_good_end() {
+    for (announced, code) in [(true, Some(0)), (false, None)] {
+        let mut member = running();
+        let mut events = vec![over()];
+        events.extend(announced.then_some(MemberEvent::Received(ToMember::EndedWell)));
+        events.push(MemberEvent::Disconnected);
+        assert!(endings(&on(&mut member, events, 10)).is_empty());
+        let actions = on(&mut member, [MemberEvent::LeaderGone], 20);
+        match code {
+            Some(code) => {
+                assert!(
+                    matches!(endings(&actions)[..], [MemberEnding::Decided { code: found, .. }] if *found == code)
+                );
+            }
+            None => assert_eq!(endings(&actions), [&MemberEnding::LeaderLost]),
+        }
+    }
+}
+
+#[test]
+fn a_member_whose_leader_is_gone_waits_for_its_workers() {
+    let mut member = running();
+    let actions = on(&mut member, [MemberEvent::Disconnected, MemberEvent::LeaderGone], 10);
+    assert!(endings(&actions).is_empty(), "{actions:?}");
+    assert_eq!(endings(&on(&mut member, [over()], 20)), [&MemberEnding::LeaderLost]);
+}
+
+#[test]
+fn a_signal_before_the_start_is_not_lost() {
+    let mut member = member();
+    on(&mut member, [MemberEvent::Connected, welcome(1), propose(1), prepared(1)], 0);
+    let actions = on(&mut member, [MemberEvent::Asked { signal: TERM, again: false }, start(1)], 10);
+    assert!(!actions.iter().any(|action| matches!(action, MemberAction::Start { .. })), "{actions:?}");
+    let report = Box::new(Report { cause: Cause::Stopped { signal: TERM }, ..Report::empty() });
+    assert!(sends(&actions, &ToLeader::Drained { epoch: 1, report }), "{actions:?}");
 }

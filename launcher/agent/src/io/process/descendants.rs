@@ -21,11 +21,13 @@ pub fn adopt() -> io::Result<()> {
     rustix::process::set_child_subreaper(Some(rustix::process::getpid())).map_err(Into::into)
 }
 
-/// Kills and reaps all children, and new ones adopted meanwhile. No other thread may wait for a child.
-pub fn end_all() {
+/// Kills and reaps all children, and new ones adopted meanwhile, except `stuck` ones, which got SIGKILL and do not end. No
+/// other thread may wait for a child.
+pub fn end_all(stuck: &[Pid]) {
     let start_time = Instant::now();
     loop {
-        let children = children();
+        let mut children = children();
+        children.retain(|child| !stuck.contains(child));
         if children.is_empty() || start_time.elapsed() > PATIENCE {
             return;
         }
@@ -39,11 +41,17 @@ pub fn end_all() {
     }
 }
 
-fn reap(child: Pid, deadline: Instant) {
-    let ended = || rustix::process::waitpid(Some(child), WaitOptions::NOHANG);
-    while Instant::now() <= deadline && matches!(ended(), Ok(None)) {
+/// Reaps a child, and returns whether it has ended by the deadline.
+pub(super) fn reap(child: Pid, deadline: Instant) -> bool {
+    // An error: the child is reaped, or cannot be.
+    let runs = || matches!(rustix::process::waitpid(Some(child), WaitOptions::NOHANG), Ok(None));
+    while runs() {
+        if Instant::now() > deadline {
+            return false;
+        }
         std::thread::sleep(Duration::from_millis(1));
     }
+    true
 }
 
 pub(super) fn parent_of(pid: Pid) -> Option<Pid> {

@@ -9,6 +9,7 @@ use std::io;
 use std::process::{Child, Command};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// The unreaped workers, or the launcher, for all threads that signal or reap. While a thread holds the lock, no pid
 /// of a child can be reused.
@@ -39,17 +40,18 @@ impl Family {
         Ok(child)
     }
 
-    /// Kills the rest of the worker's process group and reaps the worker, which has ended or got SIGKILL.
-    pub fn sweep(&self, worker: &mut Worker) {
+    /// Kills the rest of the worker's process group and reaps the worker, if it ends within `patience`.
+    pub fn sweep(&self, worker: &mut Worker, patience: Duration) {
         let mut workers = self.lock();
-        worker.sweep();
-        workers.retain(|pid| *pid != worker.pid);
+        if worker.sweep(patience) {
+            workers.retain(|pid| *pid != worker.pid);
+        }
     }
 
-    /// Kills all children, also those adopted meanwhile. All workers must have been swept.
+    /// Kills all children, also those adopted meanwhile. All workers must have been swept: those that are left do not end.
     pub fn end_orphans(&self) {
-        let _held = self.lock();
-        descendants::end_all();
+        let stuck = self.lock();
+        descendants::end_all(&stuck);
     }
 
     /// Reaps adopted children that have ended. Does nothing while another thread holds the lock.

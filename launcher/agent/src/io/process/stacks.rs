@@ -4,6 +4,7 @@ use super::{output, proc, program};
 use std::ffi::OsStr;
 use std::fmt::Write;
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -25,30 +26,65 @@ pub fn of(pid: u32, patience: Duration) -> String {
     threads + &stacks
 }
 
-/// Returns a line for each thread.
-fn threads(pid: u32) -> String {
-    let mut text = format!("threads of process {pid} (name, state, waiting in the kernel at):\n");
-    let tasks = proc::folder(pid).map(|folder| fs::read_dir(folder.join("task")));
-    let Some(Ok(tasks)) = tasks else {
-        text.push_str("  the process has ended\n");
-        return text;
-    };
-    for task in tasks.flatten() {
-        let read = |name: &str| fs::read_to_string(task.path().join(name)).unwrap_or_default();
-        let (status, wchan, stack) = (read("status"), read("wchan"), read("stack"));
+/// A thread in the kernel.
+struct Thread {
+    number: String,
+    name: String,
+    state: String,
+    /// Where it waits in the kernel; `-` where it does not.
+    wchan: String,
+    /// Only root can read it.
+    stack: String,
+}
+
+impl Thread {
+    fn read(task: &Path) -> Self {
+        let read = |name: &str| fs::read_to_string(task.join(name)).unwrap_or_default();
+        let (status, wchan) = (read("status"), read("wchan"));
         let field = |key: &str| {
             let mut lines = status.lines();
             let value = lines.find_map(|line| line.strip_prefix(key));
-            value.map_or("?", str::trim)
+            value.map_or("?", str::trim).to_owned()
         };
-        let (name, state) = (field("Name:"), field("State:"));
         let wchan = match wchan.trim() {
             "" | "0" => "-",
             named => named,
         };
-        let number = task.file_name();
-        let _ = writeln!(text, "  {} {name}: {state}, {wchan}", number.display());
-        // Only root can read the stack.
+        Self {
+            number: task.file_name().unwrap_or_default().display().to_string(),
+            name: field("Name:"),
+            state: field("State:"),
+            wchan: wchan.to_owned(),
+            stack: read("stack"),
+        }
+    }
+
+    /// Returns the threads of a process; `None` after its end.
+    fn of(pid: u32) -> Option<Vec<Self>> {
+        let tasks = fs::read_dir(proc::folder(pid)?.join("task")).ok()?;
+        Some(tasks.flatten().map(|task| Self::read(&task.path())).collect())
+    }
+}
+
+/// Returns where a process that does not end waits: the state of its first thread that cannot be interrupted.
+pub fn wait_channel(pid: u32) -> String {
+    let threads = Thread::of(pid).unwrap_or_default();
+    let waiting = threads.iter().find(|thread| thread.state.starts_with('D'));
+    match waiting.or(threads.first()) {
+        Some(Thread { state, wchan, .. }) => format!("state {state}, in the kernel at {wchan}"),
+        None => "it has ended meanwhile".to_owned(),
+    }
+}
+
+/// Returns a line for each thread.
+fn threads(pid: u32) -> String {
+    let mut text = format!("threads of process {pid} (name, state, waiting in the kernel at):\n");
+    let Some(threads) = Thread::of(pid) else {
+        text.push_str("  the process has ended\n");
+        return text;
+    };
+    for Thread { number, name, state, wchan, stack } in threads {
+        let _ = writeln!(text, "  {number} {name}: {state}, {wchan}");
         for line in stack.lines() {
             let _ = writeln!(text, "      {line}");
         }

@@ -1,6 +1,6 @@
 //! One worker process.
 
-use super::handlers;
+use super::{descendants, handlers};
 use crate::io::thread;
 use crate::local::Outcome;
 use crate::signals;
@@ -14,6 +14,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 /// The command of a worker and its surroundings.
 #[derive(Clone, Debug)]
@@ -119,10 +120,10 @@ impl Worker {
         }
     }
 
-    pub(super) fn sweep(&mut self) {
+    /// Kills the rest of the process group, and reaps the worker if it ends within `patience`. Returns whether it has.
+    pub(super) fn sweep(&mut self, patience: Duration) -> bool {
         self.signal(signals::KILL);
-        // The outcome is known already. A child that cannot be waited for cannot be reaped either.
-        let _ = self.child.wait();
+        descendants::reap(self.pid, Instant::now() + patience)
     }
 }
 

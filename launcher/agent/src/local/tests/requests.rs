@@ -319,8 +319,22 @@ fn workers_whose_run_directory_another_run_has_taken_are_killed_at_once() {
     let mut agent = running(2, Some(75));
     let killed = on(&mut agent, &Event::Evicted, 1000);
     assert_eq!(killed, to(KILL, &[0, 1]));
-    assert_eq!(agent.deadline(), None);
+    assert_eq!(agent.deadline(), Some(ms(11_000)), "killed once");
     die(&mut agent, 0, KILL, 1001);
     let last = die(&mut agent, 1, KILL, 1002);
     assert_eq!(verdict(&last).cause, Cause::Evicted);
+}
+
+#[test]
+fn a_killed_worker_that_does_not_end_is_given_up_after_a_while() {
+    let mut agent = running(2, None);
+    stop(&mut agent, TERM, 0);
+    stop_again(&mut agent, TERM, 1000);
+    die(&mut agent, 0, KILL, 1010);
+    assert_eq!(agent.deadline(), Some(ms(11_000)));
+    assert_eq!(timer(&mut agent, 10_999), []);
+    let actions = timer(&mut agent, 11_000);
+    assert_eq!(actions[0], Action::Tell(Notice::Stuck { ranks: vec![1] }));
+    assert_eq!(verdict(&actions).cause, Cause::Stopped { signal: TERM });
+    assert_eq!(verdict(&actions).ends[1].outcome, Outcome::Signaled(KILL));
 }

@@ -110,11 +110,12 @@ impl Model {
             Fault::Cut { node } => self.nodes[node].cut = Some(now),
             Fault::Freeze { node } => self.nodes[node].frozen = Some(now),
             Fault::Ask { node } => {
+                self.nodes[node].was_asked = true;
                 if let Some(workers) = &mut self.nodes[node].workers {
                     workers.asked = true;
                     workers.stopped.get_or_insert(now);
                 }
-                self.tell_member(node, MemberEvent::Asked { signal: signals::TERM });
+                self.tell_member(node, MemberEvent::Asked { signal: signals::TERM, again: false });
             }
             Fault::Leave { node } => {
                 self.tell_member(node, MemberEvent::Leaving { reason: "its disk is full".to_owned() });

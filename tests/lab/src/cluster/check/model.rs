@@ -83,6 +83,7 @@ impl Model {
             run: RunInfo::default(),
             first_logs: 0,
             admits_at_checkpoint: false,
+            nodes_may_leave: true,
             has_trial: true,
         };
         let restarts =
@@ -232,7 +233,7 @@ impl Model {
                 }
                 MemberAction::Connect => state.wants_connection = index != 0 || state.links.is_empty(),
                 MemberAction::Disconnect => state.close_at_member(),
-                MemberAction::Joined(_) => {}
+                MemberAction::Joined { .. } => {}
                 MemberAction::Prepare(preparation) => {
                     (state.prepared, state.is_preparing) = (preparation.epoch, true);
                 }
@@ -254,7 +255,10 @@ impl Model {
                 }
                 MemberAction::Kill => state.kill(now),
                 MemberAction::Finish(ending) => {
-                    if matches!(ending, MemberEnding::Decided { code, .. } if code != CODE || !self.is_over) {
+                    // A node that was asked to leave, with a checkpoint or without.
+                    let has_left = |code| state.was_asked && [75, 143].contains(&code);
+                    let is_wrong = |code| (code != CODE || !self.is_over) && !has_left(code);
+                    if matches!(ending, MemberEnding::Decided { code, .. } if is_wrong(code)) {
                         self.fail("a member ends with another code than the leader's");
                     }
                     let state = &mut self.nodes[index];
@@ -320,8 +324,18 @@ impl Model {
         let mut hasher = DefaultHasher::new();
         (self.now, self.leader_hash, self.is_over, self.faults_left, self.started).hash(&mut hasher);
         for node in &self.nodes {
-            let NodeState { member_hash, wants_connection, prepared, is_preparing, is_slow, .. } = node;
-            (member_hash, node.member.is_some(), wants_connection, prepared, is_preparing, is_slow)
+            let NodeState {
+                member_hash, wants_connection, prepared, is_preparing, is_slow, was_asked, ..
+            } = node;
+            (
+                member_hash,
+                node.member.is_some(),
+                wants_connection,
+                prepared,
+                is_preparing,
+                is_slow,
+                was_asked,
+            )
                 .hash(&mut hasher);
             (node.trying, node.cannot_reach).hash(&mut hasher);
             (node.workers, node.frozen, node.cut, node.returns, node.old_start.is_some()).hash(&mut hasher);

@@ -45,6 +45,8 @@ pub(super) struct NodeState {
     pub(super) prepared: u64,
     pub(super) is_preparing: bool,
     pub(super) is_slow: bool,
+    /// Whether its launcher was asked to stop.
+    pub(super) was_asked: bool,
     /// The epoch whose other nodes it tries, and the first of these nodes.
     pub(super) trying: Option<(u64, usize)>,
     /// Whether its next try fails.
@@ -68,6 +70,7 @@ impl NodeState {
             prepared: 0,
             is_preparing: false,
             is_slow: false,
+            was_asked: false,
             trying: None,
             cannot_reach: false,
             workers: None,
