@@ -75,3 +75,39 @@ fn a_run_that_may_be_smaller_starts_without_the_absent() {
     cluster.finish_work();
     expect_codes(&cluster.wait(launches), 0);
 }
+
+#[test]
+fn a_node_that_gets_term_leaves_and_the_others_go_on() {
+    let Ok(cluster) = Cluster::new(3) else { return };
+    let mut launches = cluster.start_all("2:3", &[], &counting());
+    cluster.wait_for_workers(0..3, 0);
+    let leaving = launches.remove(2);
+    leaving.signal(Signal::TERM);
+    cluster.wait_for_workers(0..2, 1);
+    assert_eq!(world(&cluster, 1), "2");
+    let left = leaving.wait_leaving_processes();
+    let text = "dtrain: exit code 143: n2 left the run, which continues without it";
+    left.expect_code(143).expect_stderr(text);
+    cluster.finish_work();
+    let done = cluster.wait(launches);
+    expect_codes(&done, 0);
+    done[0].expect_stderr("dtrain: n2 leaves the run: it was stopped by SIGTERM");
+    cluster.expect_one_writer();
+}
+
+#[test]
+fn a_surplus_node_waits_and_replaces_a_killed_one() {
+    let Ok(cluster) = Cluster::new(3) else { return };
+    let flags = ["--max-restarts", "3"];
+    let mut launches: Vec<_> = (0..2).map(|node| cluster.start(node, "2", &flags, WORK)).collect();
+    cluster.wait_for_workers(0..2, 0);
+    launches.push(cluster.start(2, "2", &flags, WORK));
+    launches[2].wait_for_stderr("dtrain: this node waits as a spare until another node is lost or leaves");
+    launches.remove(1).signal(Signal::KILL);
+    cluster.wait_for_workers(0..2, 1);
+    cluster.finish_work();
+    let done = cluster.wait(launches);
+    expect_codes(&done, 0);
+    done[0].expect_stderr("dtrain: n2 waits as a spare: 2 nodes take part already");
+    cluster.expect_one_writer();
+}

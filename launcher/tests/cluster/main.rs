@@ -13,3 +13,4 @@ mod refused;
 mod restarts;
 mod start;
 mod stop;
+mod stops;

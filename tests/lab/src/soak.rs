@@ -18,7 +18,7 @@ const SEED: &str = "DTRAIN_SOAK_SEED";
 const REQUIRE: &str = "DTRAIN_REQUIRE";
 
 /// Parts of the names of these tests.
-const CASES: [&str; 4] = ["killed", "frozen", "inspected", "in_the_pause"];
+const CASES: [&str; 5] = ["killed", "frozen", "inspected", "in_the_pause", "stops_at_random_moments"];
 
 /// The arguments of `soak`.
 #[derive(Debug, clap::Args)]
@@ -52,7 +52,7 @@ pub(crate) fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Resu
     cargo
         .current_dir(workspace.root())
         .env(REPEATS, args.repeats().to_string())
-        .args(["test", "--package", "dtrain", "--test", "launch", "--", "--nocapture"])
+        .args(["test", "--package", "dtrain", "--test", "launch", "--test", "cluster", "--", "--nocapture"])
         .args(args.case.as_deref().map_or(CASES.to_vec(), |case| vec![case]));
     Ok(signals.run(&mut cargo)?.code)
 }
