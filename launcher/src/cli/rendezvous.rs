@@ -108,6 +108,8 @@ pub(crate) struct Rendezvous {
     pub(crate) admits_at_checkpoint: bool,
     /// Whether the nodes try each other before the workers start.
     pub(crate) has_trial: bool,
+    /// Number of the job's nodes, if the job starts this command once on each.
+    pub(crate) nodes_of_job: Option<usize>,
 }
 
 impl RendezvousArgs {
@@ -223,6 +225,7 @@ impl RendezvousArgs {
             is_static: by_rank.is_some(),
             admits_at_checkpoint: conf.admits_at_checkpoint()?,
             has_trial: conf.boolean("trial")?.unwrap_or(true),
+            nodes_of_job: self.from_job.nodes,
         }))
     }
 

@@ -58,7 +58,8 @@ fn signals_that_reach_the_nodes_one_after_the_other_are_one_request() {
 #[test]
 fn a_second_signal_to_a_node_kills_the_workers_of_all() {
     let Ok(cluster) = Cluster::new(2) else { return };
-    let launches = cluster.start_all("2", &["--shutdown-timeout", "600"], &SAVES.replace("sleep 1", "sleep 600"));
+    let launches =
+        cluster.start_all("2", &["--shutdown-timeout", "600"], &SAVES.replace("sleep 1", "sleep 600"));
     cluster.wait_for_workers(0..2, 0);
     for _ in 0..2 {
         launches[1].signal(Signal::TERM);

@@ -82,7 +82,9 @@ impl Report {
         let status = status.unwrap_or_else(|| exit_status(cause, outcome, is_training));
         let code = status.code();
         let plain = match cause {
-            Cause::Requeue if !is_training => "stopped at the time limit; to go on, start it again".to_owned(),
+            Cause::Requeue if !is_training => {
+                "stopped at the time limit; to go on, start it again".to_owned()
+            }
             _ => meaning(status, cause),
         };
         let meaning = reason.unwrap_or_else(|| plain.clone());

@@ -27,7 +27,7 @@ fn member() -> Member {
 
 fn welcome(leader: u64) -> MemberEvent {
     let run = RunInfo { leader, ..RunInfo::default() };
-    MemberEvent::Received(ToMember::Welcome { times: Times::default(), run })
+    MemberEvent::Received(ToMember::Welcome { times: Times::short(), run })
 }
 
 fn propose(epoch: u64) -> MemberEvent {

@@ -84,6 +84,7 @@ impl Model {
             first_logs: 0,
             admits_at_checkpoint: false,
             has_trial: true,
+            nodes_of_job: None,
         };
         let restarts =
             Restarts::new(RestartPolicy { max_restarts: bounds.max_restarts, ..RestartPolicy::default() });
