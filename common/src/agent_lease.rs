@@ -1,7 +1,8 @@
 //! The lease of a node's agent, which its workers read: a file of 8 bytes with the end of the lease, little
 //! endian, in nanoseconds of CLOCK_BOOTTIME. That clock counts the time of a suspended machine.
 //!
-//! The agent rewrites the file in place. When the lease has ended, the leader may start another epoch
+//! The file is memory without a name, which the agent's guardian holds, so that no disk delays a heartbeat. The agent
+//! rewrites it in place. When the lease has ended, the leader may start another epoch
 //! elsewhere: a worker that continues must not change the run directory.
 
 use std::fs::File;

@@ -69,7 +69,7 @@ pub const HEARTBEAT_WRITING: &str = "writing";
 pub const DTRAIN_COLLECTIVE_TIMEOUT: &str = "DTRAIN_COLLECTIVE_TIMEOUT";
 /// Folder that the launcher makes for `checkpoint.in_memory`; see [`crate::memory_copies`].
 pub const DTRAIN_MEMORY_COPIES: &str = "DTRAIN_MEMORY_COPIES";
-/// File with the end of the lease of this node's agent; see [`crate::agent_lease`].
+/// File with the end of the lease of this node's agent, for the launcher and its workers; see [`crate::agent_lease`].
 pub const DTRAIN_LEASE: &str = "DTRAIN_LEASE";
 /// Process id of the guardian, for the launcher; see the launcher's `guardian` module.
 pub const DTRAIN_GUARDIAN: &str = "DTRAIN_GUARDIAN";

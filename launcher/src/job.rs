@@ -6,9 +6,10 @@ use dtrain_agent::io::process::output;
 use dtrain_common::env::{DTRAIN_GUARDIAN, is_of_a_worker, of_process};
 use dtrain_common::host;
 use dtrain_common::run_dir::BatchJob;
-use dtrain_job::{Batch, Job, Starter, Surroundings};
+use dtrain_job::{Batch, Job, Starter, Surroundings, System, slurm_address};
 use dtrain_pmi::Pmi;
 use std::fs;
+use std::net::ToSocketAddrs;
 use std::process::Command;
 use std::time::Duration;
 
@@ -25,8 +26,21 @@ pub(crate) fn complete_launch(mut args: LaunchArgs) -> anyhow::Result<LaunchArgs
             add_first_host(&mut job)?;
         }
         rendezvous.complete(&job)?;
+        if of_process(DTRAIN_GUARDIAN).is_some() {
+            rendezvous.find_host(|host| address_in(&job, host));
+        }
     }
     Ok(args)
+}
+
+/// Returns Slurm's address of a node whose name this machine cannot resolve.
+fn address_in(job: &Job, host: &str) -> Option<String> {
+    let is_slurm = job.batch.as_ref().is_some_and(|batch| batch.system == System::Slurm);
+    // One question for each node: the controller is not asked without need.
+    if !is_slurm || (host, 0).to_socket_addrs().is_ok() {
+        return None;
+    }
+    slurm_address(surroundings(), host)
 }
 
 /// Adds the first node's host by the starter's PMI, if the user does not tell it. Slurm tells it on all nodes. Others may
@@ -50,6 +64,7 @@ pub(crate) fn complete_doctor(mut args: DoctorArgs) -> anyhow::Result<DoctorArgs
         && let Some(job) = detect(args.rendezvous.standalone)?
     {
         args.rendezvous.complete(&job)?;
+        args.rendezvous.find_host(|host| address_in(&job, host));
     }
     Ok(args)
 }
@@ -60,15 +75,20 @@ fn detect(standalone: bool) -> anyhow::Result<Option<Job>> {
     if standalone || is_of_a_worker(of_process) {
         return Ok(None);
     }
-    let job = Job::detect(Surroundings {
+    let job = Job::detect(surroundings());
+    job.map(Some).context("cannot read the environment of this job; --standalone ignores it")
+}
+
+/// Returns this process's environment, files and programs.
+fn surroundings() -> Surroundings<'static> {
+    Surroundings {
         variable: &of_process,
         file: &|path| fs::read_to_string(path).ok(),
         command: &|words| {
             let (program, args) = words.split_first()?;
             output(Command::new(program).args(args), PATIENCE)
         },
-    });
-    job.map(Some).context("cannot read the environment of this job; --standalone ignores it")
+    }
 }
 
 /// Returns the batch system's job around this launch, for the record of its attempts.

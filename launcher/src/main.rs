@@ -66,7 +66,10 @@ fn main() -> ExitCode {
 fn launch(args: &Arc<LaunchArgs>, start_time: StartTime) -> ExitCode {
     let done = match guardian::role() {
         Role::Guardian => {
-            guardian::run_guardian(&args.contract.signals(), args.contract.rendezvous.is_several())
+            let rendezvous = &args.contract.rendezvous;
+            guardian::run_guardian(&args.contract.signals(), rendezvous.is_several(), |member| {
+                launch::report_gone(rendezvous, member);
+            })
         }
         Role::Launcher(guardian_info) => run(args, guardian_info, start_time),
         Role::Abandoned => return ExitStatus::WorkerFailed.into(),

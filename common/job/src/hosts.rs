@@ -5,7 +5,7 @@ use crate::hostlist::{self, HostlistError};
 use crate::surroundings::Surroundings;
 use crate::system::System;
 use dtrain_common::env::batch::{
-    HOSTNAME, LSB_DJOB_HOSTFILE, LSB_MCPU_HOSTS, PBS_NODEFILE, SLURM_JOB_NODELIST,
+    HOSTNAME, LSB_DJOB_HOSTFILE, LSB_MCPU_HOSTS, PBS_NODEFILE, SLURM_JOB_NODELIST, SLURM_NODE_ALIASES,
 };
 use std::path::Path;
 
@@ -50,6 +50,25 @@ pub(crate) fn list<T>(
         Ok(list) => Ok(Some(list)),
         Err(error) => Err(JobError::List { name, value, error }),
     }
+}
+
+/// Returns the address that Slurm knows for a node, for a name that the machine cannot resolve: of nodes in a cloud from
+/// a variable, of others from the controller.
+pub fn slurm_address(from: Surroundings<'_>, node: &str) -> Option<String> {
+    let aliases = from.text(SLURM_NODE_ALIASES).unwrap_or_default();
+    let told = aliases.split(',').find_map(|alias| {
+        // `name:address:hostname`; an IPv6 address has brackets.
+        let rest = alias.strip_prefix(node)?.strip_prefix(':')?;
+        match rest.strip_prefix('[') {
+            Some(rest) => rest.split_once(']').map(|(address, _)| address.to_owned()),
+            None => rest.split_once(':').map(|(address, _)| address.to_owned()),
+        }
+    });
+    let ask = || {
+        let text = (from.command)(&["scontrol", "show", "node", "--oneliner", node])?;
+        text.split_whitespace().find_map(|word| word.strip_prefix("NodeAddr=")).map(str::to_owned)
+    };
+    told.or_else(ask).filter(|address| address != node && !address.is_empty())
 }
 
 /// Returns PBS's hosts: a line for each slot, only on the first host.

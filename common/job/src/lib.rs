@@ -16,6 +16,7 @@ mod tasks;
 
 pub use batch::Batch;
 pub use error::JobError;
+pub use hosts::slurm_address;
 pub use starter::Starter;
 pub use surroundings::{Number, Surroundings};
 pub use system::System;

@@ -11,7 +11,7 @@ pub struct Surroundings<'a> {
     pub variable: &'a dyn Fn(&str) -> Option<String>,
     /// Returns the text of a file.
     pub file: &'a dyn Fn(&Path) -> Option<String>,
-    /// Runs a program of the batch system and returns its output. Called only if a host list has no other source.
+    /// Runs a program of the batch system and returns its output. Called only for what has no other source.
     pub command: &'a dyn Fn(&[&str]) -> Option<String>,
 }
 

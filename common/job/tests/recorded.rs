@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use dtrain_job::{Job, JobError, Number, Surroundings};
+use dtrain_job::{Job, JobError, Number, Surroundings, slurm_address};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -234,4 +234,34 @@ fn an_end_that_cannot_be_read_does_not_count() {
     let mut variables = read("slurm-23");
     variables.insert("SLURM_JOB_END_TIME".to_owned(), "soon".to_owned());
     assert_eq!(detect(&variables).unwrap().batch.unwrap().end, None);
+}
+
+#[test]
+fn slurms_address_of_a_node_is_from_its_aliases_or_its_controller() {
+    let address = |aliases: &str, answer: Option<&str>, node| {
+        let from = Surroundings {
+            variable: &|name| (name == "SLURM_NODE_ALIASES").then(|| aliases.to_owned()),
+            file: &|_| None,
+            command: &|words| {
+                assert_eq!(words, ["scontrol", "show", "node", "--oneliner", node]);
+                answer.map(str::to_owned)
+            },
+        };
+        slurm_address(from, node)
+    };
+    let cloud = "c1:10.0.0.4:ip-10-0-0-4,c10:10.0.0.5:x,v1:[fd00::7]:y";
+    for (node, expected) in [("c1", "10.0.0.4"), ("c10", "10.0.0.5"), ("v1", "fd00::7")] {
+        assert_eq!(address(cloud, None, node).as_deref(), Some(expected));
+    }
+    // As Slurm 22.05 prints it.
+    let shown =
+        "NodeName=n1 Arch=x86_64 CoresPerSocket=1 CPUAlloc=1 NodeAddr=10.77.0.1 NodeHostName=n1 Port=17001\n";
+    assert_eq!(address("(null)", Some(shown), "n1").as_deref(), Some("10.77.0.1"));
+    assert_eq!(
+        address("", Some("NodeName=n1 NodeAddr=n1 NodeHostName=n1"), "n1"),
+        None,
+        "the name is no news"
+    );
+    assert_eq!(address("", Some("Node n1 not found"), "n1"), None);
+    assert_eq!(address("", None, "n1"), None, "no scontrol");
 }

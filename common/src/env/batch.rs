@@ -4,6 +4,8 @@
 pub const SLURM_JOB_ID: &str = "SLURM_JOB_ID";
 /// Set by Slurm: hosts of the job, such as `n[01-03],m1`.
 pub const SLURM_JOB_NODELIST: &str = "SLURM_JOB_NODELIST";
+/// Set by Slurm in clouds: `name:address:hostname` of each node, with commas.
+pub const SLURM_NODE_ALIASES: &str = "SLURM_NODE_ALIASES";
 /// Set by Slurm: number of nodes of the job.
 pub const SLURM_JOB_NUM_NODES: &str = "SLURM_JOB_NUM_NODES";
 /// Set by Slurm: end of the job in seconds since the Unix epoch, from version 23 on.

@@ -110,6 +110,8 @@ pub(crate) struct Rendezvous {
     pub(crate) nodes_may_leave: bool,
     /// Whether the nodes try each other before the workers start.
     pub(crate) has_trial: bool,
+    /// Number of the job's nodes, if the job starts this command once on each.
+    pub(crate) nodes_of_job: Option<usize>,
 }
 
 impl RendezvousArgs {
@@ -226,6 +228,7 @@ impl RendezvousArgs {
             admits_at_checkpoint: conf.admits_at_checkpoint()?,
             nodes_may_leave: !self.from_job.is_job,
             has_trial: conf.boolean("trial")?.unwrap_or(true),
+            nodes_of_job: self.from_job.nodes,
         }))
     }
 

@@ -8,6 +8,7 @@ use dtrain_agent::io::temporary::Temporary;
 use dtrain_common::run_dir::{AttemptRecord, RunDir, attempt_folder, newest_attempt};
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
@@ -50,8 +51,13 @@ impl Files {
         mut number: Option<u32>,
     ) -> anyhow::Result<Self> {
         let (mut made, mut folder) = (Vec::new(), None);
-        let attempt = match run_dir.map(RunDir::logs).or_else(|| routing.log_dir.clone()) {
-            None => folder.insert(temporary.folder("errors-")?).path().to_owned(),
+        let ranks = first_rank..first_rank + routing.workers();
+        let (attempt, folders) = match run_dir.map(RunDir::logs).or_else(|| routing.log_dir.clone()) {
+            None => {
+                let attempt = folder.insert(temporary.folder("errors-")?).path().to_owned();
+                let folders = rank_folders(&attempt, ranks)?;
+                (attempt, folders)
+            }
             Some(root) => {
                 made.extend(
                     [Some(root.as_path()), run_dir.map(RunDir::root)]
@@ -61,17 +67,20 @@ impl Files {
                 );
                 made.retain(|folder| !folder.exists());
                 let flag = if run_dir.is_some() { "--run-dir" } else { "--log-dir" };
-                let attempt = make(&root).and_then(|_| match &mut number {
-                    Some(number) => shared_attempt(&root, number, first_rank),
-                    None => new_attempt(&root),
+                let attempt = make(&root).and_then(|()| match &mut number {
+                    Some(number) => shared_attempt(&root, number, &ranks),
+                    None => {
+                        let attempt = new_attempt(&root)?;
+                        let folders = rank_folders(&attempt, ranks.clone())?;
+                        Ok((attempt, folders))
+                    }
                 });
                 attempt.with_context(|| {
                     format!("cannot write logs in {}; choose another {flag}", root.display())
                 })?
             }
         };
-        let folders = (0..routing.workers()).map(|index| make(&rank_folder(&attempt, first_rank + index)));
-        let folders = folders.collect::<Result<_, _>>()?;
+        let folders = folders.with_context(|| format!("{} has logs of another run", attempt.display()))?;
         Ok(Self { folders, routing: routing.clone(), first_rank, attempt, number, made, temporary: folder })
     }
 
@@ -151,7 +160,8 @@ impl Files {
         record.write(&self.attempt).with_context(|| format!("cannot write {}", path.display()))
     }
 
-    /// Removes the folders of [`Files::create`] after a failed start.
+    /// Removes the folders of [`Files::create`] after a failed start. All of it is this run's: it made the folders of its
+    /// ranks, and the record and the filtered lines belong to that of rank 0.
     pub(super) fn remove(&self) {
         if self.first_rank == 0 {
             let _ = fs::remove_file(AttemptRecord::path(&self.attempt));
@@ -179,11 +189,36 @@ pub(super) fn read_error(file: &Path) -> Option<String> {
     Some(text)
 }
 
-/// Creates a folder and its parents; returns its absolute path.
-fn make(folder: &Path) -> anyhow::Result<PathBuf> {
-    fs::create_dir_all(folder).with_context(|| format!("cannot create the folder {}", folder.display()))?;
-    std::path::absolute(folder)
-        .with_context(|| format!("cannot find the absolute path of {}", folder.display()))
+/// Creates a folder and its parents.
+fn make(folder: &Path) -> anyhow::Result<()> {
+    fs::create_dir_all(folder).with_context(|| format!("cannot create the folder {}", folder.display()))
+}
+
+/// Creates the folders of these ranks, and returns their absolute paths. If one exists, it is another run's: returns
+/// `None`, and leaves nothing.
+fn rank_folders(attempt: &Path, ranks: Range<usize>) -> anyhow::Result<Option<Vec<PathBuf>>> {
+    let mut made = Vec::new();
+    for rank in ranks {
+        let folder = rank_folder(attempt, rank);
+        match fs::create_dir(&folder) {
+            Ok(()) => made.push(
+                std::path::absolute(&folder)
+                    .with_context(|| format!("cannot find the absolute path of {}", folder.display()))?,
+            ),
+            // Not found: another run has just removed the folder of its attempt.
+            Err(error) if matches!(error.kind(), ErrorKind::AlreadyExists | ErrorKind::NotFound) => {
+                for folder in made {
+                    // Fails if another process has written there.
+                    let _ = fs::remove_dir(folder);
+                }
+                return Ok(None);
+            }
+            Err(error) => {
+                return Err(error).with_context(|| format!("cannot create the folder {}", folder.display()));
+            }
+        }
+    }
+    Ok(Some(made))
 }
 
 /// Creates the folder of the next attempt, so that earlier starts keep their logs and errors.
@@ -202,17 +237,22 @@ fn new_attempt(root: &Path) -> anyhow::Result<PathBuf> {
     }
 }
 
-/// Creates the folder of attempt `number`, which other nodes use too. `number` becomes larger if this node has logs
-/// of a later attempt, or logs of its first rank in this one.
-fn shared_attempt(root: &Path, number: &mut u32, first_rank: usize) -> anyhow::Result<PathBuf> {
-    if let Some(newest) = newest(root) {
-        let is_used = rank_folder(&attempt_folder(root, newest), first_rank).exists();
-        *number = (*number).max(newest.saturating_add(u32::from(is_used)));
+/// Creates the folder of attempt `number`, which other nodes use too, and those of these ranks. `number` becomes larger
+/// if this node has logs of a later attempt, or logs of one of the ranks in this one: another run may write them now.
+fn shared_attempt(
+    root: &Path,
+    number: &mut u32,
+    ranks: &Range<usize>,
+) -> anyhow::Result<(PathBuf, Option<Vec<PathBuf>>)> {
+    *number = newest(root).map_or(*number, |newest| newest.max(*number));
+    loop {
+        let attempt = attempt_folder(root, *number);
+        make(&attempt)?;
+        match rank_folders(&attempt, ranks.clone())? {
+            None if *number < u32::MAX => *number += 1,
+            folders => return Ok((attempt, folders)),
+        }
     }
-    let attempt = attempt_folder(root, *number);
-    fs::create_dir_all(&attempt)
-        .with_context(|| format!("cannot create the folder {}", attempt.display()))?;
-    Ok(attempt)
 }
 
 /// Returns the number after that of the newest attempt. A number without a folder is not used again: numbers are in
@@ -309,6 +349,40 @@ mod tests {
             folder.path().join("attempt_3/rank_1").is_dir()
                 && !folder.path().join("attempt_3/rank_0").exists()
         );
+    }
+
+    #[test]
+    fn logs_of_another_run_are_neither_overwritten_nor_removed() {
+        let temporary = Temporary::make().unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let create = |first: usize, workers: usize| {
+            Files::of(None, &routing(workers, Some(folder.path())), &temporary, first, Some(0)).unwrap()
+        };
+        // On this node, the other run has the ranks 2 and 3, and this one 1 and 2.
+        let other = create(2, 2);
+        let log = other.log_path(0, Stream::Stdout).unwrap();
+        fs::write(&log, "of the other run").unwrap();
+        let own = create(1, 2);
+        own.open_logs(1).unwrap();
+        assert_eq!(own.number, Some(1));
+        assert!(!folder.path().join("attempt_0/rank_1").exists(), "nothing is left of the first try");
+        own.remove();
+        assert_eq!(fs::read_to_string(&log).unwrap(), "of the other run");
+        assert!(!folder.path().join("attempt_1").exists());
+    }
+
+    #[test]
+    fn two_runs_that_start_at_one_time_have_separate_folders() {
+        let temporary = Temporary::make().unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let create =
+            || Files::of(None, &routing(3, Some(folder.path())), &temporary, 0, Some(0)).unwrap().folders;
+        let made: Vec<_> = std::thread::scope(|scope| {
+            let starts: Vec<_> = (0..16).map(|_| scope.spawn(create)).collect();
+            starts.into_iter().flat_map(|start| start.join().unwrap()).collect()
+        });
+        let distinct: std::collections::BTreeSet<_> = made.iter().collect();
+        assert_eq!((made.len(), distinct.len()), (48, 48), "{made:?}");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use super::port::MasterPort;
 use crate::cli::RendezvousArgs;
 use anyhow::{Context, bail};
+use dtrain_agent::io::interfaces::is_own;
 use dtrain_agent::io::store::BoundPort;
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
@@ -86,8 +87,7 @@ fn own_addresses(flag: &str, host: &str) -> anyhow::Result<Vec<IpAddr>> {
             bail!("{flag} {host}: cannot resolve this name ({error}); give an address of this machine")
         }
     };
-    let is_own = |address: &IpAddr| TcpListener::bind((*address, 0)).is_ok();
-    let own: Vec<IpAddr> = known.into_iter().filter(is_own).collect();
+    let own: Vec<IpAddr> = known.into_iter().filter(|address| is_own(*address)).collect();
     if own.is_empty() {
         bail!(
             "{flag} {host} is not an address of this machine, where rank 0 runs; for several nodes, give --nnodes; \

@@ -17,7 +17,7 @@ use crate::plan::{self, Plan, Seat};
 use crate::stdout::join_causes;
 use anyhow::{Context, anyhow, bail};
 use attempt::{Attempt, EarlierResult, Launch, Run};
-pub(crate) use cluster::{Meeting, RendezvousFailed, cannot_connect, usual_address};
+pub(crate) use cluster::{Meeting, RendezvousFailed, cannot_connect, report_gone, usual_address};
 use dtrain_agent::clock::StartTime;
 use dtrain_agent::cluster::message::RunInfo;
 use dtrain_agent::io::guardian::GuardianInfo;
@@ -104,7 +104,7 @@ pub(crate) fn run(
         open_files: None,
     };
     if let (Some(meeting), Some(node)) = (meeting, node) {
-        return cluster::run(launch, meeting, node, restarts, notices);
+        return cluster::run(launch, &guardian_info.lease, meeting, node, restarts, notices);
     }
     let first = Attempt::prepare(&launch, 0, None)?;
     let screen =

@@ -46,9 +46,9 @@ impl Cluster {
         Ok(Self { network, scene })
     }
 
-    /// Starts `dtrain launch ARGS` on a node.
+    /// Starts `dtrain launch ARGS` on a node, with a lease of 1 s unless the arguments set another.
     pub(crate) fn start_with(&self, node: usize, args: &[&str]) -> Launch<'_> {
-        let command = self.scene.command(args);
+        let command = self.scene.command(&with_short_lease(args));
         self.scene.start_as(&format!(".n{node}"), self.network[node].enter(&command))
     }
 
@@ -133,6 +133,18 @@ impl Drop for Cluster {
             }
         }
     }
+}
+
+/// Adds a lease of 1 s to the settings of a command line, so that tests of lost nodes take no longer than needed.
+pub(crate) fn with_short_lease(args: &[&str]) -> Vec<String> {
+    const SHORT: &str = "keep_alive_max_attempt=5";
+    let mut args: Vec<String> = args.iter().map(|arg| (*arg).to_owned()).collect();
+    match args.iter().position(|arg| arg == "--rdzv-conf") {
+        Some(at) if args[at + 1].contains("keep_alive") => {}
+        Some(at) => args[at + 1] += &format!(",{SHORT}"),
+        None => args.splice(0..0, ["--rdzv-conf".to_owned(), SHORT.to_owned()]).for_each(drop),
+    }
+    args
 }
 
 /// Writes a secret that others cannot read.

@@ -2,11 +2,14 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod addresses;
 mod corners;
 mod elastic;
 mod failures;
 mod frozen;
 mod harness;
+mod joining;
+mod killed;
 mod planted;
 mod python;
 mod refused;

@@ -36,9 +36,18 @@ impl Default for Times {
     fn default() -> Self {
         Self {
             beat: Duration::from_millis(200),
-            length: Duration::from_secs(1),
+            // A switch that restarts a port, and a machine whose CPU time is used up, are silent for seconds.
+            length: Duration::from_secs(5),
             kill: Duration::from_millis(500),
         }
+    }
+}
+
+#[cfg(test)]
+impl Times {
+    /// A lease of 1 s.
+    pub(crate) fn short() -> Self {
+        Self { length: Duration::from_secs(1), ..Self::default() }
     }
 }
 
@@ -166,7 +175,7 @@ mod tests {
 
     #[test]
     fn an_answer_renews_the_lease_from_the_time_when_the_beat_was_sent() {
-        let mut lease = Lease::new(Times::default(), ms(0));
+        let mut lease = Lease::new(Times::short(), ms(0));
         let first = lease.beat(ms(200));
         let second = lease.beat(ms(400));
         assert_eq!(lease.end(), ms(1000));
@@ -188,7 +197,7 @@ mod tests {
 
     #[test]
     fn a_clock_that_stood_still_makes_times_uncertain_for_a_while() {
-        let mut lease = Lease::new(Times::default(), ms(0));
+        let mut lease = Lease::new(Times::short(), ms(0));
         beats(&mut lease, 10, 0, 0);
         assert!(lease.on_leaders_clock(ms(2000)).error < ms(1));
         // The member's machine was suspended for 600 ms that its clock does not count.
@@ -206,7 +215,7 @@ mod tests {
         /// Also if a clock is slewed by up to a tenth, the true time is within the error.
         #[test]
         fn slewed_clocks_are_noticed(ppm in 0_u64..100_000, after in 0_u64..200_000) {
-            let mut lease = Lease::new(Times::default(), ms(0));
+            let mut lease = Lease::new(Times::short(), ms(0));
             beats(&mut lease, 10, 0, 0);
             let rate = |micros: u64| Duration::from_micros(2_000_000 + micros + micros * ppm / 1_000_000);
             let member = |micros: u64| Duration::from_micros(2_000_000 + micros);
@@ -226,7 +235,7 @@ mod tests {
             trips in prop::collection::vec((0_u64..2000, 0_u64..3000, 0_u64..3000, any::<bool>()), 1..40),
         ) {
             // The member's clock is `offset` ahead of the leader's.
-            let mut lease = Lease::new(Times::default(), ms(offset));
+            let mut lease = Lease::new(Times::short(), ms(offset));
             let (mut now, mut heard) = (0, 0);
             for (pause, there, back, is_answer_lost) in trips {
                 now += pause;
@@ -237,7 +246,7 @@ mod tests {
                     lease.renew(number, ms(received), ms(received + back + offset));
                 }
                 now = received + back;
-                prop_assert!(lease.end() <= ms(heard + offset) + Times::default().length);
+                prop_assert!(lease.end() <= ms(heard + offset) + Times::short().length);
                 let moment = lease.on_leaders_clock(ms(now + offset));
                 prop_assert!(moment.at.abs_diff(ms(now)) <= moment.error);
             }

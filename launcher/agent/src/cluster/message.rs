@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 /// The version of these messages. Agents of different versions do not make a run.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 /// Where rank 0 listens.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -57,7 +57,10 @@ pub enum ToLeader {
     /// The launcher of this node was asked to stop by this signal. `again`: for a second time.
     Asked { signal: i32, again: bool },
     /// The first message of a node that cannot take part, for example because its program does not exist.
-    CannotJoin { host: String, reason: String },
+    CannotJoin { host: String, run_id: Option<String>, reason: String },
+    /// No worker of the agent with this [`Node::instance`] runs any more: from itself, or from its guardian as the first
+    /// message if the launcher was killed.
+    Gone { instance: u64 },
     /// The node cannot continue, for example because its disk is full.
     Leaving { reason: String },
 }

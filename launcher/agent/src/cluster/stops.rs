@@ -94,6 +94,7 @@ impl World {
             admits_at_checkpoint: false,
             nodes_may_leave: scene.is_elastic,
             has_trial: false,
+            nodes_of_job: None,
         };
         let restarts = RestartPolicy { training: scene.is_recipe, ..RestartPolicy::default() };
         let mut world = Self {
@@ -362,7 +363,7 @@ impl World {
 fn scenes() -> impl Strategy<Value = Scene> {
     let times = |most: u64| (0..=most).prop_map(ms);
     let first = (0usize..3, times(3700), prop::option::of(times(2000)));
-    let other = prop::option::of((1usize..3, times(6000), prop::option::of(times(2000))));
+    let other = prop::option::of((1usize..3, times(8000), prop::option::of(times(2000))));
     let second = prop::option::of((0usize..2, (250u64..6000).prop_map(ms)));
     let run = (2usize..=3, 1usize..=2, any::<bool>(), any::<bool>(), prop::sample::select(vec![INT, TERM]));
     (run, first, other, second, times(3000), times(100)).prop_map(

@@ -12,15 +12,15 @@
 //! As process 1 of a container, the guardian or the front is also the parent of every orphan of `docker exec`, so both
 //! reap while the run lasts.
 
-use crate::io::fence;
+use crate::io::fence::Memory;
 use crate::io::process::descriptors::{self, Inherited};
 use crate::io::process::handlers::{self, LatestOfJob};
 use crate::io::process::{Family, ShellJob, descendants};
-use crate::io::temporary::Temporary;
+use crate::io::temporary::{Temporary, remove_abandoned_beside};
 use crate::io::thread;
 use crate::signals;
 use anyhow::Context;
-use dtrain_common::env::{DTRAIN_FRONT, DTRAIN_GUARDIAN, DTRAIN_TEMPORARY};
+use dtrain_common::env::{DTRAIN_FRONT, DTRAIN_GUARDIAN, DTRAIN_LEASE, DTRAIN_TEMPORARY};
 use dtrain_common::exit::ExitStatus;
 use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions};
@@ -57,6 +57,8 @@ pub struct GuardianInfo {
     pub job: Option<ShellJob>,
     /// The folder for temporary files. The guardian removes it.
     pub temporary: PathBuf,
+    /// The memory of the [fence](super::fence), which the guardian holds.
+    pub lease: PathBuf,
 }
 
 /// Returns the role of this process, from variables that workers do not inherit.
@@ -67,14 +69,13 @@ pub fn role() -> Role {
     };
     let (front, guardian) = (named(DTRAIN_FRONT), named(DTRAIN_GUARDIAN));
     let follows = |named: Option<Pid>| named.is_some() && rustix::process::getppid() == named;
-    let temporary = std::env::var_os(DTRAIN_TEMPORARY).map(PathBuf::from);
+    let path = |variable| std::env::var_os(variable).map(PathBuf::from);
     match (guardian, front.flatten()) {
-        (Some(guardian), front) => match (guardian, temporary) {
-            (Some(guardian), Some(temporary)) if follows(Some(guardian)) => Role::Launcher(GuardianInfo {
-                guardian,
-                job: ShellJob::of(front.unwrap_or(guardian)),
-                temporary,
-            }),
+        (Some(guardian), front) => match (guardian, path(DTRAIN_TEMPORARY), path(DTRAIN_LEASE)) {
+            (Some(guardian), Some(temporary), Some(lease)) if follows(Some(guardian)) => {
+                let job = ShellJob::of(front.unwrap_or(guardian));
+                Role::Launcher(GuardianInfo { guardian, job, temporary, lease })
+            }
             _ => Role::Abandoned,
         },
         (None, None) => Role::Guardian,
@@ -87,8 +88,9 @@ pub fn role() -> Role {
 }
 
 /// Runs this command again as the launcher and waits. Signals not in `handled` keep their effect. On several
-/// nodes, `has_lease`, a launcher that stands still is killed when its lease has ended.
-pub fn run_guardian(handled: &[i32], has_lease: bool) -> anyhow::Result<ExitCode> {
+/// nodes, `has_lease`, a launcher that stands still is killed when its lease has ended. `report` is called after
+/// the end of a launcher that was killed, with the number of its member: no process of it runs any more.
+pub fn run_guardian(handled: &[i32], has_lease: bool, report: impl FnOnce(u64)) -> anyhow::Result<ExitCode> {
     let inherited = descriptors::inherited();
     let own = OsString::from(process::id().to_string());
     let family = Family::default();
@@ -99,26 +101,35 @@ pub fn run_guardian(handled: &[i32], has_lease: bool) -> anyhow::Result<ExitCode
     }
     descendants::adopt().context("cannot become the parent of orphaned processes")?;
     let temporary = Temporary::make()?;
-    let folder = temporary.path();
-    let fenced = has_lease.then(|| folder.to_owned());
-    let folder = folder.into();
-    let variables = [(DTRAIN_GUARDIAN, own), (DTRAIN_TEMPORARY, folder)];
+    let memory = Memory::create().context("cannot create the memory of the lease")?;
+    let variables = [
+        (DTRAIN_GUARDIAN, own),
+        (DTRAIN_TEMPORARY, temporary.path().into()),
+        (DTRAIN_LEASE, memory.path().into()),
+    ];
+    let fenced = has_lease.then_some(&memory);
+    let own_folder = temporary.path().to_owned();
+    thread::start("cleanup", move || remove_abandoned_beside(&own_folder))
+        .context("cannot start a thread")?;
     let code = run_again(&family, handled, inherited, &variables, fenced)?;
     // A reader of the output must not wait for the cleanup.
     descriptors::close_output();
     family.end_orphans();
+    if let Some(member) = memory.member() {
+        report(member);
+    }
     drop(temporary);
     Ok(code)
 }
 
-/// Starts this command again with these variables, passes signals to it, and returns its exit code. `fenced`: the
-/// folder of its lease.
+/// Starts this command again with these variables, passes signals to it, and returns its exit code. `fenced`: its
+/// lease.
 fn run_again(
     family: &Family,
     handled: &[i32],
     inherited: Inherited,
     variables: &[(&str, OsString)],
-    fenced: Option<PathBuf>,
+    fenced: Option<&Memory>,
 ) -> anyhow::Result<ExitCode> {
     let mut args = std::env::args_os();
     let mut command = Command::new("/proc/self/exe");
@@ -151,9 +162,9 @@ fn run_again(
     let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty())
         .context("cannot watch the launcher's own process")?;
     let _ = next_process.set((pid, pidfd));
-    if let Some(folder) = fenced {
+    if let Some(memory) = fenced {
         let launcher = Arc::clone(&next_process);
-        fence::watch(folder, move || end_still_launcher(launcher.wait())).context("cannot start a thread")?;
+        memory.watch(move || end_still_launcher(launcher.wait())).context("cannot start a thread")?;
     }
     let status = next.wait().context("cannot wait for the launcher's own process")?;
     Ok(exit_code(next.id(), status))

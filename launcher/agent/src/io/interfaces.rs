@@ -45,6 +45,14 @@ pub fn interfaces() -> io::Result<Vec<Interface>> {
     Ok(found.into_values().collect())
 }
 
+/// Returns whether an address is one of this machine: of an interface, of the loopback network, or that for all addresses.
+/// A program may bind others too (`ip_nonlocal_bind`), where nothing arrives.
+pub fn is_own(address: IpAddr) -> bool {
+    let address = address.to_canonical();
+    let is_of = |interface: &Interface| interface.addresses.contains(&address);
+    address.is_loopback() || address.is_unspecified() || interfaces().is_ok_and(|all| all.iter().any(is_of))
+}
+
 fn mtu(interface: &str) -> u32 {
     let file = Path::new("/sys/class/net").join(interface).join("mtu");
     fs::read_to_string(file).ok().and_then(|mtu| mtu.trim().parse().ok()).unwrap_or(0)
@@ -102,6 +110,13 @@ mod tests {
         assert!(loopback.is_up && loopback.mtu > 0, "{loopback:?}");
         for address in found.iter().flat_map(|interface| &interface.addresses) {
             TcpListener::bind((*address, 0)).unwrap();
+            assert!(is_own(*address));
+        }
+        // The last is from the block reserved for documentation.
+        for (address, own) in
+            [("127.9.9.9", true), ("::ffff:127.0.0.1", true), ("0.0.0.0", true), ("192.0.2.1", false)]
+        {
+            assert_eq!(is_own(address.parse().unwrap()), own, "{address}");
         }
         assert_eq!(address_towards(Ipv4Addr::LOCALHOST.into()).unwrap(), Ipv4Addr::LOCALHOST);
     }

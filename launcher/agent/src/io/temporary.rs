@@ -1,15 +1,24 @@
 //! The temporary folder of a run. The guardian creates it, and removes it after the launcher, however that
-//! ended. If the guardian was killed, the launcher empties and removes the folder.
+//! ended. If the guardian was killed, the launcher empties and removes the folder. If both were killed, a later
+//! guardian does: both hold a lock of the folder while they live.
 
 use anyhow::Context;
-use std::fs::{self, Permissions};
+use rustix::fs::{FlockOperation, Mode, OFlags};
+use std::fs::{self, File, Permissions};
 use std::io::{self, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use tempfile::TempDir;
 
 /// Only the user may access it, whatever the umask.
 const MODE: u32 = 0o700;
+
+/// The beginning of the folders' names.
+const PREFIX: &str = "dtrain-agent-";
+
+/// A folder without a lock may be one that was just made.
+const NEW: Duration = Duration::from_secs(60);
 
 /// The folders to try if TMPDIR's folder cannot be used.
 const OTHERS: [&str; 3] = ["/tmp", "/var/tmp", "/dev/shm"];
@@ -19,21 +28,25 @@ const OTHERS: [&str; 3] = ["/tmp", "/var/tmp", "/dev/shm"];
 pub struct Temporary {
     folder: PathBuf,
     _made: Option<TempDir>,
+    /// `None` on a file system without locks, where nobody removes the folder of another.
+    _lock: Option<File>,
 }
 
 impl Temporary {
     /// Creates it in TMPDIR. If that is impossible, warns on standard error and uses another folder.
     pub fn make() -> anyhow::Result<Self> {
-        let (folder, warning) = make_in("dtrain-", &std::env::temp_dir(), &OTHERS.map(Path::new))?;
+        let (folder, warning) = make_in(PREFIX, &std::env::temp_dir(), &OTHERS.map(Path::new))?;
         if let Some(warning) = warning {
             // If standard error is closed, no user can be warned.
             let _ = writeln!(io::stderr(), "dtrain: warning: {warning}");
         }
-        Ok(Self { folder: folder.path().to_owned(), _made: Some(folder) })
+        let lock = lock(folder.path(), FlockOperation::NonBlockingLockShared).ok();
+        Ok(Self { folder: folder.path().to_owned(), _made: Some(folder), _lock: lock })
     }
 
     pub fn of_guardian(folder: PathBuf) -> Self {
-        Self { folder, _made: None }
+        let lock = lock(&folder, FlockOperation::NonBlockingLockShared).ok();
+        Self { folder, _made: None, _lock: lock }
     }
 
     pub fn path(&self) -> &Path {
@@ -83,6 +96,42 @@ fn make_in(prefix: &str, wanted: &Path, others: &[&Path]) -> anyhow::Result<(Tem
     Ok((folder, Some(warning)))
 }
 
+/// Locks a folder until the file is closed.
+fn lock(folder: &Path, how: FlockOperation) -> io::Result<File> {
+    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = rustix::fs::open(folder, flags | OFlags::RDONLY, Mode::empty())?;
+    rustix::fs::flock(&file, how)?;
+    Ok(file.into())
+}
+
+/// Removes folders beside this one whose processes were all killed.
+pub(super) fn remove_abandoned_beside(folder: &Path) {
+    if let Some(parent) = folder.parent() {
+        // What cannot be removed stays.
+        let _ = remove_abandoned(parent, NEW);
+    }
+}
+
+/// Removes this user's folders of launches in `parent` that nobody has locked, and that are older than `new`.
+fn remove_abandoned(parent: &Path, new: Duration) -> io::Result<()> {
+    let user = rustix::process::geteuid().as_raw();
+    for entry in fs::read_dir(parent)?.flatten() {
+        if !entry.file_name().as_encoded_bytes().starts_with(PREFIX.as_bytes()) {
+            continue;
+        }
+        let Ok(found) = entry.metadata() else { continue };
+        let age = found.modified().ok().and_then(|time| time.elapsed().ok());
+        if found.is_dir()
+            && found.uid() == user
+            && age.is_some_and(|age| age >= new)
+            && let Ok(_lock) = lock(&entry.path(), FlockOperation::NonBlockingLockExclusive)
+        {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+    Ok(())
+}
+
 fn private(parent: &Path, prefix: &str) -> io::Result<TempDir> {
     tempfile::Builder::new().prefix(prefix).permissions(Permissions::from_mode(MODE)).tempdir_in(parent)
 }
@@ -105,6 +154,27 @@ mod tests {
         assert!(warning.contains(missing.to_str().unwrap()), "{warning}");
         let error = make_in("a-", &missing, &[]).unwrap_err().to_string();
         assert!(error.contains("TMPDIR"), "{error}");
+    }
+
+    #[test]
+    fn only_folders_whose_processes_are_gone_are_removed() {
+        let parent = tempfile::tempdir().unwrap();
+        let make = |name: &str| {
+            let folder = parent.path().join(name);
+            fs::create_dir(&folder).unwrap();
+            fs::write(folder.join("file"), "").unwrap();
+            folder
+        };
+        let [gone, used, other] = ["dtrain-agent-1", "dtrain-agent-2", "dtrain-logs-1"].map(make);
+        let launcher = Temporary::of_guardian(used.clone());
+        remove_abandoned(parent.path(), NEW).unwrap();
+        assert!(gone.exists(), "it may have no lock yet");
+        remove_abandoned(parent.path(), Duration::ZERO).unwrap();
+        assert_eq!([&gone, &used, &other].map(|folder| folder.exists()), [false, true, true]);
+        drop(launcher);
+        assert!(used.exists(), "it is not empty");
+        remove_abandoned(parent.path(), Duration::ZERO).unwrap();
+        assert!(!used.exists());
     }
 
     #[test]

@@ -3,7 +3,8 @@
 use super::{C10D_PORT, RendezvousArgs, described};
 use anyhow::bail;
 use dtrain_common::text::counted;
-use dtrain_job::{Job, Number, Tasks};
+use dtrain_job::{Job, Number, Starter, Tasks};
+use std::net::IpAddr;
 
 /// What a job sets beyond the flags.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -11,8 +12,10 @@ pub(super) struct FromJob {
     /// Whether a batch system has started this process.
     pub(super) is_job: bool,
     pub(super) node_rank: Option<usize>,
-    /// Whether this node leads, if the endpoint is the job's.
+    /// Whether this node leads, if the endpoint is that of a node of the job.
     pub(super) leads: Option<bool>,
+    /// Number of the job's nodes, if it starts one task on each.
+    pub(super) nodes: Option<usize>,
     /// The facts that were taken, or the reason why none were.
     pub(super) note: Option<String>,
 }
@@ -52,6 +55,7 @@ impl RendezvousArgs {
             Some((node, nodes)) => {
                 self.expect_agreement(node, nodes)?;
                 self.nnodes.get_or_insert(nodes.value..=nodes.value);
+                self.from_job.nodes = Some(nodes.value);
                 self.join(job, tasks, node);
             }
             // Kubernetes does not tell how many nodes there are.
@@ -78,6 +82,28 @@ impl RendezvousArgs {
         Ok(())
     }
 
+    /// Returns the host where the nodes meet, as the user gave it or the job.
+    fn meeting_host(&self) -> Option<&str> {
+        let endpoint = self.rdzv_endpoint.as_ref().map(|(host, _)| host);
+        endpoint.or(self.master_addr.as_ref()).map(String::as_str)
+    }
+
+    /// Replaces the host where the nodes meet by the address that the job knows for it. The leader needs none.
+    pub(crate) fn find_host(&mut self, address_of: impl FnOnce(&str) -> Option<String>) {
+        if !self.is_several() || self.from_job.leads == Some(true) {
+            return;
+        }
+        let Some(host) = self.meeting_host().map(str::to_owned) else { return };
+        let Some(address) = address_of(&host) else { return };
+        if let Some(note) = &mut self.from_job.note {
+            note.push_str(&format!("; the address of {host} is {address}"));
+        }
+        match &mut self.rdzv_endpoint {
+            Some((host, _)) => *host = address,
+            None => self.master_addr = Some(address),
+        }
+    }
+
     fn join(&mut self, job: &Job, tasks: &Tasks, node: Number) {
         self.rdzv_id = self.rdzv_id.take().or_else(|| job.id());
         let mut place = String::new();
@@ -90,12 +116,28 @@ impl RendezvousArgs {
             self.rdzv_endpoint = Some((host.clone(), port));
             self.master_port = None;
             self.from_job.leads = Some(node.value == 0);
+        } else if let Some(host) = self.meeting_host() {
+            self.from_job.leads = leading_node(tasks, host).map(|leading| leading == node.value);
         }
         self.from_job.node_rank = Some(node.value);
         let nodes = self.nnodes.as_ref().map_or_else(String::new, described);
         self.from_job.note =
             Some(format!("node rank {} of {nodes} nodes{place}, from {}", node.value, job.described()));
     }
+}
+
+/// Returns the index of the node that a host means; `None` for an address, and a name that the job does not know. A pod
+/// of Kubernetes knows no other pods, and a service may have any name: the first one leads.
+fn leading_node(tasks: &Tasks, host: &str) -> Option<usize> {
+    if tasks.starter == Starter::Kubernetes {
+        return Some(0);
+    }
+    if host.parse::<IpAddr>().is_ok() {
+        return None;
+    }
+    // The job's names, or the user's, may have no domain.
+    let label = |name: &str| name.split('.').next().map(str::to_ascii_lowercase);
+    tasks.hosts.iter().flatten().chain(&tasks.first_host).position(|known| label(known) == label(host))
 }
 
 /// Returns a note for a batch script of a job with several nodes.

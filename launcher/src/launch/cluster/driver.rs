@@ -1,6 +1,6 @@
 //! The thread of the cluster: passes messages between the leader, the members and the main thread.
 //!
-//! It never waits for a disk, a worker or the screen, so heartbeats are in time. When the lease of this node
+//! It never waits for a disk, a worker or the screen, so heartbeats are in time: the lease is in memory. When the lease of this node
 //! ends, it kills the workers itself, whatever the main thread does.
 
 use super::order::Order;
@@ -67,6 +67,8 @@ pub(super) struct Driver {
     /// Whether this node's member has ended.
     pub(super) is_over: bool,
     pub(super) fence: Fence,
+    /// The number of this node's member.
+    pub(super) instance: u64,
     /// Why the leader could not be reached the last time.
     pub(super) cause: Option<String>,
 }
@@ -344,8 +346,14 @@ impl Driver {
             server.end();
         }
         if let Link::Wire(client) = self.link {
+            if !self.is_over {
+                // No worker runs any more. The message is short.
+                let _ = client.send(&ToLeader::Gone { instance: self.instance });
+            }
             client.end();
         }
+        // Fails for no memory. At worst, the guardian repeats what the leader knows.
+        let _ = self.fence.set_member(None);
     }
 }
 

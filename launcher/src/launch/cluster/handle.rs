@@ -10,7 +10,6 @@ use dtrain_agent::cluster::ranks::Node;
 use dtrain_agent::cluster::{ClusterPolicy, Leader};
 use dtrain_agent::io::fence::Fence;
 use dtrain_agent::io::store::StoreHandle;
-use dtrain_agent::io::temporary::Temporary;
 use dtrain_agent::io::wire::{Client, Limits, Server};
 use dtrain_agent::local::Restarts;
 use std::io;
@@ -37,7 +36,7 @@ impl Cluster {
         node: Node,
         leader: Option<LeaderSetup>,
         inbox: &Inbox,
-        temporary: &Temporary,
+        fence: Fence,
         screen: Sender<String>,
     ) -> io::Result<Self> {
         let (inputs, received) = crossbeam_channel::unbounded();
@@ -66,6 +65,7 @@ impl Cluster {
                 (None, Link::Wire(client))
             }
         };
+        fence.set_member(leader.is_none().then_some(node.instance))?;
         let driver = Driver {
             leader,
             link,
@@ -80,7 +80,8 @@ impl Cluster {
             leaders: None,
             is_over: false,
             cause: None,
-            fence: Fence::create(temporary.path())?,
+            instance: node.instance,
+            fence,
         };
         let run = move || driver.run(node, policy);
         let thread = std::thread::Builder::new().name("cluster".to_owned()).spawn(run)?;

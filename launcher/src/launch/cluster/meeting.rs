@@ -6,11 +6,11 @@ use crate::stdout::join_causes;
 use anyhow::{Context, bail};
 use crossbeam_channel::RecvTimeoutError;
 use dtrain_agent::cluster::message::{ToLeader, ToMember};
-use dtrain_agent::io::interfaces::{address_towards, interfaces};
+use dtrain_agent::io::interfaces::{address_towards, interfaces, is_own};
 use dtrain_agent::io::wire::{BoundServer, Client, ClientEvent, ConnectError, Endpoint, Secret};
 use dtrain_common::env::DTRAIN_RDZV_SECRET;
 use std::io::{self, ErrorKind};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::thread;
 use std::time::Duration;
 
@@ -66,7 +66,7 @@ impl Meeting {
         let bound = match rendezvous.leads {
             Some(false) => None,
             Some(true) => Some(bind(endpoint, address).with_context(|| cannot_lead(endpoint))?),
-            None if is_own(&endpoint.host) => match bind(endpoint, address) {
+            None if is_of_this_machine(&endpoint.host) => match bind(endpoint, address) {
                 // Another agent of this machine leads.
                 Err(error) if error.kind() == ErrorKind::AddrInUse => {
                     expect_leader(endpoint, &secret, address)?;
@@ -126,7 +126,7 @@ fn own_address(rendezvous: &Rendezvous) -> anyhow::Result<Option<IpAddr>> {
     if let Some(host) = &rendezvous.local_addr {
         let found = (host.as_str(), 0).to_socket_addrs();
         let found = found.with_context(|| format!("--local-addr {host}: cannot resolve this name"))?;
-        let mut own = found.map(|address| address.ip()).filter(|address| is_here(*address));
+        let mut own = found.map(|address| address.ip()).filter(|address| is_own(*address));
         return match own.next() {
             Some(address) => Ok(Some(address)),
             None => bail!("--local-addr {host} is not an address of this machine"),
@@ -205,19 +205,15 @@ fn is_loopback(host: &str) -> bool {
 }
 
 /// Returns whether a name is one of this machine.
-fn is_own(host: &str) -> bool {
-    (host, 0).to_socket_addrs().is_ok_and(|mut found| found.any(|address| is_here(address.ip())))
-}
-
-fn is_here(address: IpAddr) -> bool {
-    TcpListener::bind((address, 0)).is_ok()
+fn is_of_this_machine(host: &str) -> bool {
+    (host, 0).to_socket_addrs().is_ok_and(|mut found| found.any(|address| is_own(address.ip())))
 }
 
 /// Returns the address of this machine if no other node has reached it yet: that of the endpoint's name, but
 /// rather one that is not loopback.
 pub(crate) fn usual_address(host: &str) -> IpAddr {
     let found = (host, 0).to_socket_addrs().into_iter().flatten().map(|address| address.ip());
-    let mut own: Vec<IpAddr> = found.filter(|address| is_here(*address)).collect();
+    let mut own: Vec<IpAddr> = found.filter(|address| is_own(*address)).collect();
     own.sort_by_key(|address| (address.is_loopback(), address.is_ipv6()));
     own.first().copied().unwrap_or(Ipv4Addr::LOCALHOST.into())
 }

@@ -15,12 +15,12 @@ use crate::launch::port::MasterPort;
 use crate::launch::report;
 use crate::launch::{close, messages, reactor};
 use crate::stdout::join_causes;
-use anyhow::{anyhow, ensure};
+use anyhow::{Context, anyhow, ensure};
 use dtrain_agent::cluster::member::{FinishedAttempt, MemberEvent};
 use dtrain_agent::cluster::message::{Blame, Endpoint, Preparation, RunInfo};
 use dtrain_agent::cluster::ranks::Node;
 use dtrain_agent::cluster::trial::Place;
-use dtrain_agent::io::fence;
+use dtrain_agent::io::fence::Fence;
 use dtrain_agent::io::output::Screen;
 use dtrain_agent::io::probe::Listeners;
 use dtrain_agent::local::{Cause, Event, Restarts, TICK};
@@ -31,14 +31,15 @@ use dtrain_common::random;
 use dtrain_common::result::Failure;
 use std::collections::VecDeque;
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 const EVICTED: &str = "another run has taken the run directory";
 
-/// Runs this node's part of the run to its end. `restarts` are the leader's.
+/// Runs this node's part of the run to its end. `lease` is the guardian's memory; `restarts` are the leader's.
 pub(in crate::launch) fn run(
     mut launch: Launch<'_>,
+    lease: &Path,
     meeting: Meeting,
     node: Node,
     restarts: Restarts,
@@ -46,7 +47,8 @@ pub(in crate::launch) fn run(
 ) -> anyhow::Result<ExitStatus> {
     let leads = meeting.leads();
     let rendezvous = meeting.rendezvous.clone();
-    launch.lease = (!leads).then(|| fence::lease_file(launch.temporary.path()));
+    let fence = Fence::open(lease).with_context(|| format!("cannot open the lease {}", lease.display()))?;
+    launch.lease = (!leads).then(|| lease.to_owned());
     launch.run.leader = random::number();
     let plan = &launch.plan;
     let setup = leads.then(|| setup::leader(&launch, &meeting, restarts));
@@ -60,8 +62,7 @@ pub(in crate::launch) fn run(
     headline.push(format!("dtrain: {} {role} {}", node.host, meeting.shown()));
     headline.extend(meeting.warning().filter(|_| leads).map(|warning| format!("dtrain: {warning}")));
     let screen = Screen::start(headline.join("\n"))?;
-    let cluster =
-        Cluster::start(meeting, node, setup, &launch.inbox, &launch.temporary, screen.notices.clone())?;
+    let cluster = Cluster::start(meeting, node, setup, &launch.inbox, fence, screen.notices.clone())?;
     let node_run = NodeRun {
         launch,
         cluster,

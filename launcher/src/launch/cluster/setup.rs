@@ -66,6 +66,7 @@ pub(super) fn leader(launch: &Launch<'_>, meeting: &Meeting, restarts: Restarts)
             admits_at_checkpoint: rendezvous.admits_at_checkpoint,
             nodes_may_leave: rendezvous.nodes_may_leave,
             has_trial: rendezvous.has_trial,
+            nodes_of_job: rendezvous.nodes_of_job,
             first_logs: plan.logs().map_or(0, |logs| next_attempt(&logs)),
         },
         restarts,

@@ -76,11 +76,11 @@ fn listed(hosts: &[String]) -> String {
     }
 }
 
-/// Returns the reason for a run that ends because too few nodes came.
+/// Returns the reason for a run that ends because too few nodes came; `rejected` and `failed` are hosts with reasons.
 pub(super) fn too_few(
     came: &[String],
     missing: &[String],
-    rejected: &[(String, String)],
+    [rejected, failed]: [&[(String, String)]; 2],
     least: usize,
 ) -> String {
     let mut text =
@@ -90,6 +90,9 @@ pub(super) fn too_few(
     }
     for (host, reason) in rejected {
         text.push_str(&format!("; refused {host}: {reason}"));
+    }
+    for (host, reason) in failed {
+        text.push_str(&format!("; {host} cannot take part: {reason}"));
     }
     text.push_str(
         "; to find the cause, run `dtrain doctor` with the same --nnodes and --rdzv-endpoint on each node",

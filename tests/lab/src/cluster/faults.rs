@@ -28,6 +28,11 @@ impl World {
                 if let Some(connection) = old.connection {
                     self.after(ms(1), Step::Cut { connection, at_leader: true, at_member: false });
                 }
+                // Unless the guardian died with the launcher. It may be faster than the end of the connection.
+                if self.random.below(2) == 0 {
+                    let delay = ms(self.random.below(50));
+                    self.after(delay, Step::Gone { instance: old.instance });
+                }
                 self.after(long, Step::Return { node });
             }
             Fault::Reset { node, at_leader, at_member } => {

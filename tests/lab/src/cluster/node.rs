@@ -11,6 +11,7 @@ use crate::random::Random;
 
 pub(super) struct SimNode {
     pub(super) member: Option<Member>,
+    pub(super) instance: u64,
     pub(super) connection: Option<u64>,
     /// The member's clock is ahead of the world's by this at the start, and faster by this number of ppm.
     offset: Duration,
@@ -36,6 +37,7 @@ impl SimNode {
     pub(super) fn new(random: &mut Random) -> Self {
         Self {
             member: None,
+            instance: 0,
             connection: None,
             offset: ms(random.below(10_000_000)),
             ppm: random.below(201) as i64 - 100,

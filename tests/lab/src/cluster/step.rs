@@ -49,6 +49,10 @@ pub(super) enum Step {
         how: How,
     },
     Fault(Fault),
+    /// The guardian of a killed launcher tells the leader.
+    Gone {
+        instance: u64,
+    },
     Heal {
         node: usize,
     },

@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, BinaryHeap};
 use std::time::Duration;
 
 use dtrain_agent::cluster::leader::LeaderEvent;
+use dtrain_agent::cluster::lease::Times;
 use dtrain_agent::cluster::member::{MemberEnding, MemberEvent, MemberPolicy};
-use dtrain_agent::cluster::message::{Endpoint, RunInfo};
+use dtrain_agent::cluster::message::{Endpoint, RunInfo, ToLeader};
 use dtrain_agent::cluster::ranks::Node;
 use dtrain_agent::cluster::trial::Place;
 use dtrain_agent::cluster::{ClusterPolicy, Leader, Member};
@@ -71,12 +72,16 @@ const REJOIN: Duration = Duration::from_secs(10);
 
 impl World {
     pub(super) fn new(setup: Setup, seed: u64) -> Self {
+        let mut random = Random::new(seed);
+        // Most faults last longer than the short lease, and some longer than the usual one.
+        let usual = Times::default();
+        let times = if random.below(2) == 0 { usual } else { Times { length: ms(1000), ..usual } };
         let policy = ClusterPolicy {
             nodes: setup.least..=setup.nodes,
             join_timeout: ms(600_000),
             last_call: ms(3000),
             ready_timeout: ms(30_000),
-            times: Default::default(),
+            times,
             requeue_code: Some(75),
             rejoin_timeout: REJOIN,
             failures_in_a_row: 3,
@@ -86,10 +91,10 @@ impl World {
             admits_at_checkpoint: setup.is_late,
             nodes_may_leave: setup.may_leave,
             has_trial: true,
+            nodes_of_job: None,
         };
         let restarts =
             Restarts::new(RestartPolicy { max_restarts: setup.max_restarts, ..RestartPolicy::default() });
-        let mut random = Random::new(seed);
         let nodes = (0..setup.nodes + setup.spare).map(|_| SimNode::new(&mut random)).collect();
         let leader = Leader::new(policy, restarts, Duration::ZERO);
         let mut world = Self {
@@ -232,6 +237,12 @@ impl World {
             }
             Step::WorkersEnd { node, attempt, how } => self.workers_end(node, attempt, how),
             Step::Fault(fault) => self.fault(fault),
+            Step::Gone { instance } => {
+                // The guardian has a connection of its own.
+                self.next += 1;
+                let message = ToLeader::Gone { instance };
+                self.tell_leader(LeaderEvent::Received { from: self.next, message });
+            }
             Step::Heal { node } => {
                 self.nodes[node].is_cut_off = false;
                 self.release(node);
@@ -279,10 +290,11 @@ impl World {
 
     fn begin_member(&mut self, index: usize) {
         let given = index % self.setup.nodes;
+        self.nodes[index].instance = self.random.next();
         let node = Node {
             host: format!("node{index}"),
             address: None,
-            instance: self.random.next(),
+            instance: self.nodes[index].instance,
             workers: 1 + index % 3,
             node_rank: self.setup.has_node_ranks.then_some(given),
             run_id: None,

@@ -29,6 +29,7 @@ impl Leader {
             self.rejected.push((host.clone(), reason.clone()));
             return self.tell(LeaderNotice::Rejected { host, reason });
         }
+        self.failed.remove(&host);
         self.peers.insert(from, Peer { node, name: host.clone(), heard: now, lost: None, part: None });
         let names: Vec<_> = self.here().map(|(id, peer)| (id, self.name_of(id, &peer.node))).collect();
         for (id, name) in names {
@@ -48,6 +49,38 @@ impl Leader {
         if self.policy.admits_at_checkpoint && matches!(self.phase, Phase::Running { .. }) {
             self.is_admitting = true;
             self.drain(StopReason::Admit, None);
+        }
+    }
+
+    /// Handles a node that cannot take part. The run waits for others, as long as enough may come.
+    pub(super) fn cannot_join(&mut self, from: MemberId, host: String, run_id: Option<&str>, reason: String) {
+        let own = self.peers.get(&OWN).map(|leader| leader.node.run_id.as_deref());
+        if let Some(reason) = own.and_then(|own| difference_of_ids(own, run_id)) {
+            self.send(from, ToMember::Rejected { reason: reason.clone() });
+            self.actions.push(LeaderAction::Close { member: from });
+            return self.tell(LeaderNotice::Rejected { host, reason });
+        }
+        self.actions.push(LeaderAction::Close { member: from });
+        self.tell(LeaderNotice::Left { host: host.clone(), reason: reason.clone() });
+        if !self.has_started {
+            self.failed.insert(host, reason);
+        }
+    }
+
+    /// Gives up the agent with this number: none of its workers can run, so nobody waits for the end of its lease.
+    pub(super) fn gone(&mut self, from: MemberId, instance: u64, now: Duration) {
+        let is_it = |id: MemberId, peer: &Peer| id != OWN && peer.node.instance == instance;
+        let here = self.here().find(|(id, peer)| is_it(*id, peer)).map(|(id, _)| id);
+        if let Some(id) = here {
+            self.lose(id, true, now);
+        }
+        if here != Some(from) {
+            self.actions.push(LeaderAction::Close { member: from });
+        }
+        for (id, peer) in &mut self.peers {
+            if let Some(part) = peer.part.as_mut().filter(|_| *id != OWN && peer.node.instance == instance) {
+                part.is_fenced = true;
+            }
         }
     }
 
@@ -101,13 +134,18 @@ impl Leader {
         if let Some((host, reason)) = self.left.take_if(|_| !enough) {
             return self.finish(Ending::NodeLeft { host, reason });
         }
+        let can_come = self.policy.nodes_of_job.map(|nodes| nodes.saturating_sub(self.failed.len()));
+        if !enough
+            && can_come.is_some_and(|nodes| nodes < *self.policy.nodes.start())
+            && let Some((host, reason)) = self.failed.pop_first()
+        {
+            return self.finish(Ending::NodeLeft { host, reason });
+        }
         if !enough && joining.since.saturating_add(self.policy.join_timeout) <= now {
             let rejected = std::mem::take(&mut self.rejected);
-            return self.finish(Ending::TooFewNodes {
-                came: self.hosts(),
-                missing: self.missing(),
-                rejected,
-            });
+            let failed = std::mem::take(&mut self.failed).into_iter().collect();
+            let (came, missing) = (self.hosts(), self.missing());
+            return self.finish(Ending::TooFewNodes { came, missing, rejected, failed });
         }
         if !enough && joining.word_at <= now {
             joining.word_at = now.saturating_add(NEXT_WORD);
@@ -169,15 +207,22 @@ impl Leader {
     }
 }
 
+/// Returns why a node of this `--rdzv-id` is not of the leader's run.
+pub fn difference_of_ids(leaders: Option<&str>, nodes: Option<&str>) -> Option<String> {
+    let name = |id: Option<&str>| id.unwrap_or("not given").to_owned();
+    (leaders != nodes).then(|| {
+        format!(
+            "its --rdzv-id is {}, and the leader's is {}; another run uses this endpoint, or the ids must be made equal",
+            name(nodes),
+            name(leaders)
+        )
+    })
+}
+
 /// Returns what differs between the leader's node and another, which must be the same.
 fn difference(leaders: &Node, node: &Node) -> Option<String> {
-    if leaders.run_id != node.run_id {
-        let name = |id: &Option<String>| id.clone().unwrap_or_else(|| "not given".to_owned());
-        return Some(format!(
-            "its --rdzv-id is {}, and the leader's is {}; another run uses this endpoint, or the ids must be made equal",
-            name(&node.run_id),
-            name(&leaders.run_id)
-        ));
+    if let Some(reason) = difference_of_ids(leaders.run_id.as_deref(), node.run_id.as_deref()) {
+        return Some(reason);
     }
     let names = leaders.fingerprints.keys().chain(node.fingerprints.keys());
     let differs = |name: &&String| leaders.fingerprints.get(*name) != node.fingerprints.get(*name);

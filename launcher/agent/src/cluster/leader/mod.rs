@@ -12,6 +12,7 @@ mod state;
 mod tests;
 mod trial;
 
+pub use join::difference_of_ids;
 pub use state::{ClusterPolicy, Leader, MemberId, OWN};
 
 use super::blame::{Judgement, NodeEnd};
@@ -117,8 +118,13 @@ pub enum LeaderNotice {
 /// The end of the run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// Not enough nodes came in time. `missing`: as far as they are known; `rejected`: with the reasons.
-    TooFewNodes { came: Vec<String>, missing: Vec<String>, rejected: Vec<(String, String)> },
+    /// Not enough nodes came in time. `missing`: as far as they are known; `rejected` and `failed`: with the reasons.
+    TooFewNodes {
+        came: Vec<String>,
+        missing: Vec<String>,
+        rejected: Vec<(String, String)>,
+        failed: Vec<(String, String)>,
+    },
     /// A node could not prepare its workers, or no worker ran when it left.
     NodeLeft { host: String, reason: String },
     /// Nodes cannot reach each other.
@@ -166,14 +172,11 @@ impl Leader {
         if let ToLeader::Join { version, node } = message {
             return self.join(from, version, node, now);
         }
-        if let ToLeader::CannotJoin { host, reason } = message {
-            self.actions.push(LeaderAction::Close { member: from });
-            self.tell(LeaderNotice::Left { host: host.clone(), reason: reason.clone() });
-            // A running epoch does not need the node.
-            if matches!(self.phase, Phase::Joining(_)) {
-                self.left = Some((host, reason));
-            }
-            return;
+        if let ToLeader::CannotJoin { host, run_id, reason } = message {
+            return self.cannot_join(from, host, run_id.as_deref(), reason);
+        }
+        if let ToLeader::Gone { instance } = message {
+            return self.gone(from, instance, now);
         }
         let Some(peer) = self.peers.get_mut(&from).filter(|peer| peer.lost.is_none()) else {
             return; // It was given up: its connection is being closed.
@@ -231,11 +234,15 @@ impl Leader {
         }
     }
 
-    /// Handles a node that cannot continue: with too few others, the run is over.
+    /// Handles a node that cannot continue. With too few others, the run is over; before the first start, another node
+    /// may take its place.
     fn leave(&mut self, member: MemberId, reason: String, now: Duration) {
         let Some(host) = self.remove(member, now) else { return };
         self.tell(LeaderNotice::Left { host: host.clone(), reason: reason.clone() });
-        self.left = Some((host, reason));
+        match member != OWN && !self.has_started {
+            true => drop(self.failed.insert(host, reason)),
+            false => self.left = Some((host, reason)),
+        }
     }
 
     /// Ends the connection to a node, and stops the epoch if the node has a part in it. Returns its host, except
@@ -371,8 +378,9 @@ impl Leader {
             return self.leave(first, "it has no address for rank 0".to_owned(), now);
         };
         let epoch = self.epoch;
-        self.is_admitting = false;
+        (self.is_admitting, self.has_started) = (false, true);
         self.regroups.clear();
+        self.failed.clear();
         self.phase = Phase::Running { since: now };
         self.send_to_all(|_, peer| peer.part.is_some(), &ToMember::Start { epoch, rank0 });
         let placement = self.peers.values().find_map(|peer| peer.part.as_ref()).map(|part| part.placement);

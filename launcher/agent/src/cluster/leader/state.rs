@@ -44,6 +44,9 @@ pub struct ClusterPolicy {
     pub nodes_may_leave: bool,
     /// Whether nodes try each other before the workers of an epoch with a new node start.
     pub has_trial: bool,
+    /// Number of the nodes that can come at all, because the job starts one launcher on each; `None` if a node that
+    /// fails may be replaced.
+    pub nodes_of_job: Option<usize>,
 }
 
 #[derive(Clone, Debug)]
@@ -171,6 +174,10 @@ pub struct Leader {
     /// Signals for the workers of the next epoch.
     pub(super) notices: Vec<i32>,
     pub(super) rejected: Vec<(String, String)>,
+    /// By host: nodes that could not take part, or left before the first start, and why.
+    pub(super) failed: BTreeMap<String, String>,
+    /// Whether workers were started.
+    pub(super) has_started: bool,
     /// The end of the run, for nodes that come later.
     pub(super) decided: Option<ToMember>,
     pub(super) actions: Vec<LeaderAction>,
@@ -203,6 +210,8 @@ impl Leader {
             is_admitting: false,
             notices: Vec::new(),
             rejected: Vec::new(),
+            failed: BTreeMap::new(),
+            has_started: false,
             decided: None,
             actions: Vec::new(),
         }

@@ -1,5 +1,6 @@
 #![allow(clippy::unwrap_used)]
 
+mod joining;
 mod nodes;
 mod pauses;
 mod requests;
@@ -33,7 +34,7 @@ impl Cluster {
             last_call: ms(1000),
             rejoin_call: Duration::ZERO,
             ready_timeout: ms(30_000),
-            times: Times::default(),
+            times: Times::short(),
             requeue_code: Some(75),
             rejoin_timeout: ms(30_000),
             failures_in_a_row: 3,
@@ -42,6 +43,7 @@ impl Cluster {
             admits_at_checkpoint: false,
             nodes_may_leave: false,
             has_trial: true,
+            nodes_of_job: None,
         };
         let restarts = Restarts::new(RestartPolicy { max_restarts: 9, ..RestartPolicy::default() });
         Self { leader: Leader::new(policy, restarts, Duration::ZERO), now: Duration::ZERO }
@@ -156,7 +158,7 @@ fn a_node_that_leaves_is_awaited_until_its_workers_are_killed() {
     let actions = cluster.receive(2, ToLeader::Leaving { reason: "disk full".into() });
     assert_eq!(stops(&actions).len(), 2, "the others cannot go on: {actions:?}");
     assert!(proposed(&cluster.fail(9)).is_empty());
-    assert!(proposed(&cluster.pass(Times::default().fence() - ms(200))).is_empty());
+    assert!(proposed(&cluster.pass(Times::short().fence() - ms(200))).is_empty());
     assert_eq!(proposed(&cluster.pass(ms(200))), [2, 2]);
 }
 
@@ -310,23 +312,6 @@ fn a_silent_node_is_blamed_for_the_end_of_the_epoch() {
         _ => None,
     });
     assert_eq!(judged, Some(ClusterCause::NodeLost { group_rank: 1 }));
-}
-
-#[test]
-fn a_node_that_cannot_join_ends_a_run_that_needs_it() {
-    let cannot = || ToLeader::CannotJoin { host: "n1".into(), reason: "no such program".into() };
-    let mut cluster = Cluster::new(2..=2);
-    cluster.join(0);
-    let actions = cluster.receive(1, cannot());
-    assert!(matches!(ending(&actions), Some(Ending::NodeLeft { host, .. }) if host == "n1"), "{actions:?}");
-    let mut elastic = Cluster::new(1..=2);
-    elastic.join(0);
-    assert_eq!(ending(&elastic.receive(1, cannot())), None);
-    let mut running = Cluster::running(2..=2);
-    running.receive(7, cannot());
-    running.on(LeaderEvent::Disconnected { from: 1 });
-    running.drained(0, Report { cause: Cause::OthersFailed, ..Report::empty() });
-    assert_eq!(ending(&running.pass(ms(4000))), None, "it waits for the lost node");
 }
 
 #[test]

@@ -27,7 +27,7 @@ fn member() -> Member {
 
 fn welcome(leader: u64) -> MemberEvent {
     let run = RunInfo { leader, ..RunInfo::default() };
-    MemberEvent::Received(ToMember::Welcome { times: Times::default(), run, is_spare: false })
+    MemberEvent::Received(ToMember::Welcome { times: Times::short(), run, is_spare: false })
 }
 
 fn propose(epoch: u64) -> MemberEvent {

@@ -79,6 +79,7 @@ fn flags_override_the_job() {
     assert_eq!((given.endpoint.host.as_str(), given.endpoint.port), ("head", 5000));
     // The node with the endpoint leads.
     assert_eq!((given.nodes, given.node_rank, given.leads), (2..=2, Some(1), None));
+    assert_eq!(given.nodes_of_job, Some(2));
     assert_eq!(rendezvous(&["--node-rank=1"], &job).endpoint.host, "n1");
 }
 
@@ -132,4 +133,51 @@ fn kubernetes_needs_only_the_number_of_nodes() {
     let found = rendezvous(&["--nnodes=2"], &pod);
     assert_eq!((found.node_rank, found.leads), (Some(1), Some(false)));
     assert_eq!((found.endpoint.host.as_str(), found.run_id.as_deref()), ("train-0", Some("train")));
+    assert_eq!(found.nodes_of_job, None, "Kubernetes replaces pods");
+}
+
+#[test]
+fn the_node_of_the_job_whose_host_is_the_endpoint_leads() {
+    for (host, node) in [("n1", "0"), ("N1.cluster.local", "0"), ("n2", "1")] {
+        for (rank, leads) in [("0", node == "0"), ("1", node == "1")] {
+            let job = step(&[(SLURM_NODEID, rank), (SLURM_PROCID, rank)]);
+            for line in [["--rdzv-endpoint", host], ["--master-addr", host]] {
+                let found = rendezvous(&line, &job);
+                assert_eq!(found.leads, Some(leads), "{line:?} on node {rank}");
+                assert_eq!(found.endpoint.host, host, "as the user wrote it");
+            }
+        }
+    }
+    let job = step(&[]);
+    assert_eq!(
+        rendezvous(&["--rdzv-endpoint=10.0.0.1"], &job).leads,
+        None,
+        "the machine knows its addresses"
+    );
+    assert_eq!(rendezvous(&["--rdzv-endpoint=n1", "--rdzv-conf=is_host=true"], &job).leads, Some(true));
+    for endpoint in ["train-0.train", "train", "10.0.0.1"] {
+        let leads =
+            |index| rendezvous(&["--nnodes=2", "--rdzv-endpoint", endpoint], &job_of_pod(index)).leads;
+        assert_eq!([leads("0"), leads("1")], [Some(true), Some(false)], "{endpoint}");
+    }
+}
+
+fn job_of_pod(index: &str) -> Job {
+    job(&[(JOB_COMPLETION_INDEX, index), (HOSTNAME, &format!("train-{index}"))])
+}
+
+#[test]
+fn a_host_without_an_address_gets_that_of_the_job_except_on_the_leader() {
+    let find = |line: &[&str], rank| {
+        let job = step(&[(SLURM_NODEID, rank), (SLURM_PROCID, rank)]);
+        let mut args = complete(line, &job).unwrap();
+        args.find_host(|host| (host == "n1").then(|| "10.0.0.1".to_owned()));
+        (args.rendezvous().unwrap().unwrap().endpoint.host, args.check().unwrap())
+    };
+    assert_eq!(find(&[], "0").0, "n1");
+    let (host, notes) = find(&[], "1");
+    assert_eq!(host, "10.0.0.1");
+    assert!(notes[0].contains("the address of n1 is 10.0.0.1"), "{notes:?}");
+    assert_eq!(find(&["--master-addr=n1"], "1").0, "10.0.0.1");
+    assert_eq!(find(&["--rdzv-endpoint=n2"], "0").0, "n2", "its name is known");
 }

@@ -22,8 +22,9 @@ impl NodeRun<'_> {
     pub(super) fn conclude(&mut self, ending: Ending) {
         let mut not_restarted = None;
         let conclusion = match ending {
-            Ending::TooFewNodes { came, missing, rejected } => {
-                let reason = words::too_few(&came, &missing, &rejected, *self.rendezvous.nodes.start());
+            Ending::TooFewNodes { came, missing, rejected, failed } => {
+                let least = *self.rendezvous.nodes.start();
+                let reason = words::too_few(&came, &missing, [&rejected, &failed], least);
                 match self.goes_on() {
                     true => self.ended_early(ExitStatus::Requeue, to_resume(&reason)),
                     false => self.ended_early(ExitStatus::Rendezvous, reason),

@@ -85,6 +85,7 @@ impl Model {
             admits_at_checkpoint: false,
             nodes_may_leave: true,
             has_trial: true,
+            nodes_of_job: None,
         };
         let restarts =
             Restarts::new(RestartPolicy { max_restarts: bounds.max_restarts, ..RestartPolicy::default() });

@@ -58,14 +58,14 @@ fn a_node_that_gets_term_leaves_and_the_others_continue() {
     }
     assert_eq!((ending(&actions), decided(&actions)), (None, vec![(2, 75)]));
     assert!(placed(&actions).is_empty(), "another node may be signalled within the lease");
-    let later = cluster.pass(Times::default().length);
+    let later = cluster.pass(Times::short().length);
     assert_eq!((ending(&later), placed(&later)), (None, vec![0, 1]));
     assert_eq!(cluster.leader.restarts(), 1);
 }
 
 #[test]
 fn signals_to_two_nodes_within_a_lease_stop_the_run() {
-    let lease = Times::default().length;
+    let lease = Times::short().length;
     for (gap, stops_run) in [(ms(300), true), (lease - ms(1), true), (lease, false)] {
         let mut cluster = elastic(1..=3);
         cluster.receive(2, term(false));
@@ -129,7 +129,7 @@ fn a_program_restarts_without_the_node_that_leaves() {
     let ends = vec![WorkerEnd { rank: 0, outcome: Outcome::Exited(1), at, sent: vec![], lost_peer: false }];
     actions.extend(cluster.drained(0, Report { cause: Cause::Failed { rank: 0 }, ends, ..Report::empty() }));
     actions.extend(cluster.pass(ms(2000)));
-    actions.extend(cluster.pass(Times::default().length));
+    actions.extend(cluster.pass(Times::short().length));
     assert_eq!((ending(&actions), decided(&actions)), (None, vec![(1, 143)]));
     assert_eq!(placed(&actions), [0]);
 }
@@ -149,7 +149,7 @@ fn surplus_nodes_are_spares_and_replace_a_node_that_is_lost() {
     cluster.on(LeaderEvent::Disconnected { from: 1 });
     let report = Report { cause: Cause::OthersFailed, ..Report::empty() };
     let mut actions = cluster.drained(0, report);
-    actions.extend(cluster.pass(Times::default().fence() + ms(4000)));
+    actions.extend(cluster.pass(Times::short().fence() + ms(4000)));
     assert_eq!((ending(&actions), placed(&actions)), (None, vec![0, 2]));
 }
 
