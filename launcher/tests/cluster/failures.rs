@@ -1,6 +1,7 @@
 //! Workers, agents and connections that fail on one of several nodes.
 
-use crate::harness::{Cluster, count_lines, expect_codes};
+use crate::harness::{Cluster, Launch, WORK, count_lines, expect_codes};
+use dtrain_test_kit::freezer::Freezer;
 use dtrain_test_kit::need::Skipped;
 use dtrain_test_kit::network::Addresses;
 use dtrain_test_kit::process::{Signal, kill, signal, wait_until};
@@ -138,4 +139,25 @@ fn a_leader_behind_a_partition_ends_all_others_with_75() {
     let done = cluster.wait([leader]);
     expect_codes(&done, 4);
     assert!(done[0].stderr.contains("n1") || done[0].stderr.contains("n2"), "{}", done[0].stderr);
+}
+
+#[test]
+fn a_node_whose_killed_worker_does_not_end_leaves_and_the_others_go_on() {
+    let Ok(freezer) = Freezer::new() else { return };
+    let Ok(cluster) = Cluster::new(2) else { return };
+    let flags = ["--max-restarts", "3", "--shutdown-timeout", "1"];
+    let launches = cluster.start_all("1:2", &flags, WORK);
+    cluster.wait_for_workers(0..2, 0);
+    freezer.freeze(cluster.worker(1));
+    cluster.signal_worker(0, Signal::KILL);
+    cluster.wait_for_workers([0], 1);
+    cluster.finish_work();
+    let mut done: Vec<_> = launches.into_iter().map(Launch::wait_leaving_processes).collect();
+    drop(freezer);
+    cluster.network.wait_until_empty();
+    let stuck = done.pop().unwrap();
+    stuck.expect_code(4).expect_stderr("dtrain: error: rank 1 (process ");
+    stuck.expect_stderr(": state D (disk sleep), in the kernel at ");
+    expect_codes(&done, 0);
+    done[0].expect_stderr("n1 leaves the run: rank 1 (process ");
 }

@@ -1,6 +1,7 @@
 //! Signals to the launcher.
 
 use crate::harness::Scene;
+use dtrain_test_kit::freezer::Freezer;
 use dtrain_test_kit::process::{Signal, kill};
 use std::time::{Duration, Instant};
 
@@ -198,45 +199,14 @@ fn a_launcher_whose_parent_ignores_the_end_of_children_still_learns_exit_codes()
     scene.start(scene.adapt(shell, &["-c", exec]).into_command(&words)).wait().expect_code(42);
 }
 
-/// A control group whose processes do not run and do not end, as in an uninterruptible wait for a file server. Only version 1
-/// of the freezer holds back SIGKILL; `None` without it.
-struct Freezer(std::path::PathBuf);
-
-impl Freezer {
-    fn new(name: &str) -> Option<Self> {
-        let folder = std::path::Path::new("/sys/fs/cgroup/freezer").join(name);
-        std::fs::create_dir(&folder).ok()?;
-        Some(Self(folder))
-    }
-
-    fn write(&self, file: &str, text: &str) {
-        std::fs::write(self.0.join(file), text).unwrap();
-    }
-}
-
-impl Drop for Freezer {
-    fn drop(&mut self) {
-        self.write("freezer.state", "THAWED");
-        let deadline = Instant::now() + Duration::from_secs(10);
-        // Its processes must have ended.
-        while std::fs::remove_dir(&self.0).is_err() && Instant::now() < deadline {
-            std::thread::sleep(Duration::from_millis(10));
-        }
-    }
-}
-
 #[test]
 fn a_killed_worker_that_does_not_end_is_named_and_not_awaited() {
-    let Some(freezer) = Freezer::new(&format!("dtrain-test-{}", std::process::id())) else {
-        eprintln!("skipped: no freezer of version 1");
-        return;
-    };
+    let Ok(freezer) = Freezer::new() else { return };
     let scene = Scene::new();
     let script = r#"echo $$ > "$TEST_DIR/pid.$RANK"; : > "$TEST_DIR/ready.$RANK"; exec sleep 600"#;
     let launch = scene.start_sh(2, &["--shutdown-timeout", "1", "--max-restarts", "3"], script);
     let pid = scene.read("pid.1");
-    freezer.write("cgroup.procs", &pid);
-    freezer.write("freezer.state", "FROZEN");
+    freezer.freeze(pid.trim().parse().unwrap());
     let asked = Instant::now();
     launch.signal(Signal::TERM);
     let done = launch.wait_leaving_processes();

@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used)]
 
 pub mod formula;
+pub mod freezer;
 pub mod need;
 pub mod network;
 pub mod permissions;

@@ -23,6 +23,8 @@ pub enum Need {
     Cgroup,
     /// Folders of real images and texts.
     Data,
+    /// The freezer of control groups of version 1.
+    Freezer,
     /// Permission to mount file systems.
     Mount,
     /// Open MPI and MPICH with their compilers.
@@ -43,9 +45,10 @@ pub enum Need {
     Slurm,
 }
 
-const NEEDS: [(Need, &str); 11] = [
+const NEEDS: [(Need, &str); 12] = [
     (Need::Cgroup, "cgroup"),
     (Need::Data, "data"),
+    (Need::Freezer, "freezer"),
     (Need::Mount, "mount"),
     (Need::Mpi, "mpi"),
     (Need::Netns, "netns"),
@@ -183,7 +186,7 @@ mod tests {
     #[test]
     fn unknown_needs_are_errors() {
         assert_eq!(is_required(Need::Python, "python,pytorhc"), Err("pytorhc"));
-        let all = "cgroup, data, mount, mpi, netns, networks, no-driver, python, pytorch, shellcheck, slurm";
+        let all = "cgroup, data, freezer, mount, mpi, netns, networks, no-driver, python, pytorch, shellcheck, slurm";
         assert_eq!(names(), all);
     }
 }
