@@ -18,17 +18,6 @@ fn too_few_nodes_in_time_are_named() {
 }
 
 #[test]
-fn one_node_more_than_allowed_is_refused_and_the_others_go_on() {
-    let Ok(cluster) = Cluster::new(3) else { return };
-    let launches: Vec<_> = (0..2).map(|node| cluster.start(node, "2", &[], WORK)).collect();
-    cluster.wait_for_workers(0..2, 0);
-    let late = cluster.start(2, "2", &SHORT, WORK).wait_leaving_processes();
-    late.expect_code(5).expect_stderr("2 nodes").expect_stderr("n0");
-    cluster.finish_work();
-    expect_codes(&cluster.wait(launches), 0);
-}
-
-#[test]
 fn a_node_rank_given_twice_is_refused() {
     let Ok(cluster) = Cluster::new(3) else { return };
     let flags = |rank| [&SHORT[..], &["--node-rank", rank]].concat();
