@@ -63,6 +63,29 @@ fn a_short_pause_of_an_agent_disturbs_nothing() {
     expect_codes(&cluster.wait(launches), 0);
 }
 
+/// With the usual lease: switches that restart a port, and machines whose CPU time is used up.
+#[test]
+fn silence_of_a_network_and_of_an_agent_for_two_seconds_disturbs_nothing() {
+    let Ok(cluster) = Cluster::new(2) else { return };
+    let launches = cluster.work(&["--rdzv-conf", "keep_alive_max_attempt=25"]);
+    let silence = std::time::Duration::from_millis(2500);
+    cluster.network.cut(&[1]);
+    std::thread::sleep(silence);
+    cluster.network.heal();
+    // The systems send again what was lost after pauses that double.
+    std::thread::sleep(silence);
+    for node in [0, 1] {
+        let pids = freeze_agent(&cluster, node, launches[node].child.id());
+        std::thread::sleep(silence);
+        thaw(&pids);
+    }
+    std::thread::sleep(silence);
+    let lost = launches.iter().map(|launch| launch.stderr()).find(|text| text.contains("lost"));
+    assert_eq!(lost, None);
+    cluster.finish_work();
+    expect_codes(&cluster.wait(launches), 0);
+}
+
 #[test]
 fn a_frozen_leader_ends_all_others_with_75_and_starts_nothing_when_it_wakes() {
     let Ok(cluster) = Cluster::new(3) else { return };

@@ -8,12 +8,12 @@
 //! The thread of the heartbeats writes here, so no disk may be involved: a file system that does not answer would
 //! end the node.
 
+use super::process::proc::path_of;
 use super::thread;
 use dtrain_common::agent_lease::Lease;
 use rustix::fs::{MemfdFlags, memfd_create};
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -57,7 +57,7 @@ impl Memory {
 
     /// Returns the path by which launcher and workers open it. It is valid while this process lives.
     pub(super) fn path(&self) -> PathBuf {
-        format!("/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd()).into()
+        path_of(&*self.0)
     }
 
     /// Returns the number of the launcher's member, if it ended without a word to the leader.

@@ -3,12 +3,13 @@
 //! The memory has no name: the system frees it with the last process that has it open. Workers reach it by
 //! links to this process's open files; the system lets processes of the same user open them.
 
+use crate::io::process::proc::path_of;
 use crate::io::temporary::Temporary;
 use anyhow::Context;
 use dtrain_common::memory_copies::{FILES, SLOTS};
 use rustix::fs::{MemfdFlags, memfd_create};
 use std::fs;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use tempfile::TempDir;
@@ -30,9 +31,8 @@ impl MemoryCopies {
             for name in FILES {
                 let file = memfd_create(name, MemfdFlags::CLOEXEC)
                     .context("cannot create a file in memory for checkpoint.in_memory")?;
-                let target = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
                 let link = slot.join(name);
-                symlink(target, &link)
+                symlink(path_of(&file), &link)
                     .with_context(|| format!("cannot create the link {}", link.display()))?;
                 files.push(file);
             }

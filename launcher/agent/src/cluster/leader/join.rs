@@ -17,7 +17,9 @@ impl Leader {
             return; // A duplicate.
         }
         if let Some(decided) = self.decided.clone() {
-            self.send(from, decided);
+            // The end of this run is not that of another one.
+            let strange = self.difference_of_run(node.run_id.as_deref());
+            self.send(from, strange.map_or(decided, |reason| ToMember::Rejected { reason }));
             return self.actions.push(LeaderAction::Close { member: from });
         }
         self.replace_earlier_connection(&node, now);
@@ -54,8 +56,7 @@ impl Leader {
 
     /// Handles a node that cannot take part. The run waits for others, as long as enough may come.
     pub(super) fn cannot_join(&mut self, from: MemberId, host: String, run_id: Option<&str>, reason: String) {
-        let own = self.peers.get(&OWN).map(|leader| leader.node.run_id.as_deref());
-        if let Some(reason) = own.and_then(|own| difference_of_ids(own, run_id)) {
+        if let Some(reason) = self.difference_of_run(run_id) {
             self.send(from, ToMember::Rejected { reason: reason.clone() });
             self.actions.push(LeaderAction::Close { member: from });
             return self.tell(LeaderNotice::Rejected { host, reason });
@@ -65,6 +66,11 @@ impl Leader {
         if !self.has_started {
             self.failed.insert(host, reason);
         }
+    }
+
+    /// Returns why a node of this `--rdzv-id` is not of this run.
+    fn difference_of_run(&self, run_id: Option<&str>) -> Option<String> {
+        difference_of_ids(self.peers.get(&OWN)?.node.run_id.as_deref(), run_id)
     }
 
     /// Gives up the agent with this number: none of its workers can run, so nobody waits for the end of its lease.

@@ -11,7 +11,7 @@ mod family;
 pub mod handlers;
 pub mod memory_kill;
 pub mod open_files;
-mod proc;
+pub(in crate::io) mod proc;
 pub mod program;
 mod shell;
 pub mod stacks;

@@ -83,6 +83,19 @@ fn a_stranger_that_cannot_join_is_refused_and_ends_no_run() {
 }
 
 #[test]
+fn a_stranger_does_not_get_the_end_of_the_run() {
+    let mut cluster = Cluster::running(2..=2);
+    cluster.leader.decide(0, "done".into());
+    let Some(peer) = cluster.leader.peers.get(&1) else { panic!() };
+    let node = Node { run_id: Some("other".into()), instance: 9, ..peer.node.clone() };
+    let actions = cluster.receive(50, ToLeader::Join { version: VERSION, node });
+    assert!(
+        matches!(&actions[..], [LeaderAction::Send { message: ToMember::Rejected { .. }, .. }, _]),
+        "{actions:?}"
+    );
+}
+
+#[test]
 fn nobody_waits_for_the_lease_of_an_agent_whose_guardian_reports_its_end() {
     let end = ToLeader::Gone { instance: 1 };
     // The connection may end first.
