@@ -89,6 +89,19 @@ pub enum Notice {
     Resumed { frozen: Duration, hang_dropped: bool },
     /// The shutdown timeout is over, but these workers write a checkpoint; `left`: until the time limit.
     Writing { ranks: Vec<usize>, left: Option<Duration> },
-    /// These workers are killed, after this timeout or because of a second request.
-    Killing { ranks: Vec<usize>, timed_out: Option<Duration> },
+    /// These workers are killed.
+    Killing { ranks: Vec<usize>, why: KillReason },
+}
+
+/// Why workers are killed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KillReason {
+    /// They still ran after this time.
+    TimedOut(Duration),
+    /// A second request to stop.
+    Requested,
+    /// The guardian has died, the process that the user has started.
+    Abandoned,
+    /// The node's lease has ended.
+    LeaseEnded,
 }
