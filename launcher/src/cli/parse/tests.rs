@@ -49,7 +49,7 @@ fn arguments_after_a_script_or_module_belong_to_it() {
     {
         let line = [before, &own].concat();
         assert_eq!(target(&line).2, own, "{line:?}");
-        assert_eq!(parsed(&line).unwrap().nproc, Nproc::Count(2));
+        assert_eq!(parsed(&line).unwrap().nproc, Some(Nproc::Count(2)));
     }
 }
 
@@ -62,7 +62,7 @@ fn a_recipe_keeps_its_flags_wherever_they_stand() {
     ] {
         let args = parsed(line).unwrap();
         assert_eq!(args.set, ["x=1", "y=2"]);
-        assert_eq!(args.nproc, Nproc::Count(2));
+        assert_eq!(args.nproc, Some(Nproc::Count(2)));
         expect(line, Form::Recipe, "a.toml", &[]);
     }
     let error = parsed(&["a.toml", "--epochs", "3"]).unwrap_err();
