@@ -134,11 +134,12 @@ impl LaunchArgs {
         }
     }
 
-    /// Returns the command line with these words after the launcher's flags, for a shell. Without `--no-python`: the words name a
-    /// program, or a script that is not one.
+    /// Returns the command line with these words after the launcher's flags, for a shell. Without `--no-python` and `-m`, with
+    /// which the words could not start.
     pub(crate) fn line<'a>(&'a self, words: impl IntoIterator<Item = &'a OsStr>) -> String {
         let mut line = vec!["dtrain".to_owned(), "launch".to_owned()];
-        let flags = self.flags.iter().filter(|flag| *flag != "--no-python" && *flag != "--no_python");
+        let left_out = ["--no-python", "--no_python", "-m", "--module"];
+        let flags = self.flags.iter().filter(|flag| !left_out.iter().any(|word| *flag == *word));
         for word in flags.map(OsString::as_os_str).chain(words) {
             let word = word.to_string_lossy();
             line.push(shlex::try_quote(&word).map_or_else(|_| word.to_string(), Cow::into_owned));

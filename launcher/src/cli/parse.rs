@@ -215,10 +215,16 @@ impl LaunchArgs {
             Some((name, true)) => anyhow::bail!(
                 "two recipes are given, `{shown}` and `{name}`; give one, and change its keys with --set"
             ),
-            Some((name, false)) => anyhow::bail!(
-                "both a recipe (`{shown}`) and a program (`{name}`) are given; start a program with `dtrain launch -- \
-                 PROGRAM ARGS`"
-            ),
+            Some((name, false)) if self.contract.module => {
+                anyhow::bail!("both a recipe (`{shown}`) and a module (`{name}`) are given; give one")
+            }
+            Some((name, false)) => {
+                let dashes = self.after_dashes.then_some("--".as_ref());
+                let line = self.line(dashes.into_iter().chain(self.arguments()));
+                anyhow::bail!(
+                    "both a recipe (`{shown}`) and a program (`{name}`) are given; start the program alone with `{line}`"
+                )
+            }
         }
     }
 }

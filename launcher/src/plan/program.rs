@@ -7,7 +7,7 @@ use super::routing::{Home, Routing};
 use crate::cli::{Form, LaunchArgs, Target};
 use crate::executable;
 use crate::python;
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use dtrain_agent::clock::StartTime;
 use dtrain_agent::cluster::ranks::Placement;
 use dtrain_agent::io::process::program;
@@ -86,12 +86,13 @@ fn stdin(asked: Option<usize>, nproc: usize, is_terminal: bool) -> StandardInput
 /// Returns the command to execute, and whether it is Python.
 fn command(target: &Target<'_>, launch: &LaunchArgs) -> anyhow::Result<(Command, bool)> {
     let Target { form, name, args } = *target;
+    let as_script = || launch.line(std::iter::once(name).chain(args.iter().map(OsString::as_os_str)));
     if matches!(form, Form::Program | Form::File) {
         let arg0 = if form == Form::File { executable::as_path(name) } else { name.to_owned() };
         let found = program::find(&arg0, std::env::var_os("PATH").as_deref());
         let path = Path::new(name);
         if found.is_err() && program::is_python(path) && path.is_file() {
-            let line = launch.line(std::iter::once(name).chain(args.iter().map(OsString::as_os_str)));
+            let line = as_script();
             bail!(
                 "`{}` is a Python script and not an executable program; start it with `{line}`",
                 name.display()
@@ -105,7 +106,10 @@ fn command(target: &Target<'_>, launch: &LaunchArgs) -> anyhow::Result<(Command,
     let program = python::find(script, |variable| std::env::var_os(variable))?;
     let mut line = vec![OsString::from("-u")];
     if form == Form::Module {
-        python::check_module(name)?;
+        python::check_module(name).map_err(|error| match Path::new(name).is_file() {
+            true => anyhow!("{error}: `{}`", as_script()),
+            false => error,
+        })?;
         line.push("-m".into());
     } else {
         python::check_script(name)?;

@@ -102,6 +102,7 @@ fn what_cannot_start_is_told_with_the_line_that_works() {
         ),
         (&["--", ".t.py", "--lr", "1"], "start it with `dtrain launch --nproc 1 .t.py --lr 1`"),
         (&["--no-python", ".t.py", "x"], "start it with `dtrain launch --nproc 1 .t.py x`"),
+        (&["-m", ".t.py", "x"], "leave -m out for a script: `dtrain launch --nproc 1 .t.py x`"),
         (&[".run"], "program `./.run` is not executable; run `chmod +x ./.run`"),
         (&["no-such", "--nnodes", "3"], "No program in PATH has this name"),
         (&["./no-such", "--nnodes", "3"], "./no-such: there is no such file"),

@@ -80,7 +80,9 @@ fn two_targets_are_refused() {
         (&["a.toml", "b.toml"][..], "two recipes are given, `a.toml` and `b.toml`"),
         (&["a.toml", "t.py"], "both a recipe (`a.toml`) and a program (`t.py`)"),
         (&["a.toml", "--", "t"], "both a recipe (`a.toml`) and a program (`t`)"),
-        (&["a.toml", "-m", "t"], "both a recipe (`a.toml`) and a program (`t`)"),
+        (&["a.toml", "-m", "t"], "both a recipe (`a.toml`) and a module (`t`)"),
+        (&["--nproc", "2", "a.toml", "t.py", "a b"], "alone with `dtrain launch --nproc 2 t.py 'a b'`"),
+        (&["a.toml", "--nproc", "2", "--", "t", "--x"], "alone with `dtrain launch --nproc 2 -- t --x`"),
         (&["a.toml", "-m"], "-m comes after `a.toml`"),
         (&["a.toml", "--no-python"], "--no-python comes after `a.toml`"),
     ] {
