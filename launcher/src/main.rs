@@ -13,6 +13,7 @@ mod ckpt;
 mod cli;
 mod connections;
 mod doctor;
+mod executable;
 mod gpus;
 mod import;
 mod job;
@@ -26,14 +27,15 @@ mod stdout;
 mod times;
 mod worker_jobs;
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use cli::{Command, LaunchArgs};
 use dtrain_agent::clock::StartTime;
 use dtrain_agent::io::guardian::{self, GuardianInfo, Role};
 use dtrain_agent::io::process::{descriptors, handlers};
 use dtrain_common::exit::ExitStatus;
 use dtrain_pmi::PmiError;
-use std::io::Write;
+use std::ffi::OsString;
+use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -47,6 +49,11 @@ fn main() -> ExitCode {
             return if error.use_stderr() { ExitStatus::Usage.into() } else { ExitCode::SUCCESS };
         }
     };
+    if command.needs_current_folder()
+        && std::env::current_dir().is_err_and(|error| error.kind() == ErrorKind::NotFound)
+    {
+        return print_error(&deleted_folder(std::env::var_os("PWD")), &[]);
+    }
     let done = match command {
         Command::Launch(args) => job::complete_launch(*args).map(|args| launch(&Arc::new(args), start_time)),
         Command::Eval(args) => worker_jobs::eval(&args).map(|args| launch(&Arc::new(args), start_time)),
@@ -61,6 +68,14 @@ fn main() -> ExitCode {
         Command::Doctor(args) => job::complete_doctor(*args).and_then(|args| doctor::run(&args)),
     };
     done.unwrap_or_else(|error| print_error(&error, &[]))
+}
+
+/// Returns the error of a command that needs the current folder, which was deleted. `name`: the shell's name of it.
+fn deleted_folder(name: Option<OsString>) -> anyhow::Error {
+    let name = name.map_or_else(String::new, |name| format!(" {}", name.display()));
+    anyhow!(
+        "the current folder{name} was deleted; `cd` to an existing folder, also to this one if it was created again"
+    )
 }
 
 fn launch(args: &Arc<LaunchArgs>, start_time: StartTime) -> ExitCode {

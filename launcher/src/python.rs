@@ -1,9 +1,9 @@
 //! The Python that runs scripts and modules, and the checks of these before the start.
 
+use crate::executable::is_built_in;
 use anyhow::{Context, bail};
 use dtrain_agent::io::process::program;
 use dtrain_common::env::{CONDA_PREFIX, PYTHON_EXEC, VIRTUAL_ENV};
-use dtrain_common::recipe::Recipe;
 use rustix::fs::Access;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -15,17 +15,24 @@ const NAMES: [&str; 2] = ["python3", "python"];
 
 /// The file that Python runs in a folder.
 const MAIN: &str = "__main__.py";
-/// The longest first line that can name an interpreter.
-const LONGEST_SHEBANG: u64 = 256;
+/// The longest beginning that can name an interpreter: pip's wrappers have its path in their second line.
+const LONGEST_BEGINNING: u64 = 4200;
+/// The second line of a wrapper by pip or uv begins so. It is a command for the shell and a text for Python; the tools write it
+/// where a first line cannot hold the interpreter's path.
+const WRAPPER: &str = "'''exec' ";
 
-/// Finds the interpreter: by PYTHON_EXEC, else in the active environment, else in PATH. `get` reads the
-/// launcher's environment. If a variable is wrong, the search ends: another Python has other packages.
-pub(crate) fn find(get: impl Fn(&str) -> Option<OsString>) -> anyhow::Result<PathBuf> {
+/// Finds the interpreter: by PYTHON_EXEC, else that of the script if it is an installed command, else in the active
+/// environment, else in PATH. `get` reads the launcher's environment. If a variable is wrong, the search ends: another Python
+/// has other packages.
+pub(crate) fn find(script: Option<&Path>, get: impl Fn(&str) -> Option<OsString>) -> anyhow::Result<PathBuf> {
     let set = |variable| get(variable).filter(|value| !value.is_empty());
     let path = get("PATH");
     if let Some(named) = set(PYTHON_EXEC) {
         let found = program::find(&named, path.as_deref());
         return found.with_context(|| format!("{PYTHON_EXEC} is set wrongly"));
+    }
+    if let Some(own) = script.and_then(own_interpreter) {
+        return Ok(own);
     }
     for variable in [VIRTUAL_ENV, CONDA_PREFIX] {
         if let Some(folder) = set(variable).map(PathBuf::from) {
@@ -63,21 +70,40 @@ pub(crate) fn runs(path: &Path) -> bool {
     };
     if meta.is_dir() {
         // A folder does not hide the recipe of its name.
-        let is_recipe = |name| Recipe::embedded().iter().any(|(known, _)| *known == name);
-        return path.join(MAIN).is_file() && !path.to_str().is_some_and(is_recipe);
+        return path.join(MAIN).is_file() && !is_built_in(path);
     }
     meta.is_file() && (["pyz", "zip"].contains(&extension) || names_python(path).unwrap_or(false))
 }
 
-/// Returns whether the file's first line names Python as its interpreter.
+/// Returns whether the file names Python as its interpreter.
 fn names_python(path: &Path) -> io::Result<bool> {
+    Ok(interpreter(path)?.is_some())
+}
+
+/// Returns the Python interpreter that the file names, as it is written there.
+fn interpreter(path: &Path) -> io::Result<Option<PathBuf>> {
     let mut head = Vec::new();
-    File::open(path)?.take(LONGEST_SHEBANG).read_to_end(&mut head)?;
-    let first = head.split(|byte| *byte == b'\n').next().unwrap_or_default();
-    let interpreter = first.strip_prefix(b"#!").map(String::from_utf8_lossy).unwrap_or_default();
+    File::open(path)?.take(LONGEST_BEGINNING).read_to_end(&mut head)?;
+    let head = String::from_utf8_lossy(&head);
+    let mut lines = head.lines();
+    let first = lines.next().and_then(|line| line.strip_prefix("#!")).unwrap_or_default();
+    let wrapper = lines.next().and_then(|line| line.strip_prefix(WRAPPER));
     // Accepts `/usr/bin/env -S python3 -u` and `/opt/bin/python3.12`.
-    let mut words = interpreter.split_whitespace();
-    Ok(words.any(|word| word.rsplit('/').next().is_some_and(|name| name.starts_with("python"))))
+    let words = match wrapper.filter(|_| first.trim() == "/bin/sh") {
+        Some(command) => shlex::split(command).unwrap_or_default(),
+        None => first.split_whitespace().map(str::to_owned).collect(),
+    };
+    let is_python = |word: &String| word.rsplit('/').next().is_some_and(|name| name.starts_with("python"));
+    Ok(words.into_iter().find(is_python).map(PathBuf::from))
+}
+
+/// Returns the interpreter of an installed command, such as pip writes: it is in the same folder. Another Python does not
+/// have the command's packages.
+fn own_interpreter(script: &Path) -> Option<PathBuf> {
+    let named = interpreter(script).ok()??;
+    let folder = script.canonicalize().ok()?.parent()?.to_owned();
+    let is_beside = named.is_absolute() && named.parent()?.canonicalize().ok()? == folder;
+    (is_beside && program::find(named.as_os_str(), None).is_ok()).then_some(named)
 }
 
 pub(crate) fn check_script(name: &OsStr) -> anyhow::Result<()> {
@@ -128,7 +154,8 @@ mod tests {
 
     fn found(variables: &[(&str, &Path)]) -> Result<PathBuf, String> {
         let map: BTreeMap<_, _> = variables.iter().copied().collect();
-        find(|name| map.get(name).map(|path| path.as_os_str().to_owned())).map_err(|error| error.to_string())
+        find(None, |name| map.get(name).map(|path| path.as_os_str().to_owned()))
+            .map_err(|error| error.to_string())
     }
 
     #[test]

@@ -24,6 +24,20 @@ pub(crate) enum CkptCommand {
     Export(ExportArgs),
 }
 
+impl CkptCommand {
+    /// Returns whether a path of the command is relative.
+    pub(super) fn is_relative(&self) -> bool {
+        let paths: Vec<&PathBuf> = match self {
+            Self::Ls(args) => vec![&args.run_dir],
+            Self::Show(args) => [&args.checkpoint].into_iter().chain(&args.against).collect(),
+            Self::Verify(args) => args.paths.iter().collect(),
+            Self::Prune(args) => vec![&args.run_dir],
+            Self::Export(args) => vec![&args.checkpoint, &args.out],
+        };
+        paths.iter().any(|path| path.is_relative())
+    }
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct LsArgs {
     /// The run directory, or the folder `checkpoints` in it.

@@ -56,11 +56,25 @@ pub(crate) enum Command {
     Doctor(Box<DoctorArgs>),
 }
 
+impl Command {
+    /// Returns whether the command needs the current folder: for its processes, or for a relative path.
+    pub(crate) fn needs_current_folder(&self) -> bool {
+        match self {
+            Self::Gpu(command) => matches!(command, GpuCommand::SuggestBatchSize(_)),
+            Self::Runs(args) => args.dir().is_relative(),
+            Self::Requeue(args) => args.run_dir.is_relative(),
+            Self::Ckpt(command) => command.is_relative(),
+            Self::Launch(_) | Self::Plan(_) | Self::Profile(_) | Self::Import(_) | Self::Eval(_) => true,
+            Self::Batch(_) | Self::Doctor(_) => true,
+        }
+    }
+}
+
 const USAGE: &str = "\
 dtrain launch [FLAGS] RECIPE [FLAGS]
        dtrain launch [FLAGS] SCRIPT.py [ARGS]...
        dtrain launch [FLAGS] -m MODULE [ARGS]...
-       dtrain launch [FLAGS] -- PROGRAM [ARGS]...";
+       dtrain launch [FLAGS] [--] PROGRAM [ARGS]...";
 
 const BATCH_USAGE: &str = "\
 dtrain batch SYSTEM [FLAGS] RECIPE...

@@ -66,7 +66,7 @@ mod tests {
         let args =
             parsed(&["r.toml", "--checkpoint", "runs/a", "--nproc", "2", "--set", "data.test=x", "--json"]);
         let launch = args.launch(Path::new("/bin/dtrain-worker")).unwrap();
-        assert_eq!(launch.nproc, Nproc::Count(2));
+        assert_eq!(launch.nproc, Some(Nproc::Count(2)));
         let target = launch.target().unwrap().unwrap();
         assert_eq!((target.form, target.name), (Form::Program, "/bin/dtrain-worker".as_ref()));
         assert_eq!(target.args[..4], ["r.toml", "--set", "data.test=x", "--job"]);

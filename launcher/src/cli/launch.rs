@@ -2,10 +2,12 @@
 
 use super::gpus::GpuArgs;
 use super::{ContractArgs, LimitArgs, OutputArgs};
+use crate::executable::{self, Named};
 use crate::python;
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
 use dtrain_agent::local::HangPolicy;
+use std::borrow::Cow;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -23,17 +25,17 @@ const LONGEST_TIMEOUT_S: u64 = 7 * 24 * 3600;
 /// The flags of `dtrain launch`.
 #[derive(Debug, Args)]
 pub(crate) struct LaunchArgs {
-    /// Number of workers; `auto`, `gpu`: one per visible GPU.
+    /// Number of workers [default: one per visible GPU, or 1].
     ///
-    /// `auto` without a GPU: 1. `cpu`: one per CPU core.
+    /// `auto`, `gpu`: one per visible GPU. `cpu`: one per CPU core.
+    /// `auto` without a GPU: one per CPU core; for a recipe 1.
     #[arg(
         long,
         value_name = "N|auto|gpu|cpu",
-        default_value = "auto",
         allow_negative_numbers = true,
         visible_alias = "nproc-per-node"
     )]
-    pub(crate) nproc: Nproc,
+    pub(crate) nproc: Option<Nproc>,
 
     #[command(flatten)]
     pub(crate) gpus: GpuArgs,
@@ -77,7 +79,7 @@ pub(crate) struct LaunchArgs {
     #[command(flatten)]
     pub(crate) output: OutputArgs,
 
-    /// Recipe, Python script or, after `--`, program, with arguments.
+    /// Recipe, Python script or program, with arguments.
     #[arg(value_name = "RECIPE|SCRIPT.py|PROGRAM", trailing_var_arg = true)]
     pub(super) words: Vec<OsString>,
 
@@ -92,6 +94,10 @@ pub(crate) struct LaunchArgs {
     /// Whether the words stand after `--`.
     #[arg(skip)]
     pub(super) after_dashes: bool,
+
+    /// The words before the target, without `--`.
+    #[arg(skip)]
+    pub(super) flags: Vec<OsString>,
 
     /// The environment variables that stand for flags of this launch.
     #[arg(skip)]
@@ -112,12 +118,38 @@ impl LaunchArgs {
 
     /// Returns the meaning of a first word of this name.
     pub(super) fn form(&self, name: &OsStr) -> Form {
-        match python::runs(Path::new(name)) {
-            _ if self.contract.module => Form::Module,
-            _ if self.contract.no_python || self.after_dashes => Form::Program,
-            true => Form::Script,
-            false => Form::Recipe,
+        if self.contract.module {
+            return Form::Module;
         }
+        if self.contract.no_python || self.after_dashes {
+            return Form::Program;
+        }
+        if python::runs(Path::new(name)) {
+            return Form::Script;
+        }
+        match executable::named(name, std::env::var_os("PATH").as_deref()) {
+            Some(Named::File) => Form::File,
+            Some(Named::InPath) => Form::Program,
+            None => Form::Recipe,
+        }
+    }
+
+    /// Returns the command line with these words after the launcher's flags, for a shell. Without `--no-python` and `-m`, with
+    /// which the words could not start.
+    pub(crate) fn line<'a>(&'a self, words: impl IntoIterator<Item = &'a OsStr>) -> String {
+        let mut line = vec!["dtrain".to_owned(), "launch".to_owned()];
+        let left_out = ["--no-python", "--no_python", "-m", "--module"];
+        let flags = self.flags.iter().filter(|flag| !left_out.iter().any(|word| *flag == *word));
+        for word in flags.map(OsString::as_os_str).chain(words) {
+            let word = word.to_string_lossy();
+            line.push(shlex::try_quote(&word).map_or_else(|_| word.to_string(), Cow::into_owned));
+        }
+        line.join(" ")
+    }
+
+    /// Returns the words after the target's name.
+    pub(crate) fn arguments(&self) -> impl Iterator<Item = &OsStr> {
+        self.words.iter().skip(usize::from(self.recipe.is_none())).map(OsString::as_os_str)
     }
 
     pub(super) fn is_recipe(&self, name: &OsStr) -> bool {
@@ -142,13 +174,15 @@ pub(crate) enum Form {
     Script,
     /// A module for `python -m`.
     Module,
-    /// Executed directly.
+    /// Executed directly; a bare name is searched in PATH.
     Program,
+    /// A file, also of this folder, that is executed directly.
+    File,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Nproc {
-    /// One per visible GPU, else one.
+    /// One per visible GPU. Without a GPU one per core for a program, one for a recipe.
     Auto,
     /// One per visible GPU.
     Gpu,
@@ -189,7 +223,7 @@ mod tests {
     fn a_recipe_takes_flags_before_and_after_it() {
         let args =
             parse(&["--nproc", "2", "a.toml", "--set", "x=1", "--set", "y=2", "--resume", "never"]).unwrap();
-        assert_eq!(args.nproc, Nproc::Count(2));
+        assert_eq!(args.nproc, Some(Nproc::Count(2)));
         assert_eq!(args.set, ["x=1", "y=2"]);
         assert_eq!(args.resume.as_deref(), Some("never"));
         assert_eq!(args.shutdown_timeout(), Duration::from_secs(30));
@@ -198,10 +232,10 @@ mod tests {
     #[test]
     fn torchruns_names_for_the_number_of_workers_are_known() {
         for flag in ["--nproc", "--nproc-per-node", "--nproc_per_node"] {
-            assert_eq!(parse(&[flag, "3", "r"]).unwrap().nproc, Nproc::Count(3));
+            assert_eq!(parse(&[flag, "3", "r"]).unwrap().nproc, Some(Nproc::Count(3)));
         }
         for (word, expected) in [("auto", Nproc::Auto), ("gpu", Nproc::Gpu), ("cpu", Nproc::Cpu)] {
-            assert_eq!(parse(&["--nproc", word, "r"]).unwrap().nproc, expected);
+            assert_eq!(parse(&["--nproc", word, "r"]).unwrap().nproc, Some(expected));
         }
     }
 

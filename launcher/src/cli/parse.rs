@@ -3,6 +3,7 @@
 use super::command::{Cli, Command};
 use super::eval::EvalArgs;
 use super::launch::{Form, LaunchArgs, Nproc, Target};
+use crate::executable;
 use anyhow::Context;
 use clap::builder::BoolishValueParser;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -26,7 +27,13 @@ pub(crate) fn read_command(argv: Vec<OsString>) -> Result<Command, clap::Error> 
 pub(crate) fn launch(mut argv: Vec<OsString>, environment: bool) -> Result<LaunchArgs, clap::Error> {
     let mut args = read(&argv, environment)?;
     let count = args.words.len();
-    if count > 1 && args.is_recipe(&args.words[0]) {
+    if let [name, _, ..] = args.words.as_slice()
+        && args.is_recipe(name)
+    {
+        // The flags of a program that cannot be started are not the launcher's.
+        if !executable::is_recipe(name) {
+            return Ok(args);
+        }
         let recipe = argv.remove(argv.len() - count);
         args = read(&argv, environment).map_err(suggest_set)?;
         args.recipe = Some(recipe);
@@ -79,6 +86,8 @@ fn read(argv: &[OsString], environment: bool) -> Result<LaunchArgs, clap::Error>
     args.from_environment = env_flags.map(|env_flag| env_flag.variable).collect();
     let before = argv.len().saturating_sub(args.words.len() + 1);
     args.after_dashes = !args.words.is_empty() && argv.get(before).is_some_and(|word| word == "--");
+    let end = argv.len().saturating_sub(args.words.len() + usize::from(args.after_dashes));
+    args.flags = argv.get(2..end).unwrap_or_default().to_vec();
     Ok(*args)
 }
 
@@ -206,10 +215,16 @@ impl LaunchArgs {
             Some((name, true)) => anyhow::bail!(
                 "two recipes are given, `{shown}` and `{name}`; give one, and change its keys with --set"
             ),
-            Some((name, false)) => anyhow::bail!(
-                "both a recipe (`{shown}`) and a program (`{name}`) are given; start a program with `dtrain launch -- \
-                 PROGRAM ARGS`"
-            ),
+            Some((name, false)) if self.contract.module => {
+                anyhow::bail!("both a recipe (`{shown}`) and a module (`{name}`) are given; give one")
+            }
+            Some((name, false)) => {
+                let dashes = self.after_dashes.then_some("--".as_ref());
+                let line = self.line(dashes.into_iter().chain(self.arguments()));
+                anyhow::bail!(
+                    "both a recipe (`{shown}`) and a program (`{name}`) are given; start the program alone with `{line}`"
+                )
+            }
         }
     }
 }
@@ -218,14 +233,18 @@ impl EvalArgs {
     /// Returns the launch of `worker` for the evaluation: rank 0 answers, the others report only failures.
     pub(crate) fn launch(&self, worker: &Path) -> anyhow::Result<LaunchArgs> {
         let nproc = self.nproc.parse::<Nproc>().map_err(anyhow::Error::msg);
-        nproc.with_context(|| format!("--nproc {}", self.nproc))?;
+        let nproc = nproc.with_context(|| format!("--nproc {}", self.nproc))?;
         let job = Job::Eval(EvalJob {
             checkpoint: self.checkpoint.clone(),
             weights: self.weights,
             batch: self.batch.map(|batch| batch as usize),
             json: self.json,
         });
-        let mut line: Vec<OsString> = ["dtrain", "launch", "--nproc", &self.nproc].map(Into::into).into();
+        let mut line: Vec<OsString> = ["dtrain", "launch"].map(Into::into).into();
+        // Without a GPU, `auto` would start a program on every core: one worker of the trainer uses them all.
+        if nproc != Nproc::Auto {
+            line.extend(["--nproc", &self.nproc].map(Into::into));
+        }
         if let Some(ids) = &self.gpus.gpu_ids {
             line.extend(["--gpu-ids".into(), ids.to_string().into()]);
         }

@@ -3,7 +3,7 @@
 use super::gpu::seconds;
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
@@ -17,6 +17,16 @@ pub(crate) struct RunsArgs {
     /// Print one line of JSON instead of the table.
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+impl RunsArgs {
+    /// Returns the folder to search.
+    pub(super) fn dir(&self) -> &Path {
+        match &self.command {
+            Some(RunsCommand::Watch(args)) => &args.which.dir,
+            None => &self.which.dir,
+        }
+    }
 }
 
 #[derive(Debug, Subcommand)]

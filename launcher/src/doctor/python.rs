@@ -14,7 +14,7 @@ const ASK: &str = "import sys, importlib.util as u; s = u.find_spec('torch'); \
                    print(sys.version.split()[0]); print(s.origin if s else '')";
 
 pub(super) fn check(patience: Duration) -> Vec<Row> {
-    let python = match python::find(|variable| std::env::var_os(variable)) {
+    let python = match python::find(None, |variable| std::env::var_os(variable)) {
         Ok(python) => python,
         Err(error) => return vec![absent(&error.to_string())],
     };

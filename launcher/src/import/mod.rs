@@ -54,7 +54,7 @@ pub(crate) fn run(args: &ImportArgs) -> anyhow::Result<ExitCode> {
     }
     check_out(&args.output, args.force)?;
     let request = request(args)?;
-    let python = python::find(|variable| std::env::var_os(variable))?;
+    let python = python::find(None, |variable| std::env::var_os(variable))?;
     let mut command = Command::new(&python);
     command
         .args(["-c", READ_SCRIPT, &request])

@@ -23,6 +23,7 @@ use dtrain_common::env::{WorkerEnv, omp_threads};
 use dtrain_common::files::{none_if_missing, write_atomic};
 use dtrain_common::run_dir::{AttemptRecord, RunDir};
 use rustix::process::Rlimit;
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::PathBuf;
@@ -82,7 +83,11 @@ pub(super) struct Run {
     pub(super) stopped: Option<Event>,
     /// The leader's orders for the time after this attempt.
     pub(super) held: Vec<Order>,
+    pub(super) passed_on: PassedOn,
 }
+
+/// The signals that the launcher passed on to the workers, with their senders in words, if known.
+pub(super) type PassedOn = BTreeMap<i32, Option<String>>;
 
 impl Attempt {
     /// `logs`: the number of the log folder; without, the next one.

@@ -5,9 +5,11 @@ use anyhow::Context;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use dtrain_agent::clock::StartTime;
 use dtrain_agent::io::guardian::{self, GuardianInfo};
-use dtrain_agent::io::process::{Family, ShellJob, descendants, handlers};
+use dtrain_agent::io::process::{Family, ShellJob, descendants, handlers, sender};
 use dtrain_agent::local::{Event, Requests, Restarts, SAME_REQUEST, Way};
 use dtrain_agent::signals;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The receiver of all events.
@@ -17,7 +19,12 @@ pub(super) struct Inbox {
     events: Receiver<Event>,
     pub(super) family: Family,
     pub(super) job: Option<ShellJob>,
+    /// The latest sender of each signal for the workers.
+    senders: Senders,
 }
+
+/// By signal: the process that sent it, in words.
+type Senders = Arc<Mutex<BTreeMap<i32, String>>>;
 
 /// An input of the main thread.
 pub(super) enum Incoming {
@@ -56,6 +63,8 @@ impl Inbox {
         let family = relatives.clone();
         let wanted: Vec<i32> = handled.iter().chain(&signals::JOB).copied().collect();
         let latest = handlers::LatestOfJob::watch().context("cannot receive signals")?;
+        let senders = Senders::default();
+        let signalled_by = Arc::clone(&senders);
         let (guardian, mut requests) = (guardian_info.guardian, Requests::default());
         handlers::listen(&wanted, move |signal, sender| {
             let event = match signal {
@@ -68,7 +77,14 @@ impl Inbox {
                     Event::Stop { signal, again }
                 }
                 signal if signals::STOP.contains(&signal) => Event::Stop { signal, again: false },
-                signal => Event::Forward { signal },
+                signal => {
+                    let mut senders = locked(&signalled_by);
+                    match sender.filter(|sender| *sender != guardian) {
+                        Some(sender) => drop(senders.insert(signal, sender::described(sender))),
+                        None => drop(senders.remove(&signal)),
+                    }
+                    Event::Forward { signal }
+                }
             };
             // Fails only if the run is over: no receiver is left for the signal.
             let _ = signals_out.send(event);
@@ -77,7 +93,12 @@ impl Inbox {
         handlers::survive_file_size_limit().context("cannot receive signals")?;
         guardian::watch(guardian_info.guardian, move || drop(abandoned_out.send(Event::Abandoned)))
             .context("cannot watch the guardian process")?;
-        Ok(Self { start_time, sender, events, family, job: guardian_info.job })
+        Ok(Self { start_time, sender, events, family, job: guardian_info.job, senders })
+    }
+
+    /// Returns the process that sent the launcher this signal for the workers, in words.
+    pub(super) fn sender_of(&self, signal: i32) -> Option<String> {
+        locked(&self.senders).get(&signal).cloned()
     }
 
     /// Does `work` on a new thread, and abandons it if it does not end soon after a request to stop, or if
@@ -166,6 +187,10 @@ impl Inbox {
         }
         waited
     }
+}
+
+fn locked(senders: &Senders) -> MutexGuard<'_, BTreeMap<i32, String>> {
+    senders.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -2,12 +2,15 @@
 
 use crate::launch::group::is_temporary;
 use crate::plan::Plan;
-use dtrain_agent::local::{Notice, Outcome};
+use dtrain_agent::local::{KillReason, Notice, Outcome};
 use dtrain_agent::signals;
 use dtrain_common::exit::ExitStatus;
 use dtrain_common::text::counted;
 use std::io;
 use std::time::Duration;
+
+/// The death of the process that the user has started: nothing but a kill ends it during a run.
+pub(super) const GUARDIAN_DIED: &str = "the first process of `dtrain launch` was killed";
 
 pub(super) fn restarting(restart: u32, allowed: u32, workers: usize, pause: Duration) -> String {
     let all = match workers {
@@ -79,10 +82,14 @@ pub(super) fn notice(notice: &Notice, plan: &Plan, timeout: Duration) -> Option<
         }
         // The driver knows the processes.
         Notice::Stuck { .. } => None,
-        Notice::Killing { ranks, timed_out } => {
-            let why = match timed_out {
-                Some(time) => format!("still running after {} s", time.as_secs()),
-                None => "on request".to_owned(),
+        Notice::Killing { ranks, why } => {
+            let why = match why {
+                KillReason::TimedOut(time) => format!("still running after {} s", time.as_secs()),
+                KillReason::Requested => "on request".to_owned(),
+                KillReason::Abandoned => format!("{GUARDIAN_DIED}, which supervises the run"),
+                KillReason::LeaseEnded => {
+                    "the leader did not answer until this node's lease ended, and the other nodes continue without it".to_owned()
+                }
             };
             Some(format!("dtrain: killing rank {}: {why}", listed(ranks)))
         }

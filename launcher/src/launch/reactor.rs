@@ -5,7 +5,7 @@
 //! output delays no decision. It wakes at least twice a second to look at heartbeats, and so that the agent
 //! notices a freeze of the launcher.
 
-use super::attempt::{Attempt, Launch, Run};
+use super::attempt::{Attempt, Launch, PassedOn, Run};
 use super::cluster::handle::Cluster;
 use super::cluster::order::Order;
 use super::group::{Capture, Group};
@@ -76,9 +76,10 @@ pub(super) fn attempt(
         cluster,
         orders: cluster.map_or_else(crossbeam_channel::never, |cluster| cluster.orders.clone()),
         held: Vec::new(),
+        passed_on: PassedOn::new(),
         evicted: false,
     };
-    let (mut verdict, group, held) = reactor.run();
+    let Over { mut verdict, group, held, passed_on } = reactor.run();
     if let Some(cluster) = cluster {
         cluster.set_store(None);
     }
@@ -110,6 +111,7 @@ pub(super) fn attempt(
         abandoned: waited.abandoned,
         stopped: waited.stopped,
         held,
+        passed_on,
     })
 }
 
@@ -127,15 +129,27 @@ struct Reactor<'a> {
     orders: Receiver<Order>,
     /// Orders for the time after this attempt.
     held: Vec<Order>,
+    passed_on: PassedOn,
     evicted: bool,
 }
 
+/// A finished attempt.
+struct Over<'a> {
+    verdict: Verdict,
+    group: Group<'a>,
+    held: Vec<Order>,
+    passed_on: PassedOn,
+}
+
 impl<'a> Reactor<'a> {
-    fn run(mut self) -> (Verdict, Group<'a>, Vec<Order>) {
+    fn run(mut self) -> Over<'a> {
         self.actions.extend(self.agent.begin(self.now()));
         loop {
             match self.actions.pop_front() {
-                Some(Action::Finish(verdict)) => return (verdict, self.group, self.held),
+                Some(Action::Finish(verdict)) => {
+                    let Self { group, held, passed_on, .. } = self;
+                    return Over { verdict, group, held, passed_on };
+                }
                 Some(action) => self.carry_out(action),
                 None => self.wait(),
             }
@@ -211,6 +225,9 @@ impl<'a> Reactor<'a> {
             (Incoming::Event(event), cluster) => {
                 if let (Event::Stop { signal, again }, Some(cluster)) = (&event, cluster) {
                     cluster.tell(MemberEvent::Asked { signal: *signal, again: *again });
+                }
+                if let Event::Forward { signal } = event {
+                    self.passed_on.insert(signal, inbox.sender_of(signal));
                 }
                 self.hear(&event);
             }

@@ -35,6 +35,8 @@ pub(crate) fn check(args: &LaunchArgs, seat: Seat, start_time: StartTime) -> any
             Some(name) => training::plan(name, args, seat, start_time),
             None => bail!("the recipe's name `{}` is not valid UTF-8", target.name.display()),
         },
-        Form::Script | Form::Module | Form::Program => program::plan(&target, args, seat, start_time),
+        Form::Script | Form::Module | Form::Program | Form::File => {
+            program::plan(&target, args, seat, start_time)
+        }
     }
 }

@@ -3,13 +3,18 @@
 use super::devices::{self, Machine};
 use super::numa::{self, CoreBinding};
 use super::size::{self, Size, cores};
-use crate::cli::LaunchArgs;
+use crate::cli::{LaunchArgs, Nproc};
 use anyhow::bail;
 use dtrain_common::text::counted;
 
 /// Returns the number of workers, and their devices.
 pub(super) fn measure(args: &LaunchArgs, is_training: bool) -> anyhow::Result<Size> {
-    let request = size::SizeRequest { is_training, nproc: args.nproc, gpu_ids: args.gpus.gpu_ids.as_ref() };
+    let request = size::SizeRequest {
+        is_training,
+        nproc: args.nproc.unwrap_or(Nproc::Auto),
+        is_asked: args.nproc.is_some(),
+        gpu_ids: args.gpus.gpu_ids.as_ref(),
+    };
     let host = size::HostInfo { cores: cores(), listed_gpus: devices::listed_by_the_kernel() };
     size::size(request, host, Machine::probe)
 }

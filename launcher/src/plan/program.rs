@@ -5,8 +5,9 @@ use super::limit;
 use super::placement::{measure, placement};
 use super::routing::{Home, Routing};
 use crate::cli::{Form, LaunchArgs, Target};
+use crate::executable;
 use crate::python;
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use dtrain_agent::clock::StartTime;
 use dtrain_agent::cluster::ranks::Placement;
 use dtrain_agent::io::process::program;
@@ -24,7 +25,7 @@ pub(super) fn plan(
     seat: Seat,
     start_time: StartTime,
 ) -> anyhow::Result<Plan> {
-    let (command, is_python) = command(target)?;
+    let (command, is_python) = command(target, args)?;
     for (given, flag) in [(!args.set.is_empty(), "--set"), (args.resume.is_some(), "--resume")] {
         if given {
             bail!(
@@ -83,17 +84,32 @@ fn stdin(asked: Option<usize>, nproc: usize, is_terminal: bool) -> StandardInput
 }
 
 /// Returns the command to execute, and whether it is Python.
-fn command(target: &Target<'_>) -> anyhow::Result<(Command, bool)> {
+fn command(target: &Target<'_>, launch: &LaunchArgs) -> anyhow::Result<(Command, bool)> {
     let Target { form, name, args } = *target;
-    if form == Form::Program {
-        let program = program::find(name, std::env::var_os("PATH").as_deref())?;
+    let as_script = || launch.line(std::iter::once(name).chain(args.iter().map(OsString::as_os_str)));
+    if matches!(form, Form::Program | Form::File) {
+        let arg0 = if form == Form::File { executable::as_path(name) } else { name.to_owned() };
+        let found = program::find(&arg0, std::env::var_os("PATH").as_deref());
+        let path = Path::new(name);
+        if found.is_err() && program::is_python(path) && path.is_file() {
+            let line = as_script();
+            bail!(
+                "`{}` is a Python script and not an executable program; start it with `{line}`",
+                name.display()
+            );
+        }
+        let program = found?;
         let is_python = python::is_python(&program);
-        return Ok((Command { program, arg0: name.to_owned(), args: args.to_vec() }, is_python));
+        return Ok((Command { program, arg0, args: args.to_vec() }, is_python));
     }
-    let program = python::find(|variable| std::env::var_os(variable))?;
+    let script = (form == Form::Script).then_some(Path::new(name));
+    let program = python::find(script, |variable| std::env::var_os(variable))?;
     let mut line = vec![OsString::from("-u")];
     if form == Form::Module {
-        python::check_module(name)?;
+        python::check_module(name).map_err(|error| match Path::new(name).is_file() {
+            true => anyhow!("{error}: `{}`", as_script()),
+            false => error,
+        })?;
         line.push("-m".into());
     } else {
         python::check_script(name)?;

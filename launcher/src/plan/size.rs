@@ -10,7 +10,17 @@ use dtrain_common::text::counted;
 pub(super) struct SizeRequest<'a> {
     pub(super) is_training: bool,
     pub(super) nproc: Nproc,
+    /// Whether the user has written `nproc`.
+    pub(super) is_asked: bool,
     pub(super) gpu_ids: Option<&'a GpuIds>,
+}
+
+impl SizeRequest<'_> {
+    /// Returns the number of workers of `auto` without a GPU. torchrun also starts a worker per core, but a trainer uses all
+    /// cores itself.
+    fn auto_on_the_cpu(&self, host: HostInfo) -> usize {
+        if self.is_asked && !self.is_training { host.cores } else { 1 }
+    }
 }
 
 /// Facts about the machine that need no driver.
@@ -42,7 +52,7 @@ pub(super) fn size(
 ) -> anyhow::Result<Size> {
     match request.gpu_ids {
         None => on_the_visible(request, host, probe),
-        Some(none) if none.ids.is_empty() => on_the_cpu(request.nproc, host),
+        Some(none) if none.ids.is_empty() => on_the_cpu(request, host),
         Some(ids) => on_the_chosen(request.nproc, ids, host, probe),
     }
 }
@@ -68,13 +78,15 @@ fn on_the_visible(
     let count = match request.nproc {
         Nproc::Count(count) => count,
         Nproc::Cpu => host.cores,
-        Nproc::Auto => gpus.max(1),
+        Nproc::Auto if gpus == 0 => request.auto_on_the_cpu(host),
+        Nproc::Auto => gpus,
         Nproc::Gpu if gpus == 0 => bail!("--nproc gpu: {described}; use --nproc N for N workers on the CPU"),
         Nproc::Gpu => gpus,
     };
     let note = match request.is_training {
         _ if request.nproc == Nproc::Auto && gpus == 0 => {
-            Some(format!("{described}; starting 1 worker on the CPU"))
+            let each = if count > 1 { ", one per core that this process may use" } else { "" };
+            Some(format!("{described}; starting {} on the CPU{each}", counted(count, "worker")))
         }
         true if gpus == 0 => machine.failure().map(|why| format!("{why}; training on the CPU")),
         _ if count <= gpus || gpus == 0 => None,
@@ -128,9 +140,9 @@ impl Size {
 }
 
 /// Handles `--gpu-ids none`.
-fn on_the_cpu(nproc: Nproc, host: HostInfo) -> anyhow::Result<Size> {
-    let nproc = match nproc {
-        Nproc::Auto => 1,
+fn on_the_cpu(request: SizeRequest<'_>, host: HostInfo) -> anyhow::Result<Size> {
+    let nproc = match request.nproc {
+        Nproc::Auto => request.auto_on_the_cpu(host),
         Nproc::Cpu => host.cores,
         Nproc::Count(count) => count,
         Nproc::Gpu => bail!(

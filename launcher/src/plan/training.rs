@@ -6,6 +6,7 @@ use super::routing::{Home, Routing};
 use super::size::Size;
 use super::{gpu_check, limit};
 use crate::cli::LaunchArgs;
+use crate::executable::{is_built_in, is_toml};
 use anyhow::{Context, anyhow, bail};
 use dtrain_agent::clock::StartTime;
 use dtrain_agent::cluster::ranks::Placement;
@@ -24,7 +25,7 @@ const WORKER: &str = "dtrain-worker";
 
 /// Plans a training. On an error no file was written.
 pub(super) fn plan(name: &str, args: &LaunchArgs, seat: Seat, start_time: StartTime) -> anyhow::Result<Plan> {
-    let recipe = Recipe::load(name, &args.set).map_err(|error| no_recipe(name, error))?;
+    let recipe = Recipe::load(name, &args.set).map_err(|error| no_recipe(name, args, error))?;
     recipe.check_paths()?;
     if args.stdin_rank.is_some() {
         bail!(
@@ -115,20 +116,26 @@ fn summary<'a>(
 }
 
 /// Explains an unknown recipe: the name may be a program's.
-fn no_recipe(name: &str, error: RecipeError) -> anyhow::Error {
+fn no_recipe(name: &str, args: &LaunchArgs, error: RecipeError) -> anyhow::Error {
     let path = Path::new(name);
-    let is_embedded = Recipe::embedded().iter().any(|(known, _)| *known == name);
-    if is_embedded || path.extension().is_some_and(|extension| extension == "toml") {
+    if is_built_in(path) || is_toml(path) {
         return error.into();
     }
     let message = error.to_string();
     let message = message.trim_end_matches('.');
-    match path.is_file() {
-        true => anyhow!(
-            "{message}. Start a Python script with `dtrain launch -- python3 {name}`, another program with `dtrain launch -- {name}`"
-        ),
-        false => anyhow!("{message}. Start a program with `dtrain launch -- {name}`"),
+    if !path.is_file() {
+        let bare = !name.contains('/');
+        return anyhow!("{message}{}", if bare { ". No program in PATH has this name" } else { "" });
     }
+    let line = |interpreter: &str| {
+        let words = ["--", interpreter, name].map(OsStr::new).into_iter();
+        args.line(words.chain(args.arguments()))
+    };
+    anyhow!(
+        "{message}. Start a Python script with `{}`, a shell script with `{}`",
+        line("python3"),
+        line("bash")
+    )
 }
 
 /// Describes the partition of a run's steps, or of its stages one after another.

@@ -1,7 +1,8 @@
 //! The cause in the failure report: real processes with real signals and real messages.
 
-use crate::harness::{Finished, Scene};
+use crate::harness::{Finished, Scene, kill};
 use dtrain_test_kit::need::{self, Need, Skipped};
+use rustix::process::Signal;
 use serde_json::Value;
 use std::fs;
 use std::path::PathBuf;
@@ -35,8 +36,49 @@ fn a_signal_is_explained() {
         ("TERM", 15, "killed", "not sent by the launcher"),
         ("XCPU", 24, "killed-by-cpu-time", "ulimit -t"),
         ("XFSZ", 25, "file-size", "ulimit -f"),
+        ("USR1", 10, "killed", "SIGUSR1, not from the launcher: another process sent it"),
     ] {
         assert_eq!(kind_of(&format!("kill -{name} $$"), 128 + number, says), kind);
+    }
+}
+
+#[test]
+fn a_signal_that_the_launcher_passed_on_is_named_with_its_sender() {
+    for (signal, name) in [(Signal::USR1, "SIGUSR1"), (Signal::USR2, "SIGUSR2")] {
+        for is_behind_guardian in [true, false] {
+            let scene = Scene::new();
+            let launch =
+                scene.start_sh(1, &["--run-dir", "run"], r#": > "$TEST_DIR/ready.$RANK"; exec sleep 600"#);
+            match is_behind_guardian {
+                true => launch.signal(signal),
+                false => kill(scene.launcher()[0], signal),
+            }
+            let done = launch.wait();
+            let own = std::process::id();
+            done.expect_code(128 + signal.as_raw())
+                .expect_stderr(&format!("  cause: {name}, which the launcher passed on from PID {own} ("));
+            assert_eq!(failure(&scene)["cause"]["kind"], "killed");
+        }
+    }
+}
+
+#[test]
+fn a_stack_that_python_has_printed_names_the_place_of_a_crash() {
+    let scene = Scene::new();
+    let program = "
+import ctypes, faulthandler, os, signal, sys
+faulthandler.enable()
+def crash():
+    os.abort() if sys.argv[1] == 'abort' else ctypes.string_at(0)
+crash()
+";
+    fs::write(scene.path("t.py"), program).unwrap();
+    for (how, name) in
+        [("abort", "SIGABRT: the program ended itself"), ("read", "SIGSEGV: an error in native code")]
+    {
+        let done = scene.launch(&["--nproc", "1", "t.py", how]);
+        done.expect_stderr(&format!("  cause: {name}")).expect_stderr("t.py:5, in crash)\n");
+        assert!(!done.stderr.contains("PYTHONFAULTHANDLER"), "{}", done.stderr);
     }
 }
 
@@ -202,6 +244,23 @@ fn a_rank_that_lost_its_peer_is_named_where_no_other_has_a_cause() {
         .expect_stderr("dtrain: rank 0 (pid ")
         .expect_stderr("  cause: another rank went away");
     assert_eq!(failure(&scene)["rank"], 0);
+}
+
+#[test]
+fn a_rank_that_ended_well_before_the_others_were_done_is_named() {
+    let scene = Scene::new();
+    let script = r#"
+        if [ $RANK != 1 ]; then : > "$TEST_DIR/ended.$RANK"; exit 0; fi
+        until [ -e "$TEST_DIR/ended.0" ] && [ -e "$TEST_DIR/ended.2" ]; do sleep 0.01; done
+        sleep 0.3
+        echo 'RuntimeError: [gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:7860' >&2
+        exit 9"#;
+    let done = scene.sh(3, &["--run-dir", "run"], script);
+    done.expect_code(9)
+        .expect_stderr("dtrain: rank 1 (pid ")
+        .expect_stderr("  cause: ranks 0, 2 ended with exit code 0 while rank 1 was still communicating; ");
+    assert!(!done.stderr.contains("failed as") && !done.stderr.contains("it failed"), "{}", done.stderr);
+    assert_eq!(failure(&scene)["cause"]["kind"], "gloo");
 }
 
 /// A control group with a memory limit below this process's group, removed when dropped.

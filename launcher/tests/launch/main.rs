@@ -10,6 +10,7 @@ mod doctor;
 mod doctor_nodes;
 mod exit_codes;
 mod faults;
+mod forms;
 mod gpus;
 mod hangs;
 mod import;

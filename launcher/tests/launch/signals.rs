@@ -214,3 +214,71 @@ fn a_killed_worker_that_does_not_end_is_named_and_not_awaited() {
     let named = format!("dtrain: rank 1 (process {}: state D (disk sleep), in the kernel at ", pid.trim());
     done.expect_code(143).expect_stderr(&named).expect_stderr("did not end within 10 s after SIGKILL");
 }
+
+/// Ends with a code of its own when asked to stop.
+const OWN_CODE: &str = r#"trap 'exit 3' TERM INT; : > "$TEST_DIR/ready.$RANK"; while :; do sleep 0.05; done"#;
+
+#[test]
+fn a_program_that_ends_with_its_own_code_on_request_was_stopped_and_has_not_failed() {
+    for (signal, name) in [(Signal::TERM, "SIGTERM"), (Signal::INT, "SIGINT")] {
+        let scene = Scene::new();
+        let launch = scene.start_sh(2, &["--run-dir", "run"], OWN_CODE);
+        launch.signal(signal);
+        let done = launch.wait();
+        done.expect_code(3)
+            .expect_stderr(&format!(": exit code 3 after {name} from the launcher\n"))
+            .expect_stderr("  stopped too: rank ");
+        for word in ["failed", "nothing on standard error", "cause"] {
+            assert!(!done.stderr.contains(word), "{word}: {}", done.stderr);
+        }
+        let result = scene.read("run/result.json");
+        assert!(
+            result
+                .contains(&format!(" was stopped: exit code 3 after {name} from the launcher; the program")),
+            "{result}"
+        );
+    }
+    let scene = Scene::new();
+    let limit = ["--time-limit", "60s", "--time-margin", "59s"];
+    let done = scene.sh(1, &limit, OWN_CODE);
+    done.expect_code(3)
+        .expect_stderr(" was stopped after ")
+        .expect_stderr("exit code 3 after SIGTERM from the launcher");
+}
+
+#[test]
+fn a_program_that_fails_while_it_stops_has_failed_unless_its_peer_stopped_first() {
+    let on_request = |message: &str| {
+        let scene = Scene::new();
+        let script = format!(
+            r#"trap 'if [ $RANK = 0 ]; then exit 0; fi; sleep 0.3; printf "{message}" >&2; exit 1' TERM
+            : > "$TEST_DIR/ready.$RANK"; while :; do sleep 0.05; done"#
+        );
+        let launch = scene.start_sh(2, &[], &script);
+        launch.signal(Signal::TERM);
+        let done = launch.wait();
+        done.expect_code(1);
+        done
+    };
+    let raised = on_request(r#"  File \"a.py\", line 3, in save\n    x\nValueError: no\n"#);
+    raised
+        .expect_stderr(" failed after ")
+        .expect_stderr("  cause: the program raised ValueError: no (at a.py:3, in save)");
+    let lost = on_request(
+        r#"  File \"a.py\", line 3, in save\n    x\nRuntimeError: gloo: Connection closed by peer\n"#,
+    );
+    lost.expect_stderr(" was stopped after ").expect_stderr("  cause: another rank had stopped first");
+}
+
+#[test]
+fn workers_that_are_killed_because_the_guardian_died_are_told_so() {
+    let scene = Scene::new();
+    let launch = scene.start_sh(2, &[], WAIT_FOR_EVER);
+    launch.signal(Signal::KILL);
+    // The guardian ends before the launcher's last words.
+    launch.wait_for_stderr("exit code 137");
+    let done = launch.wait();
+    let says = "the first process of `dtrain launch` was killed";
+    done.expect_stderr(&format!("dtrain: killing rank 0, 1: {says}, which supervises the run\n"))
+        .expect_stderr(&format!("dtrain: exit code 137: {says}\n"));
+}

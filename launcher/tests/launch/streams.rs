@@ -177,6 +177,8 @@ fn the_prefix_is_filled_in() {
         shown(done.expect_code(0)),
         [expected(0, "last"), expected(0, "out"), expected(1, "last"), expected(1, "out")]
     );
+    let done = scene.sh(2, &["--log-line-prefix-template", ""], "echo out");
+    assert_eq!(done.expect_code(0).stdout(), "out\nout\n", "an empty prefix is none");
     let mut command = scene.command(&["--nproc", "1", "--", "echo", "out"]);
     command.env("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", "<$rank> ");
     assert_eq!(scene.start(command).wait().expect_code(0).stdout(), "<0> out\n");

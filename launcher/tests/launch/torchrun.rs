@@ -241,10 +241,9 @@ fn python_runs_whatever_is_pythons() {
         assert_eq!(done.expect_code(0).stdout(), "ran --set x\n", "{name}");
     }
     fs::write(scene.path("plain"), print).unwrap();
-    for (name, says) in [
-        ("plain", "`dtrain launch -- python3 plain`"),
-        ("no-such", "Start a program with `dtrain launch -- no-such`"),
-    ] {
+    for (name, says) in
+        [("plain", "`dtrain launch -- python3 plain`"), ("no-such", "No program in PATH has this name")]
+    {
         scene.launch(&[name]).expect_code(2).expect_stderr(says);
     }
 }

@@ -99,6 +99,37 @@ fn a_run_directory_that_is_taken() {
 }
 
 #[test]
+fn a_deleted_current_folder_is_named_by_the_commands_that_need_it() {
+    let scene = Scene::new();
+    let run = |words: &[&str]| {
+        let script = r#"mkdir gone; cd gone; rmdir ../gone; exec "$0" "$@""#;
+        let line = [&["-c", script, env!("CARGO_BIN_EXE_dtrain")], words].concat();
+        scene.start(scene.adapt(Command::new("sh"), &line).into_command::<&str>(&[])).wait()
+    };
+    for words in [
+        &["launch", "--", "true"][..],
+        &["launch", "demo"],
+        &["launch", "/no/such.py"],
+        &["plan", "demo"],
+        &["runs"],
+        &["runs", "watch"],
+        &["ckpt", "ls", "run"],
+        &["ckpt", "export", "/no/such", "out"],
+        &["batch", "slurm", "demo"],
+        &["doctor"],
+        &["eval", "demo", "--checkpoint", "/no/such"],
+    ] {
+        let done = run(words);
+        done.expect_code(2)
+            .expect_stderr("dtrain: error: the current folder ")
+            .expect_stderr("/gone was deleted; `cd` to");
+        assert_eq!(done.stderr.lines().count(), 1, "{words:?}: {}", done.stderr);
+    }
+    run(&["launch", "--help"]).expect_code(0);
+    run(&["ckpt", "ls", "/no/such"]).expect_code(2).expect_stderr("/no/such");
+}
+
+#[test]
 fn help_and_version_need_no_manual() {
     let scene = Scene::new();
     let done = scene.launch(&["--help"]);

@@ -1,6 +1,7 @@
 //! The kinds of a worker's failure.
 
 use crate::local::Outcome;
+use crate::signals;
 use serde::{Deserialize, Serialize};
 
 /// A kind of cause. Its word appears in `result.json` and must not change.
@@ -9,7 +10,7 @@ use serde::{Deserialize, Serialize};
 pub enum Kind {
     OutOfMemoryKilled,
     Hang,
-    /// A signal from outside, of an unknown sender.
+    /// A signal from outside.
     Killed,
     CudaOutOfMemory,
     /// The driver is too old for the program's CUDA, or its parts do not match.
@@ -85,6 +86,37 @@ pub struct Cause {
 impl Cause {
     pub fn hang() -> Self {
         Self::new(Kind::Hang, "no progress; thread stacks: stacks.txt beside the log, or above")
+    }
+
+    /// Returns the cause of a worker that died of a signal which the launcher passed on to it. `sender` is the process that
+    /// signalled the launcher, such as `PID 7 (bash)`.
+    pub fn passed_on(signal: i32, sender: Option<&str>) -> Self {
+        let name = signals::name(signal);
+        let from = sender.map_or_else(String::new, |sender| format!(" from {sender}"));
+        let text = format!(
+            "{name}, which the launcher passed on{from}: the program has no handler for it, or had none yet; handle {name} in \
+             the program, or do not send it to the launcher"
+        );
+        Self::new(Kind::Killed, text)
+    }
+
+    /// Names the ranks that ended with exit code 0 before this worker lost a peer: no rank has failed before it.
+    pub fn left_by(mut self, rank: usize, ended: &[usize]) -> Self {
+        let names: Vec<_> = ended.iter().map(usize::to_string).collect();
+        let ranks = if ended.len() > 1 { "ranks" } else { "rank" };
+        let place = self.text.rfind(" (at ").map_or("", |at| &self.text[at..]);
+        self.text = format!(
+            "{ranks} {} ended with exit code 0 while rank {rank} was still communicating; all ranks must run the same \
+             operations: give them equal numbers of steps, or a barrier at the end{place}",
+            names.join(", ")
+        );
+        self
+    }
+
+    /// Words the loss of a peer that was asked to stop too, and stopped first.
+    pub fn after_a_stop(mut self) -> Self {
+        self.text = "another rank had stopped first, and the connection to it was lost".to_owned();
+        self
     }
 
     pub(super) fn new(kind: Kind, text: impl Into<String>) -> Self {

@@ -46,6 +46,8 @@ pub fn shortened(lines: &[String]) -> Vec<String> {
         }
         at += count;
     }
+    // The last line of Python's faulthandler, often of hundreds of names.
+    short.retain(|line| !line.starts_with("Extension modules: "));
     short
 }
 
@@ -150,7 +152,7 @@ mod tests {
     fn rows_of_native_frames_are_left_out() {
         let mut lines = owned(&["Exception raised from f at x.cpp:1 (most recent call first):"]);
         lines.extend((0..30).map(|n| format!("frame #{n}: <unknown function> + 0x1 (0x2 in libtorch.so)")));
-        lines.push("end".to_owned());
+        lines.extend(owned(&["end", "Extension modules: numpy._core, torch._C (total: 2)"]));
         assert_eq!(shortened(&lines)[1..], ["  (30 frames of C++ left out)", "end"]);
     }
 }

@@ -39,7 +39,9 @@ pub fn cause(evidence: &Evidence<'_>) -> Option<Cause> {
     {
         return Some(killed_for_memory(how, &death));
     }
-    if let Some(cause) = death.signal.and_then(|signal| wording::death(signal, &death.describe())) {
+    let place = python::crash(&stderr).map(|place| quoted(&place.to_string()));
+    let worded = |signal| wording::death(signal, &death.describe(), place.as_deref());
+    if let Some(cause) = death.signal.and_then(worded) {
         return Some(cause);
     }
     let aborted = death.is(Signal::ABORT);
@@ -53,7 +55,7 @@ pub fn cause(evidence: &Evidence<'_>) -> Option<Cause> {
             [] => wording::find(&stderr[stderr.len().saturating_sub(SEARCHED)..]),
             _ => None,
         })
-        .or_else(|| aborted.then(|| abort(what, &death)))
+        .or_else(|| aborted.then(|| abort(what, &death, place.as_deref())))
 }
 
 /// The signal that a worker died of, if the launcher had not sent it.
@@ -145,15 +147,16 @@ fn find_cpp_message(lines: &[String]) -> Option<&[String]> {
     Some(&lines[lines.iter().rposition(is_first)?..])
 }
 
-fn abort(what: Option<&[String]>, death: &Death) -> Cause {
+fn abort(what: Option<&[String]>, death: &Death, place: Option<&str>) -> Cause {
     let mut lines = what.into_iter().flatten();
     let message = lines.find_map(|line| line.trim_start().strip_prefix("what():"));
-    let message = match message {
-        Some(message) => format!(" with the message: {}", quoted(message.trim())),
-        None => ", usually native code after an error; see its last lines".to_owned(),
+    let native = ", usually native code after an error";
+    let more = match (message, place) {
+        (Some(message), _) => format!(" with the message: {}", quoted(message.trim())),
+        (None, Some(place)) => format!("{native} (at {place})"),
+        (None, None) => format!("{native}; see its last lines"),
     };
-    let text = format!("{}: the program ended itself{message}", death.describe());
-    Cause::new(Kind::Abort, text)
+    Cause::new(Kind::Abort, format!("{}: the program ended itself{more}", death.describe()))
 }
 
 fn quoted(text: &str) -> String {

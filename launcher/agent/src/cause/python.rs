@@ -87,6 +87,21 @@ pub(super) fn frames(lines: &[String]) -> Option<(usize, Place)> {
     Some((count, place))
 }
 
+/// Returns the place of a crash in the stack that Python's faulthandler has printed: `  File "a.py", line 3 in f`, innermost
+/// first.
+pub(super) fn crash(lines: &[String]) -> Option<Place> {
+    let header =
+        |line: &String| line.starts_with("Current thread ") && line.ends_with("(most recent call first):");
+    let begin = lines.iter().rposition(header)? + 1;
+    let places = lines[begin..].iter().map_while(|line| {
+        let (place, function) = line.rsplit_once(" in ")?;
+        Place::parse(&format!("{place}, in {function}"))
+    });
+    let places: Vec<_> = places.collect();
+    let own = places.iter().find(|place| !place.is_library());
+    own.or(places.first()).cloned()
+}
+
 /// Returns the last exception in `lines` and the exceptions that led to it, the last first.
 pub(super) fn exceptions(lines: &[String]) -> Vec<Exception> {
     let mut found: Vec<Exception> = Vec::new();
@@ -235,6 +250,32 @@ IndexError: list index out of range
         assert_eq!(read(text)[0].summary(), "ValueError: one two");
         let text = "  File \"a.py\", line 1\n    x\nValueError: one\nmore\n";
         assert_eq!(read(text)[0].summary(), "ValueError: one");
+    }
+
+    #[test]
+    fn a_crash_is_where_the_programs_own_code_called_native_code() {
+        let text = r#"Fatal Python error: Segmentation fault
+
+Thread 0x00007f62 (most recent call first):
+  File "/usr/lib/python3.11/threading.py", line 324 in wait
+
+Current thread 0x00007f63 (most recent call first):
+  File "/usr/lib/python3.11/ctypes/__init__.py", line 519 in string_at
+  File "/home/a b/train in.py", line 3 in f
+  File "/home/a b/train in.py", line 9 in <module>
+
+Extension modules: numpy (total: 1)
+"#;
+        let place =
+            |text: &str| crash(&text.lines().map(str::to_owned).collect::<Vec<_>>()).map(|it| it.to_string());
+        assert_eq!(place(text).as_deref(), Some("/home/a b/train in.py:3, in f"));
+        let library = text.replace("/home/a b", "/v/site-packages/x");
+        assert_eq!(
+            place(&library).as_deref(),
+            Some("/usr/lib/python3.11/ctypes/__init__.py:519, in string_at")
+        );
+        assert_eq!(place("Current thread 0x1 (most recent call first):\n  <no Python frame>\n"), None);
+        assert_eq!(place("Segmentation fault\n"), None);
     }
 
     #[test]

@@ -137,6 +137,38 @@ fn a_kill_for_memory_needs_evidence_and_a_sigkill() {
 }
 
 #[test]
+fn a_killed_loader_process_is_named_without_evidence_too() {
+    let link = "The above exception was the direct cause of the following exception:";
+    let text = format!(
+        "{}\n{link}\n\n{}",
+        raised("RuntimeError: DataLoader worker (pid 7) is killed by signal: Killed. "),
+        raised("RuntimeError: DataLoader worker (pid(s) 7) exited unexpectedly")
+    );
+    let cause = found(EXIT_1, &text).unwrap();
+    assert_eq!(cause.kind, Kind::Killed);
+    assert!(cause.text.starts_with("a process of the DataLoader was killed by SIGKILL"), "{}", cause.text);
+}
+
+#[test]
+fn a_stack_of_pythons_faulthandler_names_the_place_instead_of_the_way_to_get_it() {
+    let stack = "Current thread 0x7f (most recent call first):\n  File \"/a/t.py\", line 3 in f\n";
+    for (signal, without) in [(11, "PYTHONFAULTHANDLER=1"), (6, "see its last lines")] {
+        let with = found(Outcome::Signaled(signal), stack).unwrap().text;
+        assert!(with.ends_with(" (at /a/t.py:3, in f)") && !with.contains(without), "{with}");
+        assert!(found(Outcome::Signaled(signal), "").unwrap().text.contains(without));
+    }
+}
+
+#[test]
+fn a_peer_that_ended_well_is_named_with_the_place() {
+    let text =
+        raised("RuntimeError: [gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:5");
+    let cause = found(EXIT_1, &text).unwrap().left_by(1, &[0]);
+    assert!(cause.text.starts_with("rank 0 ended with exit code 0 while rank 1 was still communicating"));
+    assert!(cause.text.ends_with(" (at /home/a/train.py:13, in step)") && cause.peer_lost, "{}", cause.text);
+}
+
+#[test]
 fn the_error_file_counts_and_its_call_stack_names_the_place() {
     let stack = raised("ValueError: bad").replace('\n', "\\n").replace('"', "\\\"");
     let file = format!(

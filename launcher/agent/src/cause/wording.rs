@@ -30,6 +30,8 @@ struct Death {
     signals: Vec<String>,
     kind: Kind,
     means: String,
+    /// How to find the place, if no stack shows it.
+    find: Option<String>,
 }
 
 static TABLE: LazyLock<Table> =
@@ -49,12 +51,20 @@ pub(super) fn find(lines: &[String]) -> Option<Cause> {
         Some(cause)
     })
 }
-/// Returns the meaning of a worker's death by this signal; the text shows the signal as `shown`.
-pub(super) fn death(signal: i32, shown: &str) -> Option<Cause> {
+
+/// Returns the meaning of a worker's death by this signal; the text shows the signal as `shown`. `place`: that of a stack among
+/// the worker's last messages.
+pub(super) fn death(signal: i32, shown: &str, place: Option<&str>) -> Option<Cause> {
     let name = signals::name(signal);
     let mut deaths = TABLE.death.iter();
     let death = deaths.find(|death| death.signals.contains(&name))?;
-    Some(Cause::new(death.kind, death.means.replace("{signal}", shown)))
+    let means = death.means.replace("{signal}", shown);
+    let text = match (place, &death.find) {
+        (Some(place), _) => format!("{means} (at {place})"),
+        (None, Some(find)) => format!("{means}; {find}"),
+        (None, None) => means,
+    };
+    Some(Cause::new(death.kind, text))
 }
 
 /// Replaces the names in braces by parts of the line; a name without such a part becomes empty.
@@ -109,6 +119,6 @@ mod tests {
     #[test]
     fn the_table_reads() {
         let table: Result<super::Table, _> = toml::from_str(include_str!("wordings.toml"));
-        assert_eq!(table.map(|table| (table.wording.len(), table.death.len())), Ok((40, 8)));
+        assert_eq!(table.map(|table| (table.wording.len(), table.death.len())), Ok((42, 9)));
     }
 }

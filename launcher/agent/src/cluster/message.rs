@@ -163,7 +163,7 @@ pub struct Report {
 pub struct Blame {
     /// For `result.json`.
     pub failure: Failure,
-    /// How the worker ended.
+    /// What became of the worker, after its rank: `failed: exit code 1`.
     pub ended: String,
     /// The worker's own error message.
     pub reported: Option<String>,

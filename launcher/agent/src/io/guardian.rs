@@ -15,7 +15,7 @@
 use crate::io::fence::Memory;
 use crate::io::process::descriptors::{self, Inherited};
 use crate::io::process::handlers::{self, LatestOfJob};
-use crate::io::process::{Family, ShellJob, descendants};
+use crate::io::process::{Family, ShellJob, descendants, sender};
 use crate::io::temporary::{Temporary, remove_abandoned_beside};
 use crate::io::thread;
 use crate::signals;
@@ -26,7 +26,7 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions};
 use std::ffi::OsString;
 use std::io::{self, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{self, Command, ExitCode};
@@ -142,10 +142,10 @@ fn run_again(
     let wanted: Vec<i32> = handled.iter().chain(&signals::JOB).copied().collect();
     let latest = LatestOfJob::watch().context("cannot receive signals")?;
     let relatives = family.clone();
-    handlers::listen(&wanted, move |signal, _| match Signal::from_named_raw(signal) {
+    handlers::listen(&wanted, move |signal, sender| match Signal::from_named_raw(signal) {
         Some(Signal::CHILD) => relatives.reap_orphans(),
         None => {}
-        Some(signal) => pass_on(receiver.wait(), signal, &latest),
+        Some(signal) => pass_on(receiver.wait(), signal, sender, &latest),
     })
     .context("cannot receive signals")?;
     command
@@ -182,10 +182,12 @@ fn end_still_launcher((_, pidfd): &(Pid, OwnedFd)) {
 }
 
 /// Passes a signal to the next process. A signal that suspends the job also suspends this process.
-fn pass_on((pid, pidfd): &(Pid, OwnedFd), signal: Signal, latest: &LatestOfJob) {
+fn pass_on((pid, pidfd): &(Pid, OwnedFd), signal: Signal, sender: Option<Pid>, latest: &LatestOfJob) {
+    // The launcher names the sender of a signal to the workers, and must know this process as that of a request to stop.
+    let sender = sender.filter(|_| signals::FORWARD.contains(&signal.as_raw()));
     // Fails only if the next process has ended: no receiver is left.
     let send = || {
-        let _ = rustix::process::pidfd_send_signal(pidfd, signal);
+        let _ = sender::pass_on(pidfd.as_fd(), signal, sender);
     };
     if !signals::SUSPEND.contains(&signal.as_raw()) {
         wait_for_handler(*pid, signal);

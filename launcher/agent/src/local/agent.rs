@@ -1,6 +1,6 @@
 //! The agent's events.
 
-use super::event::{Action, Event, Notice};
+use super::event::{Action, Event, KillReason, Notice};
 use super::state::{Agent, Phase, Worker, WorkerState};
 use super::times::{FROZEN, SAME_MOMENT};
 use super::verdict::{Cause, End, Outcome, StopReason, Verdict};
@@ -81,7 +81,7 @@ impl Agent {
                 if self.phase == Phase::Running {
                     self.stop(StopReason::OthersFailed { writing: false }, None);
                 }
-                self.kill_all(now, None);
+                self.kill_all(now, KillReason::LeaseEnded);
             }
             Event::Forward { signal } => self.forward(signal),
             Event::Beat { rank, at, writing } => {

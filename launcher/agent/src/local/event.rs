@@ -91,6 +91,19 @@ pub enum Notice {
     Writing { ranks: Vec<usize>, left: Option<Duration> },
     /// These workers were killed, but do not end: the launcher does not wait for them any more.
     Stuck { ranks: Vec<usize> },
-    /// These workers are killed, after this timeout or because of a second request.
-    Killing { ranks: Vec<usize>, timed_out: Option<Duration> },
+    /// These workers are killed.
+    Killing { ranks: Vec<usize>, why: KillReason },
+}
+
+/// Why workers are killed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KillReason {
+    /// They still ran after this time.
+    TimedOut(Duration),
+    /// A second request to stop.
+    Requested,
+    /// The guardian has died, the process that the user has started.
+    Abandoned,
+    /// The node's lease has ended.
+    LeaseEnded,
 }

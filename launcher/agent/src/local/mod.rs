@@ -25,7 +25,7 @@ mod verdict;
 #[cfg(test)]
 mod tests;
 
-pub use event::{Action, Event, Notice, Policy};
+pub use event::{Action, Event, KillReason, Notice, Policy};
 pub use hang::HangPolicy;
 pub use request::{Requests, Way};
 pub(crate) use restart::{FailedAttempt, LASTING};

@@ -1,7 +1,7 @@
 //! Stops a group: the reason, the signal, and the deadline. Workers that seem to hang are inspected first,
 //! and stopped only if they do not beat meanwhile.
 
-use super::event::{Action, Notice};
+use super::event::{Action, KillReason, Notice};
 use super::state::{Agent, Phase, Suspicion, WorkerState};
 use super::times::{ALONE, INSPECTION, KILLED, SAME_REQUEST, STACK_DUMP_TIMEOUT, STILL_WRITING, TimeLimit};
 use super::verdict::{Cause, End, Outcome, StopReason, StopSource, Verdict};
@@ -24,7 +24,7 @@ impl Agent {
             if self.phase == Phase::Running {
                 self.stop(StopReason::Signal { signal }, None);
             }
-            return self.kill_all(now, None);
+            return self.kill_all(now, KillReason::Requested);
         }
         // The signals of several nodes are one request.
         if signals::URGENT.contains(&signal) && std::mem::replace(&mut self.is_asked, true) {
@@ -43,7 +43,7 @@ impl Agent {
         if self.phase == Phase::Running {
             self.stop(StopReason::Signal { signal }, None);
         }
-        self.kill_all(now, None);
+        self.kill_all(now, KillReason::Abandoned);
     }
 
     pub(super) fn forward(&mut self, signal: i32) {
@@ -151,7 +151,7 @@ impl Agent {
             }
             return;
         }
-        self.kill_all(now, Some(self.timeout(reason)));
+        self.kill_all(now, KillReason::TimedOut(self.timeout(reason)));
     }
 
     /// Returns the workers that write a checkpoint, with the times of their last reports.
@@ -172,11 +172,11 @@ impl Agent {
     }
 
     /// Kills all running workers. After that, only their ends are awaited.
-    pub(super) fn kill_all(&mut self, now: Duration, timed_out: Option<Duration>) {
+    pub(super) fn kill_all(&mut self, now: Duration, why: KillReason) {
         self.stop_by = None;
         let ranks = self.send_to_all(signals::KILL, now);
         if !ranks.is_empty() {
-            self.say(Notice::Killing { ranks, timed_out });
+            self.say(Notice::Killing { ranks, why });
         }
     }
 

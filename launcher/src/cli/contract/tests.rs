@@ -64,7 +64,7 @@ fn a_flag_may_be_cut_short_as_long_as_it_is_clear() {
         "9",
     ]);
     let args = args.unwrap();
-    assert_eq!(args.nproc, super::super::Nproc::Count(2));
+    assert_eq!(args.nproc, Some(super::super::Nproc::Count(2)));
     assert!(args.contract.rendezvous.standalone && args.contract.rendezvous.master_port.is_some());
     assert_eq!(args.target().unwrap().unwrap().args, ["--nproc_per", "9"]);
     refused(&["--master", "x"], &["--master"]);

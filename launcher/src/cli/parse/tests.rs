@@ -49,7 +49,7 @@ fn arguments_after_a_script_or_module_belong_to_it() {
     {
         let line = [before, &own].concat();
         assert_eq!(target(&line).2, own, "{line:?}");
-        assert_eq!(parsed(&line).unwrap().nproc, Nproc::Count(2));
+        assert_eq!(parsed(&line).unwrap().nproc, Some(Nproc::Count(2)));
     }
 }
 
@@ -62,7 +62,7 @@ fn a_recipe_keeps_its_flags_wherever_they_stand() {
     ] {
         let args = parsed(line).unwrap();
         assert_eq!(args.set, ["x=1", "y=2"]);
-        assert_eq!(args.nproc, Nproc::Count(2));
+        assert_eq!(args.nproc, Some(Nproc::Count(2)));
         expect(line, Form::Recipe, "a.toml", &[]);
     }
     let error = parsed(&["a.toml", "--epochs", "3"]).unwrap_err();
@@ -80,7 +80,9 @@ fn two_targets_are_refused() {
         (&["a.toml", "b.toml"][..], "two recipes are given, `a.toml` and `b.toml`"),
         (&["a.toml", "t.py"], "both a recipe (`a.toml`) and a program (`t.py`)"),
         (&["a.toml", "--", "t"], "both a recipe (`a.toml`) and a program (`t`)"),
-        (&["a.toml", "-m", "t"], "both a recipe (`a.toml`) and a program (`t`)"),
+        (&["a.toml", "-m", "t"], "both a recipe (`a.toml`) and a module (`t`)"),
+        (&["--nproc", "2", "a.toml", "t.py", "a b"], "alone with `dtrain launch --nproc 2 t.py 'a b'`"),
+        (&["a.toml", "--nproc", "2", "--", "t", "--x"], "alone with `dtrain launch --nproc 2 -- t --x`"),
         (&["a.toml", "-m"], "-m comes after `a.toml`"),
         (&["a.toml", "--no-python"], "--no-python comes after `a.toml`"),
     ] {

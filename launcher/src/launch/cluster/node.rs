@@ -349,7 +349,7 @@ impl NodeRun<'_> {
                     ..Failure::default()
                 };
                 let banner = vec![format!("dtrain: {}: {text}", failure.host)];
-                Some(Blame { failure, ended: text, reported: None, banner })
+                Some(Blame { failure, ended: format!("failed: {text}"), reported: None, banner })
             }
             None => report::blame(plan, &run, attempt, start_time),
         };

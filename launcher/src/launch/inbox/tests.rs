@@ -4,7 +4,14 @@ use super::*;
 
 fn inbox() -> Inbox {
     let (sender, events) = crossbeam_channel::unbounded();
-    Inbox { start_time: StartTime::now(), sender, events, family: Family::default(), job: None }
+    Inbox {
+        start_time: StartTime::now(),
+        sender,
+        events,
+        family: Family::default(),
+        job: None,
+        senders: Senders::default(),
+    }
 }
 
 /// Returns the result of checks that hang, as on a file system that does not answer.

@@ -20,6 +20,8 @@ pub(super) struct BlamedWorker<'a> {
     end: &'a End,
     seen_first: &'a End,
     cause: Option<cause::Cause>,
+    /// The signal by which the launcher asked the worker to stop, if the worker ended because of it and did not fail.
+    stopped_by: Option<i32>,
     host: String,
     /// The message in its error file.
     reported: Option<String>,
@@ -50,31 +52,49 @@ impl<'a> BlamedWorker<'a> {
             _ => judged.unwrap_or(0),
         };
         let end = failed[blamed];
+        let mut cause = hang.or_else(|| suspects[blamed].cause.take());
+        let lost_peer = cause.as_ref().is_some_and(|cause| cause.peer_lost);
+        let early = ended_early(run, end);
+        if lost_peer && !early.is_empty() {
+            let early: Vec<_> = early.iter().map(|rank| plan.rank(*rank)).collect();
+            cause = cause.map(|cause| cause.left_by(plan.rank(end.rank), &early));
+        }
+        // A trainer says by code 0 or 75 that it has stopped. A program may end with any code, or lose a peer that has stopped.
+        let is_asked = run.verdict.stop_source.is_some() && plan.training().is_none();
+        let has_stopped = matches!(end.outcome, Outcome::Exited(_)) && (lost_peer || cause.is_none());
+        let stopped_by = end.sent.first().copied().filter(|_| is_asked && has_stopped);
         let mut tail = cause::shortened(&run.tails[end.rank].lines());
         tail.drain(..tail.len().saturating_sub(LAST_LINES));
         Some(Self {
             end,
             seen_first: failed[seen_first],
-            cause: hang.or_else(|| suspects[blamed].cause.take()),
+            cause: match stopped_by {
+                Some(_) => cause.map(cause::Cause::after_a_stop),
+                None => cause,
+            },
+            stopped_by,
             host: dtrain_common::host::name(),
             reported: files.reported_error(end.rank),
             tail,
         })
     }
 
-    /// Describes the worker's end.
-    fn ended(&self, plan: &Plan) -> String {
+    /// Returns what became of the worker: the verb for its rank, and how it ended.
+    fn fate(&self, plan: &Plan) -> (&'static str, String) {
         let mut how = ended(self.end.outcome);
+        if let Some(signal) = self.stopped_by {
+            return ("was stopped", format!("{how} after {} from the launcher", signals::name(signal)));
+        }
         let is_hang = |cause: &cause::Cause| cause.kind == cause::Kind::Hang;
         if self.cause.as_ref().is_some_and(is_hang) {
             how = format!("no progress, then {how}");
         }
-        if !self.blames_other() {
-            return how;
+        if self.blames_other() {
+            let sender = if self.end.stopped_by_agent() { " from the launcher" } else { "" };
+            let first = plan.rank(self.seen_first.rank);
+            how = format!("{how}{sender} (the cause; rank {first} failed because of it, but ended first)");
         }
-        let sender = if self.end.stopped_by_agent() { " from the launcher" } else { "" };
-        let first = plan.rank(self.seen_first.rank);
-        format!("{how}{sender} (the cause; rank {first} failed because of it, but ended first)")
+        ("failed", how)
     }
 
     /// Returns whether another worker was seen first.
@@ -84,9 +104,10 @@ impl<'a> BlamedWorker<'a> {
 
     /// Describes the worker for the user and for `result.json`.
     pub(super) fn blame(&self, plan: &Plan, run: &Run, files: &Files, start_time: StartTime) -> Blame {
+        let (verb, how) = self.fate(plan);
         Blame {
             failure: self.failure(plan, start_time),
-            ended: self.ended(plan),
+            ended: format!("{verb}: {how}"),
             reported: self.reported.clone(),
             banner: self.banner(plan, run, files),
         }
@@ -96,18 +117,17 @@ impl<'a> BlamedWorker<'a> {
         let local_rank = self.end.rank;
         let rank = plan.rank(local_rank);
         let pid = run.pids[local_rank].map_or(String::new(), |pid| format!(" (pid {pid})"));
-        let mut lines = vec![format!(
-            "dtrain: rank {rank}{pid} failed after {:.1} s on {}: {}",
-            self.end.at.as_secs_f64(),
-            self.host,
-            self.ended(plan)
-        )];
+        let (verb, how) = self.fate(plan);
+        let seconds = self.end.at.as_secs_f64();
+        let mut lines =
+            vec![format!("dtrain: rank {rank}{pid} {verb} after {seconds:.1} s on {}: {how}", self.host)];
         if let Some(cause) = &self.cause {
             lines.push(format!("  cause: {}", cause.text));
         }
         let mut indented = |text: &str| lines.extend(text.lines().map(|line| format!("    {line}")));
         match &self.reported {
             Some(message) => indented(message),
+            None if self.tail.is_empty() && self.stopped_by.is_some() => {}
             None if self.tail.is_empty() => indented("nothing on standard error"),
             None => {
                 indented("last lines of standard error:");
@@ -147,7 +167,8 @@ impl<'a> BlamedWorker<'a> {
         }
         let how = |end: &&End| format!("rank {} ({})", plan.rank(end.rank), ended(end.outcome));
         let mut lines = Vec::new();
-        for (what, ends) in [(failed_how, failed), ("stopped as a consequence", stopped)] {
+        let stopped_how = if self.stopped_by.is_some() { "stopped too" } else { "stopped as a consequence" };
+        for (what, ends) in [(failed_how, failed), (stopped_how, stopped)] {
             if !ends.is_empty() {
                 let ends: Vec<_> = ends.iter().map(how).collect();
                 lines.push(format!("  {what}: {}", ends.join(", ")));
@@ -178,6 +199,15 @@ impl<'a> BlamedWorker<'a> {
     }
 }
 
+/// Returns the workers that ended with code 0 before this end.
+fn ended_early(run: &Run, before: &End) -> Vec<usize> {
+    let ends = run.verdict.ends.iter();
+    let early = ends.filter(|end| end.outcome == Outcome::Exited(0) && end.at <= before.at);
+    let mut ranks: Vec<_> = early.map(|end| end.rank).collect();
+    ranks.sort_unstable();
+    ranks
+}
+
 fn suspect(
     end: &End,
     run: &Run,
@@ -185,6 +215,12 @@ fn suspect(
     memory_kill: impl Fn(Option<u32>) -> Option<MemoryKill>,
 ) -> Suspect {
     let error_file = files.error_text(end.rank);
+    if let Outcome::Signaled(signal) = end.outcome
+        && let Some(sender) = run.passed_on.get(&signal)
+    {
+        let cause = Some(cause::Cause::passed_on(signal, sender.as_deref()));
+        return Suspect { rank: end.rank, at: end.at, cause };
+    }
     let cause = cause::cause(&Evidence {
         outcome: end.outcome,
         sent: &end.sent,

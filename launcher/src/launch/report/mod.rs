@@ -3,7 +3,7 @@
 mod blamed;
 
 use super::attempt::{Attempt, Run};
-use super::messages::cannot_start;
+use super::messages::{GUARDIAN_DIED, cannot_start};
 use crate::plan::Plan;
 use blamed::BlamedWorker;
 use dtrain_agent::clock::StartTime;
@@ -165,7 +165,7 @@ fn explain(cause: Cause, blame: Option<&Blame>, meaning: String) -> String {
             let rank = blame.failure.rank;
             format!("no progress, rank {rank} was among the first without heartbeats; {meaning}")
         }
-        (Some(blame), _) => format!("rank {} failed: {}; {meaning}", blame.failure.rank, blame.ended),
+        (Some(blame), _) => format!("rank {} {}; {meaning}", blame.failure.rank, blame.ended),
     }
 }
 
@@ -217,6 +217,8 @@ fn exit_status(cause: Cause, outcome: Option<Outcome>, is_training: bool) -> Exi
 
 fn meaning(status: ExitStatus, cause: Cause) -> String {
     match (status, cause) {
+        // No process can receive this signal: the guardian died of it.
+        (_, Cause::Stopped { signal: signals::KILL }) => GUARDIAN_DIED.to_owned(),
         (ExitStatus::Signal(signal), Cause::Stopped { .. }) => {
             format!("stopped by {}", signals::name(signal))
         }

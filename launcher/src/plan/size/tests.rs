@@ -9,7 +9,7 @@ use dtrain_common::gpu::{GpuError, NvmlError};
 const HOST: HostInfo = HostInfo { cores: 6, listed_gpus: None };
 
 fn request(is_training: bool, nproc: Nproc) -> SizeRequest<'static> {
-    SizeRequest { is_training, nproc, gpu_ids: None }
+    SizeRequest { is_training, nproc, is_asked: false, gpu_ids: None }
 }
 
 fn never() -> Machine {
@@ -55,6 +55,27 @@ fn without_a_gpu_auto_gives_a_note_and_gpu_an_error() {
         assert_eq!(count, 1);
         assert!(note.unwrap().starts_with("CUDA_VISIBLE_DEVICES=\"\" hides the 2 GPUs"));
         assert!(visible(is_training, Nproc::Gpu, machine(gpus(0), None)).is_err());
+    }
+}
+
+#[test]
+fn auto_that_is_written_starts_a_program_on_every_core_without_a_gpu() {
+    let none: GpuIds = "none".parse().unwrap();
+    for (is_training, is_asked, count) in [(false, true, 6), (false, false, 1), (true, true, 1)] {
+        let asked = SizeRequest { is_asked, ..request(is_training, Nproc::Auto) };
+        let visible = size(asked, HOST, no_driver).unwrap();
+        assert_eq!((visible.nproc, visible.place.as_str()), (count, " on the CPU"));
+        let note = visible.note.unwrap();
+        let says = if count == 6 {
+            "starting 6 workers on the CPU, one per core"
+        } else {
+            "starting 1 worker on the CPU"
+        };
+        assert!(note.contains(says) && note.ends_with("on the CPU") == (count == 1), "{note}");
+        let chosen = size(SizeRequest { gpu_ids: Some(&none), ..asked }, HOST, never).unwrap();
+        assert_eq!((chosen.nproc, chosen.devices), (count, Devices::Cpu));
+        let on_gpus = size(asked, HOST, || machine(gpus(2), None)).unwrap();
+        assert_eq!((on_gpus.nproc, on_gpus.note), (2, None));
     }
 }
 

@@ -13,6 +13,7 @@ pub mod memory_kill;
 pub mod open_files;
 pub(in crate::io) mod proc;
 pub mod program;
+pub mod sender;
 mod shell;
 pub mod stacks;
 mod terminal;

@@ -26,7 +26,10 @@ fn a_failure_stops_the_others_at_once_and_kills_them_after_the_timeout() {
     assert_eq!(timer(&mut agent, 30_999), [], "an early timer does nothing");
     let actions = timer(&mut agent, 31_000);
     assert_eq!(actions[0], Action::Signal { rank: 2, signal: KILL });
-    assert_eq!(actions[1..], [Action::Tell(Notice::Killing { ranks: vec![2], timed_out: Some(TIMEOUT) })]);
+    assert_eq!(
+        actions[1..],
+        [Action::Tell(Notice::Killing { ranks: vec![2], why: KillReason::TimedOut(TIMEOUT) })]
+    );
     assert_eq!(agent.deadline(), Some(ms(41_000)), "killed once, then only waited for");
 
     let last = die(&mut agent, 2, KILL, 31_001);

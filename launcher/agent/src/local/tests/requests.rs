@@ -26,7 +26,10 @@ fn a_second_request_kills_but_that_of_another_node_does_not() {
         }
         let actions = stop_again(&mut agent, second, 6100);
         assert_eq!(signals_in(&actions), to(KILL, &[0, 1]));
-        assert_eq!(actions[2], Action::Tell(Notice::Killing { ranks: vec![0, 1], timed_out: None }));
+        assert_eq!(
+            actions[2],
+            Action::Tell(Notice::Killing { ranks: vec![0, 1], why: KillReason::Requested })
+        );
         die(&mut agent, 0, KILL, 6110);
         assert_eq!(verdict(&die(&mut agent, 1, KILL, 6111)).cause, Cause::Stopped { signal: first });
     }
