@@ -92,7 +92,7 @@ fn process_1_ends_as_any_other_launcher() {
     for (script, signal, code) in [
         (SLEEP, Some(Signal::TERM), 143),
         (SLEEP, Some(Signal::INT), 130),
-        (CLEAN_UP, Some(Signal::TERM), 0),
+        (CLEAN_UP, Some(Signal::TERM), 143),
         (DEAF, Some(Signal::TERM), 143),
         ("exit 7", None, 7),
         ("kill -KILL $$", None, 137),
