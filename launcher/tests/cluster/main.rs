@@ -11,5 +11,6 @@ mod planted;
 mod python;
 mod refused;
 mod restarts;
+mod slurm;
 mod start;
 mod stop;
