@@ -18,6 +18,8 @@ pub const LOCAL_RANK: &str = "LOCAL_RANK";
 pub const DTRAIN_RDZV_SECRET: &str = "DTRAIN_RDZV_SECRET";
 /// Number of a run of an array that a batch script submits again alone.
 pub const DTRAIN_BATCH_INDEX: &str = "DTRAIN_BATCH_INDEX";
+/// Name of a batch script's submission, which its later starts as new jobs have too.
+pub const DTRAIN_BATCH_SUBMISSION: &str = "DTRAIN_BATCH_SUBMISSION";
 /// Rank of this node's launcher among all launchers.
 pub const GROUP_RANK: &str = "GROUP_RANK";
 /// Rank of this worker among the workers of its role.

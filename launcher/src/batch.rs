@@ -1,13 +1,17 @@
 //! `dtrain batch`: from the flags to a script.
 
 mod expect;
+mod k8s;
+mod preemption;
 mod submit;
 
-use crate::cli::{BatchArgs, RecipeArgs};
+use crate::cli::{BatchArgs, RecipeArgs, check_flags};
 use crate::{python, stdout};
 use anyhow::{Context, bail};
 use dtrain_agent::io::process::program;
-use dtrain_batch::{Account, Array, JobSpec, Name, Setup, Size, Target, TextError, TimeLimit, Word, Work};
+use dtrain_batch::{
+    Account, Array, Extra, JobSpec, Name, Setup, Size, Target, TextError, TimeLimit, Word, Work,
+};
 use dtrain_common::recipe::Recipe;
 use std::ffi::OsStr;
 use std::fs;
@@ -21,9 +25,11 @@ const MARGIN_PART: u32 = 10;
 
 /// Writes the script.
 pub(crate) fn run(args: &BatchArgs) -> anyhow::Result<ExitCode> {
-    let spec = job(args)?;
+    let mut spec = job(args)?;
     spec.check(args.system)?;
     check_recipes(args)?;
+    preemption::choose_interval(args, &mut spec)?;
+    check_launch(args, &spec)?;
     expect::check_checkpoints(&spec)?;
     if args.dry_run {
         return expect::show(args, &spec);
@@ -49,8 +55,10 @@ fn job(args: &BatchArgs) -> anyhow::Result<JobSpec> {
     Ok(JobSpec {
         name,
         size: Size {
-            nodes: size.nodes,
+            nodes: *size.nodes.end(),
+            least_nodes: *size.nodes.start(),
             gpus_per_node: size.gpus_per_node,
+            gpu_resource: size.gpu_resource.clone(),
             cpus_per_task: size.cpus_per_task,
             memory: size.mem,
         },
@@ -73,7 +81,9 @@ fn job(args: &BatchArgs) -> anyhow::Result<JobSpec> {
             volume: args.setup.volume.clone(),
         },
         max_requeues: args.time.max_requeues,
-        array: args.array.clone(),
+        array: args.array.as_ref().and_then(|flag| flag.array.clone()),
+        runs_at_once: args.array.as_ref().and_then(|flag| flag.runs_at_once),
+        extra: Extra { directives: args.directive.clone(), launch: args.launch.concat() },
     })
 }
 
@@ -154,9 +164,32 @@ fn check_recipes(args: &BatchArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Checks the flags of `--launch` as `dtrain launch` will, beside those that each script gives.
+fn check_launch(args: &BatchArgs, spec: &JobSpec) -> anyhow::Result<()> {
+    let mut words = vec!["--log-dir", "logs"];
+    if args.size.gpus_per_node > 0 {
+        words.extend(["--nproc", "gpu"]);
+    }
+    let nodes = format!("{}:{}", args.size.nodes.start(), args.size.nodes.end());
+    if spec.size.nodes > 1 {
+        words.extend([
+            "--nnodes",
+            &nodes,
+            "--rdzv-endpoint",
+            "node",
+            "--rdzv-id",
+            "job",
+            "--rdzv-secret",
+            "file",
+        ]);
+    }
+    words.extend(spec.extra.launch.iter().map(Word::text));
+    check_flags(&words).context("--launch")
+}
+
 /// Returns the trainings that differ: one for each recipe, or for each value of a sweep.
 fn trainings(args: &BatchArgs) -> Vec<RecipeArgs> {
-    let values = match &args.array {
+    let values = match args.array.as_ref().and_then(|flag| flag.array.as_ref()) {
         Some(Array::Sweep { key, values }) => {
             values.iter().map(|value| Some(format!("{key}={}", value.text()))).collect()
         }

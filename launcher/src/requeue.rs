@@ -20,8 +20,11 @@ const FILE: &str = "requeues.json";
 const MOST_STANDSTILLS: u32 = 2;
 
 /// What the job's earlier starts did.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Requeues {
+    /// The submission that counts; another one begins again. `None`: of a script of an earlier version.
+    #[serde(default)]
+    submission: Option<String>,
     count: u32,
     /// The newest checkpoint's step when the job last ended with code 75; `None`: no checkpoint.
     step: Option<u64>,
@@ -47,7 +50,7 @@ enum Refusal {
 impl Requeues {
     /// Returns the state after one more start. `step` is that of the newest checkpoint; a program writes no checkpoint, and
     /// its progress is unknown.
-    fn next(self, step: Option<u64>, is_training: bool, most: u32) -> Result<Self, Refusal> {
+    fn next(&self, step: Option<u64>, is_training: bool, most: u32) -> Result<Self, Refusal> {
         let stands = is_training && self.count > 0 && step <= self.step;
         let standstills = if stands { self.standstills + 1 } else { 0 };
         if standstills >= MOST_STANDSTILLS {
@@ -56,7 +59,15 @@ impl Requeues {
         if self.count >= most {
             return Err(Refusal::Bound { count: self.count });
         }
-        Ok(Self { count: self.count + 1, step, standstills })
+        Ok(Self { submission: self.submission.clone(), count: self.count + 1, step, standstills })
+    }
+
+    /// Returns the state of this submission: an earlier one may have been deleted at any moment, and left its count.
+    fn of(self, submission: Option<&str>) -> Self {
+        match self.submission.as_deref() == submission {
+            true => self,
+            false => Self { submission: submission.map(str::to_owned), ..Self::default() },
+        }
     }
 }
 
@@ -93,7 +104,7 @@ pub(crate) fn run(args: &RequeueArgs) -> anyhow::Result<ExitCode> {
         forget(&file)?;
         return Ok(ExitCode::FAILURE);
     }
-    match read(&file)?.next(step, is_training, args.most) {
+    match read(&file)?.of(args.submission.as_deref()).next(step, is_training, args.most) {
         Ok(next) => {
             let text = serde_json::to_string(&next)?;
             files::write_atomic(&file, text.as_bytes())
@@ -139,6 +150,16 @@ mod tests {
     }
 
     #[test]
+    fn each_submission_counts_from_zero() {
+        let earlier = Requeues { submission: Some("71".into()), count: 9, step: Some(10), standstills: 1 };
+        assert_eq!(earlier.clone().of(Some("71")), earlier);
+        assert_eq!(earlier.of(Some("72")), Requeues { submission: Some("72".into()), ..Requeues::default() });
+        let old: Requeues = serde_json::from_str(r#"{"count":3,"step":null,"standstills":0}"#).unwrap();
+        assert_eq!(old.clone().of(None).count, 3);
+        assert_eq!(old.of(Some("71")).count, 0);
+    }
+
+    #[test]
     fn the_runs_own_code_decides() {
         for (given, result, has_checkpoint, expected) in [
             // Node 1 was killed, and the leader has ended with 75.
@@ -160,7 +181,10 @@ mod tests {
     #[test]
     fn a_job_with_progress_starts_again_up_to_the_bound() {
         let steps = [Some(10), Some(20), Some(30)];
-        assert_eq!(starts(&steps, true, 3), Ok(Requeues { count: 3, step: Some(30), standstills: 0 }));
+        assert_eq!(
+            starts(&steps, true, 3),
+            Ok(Requeues { submission: None, count: 3, step: Some(30), standstills: 0 })
+        );
         assert_eq!(starts(&steps, true, 2), Err(Refusal::Bound { count: 2 }));
         assert_eq!(starts(&[Some(1)], true, 0), Err(Refusal::Bound { count: 0 }));
     }

@@ -129,7 +129,7 @@ fn claim(
     }
     let (start, claim) = run_dir.begin(recipe, &resume_from)?;
     // The launcher prints the note itself.
-    if let Some(note) = claim.no_locks_message() {
+    if let Some(note) = claim.no_lock_message() {
         tracing::warn!("{note}");
     }
     let resume_from = match (&resume_from, start) {

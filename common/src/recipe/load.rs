@@ -19,16 +19,32 @@ impl Recipe {
     /// Loads the recipe of a file, else the embedded recipe of that name. `overrides` are `a.b=value` with a
     /// TOML value or bare text; they apply in order, before any check. Errors name file, line and key.
     pub fn load(name_or_path: &str, overrides: &[String]) -> Result<Self, RecipeError> {
+        let (source_name, text) = Self::find(name_or_path)?;
+        Self::parse(&source_name, &text, overrides)
+    }
+
+    /// Returns whether the recipe or an override states a key, such as `checkpoint.every`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Recipe::load`], of a recipe that cannot be found or is not TOML.
+    pub fn states(name_or_path: &str, overrides: &[String], key: &str) -> Result<bool, RecipeError> {
+        let (source_name, text) = Self::find(name_or_path)?;
+        Ok(is_stated(&stated(&source_name, &text, overrides)?.0, key))
+    }
+
+    /// Returns the name of a recipe for messages, and its text.
+    fn find(name_or_path: &str) -> Result<(String, String), RecipeError> {
         let path = Path::new(name_or_path);
         // A folder of the same name must not hide an embedded recipe.
         let is_folder = path.is_dir();
         if !is_folder && path.exists() {
             let text = read(path).map_err(|message| RecipeError::whole(name_or_path, message))?;
-            return Self::parse(name_or_path, &text, overrides);
+            return Ok((name_or_path.to_owned(), text));
         }
         let embedded = Self::embedded();
         if let Some((name, text)) = embedded.iter().find(|(name, _)| *name == name_or_path) {
-            return Self::parse(&format!("built-in recipe {name}"), text, overrides);
+            return Ok((format!("built-in recipe {name}"), (*text).to_owned()));
         }
         let names: Vec<_> = embedded.iter().map(|(name, _)| *name).collect();
         let what = if is_folder { "is a folder, not a recipe file" } else { "there is no such file" };
@@ -43,20 +59,7 @@ impl Recipe {
 
     /// Reads a recipe from `text`; errors name it `source_name`. See [`Recipe::load`].
     pub fn parse(source_name: &str, text: &str, overrides: &[String]) -> Result<Self, RecipeError> {
-        // Some editors begin a file with a byte order mark.
-        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-        let mut origin = Origin { source_name, text, overrides: Vec::new() };
-        let table: Table = text.parse().map_err(|error| origin.not_toml(&error))?;
-        let mut stated = Value::Table(table);
-        for set in overrides {
-            let applied = apply(set, &mut stated).map_err(|message| Details {
-                source_name: Some(source_name.into()),
-                set: Some(set.clone()),
-                message,
-                ..Details::default()
-            })?;
-            origin.overrides.push(applied);
-        }
+        let (stated, origin) = stated(source_name, text, overrides)?;
         origin.first(values::check(&stated))?;
         let mut recipe: Self = serde_path_to_error::deserialize(stated.clone()).map_err(|error| {
             origin.error(&Problem::at(&error.path().to_string(), error.into_inner().message()))
@@ -66,6 +69,29 @@ impl Recipe {
         origin.first(validate::check(&recipe, &stated))?;
         Ok(recipe)
     }
+}
+
+/// Returns what the text and the overrides state.
+fn stated<'a>(
+    source_name: &'a str,
+    text: &'a str,
+    overrides: &[String],
+) -> Result<(Value, Origin<'a>), RecipeError> {
+    // Some editors begin a file with a byte order mark.
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let mut origin = Origin { source_name, text, overrides: Vec::new() };
+    let table: Table = text.parse().map_err(|error| origin.not_toml(&error))?;
+    let mut stated = Value::Table(table);
+    for set in overrides {
+        let applied = apply(set, &mut stated).map_err(|message| Details {
+            source_name: Some(source_name.into()),
+            set: Some(set.clone()),
+            message,
+            ..Details::default()
+        })?;
+        origin.overrides.push(applied);
+    }
+    Ok((stated, origin))
 }
 
 fn read(path: &Path) -> Result<String, String> {

@@ -102,6 +102,32 @@ impl Lease {
         }
     }
 
+    /// Takes the lease of `holder`, a process of another machine that holds the lock beside it, if the lease is not renewed
+    /// for long enough. A process of this machine, and one without a lease of its own, keep their lock.
+    pub(super) fn take_from_lost(path: PathBuf, holder: &str, timing: Timing) -> Result<Self, LeaseError> {
+        let own = Holder::this();
+        let held = || LeaseError::Held(holder.to_owned());
+        let mut watch = Watch::default();
+        loop {
+            let read_start = Instant::now();
+            let text = content(&path)?.ok_or_else(held)?;
+            let now = Instant::now();
+            let unchanged = watch.unchanged_for(&text, now - read_start, now, timing.settle);
+            let is_of_holder = Holder::parse(&text)
+                .is_some_and(|found| found.describe() == holder && found.is_alive(&own).is_none());
+            if !is_of_holder || watch.renewed {
+                return Err(held());
+            }
+            if unchanged >= timing.stale {
+                return match overwrite(&path, &text, &own, timing.settle)? {
+                    true => Ok(Self::keep(path, own, timing)?),
+                    false => Err(held()),
+                };
+            }
+            std::thread::sleep(timing.settle / 10);
+        }
+    }
+
     fn keep(path: PathBuf, own: Holder, timing: Timing) -> io::Result<Self> {
         let (stop, stopped) = mpsc::channel::<()>();
         let state = Arc::<State>::default();

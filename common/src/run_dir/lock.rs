@@ -25,21 +25,34 @@ pub struct RunLock {
     root: PathBuf,
     /// For machines that do not see the lock. `None` if a locked run could not write it. Dropped first.
     lease: Option<Lease>,
-    /// `Err` if the file system has no locks, with the reason.
-    file: Result<File, io::Error>,
+    /// `Err`: the lease alone protects the folder.
+    file: Result<File, WithoutLock>,
+}
+
+/// Why a run has only a lease.
+#[derive(Debug)]
+enum WithoutLock {
+    /// The file system has no locks.
+    Unsupported(io::Error),
+    /// A file server still has the lock of this process, whose machine renews its lease no longer.
+    HeldByLost(String),
 }
 
 impl RunLock {
-    /// Returns a message for the user if the file system has no locks: a lease protects the folder instead.
-    pub fn no_locks_message(&self) -> Option<String> {
-        let why = self.file.as_ref().err()?;
-        Some(format!(
-            "the file system of {} has no locks ({why}): a lease file, renewed every {} s, keeps other runs out; after a \
-             crash on another machine the next start waits {} s",
-            self.root.display(),
-            Timing::USUAL.renewal.as_secs(),
-            Timing::USUAL.stale.as_secs()
-        ))
+    /// Returns a message for the user if there is no lock: a lease protects the folder instead.
+    pub fn no_lock_message(&self) -> Option<String> {
+        let (root, renewal) = (self.root.display(), Timing::USUAL.renewal.as_secs());
+        let stale = Timing::USUAL.stale.as_secs();
+        Some(match self.file.as_ref().err()? {
+            WithoutLock::Unsupported(why) => format!(
+                "the file system of {root} has no locks ({why}): a lease file, renewed every {renewal} s, keeps other runs \
+                 out; after a crash on another machine the next start waits {stale} s"
+            ),
+            WithoutLock::HeldByLost(holder) => format!(
+                "took {root} over from {holder}, which did not renew its lease for {stale} s; the file server still has its \
+                 lock, so a lease file keeps other runs out"
+            ),
+        })
     }
 
     /// Returns whether another run has taken the folder because the lease was not renewed in time.
@@ -64,29 +77,36 @@ type TryLock = fn(&File) -> Result<(), TryLockError>;
 
 impl RunDir {
     /// Claims the folder for a run, and waits a moment for an ending run. Without locks it takes a lease.
+    ///
+    /// A file server may keep the lock of a machine that died. Its lease decides then: without a renewal, this run takes
+    /// the lease over.
     pub fn claim(&self) -> Result<RunLock, RunDirError> {
-        self.lock(RUN, ENDING, File::try_lock)
+        self.lock(RUN, ENDING, File::try_lock, Timing::USUAL)
     }
 
     /// Claims the folder for rank 0; waits up to `patience` for a rank 0 whose launcher is gone.
     pub fn claim_training(&self, patience: Duration) -> Result<RunLock, RunDirError> {
-        self.lock(TRAINER, patience, File::try_lock)
+        self.lock(TRAINER, patience, File::try_lock, Timing::USUAL)
     }
 
-    fn lock(&self, name: &str, patience: Duration, try_lock: TryLock) -> Result<RunLock, RunDirError> {
+    fn lock(
+        &self,
+        name: &str,
+        patience: Duration,
+        try_lock: TryLock,
+        timing: Timing,
+    ) -> Result<RunLock, RunDirError> {
         let root = self.root().to_owned();
         let path = root.join(name);
+        let lease_path = root.join(format!("{name}{SUFFIX}"));
         let start = Instant::now();
         let in_use = |holder: &str| RunDirError::InUse(root.clone(), holder.trim().to_owned());
-        let lease = |is_locked| {
-            let path = root.join(format!("{name}{SUFFIX}"));
-            match Lease::take(path.clone(), patience, Timing::USUAL) {
-                Ok(lease) => Ok(Some(lease)),
-                Err(LeaseError::Held(holder)) => Err(in_use(&holder)),
-                // A lock does not need a lease.
-                Err(LeaseError::Io(_)) if is_locked => Ok(None),
-                Err(LeaseError::Io(source)) => Err(failed("write", &path)(source)),
-            }
+        let lease = |is_locked| match Lease::take(lease_path.clone(), patience, timing) {
+            Ok(lease) => Ok(Some(lease)),
+            Err(LeaseError::Held(holder)) => Err(in_use(&holder)),
+            // A lock does not need a lease.
+            Err(LeaseError::Io(_)) if is_locked => Ok(None),
+            Err(LeaseError::Io(source)) => Err(failed("write", &lease_path)(source)),
         };
         let mut file = OpenOptions::new()
             .create(true)
@@ -99,11 +119,17 @@ impl RunDir {
                 Ok(()) => break,
                 Err(TryLockError::WouldBlock) if start.elapsed() < patience => std::thread::sleep(PAUSE),
                 Err(TryLockError::WouldBlock) => {
-                    return Err(in_use(&fs::read_to_string(&path).unwrap_or_default()));
+                    let holder = fs::read_to_string(&path).unwrap_or_default().trim().to_owned();
+                    // Also without access to the lease the lock is another's.
+                    let lost = Lease::take_from_lost(lease_path, &holder, timing);
+                    let lease = Some(lost.map_err(|_| in_use(&holder))?);
+                    // The next claim compares it with the lease.
+                    let _ = write_holder(&mut file);
+                    return Ok(RunLock { root, lease, file: Err(WithoutLock::HeldByLost(holder)) });
                 }
                 Err(TryLockError::Error(why)) if is_unsupported(&why) => {
                     let lease = lease(false)?;
-                    return Ok(RunLock { root, lease, file: Err(why) });
+                    return Ok(RunLock { root, lease, file: Err(WithoutLock::Unsupported(why)) });
                 }
                 Err(TryLockError::Error(source)) => return Err(failed("lock", &path)(source)),
             }
@@ -168,17 +194,17 @@ mod tests {
                 Errno::NOLCK => |_| Err(TryLockError::Error(Errno::NOLCK.into())),
                 _ => |_| Err(TryLockError::Error(Errno::OPNOTSUPP.into())),
             };
-            let first = run_dir.lock(RUN, Duration::ZERO, without).unwrap();
-            let note = first.no_locks_message().unwrap();
+            let first = run_dir.lock(RUN, Duration::ZERO, without, Timing::USUAL).unwrap();
+            let note = first.no_lock_message().unwrap();
             assert!(
                 note.contains("has no locks") && note.contains(&folder.path().display().to_string()),
                 "{note}"
             );
-            let refused = run_dir.lock(RUN, Duration::ZERO, without).unwrap_err();
+            let refused = run_dir.lock(RUN, Duration::ZERO, without, Timing::USUAL).unwrap_err();
             assert!(matches!(refused, RunDirError::InUse { .. }), "{refused}");
             assert_eq!(run_dir.first_entry().unwrap(), None, "a lease is no run");
         }
-        assert_eq!(run_dir.claim().unwrap().no_locks_message(), None);
+        assert_eq!(run_dir.claim().unwrap().no_lock_message(), None);
     }
 
     #[test]
@@ -187,10 +213,10 @@ mod tests {
         let run_dir = RunDir::new(folder.path());
         let without: TryLock = |_| Err(TryLockError::Error(Errno::NOLCK.into()));
         let locked = run_dir.claim().unwrap();
-        let refused = run_dir.lock(RUN, Duration::ZERO, without).unwrap_err();
+        let refused = run_dir.lock(RUN, Duration::ZERO, without, Timing::USUAL).unwrap_err();
         assert!(matches!(refused, RunDirError::InUse { .. }), "{refused}");
         drop(locked);
-        let leased = run_dir.lock(RUN, Duration::ZERO, without).unwrap();
+        let leased = run_dir.lock(RUN, Duration::ZERO, without, Timing::USUAL).unwrap();
         let refused = run_dir.claim().unwrap_err();
         assert!(matches!(refused, RunDirError::InUse { .. }), "{refused}");
         drop(leased);
@@ -223,12 +249,67 @@ mod tests {
         });
     }
 
+    /// A file server that still has the lock of another machine.
+    fn held(_: &File) -> Result<(), TryLockError> {
+        Err(TryLockError::WouldBlock)
+    }
+
+    const QUICK: Timing = Timing {
+        renewal: Duration::from_millis(30),
+        stale: Duration::from_secs(1),
+        settle: Duration::from_millis(100),
+    };
+
+    fn holder_elsewhere(pid: u32) -> String {
+        format!("process {pid} on far\nbegan 1 in other/pid:[1]\nbeat {:020}\n", 3)
+    }
+
+    #[test]
+    fn the_lock_of_a_lost_machine_is_taken_over() {
+        let folder = tempfile::tempdir().unwrap();
+        let run_dir = RunDir::new(folder.path());
+        fs::write(folder.path().join(RUN), "process 7 on far\n").unwrap();
+        fs::write(folder.path().join(format!("{RUN}{SUFFIX}")), holder_elsewhere(7)).unwrap();
+        let begun = Instant::now();
+        let taken = run_dir.lock(RUN, Duration::ZERO, held, QUICK).unwrap();
+        assert!(begun.elapsed() >= QUICK.stale);
+        let message = taken.no_lock_message().unwrap();
+        assert!(message.contains("over from process 7 on far"), "{message}");
+        // The next run finds this process, whether the file server still has the lock or not.
+        for try_lock in [held, File::try_lock] {
+            let refused = run_dir.lock(RUN, Duration::ZERO, try_lock, QUICK).unwrap_err().to_string();
+            assert!(refused.contains(&format!("process {}", std::process::id())), "{refused}");
+        }
+        assert!(!taken.is_lost());
+    }
+
+    #[test]
+    fn a_lock_is_respected_unless_its_own_lease_has_ended() {
+        let folder = tempfile::tempdir().unwrap();
+        let run_dir = RunDir::new(folder.path());
+        let lease = folder.path().join(format!("{RUN}{SUFFIX}"));
+        fs::write(folder.path().join(RUN), "process 7 on far\n").unwrap();
+        let refused = || {
+            let error = run_dir.lock(RUN, Duration::ZERO, held, QUICK).unwrap_err().to_string();
+            assert!(error.contains("process 7 on far"), "{error}");
+        };
+        // Without a lease nothing proves that the holder is lost.
+        refused();
+        // A run that could not write its lease beside an older one of another process.
+        fs::write(&lease, holder_elsewhere(8)).unwrap();
+        refused();
+        assert_eq!(fs::read_to_string(&lease).unwrap(), holder_elsewhere(8));
+        // A process of this machine: the kernel would have released its lock.
+        fs::write(&lease, "process 7 on far\n").unwrap();
+        refused();
+    }
+
     #[test]
     fn another_error_of_locking_is_an_error() {
         let folder = tempfile::tempdir().unwrap();
         let run_dir = RunDir::new(folder.path());
         let broken: TryLock = |_| Err(TryLockError::Error(Errno::IO.into()));
-        let error = run_dir.lock(RUN, Duration::ZERO, broken).unwrap_err().to_string();
+        let error = run_dir.lock(RUN, Duration::ZERO, broken, Timing::USUAL).unwrap_err().to_string();
         assert!(error.starts_with("cannot lock "), "{error}");
     }
 }

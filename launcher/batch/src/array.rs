@@ -15,10 +15,36 @@ pub enum ArrayError {
     Runs { runs: usize },
     #[error("the key {key:?} is not a key of a recipe; write `SECTION.KEY=VALUE,VALUE`")]
     Key { key: String },
+    #[error("no run may start with `%0`; write `%N` with the most runs at once, or leave it out")]
+    NoneAtOnce,
     #[error("the array has an empty value; remove the comma beside it")]
     EmptyValue,
     #[error(transparent)]
     Text(#[from] TextError),
+}
+
+/// What `--array` says: `8%2`, `optim.lr=0.1,0.01%1`, or `%2` for several recipes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ArrayFlag {
+    /// `None`: the runs are those of the recipes.
+    pub array: Option<Array>,
+    /// The most runs at once.
+    pub runs_at_once: Option<u32>,
+}
+
+impl FromStr for ArrayFlag {
+    type Err = ArrayError;
+
+    fn from_str(text: &str) -> Result<Self, ArrayError> {
+        let at_once =
+            text.rsplit_once('%').and_then(|(runs, number)| Some((runs, number.parse::<u32>().ok()?)));
+        match at_once {
+            Some((_, 0)) => Err(ArrayError::NoneAtOnce),
+            Some(("", number)) => Ok(Self { array: None, runs_at_once: Some(number) }),
+            Some((runs, number)) => Ok(Self { array: Some(runs.parse()?), runs_at_once: Some(number) }),
+            None => Ok(Self { array: Some(text.parse()?), runs_at_once: None }),
+        }
+    }
 }
 
 /// Several runs, numbered from 0; each has its own run directory.
@@ -114,6 +140,19 @@ mod tests {
     }
 
     #[test]
+    fn the_most_runs_at_once_follow_the_runs() {
+        let read = |text: &str| text.parse().map(|ArrayFlag { array, runs_at_once }| (array, runs_at_once));
+        assert_eq!(read("8%2"), Ok((Some(Array::Runs(8)), Some(2))));
+        assert_eq!(read("%2"), Ok((None, Some(2))));
+        let sweep = "optim.lr=0.1,0.01".parse().ok();
+        assert_eq!(read("optim.lr=0.1,0.01%1"), Ok((sweep, Some(1))));
+        let quoted = "data.root='a','5%3'".parse().ok();
+        assert_eq!(read("data.root='a','5%3'"), Ok((quoted, None)));
+        assert_eq!(read("8%0"), Err(ArrayError::NoneAtOnce));
+        assert!(read("8%x").is_err());
+    }
+
+    #[test]
     fn wrong_arrays_are_errors() {
         assert_eq!("1".parse::<Array>(), Err(ArrayError::Runs { runs: 1 }));
         assert_eq!("1001".parse::<Array>(), Err(ArrayError::Runs { runs: 1001 }));
@@ -128,6 +167,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_text_reads_or_is_an_error(text: String) {
+            let _ = text.parse::<ArrayFlag>();
             if let Ok(array) = text.parse::<Array>() {
                 prop_assert!((2..=MOST_RUNS).contains(&array.runs()));
             }

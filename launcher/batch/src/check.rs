@@ -1,7 +1,8 @@
 //! Refuses jobs that a batch system cannot run as described.
 
 use crate::array::{Array, MOST_RUNS};
-use crate::spec::{JobSpec, System, Target};
+use crate::k8s;
+use crate::spec::{Extra, JobSpec, System, Target};
 use dtrain_common::time::format_time;
 use std::time::Duration;
 
@@ -25,6 +26,12 @@ pub enum SpecError {
     SweepOfProgram { key: String },
     #[error("--array and several recipes both make an array; leave --array out, or give one recipe")]
     ArrayOfRecipes,
+    #[error("--array %{number} has no effect on one run; give several recipes, or `--array RUNS%{number}`")]
+    NothingAtOnce { number: u32 },
+    #[error("--directive {text:?} is not an option of {system}; write {form}")]
+    NoDirective { text: String, system: &'static str, form: &'static str },
+    #[error("--directive {text:?}: the script sets {name} already; give the flag of `dtrain batch`")]
+    DirectiveTaken { text: String, name: String },
     #[error("an array has at most {MOST_RUNS} runs, not {runs}; give fewer recipes")]
     TooManyRecipes { runs: u32 },
     #[error(
@@ -59,10 +66,49 @@ impl JobSpec {
             return Err(SpecError::SweepOfProgram { key: key.clone() });
         }
         self.check_recipes()?;
+        if let (Some(number), None) = (self.runs_at_once, self.runs()) {
+            return Err(SpecError::NothingAtOnce { number });
+        }
         if system == System::K8s {
             self.check_pods()?;
         }
+        self.check_directives(system)?;
         self.check_lines(system)
+    }
+
+    fn check_directives(&self, system: System) -> Result<(), SpecError> {
+        let plain = JobSpec { extra: Extra::default(), ..self.clone() };
+        let mut job = (system == System::K8s).then(|| k8s::first_job(&plain));
+        for directive in &self.extra.directives {
+            let text = directive.as_str().to_owned();
+            let (is_option, form) = match system {
+                System::K8s => {
+                    (directive.field().is_some(), "a field and its value, `serviceAccountName=trainer`")
+                }
+                _ => (text.starts_with('-'), "it as in a script, `--exclude=node7`"),
+            };
+            if !is_option {
+                return Err(SpecError::NoDirective { text, system: system.name(), form });
+            }
+            let is_taken = match &mut job {
+                Some(job) => k8s::fields::set(job, directive).is_err(),
+                None => plain.sets(system, directive.name()),
+            };
+            if is_taken {
+                return Err(SpecError::DirectiveTaken { text, name: directive.name().to_owned() });
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns whether the script sets a long option, which the user's later one would override. Short ones add up.
+    fn sets(&self, system: System, name: &str) -> bool {
+        let marks = system.directives().iter();
+        let mut begins = marks.map(|mark| format!("{mark} {name}"));
+        let script = crate::render(system, self);
+        let is_name = |rest: &str| rest.is_empty() || rest.starts_with('=');
+        name.starts_with("--")
+            && begins.any(|begin| script.lines().any(|line| line.strip_prefix(&begin).is_some_and(is_name)))
     }
 
     fn check_recipes(&self) -> Result<(), SpecError> {
@@ -80,15 +126,19 @@ impl JobSpec {
         let queue = ("--queue", account.queue.is_some());
         let qos = ("--qos", account.qos.is_some());
         let volume = ("--volume", self.setup.volume.is_some(), "only k8s has claims; leave it out");
+        let at_once = self.runs_at_once.is_some();
+        let resource =
+            ("--gpu-resource", self.size.gpu_resource.is_some(), "only k8s has such names; leave it out");
         const QUEUE: &str = "its word is --queue";
         const QOS: &str = "leave it out";
         let refused = match system {
-            System::Slurm => vec![with(queue, "Slurm's word is --partition"), volume],
-            System::Pbs | System::Lsf => vec![with(partition, QUEUE), with(qos, QOS), volume],
+            System::Slurm => vec![with(queue, "Slurm's word is --partition"), volume, resource],
+            System::Pbs | System::Lsf => vec![with(partition, QUEUE), with(qos, QOS), volume, resource],
             System::Flux => vec![
                 with(partition, QUEUE),
                 with(qos, QOS),
                 volume,
+                resource,
                 ("--mem", self.size.memory.is_some(), "Flux shares no memory; leave it out"),
                 ("--array", self.array.is_some(), "write one script for each run, with --set and --run-dir"),
                 ("an array of recipes", self.runs().is_some(), "write one script for each recipe"),
@@ -96,6 +146,7 @@ impl JobSpec {
             System::K8s => vec![
                 with(partition, "its word is --queue, of Kueue"),
                 with(qos, QOS),
+                ("--array with %", at_once, "give a --queue of Kueue, which bounds what runs at once"),
                 ("--account", account.account.is_some(), "choose the namespace with `kubectl --namespace`"),
             ],
         };
@@ -155,6 +206,7 @@ impl JobSpec {
         };
         let words =
             words.into_iter().chain([&self.work.run_dir, &self.work.dtrain]).chain(&self.setup.container);
+        let words = words.chain(&self.extra.launch);
         for (place, text) in setup.chain(words.map(|word| ("the command", word.text()))) {
             let is_option =
                 |line: &&str| system.directives().iter().any(|mark| line.trim_start().starts_with(mark));

@@ -3,11 +3,18 @@
 use crate::launch::{self, Again};
 use crate::script::Script;
 use crate::spec::JobSpec;
+use dtrain_common::env::DTRAIN_BATCH_SUBMISSION;
 
 pub(crate) fn render(spec: &JobSpec) -> String {
     let mut script = Script::new("#flux: ");
     script.line("# A job of Flux, written by `dtrain batch flux`. Submit it with `flux batch FILE`.");
     add_options(&mut script, spec);
+    launch::add_end(&mut script, spec, |limit| {
+        vec![
+            "left=$(timeout 10 flux job timeleft 2> /dev/null)".to_owned(),
+            format!("end=$(($(date +%s) + ${{left:-{limit}}}))"),
+        ]
+    });
     launch::add_setup(&mut script, spec);
     launch::add_run_dir(&mut script, spec, "");
     let is_several = spec.size.nodes > 1;
@@ -17,9 +24,10 @@ pub(crate) fn render(spec: &JobSpec) -> String {
         script.line("job=$(flux getattr jobid)");
         script.line("head_node=$(hostname)");
         script.line(launch::PORT);
-        launch::add_secret(&mut script);
-        flags.push(format!("--nnodes {} --rdzv-endpoint \"$head_node:$port\"", spec.size.nodes));
-        flags.push("--rdzv-id \"$job\"".to_owned());
+        launch::add_secret(&mut script, "$PWD", "$job");
+        let nodes = format!("{}{}", spec.size.least(), spec.size.nodes);
+        flags.push(format!("--nnodes {nodes} --rdzv-endpoint \"$head_node:$port\""));
+        flags.push("--rdzv-id \"$job\" --rdzv-secret \"$secret\"".to_owned());
     }
     launch::add_trap(&mut script, spec);
     script
@@ -36,7 +44,11 @@ pub(crate) fn render(spec: &JobSpec) -> String {
         &mut script,
         spec,
         launch::apptainer(spec),
-        &Again::Submission("flux --parent batch \"$0\"".to_owned()),
+        // Each start is a new job.
+        &format!("${{{DTRAIN_BATCH_SUBMISSION}:-$(flux getattr jobid)}}"),
+        &Again::Submission(format!(
+            "flux --parent batch --env=\"{DTRAIN_BATCH_SUBMISSION}=$submission\" \"$0\""
+        )),
     );
     script.finish()
 }
@@ -60,4 +72,5 @@ fn add_options(script: &mut Script, spec: &JobSpec) {
         spec.time.as_ref().map(|limit| format!("{}s", limit.time.as_secs_f64().ceil())),
     );
     script.option(format_args!("--output={name}-{{{{id}}}}.out"));
+    script.options(&spec.extra.directives);
 }

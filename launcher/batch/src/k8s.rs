@@ -1,5 +1,7 @@
 //! Kubernetes: for each run an Indexed Job, whose pods are the nodes, and a headless Service for their names.
 
+pub(crate) mod fields;
+
 use crate::array::Array;
 use crate::launch::{REQUEUE, seconds};
 use crate::spec::{JobSpec, Target, TimeLimit};
@@ -11,15 +13,30 @@ const PORT: u16 = 29400;
 const GRACE_S: u64 = 30;
 
 pub(crate) fn render(spec: &JobSpec) -> String {
-    let runs: Vec<Run<'_>> = match spec.runs() {
-        None => vec![Run { spec, index: None }],
-        Some(runs) => (0..runs).map(|index| Run { spec, index: Some(index) }).collect(),
-    };
     let several = spec.size.nodes > 1;
-    let items: Vec<_> =
-        runs.iter().flat_map(|run| several.then(|| run.service()).into_iter().chain([run.job()])).collect();
+    let items: Vec<_> = runs(spec)
+        .iter()
+        .flat_map(|run| several.then(|| run.service()).into_iter().chain([run.job()]))
+        .collect();
     let list = json!({ "apiVersion": "v1", "kind": "List", "items": items });
     format!("{list:#}\n")
+}
+
+fn runs(spec: &JobSpec) -> Vec<Run<'_>> {
+    match spec.runs() {
+        None => vec![Run { spec, index: None }],
+        Some(runs) => (0..runs).map(|index| Run { spec, index: Some(index) }).collect(),
+    }
+}
+
+/// Returns the name of each Job.
+pub(crate) fn names(spec: &JobSpec) -> Vec<String> {
+    runs(spec).iter().map(Run::name).collect()
+}
+
+/// Returns the first Job, for checks.
+pub(crate) fn first_job(spec: &JobSpec) -> Value {
+    runs(spec).first().map_or(Value::Null, Run::job)
 }
 
 /// Returns the manifest of the secret that the pods need to meet; `None`: one node.
@@ -71,7 +88,7 @@ impl Run<'_> {
         if let Some(queue) = &spec.account.queue {
             metadata["labels"] = json!({ "kueue.x-k8s.io/queue-name": queue.as_str() });
         }
-        json!({
+        let mut job = json!({
             "apiVersion": "batch/v1",
             "kind": "Job",
             "metadata": metadata,
@@ -87,7 +104,12 @@ impl Run<'_> {
                 ] },
                 "template": { "spec": self.pod() },
             },
-        })
+        });
+        for directive in &spec.extra.directives {
+            // The check has refused fields that dtrain sets.
+            let _ = fields::set(&mut job, directive);
+        }
+        job
     }
 
     fn pod(&self) -> Value {
@@ -170,7 +192,7 @@ impl Run<'_> {
             let endpoint = format!("{name}-0.{name}:{PORT}");
             add(&[
                 "--nnodes",
-                &spec.size.nodes.to_string(),
+                &format!("{}{}", spec.size.least(), spec.size.nodes),
                 "--rdzv-endpoint",
                 &endpoint,
                 "--rdzv-id",
@@ -181,6 +203,7 @@ impl Run<'_> {
             let (time, before) = (format!("{}s", seconds(*time)), format!("{}s", seconds(*before)));
             add(&["--time-limit", &time, "--time-margin", &before]);
         }
+        spec.extra.launch.iter().for_each(|word| add(&[word.text()]));
         let run_dir = spec.work.run_dir.text();
         let run_dir = self.index.map_or_else(|| run_dir.to_owned(), |index| format!("{run_dir}/{index}"));
         match &spec.work.target {
@@ -204,12 +227,12 @@ impl Run<'_> {
     }
 }
 
-fn secret(spec: &JobSpec) -> String {
+pub(crate) fn secret(spec: &JobSpec) -> String {
     format!("{}-rendezvous", spec.name.as_str())
 }
 
 fn about(spec: &JobSpec) -> String {
-    let mut about = "Written by `dtrain batch k8s`. Submit it with `kubectl apply -f FILE`.".to_owned();
+    let mut about = "Written by `dtrain batch k8s`. Submit it with `kubectl create -f FILE`.".to_owned();
     if spec.size.nodes > 1 {
         about.push_str(&format!(
             " First make the secret of the rendezvous: `head -c 32 /dev/urandom | base64 | \
@@ -232,7 +255,8 @@ fn resources(spec: &JobSpec) -> Value {
     let mut limits = requests.clone();
     limits.remove("cpu");
     if size.gpus_per_node > 0 {
-        limits.insert("nvidia.com/gpu".to_owned(), json!(size.gpus_per_node.to_string()));
+        let resource = size.gpu_resource.as_ref().map_or("nvidia.com/gpu", |name| name.as_str());
+        limits.insert(resource.to_owned(), json!(size.gpus_per_node.to_string()));
     }
     json!({ "requests": requests, "limits": limits })
 }

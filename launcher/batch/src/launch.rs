@@ -17,6 +17,8 @@ pub(crate) fn lines(spec: &JobSpec, flags: impl IntoIterator<Item = String>) -> 
     }
     let mut lines = vec![first];
     lines.extend(flags);
+    let extra: Vec<_> = spec.extra.launch.iter().map(|word| word.quoted()).collect();
+    lines.extend((!extra.is_empty()).then(|| extra.join(" ")));
     match &spec.work.target {
         Target::Recipes { recipes, set } => {
             lines.push("--run-dir \"$run_dir\"".to_owned());
@@ -62,11 +64,23 @@ pub(crate) fn per_run(spec: &JobSpec) -> Option<PerRun<'_>> {
     }
 }
 
-/// Returns the flags of the launcher's own watch of the time, for systems without a signal before the limit.
+/// Sets `end`, when the system ends the job, if dtrain watches the time. `lines` set it by the system's own answer; the
+/// time limit counts from the start of the job, and modules or a prologue may take minutes until dtrain starts.
+pub(crate) fn add_end(script: &mut Script, spec: &JobSpec, lines: impl FnOnce(u64) -> Vec<String>) {
+    if let Some(TimeLimit { time, signal_before: Some(_) }) = &spec.time {
+        script.part(
+            "The end of the job, in seconds since 1970. Without an answer: the limit counts from here.",
+        );
+        lines(seconds(*time)).into_iter().for_each(|line| script.line(line));
+    }
+}
+
+/// Returns the flags of the launcher's own watch of the time until [`add_end`]'s end, for systems without a signal before
+/// the limit.
 pub(crate) fn time_flags(spec: &JobSpec) -> Vec<String> {
     match &spec.time {
-        Some(TimeLimit { time, signal_before: Some(before) }) => {
-            vec![format!("--time-limit {}s --time-margin {}s", seconds(*time), seconds(*before))]
+        Some(TimeLimit { signal_before: Some(before), .. }) => {
+            vec![format!("--time-limit \"$((end - $(date +%s)))s\" --time-margin {}s", seconds(*before))]
         }
         _ => Vec::new(),
     }
@@ -114,17 +128,25 @@ pub(crate) enum Again {
     System,
 }
 
-/// Adds the end of the script: `code` is the job's exit code, and 75 starts the job again.
-pub(crate) fn add_again(script: &mut Script, spec: &JobSpec, container: Vec<String>, again: &Again) {
+/// Adds the end of the script: `code` is the job's exit code, and 75 starts the job again. `submission` is shell code of a
+/// name that all starts of one submission have.
+pub(crate) fn add_again(
+    script: &mut Script,
+    spec: &JobSpec,
+    container: Vec<String>,
+    submission: &str,
+    again: &Again,
+) {
     let (most, requeue) = (spec.max_requeues, REQUEUE.code());
     if most > 0 {
         script.part(&format!(
             "Code {requeue}: stopped with a checkpoint. The job starts again and resumes, at most {most} times, and not
-without progress. dtrain counts in the run directory."
+without progress. dtrain counts in the run directory, for each submission."
         ));
+        script.line(format_args!("submission={submission}"));
         let mut lines = container;
         lines.push(format!(
-            "{} requeue \"$run_dir\" --code \"$code\" --most {most}",
+            "{} requeue \"$run_dir\" --code \"$code\" --most {most} --submission \"$submission\"",
             spec.work.dtrain.quoted()
         ));
         let decides = lines.join(" \\\n    ");
@@ -186,10 +208,11 @@ fn add_mount(script: &mut Script, spec: &JobSpec) {
     }
 }
 
-/// Makes the secret of the rendezvous.
-pub(crate) fn add_secret(script: &mut Script) {
-    let secret = dtrain_common::env::DTRAIN_RDZV_SECRET;
+/// Makes the file of the secret of the rendezvous. A variable would not reach nodes that get no environment.
+/// `folder` and `job` are shell code.
+pub(crate) fn add_secret(script: &mut Script, folder: &str, job: &str) {
     script.line("# A new secret for each start: only the nodes of this job may join. It is never printed.");
-    script.line(format_args!("{secret}=$(head -c 32 /dev/urandom | base64)"));
-    script.line(format_args!("export {secret}"));
+    script.line(format_args!("secret={folder}/.{job}.secret"));
+    script.line("trap 'rm -f \"$secret\"' EXIT");
+    script.line("(umask 077 && head -c 32 /dev/urandom | base64 > \"$secret\")");
 }

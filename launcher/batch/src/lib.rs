@@ -8,6 +8,7 @@
 
 mod array;
 mod check;
+mod directive;
 mod flux;
 mod k8s;
 mod launch;
@@ -20,9 +21,10 @@ mod spec;
 mod text;
 mod volume;
 
-pub use array::{Array, ArrayError};
+pub use array::{Array, ArrayError, ArrayFlag};
 pub use check::SpecError;
-pub use spec::{Account, JobSpec, Setup, Size, System, Target, TimeLimit, Work};
+pub use directive::{Directive, DirectiveError};
+pub use spec::{Account, Extra, JobSpec, Setup, Size, System, Target, TimeLimit, Work};
 pub use text::{Name, TextError, Value, Word};
 pub use volume::{Volume, VolumeError};
 
@@ -35,6 +37,16 @@ pub fn render(system: System, spec: &JobSpec) -> String {
         System::Flux => flux::render(spec),
         System::K8s => k8s::render(spec),
     }
+}
+
+/// Returns the names of the Jobs of Kubernetes, one for each run.
+pub fn k8s_jobs(spec: &JobSpec) -> Vec<String> {
+    k8s::names(spec)
+}
+
+/// Returns the name of the secret of Kubernetes, for a job of several nodes.
+pub fn k8s_secret(spec: &JobSpec) -> Option<String> {
+    (spec.size.nodes > 1).then(|| k8s::secret(spec))
 }
 
 /// Returns a manifest of Kubernetes with the secret of the rendezvous, which [`render`] only names. `None`: the

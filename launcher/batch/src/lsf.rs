@@ -19,8 +19,18 @@ pub(crate) fn render(spec: &JobSpec) -> String {
     script.part("LSF begins in the folder where the job was submitted.");
     script.line("folder=$PWD");
     launch::add_run_dir(&mut script, spec, "$((LSB_JOBINDEX - 1))");
+    launch::add_end(&mut script, spec, |limit| {
+        let job = if spec.runs().is_some() { "${LSB_JOBID}[$LSB_JOBINDEX]" } else { "$LSB_JOBID" };
+        vec![
+            format!(
+                "ran=$(timeout 10 bjobs -noheader -o run_time \"{job}\" 2> /dev/null | tr -dc '[:digit:]')"
+            ),
+            format!("end=$(($(date +%s) - ${{ran:-0}} + {limit}))"),
+        ]
+    });
     remote::add_nodes(&mut script, spec, &REMOTE);
-    launch::add_again(&mut script, spec, launch::apptainer(spec), &Again::System);
+    // LSF starts the same job again.
+    launch::add_again(&mut script, spec, launch::apptainer(spec), REMOTE.job, &Again::System);
     script.finish()
 }
 
@@ -30,7 +40,7 @@ fn add_options(script: &mut Script, spec: &JobSpec) {
     match spec.runs() {
         None => script.option(format_args!("-J {name}")),
         // LSF counts from 1.
-        Some(runs) => script.option(format_args!("-J \"{name}[1-{runs}]\"")),
+        Some(runs) => script.option(format_args!("-J \"{name}[1-{runs}]{}\"", spec.at_once())),
     }
     let cores = size.cpus_per_task.unwrap_or(1);
     script.line("# One launcher per node; it starts one worker per GPU.");
@@ -53,6 +63,7 @@ fn add_options(script: &mut Script, spec: &JobSpec) {
     }
     let number = if spec.runs().is_some() { "%J_%I" } else { "%J" };
     script.option(format_args!("-o {name}-{number}.out"));
+    script.options(&spec.extra.directives);
 }
 
 /// Writes `HH:MM`; LSF counts minutes.

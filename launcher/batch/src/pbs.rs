@@ -4,7 +4,7 @@ use crate::launch::{self, Again};
 use crate::remote::{self, Remote};
 use crate::script::Script;
 use crate::spec::JobSpec;
-use dtrain_common::env::DTRAIN_BATCH_INDEX;
+use dtrain_common::env::{DTRAIN_BATCH_INDEX, DTRAIN_BATCH_SUBMISSION};
 use std::time::Duration;
 
 const REMOTE: Remote =
@@ -20,12 +20,25 @@ pub(crate) fn render(spec: &JobSpec) -> String {
     // A job that starts again is a single one, with the number of its run.
     let index = format!("${{PBS_ARRAY_INDEX:-${DTRAIN_BATCH_INDEX}}}");
     launch::add_run_dir(&mut script, spec, &index);
+    launch::add_end(&mut script, spec, |limit| {
+        vec![
+            // OpenPBS and PBS Pro, Torque.
+            "began=$(timeout 10 qstat -f \"$PBS_JOBID\" 2> /dev/null | sed -nE 's/^ *(stime|start_time) = //p')".to_owned(),
+            "began=$(date -d \"${began:-now}\" +%s || date +%s)".to_owned(),
+            format!("end=$((began + {limit}))"),
+        ]
+    });
     remote::add_nodes(&mut script, spec, &REMOTE);
+    // Each start is a new job.
+    let submission = format!("{DTRAIN_BATCH_SUBMISSION}=$submission");
     let again = match spec.runs() {
-        None => "qsub \"$0\"".to_owned(),
-        Some(_) => format!("sed '/^#PBS -J/d' \"$0\" | qsub -v \"{DTRAIN_BATCH_INDEX}=$index\""),
+        None => format!("qsub -v \"{submission}\" \"$0\""),
+        Some(_) => {
+            format!("sed '/^#PBS -J/d' \"$0\" | qsub -v \"{DTRAIN_BATCH_INDEX}=$index,{submission}\"")
+        }
     };
-    launch::add_again(&mut script, spec, launch::apptainer(spec), &Again::Submission(again));
+    let first = format!("${{{DTRAIN_BATCH_SUBMISSION}:-$PBS_JOBID}}");
+    launch::add_again(&mut script, spec, launch::apptainer(spec), &first, &Again::Submission(again));
     script.finish()
 }
 
@@ -53,11 +66,12 @@ fn add_options(script: &mut Script, spec: &JobSpec) {
     script.option_if("-A ", account.account.as_ref().map(|value| value.as_str()));
     script.option_if("-q ", account.queue.as_ref().map(|value| value.as_str()));
     script.option_if("-l walltime=", spec.time.as_ref().map(|limit| walltime(limit.time)));
-    script.option_if("-J 0-", spec.runs().map(|runs| runs - 1));
+    script.option_if("-J 0-", spec.runs().map(|runs| format!("{}{}", runs - 1, spec.at_once())));
     script.line("# After a failure of a node PBS starts the job again.");
     // PBS requires it for an array.
     script.option(if spec.max_requeues > 0 || spec.runs().is_some() { "-r y" } else { "-r n" });
     script.option("-j oe");
+    script.options(&spec.extra.directives);
 }
 
 /// Writes `HH:MM:SS`.

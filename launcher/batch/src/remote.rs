@@ -4,6 +4,10 @@ use crate::launch;
 use crate::script::Script;
 use crate::spec::JobSpec;
 
+/// Seconds for the other launchers after the leader, as Slurm's `--wait`: longer than the time in which a node tries to
+/// reach a leader that is gone.
+const WAIT_S: u32 = 60;
+
 /// How a system tells its nodes and starts a command there.
 pub(crate) struct Remote {
     /// Shell code: the file with the host of each node, repeated for each core.
@@ -24,12 +28,9 @@ pub(crate) fn add_nodes(script: &mut Script, spec: &JobSpec, remote: &Remote) {
         script.line(format_args!("mapfile -t hosts < <(awk '!seen[$0]++' {})", remote.hosts_file));
         script.line("head_node=$(hostname)");
         script.line(launch::PORT);
-        script
-            .line("# A new secret for each start: only the nodes of this job may join. It is never printed.");
-        script.line("secret=$folder/.$job.secret");
-        script.line("trap 'rm -f \"$secret\"' EXIT");
-        script.line("(umask 077 && head -c 32 /dev/urandom | base64 > \"$secret\")");
-        flags.push("--nnodes \"${#hosts[@]}\" --rdzv-endpoint \"$head_node:$port\"".to_owned());
+        launch::add_secret(script, "$folder", "$job");
+        let least = spec.size.least();
+        flags.push(format!("--nnodes \"{least}${{#hosts[@]}}\" --rdzv-endpoint \"$head_node:$port\""));
         flags.push("--rdzv-id \"$job\" --rdzv-secret \"$secret\"".to_owned());
     }
     script.part("What each node starts. A node's environment begins empty.");
@@ -45,17 +46,38 @@ pub(crate) fn add_nodes(script: &mut Script, spec: &JobSpec, remote: &Remote) {
     launch::add_trap(script, spec);
     if is_several {
         let own = launch::per_run(spec).map_or_else(String::new, |run| format!(" {}", run.own));
+        let end = if launch::time_flags(spec).is_empty() { "" } else { " end" };
         script.line(format_args!(
-            "task=\"trap : TERM INT USR1 USR2; $(declare -p folder run_dir job hosts head_node port secret{own}); $(declare -f start); start\""
+            "task=\"trap : TERM INT USR1 USR2; $(declare -p folder run_dir job hosts head_node port secret{end}{own}); $(declare -f start); start\""
         ));
         script.line("for ((node = 1; node < ${#hosts[@]}; node++)); do");
         script.line(format_args!("    {} /bin/bash -c \"$task\" &", remote.start));
+        script.line("    launchers[node]=$!");
         script.line("done");
     }
     script.line("code=0");
     script.line("start || code=$?");
     if is_several {
-        script.line("# All nodes end with the leader's code.");
-        script.line("wait");
+        add_wait(script);
     }
+}
+
+/// Waits for the other launchers. One that cannot end, such as on a node that is lost, must not hold the job.
+fn add_wait(script: &mut Script) {
+    script.line(format_args!(
+        "# All nodes end with the leader's code. After {WAIT_S} s the job goes on without those that do not end."
+    ));
+    script.line(format_args!("deadline=$((SECONDS + {WAIT_S}))"));
+    script.line("for ((node = 1; node < ${#hosts[@]}; node++)); do");
+    script.line(
+        "    while kill -0 \"${launchers[node]}\" 2> /dev/null && [ \"$SECONDS\" -lt \"$deadline\" ]; do",
+    );
+    script.line("        sleep 0.1");
+    script.line("    done");
+    script.line("    if kill -KILL \"${launchers[node]}\" 2> /dev/null; then");
+    script.line(format_args!(
+        "        echo \"dtrain: the launcher on ${{hosts[node]}} did not end within {WAIT_S} s after the leader; it is killed\" >&2"
+    ));
+    script.line("    fi");
+    script.line("done");
 }

@@ -1,5 +1,6 @@
 //! Building blocks of shell scripts.
 
+use crate::directive::Directive;
 use std::fmt::Display;
 
 /// A bash script that grows line by line.
@@ -29,6 +30,14 @@ impl Script {
         if let Some(value) = value {
             self.option(format_args!("{name}{value}"));
         }
+    }
+
+    /// Adds the user's options of the batch system.
+    pub(crate) fn options(&mut self, directives: &[Directive]) {
+        if !directives.is_empty() {
+            self.line("# The options of --directive.");
+        }
+        directives.iter().for_each(|directive| self.option(directive.as_str()));
     }
 
     /// Begins a part of the script, with a comment.

@@ -13,7 +13,7 @@ pub(crate) fn render(spec: &JobSpec) -> String {
     launch::add_run_dir(&mut script, spec, "$SLURM_ARRAY_TASK_ID");
     if spec.size.nodes > 1 {
         script.part("dtrain takes nodes, endpoint and id from the step; the first node leads.");
-        launch::add_secret(&mut script);
+        launch::add_secret(&mut script, "$PWD", "$SLURM_JOB_ID");
     }
     add_step(&mut script, spec);
     let mut one_task = container(spec);
@@ -21,7 +21,8 @@ pub(crate) fn render(spec: &JobSpec) -> String {
         one_task.insert(0, "srun --nodes=1 --ntasks=1".to_owned());
     }
     let requeue = Again::Step("scontrol requeue \"$SLURM_JOB_ID\"".to_owned());
-    launch::add_again(&mut script, spec, one_task, &requeue);
+    // A requeue keeps the number; each run of an array has its own.
+    launch::add_again(&mut script, spec, one_task, "$SLURM_JOB_ID", &requeue);
     script.finish()
 }
 
@@ -29,6 +30,10 @@ fn add_options(script: &mut Script, spec: &JobSpec) {
     let (size, account) = (&spec.size, &spec.account);
     script.option(format_args!("--job-name={}", spec.name.as_str()));
     script.option(format_args!("--nodes={}", size.nodes));
+    if size.is_elastic() {
+        script.line("# The job goes on without a node that fails.");
+        script.option("--no-kill");
+    }
     script.line("# One launcher per node; it starts one worker per GPU.");
     script.option("--ntasks-per-node=1");
     script.option_if("--gpus-per-node=", (size.gpus_per_node > 0).then_some(size.gpus_per_node));
@@ -51,16 +56,18 @@ fn add_options(script: &mut Script, spec: &JobSpec) {
             script.option(format_args!("--signal=USR1@{}", before.as_secs()));
         }
     }
-    script.option_if("--array=0-", spec.runs().map(|runs| runs - 1));
+    script.option_if("--array=0-", spec.runs().map(|runs| format!("{}{}", runs - 1, spec.at_once())));
     script.line("# A job that starts again appends to its log.");
     script.option(if spec.max_requeues > 0 { "--requeue" } else { "--no-requeue" });
     script.option("--open-mode=append");
     let number = if spec.runs().is_some() { "%A_%a" } else { "%j" };
     script.option(format_args!("--output={}-{number}.out", spec.name.as_str()));
+    script.options(&spec.extra.directives);
 }
 
 fn add_step(script: &mut Script, spec: &JobSpec) {
-    let mut srun = "srun --ntasks-per-node=1".to_owned();
+    // Otherwise a job of `sbatch --export=NONE` would give its steps no environment, nor that of --env-setup.
+    let mut srun = "srun --export=ALL --ntasks-per-node=1".to_owned();
     let comment = match spec.size.cpus_per_task {
         // Since 22.05 srun does not inherit it.
         Some(cpus) => {
@@ -73,7 +80,11 @@ fn add_step(script: &mut Script, spec: &JobSpec) {
         }
     };
     // All nodes end with one code. A node that ends first must not kill the leader, which writes the result.
-    srun.push_str(" --kill-on-bad-exit=0 --wait=60");
+    srun.push_str(match spec.size.is_elastic() {
+        false => " --kill-on-bad-exit=0 --wait=60",
+        // The end of a node's launcher is no end of the step.
+        true => " --kill-on-bad-exit=0 --wait=0 --no-kill",
+    });
     let mut lines = vec![srun];
     lines.extend(container(spec));
     let mut flags = Vec::new();
@@ -81,6 +92,12 @@ fn add_step(script: &mut Script, spec: &JobSpec) {
     if signal && matches!(spec.work.target, Target::Recipes { .. }) {
         // Otherwise dtrain would also stop at its own margin.
         flags.push("--time-limit none".to_owned());
+    }
+    if spec.size.is_elastic() {
+        flags.push(format!("--nnodes {}{}", spec.size.least(), spec.size.nodes));
+    }
+    if spec.size.nodes > 1 {
+        flags.push("--rdzv-secret \"$secret\"".to_owned());
     }
     lines.extend(launch::lines(spec, flags));
     script.part(&format!("{comment} All nodes end with the leader's code."));

@@ -1,6 +1,7 @@
 //! The description of a job.
 
 use crate::array::Array;
+use crate::directive::Directive;
 use crate::text::{Name, Value, Word};
 use crate::volume::Volume;
 use dtrain_common::units::ByteSize;
@@ -68,6 +69,10 @@ pub struct JobSpec {
     pub max_requeues: u32,
     /// Several runs of one target; `None`: one for each recipe.
     pub array: Option<Array>,
+    /// The most runs of an array at once; `None`: the system's.
+    pub runs_at_once: Option<u32>,
+    /// What dtrain passes on.
+    pub extra: Extra,
 }
 
 impl JobSpec {
@@ -77,6 +82,11 @@ impl JobSpec {
             Target::Recipes { recipes, .. } if recipes.len() > 1 => Some(recipes.len() as u32),
             _ => self.array.as_ref().map(Array::runs),
         }
+    }
+
+    /// Returns the most runs at once, as systems write it behind the runs: `%2`.
+    pub(crate) fn at_once(&self) -> String {
+        self.runs_at_once.map_or_else(String::new, |number| format!("%{number}"))
     }
 
     /// Returns the folder of each run, from run 0.
@@ -94,12 +104,28 @@ impl JobSpec {
 pub struct Size {
     /// At least 1.
     pub nodes: u32,
+    /// The run goes on with this number of nodes, at most `nodes`.
+    pub least_nodes: u32,
     /// 0: none, the workers are on the CPU.
     pub gpus_per_node: u32,
+    /// What Kubernetes calls such a GPU; `None`: `nvidia.com/gpu`.
+    pub gpu_resource: Option<Value>,
     /// CPU cores of each node, for the launcher and all its workers.
     pub cpus_per_task: Option<u32>,
     /// Memory of each node.
     pub memory: Option<ByteSize>,
+}
+
+impl Size {
+    /// Returns whether the run goes on without some of its nodes.
+    pub(crate) fn is_elastic(&self) -> bool {
+        self.least_nodes < self.nodes
+    }
+
+    /// Returns the beginning of the value of `--nnodes` of an elastic run, such as `2:`.
+    pub(crate) fn least(&self) -> String {
+        if self.is_elastic() { format!("{}:", self.least_nodes) } else { String::new() }
+    }
 }
 
 /// The time limit of one start.
@@ -141,6 +167,15 @@ pub enum Target {
     },
     /// A program and its arguments.
     Program(Vec<Word>),
+}
+
+/// Options and flags that dtrain does not know, or has no flag of its own for.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Extra {
+    /// Options of the batch system.
+    pub directives: Vec<Directive>,
+    /// Flags of `dtrain launch` with their values.
+    pub launch: Vec<Word>,
 }
 
 /// The environment of the command.

@@ -4,7 +4,9 @@
 
 #![allow(clippy::unwrap_used)]
 
-use dtrain_batch::{Account, JobSpec, Setup, Size, System, Target, TimeLimit, Work, render, secret_manifest};
+use dtrain_batch::{
+    Account, Extra, JobSpec, Setup, Size, System, Target, TimeLimit, Work, render, secret_manifest,
+};
 use dtrain_common::units::ByteSize;
 use dtrain_test_kit::need::{self, Need};
 use serde_json::Value;
@@ -45,6 +47,8 @@ fn full(system: System) -> JobSpec {
         name: "flowers".parse().unwrap(),
         size: Size {
             nodes: 4,
+            least_nodes: 4,
+            gpu_resource: None,
             gpus_per_node: 8,
             cpus_per_task: Some(64),
             memory: (system != System::Flux).then_some(ByteSize(512 << 30)),
@@ -66,13 +70,53 @@ fn full(system: System) -> JobSpec {
         },
         max_requeues: 10,
         array: None,
+        runs_at_once: None,
+        extra: Extra::default(),
     }
+}
+
+/// A job with options and flags that dtrain passes on, and nodes that may leave.
+fn extra(system: System) -> JobSpec {
+    let directives: &[&str] = match system {
+        System::Slurm => &["--exclude=node7", "--mail-type=END,FAIL"],
+        System::Pbs => &["-W depend=afterok:71", "-m ea"],
+        System::Lsf => &["-w done(71)", "-N"],
+        System::Flux => &["--dependency=afterok:f1"],
+        System::K8s => &[
+            r#"tolerations=[{"key":"nvidia.com/gpu","operator":"Exists"}]"#,
+            r#"imagePullSecrets=[{"name":"registry"}]"#,
+            "serviceAccountName=trainer",
+            r#"container.env=[{"name":"HF_HOME","value":"/scratch/hf"}]"#,
+            "job.ttlSecondsAfterFinished=86400",
+        ],
+    };
+    let mut job = full(system);
+    job.size.least_nodes = 2;
+    job.size.gpu_resource = (system == System::K8s).then(|| "nvidia.com/mig-1g.10gb".parse().unwrap());
+    if has_arrays(system) && system != System::K8s {
+        job.array = Some("8".parse().unwrap());
+        job.runs_at_once = Some(2);
+    }
+    job.extra = Extra {
+        directives: directives.iter().map(|text| text.parse().unwrap()).collect(),
+        launch: ["--max-restarts", "3", "--rdzv-conf", "admit=checkpoint"]
+            .map(|word| word.parse().unwrap())
+            .into(),
+    };
+    job
 }
 
 /// One of the CPU, without options.
 fn small(system: System) -> JobSpec {
     JobSpec {
-        size: Size { nodes: 1, gpus_per_node: 0, cpus_per_task: None, memory: None },
+        size: Size {
+            nodes: 1,
+            least_nodes: 1,
+            gpus_per_node: 0,
+            gpu_resource: None,
+            cpus_per_task: None,
+            memory: None,
+        },
         time: None,
         account: Account::default(),
         setup: Setup { commands: None, ..full(system).setup },
@@ -95,6 +139,7 @@ fn all(system: System) -> Vec<(&'static str, JobSpec)> {
     let mut of_program = full(system);
     of_program.work.target = program();
     jobs.push(("program", of_program));
+    jobs.push(("extra", extra(system)));
     if has_arrays(system) {
         let array = |text: &str| Some(text.parse().unwrap());
         jobs.push(("sweep", JobSpec { array: array("optim.lr=0.1,'a b',[1,2]"), ..full(system) }));
@@ -128,8 +173,8 @@ fn scripts_are_those_of_the_snapshots() {
             assert_eq!(job.check(system), Ok(()), "{name} {kind}");
         }
         compare(&format!("{name}.txt"), &render(system, &full(system)));
-        let arrays = all(system).into_iter().filter(|(kind, _)| ["sweep", "recipes"].contains(kind));
-        for (kind, array) in arrays.filter(|(kind, _)| system != System::Slurm || *kind == "recipes") {
+        let arrays = all(system).into_iter().filter(|(kind, _)| ["sweep", "recipes", "extra"].contains(kind));
+        for (kind, array) in arrays.filter(|(kind, _)| system != System::Slurm || *kind != "sweep") {
             compare(&format!("{name}-{kind}.txt"), &render(system, &array));
         }
     }

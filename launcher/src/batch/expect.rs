@@ -6,6 +6,7 @@ use anyhow::{Context, bail};
 use dtrain_batch::{Array, JobSpec, System, Value};
 use dtrain_common::exit::ExitStatus;
 use dtrain_common::run_dir::RunDir;
+use dtrain_common::text::counted;
 use dtrain_common::time::format_time;
 use dtrain_common::units::ByteSize;
 use std::fs;
@@ -18,7 +19,7 @@ pub(super) fn show(args: &BatchArgs, spec: &JobSpec) -> anyhow::Result<ExitCode>
         .context("cannot write to standard output")?;
     let mut code = ExitCode::SUCCESS;
     for (number, recipe) in planned(args, spec).iter().enumerate() {
-        let own = match (&args.array, recipe.set.last()) {
+        let own = match (&spec.array, recipe.set.last()) {
             (Some(Array::Sweep { .. }), Some(own)) => Some(format!("--set {own}")),
             _ => (args.recipes.len() > 1).then(|| recipe.recipe.clone()),
         };
@@ -80,9 +81,11 @@ fn describe(system: System, spec: &JobSpec) -> String {
         0 => "without GPUs".to_owned(),
         gpus => format!("with {gpus} GPUs each, {} ranks", ranks(spec)),
     };
-    let nodes = if size.nodes == 1 { "node" } else { "nodes" };
-    let mut lines =
-        vec![format!("{} job {}: {} {nodes} {workers}", system.name(), spec.name.as_str(), size.nodes)];
+    let nodes = counted(size.nodes as usize, "node");
+    let mut lines = vec![format!("{} job {}: {nodes} {workers}", system.name(), spec.name.as_str())];
+    if size.least_nodes < size.nodes {
+        lines.push(format!("the run goes on with {} of the nodes", size.least_nodes));
+    }
     if let Some(limit) = &spec.time {
         let stop = limit.signal_before.map_or_else(String::new, |before| {
             format!(

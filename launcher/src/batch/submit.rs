@@ -1,5 +1,6 @@
 //! Hands a script over to its batch system.
 
+use super::k8s;
 use anyhow::{Context, bail};
 use dtrain_batch::{JobSpec, System, secret_manifest};
 use std::fs::File;
@@ -11,10 +12,13 @@ const SECRET_BYTES: usize = 32;
 
 /// Submits the script, and prints the job's id and how to watch it.
 pub(super) fn submit(system: System, spec: &JobSpec, script: &str) -> anyhow::Result<()> {
-    if let Some(secret) = secret_manifest(system, spec, &new_secret()?) {
-        hand_over(system, &secret)?;
+    if system == System::K8s {
+        k8s::make_room(spec)?;
     }
-    let answer = hand_over(system, script)?;
+    if let Some(secret) = secret_manifest(system, spec, &new_secret()?) {
+        run(system.name(), command(system), &secret)?;
+    }
+    let answer = run(system.name(), command(system), script)?;
     let id = id(system, spec, &answer).with_context(|| {
         format!("cannot find the job's id in the answer of {}: {answer:?}", command(system)[0])
     })?;
@@ -30,13 +34,13 @@ fn command(system: System) -> &'static [&'static str] {
         System::Pbs => &["qsub"],
         System::Lsf => &["bsub"],
         System::Flux => &["flux", "batch"],
-        System::K8s => &["kubectl", "apply", "-f", "-"],
+        System::K8s => &["kubectl", "create", "-f", "-"],
     }
 }
 
-/// Returns what the command writes to standard output.
-fn hand_over(system: System, script: &str) -> anyhow::Result<String> {
-    let (program, args) = command(system).split_first().context("no command")?;
+/// Runs a command of a system with this standard input, and returns what it writes to standard output.
+pub(super) fn run(system: &str, command: &[&str], input: &str) -> anyhow::Result<String> {
+    let (program, args) = command.split_first().context("no command")?;
     let child = Command::new(program)
         .args(args)
         .stdin(Stdio::piped())
@@ -45,14 +49,13 @@ fn hand_over(system: System, script: &str) -> anyhow::Result<String> {
         .spawn();
     let mut child = match child {
         Err(error) if error.kind() == ErrorKind::NotFound => bail!(
-            "{program} is not in PATH, so {name} cannot take the job; run this on a node from which jobs are \
-             submitted, or write the script with --output",
-            name = system.name()
+            "{program} is not in PATH, so {system} cannot take the job; run this on a node from which jobs are \
+             submitted, or write the script with --output"
         ),
         child => child.with_context(|| format!("cannot start {program}"))?,
     };
     // If the program ends without reading, its own words say why.
-    let written = child.stdin.take().map_or(Ok(()), |mut stdin| stdin.write_all(script.as_bytes()));
+    let written = child.stdin.take().map_or(Ok(()), |mut stdin| stdin.write_all(input.as_bytes()));
     let done = child.wait_with_output().with_context(|| format!("cannot wait for {program}"))?;
     let words = String::from_utf8_lossy(&done.stderr);
     if !done.status.success() {
@@ -104,12 +107,19 @@ fn new_secret() -> anyhow::Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dtrain_batch::{Account, Setup, Size, Target, Work};
+    use dtrain_batch::{Account, Extra, Setup, Size, Target, Work};
 
     fn job() -> anyhow::Result<JobSpec> {
         Ok(JobSpec {
             name: "demo".parse()?,
-            size: Size { nodes: 1, gpus_per_node: 0, cpus_per_task: None, memory: None },
+            size: Size {
+                nodes: 1,
+                least_nodes: 1,
+                gpus_per_node: 0,
+                gpu_resource: None,
+                cpus_per_task: None,
+                memory: None,
+            },
             time: None,
             account: Account::default(),
             work: Work {
@@ -120,6 +130,8 @@ mod tests {
             setup: Setup::default(),
             max_requeues: 0,
             array: None,
+            runs_at_once: None,
+            extra: Extra::default(),
         })
     }
 

@@ -3,9 +3,10 @@
 use super::plan::GpuList;
 use clap::Args;
 use clap::builder::{NonEmptyStringValueParser, PossibleValuesParser, TypedValueParser};
-use dtrain_batch::{Array, Name, System, Value, Volume, Word};
+use dtrain_batch::{ArrayFlag, Directive, Name, System, Value, Volume, Word};
 use dtrain_common::time::parse_time;
 use dtrain_common::units::ByteSize;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -40,8 +41,20 @@ pub(crate) struct BatchArgs {
     pub(crate) name: Option<Name>,
 
     /// Several runs: a number, or `KEY=VALUE,VALUE` for a sweep.
+    ///
+    /// `%N` behind them, or alone for several recipes: at most N at once.
     #[arg(long, value_name = "N|KEY=VALUES")]
-    pub(crate) array: Option<Array>,
+    pub(crate) array: Option<ArrayFlag>,
+
+    /// Flags for `dtrain launch`, such as `--max-restarts 3`; repeatable.
+    #[arg(long, value_name = "FLAGS", allow_hyphen_values = true, value_parser = flags)]
+    pub(crate) launch: Vec<Vec<Word>>,
+
+    /// Option of the batch system, such as `--exclude=n7`; repeatable.
+    ///
+    /// For k8s a field of the pod and its JSON value: `serviceAccountName=me`.
+    #[arg(long, value_name = "OPTION", allow_hyphen_values = true)]
+    pub(crate) directive: Vec<Directive>,
 
     /// Hand the script over to the batch system, and print the job's id.
     #[arg(long)]
@@ -72,15 +85,18 @@ pub(crate) struct BatchArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Resources")]
 pub(crate) struct SizeArgs {
-    /// Number of nodes.
-    #[arg(long, value_name = "N", default_value_t = 1, allow_negative_numbers = true,
-          value_parser = clap::value_parser!(u32).range(1..=MOST))]
-    pub(crate) nodes: u32,
+    /// Number of nodes; MIN:MAX: the run goes on with MIN.
+    #[arg(long, value_name = "N|MIN:MAX", default_value = "1", allow_negative_numbers = true, value_parser = nodes)]
+    pub(crate) nodes: RangeInclusive<u32>,
 
     /// GPUs of each node, one worker each; 0: CPU.
     #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true,
           value_parser = clap::value_parser!(u32).range(0..=MOST))]
     pub(crate) gpus_per_node: u32,
+
+    /// Name of a GPU on k8s, such as `amd.com/gpu` [default: nvidia.com/gpu].
+    #[arg(long, value_name = "NAME")]
+    pub(crate) gpu_resource: Option<Value>,
 
     /// GPUs of the nodes, as for `dtrain plan`: checks the memory.
     ///
@@ -173,6 +189,10 @@ pub(crate) struct RequeueArgs {
     /// Most requeues since the job was submitted.
     #[arg(long, value_name = "K")]
     pub(crate) most: u32,
+
+    /// Name that all starts of one submission have; another one counts from 0.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) submission: Option<String>,
 }
 
 fn systems() -> impl TypedValueParser<Value = System> {
@@ -186,6 +206,23 @@ fn systems() -> impl TypedValueParser<Value = System> {
 /// Parses a time. A bare number is seconds elsewhere and minutes for Slurm, so it is an error.
 fn time(text: &str) -> Result<Duration, &'static str> {
     parse_time(text).ok_or("write a time with its unit, such as `90 min`, `2 h` or `1-12:00:00`")
+}
+
+/// Parses `2` or `1:4`.
+fn nodes(text: &str) -> Result<RangeInclusive<u32>, &'static str> {
+    let number =
+        |text: &str| text.parse::<u32>().ok().filter(|number| (1..=MOST).contains(&i64::from(*number)));
+    let (least, most) = text.split_once(':').unwrap_or((text, text));
+    match (number(least), number(most)) {
+        (Some(least), Some(most)) if least <= most => Ok(least..=most),
+        _ => Err("write a number from 1 to 100000, or MIN:MAX"),
+    }
+}
+
+/// Splits flags as a shell does.
+fn flags(text: &str) -> Result<Vec<Word>, String> {
+    let words = shlex::split(text).ok_or("a quote is not closed")?;
+    words.iter().map(|word| word.parse::<Word>().map_err(|error| error.to_string())).collect()
 }
 
 fn memory(text: &str) -> Result<ByteSize, String> {
@@ -232,6 +269,10 @@ mod tests {
         for (flag, value) in [
             ("--nodes", "0"),
             ("--nodes", "-1"),
+            ("--nodes", "4:2"),
+            ("--nodes", "2:"),
+            ("--launch", "--max-restarts '3"),
+            ("--directive", "--a\nb"),
             ("--time", "30"),
             ("--time", "0 s"),
             ("--signal-before", "soon"),
@@ -249,6 +290,7 @@ mod tests {
         let args = parse(&["demo", "--time", "1-12:00:00", "--mem", "64 GiB"]).unwrap();
         assert_eq!(args.time.time, Some(Duration::from_secs(36 * 3600)));
         assert_eq!(args.size.mem, Some(ByteSize(64 << 30)));
+        assert_eq!(parse(&["demo", "--nodes", "2:4"]).unwrap().size.nodes, 2..=4);
     }
 
     #[test]

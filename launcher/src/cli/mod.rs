@@ -37,7 +37,7 @@ pub(crate) use import::{BuilderArg, ImportArgs};
 pub(crate) use launch::{Form, LaunchArgs, Nproc, Target};
 pub(crate) use limits::{Limit, LimitArgs};
 pub(crate) use output::{Choice, OutputArgs, PrefixTemplate, PrefixValues};
-pub(crate) use parse::read_command;
+pub(crate) use parse::{check_flags, read_command};
 pub(crate) use plan::{PlanArgs, ProfileArgs, RecipeArgs, SuggestArgs};
 pub(crate) use rendezvous::{C10D_PORT, Rendezvous, RendezvousArgs};
 pub(crate) use runs::{RunState, RunsArgs, RunsCommand, WatchArgs, WhichRuns};

@@ -46,8 +46,8 @@ pub(crate) struct RendezvousArgs {
 
     /// File with a secret, the same on all nodes, mode 0600.
     ///
-    /// Without it: the variable DTRAIN_RDZV_SECRET.
-    #[arg(long, value_name = "FILE")]
+    /// Without it: the variable DTRAIN_RDZV_SECRET. `none`: anyone may join.
+    #[arg(long, value_name = "FILE|none")]
     pub(crate) rdzv_secret: Option<PathBuf>,
 
     /// Network interface of this node [default: the one towards the leader].

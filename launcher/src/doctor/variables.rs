@@ -14,8 +14,10 @@ const SLOW: [(&str, &str, &str); 5] = [
     ("CUDA_LAUNCH_BLOCKING", "1", "the CPU waits for every GPU kernel"),
     ("TORCH_DISTRIBUTED_DEBUG", "DETAIL", "PyTorch checks every collective"),
 ];
-/// Interface names by variable.
-const INTERFACES: [&str; 2] = ["NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"];
+/// Names of interfaces.
+const GLOO_INTERFACES: &str = "GLOO_SOCKET_IFNAME";
+/// Beginnings of names of interfaces.
+const NCCL_INTERFACES: &str = "NCCL_SOCKET_IFNAME";
 /// Set by launchers for their workers.
 const OF_A_LAUNCH: [&str; 5] = [RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT];
 
@@ -45,11 +47,16 @@ fn judge(mut variables: Vec<(String, String)>, interfaces: &[String], cores: usi
             ));
         }
     }
-    for name in INTERFACES {
+    for (name, read) in [(NCCL_INTERFACES, Pattern::nccl as fn(_) -> _), (GLOO_INTERFACES, Pattern::gloo)] {
         let Some(list) = value(name).filter(|list| !list.is_empty()) else { continue };
-        if !names_an_interface(list, interfaces) {
+        let pattern: Pattern<'_> = read(list);
+        let found = pattern.interfaces(interfaces);
+        if found.is_empty() {
             let value = format!("{name}={list} names no interface of this machine");
             rows.push(Row::fail(WHAT, value, format!("unset it, or name one of {}", interfaces.join(", "))));
+        } else if let Some((wanted, meant)) = pattern.ambiguous(interfaces) {
+            let value = format!("{name}={list} is a prefix: {wanted} means {}", meant.join(" and "));
+            rows.push(Row::warn(WHAT, value, format!("for {wanted} alone, set {name}=={wanted}")));
         }
     }
     let left_over: Vec<&str> = OF_A_LAUNCH.into_iter().filter(|name| value(name).is_some()).collect();
@@ -101,14 +108,51 @@ fn shortened(value: &str) -> String {
     }
 }
 
-/// Reads a list as NCCL does: prefixes, `=` before exact names, `^` before names to leave out.
-fn names_an_interface(list: &str, interfaces: &[String]) -> bool {
-    let is_exact = list.starts_with('=');
-    list.starts_with('^')
-        || list.trim_start_matches('=').split(',').any(|wanted| {
-            let wanted = wanted.split(':').next().unwrap_or_default();
-            interfaces.iter().any(|name| if is_exact { name == wanted } else { name.starts_with(wanted) })
+/// A list of interfaces.
+struct Pattern<'a> {
+    names: Vec<&'a str>,
+    /// Whether the names are whole, not prefixes.
+    is_exact: bool,
+    /// Whether the names are those to leave out.
+    is_excluding: bool,
+}
+
+impl<'a> Pattern<'a> {
+    /// Reads a list as NCCL does: prefixes; `^` before names to leave out, then `=` before exact names.
+    fn nccl(list: &'a str) -> Self {
+        let (list, is_excluding) = list.strip_prefix('^').map_or((list, false), |list| (list, true));
+        let (list, is_exact) = list.strip_prefix('=').map_or((list, false), |list| (list, true));
+        // A port may follow the name.
+        let names = list.split(',').filter_map(|name| name.split(':').next());
+        Self { names: names.filter(|name| !name.is_empty()).collect(), is_exact, is_excluding }
+    }
+
+    /// Reads a list as Gloo does: exact names.
+    fn gloo(list: &'a str) -> Self {
+        Self { names: list.split(',').collect(), is_exact: true, is_excluding: false }
+    }
+
+    fn means(&self, name: &str, interface: &str) -> bool {
+        if self.is_exact { interface == name } else { interface.starts_with(name) }
+    }
+
+    /// Returns the interfaces of this machine that the list allows.
+    fn interfaces<'b>(&self, interfaces: &'b [String]) -> Vec<&'b str> {
+        let allowed = |interface: &&'b str| {
+            self.names.iter().any(|name| self.means(name, interface)) != self.is_excluding
+        };
+        interfaces.iter().map(String::as_str).filter(allowed).collect()
+    }
+
+    /// Returns the first name that is an interface and the beginning of others, with all of them.
+    fn ambiguous<'b>(&self, interfaces: &'b [String]) -> Option<(&'a str, Vec<&'b str>)> {
+        let names = self.names.iter().filter(|_| !self.is_exact && !self.is_excluding);
+        names.filter(|name| interfaces.iter().any(|interface| interface == *name)).find_map(|name| {
+            let meant = interfaces.iter().filter(|interface| self.means(name, interface));
+            let meant: Vec<&str> = meant.map(String::as_str).collect();
+            (meant.len() > 1).then_some((*name, meant))
         })
+    }
 }
 
 #[cfg(test)]
@@ -151,17 +195,37 @@ mod tests {
     }
 
     #[test]
-    fn interface_lists_are_read_as_nccl_reads_them() {
-        let interfaces = ["eth0".to_owned(), "ib0".to_owned()];
-        for (list, found) in [
-            ("eth", true),
-            ("=eth", false),
-            ("=eth0", true),
-            ("^docker", true),
-            ("en,ib", true),
-            ("mlx", false),
+    fn interface_lists_are_read_as_their_library_reads_them() {
+        let interfaces = ["eth0".to_owned(), "eth1".to_owned(), "eth10".to_owned(), "ib0".to_owned()];
+        for (list, nccl, gloo) in [
+            ("eth", &["eth0", "eth1", "eth10"][..], &[][..]),
+            ("eth1", &["eth1", "eth10"], &["eth1"]),
+            ("=eth1", &["eth1"], &[]),
+            ("=eth", &[], &[]),
+            ("=eth10,ib0", &["eth10", "ib0"], &["ib0"]),
+            ("^eth1", &["eth0", "ib0"], &[]),
+            ("^=eth1,ib0", &["eth0", "eth10"], &["ib0"]),
+            ("^docker", &["eth0", "eth1", "eth10", "ib0"], &[]),
+            ("en,ib", &["ib0"], &[]),
+            ("eth0:29,", &["eth0"], &[]),
+            ("mlx", &[], &[]),
         ] {
-            assert_eq!(names_an_interface(list, &interfaces), found, "{list}");
+            assert_eq!(Pattern::nccl(list).interfaces(&interfaces), nccl, "{list}");
+            assert_eq!(Pattern::gloo(list).interfaces(&interfaces), gloo, "{list}");
         }
+        let ambiguous = |list| Pattern::nccl(list).ambiguous(&interfaces);
+        assert_eq!(ambiguous("ib0,eth1"), Some(("eth1", vec!["eth1", "eth10"])));
+        for clear in ["eth", "eth0", "=eth1", "^eth1"] {
+            assert_eq!(ambiguous(clear), None, "{clear}");
+        }
+    }
+
+    #[test]
+    fn a_prefix_that_is_an_interface_too_is_a_warning() {
+        let variables = vec![("NCCL_SOCKET_IFNAME".to_owned(), "eth1".to_owned())];
+        let rows = judge(variables, &["eth1".into(), "eth10".into()], 8);
+        assert_eq!(rows[0].level, Level::Warn);
+        assert_eq!(rows[0].value, "NCCL_SOCKET_IFNAME=eth1 is a prefix: eth1 means eth1 and eth10");
+        assert_eq!(rows[0].remedy.as_deref(), Some("for eth1 alone, set NCCL_SOCKET_IFNAME==eth1"));
     }
 }

@@ -14,8 +14,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 const PYTHONFAULTHANDLER: &str = "PYTHONFAULTHANDLER";
 const PYTHONUNBUFFERED: &str = "PYTHONUNBUFFERED";
 
-/// Variables by which libraries choose the network interface.
-const INTERFACES: [&str; 3] = ["GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME"];
+/// Variables by which libraries choose the network interface, with the text before its name: NCCL takes a bare name for a
+/// prefix, so `eth1` would also mean `eth10`.
+const INTERFACES: [(&str, &str); 3] =
+    [("GLOO_SOCKET_IFNAME", ""), ("NCCL_SOCKET_IFNAME", "="), ("TP_SOCKET_IFNAME", "")];
 
 #[derive(Clone, Debug)]
 pub(super) struct Shared {
@@ -74,7 +76,8 @@ impl Shared {
             (PYTHONUNBUFFERED, "1".into()),
         ];
         let interface = self.interface.iter();
-        let interfaces = interface.flat_map(|name| INTERFACES.map(|variable| (variable, name.clone())));
+        let interfaces = interface
+            .flat_map(|name| INTERFACES.map(|(variable, before)| (variable, format!("{before}{name}"))));
         let unset = defaults.into_iter().chain(interfaces).filter(|(name, _)| inherited(name).is_none());
         vars.extend(unset.map(|(name, value)| (name, value.into())));
         self.devices.set_vars(index, &mut vars, &inherited);
@@ -146,6 +149,20 @@ mod tests {
         assert!(!vars(false, &[(PYTHONUNBUFFERED, "")]).contains_key(PYTHONUNBUFFERED));
         let set = vars(false, &[(OMP_NUM_THREADS, "7"), (TORCH_NCCL_ASYNC_ERROR_HANDLING, "0")]);
         assert!(!set.contains_key(OMP_NUM_THREADS) && !set.contains_key(TORCH_NCCL_ASYNC_ERROR_HANDLING));
+    }
+
+    #[test]
+    fn an_interface_is_named_exactly_to_each_library() {
+        let shared = Shared { interface: Some("eth1".into()), ..shared(false) };
+        let files = ["/e", "/b"].map(PathBuf::from);
+        let vars = BTreeMap::from_iter(shared.vars(0, &files, |_| None));
+        assert_eq!(vars["NCCL_SOCKET_IFNAME"], "=eth1");
+        assert_eq!(
+            (&vars["GLOO_SOCKET_IFNAME"], &vars["TP_SOCKET_IFNAME"]),
+            (&"eth1".into(), &"eth1".into())
+        );
+        let set = |name: &str| (name == "NCCL_SOCKET_IFNAME").then(|| "ib".into());
+        assert!(!shared.vars(0, &files, set).iter().any(|(name, _)| *name == "NCCL_SOCKET_IFNAME"));
     }
 
     #[test]

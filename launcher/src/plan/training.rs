@@ -60,7 +60,7 @@ pub(super) fn plan(name: &str, args: &LaunchArgs, seat: Seat, start_time: StartT
         }
         Seat::Alone | Seat::Leader => {
             let (run_dir, start, lock) = prepare(name, &recipe, &resume, named, start_time)?;
-            notes.extend(lock.no_locks_message());
+            notes.extend(lock.no_lock_message());
             let (summary, effective) = summary(&size, &partition, &run_dir, &start, &resume)?;
             let worker_args = trainer_args(&run_dir, start, effective);
             (Some(run_dir), Some(lock), summary, worker_args)

@@ -7,7 +7,7 @@ use std::process::Command;
 
 /// Starts a launcher on a node with these variables.
 fn start_in<'a>(cluster: &'a Cluster, node: usize, vars: &[(&str, &str)], args: &[&str]) -> Launch<'a> {
-    let mut command = cluster.scene.command(&with_short_lease(&[args, &["--", "sh", "-c", WORK]].concat()));
+    let mut command = cluster.command(&with_short_lease(&[args, &["--", "sh", "-c", WORK]].concat()));
     command.envs(vars.iter().copied());
     cluster.scene.start_as(&format!(".n{node}"), cluster.network[node].enter(&command))
 }

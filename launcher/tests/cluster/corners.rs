@@ -13,7 +13,7 @@ const SOON: Duration = Duration::from_secs(8);
 fn train<'a>(cluster: &'a Cluster, nnodes: &str, flags: &[&str], worker: &str) -> Vec<Launch<'a>> {
     let start = |node: usize| {
         let before = ["--nnodes", nnodes, "--nproc", "1", "--rdzv-endpoint", ENDPOINT];
-        let mut command = cluster.scene.command(&[&before, flags, &["demo", "--run-dir", "run"]].concat());
+        let mut command = cluster.command(&[&before, flags, &["demo", "--run-dir", "run"]].concat());
         command.env("FAKE_WORKER", worker);
         cluster.scene.start_as(&format!(".n{node}"), cluster.network[node].enter(&command))
     };
@@ -97,7 +97,7 @@ fn the_leader_raises_its_limit_of_open_files_and_not_that_of_workers() {
     let Ok(cluster) = Cluster::new(1) else { return };
     let script = format!(r#"ulimit -Sn > "$TEST_DIR/limit"; {WORK}"#);
     let args = ["--nnodes", "1:2", "--rdzv-conf", "last_call_timeout=1", "--rdzv-endpoint", ENDPOINT];
-    let launch = cluster.scene.command(&[&args[..], &["--", "sh", "-c", &script]].concat());
+    let launch = cluster.command(&[&args[..], &["--", "sh", "-c", &script]].concat());
     let mut limited = Command::new("sh");
     limited
         .args(["-c", r#"ulimit -Sn 300; exec "$0" "$@""#])
@@ -127,7 +127,7 @@ fn sixteen_agents_of_one_machine_choose_one_leader() {
     let start = |n: usize| {
         let flags =
             ["--nnodes", "16", "--nproc", "1", "--rdzv-endpoint", ENDPOINT, "--rdzv-secret", "secret"];
-        let command = cluster.scene.command(&[&flags[..], &["--", "sh", "-c", WORK]].concat());
+        let command = cluster.command(&[&flags[..], &["--", "sh", "-c", WORK]].concat());
         cluster.scene.start_as(&format!(".{n}"), cluster.network[0].enter(&command))
     };
     let launches: Vec<_> = (0..16).map(start).collect();

@@ -1,12 +1,15 @@
 //! A launcher on each of several nodes.
 
+use dtrain_common::env::DTRAIN_RDZV_SECRET;
 use dtrain_test_kit::need::Skipped;
 use dtrain_test_kit::network::{Addresses, Network};
 use dtrain_test_kit::process::{Signal, signal, wait_until};
 pub(crate) use dtrain_test_kit::scene::{Finished, Launch, Scene};
+use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::process::Command;
 
 /// The endpoint of node 0.
 pub(crate) const ENDPOINT: &str = "n0:29500";
@@ -46,9 +49,16 @@ impl Cluster {
         Ok(Self { network, scene })
     }
 
+    /// Returns the command `dtrain launch ARGS`. Without the flag of the secret, anyone may join.
+    pub(crate) fn command(&self, args: &[impl AsRef<OsStr>]) -> Command {
+        let mut command = self.scene.command(args);
+        command.env(DTRAIN_RDZV_SECRET, "none");
+        command
+    }
+
     /// Starts `dtrain launch ARGS` on a node, with a lease of 1 s unless the arguments set another.
     pub(crate) fn start_with(&self, node: usize, args: &[&str]) -> Launch<'_> {
-        let command = self.scene.command(&with_short_lease(args));
+        let command = self.command(&with_short_lease(args));
         self.scene.start_as(&format!(".n{node}"), self.network[node].enter(&command))
     }
 

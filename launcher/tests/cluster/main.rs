@@ -14,6 +14,7 @@ mod planted;
 mod python;
 mod refused;
 mod restarts;
+mod slurm;
 mod start;
 mod stop;
 mod stops;

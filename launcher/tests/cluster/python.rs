@@ -27,7 +27,7 @@ fn train(python: &Path, cluster: &Cluster, flags: impl Fn(usize) -> Vec<String>)
         args.extend(
             ["--", python.to_str().unwrap(), script.to_str().unwrap(), "--steps", "5"].map(str::to_owned),
         );
-        let mut command = cluster.scene.command(&args);
+        let mut command = cluster.command(&args);
         command.env("OMP_NUM_THREADS", "1").env("PYTHONDONTWRITEBYTECODE", "1");
         cluster.scene.start_as(&format!(".n{node}"), cluster.network[node].enter(&command))
     };

@@ -1,6 +1,7 @@
 //! Runs that cannot begin: exit code 5, with the names.
 
 use crate::harness::{Cluster, ENDPOINT, WORK, count_lines, expect_codes, write_secret};
+use dtrain_common::env::DTRAIN_RDZV_SECRET;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
@@ -58,6 +59,30 @@ fn another_secret_is_refused() {
     expect_codes(&done, 5);
     done[1].expect_stderr("secret");
     done[0].expect_stderr("secret");
+}
+
+#[test]
+fn a_missing_secret_is_an_error_unless_the_run_is_meant_to_be_open() {
+    let Ok(cluster) = Cluster::new(2) else { return };
+    let c10d = ["--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint", ENDPOINT];
+    let rank = ["--nnodes=2", "--node-rank=0", "--master-addr=n0", "--master-port=29500"];
+    let program = ["--no-python", "true"];
+    for line in [&c10d, &rank] {
+        let mut command = cluster.scene.command(&[&line[..], &program].concat());
+        command.env_remove(DTRAIN_RDZV_SECRET);
+        let launch = cluster.scene.start_as(".n0", cluster.network[0].enter(&command));
+        let done = cluster.wait([launch]);
+        expect_codes(&done, 2);
+        done[0].expect_stderr("several nodes need a secret").expect_stderr("--rdzv-secret none");
+    }
+    let open = [&c10d[..], &["--rdzv-secret=none"], &program].concat();
+    let done = cluster.wait([0, 1].map(|node| {
+        let mut command = cluster.scene.command(&open);
+        command.env_remove(DTRAIN_RDZV_SECRET);
+        cluster.scene.start_as(&format!(".n{node}"), cluster.network[node].enter(&command))
+    }));
+    expect_codes(&done, 0);
+    done[0].expect_stderr("any program that reaches n0:29500 can join the run");
 }
 
 #[test]

@@ -126,7 +126,7 @@ for _ in range(2000):
     except ConnectionRefusedError: time.sleep(0.01)
 else: raise SystemExit('rank 0 is not reached')""#;
     let start = |node: usize| {
-        let mut command = cluster.scene.command(&[
+        let mut command = cluster.command(&[
             "--nnodes=3",
             "--rdzv-endpoint",
             ENDPOINT,

@@ -72,6 +72,20 @@ fn wrong_jobs_are_one_sentence_with_a_remedy() {
         (&["slurm", "demo", "--account", "a\n#SBATCH --wrap=x"], "which batch systems do not read there"),
         (&["slurm", "demo", "--output", "no/folder/job.sh"], "give another --output"),
         (&["condor", "demo"], "[possible values: slurm"),
+        (
+            &["slurm", "demo", "--launch", "--max-restartz 3"],
+            "--launch: unexpected argument '--max-restartz'",
+        ),
+        (&["slurm", "demo", "--launch", "--rdzv-conf join_timeout=x"], "--launch: "),
+        (&["slurm", "demo", "--launch", "train.py"], "--launch: train.py is not a flag"),
+        (
+            &["pbs", "demo", "--nodes", "2", "--launch", "--rdzv-id a"],
+            "--launch: the argument '--rdzv-id <ID>' cannot be used multiple times",
+        ),
+        (&["slurm", "demo", "--directive", "exclude=n7"], "write it as in a script, `--exclude=node7`"),
+        (&["slurm", "demo", "--directive=--nodes=3"], "the script sets --nodes already"),
+        (&["slurm", "demo", "--gpu-resource", "amd.com/gpu"], "only k8s has such names"),
+        (&["slurm", "demo", "--array", "%2"], "has no effect on one run"),
     ] {
         batch(&scene, args).expect_code(2).expect_stderr(message);
     }
@@ -116,6 +130,26 @@ fn a_dry_run_shows_the_job_and_the_plan_of_each_run() {
         "Run 1, cifar100:\nthe plan of cifar100 --set train.seed=3 ",
     ] {
         assert!(text.contains(part), "{part} is missing in:\n{text}");
+    }
+}
+
+#[test]
+fn flags_and_options_are_passed_on() {
+    let scene = Scene::new();
+    let extra =
+        ["--launch", "--max-restarts 3 --shutdown-timeout 60", "--launch=--rdzv-conf admit=checkpoint"];
+    let options =
+        ["--directive=--exclude=node7", "--directive", "--mail-type=END", "--nodes", "2:4", "--array", "8%2"];
+    let script = batch(&scene, &[&["slurm", "demo"], &extra[..], &options].concat()).expect_code(0).stdout();
+    for line in [
+        "#SBATCH --exclude=node7",
+        "#SBATCH --mail-type=END",
+        "#SBATCH --no-kill",
+        "#SBATCH --array=0-7%2",
+        "    --nnodes 2:4 \\",
+        "    --max-restarts 3 --shutdown-timeout 60 --rdzv-conf 'admit=checkpoint' \\",
+    ] {
+        assert!(script.lines().any(|found| found == line), "{line} is missing in:\n{script}");
     }
 }
 

@@ -41,10 +41,12 @@ pub fn own_trainer() -> PathBuf {
     program("own-trainer")
 }
 
-/// Returns a launcher command with one thread per rank and without variables of an outer run.
+/// Returns a launcher command with one thread per rank and without variables of an outer run. Several nodes need no
+/// secret.
 pub fn launch() -> Command {
     let mut command = Command::new(dtrain());
     command.arg("launch").env("DTRAIN_WORKER", worker()).env("OMP_NUM_THREADS", "1");
+    command.env("DTRAIN_RDZV_SECRET", "none");
     without_outer_run(&mut command);
     command
 }

@@ -1,7 +1,8 @@
 //! A real Slurm on the nodes of a [`Network`], for tests of batch scripts. Needs root and Debian's packages
 //! `slurm-wlm` and `munge`.
 //!
-//! Each node has one core for Slurm. Jobs in the partition `high` preempt those in `low`. Drop ends the daemons and
+//! Each node has one core for Slurm. Jobs in the partition `high` preempt those in `low`, after a grace time, and in
+//! `abrupt`, which has none. Drop ends the daemons and
 //! all jobs, and so does the end of the test by a signal.
 
 use std::fs;
@@ -241,6 +242,7 @@ PreemptMode=REQUEUE
 SlurmctldParameters=preempt_send_user_signal
 SchedulerParameters=batch_sched_delay=0,bf_interval=1,sched_interval=1,sched_min_interval=0
 PartitionName=low Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=1 GraceTime=30
+PartitionName=abrupt Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=1
 PartitionName=high Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=10
 ",
             self.network[0].address

@@ -49,7 +49,7 @@ impl<'a> Queue<'a> {
         // The flag comes before `--`.
         command.args(["batch", self.system, "--submit"]).args(args).envs(variables.iter().copied());
         self.adapt(&mut command);
-        self.scene.start_as(".submit", command).wait()
+        self.scene.start_as(".submit", command).wait_leaving_processes()
     }
 
     /// Returns the id of the first job.

@@ -123,6 +123,8 @@ fn launchers_of_mpiexec_learn_where_to_meet() {
         "launch",
         "--nproc",
         "1",
+        "--rdzv-secret",
+        "none",
         "--",
         "sh",
         "-c",

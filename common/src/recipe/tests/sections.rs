@@ -126,3 +126,15 @@ fn a_better_figure_is_finite_and_not_only_as_good() {
         }
     }
 }
+
+#[test]
+fn a_key_is_stated_by_the_file_or_an_override() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("a.toml");
+    std::fs::write(&file, "task = \"lm\"\n[checkpoint]\nkeep = 2\n").unwrap();
+    let states = |set: &[String], key: &str| Recipe::states(file.to_str().unwrap(), set, key).unwrap();
+    assert!(states(&[], "checkpoint.keep") && !states(&[], "checkpoint.every"));
+    // Also if it is the default.
+    assert!(states(&["checkpoint.every=1 epoch".to_owned()], "checkpoint.every"));
+    assert!(Recipe::states("nowhere", &[], "checkpoint.every").is_err());
+}

@@ -88,6 +88,43 @@ fn of_two_takers_of_a_stale_lease_the_last_has_it() {
 }
 
 #[test]
+fn of_two_takers_from_a_lost_machine_one_has_the_lease() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.lease");
+    fs::write(&path, elsewhere(0)).unwrap();
+    let holder = Holder::parse(&elsewhere(0)).unwrap().describe();
+    let other = Holder { pid: Holder::this().pid + 1, ..Holder::this() };
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| Lease::take_from_lost(path.clone(), &holder, QUICK));
+        while fs::read_to_string(&path).unwrap() == elsewhere(0) {
+            std::thread::yield_now();
+        }
+        write_atomic(&path, other.text(0).as_bytes()).unwrap();
+        assert!(matches!(first.join().unwrap(), Err(LeaseError::Held(_))));
+    });
+    assert_eq!(fs::read_to_string(&path).unwrap(), other.text(0));
+}
+
+#[test]
+fn a_renewed_lease_is_not_taken_from_its_holder() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.lease");
+    fs::write(&path, elsewhere(0)).unwrap();
+    let holder = Holder::parse(&elsewhere(0)).unwrap().describe();
+    std::thread::scope(|scope| {
+        let taker = scope.spawn(|| Lease::take_from_lost(path.clone(), &holder, QUICK));
+        for beat in 1.. {
+            std::thread::sleep(QUICK.renewal);
+            write_atomic(&path, elsewhere(beat).as_bytes()).unwrap();
+            if taker.is_finished() {
+                break;
+            }
+        }
+        assert!(matches!(taker.join().unwrap(), Err(LeaseError::Held(_))));
+    });
+}
+
+#[test]
 fn a_lease_of_another_holder_is_neither_renewed_nor_removed() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x.lease");

@@ -1,12 +1,20 @@
 #![allow(clippy::unwrap_used)]
 
 use super::*;
+use crate::array::ArrayFlag;
 use crate::spec::{Account, Setup, Size, TimeLimit, Work};
 
 fn job() -> JobSpec {
     JobSpec {
         name: "demo".parse().unwrap(),
-        size: Size { nodes: 2, gpus_per_node: 1, cpus_per_task: None, memory: None },
+        size: Size {
+            nodes: 2,
+            least_nodes: 2,
+            gpus_per_node: 1,
+            gpu_resource: None,
+            cpus_per_task: None,
+            memory: None,
+        },
         time: None,
         account: Account::default(),
         work: Work {
@@ -17,7 +25,57 @@ fn job() -> JobSpec {
         setup: Setup::default(),
         max_requeues: 3,
         array: None,
+        runs_at_once: None,
+        extra: Extra::default(),
     }
+}
+
+fn with_directives(system: System, directives: &[&str]) -> Result<(), String> {
+    let directives = directives.iter().map(|text| text.parse().unwrap()).collect();
+    let extra = Extra { directives, ..Extra::default() };
+    let mut job = JobSpec { extra, max_requeues: 0, ..job() };
+    job.setup.container = (system == System::K8s).then(|| "team/image".parse().unwrap());
+    job.check(system).map_err(|error| error.to_string())
+}
+
+#[test]
+fn directives_are_options_that_the_script_does_not_set() {
+    for (system, lines) in [
+        (System::Slurm, &["--exclude=node7", "--mail-type=END", "--dependency=afterok:71", "-w n1"][..]),
+        (System::Pbs, &["-W depend=afterok:71", "-m ea", "-l software=1"]),
+        (System::Lsf, &["-w done(71)", "-R \"select[type==any]\"", "-N"]),
+        (System::Flux, &["--requires=-host:n7", "--dependency=afterok:f1"]),
+        (System::K8s, &["tolerations=[{\"key\":\"gpu\",\"operator\":\"Exists\"}]", "job.suspend=true"]),
+    ] {
+        assert_eq!(with_directives(system, lines), Ok(()), "{}", system.name());
+    }
+    for (system, line, words) in [
+        (
+            System::Slurm,
+            "exclude=node7",
+            "is not an option of slurm; write it as in a script, `--exclude=node7`",
+        ),
+        (System::Slurm, "--nodes=9", "the script sets --nodes already; give the flag of `dtrain batch`"),
+        (System::Flux, "--nslots 9", "the script sets --nslots already"),
+        (System::K8s, "--exclude=node7", "is not an option of k8s; write a field and its value"),
+        (System::K8s, "restartPolicy=Always", "the script sets restartPolicy already"),
+    ] {
+        let error = with_directives(system, &[line]).unwrap_err();
+        assert!(error.contains(words), "{error}");
+    }
+    let twice = ["tolerations=[]", "serviceAccountName=a", "serviceAccountName=b"];
+    assert!(with_directives(System::K8s, &twice).unwrap_err().contains("serviceAccountName"));
+}
+
+#[test]
+fn runs_at_once_need_runs() {
+    let with = |text: &str| {
+        let ArrayFlag { array, runs_at_once } = text.parse().unwrap();
+        JobSpec { array, runs_at_once, ..job() }
+    };
+    assert_eq!(with("4%2").check(System::Slurm), Ok(()));
+    assert_eq!(with("%2").check(System::Slurm), Err(SpecError::NothingAtOnce { number: 2 }));
+    assert!(matches!(with("4%2").check(System::K8s), Err(SpecError::NoImage | SpecError::NoEffect { .. })));
 }
 
 fn limit(time: u64, before: u64) -> Option<TimeLimit> {

@@ -52,6 +52,13 @@ impl RendezvousArgs {
             return Ok(());
         };
         match tasks.one_per_node() {
+            Some((_, nodes)) if self.nnodes == Some(1..=1) && nodes.value > 1 => {
+                self.from_job.note = Some(format!(
+                    "--nnodes 1: each of the {} of {} is a run of its own",
+                    counted(nodes.value, "node"),
+                    job.described()
+                ));
+            }
             Some((node, nodes)) => {
                 self.expect_agreement(node, nodes)?;
                 self.nnodes.get_or_insert(nodes.value..=nodes.value);

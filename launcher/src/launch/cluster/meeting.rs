@@ -22,6 +22,9 @@ const REJOIN: Duration = Duration::from_secs(30);
 /// The time for an answer of the program at the endpoint's port of this machine.
 const ANSWER: Duration = Duration::from_secs(2);
 
+/// In place of a secret: any program may join.
+const OPEN: &str = "none";
+
 /// The nodes cannot meet: exit code 5.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
@@ -40,7 +43,18 @@ pub(crate) struct Meeting {
 
 impl Meeting {
     /// Opens the meeting, and tells the user if a name server is slow.
+    ///
+    /// # Errors
+    ///
+    /// As [`Meeting::open`]. Also without a secret, unless the user asks for an open run: a secret that got lost on the way
+    /// must not open the run to everybody.
     pub(in crate::launch) fn open_patiently(rendezvous: Rendezvous) -> anyhow::Result<Self> {
+        if !is_loopback(&rendezvous.endpoint.host) && matches!(secret(&rendezvous), Ok(None)) {
+            bail!(
+                "several nodes need a secret: make one by `(umask 077; head -c 32 /dev/urandom | base64 > job.secret)` and \
+                 give all nodes --rdzv-secret job.secret; --rdzv-secret {OPEN} lets any program join that reaches the leader"
+            );
+        }
         let host = rendezvous.endpoint.host.clone();
         let (opened, waits) = crossbeam_channel::bounded::<()>(0);
         let notice = move || {
@@ -60,7 +74,7 @@ impl Meeting {
     }
 
     fn try_open(rendezvous: Rendezvous) -> anyhow::Result<Self> {
-        let secret = secret(&rendezvous)?;
+        let secret = secret(&rendezvous)?.unwrap_or_else(Secret::none);
         let address = own_address(&rendezvous)?;
         let endpoint = &rendezvous.endpoint;
         let bound = match rendezvous.leads {
@@ -109,15 +123,17 @@ impl Meeting {
     }
 }
 
-fn secret(rendezvous: &Rendezvous) -> anyhow::Result<Secret> {
-    if let Some(path) = &rendezvous.secret {
-        return Ok(Secret::from_file(path)?);
-    }
-    match std::env::var(DTRAIN_RDZV_SECRET) {
-        Ok(text) if !text.is_empty() => {
-            Secret::from_text(text.as_bytes()).with_context(|| format!("{DTRAIN_RDZV_SECRET} is set wrongly"))
+/// Returns the user's secret, which is none for an open run; `None`: the user gives neither.
+fn secret(rendezvous: &Rendezvous) -> anyhow::Result<Option<Secret>> {
+    match (&rendezvous.secret, std::env::var(DTRAIN_RDZV_SECRET)) {
+        (Some(path), _) if path.as_os_str() == OPEN => Ok(Some(Secret::none())),
+        (Some(path), _) => Ok(Some(Secret::from_file(path)?)),
+        (None, Ok(text)) if text == OPEN => Ok(Some(Secret::none())),
+        (None, Ok(text)) if !text.is_empty() => {
+            let secret = Secret::from_text(text.as_bytes());
+            secret.map(Some).with_context(|| format!("{DTRAIN_RDZV_SECRET} is set wrongly"))
         }
-        _ => Ok(Secret::none()),
+        (None, _) => Ok(None),
     }
 }
 

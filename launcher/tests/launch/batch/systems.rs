@@ -2,6 +2,7 @@
 
 use crate::harness::Scene;
 use dtrain_test_kit::network::Network;
+use dtrain_test_kit::process::Signal;
 use dtrain_test_kit::runs::gpt;
 use dtrain_test_kit::systems::pods::{Cluster, End};
 use dtrain_test_kit::systems::{Queue, codes};
@@ -47,6 +48,68 @@ fn requeues_have_a_bound_and_other_codes_have_none() {
         let mut queue = Queue::new(&scene, system);
         queue.submit(&["--name", "wrong", "--", "sh", "-c", "exit 7"]).expect_code(0);
         assert_eq!(codes(&queue.drive(None)), [Some(7)], "{system}");
+    }
+}
+
+#[test]
+fn each_submission_counts_its_requeues() {
+    for system in ["pbs", "lsf", "flux"] {
+        let scene = Scene::new();
+        let program = "[ -e last ] && exit 0; exit 75";
+        let args = ["--max-requeues", "1", "--name", "again", "--", "sh", "-c", program];
+        let mut first = Queue::new(&scene, system);
+        first.submit(&args).expect_code(0);
+        // The first start is requeued, and its user deletes the job then.
+        let launch = first.start(None).unwrap();
+        first.wait(launch).expect_code(75).expect_stderr("dtrain: requeue 1 of 1");
+        fs::remove_dir_all(scene.path(".spool")).unwrap();
+        let mut second = Queue::new(&scene, system);
+        second.submit(&args).expect_code(0);
+        let launch = second.start(None).unwrap();
+        second.wait(launch).expect_code(75).expect_stderr("dtrain: requeue 1 of 1");
+        let done = second.drive(None);
+        done[0].expect_stderr("it was requeued 1 times");
+        assert_eq!(done.len(), 1, "{system}");
+    }
+}
+
+#[test]
+fn the_time_limit_counts_from_the_start_of_the_job() {
+    for system in ["pbs", "lsf", "flux"] {
+        for (elapsed, least, most) in [(Some("1200"), 2300, 2400), (None, 3500, 3600)] {
+            let scene = Scene::new();
+            let mut queue = Queue::new(&scene, system);
+            if let Some(elapsed) = elapsed {
+                fs::write(scene.path(".spool/elapsed"), elapsed).unwrap();
+            }
+            fs::write(scene.path(".setup.sh"), "sleep 1\n").unwrap();
+            let args = ["--time", "1 h", "--signal-before", "90 s", "--env-setup", ".setup.sh", "--", "true"];
+            queue.submit(&args).expect_code(0);
+            let done = queue.drive(None);
+            assert_eq!(codes(&done), [Some(0)], "{system}: {}", done[0].stderr);
+            let (_, limit) = done[0].stderr.split_once("and killed after ").unwrap();
+            let limit = limit.split_once(" (--time-limit)").unwrap().0;
+            let seconds = dtrain_common::time::parse_time(limit).unwrap().as_secs();
+            assert!((least..most).contains(&seconds), "{system}: {}", done[0].stderr);
+        }
+    }
+}
+
+#[test]
+fn a_launcher_that_does_not_end_does_not_hold_the_job() {
+    for system in ["pbs", "lsf"] {
+        let scene = Scene::new();
+        let mut queue = Queue::new(&scene, system);
+        queue.submit(&["--nodes", "2", "--max-requeues", "0", "--", "sh", "-c", "exit 7"]).expect_code(0);
+        let script = scene.path(".spool/0.SC");
+        let text = fs::read_to_string(&script).unwrap();
+        assert!(text.contains("deadline=$((SECONDS + 60))"), "{text}");
+        fs::write(&script, text.replace("SECONDS + 60", "SECONDS + 2")).unwrap();
+        fs::write(scene.path(".spool/hangs"), "").unwrap();
+        let launch = queue.start(None).unwrap();
+        let done = launch.wait_leaving_processes();
+        done.expect_code(7).expect_stderr("dtrain: the launcher on node1 did not end within 60 s");
+        queue.signal(Signal::KILL);
     }
 }
 
@@ -134,6 +197,51 @@ fn pods_of_two_nodes_start_again_after_code_75() {
     for (index, done) in job.ended.iter().filter(|(_, done)| done.code == Some(0)) {
         assert_eq!(done.stdout(), format!("[rank {index}] rank {index} of 2\n"));
     }
+    network.wait_until_empty();
+}
+
+/// Modules or an image may take longer than the margin. The pod's deadline counts from its own start.
+#[test]
+fn a_pod_that_starts_late_has_time_to_stop_at_its_deadline() {
+    let Ok(network) = Network::new(1) else { return };
+    let scene = Scene::new();
+    fs::write(scene.path(".setup.sh"), "sleep 3\n").unwrap();
+    let setup = scene.path(".setup.sh").display().to_string();
+    let limit = ["--name", "late", "--time", "5 s", "--signal-before", "1 s", "--max-requeues", "1"];
+    let program = "[ -e /mnt/saved ] && exit 0
+        trap 'sleep 3; : > /mnt/saved; exit 75' TERM; while :; do sleep 0.05; done";
+    submit_pods(&scene, &[&limit[..], &["--env-setup", &setup]].concat(), program);
+    let cluster = Cluster::new(&scene, &network, &[]);
+    let mut job = cluster.job("late");
+    assert_eq!((job.run(), job.codes(0)), (End::Complete, vec![Some(75), Some(0)]), "{}", job.stderr());
+    network.wait_until_empty();
+}
+
+#[test]
+fn a_second_submission_replaces_an_ended_job_only() {
+    let Ok(network) = Network::new(2) else { return };
+    let scene = Scene::new();
+    let program = ": > /mnt/ready; until [ -e /mnt/go ]; do sleep 0.05; done";
+    let args = ["--nodes", "2", "--name", "two", "--run-dir", "/mnt/logs", "--", "sh", "-c", program];
+    let args = [&POD[..], &args].concat();
+    let cluster = Cluster::new(&scene, &network, &[]);
+    for _ in 0..2 {
+        Queue::new(&scene, "k8s").submit(&args).expect_code(0);
+        let mut job = cluster.job("two");
+        let (ready, go) = (cluster.claim("scratch").join("ready"), cluster.claim("scratch").join("go"));
+        job.run_until("the program", |_| ready.exists());
+        let before = fs::read_dir(scene.path(".spool")).unwrap().count();
+        let words = "the job two of an earlier submission has not ended; wait for it, delete it by `kubectl delete job two`";
+        Queue::new(&scene, "k8s").submit(&args).expect_code(2).expect_stderr(words);
+        assert_eq!(fs::read_dir(scene.path(".spool")).unwrap().count(), before, "nothing was replaced");
+        fs::write(&go, "").unwrap();
+        assert_eq!((job.run(), job.codes(0)), (End::Complete, vec![Some(0)]), "{}", job.stderr());
+        fs::remove_file(ready).unwrap();
+        fs::remove_file(go).unwrap();
+    }
+    // A deleted job leaves its secret and service.
+    assert_eq!(cluster.kubectl(&["delete", "job", "two"]).stdout(), "job.batch \"two\" deleted\n");
+    Queue::new(&scene, "k8s").submit(&args).expect_code(0);
     network.wait_until_empty();
 }
 

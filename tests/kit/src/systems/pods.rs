@@ -20,7 +20,7 @@ use crate::scene::{Finished, Launch, Scene};
 
 const BACKOFF: Duration = Duration::from_secs(1);
 
-/// Nodes, and what `kubectl apply` brought.
+/// Nodes, and what `kubectl create` brought.
 #[derive(Debug)]
 pub struct Cluster<'a> {
     scene: &'a Scene,
@@ -122,7 +122,8 @@ impl<'a> Cluster<'a> {
     }
 
     fn object(&self, kind: &str, name: &str) -> Option<Value> {
-        self.objects().into_iter().find(|item| item["kind"] == kind && item["metadata"]["name"] == name)
+        // A later one has replaced the earlier ones.
+        self.objects().into_iter().rfind(|item| item["kind"] == kind && item["metadata"]["name"] == name)
     }
 }
 
@@ -207,6 +208,10 @@ impl<'a> Job<'a> {
                     is_disrupted: false,
                 });
             }
+        }
+        if let Some(end) = self.end.filter(|end| *end != End::Deleted) {
+            let condition = if end == End::Complete { "Complete" } else { "Failed" };
+            fs::write(spool(self.cluster.scene).join(format!("{}.ended", self.name)), condition).unwrap();
         }
     }
 

@@ -26,7 +26,7 @@ fn ranks_that_srun_starts_end_in_the_weights_of_launchers() {
     };
     let (dtrain, worker) = (programs::dtrain(), programs::worker());
     let (dtrain, worker) = (dtrain.to_str().unwrap(), worker.to_str().unwrap());
-    let launched = train("launchers", &[], &[dtrain, "launch", "--nproc", "1"]);
+    let launched = train("launchers", &[], &[dtrain, "launch", "--nproc", "1", "--rdzv-secret", "none"]);
     for mpi in ["--mpi=none", "--mpi=pmi2"] {
         assert!(train(&mpi[6..], &[mpi], &[worker]) == launched, "{mpi}: other weights");
     }

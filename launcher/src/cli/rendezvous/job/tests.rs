@@ -87,8 +87,17 @@ fn flags_override_the_job() {
 fn a_flag_that_contradicts_the_job_is_refused_with_both() {
     let job = step(&[]);
     refused(&["--nnodes=3"], &job, &["--nnodes 3", "SLURM_STEP_NUM_NODES=2"]);
-    refused(&["--nnodes=1"], &job, &["--nnodes 1", "SLURM_STEP_NUM_NODES=2", "--standalone"]);
     refused(&["--node-rank=0"], &job, &["--node-rank 0", "SLURM_NODEID=1"]);
+}
+
+#[test]
+fn one_node_by_a_flag_is_a_run_of_each_node() {
+    for line in [&["--nnodes=1"][..], &["--nnodes=1:1"]] {
+        let args = complete(line, &step(&[])).unwrap();
+        assert!(!args.is_several());
+        let note = "--nnodes 1: each of the 2 nodes of Slurm job 71 is a run of its own";
+        assert_eq!(args.check().unwrap(), [note]);
+    }
 }
 
 #[test]
