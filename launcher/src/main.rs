@@ -31,7 +31,7 @@ use anyhow::{Context, anyhow};
 use cli::{Command, LaunchArgs};
 use dtrain_agent::clock::StartTime;
 use dtrain_agent::io::guardian::{self, GuardianInfo, Role};
-use dtrain_agent::io::process::{descriptors, handlers};
+use dtrain_agent::io::process::{TerminalModes, descriptors, handlers};
 use dtrain_common::exit::ExitStatus;
 use dtrain_pmi::PmiError;
 use std::ffi::OsString;
@@ -100,7 +100,11 @@ fn run(
     let inherited = descriptors::inherited();
     inherited.keep_to_this_process(&std::env::args_os().collect::<Vec<_>>());
     handlers::write_to_any_terminal().context("cannot change how signals are received")?;
-    launch::run(args, guardian_info, start_time).map(ExitCode::from)
+    // The guardian does the same, unless it is killed.
+    let modes = guardian_info.job.and_then(TerminalModes::note);
+    let done = launch::run(args, guardian_info, start_time);
+    modes.iter().for_each(TerminalModes::restore);
+    done.map(ExitCode::from)
 }
 
 /// Prints the error. `from_environment` are the variables that set flags.

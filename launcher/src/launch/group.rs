@@ -2,13 +2,15 @@
 
 use super::files::{ByStream, Files, read_error};
 use super::inbox::Inbox;
-use crate::plan::Routing;
+use crate::plan::{Routing, Sinks};
 use crossbeam_channel::Sender;
 use dtrain_agent::cause::{self, Evidence};
 use dtrain_agent::io::output::{
-    Chunk, FailedLogs, LineFilter, Reader, RotatingLog, Source, Stream, Style, Tail,
+    Chunk, FailedLogs, Input, LineFilter, Reader, RotatingLog, Source, Stream, Style, Tail,
 };
-use dtrain_agent::io::process::{Streams, Terminal, Worker, WorkerSpec, handlers, stacks};
+use dtrain_agent::io::process::{
+    Channel, Mirror, Streams, Terminal, Wiring, Worker, WorkerSpec, handlers, stacks,
+};
 use dtrain_agent::local::{Event, INSPECTION, KILLED, Outcome};
 use rustix::io::Errno;
 use std::fs;
@@ -92,8 +94,7 @@ impl<'a> Group<'a> {
             let _ = events.send(Event::Ended { rank, outcome, at, lost_peer });
         };
         let attached = self
-            .capture
-            .attach(rank, streams, logs, &self.tails[rank])
+            .attach(rank, &worker, streams, logs)
             // If the worker is already stopped for its first read, the lending still sees that.
             .and_then(|()| match terminal {
                 Some(terminal) => terminal.lend(&worker, self.inbox.family.clone()),
@@ -105,6 +106,45 @@ impl<'a> Group<'a> {
             return Err(error);
         }
         Ok(worker)
+    }
+
+    /// Starts to read the worker's output.
+    fn attach(
+        &self,
+        rank: usize,
+        worker: &Worker,
+        streams: Streams,
+        logs: ByStream<RotatingLog>,
+    ) -> io::Result<()> {
+        let Self { inbox, capture, .. } = self;
+        let (routing, wiring, sinks) = (capture.routing, self.specs[rank].wiring, Sinks::now());
+        let has_errors = |stream| stream == Stream::Stderr || matches!(wiring, Wiring::Together(_));
+        let mut inputs = Vec::new();
+        for ((stream, file), log) in Stream::BOTH.into_iter().zip(streams).zip(logs) {
+            let Some(file) = file else { continue };
+            let style = routing.style(rank, stream, sinks, wiring);
+            let line_filter = capture.line_filters[stream.index()].clone();
+            let mirror = (wiring.channel(stream) == Channel::Pty)
+                .then(|| Mirror::new(&file, stream, worker, inbox.family.clone(), inbox.job));
+            inputs.push(Input {
+                source: Source { rank, stream },
+                stream: file,
+                style,
+                prefix: routing.prefixes[rank].as_bytes().to_vec(),
+                log,
+                line_filter: line_filter.filter(|_| style != Style::Hidden),
+                tail: has_errors(stream).then(|| self.tails[rank].clone()),
+                // Where the system has no pseudo terminals, this is a pipe.
+                follow: mirror.and_then(Result::ok).map(|mut mirror| Box::new(move || mirror.follow()) as _),
+            });
+        }
+        let reader = Reader {
+            inputs,
+            chunks: capture.chunks.clone(),
+            failed_logs: capture.failed_logs.clone(),
+            _alive: capture.alive.clone(),
+        };
+        reader.start(Arc::clone(&capture.stop))
     }
 
     pub(super) fn deliver_pending(&mut self) {
@@ -223,34 +263,4 @@ pub(super) struct Capture<'a> {
     pub(super) failed_logs: FailedLogs,
     pub(super) stop: Arc<PipeReader>,
     pub(super) alive: Sender<()>,
-}
-
-impl Capture<'_> {
-    fn attach(
-        &self,
-        rank: usize,
-        streams: Streams,
-        logs: ByStream<RotatingLog>,
-        tail: &Tail,
-    ) -> io::Result<()> {
-        for ((stream, pipe), log) in Stream::BOTH.into_iter().zip(streams).zip(logs) {
-            let Some(pipe) = pipe else { continue };
-            let style = self.routing.style(rank, stream);
-            let line_filter = self.line_filters[stream.index()].clone();
-            let reader = Reader {
-                source: Source { rank, stream },
-                stream: pipe,
-                style,
-                prefix: self.routing.prefixes[rank].as_bytes().to_vec(),
-                log,
-                line_filter: line_filter.filter(|_| style != Style::Hidden),
-                tail: (stream == Stream::Stderr).then(|| tail.clone()),
-                chunks: self.chunks.clone(),
-                failed_logs: self.failed_logs.clone(),
-                _alive: self.alive.clone(),
-            };
-            reader.start(Arc::clone(&self.stop))?;
-        }
-        Ok(())
-    }
 }

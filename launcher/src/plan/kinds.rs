@@ -3,10 +3,9 @@
 use super::devices::Devices;
 use super::limit::LimitWithNote;
 use super::numa::CoreBinding;
-use super::routing::Routing;
+use super::routing::{Routing, Sinks};
 use anyhow::Context;
 use dtrain_agent::cluster::ranks::Placement;
-use dtrain_agent::io::output::Stream;
 use dtrain_agent::io::process::WorkerSpec;
 use dtrain_agent::local::TimeLimit;
 use dtrain_common::exit::ExitStatus;
@@ -238,8 +237,7 @@ impl Plan {
             env,
             cpus: self.core_binding.of(rank),
             inherit_stdin: reads,
-            inherit_stdout: self.routing.passes(rank, Stream::Stdout, is_named)
-                && Stream::Stdout.takes_background_writes(),
+            wiring: self.routing.wiring(rank, Sinks::now(), is_named),
             open_files: None,
         }
     }

@@ -15,7 +15,7 @@ pub(crate) use devices::Devices;
 pub(crate) use kinds::{Plan, Seat};
 #[cfg(test)]
 pub(crate) use routing::Home;
-pub(crate) use routing::Routing;
+pub(crate) use routing::{Routing, Sinks};
 pub(crate) use size::cores;
 pub(crate) use training::find_worker;
 

@@ -7,6 +7,7 @@ use crate::cli::{Choice, OutputArgs, PrefixTemplate, PrefixValues};
 use anyhow::{Context, bail, ensure};
 use dtrain_agent::cluster::ranks::Placement;
 use dtrain_agent::io::output::{FrameStyle, Stream, Style, can_draw_frames};
+use dtrain_agent::io::process::{Channel, Wiring};
 use dtrain_agent::io::temporary;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -174,34 +175,74 @@ impl Routing {
         self.routes[local_rank][stream.index()]
     }
 
+    /// Returns whether both streams of this worker come through one channel, which keeps their order: they are shown on
+    /// one file or terminal, and nothing needs them apart.
+    pub(crate) fn is_together(&self, local_rank: usize, sinks: Sinks) -> bool {
+        sinks.are_one && Stream::BOTH.iter().all(|stream| self.is_only_shown(local_rank, *stream))
+    }
+
+    /// Returns the channels of this worker. `is_named`: by `--stdin-rank`.
+    pub(crate) fn wiring(&self, local_rank: usize, sinks: Sinks, is_named: bool) -> Wiring {
+        let channel = |stream: Stream| match sinks.terminals[stream.index()] {
+            true if self.is_alone(local_rank) || is_named && self.workers() > 1 => Channel::Pty,
+            _ => Channel::Pipe,
+        };
+        if self.is_together(local_rank, sinks) {
+            return Wiring::Together(channel(Stream::Stdout));
+        }
+        let can_pass = |stream| !sinks.are_one && self.is_only_shown(local_rank, stream);
+        Wiring::Apart(Stream::BOTH.map(|stream| match can_pass(stream) {
+            true => channel(stream),
+            false => Channel::Pipe,
+        }))
+    }
+
     /// Returns how this stream of this worker is shown on the launcher's stream.
-    pub(crate) fn style(&self, local_rank: usize, stream: Stream) -> Style {
-        if !self.route(local_rank, stream).shown {
-            return Style::Hidden;
-        }
-        let is_terminal = stream.is_terminal();
-        if !is_terminal && self.workers() == 1 && self.prefixes[local_rank].is_empty() {
-            return Style::Raw;
-        }
-        Style::Lines {
-            frames: match (can_draw_frames(stream), local_rank) {
-                (true, 0) => FrameStyle::Drawn,
-                (true, _) => FrameStyle::Dropped,
-                (false, _) => FrameStyle::Lines,
+    pub(crate) fn style(&self, local_rank: usize, stream: Stream, sinks: Sinks, wiring: Wiring) -> Style {
+        let is_terminal = sinks.terminals[stream.index()];
+        let line_timeout = if is_terminal { AT_A_TERMINAL } else { ELSEWHERE };
+        let is_shown = |stream| self.route(local_rank, stream).shown;
+        let is_mixed =
+            sinks.are_one && matches!(wiring, Wiring::Apart(_)) && Stream::BOTH.into_iter().all(is_shown);
+        match wiring.channel(stream) {
+            _ if !is_shown(stream) => Style::Hidden,
+            Channel::Pty => Style::Raw,
+            Channel::Pipe if is_terminal || !self.is_alone(local_rank) => Style::Lines {
+                frames: match (can_draw_frames(stream), local_rank) {
+                    (true, 0) => FrameStyle::Drawn,
+                    (true, _) => FrameStyle::Dropped,
+                    (false, _) => FrameStyle::Lines,
+                },
+                line_timeout,
             },
-            line_timeout: if is_terminal { AT_A_TERMINAL } else { ELSEWHERE },
+            Channel::Pipe if is_mixed => Style::Whole { line_timeout },
+            Channel::Pipe => Style::Raw,
         }
     }
 
-    /// Returns whether this worker gets the launcher's stream directly, without a copy: the only worker, if
-    /// it has no prefix, or the worker that `--stdin-rank` names.
-    pub(crate) fn passes(&self, local_rank: usize, stream: Stream, is_named: bool) -> bool {
+    /// Returns whether this is the only worker, and its lines have no prefix.
+    fn is_alone(&self, local_rank: usize) -> bool {
+        self.workers() == 1 && self.prefixes[local_rank].is_empty()
+    }
+
+    fn is_only_shown(&self, local_rank: usize, stream: Stream) -> bool {
         let Route { shown, kept } = self.route(local_rank, stream);
-        let is_alone = match self.workers() {
-            1 => self.prefixes[local_rank].is_empty(),
-            _ => is_named,
-        };
-        shown && !kept && is_alone && self.filters[stream.index()].is_empty()
+        shown && !kept && self.filters[stream.index()].is_empty()
+    }
+}
+
+/// The launcher's standard output and standard error.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sinks {
+    /// Whether both are the same file, pipe or terminal.
+    pub(crate) are_one: bool,
+    /// In the order of [`Stream::BOTH`].
+    pub(crate) terminals: [bool; 2],
+}
+
+impl Sinks {
+    pub(crate) fn now() -> Self {
+        Self { are_one: Stream::are_one(), terminals: Stream::BOTH.map(Stream::is_terminal) }
     }
 }
 

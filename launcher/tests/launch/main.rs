@@ -16,6 +16,7 @@ mod hangs;
 mod import;
 mod logs;
 mod notices;
+mod order;
 mod output;
 mod pid_one;
 mod plan;

@@ -1,8 +1,9 @@
 //! The launcher in a shell: process substitution, background jobs, job control.
 
-use crate::harness::{Finished, Scene, wait_until};
+use crate::harness::{Finished, Scene, kill, wait_until};
 use crate::pty::{Shell, wait_until_suspended};
 use dtrain_test_kit::need::{self, Need};
+use rustix::process::Signal;
 use std::process::Command;
 
 /// Runs this bash script to its end; `$DTRAIN` is the launcher. Processes of the script may outlive it.
@@ -278,6 +279,54 @@ fn ctrl_z_stops_no_worker_that_reads_where_no_shell_could_continue_it() {
     shell.line("typed");
     shell.expect("got <typed>");
     wait_until("nothing to be left", || scene.alive().is_empty());
+}
+
+/// Prints whether the terminal reads lines, when it does so at the latest.
+const COOKED: &str = r#"n=0; until stty -a | grep -q " icanon" || [ $n = 100 ]; do sleep 0.1; n=$((n + 1)); done; stty -a | grep -o "[^ ]icanon" || echo coo''ked"#;
+
+#[test]
+fn the_terminal_is_as_before_after_a_worker_at_a_prompt_was_stopped_or_killed() {
+    for signal in [Signal::TERM, Signal::KILL] {
+        for victim in ["worker", "launcher", "guardian"] {
+            let scene = Scene::new();
+            let mut shell = Shell::start(&scene);
+            let script = r#"stty -icanon -echo; : > "ready.$RANK"; exec sleep 600"#;
+            // Without job control, as in a script, no shell restores the terminal.
+            shell.line(&format!(r#"sh -c '"$DTRAIN" launch --nproc 1 -- sh -c '\''{script}'\''; {COOKED}'"#));
+            scene.wait_for_ready(1);
+            let launcher = scene.launcher();
+            kill(
+                match victim {
+                    "worker" => scene.workers()[0],
+                    "launcher" => launcher[0],
+                    _ => parent_of(launcher[0]),
+                },
+                signal,
+            );
+            shell.expect("cooked");
+            wait_until("nothing to be left", || scene.workers().is_empty() && scene.launcher().is_empty());
+        }
+    }
+}
+
+fn parent_of(pid: u32) -> u32 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    stat.rsplit(')').next().unwrap().split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+#[test]
+fn a_program_that_sets_the_modes_of_its_standard_output_reads_keys() {
+    let scene = Scene::new();
+    let mut shell = Shell::start(&scene);
+    let script =
+        r#"stty -icanon -echo <&1; : > "ready.$RANK"; key=$(dd bs=1 count=1 2>/dev/null); echo "got <$key>""#;
+    shell.line(&format!(r#""$DTRAIN" launch --nproc 1 -- sh -c '{script}'; {COOKED}"#));
+    scene.wait_for_ready(1);
+    wait_until("the worker to have the terminal", || scene.workers().contains(&shell.foreground()));
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    shell.keys(b"k");
+    shell.expect("got <k>");
+    shell.expect("cooked");
 }
 
 #[test]

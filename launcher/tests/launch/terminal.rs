@@ -2,6 +2,7 @@
 
 use crate::harness::Scene;
 use crate::pty::Pty;
+use rustix::termios::{Winsize, tcsetwinsize};
 use std::fs::File;
 use std::io::Read;
 use std::path::PathBuf;
@@ -73,8 +74,9 @@ fn a_frame_is_redrawn_around_lines_and_erased_at_the_end() {
 
 #[test]
 fn a_line_takes_the_place_of_its_own_frame() {
-    let (shown, _) =
-        on_terminal(&Scene::new(), 80, "1", r"printf '50%%\r' >&2; sleep 0.5; printf 'done\n' >&2", &[]);
+    let script = r"printf '50%%\r' >&2; sleep 0.5; printf 'done\n' >&2";
+    let flags = ["--nproc", "1", "--run-dir", "run"];
+    let (shown, _) = on_terminal_with(&Scene::new(), 80, &flags, script, &[]);
     assert!(shown.ends_with(&format!("50%{ERASE}done\r\n")), "{shown:?}");
 }
 
@@ -112,6 +114,53 @@ fn the_only_worker_or_the_named_one_has_the_terminal_as_its_standard_output() {
         let shown = of(flags);
         assert!(shown.contains("pipe") && !shown.contains("terminal"), "{flags:?}: {shown:?}");
     }
+}
+
+#[test]
+fn the_only_worker_writes_to_a_terminal_of_the_same_size_on_both_streams() {
+    let script = r"stty size <&1; stty size <&2; printf '\r 10%%' >&2; printf '\r    \r'; echo text; printf ' 20%%\n' >&2";
+    let (shown, _) = on_terminal(&Scene::new(), 77, "1", script, &[]);
+    assert!(shown.ends_with("24 77\r\n24 77\r\n\r 10%\r    \rtext\r\n 20%\r\n"), "{shown:?}");
+}
+
+#[test]
+fn a_stream_that_alone_is_a_terminal_is_one_for_the_only_worker() {
+    let scene = Scene::new();
+    let script = "test -t 1 && echo terminal; test -t 2 || echo file >&2";
+    let (shown, _) = on_terminal_to(&scene, 80, &["--nproc", "1"], script, &[], Some(scene.path(".err")));
+    assert_eq!(shown, "terminal\r\n");
+    assert!(scene.read(".err").ends_with("\nfile\n"));
+}
+
+#[test]
+fn a_new_size_of_the_window_reaches_the_only_worker() {
+    let scene = Scene::new();
+    let script = r#"trap 'stty size <&2; exit' WINCH; : > "ready.$RANK"; while :; do sleep 0.05; done"#;
+    let pty = Pty::new(80);
+    let mut command = scene.command(&["--nproc", "1", "--", "sh", "-c", script]);
+    pty.attach(&mut command);
+    let mut child = command.spawn().unwrap();
+    drop(command);
+    scene.wait_for_ready(1);
+    let size = Winsize { ws_row: 33, ws_col: 44, ws_xpixel: 0, ws_ypixel: 0 };
+    tcsetwinsize(&pty.person, size).unwrap();
+    let mut shown = Vec::new();
+    let _ = File::from(pty.person).read_to_end(&mut shown);
+    assert!(child.wait().unwrap().success());
+    assert!(shown.ends_with(b"33 44\r\n"), "{:?}", String::from_utf8_lossy(&shown));
+}
+
+#[test]
+fn text_that_a_worker_prints_over_its_bar_is_a_line_and_the_bar_stays() {
+    let scene = Scene::new();
+    let script = r#"
+        bar() { printf '\r %s%%|#  | 4/40 [00:01<00:09, 3.98it/s]' $1 >&2; }
+        if [ $RANK = 0 ]; then bar 10; echo "{'loss': 1}"; bar 20; sleep 0.5; fi"#;
+    let (shown, _) = on_terminal(&scene, 80, "2", script, &[]);
+    assert!(shown.contains("[rank 0] {'loss': 1}\r\n"), "{shown:?}");
+    let bar = " 20%|#  | 4/40 [00:01<00:09, 3.98it/s]";
+    let end = format!("{bar}{ERASE}[rank 0] {bar}\r\n");
+    assert!(shown.ends_with(&end) && !shown.contains("it/s]{"), "{shown:?}");
 }
 
 #[test]

@@ -15,7 +15,7 @@
 use crate::io::fence::Memory;
 use crate::io::process::descriptors::{self, Inherited};
 use crate::io::process::handlers::{self, LatestOfJob};
-use crate::io::process::{Family, ShellJob, descendants, sender};
+use crate::io::process::{Family, ShellJob, TerminalModes, descendants, sender};
 use crate::io::temporary::{Temporary, remove_abandoned_beside};
 use crate::io::thread;
 use crate::signals;
@@ -94,9 +94,12 @@ pub fn run_guardian(handled: &[i32], has_lease: bool, report: impl FnOnce(u64)) 
     let inherited = descriptors::inherited();
     let own = OsString::from(process::id().to_string());
     let family = Family::default();
+    let modes = ShellJob::of(rustix::process::getpid()).and_then(TerminalModes::note);
+    let restore_terminal = || modes.iter().for_each(TerminalModes::restore);
     if descendants::any() {
         let code = run_again(&family, handled, inherited, &[(DTRAIN_FRONT, own)], None)?;
         descendants::finish_readers();
+        restore_terminal();
         return Ok(code);
     }
     descendants::adopt().context("cannot become the parent of orphaned processes")?;
@@ -115,6 +118,8 @@ pub fn run_guardian(handled: &[i32], has_lease: bool, report: impl FnOnce(u64)) 
     // A reader of the output must not wait for the cleanup.
     descriptors::close_output();
     family.end_orphans();
+    // No process is left that could change it again.
+    restore_terminal();
     if let Some(member) = memory.member() {
         report(member);
     }

@@ -3,7 +3,7 @@
 use crate::launch::attempt::{Attempt, Run};
 use crate::launch::files::Files;
 use crate::launch::messages::ended;
-use crate::plan::Plan;
+use crate::plan::{Plan, Sinks};
 use dtrain_agent::cause::{self, Evidence, MemoryKill, Suspect};
 use dtrain_agent::clock::StartTime;
 use dtrain_agent::cluster::message::Blame;
@@ -25,8 +25,9 @@ pub(super) struct BlamedWorker<'a> {
     host: String,
     /// The message in its error file.
     reported: Option<String>,
-    /// The last lines of its standard error.
+    /// The last lines of its standard error, or of both streams if they are together.
     tail: Vec<String>,
+    tail_of: &'static str,
 }
 
 impl<'a> BlamedWorker<'a> {
@@ -76,6 +77,10 @@ impl<'a> BlamedWorker<'a> {
             host: dtrain_common::host::name(),
             reported: files.reported_error(end.rank),
             tail,
+            tail_of: match plan.routing.is_together(end.rank, Sinks::now()) {
+                true => "standard output and standard error",
+                false => "standard error",
+            },
         })
     }
 
@@ -128,9 +133,9 @@ impl<'a> BlamedWorker<'a> {
         match &self.reported {
             Some(message) => indented(message),
             None if self.tail.is_empty() && self.stopped_by.is_some() => {}
-            None if self.tail.is_empty() => indented("nothing on standard error"),
+            None if self.tail.is_empty() => indented(&format!("nothing on {}", self.tail_of)),
             None => {
-                indented("last lines of standard error:");
+                indented(&format!("last lines of {}:", self.tail_of));
                 self.tail.iter().for_each(|line| indented(&format!("  {line}")));
             }
         }

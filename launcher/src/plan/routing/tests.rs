@@ -184,6 +184,73 @@ fn sizes_and_filters_are_handed_on() {
     assert_eq!(routing(&[], 1, Home::RunDir).unwrap().log_size, USUAL_LOG);
 }
 
+#[test]
+fn streams_come_through_one_channel_where_they_go_to_one_place_and_nothing_needs_them_apart() {
+    let pipes = Wiring::Apart([Channel::Pipe; 2]);
+    let to = |are_one, terminals| Sinks { are_one, terminals };
+    let (file, terminal) = (to(true, [false; 2]), to(true, [true; 2]));
+    for (line, workers, home, sinks, is_named, expected) in [
+        (&[][..], 1, Home::Nowhere, file, false, Wiring::Together(Channel::Pipe)),
+        (&[], 2, Home::Nowhere, file, false, Wiring::Together(Channel::Pipe)),
+        (&[], 1, Home::Nowhere, terminal, false, Wiring::Together(Channel::Pty)),
+        (&[], 2, Home::Nowhere, terminal, false, Wiring::Together(Channel::Pipe)),
+        (&[], 2, Home::Nowhere, terminal, true, Wiring::Together(Channel::Pty)),
+        (
+            &["--log-line-prefix-template", "x "],
+            1,
+            Home::Nowhere,
+            terminal,
+            false,
+            Wiring::Together(Channel::Pipe),
+        ),
+        (&["-r", "0"], 1, Home::RunDir, file, false, Wiring::Together(Channel::Pipe)),
+        (&[], 1, Home::RunDir, file, false, pipes),
+        (&[], 1, Home::RunDir, terminal, false, pipes),
+        (&["-t", "1"], 1, Home::RunDir, terminal, false, pipes),
+        (&["-r", "2"], 1, Home::Nowhere, file, false, pipes),
+        (&["-r", "0", "--duplicate-stdout-filters", "x"], 1, Home::RunDir, file, false, pipes),
+        (&[], 1, Home::Nowhere, to(false, [false; 2]), false, pipes),
+        (
+            &[],
+            1,
+            Home::Nowhere,
+            to(false, [true, false]),
+            false,
+            Wiring::Apart([Channel::Pty, Channel::Pipe]),
+        ),
+        (
+            &[],
+            1,
+            Home::Nowhere,
+            to(false, [false, true]),
+            false,
+            Wiring::Apart([Channel::Pipe, Channel::Pty]),
+        ),
+        (&[], 2, Home::Nowhere, to(false, [true, false]), false, pipes),
+    ] {
+        let routing = routing(line, workers, home).unwrap();
+        assert_eq!(routing.wiring(0, sinks, is_named), expected, "{line:?}, {workers} workers, {sinks:?}");
+    }
+}
+
+#[test]
+fn the_only_workers_bytes_are_shown_as_they_come_unless_two_streams_meet() {
+    let file = Sinks { are_one: true, terminals: [false; 2] };
+    let styles = |line: &[&str], home, sinks| {
+        let routing = routing(line, 1, home).unwrap();
+        let wiring = routing.wiring(0, sinks, false);
+        Stream::BOTH.map(|stream| routing.style(0, stream, sinks, wiring))
+    };
+    let whole = Style::Whole { line_timeout: ELSEWHERE };
+    assert_eq!(styles(&[], Home::Nowhere, file), [Style::Raw; 2]);
+    assert_eq!(styles(&[], Home::RunDir, file), [whole; 2]);
+    assert_eq!(styles(&["-r", "1"], Home::RunDir, file), [Style::Hidden, Style::Raw]);
+    assert_eq!(styles(&[], Home::RunDir, Sinks { are_one: false, ..file }), [Style::Raw; 2]);
+    let terminal = Sinks { are_one: true, terminals: [true; 2] };
+    assert_eq!(styles(&[], Home::Nowhere, terminal), [Style::Raw; 2]);
+    assert!(matches!(styles(&[], Home::RunDir, terminal), [Style::Lines { .. }, Style::Lines { .. }]));
+}
+
 proptest! {
     #[test]
     fn no_output_is_lost_unless_a_rank_is_hidden(

@@ -1,4 +1,6 @@
-//! Cuts progress frames to the width of the terminal.
+//! Progress frames: cuts them to the width of the terminal, and finds text that was printed over one.
+
+use memchr::memmem;
 
 /// Resets the colours that a cut frame leaves switched on.
 const RESET: &str = "\x1b[0m";
@@ -32,6 +34,36 @@ pub(super) fn fit(frame: &[u8], width: usize) -> Option<Vec<u8>> {
         fitted.push_str(RESET);
     }
     Some(fitted.into_bytes())
+}
+
+/// Divides a line into the bar of tqdm that it was printed over, such as ` 10%|#   | 4/40 [00:01<00:09, 3.98it/s]`, and
+/// the printed text. The bar is empty if the line has none, or nothing else.
+pub(super) fn split_bar(line: &[u8]) -> (&[u8], &[u8]) {
+    match end_of_bar(line) {
+        Some(end) if !line[end..].trim_ascii().is_empty() => line.split_at(end),
+        _ => (&[], line),
+    }
+}
+
+fn end_of_bar(line: &[u8]) -> Option<usize> {
+    let drawn = memmem::find(line, b"%|")? + 2;
+    let counts = drawn + memmem::find(&line[drawn..], b"| ")? + 2;
+    let times = counts + memmem::find(&line[counts..], b" [")? + 1;
+    let mut open = 0;
+    // The bar ends with the bracket, in which there may be others, as in a list of rates.
+    for (at, byte) in line.iter().enumerate().skip(times) {
+        match byte {
+            b'[' => open += 1,
+            b']' => open -= 1,
+            _ => {}
+        }
+        if open == 0 {
+            // A bar that is shorter than the one before ends with spaces.
+            let spaces = line[at + 1..].iter().take_while(|byte| **byte == b' ');
+            return Some(at + 1 + spaces.count());
+        }
+    }
+    None
 }
 
 /// Returns a colour sequence's parameters (`ESC [ ... m`); `None` for sequences that may move the cursor.
@@ -81,6 +113,28 @@ mod tests {
         assert_eq!(fitted("a\x1b[2Ab\tc\x1b[K", 80).as_deref(), Some("abc"));
         assert_eq!(fitted("a\x1b", 80).as_deref(), Some("a"));
         assert_eq!(fitted("a\x1b[3", 80).as_deref(), Some("a"));
+    }
+
+    #[test]
+    fn text_printed_over_a_bar_is_found() {
+        let split = |line: &'static str| {
+            let (bar, text) = split_bar(line.as_bytes());
+            [bar, text].map(|part| std::str::from_utf8(part).unwrap_or("?"))
+        };
+        let bar = "train:  10%|\u{2588}   | 4/40 [00:01<00:09, 3.98it/s, lr=[0.1, 0.2]]";
+        for (line, expected) in [
+            (
+                "train:  10%|\u{2588}   | 4/40 [00:01<00:09, 3.98it/s, lr=[0.1, 0.2]]{'loss': [1]}\n",
+                [bar, "{'loss': [1]}\n"],
+            ),
+            (" 10%|#  | 4/40 [00:01<00:09, 3.98it/s]\n", ["", " 10%|#  | 4/40 [00:01<00:09, 3.98it/s]\n"]),
+            (" 9%|#  | 4/40 [00:01]   text\n", [" 9%|#  | 4/40 [00:01]   ", "text\n"]),
+            ("accuracy 93%| x\n", ["", "accuracy 93%| x\n"]),
+            (" 10%|#  | 4/40 [00:01", ["", " 10%|#  | 4/40 [00:01"]),
+            ("plain [1] text\n", ["", "plain [1] text\n"]),
+        ] {
+            assert_eq!(split(line), expected);
+        }
     }
 
     #[test]

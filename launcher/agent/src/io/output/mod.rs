@@ -14,7 +14,7 @@ mod tail;
 pub use failed_logs::FailedLogs;
 pub use line_filter::LineFilter;
 pub use present::{FrameStyle, Style};
-pub use reader::Reader;
+pub use reader::{Input, Reader};
 pub use rotate::RotatingLog;
 pub use screen::{Screen, can_draw_frames};
 pub use stream::{Chunk, Source, Stream};

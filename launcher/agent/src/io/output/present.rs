@@ -1,7 +1,8 @@
 //! Which output of a stream is shown, and when: whole lines at once, unfinished lines after a moment, frames
 //! of a progress bar in place or from time to time. Without threads, streams and clocks.
 
-use super::split::{LONGEST_LINE, Piece, Splitter};
+use super::frame::split_bar;
+use super::split::{LONGEST_LINE, Piece, Splitter, last_end};
 use super::stream::{FrameChange, Output, Start};
 use std::time::{Duration, Instant};
 
@@ -13,8 +14,13 @@ const FRAME_PERIOD: Duration = Duration::from_secs(5);
 pub enum Style {
     /// Not shown.
     Hidden,
-    /// Byte by byte, as without a launcher: no other process writes to the same output, which is no terminal.
+    /// Byte by byte, as without a launcher: no other stream of a worker is shown on the same output.
     Raw,
+    /// As [`Style::Raw`], but in whole lines and frames, between those of the worker's other stream.
+    Whole {
+        /// The time to wait for the rest of an unfinished line or frame.
+        line_timeout: Duration,
+    },
     /// Line by line with the prefix, so that the lines of all workers stay whole.
     Lines {
         frames: FrameStyle,
@@ -42,10 +48,14 @@ pub(super) struct Presenter {
     prefix: Vec<u8>,
     /// Bytes of the unfinished line that are already shown.
     shown: usize,
+    /// The unfinished line or frame of [`Style::Whole`].
+    held: Vec<u8>,
     /// The newest frame that waits to be shown as a line.
     frame: Option<Vec<u8>>,
-    /// The last frame that was shown as a line, and its time.
-    last_frame: Option<(Vec<u8>, Instant)>,
+    /// The last frame that was shown as a line, if no line followed.
+    last_frame: Option<Vec<u8>>,
+    /// The time when a frame was last shown as a line.
+    frame_shown: Option<Instant>,
     /// The time since which output is held back.
     since: Option<Instant>,
 }
@@ -57,8 +67,10 @@ impl Presenter {
             style,
             prefix,
             shown: 0,
+            held: Vec::new(),
             frame: None,
             last_frame: None,
+            frame_shown: None,
             since: None,
         }
     }
@@ -75,10 +87,27 @@ impl Presenter {
         }
         self.splitter.take(bytes, &mut |piece| {
             if let Piece::Line(line) = piece {
-                each(line);
+                each(split_bar(line).1);
             }
         });
-        (self.style == Style::Raw).then(|| Output::new(bytes.unwrap_or_default().to_vec(), Start::Raw))
+        match self.style {
+            Style::Raw => Some(Output::new(bytes.unwrap_or_default().to_vec(), Start::Raw)),
+            Style::Whole { .. } => self.whole(bytes, now),
+            Style::Hidden | Style::Lines { .. } => None,
+        }
+    }
+
+    /// Returns the bytes up to the end of the last line or frame, or at the end of the stream all.
+    fn whole(&mut self, bytes: Option<&[u8]>, now: Instant) -> Option<Output> {
+        self.held.extend_from_slice(bytes.unwrap_or_default());
+        let end = match bytes {
+            Some(_) if self.held.len() < LONGEST_LINE => last_end(&self.held),
+            _ => Some(self.held.len()),
+        };
+        let text: Vec<u8> = self.held.drain(..end.unwrap_or(0)).collect();
+        let since = if text.is_empty() { self.since } else { None };
+        self.since = (!self.held.is_empty()).then(|| since.unwrap_or(now));
+        (!text.is_empty()).then(|| Output::new(text, Start::Raw))
     }
 
     fn lines(
@@ -91,13 +120,20 @@ impl Presenter {
         let mut output = Output::new(Vec::new(), Start::Line);
         self.splitter.take(bytes, &mut |piece| match piece {
             Piece::Line(line) => {
+                let (bar, line) = split_bar(line);
                 each(line);
                 output.frame = FrameChange::Clear;
                 (self.frame, self.since) = (None, None);
+                match frames {
+                    _ if bar.is_empty() => {}
+                    FrameStyle::Drawn => output.frame = FrameChange::Show(bar.to_vec()),
+                    FrameStyle::Lines => self.frame = Some(bar.to_vec()),
+                    FrameStyle::Dropped => {}
+                }
                 let shown = std::mem::take(&mut self.shown).min(line.len());
                 if shown > 0 {
                     output.start = Start::Continued(self.prefix.clone());
-                } else if self.last_frame.take().is_some_and(|(last, _)| last == line.trim_ascii_end()) {
+                } else if self.last_frame.take().is_some_and(|last| last == line.trim_ascii_end()) {
                     return;
                 } else {
                     output.text.extend_from_slice(&self.prefix);
@@ -133,12 +169,12 @@ impl Presenter {
 
     /// Returns the time to call [`Presenter::overdue`], unless more bytes come before.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        let Style::Lines { line_timeout, .. } = self.style else {
+        let (Style::Lines { line_timeout, .. } | Style::Whole { line_timeout }) = self.style else {
             return None;
         };
         let waited = self.since? + line_timeout;
-        match &self.last_frame {
-            Some((_, at)) if self.unfinished_text().is_none() => Some(waited.max(*at + FRAME_PERIOD)),
+        match self.frame_shown {
+            Some(at) if self.unfinished_text().is_none() => Some(waited.max(at + FRAME_PERIOD)),
             _ => Some(waited),
         }
     }
@@ -146,6 +182,9 @@ impl Presenter {
     /// Returns the output that was held back until its deadline.
     pub(super) fn overdue(&mut self, now: Instant) -> Option<Output> {
         self.since = None;
+        if !self.held.is_empty() {
+            return Some(Output::new(std::mem::take(&mut self.held), Start::Raw));
+        }
         let (text, start) = match self.unfinished_text() {
             Some(rest) if self.shown > 0 => (rest.to_vec(), Start::Continued(self.prefix.clone())),
             Some(rest) => ([&self.prefix, rest].concat(), Start::Line),
@@ -165,12 +204,12 @@ impl Presenter {
     fn frame_as_line(&mut self, now: Instant) -> Option<Vec<u8>> {
         let frame = self.frame.take()?;
         let text = frame.trim_ascii_end();
-        let known = self.last_frame.as_ref().is_some_and(|(last, _)| last == text);
+        let known = self.last_frame.as_ref().is_some_and(|last| last == text);
         if text.is_empty() || known {
             return None;
         }
         let line = [&self.prefix, text, b"\n"].concat();
-        self.last_frame = Some((text.to_vec(), now));
+        (self.last_frame, self.frame_shown) = (Some(text.to_vec()), Some(now));
         Some(line)
     }
 }

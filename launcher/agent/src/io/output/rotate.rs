@@ -1,7 +1,7 @@
 //! A log file of bounded size.
 
-use super::split::LONGEST_LINE;
-use memchr::{memchr2, memrchr};
+use super::split::{LONGEST_LINE, last_end};
+use memchr::memchr2;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::FileExt;
@@ -114,14 +114,6 @@ impl RotatingLog {
         }
         Err(error)
     }
-}
-
-/// Returns the end of the last line or frame. A final carriage return is undecided: a line feed may follow.
-fn last_end(bytes: &[u8]) -> Option<usize> {
-    let line = memrchr(b'\n', bytes).map(|at| at + 1);
-    let decided = &bytes[line.unwrap_or(0)..bytes.len().saturating_sub(1).max(line.unwrap_or(0))];
-    let frame = memrchr(b'\r', decided).map(|at| line.unwrap_or(0) + at + 1);
-    frame.or(line)
 }
 
 /// Opens for appending, so that emptying the file during the run leaves no hole in it.

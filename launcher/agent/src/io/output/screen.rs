@@ -7,7 +7,7 @@ use crossbeam_channel::{Receiver, Sender, never, select};
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 
 /// Chunks that may wait for the screen; if more come, the readers wait, and then the workers.
 const WAITING_CHUNKS: usize = 32;
@@ -60,7 +60,7 @@ impl Writer {
     fn new() -> Self {
         Self {
             terminals: Stream::BOTH.map(Stream::is_terminal),
-            shared: same_file(io::stdout().as_fd(), io::stderr().as_fd()),
+            shared: Stream::are_one(),
             closed: [false; 2],
             open: [None; 2],
             frame: None,
@@ -122,7 +122,7 @@ impl Writer {
         let stream = source.stream;
         let index = self.open_index(stream);
         match start {
-            Start::Raw => {}
+            Start::Raw if self.open[index] == Some(source) => {}
             Start::Continued(_) if self.open[index] == Some(source) => {}
             // Another source has ended the line since.
             Start::Continued(_) if matches!(text, b"\n" | b"\r\n") => return,
@@ -130,7 +130,7 @@ impl Writer {
                 self.close_line(stream);
                 self.write(stream, prefix);
             }
-            Start::Line => self.close_line(stream),
+            Start::Raw | Start::Line => self.close_line(stream),
         }
         self.write(stream, text);
         self.open[index] = (!text.ends_with(b"\n")).then_some(source);
@@ -218,13 +218,6 @@ impl Writer {
                 io::Error::from(error)
             ));
         }
-    }
-}
-
-fn same_file(one: BorrowedFd<'_>, other: BorrowedFd<'_>) -> bool {
-    match (rustix::fs::fstat(one), rustix::fs::fstat(other)) {
-        (Ok(one), Ok(other)) => (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino),
-        _ => false,
     }
 }
 

@@ -1,6 +1,6 @@
 //! Splits a stream of bytes into lines and carriage-return frames.
 
-use memchr::memchr2;
+use memchr::{memchr2, memrchr};
 
 /// A piece of a worker's output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,6 +113,14 @@ impl Splitter {
         self.carriage_return = false;
         self.after_frame = false;
     }
+}
+
+/// Returns the end of the last line or frame. A final carriage return is undecided: a line feed may follow.
+pub(super) fn last_end(bytes: &[u8]) -> Option<usize> {
+    let line = memrchr(b'\n', bytes).map(|at| at + 1);
+    let decided = &bytes[line.unwrap_or(0)..bytes.len().saturating_sub(1).max(line.unwrap_or(0))];
+    let frame = memrchr(b'\r', decided).map(|at| line.unwrap_or(0) + at + 1);
+    frame.or(line)
 }
 
 #[cfg(test)]

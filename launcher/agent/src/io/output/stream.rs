@@ -1,6 +1,5 @@
 //! The two output streams, and the data that readers send to the screen.
 
-use rustix::termios::LocalModes;
 use std::io::{self, IsTerminal};
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -24,17 +23,20 @@ impl Stream {
         self as usize
     }
 
-    pub(super) fn with_fd<T>(self, act: impl FnOnce(BorrowedFd<'_>) -> T) -> T {
+    pub(in crate::io) fn with_fd<T>(self, act: impl FnOnce(BorrowedFd<'_>) -> T) -> T {
         match self {
             Self::Stdout => act(io::stdout().as_fd()),
             Self::Stderr => act(io::stderr().as_fd()),
         }
     }
 
-    /// Returns whether the launcher's stream is a terminal that lets workers in the background write to it.
-    pub fn takes_background_writes(self) -> bool {
-        let modes = self.with_fd(|fd| rustix::termios::tcgetattr(fd));
-        modes.is_ok_and(|modes| !modes.local_modes.contains(LocalModes::TOSTOP))
+    /// Returns whether the launcher's two streams are the same file, pipe or terminal.
+    pub fn are_one() -> bool {
+        let file = |stream: Self| stream.with_fd(|fd| rustix::fs::fstat(fd));
+        match (file(Self::Stdout), file(Self::Stderr)) {
+            (Ok(one), Ok(other)) => (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino),
+            _ => false,
+        }
     }
 
     pub fn is_terminal(self) -> bool {
@@ -42,7 +44,7 @@ impl Stream {
     }
 }
 
-/// A stream of a worker.
+/// A stream of a worker; both in one have the name of standard output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Source {
     pub rank: usize,

@@ -1,4 +1,5 @@
-//! The last lines of a worker's standard error, for the failure banner and to find the cause.
+//! The last lines of a worker's standard error, or of both streams if they are together, for the failure banner and to
+//! find the cause.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,7 +9,7 @@ const LINES: usize = 200;
 /// Bytes kept of each line.
 const LINE_BYTES: usize = 500;
 
-/// The last lines of a stream. Clones share them: the reader adds lines, the banner reads them.
+/// The last lines. Clones share them: the reader adds lines, the banner reads them.
 #[derive(Clone, Debug, Default)]
 pub struct Tail(Arc<Mutex<VecDeque<Vec<u8>>>>);
 

@@ -7,7 +7,7 @@
 //! worker; Ctrl-Z still stops the whole job, and so does Ctrl-C if the worker dies of it.
 
 use super::worker::Worker;
-use super::{Family, ShellJob, handlers};
+use super::{Family, ShellJob, TerminalModes, handlers};
 use crate::io::thread;
 use crate::local::Outcome;
 use crate::signals;
@@ -15,8 +15,8 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 use rustix::termios::{LocalModes, tcgetattr, tcgetpgrp, tcsetpgrp};
 use std::io::{self, IsTerminal};
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// After this time the worker has probably begun to read. If not, it gets the terminal again.
@@ -31,6 +31,8 @@ pub struct Terminal {
     job: ShellJob,
     /// Whether a worker has had the terminal.
     was_lent: AtomicBool,
+    /// The terminal's modes from before the worker's start, or if the job was in the background, before the first loan.
+    modes: OnceLock<TerminalModes>,
 }
 
 impl Terminal {
@@ -41,7 +43,9 @@ impl Terminal {
             return None;
         }
         let tty = stdin.as_fd().try_clone_to_owned().ok()?;
-        Some(Arc::new(Self { tty, job, was_lent: AtomicBool::new(false) }))
+        let terminal = Self { tty, job, was_lent: AtomicBool::new(false), modes: OnceLock::new() };
+        terminal.note_modes();
+        Some(Arc::new(terminal))
     }
 
     /// Starts a thread that lends the terminal to the worker whenever the worker is stopped for using it.
@@ -59,11 +63,24 @@ impl Terminal {
         })
     }
 
-    /// Returns whether the worker ended by Ctrl-C, which the terminal may have sent to it instead of the job.
+    /// Returns whether the worker ended by Ctrl-C, which the terminal may have sent to it instead of the job. Restores the
+    /// terminal: a worker that was killed has left its modes.
     pub fn ended(&self, worker: Pid, outcome: Outcome) -> bool {
         self.take_back(worker);
+        if let Some(modes) = self.modes.get() {
+            modes.restore();
+        }
         let interrupted = [Outcome::Signaled(signals::INT), Outcome::Exited(INTERRUPTED)];
         self.was_lent.load(Ordering::Relaxed) && interrupted.contains(&outcome)
+    }
+
+    fn note_modes(&self) {
+        if self.modes.get().is_none()
+            && let Some(modes) = TerminalModes::note(self.job)
+        {
+            // Fails if another thread was faster.
+            let _ = self.modes.set(modes);
+        }
     }
 
     fn next(&self, worker: Pid) -> Next {
@@ -110,7 +127,11 @@ impl Terminal {
     fn give(&self, worker: Pid) -> bool {
         match self.group() {
             Some(group) if group == worker => true,
-            Some(group) => group == self.job.group && tcsetpgrp(&self.tty, worker).is_ok(),
+            Some(group) if group == self.job.group => {
+                self.note_modes();
+                tcsetpgrp(&self.tty, worker).is_ok()
+            }
+            Some(_) => false,
             None => false,
         }
     }

@@ -1,6 +1,7 @@
 //! One worker process.
 
-use super::{descendants, handlers};
+use super::{descendants, handlers, pty};
+use crate::io::output::Stream;
 use crate::io::thread;
 use crate::local::Outcome;
 use crate::signals;
@@ -29,10 +30,45 @@ pub struct WorkerSpec {
     pub cpus: Option<CpuSet>,
     /// Whether the worker reads the launcher's standard input; else its input is empty.
     pub inherit_stdin: bool,
-    /// Whether the worker writes to the launcher's standard output; else to a pipe.
-    pub inherit_stdout: bool,
+    pub wiring: Wiring,
     /// The worker's limit of open files; `None` for the launcher's.
     pub open_files: Option<Rlimit>,
+}
+
+/// How the launcher gets a worker's output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wiring {
+    /// Both streams through one channel, which keeps their order.
+    Together(Channel),
+    /// Standard output and standard error.
+    Apart([Channel; 2]),
+}
+
+impl Wiring {
+    /// Returns the channel of this stream.
+    pub fn channel(self, stream: Stream) -> Channel {
+        match self {
+            Self::Together(channel) => channel,
+            Self::Apart(channels) => channels[stream.index()],
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Channel {
+    Pipe,
+    /// A pseudo terminal like the launcher's terminal; a pipe where the system has none.
+    Pty,
+}
+
+impl Channel {
+    /// Returns the launcher's end and the worker's. `stream` is the launcher's terminal.
+    fn open(self, stream: Stream) -> io::Result<(OwnedFd, OwnedFd)> {
+        match self {
+            Self::Pty => pty::open(stream).or_else(|_| Self::Pipe.open(stream)),
+            Self::Pipe => io::pipe().map(|(read, write)| (read.into(), write.into())),
+        }
+    }
 }
 
 /// A started worker. Dropping does not end it; call [`Family::sweep`](super::Family::sweep) after its end.
@@ -42,7 +78,7 @@ pub struct Worker {
     pub(super) pid: Pid,
 }
 
-/// The read ends of standard output and standard error; `None` for a stream that is the launcher's.
+/// The launcher's ends of standard output and standard error; only the first if they are together.
 pub type Streams = [Option<File>; 2];
 
 impl Worker {
@@ -50,6 +86,7 @@ impl Worker {
     #[expect(unsafe_code, reason = "the one place that acts between fork and exec")]
     pub(super) fn start(spec: &WorkerSpec) -> io::Result<(Self, Streams)> {
         let launcher = Pid::from_raw(std::process::id().cast_signed());
+        let (streams, [stdout, stderr]) = open(spec.wiring)?;
         let mut command = Command::new(&spec.program);
         command
             .arg0(&spec.arg0)
@@ -60,8 +97,8 @@ impl Worker {
             .env_remove(DTRAIN_TEMPORARY)
             .env_remove(DTRAIN_RDZV_SECRET)
             .stdin(if spec.inherit_stdin { Stdio::inherit() } else { Stdio::null() })
-            .stdout(if spec.inherit_stdout { Stdio::inherit() } else { Stdio::piped() })
-            .stderr(Stdio::piped())
+            .stdout(stdout)
+            .stderr(stderr)
             .process_group(0);
         let (cpus, open_files) = (spec.cpus, spec.open_files);
         let before_exec = move || {
@@ -82,11 +119,9 @@ impl Worker {
         // sched_setaffinity, prlimit and sigprocmask, and compares two integers; it holds the set of cores itself. It
         // takes no lock and allocates nothing, as a child of a process with several threads must.
         unsafe { command.pre_exec(before_exec) };
-        let mut child = command.spawn()?;
+        let child = command.spawn()?;
         let pid = Pid::from_raw(child.id().cast_signed());
         let Some(pid) = pid else { unreachable!("a child's pid is positive") };
-        let stdout = child.stdout.take().map(OwnedFd::from);
-        let streams = [stdout, child.stderr.take().map(OwnedFd::from)].map(|stream| stream.map(File::from));
         Ok((Self { child, pid }, streams))
     }
 
@@ -124,6 +159,21 @@ impl Worker {
     pub(super) fn sweep(&mut self, patience: Duration) -> bool {
         self.signal(signals::KILL);
         descendants::reap(self.pid, Instant::now() + patience)
+    }
+}
+
+/// Opens the channels. Returns the launcher's ends, and the worker's two.
+fn open(wiring: Wiring) -> io::Result<(Streams, [OwnedFd; 2])> {
+    match wiring {
+        Wiring::Together(channel) => {
+            let (read, stdout) = channel.open(Stream::Stdout)?;
+            let stderr = stdout.try_clone()?;
+            Ok(([Some(read.into()), None], [stdout, stderr]))
+        }
+        Wiring::Apart([stdout, stderr]) => {
+            let (stdout, stderr) = (stdout.open(Stream::Stdout)?, stderr.open(Stream::Stderr)?);
+            Ok(([Some(stdout.0.into()), Some(stderr.0.into())], [stdout.1, stderr.1]))
+        }
     }
 }
 

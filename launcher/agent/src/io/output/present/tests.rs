@@ -144,6 +144,32 @@ fn raw_bytes_pass_as_they_come() {
     assert_eq!(lines.len(), 1);
 }
 
+#[test]
+fn whole_lines_and_frames_pass_and_the_rest_follows_after_a_moment() {
+    let mut stream = Watched {
+        presenter: Presenter::new(Style::Whole { line_timeout: PATIENCE }, Vec::new()),
+        ..Watched::new(FrameStyle::Lines)
+    };
+    assert_eq!(stream.comes("one\n 10%\r 20%"), "one\n 10%\r");
+    assert_eq!(stream.comes("\r"), "", "a line feed may follow");
+    assert_eq!(stream.comes("\nName: "), " 20%\r\n");
+    assert_eq!(stream.passes(PATIENCE * 2), "Name: ");
+    assert_eq!(stream.comes("Ada\nlast"), "Ada\n");
+    assert_eq!(stream.ends(), "last");
+}
+
+#[test]
+fn text_over_a_bar_is_a_line_and_the_bar_waits_for_its_turn() {
+    let bar = " 10%|#   | 4/40 [00:01<00:09, 3.98it/s]";
+    let mut stream = Watched::new(FrameStyle::Lines);
+    assert_eq!(stream.comes(&format!("\r{bar}loss 1\n")), "[0] loss 1\n");
+    assert_eq!(stream.passes(PATIENCE * 2), format!("[0] {bar}\n"));
+    assert_eq!(stream.comes(&format!("\r{bar}loss 2\n")), "[0] loss 2\n");
+    assert_eq!(stream.passes(FRAME_PERIOD / 2), "");
+    assert_eq!(stream.comes(&format!("\r{bar}\n")), format!("[0] {bar}\n"));
+    assert_eq!(stream.lines[..2], ["loss 1\n", "loss 2\n"]);
+}
+
 proptest! {
     #[test]
     fn no_byte_of_a_line_is_lost_or_shown_twice_whenever_the_bytes_come(
