@@ -68,6 +68,17 @@ impl Leader {
         }
     }
 
+    /// Handles a node that cannot continue. With too few others, the run is over; before the first start, another node
+    /// may take its place.
+    pub(super) fn leave(&mut self, member: MemberId, reason: String, now: Duration) {
+        let Some(host) = self.remove(member, now) else { return };
+        self.tell(LeaderNotice::Left { host: host.clone(), reason: reason.clone() });
+        match member != OWN && !self.has_started {
+            true => drop(self.failed.insert(host, reason)),
+            false => self.left = Some((host, reason)),
+        }
+    }
+
     /// Returns why a node of this `--rdzv-id` is not of this run.
     fn difference_of_run(&self, run_id: Option<&str>) -> Option<String> {
         difference_of_ids(self.peers.get(&OWN)?.node.run_id.as_deref(), run_id)

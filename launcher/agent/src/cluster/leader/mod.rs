@@ -234,17 +234,6 @@ impl Leader {
         }
     }
 
-    /// Handles a node that cannot continue. With too few others, the run is over; before the first start, another node
-    /// may take its place.
-    fn leave(&mut self, member: MemberId, reason: String, now: Duration) {
-        let Some(host) = self.remove(member, now) else { return };
-        self.tell(LeaderNotice::Left { host: host.clone(), reason: reason.clone() });
-        match member != OWN && !self.has_started {
-            true => drop(self.failed.insert(host, reason)),
-            false => self.left = Some((host, reason)),
-        }
-    }
-
     /// Ends the connection to a node, and stops the epoch if the node has a part in it. Returns its host, except
     /// after the end of the run.
     fn remove(&mut self, member: MemberId, now: Duration) -> Option<String> {
