@@ -1,6 +1,6 @@
 //! The batch system's job, as the environment of this process tells it.
 
-use crate::cli::{DoctorArgs, LaunchArgs};
+use crate::cli::{DoctorArgs, LaunchArgs, RendezvousArgs};
 use anyhow::Context;
 use dtrain_agent::io::process::output;
 use dtrain_common::env::{DTRAIN_GUARDIAN, is_of_a_worker, of_process};
@@ -26,11 +26,16 @@ pub(crate) fn complete_launch(mut args: LaunchArgs) -> anyhow::Result<LaunchArgs
             add_first_host(&mut job)?;
         }
         rendezvous.complete(&job)?;
-        if of_process(DTRAIN_GUARDIAN).is_some() {
-            rendezvous.find_host(|host| address_in(&job, host));
-        }
     }
     Ok(args)
+}
+
+/// Replaces the host where the nodes meet by the job's address, if its name cannot be resolved. Name servers may be slow.
+pub(crate) fn find_host(rendezvous: &mut RendezvousArgs) -> anyhow::Result<()> {
+    if let Some(job) = detect(rendezvous.standalone)? {
+        rendezvous.find_host(|host| address_in(&job, host));
+    }
+    Ok(())
 }
 
 /// Returns Slurm's address of a node whose name this machine cannot resolve.

@@ -94,7 +94,14 @@ fn interpreter(path: &Path) -> io::Result<Option<PathBuf>> {
         None => first.split_whitespace().map(str::to_owned).collect(),
     };
     let is_python = |word: &String| word.rsplit('/').next().is_some_and(|name| name.starts_with("python"));
-    Ok(words.into_iter().find(is_python).map(PathBuf::from))
+    let Some(named) = words.into_iter().find(is_python) else { return Ok(None) };
+    Ok(match named.rsplit_once('/') {
+        // A relocatable environment: `"$(dirname -- "$(realpath -- "$0")")"/'python'`.
+        Some((folder, name)) if folder.contains("$0") => {
+            path.canonicalize()?.parent().map(|own| own.join(name))
+        }
+        _ => Some(PathBuf::from(named)),
+    })
 }
 
 /// Returns the interpreter of an installed command, such as pip writes: it is in the same folder. Another Python does not

@@ -113,8 +113,10 @@ impl Lease {
             let text = content(&path)?.ok_or_else(held)?;
             let now = Instant::now();
             let unchanged = watch.unchanged_for(&text, now - read_start, now, timing.settle);
-            let is_of_holder = Holder::parse(&text)
-                .is_some_and(|found| found.describe() == holder && found.is_alive(&own).is_none());
+            // The lock of a process on this kernel proves that the process lives, also in another container.
+            let is_lost = |found: &Holder| found.is_alive(&own).is_none() && !found.is_on_this_kernel(&own);
+            let is_of_holder =
+                Holder::parse(&text).is_some_and(|found| found.describe() == holder && is_lost(&found));
             if !is_of_holder || watch.renewed {
                 return Err(held());
             }

@@ -164,6 +164,7 @@ fn write_holder(file: &mut File) -> io::Result<()> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use crate::run_dir::lease::holder::Holder;
 
     #[test]
     fn a_folder_has_one_run_at_a_time() {
@@ -299,7 +300,13 @@ mod tests {
         fs::write(&lease, holder_elsewhere(8)).unwrap();
         refused();
         assert_eq!(fs::read_to_string(&lease).unwrap(), holder_elsewhere(8));
-        // A process of this machine: the kernel would have released its lock.
+        // A process of another container of this machine: the kernel would have released its lock.
+        let here = Holder { pid: 7, host: "far".to_owned(), ..Holder::this() };
+        let (kernel, _) = here.namespace.split_once('/').unwrap();
+        let elsewhere = Holder { namespace: format!("{kernel}/pid:[1]"), ..here.clone() };
+        fs::write(&lease, elsewhere.text(3)).unwrap();
+        refused();
+        // A process of this machine, without a lease that can be read.
         fs::write(&lease, "process 7 on far\n").unwrap();
         refused();
     }

@@ -16,6 +16,12 @@ pub const USR2: i32 = Signal::USR2.as_raw();
 pub const STOP: [i32; 4] = [INT, TERM, HUP, QUIT];
 /// Those of which a second one kills.
 pub const URGENT: [i32; 2] = [INT, TERM];
+
+/// Returns whether a signal to stop adds nothing to an earlier one.
+pub fn is_same_request(first: i32, signal: i32) -> bool {
+    URGENT.contains(&first) || !URGENT.contains(&signal)
+}
+
 /// Signals that are only passed on.
 pub const FORWARD: [i32; 2] = [USR1, USR2];
 /// Signals that suspend a job: Ctrl-Z, and the use of the terminal from the background.

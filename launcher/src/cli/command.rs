@@ -64,7 +64,8 @@ impl Command {
             Self::Runs(args) => args.dir().is_relative(),
             Self::Requeue(args) => args.run_dir.is_relative(),
             Self::Ckpt(command) => command.is_relative(),
-            Self::Launch(_) | Self::Plan(_) | Self::Profile(_) | Self::Import(_) | Self::Eval(_) => true,
+            Self::Launch(args) => args.needs_current_folder(),
+            Self::Plan(_) | Self::Profile(_) | Self::Import(_) | Self::Eval(_) => true,
             Self::Batch(_) | Self::Doctor(_) => true,
         }
     }

@@ -8,7 +8,7 @@ use dtrain_agent::signals;
 use std::collections::HashSet;
 
 /// See the module.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "torchrun's flags")]
 pub(crate) struct ContractArgs {
     /// Run a Python module, as `python3 -m` does.

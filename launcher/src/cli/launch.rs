@@ -152,6 +152,15 @@ impl LaunchArgs {
         self.words.iter().skip(usize::from(self.recipe.is_none())).map(OsString::as_os_str)
     }
 
+    /// Returns whether a path of the launch is relative. A program with an absolute path may start in a deleted folder.
+    pub(super) fn needs_current_folder(&self) -> bool {
+        let folders = [&self.run_dir, &self.output.log_dir];
+        let is_relative = |path: &Path| path.is_relative();
+        let name = self.words.first().filter(|_| self.recipe.is_none());
+        name.is_none_or(|name| self.contract.module || is_relative(Path::new(name)) || self.is_recipe(name))
+            || folders.into_iter().flatten().any(|folder| is_relative(folder))
+    }
+
     pub(super) fn is_recipe(&self, name: &OsStr) -> bool {
         self.form(name) == Form::Recipe
     }

@@ -21,7 +21,7 @@ pub(crate) const C10D_PORT: u16 = 29400;
 /// torchrun's default port of the backend `static`.
 const STATIC_PORT: u16 = 29500;
 
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Nodes and addresses (torchrun's flags)")]
 pub(crate) struct RendezvousArgs {
     /// Number of nodes; start this command on each [default: 1].

@@ -170,7 +170,7 @@ impl<'a> Group<'a> {
             self.inbox.family.sweep(worker, Duration::ZERO);
         }
         // All workers are reaped: the remaining descendants were started by them.
-        self.inbox.family.end_orphans();
+        let _ = self.inbox.family.end_orphans();
     }
 
     /// Returns the process ids; `None` for a worker that was not started.

@@ -13,6 +13,7 @@ mod reactor;
 mod report;
 
 use crate::cli::LaunchArgs;
+use crate::job;
 use crate::plan::{self, Plan, Seat};
 use crate::stdout::join_causes;
 use anyhow::{Context, anyhow, bail};
@@ -46,10 +47,12 @@ pub(crate) fn run(
     // The meeting is known also if the checks are abandoned.
     let (opened, meeting) = crossbeam_channel::bounded(1);
     let check = move || -> anyhow::Result<_> {
-        let notes = asked.contract.check()?;
-        let meeting = asked.contract.rendezvous.rendezvous()?.map(Meeting::open_patiently).transpose()?;
+        let mut contract = asked.contract.clone();
+        job::find_host(&mut contract.rendezvous)?;
+        let notes = contract.check()?;
+        let meeting = contract.rendezvous.rendezvous()?.map(Meeting::open_patiently).transpose()?;
         let (seat, master_address) = match &meeting {
-            None => (Seat::Alone, MasterAddress::check(&asked.contract.rendezvous)?),
+            None => (Seat::Alone, MasterAddress::check(&contract.rendezvous)?),
             Some(meeting) if meeting.leads() => (Seat::Leader, MasterAddress::default()),
             Some(_) => (Seat::Member, MasterAddress::default()),
         };

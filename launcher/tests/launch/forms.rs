@@ -56,6 +56,14 @@ fn wrappers_of_pip_run_in_python() {
             assert_eq!(done.expect_code(0).stdout(), format!("ran {}\n", OWN.join(" ")), "{path}");
         }
     }
+    // A relocatable environment of uv names its Python by its own place.
+    let relocatable = r#""$(dirname -- "$(realpath -- "$0")")"/'python3'"#;
+    fs::create_dir(scene.path("moved")).unwrap();
+    write(&scene, "moved/python3", &format!("#!/bin/sh\necho \"its own $0\"\nexec {python} \"$@\"\n"));
+    write(&scene, "moved/tool", &format!("#!/bin/sh\n'''exec' {relocatable} \"$0\" \"$@\"\n' '''\n{print}"));
+    let done = scene.launch(&["--nproc", "1", "moved/tool", "a"]);
+    let own = scene.path("moved/python3");
+    assert_eq!(done.expect_code(0).stdout(), format!("its own {}\nran a\n", own.display()));
     // A command that is installed in an environment runs in that, whatever environment is active.
     fs::create_dir(scene.path("bin")).unwrap();
     write(&scene, "bin/python3", &format!("#!/bin/sh\necho \"its own $0\"\nexec {python} \"$@\"\n"));

@@ -126,6 +126,7 @@ fn a_deleted_current_folder_is_named_by_the_commands_that_need_it() {
         assert_eq!(done.stderr.lines().count(), 1, "{words:?}: {}", done.stderr);
     }
     run(&["launch", "--help"]).expect_code(0);
+    run(&["launch", "--", "/bin/true"]).expect_code(0);
     run(&["ckpt", "ls", "/no/such"]).expect_code(2).expect_stderr("/no/such");
 }
 

@@ -7,6 +7,9 @@ use rustix::process::Pid;
 
 use crate::random;
 
+/// The kernel of a holder that cannot read its own.
+const UNKNOWN: &str = "unknown";
+
 /// The holder of a lease, as its file names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::run_dir) struct Holder {
@@ -23,7 +26,7 @@ impl Holder {
         let pid = std::process::id();
         let (started, namespace) = match (start_of(pid), namespace(pid)) {
             (Some(Some(started)), Some(namespace)) => (started, namespace),
-            _ => (0, format!("unknown/{:016x}", random::number())),
+            _ => (0, format!("{UNKNOWN}/{:016x}", random::number())),
         };
         Self { pid, started, host: crate::host::name(), namespace }
     }
@@ -60,6 +63,12 @@ impl Holder {
                 (rustix::process::test_kill_process(pid) == Err(Errno::SRCH)).then_some(false)
             }
         }
+    }
+
+    /// Returns whether the process runs on the same kernel, perhaps in another container.
+    pub(in crate::run_dir) fn is_on_this_kernel(&self, here: &Self) -> bool {
+        let kernel = |holder: &Self| holder.namespace.split_once('/').map(|(boot, _)| boot.to_owned());
+        kernel(self).is_some_and(|boot| boot != UNKNOWN && Some(boot) == kernel(here))
     }
 
     pub(in crate::run_dir) fn describe(&self) -> String {

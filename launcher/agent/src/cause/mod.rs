@@ -39,7 +39,10 @@ pub fn cause(evidence: &Evidence<'_>) -> Option<Cause> {
     {
         return Some(killed_for_memory(how, &death));
     }
-    let place = python::crash(&stderr).map(|place| quoted(&place.to_string()));
+    // The stack of another death is an earlier one, which the program has printed itself.
+    let crashes = [Signal::SEGV, Signal::BUS, Signal::FPE, Signal::ILL, Signal::ABORT];
+    let place = crashes.into_iter().any(|signal| death.is(signal)).then(|| python::crash(&stderr)).flatten();
+    let place = place.map(|place| quoted(&place.to_string()));
     let worded = |signal| wording::death(signal, &death.describe(), place.as_deref());
     if let Some(cause) = death.signal.and_then(worded) {
         return Some(cause);

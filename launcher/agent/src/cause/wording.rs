@@ -19,6 +19,9 @@ struct Wording {
     any: Vec<String>,
     #[serde(default)]
     with: Vec<String>,
+    /// Whether the line ends with one of `any`.
+    #[serde(default)]
+    ends: bool,
     #[serde(default)]
     peer_lost: bool,
     means: String,
@@ -44,7 +47,8 @@ pub(super) fn find(lines: &[String]) -> Option<Cause> {
     TABLE.wording.iter().find_map(|wording| {
         let at = small.iter().rposition(|line| {
             let has = |words: &[String]| words.iter().any(|word| line.contains(word));
-            has(&wording.any) && (wording.with.is_empty() || has(&wording.with))
+            let ends = || wording.any.iter().any(|word| line.trim_end().ends_with(word));
+            has(&wording.any) && (wording.with.is_empty() || has(&wording.with)) && (!wording.ends || ends())
         })?;
         let mut cause = Cause::new(wording.kind, filled(&wording.means, &lines[at]));
         cause.peer_lost = wording.peer_lost;

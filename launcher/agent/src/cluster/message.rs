@@ -57,7 +57,8 @@ pub enum ToLeader {
     /// The launcher of this node was asked to stop by this signal. `again`: for a second time.
     Asked { signal: i32, again: bool },
     /// The first message of a node that cannot take part, for example because its program does not exist.
-    CannotJoin { host: String, run_id: Option<String>, reason: String },
+    /// `signal`: by which its launcher was asked to stop.
+    CannotJoin { host: String, run_id: Option<String>, reason: String, signal: Option<i32> },
     /// No worker of the agent with this [`Node::instance`] runs any more: from itself, or from its guardian as the first
     /// message if the launcher was killed.
     Gone { instance: u64 },

@@ -8,7 +8,7 @@ use super::message::{Endpoint, RunInfo, StopReason, ToLeader, ToMember};
 use super::ranks::Node;
 use super::{ClusterPolicy, Leader, Member, blame::ClusterCause};
 use crate::local::{Action, Agent, Cause, Event, Outcome, Policy, Requests, RestartPolicy, Restarts, Way};
-use crate::signals::{INT, KILL, TERM, USR1};
+use crate::signals::{INT, KILL, TERM};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use std::cmp::Reverse;
@@ -262,7 +262,7 @@ impl World {
                     let event = match reason {
                         StopReason::Asked { signal, again } => Event::Stop { signal, again },
                         StopReason::Requeue => Event::OthersRequeue,
-                        StopReason::Admit => Event::Forward { signal: USR1 },
+                        StopReason::Admit => Event::Admit,
                         _ => Event::OthersFailed,
                     };
                     self.tell_agent(node, &event);

@@ -18,12 +18,13 @@ use crate::io::process::handlers::{self, LatestOfJob};
 use crate::io::process::{Family, ShellJob, TerminalModes, descendants, sender};
 use crate::io::temporary::{Temporary, remove_abandoned_beside};
 use crate::io::thread;
+use crate::local::{Requests, Way};
 use crate::signals;
 use anyhow::Context;
 use dtrain_common::env::{DTRAIN_FRONT, DTRAIN_GUARDIAN, DTRAIN_LEASE, DTRAIN_TEMPORARY};
 use dtrain_common::exit::ExitStatus;
 use rustix::event::{PollFd, PollFlags};
-use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions};
+use rustix::process::{DumpableBehavior, Pid, PidfdFlags, Signal, WaitId, WaitIdOptions};
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -94,6 +95,11 @@ pub fn run_guardian(handled: &[i32], has_lease: bool, report: impl FnOnce(u64)) 
     let inherited = descriptors::inherited();
     let own = OsString::from(process::id().to_string());
     let family = Family::default();
+    if !has_more_rights_than_its_user() {
+        // The launcher and the workers read the lease in this process's memory. If the user cannot read the program file,
+        // they could not. This fails never.
+        let _ = rustix::process::set_dumpable_behavior(DumpableBehavior::Dumpable);
+    }
     let modes = ShellJob::of(rustix::process::getpid()).and_then(TerminalModes::note);
     let restore_terminal = || modes.iter().for_each(TerminalModes::restore);
     if descendants::any() {
@@ -117,14 +123,27 @@ pub fn run_guardian(handled: &[i32], has_lease: bool, report: impl FnOnce(u64)) 
     let code = run_again(&family, handled, inherited, &variables, fenced)?;
     // A reader of the output must not wait for the cleanup.
     descriptors::close_output();
-    family.end_orphans();
+    let is_empty = family.end_orphans();
     // No process is left that could change it again.
     restore_terminal();
-    if let Some(member) = memory.member() {
+    // Of processes that are left, the leader must wait for the end of the lease.
+    if let Some(member) = memory.member().filter(|_| is_empty) {
         report(member);
     }
     drop(temporary);
     Ok(code)
+}
+
+/// Returns whether the program file gives this process rights that its user does not have.
+fn has_more_rights_than_its_user() -> bool {
+    let (user, effective) = (rustix::process::getuid(), rustix::process::geteuid());
+    let has_capabilities = || rustix::thread::capabilities(None).is_ok_and(|sets| !sets.permitted.is_empty());
+    user != effective || !user.is_root() && has_capabilities()
+}
+
+/// Returns the process of the user behind this guardian, if there is another one.
+fn front() -> Option<Pid> {
+    std::env::var(DTRAIN_FRONT).ok()?.parse().ok().and_then(Pid::from_raw)
 }
 
 /// Starts this command again with these variables, passes signals to it, and returns its exit code. `fenced`: its
@@ -147,9 +166,16 @@ fn run_again(
     let wanted: Vec<i32> = handled.iter().chain(&signals::JOB).copied().collect();
     let latest = LatestOfJob::watch().context("cannot receive signals")?;
     let relatives = family.clone();
+    let (front, mut requests, start_time) = (front(), Requests::default(), Instant::now());
     handlers::listen(&wanted, move |signal, sender| match Signal::from_named_raw(signal) {
         Some(Signal::CHILD) => relatives.reap_orphans(),
         None => {}
+        // As the launcher: one request may come directly and by the front.
+        Some(_)
+            if front.is_some() && signals::URGENT.contains(&signal) && {
+                let way = if sender == front { Way::Guardian } else { Way::Direct };
+                requests.on(way, start_time.elapsed()).is_none()
+            } => {}
         Some(signal) => pass_on(receiver.wait(), signal, sender, &latest),
     })
     .context("cannot receive signals")?;

@@ -35,7 +35,7 @@ pub struct Temporary {
 impl Temporary {
     /// Creates it in TMPDIR. If that is impossible, warns on standard error and uses another folder.
     pub fn make() -> anyhow::Result<Self> {
-        let (folder, warning) = make_in(PREFIX, &std::env::temp_dir(), &OTHERS.map(Path::new))?;
+        let (folder, warning) = make_in(&prefix(), &std::env::temp_dir(), &OTHERS.map(Path::new))?;
         if let Some(warning) = warning {
             // If standard error is closed, no user can be warned.
             let _ = writeln!(io::stderr(), "dtrain: warning: {warning}");
@@ -108,15 +108,22 @@ fn lock(folder: &Path, how: FlockOperation) -> io::Result<File> {
 pub(super) fn remove_abandoned_beside(folder: &Path) {
     if let Some(parent) = folder.parent() {
         // What cannot be removed stays.
-        let _ = remove_abandoned(parent, NEW);
+        let _ = remove_abandoned(parent, &prefix(), NEW);
     }
 }
 
+/// Returns the beginning of this machine's folders: a file system may be that of several, whose locks it does not share.
+fn prefix() -> String {
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let boot = boot.split('-').next().unwrap_or_default();
+    format!("{PREFIX}{}-{boot}-", dtrain_common::host::name())
+}
+
 /// Removes this user's folders of launches in `parent` that nobody has locked, and that are older than `new`.
-fn remove_abandoned(parent: &Path, new: Duration) -> io::Result<()> {
+fn remove_abandoned(parent: &Path, prefix: &str, new: Duration) -> io::Result<()> {
     let user = rustix::process::geteuid().as_raw();
     for entry in fs::read_dir(parent)?.flatten() {
-        if !entry.file_name().as_encoded_bytes().starts_with(PREFIX.as_bytes()) {
+        if !entry.file_name().as_encoded_bytes().starts_with(prefix.as_bytes()) {
             continue;
         }
         let Ok(found) = entry.metadata() else { continue };
@@ -167,13 +174,13 @@ mod tests {
         };
         let [gone, used, other] = ["dtrain-agent-1", "dtrain-agent-2", "dtrain-logs-1"].map(make);
         let launcher = Temporary::of_guardian(used.clone());
-        remove_abandoned(parent.path(), NEW).unwrap();
+        remove_abandoned(parent.path(), PREFIX, NEW).unwrap();
         assert!(gone.exists(), "it may have no lock yet");
-        remove_abandoned(parent.path(), Duration::ZERO).unwrap();
+        remove_abandoned(parent.path(), PREFIX, Duration::ZERO).unwrap();
         assert_eq!([&gone, &used, &other].map(|folder| folder.exists()), [false, true, true]);
         drop(launcher);
         assert!(used.exists(), "it is not empty");
-        remove_abandoned(parent.path(), Duration::ZERO).unwrap();
+        remove_abandoned(parent.path(), PREFIX, Duration::ZERO).unwrap();
         assert!(!used.exists());
     }
 

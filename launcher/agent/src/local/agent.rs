@@ -84,6 +84,7 @@ impl Agent {
                 self.kill_all(now, KillReason::LeaseEnded);
             }
             Event::Forward { signal } => self.forward(signal),
+            Event::Admit => self.pass_on(signals::USR1),
             Event::Beat { rank, at, writing } => {
                 self.workers[rank].writing = writing.then_some(now);
                 self.progress.beat(rank, at, writing);

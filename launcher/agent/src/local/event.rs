@@ -47,6 +47,8 @@ pub enum Event {
     OthersRequeue,
     /// The node's lease has ended: another epoch may begin, so no worker may run.
     LeaseEnded,
+    /// A node has joined or leaves: workers of a training stop with a checkpoint.
+    Admit,
     /// A signal for the workers (USR1 or USR2).
     Forward { signal: i32 },
     /// [`Agent::deadline`](super::Agent::deadline) has passed, or [`TICK`](super::TICK) since the last event.

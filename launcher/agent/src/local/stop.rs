@@ -18,6 +18,12 @@ impl Agent {
     }
 
     pub(super) fn stop_requested(&mut self, signal: i32, again: bool, now: Duration) {
+        // Another node has reached the same time limit, and the workers got this signal for it.
+        let is_of_limit = |limit: TimeLimit| limit.signal == signal && !again && !self.is_asked;
+        if matches!(self.phase, Phase::Stopping(StopReason::TimeLimit(limit)) if is_of_limit(limit)) {
+            self.is_asked = signals::URGENT.contains(&signal);
+            return;
+        }
         self.stop_source = Some(StopSource::Request { signal });
         let is_after_ctrl_c = self.interrupted.is_some_and(|first| now >= first + SAME_REQUEST);
         if again || is_after_ctrl_c {
@@ -54,9 +60,15 @@ impl Agent {
         if is_request || is_missed {
             self.notices.push(signal);
         }
+        self.pass_on(signal);
+    }
+
+    /// Sends a user's signal to the workers, also to those that start later.
+    pub(super) fn pass_on(&mut self, signal: i32) {
         if !self.is_all_started() {
             self.policy.notices.push(signal);
         }
+        let is_training = self.is_training();
         // A trainer has a handler soon after its start, and before that would die of the signal.
         let running = self.running().into_iter();
         self.actions.extend(running.map(|rank| match is_training {

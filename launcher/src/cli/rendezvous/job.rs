@@ -2,6 +2,7 @@
 
 use super::{C10D_PORT, RendezvousArgs, described};
 use anyhow::bail;
+use dtrain_common::host;
 use dtrain_common::text::counted;
 use dtrain_job::{Job, Number, Starter, Tasks};
 use std::net::IpAddr;
@@ -124,7 +125,7 @@ impl RendezvousArgs {
             self.master_port = None;
             self.from_job.leads = Some(node.value == 0);
         } else if let Some(host) = self.meeting_host() {
-            self.from_job.leads = leading_node(tasks, host).map(|leading| leading == node.value);
+            self.from_job.leads = is_leading(tasks, host, node.value, &host::name());
         }
         self.from_job.node_rank = Some(node.value);
         let nodes = self.nnodes.as_ref().map_or_else(String::new, described);
@@ -133,18 +134,22 @@ impl RendezvousArgs {
     }
 }
 
-/// Returns the index of the node that a host means; `None` for an address, and a name that the job does not know. A pod
-/// of Kubernetes knows no other pods, and a service may have any name: the first one leads.
-fn leading_node(tasks: &Tasks, host: &str) -> Option<usize> {
+/// Returns whether this node, `own` with this index, is the one that a host means; `None` for an address, and a name that the
+/// job does not know. A pod of Kubernetes knows no other pods, and a service may have any name: the first one leads.
+fn is_leading(tasks: &Tasks, host: &str, index: usize, own: &str) -> Option<bool> {
     if tasks.starter == Starter::Kubernetes {
-        return Some(0);
+        return Some(index == 0);
     }
     if host.parse::<IpAddr>().is_ok() {
         return None;
     }
     // The job's names, or the user's, may have no domain.
     let label = |name: &str| name.split('.').next().map(str::to_ascii_lowercase);
-    tasks.hosts.iter().flatten().chain(&tasks.first_host).position(|known| label(known) == label(host))
+    let known: Vec<_> =
+        tasks.hosts.iter().flatten().chain(&tasks.first_host).map(|known| label(known)).collect();
+    let named = known.iter().position(|known| *known == label(host))?;
+    // The starter may count the nodes in another order than the list. A machine may have other names than in the list.
+    Some(if known.contains(&label(own)) { label(own) == label(host) } else { named == index })
 }
 
 /// Returns a note for a batch script of a job with several nodes.

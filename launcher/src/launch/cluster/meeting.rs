@@ -51,7 +51,7 @@ impl Meeting {
     pub(in crate::launch) fn open_patiently(rendezvous: Rendezvous) -> anyhow::Result<Self> {
         if !is_loopback(&rendezvous.endpoint.host) && matches!(secret(&rendezvous), Ok(None)) {
             bail!(
-                "several nodes need a secret: make one by `(umask 077; head -c 32 /dev/urandom | base64 > job.secret)` and \
+                "several nodes need a secret: make one by `touch job.secret; chmod 600 job.secret; head -c 32 /dev/urandom | base64 > job.secret` and \
                  give all nodes --rdzv-secret job.secret; --rdzv-secret {OPEN} lets any program join that reaches the leader"
             );
         }
@@ -216,8 +216,10 @@ fn bind(endpoint: &Endpoint, address: Option<IpAddr>) -> io::Result<BoundServer>
     }
 }
 
+/// Returns whether only this machine can reach the host, whatever its name service says.
 fn is_loopback(host: &str) -> bool {
-    host == "localhost" || host.parse().is_ok_and(|address: IpAddr| address.is_loopback())
+    let names = ["localhost", "localhost.", "localhost.localdomain", "ip6-localhost", "ip6-loopback"];
+    names.contains(&host) || host.parse().is_ok_and(|address: IpAddr| address.is_loopback())
 }
 
 /// Returns whether a name is one of this machine.

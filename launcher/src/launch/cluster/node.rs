@@ -74,6 +74,7 @@ pub(in crate::launch) fn run(
         latest: None,
         resumed: None,
         requests: 0,
+        asked: None,
         notices,
         concluded: None,
         restarts: 0,
@@ -98,8 +99,9 @@ struct NodeRun<'a> {
     latest: Option<Run>,
     /// The newest checkpoint when the latest workers were started.
     resumed: Option<PathBuf>,
-    /// The requests to stop while no worker ran.
+    /// The requests to stop while no worker ran, and the signal of the first.
     requests: u32,
+    asked: Option<i32>,
     /// Signals for the next workers.
     notices: Vec<i32>,
     /// The leader's end of the run.
@@ -146,6 +148,7 @@ impl NodeRun<'_> {
         match *event {
             Event::Stop { signal, again } => {
                 self.cluster.tell(MemberEvent::Asked { signal, again });
+                self.asked.get_or_insert(signal);
                 if again || self.requests == 0 {
                     self.requests += 1;
                 }
@@ -303,6 +306,10 @@ impl NodeRun<'_> {
         self.listeners = None;
         attempt.rank0 = rank0;
         self.resumed = self.launch.plan.newest_checkpoint();
+        if let Some(signal) = self.asked {
+            // It came after this node was ready: the leader takes these workers for told. Cannot fail: this object has the receiver.
+            let _ = self.launch.inbox.sender.send(Event::Stop { signal, again: false });
+        }
         let taken = match self.leads {
             _ if self.launch.plan.is_evicted() => Err(anyhow!(EVICTED)),
             true => EarlierResult::take(self.launch.plan.run_dir.as_ref()),

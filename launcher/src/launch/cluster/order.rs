@@ -5,7 +5,6 @@ use dtrain_agent::cluster::leader::Ending;
 use dtrain_agent::cluster::member::MemberEnding;
 use dtrain_agent::cluster::message::{Endpoint, Preparation, RunInfo, StopReason};
 use dtrain_agent::local::Event;
-use dtrain_agent::signals;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -48,8 +47,7 @@ impl Order {
                 Some(Event::Stop { signal: *signal, again: *again })
             }
             Self::Stop(StopReason::Requeue) => Some(Event::OthersRequeue),
-            // A training takes it as a request to stop with a checkpoint.
-            Self::Stop(StopReason::Admit) => Some(Event::Forward { signal: signals::USR1 }),
+            Self::Stop(StopReason::Admit) => Some(Event::Admit),
             Self::Stop(StopReason::Evicted) => Some(Event::Evicted),
             Self::Stop(_) => Some(Event::OthersFailed),
             Self::Kill => Some(Event::LeaseEnded),

@@ -24,7 +24,7 @@ pub(in crate::launch) fn withdraw(meeting: Meeting, status: ExitStatus, why: &st
     let deadline = Instant::now() + patience;
     match meeting.leads() {
         true => refuse(meeting, status, why, deadline),
-        false => leave(meeting, why, deadline),
+        false => leave(meeting, status, why, deadline),
     }
 }
 
@@ -38,11 +38,15 @@ pub(crate) fn report_gone(rendezvous: &RendezvousArgs, member: u64) {
 }
 
 /// Tells the leader why this node does not come.
-fn leave(meeting: Meeting, why: &str, deadline: Instant) {
+fn leave(meeting: Meeting, status: ExitStatus, why: &str, deadline: Instant) {
     let mut reason = why.to_owned();
     cut(&mut reason, LONGEST_REASON);
     let run_id = meeting.rendezvous.run_id.clone();
-    tell(meeting, &ToLeader::CannotJoin { host: host::name(), run_id, reason }, deadline);
+    let signal = match status {
+        ExitStatus::Signal(signal) => Some(signal),
+        _ => None,
+    };
+    tell(meeting, &ToLeader::CannotJoin { host: host::name(), run_id, reason, signal }, deadline);
 }
 
 /// Connects to the leader until the deadline, sends it one message, and ends the connection.

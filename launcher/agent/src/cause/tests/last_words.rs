@@ -60,6 +60,12 @@ fn exceptions_that_python_programs_end_by() {
             Kind::Gloo,
             "a Gloo operation timed out",
         ),
+        ("RuntimeError: Operation timed out!", Kind::Gloo, "a Gloo operation timed out"),
+        (
+            "RuntimeError: Operation timed out! (modbus device 3)",
+            Kind::PythonException,
+            "RuntimeError: Operation timed out! (modbus",
+        ),
         ("torch.distributed.DistNetworkError: failed to recv, got 0 bytes", Kind::Store, "rank 0"),
         (
             "torch.distributed.DistNetworkError: The client socket has timed out after 60000ms while trying to connect to (node1, 29500).",

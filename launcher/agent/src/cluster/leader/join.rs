@@ -55,17 +55,26 @@ impl Leader {
     }
 
     /// Handles a node that cannot take part. The run waits for others, as long as enough may come.
-    pub(super) fn cannot_join(&mut self, from: MemberId, host: String, run_id: Option<&str>, reason: String) {
+    /// Returns whether it is a node of this run.
+    pub(super) fn cannot_join(
+        &mut self,
+        from: MemberId,
+        host: String,
+        run_id: Option<&str>,
+        reason: String,
+    ) -> bool {
         if let Some(reason) = self.difference_of_run(run_id) {
             self.send(from, ToMember::Rejected { reason: reason.clone() });
             self.actions.push(LeaderAction::Close { member: from });
-            return self.tell(LeaderNotice::Rejected { host, reason });
+            self.tell(LeaderNotice::Rejected { host, reason });
+            return false;
         }
         self.actions.push(LeaderAction::Close { member: from });
         self.tell(LeaderNotice::Left { host: host.clone(), reason: reason.clone() });
         if !self.has_started {
             self.failed.insert(host, reason);
         }
+        true
     }
 
     /// Handles a node that cannot continue. With too few others, the run is over; before the first start, another node
@@ -144,7 +153,10 @@ impl Leader {
         let enough_since = joining.enough_since.or(Some(now)).filter(|_| enough);
         let mut joining = Joining { enough_since, ..joining };
         let is_last_call_over = |since: Duration| since.saturating_add(joining.last_call) <= now;
-        let is_complete = count >= *self.policy.nodes.end() || enough_since.is_some_and(is_last_call_over);
+        // A node has left: a signal to another one stops the run.
+        let is_leave_over = self.lease_of_leave(now).is_zero();
+        let is_complete =
+            count >= *self.policy.nodes.end() && is_leave_over || enough_since.is_some_and(is_last_call_over);
         if enough && is_complete {
             return self.propose(now);
         }

@@ -1,10 +1,11 @@
 //! The end of an epoch: who is to blame, and whether another epoch follows.
 
-use super::state::{Joining, Leader, OWN, Part, Phase};
+use super::state::{Joining, Leader, MemberId, OWN, Part, Peer, Phase};
 use super::{Ending, LeaderAction, LeaderNotice};
 use crate::cluster::blame::{ClusterCause, Judgement, NodeEnd, judge};
 use crate::cluster::message::{ToMember, WorkerEnd};
 use crate::local::{Cause, FailedAttempt, LASTING, Next, Resumption, StopSource};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 impl Leader {
@@ -19,7 +20,10 @@ impl Leader {
             }
         }
         nodes.sort_by_key(|node| node.group_rank);
-        let judgement = judge(&nodes, self.policy.requeue_code);
+        let mut judgement = judge(&nodes, self.policy.requeue_code);
+        if self.is_time_limit_of_program(&judgement, &nodes) {
+            judgement.cause = ClusterCause::Workers(Cause::Requeue);
+        }
         let is_success = began.is_some() && judgement.cause == ClusterCause::Workers(Cause::Success);
         if let Some(pause) = self.frozen.take().filter(|_| !is_success) {
             return self.finish(Ending::LeaderFrozen { pause });
@@ -65,7 +69,13 @@ impl Leader {
         };
         let is_lost = matches!(judgement.cause, ClusterCause::NodeLost { .. });
         let (least, most) = (*self.policy.nodes.start(), *self.policy.nodes.end());
-        let is_spared = (is_lost && least < most || !self.leaving.is_empty()) && self.here().count() >= least;
+        // A node that has come back is no spare: its failures would never end a run of a fixed number of nodes.
+        let gone: BTreeSet<u64> =
+            self.peers.values().filter(|peer| peer.lost.is_some()).map(|peer| peer.node.instance).collect();
+        let stays = |(id, peer): &(MemberId, &Peer)| {
+            !self.is_leaving(*id) && (least < most || !gone.contains(&peer.node.instance))
+        };
+        let is_spared = (is_lost || !self.leaving.is_empty()) && self.here().filter(stays).count() >= least;
         let stop_source = self.asked.map(|signal| StopSource::Request { signal });
         let next = match failed {
             // With MIN:MAX, nodes may leave and come.
@@ -150,11 +160,25 @@ impl Leader {
         }
     }
 
+    /// Returns whether the workers of a program were stopped because a node has reached the time limit, by which the others
+    /// are stopped too.
+    fn is_time_limit_of_program(&self, judgement: &Judgement, nodes: &[NodeEnd]) -> bool {
+        let has =
+            |cause| nodes.iter().filter_map(|node| node.report.as_ref()).any(|report| report.cause == cause);
+        matches!(judgement.cause, ClusterCause::Workers(Cause::Stopped { .. }))
+            && self.policy.requeue_code.is_none()
+            && self.asked.is_none()
+            && self.leaving.is_empty()
+            && has(Cause::Requeue)
+    }
+
     /// Returns the wait for more nodes before a restart. Where a node was asked to leave, another may be about to be:
     /// then the run is asked to stop.
     fn rejoin_call(&self, now: Duration) -> Duration {
-        let lease_over = self.left_at.map(|at| at.saturating_add(self.policy.times.length));
-        lease_over.filter(|over| *over > now).map_or(self.policy.rejoin_call, |over| over - now)
+        match self.lease_of_leave(now) {
+            Duration::ZERO => self.policy.rejoin_call,
+            rest => rest,
+        }
     }
 
     pub(super) fn finish(&mut self, ending: Ending) {

@@ -172,8 +172,13 @@ impl Leader {
         if let ToLeader::Join { version, node } = message {
             return self.join(from, version, node, now);
         }
-        if let ToLeader::CannotJoin { host, run_id, reason } = message {
-            return self.cannot_join(from, host, run_id.as_deref(), reason);
+        if let ToLeader::CannotJoin { host, run_id, reason, signal } = message {
+            let is_of_run = self.cannot_join(from, host, run_id.as_deref(), reason);
+            // As if the signal had come a moment later: in a job it is for all nodes.
+            if let Some(signal) = signal.filter(|_| is_of_run && !self.policy.nodes_may_leave) {
+                self.asked(from, signal, false, now);
+            }
+            return;
         }
         if let ToLeader::Gone { instance } = message {
             return self.gone(from, instance, now);
@@ -205,7 +210,7 @@ impl Leader {
             }
             ToLeader::Failed { epoch, end } if epoch == current => {
                 let host = peer.name.clone();
-                if matches!(self.phase, Phase::Running { .. }) {
+                if self.runs_on() {
                     let reason = StopReason::WorkerFailed { rank: end.rank, host: host.clone() };
                     self.drain(reason, Some(from));
                     // A worker that rejects the recipe or the data has not failed: the end of the run names its reason.
@@ -256,6 +261,9 @@ impl Leader {
             }
             Phase::Draining { began: Some(_) } if !is_over => {
                 self.frozen = self.frozen.or(self.recent_pause(now));
+                if self.is_soft_stop {
+                    self.drain(StopReason::NodeLost { host: host.clone() }, None);
+                }
             }
             _ => {}
         }
@@ -265,6 +273,7 @@ impl Leader {
     fn drained(&mut self, from: MemberId, mut report: Report) {
         let Some(peer) = self.peers.get_mut(&from) else { return };
         let Some(part) = &mut peer.part else { return };
+        let is_leaving = self.leaving.contains(&peer.node.instance);
         self.has_checkpoint |= report.has_checkpoint;
         if let Some(blame) = report.blame.as_mut().filter(|_| peer.name != peer.node.host) {
             blame.rename(&peer.name);
@@ -279,6 +288,10 @@ impl Leader {
             Cause::Failed { rank } | Cause::Hung { rank } | Cause::NotStarted { rank, .. } => {
                 Some(StopReason::WorkerFailed { rank, host: peer.name.clone() })
             }
+            // Its workers have ended before the checkpoint, which the others cannot write without them.
+            Cause::Stopped { .. } | Cause::TimeIsUp if is_leaving => {
+                Some(StopReason::NodeLost { host: peer.name.clone() })
+            }
             // The same comes to the other nodes, or was sent by the leader.
             Cause::Stopped { signal } => Some(StopReason::Asked { signal, again: false }),
             Cause::Evicted => Some(StopReason::Evicted),
@@ -287,7 +300,7 @@ impl Leader {
             }
         };
         part.report = Some(report);
-        if let Some(reason) = reason.filter(|_| matches!(self.phase, Phase::Running { .. })) {
+        if let Some(reason) = reason.filter(|_| self.runs_on()) {
             self.drain(reason, Some(from));
         }
     }
@@ -296,11 +309,22 @@ impl Leader {
     pub(super) fn drain(&mut self, reason: StopReason, except: Option<MemberId>) {
         let began = match self.phase {
             Phase::Running { since } => Some(since),
+            Phase::Draining { began } => began,
             _ => None,
         };
+        self.is_soft_stop = reason == StopReason::Admit;
         self.phase = Phase::Draining { began };
         // Before the start of the workers, the asked node must stop its preparation too.
         self.stop_others(reason, except.filter(|_| began.is_some()));
+    }
+
+    /// Returns whether the workers run and were asked for a checkpoint at most.
+    fn runs_on(&self) -> bool {
+        match self.phase {
+            Phase::Running { .. } => true,
+            Phase::Draining { began } => began.is_some() && self.is_soft_stop,
+            _ => false,
+        }
     }
 
     fn stop_others(&mut self, reason: StopReason, except: Option<MemberId>) {

@@ -151,8 +151,8 @@ pub struct Leader {
     pub(super) restarts: Restarts,
     /// The signal of the first request to stop.
     pub(super) asked: Option<i32>,
-    /// Nodes that were asked to leave and still have a part.
-    pub(super) leaving: BTreeSet<MemberId>,
+    /// The numbers of agents that were asked to leave and are not sent away yet.
+    pub(super) leaving: BTreeSet<u64>,
     /// When the last node was asked to leave.
     pub(super) left_at: Option<Duration>,
     /// Whether the workers have left a checkpoint.
@@ -171,6 +171,8 @@ pub struct Leader {
     pub(super) left: Option<(String, String)>,
     /// Whether the workers were asked to stop for a node that has joined.
     pub(super) is_admitting: bool,
+    /// Whether the workers were only asked for a checkpoint, and do not stop by themselves if others fail.
+    pub(super) is_soft_stop: bool,
     /// Signals for the workers of the next epoch.
     pub(super) notices: Vec<i32>,
     pub(super) rejected: Vec<(String, String)>,
@@ -208,6 +210,7 @@ impl Leader {
             regroups: BTreeMap::new(),
             left: None,
             is_admitting: false,
+            is_soft_stop: false,
             notices: Vec::new(),
             rejected: Vec::new(),
             failed: BTreeMap::new(),

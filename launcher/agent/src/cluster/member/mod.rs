@@ -11,6 +11,7 @@ use super::message::{
 use super::ranks::{Node, Placement};
 use super::trial::{FailedTry, Place};
 use crate::local::{Cause, End, Outcome, Verdict};
+use crate::signals;
 use std::time::Duration;
 
 #[derive(Clone, Debug)]
@@ -322,8 +323,12 @@ impl Member {
             }
             Workers::Running | Workers::Stopping => {
                 // A batch system sends its signal to every node: it is one request.
-                let is_known =
-                    matches!(reason, StopReason::Asked { again: false, .. }) && self.asked.is_some();
+                let is_known = match reason {
+                    StopReason::Asked { signal, again: false } => {
+                        self.asked.is_some_and(|first| signals::is_same_request(first, signal))
+                    }
+                    _ => false,
+                };
                 if !is_known {
                     self.actions.push(MemberAction::Stop(reason));
                 }

@@ -22,14 +22,17 @@ pub fn adopt() -> io::Result<()> {
 }
 
 /// Kills and reaps all children, and new ones adopted meanwhile, except `stuck` ones, which got SIGKILL and do not end. No
-/// other thread may wait for a child.
-pub fn end_all(stuck: &[Pid]) {
+/// other thread may wait for a child. Returns whether no other child is left; false if /proc does not show the children.
+pub fn end_all(stuck: &[Pid]) -> bool {
     let start_time = Instant::now();
     loop {
         let mut children = children();
         children.retain(|child| !stuck.contains(child));
-        if children.is_empty() || start_time.elapsed() > PATIENCE {
-            return;
+        if children.is_empty() {
+            return proc::is_ours();
+        }
+        if start_time.elapsed() > PATIENCE {
+            return false;
         }
         for &child in &children {
             // The child is not reaped yet, so its pid belongs to no other process.

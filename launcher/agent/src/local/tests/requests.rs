@@ -341,3 +341,25 @@ fn a_killed_worker_that_does_not_end_is_given_up_after_a_while() {
     assert_eq!(verdict(&actions).cause, Cause::Stopped { signal: TERM });
     assert_eq!(verdict(&actions).ends[1].outcome, Outcome::Signaled(KILL));
 }
+
+#[test]
+fn the_limit_of_another_node_is_no_second_signal() {
+    let limit = TimeLimit { ask: ms(1000), end: ms(60_000), signal: TERM };
+    let mut agent =
+        Agent::new(Policy { workers: 1, shutdown_timeout: TIMEOUT, limit: Some(limit), ..Policy::default() });
+    agent.begin(Duration::ZERO);
+    on(&mut agent, &Event::Started { rank: 0 }, 0);
+    assert_eq!(signals_in(&timer(&mut agent, 1000)), to(TERM, &[0]));
+    assert_eq!(stop(&mut agent, TERM, 2000), []);
+    assert_eq!(verdict(&exit(&mut agent, 0, 0, 3000)).cause, Cause::Requeue);
+}
+
+#[test]
+fn a_node_that_joins_is_no_request_that_a_failed_attempt_passes_on() {
+    for (event, notices) in [(Event::Admit, vec![]), (Event::Forward { signal: USR1 }, vec![USR1])] {
+        let mut agent = running(1, Some(75));
+        let asked = on(&mut agent, &event, 10);
+        assert_eq!(asked, [Action::Notify { rank: 0, signal: USR1 }]);
+        assert_eq!(verdict(&exit(&mut agent, 0, 1, 20)).notices, notices);
+    }
+}

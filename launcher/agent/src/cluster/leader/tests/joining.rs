@@ -3,7 +3,7 @@
 use super::*;
 
 fn cannot(host: &str) -> ToLeader {
-    ToLeader::CannotJoin { host: host.into(), run_id: None, reason: "no such program".into() }
+    ToLeader::CannotJoin { host: host.into(), run_id: None, reason: "no such program".into(), signal: None }
 }
 
 #[test]
@@ -71,8 +71,12 @@ fn a_stranger_that_cannot_join_is_refused_and_ends_no_run() {
     let mut cluster = Cluster::new(2..=2);
     cluster.leader.policy.nodes_of_job = Some(2);
     cluster.join(0);
-    let strange =
-        ToLeader::CannotJoin { host: "n1".into(), run_id: Some("other".into()), reason: "no program".into() };
+    let strange = ToLeader::CannotJoin {
+        host: "n1".into(),
+        run_id: Some("other".into()),
+        reason: "no program".into(),
+        signal: None,
+    };
     let actions = cluster.receive(1, strange);
     let [LeaderAction::Send { to: 1, message: ToMember::Rejected { reason } }, rest @ ..] = &actions[..]
     else {
@@ -119,4 +123,23 @@ fn an_end_of_another_agent_or_of_the_leader_itself_is_not_believed() {
         assert_eq!(actions, [LeaderAction::Close { member: 50 }]);
     }
     assert!(stops(&cluster.on(LeaderEvent::Timer)).is_empty());
+}
+
+#[test]
+fn a_signal_during_the_checks_of_a_node_is_one_to_the_run_in_a_job() {
+    let cannot = |run_id: Option<&str>| ToLeader::CannotJoin {
+        host: "n1".into(),
+        run_id: run_id.map(str::to_owned),
+        reason: "stopped by SIGTERM".into(),
+        signal: Some(TERM),
+    };
+    let mut job = Cluster::new(2..=2);
+    job.leader.policy.nodes_of_job = Some(2);
+    job.join(0);
+    assert_eq!(ending(&job.receive(7, cannot(Some("other")))), None, "a stranger");
+    assert_eq!(ending(&job.receive(1, cannot(None))), Some(&Ending::StoppedEarly { signal: TERM }));
+    let mut alone = Cluster::new(2..=2);
+    alone.leader.policy.nodes_may_leave = true;
+    alone.join(0);
+    assert_eq!(ending(&alone.receive(1, cannot(None))), None);
 }

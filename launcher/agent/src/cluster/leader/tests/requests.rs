@@ -171,3 +171,92 @@ fn the_good_end_is_announced_before_the_leader_concludes() {
     let at = |wanted: &dyn Fn(&LeaderAction) -> bool| actions.iter().position(wanted).unwrap();
     assert!(at(&|it| *it == announced) < at(&|it| matches!(it, LeaderAction::Finish(_))));
 }
+
+/// Another node must not wait for a checkpoint that the leaving node cannot write any more.
+#[test]
+fn a_node_that_fails_while_it_leaves_stops_the_others() {
+    let lost = StopReason::NodeLost { host: "n2".into() };
+    let died = Report { cause: Cause::Stopped { signal: TERM }, ..Report::empty() };
+    for is_connected in [true, false] {
+        let mut cluster = elastic(2..=3);
+        cluster.receive(2, term(false));
+        let actions = match is_connected {
+            true => cluster.drained(2, died.clone()),
+            false => cluster.on(LeaderEvent::Disconnected { from: 2 }),
+        };
+        assert_eq!(stops(&actions), [(0, lost.clone()), (1, lost.clone())], "{is_connected}");
+        for id in [0, 1] {
+            cluster.drained(id, Report { cause: Cause::OthersFailed, ..Report::empty() });
+        }
+        let next = cluster.pass(ms(9000));
+        assert_eq!((ending(&next), placed(&next)), (None, vec![0, 1]), "{is_connected}");
+    }
+}
+
+#[test]
+fn a_worker_that_fails_while_a_node_leaves_or_joins_stops_the_others() {
+    let at = Moment::exact(ms(1));
+    let end = WorkerEnd { rank: 1, outcome: Outcome::Exited(1), at, sent: vec![], lost_peer: false };
+    let mut cluster = elastic(2..=3);
+    cluster.receive(2, term(false));
+    let epoch = cluster.leader.epoch;
+    let actions = cluster.receive(1, ToLeader::Failed { epoch, end });
+    let failed = StopReason::WorkerFailed { rank: 1, host: "n1".into() };
+    assert_eq!(stops(&actions), [(0, failed.clone()), (2, failed)]);
+}
+
+#[test]
+fn a_leaving_node_that_connects_anew_repeats_its_signal_and_leaves_alone() {
+    let mut cluster = elastic(2..=3);
+    cluster.receive(2, term(false));
+    cluster.on(LeaderEvent::Disconnected { from: 2 });
+    cluster.join(102);
+    let again = cluster.receive(102, term(false));
+    assert_eq!((stops(&again), decided(&again)), (vec![], vec![]), "its workers may still run");
+    for id in [0, 1] {
+        cluster.drained(id, requeued());
+    }
+    let next = cluster.pass(ms(9000));
+    assert_eq!((ending(&next), decided(&next), placed(&next)), (None, vec![(102, 75)], vec![0, 1]));
+}
+
+#[test]
+fn term_after_hang_up_reaches_the_other_nodes() {
+    let mut cluster = Cluster::running(2..=2);
+    cluster.receive(0, ToLeader::Asked { signal: crate::signals::HUP, again: false });
+    let actions = cluster.receive(0, term(false));
+    assert_eq!(stops(&actions), [(1, StopReason::Asked { signal: TERM, again: false })]);
+    assert_eq!(cluster.receive(1, term(false)), []);
+}
+
+#[test]
+fn a_spare_replaces_a_lost_node_without_a_restart_of_the_user() {
+    for has_spare in [true, false] {
+        let mut cluster = Cluster::running(2..=2);
+        cluster.leader.restarts = Restarts::new(RestartPolicy::default());
+        if has_spare {
+            cluster.join(2);
+        }
+        cluster.on(LeaderEvent::Disconnected { from: 1 });
+        // The lost node comes back, and is no spare.
+        cluster.join(101);
+        let mut actions = cluster.drained(0, Report { cause: Cause::OthersFailed, ..Report::empty() });
+        actions.extend(cluster.pass(Times::short().fence() + ms(4000)));
+        assert_eq!(ending(&actions).is_none(), has_spare, "{actions:?}");
+    }
+}
+
+#[test]
+fn the_time_limit_of_a_programs_node_is_that_of_the_run() {
+    let mut cluster = Cluster::running(2..=2);
+    cluster.leader.policy.requeue_code = None;
+    let actions = cluster.drained(0, Report { cause: Cause::Requeue, ..Report::empty() });
+    assert_eq!(stops(&actions), [(1, StopReason::Asked { signal: TERM, again: false })]);
+    let stopped = Report { cause: Cause::Stopped { signal: TERM }, ..Report::empty() };
+    let actions = cluster.drained(1, stopped);
+    assert!(
+        matches!(ending(&actions), Some(Ending::Judged { judgement, .. })
+            if judgement.cause == ClusterCause::Workers(Cause::Requeue)),
+        "{actions:?}"
+    );
+}
