@@ -54,6 +54,7 @@ fn checkpoints_are_regular_where_a_preemption_leaves_too_little_time() {
     assert!(!script(&["--time", "5 min", "--signal-before", "20 s"]).contains(set));
     assert!(!script(&["--partition", "high"]).contains(set));
     assert!(!script(&["--partition", "abrupt", "--set", "checkpoint.every=1 epoch"]).contains(set));
+    assert!(!script(&["--directive=-p high"]).contains(set));
 }
 
 #[test]
@@ -68,6 +69,8 @@ fn a_job_without_the_users_environment_has_a_secret_and_its_own_variables() {
     }
     assert!(!log.contains("any program"), "{log}");
     assert!(!slurm.path(&format!(".{id}.secret")).exists());
+    let script = dtrain(&slurm, &["batch", "slurm", "--nodes", "2", "--", "true"]);
+    assert!(!script.contains("trap ") && !script.contains(".secret"), "{script}");
 }
 
 #[test]

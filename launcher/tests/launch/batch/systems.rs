@@ -8,6 +8,7 @@ use dtrain_test_kit::systems::pods::{Cluster, End};
 use dtrain_test_kit::systems::{Queue, codes};
 use std::fs;
 use std::path::Path;
+use std::time::{Duration, SystemTime};
 
 /// Every worker asks once to be started again.
 const PROGRAM: &str = "mkdir again.$RANK 2>/dev/null || { echo rank $RANK of $WORLD_SIZE; exit 0; }
@@ -51,6 +52,105 @@ fn requeues_have_a_bound_and_other_codes_have_none() {
     }
 }
 
+/// A program that leaves a result, as a training has, and ends as a killed node.
+fn killed(result: &str) -> String {
+    format!("mkdir -p runs/own; echo '{{\"exit_code\":'{result}'}}' > runs/own/result.json; exit 137")
+}
+
+#[test]
+fn the_code_of_the_job_is_that_of_its_run() {
+    for system in ["pbs", "lsf", "flux"] {
+        let scene = Scene::new();
+        let mut queue = Queue::new(&scene, system);
+        let program = killed("$(mkdir again 2>/dev/null && echo 75 || echo 0)");
+        queue.submit(&["--name", "own", "--", "sh", "-c", &program]).expect_code(0);
+        assert_eq!(codes(&queue.drive(None)), [Some(75), Some(0)], "{system}");
+    }
+    // A node was lost, and the run went on.
+    let scene = Scene::new();
+    let mut queue = Queue::new(&scene, "flux");
+    let args = ["--nodes", "2", "--name", "own", "--max-requeues", "0", "--", "sh", "-c", &killed("0")];
+    queue.submit(&args).expect_code(0);
+    assert_eq!(codes(&queue.drive(None)), [Some(0)]);
+}
+
+#[test]
+fn a_result_of_an_earlier_submission_starts_no_job_again() {
+    for system in ["pbs", "lsf", "flux"] {
+        let scene = Scene::new();
+        fs::create_dir_all(scene.path("runs/own")).unwrap();
+        fs::write(scene.path("runs/own/result.json"), "{\"exit_code\":75}").unwrap();
+        let result = fs::File::options().write(true).open(scene.path("runs/own/result.json")).unwrap();
+        result.set_modified(SystemTime::now() - Duration::from_secs(60)).unwrap();
+        let mut queue = Queue::new(&scene, system);
+        queue.submit(&["--name", "own", "--", "sh", "-c", "exit 137"]).expect_code(0);
+        assert_eq!(codes(&queue.drive(None)), [Some(137)], "{system}");
+    }
+}
+
+/// Gives files of this folder mode 0660, whatever the umask is.
+fn set_default_acl(folder: &Path) -> rustix::io::Result<()> {
+    // Version 2; owner, group and mask may do all, and others nothing.
+    let entries = [(1, 7), (4, 7), (16, 7), (32, 0)]
+        .map(|(tag, right)| (u16::to_le_bytes(tag), u16::to_le_bytes(right)));
+    let mut list = u32::to_le_bytes(2).to_vec();
+    for (tag, right) in entries {
+        list.extend([&tag[..], &right, &[0xff; 4]].concat());
+    }
+    rustix::fs::setxattr(folder, "system.posix_acl_default", &list, rustix::fs::XattrFlags::empty())
+}
+
+#[test]
+fn the_secret_needs_no_umask_and_no_trap() {
+    for system in ["pbs", "lsf", "flux"] {
+        let scene = Scene::new();
+        if set_default_acl(&scene.path("")) == Err(rustix::io::Errno::OPNOTSUPP) {
+            return;
+        }
+        fs::write(scene.path(".setup.sh"), "trap ': > own-trap' EXIT\n").unwrap();
+        let mut queue = Queue::new(&scene, system);
+        queue.submit(&["--nodes", "2", "--env-setup", ".setup.sh", "--", "true"]).expect_code(0);
+        let done = queue.drive(None);
+        assert_eq!(codes(&done), [Some(0)], "{system}: {}", done[0].stderr);
+        assert!(scene.path("own-trap").exists(), "{system}");
+        let names = fs::read_dir(scene.path("")).unwrap().map(|entry| entry.unwrap().file_name());
+        let secrets: Vec<_> = names.filter(|name| name.to_string_lossy().ends_with(".secret")).collect();
+        assert_eq!(secrets, [""; 0], "{system}");
+    }
+}
+
+#[test]
+fn a_job_whose_setup_takes_all_its_time_starts_again() {
+    for system in ["pbs", "lsf", "flux"] {
+        let scene = Scene::new();
+        fs::write(scene.path(".setup.sh"), "sleep 3\n").unwrap();
+        let mut queue = Queue::new(&scene, system);
+        let program = "mkdir again 2>/dev/null || exit 0
+            trap 'exit 75' TERM USR1; while :; do sleep 0.05; done";
+        let limit = ["--time", "2 s", "--signal-before", "1 s", "--env-setup", ".setup.sh"];
+        queue.submit(&[&limit[..], &["--", "sh", "-c", program]].concat()).expect_code(0);
+        let done = queue.drive(None);
+        assert_eq!(codes(&done), [Some(75), Some(0)], "{system}: {}", done[0].stderr);
+    }
+}
+
+#[test]
+fn a_job_that_starts_again_waits_for_no_other() {
+    for (system, dependency, other) in
+        [("pbs", "-W depend=afterok:71", "-m ea"), ("flux", "--dependency=afterok:f1", "--urgency=20")]
+    {
+        let scene = Scene::new();
+        let mut queue = Queue::new(&scene, system);
+        let options = [format!("--directive={dependency}"), format!("--directive={other}")];
+        let program = "mkdir again 2>/dev/null && exit 75; exit 0";
+        queue.submit(&[&options[0], &options[1], "--", "sh", "-c", program]).expect_code(0);
+        assert_eq!(codes(&queue.drive(None)), [Some(75), Some(0)], "{system}");
+        let has = |script: &str, option: &str| scene.read(script).lines().any(|line| line.ends_with(option));
+        assert!(has(".spool/0.SC", dependency) && !has(".spool/1.SC", dependency), "{system}");
+        assert!(has(".spool/1.SC", other), "{system}");
+    }
+}
+
 #[test]
 fn each_submission_counts_its_requeues() {
     for system in ["pbs", "lsf", "flux"] {
@@ -76,7 +176,10 @@ fn each_submission_counts_its_requeues() {
 #[test]
 fn the_time_limit_counts_from_the_start_of_the_job() {
     for system in ["pbs", "lsf", "flux"] {
-        for (elapsed, least, most) in [(Some("1200"), 2300, 2400), (None, 3500, 3600)] {
+        // Flux may know of no end.
+        let endless = (system == "flux").then_some((Some("infinity"), 3500, 3600));
+        let known = [(Some("1200"), 2300, 2400), (None, 3500, 3600)];
+        for (elapsed, least, most) in known.into_iter().chain(endless) {
             let scene = Scene::new();
             let mut queue = Queue::new(&scene, system);
             if let Some(elapsed) = elapsed {
@@ -243,6 +346,57 @@ fn a_second_submission_replaces_an_ended_job_only() {
     assert_eq!(cluster.kubectl(&["delete", "job", "two"]).stdout(), "job.batch \"two\" deleted\n");
     Queue::new(&scene, "k8s").submit(&args).expect_code(0);
     network.wait_until_empty();
+}
+
+/// Returns the objects that exist.
+fn objects(scene: &Scene) -> Vec<String> {
+    let names = fs::read_dir(scene.path(".spool/objects")).unwrap();
+    let mut names: Vec<_> = names.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+const PROGRAM_OF_PODS: [&str; 6] = ["--name", "two", "--run-dir", "/mnt/logs", "--", "true"];
+
+#[test]
+fn objects_of_others_are_never_deleted() {
+    for (object, words) in [
+        ("jobs.batch.two", "jobs.batch/two"),
+        ("services.two", "services/two"),
+        ("secrets.two-rendezvous", "secrets/two-rendezvous"),
+    ] {
+        let scene = Scene::new();
+        let queue = Queue::new(&scene, "k8s");
+        fs::create_dir_all(scene.path(".spool/objects")).unwrap();
+        fs::write(scene.path(".spool/objects").join(object), "").unwrap();
+        fs::write(scene.path(".spool/two.ended"), "Complete").unwrap();
+        let args = [&POD[..], &["--nodes", "2"], &PROGRAM_OF_PODS].concat();
+        queue.submit(&args).expect_code(2).expect_stderr(&format!(
+            "{words} exists, and `dtrain batch` has not made it; delete it by `kubectl delete {words}`, or give another"
+        ));
+        assert_eq!(objects(&scene), [object]);
+    }
+}
+
+#[test]
+fn a_first_submission_deletes_nothing_and_one_pod_has_no_service() {
+    let scene = Scene::new();
+    let args = [&POD[..], &PROGRAM_OF_PODS].concat();
+    Queue::new(&scene, "k8s").submit_with(&args, &[("FORBID", "delete")]).expect_code(0);
+    assert_eq!(objects(&scene), ["jobs.batch.two"]);
+}
+
+#[test]
+fn a_submission_that_is_refused_deletes_nothing() {
+    let scene = Scene::new();
+    let queue = Queue::new(&scene, "k8s");
+    let args = [&POD[..], &["--nodes", "2"], &PROGRAM_OF_PODS].concat();
+    queue.submit(&args).expect_code(0);
+    fs::write(scene.path(".spool/two.ended"), "Failed").unwrap();
+    let refused = queue.submit_with(&args, &[("REFUSE", "exceeded quota")]);
+    refused.expect_code(2).expect_stderr("exceeded quota");
+    assert_eq!(objects(&scene), ["jobs.batch.two", "secrets.two-rendezvous", "services.two"]);
+    queue.submit(&args).expect_code(0);
 }
 
 #[test]
