@@ -1,5 +1,6 @@
 //! `dtrain batch` as a user sees it.
 
+mod pods;
 mod systems;
 
 use crate::harness::{Finished, Scene};
