@@ -5,12 +5,12 @@ mod k8s;
 mod preemption;
 mod submit;
 
-use crate::cli::{BatchArgs, RecipeArgs, check_flags};
+use crate::cli::{BatchArgs, PassedOn, RecipeArgs};
 use crate::{python, stdout};
 use anyhow::{Context, bail};
 use dtrain_agent::io::process::program;
 use dtrain_batch::{
-    Account, Array, Extra, JobSpec, Name, Setup, Size, Target, TextError, TimeLimit, Word, Work,
+    Account, Array, Extra, JobSpec, Name, Setup, Size, System, Target, TextError, TimeLimit, Word, Work,
 };
 use dtrain_common::recipe::Recipe;
 use std::ffi::OsStr;
@@ -29,7 +29,7 @@ pub(crate) fn run(args: &BatchArgs) -> anyhow::Result<ExitCode> {
     spec.check(args.system)?;
     check_recipes(args)?;
     preemption::choose_interval(args, &mut spec)?;
-    check_launch(args, &spec)?;
+    check_launch(args.system, &spec)?;
     expect::check_checkpoints(&spec)?;
     if args.dry_run {
         return expect::show(args, &spec);
@@ -164,27 +164,28 @@ fn check_recipes(args: &BatchArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Checks the flags of `--launch` as `dtrain launch` will, beside those that each script gives.
-fn check_launch(args: &BatchArgs, spec: &JobSpec) -> anyhow::Result<()> {
-    let mut words = vec!["--log-dir", "logs"];
-    if args.size.gpus_per_node > 0 {
-        words.extend(["--nproc", "gpu"]);
+/// Checks the flags of `--launch` beside those that the script gives, or the job says.
+fn check_launch(system: System, spec: &JobSpec) -> anyhow::Result<()> {
+    let mut given: Vec<&str> = Vec::new();
+    let is_training = matches!(spec.work.target, Target::Recipes { .. });
+    // A recipe may have other folders for its logs.
+    given.extend((!is_training).then_some(["--log-dir", "logs"]).into_iter().flatten());
+    let nproc = spec.size.nproc();
+    given.extend(nproc.iter().flat_map(|nproc| ["--nproc", nproc]));
+    let watches = spec.time.as_ref().is_some_and(|limit| limit.signal_before.is_some());
+    match system {
+        System::Slurm if watches && is_training => given.extend(["--time-limit", "none"]),
+        System::Slurm => {}
+        _ if watches => given.extend(["--time-limit", "2s", "--time-margin", "1s"]),
+        _ => {}
     }
-    let nodes = format!("{}:{}", args.size.nodes.start(), args.size.nodes.end());
+    let nodes = format!("{}:{}", spec.size.least_nodes, spec.size.nodes);
     if spec.size.nodes > 1 {
-        words.extend([
-            "--nnodes",
-            &nodes,
-            "--rdzv-endpoint",
-            "node",
-            "--rdzv-id",
-            "job",
-            "--rdzv-secret",
-            "file",
-        ]);
+        let meeting = ["--rdzv-endpoint", "node", "--rdzv-id", "job", "--rdzv-secret", "file"];
+        given.extend(["--nnodes", &nodes].into_iter().chain(meeting));
     }
-    words.extend(spec.extra.launch.iter().map(Word::text));
-    check_flags(&words).context("--launch")
+    let flags: Vec<_> = spec.extra.launch.iter().map(Word::text).collect();
+    PassedOn { flags: &flags, given: &given }.check().context("--launch")
 }
 
 /// Returns the trainings that differ: one for each recipe, or for each value of a sweep.

@@ -1,6 +1,6 @@
 //! `dtrain requeue`: decides for a batch script whether its job starts again.
 //!
-//! It counts in a small file in the run directory, so that the bound holds on every batch system.
+//! It prints the run's own exit code, with which the script ends. It counts in a small file in the run directory, so that the bound holds on every batch system.
 
 use crate::cli::RequeueArgs;
 use anyhow::Context;
@@ -13,6 +13,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::{Duration, UNIX_EPOCH};
 
 /// The file in the run directory.
 const FILE: &str = "requeues.json";
@@ -71,36 +72,33 @@ impl Requeues {
     }
 }
 
-/// The codes of launches that leave an earlier result as it is, or agree with their own.
-const SURE: [ExitStatus; 3] = [ExitStatus::Success, ExitStatus::Usage, ExitStatus::Requeue];
-
 /// Returns the exit code of the run. `given` is the batch system's: of several nodes the highest, such as that of a node
-/// that was killed, while the run ended with 75. `result`: what the leader has written; without, it was killed.
+/// that was killed, while the run ended with 0 or 75. `result`: what the leader has written; without, it was killed.
 fn code_of(given: u8, result: Option<u8>, has_checkpoint: bool) -> u8 {
     let is_signal = given > ExitStatus::Signal(0).code();
     match result {
-        _ if SURE.iter().any(|sure| sure.code() == given) => given,
         Some(code) => code,
         None if is_signal && has_checkpoint => ExitStatus::Requeue.code(),
         None => given,
     }
 }
 
-/// Returns the code in `result.json`, unless it is of a start before the last decision.
-fn result_of(run_dir: &RunDir, file: &Path) -> Option<u8> {
-    let written = |path: &Path| fs::metadata(path).and_then(|data| data.modified()).ok();
-    let result = RunResult::read(&run_dir.result()).ok().flatten()?;
-    let is_old = written(file).is_some_and(|decided| written(&run_dir.result()) < Some(decided));
-    result.exit_code.filter(|_| !is_old)
+/// Returns the code in `result.json`, unless the file was written before this start.
+fn result_of(run_dir: &RunDir, since: u64) -> Option<u8> {
+    let written = fs::metadata(run_dir.result()).and_then(|data| data.modified()).ok()?;
+    let is_old = written < UNIX_EPOCH + Duration::from_secs(since);
+    RunResult::read(&run_dir.result()).ok().flatten()?.exit_code.filter(|_| !is_old)
 }
 
-/// Exits with 0 if the job is to start again, and else with 1.
+/// Prints the exit code of the run. Exits with 0 if the job is to start again, and else with 1.
 pub(crate) fn run(args: &RequeueArgs) -> anyhow::Result<ExitCode> {
     let file = args.run_dir.join(FILE);
     let run_dir = RunDir::new(&args.run_dir);
     let is_training = run_dir.checkpoints().exists();
     let step = run_dir.newest_checkpoint()?.map(|(_, manifest)| manifest.step);
-    if code_of(args.code, result_of(&run_dir, &file), step.is_some()) != ExitStatus::Requeue.code() {
+    let code = code_of(args.code, result_of(&run_dir, args.since), step.is_some());
+    crate::stdout::print(&format!("{code}\n")).context("cannot write to standard output")?;
+    if code != ExitStatus::Requeue.code() {
         forget(&file)?;
         return Ok(ExitCode::FAILURE);
     }
@@ -169,13 +167,26 @@ mod tests {
             (137, None, true, 75),
             (137, None, false, 137),
             (4, None, true, 4),
-            // The result is of an earlier start.
-            (2, Some(75), true, 2),
-            (75, Some(4), true, 75),
-            (0, Some(75), true, 0),
+            // An elastic run has succeeded without node 1.
+            (137, Some(0), true, 0),
+            // The other node has lost its leader, which has failed.
+            (75, Some(4), true, 4),
+            (2, None, true, 2),
         ] {
             assert_eq!(code_of(given, result, has_checkpoint), expected, "{given} {result:?}");
         }
+    }
+
+    #[test]
+    fn a_result_of_an_earlier_submission_does_not_count() {
+        let folder = tempfile::tempdir().unwrap();
+        let run_dir = RunDir::new(folder.path());
+        assert_eq!(result_of(&run_dir, 0), None);
+        RunResult { exit_code: Some(75), ..RunResult::default() }.write(&run_dir.result()).unwrap();
+        let written = fs::metadata(run_dir.result()).unwrap().modified().unwrap();
+        let written = written.duration_since(UNIX_EPOCH).unwrap().as_secs();
+        assert_eq!(result_of(&run_dir, written), Some(75));
+        assert_eq!(result_of(&run_dir, written + 1), None);
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! Refuses jobs that a batch system cannot run as described.
 
 use crate::array::{Array, MOST_RUNS};
-use crate::k8s;
+use crate::k8s::{self, fields::Refused};
 use crate::spec::{Extra, JobSpec, System, Target};
+use crate::taken;
 use dtrain_common::time::format_time;
 use std::time::Duration;
 
@@ -32,6 +33,10 @@ pub enum SpecError {
     NoDirective { text: String, system: &'static str, form: &'static str },
     #[error("--directive {text:?}: the script sets {name} already; give the flag of `dtrain batch`")]
     DirectiveTaken { text: String, name: String },
+    #[error(
+        "--directive {text:?} begins as JSON and is none: {reason}; write names and texts with double quotes"
+    )]
+    NoJson { text: String, reason: String },
     #[error("an array has at most {MOST_RUNS} runs, not {runs}; give fewer recipes")]
     TooManyRecipes { runs: u32 },
     #[error(
@@ -90,25 +95,19 @@ impl JobSpec {
             if !is_option {
                 return Err(SpecError::NoDirective { text, system: system.name(), form });
             }
-            let is_taken = match &mut job {
-                Some(job) => k8s::fields::set(job, directive).is_err(),
-                None => plain.sets(system, directive.name()),
+            let name = match &mut job {
+                None => taken::first(system, &plain, directive),
+                Some(job) => match k8s::fields::set(job, directive) {
+                    Ok(()) => None,
+                    Err(Refused::Taken) => Some(directive.name().to_owned()),
+                    Err(Refused::NoJson(reason)) => return Err(SpecError::NoJson { text, reason }),
+                },
             };
-            if is_taken {
-                return Err(SpecError::DirectiveTaken { text, name: directive.name().to_owned() });
+            if let Some(name) = name {
+                return Err(SpecError::DirectiveTaken { text, name });
             }
         }
         Ok(())
-    }
-
-    /// Returns whether the script sets a long option, which the user's later one would override. Short ones add up.
-    fn sets(&self, system: System, name: &str) -> bool {
-        let marks = system.directives().iter();
-        let mut begins = marks.map(|mark| format!("{mark} {name}"));
-        let script = crate::render(system, self);
-        let is_name = |rest: &str| rest.is_empty() || rest.starts_with('=');
-        name.starts_with("--")
-            && begins.any(|begin| script.lines().any(|line| line.strip_prefix(&begin).is_some_and(is_name)))
     }
 
     fn check_recipes(&self) -> Result<(), SpecError> {

@@ -1,9 +1,12 @@
 //! Flux: a batch script has its own instance, in which `flux run` starts the launchers.
 
-use crate::launch::{self, Again};
+use crate::launch::{self, Again, Code};
 use crate::script::Script;
 use crate::spec::JobSpec;
 use dtrain_common::env::DTRAIN_BATCH_SUBMISSION;
+
+/// The option that names jobs to wait for.
+const DEPENDENCY: &str = "--dependency";
 
 pub(crate) fn render(spec: &JobSpec) -> String {
     let mut script = Script::new("#flux: ");
@@ -12,43 +15,55 @@ pub(crate) fn render(spec: &JobSpec) -> String {
     launch::add_end(&mut script, spec, |limit| {
         vec![
             "left=$(timeout 10 flux job timeleft 2> /dev/null)".to_owned(),
-            format!("end=$(($(date +%s) + ${{left:-{limit}}}))"),
+            "left=${left%%.*}".to_owned(),
+            // It may be `infinity`.
+            format!("case $left in '' | *[!0-9]*) left={limit} ;; esac"),
+            "end=$(($(date +%s) + left))".to_owned(),
         ]
     });
     launch::add_setup(&mut script, spec);
     launch::add_run_dir(&mut script, spec, "");
     let is_several = spec.size.nodes > 1;
-    let mut flags = launch::time_flags(spec);
+    let (mut flags, mut variable) = (Vec::new(), String::new());
+    let watch = launch::watch(spec);
+    flags.extend(watch.as_ref().map(|watch| watch.flags.clone()));
     if is_several {
         script.part("This script runs on the first node, which leads. The job's id decides about the port.");
         script.line("job=$(flux getattr jobid)");
         script.line("head_node=$(hostname)");
         script.line(launch::PORT);
-        launch::add_secret(&mut script, "$PWD", "$job");
+        variable = launch::add_secret(&mut script);
         let nodes = format!("{}{}", spec.size.least(), spec.size.nodes);
         flags.push(format!("--nnodes {nodes} --rdzv-endpoint \"$head_node:$port\""));
-        flags.push("--rdzv-id \"$job\" --rdzv-secret \"$secret\"".to_owned());
+        flags.push("--rdzv-id \"$job\"".to_owned());
     }
     launch::add_trap(&mut script, spec);
     script
         .part("The launcher divides cores and GPUs among its workers. All nodes end with the leader's code.");
     let mut lines = vec![
-        format!("flux run --nodes={} --tasks-per-node=1 --exclusive", spec.size.nodes),
+        format!("{variable}flux run --nodes={} --tasks-per-node=1 --exclusive", spec.size.nodes),
         "-o cpu-affinity=off -o gpu-affinity=off".to_owned(),
     ];
     lines.extend(launch::contained(spec, flags));
     lines.push("|| code=$?".to_owned());
-    script.line("code=0");
+    script.lines(watch.map(|watch| watch.line));
+    launch::add_begin(&mut script, spec, Code::Highest);
     script.command("", &lines);
+    // A job that starts again has waited for the others already, and the system may have forgotten them.
+    let is_dependency = spec.extra.directives.iter().any(|directive| directive.as_str().contains(DEPENDENCY));
+    let left_out = format!("/^#flux: .*{DEPENDENCY}/d");
+    let again = launch::without_lines(
+        is_dependency.then_some(left_out.as_str()).as_slice(),
+        &format!("flux --parent batch --env=\"{DTRAIN_BATCH_SUBMISSION}=$submission\""),
+    );
     launch::add_again(
         &mut script,
         spec,
+        Code::Highest,
         launch::apptainer(spec),
         // Each start is a new job.
         &format!("${{{DTRAIN_BATCH_SUBMISSION}:-$(flux getattr jobid)}}"),
-        &Again::Submission(format!(
-            "flux --parent batch --env=\"{DTRAIN_BATCH_SUBMISSION}=$submission\" \"$0\""
-        )),
+        &Again::Submission(again),
     );
     script.finish()
 }

@@ -12,8 +12,12 @@ const PORT: u16 = 29400;
 /// After the last margin: the system's own signal, and the end of the workers.
 const GRACE_S: u64 = 30;
 
+/// The annotation of dtrain's objects. Others are never deleted.
+pub const MARK: &str = "dtrain/about";
+const WRITTEN: &str = "Written by `dtrain batch k8s`.";
+
 pub(crate) fn render(spec: &JobSpec) -> String {
-    let several = spec.size.nodes > 1;
+    let several = has_peers(spec);
     let items: Vec<_> = runs(spec)
         .iter()
         .flat_map(|run| several.then(|| run.service()).into_iter().chain([run.job()]))
@@ -29,9 +33,20 @@ fn runs(spec: &JobSpec) -> Vec<Run<'_>> {
     }
 }
 
-/// Returns the name of each Job.
-pub(crate) fn names(spec: &JobSpec) -> Vec<String> {
-    runs(spec).iter().map(Run::name).collect()
+/// Returns all objects, as `kubectl get` and `kubectl delete` take them.
+pub(crate) fn objects(spec: &JobSpec) -> Vec<String> {
+    let mut objects = Vec::new();
+    for run in runs(spec) {
+        objects.push(format!("jobs.batch/{}", run.name()));
+        objects.extend(has_peers(spec).then(|| format!("services/{}", run.name())));
+    }
+    objects.extend(has_peers(spec).then(|| format!("secrets/{}", secret(spec))));
+    objects
+}
+
+/// Returns whether pods look each other up.
+fn has_peers(spec: &JobSpec) -> bool {
+    spec.size.nodes > 1
 }
 
 /// Returns the first Job, for checks.
@@ -41,11 +56,11 @@ pub(crate) fn first_job(spec: &JobSpec) -> Value {
 
 /// Returns the manifest of the secret that the pods need to meet; `None`: one node.
 pub(crate) fn secret_manifest(spec: &JobSpec, value: &str) -> Option<String> {
-    (spec.size.nodes > 1).then(|| {
+    has_peers(spec).then(|| {
         let secret = json!({
             "apiVersion": "v1",
             "kind": "Secret",
-            "metadata": { "name": secret(spec) },
+            "metadata": { "name": secret(spec), "annotations": { MARK: WRITTEN } },
             "stringData": { "secret": value },
         });
         format!("{secret:#}\n")
@@ -69,7 +84,7 @@ impl Run<'_> {
         json!({
             "apiVersion": "v1",
             "kind": "Service",
-            "metadata": { "name": self.name() },
+            "metadata": { "name": self.name(), "annotations": { MARK: WRITTEN } },
             "spec": {
                 "clusterIP": "None",
                 "publishNotReadyAddresses": true,
@@ -83,7 +98,7 @@ impl Run<'_> {
         let (spec, name, nodes) = (self.spec, self.name(), self.spec.size.nodes);
         let mut metadata = json!({
             "name": name,
-            "annotations": { "dtrain/about": about(spec) },
+            "annotations": { MARK: about(spec) },
         });
         if let Some(queue) = &spec.account.queue {
             metadata["labels"] = json!({ "kueue.x-k8s.io/queue-name": queue.as_str() });
@@ -185,8 +200,8 @@ impl Run<'_> {
         let (spec, name) = (self.spec, self.name());
         let mut words = vec![spec.work.dtrain.text().to_owned(), "launch".to_owned()];
         let mut add = |more: &[&str]| words.extend(more.iter().map(|&word| word.to_owned()));
-        if spec.size.gpus_per_node > 0 {
-            add(&["--nproc", "gpu"]);
+        if let Some(nproc) = spec.size.nproc() {
+            add(&["--nproc", &nproc]);
         }
         if spec.size.nodes > 1 {
             let endpoint = format!("{name}-0.{name}:{PORT}");
@@ -227,12 +242,12 @@ impl Run<'_> {
     }
 }
 
-pub(crate) fn secret(spec: &JobSpec) -> String {
+fn secret(spec: &JobSpec) -> String {
     format!("{}-rendezvous", spec.name.as_str())
 }
 
 fn about(spec: &JobSpec) -> String {
-    let mut about = "Written by `dtrain batch k8s`. Submit it with `kubectl create -f FILE`.".to_owned();
+    let mut about = format!("{WRITTEN} Submit it with `kubectl create -f FILE`.");
     if spec.size.nodes > 1 {
         about.push_str(&format!(
             " First make the secret of the rendezvous: `head -c 32 /dev/urandom | base64 | \

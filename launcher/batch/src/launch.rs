@@ -4,6 +4,7 @@ use crate::array::Array;
 use crate::script::Script;
 use crate::spec::{JobSpec, Target, TimeLimit};
 use crate::text::Word;
+use dtrain_common::env::DTRAIN_RDZV_SECRET;
 use std::time::Duration;
 
 /// Exit code of `dtrain launch` that means: start me again, I resume.
@@ -12,8 +13,8 @@ pub(crate) use dtrain_common::exit::ExitStatus::Requeue as REQUEUE;
 /// Returns the lines of the command. `flags` are lines of flags that the system adds.
 pub(crate) fn lines(spec: &JobSpec, flags: impl IntoIterator<Item = String>) -> Vec<String> {
     let mut first = format!("{} launch", spec.work.dtrain.quoted());
-    if spec.size.gpus_per_node > 0 {
-        first.push_str(" --nproc gpu");
+    if let Some(nproc) = spec.size.nproc() {
+        first.push_str(&format!(" --nproc {nproc}"));
     }
     let mut lines = vec![first];
     lines.extend(flags);
@@ -71,19 +72,26 @@ pub(crate) fn add_end(script: &mut Script, spec: &JobSpec, lines: impl FnOnce(u6
         script.part(
             "The end of the job, in seconds since 1970. Without an answer: the limit counts from here.",
         );
-        lines(seconds(*time)).into_iter().for_each(|line| script.line(line));
+        script.lines(lines(seconds(*time)));
     }
 }
 
-/// Returns the flags of the launcher's own watch of the time until [`add_end`]'s end, for systems without a signal before
-/// the limit.
-pub(crate) fn time_flags(spec: &JobSpec) -> Vec<String> {
-    match &spec.time {
-        Some(TimeLimit { signal_before: Some(before), .. }) => {
-            vec![format!("--time-limit \"$((end - $(date +%s)))s\" --time-margin {}s", seconds(*before))]
-        }
-        _ => Vec::new(),
-    }
+/// The launcher's own watch of the time until [`add_end`]'s end, for systems without a signal before the limit.
+pub(crate) struct Watch {
+    /// Shell code that goes before the launcher.
+    pub(crate) line: String,
+    pub(crate) flags: String,
+}
+
+/// Returns the watch, if dtrain watches the time. If the user's commands took all of it, the workers begin nevertheless:
+/// they stop at once with code 75, and the job starts again.
+pub(crate) fn watch(spec: &JobSpec) -> Option<Watch> {
+    let margin = seconds(spec.time.as_ref()?.signal_before?);
+    let least = margin + 1;
+    Some(Watch {
+        line: format!("left=$((end - $(date +%s))) && left=$((left < {least} ? {least} : left))"),
+        flags: format!("--time-limit \"${{left}}s\" --time-margin {margin}s"),
+    })
 }
 
 pub(crate) fn seconds(time: Duration) -> u64 {
@@ -128,41 +136,90 @@ pub(crate) enum Again {
     System,
 }
 
-/// Adds the end of the script: `code` is the job's exit code, and 75 starts the job again. `submission` is shell code of a
-/// name that all starts of one submission have.
+/// Whose exit code the command has.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Code {
+    Leader,
+    /// The highest of all nodes, such as that of a node that was lost. The run's own result decides.
+    Highest,
+}
+
+impl Code {
+    /// Returns whether the script asks dtrain for the run's code, or about another start.
+    fn asks(self, spec: &JobSpec) -> bool {
+        spec.max_requeues > 0 || self == Self::Highest && spec.size.nodes > 1
+    }
+}
+
+/// Begins the command, whose exit code `code` becomes.
+pub(crate) fn add_begin(script: &mut Script, spec: &JobSpec, of: Code) {
+    script.line("code=0");
+    if of.asks(spec) {
+        script.line("# An older result is that of another start.");
+        script.line("since=$(date +%s)");
+    }
+}
+
+/// Adds the end of the script: `code` is the command's exit code, and 75 starts the job again. `submission` is shell code
+/// of a name that all starts of one submission have.
 pub(crate) fn add_again(
     script: &mut Script,
     spec: &JobSpec,
+    of: Code,
     container: Vec<String>,
     submission: &str,
     again: &Again,
 ) {
     let (most, requeue) = (spec.max_requeues, REQUEUE.code());
+    let ask = |more: &str| {
+        let mut lines = container;
+        lines.push(format!(
+            "{} requeue \"$run_dir\" --code \"$code\" --since \"$since\" --most {most}{more}",
+            spec.work.dtrain.quoted()
+        ));
+        format!("decided=$({})", lines.join(" \\\n    "))
+    };
     if most > 0 {
         script.part(&format!(
             "Code {requeue}: stopped with a checkpoint. The job starts again and resumes, at most {most} times, and not
 without progress. dtrain counts in the run directory, for each submission."
         ));
         script.line(format_args!("submission={submission}"));
-        let mut lines = container;
-        lines.push(format!(
-            "{} requeue \"$run_dir\" --code \"$code\" --most {most} --submission \"$submission\"",
-            spec.work.dtrain.quoted()
-        ));
-        let decides = lines.join(" \\\n    ");
+        let decides = ask(" --submission \"$submission\"");
         match again {
-            Again::Step(command) => {
-                script.line(format_args!("if {decides}; then\n    {command}\nfi"));
-            }
+            Again::Step(command) => script.line(format_args!("if {decides}; then\n    {command}\nfi")),
             Again::Submission(command) => {
-                script.line(format_args!("if [ \"$again\" = yes ] && {decides}; then\n    {command}\nfi"))
+                script.line("decided=");
+                script.line(format_args!("if [ \"$again\" = yes ] && {decides}; then\n    {command}\nfi"));
             }
-            Again::System => script.line(format_args!(
-                "if [ \"$again\" = no ] || ! {decides}; then\n    code=$((code == {requeue} ? 1 : code))\nfi"
-            )),
+            Again::System => {
+                script.line("decided=");
+                script.line(format_args!("if [ \"$again\" = no ] || ! {decides}; then\n    again=no\nfi"));
+            }
         }
+    } else if of.asks(spec) {
+        script.part("The system's code is the highest of all nodes.");
+        script.line(format_args!("{} || :", ask("")));
+    }
+    if of.asks(spec) {
+        script.line("# dtrain prints the code of the run.");
+        script.line("decided=${decided##*[!0-9]}");
+        script.line("code=${decided:-$code}");
+    }
+    if most > 0 && matches!(again, Again::System) {
+        script
+            .line(format_args!("if [ \"$again\" = no ] && [ \"$code\" = {requeue} ]; then\n    code=1\nfi"));
     }
     script.line("exit \"$code\"");
+}
+
+/// Returns shell code of the script without the lines that fit these expressions of sed, and words that take it: a file's
+/// name, or nothing after a pipe.
+pub(crate) fn without_lines(expressions: &[&str], command: &str) -> String {
+    match expressions {
+        [] => format!("{command} \"$0\""),
+        _ => format!("sed '{}' \"$0\" | {command}", expressions.join("; ")),
+    }
 }
 
 /// Adds the user's commands.
@@ -208,11 +265,27 @@ fn add_mount(script: &mut Script, spec: &JobSpec) {
     }
 }
 
-/// Makes the file of the secret of the rendezvous. A variable would not reach nodes that get no environment.
-/// `folder` and `job` are shell code.
-pub(crate) fn add_secret(script: &mut Script, folder: &str, job: &str) {
-    script.line("# A new secret for each start: only the nodes of this job may join. It is never printed.");
-    script.line(format_args!("secret={folder}/.{job}.secret"));
-    script.line("trap 'rm -f \"$secret\"' EXIT");
-    script.line("(umask 077 && head -c 32 /dev/urandom | base64 > \"$secret\")");
+/// Makes the secret of the rendezvous for a command that takes its environment to all nodes. Returns the variable, which
+/// goes before the command: no other program gets it.
+pub(crate) fn add_secret(script: &mut Script) -> String {
+    script.line(ABOUT_SECRET);
+    script.line(format_args!("secret=$({NEW_SECRET})"));
+    format!("{DTRAIN_RDZV_SECRET}=$secret ")
 }
+
+/// Makes the file of the secret, for nodes that get no environment. `folder` and `job` are shell code.
+pub(crate) fn add_secret_file(script: &mut Script, folder: &str, job: &str) {
+    script.line(ABOUT_SECRET);
+    script.line("# A folder with a default ACL gives its files another mode than umask.");
+    script.line(format_args!("secret={folder}/.{job}.secret"));
+    script.line(format_args!(
+        "(umask 077 && : > \"$secret\" && chmod 600 \"$secret\" && {NEW_SECRET} > \"$secret\")"
+    ));
+}
+
+/// Removes the file. Not by a trap, which would replace one of the user's commands.
+pub(crate) const REMOVE_SECRET: &str = "rm -f \"$secret\"";
+
+const ABOUT_SECRET: &str =
+    "# A new secret for each start: only the nodes of this job may join. It is never printed.";
+const NEW_SECRET: &str = "head -c 32 /dev/urandom | base64";

@@ -18,12 +18,14 @@ mod remote;
 mod script;
 mod slurm;
 mod spec;
+mod taken;
 mod text;
 mod volume;
 
 pub use array::{Array, ArrayError, ArrayFlag};
 pub use check::SpecError;
 pub use directive::{Directive, DirectiveError};
+pub use k8s::MARK as K8S_MARK;
 pub use spec::{Account, Extra, JobSpec, Setup, Size, System, Target, TimeLimit, Work};
 pub use text::{Name, TextError, Value, Word};
 pub use volume::{Volume, VolumeError};
@@ -39,14 +41,9 @@ pub fn render(system: System, spec: &JobSpec) -> String {
     }
 }
 
-/// Returns the names of the Jobs of Kubernetes, one for each run.
-pub fn k8s_jobs(spec: &JobSpec) -> Vec<String> {
-    k8s::names(spec)
-}
-
-/// Returns the name of the secret of Kubernetes, for a job of several nodes.
-pub fn k8s_secret(spec: &JobSpec) -> Option<String> {
-    (spec.size.nodes > 1).then(|| k8s::secret(spec))
+/// Returns the objects of Kubernetes: Jobs, and those of a job of several nodes.
+pub fn k8s_objects(spec: &JobSpec) -> Vec<String> {
+    k8s::objects(spec)
 }
 
 /// Returns a manifest of Kubernetes with the secret of the rendezvous, which [`render`] only names. `None`: the

@@ -1,6 +1,6 @@
 //! LSF: blaunch starts the launchers of the other nodes.
 
-use crate::launch::{self, Again, REQUEUE};
+use crate::launch::{self, Again, Code, REQUEUE};
 use crate::remote::{self, Remote};
 use crate::script::Script;
 use crate::spec::JobSpec;
@@ -30,7 +30,7 @@ pub(crate) fn render(spec: &JobSpec) -> String {
     });
     remote::add_nodes(&mut script, spec, &REMOTE);
     // LSF starts the same job again.
-    launch::add_again(&mut script, spec, launch::apptainer(spec), REMOTE.job, &Again::System);
+    launch::add_again(&mut script, spec, Code::Leader, launch::apptainer(spec), REMOTE.job, &Again::System);
     script.finish()
 }
 

@@ -1,6 +1,6 @@
 //! OpenPBS and PBS Pro: pbsdsh starts the launchers of the other nodes.
 
-use crate::launch::{self, Again};
+use crate::launch::{self, Again, Code};
 use crate::remote::{self, Remote};
 use crate::script::Script;
 use crate::spec::JobSpec;
@@ -31,14 +31,19 @@ pub(crate) fn render(spec: &JobSpec) -> String {
     remote::add_nodes(&mut script, spec, &REMOTE);
     // Each start is a new job.
     let submission = format!("{DTRAIN_BATCH_SUBMISSION}=$submission");
-    let again = match spec.runs() {
-        None => format!("qsub -v \"{submission}\" \"$0\""),
-        Some(_) => {
-            format!("sed '/^#PBS -J/d' \"$0\" | qsub -v \"{DTRAIN_BATCH_INDEX}=$index,{submission}\"")
-        }
-    };
+    let (mut left_out, mut variables) = (Vec::new(), submission);
+    if spec.runs().is_some() {
+        left_out.push("/^#PBS -J/d");
+        variables = format!("{DTRAIN_BATCH_INDEX}=$index,{variables}");
+    }
+    // A job that starts again has waited for the others already, and the system may have forgotten them.
+    if spec.extra.directives.iter().any(|directive| directive.as_str().contains("depend=")) {
+        left_out.push("/^#PBS .*depend=/d");
+    }
+    let again = launch::without_lines(&left_out, &format!("qsub -v \"{variables}\""));
     let first = format!("${{{DTRAIN_BATCH_SUBMISSION}:-$PBS_JOBID}}");
-    launch::add_again(&mut script, spec, launch::apptainer(spec), &first, &Again::Submission(again));
+    let again = Again::Submission(again);
+    launch::add_again(&mut script, spec, Code::Leader, launch::apptainer(spec), &first, &again);
     script.finish()
 }
 

@@ -1,6 +1,6 @@
 //! Systems without a step on all nodes: the script starts the other launchers one by one, and leads itself.
 
-use crate::launch;
+use crate::launch::{self, Code};
 use crate::script::Script;
 use crate::spec::JobSpec;
 
@@ -21,14 +21,15 @@ pub(crate) struct Remote {
 /// Adds the command, and starts it on all nodes. Afterwards `code` is its exit code.
 pub(crate) fn add_nodes(script: &mut Script, spec: &JobSpec, remote: &Remote) {
     let is_several = spec.size.nodes > 1;
-    let mut flags = launch::time_flags(spec);
+    let watch = launch::watch(spec);
+    let mut flags: Vec<_> = watch.iter().map(|watch| watch.flags.clone()).collect();
     if is_several {
         script.part("This script runs on the first node, which leads. The job's id decides about the port.");
         script.line(format_args!("job={}", remote.job));
         script.line(format_args!("mapfile -t hosts < <(awk '!seen[$0]++' {})", remote.hosts_file));
         script.line("head_node=$(hostname)");
         script.line(launch::PORT);
-        launch::add_secret(script, "$folder", "$job");
+        launch::add_secret_file(script, "$folder", "$job");
         let least = spec.size.least();
         flags.push(format!("--nnodes \"{least}${{#hosts[@]}}\" --rdzv-endpoint \"$head_node:$port\""));
         flags.push("--rdzv-id \"$job\" --rdzv-secret \"$secret\"".to_owned());
@@ -41,12 +42,13 @@ pub(crate) fn add_nodes(script: &mut Script, spec: &JobSpec, remote: &Remote) {
         script.line("    # The commands of --env-setup.");
         script.line(commands.trim_end());
     }
+    script.lines(watch.as_ref().map(|watch| format!("    {}", watch.line)));
     script.command("    ", &launch::contained(spec, flags));
     script.line("}");
     launch::add_trap(script, spec);
     if is_several {
         let own = launch::per_run(spec).map_or_else(String::new, |run| format!(" {}", run.own));
-        let end = if launch::time_flags(spec).is_empty() { "" } else { " end" };
+        let end = if watch.is_some() { " end" } else { "" };
         script.line(format_args!(
             "task=\"trap : TERM INT USR1 USR2; $(declare -p folder run_dir job hosts head_node port secret{end}{own}); $(declare -f start); start\""
         ));
@@ -55,10 +57,11 @@ pub(crate) fn add_nodes(script: &mut Script, spec: &JobSpec, remote: &Remote) {
         script.line("    launchers[node]=$!");
         script.line("done");
     }
-    script.line("code=0");
+    launch::add_begin(script, spec, Code::Leader);
     script.line("start || code=$?");
     if is_several {
         add_wait(script);
+        script.line(launch::REMOVE_SECRET);
     }
 }
 

@@ -19,6 +19,10 @@ impl Script {
         self.text.push_str(&format!("{line}\n"));
     }
 
+    pub(crate) fn lines(&mut self, lines: impl IntoIterator<Item = impl Display>) {
+        lines.into_iter().for_each(|line| self.line(line));
+    }
+
     /// Adds an option of the batch system.
     pub(crate) fn option(&mut self, option: impl Display) {
         let directive = self.directive;

@@ -1,6 +1,6 @@
 //! Slurm: one step with one launcher per node.
 
-use crate::launch::{self, Again};
+use crate::launch::{self, Again, Code};
 use crate::script::Script;
 use crate::spec::{JobSpec, Target, TimeLimit};
 use std::time::Duration;
@@ -11,18 +11,19 @@ pub(crate) fn render(spec: &JobSpec) -> String {
     add_options(&mut script, spec);
     launch::add_setup(&mut script, spec);
     launch::add_run_dir(&mut script, spec, "$SLURM_ARRAY_TASK_ID");
+    let mut variable = String::new();
     if spec.size.nodes > 1 {
         script.part("dtrain takes nodes, endpoint and id from the step; the first node leads.");
-        launch::add_secret(&mut script, "$PWD", "$SLURM_JOB_ID");
+        variable = launch::add_secret(&mut script);
     }
-    add_step(&mut script, spec);
+    add_step(&mut script, spec, &variable);
     let mut one_task = container(spec);
     if !one_task.is_empty() {
         one_task.insert(0, "srun --nodes=1 --ntasks=1".to_owned());
     }
     let requeue = Again::Step("scontrol requeue \"$SLURM_JOB_ID\"".to_owned());
     // A requeue keeps the number; each run of an array has its own.
-    launch::add_again(&mut script, spec, one_task, "$SLURM_JOB_ID", &requeue);
+    launch::add_again(&mut script, spec, Code::Highest, one_task, "$SLURM_JOB_ID", &requeue);
     script.finish()
 }
 
@@ -65,9 +66,11 @@ fn add_options(script: &mut Script, spec: &JobSpec) {
     script.options(&spec.extra.directives);
 }
 
-fn add_step(script: &mut Script, spec: &JobSpec) {
-    // Otherwise a job of `sbatch --export=NONE` would give its steps no environment, nor that of --env-setup.
-    let mut srun = "srun --export=ALL --ntasks-per-node=1".to_owned();
+/// `variable` goes before the command.
+fn add_step(script: &mut Script, spec: &JobSpec, variable: &str) {
+    // Otherwise a job of `sbatch --export=NONE` would give its steps no environment: neither the secret, nor that of
+    // --env-setup.
+    let mut srun = format!("{variable}srun --export=ALL --ntasks-per-node=1");
     let comment = match spec.size.cpus_per_task {
         // Since 22.05 srun does not inherit it.
         Some(cpus) => {
@@ -96,12 +99,9 @@ fn add_step(script: &mut Script, spec: &JobSpec) {
     if spec.size.is_elastic() {
         flags.push(format!("--nnodes {}{}", spec.size.least(), spec.size.nodes));
     }
-    if spec.size.nodes > 1 {
-        flags.push("--rdzv-secret \"$secret\"".to_owned());
-    }
     lines.extend(launch::lines(spec, flags));
     script.part(&format!("{comment} All nodes end with the leader's code."));
-    script.line("code=0");
+    launch::add_begin(script, spec, Code::Highest);
     lines.push("|| code=$?".to_owned());
     script.command("", &lines);
 }

@@ -117,6 +117,18 @@ pub struct Size {
 }
 
 impl Size {
+    /// Returns the value of `--nproc`; `None`: the workers are on the CPU. dtrain counts GPUs of NVIDIA, and a resource of
+    /// another name may be anything.
+    pub fn nproc(&self) -> Option<String> {
+        let is_counted =
+            self.gpu_resource.as_ref().is_none_or(|name| name.as_str().starts_with("nvidia.com/"));
+        match self.gpus_per_node {
+            0 => None,
+            _ if is_counted => Some("gpu".to_owned()),
+            number => Some(number.to_string()),
+        }
+    }
+
     /// Returns whether the run goes on without some of its nodes.
     pub(crate) fn is_elastic(&self) -> bool {
         self.least_nodes < self.nodes

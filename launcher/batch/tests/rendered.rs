@@ -181,6 +181,18 @@ fn scripts_are_those_of_the_snapshots() {
 }
 
 #[test]
+fn only_gpus_of_nvidia_are_counted() {
+    for (resource, words) in
+        [(None, "\"gpu\""), (Some("nvidia.com/mig-1g.10gb"), "\"gpu\""), (Some("vendor.com/gpu"), "\"8\"")]
+    {
+        let mut job = full(System::K8s);
+        job.size.gpu_resource = resource.map(|name| name.parse().unwrap());
+        let manifest: String = render(System::K8s, &job).split_whitespace().collect();
+        assert!(manifest.contains(&format!("\"--nproc\",{words},")), "{resource:?}");
+    }
+}
+
+#[test]
 fn shellcheck_finds_nothing_in_any_script() {
     let version = need::output(Need::Shellcheck, Command::new("shellcheck").arg("--version"));
     let Ok(_) = version else { return };

@@ -6,6 +6,8 @@ use dtrain_agent::io::process::output;
 use dtrain_batch::{Account, JobSpec, System, Target, Value};
 use dtrain_common::recipe::Recipe;
 use dtrain_common::time::{format_time, parse_clock};
+use dtrain_job::hostlist;
+use std::collections::HashSet;
 use std::process::Command;
 use std::time::Duration;
 
@@ -28,6 +30,10 @@ struct Preemption {
 /// Lets a training write checkpoints regularly if Slurm preempts its job without enough time for one, and the recipe does
 /// not state their interval. Tells the user.
 pub(super) fn choose_interval(args: &BatchArgs, spec: &mut JobSpec) -> anyhow::Result<()> {
+    // The flags do not tell where such a job runs.
+    if spec.directs(args.system, &["--partition", "--qos"]) {
+        return Ok(());
+    }
     let Target::Recipes { set, .. } = &mut spec.work.target else { return Ok(()) };
     let ask = |words: &[&str]| {
         let (program, args) = words.split_first()?;
@@ -84,14 +90,27 @@ impl Preemption {
             words.find(|(key, _)| *key == name).map(|(_, value)| value.to_owned())
         };
         let tier = |line: &str| field(line, "PriorityTier").and_then(|tier| tier.parse::<u32>().ok());
-        let highest = table.lines().filter_map(tier).max()?;
+        // `None`: all nodes, or unknown ones.
+        let nodes = |line: &str| match field(line, "Nodes")?.as_str() {
+            "ALL" => None,
+            "(null)" => Some(HashSet::new()),
+            list => Some(hostlist::expand(list).ok()?.into_iter().collect::<HashSet<_>>()),
+        };
+        let is_above = |other: &str, own: &str| {
+            let meet = match (nodes(other), nodes(own)) {
+                (Some(other), Some(own)) => !other.is_disjoint(&own),
+                _ => true,
+            };
+            tier(other) > tier(own) && meet
+        };
         let is_wanted = |line: &&str| match (wanted, field(line, "PartitionName")) {
             (Some(list), Some(name)) => list.split(',').any(|wanted| wanted == name),
             (None, _) => field(line, "Default").as_deref() == Some("YES"),
             (Some(_), None) => false,
         };
         let preempted = table.lines().filter(is_wanted).filter(|line| {
-            tier(line).is_some_and(|tier| tier < highest)
+            tier(line).is_some()
+                && table.lines().any(|other| is_above(other, line))
                 && field(line, "PreemptMode").is_some_and(|mode| ends_jobs(&mode))
         });
         let found = preempted.filter_map(|line| {
@@ -143,6 +162,21 @@ PartitionName=high Default=NO GraceTime=0 PriorityTier=10 PreemptMode=REQUEUE
             assert_eq!(found(Some(none)), None, "{none}");
         }
         assert_eq!(Preemption::by_partition("", None), None);
+    }
+
+    #[test]
+    fn only_a_partition_with_common_nodes_preempts() {
+        let table = |nodes: &str| {
+            format!(
+                "PartitionName=low Default=YES GraceTime=0 PriorityTier=1 PreemptMode=REQUEUE Nodes=n[0-3]\n\
+                 PartitionName=high Default=NO GraceTime=0 PriorityTier=9 PreemptMode=OFF Nodes={nodes}\n"
+            )
+        };
+        for (nodes, is_preempted) in
+            [("n[3-5]", true), ("n[4-9],g1", false), ("ALL", true), ("(null)", false), ("n[3-", true)]
+        {
+            assert_eq!(Preemption::by_partition(&table(nodes), None).is_some(), is_preempted, "{nodes}");
+        }
     }
 
     #[test]

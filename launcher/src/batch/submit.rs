@@ -27,6 +27,9 @@ pub(super) fn submit(system: System, spec: &JobSpec, script: &str) -> anyhow::Re
     Ok(())
 }
 
+/// Never changes an object.
+pub(super) const CREATE: [&str; 4] = ["kubectl", "create", "-f", "-"];
+
 /// Returns the command that reads a script from standard input.
 fn command(system: System) -> &'static [&'static str] {
     match system {
@@ -34,7 +37,7 @@ fn command(system: System) -> &'static [&'static str] {
         System::Pbs => &["qsub"],
         System::Lsf => &["bsub"],
         System::Flux => &["flux", "batch"],
-        System::K8s => &["kubectl", "create", "-f", "-"],
+        System::K8s => &CREATE,
     }
 }
 

@@ -94,7 +94,7 @@ pub(crate) struct SizeArgs {
           value_parser = clap::value_parser!(u32).range(0..=MOST))]
     pub(crate) gpus_per_node: u32,
 
-    /// Name of a GPU on k8s, such as `amd.com/gpu` [default: nvidia.com/gpu].
+    /// Name of a GPU on k8s: `nvidia.com/mig-1g.10gb` [default: nvidia.com/gpu].
     #[arg(long, value_name = "NAME")]
     pub(crate) gpu_resource: Option<Value>,
 
@@ -185,6 +185,10 @@ pub(crate) struct RequeueArgs {
     /// Exit code of `dtrain launch`, on several nodes the highest; the run's own result decides.
     #[arg(long, value_name = "CODE")]
     pub(crate) code: u8,
+
+    /// When this start began, in seconds since 1970; an older result is another start's.
+    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+    pub(crate) since: u64,
 
     /// Most requeues since the job was submitted.
     #[arg(long, value_name = "K")]

@@ -4,7 +4,7 @@ use super::command::{Cli, Command};
 use super::eval::EvalArgs;
 use super::launch::{Form, LaunchArgs, Nproc, Target};
 use crate::executable;
-use anyhow::{Context, anyhow, bail};
+use anyhow::Context;
 use clap::builder::BoolishValueParser;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
@@ -43,20 +43,6 @@ pub(crate) fn launch(mut argv: Vec<OsString>, environment: bool) -> Result<Launc
         args.recipe = args.words.pop();
     }
     Ok(args)
-}
-
-/// Checks flags that a script will give to `dtrain launch`. The error is one line.
-pub(crate) fn check_flags(flags: &[&str]) -> anyhow::Result<()> {
-    let line = ["dtrain", "launch"].iter().chain(flags).chain(&["--", "program"]);
-    let read = launch(line.map(OsString::from).collect(), false).map_err(|error| {
-        let text = error.to_string();
-        let first = text.lines().next().unwrap_or_default();
-        anyhow!("{}", first.strip_prefix("error: ").unwrap_or(first).to_owned())
-    })?;
-    if let Some(word) = read.words.first().filter(|_| read.words.len() > 1) {
-        bail!("{} is not a flag", word.display());
-    }
-    read.contract.check().map(drop)
 }
 
 /// Reads a launch's words, for tests: without the program's and the command's name, and without the environment.

@@ -14,8 +14,9 @@ fn dtrain(slurm: &Slurm, args: &[&str]) -> String {
 
 /// Submits a program on two nodes.
 fn submit(slurm: &Slurm, flags: &[&str], program: &str) -> String {
-    let before = ["batch", "slurm", "--submit", "--nodes", "2", "--name", "two"];
-    dtrain(slurm, &[&before, flags, &["--", "sh", "-c", program]].concat())
+    let nodes = if flags.contains(&"--nodes") { &[][..] } else { &["--nodes", "2"] };
+    let before = ["batch", "slurm", "--submit", "--name", "two"];
+    dtrain(slurm, &[&before, nodes, flags, &["--", "sh", "-c", program]].concat())
 }
 
 #[track_caller]
@@ -54,6 +55,7 @@ fn checkpoints_are_regular_where_a_preemption_leaves_too_little_time() {
     assert!(!script(&["--time", "5 min", "--signal-before", "20 s"]).contains(set));
     assert!(!script(&["--partition", "high"]).contains(set));
     assert!(!script(&["--partition", "abrupt", "--set", "checkpoint.every=1 epoch"]).contains(set));
+    assert!(!script(&["--directive=-p high"]).contains(set));
 }
 
 #[test]
@@ -68,6 +70,21 @@ fn a_job_without_the_users_environment_has_a_secret_and_its_own_variables() {
     }
     assert!(!log.contains("any program"), "{log}");
     assert!(!slurm.path(&format!(".{id}.secret")).exists());
+    let script = dtrain(&slurm, &["batch", "slurm", "--nodes", "2", "--", "true"]);
+    assert!(!script.contains("trap ") && !script.contains(".secret"), "{script}");
+}
+
+/// `srun` returns the highest code of all nodes, and a training writes its own.
+#[test]
+fn the_code_of_a_job_is_that_of_its_run() {
+    let Ok(slurm) = Slurm::new(2) else { return };
+    let program = "[ $RANK = 0 ] || exec sleep 60; mkdir -p runs/two; echo '{\"exit_code\":0}' > runs/two/result.json; exit 137";
+    for flags in [&["--max-requeues", "0"][..], &["--nodes", "1:2"]] {
+        let id = submit(&slurm, flags, program);
+        let log = wait_for_end(&slurm, &id);
+        let job = slurm.job(&id);
+        assert_eq!((job.state.as_str(), job.exit_code.as_str()), ("COMPLETED", "0:0"), "{flags:?}: {log}");
+    }
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! `dtrain batch` as a user sees it.
 
+mod pods;
 mod systems;
 
 use crate::harness::{Finished, Scene};
@@ -79,12 +80,24 @@ fn wrong_jobs_are_one_sentence_with_a_remedy() {
         (&["slurm", "demo", "--launch", "--rdzv-conf join_timeout=x"], "--launch: "),
         (&["slurm", "demo", "--launch", "train.py"], "--launch: train.py is not a flag"),
         (
+            &["slurm", "demo", "--launch", "--set nonsense=1"],
+            "--launch: --set does not belong there; give --set of `dtrain batch`",
+        ),
+        (
+            &["pbs", "demo", "--time", "1 h", "--launch", "--time-limit 2h"],
+            "--launch: the script gives --time-limit, or the job says it; give --time and --signal-before",
+        ),
+        (
+            &["slurm", "--launch", "--log-dir x", "--", "true"],
+            "--launch: the script gives --log-dir, or the job says it; give --run-dir",
+        ),
+        (
             &["pbs", "demo", "--nodes", "2", "--launch", "--rdzv-id a"],
-            "--launch: the argument '--rdzv-id <ID>' cannot be used multiple times",
+            "--launch: the script gives --rdzv-id, or the job says it; leave it out",
         ),
         (&["slurm", "demo", "--directive", "exclude=n7"], "write it as in a script, `--exclude=node7`"),
         (&["slurm", "demo", "--directive=--nodes=3"], "the script sets --nodes already"),
-        (&["slurm", "demo", "--gpu-resource", "amd.com/gpu"], "only k8s has such names"),
+        (&["slurm", "demo", "--gpu-resource", "nvidia.com/mig-1g.10gb"], "only k8s has such names"),
         (&["slurm", "demo", "--array", "%2"], "has no effect on one run"),
     ] {
         batch(&scene, args).expect_code(2).expect_stderr(message);

@@ -112,11 +112,10 @@ pub(super) fn remove_abandoned_beside(folder: &Path) {
     }
 }
 
-/// Returns the beginning of this machine's folders: a file system may be that of several, whose locks it does not share.
+/// Returns the beginning of the names of this machine's folders: several machines may share a file system, but no locks.
 fn prefix() -> String {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    let boot = boot.split('-').next().unwrap_or_default();
-    format!("{PREFIX}{}-{boot}-", dtrain_common::host::name())
+    format!("{PREFIX}{}-", boot.split('-').next().unwrap_or_default())
 }
 
 /// Removes this user's folders of launches in `parent` that nobody has locked, and that are older than `new`.

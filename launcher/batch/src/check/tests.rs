@@ -33,7 +33,7 @@ fn job() -> JobSpec {
 fn with_directives(system: System, directives: &[&str]) -> Result<(), String> {
     let directives = directives.iter().map(|text| text.parse().unwrap()).collect();
     let extra = Extra { directives, ..Extra::default() };
-    let mut job = JobSpec { extra, max_requeues: 0, ..job() };
+    let mut job = JobSpec { extra, max_requeues: 0, time: limit(120, 60), ..job() };
     job.setup.container = (system == System::K8s).then(|| "team/image".parse().unwrap());
     job.check(system).map_err(|error| error.to_string())
 }
@@ -41,7 +41,10 @@ fn with_directives(system: System, directives: &[&str]) -> Result<(), String> {
 #[test]
 fn directives_are_options_that_the_script_does_not_set() {
     for (system, lines) in [
-        (System::Slurm, &["--exclude=node7", "--mail-type=END", "--dependency=afterok:71", "-w n1"][..]),
+        (
+            System::Slurm,
+            &["--exclude=node7", "--mail-type=END", "--dependency=afterok:71", "-w n1", "-q high", "-pgpu"][..],
+        ),
         (System::Pbs, &["-W depend=afterok:71", "-m ea", "-l software=1"]),
         (System::Lsf, &["-w done(71)", "-R \"select[type==any]\"", "-N"]),
         (System::Flux, &["--requires=-host:n7", "--dependency=afterok:f1"]),
@@ -56,7 +59,22 @@ fn directives_are_options_that_the_script_does_not_set() {
             "is not an option of slurm; write it as in a script, `--exclude=node7`",
         ),
         (System::Slurm, "--nodes=9", "the script sets --nodes already; give the flag of `dtrain batch`"),
+        (System::Slurm, "-N 9", "the script sets --nodes already"),
+        (System::Slurm, "--exclude=n7 -N9", "the script sets --nodes already"),
+        (System::Slurm, "--node=9", "the script sets --nodes already"),
+        (System::Slurm, "-t 1:00", "the script sets --time already"),
+        (System::Slurm, "-a 0-3", "the script sets --array already"),
+        (System::Slurm, "--requeue", "the script sets --requeue already"),
+        (System::Pbs, "-l software=1,walltime=1:00", "the script sets -l walltime already"),
+        (System::Pbs, "-lselect=9", "the script sets -l select already"),
+        (System::Pbs, "-N x", "the script sets -N already"),
+        (System::Pbs, "-J 0-3", "the script sets -J already"),
+        (System::Lsf, "-Q 1", "the script sets -Q already"),
+        (System::Lsf, "-n9", "the script sets -n already"),
+        (System::Flux, "-n 9", "the script sets --nslots already"),
         (System::Flux, "--nslots 9", "the script sets --nslots already"),
+        (System::K8s, "container.command=[\"rm\"]", "the script sets container.command already"),
+        (System::K8s, "tolerations=[{key:gpu}]", "begins as JSON and is none: key must be a string"),
         (System::K8s, "--exclude=node7", "is not an option of k8s; write a field and its value"),
         (System::K8s, "restartPolicy=Always", "the script sets restartPolicy already"),
     ] {
@@ -65,6 +83,20 @@ fn directives_are_options_that_the_script_does_not_set() {
     }
     let twice = ["tolerations=[]", "serviceAccountName=a", "serviceAccountName=b"];
     assert!(with_directives(System::K8s, &twice).unwrap_err().contains("serviceAccountName"));
+}
+
+#[test]
+fn a_directive_is_known_by_each_of_its_spellings() {
+    let directs = |text: &str| {
+        let extra = Extra { directives: vec![text.parse().unwrap()], ..Extra::default() };
+        JobSpec { extra, ..job() }.directs(System::Slurm, &["--partition", "--qos"])
+    };
+    for text in ["--partition=high", "--part high", "-p high", "-phigh", "--qos=a", "-q a", "-w n1 -q a"] {
+        assert!(directs(text), "{text}");
+    }
+    for text in ["--prefer=a100", "-w n1", "--exclude=-q"] {
+        assert!(!directs(text), "{text}");
+    }
 }
 
 #[test]

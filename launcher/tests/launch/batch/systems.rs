@@ -1,16 +1,17 @@
-//! Scripts and manifests of systems that are not installed here, by stand-ins of these systems.
+//! Scripts of systems that are not installed here, by stand-ins of these systems.
 
+use super::pods::POD;
 use crate::harness::Scene;
-use dtrain_test_kit::network::Network;
 use dtrain_test_kit::process::Signal;
 use dtrain_test_kit::runs::gpt;
-use dtrain_test_kit::systems::pods::{Cluster, End};
 use dtrain_test_kit::systems::{Queue, codes};
 use std::fs;
 use std::path::Path;
+use std::time::{Duration, SystemTime};
 
 /// Every worker asks once to be started again.
-const PROGRAM: &str = "mkdir again.$RANK 2>/dev/null || { echo rank $RANK of $WORLD_SIZE; exit 0; }
+pub(super) const PROGRAM: &str =
+    "mkdir again.$RANK 2>/dev/null || { echo rank $RANK of $WORLD_SIZE; exit 0; }
 until [ -d again.0 ] && [ -d again.1 ]; do sleep 0.05; done
 exit 75";
 
@@ -51,6 +52,107 @@ fn requeues_have_a_bound_and_other_codes_have_none() {
     }
 }
 
+/// A program that leaves a result, as a training has, and ends as a killed node.
+fn killed(result: &str) -> String {
+    format!(
+        "[ $RANK = 0 ] || exec sleep 60; mkdir -p runs/own; echo '{{\"exit_code\":'{result}'}}' > runs/own/result.json; exit 137"
+    )
+}
+
+#[test]
+fn the_code_of_the_job_is_that_of_its_run() {
+    for system in ["pbs", "lsf", "flux"] {
+        let scene = Scene::new();
+        let mut queue = Queue::new(&scene, system);
+        let program = killed("$(mkdir again 2>/dev/null && echo 75 || echo 0)");
+        queue.submit(&["--name", "own", "--", "sh", "-c", &program]).expect_code(0);
+        assert_eq!(codes(&queue.drive(None)), [Some(75), Some(0)], "{system}");
+    }
+    // A node was lost, and the run went on.
+    let scene = Scene::new();
+    let mut queue = Queue::new(&scene, "flux");
+    let args = ["--nodes", "2", "--name", "own", "--max-requeues", "0", "--", "sh", "-c", &killed("0")];
+    queue.submit(&args).expect_code(0);
+    assert_eq!(codes(&queue.drive(None)), [Some(0)]);
+}
+
+#[test]
+fn a_result_of_an_earlier_submission_starts_no_job_again() {
+    for system in ["pbs", "lsf", "flux"] {
+        let scene = Scene::new();
+        fs::create_dir_all(scene.path("runs/own")).unwrap();
+        fs::write(scene.path("runs/own/result.json"), "{\"exit_code\":75}").unwrap();
+        let result = fs::File::options().write(true).open(scene.path("runs/own/result.json")).unwrap();
+        result.set_modified(SystemTime::now() - Duration::from_secs(60)).unwrap();
+        let mut queue = Queue::new(&scene, system);
+        queue.submit(&["--name", "own", "--", "sh", "-c", "exit 137"]).expect_code(0);
+        assert_eq!(codes(&queue.drive(None)), [Some(137)], "{system}");
+    }
+}
+
+/// Gives files of this folder mode 0660, whatever the umask is.
+fn set_default_acl(folder: &Path) -> rustix::io::Result<()> {
+    // Version 2; owner, group and mask may do all, and others nothing.
+    let entries = [(1, 7), (4, 7), (16, 7), (32, 0)]
+        .map(|(tag, right)| (u16::to_le_bytes(tag), u16::to_le_bytes(right)));
+    let mut list = u32::to_le_bytes(2).to_vec();
+    for (tag, right) in entries {
+        list.extend([&tag[..], &right, &[0xff; 4]].concat());
+    }
+    rustix::fs::setxattr(folder, "system.posix_acl_default", &list, rustix::fs::XattrFlags::empty())
+}
+
+#[test]
+fn the_secret_needs_no_umask_and_no_trap() {
+    for system in ["pbs", "lsf", "flux"] {
+        let scene = Scene::new();
+        if set_default_acl(&scene.path("")) == Err(rustix::io::Errno::OPNOTSUPP) {
+            return;
+        }
+        fs::write(scene.path(".setup.sh"), "trap ': > own-trap' EXIT\n").unwrap();
+        let mut queue = Queue::new(&scene, system);
+        queue.submit(&["--nodes", "2", "--env-setup", ".setup.sh", "--", "true"]).expect_code(0);
+        let done = queue.drive(None);
+        assert_eq!(codes(&done), [Some(0)], "{system}: {}", done[0].stderr);
+        assert!(scene.path("own-trap").exists(), "{system}");
+        let names = fs::read_dir(scene.path("")).unwrap().map(|entry| entry.unwrap().file_name());
+        let secrets: Vec<_> = names.filter(|name| name.to_string_lossy().ends_with(".secret")).collect();
+        assert_eq!(secrets, [""; 0], "{system}");
+    }
+}
+
+#[test]
+fn a_job_whose_setup_takes_all_its_time_starts_again() {
+    for system in ["pbs", "lsf", "flux"] {
+        let scene = Scene::new();
+        fs::write(scene.path(".setup.sh"), "sleep 3\n").unwrap();
+        let mut queue = Queue::new(&scene, system);
+        let program = "mkdir again 2>/dev/null || exit 0
+            trap 'exit 75' TERM USR1; while :; do sleep 0.05; done";
+        let limit = ["--time", "2 s", "--signal-before", "1 s", "--env-setup", ".setup.sh"];
+        queue.submit(&[&limit[..], &["--", "sh", "-c", program]].concat()).expect_code(0);
+        let done = queue.drive(None);
+        assert_eq!(codes(&done), [Some(75), Some(0)], "{system}: {}", done[0].stderr);
+    }
+}
+
+#[test]
+fn a_job_that_starts_again_waits_for_no_other() {
+    for (system, dependency, other) in
+        [("pbs", "-W depend=afterok:71", "-m ea"), ("flux", "--dependency=afterok:f1", "--urgency=20")]
+    {
+        let scene = Scene::new();
+        let mut queue = Queue::new(&scene, system);
+        let options = [format!("--directive={dependency}"), format!("--directive={other}")];
+        let program = "mkdir again 2>/dev/null && exit 75; exit 0";
+        queue.submit(&[&options[0], &options[1], "--", "sh", "-c", program]).expect_code(0);
+        assert_eq!(codes(&queue.drive(None)), [Some(75), Some(0)], "{system}");
+        let has = |script: &str, option: &str| scene.read(script).lines().any(|line| line.ends_with(option));
+        assert!(has(".spool/0.SC", dependency) && !has(".spool/1.SC", dependency), "{system}");
+        assert!(has(".spool/1.SC", other), "{system}");
+    }
+}
+
 #[test]
 fn each_submission_counts_its_requeues() {
     for system in ["pbs", "lsf", "flux"] {
@@ -76,7 +178,10 @@ fn each_submission_counts_its_requeues() {
 #[test]
 fn the_time_limit_counts_from_the_start_of_the_job() {
     for system in ["pbs", "lsf", "flux"] {
-        for (elapsed, least, most) in [(Some("1200"), 2300, 2400), (None, 3500, 3600)] {
+        // Flux may know of no end.
+        let endless = (system == "flux").then_some((Some("infinity"), 3500, 3600));
+        let known = [(Some("1200"), 2300, 2400), (None, 3500, 3600)];
+        for (elapsed, least, most) in known.into_iter().chain(endless) {
             let scene = Scene::new();
             let mut queue = Queue::new(&scene, system);
             if let Some(elapsed) = elapsed {
@@ -167,140 +272,4 @@ fn a_refusal_has_the_words_of_the_system() {
     refused.expect_code(2).expect_stderr(&format!(
         "kubectl refused the job: Error from server (Forbidden): error when creating \"STDIN\": {reason}"
     ));
-}
-
-/// The image is this machine.
-const POD: [&str; 4] = ["--container", "team/dtrain", "--volume", "scratch:/mnt"];
-
-/// Submits a program to Kubernetes and returns what kubectl answered.
-fn submit_pods(scene: &Scene, flags: &[&str], program: &str) -> String {
-    let args = [&POD[..], &["--run-dir", "/mnt/logs"], flags, &["--", "sh", "-c", program]].concat();
-    let submitted = Queue::new(scene, "k8s").submit(&args);
-    submitted.expect_code(0).expect_stderr("watch it with `kubectl get pods --watch`");
-    submitted.stdout().trim().to_owned()
-}
-
-#[test]
-fn pods_of_two_nodes_start_again_after_code_75() {
-    let Ok(network) = Network::new(2) else { return };
-    let scene = Scene::new();
-    let flags = ["--nodes", "2", "--name", "two", "--max-requeues", "1"];
-    assert_eq!(submit_pods(&scene, &flags, &format!("cd /mnt\n{PROGRAM}")), "two");
-    let cluster = Cluster::new(&scene, &network, &[]);
-    let mut job = cluster.job("two");
-    assert_eq!(job.run(), End::Complete, "{}", job.stderr());
-    for index in 0..2 {
-        assert_eq!(job.codes(index), [Some(75), Some(0)], "{}", job.stderr());
-        // Each node has the volume.
-        assert!(cluster.claim("scratch").join(format!("again.{index}")).is_dir());
-    }
-    for (index, done) in job.ended.iter().filter(|(_, done)| done.code == Some(0)) {
-        assert_eq!(done.stdout(), format!("[rank {index}] rank {index} of 2\n"));
-    }
-    network.wait_until_empty();
-}
-
-/// Modules or an image may take longer than the margin. The pod's deadline counts from its own start.
-#[test]
-fn a_pod_that_starts_late_has_time_to_stop_at_its_deadline() {
-    let Ok(network) = Network::new(1) else { return };
-    let scene = Scene::new();
-    fs::write(scene.path(".setup.sh"), "sleep 3\n").unwrap();
-    let setup = scene.path(".setup.sh").display().to_string();
-    let limit = ["--name", "late", "--time", "5 s", "--signal-before", "1 s", "--max-requeues", "1"];
-    let program = "[ -e /mnt/saved ] && exit 0
-        trap 'sleep 3; : > /mnt/saved; exit 75' TERM; while :; do sleep 0.05; done";
-    submit_pods(&scene, &[&limit[..], &["--env-setup", &setup]].concat(), program);
-    let cluster = Cluster::new(&scene, &network, &[]);
-    let mut job = cluster.job("late");
-    assert_eq!((job.run(), job.codes(0)), (End::Complete, vec![Some(75), Some(0)]), "{}", job.stderr());
-    network.wait_until_empty();
-}
-
-#[test]
-fn a_second_submission_replaces_an_ended_job_only() {
-    let Ok(network) = Network::new(2) else { return };
-    let scene = Scene::new();
-    let program = ": > /mnt/ready; until [ -e /mnt/go ]; do sleep 0.05; done";
-    let args = ["--nodes", "2", "--name", "two", "--run-dir", "/mnt/logs", "--", "sh", "-c", program];
-    let args = [&POD[..], &args].concat();
-    let cluster = Cluster::new(&scene, &network, &[]);
-    for _ in 0..2 {
-        Queue::new(&scene, "k8s").submit(&args).expect_code(0);
-        let mut job = cluster.job("two");
-        let (ready, go) = (cluster.claim("scratch").join("ready"), cluster.claim("scratch").join("go"));
-        job.run_until("the program", |_| ready.exists());
-        let before = fs::read_dir(scene.path(".spool")).unwrap().count();
-        let words = "the job two of an earlier submission has not ended; wait for it, delete it by `kubectl delete job two`";
-        Queue::new(&scene, "k8s").submit(&args).expect_code(2).expect_stderr(words);
-        assert_eq!(fs::read_dir(scene.path(".spool")).unwrap().count(), before, "nothing was replaced");
-        fs::write(&go, "").unwrap();
-        assert_eq!((job.run(), job.codes(0)), (End::Complete, vec![Some(0)]), "{}", job.stderr());
-        fs::remove_file(ready).unwrap();
-        fs::remove_file(go).unwrap();
-    }
-    // A deleted job leaves its secret and service.
-    assert_eq!(cluster.kubectl(&["delete", "job", "two"]).stdout(), "job.batch \"two\" deleted\n");
-    Queue::new(&scene, "k8s").submit(&args).expect_code(0);
-    network.wait_until_empty();
-}
-
-#[test]
-fn pods_have_a_bound_and_other_codes_fail_the_job() {
-    let Ok(network) = Network::new(2) else { return };
-    for (program, end, starts) in [
-        ("exit 75", End::BackoffLimitExceeded, vec![Some(75); 3]),
-        ("exit 7", End::PodFailurePolicy, vec![Some(7)]),
-    ] {
-        let scene = Scene::new();
-        submit_pods(&scene, &["--name", "bound", "--max-requeues", "2"], program);
-        let cluster = Cluster::new(&scene, &network, &[]);
-        let mut job = cluster.job("bound");
-        assert_eq!((job.run(), job.codes(0)), (end, starts), "{}", job.stderr());
-    }
-    // The other node does not start again either.
-    let scene = Scene::new();
-    submit_pods(&scene, &["--nodes", "2", "--name", "two"], "[ $RANK = 1 ] && exit 7; sleep 60");
-    let cluster = Cluster::new(&scene, &network, &[]);
-    let mut job = cluster.job("two");
-    assert_eq!(job.run(), End::PodFailurePolicy, "{}", job.stderr());
-    assert_eq!((job.codes(0).len(), job.codes(1)), (1, vec![Some(7)]), "{}", job.stderr());
-    network.wait_until_empty();
-}
-
-#[test]
-fn an_array_of_pods_is_a_job_for_each_run() {
-    let Ok(network) = Network::new(1) else { return };
-    let scene = Scene::new();
-    let program = "cd /mnt; mkdir again-$(hostname) 2>/dev/null && exit 75; exit 0";
-    submit_pods(&scene, &["--array", "2", "--name", "runs"], program);
-    let cluster = Cluster::new(&scene, &network, &[]);
-    for name in ["runs-0", "runs-1"] {
-        let mut job = cluster.job(name);
-        assert_eq!((job.run(), job.codes(0)), (End::Complete, vec![Some(75), Some(0)]), "{}", job.stderr());
-        let again = cluster.claim("scratch").join(format!("again-{name}-0"));
-        assert!(again.is_dir(), "the pod's host name");
-    }
-    for run in ["logs/0", "logs/1"] {
-        assert!(cluster.claim("scratch").join(run).is_dir(), "{run}");
-    }
-}
-
-#[test]
-fn pods_end_well_when_they_are_evicted_or_deleted() {
-    let Ok(network) = Network::new(1) else { return };
-    let scene = Scene::new();
-    let program = "trap 'exit 75' TERM; : > /mnt/ready; while :; do sleep 0.05; done";
-    submit_pods(&scene, &["--name", "asked", "--max-requeues", "0"], program);
-    let cluster = Cluster::new(&scene, &network, &[]);
-    let ready = cluster.claim("scratch").join("ready");
-    let mut job = cluster.job("asked");
-    job.run_until("the program", |_| ready.exists());
-    fs::remove_file(&ready).unwrap();
-    // No requeue is left, and this one does not count.
-    job.evict(0);
-    job.run_until("the second program", |_| ready.exists());
-    assert_eq!(cluster.kubectl(&["delete", "job", "asked"]).stdout(), "job.batch \"asked\" deleted\n");
-    assert_eq!((job.run(), job.codes(0)), (End::Deleted, vec![Some(75); 2]), "{}", job.stderr());
-    network.wait_until_empty();
 }

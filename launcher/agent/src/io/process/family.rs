@@ -49,10 +49,10 @@ impl Family {
     }
 
     /// Kills all children, also those adopted meanwhile. All workers must have been swept: those that are left do not end.
-    /// Returns whether no child is left.
+    /// Returns whether no other child is left.
     pub fn end_orphans(&self) -> bool {
         let stuck = self.lock();
-        descendants::end_all(&stuck) && stuck.is_empty()
+        descendants::end_all(&stuck)
     }
 
     /// Reaps adopted children that have ended. Does nothing while another thread holds the lock.
