@@ -109,7 +109,6 @@ fn a_deleted_current_folder_is_named_by_the_commands_that_need_it() {
     for words in [
         &["launch", "--", "true"][..],
         &["launch", "demo"],
-        &["launch", "/no/such.py"],
         &["plan", "demo"],
         &["runs"],
         &["runs", "watch"],
