@@ -150,8 +150,9 @@ impl World {
         for (index, node) in self.nodes.iter().enumerate() {
             assert!(node.running.is_none(), "workers of node {index} are left");
             match &node.ending {
-                // The node has left.
-                Some(MemberEnding::Decided { code: 75, .. }) if self.setup.may_leave && node.was_asked => {}
+                // The node has left, with a checkpoint or without.
+                Some(MemberEnding::Decided { code: 75 | 143, .. })
+                    if self.setup.may_leave && node.was_asked => {}
                 Some(MemberEnding::Decided { code, .. }) => assert_eq!(Some(*code), self.outcomes.code),
                 Some(MemberEnding::LeaderLost) => self.outcomes.leader_lost += 1,
                 Some(MemberEnding::Rejected { .. } | MemberEnding::NoLeader | MemberEnding::Left) => {}
