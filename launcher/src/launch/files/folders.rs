@@ -83,7 +83,7 @@ fn newest(root: &Path) -> Option<u32> {
     newest_attempt(root).ok().flatten()
 }
 
-/// Returns a rank's folder in an attempt's folder; the layout of [`RunDir::rank_logs`].
+/// Returns a rank's folder in an attempt's folder; the layout of [`RunDir::rank_logs`](dtrain_common::run_dir::RunDir::rank_logs).
 pub(super) fn rank_folder(attempt: &Path, rank: usize) -> PathBuf {
     attempt.join(format!("rank_{rank}"))
 }
