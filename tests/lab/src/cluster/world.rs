@@ -152,7 +152,7 @@ impl World {
             match &node.ending {
                 // The node has left, with a checkpoint or without.
                 Some(MemberEnding::Decided { code: 75 | 143, .. })
-                    if self.setup.may_leave && node.was_asked => {}
+                    if self.setup.may_leave && node.was_asked && index > 0 => {}
                 Some(MemberEnding::Decided { code, .. }) => assert_eq!(Some(*code), self.outcomes.code),
                 Some(MemberEnding::LeaderLost) => self.outcomes.leader_lost += 1,
                 Some(MemberEnding::Rejected { .. } | MemberEnding::NoLeader | MemberEnding::Left) => {}

@@ -32,7 +32,10 @@ impl Leader {
             Phase::Proposed { .. } | Phase::Trying { .. } | Phase::Running { .. } => {
                 self.drain(reason, Some(from));
             }
-            Phase::Draining { .. } => self.stop_others(reason, Some(from)),
+            Phase::Draining { .. } => {
+                self.is_soft_stop = false;
+                self.stop_others(reason, Some(from));
+            }
             Phase::Pausing { .. } => self.phase = Phase::Pausing { until: now },
             Phase::Decided => {}
         }
