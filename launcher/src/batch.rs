@@ -4,6 +4,7 @@ mod expect;
 mod k8s;
 mod preemption;
 mod submit;
+mod system;
 
 use crate::cli::{BatchArgs, PassedOn, RecipeArgs};
 use crate::{python, stdout};

@@ -1,6 +1,6 @@
 //! Submission to Kubernetes, where a second job of the same name would change nothing or replace what a running one uses.
 
-use super::submit::{CREATE, run};
+use super::system::{CREATE, run};
 use anyhow::{Context, bail};
 use dtrain_batch::{JobSpec, K8S_MARK, Name, System, k8s_objects, render};
 use serde_json::Value;

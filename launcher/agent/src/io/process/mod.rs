@@ -10,6 +10,7 @@ pub mod descriptors;
 mod family;
 pub mod handlers;
 pub mod memory_kill;
+mod mirror;
 mod modes;
 pub mod open_files;
 pub(in crate::io) mod proc;
@@ -23,8 +24,8 @@ mod worker;
 
 pub use answer::{has_ended, output, whole_output};
 pub use family::Family;
+pub use mirror::Mirror;
 pub use modes::TerminalModes;
-pub use pty::Mirror;
 pub use shell::ShellJob;
 pub use terminal::Terminal;
 pub use worker::{Channel, Streams, Wiring, Worker, WorkerSpec};
