@@ -28,12 +28,13 @@ pub struct TestArgs {
     args: Vec<String>,
 }
 
-/// Cargo's steps in order: the name of the check, a variable for rustdoc, and cargo's arguments.
+/// Cargo's steps in order: the name of the check, a variable for rustdoc, and cargo's arguments. One run shows all tests
+/// that fail.
 const STEPS: [(&str, &str, &str); 4] = [
     ("formatting", "", "fmt --all --check"),
     ("lints", "", "clippy --workspace --all-targets -- -D warnings"),
     ("documentation", "-Dwarnings", "doc --workspace --no-deps"),
-    ("tests", "", "test --workspace"),
+    ("tests", "", "test --workspace --no-fail-fast"),
 ];
 
 /// A step: its name, its command for people, and what runs it.
