@@ -16,7 +16,7 @@ use tempfile::TempDir;
 
 use crate::need::{self, Need, Skipped};
 use crate::network::Network;
-use crate::process::{finish, output_text, wait_until};
+use crate::process::{Signal, finish, kill, output_text, wait_until};
 use crate::programs;
 
 /// Names of the daemons' processes. Other processes in a node belong to jobs.
@@ -164,6 +164,12 @@ impl Slurm {
         let daemon = &mut self.daemons.lock().unwrap()[node];
         daemon.kill().unwrap();
         daemon.wait().unwrap();
+    }
+
+    /// Kills the daemon of a node and all processes of its jobs.
+    pub fn kill_node(&self, node: usize) {
+        self.kill_daemon(node);
+        self.network[node].processes().into_iter().for_each(|pid| kill(pid, Signal::KILL));
     }
 
     /// Starts the killed daemon of a node.

@@ -2,7 +2,7 @@
 //! `cargo xtask soak --slurm` runs the long test.
 
 mod array;
-mod daemon;
+mod lost;
 mod plan;
 mod tasks;
 mod training;
@@ -54,9 +54,13 @@ fn interruptions_by_slurm_change_no_weight() {
     totals.failed.extend(arrays.into_iter().map(|problem| format!("the array: {problem}")));
     let reference = Reference::train(&slurm, 320);
     eprintln!("uninterrupted run: {:.0} s", reference.took.as_secs_f64());
-    eprintln!("a run whose node loses its daemon");
-    let outcome = daemon::kill(&slurm, &reference);
-    totals.failed.extend(outcome.problems.into_iter().map(|problem| format!("the killed daemon: {problem}")));
+    for (what, lose) in
+        [("daemon of a node", lost::kill_daemon as fn(&_, &_) -> _), ("node", lost::kill_node)]
+    {
+        eprintln!("a run with a killed {what}");
+        let Outcome { problems, .. } = lose(&slurm, &reference);
+        totals.failed.extend(problems.into_iter().map(|problem| format!("the killed {what}: {problem}")));
+    }
     for seed in first.. {
         if totals.interruptions >= wanted {
             break;

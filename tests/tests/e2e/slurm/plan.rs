@@ -15,6 +15,8 @@ pub(super) enum Kind {
     TimeLimit,
     /// Slurm gives up a node whose daemon was killed.
     Daemon,
+    /// All processes of a node are killed.
+    Node,
     /// By the signal that comes before the time limit.
     Signal,
 }
@@ -42,6 +44,7 @@ impl Display for Kind {
             Self::Kill => "requeued and killed",
             Self::TimeLimit => "time limit",
             Self::Daemon => "daemon of a node killed",
+            Self::Node => "node killed",
             Self::Signal => "SIGUSR1",
         })
     }

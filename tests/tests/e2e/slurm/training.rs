@@ -204,7 +204,7 @@ impl<'a> Training<'a> {
             Kind::Signal => {
                 self.slurm.run(&["scancel", "--signal=USR1", &self.id]);
             }
-            Kind::TimeLimit | Kind::Daemon => {}
+            Kind::TimeLimit | Kind::Daemon | Kind::Node => {}
         }
     }
 
