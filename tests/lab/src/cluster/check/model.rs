@@ -118,7 +118,8 @@ impl Model {
         let node = Node {
             host: format!("n{index}"),
             address: None,
-            instance: u64::from(self.now),
+            // Each start of a node has another, as in the launcher.
+            instance: u64::from(self.now) * NODES as u64 + index as u64,
             workers: 1,
             node_rank: None,
             run_id: None,
