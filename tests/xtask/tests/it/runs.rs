@@ -122,7 +122,11 @@ fn check_stops_at_the_first_failed_step() {
         machine.script(tool, "");
     }
     let outcome = machine.run(&["check", "--cpu"], &[]);
-    assert!(outcome.ok().contains("check 4/8: tests: cargo test --workspace\n"), "{}", outcome.stderr);
+    assert!(
+        outcome.ok().contains("check 4/8: tests: cargo test --workspace --no-fail-fast\n"),
+        "{}",
+        outcome.stderr
+    );
     let demo = "cargo xtask demo --profile dev --epochs 2";
     assert!(outcome.stderr.contains(&format!("check 7/8: demo: {demo}\n")), "{}", outcome.stderr);
     assert!(outcome.stderr.contains("demo passed: "), "{}", outcome.stderr);
@@ -136,7 +140,7 @@ fn check_stops_at_the_first_failed_step() {
         "fmt --all --check",
         "clippy --workspace --all-targets -- -D warnings",
         "-Dwarnings doc --workspace --no-deps",
-        "test --workspace",
+        "test --workspace --no-fail-fast",
         "test --workspace --tests --quiet -- --exact a b",
     ];
     assert_eq!(calls(&machine)[..5], all);
@@ -145,7 +149,7 @@ fn check_stops_at_the_first_failed_step() {
         ("fmt", "cargo fmt --all --check"),
         ("clippy", "cargo clippy --workspace --all-targets -- -D warnings"),
         ("doc", "RUSTDOCFLAGS=-Dwarnings cargo doc --workspace --no-deps"),
-        ("test", "cargo test --workspace"),
+        ("test", "cargo test --workspace --no-fail-fast"),
         ("--tests", &hidden),
     ]
     .into_iter()
