@@ -111,8 +111,7 @@ impl World {
                     self.outcomes.epochs = self.outcomes.epochs.max(epoch);
                     self.nodes[node].prepared = epoch;
                     let delay = ms(self.random.below(50));
-                    // Some nodes have logs of earlier runs.
-                    let logs = logs + u32::from(self.random.below(30) == 0);
+                    let logs = logs.max(self.nodes[node].earlier_logs);
                     self.after(delay, Step::Prepared { node, epoch, logs });
                 }
                 MemberAction::Try { epoch, places } => {

@@ -26,6 +26,8 @@ pub(super) struct SimNode {
     /// The epoch and the number of the attempt of running workers.
     pub(super) running: Option<(u64, u64)>,
     pub(super) prepared: u64,
+    /// The last number of its folders of logs of earlier runs.
+    pub(super) earlier_logs: u32,
     /// Whether the attempt was asked to stop.
     pub(super) is_stopping: bool,
     /// Whether its launcher was asked to stop.
@@ -48,6 +50,7 @@ impl SimNode {
             held: VecDeque::new(),
             running: None,
             prepared: 0,
+            earlier_logs: if random.below(30) == 0 { 1 + random.below(3) as u32 } else { 0 },
             is_stopping: false,
             was_asked: false,
             ending: None,

@@ -239,7 +239,7 @@ impl World {
             Step::WorkersEnd { node, attempt, how } => self.workers_end(node, attempt, how),
             Step::Fault(fault) => self.fault(fault),
             Step::Gone { instance } => {
-                // The guardian has a connection of its own.
+                // The guardian has its own connection.
                 self.next += 1;
                 let message = ToLeader::Gone { instance };
                 self.tell_leader(LeaderEvent::Received { from: self.next, message });

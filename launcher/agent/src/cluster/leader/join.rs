@@ -32,9 +32,11 @@ impl Leader {
             return self.tell(LeaderNotice::Rejected { host, reason });
         }
         self.failed.remove(&host);
+        let is_namesake = |(_, peer): &(MemberId, &Peer)| peer.node.host == node.host;
+        let namesakes: Vec<_> = self.here().filter(is_namesake).map(|(id, _)| id).collect();
         self.peers.insert(from, Peer { node, name: host.clone(), heard: now, lost: None, part: None });
-        let names: Vec<_> = self.here().map(|(id, peer)| (id, self.name_of(id, &peer.node))).collect();
-        for (id, name) in names {
+        for id in namesakes {
+            let Some(name) = self.peers.get(&id).map(|peer| self.name_of(id, &peer.node)) else { continue };
             self.peers.entry(id).and_modify(|peer| peer.name = name);
         }
         let times = match from {

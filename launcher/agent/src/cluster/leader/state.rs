@@ -97,7 +97,7 @@ impl Joining {
 pub(super) struct Part {
     pub(super) placement: Placement,
     pub(super) is_ready: bool,
-    /// Where the others may try the node, and the failures of its own tries.
+    /// Where the others may try the node, and the failures of its tries.
     pub(super) place: Option<Place>,
     pub(super) failures: Option<Vec<(usize, FailedTry)>>,
     pub(super) report: Option<Report>,

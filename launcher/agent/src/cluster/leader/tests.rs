@@ -156,7 +156,7 @@ fn ending(actions: &[LeaderAction]) -> Option<&Ending> {
 fn a_node_that_leaves_is_awaited_until_its_workers_are_killed() {
     let mut cluster = Cluster::running(2..=3);
     let actions = cluster.receive(2, ToLeader::Leaving { reason: "disk full".into() });
-    assert_eq!(stops(&actions).len(), 2, "the others cannot go on: {actions:?}");
+    assert_eq!(stops(&actions).len(), 2, "the others cannot continue: {actions:?}");
     assert!(proposed(&cluster.fail(9)).is_empty());
     assert!(proposed(&cluster.pass(Times::short().fence() - ms(200))).is_empty());
     assert_eq!(proposed(&cluster.pass(ms(200))), [2, 2]);

@@ -118,7 +118,7 @@ impl Model {
         let node = Node {
             host: format!("n{index}"),
             address: None,
-            // Each start of a node has another, as in the launcher.
+            // Each start of a node has another number, as in the launcher.
             instance: u64::from(self.now) * NODES as u64 + index as u64,
             workers: 1,
             node_rank: None,

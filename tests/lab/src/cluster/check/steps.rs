@@ -138,7 +138,7 @@ impl Model {
             || (node == 0 && self.is_over)
     }
 
-    /// Returns the connection whose next message the leader receives at once: a heartbeat, or one of its own node.
+    /// Returns the connection whose next message the leader receives at once: a heartbeat, or one of the leader's node.
     fn eager_message(&self, node: usize) -> Option<usize> {
         let state = &self.nodes[node];
         let is_next = |message: &ToLeader| node == 0 || matches!(message, ToLeader::Beat { .. });
