@@ -31,7 +31,7 @@ pub(crate) struct View {
 pub(crate) struct Agreed {
     /// How checkpoints are written.
     pub(crate) gathering: Gathering,
-    /// Where copies in memory are kept, if all ranks keep them.
+    /// The place of copies in memory, if all ranks keep them.
     pub(crate) copies: Option<CopiesPlace>,
 }
 

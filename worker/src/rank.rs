@@ -226,7 +226,7 @@ impl Start {
 /// How long a rank that has ended waits for the others to end: one of them may have failed at the very end.
 const LAST_WAIT: Duration = Duration::from_secs(60);
 
-/// Finishes, if the other ranks do. PMIx has no time-out of its own that all starters heed.
+/// Finishes, if the other ranks do. PMIx has no time-out that all starters heed.
 fn finish(pmi: Pmi) -> Result<(), PmiError> {
     let (sender, finished) = mpsc::channel();
     thread::spawn(move || sender.send(pmi.finish()));
@@ -292,7 +292,7 @@ fn free_port() -> io::Result<u16> {
     tried.find(Result::is_ok).unwrap_or_else(|| Err(io::ErrorKind::AddrInUse.into()))
 }
 
-/// Returns whether the starter shows this task a GPU of its own, such as `srun --gpus-per-task=1`: number 0. Those of MPI
+/// Returns whether the starter shows this task its own GPU, such as `srun --gpus-per-task=1`: number 0. Those of MPI
 /// show all tasks the same GPUs.
 fn sees_own_gpu(starter: Starter) -> bool {
     let can_bind = matches!(starter, Starter::Srun | Starter::Flux | Starter::Jsrun);

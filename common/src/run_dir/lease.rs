@@ -103,7 +103,7 @@ impl Lease {
     }
 
     /// Takes the lease of `holder`, a process of another machine that holds the lock beside it, if the lease is not renewed
-    /// for long enough. A process of this machine, and one without a lease of its own, keep their lock.
+    /// for long enough. A process of this machine, and one without its own lease, keep their lock.
     pub(super) fn take_from_lost(path: PathBuf, holder: &str, timing: Timing) -> Result<Self, LeaseError> {
         let own = Holder::this();
         let held = || LeaseError::Held(holder.to_owned());

@@ -68,7 +68,7 @@ pub(crate) fn add_nodes(script: &mut Script, spec: &JobSpec, remote: &Remote) {
 /// Waits for the other launchers. One that cannot end, such as on a node that is lost, must not hold the job.
 fn add_wait(script: &mut Script) {
     script.line(format_args!(
-        "# All nodes end with the leader's code. After {WAIT_S} s the job goes on without those that do not end."
+        "# All nodes end with the leader's code. After {WAIT_S} s the job continues without those that do not end."
     ));
     script.line(format_args!("deadline=$((SECONDS + {WAIT_S}))"));
     script.line("for ((node = 1; node < ${#hosts[@]}; node++)); do");

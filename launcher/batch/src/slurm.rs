@@ -32,7 +32,7 @@ fn add_options(script: &mut Script, spec: &JobSpec) {
     script.option(format_args!("--job-name={}", spec.name.as_str()));
     script.option(format_args!("--nodes={}", size.nodes));
     if size.is_elastic() {
-        script.line("# The job goes on without a node that fails.");
+        script.line("# The job continues without a node that fails.");
         script.option("--no-kill");
     }
     script.line("# One launcher per node; it starts one worker per GPU.");

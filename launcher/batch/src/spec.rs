@@ -104,7 +104,7 @@ impl JobSpec {
 pub struct Size {
     /// At least 1.
     pub nodes: u32,
-    /// The run goes on with this number of nodes, at most `nodes`.
+    /// The run continues with this number of nodes, at most `nodes`.
     pub least_nodes: u32,
     /// 0: none, the workers are on the CPU.
     pub gpus_per_node: u32,
@@ -129,7 +129,7 @@ impl Size {
         }
     }
 
-    /// Returns whether the run goes on without some of its nodes.
+    /// Returns whether the run continues without some of its nodes.
     pub(crate) fn is_elastic(&self) -> bool {
         self.least_nodes < self.nodes
     }
@@ -181,7 +181,7 @@ pub enum Target {
     Program(Vec<Word>),
 }
 
-/// Options and flags that dtrain does not know, or has no flag of its own for.
+/// Options and flags that dtrain does not know, or has no flag for.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Extra {
     /// Options of the batch system.

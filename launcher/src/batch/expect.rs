@@ -84,7 +84,7 @@ fn describe(system: System, spec: &JobSpec) -> String {
     let nodes = counted(size.nodes as usize, "node");
     let mut lines = vec![format!("{} job {}: {nodes} {workers}", system.name(), spec.name.as_str())];
     if size.least_nodes < size.nodes {
-        lines.push(format!("the run goes on with {} of the nodes", size.least_nodes));
+        lines.push(format!("the run continues with {} of the nodes", size.least_nodes));
     }
     if let Some(limit) = &spec.time {
         let stop = limit.signal_before.map_or_else(String::new, |before| {

@@ -85,7 +85,7 @@ pub(crate) struct BatchArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Resources")]
 pub(crate) struct SizeArgs {
-    /// Number of nodes; MIN:MAX: the run goes on with MIN.
+    /// Number of nodes; MIN:MAX: the run continues with MIN.
     #[arg(long, value_name = "N|MIN:MAX", default_value = "1", allow_negative_numbers = true, value_parser = nodes)]
     pub(crate) nodes: RangeInclusive<u32>,
 

@@ -230,7 +230,7 @@ mod tests {
         assert_eq!(second.reported_error(1), None);
         assert_eq!(second.error_file(1), run_dir.rank_logs(1, 1).join("error.json"));
         assert_eq!(second.log_path(1, Stream::Stderr).unwrap(), run_dir.rank_logs(1, 1).join("stderr.log"));
-        assert_eq!(second.note(), None, "the run directory is told with the plan");
+        assert_eq!(second.note(), None, "the plan's message names the run directory");
         second.remove();
         assert!(!run_dir.rank_logs(1, 0).exists() && run_dir.rank_logs(0, 1).exists());
     }

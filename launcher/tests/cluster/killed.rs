@@ -81,7 +81,7 @@ fn a_later_launch_removes_the_folder_of_an_agent_that_was_killed_with_its_guardi
     expect_codes(&cluster.wait(launches), 0);
 }
 
-/// A file system of its own on a node, as its `TMPDIR`, whose writes can be stopped. Drop lets them continue.
+/// A separate file system on a node, as its `TMPDIR`, whose writes can be stopped. Drop lets them continue.
 struct Disk<'a> {
     cluster: &'a Cluster,
 }

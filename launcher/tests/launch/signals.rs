@@ -215,7 +215,7 @@ fn a_killed_worker_that_does_not_end_is_named_and_not_awaited() {
     done.expect_code(143).expect_stderr(&named).expect_stderr("did not end within 10 s after SIGKILL");
 }
 
-/// Ends with a code of its own when asked to stop.
+/// Ends with its own code when asked to stop.
 const OWN_CODE: &str = r#"trap 'exit 3' TERM INT; : > "$TEST_DIR/ready.$RANK"; while :; do sleep 0.05; done"#;
 
 #[test]

@@ -31,7 +31,7 @@ const CONSTRUCTS: [(&str, &str); 3 + 13] = [
     ("leaf", "a parameter is changed in place"),
     ("overwrite", "an in-place operation overwrites a tensor that backward needs"),
     ("custom", "dtrain_test::double is no operation of PyTorch itself"),
-    ("straight_through", "the autograd function Straight has a backward of its own"),
+    ("straight_through", "the autograd function Straight has its own backward"),
     ("numpy_trip", "a tensor is converted to NumPy"),
 ];
 

@@ -17,8 +17,8 @@ const HIDDEN: &str = "hidden.py";
 const LOST: [(&str, &str); 5] = [
     ("tensor_hook", "forward sets a hook on a gradient, which an export loses"),
     ("node_hook", "forward sets a hook on a gradient, which an export loses"),
-    ("captured", "the autograd function Straight has a backward of its own"),
-    ("repeated", "the autograd function Straight has a backward of its own"),
+    ("captured", "the autograd function Straight has its own backward"),
+    ("repeated", "the autograd function Straight has its own backward"),
     ("severed", "checkpoint(use_reentrant=True) gives no gradient"),
 ];
 

@@ -236,7 +236,7 @@ IndexError: list index out of range
 
     #[test]
     fn a_message_that_begins_on_the_next_line_is_not_lost() {
-        // numpy's message if one of its own libraries does not load.
+        // numpy's message if one of its libraries does not load.
         let text = "  File \"a.py\", line 1, in <module>\n    import numpy\nImportError: \n\nIMPORTANT: PLEASE READ THIS\n\n\
                     Importing the numpy C-extensions failed. This error can happen for\nmany reasons, often due to issues\n\
                     with your setup or how NumPy was\ninstalled.\n\nWe have compiled some\n\n    https://numpy.org/x.html\n\n\

@@ -200,7 +200,7 @@ fn how_a_program_takes_the_launchers_signal_is_no_cause() {
     }
     let stderr: Vec<_> = raised("ValueError: x").lines().map(str::to_owned).collect();
     let told = Evidence { sent: &[15], ..evidence(Outcome::Signaled(15), &stderr) };
-    assert_eq!(cause_kind(&told), Some(Kind::PythonException), "it had said so before");
+    assert_eq!(cause_kind(&told), Some(Kind::PythonException), "it was raised before the signal");
 }
 
 #[test]

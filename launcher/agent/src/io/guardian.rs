@@ -319,7 +319,7 @@ mod tests {
         let mut child = Command::new("sleep").arg("600").spawn().unwrap();
         let pid = Pid::from_raw(child.id().cast_signed()).unwrap();
         assert!(stops(pid, Duration::from_millis(50), || false), "it is only late");
-        assert!(!stops(pid, Duration::from_secs(60), || true), "it is to go on already");
+        assert!(!stops(pid, Duration::from_secs(60), || true), "it continues already");
         child.kill().unwrap();
         child.wait().unwrap();
     }

@@ -55,7 +55,7 @@ impl RendezvousArgs {
         match tasks.one_per_node() {
             Some((_, nodes)) if self.nnodes == Some(1..=1) && nodes.value > 1 => {
                 self.from_job.note = Some(format!(
-                    "--nnodes 1: each of the {} of {} is a run of its own",
+                    "--nnodes 1: each of the {} of {} is a separate run",
                     counted(nodes.value, "node"),
                     job.described()
                 ));

@@ -11,7 +11,7 @@ CUSTOM = (
     "is no operation of PyTorch itself",
     "name the shared library that registers it by --library, or write it with functions of torch",
 )
-FUNCTION = "has a backward of its own, which an export loses", "write it with functions of torch"
+FUNCTION = "has its own backward, which an export loses", "write it with functions of torch"
 DATA = "forward writes to the `.data` of a tensor, which an export does not see", "write to the tensor itself under torch.no_grad()"
 DERIVED = "an export cannot record a tensor that forward itself makes a leaf, as requires_grad_ and torch.autograd.grad need", "compute the derivative by functions of torch"
 VMAP = "torch.vmap cannot be stored", "index with broadcasting instead"

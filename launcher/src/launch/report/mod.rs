@@ -77,13 +77,13 @@ impl Report {
         let wall = start_time.elapsed();
         let is_training = plan.training().is_some();
         let Conclusion { cause, outcome, blame, reason, restarts, status } = conclusion;
-        // A training that was killed at its time limit goes on from its newest checkpoint.
+        // A training that was killed at its time limit continues from its newest checkpoint.
         let cause = if cause == Cause::TimeIsUp && plan.has_checkpoint() { Cause::Requeue } else { cause };
         let status = status.unwrap_or_else(|| exit_status(cause, outcome, is_training));
         let code = status.code();
         let plain = match cause {
             Cause::Requeue if !is_training => {
-                "stopped at the time limit; to go on, start it again".to_owned()
+                "stopped at the time limit; to continue, start it again".to_owned()
             }
             _ => meaning(status, cause),
         };
@@ -108,7 +108,7 @@ impl Report {
             (ExitStatus::Requeue, Some(folder)) => {
                 Some(format!("dtrain: exit code {code}: {meaning} with --run-dir {folder}"))
             }
-            // The reason was told when it happened.
+            // The reason was printed when it happened.
             _ if matches!(cause, Cause::NotStarted { .. }) => {
                 Some(format!("dtrain: exit code {code}: {plain}"))
             }

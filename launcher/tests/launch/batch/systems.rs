@@ -68,7 +68,7 @@ fn the_code_of_the_job_is_that_of_its_run() {
         queue.submit(&["--name", "own", "--", "sh", "-c", &program]).expect_code(0);
         assert_eq!(codes(&queue.drive(None)), [Some(75), Some(0)], "{system}");
     }
-    // A node was lost, and the run went on.
+    // A node was lost, and the run continued.
     let scene = Scene::new();
     let mut queue = Queue::new(&scene, "flux");
     let args = ["--nodes", "2", "--name", "own", "--max-requeues", "0", "--", "sh", "-c", &killed("0")];

@@ -4,7 +4,7 @@ from .grammar import production
 
 BATCH = ["batch", "samples"]
 HOOK = ["hook"]
-OWN = ["backward of its own"]
+OWN = ["own backward"]
 VALUES = ["values of a tensor", "becomes a Python number"]
 
 

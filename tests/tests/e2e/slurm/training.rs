@@ -226,6 +226,8 @@ impl<'a> Training<'a> {
         expect(repeated < 2 * EVERY, format!("{repeated} steps were lost"));
         if kind.has_grace() {
             expect(repeated == 0, format!("{repeated} steps after the last checkpoint"));
+        }
+        if kind.has_grace() || kind == Kind::Node {
             expect(log.contains("dtrain: requeue "), "the script did not requeue the job".to_owned());
         }
         let (from, begins) = (self.from, begins(&log));

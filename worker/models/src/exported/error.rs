@@ -67,7 +67,7 @@ pub enum Problem {
     NoEntry(String),
 
     /// The archive has this number of programs.
-    #[error("the archive has {0} programs, and dtrain takes one: save each in a file of its own")]
+    #[error("the archive has {0} programs, and dtrain takes one: save each in a separate file")]
     Programs(usize),
 
     /// A description is invalid: its entry and the reason.
@@ -79,7 +79,7 @@ pub enum Problem {
     Schema(u64, u64, String),
 
     /// A tensor is pickled.
-    #[error("the tensor `{0}` is pickled, because it is of a class of its own: use plain tensors")]
+    #[error("the tensor `{0}` is pickled, because its class is not torch.Tensor: use plain tensors")]
     Pickled(String),
 
     /// A tensor has a type that dtrain does not know.

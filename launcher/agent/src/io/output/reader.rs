@@ -51,7 +51,7 @@ impl Reader {
     /// Reads on a new thread until the streams end. After the other end of `stop` is closed, reads only the bytes
     /// that are there: a daemon left by a worker may hold a stream open for ever.
     ///
-    /// What a worker wrote to standard output is never shown after later bytes of its standard error.
+    /// Bytes of a worker's standard output are never shown after later bytes of its standard error.
     pub fn start(self, stop: Arc<PipeReader>) -> io::Result<()> {
         let rank = self.inputs.first().map_or(0, |input| input.source.rank);
         thread::start(format!("read-{rank}"), move || self.run(&stop))

@@ -40,7 +40,7 @@ fn hang_up_after_an_interrupt_is_forwarded_not_a_kill() {
     let mut agent = running(1, None);
     stop(&mut agent, INT, 0);
     assert_eq!(signals_in(&stop(&mut agent, HUP, 5000)), to(HUP, &[0]));
-    assert_eq!(agent.deadline(), Some(TIMEOUT), "the first request's time goes on");
+    assert_eq!(agent.deadline(), Some(TIMEOUT), "the first request's time continues");
     assert_eq!(verdict(&die(&mut agent, 0, HUP, 5001)).cause, Cause::Stopped { signal: INT });
 }
 

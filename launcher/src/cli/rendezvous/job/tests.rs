@@ -95,7 +95,7 @@ fn one_node_by_a_flag_is_a_run_of_each_node() {
     for line in [&["--nnodes=1"][..], &["--nnodes=1:1"]] {
         let args = complete(line, &step(&[])).unwrap();
         assert!(!args.is_several());
-        let note = "--nnodes 1: each of the 2 nodes of Slurm job 71 is a run of its own";
+        let note = "--nnodes 1: each of the 2 nodes of Slurm job 71 is a separate run";
         assert_eq!(args.check().unwrap(), [note]);
     }
 }

@@ -259,7 +259,7 @@ impl World {
         }
     }
 
-    /// Tells the agent that its workers cannot go on: they are killed within `time`.
+    /// Tells the agent that its workers cannot continue: they are killed within `time`.
     fn others(&mut self, event: &Event, time: Duration) {
         let is_running = matches!(&self.stage, Stage::Attempt(agent) if agent.phase == Phase::Running);
         if is_running || *event == Event::LeaseEnded {
