@@ -136,7 +136,7 @@ pub(crate) enum Again {
     System,
 }
 
-/// The node or rank whose exit code the command has.
+/// The node whose exit code the command has.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Code {
     Leader,
