@@ -87,16 +87,16 @@ impl Display for Need {
 pub struct Skipped(());
 
 /// Returns what the machine has of a need. Else reports on standard error that the running test is skipped, and why.
-/// Call it in the thread of the test.
+/// Call it in the thread of the test, or in one of the same name.
 ///
 /// # Errors
 /// The machine lacks the need.
 ///
 /// # Panics
-/// If it does and [`REQUIRE`] names the need, or an unknown need.
+/// If it does and [`REQUIRE`] names the need, or an unknown need; in a thread without a name.
 #[track_caller]
 pub fn require<T>(need: Need, found: Result<T, impl Display>) -> Result<T, Skipped> {
-    let test = std::thread::current().name().unwrap_or("a test").to_owned();
+    let test = std::thread::current().name().expect("a thread has the name of its test").to_owned();
     record(need, &test);
     found.map_err(|why| {
         let required = std::env::var(REQUIRE).unwrap_or_default();

@@ -146,17 +146,20 @@ pub fn repeats(usual: usize) -> usize {
     repetitions.and_then(|number| number.parse().ok()).unwrap_or(usual)
 }
 
-/// Tries a case [`repeats`] times, several at once, if it mostly waits. `case` gets the try's number.
+/// Tries a case [`repeats`] times, several at once, if it mostly waits. `case` gets the try's number. Its threads have
+/// the name of the test, by which a case records what it needs.
 pub fn repeat(usual: usize, case: impl Fn(usize) + Sync) {
     const AT_ONCE: usize = 8;
     let (count, next) = (repeats(usual), AtomicUsize::new(0));
+    let test = std::thread::current().name().unwrap_or_default().to_owned();
+    let cases = || {
+        while let Some(n) = Some(next.fetch_add(1, Ordering::Relaxed)).filter(|n| *n < count) {
+            case(n);
+        }
+    };
     std::thread::scope(|scope| {
         for _ in 0..AT_ONCE.min(count) {
-            scope.spawn(|| {
-                while let Some(n) = Some(next.fetch_add(1, Ordering::Relaxed)).filter(|n| *n < count) {
-                    case(n);
-                }
-            });
+            std::thread::Builder::new().name(test.clone()).spawn_scoped(scope, cases).unwrap();
         }
     });
 }
