@@ -81,7 +81,9 @@ fn a_signal_to_mpirun_stops_all_ranks_with_a_checkpoint_and_a_second_start_resum
         let code = child.wait().unwrap().code();
         let result = sandbox.run("run").result();
         assert_eq!(result.exit_code, Some(75), "{}, {code:?}: {:?}", starter.0, result.reason);
-        assert_eq!(code, Some(75), "{}: {:?}", starter.0, result.reason);
+        // MPICH 4.0 forgets the codes of processes to which it passed a signal (its pull request 5930).
+        let forgets = starter.0 == "mpiexec.mpich" && code == Some(0);
+        assert!(code == Some(75) || forgets, "{}: {code:?}", starter.0);
         let steps = result.steps.unwrap();
         let mut again = start(*starter, 2, &worker(), &sandbox.path(""));
         let epochs = format!("train.steps={}", steps + 3);
