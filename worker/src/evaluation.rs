@@ -33,7 +33,7 @@ use crate::run::followers::{Followers, figures_of};
 use crate::run::{StopFlag, peak_memory};
 use crate::setup::{loader_options, registry, surveyed};
 use crate::step::recover::Limits;
-use crate::step::{Fault, Kernels, Precision};
+use crate::step::{Fault, Kernels, Precision, Warned};
 use crate::tasks::{BuildContext, BuildTask, build_to_fill};
 
 /// The message of rank 0 to the other ranks.
@@ -149,7 +149,7 @@ fn evaluate<T: BuildTask + 'static>(
     // An epoch that has begun counts.
     let epoch = manifest.epoch + u64::from(manifest.step_in_epoch > 0);
     let (step, mut fault) = (manifest.step, Fault::from_env(of.env.rank)?);
-    let (mut eval, batch) = match evaluator.run(batch, (step, epoch), &mut fault, followers)? {
+    let (mut eval, batch) = match evaluator.run(batch, (step, epoch), (&mut fault, &mut Warned::default()), followers)? {
         Evaluated::Whole(record, batch) => (*record, batch),
         Evaluated::Stopped => return Ok(None),
         Evaluated::Exhausted(shortages, least) => {
@@ -239,9 +239,13 @@ fn print_result(record: &TestRecord, peaks: &[u64], json: bool) -> Result<()> {
 fn format_result(record: &TestRecord, peaks: &[u64]) -> String {
     let TestRecord { checkpoint, weights, batch, eval } = record;
     let average = if *weights == "average" { ", moving average" } else { "" };
+    let unreadable = match eval.unreadable {
+        0 => String::new(),
+        unreadable => format!(", without {unreadable} unreadable"),
+    };
     let mut lines = vec![
         format!("{checkpoint}: after step {} (epoch {}){average}", eval.step, eval.epoch),
-        format!("  {:<16}{}", "samples", eval.samples),
+        format!("  {:<16}{}", "samples", eval.samples) + &unreadable,
         format!("  {:<16}{:.4}", "test loss", eval.loss),
     ];
     for (name, value) in &eval.metrics.0 {
