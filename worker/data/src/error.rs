@@ -58,8 +58,8 @@ pub enum DataError {
     SameName(PathBuf, String, String),
     #[error(
         "{} has {}x{} pixels, but {} has {}x{}; data.resize = \"none\" needs images of one size: set data.resize = \
-         \"crop\" or \"stretch\", or resize the images",
-        .0.0, .0.1.0, .0.1.1, .1.0, .1.1.0, .1.1.1
+         \"crop\" or \"stretch\", or resize the images{}",
+        .0.0, .0.1.0, .0.1.1, .1.0, .1.1.0, .1.1.1, turned(.0.1, .1.1)
     )]
     MixedSizes((String, (u32, u32)), (String, (u32, u32))),
     #[error("the name of {} is not valid UTF-8; rename it", .0.display())]
@@ -172,12 +172,15 @@ pub enum SampleError {
     )]
     NotFinite { value: f32, channel: usize, row: usize, column: usize, count: usize },
     #[error(
-        "it has {}x{} pixels, expected {}x{}; set data.resize = \"crop\" or \"stretch\"",
-        .0.0, .0.1, .1.0, .1.1
+        "it has {}x{} pixels, expected {}x{}; set data.resize = \"crop\" or \"stretch\"{}",
+        .0.0, .0.1, .1.0, .1.1, turned(*.0, *.1)
     )]
     Size((u32, u32), (u32, u32)),
-    #[error("a JPEG file cannot be a mask, since its compression changes the values; save masks as PNG")]
-    JpegMask,
+    #[error(
+        "a {0} file cannot be a mask, since its compression changes the values; export the masks again as PNG, from \
+         their source: converting this file keeps the changed values"
+    )]
+    LossyMask(&'static str),
     #[error(
         "a mask has one whole number for each pixel, but this image of {0} channel(s) holds colours or fractions; save \
          it as a grey or palette PNG whose values are the classes"
@@ -194,7 +197,10 @@ pub enum SampleError {
         classes.saturating_sub(1)
     )]
     MaskValue { value: u16, column: usize, row: usize, classes: usize, ignore: i64 },
-    #[error("its mask {} has {}x{} pixels, but the image {}x{}; make both the same size", .0, .1.0, .1.1, .2.0, .2.1)]
+    #[error(
+        "its mask {} has {}x{} pixels, but the image {}x{}; make both the same size{}", .0, .1.0, .1.1, .2.0, .2.1,
+        turned(*.1, *.2)
+    )]
     MaskSize(String, (u32, u32), (u32, u32)),
     #[error("its mask {0}: {1}")]
     Mask(String, #[source] Box<SampleError>),
@@ -245,6 +251,17 @@ fn lines(bad: &[BadSample]) -> String {
         lines += &format!("\n  and {} more", bad.len() - LISTED);
     }
     lines
+}
+
+/// Names the setting for files that were turned, if the sizes differ like those of a turned image.
+fn turned(one: (u32, u32), other: (u32, u32)) -> &'static str {
+    match one == (other.1, other.0) {
+        true => {
+            "; if a file has an EXIF orientation, data.orientation = \"exif\" turns it, and \"stored\" leaves it as its \
+             pixels are stored"
+        }
+        false => "",
+    }
 }
 
 fn plural(count: usize, one: &str, many: &str) -> String {

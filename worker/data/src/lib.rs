@@ -34,7 +34,9 @@ pub mod generated_numbers;
 pub mod generated_set;
 pub mod ignored;
 pub mod image_folder;
+pub mod inspector;
 pub mod loader;
+pub mod marks;
 pub mod mask_folder;
 pub mod mask_rule;
 pub mod moments;
@@ -51,6 +53,7 @@ pub mod target_folder;
 pub mod target_table;
 pub mod text;
 pub mod text_windows;
+mod turn;
 pub mod vocabulary;
 
 #[cfg(test)]
@@ -67,7 +70,9 @@ pub use generated_numbers::{GeneratedMaps, GeneratedVectors};
 pub use generated_set::{GeneratedSet, Split};
 pub use ignored::Ignored;
 pub use image_folder::{ImageIndex, Sample};
+pub use inspector::Inspector;
 pub use loader::{Batch, Loader, LoaderOptions, MicroBatch};
+pub use marks::{Marked, Marks};
 pub use mask_folder::{MapIndex, MaskIndex, Pair};
 pub use mask_rule::{MaskKind, MaskRule};
 pub use moments::Moments;

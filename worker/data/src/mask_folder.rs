@@ -3,13 +3,15 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use dtrain_common::recipe::Orientation;
 use serde::{Deserialize, Serialize};
 
-use super::check::{CheckReport, Depth, ImageList, Inspector, Needs, Target, inspect_all};
+use super::check::{CheckReport, Depth, ImageList, Needs, Target, inspect_all};
 use super::class_counts::ClassCounts;
 use super::dataset::Field;
 use super::error::{DataError, Result};
 use super::ignored::Ignored;
+use super::inspector::Inspector;
 use super::image_folder::{SPLITS, image_files};
 use super::mask_rule::{MaskRule, same_size};
 use super::pixel_target::{MapRule, PixelRule};
@@ -146,10 +148,16 @@ impl MaskIndex {
             return class_counts;
         }
         let is_enough = AtomicBool::new(false);
-        // A bad mask is reported when it is loaded, as in every set with a header check.
+        // A bad mask is reported when it is loaded, as in every set with a header check. Turning a mask changes
+        // no count.
         let inspect = |sample, inspector: &mut Inspector| {
             if !self.is_counted(sample) && !is_enough.load(Ordering::Relaxed) {
-                inspector.pixels(&self.mask_path(sample), self.rule.into(), Depth::Full)?;
+                inspector.pixels(
+                    &self.mask_path(sample),
+                    self.rule.into(),
+                    Orientation::Stored,
+                    Depth::Full,
+                )?;
                 inspector.count(sample, self.rule.ignore);
                 is_enough.fetch_or(inspector.class_counts.classes() >= wanted, Ordering::Relaxed);
             }
@@ -176,10 +184,10 @@ impl<R: PairRule> ImageList for PairIndex<R> {
         depth: Depth,
         inspector: &mut Inspector,
     ) -> Result<(u32, u32)> {
-        let image_size = inspector.image(&self.image_path(sample), needs.channels, depth)?;
+        let image_size = inspector.image(&self.image_path(sample), needs, depth)?;
         let depth = if self.is_counted(sample) { Depth::Full } else { depth };
         let (path, rule) = self.pixels(sample);
-        same_size(&path, inspector.pixels(&path, rule, depth)?, image_size)?;
+        same_size(&path, inspector.pixels(&path, rule, needs.orientation, depth)?, image_size)?;
         if depth == Depth::Full {
             inspector.count(sample, rule.outside());
         }

@@ -28,7 +28,7 @@ fn scan(root: &Path) -> Result<MaskIndex, DataError> {
 }
 
 fn checked(index: &MaskIndex, resize: Resize, depth: Depth) -> CheckReport {
-    let needs = Needs { channels: 3, resize };
+    let needs = Needs { channels: 3, resize, orientation: Orientation::Stored };
     check(index, needs, depth, 2, &mut |_, _| ())
 }
 
@@ -201,7 +201,7 @@ fn a_real_binary_set_pairs_up() {
     let rule = MaskRule { kind: MaskKind::Binary, classes: 2, ignore: 255 };
     let index = MaskIndex::scan(&root, "image", "label", rule).unwrap();
     assert_eq!(index.count(), 30);
-    let needs = Needs { channels: 1, resize: Resize::None };
+    let needs = Needs { channels: 1, resize: Resize::None, orientation: Orientation::Stored };
     let report = check(&index, needs, Depth::Full, 2, &mut |_, _| ());
     assert_eq!(index.without_bad(&report).unwrap().size, Some((512, 512)));
 }
