@@ -28,10 +28,15 @@ pub(super) enum First {
 /// Replaces `bytes` with the content of a regular file.
 pub(super) fn read(path: &Path, bytes: &mut Vec<u8>) -> io::Result<()> {
     bytes.clear();
-    let mut file = open(path)?;
-    only_file(file.metadata()?.file_type())?;
-    file.read_to_end(bytes)?;
+    open_file(path)?.read_to_end(bytes)?;
     Ok(())
+}
+
+/// Opens a regular file.
+pub(super) fn open_file(path: &Path) -> io::Result<File> {
+    let file = open(path)?;
+    only_file(file.metadata()?.file_type())?;
+    Ok(file)
 }
 
 /// Reads the beginning of a regular file into `bytes` and calls `decode`, again with more of the file as long as
