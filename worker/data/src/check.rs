@@ -189,15 +189,14 @@ pub(super) fn inspect_all(
 }
 
 impl CheckReport {
-    /// Returns the good samples, unless too many are bad. Panics if the report is of another list.
-    pub(super) fn good<T: Clone>(&self, samples: &[T]) -> Result<Vec<T>, DataError> {
-        let total = samples.len();
+    /// Returns whether each of `total` samples is good, unless too many are bad. Panics if the report is of another
+    /// list.
+    pub(super) fn good(&self, total: usize) -> Result<impl Fn(usize) -> bool, DataError> {
         assert_eq!(self.checked, total, "the report belongs to another index");
         if too_many_bad(self.bad.len(), total) {
             return Err(DataError::TooManyBad(self.bad.clone(), total));
         }
-        let is_good = |at: &usize| self.bad.binary_search_by_key(at, |bad| bad.index).is_err();
-        Ok((0..total).filter(is_good).map(|at| samples[at].clone()).collect())
+        Ok(|at| self.bad.binary_search_by_key(&at, |bad| bad.index).is_err())
     }
 
     /// Returns the common size of the good images: `expected`, else the first's. Others are an error.

@@ -109,11 +109,13 @@ impl Evaluator<'_> {
     ) -> Result<Status> {
         let mut status = Status::empty(self.task.sums(), self.ranks.size());
         fault.begin(Phase::Evaluate, step, 1);
-        let sums =
-            catch_oom_panic(|| self.sum_up(batch, warned, followers)).unwrap_or_else(|error| Err(error.into()));
+        let sums = catch_oom_panic(|| self.sum_up(batch, warned, followers))
+            .unwrap_or_else(|error| Err(error.into()));
         fault.end();
         match self.limits.find_shortage(sums, Phase::Evaluate)? {
-            Ok(Some((totals, unreadable))) => (status.totals, status.bad_samples) = (totals, unreadable as f64),
+            Ok(Some((totals, unreadable))) => {
+                (status.totals, status.bad_samples) = (totals, unreadable as f64)
+            }
             Ok(None) => status.stop = 1.0,
             Err(shortage) => {
                 self.limits.empty_cache();
@@ -212,7 +214,12 @@ fn evaluate_live(
         limits: stepper.limits,
         stop,
     };
-    match evaluator.run(first, (step, epoch), (&mut stepper.phases.fault, &mut retry.warned_tests), followers)? {
+    match evaluator.run(
+        first,
+        (step, epoch),
+        (&mut stepper.phases.fault, &mut retry.warned_tests),
+        followers,
+    )? {
         Evaluated::Whole(record, batch) => {
             if batch < first {
                 retry.evaluation_batch = Some(batch);

@@ -104,17 +104,17 @@ fn report_marks(marks: &Marks, orientation: Orientation, split: &str, context: &
     match orientation {
         _ if marks.turned.files == 0 => {}
         Orientation::Stored => (context.warn)(format!(
-            "{turned} of {split} with an EXIF orientation are used as their pixels are stored, as in torchvision: {}; set \
-             data.orientation = \"exif\" if they are to be turned, as viewers show them",
+            "the EXIF orientation of {turned} in {split} is ignored, as in torchvision: {}; to turn them as viewers do, set \
+             data.orientation = \"exif\"",
             marks.turned
         )),
         Orientation::Exif => {
-            (context.report)(format!("{turned} of {split} are turned by their EXIF orientation: {}", marks.turned))
+            (context.report)(format!("turning {turned} in {split} by EXIF orientation: {}", marks.turned))
         }
     }
     if marks.lossy_maps.files > 0 {
         (context.warn)(format!(
-            "{} of {split} with maps are compressed with loss, which changes the numbers: {}; export them again as PNG or TIFF",
+            "lossy compression has changed the numbers of {} in {split}: {}; export the maps again as PNG or TIFF",
             counted(marks.lossy_maps.files, "file"),
             marks.lossy_maps
         ));

@@ -134,7 +134,9 @@ pub(super) fn is_whole(bytes: &[u8]) -> bool {
 /// Returns the EXIF data before the pixels.
 pub(super) fn exif(bytes: &[u8]) -> Option<&[u8]> {
     let before_pixels = segments(bytes).take_while(|segment| !matches!(segment.marker, SOS | EOI));
-    before_pixels.filter(|segment| segment.marker == APP1).find_map(|segment| segment.content.strip_prefix(b"Exif\0\0"))
+    before_pixels
+        .filter(|segment| segment.marker == APP1)
+        .find_map(|segment| segment.content.strip_prefix(b"Exif\0\0"))
 }
 
 struct Segment<'a> {

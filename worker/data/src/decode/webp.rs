@@ -37,7 +37,8 @@ pub(super) fn exif(bytes: &[u8]) -> Result<Option<&[u8]>> {
             _ => {}
         }
     }
-    let stated = bytes.get(4..8).map_or(u32::MAX, |size| u32::from_le_bytes([size[0], size[1], size[2], size[3]]));
+    let stated =
+        bytes.get(4..8).map_or(u32::MAX, |size| u32::from_le_bytes([size[0], size[1], size[2], size[3]]));
     if bytes.len() as u64 >= u64::from(stated) + 8 { Ok(None) } else { Err(truncated()) }
 }
 

@@ -186,7 +186,8 @@ fn a_part_is_cut_out_and_then_resized_as_in_torchvision() {
         let frame = Frame::rectangle(pair("corner"), pair("size"), pair("target"));
         let expected = read(&format!("crop-{number}.png"));
         let got = bytes(fitter.fit(&image, frame).unwrap());
-        let off = |got: &[u8], expected: &[u8]| std::iter::zip(got, expected).map(|(a, b)| a.abs_diff(*b)).max();
+        let off =
+            |got: &[u8], expected: &[u8]| std::iter::zip(got, expected).map(|(a, b)| a.abs_diff(*b)).max();
         assert!(off(&got, &expected) <= Some(1), "{case}: off by {:?}", off(&got, &expected));
         let green: Vec<u8> = expected.iter().skip(1).step_by(3).copied().collect();
         let got = bytes(fitter.fit(&planes, frame).unwrap());

@@ -41,7 +41,8 @@ fn pictures_are_turned_as_in_pillow() {
                 let got = values(&inspector.image);
                 match ending {
                     "jpg" => {
-                        let off = std::iter::zip(got, expected.as_raw()).map(|(a, b)| u64::from(a.abs_diff(*b)));
+                        let off =
+                            std::iter::zip(got, expected.as_raw()).map(|(a, b)| u64::from(a.abs_diff(*b)));
                         assert!(off.sum::<u64>() < 40 * got.len() as u64, "{tag} {orientation:?}");
                     }
                     _ => assert_eq!(got, expected.as_raw(), "{tag} {ending} {orientation:?}"),
@@ -79,7 +80,9 @@ fn lossy_masks_are_errors_and_lossy_maps_are_marked() {
     for depth in [Depth::Header, Depth::Full] {
         let mut inspector = Inspector::for_check();
         let mut read = |name: &str, rule| {
-            inspector.pixels(&pictures().join(name), rule, Orientation::Stored, depth).map_err(|error| error.to_string())
+            inspector
+                .pixels(&pictures().join(name), rule, Orientation::Stored, depth)
+                .map_err(|error| error.to_string())
         };
         let error = read("mask-lossy.webp", mask.into()).unwrap_err();
         assert!(error.contains("a lossy WebP file cannot be a mask"), "{error}");

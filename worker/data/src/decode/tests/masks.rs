@@ -53,7 +53,9 @@ fn masks_keep_exact_values() {
 #[test]
 fn files_that_are_not_masks_are_errors() {
     let said = |bytes: &[u8]| labels(bytes).unwrap_err().to_string();
-    assert!(said(&encoded(GrayImage::new(8, 8), ImageFormat::Jpeg)).starts_with("a JPEG file cannot be a mask"));
+    assert!(
+        said(&encoded(GrayImage::new(8, 8), ImageFormat::Jpeg)).starts_with("a JPEG file cannot be a mask")
+    );
     for format in [ImageFormat::Png, ImageFormat::Bmp] {
         assert!(
             said(&encoded(gradient(4, 4), format)).contains("this image of 3 channel(s) holds colours"),
@@ -85,7 +87,10 @@ fn masks_are_refused_for_their_compression_and_not_for_their_ending() {
     for name in ["mask-lossless.webp", "mask-lossless-animated.webp", "mask-lzw.tif"] {
         let (values, size) = labels(&read(name)).unwrap();
         assert_eq!(size, (24, 24));
-        assert!(values.iter().all(|&value| value == 0 || value == 255) && values[9 + 24 * 12] == 255, "{name}");
+        assert!(
+            values.iter().all(|&value| value == 0 || value == 255) && values[9 + 24 * 12] == 255,
+            "{name}"
+        );
         assert_eq!(lossy(&read(name)).unwrap(), None, "{name}");
     }
     let strip = |webp: &[u8]| {
