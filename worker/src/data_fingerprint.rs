@@ -7,11 +7,12 @@ use dtrain_common::manifest::{DataFingerprint, Manifest, hex};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
+use crate::data::packed::PLACE;
 use crate::error::WorkerError;
 use crate::tasks::Task;
 
-/// Keys of locations, which may change.
-const LOCATION_KEYS: [&str; 1] = ["root"];
+/// Keys of locations, which may change: of the data, and of memory.
+const LOCATION_KEYS: [&str; 2] = ["root", PLACE];
 /// Keys of lists of paths; only the last part of a path counts.
 const PATH_KEYS: [&str; 1] = ["files"];
 

@@ -15,6 +15,8 @@ use thiserror::Error;
 use crate::OutOfMemory;
 use crate::TrainError;
 use crate::checkpoint::CheckpointError;
+use dtrain_shared_memory::MemoryError;
+
 use crate::collectives::RendezvousError;
 use crate::device::DeviceError;
 use crate::models::ModelError;
@@ -74,6 +76,8 @@ pub enum WorkerError {
     RunDir(#[from] RunDirError),
     #[error(transparent)]
     Task(#[from] TaskError),
+    #[error("cannot share the list of files between the ranks of a node: {0}")]
+    SharedLists(#[from] MemoryError),
     #[error(transparent)]
     Plan(#[from] PlanError),
     #[error("cannot write checkpoints: {0}")]
@@ -176,6 +180,7 @@ impl WorkerError {
             | Self::Lease(_)
             | Self::Write { .. }
             | Self::Signals(_)
+            | Self::SharedLists(_)
             | Self::Torch(_) => ExitStatus::Program(1),
             // Not an error of the checkpoint: another attempt may succeed.
             Self::Resume(

@@ -19,6 +19,7 @@ use tch::Device;
 use crate::TrainError;
 use crate::checkpoint;
 use crate::collectives::{Ranks, Rendezvous};
+use crate::data::packed::Packed;
 use crate::data_fingerprint::{check_same_data, unnamed_classes};
 use crate::error::{Result, WorkerError};
 use crate::heartbeat::Heartbeat;
@@ -31,9 +32,10 @@ use crate::plan::{EvalJob, EvalWeights};
 use crate::run::evaluate::{Evaluated, Evaluator};
 use crate::run::followers::{Followers, figures_of};
 use crate::run::{StopFlag, peak_memory};
-use crate::setup::{loader_options, registry, surveyed};
+use crate::setup::{loader_options, registry};
 use crate::step::recover::Limits;
-use crate::step::{Fault, Kernels, Precision};
+use crate::step::{Fault, Kernels, Precision, Warned};
+use crate::survey::{self, Surveyed};
 use crate::tasks::{BuildContext, BuildTask, build_to_fill};
 
 /// The message of rank 0 to the other ranks.
@@ -41,6 +43,9 @@ use crate::tasks::{BuildContext, BuildTask, build_to_fill};
 struct Opening {
     checkpoint: PathBuf,
     survey: Value,
+    /// The lists to which the survey refers, in this rank's memory.
+    #[serde(skip)]
+    lists: Vec<Packed<u8>>,
 }
 
 /// The model to evaluate, and its environment.
@@ -77,9 +82,12 @@ pub(crate) fn run<T: BuildTask + 'static>(
         let opening =
             open::<T>(recipe, job).inspect_err(|error| rendezvous.announce_failure(&error.to_string()))?;
         rendezvous.announce(&serde_json::to_vec(&opening)?)?;
+        survey::serve(&opening.survey, &opening.lists, &rendezvous, env)?;
         opening
     } else {
-        serde_json::from_slice(&rendezvous.receive_opening()?)?
+        let mut opening: Opening = serde_json::from_slice(&rendezvous.receive_opening()?)?;
+        opening.lists = survey::receive(&mut opening.survey, &rendezvous, env)?;
+        opening
     };
     let ranks = Ranks::new(rendezvous.connect(device)?);
     let evaluation = Evaluation {
@@ -105,7 +113,9 @@ pub(crate) fn run<T: BuildTask + 'static>(
 }
 
 fn open<T: BuildTask>(recipe: &Recipe, job: &EvalJob) -> Result<Opening> {
-    Ok(Opening { checkpoint: find_checkpoint(&job.checkpoint)?, survey: surveyed::<T>(recipe)? })
+    let checkpoint = find_checkpoint(&job.checkpoint)?;
+    let Surveyed { facts: survey, lists } = Surveyed::of::<T>(recipe)?;
+    Ok(Opening { checkpoint, survey, lists })
 }
 
 /// Returns the newest intact checkpoint if `named` is a run directory, otherwise the checkpoint `named`.
@@ -149,13 +159,14 @@ fn evaluate<T: BuildTask + 'static>(
     // An epoch that has begun counts.
     let epoch = manifest.epoch + u64::from(manifest.step_in_epoch > 0);
     let (step, mut fault) = (manifest.step, Fault::from_env(of.env.rank)?);
-    let (mut eval, batch) = match evaluator.run(batch, (step, epoch), &mut fault, followers)? {
-        Evaluated::Whole(record, batch) => (*record, batch),
-        Evaluated::Stopped => return Ok(None),
-        Evaluated::Exhausted(shortages, least) => {
-            return Err(limits.exhausted_error(&shortages, least, step, Owners::default()).into());
-        }
-    };
+    let (mut eval, batch) =
+        match evaluator.run(batch, (step, epoch), (&mut fault, &mut Warned::default()), followers)? {
+            Evaluated::Whole(record, batch) => (*record, batch),
+            Evaluated::Stopped => return Ok(None),
+            Evaluated::Exhausted(shortages, least) => {
+                return Err(limits.exhausted_error(&shortages, least, step, Owners::default()).into());
+            }
+        };
     // Includes the time to build the model.
     eval.eval_ms = begun.elapsed().as_secs_f64() * 1e3;
     Ok(Some(TestRecord {
@@ -239,9 +250,13 @@ fn print_result(record: &TestRecord, peaks: &[u64], json: bool) -> Result<()> {
 fn format_result(record: &TestRecord, peaks: &[u64]) -> String {
     let TestRecord { checkpoint, weights, batch, eval } = record;
     let average = if *weights == "average" { ", moving average" } else { "" };
+    let unreadable = match eval.unreadable {
+        0 => String::new(),
+        unreadable => format!(", without {unreadable} unreadable"),
+    };
     let mut lines = vec![
         format!("{checkpoint}: after step {} (epoch {}){average}", eval.step, eval.epoch),
-        format!("  {:<16}{}", "samples", eval.samples),
+        format!("  {:<16}{}", "samples", eval.samples) + &unreadable,
         format!("  {:<16}{:.4}", "test loss", eval.loss),
     ];
     for (name, value) in &eval.metrics.0 {

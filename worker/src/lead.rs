@@ -19,7 +19,8 @@ use crate::opening::{ForNodes, Opening};
 use crate::programs::{self, Program};
 use crate::request::Request;
 use crate::run::followers::BestKeeper;
-use crate::setup::{Setup, surveyed};
+use crate::setup::Setup;
+use crate::survey::Surveyed;
 use crate::tasks::BuildTask;
 
 /// Time to wait for the end of a rank 0 whose launcher was killed.
@@ -33,7 +34,7 @@ pub(crate) fn prepare_run<T: BuildTask + 'static>(
     host: &Host,
     rendezvous: &Rendezvous,
 ) -> Result<(Opening, Setup, Vec<RunLock>), WorkerError> {
-    let survey = surveyed::<T>(recipe)?;
+    let Surveyed { facts: survey, lists } = Surveyed::of::<T>(recipe)?;
     let default = || RunDir::default_root(&request.recipe, SystemTime::now());
     let run_dir = RunDir::new(request.run_dir.clone().unwrap_or_else(default));
     let (mut resume_from, mut claims) = claim(request, recipe, &run_dir)?;
@@ -57,6 +58,7 @@ pub(crate) fn prepare_run<T: BuildTask + 'static>(
         best: None,
         data: data_fingerprint::digest(&survey),
         survey,
+        lists,
         ..Opening::default()
     };
     // Other nodes send the missing shards later.

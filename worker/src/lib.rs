@@ -31,6 +31,7 @@ mod run;
 mod setup;
 pub mod state;
 mod step;
+mod survey;
 pub mod tasks;
 mod train_error;
 mod trained;

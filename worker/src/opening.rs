@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::checkpoint::ChosenCopies;
+use crate::data::packed::Packed;
 use crate::error::{Result, WorkerError};
 
 /// The message of rank 0 to the other ranks before the run begins.
@@ -25,6 +26,9 @@ pub(crate) struct Opening {
     /// The best checkpoint so far, if this run has its folder.
     pub(crate) best: Option<BestSoFar>,
     pub(crate) survey: Value,
+    /// The lists to which the survey refers, in this rank's memory.
+    #[serde(skip)]
+    pub(crate) lists: Vec<Packed<u8>>,
     pub(crate) data: String,
     /// Only over several nodes.
     pub(crate) nodes: Option<ForNodes>,

@@ -27,7 +27,7 @@ use crate::run::{Course, LaidOutPhase};
 use crate::state::{LayoutOptions, Model, Stage, Stages, Trained};
 use crate::step::exchange::RankSync;
 use crate::step::{Kernels, Precision, Replica};
-use crate::tasks::{BuildContext, BuildTask, SurveyContext, Task, Totals, build_to_fill, cores};
+use crate::tasks::{BuildContext, BuildTask, Task, Totals, build_to_fill, cores};
 
 /// The parts of a run that do not need the other ranks.
 pub(crate) struct Setup {
@@ -140,11 +140,6 @@ fn recompute_all(recompute: &models::Recompute) -> Result<String> {
     }
     recompute.set_all();
     Ok(format!("recompute: all {} segments of the model are recomputed in backward", recompute.count()))
-}
-
-/// Returns rank 0's survey of the data, for the other ranks.
-pub(crate) fn surveyed<T: BuildTask>(recipe: &Recipe) -> Result<Value> {
-    Ok(serde_json::to_value(SurveyContext::with_log(|context| T::survey(recipe, context))?)?)
 }
 
 pub(crate) fn registry(recipe: &Recipe, device: Device) -> Registry {

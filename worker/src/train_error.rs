@@ -26,10 +26,10 @@ pub enum TrainError {
     #[error("the data loader ended before the run: this is a bug in dtrain, please report it")]
     LoaderEnded,
     #[error(
-        "{bad} of {total} training images are unreadable, more than the limit of 1%; the first are named above. Repair or remove \
+        "{bad} of {total} {what} images are unreadable, more than the limit of 1%; the first are named above. Repair or remove \
          them and run the same command: the run resumes from its last checkpoint"
     )]
-    TooManyBad { bad: u64, total: u64 },
+    TooManyBad { what: &'static str, bad: usize, total: usize },
     #[error(
         "the {what} was not finite {}, so these steps were skipped; lower optim.lr, set optim.clip, set precision.amp = \"off\", or \
          check the data for invalid values", steps(*first, *last)

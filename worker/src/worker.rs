@@ -12,7 +12,8 @@ use tch::{Device, Kind, Tensor};
 
 use super::error::{Result, WorkerError};
 use super::opening::Opening;
-use super::setup::{Setup, cores_per_rank, loader_options, surveyed};
+use super::setup::{Setup, cores_per_rank, loader_options};
+use super::survey::{self, Surveyed};
 use crate::TrainError;
 use crate::checkpoint::{self, Checkpoints, Gathering, MemoryCopies};
 use crate::collectives::{Collective, Ranks, Rendezvous};
@@ -140,6 +141,7 @@ fn join_run<T: BuildTask + 'static>(
         let prepared = prepare_run::<T>(request, recipe, env, host, &rendezvous)
             .inspect_err(|error| rendezvous.announce_failure(&error.to_string()))?;
         rendezvous.announce(&serde_json::to_vec(&prepared.0)?)?;
+        survey::serve(&prepared.0.survey, &prepared.0.lists, &rendezvous, env)?;
         let (mut opening, setup, claims) = prepared;
         (nodes::adapt(&mut opening, None, copies.as_deref(), env), opening, setup, claims)
     } else {
@@ -147,6 +149,7 @@ fn join_run<T: BuildTask + 'static>(
             introduce::<T>(request, recipe, env, (host.device, &rendezvous))?;
         }
         let mut opening: Opening = serde_json::from_slice(&rendezvous.receive_opening()?)?;
+        opening.lists = survey::receive(&mut opening.survey, &rendezvous, env)?;
         let view = nodes::adapt(&mut opening, request.run_dir.clone(), copies.as_deref(), env);
         let setup = Setup::build::<T>(recipe, &opening, env, host.device, None)?;
         (view, opening, setup, Vec::new())
@@ -167,8 +170,10 @@ fn introduce<T: BuildTask>(
     (device, rendezvous): (Device, &Rendezvous),
 ) -> Result<()> {
     let is_first = env.local_rank == 0;
-    let survey = is_first.then(|| surveyed::<T>(recipe)).transpose()?;
-    let of_survey = |survey| programs::of_node(recipe, &data_fingerprint::digest(&survey), request.prepared);
+    let survey = is_first.then(|| Surveyed::of::<T>(recipe)).transpose()?;
+    let of_survey = |survey: Surveyed| {
+        programs::of_node(recipe, &data_fingerprint::digest(&survey.facts), request.prepared)
+    };
     let mut program = RankProgram::of_rank(recipe, device, survey.map(of_survey).unwrap_or_default())?;
     if let (Some(folder), true) = (memory_copies_folder(recipe), is_first) {
         program.copies = checkpoint::held_copies(&folder);

@@ -56,6 +56,12 @@ choices! {
         None = "none": "Not at all: all images have the same size, and the network takes it.",
     }
 
+    /// The orientation in which images are used.
+    Orientation {
+        Stored = "stored": "As the pixels are stored, whatever the file's EXIF data states.",
+        Exif = "exif": "Turned as the file's EXIF data states.",
+    }
+
     /// Random changes to training samples.
     Augment {
         None = "none": "None.",

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::keys::section;
 use super::kinds::{CACHE, COUNT, FLAG, FOLDER_NAME, Kind, PART, PATH, Range, choice};
-use super::{Augment, Cache, DataKind, Masks, Resize, Target, Tokenizer, Workers};
+use super::{Augment, Cache, DataKind, Masks, Orientation, Resize, Target, Tokenizer, Workers};
 
 /// Mean of ImageNet's training images by channel.
 pub const IMAGENET_MEAN: [f64; 3] = [0.485, 0.456, 0.406];
@@ -40,6 +40,8 @@ section! {
         image_size: usize = 224, Kind::Whole(1, 4096), experiment;
         /// How a folder's images are brought to that size.
         resize: Resize = Resize::Crop, choice(Resize::NAMES), experiment;
+        /// Whether images, masks and maps are turned as their EXIF data states, each file by its own.
+        orientation: Orientation = Orientation::Stored, choice(Orientation::NAMES), experiment;
         /// Channels of an image; `mean` and `std` have one number for each.
         channels: usize = 3, Kind::Whole(1, 64), experiment;
         /// Mean of each channel, of values from 0 to 1; subtracted from the input.

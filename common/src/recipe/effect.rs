@@ -54,7 +54,7 @@ impl Recipe {
     fn add_images(&self, list: &mut WithoutEffect) {
         let generated = self.data.kind == DataKind::Generated;
         let (target, folders) = (self.target(), "data.train_masks data.test_masks");
-        let files = "data.train data.test data.cache";
+        let files = "data.train data.test data.orientation data.cache";
         let sizes = "data.image_size data.resize data.channels data.mean data.std";
         let of_images = format!("it applies to images, and {}", self.reason());
         list.add(target == Some(Target::Tokens), files, &*of_images);

@@ -35,8 +35,8 @@ use toml::Table;
 pub use auto::{Auto, Budget, Cache, MicroBatch, Switch, Workers};
 pub use choices::{
     Amp, AtStageStart, Augment, Compile, Compress, DataKind, Decay, Goal, LastBatch, Loss, Masks,
-    MemoryFormat, ModelName, OnFailure, OptimName, Per, Recompute, Resize, Scaling, ScheduleName, Target,
-    Task, TestWeights, Tokenizer, WeightsMode,
+    MemoryFormat, ModelName, OnFailure, OptimName, Orientation, Per, Recompute, Resize, Scaling,
+    ScheduleName, Target, Task, TestWeights, Tokenizer, WeightsMode,
 };
 pub use data::{Data, IMAGENET_MEAN, IMAGENET_STD};
 pub use error::RecipeError;

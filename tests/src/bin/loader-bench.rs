@@ -36,7 +36,7 @@ fn main() -> Result<(), Failure> {
         return Err("the name of FOLDER must be UTF-8".into());
     };
     let index = ImageIndex::scan(root, split, None)?;
-    let samples = u32::try_from(index.samples.len())?;
+    let samples = u32::try_from(index.images.len())?;
     let dataset = ImageFolder::new(
         index,
         ImageOptions { cache: CacheBudget::new(cache << 20), ..ImageOptions::square(size) },

@@ -81,6 +81,75 @@ fn a_few_corrupt_images_are_named_and_skipped() {
     assert!(!text.contains('\u{1b}'), "no colours in a pipe: {text:?}");
 }
 
+/// Images whose header is whole and whose pixels are not: a check of headers does not find them.
+fn cut_off(sandbox: &Sandbox, split: &str, images: usize) {
+    for index in 0..images {
+        let path = sandbox.path(&format!("data/{split}/dark/{index:05}.png"));
+        let whole = fs::read(&path).unwrap();
+        fs::remove_file(&path).unwrap();
+        fs::write(path, &whole[..whole.len() / 2]).unwrap();
+    }
+}
+
+#[test]
+fn the_same_bad_images_count_once_and_bad_test_images_do_not_count() {
+    let sandbox = Sandbox::new(&folder_recipe());
+    image_folder(&sandbox, 1, 1);
+    // More than are decoded before the run.
+    for split in ["train", "test"] {
+        for class in ["dark", "light"] {
+            let folder = sandbox.path(&format!("data/{split}/{class}"));
+            for index in 0..5050 {
+                fs::hard_link(folder.join("000.png"), folder.join(format!("{index:05}.png"))).unwrap();
+            }
+            fs::remove_file(folder.join("000.png")).unwrap();
+        }
+    }
+    cut_off(&sandbox, "train", 60);
+    cut_off(&sandbox, "test", 50);
+    let sets =
+        ["data.image_size=8", "train.effective_batch=505", "train.epochs=2", "checkpoint.every=1 epoch"];
+    let output = sandbox.launch(3, "run", &sets);
+    let text = output_text(&output);
+    // 60 in each of two epochs are more than 1% of 10,100, and 60 different ones are less.
+    assert!(output.status.success(), "{text}");
+    let run = sandbox.run("run");
+    assert_eq!(run.result().skipped_images, Some(60));
+    let evaluations = run.evaluations();
+    assert_eq!(evaluations.len(), 2);
+    for eval in evaluations {
+        assert_eq!(
+            (eval["samples"].as_u64(), eval["unreadable"].as_u64()),
+            (Some(10_050), Some(50)),
+            "{eval}"
+        );
+    }
+    let named = text.matches("data/test/dark/00000.png cannot be read").count();
+    assert_eq!(named, 1, "two evaluations name an image once: {text}");
+
+    cut_off(&sandbox, "test", 110);
+    let output = sandbox.launch(2, "many", &sets);
+    let text = output_text(&output);
+    assert_eq!(output.status.code(), Some(2), "{text}");
+    assert!(text.contains("110 of 10100 test images are unreadable, more than the limit of 1%"), "{text}");
+}
+
+#[test]
+fn images_with_an_exif_orientation_are_named() {
+    let sandbox = Sandbox::new(&folder_recipe());
+    image_folder(&sandbox, 20, 4);
+    let pictures = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("parity/reference/pictures");
+    fs::copy(pictures.join("turned-6.jpg"), sandbox.path("data/train/dark/upright.jfif")).unwrap();
+    for (value, words) in [
+        ("stored", "the EXIF orientation of 1 file in train is ignored, as in torchvision: "),
+        ("exif", "turning 1 file in train by EXIF orientation: "),
+    ] {
+        let output = sandbox.launch(2, value, &["train.steps=1", &format!("data.orientation={value}")]);
+        let text = output_text(&output);
+        assert!(output.status.success() && text.contains(words) && text.contains("upright.jfif"), "{text}");
+    }
+}
+
 #[test]
 fn twenty_of_many_corrupt_images_are_named() {
     let sandbox = Sandbox::new(&folder_recipe());

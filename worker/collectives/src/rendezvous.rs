@@ -22,6 +22,9 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(15 * 60);
 /// How long rank 0 waits for its peers to read its refusal.
 const FAILURE_LINGER: Duration = Duration::from_secs(2);
 
+/// Bytes of a part of a long message: a store may limit its values to 8 MiB.
+const PIECE_BYTES: usize = 4 << 20;
+
 const OPENING: &str = "opening";
 const OPENING_READ: &str = "opening-read";
 
@@ -64,9 +67,45 @@ impl Rendezvous {
         (1..self.env.world_size).map(get).collect()
     }
 
-    /// Sends every other rank the opening, an opaque message. Rank 0 calls it.
+    /// Sends every other rank the opening, an opaque message of any length. Rank 0 calls it.
     pub fn announce(&self, message: &[u8]) -> Result<(), RendezvousError> {
-        self.write_opening(b'+', message)
+        self.publish(OPENING, message)?;
+        self.write_opening(b'+', &(message.len() as u64).to_le_bytes())
+    }
+
+    /// Writes a message of any length for [`Rendezvous::fetch`].
+    pub fn publish(&self, name: &str, message: &[u8]) -> Result<(), RendezvousError> {
+        message
+            .chunks(PIECE_BYTES)
+            .enumerate()
+            .try_for_each(|(number, piece)| self.publish_whole(&piece_of(name, number), piece))
+    }
+
+    /// Waits for a message of `bytes` bytes.
+    pub fn fetch(&self, name: &str, bytes: u64) -> Result<Vec<u8>, RendezvousError> {
+        let mut message = Vec::with_capacity(bytes as usize);
+        for number in 0..bytes.div_ceil(PIECE_BYTES as u64) as usize {
+            message.extend(self.fetch_whole(&piece_of(name, number))?);
+        }
+        Ok(message)
+    }
+
+    /// Writes a short message for [`Rendezvous::fetch_whole`].
+    pub fn publish_whole(&self, name: &str, message: &[u8]) -> Result<(), RendezvousError> {
+        let Some(store) = &self.store else { return Ok(()) };
+        store.set(name, message).map_err(|source| RendezvousError::NoOpening(self.env.rank, source))
+    }
+
+    /// Waits for a short message.
+    pub fn fetch_whole(&self, name: &str) -> Result<Vec<u8>, RendezvousError> {
+        let Some(store) = &self.store else { return Ok(Vec::new()) };
+        store.get(name).map_err(|source| RendezvousError::NoOpening(self.env.rank, source))
+    }
+
+    /// Adds to a counter of all ranks, and returns its value.
+    pub fn count(&self, name: &str, more: i64) -> Result<i64, RendezvousError> {
+        let Some(store) = &self.store else { return Ok(more) };
+        store.add(name, more).map_err(|source| RendezvousError::NoOpening(self.env.rank, source))
     }
 
     /// Tells the other ranks that the run does not start, and waits until they have read it (at most two
@@ -96,12 +135,11 @@ impl Rendezvous {
         let rank = self.env.rank;
         let lost = |source| RendezvousError::NoOpening(rank, source);
         let Some(store) = &self.store else { return Ok(Vec::new()) };
-        let mut value = store.get(OPENING).map_err(lost)?;
+        let value = store.get(OPENING).map_err(lost)?;
         store.add(OPENING_READ, 1).map_err(lost)?;
-        match value.first() {
-            Some(b'+') => {
-                value.remove(0);
-                Ok(value)
+        match *value {
+            [b'+', a, b, c, d, e, f, g, h] => {
+                self.fetch(OPENING, u64::from_le_bytes([a, b, c, d, e, f, g, h]))
             }
             _ => {
                 let reason = String::from_utf8_lossy(value.get(1..).unwrap_or_default());
@@ -248,6 +286,10 @@ fn connect_mpi(_gloo: &GlooGroup) -> Result<(Box<dyn ProcessGroup>, bool), Rende
 
 /// A group with shared memory, or the group without it and the reason.
 type Shared = Result<Box<dyn ProcessGroup>, (GlooGroup, String)>;
+
+fn piece_of(name: &str, number: usize) -> String {
+    format!("{name}/{number}")
+}
 
 fn introduction_of(rank: usize) -> String {
     format!("introduction-{rank}")

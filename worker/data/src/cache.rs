@@ -74,29 +74,33 @@ impl CacheBudget {
 /// One slot for each sample of a data set.
 #[derive(Debug)]
 pub(super) struct Cache<T> {
-    /// Empty if the budget does not even hold the slots.
-    slots: Box<[OnceLock<Box<T>>]>,
+    /// Allocated when the first sample of one is kept: of a set that is far larger than the budget, few are. Empty if
+    /// the budget does not even hold this list.
+    chunks: Box<[OnceLock<Box<Chunk<T>>>]>,
     budget: CacheBudget,
     /// Bytes of the budget that this data set uses.
     taken: AtomicU64,
 }
+
+type Chunk<T> = [OnceLock<Box<T>>; CHUNK];
+
+/// Neighbouring samples whose slots are allocated together.
+const CHUNK: usize = 64;
 
 /// Upper limit of the allocator's overhead for an entry and its values.
 const OVERHEAD_BYTES: usize = 64;
 
 impl<T> Cache<T> {
     pub(super) fn new(samples: usize, budget: CacheBudget) -> Self {
-        let slot_bytes = samples * size_of::<OnceLock<Box<T>>>();
-        let slots = if budget.take(slot_bytes as u64) { samples } else { 0 };
-        Self {
-            slots: (0..slots).map(|_| OnceLock::new()).collect(),
-            budget,
-            taken: AtomicU64::new((slots * size_of::<OnceLock<Box<T>>>()) as u64),
-        }
+        let chunks = samples.div_ceil(CHUNK);
+        let bytes = (chunks * size_of::<OnceLock<Box<Chunk<T>>>>()) as u64;
+        let (chunks, taken) = if budget.take(bytes) { (chunks, bytes) } else { (0, 0) };
+        Self { chunks: (0..chunks).map(|_| OnceLock::new()).collect(), budget, taken: AtomicU64::new(taken) }
     }
 
     pub(super) fn get(&self, index: usize) -> Option<&T> {
-        let found = self.slots.get(index)?.get().map(|entry| &**entry);
+        let chunk = self.chunks.get(index / CHUNK)?.get();
+        let found = chunk.and_then(|chunk| chunk[index % CHUNK].get()).map(|entry| &**entry);
         let count = if found.is_some() { &self.budget.0.hits } else { &self.budget.0.misses };
         count.fetch_add(1, Ordering::Relaxed);
         found
@@ -104,18 +108,33 @@ impl<T> Cache<T> {
 
     /// Keeps a sample whose values take `value_bytes`, if there is room; calls `make` only then.
     pub(super) fn insert_with(&self, index: usize, value_bytes: usize, make: impl FnOnce() -> T) {
-        let Some(slot) = self.slots.get(index) else { return };
+        let Some(chunk) = self.chunks.get(index / CHUNK) else { return };
         let bytes = (value_bytes + size_of::<T>() + OVERHEAD_BYTES) as u64;
-        if slot.get().is_some() || !self.budget.take(bytes) {
+        let new_chunk = || Box::new(std::array::from_fn(|_| OnceLock::new()));
+        if !self.fill(chunk, (size_of::<Chunk<T>>() + OVERHEAD_BYTES) as u64, new_chunk) {
             return;
         }
-        // Another thread may have loaded the same sample meanwhile.
-        match slot.set(Box::new(make())) {
+        if let Some(chunk) = chunk.get() {
+            self.fill(&chunk[index % CHUNK], bytes, || Box::new(make()));
+        }
+    }
+
+    /// Fills a place with what takes `bytes`, if the budget has them. Returns whether it is filled.
+    fn fill<U>(&self, place: &OnceLock<U>, bytes: u64, make: impl FnOnce() -> U) -> bool {
+        if place.get().is_some() {
+            return true;
+        }
+        if !self.budget.take(bytes) {
+            return false;
+        }
+        // Another thread may have filled it meanwhile.
+        match place.set(make()) {
             Ok(()) => {
                 self.taken.fetch_add(bytes, Ordering::Relaxed);
             }
             Err(_) => self.budget.give_back(bytes),
         }
+        true
     }
 }
 

@@ -1,23 +1,21 @@
 //! A check of every image before training starts, so that bad files are reported at once, not hours later.
 
-use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use dtrain_common::recipe::Resize;
+use dtrain_common::recipe::{Orientation, Resize};
 
 use super::class_counts::ClassCounts;
 use super::dataset::Field;
-use super::decode;
-use super::error::{BadSample, DataError, Result, SampleError};
+use super::error::{BadSample, DataError, Result};
+use super::inspector::Inspector;
+use super::marks::Marks;
 use super::moments::Moments;
-use super::pixel_target::{PixelRule, PixelTarget};
-use super::raster::Raster;
-use super::regular;
+use super::pixel_target::PixelRule;
 
 /// Depth of the check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,6 +43,8 @@ pub struct Needs {
     pub channels: usize,
     /// With [`Resize::None`], all images must have the same size.
     pub resize: Resize,
+    /// Whether images are turned as their EXIF data states.
+    pub orientation: Orientation,
 }
 
 /// The learning target of one image.
@@ -71,7 +71,7 @@ pub trait ImageList: Send + Sync {
         depth: Depth,
         inspector: &mut Inspector,
     ) -> Result<(u32, u32)> {
-        inspector.image(&self.image_path(sample), needs.channels, depth)
+        inspector.image(&self.image_path(sample), needs, depth)
     }
 
     /// Returns the target of a sample.
@@ -90,6 +90,8 @@ pub struct CheckReport {
     pub class_counts: ClassCounts,
     /// Statistics of the decoded maps; of no number without maps.
     pub moments: Moments,
+    /// Files that are reported and used.
+    pub marks: Marks,
     /// The good samples and the sizes of their images, by number; only if images are not resized.
     sizes: Vec<(usize, (u32, u32))>,
 }
@@ -98,9 +100,6 @@ pub struct CheckReport {
 pub fn too_many_bad(bad: usize, total: usize) -> bool {
     bad.saturating_mul(100) > total
 }
-
-/// Most headers are in the first part of a file, so a large set need not be read whole.
-const HEADER_BYTES: u64 = 64 << 10;
 
 /// The longest time between two calls of `progress`.
 const PROGRESS_EVERY: Duration = Duration::from_millis(100);
@@ -133,9 +132,9 @@ pub(super) fn inspect_all(
     progress: &mut dyn FnMut(usize, usize),
 ) -> CheckReport {
     let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
-    let found_values = Mutex::new((ClassCounts::default(), Vec::new()));
+    let found_values = Mutex::new((ClassCounts::default(), Vec::new(), Marks::default()));
     let work = |found: mpsc::Sender<_>| {
-        let mut inspector = Inspector::default();
+        let mut inspector = Inspector::for_check();
         loop {
             let sample = next.fetch_add(1, Ordering::Relaxed);
             if sample >= total {
@@ -150,6 +149,7 @@ pub(super) fn inspect_all(
         let mut values = found_values.lock().unwrap_or_else(PoisonError::into_inner);
         values.0.add(&inspector.class_counts);
         values.1.append(&mut inspector.moments);
+        values.2.merge(inspector.marks.take().unwrap_or_default());
     };
     let mut report = CheckReport { checked: total, ..CheckReport::default() };
     thread::scope(|scope| {
@@ -179,8 +179,9 @@ pub(super) fn inspect_all(
     progress(total, total);
     report.bad.sort_unstable_by_key(|sample| sample.index);
     report.sizes.sort_unstable();
-    let (class_counts, mut moments) = found_values.into_inner().unwrap_or_else(PoisonError::into_inner);
-    report.class_counts = class_counts;
+    let found = found_values.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let mut moments = found.1;
+    (report.class_counts, report.marks) = (found.0, found.2);
     // The sum depends on the order, so it must not depend on threads.
     moments.sort_unstable_by_key(|(sample, _)| *sample);
     moments.iter().for_each(|(_, moments)| report.moments.add(moments));
@@ -188,15 +189,14 @@ pub(super) fn inspect_all(
 }
 
 impl CheckReport {
-    /// Returns the good samples, unless too many are bad. Panics if the report is of another list.
-    pub(super) fn good<T: Clone>(&self, samples: &[T]) -> Result<Vec<T>, DataError> {
-        let total = samples.len();
+    /// Returns whether each of `total` samples is good, unless too many are bad. Panics if the report is of another
+    /// list.
+    pub(super) fn good(&self, total: usize) -> Result<impl Fn(usize) -> bool, DataError> {
         assert_eq!(self.checked, total, "the report belongs to another index");
         if too_many_bad(self.bad.len(), total) {
             return Err(DataError::TooManyBad(self.bad.clone(), total));
         }
-        let is_good = |at: &usize| self.bad.binary_search_by_key(at, |bad| bad.index).is_err();
-        Ok((0..total).filter(is_good).map(|at| samples[at].clone()).collect())
+        Ok(|at| self.bad.binary_search_by_key(&at, |bad| bad.index).is_err())
     }
 
     /// Returns the common size of the good images: `expected`, else the first's. Others are an error.
@@ -216,87 +216,6 @@ impl CheckReport {
                 Err(DataError::MixedSizes(named(other), given.unwrap_or_else(|| named(first))))
             }
         }
-    }
-}
-
-/// The working memory of one decoding thread.
-#[derive(Debug, Default)]
-pub struct Inspector {
-    file: Vec<u8>,
-    raw: Vec<u8>,
-    pub(super) image: Raster,
-    pub(super) target: PixelTarget,
-    pub(super) class_counts: ClassCounts,
-    /// Statistics of each map, by sample.
-    moments: Vec<(usize, Moments)>,
-    map: Raster,
-}
-
-impl Inspector {
-    /// Returns the approximate memory held after the last sample, in bytes.
-    pub(super) fn held_bytes(&self) -> usize {
-        let files = self.file.capacity() + self.raw.capacity();
-        let images = self.image.values.held_bytes() + self.map.values.held_bytes();
-        files + images + self.target.held_bytes()
-    }
-
-    pub(super) fn image(&mut self, path: &Path, channels: usize, depth: Depth) -> Result<(u32, u32)> {
-        if depth == Depth::Header {
-            return self.beginning(path, |bytes| decode::header(bytes, channels));
-        }
-        regular::read(path, &mut self.file)?;
-        decode::pixels(&self.file, channels, &mut self.raw, &mut self.image)?;
-        Ok((self.image.width, self.image.height))
-    }
-
-    /// Checks a mask or map and returns its size; with [`Depth::Full`] its values are in `target`.
-    pub(super) fn pixels(&mut self, path: &Path, rule: PixelRule, depth: Depth) -> Result<(u32, u32)> {
-        let size = match (depth, rule) {
-            (Depth::Header, PixelRule::Mask(_)) => self.beginning(path, decode::mask_header),
-            (Depth::Header, PixelRule::Map(_)) => self.beginning(path, decode::map_header),
-            (Depth::Full, rule) => regular::read(path, &mut self.file)
-                .map_err(SampleError::from)
-                .and_then(|()| self.decode_pixels(rule))
-                .map(|()| self.target.size()),
-        };
-        size.map_err(|source| SampleError::Mask(path.display().to_string(), Box::new(source)))
-    }
-
-    fn decode_pixels(&mut self, rule: PixelRule) -> Result<()> {
-        match rule {
-            PixelRule::Mask(rule) => {
-                let classes = self.target.classes();
-                decode::mask(&self.file, &mut self.raw, classes)?;
-                rule.apply(classes)
-            }
-            PixelRule::Map(rule) => {
-                let white = decode::map(&self.file, &mut self.raw, &mut self.map)?;
-                rule.apply(&self.map, white, self.target.numbers());
-                Ok(())
-            }
-        }
-    }
-
-    /// Adds the values in `target` to the statistics. Classes of the value `ignore` do not count.
-    pub(super) fn count(&mut self, sample: usize, ignore: i64) {
-        match &self.target {
-            PixelTarget::Classes(labels) => self.class_counts.count(&labels.values, ignore),
-            PixelTarget::Numbers(labels) => {
-                self.moments.push((sample, Moments::of(labels.values.iter().copied())))
-            }
-        }
-    }
-
-    /// Reads the beginning of the file, and the rest only if the header needs it.
-    fn beginning(&mut self, path: &Path, header: impl Fn(&[u8]) -> Result<(u32, u32)>) -> Result<(u32, u32)> {
-        let mut file = regular::open(path)?;
-        self.file.clear();
-        file.by_ref().take(HEADER_BYTES).read_to_end(&mut self.file)?;
-        header(&self.file).or_else(|_| {
-            // TIFF keeps its directory anywhere, and a JPEG may begin with a long profile.
-            file.read_to_end(&mut self.file)?;
-            header(&self.file)
-        })
     }
 }
 

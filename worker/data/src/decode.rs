@@ -1,7 +1,7 @@
 //! From the bytes of an image file to its pixels.
 //!
-//! The content decides the format, not the file's name. JPEG files give the pixels of libjpeg-turbo. A stored
-//! rotation (EXIF) is not applied, as in torchvision.
+//! The content decides the format, not the file's name. JPEG files give the pixels of libjpeg-turbo. The pixels
+//! are those that the file stores, as in torchvision; [`turn`] returns how EXIF data wants them to be shown.
 //!
 //! Three channels mean a picture: everything becomes 8-bit RGB ([`rgb8`]). Grey is copied to the three
 //! channels, palettes are converted to colours, 16 bits are scaled to 8 with rounding, and transparent pixels
@@ -22,14 +22,20 @@ use super::raster::{Raster, Values};
 
 mod bands;
 mod convert;
+mod directory;
 mod format;
 mod jpeg;
 mod limits;
+mod lossy;
 mod map;
 mod mask;
+mod orientation;
+mod webp;
 
+pub use lossy::lossy;
 pub use map::{map, map_header};
 pub use mask::{mask, mask_header};
+pub(super) use orientation::turn;
 
 /// Returns the size that the header states, (width, height), after the checks that need no pixels. `bytes`
 /// may end after the header.

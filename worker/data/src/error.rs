@@ -4,7 +4,9 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
-use super::ignored::EXTENSIONS;
+use dtrain_shared_memory::MemoryError;
+
+use super::ignored::{EXTENSIONS, Ignored};
 use super::target_table::{TARGETS, TableProblem};
 
 /// Most names or files that a message lists; further ones are only counted.
@@ -23,33 +25,33 @@ pub enum DataError {
     #[error("cannot list the folder {}: {}; give the user of dtrain read and execute permission", .0.display(), .1)]
     UnreadableFolder(PathBuf, #[source] io::Error),
     #[error(
-        "{} has no class folders{}; expected one folder of images for each class, as in {}/cat/001.png",
-        .0.display(), loose_note(*.1), .0.display()
+        "{} has no class folders{}{}; expected one folder of images for each class, as in {}/cat/001.png",
+        .0.display(), loose_note(*.1), others(.2), .0.display()
     )]
-    NoClasses(PathBuf, usize),
+    NoClasses(PathBuf, usize, Box<Ignored>),
     #[error(
-        "{} in {} without images: {}; add images ({}) or remove the {}",
-        plural(.1.len(), "class folder", "class folders"), .0.display(), listed(.1),
+        "{} in {} without images: {}{}; add images ({}) or remove the {}",
+        plural(.1.len(), "class folder", "class folders"), .0.display(), listed(.1), others(.2),
         EXTENSIONS.join(", "), if .1.len() == 1 { "folder" } else { "folders" }
     )]
-    EmptyClasses(PathBuf, Vec<String>),
+    EmptyClasses(PathBuf, Vec<String>, Box<Ignored>),
     #[error(
         "{} has {} that the training split lacks: {}; add training images, or remove the folders",
         .0.display(), plural(.1.len(), "class", "classes"), listed(.1)
     )]
     UnknownClasses(PathBuf, Vec<String>),
     #[error(
-        "{} has no images; add images ({}), or set data.root and its folder names to their location",
-        .0.display(), EXTENSIONS.join(", ")
+        "{} has no images{}; add images ({}), or set data.root and its folder names to their location",
+        .0.display(), others(.1), EXTENSIONS.join(", ")
     )]
-    NoImages(PathBuf),
+    NoImages(PathBuf, Box<Ignored>),
     #[error(
         "images and masks do not pair up by name: {} in {} without a mask in {}{}; {} without an image{}; give both the \
-         same names (endings may differ), or remove files without a partner",
+         same names (endings may differ), or remove files without a partner{}",
         plural(.1.len(), "image", "images"), .0[0].display(), .0[1].display(), names(.1),
-        plural(.2.len(), "mask", "masks"), names(.2)
+        plural(.2.len(), "mask", "masks"), names(.2), others(.3)
     )]
-    Unpaired([PathBuf; 2], Vec<String>, Vec<String>),
+    Unpaired(Box<[PathBuf; 2]>, Vec<String>, Vec<String>, Box<Ignored>),
     #[error(
         "{} has the files `{}` and `{}`, which differ only in the ending; rename or remove one: images and masks \
          pair by name",
@@ -58,8 +60,8 @@ pub enum DataError {
     SameName(PathBuf, String, String),
     #[error(
         "{} has {}x{} pixels, but {} has {}x{}; data.resize = \"none\" needs images of one size: set data.resize = \
-         \"crop\" or \"stretch\", or resize the images",
-        .0.0, .0.1.0, .0.1.1, .1.0, .1.1.0, .1.1.1
+         \"crop\" or \"stretch\", or resize the images{}",
+        .0.0, .0.1.0, .0.1.1, .1.0, .1.1.0, .1.1.1, turned(.0.1, .1.1)
     )]
     MixedSizes((String, (u32, u32)), (String, (u32, u32))),
     #[error("the name of {} is not valid UTF-8; rename it", .0.display())]
@@ -132,6 +134,10 @@ pub enum DataError {
          run starts", .0.display()
     )]
     TextDiffers(PathBuf),
+    #[error(
+        "cannot keep the list of files in shared memory: {0}; free memory, or allow memfd_create to this process"
+    )]
+    NoSharedMemory(#[source] MemoryError),
     #[error("cannot start a loader thread: {0}; lower data.workers or raise the process limit")]
     ThreadStart(#[source] io::Error),
     #[error(
@@ -172,12 +178,15 @@ pub enum SampleError {
     )]
     NotFinite { value: f32, channel: usize, row: usize, column: usize, count: usize },
     #[error(
-        "it has {}x{} pixels, expected {}x{}; set data.resize = \"crop\" or \"stretch\"",
-        .0.0, .0.1, .1.0, .1.1
+        "it has {}x{} pixels, expected {}x{}; set data.resize = \"crop\" or \"stretch\"{}",
+        .0.0, .0.1, .1.0, .1.1, turned(*.0, *.1)
     )]
     Size((u32, u32), (u32, u32)),
-    #[error("a JPEG file cannot be a mask, since its compression changes the values; save masks as PNG")]
-    JpegMask,
+    #[error(
+        "a {0} file cannot be a mask, since its compression changes the values; export the masks again as PNG, from \
+         their source: converting this file keeps the changed values"
+    )]
+    LossyMask(&'static str),
     #[error(
         "a mask has one whole number for each pixel, but this image of {0} channel(s) holds colours or fractions; save \
          it as a grey or palette PNG whose values are the classes"
@@ -194,7 +203,10 @@ pub enum SampleError {
         classes.saturating_sub(1)
     )]
     MaskValue { value: u16, column: usize, row: usize, classes: usize, ignore: i64 },
-    #[error("its mask {} has {}x{} pixels, but the image {}x{}; make both the same size", .0, .1.0, .1.1, .2.0, .2.1)]
+    #[error(
+        "its mask {} has {}x{} pixels, but the image {}x{}; make both the same size{}", .0, .1.0, .1.1, .2.0, .2.1,
+        turned(*.1, *.2)
+    )]
     MaskSize(String, (u32, u32), (u32, u32)),
     #[error("its mask {0}: {1}")]
     Mask(String, #[source] Box<SampleError>),
@@ -247,8 +259,27 @@ fn lines(bad: &[BadSample]) -> String {
     lines
 }
 
+/// Names the setting for files that were turned, if the sizes differ like those of a turned image.
+fn turned(one: (u32, u32), other: (u32, u32)) -> &'static str {
+    match one == (other.1, other.0) {
+        true => {
+            "; if a file has an EXIF orientation, data.orientation = \"exif\" turns it, and \"stored\" leaves it as its \
+             pixels are stored"
+        }
+        false => "",
+    }
+}
+
 fn plural(count: usize, one: &str, many: &str) -> String {
     format!("{count} {}", if count == 1 { one } else { many })
+}
+
+/// Names the kinds of files that are no images, if there are any.
+fn others(ignored: &Ignored) -> String {
+    match ignored.files() {
+        0 => String::new(),
+        _ => format!(" (files that are no images to dtrain: {ignored})"),
+    }
 }
 
 fn loose_note(images: usize) -> String {

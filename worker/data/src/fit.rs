@@ -3,7 +3,7 @@
 use std::fmt::Display;
 
 use dtrain_common::recipe::Resize;
-use fast_image_resize::images::{Image, ImageRef};
+use fast_image_resize::images::{CroppedImage, Image, ImageRef};
 use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
 
 use super::error::{Result, SampleError};
@@ -19,6 +19,9 @@ pub struct Frame {
     height: f64,
     /// Width and height of the result.
     target: (u32, u32),
+    /// Whether the part is cut out before it is resized. Otherwise pixels at its edges also take from their
+    /// neighbours outside of it, as if the whole image were resized first.
+    is_cut_first: bool,
 }
 
 impl Frame {
@@ -34,7 +37,8 @@ impl Frame {
         }
     }
 
-    /// Selects a rectangle of whole pixels: its corner (left, top), its size, and its size in the result.
+    /// Selects a rectangle of whole pixels: its corner (left, top), its size, and its size in the result. It is
+    /// `resized_crop` of torchvision.
     pub fn rectangle(corner: (u32, u32), size: (u32, u32), target: (u32, u32)) -> Self {
         Self {
             left: f64::from(corner.0),
@@ -42,6 +46,7 @@ impl Frame {
             width: f64::from(size.0),
             height: f64::from(size.1),
             target,
+            is_cut_first: true,
         }
     }
 
@@ -103,16 +108,18 @@ fn resize(
     frame: Frame,
     kind: PixelType,
 ) -> Result<()> {
-    let options = ResizeOptions::new().resize_alg(ResizeAlg::Convolution(FilterType::Bilinear)).crop(
-        frame.left,
-        frame.top,
-        frame.width,
-        frame.height,
-    );
+    let options = ResizeOptions::new().resize_alg(ResizeAlg::Convolution(FilterType::Bilinear));
     let damaged = |reason: &dyn Display| SampleError::Damaged(format!("cannot be resized: {reason}"));
     let source = ImageRef::new(width, height, from, kind).map_err(|error| damaged(&error))?;
     let (width, height) = frame.target;
     let mut target = Image::from_slice_u8(width, height, to, kind).map_err(|error| damaged(&error))?;
+    if frame.is_cut_first {
+        let [left, top, width, height] =
+            [frame.left, frame.top, frame.width, frame.height].map(|pixels| pixels as u32);
+        let part = CroppedImage::new(&source, left, top, width, height).map_err(|error| damaged(&error))?;
+        return resizer.resize(&part, &mut target, &options).map_err(|error| damaged(&error));
+    }
+    let options = options.crop(frame.left, frame.top, frame.width, frame.height);
     resizer.resize(&source, &mut target, &options).map_err(|error| damaged(&error))
 }
 
@@ -179,7 +186,7 @@ impl Crop {
         };
         let (left, width) = span(source.0, self.scaled.0, self.left, self.target.0);
         let (top, height) = span(source.1, self.scaled.1, self.top, self.target.1);
-        Frame { left, top, width, height, target: self.target }
+        Frame { left, top, width, height, target: self.target, is_cut_first: false }
     }
 }
 

@@ -5,7 +5,7 @@ use std::fmt;
 use std::path::Path;
 
 /// File name endings of images, in any case. The content decides the format.
-pub const EXTENSIONS: [&str; 7] = ["png", "jpg", "jpeg", "bmp", "tif", "tiff", "webp"];
+pub const EXTENSIONS: [&str; 9] = ["png", "jpg", "jpeg", "jpe", "jfif", "bmp", "tif", "tiff", "webp"];
 
 /// Most endings that a message lists; further ones are only counted.
 const LISTED: usize = 5;
@@ -19,6 +19,12 @@ impl Ignored {
         let ending = Path::new(name).extension().map(|it| it.to_string_lossy());
         let ending = ending.map_or_else(String::new, |ending| ending.to_ascii_lowercase());
         *self.0.entry(ending).or_default() += 1;
+    }
+
+    pub(super) fn add(&mut self, other: &Self) {
+        for (ending, files) in &other.0 {
+            *self.0.entry(ending.clone()).or_default() += files;
+        }
     }
 
     /// Returns the number of files.

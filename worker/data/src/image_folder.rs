@@ -9,18 +9,10 @@ use serde::{Deserialize, Serialize};
 
 use super::check::{CheckReport, ImageList, Target};
 use super::dataset::Field;
-use super::error::{BadSample, DataError, Result, listed};
+use super::error::{DataError, Result, listed};
 use super::ignored::{EXTENSIONS, Ignored};
+use super::paths::{Listing, Paths};
 use super::target_table::TARGETS;
-
-/// One image: its class and its path below `root/split`, with `/` between names.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Sample(
-    /// Number of the class.
-    pub u32,
-    /// Path below the split's folder.
-    pub String,
-);
 
 /// The classes and images of one split, in an order that depends on names alone.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,8 +22,10 @@ pub struct ImageIndex {
     pub split: String,
     /// Class names; a class's number is its index here.
     pub classes: Vec<String>,
-    /// The images, sorted by class and then by path.
-    pub samples: Vec<Sample>,
+    /// The images, sorted by class and then by path, below the split's folder.
+    pub images: Paths,
+    /// The number of images of each class and all classes before it.
+    pub class_ends: Vec<usize>,
     /// Width and height of all images if they are not resized: the required size, or the size found.
     #[serde(default)]
     pub size: Option<(u32, u32)>,
@@ -58,7 +52,9 @@ impl ImageIndex {
         let names: Vec<String> = folders.map(|entry| entry.name.clone()).collect();
         if names.is_empty() {
             let loose_images = entries.iter().filter(|entry| entry.is_image()).count();
-            return Err(DataError::NoClasses(folder, loose_images));
+            let mut ignored = Ignored::default();
+            entries.iter().filter(|entry| !entry.is_image()).for_each(|entry| ignored.count(&entry.name));
+            return Err(DataError::NoClasses(folder, loose_images, Box::new(ignored)));
         }
         let classes = classes.map_or_else(|| names.clone(), <[String]>::to_vec);
         let known: HashSet<&String> = classes.iter().collect();
@@ -67,52 +63,82 @@ impl ImageIndex {
             return Err(DataError::UnknownClasses(folder, unknown));
         }
         let above: HashSet<PathBuf> = canonical(&folder)?.ancestors().map(Path::to_path_buf).collect();
-        let (mut samples, mut ignored) = (Vec::new(), Ignored::default());
+        let (mut images, mut ignored) = (Listing::default(), Ignored::default());
         entries.iter().filter(|entry| !entry.is_folder).for_each(|entry| ignored.count(&entry.name));
-        let mut empty = Vec::new();
-        for (number, class) in (0u32..).zip(&classes) {
-            if names.binary_search(class).is_err() {
-                continue;
+        let (mut empty, mut class_ends) = (Vec::new(), Vec::with_capacity(classes.len()));
+        for class in &classes {
+            let first = images.len();
+            if names.binary_search(class).is_ok() {
+                list_images(&folder.join(class), class, &mut above.clone(), &mut images, &mut ignored)?;
+                if images.len() == first {
+                    empty.push(class.clone());
+                }
+                images.sort(first);
             }
-            let (mut paths, mut visited) = (Vec::new(), above.clone());
-            list_images(&folder.join(class), class, &mut visited, &mut paths, &mut ignored)?;
-            if paths.is_empty() {
-                empty.push(class.clone());
-            }
-            paths.sort_unstable();
-            samples.extend(paths.into_iter().map(|path| Sample(number, path)));
+            class_ends.push(images.len());
         }
         if !empty.is_empty() {
-            return Err(DataError::EmptyClasses(folder, empty));
+            return Err(DataError::EmptyClasses(folder, empty, Box::new(ignored)));
         }
-        Ok(Self { root: root.to_path_buf(), split: split.to_owned(), classes, samples, size: None, ignored })
+        Ok(Self {
+            root: root.to_path_buf(),
+            split: split.to_owned(),
+            classes,
+            images: images.pack().map_err(DataError::NoSharedMemory)?,
+            class_ends,
+            size: None,
+            ignored,
+        })
+    }
+
+    /// Returns the number of an image's class.
+    pub fn class_of(&self, image: usize) -> usize {
+        self.class_ends.partition_point(|&end| end <= image)
     }
 
     /// Returns the index without the samples that `report` found bad. Errors: more than 1% bad samples, a
     /// class without good samples, and different sizes of images that are not resized.
     pub fn without_bad(&self, report: &CheckReport) -> Result<Self, DataError> {
-        let samples = report.good(&self.samples)?;
-        let kept: HashSet<u32> = samples.iter().map(|sample| sample.0).collect();
-        if let Some(Sample(lost, _)) = self.samples.iter().find(|sample| !kept.contains(&sample.0)) {
-            let is_lost = |bad: &&BadSample| self.samples[bad.index].0 == *lost;
-            let of_class = report.bad.iter().filter(is_lost).cloned().collect();
-            return Err(DataError::ClassLost(self.classes[*lost as usize].clone(), of_class));
+        let is_good = report.good(self.count())?;
+        let kept = self.kept(is_good)?;
+        let images = |index: &Self, class: usize| {
+            index.class_ends[class] - if class == 0 { 0 } else { index.class_ends[class - 1] }
+        };
+        let is_lost = |&class: &usize| images(self, class) > 0 && images(&kept, class) == 0;
+        if let Some(lost) = (0..self.classes.len()).find(is_lost) {
+            let of_class =
+                report.bad.iter().filter(|bad| self.class_of(bad.index) == lost).cloned().collect();
+            return Err(DataError::ClassLost(self.classes[lost].clone(), of_class));
         }
-        Ok(Self { samples, size: report.common_size(self, self.size)?, ..self.clone() })
+        Ok(Self { size: report.common_size(self, self.size)?, ..kept })
+    }
+
+    /// Returns the index of the images for which `is_kept`.
+    pub(super) fn kept(&self, is_kept: impl Fn(usize) -> bool) -> Result<Self, DataError> {
+        let mut counted = 0;
+        let mut kept = 0;
+        let mut up_to = |end: usize| {
+            kept += (counted..end).filter(|&image| is_kept(image)).count();
+            counted = counted.max(end);
+            kept
+        };
+        let class_ends = self.class_ends.iter().map(|&end| up_to(end)).collect();
+        let images = self.images.kept(is_kept).map_err(DataError::NoSharedMemory)?;
+        Ok(Self { images, class_ends, ..self.clone() })
     }
 }
 
 impl ImageList for ImageIndex {
     fn count(&self) -> usize {
-        self.samples.len()
+        self.images.len()
     }
 
     fn image_path(&self, sample: usize) -> PathBuf {
-        self.root.join(&self.split).join(&self.samples[sample].1)
+        self.images.below(&self.root.join(&self.split), sample)
     }
 
     fn target(&self, sample: usize) -> Target<'_> {
-        Target::Label(self.samples[sample].0)
+        Target::Label(self.class_of(sample) as u32)
     }
 
     fn target_field(&self, _: usize, _: usize) -> Field {
@@ -137,28 +163,37 @@ impl Entry {
 
 /// Lists the visible entries of a folder by name. A broken link counts as a file, which is then bad.
 fn list(folder: &Path) -> Result<Vec<Entry>, DataError> {
-    let unreadable = |source| DataError::UnreadableFolder(folder.to_path_buf(), source);
-    let mut entries = Vec::new();
-    for entry in fs::read_dir(folder).map_err(unreadable)? {
-        let entry = entry.map_err(unreadable)?;
-        let name = entry.file_name();
-        if name.as_encoded_bytes().starts_with(b".") {
-            continue;
-        }
-        let kind = entry.file_type().map_err(unreadable)?;
-        let found = Entry {
-            name: name.to_string_lossy().into_owned(),
-            is_folder: kind.is_dir() || kind.is_symlink() && entry.path().is_dir(),
-        };
-        // Other files are ignored whatever their names; only used files need UTF-8 names.
-        match name.to_str() {
-            Some(_) => entries.push(found),
-            None if found.is_folder || found.is_image() => return Err(DataError::NotUnicode(entry.path())),
-            None => {}
-        }
-    }
+    let mut entries = entries(folder)?.collect::<Result<Vec<_>, _>>()?;
     entries.sort_unstable_by(|a, b| a.name.cmp(&b.name));
     Ok(entries)
+}
+
+/// Returns the visible entries of a folder in any order.
+fn entries(folder: &Path) -> Result<impl Iterator<Item = Result<Entry, DataError>>, DataError> {
+    let unreadable = |source| DataError::UnreadableFolder(folder.to_path_buf(), source);
+    Ok(fs::read_dir(folder).map_err(unreadable)?.filter_map(move |entry| {
+        let read = || {
+            let entry = entry.map_err(unreadable)?;
+            let name = entry.file_name();
+            if name.as_encoded_bytes().starts_with(b".") {
+                return Ok(None);
+            }
+            let kind = entry.file_type().map_err(unreadable)?;
+            let is_folder = kind.is_dir() || kind.is_symlink() && entry.path().is_dir();
+            // Other files are ignored whatever their names; only used files need UTF-8 names.
+            match name.into_string() {
+                Ok(name) => Ok(Some(Entry { name, is_folder })),
+                Err(name) => {
+                    let found = Entry { name: name.to_string_lossy().into_owned(), is_folder };
+                    match found.is_folder || found.is_image() {
+                        true => Err(DataError::NotUnicode(entry.path())),
+                        false => Ok(None),
+                    }
+                }
+            }
+        };
+        read().transpose()
+    }))
 }
 
 fn canonical(folder: &Path) -> Result<PathBuf, DataError> {
@@ -166,46 +201,53 @@ fn canonical(folder: &Path) -> Result<PathBuf, DataError> {
     folder.canonicalize().map_err(unreadable)
 }
 
-/// Adds the images below `folder` to `paths`, as `prefix/...` (or without a prefix), and counts other files
+/// Adds the images below `folder` to `images`, as `prefix/...` (or without a prefix), and counts other files
 /// except a table of targets.
 fn list_images(
     folder: &Path,
     prefix: &str,
     visited: &mut HashSet<PathBuf>,
-    paths: &mut Vec<String>,
+    images: &mut Listing,
     ignored: &mut Ignored,
 ) -> Result<(), DataError> {
     if !visited.insert(canonical(folder)?) {
         return Ok(());
     }
-    for entry in list(folder)? {
-        let path = if prefix.is_empty() { entry.name.clone() } else { format!("{prefix}/{}", entry.name) };
+    images.enter(prefix);
+    let mut folders = Vec::new();
+    for entry in entries(folder)? {
+        let entry = entry?;
         if entry.is_folder {
-            list_images(&folder.join(&entry.name), &path, visited, paths, ignored)?;
+            folders.push(entry.name);
         } else if entry.is_image() {
-            paths.push(path);
-        } else if path != TARGETS {
+            images.add(&entry.name);
+        } else if !(prefix.is_empty() && entry.name == TARGETS) {
             ignored.count(&entry.name);
         }
+    }
+    folders.sort_unstable();
+    for name in folders {
+        let path = if prefix.is_empty() { name.clone() } else { format!("{prefix}/{name}") };
+        list_images(&folder.join(&name), &path, visited, images, ignored)?;
     }
     Ok(())
 }
 
-/// Lists the images below a folder of `root`, sorted; `settings` are the keys that name the folder.
+/// Lists the images below a folder of `root`, in any order; `settings` are the keys that name the folder.
 pub(super) fn image_files(
     root: &Path,
     folder: &Path,
     settings: &str,
     ignored: &mut Ignored,
-) -> Result<Vec<String>, DataError> {
-    list(folder).map_err(|error| folder_error(error, root, folder, settings))?;
-    let mut paths = Vec::new();
-    list_images(folder, "", &mut HashSet::new(), &mut paths, ignored)?;
-    if paths.is_empty() {
-        return Err(DataError::NoImages(folder.to_path_buf()));
+) -> Result<Listing, DataError> {
+    drop(entries(folder).map_err(|error| folder_error(error, root, folder, settings))?);
+    let (mut images, mut others) = (Listing::default(), Ignored::default());
+    list_images(folder, "", &mut HashSet::new(), &mut images, &mut others)?;
+    if images.len() == 0 {
+        return Err(DataError::NoImages(folder.to_path_buf(), Box::new(others)));
     }
-    paths.sort_unstable();
-    Ok(paths)
+    ignored.add(&others);
+    Ok(images)
 }
 
 /// Turns an error of listing the split's folder into one that lists the existing folders.

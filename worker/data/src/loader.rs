@@ -8,7 +8,6 @@
 //! copy costs about one hundredth of the decoding and needs no shared mutable slices.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Poll;
 use std::thread::{self, JoinHandle};
 
@@ -25,8 +24,6 @@ pub use batch::{Batch, LoaderOptions, MicroBatch};
 pub struct Loader {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
-    /// Samples that could not be loaded, as counted so far.
-    bad: AtomicUsize,
 }
 
 impl Loader {
@@ -38,7 +35,7 @@ impl Loader {
     ) -> Result<Self, DataError> {
         let options = LoaderOptions { prefetch_batches: options.prefetch_batches.max(1), ..options };
         let shared = Arc::new(Shared::new(dataset, options, Box::new(work)));
-        let mut loader = Self { shared, threads: Vec::new(), bad: AtomicUsize::new(0) };
+        let mut loader = Self { shared, threads: Vec::new() };
         for number in 0..options.threads.max(1) {
             let shared = Arc::clone(&loader.shared);
             let thread = thread::Builder::new()
@@ -48,11 +45,6 @@ impl Loader {
             loader.threads.push(thread);
         }
         Ok(loader)
-    }
-
-    /// Adds to the number of bad samples, and returns the number before.
-    pub fn count_bad(&self, samples: usize) -> usize {
-        self.bad.fetch_add(samples, Ordering::Relaxed)
     }
 
     /// Returns a used batch's memory for the next one.

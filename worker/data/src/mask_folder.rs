@@ -1,30 +1,25 @@
 //! The list of images and their masks or maps under `root/<images>/` and `root/<masks>/`.
 
+use std::cmp::Ordering;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
+use dtrain_common::recipe::Orientation;
 use serde::{Deserialize, Serialize};
 
-use super::check::{CheckReport, Depth, ImageList, Inspector, Needs, Target, inspect_all};
+use super::check::{CheckReport, Depth, ImageList, Needs, Target, inspect_all};
 use super::class_counts::ClassCounts;
 use super::dataset::Field;
 use super::error::{DataError, Result};
 use super::ignored::Ignored;
 use super::image_folder::{SPLITS, image_files};
+use super::inspector::Inspector;
 use super::mask_rule::{MaskRule, same_size};
+use super::paths::{Listing, Paths};
 use super::pixel_target::{MapRule, PixelRule};
 
 /// Masks that a header check decodes of a larger set, to know their values. It takes seconds.
 const COUNTED: usize = 2_000;
-
-/// An image and its mask or map: their paths below the two folders, with `/` between names.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Pair(
-    /// Below the folder of images.
-    pub String,
-    /// Below the folder of masks.
-    pub String,
-);
 
 /// Images and masks.
 pub type MaskIndex = PairIndex<MaskRule>;
@@ -59,7 +54,10 @@ pub struct PairIndex<R> {
     /// The masks' folder below the root.
     pub masks: String,
     pub rule: R,
-    pub samples: Vec<Pair>,
+    /// The images, below their folder.
+    pub image_paths: Paths,
+    /// The masks of the images, below their folder.
+    pub mask_paths: Paths,
     /// Width and height of all images if they are not resized: the required size, or the size found.
     #[serde(default)]
     pub size: Option<(u32, u32)>,
@@ -77,29 +75,33 @@ impl<R: PairRule> PairIndex<R> {
         let image_files = named(root, &image_folder, SPLITS, &mut ignored)?;
         let settings = "data.root, data.train_masks and data.test_masks";
         let mask_files = named(root, &mask_folder, settings, &mut ignored)?;
-        let mut samples = Vec::with_capacity(image_files.len());
         let (mut lonely_images, mut lonely_masks) = (Vec::new(), Vec::new());
-        let mut rest = mask_files.into_iter().peekable();
-        for (stem, image) in image_files {
-            while let Some((_, mask)) = rest.next_if(|(other, _)| *other < stem) {
-                lonely_masks.push(mask);
+        let (mut image, mut mask) = (0, 0);
+        while image < image_files.len() || mask < mask_files.len() {
+            let order = match (image < image_files.len(), mask < mask_files.len()) {
+                (true, true) => image_files.compare_stems(image, &mask_files, mask),
+                (true, false) => Ordering::Less,
+                _ => Ordering::Greater,
+            };
+            match order {
+                Ordering::Less => lonely_images.push(image_files.path(image)),
+                Ordering::Greater => lonely_masks.push(mask_files.path(mask)),
+                Ordering::Equal => {}
             }
-            match rest.next_if(|(other, _)| *other == stem) {
-                Some((_, mask)) => samples.push(Pair(image, mask)),
-                None => lonely_images.push(image),
-            }
+            image += usize::from(order != Ordering::Greater);
+            mask += usize::from(order != Ordering::Less);
         }
-        lonely_masks.extend(rest.map(|(_, mask)| mask));
         if !lonely_images.is_empty() || !lonely_masks.is_empty() {
-            let folders = [image_folder, mask_folder];
-            return Err(DataError::Unpaired(folders, lonely_images, lonely_masks));
+            let folders = Box::new([image_folder, mask_folder]);
+            return Err(DataError::Unpaired(folders, lonely_images, lonely_masks, Box::new(ignored)));
         }
         Ok(Self {
             root: root.to_path_buf(),
             images: images.to_owned(),
             masks: masks.to_owned(),
             rule,
-            samples,
+            image_paths: image_files.pack().map_err(DataError::NoSharedMemory)?,
+            mask_paths: mask_files.pack().map_err(DataError::NoSharedMemory)?,
             size: None,
             ignored,
         })
@@ -107,7 +109,7 @@ impl<R: PairRule> PairIndex<R> {
 
     /// Returns the path of one mask.
     pub fn mask_path(&self, index: usize) -> PathBuf {
-        self.root.join(&self.masks).join(&self.samples[index].1)
+        self.mask_paths.below(&self.root.join(&self.masks), index)
     }
 
     /// Returns whether any check decodes this mask: up to [`COUNTED`] masks, evenly spread.
@@ -118,8 +120,10 @@ impl<R: PairRule> PairIndex<R> {
     /// Returns the index without the samples that `report` found bad. More than 1% of them, and different
     /// sizes of images that are not resized, are errors.
     pub fn without_bad(&self, report: &CheckReport) -> Result<Self, DataError> {
+        let is_good = report.good(self.count())?;
         Ok(Self {
-            samples: report.good(&self.samples)?,
+            image_paths: self.image_paths.kept(&is_good).map_err(DataError::NoSharedMemory)?,
+            mask_paths: self.mask_paths.kept(&is_good).map_err(DataError::NoSharedMemory)?,
             size: report.common_size(self, self.size)?,
             ..self.clone()
         })
@@ -146,12 +150,18 @@ impl MaskIndex {
             return class_counts;
         }
         let is_enough = AtomicBool::new(false);
-        // A bad mask is reported when it is loaded, as in every set with a header check.
+        // A bad mask is reported when it is loaded, as in every set with a header check. Turning a mask changes
+        // no count.
         let inspect = |sample, inspector: &mut Inspector| {
-            if !self.is_counted(sample) && !is_enough.load(Ordering::Relaxed) {
-                inspector.pixels(&self.mask_path(sample), self.rule.into(), Depth::Full)?;
+            if !self.is_counted(sample) && !is_enough.load(Relaxed) {
+                inspector.pixels(
+                    &self.mask_path(sample),
+                    self.rule.into(),
+                    Orientation::Stored,
+                    Depth::Full,
+                )?;
                 inspector.count(sample, self.rule.ignore);
-                is_enough.fetch_or(inspector.class_counts.classes() >= wanted, Ordering::Relaxed);
+                is_enough.fetch_or(inspector.class_counts.classes() >= wanted, Relaxed);
             }
             Ok(None)
         };
@@ -162,11 +172,11 @@ impl MaskIndex {
 
 impl<R: PairRule> ImageList for PairIndex<R> {
     fn count(&self) -> usize {
-        self.samples.len()
+        self.image_paths.len()
     }
 
     fn image_path(&self, sample: usize) -> PathBuf {
-        self.root.join(&self.images).join(&self.samples[sample].0)
+        self.image_paths.below(&self.root.join(&self.images), sample)
     }
 
     fn inspect(
@@ -176,10 +186,10 @@ impl<R: PairRule> ImageList for PairIndex<R> {
         depth: Depth,
         inspector: &mut Inspector,
     ) -> Result<(u32, u32)> {
-        let image_size = inspector.image(&self.image_path(sample), needs.channels, depth)?;
+        let image_size = inspector.image(&self.image_path(sample), needs, depth)?;
         let depth = if self.is_counted(sample) { Depth::Full } else { depth };
         let (path, rule) = self.pixels(sample);
-        same_size(&path, inspector.pixels(&path, rule, depth)?, image_size)?;
+        same_size(&path, inspector.pixels(&path, rule, needs.orientation, depth)?, image_size)?;
         if depth == Depth::Full {
             inspector.count(sample, rule.outside());
         }
@@ -196,22 +206,15 @@ impl<R: PairRule> ImageList for PairIndex<R> {
     }
 }
 
-/// Lists the images below a folder as (path without ending, path), sorted.
-fn named(
-    root: &Path,
-    folder: &Path,
-    settings: &str,
-    ignored: &mut Ignored,
-) -> Result<Vec<(String, String)>, DataError> {
-    let paths = image_files(root, folder, settings, ignored)?;
-    let stem = |path: &str| path[..path.rfind('.').unwrap_or(path.len())].to_owned();
-    let mut named: Vec<_> = paths.into_iter().map(|path| (stem(&path), path)).collect();
-    named.sort_unstable();
-    if let Some(pair) = named.windows(2).find(|pair| pair[0].0 == pair[1].0) {
-        let (first, second) = (pair[0].1.clone(), pair[1].1.clone());
-        return Err(DataError::SameName(folder.to_path_buf(), first, second));
+/// Lists the images below a folder, sorted by their paths without endings, which must differ.
+fn named(root: &Path, folder: &Path, settings: &str, ignored: &mut Ignored) -> Result<Listing, DataError> {
+    let mut files = image_files(root, folder, settings, ignored)?;
+    files.sort_by_stem();
+    let same = |at: &usize| files.compare_stems(at - 1, &files, *at) == Ordering::Equal;
+    match (1..files.len()).find(same) {
+        None => Ok(files),
+        Some(at) => Err(DataError::SameName(folder.to_path_buf(), files.path(at - 1), files.path(at))),
     }
-    Ok(named)
 }
 
 #[cfg(test)]

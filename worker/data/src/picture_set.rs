@@ -2,15 +2,16 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use dtrain_common::recipe::{Augment, Resize};
+use dtrain_common::recipe::{Augment, Orientation, Resize};
 
 use super::augment::{Choice, draw, needs_decoded};
 use super::cache::{Cache, CacheBudget};
-use super::check::{Depth, ImageList, Inspector, Target};
+use super::check::{Depth, ImageList, Needs, Target};
 use super::dataset::{Column, Dataset, Field};
 use super::error::Result;
 use super::fit::{Fitter, Frame};
 use super::image_folder::ImageIndex;
+use super::inspector::Inspector;
 use super::mask_folder::{MapIndex, MaskIndex};
 use super::mask_rule::same_size;
 use super::normalize::Normalize;
@@ -45,6 +46,8 @@ pub struct ImageOptions {
     /// Width and height of every image after resizing, in pixels; at least 1.
     pub size: (u32, u32),
     pub resize: Resize,
+    /// Whether images, masks and maps are turned, each as its own EXIF data states.
+    pub orientation: Orientation,
     /// The last step; it must have as many channels.
     pub normalize: Normalize,
     /// Random changes, applied if a sample is loaded with a generator.
@@ -59,6 +62,7 @@ impl ImageOptions {
             channels: 3,
             size: (side, side),
             resize: Resize::Crop,
+            orientation: Orientation::Stored,
             normalize: Normalize::default(),
             augment: Augment::None,
             cache: CacheBudget::default(),
@@ -139,9 +143,12 @@ impl<L: ImageList> PictureSet<L> {
         let kept = self.cache.get(index);
         if kept.is_none() {
             let path = self.list.image_path(index);
-            let image_size = scratch.decoded.image(&path, self.options.channels, Depth::Full)?;
+            let ImageOptions { channels, resize, orientation, .. } = self.options;
+            let needs = Needs { channels, resize, orientation };
+            let image_size = scratch.decoded.image(&path, needs, Depth::Full)?;
             if let Some((path, rule)) = mask {
-                same_size(path, scratch.decoded.pixels(path, rule, Depth::Full)?, image_size)?;
+                let size = scratch.decoded.pixels(path, rule, orientation, Depth::Full)?;
+                same_size(path, size, image_size)?;
             }
         }
         let (image, pixels) = match kept {

@@ -7,6 +7,7 @@ use super::fit::{Frame, fit_labels};
 use super::mask_rule::MaskRule;
 use super::plane::Placement;
 use super::raster::{Labels, Raster, Values};
+use super::turn::Turn;
 
 /// The rule to read a file with a target for each pixel.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -108,6 +109,13 @@ impl PixelTarget {
         match self {
             Self::Classes(labels) => (labels.width, labels.height),
             Self::Numbers(labels) => (labels.width, labels.height),
+        }
+    }
+
+    pub(super) fn turn(&mut self, turn: Turn) {
+        match self {
+            Self::Classes(labels) => turn.labels(labels),
+            Self::Numbers(labels) => turn.labels(labels),
         }
     }
 

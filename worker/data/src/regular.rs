@@ -1,4 +1,7 @@
-//! Opening of regular files only: a named pipe among the images must not hang a run.
+//! Reading of regular files only: a named pipe among the images must not hang a run.
+//!
+//! A file that one read holds takes three system calls: open, read, close. Nothing asks for its kind or size
+//! unless that read fails or is not enough.
 
 use std::fs::{self, File, FileType, OpenOptions};
 use std::io::{self, Read};
@@ -7,20 +10,109 @@ use std::path::Path;
 
 use rustix::fs::OFlags;
 
-/// Opens a regular file, or a link to one. Others may wait for a writer or act on a device.
-pub(super) fn open(path: &Path) -> io::Result<File> {
-    only_file(fs::metadata(path)?.file_type())?;
-    // The file may have been replaced since; open without blocking and check again.
-    let file = OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(path)?;
-    only_file(file.metadata()?.file_type())?;
-    Ok(file)
+/// The first part of a file that is read for its header.
+pub(super) const HEADER_BYTES: usize = 4 << 10;
+/// The second part, for long profiles and previews before the header.
+const LONG_HEADER_BYTES: usize = 64 << 10;
+/// The least room for a whole file.
+const WHOLE_BYTES: usize = 64 << 10;
+
+/// How much of a file is read first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum First {
+    Header,
+    /// As much as `bytes` has room for.
+    Whole,
 }
 
 /// Replaces `bytes` with the content of a regular file.
 pub(super) fn read(path: &Path, bytes: &mut Vec<u8>) -> io::Result<()> {
     bytes.clear();
-    open(path)?.read_to_end(bytes)?;
+    open_file(path)?.read_to_end(bytes)?;
     Ok(())
+}
+
+/// Opens a regular file.
+pub(super) fn open_file(path: &Path) -> io::Result<File> {
+    let file = open(path)?;
+    only_file(file.metadata()?.file_type())?;
+    Ok(file)
+}
+
+/// Reads the beginning of a regular file into `bytes` and calls `decode`, again with more of the file as long as
+/// that fails and there is more.
+pub(super) fn decode<T, E: From<io::Error>>(
+    path: &Path,
+    first: First,
+    bytes: &mut Vec<u8>,
+    mut decode: impl FnMut(&[u8]) -> Result<T, E>,
+) -> Result<T, E> {
+    bytes.clear();
+    let mut file = open(path)?;
+    let room = match first {
+        First::Header => HEADER_BYTES,
+        First::Whole => bytes.capacity().max(WHOLE_BYTES),
+    };
+    let is_full = read_part(&mut file, path, bytes, room)?;
+    let mut failed = None;
+    // A whole file that fills the room is longer.
+    if first == First::Header || !is_full {
+        match decode(bytes) {
+            Ok(decoded) => return Ok(decoded),
+            Err(error) => failed = Some(error),
+        }
+    }
+    only_file(file.metadata()?.file_type())?;
+    if first == First::Header && is_full {
+        read_part(&mut file, path, bytes, LONG_HEADER_BYTES)?;
+        match decode(bytes) {
+            Ok(decoded) => return Ok(decoded),
+            Err(error) => failed = Some(error),
+        }
+    }
+    // Some file systems return less than was asked for before the end of the file.
+    let more = file.read_to_end(bytes)?;
+    if bytes.len() == bytes.capacity() {
+        // Otherwise every further file of this size would fill the room.
+        bytes.reserve_exact(1);
+    }
+    match (more, failed) {
+        (0, Some(error)) => Err(error),
+        _ => decode(bytes),
+    }
+}
+
+/// Reads once, until `bytes` has `room` bytes. Returns whether it has.
+fn read_part(file: &mut File, path: &Path, bytes: &mut Vec<u8>, room: usize) -> io::Result<bool> {
+    let before = bytes.len();
+    bytes.resize(room.max(before), 0);
+    let read = loop {
+        match file.read(&mut bytes[before..]) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            read => break read,
+        }
+    };
+    match read {
+        Ok(read) => {
+            bytes.truncate(before + read);
+            Ok(bytes.len() >= room)
+        }
+        Err(error) => Err(explain(path, error)),
+    }
+}
+
+/// Opens a file without waiting for the writer of a named pipe.
+fn open(path: &Path) -> io::Result<File> {
+    let opened = OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(path);
+    opened.map_err(|error| explain(path, error))
+}
+
+/// Replaces an error by the better one that the path is no file.
+fn explain(path: &Path, error: io::Error) -> io::Error {
+    match fs::metadata(path).map(|meta| only_file(meta.file_type())) {
+        Ok(Err(kind)) => kind,
+        _ => error,
+    }
 }
 
 fn only_file(kind: FileType) -> io::Result<()> {
@@ -35,35 +127,4 @@ fn only_file(kind: FileType) -> io::Result<()> {
 }
 
 #[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-    use std::os::unix::net::UnixListener;
-
-    use rustix::fs::{CWD, FileType, Mode, mknodat};
-
-    use super::*;
-
-    #[test]
-    fn only_files_and_links_to_them_are_opened() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = |name: &str| folder.path().join(name);
-        fs::write(path("file"), b"content").unwrap();
-        std::os::unix::fs::symlink(path("file"), path("link")).unwrap();
-        let mut bytes = vec![1];
-        for name in ["file", "link"] {
-            read(&path(name), &mut bytes).unwrap();
-            assert_eq!(bytes, b"content");
-        }
-        mknodat(CWD, path("pipe"), FileType::Fifo, Mode::RUSR, 0).unwrap();
-        let _socket = UnixListener::bind(path("socket")).unwrap();
-        std::os::unix::fs::symlink("/dev/zero", path("device")).unwrap();
-        for (name, words) in
-            [("pipe", "a named pipe"), ("socket", "a socket"), ("device", "a device"), (".", "a folder")]
-        {
-            let text = open(&path(name)).unwrap_err().to_string();
-            assert!(text.contains(words), "{name}: {text}");
-        }
-        let gone = open(&path("gone")).unwrap_err();
-        assert_eq!(gone.kind(), io::ErrorKind::NotFound);
-    }
-}
+mod tests;

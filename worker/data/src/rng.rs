@@ -18,6 +18,8 @@ pub enum Domain {
     Order,
     /// The augmentation of one sample in one epoch: (seed, epoch, sample).
     Augment,
+    /// The samples in place of one that cannot be loaded: (seed, epoch, sample).
+    StandIn,
     /// The content of one generated image: (seed, split, sample).
     GeneratedImage,
     /// The appearance of the generated classes: (seed, 0, 0).
@@ -43,6 +45,7 @@ impl Domain {
         match self {
             Domain::Order => b"order   ",
             Domain::Augment => b"augment ",
+            Domain::StandIn => b"stand-in",
             Domain::GeneratedImage => b"gen-img ",
             Domain::GeneratedClasses => b"gen-cls ",
             Domain::GeneratedMask => b"gen-msk ",

@@ -11,22 +11,23 @@ use super::error::{DataError, Result};
 use super::ignored::Ignored;
 use super::image_folder::{SPLITS, image_files};
 use super::moments::Moments;
+use super::packed::Packed;
+use super::paths::Paths;
 use super::regular;
 use super::target_table::{TARGETS, TableProblem, TargetTable};
 
-/// An image's path below `root/split`, with `/` between names, and its numbers.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Row(pub String, pub Vec<f32>);
-
 /// The images of one split with their numbers, in the order of the images' paths.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TargetIndex {
     pub root: PathBuf,
     /// The split's folder below the root.
     pub split: String,
     /// The names of the numbers.
     pub names: Vec<String>,
-    pub samples: Vec<Row>,
+    /// The images, below the split's folder.
+    pub images: Paths,
+    /// The numbers of all images, one image after the other.
+    pub numbers: Packed<f32>,
     /// Width and height of all images if they are not resized: the required size, or the size found.
     #[serde(default)]
     pub size: Option<(u32, u32)>,
@@ -41,16 +42,17 @@ impl TargetIndex {
     pub fn scan(root: &Path, split: &str, names: Option<&[String]>) -> Result<Self, DataError> {
         let folder = root.join(split);
         let mut ignored = Ignored::default();
-        let paths = image_files(root, &folder, SPLITS, &mut ignored)?;
+        let mut images = image_files(root, &folder, SPLITS, &mut ignored)?;
+        images.sort(0);
         let table = read_table(&folder)?;
         if let Some(names) = names.filter(|names| *names != table.names) {
             return Err(DataError::OtherTargets(folder.join(TARGETS), table.names, names.to_vec()));
         }
         let mut rows: HashMap<_, _> = table.rows.into_iter().map(|row| (row.file.clone(), row)).collect();
-        let (mut samples, mut missing) = (Vec::with_capacity(paths.len()), Vec::new());
-        for path in paths {
+        let (mut numbers, mut missing) = (Vec::new(), Vec::new());
+        for path in (0..images.len()).map(|at| images.path(at)) {
             match rows.remove(&path) {
-                Some(row) => samples.push(Row(path, row.numbers)),
+                Some(row) => numbers.extend(row.numbers),
                 None => missing.push(path),
             }
         }
@@ -62,14 +64,20 @@ impl TargetIndex {
             return Err(DataError::NoTargets(folder, missing));
         }
         let (root, split) = (root.to_path_buf(), split.to_owned());
-        Ok(Self { root, split, names: table.names, samples, size: None, ignored })
+        let images = images.pack().map_err(DataError::NoSharedMemory)?;
+        let numbers = Packed::write(numbers).map_err(DataError::NoSharedMemory)?;
+        Ok(Self { root, split, names: table.names, images, numbers, size: None, ignored })
     }
 
     /// Returns the index without the samples that `report` found bad. More than 1% of them, and different
     /// sizes of images that are not resized, are errors.
     pub fn without_bad(&self, report: &CheckReport) -> Result<Self, DataError> {
+        let is_good = report.good(self.count())?;
+        let width = self.names.len();
+        let numbers = self.numbers.kept(|at| is_good(at / width));
         Ok(Self {
-            samples: report.good(&self.samples)?,
+            images: self.images.kept(&is_good).map_err(DataError::NoSharedMemory)?,
+            numbers: numbers.map_err(DataError::NoSharedMemory)?,
             size: report.common_size(self, self.size)?,
             ..self.clone()
         })
@@ -77,8 +85,9 @@ impl TargetIndex {
 
     /// Returns the statistics of each number.
     pub fn moments(&self) -> Vec<Moments> {
-        let of = |at| Moments::of(self.samples.iter().map(move |row| row.1[at]));
-        (0..self.names.len()).map(of).collect()
+        let width = self.names.len();
+        let of = |at| Moments::of(self.numbers.iter().copied().skip(at).step_by(width));
+        (0..width).map(of).collect()
     }
 }
 
@@ -101,15 +110,16 @@ fn read_table(folder: &Path) -> Result<TargetTable, DataError> {
 
 impl ImageList for TargetIndex {
     fn count(&self) -> usize {
-        self.samples.len()
+        self.images.len()
     }
 
     fn image_path(&self, sample: usize) -> PathBuf {
-        self.root.join(&self.split).join(&self.samples[sample].0)
+        self.images.below(&self.root.join(&self.split), sample)
     }
 
     fn target(&self, sample: usize) -> Target<'_> {
-        Target::Vector(&self.samples[sample].1)
+        let width = self.names.len();
+        Target::Vector(&self.numbers[sample * width..][..width])
     }
 
     fn target_field(&self, _: usize, _: usize) -> Field {

@@ -1,6 +1,7 @@
 //! Texts to train language models on: one file or a folder of files, as one sequence of tokens.
 
 use std::fs;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::error::DataError;
 use super::regular;
 use super::rng::{Domain, SampleRng, below, keyed};
-use super::vocabulary::{Tokens, Vocabulary};
+use super::vocabulary::{Characters, Encoder, Tokens, Vocabulary};
 
 /// A text in memory. Clones share it.
 #[derive(Debug, Clone)]
@@ -59,27 +60,35 @@ pub struct TextIndex {
 
 impl TextIndex {
     /// Reads the text at `root`: a file, or all `*.txt` files of a folder by name, except hidden ones. Adds a
-    /// missing line break between two files.
-    pub fn scan(root: &Path, tokenizer: Tokenizer) -> Result<(Self, Corpus), DataError> {
+    /// missing line break between two files. Holds none of it.
+    pub fn scan(root: &Path, tokenizer: Tokenizer) -> Result<Self, DataError> {
         let files = if root.is_dir() { texts(root)? } else { vec![root.to_path_buf()] };
-        let text = read_all(&files)?;
-        let corpus = Corpus::new(tokenizer, &text)?;
-        let index = Self {
-            files,
-            vocabulary: corpus.vocabulary.clone(),
-            tokens: corpus.tokens.count() as u64,
-            digest: digest(&text),
-        };
-        Ok((index, corpus))
+        let (mut characters, mut digest) = (Characters::new(tokenizer), Digest::default());
+        read_pieces(&files, &mut |piece| {
+            characters.add(piece);
+            digest.add(piece);
+            Ok(())
+        })?;
+        Ok(Self { files, vocabulary: characters.vocabulary(), tokens: characters.count, digest: digest.0 })
     }
 
-    /// Reads the same text on another rank.
+    /// Reads the text as it was scanned, on any rank.
     pub fn load(&self) -> Result<Corpus, DataError> {
-        let text = read_all(&self.files)?;
-        if digest(&text) != self.digest {
+        let mut encoder = Encoder::new(&self.vocabulary, self.tokens as usize);
+        let (mut digest, mut unknown) = (Digest::default(), None);
+        read_pieces(&self.files, &mut |piece| {
+            digest.add(piece);
+            // Another text also has other characters, but that is not its first difference.
+            unknown = unknown.take().or_else(|| encoder.add(piece).err());
+            Ok(())
+        })?;
+        if digest.0 != self.digest {
             return Err(DataError::TextDiffers(self.files.first().cloned().unwrap_or_default()));
         }
-        Corpus::with_vocabulary(self.vocabulary.clone(), &text)
+        match unknown {
+            Some(error) => Err(error),
+            None => Ok(Corpus { tokens: Arc::new(encoder.finish()), vocabulary: self.vocabulary.clone() }),
+        }
     }
 }
 
@@ -101,35 +110,68 @@ fn texts(folder: &Path) -> Result<Vec<PathBuf>, DataError> {
     Ok(files)
 }
 
-fn read_all(files: &[PathBuf]) -> Result<String, DataError> {
-    let mut all = String::new();
+/// Bytes of a text that are read at once.
+const PIECE_BYTES: usize = 1 << 20;
+
+/// Reads the files as one text, in pieces, so that a large text needs little memory besides its tokens.
+fn read_pieces(
+    files: &[PathBuf],
+    act: &mut dyn FnMut(&str) -> Result<(), DataError>,
+) -> Result<(), DataError> {
+    let mut bytes = vec![0; PIECE_BYTES];
+    let mut ends_line = true;
     for path in files {
-        let mut bytes = Vec::new();
-        regular::read(path, &mut bytes).map_err(|source| DataError::UnreadableText(path.clone(), source))?;
-        if bytes.is_empty() {
+        let unreadable = |source| DataError::UnreadableText(path.clone(), source);
+        let mut file = regular::open_file(path).map_err(unreadable)?;
+        if !ends_line {
+            act("\n")?;
+        }
+        // `kept` bytes of a character that the last piece cut off are at the beginning; `before` are done.
+        let (mut kept, mut before) = (0, 0);
+        loop {
+            let read = match file.read(&mut bytes[kept..]) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                read => read.map_err(unreadable)?,
+            };
+            let all = kept + read;
+            let valid = match std::str::from_utf8(&bytes[..all]) {
+                Ok(piece) => piece.len(),
+                Err(error) if error.error_len().is_none() && read > 0 => error.valid_up_to(),
+                Err(error) => return Err(DataError::NotUtf8(path.clone(), before + error.valid_up_to())),
+            };
+            if read == 0 {
+                break;
+            }
+            let piece = std::str::from_utf8(&bytes[..valid]).unwrap_or_default();
+            if !piece.is_empty() {
+                ends_line = piece.ends_with('\n');
+                act(piece)?;
+            }
+            bytes.copy_within(valid..all, 0);
+            (kept, before) = (all - valid, before + valid);
+        }
+        if before == 0 {
             return Err(DataError::EmptyText(path.clone()));
         }
-        let text = String::from_utf8(bytes)
-            .map_err(|error| DataError::NotUtf8(path.clone(), error.utf8_error().valid_up_to()))?;
-        match all.is_empty() {
-            // A single file is the usual case and is not copied.
-            true => all = text,
-            false => {
-                if !all.ends_with('\n') {
-                    all.push('\n');
-                }
-                all.push_str(&text);
-            }
-        }
     }
-    Ok(all)
+    Ok(())
 }
 
-/// Computes FNV-1a of 64 bits: against mistakes, not against attacks.
-fn digest(text: &str) -> u64 {
-    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    })
+/// FNV-1a of 64 bits: against mistakes, not against attacks.
+struct Digest(u64);
+
+impl Default for Digest {
+    fn default() -> Self {
+        Self(0xcbf2_9ce4_8422_2325)
+    }
+}
+
+impl Digest {
+    fn add(&mut self, text: &str) {
+        for byte in text.bytes() {
+            self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+        }
+    }
 }
 
 /// Adds a sentence, and sometimes a line break. There is something to learn at every distance within it.

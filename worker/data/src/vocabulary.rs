@@ -1,7 +1,5 @@
 //! From text to numbers and back.
 
-use std::collections::BTreeSet;
-
 use dtrain_common::recipe::Tokenizer;
 use serde::{Deserialize, Serialize};
 
@@ -19,10 +17,9 @@ pub enum Vocabulary {
 impl Vocabulary {
     /// Returns the vocabulary of a text.
     pub fn of(tokenizer: Tokenizer, text: &str) -> Self {
-        match tokenizer {
-            Tokenizer::Chars => Self::Chars(text.chars().collect::<BTreeSet<char>>().into_iter().collect()),
-            Tokenizer::Bytes => Self::Bytes,
-        }
+        let mut characters = Characters::new(tokenizer);
+        characters.add(text);
+        characters.vocabulary()
     }
 
     /// Returns the number of different tokens.
@@ -35,30 +32,9 @@ impl Vocabulary {
 
     /// Returns the numbers of a text.
     pub fn encode(&self, text: &str) -> Result<Tokens, DataError> {
-        let Self::Chars(characters) = self else {
-            return Ok(Tokens::U16(text.bytes().map(u16::from).collect()));
-        };
-        let characters: Vec<char> = characters.chars().collect();
-        // Most texts are mostly ASCII, which has a table; other characters use a binary search.
-        const ABSENT: u32 = u32::MAX;
-        let mut ascii = [ABSENT; 128];
-        for (number, &character) in (0..).zip(&characters) {
-            if character.is_ascii() {
-                ascii[character as usize] = number;
-            }
-        }
-        let number = |(at, character): (usize, char)| {
-            let found = match ascii.get(character as usize) {
-                Some(&number) => (number != ABSENT).then_some(number),
-                None => characters.binary_search(&character).ok().map(|number| number as u32),
-            };
-            found.ok_or(DataError::UnknownCharacter(character, at, characters.len()))
-        };
-        let numbers = text.chars().enumerate().map(number);
-        if characters.len() > 1 << 16 {
-            return numbers.collect::<Result<_, _>>().map(Tokens::U32);
-        }
-        numbers.map(|number| number.map(|it| it as u16)).collect::<Result<_, _>>().map(Tokens::U16)
+        let mut encoder = Encoder::new(self, text.len());
+        encoder.add(text)?;
+        Ok(encoder.finish())
     }
 
     /// Returns the text of some numbers. Unknown numbers and broken bytes become U+FFFD.
@@ -82,9 +58,139 @@ impl Vocabulary {
     }
 }
 
+/// The tokens of a text that is read in pieces, before their numbers are known.
+#[derive(Debug)]
+pub(super) struct Characters {
+    tokenizer: Tokenizer,
+    /// One bit for each code point.
+    seen: Vec<u64>,
+    ascii: [bool; 128],
+    /// The number of tokens so far.
+    pub(super) count: u64,
+}
+
+impl Characters {
+    pub(super) fn new(tokenizer: Tokenizer) -> Self {
+        let seen = vec![0; char::MAX as usize / 64 + 1];
+        Self { tokenizer, seen, ascii: [false; 128], count: 0 }
+    }
+
+    pub(super) fn add(&mut self, piece: &str) {
+        if self.tokenizer == Tokenizer::Bytes {
+            self.count += piece.len() as u64;
+            return;
+        }
+        let mut rest = piece;
+        while !rest.is_empty() {
+            let bytes = rest.as_bytes();
+            let ascii = bytes.iter().position(|byte| !byte.is_ascii()).unwrap_or(bytes.len());
+            for &byte in &bytes[..ascii] {
+                self.ascii[usize::from(byte)] = true;
+            }
+            self.count += ascii as u64;
+            let others = rest[ascii..].chars().take_while(|character| !character.is_ascii());
+            let mut length = 0;
+            for character in others {
+                self.seen[character as usize / 64] |= 1 << (character as usize % 64);
+                self.count += 1;
+                length += character.len_utf8();
+            }
+            rest = &rest[ascii + length..];
+        }
+    }
+
+    pub(super) fn vocabulary(&self) -> Vocabulary {
+        if self.tokenizer == Tokenizer::Bytes {
+            return Vocabulary::Bytes;
+        }
+        let is_seen = |&character: &char| match self.ascii.get(character as usize) {
+            Some(&seen) => seen,
+            None => self.seen[character as usize / 64] >> (character as usize % 64) & 1 == 1,
+        };
+        Vocabulary::Chars(('\0'..=char::MAX).filter(is_seen).collect())
+    }
+}
+
+/// Turns a text that is read in pieces into numbers.
+#[derive(Debug)]
+pub(super) struct Encoder {
+    /// None for bytes.
+    characters: Option<Vec<char>>,
+    /// The numbers of ASCII characters.
+    ascii: [u32; 128],
+    tokens: Tokens,
+}
+
+/// The number of a character that a vocabulary lacks.
+const ABSENT: u32 = u32::MAX;
+
+impl Encoder {
+    /// Makes room for `tokens` tokens, or for fewer, if they are more than there can be.
+    pub(super) fn new(vocabulary: &Vocabulary, tokens: usize) -> Self {
+        let characters = match vocabulary {
+            Vocabulary::Chars(characters) => Some(characters.chars().collect::<Vec<char>>()),
+            Vocabulary::Bytes => None,
+        };
+        let mut ascii = [ABSENT; 128];
+        for (number, &character) in (0..).zip(characters.iter().flatten()) {
+            if character.is_ascii() {
+                ascii[character as usize] = number;
+            }
+        }
+        let tokens = match vocabulary.size() {
+            0..=0x100 => Tokens::U8(Vec::with_capacity(tokens)),
+            0x101..=0x1_0000 => Tokens::U16(Vec::with_capacity(tokens)),
+            _ => Tokens::U32(Vec::with_capacity(tokens)),
+        };
+        Self { characters, ascii, tokens }
+    }
+
+    pub(super) fn add(&mut self, piece: &str) -> Result<(), DataError> {
+        let Self { characters, ascii, tokens } = self;
+        let Some(characters) = characters else {
+            if let Tokens::U8(tokens) = tokens {
+                tokens.extend_from_slice(piece.as_bytes());
+            }
+            return Ok(());
+        };
+        match tokens {
+            Tokens::U8(tokens) => encode(piece, characters, ascii, tokens, |number| number as u8),
+            Tokens::U16(tokens) => encode(piece, characters, ascii, tokens, |number| number as u16),
+            Tokens::U32(tokens) => encode(piece, characters, ascii, tokens, |number| number),
+        }
+    }
+
+    pub(super) fn finish(self) -> Tokens {
+        self.tokens
+    }
+}
+
+fn encode<T>(
+    piece: &str,
+    characters: &[char],
+    ascii: &[u32; 128],
+    tokens: &mut Vec<T>,
+    narrow: impl Fn(u32) -> T,
+) -> Result<(), DataError> {
+    // Most texts are mostly ASCII, which has a table; other characters use a binary search.
+    let number = |character: char| match ascii.get(character as usize) {
+        Some(&number) => number,
+        None => characters.binary_search(&character).map_or(ABSENT, |number| number as u32),
+    };
+    for character in piece.chars() {
+        match number(character) {
+            ABSENT => return Err(DataError::UnknownCharacter(character, tokens.len(), characters.len())),
+            number => tokens.push(narrow(number)),
+        }
+    }
+    Ok(())
+}
+
 /// The numbers of a text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Tokens {
+    /// For a vocabulary of at most 256.
+    U8(Vec<u8>),
     /// For a vocabulary of at most 65,536.
     U16(Vec<u16>),
     /// For a larger vocabulary.
@@ -95,6 +201,7 @@ impl Tokens {
     /// Returns the number of tokens.
     pub fn count(&self) -> usize {
         match self {
+            Self::U8(tokens) => tokens.len(),
             Self::U16(tokens) => tokens.len(),
             Self::U32(tokens) => tokens.len(),
         }
@@ -103,6 +210,7 @@ impl Tokens {
     /// Writes the tokens from `start` on.
     pub(super) fn copy_to(&self, start: usize, out: &mut [i64]) {
         match self {
+            Self::U8(tokens) => widen(&tokens[start..start + out.len()], out),
             Self::U16(tokens) => widen(&tokens[start..start + out.len()], out),
             Self::U32(tokens) => widen(&tokens[start..start + out.len()], out),
         }

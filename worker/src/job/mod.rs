@@ -14,17 +14,20 @@ use dtrain_common::exit::ExitStatus;
 use dtrain_common::recipe::Recipe;
 use serde_json::Value;
 
+use crate::data::packed::Packed;
 use crate::device;
 use crate::error::{Result, WorkerError};
 use crate::evaluation;
 use crate::request::Request;
-use crate::setup::surveyed;
+use crate::survey::Surveyed;
 use crate::tasks::BuildTask;
 
 struct Subject<'a> {
     request: &'a Request,
     recipe: &'a Recipe,
     survey: Value,
+    /// The lists to which the survey refers.
+    _lists: Vec<Packed<u8>>,
 }
 
 /// Runs the job `text` for the task `T`, and prints the answer to standard output.
@@ -35,8 +38,8 @@ pub(crate) fn run<T: BuildTask + 'static>(
     text: &str,
 ) -> Result<ExitStatus> {
     let subject = || {
-        let survey = surveyed::<T>(recipe)?;
-        Ok::<_, WorkerError>(Subject { request, recipe, survey })
+        let Surveyed { facts: survey, lists } = Surveyed::of::<T>(recipe)?;
+        Ok::<_, WorkerError>(Subject { request, recipe, survey, _lists: lists })
     };
     if let Ok(trial) = serde_json::from_str::<trial::CutTrial>(text) {
         let subject = subject()?;

@@ -56,6 +56,7 @@ mod tests {
             loss: 1.0,
             metrics: Figures(vec![("accuracy".to_owned(), 0.5)]),
             samples: 10,
+            unreadable: 0,
             eval_ms: 1.0,
             best: None,
         };

@@ -77,6 +77,10 @@ fn as_true<S: Serializer>(_: &Option<SkipCause>, serializer: S) -> Result<S::Ok,
     serializer.serialize_bool(true)
 }
 
+fn is_zero(count: &u64) -> bool {
+    *count == 0
+}
+
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub(crate) struct WaitMs {
     pub data: f64,
@@ -92,7 +96,11 @@ pub(crate) struct EvalRecord {
     pub loss: f64,
     #[serde(flatten)]
     pub metrics: Figures,
+    /// Samples that counted.
     pub samples: u64,
+    /// Samples that could not be read.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub unreadable: u64,
     pub eval_ms: f64,
     /// Whether it is the best so far, if the recipe has `checkpoint.best`.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -11,12 +11,12 @@ use super::retry::{owners, report_oom};
 use super::{StopFlag, Training};
 use crate::collectives::{Ranks, ReduceOp};
 use crate::data::rng::{Domain, keyed};
-use crate::data::{Loader, LoaderOptions, MicroBatch};
+use crate::data::{Loader, LoaderOptions, MicroBatch, too_many_bad};
 use crate::memory::Phase;
 use crate::metrics::{EvalRecord, Figures, MicroBatches};
 use crate::models::Exported;
 use crate::step::recover::{Limits, Shortage, catch_oom_panic, retry_on_oom};
-use crate::step::{Fault, Precision, Status, Tally, to_device};
+use crate::step::{Fault, Precision, Status, Tally, Warned, to_device};
 use crate::tasks::{Mode, Task, Totals};
 use crate::train_error::{Result, TrainError};
 
@@ -64,22 +64,26 @@ impl Evaluator<'_> {
         &self,
         batch: usize,
         (step, epoch): (u64, u64),
-        fault: &mut Fault,
+        (fault, warned): (&mut Fault, &mut Warned),
         followers: &mut Followers<'_>,
     ) -> Result<Evaluated> {
         let begun = Instant::now();
         let (least, most) = check_sizes(self.task)?;
         let mut batch = batch.min(most.unwrap_or(usize::MAX)).max(least);
         loop {
-            let status = self.attempt((batch, least), fault, step, followers)?;
+            let status = self.attempt((batch, least), (fault, warned), step, followers)?;
             if status.stop > 0.0 {
                 return Ok(Evaluated::Stopped);
             }
             if !status.ran_out() {
+                let (bad, total) = (status.bad_samples as usize, self.task.test_set().len());
+                if too_many_bad(bad, total) {
+                    return Err(TrainError::TooManyBad { what: "test", bad, total });
+                }
                 if status.totals.weight <= 0.0 {
                     return Err(TrainError::NothingTested);
                 }
-                let record = self.record(&status.totals, step, epoch, begun);
+                let record = self.record(&status, step, epoch, begun);
                 return Ok(Evaluated::Whole(Box::new(record), batch));
             }
             if batch <= least {
@@ -99,17 +103,19 @@ impl Evaluator<'_> {
     fn attempt(
         &self,
         batch: (usize, usize),
-        fault: &mut Fault,
+        (fault, warned): (&mut Fault, &mut Warned),
         step: u64,
         followers: &mut Followers<'_>,
     ) -> Result<Status> {
         let mut status = Status::empty(self.task.sums(), self.ranks.size());
         fault.begin(Phase::Evaluate, step, 1);
-        let sums =
-            catch_oom_panic(|| self.sum_up(batch, followers)).unwrap_or_else(|error| Err(error.into()));
+        let sums = catch_oom_panic(|| self.sum_up(batch, warned, followers))
+            .unwrap_or_else(|error| Err(error.into()));
         fault.end();
         match self.limits.find_shortage(sums, Phase::Evaluate)? {
-            Ok(Some(totals)) => status.totals = totals,
+            Ok(Some((totals, unreadable))) => {
+                (status.totals, status.bad_samples) = (totals, unreadable as f64)
+            }
             Ok(None) => status.stop = 1.0,
             Err(shortage) => {
                 self.limits.empty_cache();
@@ -121,12 +127,14 @@ impl Evaluator<'_> {
         Ok(status.merge(&merged)?)
     }
 
-    /// Returns the sums over this rank's share of the test set; None if a stop is requested before its end.
+    /// Returns the sums over this rank's share of the test set, and its unreadable samples; None if a stop is requested
+    /// before its end.
     fn sum_up(
         &self,
         (batch, least): (usize, usize),
+        warned: &mut Warned,
         followers: &mut Followers<'_>,
-    ) -> Result<Option<Totals>> {
+    ) -> Result<Option<(Totals, usize)>> {
         let test_set = self.task.test_set();
         let own = batches_of(test_set.len(), self.ranks.size(), self.ranks.rank(), batch, least);
         let mut first = own.first().map_or(0, |batch| batch.start);
@@ -136,11 +144,14 @@ impl Evaluator<'_> {
         let options = LoaderOptions { augment: false, ..self.loader };
         let mut loader = Loader::start(test_set, options, work)?;
         let mut tally = Tally::new(self.task.sums(), self.limits.device)?;
+        let mut unreadable = 0;
         while let Some(decoded) = loader.next() {
             if self.stop.is_requested() {
                 return Ok(None);
             }
-            let batch = to_device(decoded?, &loader, self.limits.device)?;
+            let decoded = decoded?;
+            unreadable += decoded.bad.len();
+            let batch = to_device(decoded, &loader, warned, self.limits.device)?;
             // Whatever was drawn before, an evaluation with the same batches gives the same figures.
             let seed = keyed(Domain::Evaluate, self.loader.seed, first as u64, 0).next_u64();
             tch::manual_seed(seed as i64);
@@ -149,17 +160,19 @@ impl Evaluator<'_> {
             tally.add(&self.precision.run(loss)??)?;
             followers.advance();
         }
-        Ok(Some(tally.totals()?))
+        Ok(Some((tally.totals()?, unreadable)))
     }
 
-    fn record(&self, totals: &Totals, step: u64, epoch: u64, begun: Instant) -> EvalRecord {
+    fn record(&self, status: &Status, step: u64, epoch: u64, begun: Instant) -> EvalRecord {
+        let (totals, unreadable) = (&status.totals, status.bad_samples as u64);
         let named = self.task.metrics(totals).into_iter();
         EvalRecord {
             step,
             epoch,
             loss: totals.loss(),
             metrics: Figures(named.map(|(name, value)| (name.to_owned(), value)).collect()),
-            samples: self.task.test_set().len() as u64,
+            samples: self.task.test_set().len() as u64 - unreadable,
+            unreadable,
             eval_ms: begun.elapsed().as_secs_f64() * 1e3,
             best: None,
         }
@@ -201,7 +214,12 @@ fn evaluate_live(
         limits: stepper.limits,
         stop,
     };
-    match evaluator.run(first, (step, epoch), &mut stepper.phases.fault, followers)? {
+    match evaluator.run(
+        first,
+        (step, epoch),
+        (&mut stepper.phases.fault, &mut retry.warned_tests),
+        followers,
+    )? {
         Evaluated::Whole(record, batch) => {
             if batch < first {
                 retry.evaluation_batch = Some(batch);

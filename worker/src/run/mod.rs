@@ -150,8 +150,7 @@ impl Training<'_> {
         let Course { plan, done, .. } = &self.course;
         let work = plan.micro_batches(self.exchange.rank(), *done);
         let train_set = self.replica.model.task.train_set();
-        self.stepper.feed = LoaderFeed::start(train_set, self.retry.loader, work, self.device())?;
-        Ok(())
+        self.stepper.feed.restart(train_set, self.retry.loader, work)
     }
 }
 

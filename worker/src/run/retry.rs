@@ -9,6 +9,7 @@ use crate::data::LoaderOptions;
 use crate::memory_report::Owners;
 use crate::metrics::{Line, MicroBatches, OomRecord};
 use crate::run::plan::RunPlan;
+use crate::step::Warned;
 use crate::step::recover::{Shortage, describe_shortages};
 use crate::train_error::{Result, TrainError};
 
@@ -19,6 +20,8 @@ pub(crate) struct RetryState {
     initial_micro_batches: Vec<usize>,
     /// The largest batch of an evaluation that did not run out of memory, if another did.
     pub(crate) evaluation_batch: Option<usize>,
+    /// The unreadable test samples that were reported.
+    pub(crate) warned_tests: Warned,
     recomputes_all: bool,
     pub(crate) count: u64,
 }
@@ -30,6 +33,7 @@ impl RetryState {
             loader,
             initial_micro_batches: first.collect(),
             evaluation_batch: None,
+            warned_tests: Warned::default(),
             recomputes_all: false,
             count: 0,
         }

@@ -1,5 +1,6 @@
 //! The micro-batches of a training, from the loader to the device.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -15,8 +16,8 @@ use crate::train_error::{Result, TrainError};
 /// A micro-batch on its device.
 pub(crate) struct DeviceBatch {
     pub(crate) batch: Batch,
-    /// Samples that could not be read.
-    pub(crate) unreadable: usize,
+    /// The samples that could not be read: place in the micro-batch, and number.
+    pub(crate) unreadable: Vec<(usize, u32)>,
     /// The wait for the decoded micro-batch.
     pub(crate) data_wait: Duration,
 }
@@ -45,7 +46,7 @@ impl Feed for BlankFeed {
         let samples = self.sizes.next().ok_or(TrainError::LoaderEnded)?;
         Ok(DeviceBatch {
             batch: Batch::blank(&self.fields, samples, Device::Cpu)?,
-            unreadable: 0,
+            unreadable: Vec::new(),
             data_wait: Duration::ZERO,
         })
     }
@@ -57,6 +58,7 @@ impl Feed for BlankFeed {
 /// computes. The copy begins when the previous one is freed, so memory holds one at a time.
 pub(crate) struct LoaderFeed {
     loader: Loader,
+    warned: Warned,
     device: Device,
     /// The stream of the copies; created for the first copy.
     copies: Option<Stream>,
@@ -82,10 +84,23 @@ impl LoaderFeed {
     ) -> Result<Self> {
         Ok(Self {
             loader: Loader::start(dataset, options, work)?,
+            warned: Warned::default(),
             device,
             copies: None,
             prefetched: Prefetch::Empty,
         })
+    }
+
+    /// Loads other micro-batches of the same data set.
+    pub(crate) fn restart(
+        &mut self,
+        dataset: Arc<dyn Dataset>,
+        options: LoaderOptions,
+        work: impl Iterator<Item = MicroBatch> + Send + 'static,
+    ) -> Result<()> {
+        self.prefetched = Prefetch::Empty;
+        self.loader = Loader::start(dataset, options, work)?;
+        Ok(())
     }
 
     fn fetch_if_loaded(&mut self) {
@@ -97,8 +112,8 @@ impl LoaderFeed {
             Some(Err(error)) => Prefetch::Decoded(Err(error)),
             Some(Ok(decoded)) => match self.copy(&decoded) {
                 Ok((batch, copied)) => {
-                    warn_unreadable(&decoded, &self.loader);
-                    let (unreadable, data_wait) = (decoded.bad.len(), Duration::ZERO);
+                    self.warned.warn(&decoded);
+                    let (unreadable, data_wait) = (decoded.unreadable().collect(), Duration::ZERO);
                     self.loader.recycle(decoded);
                     Prefetch::OnDevice(DeviceBatch { batch, unreadable, data_wait }, copied)
                 }
@@ -141,8 +156,8 @@ impl Feed for LoaderFeed {
             Prefetch::Empty => self.loader.next().ok_or(TrainError::LoaderEnded)??,
         };
         let data_wait = started.elapsed();
-        let unreadable = decoded.bad.len();
-        let batch = to_device(decoded, &self.loader, self.device)?;
+        let unreadable = decoded.unreadable().collect();
+        let batch = to_device(decoded, &self.loader, &mut self.warned, self.device)?;
         Ok(DeviceBatch { batch, unreadable, data_wait })
     }
 
@@ -175,24 +190,34 @@ fn wait_for_copy(batch: &Batch, copied: &Event, device: Device) -> Result<(), Sh
 }
 
 /// Copies a decoded batch to the device, reports unreadable samples, and recycles the memory.
-pub(crate) fn to_device(decoded: data::Batch, loader: &Loader, device: Device) -> Result<Batch> {
-    warn_unreadable(&decoded, loader);
+pub(crate) fn to_device(
+    decoded: data::Batch,
+    loader: &Loader,
+    warned: &mut Warned,
+    device: Device,
+) -> Result<Batch> {
+    warned.warn(&decoded);
     let batch = Batch::new(&decoded, device)?;
     loader.recycle(decoded);
     Ok(batch)
 }
 
-/// Warns of the first unreadable samples of a loader; all are counted as `skipped_images`.
-fn warn_unreadable(decoded: &data::Batch, loader: &Loader) {
-    let before = loader.count_bad(decoded.bad.len());
-    let left = MOST_NAMED.saturating_sub(before);
-    for bad in decoded.bad.iter().take(left) {
-        tracing::warn!("{} cannot be read and is left out: {}", bad.path, bad.reason);
-    }
-    if left > 0 && decoded.bad.len() >= left {
-        tracing::warn!(
-            "{MOST_NAMED} unreadable samples were reported; later ones are only counted, as skipped_images"
-        );
+/// The unreadable samples of a data set that were reported. Each is reported once, however often it is loaded.
+#[derive(Debug, Default)]
+pub(crate) struct Warned(HashSet<usize>);
+
+impl Warned {
+    /// Warns of the first samples; all are counted as `skipped_images`.
+    fn warn(&mut self, decoded: &data::Batch) {
+        for bad in &decoded.bad {
+            if self.0.len() >= MOST_NAMED || !self.0.insert(bad.index) {
+                continue;
+            }
+            tracing::warn!("{} cannot be read and is left out: {}", bad.path, bad.reason);
+            if self.0.len() == MOST_NAMED {
+                tracing::warn!("{MOST_NAMED} unreadable samples were reported; later ones are only counted");
+            }
+        }
     }
 }
 
@@ -266,13 +291,27 @@ mod tests {
                 }
                 let fetched = feed.next().unwrap();
                 assert_eq!(feed.prefetched_bytes(), 0);
-                assert_eq!(fetched.unreadable, usize::from(indices.contains(&7)));
-                let expected: Vec<i64> =
-                    indices.iter().map(|&index| if index == 7 { 0 } else { i64::from(index) }).collect();
-                assert_eq!(values(&fetched), expected);
+                let bad = indices.iter().position(|&index| index == 7);
+                assert_eq!(fetched.unreadable, bad.map(|place| (place, 7)).into_iter().collect::<Vec<_>>());
+                for (place, (&index, value)) in indices.iter().zip(values(&fetched)).enumerate() {
+                    // Another sample stands in for the unreadable one.
+                    assert_eq!(value == i64::from(index), bad != Some(place), "{value}");
+                }
             }
             assert!(matches!(feed.next(), Err(TrainError::LoaderEnded)));
         }
+    }
+
+    #[test]
+    fn an_unreadable_sample_is_reported_once() {
+        let mut warned = Warned::default();
+        let bad = |index: usize| data::BadSample { index, path: String::new(), reason: String::new() };
+        for _ in 0..3 {
+            warned.warn(&data::Batch { bad: vec![bad(4), bad(7), bad(4)], ..data::Batch::default() });
+        }
+        assert_eq!(warned.0.len(), 2);
+        warned.warn(&data::Batch { bad: (0..100).map(bad).collect(), ..data::Batch::default() });
+        assert_eq!(warned.0.len(), MOST_NAMED);
     }
 
     #[test]

@@ -27,7 +27,7 @@ use tch::{Device, Kind, TchError, Tensor};
 
 use self::decide::{decide_and_update, decides_on_device};
 use self::exchange::Exchange;
-pub(crate) use self::feed::{BlankFeed, DeviceBatch, Feed, LoaderFeed, to_device};
+pub(crate) use self::feed::{BlankFeed, DeviceBatch, Feed, LoaderFeed, Warned, to_device};
 use self::graphs::Graphs;
 pub(crate) use self::graphs::use_capturable_stream;
 pub(crate) use self::micro::{Eager, Executor};
@@ -112,6 +112,8 @@ pub(crate) enum Attempt {
 
 pub(crate) struct Taken {
     pub(crate) status: Status,
+    /// The numbers of the samples that some rank could not read.
+    pub(crate) unreadable: Vec<u32>,
     /// The norm of the mean gradient, before clipping.
     pub(crate) norm: f64,
     pub(crate) skipped: Option<SkipCause>,
@@ -126,7 +128,8 @@ pub(crate) struct Taken {
 #[derive(Default)]
 struct ComputeResult {
     micro_steps: usize,
-    bad_samples: f64,
+    /// The samples that could not be read: place in the step, and number.
+    unreadable: Vec<(usize, u32)>,
     data_wait: Duration,
 }
 
@@ -197,7 +200,7 @@ impl<'b, F: Feed> Stepper<'b, F> {
 
         // Agree: afterwards every rank has the same gradient and the same status.
         let mut status = exchange.empty_status(replica.model.task.sums());
-        status.bad_samples = computed.bad_samples;
+        status.bad_samples = computed.unreadable.len() as f64;
         let figures = self.count_totals(&mut status, &mut shortage)?;
         status.shortages[exchange.rank()] = shortage;
         observer.add_status(&mut status, exchange.rank())?;
@@ -208,12 +211,18 @@ impl<'b, F: Feed> Stepper<'b, F> {
             return Ok(Attempt::Dropped(status.shortages));
         }
 
+        let unreadable = match status.bad_samples > 0.0 {
+            true => exchange.gather_samples(&computed.unreadable, plan.samples)?,
+            false => Vec::new(),
+        };
+
         // Decide and update: the same on every rank.
         let counted = (&status, figures.as_ref());
         let decision = self.phases.during(Phase::Update, || {
             decide_and_update(replica, exchange, counted, plan, || observer.before_update())
         })??;
         Ok(Attempt::Taken(Box::new(Taken {
+            unreadable,
             norm: decision.norm,
             skipped: decision.skip_cause(),
             status: Status { totals: decision.totals, ..status },
@@ -262,7 +271,8 @@ impl<'b, F: Feed> Stepper<'b, F> {
             self.phases.enter(Phase::Forward)?;
             let DeviceBatch { batch, unreadable, data_wait } = self.feed.next()?;
             computed.data_wait += data_wait;
-            computed.bad_samples += unreadable as f64;
+            let in_step = |(place, index)| (range.start + place, index);
+            computed.unreadable.extend(unreadable.into_iter().map(in_step));
             let is_last = index + 1 == plan.micro_batches.len();
             let micro = MicroStep {
                 batch: &batch,

@@ -30,7 +30,7 @@ impl Batch {
             let values = match column {
                 Column::F32(values) => to_device(values, device)?,
                 Column::I64(values) => to_device(values, device)?,
-                Column::Pixels(pixels) => images(pixels, &decoded.weights, device)?,
+                Column::Pixels(pixels) => images(pixels, samples, device)?,
             };
             fields.push((field.name, values.f_view(shape(field, samples).as_slice())?));
         }
@@ -129,20 +129,13 @@ fn shape(field: &Field, samples: usize) -> Vec<i64> {
     lengths.map(|&length| length as i64).collect()
 }
 
-/// Returns a flat tensor of normalised images on `device`, with zeros where the weight is 0. 8-bit images go
-/// to a GPU as they are, a quarter of the bytes, and a table on the GPU gives the same values.
-fn images(pixels: &Pixels, weights: &[f32], device: Device) -> Result<Tensor, ShimError> {
-    let mut values = match pixels.values() {
-        Values::U8(bytes) if device.is_cuda() => look_up(bytes, pixels.normalize(), weights.len(), device)?,
-        _ => to_device(&pixels.to_f32(), device)?,
-    };
-    if weights.contains(&0.0) {
-        let unreadable = to_device(weights, device)?.f_eq(0.0)?.f_view([-1, 1])?;
-        let mut samples = values.f_view([weights.len() as i64, -1])?;
-        let _ = samples.f_masked_fill_(&unreadable, 0.0)?;
-        values = samples.f_view([-1])?;
+/// Returns a flat tensor of normalised images on `device`. 8-bit images go to a GPU as they are, a quarter of the
+/// bytes, and a table on the GPU gives the same values.
+fn images(pixels: &Pixels, samples: usize, device: Device) -> Result<Tensor, ShimError> {
+    match pixels.values() {
+        Values::U8(bytes) if device.is_cuda() => look_up(bytes, pixels.normalize(), samples, device),
+        _ => to_device(&pixels.to_f32(), device),
     }
-    Ok(values)
 }
 
 /// Looks up the normalised values of 8-bit images on the device, as a flat tensor.
@@ -177,19 +170,5 @@ mod tests {
         normalize.look_up(&bytes, 3 * 128, &mut expected);
         let values = look_up(&bytes, &normalize, 4, Device::Cpu).unwrap();
         assert_eq!(Vec::<f32>::try_from(values).unwrap(), expected);
-    }
-
-    #[test]
-    fn unreadable_images_are_zeros() {
-        let field = Field::image("image", [1, 1, 2], Normalize::new(&[0.5], &[0.25]));
-        let decoded = data::Batch {
-            columns: vec![Column::of(&field, 2)],
-            fields: vec![field].into(),
-            weights: vec![0.0, 1.0],
-            ..data::Batch::default()
-        };
-        let batch = Batch::new(&decoded, Device::Cpu).unwrap();
-        let values = batch.field("image").unwrap().f_view([-1]).unwrap();
-        assert_eq!(Vec::<f32>::try_from(values).unwrap(), [0.0, 0.0, -2.0, -2.0]);
     }
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use dtrain_common::recipe::{Augment, DataKind, Recipe, Resize};
+use dtrain_common::recipe::{Augment, DataKind, Orientation, Recipe, Resize};
 use dtrain_common::text::counted;
 use tch::{Kind, TchError, Tensor};
 
@@ -13,7 +13,7 @@ use crate::data::generated_set::Painter;
 use crate::data::ignored::EXTENSIONS;
 use crate::data::{
     self, CacheBudget, CheckReport, DataError, Dataset, Depth, Generated, GeneratedSet, Ignored, ImageFolder,
-    ImageIndex, ImageList, ImageOptions, Needs, Normalize, Split, cache_bytes,
+    ImageIndex, ImageList, ImageOptions, Marks, Needs, Normalize, Split, cache_bytes,
 };
 
 /// Image folders as found by rank 0, without unreadable images: (training, test); None if generated.
@@ -64,7 +64,8 @@ fn check_and_filter(
 }
 
 pub(super) fn needs(recipe: &Recipe) -> Needs {
-    Needs { channels: recipe.data.channels, resize: recipe.data.resize }
+    let data = &recipe.data;
+    Needs { channels: data.channels, resize: data.resize, orientation: data.orientation }
 }
 
 /// Checks every file of a list. Warns of files that are `ignored` by name and of unreadable files.
@@ -94,7 +95,30 @@ pub(super) fn check_files(
         let named = if bad > MOST_NAMED { &first } else { "" };
         (context.warn)(format!("{bad} of {count} images in {split} cannot be read and are left out{named}"));
     }
+    report_marks(&report.marks, needs.orientation, split, context);
     Ok(report)
+}
+
+fn report_marks(marks: &Marks, orientation: Orientation, split: &str, context: &mut SurveyContext<'_>) {
+    let turned = counted(marks.turned.files, "file");
+    match orientation {
+        _ if marks.turned.files == 0 => {}
+        Orientation::Stored => (context.warn)(format!(
+            "the EXIF orientation of {turned} in {split} is ignored, as in torchvision: {}; to turn them as viewers do, set \
+             data.orientation = \"exif\"",
+            marks.turned
+        )),
+        Orientation::Exif => {
+            (context.report)(format!("turning {turned} in {split} by EXIF orientation: {}", marks.turned))
+        }
+    }
+    if marks.lossy_maps.files > 0 {
+        (context.warn)(format!(
+            "lossy compression has changed the numbers of {} in {split}: {}; export the maps again as PNG or TIFF",
+            counted(marks.lossy_maps.files, "file"),
+            marks.lossy_maps
+        ));
+    }
 }
 
 /// Returns a callback that reports progress through many files.
@@ -126,6 +150,7 @@ pub(super) fn options(
         channels: data.channels,
         size: size.unwrap_or((side, side)),
         resize: data.resize,
+        orientation: data.orientation,
         normalize: Normalize::new(&data.mean, &data.std),
         augment: Augment::None,
         cache: CacheBudget::new(cache_bytes(data.cache, local_ranks)),

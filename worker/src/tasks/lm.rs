@@ -70,7 +70,7 @@ pub(super) fn survey_text(recipe: &Recipe) -> Result<Text, TaskError> {
     if recipe.data.kind == DataKind::Generated {
         return Ok(Text::Generated);
     }
-    let (index, _) = TextIndex::scan(checked_root(recipe)?, recipe.data.tokenizer)?;
+    let index = TextIndex::scan(checked_root(recipe)?, recipe.data.tokenizer)?;
     Ok(Text::Files(index))
 }
 

@@ -107,7 +107,12 @@ impl Connection {
         Ok(match (backend, env.world_size) {
             ("single", _) => Self::None,
             (_, 1) => Self::One(TcpStore::serve(("127.0.0.1", 0), None, Duration::from_secs(30))?),
-            _ => Self::Many(Rendezvous::open(env)?),
+            _ => {
+                let rank = env.rank;
+                let rendezvous = Rendezvous::open(env)?;
+                exchange_opening(&rendezvous, rank)?;
+                Self::Many(rendezvous)
+            }
         })
     }
 
@@ -130,6 +135,18 @@ impl Connection {
             Self::Many(rendezvous) if backend == "auto" => Ok(rendezvous.connect(Device::Cpu)?),
             Self::Many(rendezvous) => Ok(rendezvous.connect_by(preference(backend)?, device())?),
         }
+    }
+}
+
+/// Sends the ranks an opening that is longer than the largest value of a store.
+fn exchange_opening(rendezvous: &Rendezvous, rank: usize) -> Result<(), Failure> {
+    let message: Vec<u8> = (0..9 << 20).map(|at: u32| (at % 251) as u8).collect();
+    if rank == 0 {
+        return Ok(rendezvous.announce(&message)?);
+    }
+    match rendezvous.receive_opening()? == message {
+        true => Ok(()),
+        false => Err(format!("rank {rank} received another opening than rank 0 sent").into()),
     }
 }
 

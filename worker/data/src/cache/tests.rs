@@ -2,9 +2,24 @@
 
 use super::*;
 
+/// Returns the bytes of the slots of this many chunks.
+fn places<T>(chunks: usize) -> u64 {
+    (chunks * (size_of::<OnceLock<Box<Chunk<T>>>>() + size_of::<Chunk<T>>() + OVERHEAD_BYTES)) as u64
+}
+
+#[test]
+fn a_large_set_takes_memory_only_for_what_is_kept() {
+    let budget = CacheBudget::new(40 << 20);
+    let cache = Cache::new(10_000_000, budget.clone());
+    assert!(budget.used() < 3 << 20);
+    cache.insert_with(5_000_000, 1000, || 7);
+    assert_eq!(cache.get(5_000_000), Some(&7));
+    assert!(budget.used() < 3 << 20);
+}
+
 #[test]
 fn the_first_samples_are_kept_within_the_bound() {
-    let places = 10 * size_of::<OnceLock<Box<u32>>>() as u64;
+    let places = places::<u32>(1);
     let each = 1000 + (size_of::<u32>() + OVERHEAD_BYTES) as u64;
     let budget = CacheBudget::new(places + 3 * each + 5);
     let cache = Cache::new(10, budget.clone());
@@ -37,7 +52,7 @@ fn without_memory_nothing_is_kept_or_counted() {
 #[test]
 fn threads_agree_and_the_bound_holds() {
     let each = 100 + (size_of::<usize>() + OVERHEAD_BYTES) as u64;
-    let budget = CacheBudget::new(10_000);
+    let budget = CacheBudget::new(20_000);
     let cache = Cache::new(200, budget.clone());
     std::thread::scope(|scope| {
         for thread in 0..4 {
@@ -51,8 +66,8 @@ fn threads_agree_and_the_bound_holds() {
             });
         }
     });
-    let places = 200 * size_of::<OnceLock<Box<usize>>>() as u64;
-    assert_eq!(budget.used(), places + (10_000 - places) / each * each);
+    let places = places::<usize>(200_usize.div_ceil(CHUNK));
+    assert_eq!(budget.used(), places + (20_000 - places) / each * each);
 }
 
 #[test]

@@ -12,7 +12,7 @@ use super::super::image_folder::ImageIndex;
 use super::*;
 use crate::tests::images::{class_counts, encoded, folder, gradient, png, put};
 
-const PICTURES: Needs = Needs { channels: 3, resize: Resize::Crop };
+const PICTURES: Needs = Needs { channels: 3, resize: Resize::Crop, orientation: Orientation::Stored };
 
 fn quiet(index: &ImageIndex, depth: Depth, threads: usize) -> CheckReport {
     check(index, PICTURES, depth, threads, &mut |_, _| ())
@@ -42,7 +42,11 @@ fn bad_images_are_named_and_left_out() {
     assert!(report.bad[1].reason.contains("begins with \"<html>moved<\""), "{}", report.bad[1].reason);
     let kept = index.without_bad(&report).unwrap();
     assert_eq!(class_counts(&kept), [100, 100]);
-    assert!(kept.samples.iter().all(|sample| sample.1 != "a/050.png" && sample.1 != "b/007.png"));
+    assert!(
+        (0..kept.count())
+            .map(|at| kept.images.get(at))
+            .all(|path| path != "a/050.png" && path != "b/007.png")
+    );
     assert_eq!(kept.classes, index.classes);
     // The file that is cut short still has its header.
     let quick = quiet(&index, Depth::Header, 2);
@@ -54,10 +58,10 @@ fn bad_images_are_named_and_left_out() {
 
 #[test]
 fn more_than_one_percent_is_an_error() {
-    let (root, mut index) = spoilt();
-    index.samples.retain(|sample| sample.1 != "a/000.png" && sample.1 != "a/001.png");
+    let (root, index) = spoilt();
+    let index = index.kept(|image| image > 1).unwrap();
     assert!(index.without_bad(&quiet(&index, Depth::Full, 2)).is_ok(), "2 of 200 are 1%");
-    index.samples.retain(|sample| sample.1 != "a/002.png");
+    let index = index.kept(|image| image > 0).unwrap();
     let text = index.without_bad(&quiet(&index, Depth::Full, 2)).unwrap_err().to_string();
     assert!(text.starts_with("2 of 199 images cannot be used, more than the 1%"), "{text}");
     assert!(
@@ -89,8 +93,7 @@ fn losing_all_images_of_a_class_is_an_error() {
     assert!(text.starts_with("no image of class `rare` can be used"), "{text}");
     assert!(text.contains("rare/1.png: the file is empty"), "{text}");
     // A class without samples before the check, as in a test split, is not lost.
-    let mut index = ImageIndex::scan(root.path(), "train", None).unwrap();
-    index.samples.pop();
+    let index = ImageIndex::scan(root.path(), "train", None).unwrap().kept(|image| image < 150).unwrap();
     assert_eq!(index.without_bad(&quiet(&index, Depth::Full, 2)).unwrap(), index);
 }
 
@@ -128,7 +131,7 @@ fn a_header_far_into_the_file_is_found() {
     // TIFF keeps its directory behind the pixels.
     let root = tempfile::tempdir().unwrap();
     let tiff = encoded(gradient(300, 300), ImageFormat::Tiff);
-    assert!(tiff.len() as u64 > 2 * HEADER_BYTES);
+    assert!(tiff.len() > 2 * crate::regular::HEADER_BYTES);
     put(root.path().join("train/a/1.tif"), &tiff);
     let index = ImageIndex::scan(root.path(), "train", None).unwrap();
     assert_eq!(quiet(&index, Depth::Header, 1).bad, []);
@@ -139,7 +142,7 @@ fn images_that_are_not_resized_have_one_size() {
     let root = tempfile::tempdir().unwrap();
     folder(root.path(), "train", &[("a", 100), ("b", 50)]);
     put(root.path().join("train/a/000.png"), b"bad");
-    let mut index = ImageIndex::scan(root.path(), "train", None).unwrap();
+    let index = ImageIndex::scan(root.path(), "train", None).unwrap();
     let needs = Needs { resize: Resize::None, ..PICTURES };
     let found =
         |index: &ImageIndex| index.without_bad(&check(index, needs, Depth::Header, 2, &mut |_, _| ()));
@@ -154,7 +157,7 @@ fn images_that_are_not_resized_have_one_size() {
         "{text}"
     );
     // The test split must have the training images' size.
-    index.samples.truncate(100);
+    let mut index = index.kept(|image| image < 100).unwrap();
     index.size = Some((32, 8));
     let text = found(&index).unwrap_err().to_string();
     assert!(text.contains("but every training image has 32x8"), "{text}");
@@ -183,7 +186,8 @@ fn nothing_to_check_is_no_error() {
         root: "r".into(),
         split: "s".to_owned(),
         classes: vec![],
-        samples: vec![],
+        images: crate::paths::Listing::default().pack().unwrap(),
+        class_ends: vec![],
         size: None,
         ignored: Ignored::default(),
     };

@@ -10,6 +10,7 @@ use tiff::{TiffError, TiffUnsupportedError};
 use super::super::error::{Result, SampleError};
 use super::super::raster::Raster;
 use super::convert::{separate, unit16};
+use super::directory::Directory;
 use super::limits::{LIMIT_BYTES, check_size, truncated};
 
 pub(super) struct Bands<'a> {
@@ -120,37 +121,11 @@ impl<'a> Bands<'a> {
 
 /// Returns the file with its bands marked as grey: of an RGB file the decoder returns only three bands.
 fn as_grey(bytes: &[u8]) -> Option<Vec<u8>> {
-    let little = match bytes.get(..2)? {
-        b"II" => true,
-        b"MM" => false,
-        _ => return None,
-    };
-    let number = |at: usize, length: usize| -> Option<u64> {
-        let field = bytes.get(at..at.checked_add(length)?)?;
-        let add = |sum: u64, byte: &u8| sum << 8 | u64::from(*byte);
-        Some(if little { field.iter().rev().fold(0, add) } else { field.iter().fold(0, add) })
-    };
-    // (place and length of the first directory's offset; lengths of a count, an entry, an entry before its
-    // value)
-    let (offset, word, count, entry, value) = match number(2, 2)? {
-        42 => (4, 4, 2, 12, 8),
-        43 => (8, 8, 8, 20, 12),
-        _ => return None,
-    };
-    let directory = usize::try_from(number(offset, word)?).ok()?;
-    let entries = number(directory, count)?;
-    let first = directory.checked_add(count)?;
-    for index in 0..usize::try_from(entries).ok()? {
-        let at = index.checked_mul(entry)?.checked_add(first)?;
-        if number(at, 2)? == u64::from(Tag::PhotometricInterpretation.to_u16()) {
-            let place = at + value;
-            let mut patched = bytes.to_vec();
-            let one: [u8; 2] = if little { [1, 0] } else { [0, 1] };
-            patched.get_mut(place..place + 2)?.copy_from_slice(&one);
-            return Some(patched);
-        }
-    }
-    None
+    let directory = Directory::open(bytes)?;
+    let place = directory.place(Tag::PhotometricInterpretation.to_u16())?;
+    let mut patched = bytes.to_vec();
+    patched.get_mut(place..place + 2)?.copy_from_slice(&directory.short_bytes(1));
+    Some(patched)
 }
 
 fn damage(error: TiffError) -> SampleError {

@@ -19,6 +19,7 @@ use super::limits::{damage, truncated};
 pub(super) const SOI: u8 = 0xd8;
 const EOI: u8 = 0xd9;
 const SOS: u8 = 0xda;
+const APP1: u8 = 0xe1;
 
 /// A JPEG file of grey or RGB values, after reading its header.
 pub(super) struct Jpeg<'a> {
@@ -128,6 +129,14 @@ fn frame(bytes: &[u8]) -> Result<Frame> {
 /// Returns whether a JPEG file reaches its end-of-image marker. An embedded preview has another one.
 pub(super) fn is_whole(bytes: &[u8]) -> bool {
     segments(bytes).any(|segment| segment.marker == EOI)
+}
+
+/// Returns the EXIF data before the pixels.
+pub(super) fn exif(bytes: &[u8]) -> Option<&[u8]> {
+    let before_pixels = segments(bytes).take_while(|segment| !matches!(segment.marker, SOS | EOI));
+    before_pixels
+        .filter(|segment| segment.marker == APP1)
+        .find_map(|segment| segment.content.strip_prefix(b"Exif\0\0"))
 }
 
 struct Segment<'a> {

@@ -11,22 +11,23 @@ use super::super::raster::Labels;
 use super::bands::Bands;
 use super::format::{format_of, open};
 use super::limits::{self, LIMIT_BYTES, catch_panic, check_size, truncated};
+use super::lossy::refuse_lossy_mask;
 
 /// Returns the size that a mask's header states, (width, height).
 pub fn mask_header(bytes: &[u8]) -> Result<(u32, u32)> {
+    refuse_lossy_mask(bytes)?;
     catch_panic(|| match format_of(bytes)? {
-        ImageFormat::Jpeg => Err(SampleError::JpegMask),
         ImageFormat::Tiff => Ok(Bands::open_one(bytes, SampleError::ColorMask)?.size),
         _ => open(bytes).map(|decoder| decoder.dimensions()),
     })
 }
 
 /// Reads the numbers of a mask: palette indexes, or grey values as stored. RGB is read if the three values
-/// agree, transparency is ignored, JPEG files are errors.
+/// agree, transparency is ignored, files whose compression changes values are errors.
 pub fn mask(bytes: &[u8], raw: &mut Vec<u8>, out: &mut Labels) -> Result<()> {
     out.values.clear();
+    refuse_lossy_mask(bytes)?;
     catch_panic(|| match format_of(bytes)? {
-        ImageFormat::Jpeg => Err(SampleError::JpegMask),
         ImageFormat::Png => png_mask(bytes, raw, out),
         ImageFormat::Tiff => tiff_mask(bytes, out),
         _ => {

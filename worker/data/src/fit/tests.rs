@@ -1,5 +1,7 @@
 #![allow(clippy::unwrap_used)]
 
+use std::path::Path;
+
 use proptest::prelude::*;
 
 use super::*;
@@ -160,4 +162,36 @@ fn masks_take_the_nearest_pixel() {
     assert_eq!(fitted(Frame::rectangle((1, 0), (2, 1), (4, 2))), [2, 2, 3, 3, 2, 2, 3, 3]);
     let cut = Frame::new(Resize::Crop, (4, 2), (2, 2)).unwrap();
     assert_eq!(fitted(cut), [2, 3, 6, 7]);
+}
+
+/// `tests/parity/README.md` describes how the files are made.
+#[test]
+fn a_part_is_cut_out_and_then_resized_as_in_torchvision() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/parity/reference/pictures");
+    let read = |name: &str| image::open(folder.join(name)).unwrap().to_rgb8();
+    let cases: Vec<serde_json::Value> =
+        serde_json::from_slice(&std::fs::read(folder.join("crops.json")).unwrap()).unwrap();
+    let source = read("crops.png");
+    let size = source.dimensions();
+    let image = picture(&source, size);
+    let plane = |c: usize| source.iter().skip(c).step_by(3).copied();
+    let planes: Vec<u8> = [0, 1, 2, 0].into_iter().flat_map(plane).collect();
+    let planes = Raster { width: size.0, height: size.1, channels: 4, values: Values::U8(planes) };
+    let mut fitter = Fitter::default();
+    for (number, case) in cases.iter().enumerate() {
+        let pair = |key: &str| {
+            let number = |at: usize| case[key][at].as_u64().unwrap() as u32;
+            (number(0), number(1))
+        };
+        let frame = Frame::rectangle(pair("corner"), pair("size"), pair("target"));
+        let expected = read(&format!("crop-{number}.png"));
+        let got = bytes(fitter.fit(&image, frame).unwrap());
+        let off =
+            |got: &[u8], expected: &[u8]| std::iter::zip(got, expected).map(|(a, b)| a.abs_diff(*b)).max();
+        assert!(off(&got, &expected) <= Some(1), "{case}: off by {:?}", off(&got, &expected));
+        let green: Vec<u8> = expected.iter().skip(1).step_by(3).copied().collect();
+        let got = bytes(fitter.fit(&planes, frame).unwrap());
+        assert!(off(&got[green.len()..2 * green.len()], &green) <= Some(1), "{case}");
+    }
+    assert_eq!(cases.len(), 7);
 }

@@ -18,7 +18,7 @@ pub struct MicroBatch {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Batch {
     pub fields: Arc<[Field]>,
-    /// The values of the n samples by field; undefined for a sample that could not be loaded.
+    /// The values of the n samples by field; for a sample that could not be loaded, those of another sample.
     pub columns: Vec<Column>,
     /// n weights: 1, or 0 for a sample that could not be loaded.
     pub weights: Vec<f32>,
@@ -29,6 +29,12 @@ pub struct Batch {
 }
 
 impl Batch {
+    /// Returns the samples that could not be loaded: place in the batch, and number.
+    pub fn unreadable(&self) -> impl Iterator<Item = (usize, u32)> {
+        let all = self.weights.iter().zip(&self.indices).enumerate();
+        all.filter(|(_, (weight, _))| **weight == 0.0).map(|(place, (_, index))| (place, *index))
+    }
+
     /// Returns the values of the field `name`.
     pub fn column(&self, name: &str) -> Option<&Column> {
         self.columns.get(self.fields.iter().position(|field| field.name == name)?)

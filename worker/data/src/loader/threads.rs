@@ -6,9 +6,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::super::dataset::{Column, Dataset, Field, columns_for};
-use super::super::error::{BadSample, DataError};
-use super::super::rng::{Domain, keyed};
+use super::super::error::{BadSample, DataError, SampleError};
+use super::super::rng::{Domain, below, keyed};
 use super::batch::{Batch, LoaderOptions, MicroBatch};
+
+/// Samples that are tried in place of one that cannot be loaded. More than 1% of such samples end a run.
+const STAND_INS: usize = 16;
 
 pub(super) type BatchPlan = Box<dyn Iterator<Item = MicroBatch> + Send>;
 
@@ -168,32 +171,47 @@ impl Shared {
         position: usize,
         own: &mut [Column],
     ) -> Result<(), DataError> {
-        let LoaderOptions { seed, augment, .. } = self.options;
         let index = lock(batch).indices[position] as usize;
         let outcome = catch_unwind(AssertUnwindSafe(|| {
-            let mut rng = augment.then(|| keyed(Domain::Augment, seed, epoch, index as u64));
-            let loaded = self.dataset.load(index, rng.as_mut(), own);
-            loaded.map_err(|error| BadSample {
-                index,
-                path: self.dataset.describe(index),
-                reason: error.to_string(),
-            })
+            let error = match self.load_sample(index, epoch, own) {
+                Ok(()) => return (None, true),
+                Err(error) => error,
+            };
+            let path = self.dataset.describe(index);
+            let bad = BadSample { index, path, reason: error.to_string() };
+            (Some(bad), self.load_stand_in(index, epoch, own))
         }));
-        let loaded = outcome.map_err(|panic| panicked(format!("sample {index}"), panic))?;
+        let (bad, has_values) = outcome.map_err(|panic| panicked(format!("sample {index}"), panic))?;
 
         let mut batch = lock(batch);
         for (column, own) in batch.columns.iter_mut().zip(&*own) {
             let place = position * own.len()..(position + 1) * own.len();
-            match loaded {
-                Ok(()) => column.copy(place, own),
-                Err(_) => column.clear(place),
+            match has_values {
+                true => column.copy(place, own),
+                false => column.clear(place),
             }
         }
-        match loaded {
-            Ok(()) => batch.weights[position] = 1.0,
-            Err(bad) => batch.bad.push(bad),
+        match bad {
+            None => batch.weights[position] = 1.0,
+            Some(bad) => batch.bad.push(bad),
         }
         Ok(())
+    }
+
+    fn load_sample(&self, index: usize, epoch: u64, own: &mut [Column]) -> Result<(), SampleError> {
+        let LoaderOptions { seed, augment, .. } = self.options;
+        let mut rng = augment.then(|| keyed(Domain::Augment, seed, epoch, index as u64));
+        self.dataset.load(index, rng.as_mut(), own)
+    }
+
+    /// Loads another sample in place of one that cannot be loaded: statistics over a batch need a plausible one.
+    /// It depends on (seed, epoch, sample) alone, so it is the same in every batch and on every rank. Returns
+    /// whether one of a few could be loaded.
+    fn load_stand_in(&self, index: usize, epoch: u64, own: &mut [Column]) -> bool {
+        let samples = u32::try_from(self.dataset.len()).unwrap_or(u32::MAX);
+        let mut rng = keyed(Domain::StandIn, self.options.seed, epoch, index as u64);
+        let mut others = (0..STAND_INS).map(|_| below(&mut rng, samples) as usize);
+        others.any(|other| other != index && self.load_sample(other, epoch, own).is_ok())
     }
 
     /// Records that a sample of a batch is done.

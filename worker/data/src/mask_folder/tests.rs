@@ -28,7 +28,7 @@ fn scan(root: &Path) -> Result<MaskIndex, DataError> {
 }
 
 fn checked(index: &MaskIndex, resize: Resize, depth: Depth) -> CheckReport {
-    let needs = Needs { channels: 3, resize };
+    let needs = Needs { channels: 3, resize, orientation: Orientation::Stored };
     check(index, needs, depth, 2, &mut |_, _| ())
 }
 
@@ -42,11 +42,9 @@ fn pairs_are_found_by_name_whatever_the_ending() {
         put(root.path().join("train_masks").join(name), b"unread");
     }
     let index = scan(root.path()).unwrap();
-    let names: Vec<(&str, &str)> = index.samples.iter().map(|pair| (&*pair.0, &*pair.1)).collect();
-    assert_eq!(
-        names,
-        [("a.JPG", "a.png"), ("a.b.png", "a.b.tiff"), ("b.png", "b.bmp"), ("deep/er/c.tif", "deep/er/c.png")]
-    );
+    let names = |paths: &Paths| (0..paths.len()).map(|at| paths.get(at)).collect::<Vec<_>>();
+    assert_eq!(names(&index.image_paths), ["a.JPG", "a.b.png", "b.png", "deep/er/c.tif"]);
+    assert_eq!(names(&index.mask_paths), ["a.png", "a.b.tiff", "b.bmp", "deep/er/c.png"]);
     assert_eq!(index.image_path(0), root.path().join("train/a.JPG"));
     assert_eq!(index.mask_path(3), root.path().join("train_masks/deep/er/c.png"));
     assert_eq!(index.count(), 4);
@@ -97,6 +95,9 @@ fn missing_and_empty_folders_name_the_setting() {
     std::fs::create_dir(root.path().join("train_masks")).unwrap();
     let text = scan(root.path()).unwrap_err().to_string();
     assert!(text.contains(" has no images; ") && text.contains("train_masks"), "{text}");
+    put(root.path().join("train_masks/1.npy"), b"");
+    let text = scan(root.path()).unwrap_err().to_string();
+    assert!(text.contains(" has no images (files that are no images to dtrain: 1 .npy); add"), "{text}");
 }
 
 #[test]
@@ -201,7 +202,7 @@ fn a_real_binary_set_pairs_up() {
     let rule = MaskRule { kind: MaskKind::Binary, classes: 2, ignore: 255 };
     let index = MaskIndex::scan(&root, "image", "label", rule).unwrap();
     assert_eq!(index.count(), 30);
-    let needs = Needs { channels: 1, resize: Resize::None };
+    let needs = Needs { channels: 1, resize: Resize::None, orientation: Orientation::Stored };
     let report = check(&index, needs, Depth::Full, 2, &mut |_, _| ());
     assert_eq!(index.without_bad(&report).unwrap().size, Some((512, 512)));
 }
@@ -225,7 +226,10 @@ proptest! {
         if images == masks {
             let index = result.unwrap();
             prop_assert_eq!(index.count(), images.len());
-            prop_assert!(index.samples.iter().all(|pair| pair.0.strip_suffix(".png") == pair.1.strip_suffix(".bmp")));
+            for at in 0..index.count() {
+                let (image, mask) = (index.image_paths.get(at), index.mask_paths.get(at));
+                prop_assert_eq!(image.strip_suffix(".png"), mask.strip_suffix(".bmp"));
+            }
         } else {
             let is_unpaired = matches!(result, Err(DataError::Unpaired(..)));
             prop_assert!(is_unpaired);

@@ -1,6 +1,6 @@
 #![allow(clippy::unwrap_used)]
 
-use dtrain_common::recipe::Resize;
+use dtrain_common::recipe::{Orientation, Resize};
 
 use super::super::check::{Depth, Needs, check};
 use super::super::dataset::{Dataset, load_one};
@@ -25,8 +25,9 @@ fn scan(root: &tempfile::TempDir, names: Option<&[String]>) -> Result<TargetInde
 fn images_and_lines_pair_by_path() {
     let root = folder("file,age,size\nb.png,1,2\ndeep/a.png,-3,0.5\n", &["b.png", "deep/a.png", "notes.txt"]);
     let index = scan(&root, None).unwrap();
-    let rows = [Row("b.png".into(), vec![1.0, 2.0]), Row("deep/a.png".into(), vec![-3.0, 0.5])];
-    assert_eq!((&index.names[..], &index.samples[..]), (&["age", "size"].map(String::from)[..], &rows[..]));
+    assert_eq!(index.names, ["age", "size"]);
+    assert_eq!((index.images.get(0), index.images.get(1)), ("b.png".to_owned(), "deep/a.png".to_owned()));
+    assert_eq!(*index.numbers, [1.0, 2.0, -3.0, 0.5]);
     assert_eq!(index.ignored.to_string(), "1 .txt", "the table is not ignored");
     let moments = index.moments();
     assert_eq!((moments[0].mean, moments[0].deviation(), moments[1].max), (-1.0, 2.0, 2.0));
@@ -77,8 +78,8 @@ fn an_unreadable_image_is_left_out() {
     let root = folder(&format!("file,a\n{table}"), &names.iter().map(String::as_str).collect::<Vec<_>>());
     put(root.path().join("train/007.png"), b"not an image");
     let index = scan(&root, None).unwrap();
-    let needs = Needs { channels: 3, resize: Resize::None };
+    let needs = Needs { channels: 3, resize: Resize::None, orientation: Orientation::Stored };
     let report = check(&index, needs, Depth::Full, 2, &mut |_, _| ());
     let good = index.without_bad(&report).unwrap();
-    assert_eq!((good.count(), good.size, good.samples[7].1[0]), (199, Some((8, 6)), 8.0));
+    assert_eq!((good.count(), good.size, good.numbers[7]), (199, Some((8, 6)), 8.0));
 }

@@ -95,6 +95,7 @@ pub(crate) fn folder(root: &Path, split: &str, classes: &[(&str, usize)]) {
 
 /// Returns the number of images of each class.
 pub(crate) fn class_counts(index: &crate::ImageIndex) -> Vec<usize> {
-    let of = |class| index.samples.iter().filter(|sample| sample.0 as usize == class).count();
+    let of =
+        |class| (0..crate::ImageList::count(index)).filter(|&image| index.class_of(image) == class).count();
     (0..index.classes.len()).map(of).collect()
 }

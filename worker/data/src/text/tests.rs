@@ -6,7 +6,10 @@ use super::*;
 use crate::tests::images::put;
 
 fn scan(root: &Path) -> Result<(TextIndex, Corpus), DataError> {
-    TextIndex::scan(root, Tokenizer::Chars)
+    let index = TextIndex::scan(root, Tokenizer::Chars)?;
+    let corpus = index.load()?;
+    assert_eq!(index.tokens, corpus.tokens.count() as u64);
+    Ok((index, corpus))
 }
 
 fn text(corpus: &Corpus) -> String {
@@ -104,4 +107,26 @@ fn a_real_text_is_read() {
     let Ok(root) = test_data("shakespeare") else { return };
     let (index, corpus) = scan(&root).unwrap();
     assert_eq!((index.tokens, corpus.vocabulary.size()), (1_115_394, 65));
+}
+
+#[test]
+fn pieces_cut_no_character_and_no_file() {
+    let root = tempfile::tempdir().unwrap();
+    // Characters of one to four bytes across the borders of pieces.
+    let long: String = "aü€𝄞".chars().cycle().take(PIECE_BYTES / 2).collect();
+    put(root.path().join("a.txt"), long.as_bytes());
+    put(root.path().join("b.txt"), "x\n".as_bytes());
+    put(root.path().join("c.txt"), "y".as_bytes());
+    let expected = format!("{long}\nx\ny");
+    let (index, corpus) = scan(root.path()).unwrap();
+    assert!(matches!(*corpus.tokens, Tokens::U8(_)));
+    assert_eq!((index.tokens, index.vocabulary.size()), (expected.chars().count() as u64, 7));
+    assert!(text(&corpus) == expected);
+    let bytes = TextIndex::scan(root.path(), Tokenizer::Bytes).unwrap();
+    assert_eq!(bytes.tokens, expected.len() as u64);
+    assert!(text(&bytes.load().unwrap()) == expected);
+    put(root.path().join("a.txt"), &long.as_bytes()[..long.len() - 2]);
+    let error = scan(root.path()).unwrap_err().to_string();
+    let last = long.char_indices().last().unwrap().0;
+    assert!(error.contains(&format!("a.txt is not UTF-8 from byte {last} on")), "{error}");
 }

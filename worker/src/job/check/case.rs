@@ -210,6 +210,6 @@ impl Parts {
 impl Feed for Parts {
     fn next(&mut self) -> Result<DeviceBatch, TrainError> {
         let rows = self.0.next().ok_or(TrainError::LoaderEnded)?;
-        Ok(DeviceBatch { batch: Replay::batch_of(&rows)?, unreadable: 0, data_wait: Duration::ZERO })
+        Ok(DeviceBatch { batch: Replay::batch_of(&rows)?, unreadable: Vec::new(), data_wait: Duration::ZERO })
     }
 }

@@ -1,5 +1,7 @@
 //! Ends runs that cannot succeed.
 
+use std::collections::HashSet;
+
 use dtrain_common::result::RunResult;
 
 use super::{Flow, Follower, Followers};
@@ -14,12 +16,13 @@ use crate::train_error::{Result, TrainError};
 pub(crate) struct Health {
     total_steps: u64,
     skipped: Skipped,
-    bad_samples: u64,
+    /// The numbers of the training images that could not be read; an image is bad in every epoch.
+    unreadable: HashSet<u32>,
 }
 
 impl Health {
     pub(crate) fn new(total_steps: u64) -> Self {
-        Self { total_steps, skipped: Skipped::default(), bad_samples: 0 }
+        Self { total_steps, skipped: Skipped::default(), unreadable: HashSet::new() }
     }
 }
 
@@ -45,16 +48,16 @@ impl Follower for Health {
         if let Some(failure) = self.skipped.failure(done == self.total_steps) {
             return Err(failure);
         }
-        self.bad_samples += taken.status.bad_samples as u64;
-        let total = training.course.plan.train_samples;
-        if too_many_bad(self.bad_samples as usize, total as usize) {
-            return Err(TrainError::TooManyBad { bad: self.bad_samples, total });
+        self.unreadable.extend(&taken.unreadable);
+        let (bad, total) = (self.unreadable.len(), training.course.plan.train_samples as usize);
+        if too_many_bad(bad, total) {
+            return Err(TrainError::TooManyBad { what: "training", bad, total });
         }
         Ok(Flow::Continue)
     }
 
     fn conclude(&self, result: &mut RunResult) {
-        result.skipped_images = Some(self.bad_samples);
+        result.skipped_images = Some(self.unreadable.len() as u64);
     }
 }
 

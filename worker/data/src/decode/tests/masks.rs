@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used)]
 
+use std::path::Path;
+
 use image::{DynamicImage, GrayImage, ImageBuffer, ImageFormat, Luma, LumaA, Rgb};
 
 use super::super::super::raster::Labels;
@@ -51,7 +53,9 @@ fn masks_keep_exact_values() {
 #[test]
 fn files_that_are_not_masks_are_errors() {
     let said = |bytes: &[u8]| labels(bytes).unwrap_err().to_string();
-    assert!(said(&encoded(GrayImage::new(8, 8), ImageFormat::Jpeg)).contains("save masks as PNG"));
+    assert!(
+        said(&encoded(GrayImage::new(8, 8), ImageFormat::Jpeg)).starts_with("a JPEG file cannot be a mask")
+    );
     for format in [ImageFormat::Png, ImageFormat::Bmp] {
         assert!(
             said(&encoded(gradient(4, 4), format)).contains("this image of 3 channel(s) holds colours"),
@@ -73,4 +77,42 @@ fn files_that_are_not_masks_are_errors() {
 fn a_map_of_several_bands_has_the_remedy_for_maps() {
     let error = super::super::map::map_header(&tiff(3, 8, 1, 2, &[0; 6]).bytes()).unwrap_err().to_string();
     assert!(error.contains("this image has 3 channels; save it as a grey PNG"), "{error}");
+}
+
+/// `tests/parity/README.md` describes how the files are made.
+#[test]
+fn masks_are_refused_for_their_compression_and_not_for_their_ending() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/parity/reference/pictures");
+    let read = |name: &str| std::fs::read(folder.join(name)).unwrap();
+    for name in ["mask-lossless.webp", "mask-lossless-animated.webp", "mask-lzw.tif"] {
+        let (values, size) = labels(&read(name)).unwrap();
+        assert_eq!(size, (24, 24));
+        assert!(
+            values.iter().all(|&value| value == 0 || value == 255) && values[9 + 24 * 12] == 255,
+            "{name}"
+        );
+        assert_eq!(lossy(&read(name)).unwrap(), None, "{name}");
+    }
+    let strip = |webp: &[u8]| {
+        let mut bytes = tiff(1, 8, 1, 1, webp).bytes();
+        let uncompressed = [3, 1, 3, 0, 1, 0, 0, 0, 1, 0];
+        let at = memchr::memmem::rfind(&bytes, &uncompressed).unwrap() + 8;
+        bytes[at..at + 2].copy_from_slice(&50001u16.to_le_bytes());
+        bytes
+    };
+    for (bytes, kind) in [
+        (read("mask-lossy.webp"), "lossy WebP"),
+        (read("mask-lossy-with-alpha.webp"), "lossy WebP"),
+        (read("mask-lossy-animated.webp"), "lossy WebP"),
+        (read("mask-jpeg.tif"), "JPEG-compressed TIFF"),
+        (strip(&read("mask-lossy.webp")), "TIFF with lossy WebP inside"),
+    ] {
+        let error = labels(&bytes).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("a {kind} file cannot be a mask")), "{error}");
+        let error = mask_header(&bytes).unwrap_err().to_string();
+        assert!(error.contains("from their source"), "{error}");
+        assert_eq!(lossy(&bytes).unwrap(), Some(kind));
+    }
+    assert_eq!(lossy(&strip(&read("mask-lossless.webp"))).unwrap(), None);
+    assert!(lossy(&read("mask-lossy.webp")[..12]).is_err(), "more of the file is needed");
 }

@@ -18,11 +18,37 @@ fn a_bad_image_has_no_weight_and_is_named() {
     let set = Numbers { bad: Some(8), ..Numbers::default() };
     let batch = &all(Arc::new(set), options(3), work(&[&[5, 8, 9, 8]]))[0];
     assert_eq!(batch.weights, [1.0, 0.0, 1.0, 0.0]);
-    assert_eq!(labels(batch), [5, 0, 2, 0]);
-    assert_eq!(images(batch)[3..6], [0.0; 3]);
-    assert_eq!(images(batch)[6], 9.0);
+    assert_eq!(batch.unreadable().collect::<Vec<_>>(), [(1, 8), (3, 8)]);
+    assert_eq!((labels(batch)[0], labels(batch)[2], images(batch)[6]), (5, 2, 9.0));
     let bad = BadSample { index: 8, path: "number 8".to_owned(), reason: "the file is empty".to_owned() };
     assert_eq!(batch.bad, [bad.clone(), bad]);
+}
+
+#[test]
+fn a_readable_image_stands_in_for_a_bad_one_whatever_the_batches_and_threads() {
+    let values = |threads, batches: &[&[u32]]| -> Vec<f32> {
+        let set = Numbers { bad: Some(8), ..Numbers::default() };
+        let of_one = |indices: &&[u32]| MicroBatch { epoch: 4, indices: indices.to_vec() };
+        let all = all(Arc::new(set), options(threads), batches.iter().map(of_one).collect());
+        let image = |batch: &Batch, place: usize| images(batch)[3 * place..3 * place + 3].to_vec();
+        let bad = all.iter().flat_map(|batch| batch.unreadable().map(|(place, _)| image(batch, place)));
+        bad.flatten().collect()
+    };
+    let alone = values(1, &[&[8]]);
+    // The number of a sample, its random change, and a constant.
+    assert!(alone[0] != 8.0 && alone[0].fract() == 0.0 && alone[1] > 0.0 && alone[2] == -1.0, "{alone:?}");
+    assert_eq!(values(3, &[&[5, 8, 9], &[1, 2, 3, 8]]), [&alone[..], &alone].concat());
+    // Nothing stands in where nothing is readable.
+    let root = tempfile::tempdir().unwrap();
+    folder(root.path(), "train", &[("a", 3)]);
+    let index = ImageIndex::scan(root.path(), "train", None).unwrap();
+    (0..3).for_each(|image| put(crate::ImageList::image_path(&index, image), b""));
+    let batch = &super::numbers::all(
+        Arc::new(ImageFolder::new(index, ImageOptions::square(8))),
+        options(2),
+        work(&[&[0, 1, 2]]),
+    )[0];
+    assert_eq!((batch.bad.len(), &*batch.weights), (3, &[0.0; 3][..]));
 }
 
 #[test]

@@ -87,7 +87,7 @@ fn a_coloured_map_is_a_bad_sample() {
         "{}",
         said(&index)
     );
-    let needs = Needs { channels: 3, resize: Resize::Crop };
+    let needs = Needs { channels: 3, resize: Resize::Crop, orientation: Orientation::Stored };
     let report = check(&index, needs, Depth::Header, 1, &mut |_, _| ());
     assert!(report.bad[0].reason.contains("this image has 3 channels"), "{report:?}");
     put(root.path().join("m/1.png"), &gray(8, 4, |_, _| 1));
@@ -108,12 +108,24 @@ fn real_heights_are_metres() {
         }
     }
     let index = MapIndex::scan(root.path(), "img", "lab", MapRule { scale: 1.0, ignore: None }).unwrap();
-    let report = check(&index, Needs { channels: 4, resize: Resize::None }, Depth::Full, 2, &mut |_, _| ());
+    let report = check(
+        &index,
+        Needs { channels: 4, resize: Resize::None, orientation: Orientation::Stored },
+        Depth::Full,
+        2,
+        &mut |_, _| (),
+    );
     assert!(report.bad.is_empty(), "{:?}", report.bad);
     let moments = report.moments;
     assert_eq!(moments.count, 7 * 400 * 400);
     assert!(moments.min >= 0.0 && (50.0..100.0).contains(&moments.max), "{moments:?}");
-    let again = check(&index, Needs { channels: 4, resize: Resize::None }, Depth::Full, 1, &mut |_, _| ());
+    let again = check(
+        &index,
+        Needs { channels: 4, resize: Resize::None, orientation: Orientation::Stored },
+        Depth::Full,
+        1,
+        &mut |_, _| (),
+    );
     assert_eq!(again.moments, moments, "whatever the number of threads");
     let options = ImageOptions {
         channels: 4,

@@ -1,0 +1,43 @@
+//! Compression that changes values: harmless in pictures, wrong in masks.
+
+use image::ImageFormat;
+use tiff::tags::Tag;
+
+use super::super::error::{Result, SampleError};
+use super::directory::Directory;
+use super::format::format_of;
+use super::webp;
+
+/// Returns the name of the compression if it changed the file's values. `bytes` may end after the header; an
+/// error means that they end before the answer.
+pub fn lossy(bytes: &[u8]) -> Result<Option<&'static str>> {
+    Ok(match format_of(bytes)? {
+        ImageFormat::Jpeg => Some("JPEG"),
+        ImageFormat::WebP => webp::is_lossy(bytes)?.then_some("lossy WebP"),
+        ImageFormat::Tiff => inside_tiff(bytes),
+        _ => None,
+    })
+}
+
+/// Fails for a file whose compression changed its values.
+pub(super) fn refuse_lossy_mask(bytes: &[u8]) -> Result<()> {
+    match lossy(bytes)? {
+        None => Ok(()),
+        Some(kind) => Err(SampleError::LossyMask(kind)),
+    }
+}
+
+fn inside_tiff(bytes: &[u8]) -> Option<&'static str> {
+    let directory = Directory::open(bytes)?;
+    let number = |tag: Tag| directory.number_of(tag.to_u16());
+    match number(Tag::Compression)? {
+        // JPEG in its old and its new form, and as Adobe's DNG marks it.
+        6 | 7 | 34892 => Some("JPEG-compressed TIFF"),
+        50001 => {
+            let strip = number(Tag::StripOffsets).or_else(|| number(Tag::TileOffsets))?;
+            let part = bytes.get(usize::try_from(strip).ok()?..)?;
+            webp::is_lossy(part).ok()?.then_some("TIFF with lossy WebP inside")
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,40 @@
+//! The orientation that a file's EXIF data states.
+
+use image::ImageFormat;
+
+use super::super::error::Result;
+use super::super::turn::Turn;
+use super::directory::Directory;
+use super::format::format_of;
+use super::{jpeg, webp};
+
+/// The tag of the orientation, in EXIF data and in TIFF files.
+const ORIENTATION: u16 = 274;
+
+/// Returns how the file is to be turned before it is shown. `bytes` may end after the header; an error means
+/// that the tag may be further on.
+pub(in super::super) fn turn(bytes: &[u8]) -> Result<Turn> {
+    let exif = match format_of(bytes)? {
+        ImageFormat::Jpeg => jpeg::exif(bytes),
+        ImageFormat::Png => png_exif(bytes),
+        ImageFormat::WebP => webp::exif(bytes)?,
+        ImageFormat::Tiff => Some(bytes),
+        _ => None,
+    };
+    let tag = exif.and_then(Directory::open).and_then(|directory| directory.number_of(ORIENTATION));
+    Ok(tag.map_or(Turn::NONE, Turn::of_tag))
+}
+
+/// Returns the EXIF data of a PNG file. It may also stand behind the pixels.
+fn png_exif(bytes: &[u8]) -> Option<&[u8]> {
+    let mut at = 8;
+    loop {
+        let head = bytes.get(at..at + 8)?;
+        let length = u32::from_be_bytes([head[0], head[1], head[2], head[3]]) as usize;
+        if &head[4..] == b"eXIf" {
+            return bytes.get(at + 8..at + 8 + length);
+        }
+        // Length, kind and checksum.
+        at = at.checked_add(12)?.checked_add(length)?;
+    }
+}

@@ -1,0 +1,156 @@
+//! Reading and decoding of one file at a time: for the check before training, and for loading.
+
+use std::mem::take;
+use std::path::Path;
+
+use dtrain_common::recipe::Orientation;
+
+use super::check::{Depth, Needs};
+use super::class_counts::ClassCounts;
+use super::decode;
+use super::error::{Result, SampleError};
+use super::marks::Marks;
+use super::moments::Moments;
+use super::pixel_target::{PixelRule, PixelTarget};
+use super::raster::Raster;
+use super::regular::{self, First};
+use super::turn::Turn;
+
+/// The working memory of one decoding thread.
+#[derive(Debug, Default)]
+pub struct Inspector {
+    file: Vec<u8>,
+    raw: Vec<u8>,
+    pub(super) image: Raster,
+    pub(super) target: PixelTarget,
+    pub(super) class_counts: ClassCounts,
+    /// Statistics of each map, by sample.
+    pub(super) moments: Vec<(usize, Moments)>,
+    map: Raster,
+    /// Files to warn of; only for a check.
+    pub(super) marks: Option<Marks>,
+}
+
+impl Inspector {
+    /// Makes the memory of a check, which marks files.
+    pub(super) fn for_check() -> Self {
+        Self { marks: Some(Marks::default()), ..Self::default() }
+    }
+
+    /// Returns the approximate memory held after the last sample, in bytes.
+    pub(super) fn held_bytes(&self) -> usize {
+        let files = self.file.capacity() + self.raw.capacity();
+        let images = self.image.values.held_bytes() + self.map.values.held_bytes();
+        files + images + self.target.held_bytes()
+    }
+
+    /// Checks an image and returns its size; with [`Depth::Full`] its pixels are in `image`.
+    pub(super) fn image(&mut self, path: &Path, needs: Needs, depth: Depth) -> Result<(u32, u32)> {
+        let mut file = take(&mut self.file);
+        let decoded = regular::decode(path, first(depth), &mut file, |bytes| {
+            let size = match depth {
+                Depth::Header => decode::header(bytes, needs.channels)?,
+                Depth::Full => {
+                    decode::pixels(bytes, needs.channels, &mut self.raw, &mut self.image)?;
+                    (self.image.width, self.image.height)
+                }
+            };
+            Ok::<_, SampleError>((size, turn_of(bytes, needs.orientation)?))
+        });
+        self.file = file;
+        let (size, turn) = decoded?;
+        self.mark_turned(path, turn);
+        match (needs.orientation, depth) {
+            (Orientation::Stored, _) => Ok(size),
+            (Orientation::Exif, Depth::Header) => Ok(turn.size(size)),
+            (Orientation::Exif, Depth::Full) => {
+                turn.image(&mut self.image);
+                Ok((self.image.width, self.image.height))
+            }
+        }
+    }
+
+    /// Checks a mask or map and returns its size; with [`Depth::Full`] its values are in `target`.
+    pub(super) fn pixels(
+        &mut self,
+        path: &Path,
+        rule: PixelRule,
+        orientation: Orientation,
+        depth: Depth,
+    ) -> Result<(u32, u32)> {
+        let mut file = take(&mut self.file);
+        let decoded = regular::decode(path, first(depth), &mut file, |bytes| {
+            let size = match (depth, rule) {
+                (Depth::Header, PixelRule::Mask(_)) => decode::mask_header(bytes)?,
+                (Depth::Header, PixelRule::Map(_)) => decode::map_header(bytes)?,
+                (Depth::Full, rule) => self.decode_target(bytes, rule)?,
+            };
+            let lossy = if matches!(rule, PixelRule::Map(_)) { decode::lossy(bytes)? } else { None };
+            Ok::<_, SampleError>((size, turn_of(bytes, orientation)?, lossy.is_some()))
+        });
+        self.file = file;
+        let (size, turn, is_lossy) =
+            decoded.map_err(|source| SampleError::Mask(path.display().to_string(), Box::new(source)))?;
+        self.mark_turned(path, turn);
+        if let (true, Some(marks)) = (is_lossy, &mut self.marks) {
+            marks.lossy_maps.add(path);
+        }
+        match (orientation, depth) {
+            (Orientation::Stored, _) => Ok(size),
+            (Orientation::Exif, Depth::Header) => Ok(turn.size(size)),
+            (Orientation::Exif, Depth::Full) => {
+                self.target.turn(turn);
+                Ok(self.target.size())
+            }
+        }
+    }
+
+    fn decode_target(&mut self, bytes: &[u8], rule: PixelRule) -> Result<(u32, u32)> {
+        match rule {
+            PixelRule::Mask(rule) => {
+                let classes = self.target.classes();
+                decode::mask(bytes, &mut self.raw, classes)?;
+                rule.apply(classes)?;
+            }
+            PixelRule::Map(rule) => {
+                let white = decode::map(bytes, &mut self.raw, &mut self.map)?;
+                rule.apply(&self.map, white, self.target.numbers());
+            }
+        }
+        Ok(self.target.size())
+    }
+
+    fn mark_turned(&mut self, path: &Path, turn: Turn) {
+        if let (true, Some(marks)) = (turn != Turn::NONE, &mut self.marks) {
+            marks.turned.add(path);
+        }
+    }
+
+    /// Adds the values in `target` to the statistics. Classes of the value `ignore` do not count.
+    pub(super) fn count(&mut self, sample: usize, ignore: i64) {
+        match &self.target {
+            PixelTarget::Classes(labels) => self.class_counts.count(&labels.values, ignore),
+            PixelTarget::Numbers(labels) => {
+                self.moments.push((sample, Moments::of(labels.values.iter().copied())))
+            }
+        }
+    }
+}
+
+fn first(depth: Depth) -> First {
+    match depth {
+        Depth::Header => First::Header,
+        Depth::Full => First::Whole,
+    }
+}
+
+/// Returns the turn that a file's tag states. A tag that is further on is an error only if it has an effect.
+fn turn_of(bytes: &[u8], orientation: Orientation) -> Result<Turn> {
+    match orientation {
+        Orientation::Exif => decode::turn(bytes),
+        Orientation::Stored => Ok(decode::turn(bytes).unwrap_or(Turn::NONE)),
+    }
+}
+
+#[cfg(test)]
+mod tests;

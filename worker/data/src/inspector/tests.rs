@@ -1,0 +1,97 @@
+#![allow(clippy::unwrap_used)]
+
+use std::path::PathBuf;
+
+use dtrain_common::recipe::Resize;
+
+use super::super::mask_rule::{MaskKind, MaskRule};
+use super::super::pixel_target::MapRule;
+use super::super::raster::{Labels, Values};
+use super::*;
+
+/// `tests/parity/README.md` describes how the files are made.
+fn pictures() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/parity/reference/pictures")
+}
+
+fn needs(orientation: Orientation, channels: usize) -> Needs {
+    Needs { channels, resize: Resize::None, orientation }
+}
+
+fn values(image: &Raster) -> &[u8] {
+    match &image.values {
+        Values::U8(values) => values,
+        Values::F32(_) => panic!("8-bit values were expected"),
+    }
+}
+
+#[test]
+fn pictures_are_turned_as_in_pillow() {
+    let stored = image::open(pictures().join("turned-1.png")).unwrap().to_rgb8();
+    for tag in 1..=8 {
+        let shown = image::open(pictures().join(format!("shown-{tag}.bmp"))).unwrap().to_rgb8();
+        for ending in ["png", "webp", "tif", "jpg"] {
+            let path = pictures().join(format!("turned-{tag}.{ending}"));
+            let mut inspector = Inspector::for_check();
+            for (orientation, expected) in [(Orientation::Stored, &stored), (Orientation::Exif, &shown)] {
+                for depth in [Depth::Header, Depth::Full] {
+                    let size = inspector.image(&path, needs(orientation, 3), depth).unwrap();
+                    assert_eq!(size, expected.dimensions(), "{tag} {ending} {orientation:?} {depth:?}");
+                }
+                let got = values(&inspector.image);
+                match ending {
+                    "jpg" => {
+                        let off =
+                            std::iter::zip(got, expected.as_raw()).map(|(a, b)| u64::from(a.abs_diff(*b)));
+                        assert!(off.sum::<u64>() < 40 * got.len() as u64, "{tag} {orientation:?}");
+                    }
+                    _ => assert_eq!(got, expected.as_raw(), "{tag} {ending} {orientation:?}"),
+                }
+            }
+            let marked = inspector.marks.unwrap().turned.files;
+            assert_eq!(marked, if tag == 1 { 0 } else { 4 }, "{tag} {ending}");
+            // Data in planes is turned like a picture.
+            let mut grey = Inspector::default();
+            grey.image(&path, needs(Orientation::Exif, 1), Depth::Full).unwrap();
+            assert_eq!((grey.image.width, grey.image.height), shown.dimensions());
+        }
+    }
+}
+
+#[test]
+fn targets_turn_like_images_of_one_channel() {
+    for tag in 1..=8 {
+        let path = pictures().join(format!("turned-{tag}.tif"));
+        let mut inspector = Inspector::default();
+        inspector.image(&path, needs(Orientation::Stored, 1), Depth::Full).unwrap();
+        let image = &inspector.image;
+        let mut labels = Labels { width: image.width, height: image.height, values: values(image).to_vec() };
+        decode::turn(&std::fs::read(&path).unwrap()).unwrap().labels(&mut labels);
+        inspector.image(&path, needs(Orientation::Exif, 1), Depth::Full).unwrap();
+        assert_eq!(values(&inspector.image), labels.values, "{tag}");
+        assert_eq!((inspector.image.width, inspector.image.height), (labels.width, labels.height));
+    }
+}
+
+#[test]
+fn lossy_masks_are_errors_and_lossy_maps_are_marked() {
+    let mask = MaskRule { kind: MaskKind::Binary, classes: 2, ignore: 255 };
+    let map = MapRule { scale: 1.0, ignore: None };
+    for depth in [Depth::Header, Depth::Full] {
+        let mut inspector = Inspector::for_check();
+        let mut read = |name: &str, rule| {
+            inspector
+                .pixels(&pictures().join(name), rule, Orientation::Stored, depth)
+                .map_err(|error| error.to_string())
+        };
+        let error = read("mask-lossy.webp", mask.into()).unwrap_err();
+        assert!(error.contains("a lossy WebP file cannot be a mask"), "{error}");
+        assert!(read("mask-jpeg.tif", mask.into()).is_err());
+        assert_eq!(read("mask-lossless.webp", mask.into()), Ok((24, 24)));
+        assert_eq!(read("mask-jpeg.tif", map.into()), Ok((24, 24)));
+        assert_eq!(read("mask-lzw.tif", map.into()), Ok((24, 24)));
+        let marks = inspector.marks.unwrap();
+        assert_eq!((marks.lossy_maps.files, marks.turned.files), (1, 0));
+        assert!(marks.lossy_maps.to_string().ends_with("mask-jpeg.tif"));
+    }
+}

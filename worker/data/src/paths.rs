@@ -1,0 +1,209 @@
+//! Many paths below a folder in little memory: about the bytes of the names and 12 more for each.
+
+use std::cmp::Ordering;
+use std::path::{Path, PathBuf};
+
+use dtrain_shared_memory::MemoryError;
+use serde::{Deserialize, Serialize};
+
+use super::packed::Packed;
+
+/// Texts in one piece of memory.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Texts {
+    /// Where each text ends.
+    ends: Packed<u64>,
+    bytes: Packed<u8>,
+}
+
+impl Texts {
+    fn write<'a>(texts: impl Iterator<Item = &'a str> + Clone) -> Result<Self, MemoryError> {
+        let ends = texts.clone().scan(0, |end, text| {
+            *end += text.len() as u64;
+            Some(*end)
+        });
+        Ok(Self { ends: Packed::write(ends)?, bytes: Packed::write(texts.flat_map(str::bytes))? })
+    }
+
+    fn get(&self, at: usize) -> &str {
+        let start = if at == 0 { 0 } else { self.ends[at - 1] };
+        let bytes = self.bytes.get(start as usize..self.ends[at] as usize);
+        // What another process wrote was a text.
+        bytes.and_then(|bytes| std::str::from_utf8(bytes).ok()).unwrap_or_default()
+    }
+}
+
+/// Paths of files below one folder. Clones share them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Paths {
+    /// The folders of the files, `""` for the folder itself.
+    folders: Texts,
+    /// The number of each file's folder.
+    folder: Packed<u32>,
+    names: Texts,
+}
+
+impl Paths {
+    /// Returns the number of files.
+    pub fn len(&self) -> usize {
+        self.folder.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Returns a path, with `/` between names.
+    pub fn get(&self, at: usize) -> String {
+        joined(self.parts(at))
+    }
+
+    /// Returns the path of a file in the folder `root`.
+    pub fn below(&self, root: &Path, at: usize) -> PathBuf {
+        let (folder, name) = self.parts(at);
+        let mut path = PathBuf::with_capacity(root.as_os_str().len() + folder.len() + name.len() + 2);
+        path.push(root);
+        if !folder.is_empty() {
+            path.push(folder);
+        }
+        path.push(name);
+        path
+    }
+
+    fn parts(&self, at: usize) -> (&str, &str) {
+        (self.folders.get(self.folder[at] as usize), self.names.get(at))
+    }
+
+    /// Returns the paths for which `is_kept`.
+    pub(super) fn kept(&self, is_kept: impl Fn(usize) -> bool) -> Result<Self, MemoryError> {
+        if (0..self.len()).all(&is_kept) {
+            return Ok(self.clone());
+        }
+        let names = (0..self.len()).filter(|&at| is_kept(at)).map(|at| self.names.get(at));
+        Ok(Self {
+            folders: self.folders.clone(),
+            folder: self.folder.kept(&is_kept)?,
+            names: Texts::write(names)?,
+        })
+    }
+}
+
+fn joined((folder, name): (&str, &str)) -> String {
+    if folder.is_empty() { name.to_owned() } else { format!("{folder}/{name}") }
+}
+
+/// Paths while they are listed.
+#[derive(Debug, Default)]
+pub(super) struct Listing {
+    folders: Vec<String>,
+    /// The folder of the next files, if it has none yet.
+    entered: Option<String>,
+    /// All names, one after the other.
+    names: String,
+    files: Vec<File>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct File {
+    start: u64,
+    folder: u32,
+    length: u16,
+}
+
+/// How often a long listing reports its progress.
+const REPORT_EVERY: usize = 1_000_000;
+
+impl Listing {
+    /// Begins a folder, a path with `/` between names, or `""`: the files that are added next are in it.
+    pub(super) fn enter(&mut self, folder: &str) {
+        self.entered = Some(folder.to_owned());
+    }
+
+    /// Adds a file of the last folder. A file system's names are far shorter than 64 KiB.
+    pub(super) fn add(&mut self, name: &str) {
+        // Folders without images do not count.
+        self.folders.extend(self.entered.take());
+        let (start, length) = (self.names.len() as u64, name.len().min(usize::from(u16::MAX)) as u16);
+        self.names.push_str(name);
+        self.files.push(File { start, folder: self.folders.len().saturating_sub(1) as u32, length });
+        if self.files.len().is_multiple_of(REPORT_EVERY) {
+            let folder = self.folders.last().map_or("", String::as_str);
+            tracing::info!("listed {} million images, up to {folder:?}", self.files.len() / REPORT_EVERY);
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.files.len()
+    }
+
+    pub(super) fn path(&self, at: usize) -> String {
+        joined(self.parts(&self.files[at]))
+    }
+
+    fn parts(&self, file: &File) -> (&str, &str) {
+        let start = file.start as usize;
+        (&self.folders[file.folder as usize], &self.names[start..start + usize::from(file.length)])
+    }
+
+    /// Sorts the files from `first` on by their paths.
+    pub(super) fn sort(&mut self, first: usize) {
+        let (before, files) = self.take(first);
+        let files = sorted(files, |a, b| compare(self.parts(a), self.parts(b)));
+        self.files = before;
+        self.files.extend(files);
+    }
+
+    /// Sorts all files by their paths without the endings, then by their paths.
+    pub(super) fn sort_by_stem(&mut self) {
+        let (_, files) = self.take(0);
+        self.files = sorted(files, |a, b| {
+            let by_stem = compare(stem(self.parts(a)), stem(self.parts(b)));
+            by_stem.then_with(|| compare(self.parts(a), self.parts(b)))
+        });
+    }
+
+    fn take(&mut self, first: usize) -> (Vec<File>, Vec<File>) {
+        let mut before = std::mem::take(&mut self.files);
+        let files = before.split_off(first.min(before.len()));
+        (before, files)
+    }
+
+    /// Compares a path with one of another list, both without their endings.
+    pub(super) fn compare_stems(&self, at: usize, other: &Self, other_at: usize) -> Ordering {
+        compare(stem(self.parts(&self.files[at])), stem(other.parts(&other.files[other_at])))
+    }
+
+    /// Returns the paths in less memory, in the present order.
+    pub(super) fn pack(self) -> Result<Paths, MemoryError> {
+        Ok(Paths {
+            folders: Texts::write(self.folders.iter().map(String::as_str))?,
+            folder: Packed::write(self.files.iter().map(|file| file.folder))?,
+            names: Texts::write(self.files.iter().map(|file| self.parts(file).1))?,
+        })
+    }
+}
+
+fn sorted(mut files: Vec<File>, compare: impl Fn(&File, &File) -> Ordering) -> Vec<File> {
+    files.sort_unstable_by(compare);
+    files
+}
+
+/// Compares two paths byte by byte.
+fn compare(one: (&str, &str), other: (&str, &str)) -> Ordering {
+    fn bytes<'a>((folder, name): (&'a str, &'a str)) -> impl Iterator<Item = u8> + 'a {
+        let slash = if folder.is_empty() { "" } else { "/" };
+        folder.bytes().chain(slash.bytes()).chain(name.bytes())
+    }
+    // Most files have neighbours of their own folder.
+    match one.0 == other.0 {
+        true => one.1.cmp(other.1),
+        false => bytes(one).cmp(bytes(other)),
+    }
+}
+
+fn stem<'a>((folder, name): (&'a str, &'a str)) -> (&'a str, &'a str) {
+    (folder, &name[..name.rfind('.').unwrap_or(name.len())])
+}
+
+#[cfg(test)]
+mod tests;
