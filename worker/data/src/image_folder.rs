@@ -12,6 +12,7 @@ use super::dataset::Field;
 use super::error::{BadSample, DataError, Result, listed};
 use super::ignored::{EXTENSIONS, Ignored};
 use super::target_table::TARGETS;
+use super::unicode_form;
 
 /// One image: its class and its path below `root/split`, with `/` between names.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -64,7 +65,14 @@ impl ImageIndex {
         let known: HashSet<&String> = classes.iter().collect();
         let unknown: Vec<String> = names.iter().filter(|name| !known.contains(name)).cloned().collect();
         if !unknown.is_empty() {
-            return Err(DataError::UnknownClasses(folder, unknown));
+            // Classes that this split lacks are no error, unless they are these.
+            let lacking = classes.iter().filter(|class| names.binary_search(class).is_err());
+            let remedy = unicode_form::remedy(
+                &folder,
+                unknown.iter().map(String::as_str),
+                lacking.map(String::as_str),
+            );
+            return Err(DataError::UnknownClasses(folder, unknown, remedy));
         }
         let above: HashSet<PathBuf> = canonical(&folder)?.ancestors().map(Path::to_path_buf).collect();
         let (mut samples, mut ignored) = (Vec::new(), Ignored::default());

@@ -51,6 +51,7 @@ pub mod target_folder;
 pub mod target_table;
 pub mod text;
 pub mod text_windows;
+mod unicode_form;
 pub mod vocabulary;
 
 #[cfg(test)]

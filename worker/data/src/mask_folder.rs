@@ -13,6 +13,7 @@ use super::ignored::Ignored;
 use super::image_folder::{SPLITS, image_files};
 use super::mask_rule::{MaskRule, same_size};
 use super::pixel_target::{MapRule, PixelRule};
+use super::unicode_form;
 
 /// Masks that a header check decodes of a larger set, to know their values. It takes seconds.
 const COUNTED: usize = 2_000;
@@ -92,7 +93,15 @@ impl<R: PairRule> PairIndex<R> {
         lonely_masks.extend(rest.map(|(_, mask)| mask));
         if !lonely_images.is_empty() || !lonely_masks.is_empty() {
             let folders = [image_folder, mask_folder];
-            return Err(DataError::Unpaired(folders, lonely_images, lonely_masks));
+            let stems = |paths: &[String]| paths.iter().map(|path| stem(path)).collect::<Vec<_>>();
+            let (images, masks) = (stems(&lonely_images), stems(&lonely_masks));
+            let remedy = unicode_form::remedy(
+                &folders[1],
+                masks.iter().map(String::as_str),
+                images.iter().map(String::as_str),
+            );
+            let remedy = remedy.map(String::into_boxed_str);
+            return Err(DataError::Unpaired(folders, lonely_images, lonely_masks, remedy));
         }
         Ok(Self {
             root: root.to_path_buf(),
@@ -204,7 +213,6 @@ fn named(
     ignored: &mut Ignored,
 ) -> Result<Vec<(String, String)>, DataError> {
     let paths = image_files(root, folder, settings, ignored)?;
-    let stem = |path: &str| path[..path.rfind('.').unwrap_or(path.len())].to_owned();
     let mut named: Vec<_> = paths.into_iter().map(|path| (stem(&path), path)).collect();
     named.sort_unstable();
     if let Some(pair) = named.windows(2).find(|pair| pair[0].0 == pair[1].0) {
@@ -212,6 +220,11 @@ fn named(
         return Err(DataError::SameName(folder.to_path_buf(), first, second));
     }
     Ok(named)
+}
+
+/// Returns a path without its ending.
+fn stem(path: &str) -> String {
+    path[..path.rfind('.').unwrap_or(path.len())].to_owned()
 }
 
 #[cfg(test)]

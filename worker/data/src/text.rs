@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use dtrain_common::content::{Content, shell_word, unused};
 use dtrain_common::recipe::Tokenizer;
 use serde::{Deserialize, Serialize};
 
@@ -109,8 +110,12 @@ fn read_all(files: &[PathBuf]) -> Result<String, DataError> {
         if bytes.is_empty() {
             return Err(DataError::EmptyText(path.clone()));
         }
+        // A pointer is a text, which would be trained.
+        if Content::of(&bytes, &[]) == Some(Content::LfsPointer) {
+            return Err(DataError::ForeignText(path.clone(), foreign(Content::LfsPointer, path)));
+        }
         let text = String::from_utf8(bytes)
-            .map_err(|error| DataError::NotUtf8(path.clone(), error.utf8_error().valid_up_to()))?;
+            .map_err(|error| DataError::ForeignText(path.clone(), not_utf8(path, error)))?;
         match all.is_empty() {
             // A single file is the usual case and is not copied.
             true => all = text,
@@ -123,6 +128,30 @@ fn read_all(files: &[PathBuf]) -> Result<String, DataError> {
         }
     }
     Ok(all)
+}
+
+fn foreign(content: Content, path: &Path) -> String {
+    let usual = || "write its text into a file in UTF-8, and use that in its place".to_owned();
+    format!("{content}; {}", content.remedy(path).unwrap_or_else(usual))
+}
+
+/// Says what a file that is not UTF-8 is, and how to convert it. The command writes a new file, which no folder of texts lists.
+fn not_utf8(path: &Path, error: std::string::FromUtf8Error) -> String {
+    let bad = error.utf8_error().valid_up_to();
+    let from = match Content::of(error.as_bytes(), error.as_bytes()) {
+        Some(Content::Utf16) => "UTF-16",
+        Some(content) => return foreign(content, path),
+        // Of Western Windows, which has almost all bytes.
+        None => "WINDOWS-1252",
+    };
+    let new = unused(&path.with_extension("utf8"));
+    let word = |path: &Path| shell_word(&path.to_string_lossy());
+    format!(
+        "not UTF-8 from byte {bad} on; convert it with `iconv -f {from} -t UTF-8 {} > {}` (name its own encoding if it is another), \
+         and use the new file in its place",
+        word(path),
+        word(&new)
+    )
 }
 
 /// Computes FNV-1a of 64 bits: against mistakes, not against attacks.
