@@ -9,6 +9,7 @@
 pub mod agent_lease;
 pub mod batch;
 mod choice;
+pub mod content;
 pub mod control;
 pub mod env;
 pub mod exit;

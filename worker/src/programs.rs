@@ -54,6 +54,10 @@ pub(crate) fn of_node(recipe: &Recipe, data: &str, prepared: bool) -> OfNode {
     for (name, file) in [("model.file", &recipe.model.file), ("model.weights", &recipe.model.weights)] {
         found.extend(file.as_ref().map(|file| (name.into(), hash(file))));
     }
+    for shard in recipe.model.weights.iter().flat_map(|weights| crate::models::shards(weights)) {
+        let name = shard.file_name().unwrap_or_default().display().to_string();
+        found.insert(format!("model.weights {name}"), hash(&shard));
+    }
     let libraries = recipe.model.libraries.iter().enumerate();
     found.extend(libraries.map(|(number, file)| (format!("model.libraries[{number}]"), hash(file))));
     found

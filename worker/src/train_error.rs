@@ -31,8 +31,14 @@ pub enum TrainError {
     )]
     TooManyBad { what: &'static str, bad: usize, total: usize },
     #[error(
-        "the {what} was not finite {}, so these steps were skipped; lower optim.lr, set optim.clip, set precision.amp = \"off\", or \
-         check the data for invalid values", steps(*first, *last)
+        "the {what} was not finite {}, so these steps were skipped; {}", steps(*first, *last), match first {
+            // No update came before: neither the learning rate nor clipping has acted.
+            0 | 1 => {
+                "set precision.amp = \"off\", or check the data and model.weights for extreme values: no update has been made, \
+                 so optim.lr is not the cause"
+            }
+            _ => "lower optim.lr, set optim.clip, set precision.amp = \"off\", or check the data for invalid values",
+        }
     )]
     NonFinite { what: &'static str, first: u64, last: u64 },
     #[error(

@@ -9,6 +9,7 @@ use super::error::{Details, RecipeError};
 use super::hints::{describe, nearest};
 use super::origin::{Origin, Override, Problem, dotted, is_stated};
 use super::{Recipe, defaults, paths, validate, values};
+use crate::content::Content;
 
 /// Upper limit for a recipe; a larger file was named by mistake.
 const MAX_BYTES: u64 = 1 << 20;
@@ -99,11 +100,20 @@ fn read(path: &Path) -> Result<String, String> {
     std::fs::File::open(path)
         .and_then(|file| file.take(MAX_BYTES + 1).read_to_end(&mut bytes))
         .map_err(|error| format!("cannot be read: {error}"))?;
+    match Content::of(&bytes, &[]) {
+        // A section of TOML begins as a list of JSON does.
+        Some(Content::Json) if !bytes.trim_ascii_start().starts_with(b"{") => {}
+        Some(content) => {
+            let remedy = content.remedy(path).map(|remedy| format!("; {remedy}")).unwrap_or_default();
+            return Err(format!("is {content}, not a recipe in TOML{remedy}"));
+        }
+        None => {}
+    }
     if bytes.len() as u64 > MAX_BYTES {
         let most = MAX_BYTES >> 20;
         return Err(format!("is larger than {most} MiB, the limit for a recipe"));
     }
-    String::from_utf8(bytes).map_err(|_| "is not text in UTF-8".into())
+    String::from_utf8(bytes).map_err(|_| "is not text in UTF-8; convert it with iconv".into())
 }
 
 /// Applies one `a.b=value` to the recipe. Members of a list are named by their number from 0.

@@ -64,6 +64,9 @@ impl Recipe {
             DataKind::Generated => {}
         }
         let model = &self.model;
+        if let Some(folder) = model.weights.as_ref().filter(|path| path.is_dir()) {
+            return Err(RecipeError::key_only("model.weights", weights_of(folder)));
+        }
         let files = [("model.file", &model.file), ("model.weights", &model.weights)];
         let files = files.into_iter().flat_map(|(key, path)| path.iter().map(move |path| (key, path)));
         for (key, path) in files.chain(model.libraries.iter().map(|path| ("model.libraries", path))) {
@@ -80,6 +83,22 @@ fn list(folder: &Path) -> Result<(), String> {
         io::ErrorKind::NotADirectory => format!("{name} is not a folder"),
         _ => format!("the folder {name} cannot be listed: {error}"),
     })
+}
+
+/// Names the weights in a folder that was given for them: a run, a checkpoint, or a model of Hugging Face.
+fn weights_of(folder: &Path) -> String {
+    const USUAL: [&str; 4] = [
+        "checkpoints/latest/model.safetensors",
+        "latest/model.safetensors",
+        "model.safetensors.index.json",
+        "model.safetensors",
+    ];
+    let usual = USUAL.iter().map(|name| folder.join(name)).find(|path| path.is_file());
+    let remedy = match usual {
+        Some(file) => format!("set model.weights to {}", file.display()),
+        None => "set model.weights to a safetensors file in it".to_owned(),
+    };
+    format!("{} is a folder; {remedy}", folder.display())
 }
 
 fn readable_file(path: &Path) -> Result<(), String> {

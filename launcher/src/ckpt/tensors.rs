@@ -1,6 +1,7 @@
 //! Safetensors files: reads headers strictly and writes them. No tensor is kept in memory.
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, anyhow, bail, ensure};
+use dtrain_common::content::Content;
 use safetensors::Dtype;
 use safetensors::tensor::{Metadata, TensorInfo};
 use std::collections::HashMap;
@@ -106,7 +107,12 @@ impl TensorFile {
         }
         let mut prefix = [0; PREFIX as usize];
         file.read_exact_at(&mut prefix, 0).map_err(read)?;
-        let header = announced(prefix, length).map_err(wrong)?;
+        let header = announced(prefix, length).map_err(|error| match Content::of_file(path) {
+            Some(content) if content != Content::Safetensors => {
+                wrong(anyhow!("it is {content}, so it was exchanged; use another checkpoint"))
+            }
+            _ => wrong(error),
+        })?;
         let mut text = vec![0; header as usize];
         file.read_exact_at(&mut text, PREFIX).map_err(read)?;
         let data_start = PREFIX + header;
@@ -141,10 +147,6 @@ fn announced(prefix: [u8; PREFIX as usize], length: u64) -> anyhow::Result<u64> 
     let (announced, left) = (u64::from_le_bytes(prefix), length.saturating_sub(PREFIX));
     match announced {
         _ if announced <= left && announced <= LONGEST => Ok(announced),
-        // The start of a zip file, which PyTorch's files are.
-        _ if prefix.starts_with(b"PK\x03\x04") => {
-            bail!("it is a zip, as torch.save writes; convert it with safetensors.torch.save_file")
-        }
         _ if announced > left => {
             bail!("its first 8 bytes announce a header of {announced} bytes, and {left} follow")
         }

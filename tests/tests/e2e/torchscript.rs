@@ -174,9 +174,13 @@ fn mixed_precision_groups_and_frozen_parameters_work_on_modules() {
 fn files_that_are_no_modules_are_errors() {
     let sandbox = Sandbox::new(&recipe("net.pt", "cross-entropy"));
     std::fs::write(sandbox.path("text.pt"), "not a module").unwrap();
+    std::fs::write(sandbox.path("pointer.pt"), "version https://git-lfs.github.com/spec/v1\n").unwrap();
+    std::fs::write(sandbox.path("w.pt"), b"PK\x03\x04 archive/data.pkl").unwrap();
     let plain = |name: &str| reference(name).to_str().unwrap().to_owned();
     for (file, words) in [
         ("text.pt".to_owned(), ["text.pt", "torch.jit.script(model).save"]),
+        ("pointer.pt".to_owned(), ["the file is a Git LFS pointer", "lfs pull --include pointer.pt"]),
+        ("w.pt".to_owned(), ["the file is a file of torch.save", "torch.jit.script(model).save"]),
         ("absent.pt".to_owned(), ["model.file", "does not exist"]),
         (plain("no-parameters.pt"), ["no-parameters.pt", "has no parameters"]),
         (plain("with-loss.pt"), ["with-loss.pt", "model.loss"]),

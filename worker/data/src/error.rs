@@ -4,6 +4,7 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
+use dtrain_common::content::Content;
 use dtrain_shared_memory::MemoryError;
 
 use super::ignored::{EXTENSIONS, Ignored};
@@ -20,9 +21,12 @@ pub const MOST_NAMED: usize = 20;
 pub enum DataError {
     #[error("the folder {} does not exist; {}", .0.display(), .1)]
     MissingFolder(PathBuf, String),
-    #[error("{} is not a folder; name a folder that has one folder of images for each class", .0.display())]
+    #[error("{} is not a folder; name folders in data.root and in the settings of the folders below it", .0.display())]
     NotAFolder(PathBuf),
-    #[error("cannot list the folder {}: {}; give the user of dtrain read and execute permission", .0.display(), .1)]
+    #[error(
+        "cannot list the folder {}: {}; {}", .0.display(), .1,
+        remedy_of(.1, "give the user of dtrain read and execute permission")
+    )]
     UnreadableFolder(PathBuf, #[source] io::Error),
     #[error(
         "{} has no class folders{}{}; expected one folder of images for each class, as in {}/cat/001.png",
@@ -36,22 +40,25 @@ pub enum DataError {
     )]
     EmptyClasses(PathBuf, Vec<String>, Box<Ignored>),
     #[error(
-        "{} has {} that the training split lacks: {}; add training images, or remove the folders",
-        .0.display(), plural(.1.len(), "class", "classes"), listed(.1)
+        "{} has {} that the training split lacks: {}; {}",
+        .0.display(), plural(.1.len(), "class", "classes"), listed(.1),
+        .2.as_deref().unwrap_or("add training images, or remove the folders")
     )]
-    UnknownClasses(PathBuf, Vec<String>),
+    UnknownClasses(PathBuf, Vec<String>, Option<String>),
     #[error(
         "{} has no images{}; add images ({}), or set data.root and its folder names to their location",
         .0.display(), others(.1), EXTENSIONS.join(", ")
     )]
     NoImages(PathBuf, Box<Ignored>),
     #[error(
-        "images and masks do not pair up by name: {} in {} without a mask in {}{}; {} without an image{}; give both the \
-         same names (endings may differ), or remove files without a partner{}",
+    #[error(
+        "images and masks do not pair up by name: {} in {} without a mask in {}{}; {} without an image{}; {}{}",
         plural(.1.len(), "image", "images"), .0[0].display(), .0[1].display(), names(.1),
-        plural(.2.len(), "mask", "masks"), names(.2), others(.3)
+        plural(.2.len(), "mask", "masks"), names(.2),
+        .3.1.as_deref().unwrap_or("give both the same names (endings may differ), or remove files without a partner"),
+        others(&.3.0)
     )]
-    Unpaired(Box<[PathBuf; 2]>, Vec<String>, Vec<String>, Box<Ignored>),
+    Unpaired(Box<[PathBuf; 2]>, Vec<String>, Vec<String>, Box<(Ignored, Option<String>)>),
     #[error(
         "{} has the files `{}` and `{}`, which differ only in the ending; rename or remove one: images and masks \
          pair by name",
@@ -98,7 +105,10 @@ pub enum DataError {
     EqualTargets(String, f64),
     #[error("{}:{}: {}", .0.display(), .1, .2)]
     Table(PathBuf, usize, TableProblem),
-    #[error("cannot read {}: {}; write a line `file,NAME,...` and a line for each image into it", .0.display(), .1)]
+    #[error(
+        "cannot read {}: {}; {}", .0.display(), .1,
+        remedy_of(.1, "write a line `file,NAME,...` and a line for each image into it")
+    )]
     UnreadableTable(PathBuf, #[source] io::Error),
     #[error(
         "{} in {} without a line in {TARGETS}: {}; add lines, or remove the images",
@@ -110,14 +120,17 @@ pub enum DataError {
         .0.display(), listed(.1), listed(.2)
     )]
     OtherTargets(PathBuf, Vec<String>, Vec<String>),
-    #[error("cannot read the text {}: {}; set data.root to a text file or to a folder of .txt files", .0.display(), .1)]
+    #[error(
+        "cannot read the text {}: {}; {}", .0.display(), .1,
+        remedy_of(.1, "set data.root to a text file or to a folder of .txt files")
+    )]
     UnreadableText(PathBuf, #[source] io::Error),
     #[error("{} has no .txt files; set data.root to a text file or to a folder of .txt files", .0.display())]
     NoTexts(PathBuf),
-    #[error("the text {} is empty; set data.root to another text", .0.display())]
+    #[error("the text {} is empty; remove it from the folder of data.root, or set data.root to another text", .0.display())]
     EmptyText(PathBuf),
-    #[error("the text {} is not UTF-8 from byte {} on; convert it to UTF-8, for example with iconv", .0.display(), .1)]
-    NotUtf8(PathBuf, usize),
+    #[error("the text {} is {}", .0.display(), .1)]
+    ForeignText(PathBuf, String),
     #[error(
         "the {part} part of the text has {tokens} tokens, and one window of model.context = {context} needs {}; use a longer \
          text, lower model.context or change data.test_fraction",
@@ -152,17 +165,21 @@ pub type Result<T, E = SampleError> = std::result::Result<T, E>;
 /// Reason why one sample cannot be used. It has no path: [`BadSample`] does.
 #[derive(Debug, thiserror::Error)]
 pub enum SampleError {
-    #[error("the file cannot be read: {0}")]
+    #[error("the file cannot be read: {}{}", .0, remedy_of_file(.0))]
     Read(#[from] io::Error),
     #[error("the file is empty")]
     Empty,
-    #[error("not an image: the file begins with {0}; expected PNG, JPEG, BMP, TIFF or WebP")]
+    #[error("not an image: {0}")]
     NotAnImage(String),
-    #[error("{0} is not supported; convert the image to 8-bit RGB, for example as PNG")]
+    #[error(
+        "{0} is not supported; convert a picture to 8-bit RGB, and data or a mask to grey with the same values, for example as PNG"
+    )]
     Unsupported(String),
     #[error(
-        "it has {0} band(s) of data, not an RGB picture; set data.channels = {0} to train on the values, \
-         or convert the image to 8-bit RGB"
+        "it has {} band(s) of data, not an RGB picture; {}", .0, match .0 {
+            3 => "its colours are of another kind, such as YCbCr or CIELab: convert the image to RGB, for example as PNG".to_owned(),
+            bands => format!("set data.channels = {bands} to train on the values, or convert the image to 8-bit RGB"),
+        }
     )]
     NotRgb(usize),
     #[error("it has {found} channels, expected {expected}; set data.channels = {found} or convert the image")]
@@ -210,13 +227,53 @@ pub enum SampleError {
     MaskSize(String, (u32, u32), (u32, u32)),
     #[error("its mask {0}: {1}")]
     Mask(String, #[source] Box<SampleError>),
-    #[error("damaged: {0}")]
+    #[error("damaged: {0}; copy or download it again, or remove it")]
     Damaged(String),
     #[error(
         "{}x{} pixels are more than the limit of {} MiB once decoded; make the image smaller",
         .0.0, .0.1, .1 >> 20
     )]
     TooLarge((u32, u32), u64),
+}
+
+/// Returns the remedy for the cause, or `usual` if the file is wrong or may not be read.
+fn remedy_of(error: &io::Error, usual: &'static str) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied if !usual.contains("permission") => {
+            "give the user of dtrain read permission"
+        }
+        io::ErrorKind::NotFound
+        | io::ErrorKind::PermissionDenied
+        | io::ErrorKind::NotADirectory
+        | io::ErrorKind::IsADirectory
+        | io::ErrorKind::InvalidInput => usual,
+        io::ErrorKind::StaleNetworkFileHandle => "mount the file system again",
+        _ => "check the disk or the connection to the file server, and run the same command again",
+    }
+}
+
+fn remedy_of_file(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::NotFound => "; it is a link to a missing file, or was removed: restore it".to_owned(),
+        // The reason names a remedy.
+        io::ErrorKind::InvalidInput => String::new(),
+        _ => format!("; {}", remedy_of(error, "give the user of dtrain read permission")),
+    }
+}
+
+/// Says what a file that is no image is, by its first bytes.
+pub(super) fn no_image(bytes: &[u8], start: &str) -> SampleError {
+    if bytes.starts_with(b"II+\0") || bytes.starts_with(b"MM\0+") {
+        return SampleError::Unsupported("BigTIFF, a format for files above 4 GiB,".to_owned());
+    }
+    const EXPECTED: &str = "expected PNG, JPEG, BMP, TIFF or WebP";
+    SampleError::NotAnImage(match Content::of(bytes, &[]) {
+        Some(Content::LfsPointer) => {
+            "it is a Git LFS pointer, which stands for a file that was not fetched; run `git lfs pull` in its repository".to_owned()
+        }
+        Some(content) => format!("it is {content}; {EXPECTED}, so download the image itself or remove the file"),
+        None => format!("the file begins with {start}; {EXPECTED}"),
+    })
 }
 
 /// A sample that was left out, with the reason.

@@ -13,6 +13,7 @@ use super::error::{DataError, Result, listed};
 use super::ignored::{EXTENSIONS, Ignored};
 use super::paths::{Listing, Paths};
 use super::target_table::TARGETS;
+use super::unicode_form;
 
 /// The classes and images of one split, in an order that depends on names alone.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -60,7 +61,14 @@ impl ImageIndex {
         let known: HashSet<&String> = classes.iter().collect();
         let unknown: Vec<String> = names.iter().filter(|name| !known.contains(name)).cloned().collect();
         if !unknown.is_empty() {
-            return Err(DataError::UnknownClasses(folder, unknown));
+            // Classes that this split lacks are no error, unless they are these.
+            let lacking = classes.iter().filter(|class| names.binary_search(class).is_err());
+            let remedy = unicode_form::remedy(
+                &folder,
+                unknown.iter().map(String::as_str),
+                lacking.map(String::as_str),
+            );
+            return Err(DataError::UnknownClasses(folder, unknown, remedy));
         }
         let above: HashSet<PathBuf> = canonical(&folder)?.ancestors().map(Path::to_path_buf).collect();
         let (mut images, mut ignored) = (Listing::default(), Ignored::default());

@@ -56,6 +56,7 @@ pub mod target_table;
 pub mod text;
 pub mod text_windows;
 mod turn;
+mod unicode_form;
 pub mod vocabulary;
 
 #[cfg(test)]

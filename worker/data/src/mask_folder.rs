@@ -17,6 +17,7 @@ use super::inspector::Inspector;
 use super::mask_rule::{MaskRule, same_size};
 use super::paths::{Listing, Paths};
 use super::pixel_target::{MapRule, PixelRule};
+use super::unicode_form;
 
 /// Masks that a header check decodes of a larger set, to know their values. It takes seconds.
 const COUNTED: usize = 2_000;
@@ -93,7 +94,15 @@ impl<R: PairRule> PairIndex<R> {
         }
         if !lonely_images.is_empty() || !lonely_masks.is_empty() {
             let folders = Box::new([image_folder, mask_folder]);
-            return Err(DataError::Unpaired(folders, lonely_images, lonely_masks, Box::new(ignored)));
+            let stems = |paths: &[String]| paths.iter().map(|path| stem(path)).collect::<Vec<_>>();
+            let (images, masks) = (stems(&lonely_images), stems(&lonely_masks));
+            let remedy = unicode_form::remedy(
+                &folders[1],
+                masks.iter().map(String::as_str),
+                images.iter().map(String::as_str),
+            );
+            let notes = Box::new((ignored, remedy));
+            return Err(DataError::Unpaired(folders, lonely_images, lonely_masks, notes));
         }
         Ok(Self {
             root: root.to_path_buf(),
@@ -215,6 +224,11 @@ fn named(root: &Path, folder: &Path, settings: &str, ignored: &mut Ignored) -> R
         None => Ok(files),
         Some(at) => Err(DataError::SameName(folder.to_path_buf(), files.path(at - 1), files.path(at))),
     }
+}
+
+/// Returns a path without its ending.
+fn stem(path: &str) -> String {
+    path[..path.rfind('.').unwrap_or(path.len())].to_owned()
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
+use dtrain_common::content::{Content, shell_word, unused};
 use serde::{Deserialize, Serialize};
 
 use super::check::{CheckReport, ImageList, Target};
@@ -15,6 +16,7 @@ use super::packed::Packed;
 use super::paths::Paths;
 use super::regular;
 use super::target_table::{TARGETS, TableProblem, TargetTable};
+use super::unicode_form;
 
 /// The images of one split with their numbers, in the order of the images' paths.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -57,7 +59,12 @@ impl TargetIndex {
             }
         }
         if let Some(row) = rows.into_values().min_by_key(|row| row.line) {
-            let problem = TableProblem::NoImage(row.file);
+            let remedy = unicode_form::remedy(
+                &folder,
+                missing.iter().map(String::as_str),
+                [row.file.as_str()].into_iter(),
+            );
+            let problem = TableProblem::NoImage(row.file, remedy);
             return Err(DataError::Table(folder.join(TARGETS), row.line, problem));
         }
         if !missing.is_empty() {
@@ -102,10 +109,61 @@ fn read_table(folder: &Path) -> Result<TargetTable, DataError> {
         Err(error) => {
             let before = &bytes[..error.valid_up_to()];
             let line = 1 + before.iter().filter(|&&byte| byte == b'\n').count();
-            Err((line, TableProblem::NotUtf8))
+            Err((line, TableProblem::Foreign(not_utf8(&path, &bytes))))
         }
     };
-    parsed.map_err(|(line, problem)| DataError::Table(path, line, problem))
+    parsed.map_err(|(line, problem)| {
+        let problem = match problem {
+            TableProblem::Separator(separator, _) => {
+                TableProblem::Separator(separator, with_commas(&path, separator))
+            }
+            TableProblem::Foreign(_) => problem,
+            other => match Content::of(&bytes, &bytes) {
+                Some(content) => TableProblem::Foreign(foreign(content, &path)),
+                None => other,
+            },
+        };
+        DataError::Table(path, line, problem)
+    })
+}
+
+/// Returns a command that writes the table with commas, and decimal points. The old file stays under another name.
+fn with_commas(path: &Path, separator: char) -> String {
+    let (path, old) = (word(path), word(&unused(&path.with_extension("old.csv"))));
+    format!(
+        "mv {path} {old} && python3 -c 'import csv, sys; csv.writer(open(sys.argv[2], \"x\", newline=\"\", \
+         encoding=\"utf-8\")).writerows(r[:1] + [f.replace(\",\", \".\") for f in r[1:]] for r in csv.reader(open(sys.argv[1], \
+         newline=\"\", encoding=\"utf-8-sig\"), delimiter=\"{}\") if r and not r[0].startswith(\"sep=\"))' {old} {path}",
+        separator.escape_default()
+    )
+}
+
+/// Says what a file that is not UTF-8 is, and how to convert it. The old file stays under another name.
+fn not_utf8(path: &Path, bytes: &[u8]) -> String {
+    let content = Content::of(bytes, bytes);
+    let (to, old) = (word(path), word(&unused(&path.with_extension("old.csv"))));
+    let from = match content {
+        Some(Content::Utf16) => "UTF-16",
+        // Of Western Windows; a wrong guess shows in the names of images only.
+        None => "WINDOWS-1252",
+        Some(content) => {
+            return match content.unpacker() {
+                Some(program) => {
+                    format!("{content}; unpack it with `mv {to} {old} && {program} -dc < {old} > {to}`")
+                }
+                None => foreign(content, path),
+            };
+        }
+    };
+    format!("not UTF-8; convert it with `mv {to} {old} && iconv -f {from} -t UTF-8 {old} > {to}`")
+}
+
+fn foreign(content: Content, path: &Path) -> String {
+    format!("{content}; {}", content.remedy(path).unwrap_or_else(|| "save it as CSV in UTF-8".to_owned()))
+}
+
+fn word(path: &Path) -> String {
+    shell_word(&path.to_string_lossy())
 }
 
 impl ImageList for TargetIndex {

@@ -7,6 +7,8 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::path::{Component, Path};
 
+use super::ignored::EXTENSIONS;
+
 /// The name of the table.
 pub const TARGETS: &str = "targets.csv";
 
@@ -33,17 +35,30 @@ pub struct TableRow {
 pub enum TableProblem {
     #[error("the table is empty; write the line `file,NAME,...` and a line for each image")]
     Empty,
-    #[error("the first line has to be `file,NAME,...`, but it begins with {0:?}; add such a line")]
+    #[error("the first line has to be `file,NAME,...`, but it begins with {:?}; {}", .0, match is_image(.0) {
+        true => "add such a line",
+        false => "name the column of paths `file` and put it first, or add such a line",
+    })]
     NoHeader(String),
+    #[error(
+        "fields end with {0:?}, as Excel writes in some languages, not with commas; convert the table with `{1}`"
+    )]
+    Separator(char, String),
     #[error("the table has no numbers; name them after `file`, as in `file,NAME,...`")]
     NoNames,
     #[error("the name of number {0} is empty; give each number a name")]
     EmptyName(usize),
     #[error("the name {0:?} occurs twice; give each number a different name")]
     DuplicateName(String),
-    #[error("the line has {0} fields, and the first line {1}; write a path and one number for each name")]
+    #[error("the line has {} fields, and the first line {}; write a path and one number for each name{}", .0, .1, match .0 > .1 {
+        true => ", with decimal points: a comma ends a field",
+        false => "",
+    })]
     Fields(usize, usize),
-    #[error("{name} is {text:?}, which is not a finite number; write a number such as 1.5")]
+    #[error("{name} is {text:?}, which is not a finite number; {}", match text.replace(',', ".").parse::<f32>() {
+        Ok(number) if number.is_finite() => format!("write {number}, with a point"),
+        _ => "write a number such as 1.5, or remove the line and its image".to_owned(),
+    })]
     NotANumber { name: String, text: String },
     #[error("a quote does not end, or text follows it; write \"...\" with two quotes for a quote inside")]
     Quote,
@@ -51,10 +66,13 @@ pub enum TableProblem {
     Path(String),
     #[error("{0:?} is also in line {1}; remove one of the two")]
     Duplicate(String, usize),
-    #[error("there is no image {0:?} in the folder of the table; correct the path, or remove the line")]
-    NoImage(String),
-    #[error("the text is not UTF-8; convert the table to UTF-8, for example with iconv")]
-    NotUtf8,
+    #[error(
+        "there is no image {:?} in the folder of the table; {}", .0,
+        .1.as_deref().unwrap_or("correct the path, or remove the line")
+    )]
+    NoImage(String, Option<String>),
+    #[error("the table is {0}")]
+    Foreign(String),
 }
 
 impl TargetTable {
@@ -118,7 +136,15 @@ fn unquote(text: &str) -> Result<(Cow<'_, str>, &str), TableProblem> {
 fn names(header: Vec<Cow<'_, str>>) -> Result<Vec<String>, TableProblem> {
     let (first, names) = header.split_first().ok_or(TableProblem::Empty)?;
     if first != "file" {
-        return Err(TableProblem::NoHeader(first.to_string()));
+        // Excel may write a line `sep=;` before the header.
+        let separated = [';', '\t'].into_iter().find(|by| {
+            let after = first.strip_prefix("file").or_else(|| first.strip_prefix("sep="));
+            after.is_some_and(|rest| rest.trim_start_matches(' ').starts_with(*by))
+        });
+        return Err(match separated {
+            Some(separator) => TableProblem::Separator(separator, String::new()),
+            None => TableProblem::NoHeader(first.to_string()),
+        });
     }
     if names.is_empty() {
         return Err(TableProblem::NoNames);
@@ -132,6 +158,11 @@ fn names(header: Vec<Cow<'_, str>>) -> Result<Vec<String>, TableProblem> {
         }
     }
     Ok(names.iter().map(ToString::to_string).collect())
+}
+
+fn is_image(name: &str) -> bool {
+    let ending = Path::new(name).extension().and_then(|ending| ending.to_str());
+    ending.is_some_and(|ending| EXTENSIONS.iter().any(|known| ending.eq_ignore_ascii_case(known)))
 }
 
 fn row(line: usize, fields: &[Cow<'_, str>], names: &[String]) -> Result<TableRow, TableProblem> {

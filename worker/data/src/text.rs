@@ -5,6 +5,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use dtrain_common::content::{Content, shell_word, unused};
 use dtrain_common::recipe::Tokenizer;
 use serde::{Deserialize, Serialize};
 
@@ -60,7 +61,7 @@ pub struct TextIndex {
 
 impl TextIndex {
     /// Reads the text at `root`: a file, or all `*.txt` files of a folder by name, except hidden ones. Adds a
-    /// missing line break between two files. Holds none of it.
+    /// missing line break between two files. Holds none of it. A text without two different characters is an error.
     pub fn scan(root: &Path, tokenizer: Tokenizer) -> Result<Self, DataError> {
         let files = if root.is_dir() { texts(root)? } else { vec![root.to_path_buf()] };
         let (mut characters, mut digest) = (Characters::new(tokenizer), Digest::default());
@@ -69,6 +70,9 @@ impl TextIndex {
             digest.add(piece);
             Ok(())
         })?;
+        if let Some(character) = characters.only() {
+            return Err(DataError::OneCharacter(root.to_path_buf(), character));
+        }
         Ok(Self { files, vocabulary: characters.vocabulary(), tokens: characters.count, digest: digest.0 })
     }
 
@@ -127,7 +131,7 @@ fn read_pieces(
             act("\n")?;
         }
         // `kept` bytes of a character that the last piece cut off are at the beginning; `before` are done.
-        let (mut kept, mut before) = (0, 0);
+        let (mut kept, mut before, mut is_empty) = (0, 0, true);
         loop {
             let read = match file.read(&mut bytes[kept..]) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
@@ -137,20 +141,31 @@ fn read_pieces(
             let valid = match std::str::from_utf8(&bytes[..all]) {
                 Ok(piece) => piece.len(),
                 Err(error) if error.error_len().is_none() && read > 0 => error.valid_up_to(),
-                Err(error) => return Err(DataError::NotUtf8(path.clone(), before + error.valid_up_to())),
+                Err(error) => {
+                    let reason = not_utf8(path, before + error.valid_up_to());
+                    return Err(DataError::ForeignText(path.clone(), reason));
+                }
             };
             if read == 0 {
                 break;
             }
-            let piece = std::str::from_utf8(&bytes[..valid]).unwrap_or_default();
+            let mut piece = std::str::from_utf8(&bytes[..valid]).unwrap_or_default();
+            if before == 0 {
+                // A pointer is a text, which would be trained.
+                if Content::of(&bytes[..all], &[]) == Some(Content::LfsPointer) {
+                    return Err(DataError::ForeignText(path.clone(), foreign(Content::LfsPointer, path)));
+                }
+                // Some editors begin a text with a byte order mark, which is no part of it.
+                piece = piece.strip_prefix('\u{feff}').unwrap_or(piece);
+            }
             if !piece.is_empty() {
-                ends_line = piece.ends_with('\n');
+                (ends_line, is_empty) = (piece.ends_with('\n'), false);
                 act(piece)?;
             }
             bytes.copy_within(valid..all, 0);
             (kept, before) = (all - valid, before + valid);
         }
-        if before == 0 {
+        if is_empty {
             return Err(DataError::EmptyText(path.clone()));
         }
     }
@@ -172,6 +187,30 @@ impl Digest {
             self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
         }
     }
+}
+
+fn foreign(content: Content, path: &Path) -> String {
+    let usual = || "write its text into a file in UTF-8, and use that in its place".to_owned();
+    format!("{content}; {}", content.remedy(path).unwrap_or_else(usual))
+}
+
+/// Says what a file that is not UTF-8 is, and how to convert it. The command writes a new file, which no folder of texts
+/// lists.
+fn not_utf8(path: &Path, bad: usize) -> String {
+    let from = match Content::of_file(path) {
+        Some(Content::Utf16) => "UTF-16",
+        Some(content) => return foreign(content, path),
+        // Of Western Windows, which has almost all bytes.
+        None => "WINDOWS-1252",
+    };
+    let new = unused(&path.with_extension("utf8"));
+    let word = |path: &Path| shell_word(&path.to_string_lossy());
+    format!(
+        "not UTF-8 from byte {bad} on; convert it with `iconv -f {from} -t UTF-8 {} > {}` (name its own encoding if it is \
+         another), and use the new file in its place",
+        word(path),
+        word(&new)
+    )
 }
 
 /// Adds a sentence, and sometimes a line break. There is something to learn at every distance within it.

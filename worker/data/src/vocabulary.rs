@@ -65,6 +65,9 @@ pub(super) struct Characters {
     /// One bit for each code point.
     seen: Vec<u64>,
     ascii: [bool; 128],
+    /// The first character, and whether another one follows.
+    first: Option<char>,
+    differ: bool,
     /// The number of tokens so far.
     pub(super) count: u64,
 }
@@ -72,10 +75,14 @@ pub(super) struct Characters {
 impl Characters {
     pub(super) fn new(tokenizer: Tokenizer) -> Self {
         let seen = vec![0; char::MAX as usize / 64 + 1];
-        Self { tokenizer, seen, ascii: [false; 128], count: 0 }
+        Self { tokenizer, seen, ascii: [false; 128], first: None, differ: false, count: 0 }
     }
 
     pub(super) fn add(&mut self, piece: &str) {
+        if !self.differ {
+            self.first = self.first.or_else(|| piece.chars().next());
+            self.differ = piece.chars().any(|character| Some(character) != self.first);
+        }
         if self.tokenizer == Tokenizer::Bytes {
             self.count += piece.len() as u64;
             return;
@@ -97,6 +104,11 @@ impl Characters {
             }
             rest = &rest[ascii + length..];
         }
+    }
+
+    /// Returns the only character of a text without any other.
+    pub(super) fn only(&self) -> Option<char> {
+        self.first.filter(|_| !self.differ)
     }
 
     pub(super) fn vocabulary(&self) -> Vocabulary {

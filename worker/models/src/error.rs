@@ -3,13 +3,14 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use dtrain_common::content::Content;
 use dtrain_torch_shim::ShimError;
 use safetensors::Dtype;
 use tch::TchError;
 use thiserror::Error;
 
 use super::exported::ExportedError;
-use super::mismatch::Mismatch;
+use super::mismatch::{Mismatch, list_first};
 
 /// An error of building, running, loading or saving a model.
 #[derive(Debug, Error)]
@@ -123,12 +124,46 @@ impl WeightsError {
 #[derive(Debug, Error)]
 pub enum WeightsProblem {
     /// The file could not be opened or read.
-    #[error("the weights cannot be read: {0}")]
+    #[error("the weights cannot be read: {0}; check the file system and its permissions")]
     Read(io::Error),
 
     /// The file is not a safetensors file.
     #[error("not a safetensors file: {0}")]
     Format(String),
+
+    /// The file has another format: its name and a remedy.
+    #[error("the file is {0}, not a safetensors file; {1}")]
+    Foreign(Content, String),
+
+    /// An index of sharded weights is invalid. Has a reason and a remedy.
+    #[error("not an index of sharded weights: {0}")]
+    Index(String),
+
+    /// Files are missing beside their index: their names, and the number of all.
+    #[error(
+        "{} of the {} files of this index are missing in its folder: {}; download them into that folder", .0.len(), .1,
+        list_first(.0, |name| format!("`{name}`"))
+    )]
+    NoShards(Vec<String>, usize),
+
+    /// The index names a tensor, the first, that its file, the second, lacks.
+    #[error(
+        "the index lists `{0}` in {1}, which lacks it; download the index and its files again, of one version"
+    )]
+    NotInShard(String, String),
+
+    /// A tensor, the first, of a listed file, the second, is not in the index.
+    #[error(
+        "{1} has the tensor `{0}`, which the index does not list; download the index and its files again, of one version"
+    )]
+    NotInIndex(String, String),
+
+    /// Values of a tensor are not finite: its name, their number, and the first of them.
+    #[error(
+        "the tensor `{0}` has {1} values that are not finite (the first is {2}), so no loss can be finite; use weights from \
+         before that training diverged, or other weights"
+    )]
+    NotFinite(String, u64, f64),
 
     /// The bytes of the file, and the different number that its header describes, including the header.
     #[error(
@@ -142,7 +177,9 @@ pub enum WeightsProblem {
     NoTensor(String),
 
     /// libtorch has no dtype for this tensor's dtype.
-    #[error("the tensor `{0}` has the dtype {1}, which dtrain does not support")]
+    #[error(
+        "the tensor `{0}` has the dtype {1}, which dtrain does not support; write it in float32 or bfloat16"
+    )]
     Dtype(String, Dtype),
 
     /// Renaming gives the first two tensors the same name, the third.

@@ -44,6 +44,8 @@ pub struct Mismatch {
     pub shapes: Vec<ShapeDifference>,
     /// In both, with dtypes that cannot be converted: name, the file's dtype, the model's dtype.
     pub types: Vec<(String, String, String)>,
+    /// What loads more of the file, in a sentence.
+    pub remedy: Option<String>,
 }
 
 /// Compares by name. `num_batches_tracked` may be missing, as in files from before PyTorch 0.4.1.
@@ -87,12 +89,35 @@ impl Mismatch {
             && self.types.is_empty()
     }
 
-    /// Returns whether the model's tensor of this name is free of differences.
-    pub(super) fn fits(&self, name: &str) -> bool {
-        let missing = self.missing.iter().any(|(missing, _)| missing == name);
-        let shaped = self.shapes.iter().any(|shape| shape.name == name);
-        let typed = self.types.iter().any(|(typed, ..)| typed == name);
-        !(missing || shaped || typed)
+    /// Returns the names of the model's tensors that the file cannot fill.
+    pub(super) fn names(&self) -> impl Iterator<Item = String> {
+        let missing = self.missing.iter().map(|(name, _)| name);
+        let types = self.types.iter().map(|(name, ..)| name);
+        missing.chain(self.shapes.iter().map(|shape| &shape.name)).chain(types).cloned()
+    }
+
+    /// Returns whether nothing but the number of classes differs.
+    pub(super) fn is_class_count(&self) -> bool {
+        self.missing.is_empty()
+            && self.unexpected.is_empty()
+            && self.types.is_empty()
+            && self.shapes.iter().all(is_other_class_count)
+    }
+
+    /// Removes the differences of a head that the file lacks, if nothing else differs. Heads under other names are left out.
+    /// Returns whether it did.
+    pub(super) fn take_missing_head(&mut self, model: &[ExpectedTensor<'_>]) -> bool {
+        let heads = model.iter().filter(|wanted| is_head(wanted.name)).count();
+        let are_heads =
+            |differences: &[(String, Vec<usize>)]| differences.iter().all(|(name, _)| is_head(name));
+        // A head is loaded whole or not at all.
+        let lacks_head = heads > 0 && self.missing.len() == heads && are_heads(&self.missing);
+        if lacks_head && are_heads(&self.unexpected) {
+            self.missing.clear();
+            self.unexpected.clear();
+            return true;
+        }
+        false
     }
 
     /// Removes and returns the differences of the classifier's head, if only its number of classes differs.
@@ -166,20 +191,17 @@ impl fmt::Display for Mismatch {
             parts.push(format!("different dtypes: {}", list_first(&self.types, both)));
         }
         write!(f, "the file does not fit the model ({}): {}.", self.model, parts.join("; "))?;
-        let only_head = self.missing.is_empty()
-            && self.unexpected.is_empty()
-            && self.types.is_empty()
-            && self.shapes.iter().all(is_other_class_count);
-        if only_head {
+        if self.is_class_count() {
             write!(
                 f,
                 " Only the number of classes differs: the file can start a new training, but not continue one."
-            )
+            )?;
         } else if self.file == self.model {
-            write!(f, " The file holds a variant of {}.", self.file)
+            write!(f, " The file holds a variant of {}.", self.file)?;
         } else {
-            write!(f, " The file looks like {}.", self.file)
+            write!(f, " The file looks like {}.", self.file)?;
         }
+        self.remedy.iter().try_for_each(|remedy| write!(f, " {remedy}"))
     }
 }
 

@@ -8,7 +8,7 @@ pub(super) fn describe_network(names: &[&str]) -> String {
     if let Some(prefix) = wrapper_prefix(names) {
         let inner: Vec<&str> = names.iter().filter_map(|name| name.strip_prefix(prefix)).collect();
         let inner = describe_network(&inner);
-        return format!("{inner} with the prefix `{prefix}` in all names (save it without the prefix)");
+        return format!("{inner} with the prefix `{prefix}` in all names");
     }
     if let Some(kind) = by_first_tensor(names) {
         return kind;
@@ -137,10 +137,7 @@ mod tests {
         let gpt = ["transformer.wte.weight", "transformer.h.10.ln_1.bias", "lm_head.weight"];
         assert_eq!(guess(&owned(&gpt)), "a GPT of 11 blocks");
         let compiled: Vec<String> = gpt.iter().map(|name| format!("_orig_mod.{name}")).collect();
-        assert_eq!(
-            guess(&compiled),
-            "a GPT of 11 blocks with the prefix `_orig_mod.` in all names (save it without the prefix)"
-        );
+        assert_eq!(guess(&compiled), "a GPT of 11 blocks with the prefix `_orig_mod.` in all names");
         let bare = guess(&owned(&["wte.weight", "h.0.attn.c_attn.weight"]));
         assert!(bare.starts_with("a GPT of 1 blocks with Hugging Face's names"), "{bare}");
         let vit = ["cls_token", "pos_embed", "blocks.2.attn.qkv.weight"];

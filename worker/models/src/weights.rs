@@ -1,8 +1,11 @@
 //! Filling a model from a safetensors file with PyTorch's names, or with names that are changed to them.
 
+mod advice;
 mod positions;
+mod prefix;
 
-use std::collections::BTreeMap;
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::Path;
 
@@ -10,14 +13,14 @@ pub use self::positions::Resampled;
 pub use dtrain_common::recipe::WeightsMode;
 use regex_lite::Regex;
 use safetensors::tensor::TensorInfo;
-use tch::TchError;
+use tch::{Kind, TchError};
 
 use super::dtype::kind_of;
 use super::error::{ModelError, WeightsError, WeightsProblem};
 use super::mismatch::{
     ExpectedTensor, Mismatch, ShapeDifference, compare, is_batch_counter, is_head, list_first,
 };
-use super::registry::{Entry, Registry};
+use super::registry::{Entry, Registry, Role};
 use super::tensor_file::TensorFile;
 
 /// Regular expressions with replacements, applied in order: `^module\\.` with an empty replacement removes
@@ -32,6 +35,11 @@ impl Renames {
         Ok(Self(pairs.iter().map(pair).collect::<Result<_, _>>()?))
     }
 
+    /// Returns the pairs.
+    fn pairs(&self) -> Vec<(String, String)> {
+        self.0.iter().map(|(pattern, by)| (pattern.as_str().to_owned(), by.clone())).collect()
+    }
+
     fn apply(&self, name: &str) -> String {
         self.0
             .iter()
@@ -41,12 +49,11 @@ impl Renames {
     /// Renames the file's tensors. If two of them get the same name, returns an error.
     fn rename(&self, mut file: TensorFile) -> Result<TensorFile, WeightsError> {
         let mut old = BTreeMap::new();
-        for (second, info) in std::mem::take(&mut file.tensors) {
+        for (second, stored) in std::mem::take(&mut file.tensors) {
             let name = self.apply(&second);
-            file.tensors.insert(name.clone(), info);
+            file.tensors.insert(name.clone(), stored);
             if let Some(first) = old.insert(name.clone(), second.clone()) {
-                let problem = WeightsProblem::Renamed(first, second, name);
-                return Err(WeightsError::new(file.path(), problem));
+                return Err(file.error(WeightsProblem::Renamed(first, second, name)));
             }
         }
         Ok(file)
@@ -64,6 +71,10 @@ pub struct LoadReport {
     pub counters_missing: usize,
     /// The tensors of a head with another number of classes, not loaded. Empty if the head was loaded.
     pub head_kept: Vec<ShapeDifference>,
+    /// Whether the file has no head for the model's.
+    pub is_headless: bool,
+    /// The change of all names in the file, in words, that made them fit.
+    pub renamed: Option<String>,
     /// Position embeddings of another image size.
     pub resampled: Vec<Resampled>,
     /// The differences of a file that was loaded in part; the rest of the model keeps its initial values.
@@ -73,6 +84,9 @@ pub struct LoadReport {
 impl fmt::Display for LoadReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} tensors loaded", self.loaded)?;
+        if let Some(renamed) = &self.renamed {
+            write!(f, ", {renamed}")?;
+        }
         if self.converted > 0 {
             write!(f, ", {} of them converted", self.converted)?;
         }
@@ -86,6 +100,9 @@ impl fmt::Display for LoadReport {
                 f,
                 "; the classifier keeps its initial values ({file} classes in the file, {model} in the model)"
             )?;
+        }
+        if self.is_headless {
+            write!(f, "; the classifier keeps its initial values (the file has none)")?;
         }
         self.resampled.iter().try_for_each(|resampled| write!(f, "; {resampled}"))?;
         let Some(rest) = &self.rest else { return Ok(()) };
@@ -102,7 +119,7 @@ impl fmt::Display for LoadReport {
                 write!(f, "; {count} {kind}: {shown}")?;
             }
         }
-        Ok(())
+        rest.remedy.iter().try_for_each(|remedy| write!(f, ". {remedy}"))
     }
 }
 
@@ -110,71 +127,168 @@ impl fmt::Display for LoadReport {
 ///
 /// It compares all names, shapes and dtypes before it changes anything. It converts floating-point dtypes.
 pub fn load_state(registry: &Registry, path: &Path, mode: WeightsMode) -> Result<LoadReport, ModelError> {
-    load_renamed(registry, path, mode, &Renames::default())
+    let file = TensorFile::open(path)?;
+    let fit = Fit::of(registry, &view(&file), mode)?;
+    fit.load(registry, &file, Values::Any)
 }
 
-/// Like [`load_state`], after `renames` have changed the names in the file.
+/// Like [`load_state`] for weights of others, which may be sharded: `renames` change the names in the file. If the names then
+/// fit except for one prefix, it is changed too. Values that are not finite are an error.
 pub fn load_renamed(
     registry: &Registry,
     path: &Path,
     mode: WeightsMode,
     renames: &Renames,
 ) -> Result<LoadReport, ModelError> {
-    let file = renames.rename(TensorFile::open(path)?)?;
-    // Files of PyTorch lack buffers that are not persistent.
-    let is_expected = |entry: &&Entry| !entry.is_held() || file.info(entry.name()).is_some();
-    let wanted =
-        registry.state().iter().filter(is_expected).map(expected_tensor).collect::<Result<Vec<_>, _>>()?;
-    let mut mismatch = compare(&wanted, &file_tensors(registry, &file));
-    let mut report = LoadReport::default();
-    if mode == WeightsMode::FineTune {
-        report.head_kept = mismatch.take_head();
+    let mut file = renames.rename(TensorFile::open_weights(path)?)?;
+    let mut fit = Fit::of(registry, &view(&file), mode)?;
+    if fit.is_exact() {
+        return fit.load(registry, &file, Values::Finite);
     }
-    // Positions of texts have no grid; models of images have convolutions.
-    let is_of_images = registry.parameters().any(|entry| entry.tensor().dim() == 4);
-    if mode != WeightsMode::Strict && is_of_images {
-        report.resampled = positions::take(&mut mismatch);
+    let changes = prefix::changes(registry, &file);
+    let mut tried = Vec::new();
+    for change in changes {
+        if let Some(names) = change.apply(&file) {
+            let changed = Fit::of(registry, &names, mode)?;
+            tried.push((change, changed));
+        }
     }
-    let fits = |entry: &ExpectedTensor<'_>| mismatch.fits(entry.name) && file.info(entry.name).is_some();
-    if mode == WeightsMode::Partial && wanted.iter().any(fits) {
-        report.rest = (!mismatch.is_empty()).then(|| Box::new(std::mem::take(&mut mismatch)));
+    let complete = tried.iter().position(|(_, changed)| changed.is_better(&fit));
+    if let Some(found) = complete {
+        let (change, changed) = tried.swap_remove(found);
+        file.tensors = std::mem::take(&mut file.tensors)
+            .into_iter()
+            .map(|(name, stored)| (change.of(&name).into_owned(), stored))
+            .collect();
+        let renamed = Some(change.to_string());
+        return Ok(LoadReport { renamed, ..changed.load(registry, &file, Values::Finite)? });
     }
-    if !mismatch.is_empty() {
-        return Err(WeightsError::new(path, WeightsProblem::Mismatch(Box::new(mismatch))).into());
+    fit.mismatch.remedy = advice::advice(&file, renames, &fit, &tried);
+    fit.load(registry, &file, Values::Finite)
+}
+
+/// Whether loaded values must be finite.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Values {
+    Any,
+    Finite,
+}
+
+/// The tensors of a file by their names, possibly changed ones.
+type View<'a> = BTreeMap<Cow<'a, str>, &'a TensorInfo>;
+
+fn view(file: &TensorFile) -> View<'_> {
+    file.tensors.iter().map(|(name, stored)| (Cow::Borrowed(name.as_str()), &stored.info)).collect()
+}
+
+/// What a file has for a model.
+struct Fit {
+    mode: WeightsMode,
+    mismatch: Mismatch,
+    /// The tensors of the model.
+    wanted: usize,
+    /// Those that the file has.
+    fitting: usize,
+    head_kept: Vec<ShapeDifference>,
+    is_headless: bool,
+    resampled: Vec<Resampled>,
+}
+
+impl Fit {
+    fn of(registry: &Registry, file: &View<'_>, mode: WeightsMode) -> Result<Self, ModelError> {
+        // Files of PyTorch lack buffers that are not persistent.
+        let is_expected = |entry: &&Entry| !entry.is_held() || file.contains_key(entry.name());
+        let wanted = registry.state().iter().filter(is_expected);
+        let wanted = wanted.map(expected_tensor).collect::<Result<Vec<_>, _>>()?;
+        let mut mismatch = compare(&wanted, &without_repeated(registry, file));
+        let mut fit = Self {
+            mode,
+            wanted: wanted.len(),
+            fitting: wanted.iter().filter(|wanted| file.contains_key(wanted.name)).count(),
+            head_kept: Vec::new(),
+            is_headless: false,
+            resampled: Vec::new(),
+            mismatch: Mismatch::default(),
+        };
+        if mode == WeightsMode::FineTune {
+            fit.head_kept = mismatch.take_head();
+            fit.is_headless = fit.head_kept.is_empty() && mismatch.take_missing_head(&wanted);
+        }
+        // Positions of texts have no grid; models of images have convolutions.
+        let is_of_images = registry.parameters().any(|entry| entry.tensor().dim() == 4);
+        if mode != WeightsMode::Strict && is_of_images {
+            fit.resampled = positions::take(&mut mismatch);
+        }
+        fit.fitting -= mismatch.shapes.len() + mismatch.types.len();
+        fit.mismatch = mismatch;
+        Ok(fit)
     }
-    check_ties(registry, &file, path)?;
-    fill(registry, &file, &wanted, &mut report)?;
-    Ok(report)
+
+    /// Returns whether every tensor of the file and of the model has its counterpart, as far as the mode requires.
+    fn is_exact(&self) -> bool {
+        self.mismatch.is_empty()
+    }
+
+    /// Returns whether changed names all fit where the names as they are do not: nothing that was loaded is lost.
+    fn is_better(&self, plain: &Self) -> bool {
+        let uses_all = self.mismatch.unexpected.is_empty()
+            && self.mismatch.shapes.is_empty()
+            && self.mismatch.types.is_empty();
+        let is_partial = self.mode == WeightsMode::Partial && plain.fitting == 0 && self.fitting > 0;
+        self.is_exact() || (is_partial && uses_all)
+    }
+
+    fn load(
+        mut self,
+        registry: &Registry,
+        file: &TensorFile,
+        values: Values,
+    ) -> Result<LoadReport, ModelError> {
+        let mut report = LoadReport {
+            head_kept: self.head_kept,
+            is_headless: self.is_headless,
+            resampled: self.resampled,
+            ..LoadReport::default()
+        };
+        if self.mode == WeightsMode::Partial && self.fitting > 0 && !self.mismatch.is_empty() {
+            report.rest = Some(Box::new(std::mem::take(&mut self.mismatch)));
+        }
+        if !self.mismatch.is_empty() {
+            return Err(file.error(WeightsProblem::Mismatch(Box::new(self.mismatch))).into());
+        }
+        check_ties(registry, file)?;
+        fill(registry, file, &mut report, values)?;
+        Ok(report)
+    }
 }
 
 /// Returns the file's tensors without repeated tied weights. If the file has only the second name, it stays,
 /// so that it is reported as unexpected.
-fn file_tensors<'a>(registry: &Registry, file: &'a TensorFile) -> BTreeMap<&'a str, &'a TensorInfo> {
-    let is_second = |name: &str| {
-        let tied = registry.tied().iter().find(|(second, _)| second == name);
-        tied.is_some_and(|(_, first)| file.info(first).is_some())
-    };
-    let tensors = file.tensors.iter().map(|(name, info)| (name.as_str(), info));
-    tensors.filter(|(name, _)| !is_second(name)).collect()
+fn without_repeated<'a>(registry: &Registry, file: &'a View<'a>) -> BTreeMap<&'a str, &'a TensorInfo> {
+    let repeated = registry.tied().iter().filter(|(_, first)| file.contains_key(first.as_str()));
+    let repeated: BTreeSet<&str> = repeated.map(|(second, _)| second.as_str()).collect();
+    let tensors = file.iter().map(|(name, info)| (name.as_ref(), *info));
+    tensors.filter(|(name, _)| !repeated.contains(name)).collect()
 }
 
 fn fill(
     registry: &Registry,
     file: &TensorFile,
-    wanted: &[ExpectedTensor<'_>],
     report: &mut LoadReport,
+    values: Values,
 ) -> Result<(), ModelError> {
-    for (entry, wanted) in registry.state().iter().zip(wanted) {
+    let left_out: BTreeSet<String> = report.rest.iter().flat_map(|rest| rest.names()).collect();
+    let is_head_kept = report.is_headless || !report.head_kept.is_empty();
+    for entry in registry.state() {
         let name = entry.name();
-        if file.info(name).is_none() && is_batch_counter(name) {
-            report.counters_missing += 1;
-            continue;
-        }
         // A head is loaded whole or not at all.
-        let kept = is_head(name) && !report.head_kept.is_empty();
-        if kept || report.rest.as_ref().is_some_and(|rest| !rest.fits(name)) {
+        if (is_head_kept && is_head(name)) || left_out.contains(name) {
             continue;
         }
+        let Some(info) = file.info(name) else {
+            report.counters_missing += usize::from(is_batch_counter(name));
+            continue;
+        };
         match report.resampled.iter().find(|resampled| resampled.name == name) {
             Some(resampled) => {
                 let value = resampled.apply(&file.read(name)?)?;
@@ -182,11 +296,37 @@ fn fill(
             }
             None => file.read_into(name, entry.tensor())?,
         }
-        let kind = file.info(name).and_then(|info| kind_of(info.dtype));
-        report.converted += usize::from(kind != Some(wanted.kind));
+        if values == Values::Finite {
+            check_finite(entry, file)?;
+        }
+        report.converted += usize::from(kind_of(info.dtype) != Some(entry.tensor().f_kind()?));
         report.loaded += 1;
     }
     Ok(())
+}
+
+/// Checks that a loaded parameter is finite, and a buffer free of NaN: masks of attention are infinite.
+fn check_finite(entry: &Entry, file: &TensorFile) -> Result<(), ModelError> {
+    let tensor = entry.tensor().f_detach()?;
+    let kind = tensor.f_kind()?;
+    if !matches!(kind, Kind::Float | Kind::Double | Kind::Half | Kind::BFloat16) {
+        return Ok(());
+    }
+    // One pass at the speed of memory; only a sum that is not finite needs a closer look.
+    let wide = if kind == Kind::Double { Kind::Double } else { Kind::Float };
+    if tensor.f_sum(wide)?.f_double_value(&[])?.is_finite() {
+        return Ok(());
+    }
+    let bad = match entry.role() {
+        Role::Parameter => tensor.f_isfinite()?.f_logical_not()?,
+        Role::Buffer => tensor.f_isnan()?,
+    };
+    let count = bad.f_sum(Kind::Int64)?.f_int64_value(&[])?;
+    if count == 0 {
+        return Ok(());
+    }
+    let first = tensor.f_masked_select(&bad)?.f_double_value(&[0])?;
+    Err(file.error(WeightsProblem::NotFinite(entry.name().to_owned(), count as u64, first)).into())
 }
 
 fn expected_tensor(entry: &Entry) -> Result<ExpectedTensor<'_>, TchError> {
@@ -195,11 +335,10 @@ fn expected_tensor(entry: &Entry) -> Result<ExpectedTensor<'_>, TchError> {
 }
 
 /// Checks that a repeated tied weight is equal.
-fn check_ties(registry: &Registry, file: &TensorFile, path: &Path) -> Result<(), ModelError> {
+fn check_ties(registry: &Registry, file: &TensorFile) -> Result<(), ModelError> {
     for (second, first) in registry.tied() {
         if file.info(second).is_some() && !file.read(second)?.f_equal(&file.read(first)?)? {
-            let problem = WeightsProblem::Untied(first.clone(), second.clone());
-            return Err(WeightsError::new(path, problem).into());
+            return Err(file.error(WeightsProblem::Untied(first.clone(), second.clone())).into());
         }
     }
     Ok(())

@@ -57,7 +57,7 @@ impl BuildTask for TorchScript {
         // A loaded recipe of this task has a file.
         let path = recipe.model.file.clone().unwrap_or_default();
         let device = context.registry.device();
-        let module = Module::load(&path, device).map_err(ScriptError::from)?;
+        let module = Module::load(&path, device).map_err(|error| ScriptError::of_load(&path, error))?;
         let fixed = module.fixed_modes().map_err(torch_error(&path))?;
         if !fixed.is_empty() {
             let reason = format!(

@@ -121,7 +121,11 @@ fn paths_are_checked() {
     let set = format!("model.weights={}", weights.display());
     assert_eq!(error(&["data.test=val", &set]).0.key.as_deref(), Some("model.weights"));
     std::fs::create_dir(&weights).unwrap();
-    assert!(error(&["data.test=val", &set]).to_string().contains("is not a file"));
+    assert!(
+        error(&["data.test=val", &set])
+            .to_string()
+            .contains("is a folder; set model.weights to a safetensors file in it")
+    );
     std::fs::remove_dir(&weights).unwrap();
     std::fs::write(&weights, "x").unwrap();
     recipe(&["data.test=val", &set]).check_paths().unwrap();

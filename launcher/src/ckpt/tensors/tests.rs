@@ -78,7 +78,10 @@ fn a_header_that_is_wrong_is_told_as_such() {
     assert!(refused(b"1234567").starts_with("it has 7 bytes, fewer than the 8"));
     assert!(refused(&[9, 0, 0, 0, 0, 0, 0, 0, b'{']).ends_with("a header of 9 bytes, and 1 follow"));
     assert!(refused(&[255; 64]).contains(&format!("a header of {} bytes, and", u64::MAX)));
-    assert!(refused(b"PK\x03\x04\x00\x00\x08\x08\x00\x00\x00\x00").starts_with("it is a zip"));
+    assert!(
+        refused(b"PK\x03\x04\x00\x00\x08\x08\x00\x00\x00\x00")
+            .starts_with("it is a zip archive, so it was exchanged")
+    );
     let error = announced((LONGEST + 1).to_le_bytes(), u64::MAX).unwrap_err();
     assert!(error.to_string().contains("the format allows"), "{error}");
     for text in [

@@ -39,7 +39,11 @@ fn bad_images_are_named_and_left_out() {
     assert_eq!(report.bad.iter().map(|bad| bad.index).collect::<Vec<_>>(), [50, 108]);
     assert_eq!(report.bad[0].path, root.path().join("train/a/050.png").display().to_string());
     assert!(report.bad[0].reason.starts_with("damaged: "), "{}", report.bad[0].reason);
-    assert!(report.bad[1].reason.contains("begins with \"<html>moved<\""), "{}", report.bad[1].reason);
+    assert!(
+        report.bad[1].reason.contains("it is a web page (HTML); expected PNG"),
+        "{}",
+        report.bad[1].reason
+    );
     let kept = index.without_bad(&report).unwrap();
     assert_eq!(class_counts(&kept), [100, 100]);
     assert!(

@@ -4,7 +4,7 @@ use std::io::Cursor;
 
 use image::{ImageDecoder, ImageFormat, ImageReader, Limits};
 
-use super::super::error::{Result, SampleError};
+use super::super::error::{Result, SampleError, no_image};
 use super::jpeg;
 use super::limits::{LIMIT_BYTES, check_size, damage};
 
@@ -12,7 +12,7 @@ pub(super) fn format_of(bytes: &[u8]) -> Result<ImageFormat> {
     if bytes.is_empty() {
         return Err(SampleError::Empty);
     }
-    let format = image::guess_format(bytes).map_err(|_| SampleError::NotAnImage(readable_start(bytes)))?;
+    let format = image::guess_format(bytes).map_err(|_| no_image(bytes, &readable_start(bytes)))?;
     if !format.reading_enabled() {
         return Err(SampleError::Unsupported(format!("the format {format:?}")));
     }

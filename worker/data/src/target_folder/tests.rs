@@ -66,7 +66,7 @@ fn an_unreadable_table_is_an_error_that_names_it() {
     let table = root.path().join("train").join(TARGETS);
     let said = || scan(&root, None).unwrap_err().to_string();
     std::fs::write(&table, b"file,a\nx.png,\xff\n").unwrap();
-    assert!(said().contains("targets.csv:2: the text is not UTF-8"), "{}", said());
+    assert!(said().contains("targets.csv:2: the table is not UTF-8; convert it with `mv "), "{}", said());
     std::fs::remove_file(&table).unwrap();
     assert!(said().contains("targets.csv: No such file"), "{}", said());
 }

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Component, Path, PathBuf};
 
+use dtrain_common::content::Content;
 use serde::de::DeserializeOwned;
 use zip::read::{ArchiveOffset, Config};
 use zip::{CompressionMethod, ZipArchive};
@@ -40,8 +41,9 @@ impl Archive {
         // The crate guesses where an archive begins from the place of the end record, and takes torch's record of
         // zip64 before it for headers: with a name of 8 letters, for the second one.
         let config = Config { archive_offset: ArchiveOffset::Known(0) };
-        let mut zip = ZipArchive::with_config(config, file)
-            .map_err(|source| error(Problem::NotArchive(source.to_string())))?;
+        let mut zip = ZipArchive::with_config(config, file).map_err(|source| {
+            error(foreign(path).unwrap_or_else(|| Problem::NotArchive(source.to_string())))
+        })?;
         let (mut entries, mut folder, mut total) = (HashMap::new(), None, 0u64);
         for number in 0..zip.len() {
             let entry =
@@ -105,7 +107,10 @@ impl Archive {
             [] if self.entries.keys().any(|name| name.ends_with("serialized_exported_program.json")) => {
                 Err(self.error(Problem::OldArchive))
             }
-            [] => Err(self.error(Problem::NotArchive("it has no program".to_owned()))),
+            [] => {
+                let none = || Problem::NotArchive("it has no program".to_owned());
+                Err(self.error(foreign(&self.path).unwrap_or_else(none)))
+            }
             several => Err(self.error(Problem::Programs(several.len()))),
         }
     }
@@ -153,4 +158,19 @@ impl Archive {
         serde_json::from_slice(bytes)
             .map_err(|source| self.error(Problem::Json(name.to_owned(), source.to_string())))
     }
+}
+/// Returns the problem of a file of a known other kind.
+fn foreign(path: &Path) -> Option<Problem> {
+    let content = Content::of_file(path)?;
+    let remedy = match content {
+        // Damaged or unknown inside.
+        Content::Exported | Content::Zip => return None,
+        Content::TorchScript => "set task = \"torchscript\", or write the model by `dtrain import`".to_owned(),
+        Content::Safetensors | Content::TorchZip | Content::TorchPickle => {
+            "it has weights and no program: write model.file by `dtrain import`, and set model.weights to weights in safetensors"
+                .to_owned()
+        }
+        other => other.remedy(path).unwrap_or_else(|| "write the model by `dtrain import`".to_owned()),
+    };
+    Some(Problem::Foreign(content, remedy))
 }

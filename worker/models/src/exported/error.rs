@@ -3,6 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use dtrain_common::content::Content;
 use dtrain_torch_shim::ShimError;
 use thiserror::Error;
 
@@ -39,6 +40,10 @@ pub enum Problem {
         "not an exported program: {0}; write the file by `dtrain import`, or by torch.export.save of torch 2.8 or newer"
     )]
     NotArchive(String),
+
+    /// The file has another format: its name and a remedy.
+    #[error("the file is {0}, not an exported program; {1}")]
+    Foreign(Content, String),
 
     /// The file has the format of torch 2.5 to 2.7, with pickles.
     #[error("an archive of torch 2.7 or older, whose weights are pickled: write it again by `dtrain import`")]

@@ -5,6 +5,8 @@ use super::super::tensor_file::tests::write_tensors;
 use super::super::{Architecture, Gpt, GptConfig, UnetConfig, VitConfig, build, build_unet};
 use super::*;
 
+mod names;
+
 fn model(arch: Architecture, classes: usize) -> Registry {
     let mut registry = Registry::new(Device::Cpu);
     build(arch, 3, classes, &mut registry).unwrap();

@@ -139,6 +139,14 @@ mod tests {
     }
 
     #[test]
+    fn the_first_step_does_not_blame_the_learning_rate() {
+        let text = failure("xxx", true).unwrap_or_default();
+        assert!(text.contains("no update has been made, so optim.lr is not the cause"), "{text}");
+        let text = failure(".xxx", true).unwrap_or_default();
+        assert!(text.contains("lower optim.lr"), "{text}");
+    }
+
+    #[test]
     fn twenty_skipped_steps_in_a_row_end_the_run() {
         let nineteen = "x".repeat(19);
         assert_eq!(failure(&nineteen, false), None);

@@ -1,8 +1,9 @@
 //! Errors for modules that cannot be trained.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use dtrain_common::content::Content;
 use dtrain_torch_shim::ShimError;
 use dtrain_torch_shim::jit::{FixedMode, LoadError};
 use thiserror::Error;
@@ -24,6 +25,26 @@ pub enum ScriptError {
 }
 
 impl ScriptError {
+    /// Returns the error of loading a module, or says which other kind of file it is.
+    pub(super) fn of_load(path: &Path, error: LoadError) -> Self {
+        let content = match &error {
+            LoadError::NotTorchScript(..) => Content::of_file(path),
+            _ => None,
+        };
+        let remedy = match content {
+            None | Some(Content::TorchScript | Content::Zip) => return error.into(),
+            Some(Content::Exported) => {
+                "set task to that of the data, such as \"classify\": it reads such files".to_owned()
+            }
+            Some(other) => other.remedy(path).unwrap_or_else(|| {
+                "write it in Python with torch.jit.script(model).save(\"model.pt\")".to_owned()
+            }),
+        };
+        let content = content.map(|content| content.to_string()).unwrap_or_default();
+        let reason = format!("the file is {content}, not a TorchScript module; {remedy}");
+        Self::Unfit { path: path.to_owned(), reason }
+    }
+
     /// Returns whether memory ran out.
     pub fn is_out_of_memory(&self) -> bool {
         match self {

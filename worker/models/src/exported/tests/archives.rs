@@ -103,6 +103,32 @@ fn files_of_more_than_4_gib_are_read() {
 }
 
 #[test]
+fn files_of_other_kinds_are_named() {
+    for (bytes, words) in [
+        (
+            &b"version https://git-lfs.github.com/spec/v1\n"[..],
+            "the file is a Git LFS pointer, which stands for a file that was not",
+        ),
+        (
+            b"<!DOCTYPE html><html>",
+            "the file is a web page (HTML), not an exported program; download the file itself",
+        ),
+        (
+            b"PK\x03\x04 net/data.pkl net/constants.pkl",
+            "the file is a TorchScript module, not an exported program; set task = \"torchscript\"",
+        ),
+        (
+            b"PK\x03\x04 archive/data.pkl",
+            "it has weights and no program: write model.file by `dtrain import`",
+        ),
+        (b"\x02\0\0\0\0\0\0\0{}", "the file is a safetensors file, not an exported program; it has weights"),
+    ] {
+        let text = message(load_bytes(bytes));
+        assert!(text.contains(words), "{text}");
+    }
+}
+
+#[test]
 fn truncated_files_are_refused() {
     let bytes = std::fs::read(reference("functional.pt2")).unwrap();
     for length in (0..bytes.len()).step_by(97) {
