@@ -5,22 +5,47 @@ use std::io::{self, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
+use rustix::io::Errno;
+
 /// Prefix of the names of temporary files and links.
 const PREFIX: &str = ".dtrain-";
 const SUFFIX: &str = ".tmp";
 
-/// Removes temporary files of [`write_atomic`] and [`symlink_atomic`] that a killed process left. No other
-/// process may write to `folder`.
+/// Removes temporary files and folders of this module that a killed process left. No other process may write to
+/// `folder`.
 pub fn remove_temporary(folder: &Path) -> io::Result<()> {
     for entry in std::fs::read_dir(folder)? {
         let entry = entry?;
         let name = entry.file_name();
         let name = name.to_string_lossy();
-        if name.starts_with(PREFIX) && name.ends_with(SUFFIX) && !entry.file_type()?.is_dir() {
-            std::fs::remove_file(entry.path())?;
+        if name.starts_with(PREFIX) && name.ends_with(SUFFIX) {
+            match entry.file_type()?.is_dir() {
+                true => std::fs::remove_dir_all(entry.path())?,
+                false => std::fs::remove_file(entry.path())?,
+            }
         }
     }
     Ok(())
+}
+
+/// Makes a folder in `folder` that is removed with the value.
+pub fn temporary_folder(folder: &Path) -> io::Result<tempfile::TempDir> {
+    tempfile::Builder::new().prefix(PREFIX).suffix(SUFFIX).tempdir_in(folder)
+}
+
+/// Returns what to do about an error of writing or reading files, after a semicolon; empty if only the place of the error
+/// tells.
+pub fn remedy(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::StorageFull => "; free disk space",
+        io::ErrorKind::QuotaExceeded => "; remove files, or ask for a larger quota",
+        io::ErrorKind::PermissionDenied => "; make the folder writable for this user",
+        io::ErrorKind::ReadOnlyFilesystem => "; mount the file system writable, or use another folder",
+        io::ErrorKind::StaleNetworkFileHandle => {
+            "; the file server has lost the file or restarted: mount the file system again"
+        }
+        _ => "",
+    }
 }
 
 /// Turns `NotFound` into `None`. Other failures stay errors.
@@ -59,7 +84,7 @@ pub fn write_atomic_with<E: From<io::Error>>(
         .permissions(Permissions::from_mode(0o666))
         .tempfile_in(folder)?;
     write(temporary.as_file_mut())?;
-    temporary.as_file().sync_all()?;
+    sync(temporary.as_file())?;
     if replace {
         temporary.persist(path).map_err(|error| error.error)?;
     } else {
@@ -91,9 +116,25 @@ fn folder_of(path: &Path) -> io::Result<&Path> {
     }
 }
 
-/// Makes a rename within `folder` survive a power failure.
+/// Makes a rename within `folder` survive a power failure, if the file system can.
 pub fn sync_folder(folder: &Path) -> io::Result<()> {
-    File::open(folder)?.sync_all()
+    sync(&File::open(folder)?).map(drop)
+}
+
+/// Writes a file or folder through to the disk. Returns false if the file system does not do that, as network and FUSE
+/// file systems for folders: the content is written nevertheless.
+pub fn sync(file: &File) -> io::Result<bool> {
+    match file.sync_all() {
+        Ok(()) => Ok(true),
+        Err(error) if is_unsupported(&error) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Returns whether an error says that the file system lacks the operation.
+fn is_unsupported(error: &io::Error) -> bool {
+    let errno = Errno::from_io_error(error);
+    matches!(errno, Some(Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS))
 }
 
 #[cfg(test)]
@@ -175,6 +216,7 @@ mod tests {
         let at = |name: &str| folder.path().join(name);
         fs::write(at(".dtrain-abc.tmp"), "x").unwrap();
         std::os::unix::fs::symlink("nowhere", at(".dtrain-link.tmp")).unwrap();
+        fs::create_dir_all(at(".dtrain-probe.tmp/folder")).unwrap();
         for kept in ["a.tmp", ".dtrain-abc", "manifest.json"] {
             fs::write(at(kept), "x").unwrap();
         }

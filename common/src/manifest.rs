@@ -172,11 +172,36 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// Returns the content of the file, with its checksum.
+    /// Returns the content of the file, with its checksum. It is an error if no resume would read it.
     pub fn to_bytes(&self, path: &Path) -> Result<Vec<u8>, ManifestError> {
         self.check_entries(path)?;
         let json = serde_json::to_vec_pretty(self);
-        Ok(add_checksum(json.map_err(|source| ManifestError::Json(path.into(), source))?))
+        let bytes = add_checksum(json.map_err(|source| ManifestError::Json(path.into(), source))?);
+        self.check_length(bytes.len() as u64)?;
+        Ok(bytes)
+    }
+
+    /// Checks before the first step that the manifest will not be too large, with its files, parts and figures.
+    pub fn check_room(&self, path: &Path) -> Result<(), ManifestError> {
+        /// Bytes for figures and file names, and for the parts of a rank in three files.
+        const REST: u64 = 64 << 10;
+        const PER_RANK: u64 = 1 << 10;
+        let bytes = self.to_bytes(path)?.len() as u64;
+        self.check_length(bytes + REST + PER_RANK * self.world_size as u64)
+    }
+
+    fn check_length(&self, bytes: u64) -> Result<(), ManifestError> {
+        if bytes <= MAX_BYTES {
+            return Ok(());
+        }
+        let length =
+            |value: &dyn Fn() -> serde_json::Result<Vec<u8>>| value().map_or(0, |json| json.len() as u64);
+        Err(ManifestError::Unwritable {
+            bytes,
+            class_names: length(&|| serde_json::to_vec(&self.class_names)),
+            extra: length(&|| serde_json::to_vec(&self.extra)),
+            recipe: length(&|| serde_json::to_vec(&self.recipe)),
+        })
     }
 
     /// Writes the manifest into `dir`, whole or not at all.

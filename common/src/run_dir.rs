@@ -9,8 +9,10 @@ mod lease;
 mod line;
 mod lock;
 mod named;
+mod pointer;
 mod prepare;
 mod presence;
+mod probe;
 mod rollback;
 mod set_aside;
 
@@ -32,8 +34,10 @@ pub use entries::rename_for_removal;
 pub use error::{Differences, RunDirError};
 pub use keep::Keep;
 pub use lock::RunLock;
+pub use pointer::{SettledCopy, follow, point, target};
 pub use prepare::Start;
 pub use presence::{Life, Presence};
+pub use probe::{FileSystem, ProbeError, probe};
 pub use set_aside::{Rollback, SetAside};
 
 /// The folder of one run. Constructing it reads and writes nothing.
@@ -111,7 +115,8 @@ impl RunDir {
         self.checkpoints().join(folder_name(step))
     }
 
-    /// Returns `checkpoints/latest`: a symbolic link to the newest checkpoint's folder.
+    /// Returns `checkpoints/latest`: a symbolic link to the newest checkpoint's folder, or a file with its name; see
+    /// [`RunDir::linked`].
     pub fn latest(&self) -> PathBuf {
         self.checkpoints().join("latest")
     }
@@ -121,7 +126,7 @@ impl RunDir {
         self.checkpoints().join(".next")
     }
 
-    /// Returns `checkpoints/best`: a symbolic link to the best checkpoint's folder, in a run that keeps one.
+    /// Returns `checkpoints/best`: a link or file as [`RunDir::latest`] for the best checkpoint, in a run that keeps one.
     pub fn best(&self) -> PathBuf {
         self.checkpoints().join("best")
     }

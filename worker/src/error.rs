@@ -164,6 +164,7 @@ impl WorkerError {
                 | TrainError::NothingTested
                 | TrainError::SmallTestSet { .. }
                 | TrainError::NarrowBatches { .. }
+                | TrainError::Manifest(_)
                 | TrainError::Model(ModelError::Recomputed { .. })
                 | TrainError::Task(TaskError::Model(
                     ModelError::Batch(..) | ModelError::Rows(..) | ModelError::View(_),
@@ -219,6 +220,7 @@ impl WorkerError {
                         | TrainError::NarrowBatches { .. }
                         | TrainError::LossScale { .. }
                         | TrainError::TooManyBad { .. }
+                        | TrainError::Manifest(_)
                         | TrainError::OutOfMemory(_),
                 )
         )

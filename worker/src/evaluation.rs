@@ -10,7 +10,7 @@ use dtrain_common::env::WorkerEnv;
 use dtrain_common::exit::ExitStatus;
 use dtrain_common::manifest::Manifest;
 use dtrain_common::recipe::Recipe;
-use dtrain_common::run_dir::{Resume, RunDir};
+use dtrain_common::run_dir::{Resume, RunDir, follow};
 use dtrain_common::units::ByteSize;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -126,8 +126,9 @@ fn find_checkpoint(named: &Path) -> Result<PathBuf> {
     {
         return Ok(newest);
     }
-    checkpoint::verify(named).map_err(|error| WorkerError::Evaluate(error.into()))?;
-    Ok(named.to_owned())
+    let folder = follow(named);
+    checkpoint::verify(&folder).map_err(|error| WorkerError::Evaluate(error.into()))?;
+    Ok(folder)
 }
 
 /// Builds the model, fills it from the checkpoint, and evaluates the whole test set. Returns None if a rank
@@ -222,6 +223,7 @@ pub(crate) fn test<T: BuildTask + 'static>(
     if of.env.rank == 0 {
         let path = run_dir.metrics();
         MetricsLog::open(&path, u64::MAX, false)
+            .map(|log| log.on_failure(of.recipe.checkpoint.on_failure))
             .and_then(|mut log| log.append(&Line::Test(&record)))
             .map_err(|source| WorkerError::Write { path, source })?;
         let peak = memory::report(of.device).map_err(TrainError::from)?.peak;

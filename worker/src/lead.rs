@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime};
 use dtrain_common::env::{DTRAIN_MEMORY_COPIES, WorkerEnv};
 use dtrain_common::manifest::{BestSoFar, Manifest};
 use dtrain_common::recipe::Recipe;
-use dtrain_common::run_dir::{Resume, RunDir, RunLock, SetAside, Start};
+use dtrain_common::run_dir::{FileSystem, Resume, RunDir, RunLock, SetAside, Start, follow};
 use dtrain_common::text::counted;
 
 use crate::checkpoint::{self, ChosenCopies};
@@ -39,6 +39,8 @@ pub(crate) fn prepare_run<T: BuildTask + 'static>(
     let run_dir = RunDir::new(request.run_dir.clone().unwrap_or_else(default));
     let (mut resume_from, mut claims) = claim(request, recipe, &run_dir)?;
     claims.push(run_dir.claim_training(TAKEOVER_TIMEOUT)?);
+    let file_system = run_dir.probe()?;
+    let copies = run_dir.settle_copies()?;
     let completed = run_dir.recover()?;
     // Completing a rollback may have moved the named checkpoint.
     if let (Resume::From(named), Some(completed)) = (&resume_from, &completed)
@@ -46,14 +48,17 @@ pub(crate) fn prepare_run<T: BuildTask + 'static>(
     {
         resume_from = Resume::From(moved);
     }
+    if let Resume::From(named) = &mut resume_from {
+        *named = follow(named);
+    }
     let begun = Instant::now();
-    let (resume, copies) = choose_checkpoint(recipe, &resume_from, (env, rendezvous), &run_dir)?;
+    let (resume, in_memory) = choose_checkpoint(recipe, &resume_from, (env, rendezvous), &run_dir)?;
     let chosen_in = begun.elapsed();
     checkpoint::clear(&run_dir);
     let mut opening = Opening {
         run_dir: run_dir.root().to_owned(),
         resume,
-        copies,
+        copies: in_memory,
         is_foreign: false,
         best: None,
         data: data_fingerprint::digest(&survey),
@@ -75,6 +80,8 @@ pub(crate) fn prepare_run<T: BuildTask + 'static>(
     };
     let mut setup = Setup::build::<T>(recipe, &opening, env, host.device, None)
         .map_err(|error| start::with_smallest_step::<T>(error, &inputs, recipe))?;
+    setup.notes.extend(copies.iter().map(ToString::to_string));
+    setup.notes.extend(describe_file_system(file_system, &run_dir));
     if !env.is_one_node() {
         let node = programs::of_node(recipe, &opening.data, request.prepared);
         programs::compare(rendezvous, Program::of_rank(recipe, host.device, node)?)?;
@@ -142,6 +149,25 @@ fn claim(
         _ => resume_from,
     };
     Ok((resume_from, vec![claim]))
+}
+
+/// Returns what the file system of the run directory lacks, in sentences.
+fn describe_file_system(found: FileSystem, run_dir: &RunDir) -> Vec<String> {
+    let folder = run_dir.checkpoints();
+    let folder = folder.display();
+    let mut notes = Vec::new();
+    if !found.links {
+        notes.push(format!(
+            "{folder} has no symbolic links: `latest` and `best` there are files that contain a checkpoint's name"
+        ));
+    }
+    if !found.sync {
+        notes.push(format!(
+            "warning: the file system of {folder} does not write through to the disk: after a power failure, resume from an \
+             earlier checkpoint if the newest one is damaged"
+        ));
+    }
+    notes
 }
 
 /// Describes the checkpoints that were set aside; None if there were no such checkpoints.

@@ -2,6 +2,8 @@
 
 use std::io;
 
+use dtrain_common::files::remedy;
+use dtrain_common::manifest::ManifestError;
 use dtrain_torch_shim::ShimError;
 use tch::TchError;
 use thiserror::Error;
@@ -97,8 +99,13 @@ pub enum TrainError {
          same --run-dir to resume from the newest"
     )]
     Checkpoint { step: u64, source: CheckpointError },
-    #[error("cannot write metrics.jsonl: {0}")]
+    #[error(
+        "cannot write metrics.jsonl: {0}{hint}; start it again with the same --run-dir to resume, or set checkpoint.on_failure = \
+         \"continue\" to train on", hint = remedy(.0)
+    )]
     Metrics(#[source] io::Error),
+    #[error(transparent)]
+    Manifest(#[from] ManifestError),
 }
 
 /// Returns "at step 4" or "from step 4 to step 9".

@@ -218,7 +218,7 @@ fn followers<'a>(
         let path = run_dir.metrics();
         let metrics = MetricsLog::open(&path, done, evaluation_missing)
             .map_err(|source| WorkerError::Write { path, source })?;
-        list.push(Box::new(metrics));
+        list.push(Box::new(metrics.on_failure(recipe.checkpoint.on_failure)));
     }
     let earlier = manifest.map(|manifest| manifest.metrics.clone());
     list.push(Box::new(Figures::new(earlier.unwrap_or_default())));

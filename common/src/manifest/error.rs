@@ -5,16 +5,24 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use super::{FILE_NAME, FORMAT, MAX_BYTES, folder_name};
+use crate::files::remedy;
+use crate::text::size;
 
 /// Reason why a checkpoint cannot be used. Paths are the manifest's unless stated otherwise.
 #[derive(Debug, thiserror::Error)]
 pub enum ManifestError {
     #[error("{} is not a whole checkpoint: it has no {FILE_NAME}; name a folder such as RUN/checkpoints/step-00000120", .0.display())]
     Missing(PathBuf),
-    #[error("cannot {action} {}: {source}", path.display())]
+    #[error("cannot {action} {}: {source}{}", path.display(), remedy(source))]
     Io { action: &'static str, path: PathBuf, source: io::Error },
     #[error("{} is larger than any manifest ({} MiB); it was not written by dtrain", .0.display(), MAX_BYTES >> 20)]
     TooLarge(PathBuf),
+    #[error(
+        "a checkpoint's manifest would have {}, more than the {} that a resume reads: class names {}, other data of the task {}, \
+         recipe {}; shorten the names of the classes, which are folders or columns of the data set, or the recipe",
+        size(*bytes), size(MAX_BYTES), size(*class_names), size(*extra), size(*recipe)
+    )]
+    Unwritable { bytes: u64, class_names: u64, extra: u64, recipe: u64 },
     #[error("{} is not a checkpoint manifest: {}", .0.display(), .1)]
     Json(PathBuf, #[source] serde_json::Error),
     #[error("{} does not match its own checksum; the checkpoint is damaged, use an earlier one", .0.display())]
@@ -63,6 +71,40 @@ pub enum ManifestError {
         expected: String,
         got: String,
     },
+}
+
+impl ManifestError {
+    /// Returns whether the system could not read the checkpoint, which says nothing about its content.
+    pub fn is_unreadable(&self) -> bool {
+        matches!(self, Self::Io { .. }) && !self.is_damage()
+    }
+
+    /// Returns whether the checkpoint is proved to be damaged. One that cannot be read now, that a newer dtrain wrote, or
+    /// whose folder has another name may be whole.
+    pub fn is_damage(&self) -> bool {
+        match self {
+            Self::Missing(_)
+            | Self::TooLarge(_)
+            | Self::Json(..)
+            | Self::OwnChecksum(_)
+            | Self::FileName(..)
+            | Self::ChecksumForm(..)
+            | Self::Parts(..)
+            | Self::Size { .. }
+            | Self::Checksum { .. } => true,
+            // A file of a folder that can be listed is missing, or something else has its name.
+            Self::Io { path, source, .. } => match source.kind() {
+                io::ErrorKind::NotFound => {
+                    path.parent().is_some_and(|folder| std::fs::read_dir(folder).is_ok())
+                }
+                _ => source.raw_os_error().is_none(),
+            },
+            Self::OtherStep(..)
+            | Self::NewerFormat { .. }
+            | Self::UnknownFormat(..)
+            | Self::Unwritable { .. } => false,
+        }
+    }
 }
 
 fn describe_range(range: &Range<u64>, whole: bool) -> String {

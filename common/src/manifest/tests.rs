@@ -322,3 +322,25 @@ fn an_interrupted_evaluation_keeps_its_key() {
     let bytes = manifest.to_bytes(Path::new("manifest.json")).unwrap();
     assert!(String::from_utf8(bytes).unwrap().contains("\"evaluation_owed\": true"));
 }
+
+/// One more character in the name of a class, and no resume would read the manifest.
+#[test]
+fn a_manifest_that_no_resume_reads_is_not_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut manifest = sample();
+    let length = |manifest: &Manifest| manifest.to_bytes(Path::new("m")).unwrap().len() as u64;
+    manifest.class_names = vec!["x".to_owned()];
+    let rest = length(&manifest) - 1;
+    manifest.class_names = vec!["x".repeat((MAX_BYTES - rest) as usize)];
+    assert_eq!(length(&manifest), MAX_BYTES);
+    manifest.write(dir.path()).unwrap();
+    assert_eq!(Manifest::read(dir.path()).unwrap(), manifest);
+    // Files, parts and figures still come.
+    let error = manifest.check_room(dir.path()).unwrap_err();
+    assert!(matches!(error, ManifestError::Unwritable { .. }), "{error}");
+    manifest.class_names[0].push('x');
+    let error = manifest.write(dir.path()).unwrap_err().to_string();
+    assert!(error.contains("more than the 16.00 MiB that a resume reads: class names 16.00 MiB"), "{error}");
+    manifest.class_names[0].truncate(1 << 20);
+    manifest.check_room(dir.path()).unwrap();
+}

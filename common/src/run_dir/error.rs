@@ -3,6 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use super::ProbeError;
+use crate::files::remedy;
 use crate::manifest::ManifestError;
 use crate::recipe::RecipeError;
 
@@ -80,7 +82,9 @@ pub enum RunDirError {
     SavedRecipe(PathBuf, #[source] RecipeError),
     #[error("{0}")]
     Recipe(#[from] RecipeError),
-    #[error("cannot {} {}: {}", .0, .1.display(), .2)]
+    #[error(transparent)]
+    FileSystem(#[from] ProbeError),
+    #[error("cannot {} {}: {}{}", .0, .1.display(), .2, remedy(.2))]
     Io(&'static str, PathBuf, #[source] io::Error),
 }
 

@@ -8,7 +8,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::entries::{numbered, steps_in};
-use super::{REPLACED, RunDir, RunDirError, step_of};
+use super::{REPLACED, RunDir, RunDirError, pointer, step_of};
 use crate::manifest::{BestSoFar, Manifest, ManifestError};
 
 impl RunDir {
@@ -17,7 +17,10 @@ impl RunDir {
     pub fn candidates(&self) -> Result<Vec<PathBuf>, RunDirError> {
         let listed = self.unlisted();
         let mut steps = self.steps().map_err(&listed)?;
-        steps.extend(self.replaced().map_err(listed)?.iter().map(|(step, _)| *step));
+        let mut elsewhere = self.replaced().map_err(listed)?;
+        elsewhere.retain(|(step, _)| !self.checkpoint(*step).exists());
+        elsewhere.extend(self.copies());
+        steps.extend(elsewhere.iter().map(|(step, _)| *step));
         steps.sort_unstable();
         steps.dedup();
         let (set_aside, head) = match self.interrupted()? {
@@ -25,20 +28,27 @@ impl RunDir {
             None => (None, self.head()),
         };
         let line = steps.into_iter().rev().filter(|step| *step <= head);
-        let folder = |step| {
-            let (own, replaced) = (self.checkpoint(step), self.replaced_by(step));
-            if own.exists() { own } else { replaced }
+        let folders = |step| {
+            let own = Some(self.checkpoint(step)).filter(|own| own.exists());
+            let others = elsewhere.iter().filter(move |(of, _)| *of == step);
+            own.into_iter().chain(others.map(|(_, path)| path.clone()))
         };
-        Ok(set_aside.into_iter().chain(line.map(folder)).collect())
+        Ok(set_aside.into_iter().chain(line.flat_map(folders)).collect())
     }
 
-    /// Returns the first whole candidate by manifest and file sizes; a newer format is an error.
+    /// Returns the first whole candidate by manifest and file sizes. A newer format is an error, and a checkpoint that cannot
+    /// be read: a resume from an earlier one would set it aside.
     pub fn newest_checkpoint(&self) -> Result<Option<(PathBuf, Manifest)>, RunDirError> {
         for folder in self.candidates()? {
             match Manifest::read(&folder) {
-                Ok(manifest) if manifest.check_sizes(&folder).is_ok() => return Ok(Some((folder, manifest))),
+                Ok(manifest) => match manifest.check_sizes(&folder) {
+                    Ok(()) => return Ok(Some((folder, manifest))),
+                    Err(error) if error.is_unreadable() => return Err(error.into()),
+                    Err(_) => {}
+                },
                 // It may be whole, but this dtrain cannot check it.
                 Err(error @ ManifestError::NewerFormat { .. }) => return Err(error.into()),
+                Err(error) if error.is_unreadable() => return Err(error.into()),
                 _ => {}
             }
         }
@@ -70,7 +80,11 @@ impl RunDir {
     /// Returns the step of this run's checkpoint to which [`RunDir::latest`] or [`RunDir::best`] points.
     pub fn linked(&self, link: &Path) -> Option<u64> {
         let step = self.named(link)?;
-        let same = fs::canonicalize(link).ok()? == fs::canonicalize(self.checkpoint(step)).ok()?;
+        let own = self.checkpoint(step);
+        let same = match link.is_symlink() {
+            true => fs::canonicalize(link).ok()? == fs::canonicalize(own).ok()?,
+            false => own.is_dir(),
+        };
         same.then_some(step)
     }
 
@@ -83,7 +97,10 @@ impl RunDir {
 
     /// Returns the step that `link` names, even if the checkpoint is missing.
     pub(super) fn named(&self, link: &Path) -> Option<u64> {
-        let target = fs::read_link(link).ok()?;
+        if pointer::is_copy(link) {
+            return Manifest::read(link).ok().map(|manifest| manifest.step);
+        }
+        let target = pointer::target(link)?;
         let parent = target.parent()?;
         let beside = parent.as_os_str().is_empty() || parent == self.checkpoints();
         step_of(target.file_name()?.to_str()?).filter(|_| beside)

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::error::failed;
 use super::lock::is_lock;
-use super::{Resume, RunDir, RunDirError, RunLock, exists, real};
+use super::{Resume, RunDir, RunDirError, RunLock, exists, pointer, real};
 use crate::exit::ExitStatus;
 use crate::files::{none_if_missing, write_atomic};
 use crate::manifest::Manifest;
@@ -109,7 +109,7 @@ impl RunDir {
     fn newest_if_latest(&self, checkpoint: &Path) -> Result<PathBuf, RunDirError> {
         let is_latest = checkpoint.exists() && self.latest().ends_with(self.stored_path(checkpoint));
         let newest = if is_latest { self.candidates()?.into_iter().next() } else { None };
-        Ok(newest.unwrap_or_else(|| checkpoint.to_owned()))
+        Ok(newest.unwrap_or_else(|| pointer::follow(checkpoint)))
     }
 
     /// Returns an entry of the folder other than locks; `None` if the folder is empty or absent.

@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 use super::entries::{numbered, rename_for_removal, steps_in};
 use super::error::failed;
 use super::set_aside::{FILE, INTERRUPTED, PREFIX, Rollback, SetAside, name_of, read, step_named};
-use super::{RunDir, RunDirError, real};
-use crate::files::{none_if_missing, remove_temporary, symlink_atomic, sync_folder, write_atomic};
+use super::{RunDir, RunDirError, pointer, real};
+use crate::files::{none_if_missing, remove_temporary, sync_folder, write_atomic};
 use crate::metrics;
 
 const METRICS: &str = "metrics.jsonl";
@@ -71,8 +71,8 @@ impl RunDir {
         let next = self.next();
         if self.linked(&next).is_some() {
             fs::rename(&next, self.latest()).map_err(failed("rename", &next))?;
-        } else if next.is_symlink() {
-            fs::remove_file(&next).map_err(failed("remove", &next))?;
+        } else {
+            pointer::remove(&next).map_err(failed("remove", &next))?;
         }
         if folder.is_dir() {
             sync_folder(&folder).map_err(failed("sync", &folder))?;
@@ -187,9 +187,8 @@ impl RunDir {
 
     fn switch(&self, link: &Path, step: Option<u64>) -> Result<(), RunDirError> {
         let switched = match step {
-            Some(step) => symlink_atomic(Path::new(name_of(&self.checkpoint(step))), link),
-            None if link.is_symlink() => fs::remove_file(link),
-            None => Ok(()),
+            Some(step) => pointer::point(link, name_of(&self.checkpoint(step))),
+            None => pointer::remove(link),
         };
         switched.map_err(failed("switch the link", link))
     }

@@ -2,6 +2,7 @@
 
 mod from;
 mod named;
+mod pointer;
 mod rollback;
 
 use std::time::Duration;
@@ -283,9 +284,14 @@ fn other_names_are_ignored() {
     let place = place();
     let run = &place.run;
     run.prepare(&recipe(&[]), &Resume::Auto).unwrap();
-    for name in
-        ["step-", "step-+0000009", "step-9", "step-00000009.tmp", "best", "step-99999999999999999999999"]
-    {
+    for name in [
+        "step-",
+        "step-+0000009",
+        "step-9",
+        "step-00000009.tmp",
+        "latest-copy",
+        "step-99999999999999999999999",
+    ] {
         write_checkpoint(&run.checkpoints().join(name), 9, &recipe(&[]));
     }
     assert_eq!(run.prepare(&recipe(&[]), &Resume::Auto).unwrap(), Start::Fresh);

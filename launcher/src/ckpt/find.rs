@@ -2,7 +2,7 @@
 
 use anyhow::{Context, bail};
 use dtrain_common::manifest::FILE_NAME;
-use dtrain_common::run_dir::{RunDir, step_of};
+use dtrain_common::run_dir::{RunDir, follow, step_of};
 use std::ffi::OsStr;
 use std::fs;
 use std::io::ErrorKind;
@@ -19,6 +19,7 @@ pub(super) enum Found {
 
 /// Finds a run directory, its folder of checkpoints, a checkpoint, a link to one, or `RUN_DIR@STEP`.
 pub(super) fn find(path: &Path) -> anyhow::Result<Found> {
+    let path = &follow(path);
     let shown = path.display();
     let about = match fs::metadata(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => {

@@ -36,6 +36,11 @@ impl Entry {
         matches!(self.problem, Some(ManifestError::NewerFormat { .. }))
     }
 
+    /// Returns whether it is proved that the checkpoint is not whole. It may only be unreadable at present.
+    pub(super) fn is_damaged(&self) -> bool {
+        self.problem.as_ref().is_some_and(ManifestError::is_damage)
+    }
+
     pub(super) fn name(&self) -> String {
         name(&self.folder)
     }

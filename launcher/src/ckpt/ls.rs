@@ -1,5 +1,6 @@
 //! `dtrain ckpt ls`: the checkpoints of a run.
 
+use super::figures::{Figures, figures};
 use super::find::run_dir;
 use super::inventory::{self, Entry, Leftover, entries, leftovers, name, set_aside};
 use super::problem::{kind, sentence};
@@ -8,27 +9,31 @@ use crate::stdout::print;
 use crate::times::{local_time, time_value};
 use dtrain_common::exit::ExitStatus;
 use dtrain_common::manifest::Manifest;
-use dtrain_common::run_dir::{Rollback, RunDir, SetAside};
+use dtrain_common::run_dir::{Rollback, RunDir, SetAside, target};
 use dtrain_common::text::{Align::Left, Align::Right, columns, counted, grouped, size};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
-use std::fs;
+use std::iter::zip;
 use std::process::ExitCode;
 use std::time::SystemTime;
+
+/// A checkpoint with its figures.
+type Listed = (Figures, Entry);
 
 pub(super) fn run(args: &LsArgs) -> anyhow::Result<ExitCode> {
     let run_dir = run_dir(&args.run_dir)?;
     let entries = entries(&run_dir)?;
+    let listed: Vec<Listed> = zip(figures(&run_dir, &entries), entries).collect();
     let leftovers = leftovers(&run_dir, SystemTime::now())?;
     let set_aside = set_aside(&run_dir)?;
-    let json = || format!("{}\n", object(&run_dir, &entries, &leftovers, &set_aside));
-    let table = || text(&run_dir, &entries, &leftovers, &set_aside);
+    let json = || format!("{}\n", object(&run_dir, &listed, &leftovers, &set_aside));
+    let table = || text(&run_dir, &listed, &leftovers, &set_aside);
     print(&if args.json { json() } else { table() })?;
     Ok(ExitStatus::Success.into())
 }
 
-fn text(run_dir: &RunDir, entries: &[Entry], leftovers: &[Leftover], set_aside: &[SetAside]) -> String {
-    let bytes = entries.iter().map(|entry| entry.bytes).sum();
+fn text(run_dir: &RunDir, entries: &[Listed], leftovers: &[Leftover], set_aside: &[SetAside]) -> String {
+    let bytes = entries.iter().map(|(_, entry)| entry.bytes).sum();
     let (folder, count) = (run_dir.checkpoints(), counted(entries.len(), "checkpoint"));
     let mut out = format!("{}: {count}, {}\n", folder.display(), size(bytes));
     if !entries.is_empty() {
@@ -36,12 +41,12 @@ fn text(run_dir: &RunDir, entries: &[Entry], leftovers: &[Leftover], set_aside: 
         table(&mut out, entries);
     }
     let mut notes = Vec::new();
-    for entry in entries {
+    for (_, entry) in entries {
         let problem = entry.problem.as_ref();
         notes.extend(problem.map(|problem| format!("{}: {}", entry.name(), sentence(problem))));
     }
     for (name, link) in [("latest", run_dir.latest()), ("best", run_dir.best())] {
-        if let (Ok(target), None) = (fs::read_link(&link), run_dir.linked(&link)) {
+        if let (Some(target), None) = (target(&link), run_dir.linked(&link)) {
             let target = target.display();
             notes.push(format!("{name} points to {target}, which is not a checkpoint of this run"));
         }
@@ -81,17 +86,16 @@ fn aside(set_aside: &SetAside) -> String {
     format!("{name}: set aside{when}, {bytes}; steps {listed}; `dtrain launch --resume PATH` restores one")
 }
 
-fn table(out: &mut String, entries: &[Entry]) {
-    let manifests = entries.iter().filter_map(|entry| entry.manifest.as_ref());
-    let figures: BTreeSet<&str> =
-        manifests.flat_map(|manifest| manifest.metrics.keys().map(String::as_str)).collect();
+fn table(out: &mut String, entries: &[Listed]) {
+    let names: BTreeSet<&str> =
+        entries.iter().flat_map(|(figures, _)| figures.keys().map(String::as_str)).collect();
     let known =
         |manifest: Option<&Manifest>, show: fn(&Manifest) -> String| manifest.map_or("-".into(), show);
     let mut title = vec!["step", "epochs", "samples", "size", "written"];
-    title.extend(&figures);
+    title.extend(&names);
     title.push("marks");
     let mut rows: Vec<Vec<String>> = vec![title.into_iter().map(str::to_owned).collect()];
-    for entry in entries {
+    for (figures, entry) in entries {
         let manifest = entry.manifest.as_ref();
         let mut row = vec![
             entry.step.to_string(),
@@ -100,15 +104,16 @@ fn table(out: &mut String, entries: &[Entry]) {
             size(entry.bytes),
             entry.written.map_or_else(|| "-".to_owned(), local_time),
         ];
-        row.extend(figures.iter().map(|figure| {
-            let value = manifest.and_then(|manifest| manifest.metrics.get(*figure));
-            value.map_or_else(|| "-".to_owned(), |value| format!("{value:.4}"))
-        }));
+        row.extend(
+            names
+                .iter()
+                .map(|name| figures.get(*name).map_or_else(|| "-".to_owned(), |value| format!("{value:.4}"))),
+        );
         row.push(marks(entry).join(" "));
         rows.push(row);
     }
     let mut align = vec![Right, Right, Right, Right, Left];
-    align.extend(figures.iter().map(|_| Right));
+    align.extend(names.iter().map(|_| Right));
     align.push(Left);
     columns(out, 2, &align, &rows);
 }
@@ -122,18 +127,19 @@ pub(super) fn epochs(manifest: &Manifest) -> String {
 }
 
 fn marks(entry: &Entry) -> Vec<&'static str> {
-    let is_damaged = !entry.is_whole() && !entry.is_newer();
+    let is_unreadable = !entry.is_whole() && !entry.is_newer() && !entry.is_damaged();
     let marks = [
         (entry.latest, "latest"),
         (entry.best, "best"),
         (entry.is_newer(), "newer-format"),
-        (is_damaged, "damaged"),
+        (entry.is_damaged(), "damaged"),
+        (is_unreadable, "unreadable"),
     ];
     marks.into_iter().filter_map(|(is_so, mark)| is_so.then_some(mark)).collect()
 }
 
-fn object(run_dir: &RunDir, entries: &[Entry], leftovers: &[Leftover], set_aside: &[SetAside]) -> Value {
-    let entry = |entry: &Entry| {
+fn object(run_dir: &RunDir, entries: &[Listed], leftovers: &[Leftover], set_aside: &[SetAside]) -> Value {
+    let entry = |(figures, entry): &Listed| {
         let manifest = entry.manifest.as_ref();
         json!({
             "step": entry.step,
@@ -144,7 +150,7 @@ fn object(run_dir: &RunDir, entries: &[Entry], leftovers: &[Leftover], set_aside
             "step_in_epoch": manifest.map(|manifest| manifest.step_in_epoch),
             "samples": manifest.map(|manifest| manifest.samples),
             // JSON has no NaN: it becomes null.
-            "metrics": manifest.map(|manifest| &manifest.metrics),
+            "metrics": figures,
             "latest": entry.latest,
             "best": entry.best,
             "whole": entry.is_whole(),

@@ -1,6 +1,7 @@
 //! `dtrain ckpt`: the checkpoints of a run, from manifests and headers. No tensor is kept in memory.
 
 mod export;
+mod figures;
 mod find;
 mod inventory;
 mod ls;

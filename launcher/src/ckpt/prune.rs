@@ -2,7 +2,7 @@
 
 use super::find::run_dir;
 use super::inventory::{Entry, entries, leftovers, name, set_aside, size as size_of};
-use super::problem::failed;
+use super::problem::{failed, sentence};
 use crate::cli::PruneArgs;
 use crate::stdout::print;
 use anyhow::{Context, bail};
@@ -31,7 +31,7 @@ pub(super) fn run(args: &PruneArgs) -> anyhow::Result<ExitCode> {
     let (keep, why) = keep(args, &run_dir)?;
     print(&format!("{}: {why}\n", run_dir.checkpoints().display()))?;
     let mut notes = Vec::new();
-    let mut doomed: Vec<_> = chosen(&entries, keep, args.damaged, &mut notes)
+    let mut doomed: Vec<_> = chosen(&run_dir, &entries, &keep, args.damaged, &mut notes)
         .into_iter()
         .map(|entry| (entry.folder.clone(), entry.bytes))
         .collect();
@@ -104,34 +104,41 @@ fn rollbacks(
     Ok(())
 }
 
-/// Returns the checkpoints to remove: whole ones by the rule, and damaged ones if `damaged`. Keeps the
-/// targets of `latest` and `best`, and checkpoints of a newer dtrain.
-fn chosen<'a>(entries: &'a [Entry], keep: Keep, damaged: bool, notes: &mut Vec<String>) -> Vec<&'a Entry> {
+/// Returns the checkpoints to remove: whole ones as the run itself would, and damaged ones if `damaged`. Keeps the
+/// targets of `latest` and `best`, and checkpoints that may be whole although they cannot be read.
+fn chosen<'a>(
+    run_dir: &RunDir,
+    entries: &'a [Entry],
+    keep: &Keep,
+    damaged: bool,
+    notes: &mut Vec<String>,
+) -> Vec<&'a Entry> {
     let whole: Vec<_> = entries.iter().filter(|entry| entry.is_whole()).map(|entry| entry.step).collect();
-    let excess: Vec<_> = keep.excess(&whole).collect();
+    let excess = run_dir.excess(keep, &whole);
     let mut chosen = Vec::new();
     for entry in entries {
         let name = entry.name();
-        let wanted = if entry.is_whole() {
-            excess.contains(&entry.step)
-        } else if entry.is_newer() {
-            notes.push(format!("kept {name}: a newer dtrain wrote it"));
-            false
-        } else {
-            if !damaged {
-                notes.push(format!("kept {name}: it is damaged and does not count; --damaged removes it"));
-            }
-            damaged
-        };
         let link = match entry {
             Entry { latest: true, .. } => Some("latest"),
             Entry { best: true, .. } => Some("best"),
             _ => None,
         };
-        match link {
-            Some(link) if wanted => notes.push(format!("kept {name}: `{link}` points to it")),
-            _ if wanted => chosen.push(entry),
-            _ => {}
+        match (&entry.problem, link) {
+            (None, _) if excess.contains(&entry.step) => chosen.push(entry),
+            (None, Some(link)) if keep.excess(&whole).any(|step| step == entry.step) => {
+                notes.push(format!("kept {name}: `{link}` points to it"));
+            }
+            (None, _) => {}
+            (Some(_), _) if entry.is_newer() => notes.push(format!("kept {name}: a newer dtrain wrote it")),
+            (Some(problem), _) if !entry.is_damaged() => {
+                let why = sentence(problem);
+                notes.push(format!("kept {name}: it may be whole, but could not be checked: {why}"));
+            }
+            (Some(_), _) if !damaged => {
+                notes.push(format!("kept {name}: it is damaged and does not count; --damaged removes it"));
+            }
+            (Some(_), Some(link)) => notes.push(format!("kept {name}: `{link}` points to it")),
+            (Some(_), None) => chosen.push(entry),
         }
     }
     chosen
@@ -161,24 +168,23 @@ fn keep(args: &PruneArgs, run_dir: &RunDir) -> anyhow::Result<(Keep, String)> {
         (keep, _) => (keep.unwrap_or(1) as usize, String::new()),
     };
     let mut why = format!("keeping the newest {newest}{of}");
-    let every = match (args.keep_every, settings.and_then(|settings| settings.keep_every)) {
-        (Some(0), _) | (None, None) => None,
-        (Some(steps), _) => {
-            let count = counted(steps as usize, "step");
-            why.push_str(&format!(" and the last of every {count}"));
-            Some(steps)
-        }
-        (None, Some(span)) => {
-            let of = recipes("checkpoint.keep_every");
-            why.push_str(&format!(" and the last of every {span}{of}"));
-            Some(span.steps(steps_per_epoch(run_dir, span)?).max(1))
-        }
+    let (span, of) = match (args.keep_every, settings.and_then(|settings| settings.keep_every)) {
+        (Some(0), _) | (None, None) => return Ok((Keep::newest(newest), why)),
+        (Some(steps), _) => (Span::Steps(steps), String::new()),
+        (None, Some(span)) => (span, recipes("checkpoint.keep_every")),
     };
-    Ok((Keep { newest, every }, why))
+    why.push_str(&format!(" and the last of every {span}{of}"));
+    let stages = match (stages(run_dir), span) {
+        (Ok(stages), _) => stages,
+        // Of a run that has not begun, or of an earlier version: steps are counted over the whole run.
+        (Err(_), Span::Steps(_)) if !run_dir.plan().exists() => vec![(0, 1)],
+        (Err(error), _) => return Err(error),
+    };
+    Ok((Keep::newest(newest).with_every(span, stages), why))
 }
 
-/// Reads the steps of an epoch from plan.json. A span of steps does not need it.
-fn steps_per_epoch(run_dir: &RunDir, span: Span) -> anyhow::Result<u64> {
+/// Reads from plan.json the steps before each stage, and its steps per epoch, as the run counts them.
+fn stages(run_dir: &RunDir) -> anyhow::Result<Vec<(u64, u64)>> {
     #[derive(Deserialize)]
     struct Plan {
         steps_per_epoch: u64,
@@ -187,20 +193,23 @@ fn steps_per_epoch(run_dir: &RunDir, span: Span) -> anyhow::Result<u64> {
     }
     #[derive(Deserialize)]
     struct Stage {
+        /// The first and the last step, from 1.
+        steps: [u64; 2],
         steps_per_epoch: u64,
     }
-    if matches!(span, Span::Steps(_)) {
-        return Ok(1);
-    }
     let path = run_dir.plan();
-    let way_out = "so the steps of `checkpoint.keep_every` are unknown; give --keep-every";
+    let way_out = "so the windows of keep_every are unknown; give --keep-every 0 to keep the newest alone";
     let text =
         fs::read_to_string(&path).with_context(|| format!("cannot read {}, {way_out}", path.display()))?;
     let plan: Plan = serde_json::from_str(&text)
         .with_context(|| format!("{} is not the plan of a run, {way_out}", path.display()))?;
-    // The shortest stage removes the fewest checkpoints.
-    let shortest = plan.stages.iter().map(|stage| stage.steps_per_epoch).min();
-    Ok(shortest.unwrap_or(plan.steps_per_epoch).max(1))
+    Ok(match plan.stages.is_empty() {
+        true => vec![(0, plan.steps_per_epoch)],
+        false => {
+            let of = |stage: Stage| (stage.steps[0].saturating_sub(1), stage.steps_per_epoch);
+            plan.stages.into_iter().map(of).collect()
+        }
+    })
 }
 
 /// Removes a folder. A checkpoint stays whole or disappears.

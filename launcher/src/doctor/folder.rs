@@ -2,6 +2,7 @@
 
 use super::row::Row;
 use dtrain_agent::io::process::output;
+use dtrain_common::run_dir::{FileSystem, ProbeError, probe};
 use dtrain_common::units::ByteSize;
 use rustix::fs::{statfs, statvfs};
 use std::fs::{File, TryLockError};
@@ -49,6 +50,8 @@ struct Reading {
     free_files: Option<u64>,
     /// The right to write, else the error.
     writable: Result<Lock, io::Error>,
+    /// What a run does there, tried.
+    tried: Result<FileSystem, ProbeError>,
 }
 
 /// The effect of a lock on a file.
@@ -84,6 +87,7 @@ fn read(folder: &Path) -> io::Result<Reading> {
         free_bytes: space.f_bavail.saturating_mul(space.f_frsize),
         free_files: (space.f_files > 0).then_some(space.f_favail),
         writable: try_locks(folder),
+        tried: probe(folder),
     })
 }
 
@@ -152,6 +156,22 @@ fn judge(reading: &Reading) -> Vec<Row> {
     });
     let lease =
         "nothing to do: dtrain protects a run by a lease file; never start two runs in one folder at once";
+    rows.push(match &reading.tried {
+        Ok(FileSystem { links: true, sync: true }) => {
+            Row::ok("file system", "renames folders, appends, syncs, and has symbolic links")
+        }
+        Ok(FileSystem { sync: false, .. }) => Row::warn(
+            "file system",
+            format!("does not write through to the disk in {shown}"),
+            "after a power failure, resume from an earlier checkpoint if the newest one is damaged",
+        ),
+        Ok(FileSystem { links: false, .. }) => Row::warn(
+            "file system",
+            format!("no symbolic links in {shown}"),
+            "nothing to do: `latest` and `best` are then files that contain a checkpoint's name",
+        ),
+        Err(error) => Row::fail("file system", error.to_string(), ANOTHER),
+    });
     rows.push(match lock {
         Lock::Works => Row::ok("file locks", "work between processes"),
         Lock::Unknown => Row::warn(
@@ -175,7 +195,29 @@ mod tests {
     use super::*;
 
     fn judged(magic: u64, free_bytes: u64, writable: io::Result<Lock>) -> Vec<Row> {
-        judge(&Reading { folder: "/data".into(), magic, free_bytes, free_files: Some(1 << 20), writable })
+        tried(magic, free_bytes, writable, Ok(FileSystem { links: true, sync: true }))
+    }
+
+    fn tried(
+        magic: u64,
+        free_bytes: u64,
+        writable: io::Result<Lock>,
+        tried: Result<FileSystem, ProbeError>,
+    ) -> Vec<Row> {
+        let folder = "/data".into();
+        judge(&Reading { folder, magic, free_bytes, free_files: Some(1 << 20), writable, tried })
+    }
+
+    #[test]
+    fn abilities_of_the_file_system_are_rows() {
+        let second = |tried_so| tried(0xEF53, 20 * GIB, Ok(Lock::Works), tried_so).remove(1);
+        assert_eq!(second(Ok(FileSystem { links: true, sync: true })).level, Level::Ok);
+        let row = second(Ok(FileSystem { links: false, sync: true }));
+        assert!(row.level == Level::Warn && row.value.contains("no symbolic links"), "{row:?}");
+        let row = second(Ok(FileSystem { links: true, sync: false }));
+        assert!(row.level == Level::Warn && row.value.contains("does not write through"), "{row:?}");
+        let row = second(Err(probe(Path::new("/proc")).unwrap_err()));
+        assert!(row.level == Level::Fail && row.value.contains("cannot create a folder"), "{row:?}");
     }
 
     #[test]
@@ -194,7 +236,7 @@ mod tests {
 
     #[test]
     fn locks_without_effect_are_told() {
-        let second = |lock| judged(0x6969, 20 * GIB, Ok(lock)).remove(1);
+        let second = |lock| judged(0x6969, 20 * GIB, Ok(lock)).remove(2);
         assert_eq!(second(Lock::Works).level, Level::Ok);
         let none = second(Lock::Unsupported(io::ErrorKind::Unsupported.into()));
         assert!(none.level == Level::Warn && none.value == "are missing in /data: unsupported", "{none:?}");

@@ -150,7 +150,8 @@ impl Files {
     }
 
     fn open(&self, path: PathBuf) -> anyhow::Result<RotatingLog> {
-        let context = format!("cannot create the log file {}", path.display());
+        let context =
+            format!("cannot create the log file {}; choose another --run-dir or --log-dir", path.display());
         RotatingLog::create(path, self.routing.log_size).context(context)
     }
 

@@ -178,6 +178,30 @@ fn a_list_has_every_checkpoint_and_its_marks() {
     assert_eq!(list["leftovers"].as_array().unwrap().len(), 1);
 }
 
+/// Checkpoints by time or at a stop have no evaluation of their own.
+#[test]
+fn a_list_has_figures_for_every_checkpoint() {
+    let scene = Scene::new();
+    let run = run(&scene, &[10, 25, 30]);
+    checkpoint(&run, 25, |_, manifest| manifest.metrics.clear());
+    let lines = r#"{"step":10,"epoch":1,"loss":2.5}
+{"checkpoint":{"step":10}}
+{"step":25,"epoch":2,"loss":1.5}
+{"eval":{"step":25,"epoch":2,"loss":1.75,"accuracy":0.625,"samples":10,"eval_ms":1.0,"best":true}}
+{"eval":{"step":30,"epoch":3,"loss":1.25,"accuracy":0.125,"samples":10,"eval_ms":1.0}}
+{"step":30,"lo"#;
+    fs::write(run.join("metrics.jsonl"), lines).unwrap();
+    let out = ckpt(&scene, &["ls", "a"]).expect_code(0).stdout();
+    let rows: Vec<Vec<&str>> = out.lines().skip(2).map(|line| line.split_whitespace().collect()).collect();
+    assert!(rows[0].ends_with(&["accuracy", "loss", "train_loss", "marks"]), "{out}");
+    assert!(rows[1].ends_with(&["0.1000", "-", "2.5000", "best"]), "{out}");
+    assert!(rows[2].ends_with(&["0.6250", "1.7500", "1.5000"]), "{out}");
+    // The manifest's figures come first.
+    assert!(rows[3].ends_with(&["0.3000", "1.2500", "-", "latest"]), "{out}");
+    let list = json(&scene, &["ls", "a", "--json"]);
+    assert_eq!(list["checkpoints"][1]["metrics"]["train_loss"], 1.5);
+}
+
 #[test]
 fn a_checkpoint_is_shown_with_whose_the_bytes_are() {
     let scene = Scene::new();

@@ -16,6 +16,7 @@ mod damage;
 mod ddp;
 mod evaluation;
 mod exported;
+mod file_systems;
 mod guides;
 mod import;
 mod import_check;

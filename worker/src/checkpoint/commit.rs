@@ -3,13 +3,13 @@
 //! Invariant: after a crash at any moment, the next start finds the new checkpoint or the one before it.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use dtrain_common::agent_lease;
-use dtrain_common::files::symlink_atomic;
+use dtrain_common::files::sync_folder;
 use dtrain_common::manifest::{BestSoFar, Manifest};
-use dtrain_common::run_dir::{Keep, PARTIAL, RunDir};
+use dtrain_common::run_dir::{Keep, PARTIAL, RunDir, point};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
 
@@ -18,7 +18,7 @@ use super::remove::{prune, remove};
 
 /// Gives the partial folder its name, switches the links, and removes old checkpoints. Rank 0 calls this
 /// after every rank has written. If the disk fails or the agent's lease has ended, earlier checkpoints and `latest` are unchanged.
-pub(super) fn commit(run_dir: &RunDir, manifest: &Manifest, keep: Keep) -> Result<(), CheckpointError> {
+pub(super) fn commit(run_dir: &RunDir, manifest: &Manifest, keep: &Keep) -> Result<(), CheckpointError> {
     let partial = partial_folder(run_dir, manifest.step);
     let folder = run_dir.checkpoint(manifest.step);
     manifest.check_sizes(&partial)?;
@@ -47,7 +47,7 @@ pub(crate) fn amend(
     step: u64,
     metrics: BTreeMap<String, f64>,
     best: Option<BestSoFar>,
-    keep: Keep,
+    keep: &Keep,
 ) -> Result<(), CheckpointError> {
     let folder = run_dir.checkpoint(step);
     let mut manifest = Manifest::read(&folder)?;
@@ -96,11 +96,8 @@ fn exchange(one: &Path, other: &Path) -> Result<(), Errno> {
 
 /// Points `link` at a checkpoint, unless it already does.
 fn point_link(link: &Path, folder: &Path) -> Result<(), CheckpointError> {
-    let name = folder.file_name().map(PathBuf::from).unwrap_or_default();
-    if fs::read_link(link).is_ok_and(|target| target == name) {
-        return Ok(());
-    }
-    symlink_atomic(&name, link).map_err(CheckpointError::io("point the link to", folder))
+    let name = folder.file_name().unwrap_or_default().to_string_lossy();
+    point(link, &name).map_err(CheckpointError::io("point the link to", folder))
 }
 
 fn point_to_best(run_dir: &RunDir, best: Option<&BestSoFar>) -> Result<(), CheckpointError> {
@@ -113,7 +110,7 @@ fn point_to_best(run_dir: &RunDir, best: Option<&BestSoFar>) -> Result<(), Check
 }
 
 fn sync(path: &Path) -> Result<(), CheckpointError> {
-    File::open(path).and_then(|file| file.sync_all()).map_err(CheckpointError::io("sync", path))
+    sync_folder(path).map_err(CheckpointError::io("sync", path))
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use std::time::Duration;
 use std::{fs, io};
 
 use dtrain_common::env::{DTRAIN_FAULT, EnvError};
+use dtrain_common::files::sync;
 use rustix::fs::{FallocateFlags, OFlags};
 use rustix::io::Errno;
 
@@ -75,7 +76,7 @@ impl Output {
 
     /// Returns when the written data would survive a power failure.
     pub(super) fn sync(&self) -> io::Result<()> {
-        self.file.sync_all()
+        sync(&self.file).map(drop)
     }
 }
 

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use dtrain_common::agent_lease::LeaseError;
 use dtrain_common::env::EnvError;
+use dtrain_common::files::remedy;
 use dtrain_common::manifest::ManifestError;
 use dtrain_torch_shim::ShimError;
 use tch::TchError;
@@ -18,7 +19,7 @@ use crate::out_of_memory::impl_out_of_memory;
 #[derive(Debug, Error)]
 #[allow(missing_docs)]
 pub enum CheckpointError {
-    #[error("cannot {action} {}: {source}{}", path.display(), hint(source))]
+    #[error("cannot {action} {}: {source}{}", path.display(), remedy(source))]
     Io { action: &'static str, path: PathBuf, source: io::Error },
     #[error(transparent)]
     Manifest(#[from] ManifestError),
@@ -41,14 +42,6 @@ pub enum CheckpointError {
     Writer,
     #[error(transparent)]
     Torch(#[from] TchError),
-}
-
-fn hint(error: &io::Error) -> &'static str {
-    match error.kind() {
-        io::ErrorKind::StorageFull => "; free disk space",
-        io::ErrorKind::PermissionDenied => "; make the run directory writable",
-        _ => "",
-    }
 }
 
 impl CheckpointError {

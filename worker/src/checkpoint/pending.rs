@@ -254,10 +254,10 @@ impl Checkpoints {
                     let entries = pending.files.iter().map(|file| file.entry(&mut digests));
                     pending.manifest.files = entries.collect();
                     let (run_dir, manifest) = (self.run_dir.clone(), pending.manifest.clone());
-                    let keep = pending.keep;
+                    let keep = pending.keep.clone();
                     BackgroundTask::begin(move || {
                         lower_priority();
-                        commit::commit(&run_dir, &manifest, keep)
+                        commit::commit(&run_dir, &manifest, &keep)
                     })
                 });
                 pending.stage = Stage::Commit(commit);

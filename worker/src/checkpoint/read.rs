@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use dtrain_common::manifest::{Manifest, ManifestError};
-use dtrain_common::run_dir::{Resume, RunDir, RunDirError};
+use dtrain_common::run_dir::{Resume, RunDir, RunDirError, target};
 use tch::Tensor;
 
 use super::error::CheckpointError;
@@ -25,13 +25,15 @@ pub fn choose(run_dir: &RunDir, resume: &Resume) -> Result<Option<PathBuf>, RunD
         }
         Resume::Auto => {}
     }
-    if run_dir.latest().is_symlink() && !run_dir.latest().exists() {
+    if target(&run_dir.latest()).is_some() && run_dir.linked(&run_dir.latest()).is_none() {
         tracing::warn!("{} is a broken link", run_dir.latest().display());
     }
     for folder in run_dir.candidates()? {
         match verify(&folder) {
             Ok(()) => return Ok(Some(folder)),
             Err(error @ ManifestError::NewerFormat { .. }) => return Err(error.into()),
+            // It may be whole, and a resume from an earlier one would set it aside.
+            Err(error) if error.is_unreadable() => return Err(error.into()),
             Err(error) => tracing::warn!("skipping checkpoint {}: {error}", folder.display()),
         }
     }

@@ -26,24 +26,23 @@ pub(crate) fn clear(run_dir: &RunDir) {
 
 /// Removes checkpoints that are not kept, and retries earlier failures. Keeps the just written `newest` and
 /// the targets of `latest` and `best`. Rank 0 calls this after a commit.
-pub(super) fn prune(run_dir: &RunDir, keep: Keep, newest: u64) {
+pub(super) fn prune(run_dir: &RunDir, keep: &Keep, newest: u64) {
     for folder in entries_with_prefix(run_dir, REMOVED) {
         // The first failure was a warning.
         if let Err(error) = fs::remove_dir_all(&folder) {
             tracing::debug!("still cannot remove {}: {error}", folder.display());
         }
     }
-    let steps = match run_dir.steps() {
-        Ok(steps) => steps,
+    let whole = match run_dir.whole_steps() {
+        Ok(whole) => whole,
         Err(error) => {
             let folder = run_dir.checkpoints();
             let folder = folder.display();
             return tracing::warn!("cannot list {folder}: {error}; older checkpoints are kept for now");
         }
     };
-    let linked = [run_dir.latest(), run_dir.best()].map(|link| run_dir.linked(&link));
-    for step in keep.excess(&steps) {
-        if step != newest && !linked.contains(&Some(step)) {
+    for step in run_dir.excess(keep, &whole) {
+        if step != newest {
             remove(&run_dir.checkpoint(step));
         }
     }
@@ -81,46 +80,69 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use std::os::unix::fs::symlink;
 
+    use dtrain_common::manifest::{FORMAT, Manifest};
+    use dtrain_common::recipe::Recipe;
+
     use super::*;
 
+    /// A run with whole checkpoints, without tensors, after these steps.
     fn run_of(steps: &[u64]) -> (tempfile::TempDir, RunDir) {
         let folder = tempfile::tempdir().unwrap();
         let run = RunDir::new(folder.path());
         for step in steps {
             fs::create_dir_all(run.checkpoint(*step)).unwrap();
-            fs::write(run.checkpoint(*step).join("manifest.json"), "{}").unwrap();
+            let recipe = serde_json::to_value(Recipe::load("demo", &[]).unwrap()).unwrap();
+            let json = serde_json::json!({
+                "format": FORMAT, "dtrain": "", "libtorch": "", "task": "", "model": "", "classes": 2, "parameters": 1,
+                "step": step, "epoch": 0, "step_in_epoch": 0, "samples": 0, "world_size": 1, "recipe": recipe, "files": [],
+            });
+            serde_json::from_value::<Manifest>(json).unwrap().write(&run.checkpoint(*step)).unwrap();
         }
         (folder, run)
     }
 
-    const ONE: Keep = Keep { newest: 1, every: None };
+    fn one() -> Keep {
+        Keep::newest(1)
+    }
 
     #[test]
     fn a_commit_keeps_itself_and_the_targets_of_latest_and_best() {
         let (_folder, run) = run_of(&[16, 32, 48, 64, 128]);
         symlink("step-00000048", run.latest()).unwrap();
         symlink("step-00000016", run.best()).unwrap();
-        prune(&run, ONE, 64);
+        prune(&run, &one(), 64);
         assert_eq!(run.steps().unwrap(), [16, 48, 64, 128]);
     }
 
     #[test]
     fn a_failed_removal_is_retried_after_the_next_checkpoint() {
-        let (_folder, run) = run_of(&[32]);
+        let (_folder, run) = run_of(&[16, 32]);
         // A file in place of a folder cannot be removed as a folder.
-        fs::write(run.checkpoint(16), "").unwrap();
-        prune(&run, ONE, 32);
         let hidden = run.checkpoints().join(".removed-step-00000016");
-        assert!(hidden.exists());
-        assert_eq!(run.steps().unwrap(), [32]);
+        fs::write(&hidden, "").unwrap();
+        prune(&run, &one(), 32);
         // A second checkpoint of the same step is not affected.
-        fs::create_dir(run.checkpoint(16)).unwrap();
-        prune(&run, ONE, 32);
+        assert!(hidden.exists());
         assert_eq!(run.steps().unwrap(), [32]);
         fs::remove_file(&hidden).unwrap();
         fs::create_dir(&hidden).unwrap();
-        prune(&run, ONE, 32);
+        prune(&run, &one(), 32);
         assert!(!hidden.exists());
+    }
+
+    #[test]
+    fn a_checkpoint_that_cannot_be_read_neither_counts_nor_goes() {
+        let (_folder, run) = run_of(&[8, 16, 24, 32]);
+        for unreadable in [8, 24] {
+            // Reading a folder as a file is an error of the system, as EIO.
+            let manifest = run.checkpoint(unreadable).join("manifest.json");
+            fs::remove_file(&manifest).unwrap();
+            fs::create_dir(&manifest).unwrap();
+        }
+        prune(&run, &Keep::newest(2), 32);
+        assert_eq!(run.steps().unwrap(), [8, 16, 24, 32], "16 and 32 are the newest two");
+        prune(&run, &one(), 32);
+        assert_eq!(run.steps().unwrap(), [8, 24, 32]);
     }
 
     #[test]

@@ -142,3 +142,50 @@ fn epochs_of_keep_every_are_counted_by_the_plan() {
     assert!(out.contains("the last of every 2 epochs"), "{out}");
     assert_eq!(names(&run), ["best", "latest", "step-00000020", "step-00000040"]);
 }
+
+/// A span of epochs has the length of each stage's epochs, from the stage's begin, as in the run itself.
+#[test]
+fn prune_counts_windows_by_the_stage_of_each_checkpoint() {
+    let scene = Scene::new();
+    let run = run(&scene, &[5, 10, 20, 30, 40, 42, 44, 46, 48]);
+    let sets = ["checkpoint.keep=1", "checkpoint.keep_every=2 epochs"].map(str::to_owned);
+    let recipe = Recipe::load("demo", &sets).unwrap();
+    fs::write(run.join("recipe.toml"), recipe.to_toml().unwrap()).unwrap();
+    ckpt(&scene, &["prune", "a"]).expect_code(2).expect_stderr("give --keep-every 0");
+    let plan = r#"{"steps_per_epoch": 10, "stages": [
+        {"steps": [1, 40], "steps_per_epoch": 10}, {"steps": [41, 48], "steps_per_epoch": 2}]}"#;
+    fs::write(run.join("plan.json"), plan).unwrap();
+    ckpt(&scene, &["prune", "a"]).expect_code(0);
+    let steps = |left: &[u32]| -> Vec<String> {
+        let names = left.iter().map(|step| format!("step-{step:08}"));
+        ["best", "latest"].map(str::to_owned).into_iter().chain(names).collect()
+    };
+    assert_eq!(names(&run), steps(&[5, 20, 40, 44, 48]), "`best` is the first");
+    // The flag's steps are counted in the same way: 5 to 10, 11 to 40, then 41 to 48.
+    ckpt(&scene, &["prune", "a", "--keep-every", "30"]).expect_code(0);
+    assert_eq!(names(&run), steps(&[5, 20, 40, 48]));
+}
+
+/// It may be whole: its file server is away.
+#[test]
+fn prune_never_removes_what_cannot_be_read() {
+    let scene = Scene::new();
+    let run = run(&scene, &[10, 20, 30, 40]);
+    link(&run, "best", 40);
+    // A folder in place of a file: an error of the system, as EIO or ESTALE. And a checkpoint under another's name.
+    let manifest = run.join("checkpoints/step-00000010/manifest.json");
+    fs::remove_file(&manifest).unwrap();
+    fs::create_dir(&manifest).unwrap();
+    fs::rename(run.join("checkpoints/step-00000020"), run.join("checkpoints/step-00000021")).unwrap();
+    let args = ["prune", "a", "--keep", "1", "--keep-every", "0", "--damaged"];
+    let out = ckpt(&scene, &args).expect_code(0).stdout();
+    for step in [10, 21] {
+        assert!(
+            out.contains(&format!("kept step-{step:08}: it may be whole, but could not be checked")),
+            "{out}"
+        );
+    }
+    assert_eq!(names(&run), ["best", "latest", "step-00000010", "step-00000021", "step-00000040"]);
+    let out = ckpt(&scene, &["ls", "a"]).expect_code(0).stdout();
+    assert_eq!(out.matches("unreadable").count(), 2, "{out}");
+}

@@ -8,8 +8,9 @@ mod unfreezing;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use dtrain_tests::process::output_text;
-use dtrain_tests::runs::{Run, Sandbox, assert_close};
+use dtrain_tests::process::{expect_exit_code, output_text};
+use dtrain_tests::programs::{dtrain, without_outer_run};
+use dtrain_tests::runs::{Run, Sandbox, assert_close, gpt};
 use dtrain_worker::models::TensorFile;
 use serde_json::Value;
 use tch::Tensor;
@@ -195,4 +196,32 @@ fn a_stage_has_its_own_loss() {
     let text = output_text(&output);
     assert_eq!(output.status.code(), Some(2), "{text}");
     assert!(!sandbox.path("module/metrics.jsonl").exists(), "{text}");
+}
+
+/// Windows of the second stage, which are longer, must not apply to the first: its checkpoints were promised.
+#[test]
+fn every_stage_keeps_its_own_windows() {
+    // 4 steps of one epoch each, then 16 steps of 4 to the epoch.
+    let stages = r#"
+[checkpoint]
+every = "1 epoch"
+keep = 1
+keep_every = "2 epochs"
+[[stage]]
+name = "large"
+epochs = 4
+effective_batch = 32
+[[stage]]
+name = "small"
+epochs = 4
+"#;
+    let recipe = gpt(20, stages).replace("steps = 20\n", "");
+    let sandbox = Sandbox::new(&recipe);
+    let run = sandbox.train(1, "run", &[]);
+    assert_eq!(run.0.steps().unwrap(), [2, 4, 12, 20]);
+    let mut prune = std::process::Command::new(dtrain());
+    without_outer_run(&mut prune);
+    let output = prune.args(["ckpt", "prune"]).arg(run.0.root()).output().unwrap();
+    let text = expect_exit_code(&output, 0);
+    assert!(text.contains("nothing to remove"), "{text}");
 }

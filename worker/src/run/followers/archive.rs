@@ -7,6 +7,7 @@ use dtrain_common::result::RunResult;
 use dtrain_common::run_dir::{Keep, RunDir};
 
 use super::best::{figures_of, format_figure};
+use super::saver::manifest;
 use super::{Flow, Follower, Followers};
 use crate::checkpoint::{self, Checkpoints};
 use crate::heartbeat::Heartbeat;
@@ -131,7 +132,7 @@ impl<'a> Archive<'a> {
         let Course { done: step, best, .. } = &training.course;
         let (step, best) = (*step, best.so_far.clone());
         let amended = match training.exchange.rank() {
-            0 => checkpoint::amend(self.origin.run_dir, step, figures_of(evaluation), best, keep(training)),
+            0 => checkpoint::amend(self.origin.run_dir, step, figures_of(evaluation), best, &keep(training)),
             _ => Ok(()),
         };
         let another_follows = step < training.course.plan.total_steps;
@@ -141,8 +142,10 @@ impl<'a> Archive<'a> {
 }
 
 impl Follower for Archive<'_> {
-    /// Completes the checkpoint from which the run continues, if its evaluation is missing.
+    /// Checks that a resume will read the run's manifests, and completes the checkpoint from which the run continues, if its
+    /// evaluation is missing.
     fn begin(&mut self, training: &mut Training<'_>, others: &mut Followers<'_>) -> Result<Flow> {
+        manifest(training, false).check_room(&self.origin.run_dir.checkpoints())?;
         if !self.origin.evaluation_missing {
             return Ok(Flow::Continue);
         }
@@ -237,6 +240,10 @@ fn report(record: &EvalRecord, others: &mut Followers<'_>) -> Result<()> {
 /// Returns which checkpoints are kept.
 pub(super) fn keep(training: &Training<'_>) -> Keep {
     let settings = &training.recipe.checkpoint;
-    let per_epoch = training.course.stage().steps_per_epoch;
-    Keep { newest: settings.keep, every: settings.keep_every.map(|span| span.steps(per_epoch).max(1)) }
+    let stages = training.course.plan.stages.iter().map(|stage| (stage.steps.start, stage.steps_per_epoch));
+    let keep = Keep::newest(settings.keep);
+    match settings.keep_every {
+        Some(span) => keep.with_every(span, stages),
+        None => keep,
+    }
 }

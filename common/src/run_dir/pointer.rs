@@ -1,0 +1,149 @@
+//! `latest` and `best`: symbolic links to checkpoints' folders. On a file system without links, a file with the
+//! folder's name. `cp -rL` makes folders of links: they are read too, and [`RunDir::settle_copies`] tidies them up.
+
+use std::fmt;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::entries::rename_for_removal;
+use super::error::failed;
+use super::{RunDir, RunDirError, step_of};
+use crate::files::{symlink_atomic, write_atomic};
+use crate::manifest::Manifest;
+
+/// The most bytes of a file that names a folder.
+const LONGEST: u64 = 64;
+
+/// Makes `link` name the folder `name` beside it, in one step. The file is written like a manifest, so it can be written
+/// wherever a checkpoint can.
+pub fn point(link: &Path, name: &str) -> io::Result<()> {
+    if target(link).is_some_and(|target| target == Path::new(name)) {
+        return Ok(());
+    }
+    // File systems without links refuse them by many errors: EPERM, ENOTSUP, ENOSYS, EROFS, EIO.
+    symlink_atomic(Path::new(name), link).or_else(|_| write_atomic(link, format!("{name}\n").as_bytes()))
+}
+
+/// Removes a link or its file, if there is one.
+pub(super) fn remove(link: &Path) -> io::Result<()> {
+    match link.symlink_metadata() {
+        Ok(about) if !about.is_dir() => fs::remove_file(link),
+        _ => Ok(()),
+    }
+}
+
+/// Returns the folder that a link or its file names, as written there.
+pub fn target(link: &Path) -> Option<PathBuf> {
+    let about = link.symlink_metadata().ok()?;
+    if about.is_symlink() {
+        return fs::read_link(link).ok();
+    }
+    if !about.is_file() || about.len() > LONGEST {
+        return None;
+    }
+    let name = fs::read_to_string(link).ok()?;
+    step_of(name.trim()).map(|_| name.trim().into())
+}
+
+/// Returns the checkpoint's folder if `path` is a file that names it, otherwise `path`.
+pub fn follow(path: &Path) -> PathBuf {
+    let is_file = path.metadata().is_ok_and(|about| about.is_file());
+    let named = target(path).filter(|_| is_file).map(|name| path.with_file_name(name));
+    named.filter(|folder| folder.is_dir()).unwrap_or_else(|| path.to_owned())
+}
+
+/// Returns whether a copy made a folder of the link.
+pub(super) fn is_copy(link: &Path) -> bool {
+    link.symlink_metadata().is_ok_and(|about| about.is_dir())
+}
+
+/// A folder in the place of a link, and its new state.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SettledCopy {
+    /// It was the only copy of this step, and got the name of a checkpoint.
+    Renamed(PathBuf, PathBuf),
+    /// It was the same as this checkpoint, which is whole.
+    Removed(PathBuf, PathBuf),
+    /// This checkpoint was damaged. The copy replaces it.
+    Replaced(PathBuf, PathBuf),
+    /// It is unclear which is whole: the copy is now here.
+    Kept(PathBuf, PathBuf),
+}
+
+impl fmt::Display for SettledCopy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (copy, other) = match self {
+            Self::Renamed(copy, other)
+            | Self::Removed(copy, other)
+            | Self::Replaced(copy, other)
+            | Self::Kept(copy, other) => (copy.display(), other.display()),
+        };
+        write!(f, "{copy} was a folder and not a link, as after `cp -rL`: ")?;
+        match self {
+            Self::Renamed(..) => write!(f, "renamed to {other}"),
+            Self::Removed(..) => write!(f, "removed, because {other} is the same and whole"),
+            Self::Replaced(..) => write!(f, "it replaces {other}, which was damaged"),
+            Self::Kept(..) => {
+                write!(f, "renamed to {other}; `dtrain ckpt verify` checks it, remove it yourself")
+            }
+        }
+    }
+}
+
+impl RunDir {
+    /// Makes links again of `latest` and `best` that a copy made folders of. Removes nothing that is not proved to be
+    /// elsewhere, byte by byte. Rank 0 calls it with the claim of the training, before [`RunDir::recover`].
+    pub fn settle_copies(&self) -> Result<Vec<SettledCopy>, RunDirError> {
+        let copies = [self.latest(), self.best()].into_iter().filter(|link| is_copy(link));
+        copies.map(|link| self.settle_copy(&link).map_err(failed("move", &link))).collect()
+    }
+
+    fn settle_copy(&self, link: &Path) -> io::Result<SettledCopy> {
+        let Ok(step) = Manifest::read(link).map(|manifest| manifest.step) else { return keep_aside(link) };
+        let own = self.checkpoint(step);
+        let verified = |folder: &Path| Manifest::read(folder).and_then(|manifest| manifest.verify(folder));
+        let paths = (link.to_owned(), own.clone());
+        let settled = match own.symlink_metadata() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                fs::rename(link, &own)?;
+                SettledCopy::Renamed(paths.0, paths.1)
+            }
+            Err(error) => return Err(error),
+            Ok(_) => match (verified(&own), verified(link)) {
+                (Ok(()), Ok(())) if Manifest::read(&own).ok() == Manifest::read(link).ok() => {
+                    rename_for_removal(link)?;
+                    SettledCopy::Removed(paths.0, paths.1)
+                }
+                (Err(error), Ok(())) if error.is_damage() => {
+                    // After a crash in between, the copy is the only one and gets its name.
+                    rename_for_removal(&own)?;
+                    fs::rename(link, &own)?;
+                    SettledCopy::Replaced(paths.0, paths.1)
+                }
+                _ => keep_aside(link)?,
+            },
+        };
+        point(link, &crate::manifest::folder_name(step))?;
+        Ok(settled)
+    }
+
+    /// Returns the folders in the place of links, with their steps.
+    pub(super) fn copies(&self) -> Vec<(u64, PathBuf)> {
+        let copies = [self.latest(), self.best()].into_iter().filter(|link| is_copy(link));
+        copies.filter_map(|link| Some((Manifest::read(&link).ok()?.step, link))).collect()
+    }
+}
+
+/// Renames a folder to `latest-copy`, or with a number.
+fn keep_aside(link: &Path) -> io::Result<SettledCopy> {
+    let name = link.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let mut aside = link.with_file_name(format!("{name}-copy"));
+    let mut number = 1;
+    while aside.symlink_metadata().is_ok() {
+        number += 1;
+        aside = link.with_file_name(format!("{name}-copy-{number}"));
+    }
+    fs::rename(link, &aside)?;
+    Ok(SettledCopy::Kept(link.to_owned(), aside))
+}
