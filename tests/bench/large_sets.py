@@ -54,7 +54,7 @@ task = "lm"
 kind = "text"
 root = "{root}"
 tokenizer = "{tokenizer}"
-test_fraction = 1e-6
+test_fraction = 5e-5
 [model]
 name = "gpt"
 width = 16
@@ -99,8 +99,21 @@ def make(folder, images, links):
     print(f"wrote {images} training images in {time.time() - began:.0f} s")
 
 
-def worker_memory(launcher):
-    """Returns the resident bytes of each worker below the launcher: {pid: (private, shared, peak)}."""
+def lists_of(worker):
+    """Returns the pages of the lists of files that a worker keeps, mapped or not: {inode: bytes}."""
+    lists = {}
+    for entry in (worker / "fd").iterdir():
+        try:
+            if os.readlink(entry).startswith("/memfd:dtrain-data"):
+                found = entry.stat()
+                lists[found.st_ino] = 512 * found.st_blocks
+        except OSError:
+            pass
+    return lists
+
+
+def worker_memory(launcher, lists):
+    """Returns the resident bytes of each worker below the launcher: {pid: (private, peak)}. Adds to `lists`."""
     parents, workers = {}, {}
     for entry in pathlib.Path("/proc").iterdir():
         if not entry.name.isdigit():
@@ -113,7 +126,8 @@ def worker_memory(launcher):
         parents[int(entry.name)] = int(re.search(r"PPid:\s+(\d+)", status).group(1))
         if is_worker:
             value = lambda key: 1024 * int(re.search(rf"{key}:\s+(\d+)", status).group(1))
-            workers[int(entry.name)] = (value("RssAnon"), value("RssShmem"), value("VmHWM"))
+            workers[int(entry.name)] = (value("RssAnon"), value("VmHWM"))
+            lists.update(lists_of(entry))
 
     def is_below(pid):
         return pid == launcher or pid in parents and is_below(parents[pid])
@@ -129,15 +143,15 @@ def run(bin_folder, recipe, nproc):
         began = time.time()
         command = [str(bin_folder / "dtrain"), "launch", "--nproc", str(nproc), "--run-dir", f"{folder}/run", str(path)]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        last = {}
+        last, lists = {}, {}
         while process.poll() is None:
-            last.update(worker_memory(process.pid))
+            last.update(worker_memory(process.pid, lists))
             time.sleep(0.05)
         output = process.stdout.read()
         if process.returncode != 0:
             raise SystemExit(f"{command} ended with {process.returncode}:\n{output}")
         result = json.loads(pathlib.Path(folder, "run", "result.json").read_text())
-        return result, list(last.values()), time.time() - began
+        return result, list(last.values()), sum(lists.values())
 
 
 def measure(folder, bins, nproc):
@@ -146,20 +160,17 @@ def measure(folder, bins, nproc):
     make(small, 20 * CLASSES, False)
     rows = []
     for bin_folder in bins:
-        _, base, _ = run(bin_folder, RECIPE.format(root=small, steps=20), nproc)
-        result, memory, wall = run(bin_folder, RECIPE.format(root=folder, steps=20), nproc)
+        _, base, few = run(bin_folder, RECIPE.format(root=small, steps=20), nproc)
+        result, memory, many = run(bin_folder, RECIPE.format(root=folder, steps=20), nproc)
         extra = images - 20 * CLASSES
-        own = [(private - base[rank][0]) / extra for rank, (private, _, _) in enumerate(memory)]
-        shared = max(shared - base[rank][1] for rank, (_, shared, _) in enumerate(memory)) / extra
-        peak = max(peak - base[rank][2] for rank, (_, _, peak) in enumerate(memory)) / extra
-        rows.append((bin_folder, result["startup_ms"] / 1e3, own, shared, peak, wall))
+        own = [(private - base[rank][0]) / extra for rank, (private, _) in enumerate(memory)]
+        peak = max(peak - base[rank][1] for rank, (_, peak) in enumerate(memory)) / extra
+        rows.append((bin_folder, result["startup_ms"] / 1e3, own, (many - few) / extra, peak))
     print(f"\n{images} training images, {nproc} ranks; bytes are per image, beyond those of a set of 20,000")
-    print("| build | start s | private bytes by rank | shared bytes | peak bytes | whole run s |")
-    print("|---|---|---|---|---|---|")
-    for bin_folder, start, own, shared, peak, wall in rows:
-        print(
-            f"| {bin_folder} | {start:.1f} | {', '.join(f'{one:.0f}' for one in own)} | {shared:.0f} | {peak:.0f} | {wall:.1f} |"
-        )
+    print("| build | start s | private bytes by rank | shared list | peak of a rank |")
+    print("|---|---|---|---|---|")
+    for bin_folder, start, own, shared, peak in rows:
+        print(f"| {bin_folder} | {start:.1f} | {', '.join(f'{one:.0f}' for one in own)} | {shared:.0f} | {peak:.0f} |")
     subprocess.run(["rm", "-rf", str(small)], check=True)
 
 
@@ -208,7 +219,7 @@ def measure_text(path, bins):
             base, base_memory, _ = run(bin_folder, recipe(small), 1)
             result, memory, _ = run(bin_folder, recipe(path), 1)
             took = (result["startup_ms"] - base["startup_ms"]) / 1e3
-            peak = (memory[0][2] - base_memory[0][2]) / tokens
+            peak = (memory[0][1] - base_memory[0][1]) / tokens
             print(f"{bin_folder}, {tokenizer}: {took / (size / 1e9):.1f} s per GB, {peak:.2f} bytes per token at the peak")
     subprocess.run(["rm", "-rf", str(small.parent)], check=True)
 

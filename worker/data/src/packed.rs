@@ -126,12 +126,15 @@ impl Write for Hashing<'_> {
     }
 }
 
+/// Returns the bytes of a list, by its hash and length.
+pub type Fetch<'a, E> = dyn FnMut(&str, u64) -> Result<Vec<u8>, E> + 'a;
+
 /// Returns the lists of which `value` has references, and lets the references name this process's descriptors:
 /// they are valid as long as the lists live. `fetch` returns the bytes of a list that cannot be mapped, by its hash
 /// and length.
 pub fn attach<E: From<MemoryError>>(
     value: &mut Value,
-    fetch: &mut dyn FnMut(&str, u64) -> Result<Vec<u8>, E>,
+    fetch: &mut Fetch<'_, E>,
 ) -> Result<Vec<Packed<u8>>, E> {
     let mut held = Vec::new();
     visit::<E>(value, &mut |value| {

@@ -18,9 +18,9 @@ use crate::data::{
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Survey {
     /// Images with numbers of a table.
-    Vectors(TargetIndex, TargetIndex),
+    Vectors(Box<TargetIndex>, Box<TargetIndex>),
     /// Images and maps, and the statistics of the training maps.
-    Maps(MapIndex, MapIndex, Moments),
+    Maps(Box<MapIndex>, Box<MapIndex>, Moments),
     /// Generated samples.
     Generated,
 }
@@ -60,7 +60,7 @@ pub(super) fn survey(recipe: &Recipe, context: &mut SurveyContext<'_>) -> Result
         (context.report)(format!("{name} in {}: {}", train.split, described(moments)));
     }
     check_moments(recipe, &train.names, &moments)?;
-    Ok(Survey::Vectors(train, test))
+    Ok(Survey::Vectors(train.into(), test.into()))
 }
 
 fn maps(recipe: &Recipe, root: &Path, context: &mut SurveyContext<'_>) -> Result<Survey, TaskError> {
@@ -80,7 +80,7 @@ fn maps(recipe: &Recipe, root: &Path, context: &mut SurveyContext<'_>) -> Result
     test.size = train.size;
     let (test, _) = check(test)?;
     check_moments(recipe, &[], &[moments])?;
-    Ok(Survey::Maps(train, test, moments))
+    Ok(Survey::Maps(train.into(), test.into(), moments))
 }
 
 fn described(moments: &Moments) -> String {
@@ -112,15 +112,15 @@ pub(super) fn sets(recipe: &Recipe, survey: Survey, local_ranks: usize) -> Resul
         Survey::Vectors(train, test) => NumberSets {
             names: train.names.clone(),
             moments: train.moments(),
-            train: Arc::new(ImageVectors::new(train, train_options)),
-            test: Arc::new(ImageVectors::new(test, test_options)),
+            train: Arc::new(ImageVectors::new(*train, train_options)),
+            test: Arc::new(ImageVectors::new(*test, test_options)),
             size,
         },
         Survey::Maps(train, test, moments) => NumberSets {
             names: Vec::new(),
             moments: vec![moments],
-            train: Arc::new(ImageMaps::new(train, train_options)),
-            test: Arc::new(ImageMaps::new(test, test_options)),
+            train: Arc::new(ImageMaps::new(*train, train_options)),
+            test: Arc::new(ImageMaps::new(*test, test_options)),
             size,
         },
         Survey::Generated => generated(recipe, size)?,

@@ -66,8 +66,11 @@ fn threads_agree_and_the_bound_holds() {
             });
         }
     });
-    let places = places::<usize>(200_usize.div_ceil(CHUNK));
-    assert_eq!(budget.used(), places + (20_000 - places) / each * each);
+    let kept = (0..200).filter(|&index| cache.get(index).is_some()).count() as u64;
+    let chunks = cache.chunks.iter().filter(|chunk| chunk.get().is_some()).count();
+    let unused = (cache.chunks.len() - chunks) * (size_of::<Chunk<usize>>() + OVERHEAD_BYTES);
+    assert_eq!(budget.used(), places::<usize>(cache.chunks.len()) - unused as u64 + kept * each);
+    assert!(kept > 50 && budget.used() <= 20_000);
 }
 
 #[test]
