@@ -4,8 +4,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::Path;
 
-use dtrain_common::files::write_atomic;
-use dtrain_common::metrics::{split, step_of};
+use dtrain_common::metrics::drop_later;
 use serde::Serialize;
 
 /// The open file. Only rank 0 has one.
@@ -18,17 +17,7 @@ impl MetricsLog {
     /// Opens the file for a run that continues after `done` steps. Drops what a resumed run writes again: lines of later
     /// steps, and the last evaluation if it `is_repeated`. Also drops an incomplete last line.
     pub(crate) fn open(path: &Path, done: u64, is_repeated: bool) -> io::Result<Self> {
-        match std::fs::read(path) {
-            Ok(text) => {
-                let drops = |line: &[u8]| line.starts_with(b"{\"eval\":") && step_of(line) == Some(done);
-                let kept = split(&text, done).0;
-                let lines = kept.split_inclusive(|byte| *byte == b'\n');
-                let lines: Vec<&[u8]> = lines.filter(|line| !is_repeated || !drops(line)).collect();
-                write_atomic(path, &lines.concat())?;
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(error),
-        }
+        drop_later(path, done, is_repeated)?;
         Ok(Self { file: OpenOptions::new().create(true).append(true).open(path)? })
     }
 
@@ -43,6 +32,8 @@ impl MetricsLog {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use dtrain_common::metrics::step_of;
+
     use super::super::{EvalRecord, Figures, Line, MicroBatches, OomRecord};
     use super::*;
 
