@@ -117,6 +117,11 @@ pub enum DataError {
     #[error("the text {} is not UTF-8 from byte {} on; convert it to UTF-8, for example with iconv", .0.display(), .1)]
     NotUtf8(PathBuf, usize),
     #[error(
+        "the text {} has only the character {:?}, so a model has nothing to learn; set data.root to another text",
+        .0.display(), .1
+    )]
+    OneCharacter(PathBuf, char),
+    #[error(
         "the {part} part of the text has {tokens} tokens, and one window of model.context = {context} needs {}; use a longer \
          text, lower model.context or change data.test_fraction",
         context + 1

@@ -59,11 +59,14 @@ pub struct TextIndex {
 
 impl TextIndex {
     /// Reads the text at `root`: a file, or all `*.txt` files of a folder by name, except hidden ones. Adds a
-    /// missing line break between two files.
+    /// missing line break between two files. A text without two different tokens is an error.
     pub fn scan(root: &Path, tokenizer: Tokenizer) -> Result<(Self, Corpus), DataError> {
         let files = if root.is_dir() { texts(root)? } else { vec![root.to_path_buf()] };
         let text = read_all(&files)?;
         let corpus = Corpus::new(tokenizer, &text)?;
+        if !corpus.tokens.differ() {
+            return Err(DataError::OneCharacter(root.to_path_buf(), text.chars().next().unwrap_or_default()));
+        }
         let index = Self {
             files,
             vocabulary: corpus.vocabulary.clone(),
@@ -106,11 +109,15 @@ fn read_all(files: &[PathBuf]) -> Result<String, DataError> {
     for path in files {
         let mut bytes = Vec::new();
         regular::read(path, &mut bytes).map_err(|source| DataError::UnreadableText(path.clone(), source))?;
-        if bytes.is_empty() {
+        let mut text = String::from_utf8(bytes)
+            .map_err(|error| DataError::NotUtf8(path.clone(), error.utf8_error().valid_up_to()))?;
+        // Some editors begin a text with a byte order mark, which is no part of it.
+        if text.starts_with('\u{feff}') {
+            text.drain(..'\u{feff}'.len_utf8());
+        }
+        if text.is_empty() {
             return Err(DataError::EmptyText(path.clone()));
         }
-        let text = String::from_utf8(bytes)
-            .map_err(|error| DataError::NotUtf8(path.clone(), error.utf8_error().valid_up_to()))?;
         match all.is_empty() {
             // A single file is the usual case and is not copied.
             true => all = text,

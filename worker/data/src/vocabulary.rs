@@ -100,6 +100,14 @@ impl Tokens {
         }
     }
 
+    /// Returns whether there are two different tokens. Otherwise there is nothing to learn.
+    pub(super) fn differ(&self) -> bool {
+        match self {
+            Self::U16(tokens) => tokens.windows(2).any(|pair| pair[0] != pair[1]),
+            Self::U32(tokens) => tokens.windows(2).any(|pair| pair[0] != pair[1]),
+        }
+    }
+
     /// Writes the tokens from `start` on.
     pub(super) fn copy_to(&self, start: usize, out: &mut [i64]) {
         match self {
