@@ -26,6 +26,8 @@ pub(crate) struct Opening {
     pub(crate) best: Option<BestSoFar>,
     pub(crate) survey: Value,
     pub(crate) data: String,
+    /// The hash of `model.file`.
+    pub(crate) program: Option<String>,
     /// Only over several nodes.
     pub(crate) nodes: Option<ForNodes>,
     /// The manifest of `resume`, if this rank cannot read it: rank 0 sends the state later.

@@ -32,6 +32,7 @@ mod nodes;
 mod own_trainer;
 mod parity;
 mod program_state;
+mod resized;
 mod rollback;
 mod schedules;
 mod slurm;
