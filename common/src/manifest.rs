@@ -76,6 +76,14 @@ pub struct DataFingerprint {
     pub sha256: String,
 }
 
+/// Steps of a run with training data of one size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DataPeriod {
+    /// Steps of the run before it.
+    pub step: u64,
+    pub train_samples: u64,
+}
+
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
     /// Version of this layout; [`FORMAT`].
@@ -115,6 +123,12 @@ pub struct Manifest {
     /// Fingerprint of the training data; none in checkpoints of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data: Option<DataFingerprint>,
+    /// The sizes of the training data in order, if a resume changed the size. The first begins at step 0.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub data_periods: Vec<DataPeriod>,
+    /// BLAKE3 hash of `model.file`, in hexadecimal digits; none without the file, and in checkpoints of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub program: Option<String>,
     pub recipe: Recipe,
     /// The last figures, by name; NaN is written as `null`.
     #[serde(with = "numbers", default)]
@@ -244,6 +258,32 @@ impl Manifest {
         }
         found.extend(entry::errors(&sized, dir, false, read));
         found
+    }
+
+    /// Returns the periods of a run that resumes from here with `train_samples`: the past ones, and the next if the size
+    /// of the training data changed. Empty if the size never changed, or is unknown.
+    pub fn periods_with(&self, train_samples: u64) -> Vec<DataPeriod> {
+        let mut periods = self.data_periods.clone();
+        if periods.is_empty() {
+            let first = self.train_samples();
+            periods.extend(first.map(|train_samples| DataPeriod { step: 0, train_samples }));
+        }
+        // A period without steps leaves no trace.
+        periods.retain(|period| period.step < self.step.max(1));
+        if periods.last().is_some_and(|last| last.train_samples != train_samples) {
+            periods.push(DataPeriod { step: self.step, train_samples });
+        }
+        if periods.len() > 1 { periods } else { Vec::new() }
+    }
+
+    /// Returns the size of the training data; for a checkpoint of an earlier version, the size that its progress shows.
+    fn train_samples(&self) -> Option<u64> {
+        let shown = || {
+            let of_epoch = self.step_in_epoch * self.recipe.train.effective_batch as u64;
+            let whole = self.samples.checked_sub(of_epoch).filter(|_| self.recipe.stage.is_empty());
+            whole?.checked_div(self.epoch)
+        };
+        self.data.as_ref().map(|data| data.train_samples).or_else(shown)
     }
 
     fn check_entries(&self, path: &Path) -> Result<(), ManifestError> {

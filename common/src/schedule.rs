@@ -110,29 +110,48 @@ impl Schedule {
 
     /// Returns the learning rate of optimizer step `step`, counted from 0 over the whole run.
     pub fn lr(&self, step: u64) -> f64 {
-        if step < self.warmup_steps {
-            return self.peak * (step + 1) as f64 / self.warmup_steps as f64;
-        }
+        self.rate(&self.place(step))
+    }
+
+    /// Returns the place of a step.
+    fn place(&self, step: u64) -> Place {
+        let is_warm = step >= self.warmup_steps;
         let now = self.unit(step.min(self.total_steps.max(self.warmup_steps)));
         let first = self.unit(self.warmup_steps);
-        let (done, units) = (now - first, self.units().saturating_sub(first).max(1));
-        let part = done.min(units) as f64 / units as f64;
+        let since = now.saturating_sub(first);
+        let units = self.units().saturating_sub(first).max(1);
+        Place {
+            warmup: (!is_warm).then(|| ((step + 1) as f64, self.warmup_steps as f64)),
+            now,
+            since,
+            done: since.min(units) as f64,
+            units: units as f64,
+        }
+    }
+
+    /// Returns the learning rate at a place. [`Schedule::lr`] finds the place in a run whose epochs all have as many steps.
+    pub fn rate(&self, place: &Place) -> f64 {
+        let Place { now, since, done, units, .. } = *place;
+        if let Some((steps, of)) = place.warmup {
+            return self.peak * steps / of;
+        }
+        let part = done / units;
         match &self.decay {
             Decay::Constant => self.peak,
             Decay::Linear { min_lr } => self.peak + (min_lr - self.peak) * part,
             Decay::Cosine { min_lr } => cosine(self.peak, *min_lr, part),
-            Decay::Step { every, gamma } => self.peak * power(*gamma, done / (*every).max(1)),
+            Decay::Step { every, gamma } => self.peak * power(*gamma, since / (*every).max(1)),
             Decay::MultiStep { milestones, gamma } => {
                 let passed = milestones.iter().filter(|&&milestone| milestone <= now).count();
                 self.peak * power(*gamma, passed as u64)
             }
-            Decay::Exponential { gamma } => self.peak * power(*gamma, done),
+            Decay::Exponential { gamma } => self.peak * power(*gamma, since),
             Decay::OneCycle { pct_start, div_factor, final_div_factor } => {
                 let start = self.peak / div_factor;
                 let end = start / final_div_factor;
-                let last = (units - 1) as f64;
-                let turn = pct_start * units as f64 - 1.0;
-                let now = (done as f64).min(last);
+                let last = units - 1.0;
+                let turn = pct_start * units - 1.0;
+                let now = done.min(last);
                 if now <= turn {
                     cosine(start, self.peak, share(now, turn))
                 } else {
@@ -157,6 +176,21 @@ impl Schedule {
             Per::Epoch => self.total_steps.div_ceil(self.steps_per_epoch.max(1)),
         }
     }
+}
+
+/// Where a step stands on a schedule, in units of its `per`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Place {
+    /// During the warm-up, its steps up to and with this one, and all its steps.
+    pub warmup: Option<(f64, f64)>,
+    /// Units since the run's start.
+    pub now: u64,
+    /// Units since the warm-up's end.
+    pub since: u64,
+    /// The same as a position between the warm-up's end and the run's: at most `units`.
+    pub done: f64,
+    /// Units from the warm-up's end to the run's; above 0.
+    pub units: f64,
 }
 
 /// Returns half a cosine from `from` at `part` = 0 to `to` at 1.

@@ -68,8 +68,7 @@ pub(crate) fn describe_change(then: Option<&DataFingerprint>, now: &DataFingerpr
         false => format!("{before} then, {after} now"),
     };
     Some(format!(
-        "warning: the data differs from the checkpoint's: {how}. The run continues with the new data, so its epochs differ from those of \
-         the interrupted run"
+        "warning: the data differs from the checkpoint's: {how}. The run continues with the new data"
     ))
 }
 

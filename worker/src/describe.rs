@@ -91,7 +91,7 @@ fn write_plan(
         "nproc": env.world_size,
         "warnings": plan.warnings,
         "device": device::name(device),
-        "warmup_steps": first.schedule.warmup_steps,
+        "warmup_steps": first.rates.schedule.warmup_steps,
         "total_steps": plan.total_steps,
         "train_samples": plan.train_samples,
         "test_samples": model.task.test_set().len(),
@@ -127,7 +127,7 @@ fn add_cut(of: &StagePlan, file: &mut Value) {
     file["micro_batch"] = of.partition.micro_batch().into();
     file["grad_accum_steps"] = of.partition.grad_accum_steps().into();
     file["partition"] = of.partition.to_string().into();
-    file["learning_rate"] = of.schedule.peak.into();
+    file["learning_rate"] = of.rates.schedule.peak.into();
     file["steps_per_epoch"] = of.steps_per_epoch.into();
 }
 

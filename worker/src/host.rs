@@ -1,12 +1,13 @@
 //! The resources of a worker on its machine: signals, device and memory.
 
 use dtrain_common::env::WorkerEnv;
-use dtrain_common::recipe::Recipe;
+use dtrain_common::recipe::{DataKind, Recipe};
 use dtrain_torch_shim::ShimError;
 use tch::Device;
 
 use crate::TrainError;
 use crate::control::Control;
+use crate::data::cache_bytes;
 use crate::device;
 use crate::error::WorkerError;
 use crate::memory::budget;
@@ -36,6 +37,18 @@ impl Host {
             tracing::debug!("{error}");
         }
         Ok(Self { device, allowed, style, stop, _control: control })
+    }
+
+    /// Leaves host memory beside the tensors of a CPU for `copies` bytes of checkpoints and for the cache of images. A stated
+    /// budget is that of the tensors.
+    pub(crate) fn leave_room(&mut self, recipe: &Recipe, copies: u64, local_ranks: usize) {
+        if self.device.is_cuda() || recipe.memory.budget.value().is_some() {
+            return;
+        }
+        let has_images = recipe.data.kind == DataKind::Folder;
+        let cache = if has_images { cache_bytes(recipe.data.cache, local_ranks) } else { 0 };
+        self.allowed = budget::beside(self.allowed, copies + cache);
+        budget::enforce(self.allowed, self.device);
     }
 }
 

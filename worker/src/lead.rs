@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
 use dtrain_common::env::{DTRAIN_MEMORY_COPIES, WorkerEnv};
+use dtrain_common::files;
 use dtrain_common::manifest::{BestSoFar, Manifest};
 use dtrain_common::recipe::Recipe;
 use dtrain_common::run_dir::{FileSystem, Resume, RunDir, RunLock, SetAside, Start, follow};
@@ -62,6 +63,8 @@ pub(crate) fn prepare_run<T: BuildTask + 'static>(
         is_foreign: false,
         best: None,
         data: data_fingerprint::digest(&survey),
+        // Building the task has reported a file that cannot be read, or will.
+        program: recipe.model.file.as_deref().and_then(|file| files::hash(file).ok()),
         survey,
         lists,
         ..Opening::default()

@@ -27,6 +27,7 @@ mod program;
 mod programs;
 mod rank;
 mod request;
+mod resumed_changes;
 mod run;
 mod setup;
 pub mod state;

@@ -30,6 +30,8 @@ pub(crate) struct Opening {
     #[serde(skip)]
     pub(crate) lists: Vec<Packed<u8>>,
     pub(crate) data: String,
+    /// The hash of `model.file`.
+    pub(crate) program: Option<String>,
     /// Only over several nodes.
     pub(crate) nodes: Option<ForNodes>,
     /// The manifest of `resume`, if this rank cannot read it: rank 0 sends the state later.

@@ -20,6 +20,7 @@ use crate::TrainError;
 use crate::checkpoint;
 use crate::data::LoaderOptions;
 use crate::models::{self, BatchSync, Exported, Registry, Renames};
+use crate::resumed_changes::{describe_program, describe_rates};
 use crate::run::evaluate::check_sizes;
 use crate::run::followers::BestKeeper;
 use crate::run::plan::{BatchNorms, Needs, PhaseId, RunPlan};
@@ -84,14 +85,25 @@ impl Setup {
             notes.push(UNKNOWN_BRANCHES.to_owned());
         }
         let needs = needs(task.as_ref(), &registry, recipe);
-        let plan = RunPlan::new(recipe, env.world_size, data.train_samples, &needs)?;
+        let manifest = folder.map(|folder| read_manifest(folder, opening.unreadable.as_ref())).transpose()?;
+        let periods = manifest.as_ref().map(|manifest| manifest.periods_with(data.train_samples));
+        let periods = periods.unwrap_or_default();
+        let plan = RunPlan::over(recipe, env.world_size, data.train_samples, periods, &needs)?;
         if let (Some(weights), None) = (&recipe.model.weights, folder) {
             notes.push(import_weights(recipe, weights, &registry)?);
         }
         let stages = build_stages(recipe, &registry, &plan, env)?;
-        let check =
-            |folder| check_resume((folder, opening.unreadable.as_ref()), task.as_ref(), &data, &mut notes);
-        let step = folder.map(check).transpose()?.unwrap_or(0);
+        if let (Some(folder), Some(manifest)) = (folder, &manifest) {
+            check_resume((folder, manifest), task.as_ref(), (&data, &plan), &mut notes)?;
+            notes.extend(describe_program(manifest.program.as_deref(), opening.program.as_deref()));
+            let ranks = env.world_size;
+            let periods = plan.data_periods.clone();
+            // An earlier recipe that suits these ranks no more has no rates to compare.
+            if let Ok(before) = RunPlan::over(&manifest.recipe, ranks, data.train_samples, periods, &needs) {
+                notes.extend(describe_rates(recipe, (folder, manifest), (&before, &plan)));
+            }
+        }
+        let step = manifest.as_ref().map_or(0, |manifest| manifest.step);
         // At a boundary of phases, the state is still that of the phase before.
         let id = plan.existing_phase(only.unwrap_or_else(|| plan.phase_at(step.saturating_sub(1))));
         let model = Model::new(task, registry, recompute, &stages, id)?;
@@ -117,6 +129,7 @@ impl Setup {
                 done,
                 current: LaidOutPhase::new(id),
                 data,
+                program: opening.program.clone(),
                 best: BestKeeper::new(recipe.checkpoint.best.clone(), opening.best.clone()),
             },
             resumed,
@@ -181,19 +194,24 @@ fn build_task<T: BuildTask + 'static>(
     Ok(Box::new(task))
 }
 
-/// Checks that the checkpoint in `folder`, or its manifest, matches the task and its data. Returns its step.
-fn check_resume(
-    (folder, unreadable): (&Path, Option<&Manifest>),
-    task: &dyn Task,
-    data: &DataFingerprint,
-    notes: &mut Vec<String>,
-) -> Result<u64> {
+fn read_manifest(folder: &Path, unreadable: Option<&Manifest>) -> Result<Manifest> {
     let read = || Manifest::read(folder).map_err(|error| WorkerError::Resume(error.into()));
-    let manifest = unreadable.cloned().map_or_else(read, Ok)?;
-    check_same_data(folder, &manifest, task)?;
+    unreadable.cloned().map_or_else(read, Ok)
+}
+
+/// Checks that a checkpoint matches the task and its data.
+fn check_resume(
+    (folder, manifest): (&Path, &Manifest),
+    task: &dyn Task,
+    (data, plan): (&DataFingerprint, &RunPlan),
+    notes: &mut Vec<String>,
+) -> Result<()> {
+    check_same_data(folder, manifest, task)?;
     notes.extend(data_fingerprint::describe_change(manifest.data.as_ref(), data));
-    notes.extend(unnamed_classes(folder, &manifest, task).map(|text| format!("warning: {text}")));
-    Ok(manifest.step)
+    let is_resized = plan.data_periods.last().is_some_and(|last| last.step == manifest.step);
+    notes.extend(is_resized.then(|| plan.describe_rest(manifest.step)));
+    notes.extend(unnamed_classes(folder, manifest, task).map(|text| format!("warning: {text}")));
+    Ok(())
 }
 
 /// Restores the checkpoint, or of an unreadable one what its manifest has.

@@ -78,13 +78,15 @@ fn start_job<T: BuildTask + 'static>(
 
 fn train<T: BuildTask + 'static>(recipe: &Recipe, request: &Request, env: &WorkerEnv) -> Result<ExitStatus> {
     let began = Instant::now();
-    let host = Host::enter(recipe, env)?;
+    let mut host = Host::enter(recipe, env)?;
     let fault = Fault::from_env(env.rank)?;
     // Rank 0 holds its claims until the run ends.
     let (opening, mut setup, _claims, ranks, agreed) = join_run::<T>(request, recipe, env, &host)?;
     let is_shared = matches!(agreed.gathering, Gathering::Shared);
     host.stop.handle_signals().map_err(WorkerError::Signals)?;
     share_state(&ranks, &mut setup)?;
+    let copies = bytes_of_copies(&setup, &ranks, &agreed, host.device)?;
+    host.leave_room(recipe, copies, env.local_world_size);
     let chosen = start::choose_cuts::<T>(&ranks, &mut setup, request, recipe, &opening.survey, &host)?;
     let run_dir = RunDir::new(&opening.run_dir);
     let mut followers = followers(recipe, (&opening, agreed), &setup, env, &host, &ranks, &run_dir)?;
@@ -126,6 +128,22 @@ fn train<T: BuildTask + 'static>(recipe: &Recipe, request: &Request, env: &Worke
         write_result(result, status, request, env, &run_dir, began.elapsed())?;
     }
     Ok(status)
+}
+
+/// Returns the bytes of host memory for this rank's copies of the state: one for a checkpoint on the disk, and two in memory if
+/// the ranks keep those. Every rank calls this.
+fn bytes_of_copies(setup: &Setup, ranks: &Ranks, agreed: &Agreed, device: Device) -> Result<u64> {
+    let (model, stages) = (&setup.replica.model, &setup.course.stages.stages);
+    let writers = 0..agreed.gathering.writers(ranks.size());
+    let bytes =
+        checkpoint::copy_bytes(model, ranks, writers.clone(), device).map_err(WorkerError::Checkpoints)?;
+    // A later phase may train more parameters, with their moments and average.
+    let trained =
+        stages.iter().flat_map(|stage| &stage.phases).map(|phase| phase.count(&model.registry)).max();
+    let more = trained.unwrap_or(0).saturating_sub(model.table.trained_elements());
+    let columns = model.table.moments().count() as u64 + u64::from(model.average.is_some());
+    let more = more * columns * size_of::<f32>() as u64 / writers.len().max(1) as u64;
+    Ok((bytes + more) * if agreed.copies.is_some() { 3 } else { 1 })
 }
 
 /// Rank 0 decides how the run begins, or refuses it; the other ranks follow.

@@ -29,6 +29,8 @@ fn sample() -> Manifest {
         loss_scale: None,
         ema_updates: None,
         extra: serde_json::Value::Null,
+        data_periods: Vec::new(),
+        program: None,
         recipe: recipe(),
         metrics: [("loss".to_string(), 0.1 + 0.2)].into(),
         best: None,
@@ -343,4 +345,29 @@ fn a_manifest_that_no_resume_reads_is_not_written() {
     assert!(error.contains("more than the 16.00 MiB that a resume reads: class names 16.00 MiB"), "{error}");
     manifest.class_names[0].truncate(1 << 20);
     manifest.check_room(dir.path()).unwrap();
+}
+
+#[test]
+fn sizes_of_the_data_are_kept_in_order() {
+    let period = |step, train_samples| DataPeriod { step, train_samples };
+    let of = |train_samples| Some(DataFingerprint { train_samples, test_samples: 5, sha256: String::new() });
+    let first = Manifest { data: of(80), ..sample() };
+    assert_eq!(first.periods_with(80), []);
+    let changed = [period(0, 80), period(120, 40)];
+    assert_eq!(first.periods_with(40), changed);
+    // A requeued run has the same periods, wherever it was stopped.
+    let second = Manifest { data: of(40), data_periods: changed.into(), step: 130, ..sample() };
+    assert_eq!(second.periods_with(40), changed);
+    assert_eq!(second.periods_with(80), [period(0, 80), period(120, 40), period(130, 80)]);
+    // Stopped before a step with the new data.
+    let unused = Manifest { step: 120, ..second.clone() };
+    assert_eq!(
+        (unused.periods_with(80), unused.periods_with(60)),
+        (vec![], vec![period(0, 80), period(120, 60)])
+    );
+    let read = parse(&String::from_utf8(second.to_bytes(Path::new("m")).unwrap()).unwrap()).unwrap();
+    assert_eq!(read.data_periods, changed);
+    // Earlier versions did not store the size: 7680 samples in an epoch and 2 steps of 64.
+    assert_eq!((sample().recipe.train.effective_batch, sample().periods_with(7552)), (64, vec![]));
+    assert_eq!(sample().periods_with(80), [period(0, 7552), period(120, 80)]);
 }

@@ -1,5 +1,7 @@
 //! The settings of an experiment, and comparison of recipes in them. A resume may change other settings.
 
+use std::collections::BTreeSet;
+
 use toml::{Table, Value};
 
 use super::keys::{Section, Settings};
@@ -8,10 +10,29 @@ use super::{Recipe, Stage};
 impl Recipe {
     /// Returns the experiment settings that differ, as (key, value here, value there).
     pub fn differences(&self, other: &Self) -> Vec<(String, String, String)> {
-        std::iter::zip(self.experiment(), other.experiment())
+        let differing = std::iter::zip(self.experiment(), other.experiment())
             .filter(|((_, mine), (_, theirs))| mine != theirs)
-            .map(|((key, mine), (_, theirs))| (key.into(), mine, theirs))
+            .map(|((key, mine), (_, theirs))| (key.to_owned(), mine, theirs));
+        differing
+            .flat_map(|one| match one.0 == "stage" && self.stage.len() == other.stage.len() {
+                true => self.differences_of_stages(other),
+                false => vec![one],
+            })
             .collect()
+    }
+
+    /// Returns the settings of as many stages that differ.
+    fn differences_of_stages(&self, other: &Self) -> Vec<(String, String, String)> {
+        let mut found = Vec::new();
+        for (number, (mine, theirs)) in std::iter::zip(stages(&self.stage), stages(&other.stage)).enumerate()
+        {
+            let keys: BTreeSet<&String> = mine.keys().chain(theirs.keys()).collect();
+            let value = |table: &Table, key: &str| table.get(key).map_or_else(|| "not set".into(), words);
+            for key in keys.into_iter().filter(|key| mine.get(key.as_str()) != theirs.get(key.as_str())) {
+                found.push((format!("stage[{number}].{key}"), value(&mine, key), value(&theirs, key)));
+            }
+        }
+        found
     }
 
     /// Returns every setting of the experiment as text, always the same keys in the same order.

@@ -18,7 +18,7 @@ const MAX_DEPTH: usize = 16;
 
 impl Recipe {
     /// Loads the recipe of a file, else the embedded recipe of that name. `overrides` are `a.b=value` with a
-    /// TOML value or bare text; they apply in order, before any check. Errors name file, line and key.
+    /// TOML value or bare text, whichever the key takes; they apply in order, before any check. Errors name file, line and key.
     pub fn load(name_or_path: &str, overrides: &[String]) -> Result<Self, RecipeError> {
         let (source_name, text) = Self::find(name_or_path)?;
         Self::parse(&source_name, &text, overrides)
@@ -130,8 +130,6 @@ fn apply(set: &str, recipe: &mut Value) -> Result<Override, String> {
         let parts = names.len();
         return Err(format!("the key has {parts} parts, and keys have at most 5; {example}"));
     }
-    let value = value.trim();
-    let value = value.parse().unwrap_or_else(|_| Value::String(value.into()));
     let (mut place, mut path) = (recipe, Vec::new());
     for name in names {
         let key = dotted(&path);
@@ -155,7 +153,7 @@ fn apply(set: &str, recipe: &mut Value) -> Result<Override, String> {
             }
         };
     }
-    *place = value;
+    *place = values::read(&path, value.trim());
     let text = set.into();
     Ok(Override { path, text })
 }

@@ -67,13 +67,6 @@ fn continues() -> AtStageStart {
     AtStageStart::Continue
 }
 
-impl Unfreeze {
-    /// Returns the steps of a stage of `steps` (at least 1) before this entry applies; rounded, never all.
-    pub fn after(&self, steps: u64) -> u64 {
-        ((self.at * steps as f64).round() as u64).min(steps.saturating_sub(1))
-    }
-}
-
 impl Recipe {
     /// Returns the number of stages of the run, at least one.
     pub fn stages(&self) -> usize {

@@ -8,6 +8,7 @@ mod exported;
 mod fuzz;
 mod groups;
 mod model;
+mod overrides;
 mod reading;
 mod reference;
 mod samples;

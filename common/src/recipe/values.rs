@@ -55,6 +55,39 @@ pub(super) fn check(recipe: &Value) -> Vec<Problem> {
     problems
 }
 
+/// Reads the value of an override by what its key takes: a TOML value, or the text itself, such as a folder named 2025.
+pub(super) fn read(path: &[String], text: &str) -> Value {
+    let (kind, bare) = (kind_of(path), Value::String(text.into()));
+    let is_member = path.last().is_some_and(|last| last.starts_with('['));
+    let takes = |value: &Value| {
+        let of_list = is_member.then(|| Value::Array(vec![value.clone()]));
+        kind.is_some_and(|kind| kinds::check(kind, of_list.as_ref().unwrap_or(value)).is_ok())
+    };
+    match text.parse::<Value>() {
+        Ok(value) if value.is_array() || value.is_table() || takes(&value) || !takes(&bare) => value,
+        Ok(_) => bare,
+        // TOML wants digits on both sides of the point.
+        Err(_) => match text.parse().map(Value::Float) {
+            Ok(number) if takes(&number) => number,
+            _ => bare,
+        },
+    }
+}
+
+/// Returns what the key at a path takes; None for an unknown key.
+fn kind_of(path: &[String]) -> Option<&'static Kind> {
+    let (mut keys, mut kind) = (RECIPE, None);
+    for name in path.iter().filter(|name| !name.starts_with('[')) {
+        let found = &keys.iter().find(|key| key.name == name)?.kind;
+        keys = match found {
+            Kind::Section(inner) | Kind::Sections(inner, _) => inner,
+            _ => &[],
+        };
+        kind = Some(found);
+    }
+    kind
+}
+
 fn section(keys: &'static [Key], path: &[String], value: &Value, problems: &mut Vec<Problem>) {
     for (name, value) in value.as_table().into_iter().flatten() {
         let path = [path, std::slice::from_ref(name)].concat();

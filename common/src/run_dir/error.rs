@@ -66,7 +66,7 @@ pub enum RunDirError {
         .0.display(), .1.display(), .2
     )]
     RestoredIsGone(PathBuf, PathBuf, String),
-    #[error("{} holds a run of another experiment: {}; choose another --run-dir", .0.display(), list(.1))]
+    #[error("{} holds a run of another experiment: {}; choose another --run-dir{}", .0.display(), list(.1), from_weights(.0, .1))]
     Differs(PathBuf, Differences),
     #[error("the checkpoint {} is of another experiment: {}; resume it with its own recipe", .0.display(), list(.1))]
     CheckpointDiffers(PathBuf, Differences),
@@ -92,6 +92,19 @@ pub enum RunDirError {
 pub(super) fn failed(action: &'static str, path: &Path) -> impl Fn(io::Error) -> RunDirError + use<> {
     let path = path.to_owned();
     move |source| RunDirError::Io(action, path.clone(), source)
+}
+
+/// Names the way to train a run's weights on with another optimizer, schedule or length.
+fn from_weights(run: &Path, differences: &Differences) -> String {
+    const OF_TRAINING: [&str; 5] = ["train.", "optim.", "stage", "ema.", "model.freeze"];
+    let is_of_training = |key: &str| OF_TRAINING.iter().any(|part| key.starts_with(part));
+    match differences.iter().all(|(key, ..)| is_of_training(key)) {
+        true => format!(
+            ", and start from this run's weights with model.weights = \"{}\"",
+            run.join("checkpoints/latest/model.safetensors").display()
+        ),
+        false => String::new(),
+    }
 }
 
 fn list(differences: &Differences) -> String {

@@ -39,6 +39,8 @@ fn write_checkpoint(dir: &Path, step: u64, recipe: &Recipe) {
         dtrain: "0.1.0".into(),
         libtorch: "2.11.0".into(),
         task: "classify".into(),
+        data_periods: Vec::new(),
+        program: None,
         model: recipe.model_name(),
         classes: 10,
         class_names: Vec::new(),

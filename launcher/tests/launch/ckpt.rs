@@ -89,6 +89,8 @@ pub(crate) fn checkpoint(run: &Path, step: u64, change: impl FnOnce(&Path, &mut 
         loss_scale: None,
         ema_updates: None,
         extra: Value::Null,
+        data_periods: Vec::new(),
+        program: None,
         recipe: Recipe::load("demo", &[]).unwrap(),
         metrics: [("accuracy".to_owned(), step as f64 / 100.0)].into(),
         best: None,

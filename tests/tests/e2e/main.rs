@@ -34,6 +34,7 @@ mod odd_files;
 mod own_trainer;
 mod parity;
 mod program_state;
+mod resized;
 mod rollback;
 mod schedules;
 mod slurm;

@@ -132,6 +132,11 @@ pub enum DataError {
     #[error("the text {} is {}", .0.display(), .1)]
     ForeignText(PathBuf, String),
     #[error(
+        "the text {} has only the character {:?}, so a model has nothing to learn; set data.root to another text",
+        .0.display(), .1
+    )]
+    OneCharacter(PathBuf, char),
+    #[error(
         "the {part} part of the text has {tokens} tokens, and one window of model.context = {context} needs {}; use a longer \
          text, lower model.context or change data.test_fraction",
         context + 1

@@ -64,6 +64,17 @@ fn assign_parts(files: &[FileLayout], rank: usize) -> (Vec<StagedPart>, usize) {
     (parts, slots.end)
 }
 
+/// Returns the bytes of host memory for this rank's copy of a checkpoint, which `writers` share. Every rank calls this.
+pub(crate) fn copy_bytes(
+    model: &Model,
+    ranks: &Ranks,
+    writers: Range<usize>,
+    device: Device,
+) -> Result<u64, CheckpointError> {
+    let sources = items::files(model, ranks, device)?;
+    Ok(assign_parts(&layout(&sources, writers)?, ranks.rank()).1 as u64)
+}
+
 pub(super) struct Copier {
     ranks: Ranks,
     /// The ranks that share what all ranks hold.

@@ -41,7 +41,7 @@ impl Gathering {
     }
 
     /// Returns how many of `ranks` ranks share what all ranks hold.
-    pub(super) fn writers(&self, ranks: usize) -> usize {
+    pub(crate) fn writers(&self, ranks: usize) -> usize {
         match self {
             Self::Shared => ranks,
             Self::Sent { writers, .. } => *writers,

@@ -27,6 +27,7 @@ mod remove;
 mod sending;
 
 pub(crate) use commit::amend;
+pub(crate) use copying::copy_bytes;
 pub use error::CheckpointError;
 pub(crate) use gathering::Gathering;
 pub(crate) use in_memory::{
@@ -38,7 +39,7 @@ pub(crate) use read::{restore, restore_weights};
 pub(crate) use remove::clear;
 pub(crate) use sending::{broadcast_bytes, send_model, send_state};
 
-const MODEL_FILE: &str = "model.safetensors";
+pub(crate) const MODEL_FILE: &str = "model.safetensors";
 const OPTIMIZER_FILE: &str = "optimizer-00000-of-00001.safetensors";
 /// The moving average of the model's tensors, under their own names; only if the recipe has one.
 const EMA_FILE: &str = "ema.safetensors";

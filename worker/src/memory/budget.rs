@@ -62,6 +62,18 @@ pub(crate) fn bytes(budget: recipe::Budget, device: Device, local_ranks: usize) 
     Ok(if device.is_cuda() { rest - rest / 100 * FRAGMENTATION_PERCENT } else { rest })
 }
 
+/// Percentage of the host's free memory for everything that is known: tensors, copies and the cache.
+const KNOWN_PERCENT: u64 = 95;
+
+/// Returns the bytes for a CPU's tensors beside `others`: the copies for checkpoints and the cache of images. `allowed` is the
+/// share of the free memory by [`bytes`].
+pub(crate) fn beside(allowed: u64, others: u64) -> u64 {
+    match allowed {
+        u64::MAX => allowed,
+        _ => allowed.min((allowed / HOST_PERCENT * KNOWN_PERCENT).saturating_sub(others)),
+    }
+}
+
 /// Limits the tensors on a CPU to `bytes`, from the next allocation on; [`configure`] has limited a GPU's.
 pub(crate) fn enforce(bytes: u64, device: Device) {
     if !device.is_cuda() {
@@ -85,6 +97,18 @@ mod tests {
         let alone = bytes(recipe::Budget::Auto, Device::Cpu, 1).unwrap();
         let shared = bytes(recipe::Budget::Auto, Device::Cpu, 4).unwrap();
         assert!(shared < alone / 3, "{shared} of {alone}");
+    }
+
+    #[test]
+    fn copies_for_checkpoints_are_beside_a_cpu_s_tensors() {
+        const GIB: u64 = 1 << 30;
+        // Of 10 GiB free, 6 are for tensors: 9.5 less a copy of 2 and a cache of 2.5 leave 5.
+        let allowed = 6 * GIB;
+        let close = |one: u64, other: u64| one.abs_diff(other) < 1024;
+        assert!(close(beside(allowed, GIB / 2 + 5 * GIB / 2), allowed));
+        assert!(close(beside(allowed, 2 * GIB + 5 * GIB / 2), 5 * GIB));
+        assert!(close(beside(allowed, 2 * GIB), allowed), "without a cache of images there is room");
+        assert_eq!((beside(allowed, 20 * GIB), beside(u64::MAX, GIB)), (0, u64::MAX));
     }
 
     #[test]

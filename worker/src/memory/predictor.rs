@@ -193,7 +193,7 @@ impl Rehearsal {
             parameters: model.registry.parameter_count() as u64,
             trained: model.table.trained_elements(),
             effective_batch: self.recipe.train.effective_batch,
-            learning_rate: plan.stages[self.stage].schedule.peak,
+            learning_rate: plan.stages[self.stage].rates.schedule.peak,
             min_micro_batch: plan.needs().least_micro_batch(self.recipe.train.effective_batch),
             max_micro_batch: plan.needs().max_micro_batch,
             group: self.recipe.model.batchnorm.group(),

@@ -5,8 +5,8 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use dtrain_common::files::{remedy, write_atomic};
-use dtrain_common::metrics::{split, step_of};
+use dtrain_common::files::remedy;
+use dtrain_common::metrics::drop_later;
 use dtrain_common::recipe::OnFailure;
 use serde::Serialize;
 
@@ -41,21 +41,7 @@ impl MetricsLog {
     /// Opens the file for a run that continues after `done` steps. Drops what a resumed run writes again: lines of later
     /// steps, and the last evaluation if it `is_repeated`. Also drops an incomplete last line.
     pub(crate) fn open(path: &Path, done: u64, is_repeated: bool) -> io::Result<Self> {
-        match std::fs::read(path) {
-            Ok(text) => {
-                let drops = |line: &[u8]| line.starts_with(b"{\"eval\":") && step_of(line) == Some(done);
-                let kept = split(&text, done).0;
-                let lines = kept.split_inclusive(|byte| *byte == b'\n');
-                let lines: Vec<&[u8]> = lines.filter(|line| !is_repeated || !drops(line)).collect();
-                let lines = lines.concat();
-                // A full disk has no room for a second file.
-                if lines != text {
-                    write_atomic(path, &lines)?;
-                }
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(error),
-        }
+        drop_later(path, done, is_repeated)?;
         let file = OpenOptions::new().create(true).append(true).open(path)?;
         Ok(Self {
             path: path.to_owned(),
@@ -156,6 +142,8 @@ impl Drop for MetricsLog {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use dtrain_common::metrics::step_of;
+
     use super::super::{EvalRecord, Figures, Line, MicroBatches, OomRecord};
     use super::*;
 

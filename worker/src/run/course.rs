@@ -21,6 +21,8 @@ pub(crate) struct Course {
     pub(crate) current: LaidOutPhase,
     /// A fingerprint of the training data, for the manifests of checkpoints.
     pub(crate) data: DataFingerprint,
+    /// The hash of `model.file`, likewise.
+    pub(crate) program: Option<String>,
     pub(crate) best: BestKeeper,
 }
 

@@ -96,7 +96,7 @@ fn announce(training: &mut Training<'_>, followers: &mut Followers<'_>) -> Resul
     let begins = course.plan.phase(id).steps.start;
     let parameters = model.registry.parameter_count() as u64;
     let trained = model.table.trained_elements();
-    let (rate, cut) = (stage.schedule.peak, stage.partition);
+    let (rate, cut) = (stage.rates.schedule.peak, stage.partition);
     let (number, stages) = (id.stage + 1, course.plan.stages.len());
     let from = match course.done {
         done if done == stage.steps.start => String::new(),

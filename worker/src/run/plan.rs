@@ -2,18 +2,24 @@
 //! over the ranks. Only arithmetic.
 
 mod needs;
+mod pace;
+mod rates;
 mod stage;
+mod timeline;
+mod views;
 
 use std::fmt;
 use std::ops::Range;
 
-use dtrain_common::recipe::{LastBatch, Recipe};
+use dtrain_common::manifest::DataPeriod;
+use dtrain_common::recipe::{LastBatch, Recipe, Train};
 use dtrain_common::text::counted;
 
 pub(crate) use needs::{BatchNorms, Needs, PlanError};
 pub(crate) use stage::{PhasePlan, StagePlan};
 
-use self::stage::Length;
+use self::timeline::{Piece, Timeline};
+use self::views::Views;
 use crate::data::{MicroBatch, epoch_order};
 
 /// A run's plan, the same on every rank.
@@ -24,6 +30,9 @@ pub(crate) struct RunPlan {
     /// Why the result depends on the partition, a sentence each: for the log and the run directory.
     pub(crate) warnings: Vec<String>,
     pub(crate) stages: Vec<StagePlan>,
+    /// The sizes of the training data in the course of the run, if they changed.
+    pub(crate) data_periods: Vec<DataPeriod>,
+    timeline: Timeline,
     seed: u64,
     last_batch: LastBatch,
     needs: Needs,
@@ -56,20 +65,32 @@ impl RunPlan {
         train_samples: u64,
         needs: &Needs,
     ) -> Result<Self, PlanError> {
-        let at = |number: usize| {
-            move |error: PlanError| match recipe.stage.get(number) {
-                Some(stage) => PlanError::Stage { name: stage.name.clone(), source: Box::new(error) },
-                None => error,
-            }
+        Self::over(recipe, ranks, train_samples, Vec::new(), needs)
+    }
+
+    /// Works like [`RunPlan::new`] for a run with training data of several sizes, of which the last is `train_samples`.
+    pub(crate) fn over(
+        recipe: &Recipe,
+        ranks: usize,
+        train_samples: u64,
+        data_periods: Vec<DataPeriod>,
+        needs: &Needs,
+    ) -> Result<Self, PlanError> {
+        let at = |(number, error): (usize, PlanError)| match recipe.stage.get(number) {
+            Some(stage) => PlanError::Stage { name: stage.name.clone(), source: Box::new(error) },
+            None => error,
         };
-        let lengths = (0..recipe.stages())
-            .map(|number| Length::of(&recipe.of_stage(number), train_samples).map_err(at(number)))
-            .collect::<Result<Vec<_>, _>>()?;
+        let lengths: Vec<Train> = (0..recipe.stages()).map(|number| recipe.of_stage(number).train).collect();
+        let views = match &data_periods[..] {
+            [] => Views::new(&lengths, &[DataPeriod { step: 0, train_samples }]),
+            periods => Views::new(&lengths, periods),
+        };
+        let views = views.map_err(at)?;
         let (mut stages, mut warnings) = (Vec::new(), Vec::new());
         for number in 0..recipe.stages() {
-            let stage =
-                StagePlan::new(recipe, number, ranks, &lengths, needs.max_micro_batch).map_err(at(number))?;
-            for warning in stage.check(needs, train_samples).map_err(at(number))? {
+            let stage = StagePlan::new(recipe, number, ranks, &views, needs.max_micro_batch)
+                .map_err(|error| at((number, error)))?;
+            for warning in stage.check(needs).map_err(|error| at((number, error)))? {
                 warnings.push(match &stage.name {
                     Some(name) => format!("stage {name:?}: {warning}"),
                     None => warning,
@@ -77,11 +98,14 @@ impl RunPlan {
             }
             stages.push(stage);
         }
+        let timeline = views.now.timeline;
         Ok(Self {
             train_samples,
-            total_steps: stage::total(&lengths),
+            total_steps: timeline.total_steps(),
             warnings,
             stages,
+            data_periods,
+            timeline,
             seed: recipe.train.seed,
             last_batch: recipe.train.last_batch,
             needs: needs.clone(),
@@ -141,38 +165,27 @@ impl RunPlan {
         let cut = self.stages[stage].partition.limited(limit).ok()?;
         let mut plan = self.clone();
         plan.stages[stage].partition = cut;
-        let takes = plan.stages[stage].check(&self.needs, self.train_samples);
+        let takes = plan.stages[stage].check(&self.needs);
         takes.is_ok().then_some(plan)
     }
 
     /// Returns the position after `done` steps.
     pub(crate) fn position(&self, done: u64) -> Position {
-        let number = self.stage_number(done);
-        let stage = &self.stages[number];
-        let steps = done - stage.steps.start;
-        Position {
-            stage: number,
-            epoch: stage.first_epoch + steps / stage.steps_per_epoch,
-            step_in_epoch: steps % stage.steps_per_epoch,
-        }
+        self.timeline.position(done)
     }
 
     pub(crate) fn lr(&self, done: u64) -> f64 {
-        let stage = self.stage(done);
-        stage.schedule.lr(done - stage.schedule_begins)
+        self.stage(done).rates.lr(done)
     }
 
     /// Returns whether an evaluation and a checkpoint follow the step number `done`.
     pub(crate) fn is_checkpoint(&self, done: u64) -> bool {
         let Some(last) = done.checked_sub(1) else { return false };
-        let stage = self.stage(last);
-        let taken = done - stage.steps.start;
-        let every = stage.checkpoint_every;
-        done == stage.steps.end || every.is_some_and(|every| taken.is_multiple_of(every))
+        self.stage(last).is_checkpoint(done, self.timeline.piece(last))
     }
 
     pub(crate) fn step_samples(&self, position: Position) -> usize {
-        self.stages[position.stage].step_samples(position.step_in_epoch, self.train_samples)
+        self.stages[position.stage].step_samples(position.step_in_epoch)
     }
 
     /// Returns the micro-batches of `rank` in the step at `position`, as positions within the step.
@@ -184,31 +197,30 @@ impl RunPlan {
 
     pub(crate) fn samples_after(&self, done: u64) -> u64 {
         let samples =
-            |(stage, steps): (&StagePlan, _)| stage.samples(steps, self.train_samples, self.last_batch);
-        self.started_stages(done).map(samples).sum()
+            |(piece, end): (&Piece, u64)| self.stages[piece.stage].samples(piece, end, self.last_batch);
+        self.timeline.begun(done).map(samples).sum()
     }
 
     /// Returns the passes over the training set after `done` steps.
     pub(crate) fn epochs_after(&self, done: u64) -> f64 {
-        let epochs = |(stage, steps): (&StagePlan, u64)| steps as f64 / stage.steps_per_epoch as f64;
-        self.started_stages(done).map(epochs).sum()
+        self.timeline.epochs_after(done)
     }
 
-    /// Returns the stages that have begun after `done` steps, each with its steps taken so far.
-    fn started_stages(&self, done: u64) -> impl Iterator<Item = (&StagePlan, u64)> {
-        let last = self.stage_number(done);
-        self.stages[..=last].iter().enumerate().map(move |(number, stage)| {
-            let end = if number == last { done } else { stage.steps.end };
-            (stage, end - stage.steps.start)
-        })
+    /// Describes the rest of a run whose data changed its size after `done` steps, for people.
+    pub(crate) fn describe_rest(&self, done: u64) -> String {
+        let Position { stage, epoch, step_in_epoch } = self.position(done);
+        format!(
+            "with the new size of the data, the run continues after {} and {step_in_epoch} of {}: {} left of {}",
+            counted(epoch as usize, "epoch"),
+            counted(self.stages[stage].steps_per_epoch as usize, "step"),
+            counted(self.total_steps.saturating_sub(done) as usize, "step"),
+            self.total_steps.max(done),
+        )
     }
 
     /// Returns the number of epochs, including an incomplete last one of each stage.
     pub(crate) fn epochs(&self) -> u64 {
-        self.stages.last().map_or(0, |stage| {
-            let steps = stage.steps.end - stage.steps.start;
-            stage.first_epoch + steps.div_ceil(stage.steps_per_epoch)
-        })
+        self.timeline.last_of(self.stages.len() - 1).next_epoch()
     }
 
     /// Returns the micro-batches of `rank` after step `done`. The samples of a step depend only on the seed,
@@ -248,7 +260,7 @@ impl fmt::Display for RunPlan {
                 stage.partition,
                 counted(stage.steps_per_epoch as usize, "step"),
                 self.total_steps,
-                stage.schedule.peak
+                stage.rates.schedule.peak
             ),
             stages => {
                 let of = |stage: &StagePlan| {

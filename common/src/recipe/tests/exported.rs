@@ -69,7 +69,7 @@ fn settings_of_a_program_have_their_kinds() {
         ("model.inputs=image", "expected a table of names, such as { pixel_values = \"image\" }"),
         ("model.inputs={}", "expected a table of names"),
         ("model.inputs={ x = 1 }", "`x`: expected a name in quotes, got the whole number 1"),
-        ("model.output=3", "a name in quotes"),
+        ("model.output=[3]", "a name in quotes"),
         ("model.auxiliary=[\"aux\"]", "expected a table of weights, such as { aux = 0.4 }"),
         ("model.auxiliary={ aux = -1 }", "`aux`: expected a number of at least 0"),
         ("model.auxiliary={ aux = nan }", "`aux`: expected a number of at least 0"),

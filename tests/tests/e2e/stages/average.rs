@@ -66,5 +66,5 @@ fn the_average_of_newly_frozen_parameters_still_moves() {
     let output = sandbox.launch_with(1, "other", &["stage.1.steps=3"], &more);
     let text = output_text(&output);
     assert_eq!(output.status.code(), Some(2), "{text}");
-    assert!(text.contains("stage") && text.contains("steps = 3"), "{text}");
+    assert!(text.contains("stage[1].steps is ") && text.contains(" and 3 here"), "{text}");
 }

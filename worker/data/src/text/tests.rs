@@ -65,6 +65,44 @@ fn files_that_are_not_texts_are_errors() {
 }
 
 #[test]
+fn a_byte_order_mark_is_no_part_of_a_text() {
+    let root = tempfile::tempdir().unwrap();
+    put(root.path().join("a.txt"), "\u{feff}one\n".as_bytes());
+    put(root.path().join("b.txt"), "\u{feff}two \u{feff}".as_bytes());
+    let (index, corpus) = scan(root.path()).unwrap();
+    assert_eq!(text(&corpus), "one\ntwo \u{feff}", "only at the begin of a file");
+    assert_eq!(index.load().unwrap().tokens, corpus.tokens);
+    put(root.path().join("c.txt"), "\u{feff}".as_bytes());
+    let error = scan(root.path()).unwrap_err().to_string();
+    assert!(error.contains("c.txt is empty"), "{error}");
+}
+
+#[test]
+fn a_text_of_one_character_is_an_error() {
+    let root = tempfile::tempdir().unwrap();
+    let file = root.path().join("x.txt");
+    for (text, tokenizer, is_error) in [
+        ("aaaaaaaa", Tokenizer::Chars, true),
+        ("aaaaaaaa", Tokenizer::Bytes, true),
+        ("\u{feff}üüüü", Tokenizer::Chars, true),
+        ("a", Tokenizer::Chars, true),
+        ("aaaaaaab", Tokenizer::Chars, false),
+        ("aaaaaaab", Tokenizer::Bytes, false),
+    ] {
+        put(&file, text.as_bytes());
+        let scanned = TextIndex::scan(&file, tokenizer);
+        assert_eq!(scanned.is_err(), is_error, "{text}");
+        if let Err(error) = scanned {
+            let said = error.to_string();
+            assert!(
+                said.contains("x.txt has only the character '") && said.contains("set data.root"),
+                "{said}"
+            );
+        }
+    }
+}
+
+#[test]
 fn the_generated_text_never_changes_and_grows_at_its_end() {
     let first = Corpus::generated(Tokenizer::Chars, 5000, 1).unwrap();
     assert_eq!(first.tokens.count(), 5000);

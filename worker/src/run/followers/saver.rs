@@ -162,6 +162,8 @@ pub(super) fn manifest(training: &Training<'_>, evaluation_missing: bool) -> Man
         ema_updates: model.average.as_ref().map(Average::updates),
         extra: model.task.extra(),
         data: Some(course.data.clone()),
+        data_periods: course.plan.data_periods.clone(),
+        program: course.program.clone(),
         recipe: (*recipe).clone(),
         metrics: BTreeMap::new(),
         best: course.best.so_far.clone(),

@@ -3,9 +3,11 @@
 use std::ops::Range;
 
 use dtrain_common::batch::Partition;
-use dtrain_common::recipe::{AtStageStart, LastBatch, Per, Recipe, Recompute, ScheduleName, Span};
-use dtrain_common::schedule::Schedule;
+use dtrain_common::recipe::{LastBatch, Recipe, Recompute, Span, Unfreeze};
 
+use super::rates::Rates;
+use super::timeline::Piece;
+use super::views::Views;
 use super::{Needs, PlanError};
 
 /// A stage of a run. Without stages in the recipe, one stage without a name is the whole run.
@@ -14,9 +16,9 @@ pub(crate) struct StagePlan {
     pub(crate) name: Option<String>,
     /// Steps, counted from 0 over the whole run; at least one.
     pub(crate) steps: Range<u64>,
-    /// First epoch, counted from 0 over the whole run. Every stage begins a new epoch.
-    pub(crate) first_epoch: u64,
+    /// As of its last data.
     pub(crate) steps_per_epoch: u64,
+    pub(crate) train_samples: u64,
     /// Length as in the recipe.
     pub(crate) length: Span,
     /// The partition of a full step.
@@ -25,12 +27,9 @@ pub(crate) struct StagePlan {
     pub(crate) recompute: usize,
     /// Phases in order; at least one.
     pub(crate) phases: Vec<PhasePlan>,
-    /// Steps between checkpoints with an evaluation; None: only at the stage's end, or also by time.
-    pub(crate) checkpoint_every: Option<u64>,
-    /// The learning rates, over the steps of the stage or of the whole run.
-    pub(crate) schedule: Schedule,
-    /// The step of the run at which the schedule begins.
-    pub(crate) schedule_begins: u64,
+    /// Time between checkpoints with an evaluation; None: only at the stage's end, or also by time.
+    checkpoint_every: Option<Span>,
+    pub(crate) rates: Rates,
 }
 
 /// A part of a stage that trains the same parameters.
@@ -42,73 +41,52 @@ pub(crate) struct PhasePlan {
     pub(crate) unfrozen: usize,
 }
 
-/// The length of a stage, before the length of the run is known.
-pub(super) struct Length {
-    pub(super) steps_per_epoch: u64,
-    pub(super) steps: u64,
-}
-
-impl Length {
-    /// Returns the length of a stage, whose recipe is `alone`.
-    pub(super) fn of(alone: &Recipe, train_samples: u64) -> Result<Self, PlanError> {
-        let steps_per_epoch = alone.train.steps_per_epoch(train_samples);
-        if steps_per_epoch == 0 {
-            let effective_batch = alone.train.effective_batch;
-            return Err(PlanError::NoSteps { samples: train_samples, effective_batch });
-        }
-        let steps = alone.train.total_steps(steps_per_epoch);
-        Ok(Self { steps_per_epoch, steps })
-    }
-
-    fn epochs(&self) -> u64 {
-        self.steps.div_ceil(self.steps_per_epoch)
-    }
-}
-
-pub(super) fn total(lengths: &[Length]) -> u64 {
-    lengths.iter().fold(0, |sum: u64, length| sum.saturating_add(length.steps))
-}
-
 impl StagePlan {
     pub(super) fn new(
         recipe: &Recipe,
         number: usize,
         ranks: usize,
-        lengths: &[Length],
+        views: &Views,
         max_micro_batch: Option<usize>,
     ) -> Result<Self, PlanError> {
         let alone = recipe.of_stage(number);
-        let (before, own) = (&lengths[..number], &lengths[number]);
-        let first = total(before);
-        let steps = first..first.saturating_add(own.steps);
+        let timeline = &views.now.timeline;
+        let (steps, last) = (timeline.steps(&(number..number + 1)), timeline.last_of(number));
         let stage = recipe.stage.get(number);
-        let (over, schedule_begins) = match stage.map(|stage| stage.schedule) {
-            Some(AtStageStart::Continue) => (lengths, 0),
-            Some(AtStageStart::Restart) | None => (std::slice::from_ref(own), first),
-        };
         let length = match stage.and_then(|stage| stage.steps) {
             Some(steps) => Span::Steps(steps),
-            None => Span::Epochs(alone.train.epochs.unwrap_or(own.epochs()) as f64),
+            None => Span::Epochs(alone.train.epochs.unwrap_or(last.next_epoch() - last.first_epoch) as f64),
         };
-        let every = alone.checkpoint.every.span();
         Ok(Self {
             name: stage.map(|stage| stage.name.clone()),
-            first_epoch: before.iter().map(Length::epochs).sum(),
-            steps_per_epoch: own.steps_per_epoch,
+            steps_per_epoch: last.steps_per_epoch,
+            train_samples: last.train_samples,
             length,
             partition: alone.partition(ranks, alone.memory.micro_batch.value().or(max_micro_batch))?,
             recompute: if alone.memory.recompute == Recompute::On { usize::MAX } else { 0 },
-            phases: phases(recipe, number, &steps),
-            checkpoint_every: every.map(|span| span.steps(own.steps_per_epoch).max(1)),
-            schedule: schedule(&alone, own, over)?,
-            schedule_begins,
+            phases: phases(stage.map_or(&[], |stage| &stage.unfreeze), number, &steps, views),
+            checkpoint_every: alone.checkpoint.every.span(),
+            rates: Rates::new(recipe, number, &alone, views)?,
             steps,
         })
     }
 
+    /// Returns whether an evaluation and a checkpoint follow the step number `done`, which lies in `piece`.
+    pub(super) fn is_checkpoint(&self, done: u64, piece: &Piece) -> bool {
+        let is_due = |every: Span| match every {
+            Span::Steps(every) => (done - self.steps.start).is_multiple_of(every.max(1)),
+            Span::Epochs(_) => {
+                let every = every.steps(piece.steps_per_epoch).max(1);
+                piece.epoch_steps(done).is_multiple_of(every)
+            }
+        };
+        done == self.steps.end || self.checkpoint_every.is_some_and(is_due)
+    }
+
     /// Checks the model's requirements for every step. Returns warnings.
-    pub(super) fn check(&self, needs: &Needs, train_samples: u64) -> Result<Vec<String>, PlanError> {
-        let step = |number| self.partition.for_samples(self.step_samples(number, train_samples));
+    pub(super) fn check(&self, needs: &Needs) -> Result<Vec<String>, PlanError> {
+        let train_samples = self.train_samples;
+        let step = |number| self.partition.for_samples(self.step_samples(number));
         let first = step(0);
         needs.check(&first, "")?;
         if self.steps.end - self.steps.start >= self.steps_per_epoch {
@@ -126,20 +104,25 @@ impl StagePlan {
     }
 
     /// Returns the number of samples of a step, numbered within its epoch.
-    pub(super) fn step_samples(&self, step_in_epoch: u64, train_samples: u64) -> usize {
+    pub(super) fn step_samples(&self, step_in_epoch: u64) -> usize {
         let batch = self.partition.effective_batch() as u64;
-        let left = train_samples.saturating_sub(step_in_epoch * batch);
+        let left = self.train_samples.saturating_sub(step_in_epoch * batch);
         left.min(batch) as usize
     }
 
-    pub(super) fn samples(&self, steps: u64, train_samples: u64, last_batch: LastBatch) -> u64 {
+    /// Returns the samples of a piece's steps up to `end`.
+    pub(super) fn samples(&self, piece: &Piece, end: u64, last_batch: LastBatch) -> u64 {
         let batch = self.partition.effective_batch() as u64;
         let per_epoch = match last_batch {
-            LastBatch::Keep => train_samples,
-            LastBatch::Drop => self.steps_per_epoch * batch,
+            LastBatch::Keep => piece.train_samples,
+            LastBatch::Drop => piece.steps_per_epoch * batch,
         };
-        let (epochs, steps) = (steps / self.steps_per_epoch, steps % self.steps_per_epoch);
-        epochs * per_epoch + (steps * batch).min(per_epoch)
+        let up_to = |step| {
+            let steps = piece.epoch_steps(step);
+            let (epochs, steps) = (steps / piece.steps_per_epoch, steps % piece.steps_per_epoch);
+            epochs * per_epoch + (steps * batch).min(per_epoch)
+        };
+        up_to(end) - up_to(piece.steps.start)
     }
 
     pub(super) fn phase(&self, step: u64) -> usize {
@@ -149,11 +132,11 @@ impl StagePlan {
 }
 
 /// Returns the phases of a stage. Entries of `unfreeze` for the same step apply together.
-fn phases(recipe: &Recipe, number: usize, steps: &Range<u64>) -> Vec<PhasePlan> {
+fn phases(entries: &[Unfreeze], number: usize, steps: &Range<u64>, views: &Views) -> Vec<PhasePlan> {
     let mut phases = vec![PhasePlan { steps: steps.clone(), unfrozen: 0 }];
-    let entries = recipe.stage.get(number).map_or(&[][..], |stage| &stage.unfreeze);
-    for (index, entry) in entries.iter().enumerate() {
-        let begins = steps.start + entry.after(steps.end - steps.start);
+    let parts: Vec<f64> = entries.iter().map(|entry| entry.at).collect();
+    for (index, begins) in views.parts_reached(number, &parts).into_iter().enumerate() {
+        let begins = begins.max(phases.last().map_or(0, |last| last.steps.start));
         let phase = PhasePlan { steps: begins..steps.end, unfrozen: index + 1 };
         phases.pop_if(|last| last.steps.start == begins);
         if let Some(last) = phases.last_mut() {
@@ -162,40 +145,4 @@ fn phases(recipe: &Recipe, number: usize, steps: &Range<u64>) -> Vec<PhasePlan> 
         phases.push(phase);
     }
     phases
-}
-
-/// Returns the schedule of `alone` over the stages in `over`, which include `own`.
-fn schedule(alone: &Recipe, own: &Length, over: &[Length]) -> Result<Schedule, PlanError> {
-    let stated = &alone.optim.schedule;
-    let differs = |other: &&Length| other.steps_per_epoch != own.steps_per_epoch;
-    let other = over.iter().find(differs);
-    let in_epochs = |span: &Span| matches!(span, Span::Epochs(_));
-    let counts_epochs = (stated.per == Per::Epoch && stated.name != ScheduleName::Constant)
-        || stated.every.as_ref().is_some_and(in_epochs)
-        || stated.milestones.iter().flatten().any(in_epochs);
-    if let Some(other) = other.filter(|_| counts_epochs) {
-        return Err(PlanError::Epochs { here: own.steps_per_epoch, there: other.steps_per_epoch });
-    }
-    let total = total(over);
-    let warmup = stated.warmup.map_or(0, |span| steps_of(span, over));
-    if warmup > total {
-        return Err(PlanError::Warmup { warmup, total });
-    }
-    Ok(Schedule::of(alone, warmup, own.steps_per_epoch, total))
-}
-
-/// Returns the steps of a span from the first of these stages; beyond them, epochs are the last stage's.
-fn steps_of(span: Span, over: &[Length]) -> u64 {
-    let Span::Epochs(mut epochs) = span else { return span.steps(1) };
-    let Some((last, earlier)) = over.split_last() else { return 0 };
-    let mut steps = 0;
-    for stage in earlier {
-        let own = stage.steps as f64 / stage.steps_per_epoch as f64;
-        if epochs <= own {
-            return steps + Span::Epochs(epochs).steps(stage.steps_per_epoch);
-        }
-        epochs -= own;
-        steps += stage.steps;
-    }
-    steps + Span::Epochs(epochs).steps(last.steps_per_epoch)
 }

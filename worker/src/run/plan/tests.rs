@@ -1,5 +1,6 @@
 #![allow(clippy::unwrap_used)]
 
+mod resized;
 mod stages;
 
 use super::*;

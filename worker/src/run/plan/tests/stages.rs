@@ -216,7 +216,8 @@ proptest! {
             let whole = (stage.steps.end - stage.steps.start) / stage.steps_per_epoch;
             let batch = stage.partition.effective_batch();
             for epoch in 0..plan.epochs() {
-                let of_stage = (stage.first_epoch..stage.first_epoch + whole).contains(&epoch);
+                let first = plan.position(stage.steps.start).epoch;
+                let of_stage = (first..first + whole).contains(&epoch);
                 let mut indices = seen[&epoch].clone();
                 indices.sort_unstable();
                 indices.dedup();

@@ -1,0 +1,100 @@
+//! Runs that resume with more or less training data, or for longer.
+
+use std::fs;
+
+use dtrain_tests::process::output_text;
+use dtrain_tests::runs::{Run, Sandbox};
+use serde_json::Value;
+
+const RECIPE: &str = r#"
+task = "lm"
+[data]
+root = "text.txt"
+test_fraction = 0.2
+[model]
+name = "gpt"
+width = 16
+depth = 1
+heads = 2
+context = 8
+[train]
+effective_batch = 4
+epochs = 2
+[optim]
+lr = 0.01
+schedule = { name = "linear" }
+[log]
+every_steps = 1
+"#;
+
+/// Writes a text of which `steps` steps are an epoch.
+fn write_text(sandbox: &Sandbox, steps: usize) {
+    let (windows, context) = (4 * steps, 8);
+    let characters = (windows * context + 1) * 10 / 8 + 3;
+    let text: String = "hello world, ".chars().cycle().take(characters).collect();
+    fs::write(sandbox.path("text.txt"), text).unwrap();
+}
+
+fn steps_per_epoch(run: &Run) -> u64 {
+    let plan: Value = serde_json::from_slice(&fs::read(run.0.plan()).unwrap()).unwrap();
+    plan["steps_per_epoch"].as_u64().unwrap()
+}
+
+/// Resumes and returns the run, and what it printed.
+fn train(sandbox: &Sandbox, sets: &[&str]) -> (Run, String) {
+    let output = sandbox.launch(1, "run", sets);
+    assert!(output.status.success(), "{}", output_text(&output));
+    (sandbox.run("run"), output_text(&output))
+}
+
+#[test]
+fn epochs_continue_with_more_and_less_data() {
+    let sandbox = Sandbox::new(RECIPE);
+    write_text(&sandbox, 10);
+    let (run, _) = train(&sandbox, &[]);
+    assert_eq!((steps_per_epoch(&run), run.result().steps), (10, Some(20)));
+
+    // Two more epochs with less than half of the text; before, all steps were done.
+    write_text(&sandbox, 4);
+    let (run, text) = train(&sandbox, &["train.epochs=4"]);
+    assert_eq!((steps_per_epoch(&run), run.result().steps, run.result().epochs), (4, Some(28), Some(4.0)));
+    assert!(text.contains("continues after 2 epochs and 0 of 4 steps: 8 steps left of 28"), "{text}");
+    // The schedule had ended: half of the longer line is left.
+    assert!(text.contains("the checkpoint's schedule was over, with a learning rate of 5.0000e-4"), "{text}");
+    assert!(
+        text.contains("5.0000e-3 at step 21") && text.contains("train.epochs is 2 there and 4 here"),
+        "{text}"
+    );
+    let rates = run.per_step("lr");
+    assert!((rates[20] - 0.005).abs() < 1e-9 && (rates[27] - 0.005 / 8.0).abs() < 1e-9, "{rates:?}");
+    let epochs = run.per_step("epoch");
+    assert_eq!((epochs[19], epochs[20], epochs[24], epochs[27]), (2.0, 3.0, 4.0, 4.0));
+    let evaluated: Vec<_> = run.evaluations().iter().map(|eval| eval["step"].as_u64().unwrap()).collect();
+    assert_eq!(evaluated, [10, 20, 24, 28]);
+
+    // The same command again: nothing is left, and nothing has moved.
+    let (run, text) = train(&sandbox, &["train.epochs=4"]);
+    assert!(text.contains("all 28 steps are done"), "{text}");
+    assert_eq!((run.result().steps, run.per_step("lr")), (Some(28), rates));
+
+    // More data than ever, and a limit of steps.
+    write_text(&sandbox, 12);
+    let (run, text) = train(&sandbox, &["train.epochs=6", "train.steps=45"]);
+    assert!(text.contains("continues after 4 epochs and 0 of 12 steps: 17 steps left of 45"), "{text}");
+    assert_eq!(run.result().steps, Some(45));
+    let manifest: Value =
+        serde_json::from_slice(&fs::read(run.0.latest().join("manifest.json")).unwrap()).unwrap();
+    assert_eq!((manifest["epoch"].as_u64(), manifest["step_in_epoch"].as_u64()), (Some(5), Some(5)));
+    let periods: Vec<_> =
+        manifest["data_periods"].as_array().unwrap().iter().map(|period| period["step"].as_u64()).collect();
+    assert_eq!(periods, [Some(0), Some(20), Some(28)]);
+}
+
+#[test]
+fn a_folder_of_digits_is_a_folder() {
+    let sandbox = Sandbox::new(RECIPE);
+    write_text(&sandbox, 4);
+    fs::rename(sandbox.path("text.txt"), sandbox.path("2025")).unwrap();
+    let run = sandbox.train(1, "run", &["data.root=2025", "train.epochs=1"]);
+    assert_eq!(run.result().steps, Some(4));
+}
