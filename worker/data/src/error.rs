@@ -51,7 +51,6 @@ pub enum DataError {
     )]
     NoImages(PathBuf, Box<Ignored>),
     #[error(
-    #[error(
         "images and masks do not pair up by name: {} in {} without a mask in {}{}; {} without an image{}; {}{}",
         plural(.1.len(), "image", "images"), .0[0].display(), .0[1].display(), names(.1),
         plural(.2.len(), "mask", "masks"), names(.2),
