@@ -97,6 +97,7 @@ impl ManifestError {
                 io::ErrorKind::NotFound => {
                     path.parent().is_some_and(|folder| std::fs::read_dir(folder).is_ok())
                 }
+                io::ErrorKind::IsADirectory | io::ErrorKind::NotADirectory => true,
                 _ => source.raw_os_error().is_none(),
             },
             Self::OtherStep(..)

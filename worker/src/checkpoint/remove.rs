@@ -134,10 +134,10 @@ mod tests {
     fn a_checkpoint_that_cannot_be_read_neither_counts_nor_goes() {
         let (_folder, run) = run_of(&[8, 16, 24, 32]);
         for unreadable in [8, 24] {
-            // Reading a folder as a file is an error of the system, as EIO.
+            // Reading a link to itself is an error of the system, as EIO.
             let manifest = run.checkpoint(unreadable).join("manifest.json");
             fs::remove_file(&manifest).unwrap();
-            fs::create_dir(&manifest).unwrap();
+            symlink("manifest.json", &manifest).unwrap();
         }
         prune(&run, &Keep::newest(2), 32);
         assert_eq!(run.steps().unwrap(), [8, 16, 24, 32], "16 and 32 are the newest two");

@@ -118,11 +118,11 @@ fn a_whole_copy_is_never_lost() {
     verified(&place.run.checkpoint(32));
     assert_eq!(place.run.linked(&place.run.latest()), Some(32));
 
-    // The own one cannot be read; it may be whole. The copy is damaged. Both are of other bytes, and whole.
+    // The own one cannot be read (a link to itself, as EIO or ESTALE); it may be whole. The copy is damaged. Both are of other bytes, and whole.
     let unreadable = |run: &RunDir| {
         let manifest = run.checkpoint(32).join("manifest.json");
         fs::remove_file(&manifest).unwrap();
-        fs::create_dir(&manifest).unwrap();
+        std::os::unix::fs::symlink("manifest.json", &manifest).unwrap();
     };
     let damaged = |run: &RunDir| fs::write(model(&run.latest()), "33").unwrap();
     let differs = |run: &RunDir| {

@@ -172,10 +172,10 @@ fn prune_never_removes_what_cannot_be_read() {
     let scene = Scene::new();
     let run = run(&scene, &[10, 20, 30, 40]);
     link(&run, "best", 40);
-    // A folder in place of a file: an error of the system, as EIO or ESTALE. And a checkpoint under another's name.
+    // A link to itself is an error of the system, as EIO or ESTALE. And a checkpoint under another's name.
     let manifest = run.join("checkpoints/step-00000010/manifest.json");
     fs::remove_file(&manifest).unwrap();
-    fs::create_dir(&manifest).unwrap();
+    symlink("manifest.json", &manifest).unwrap();
     fs::rename(run.join("checkpoints/step-00000020"), run.join("checkpoints/step-00000021")).unwrap();
     let args = ["prune", "a", "--keep", "1", "--keep-every", "0", "--damaged"];
     let out = ckpt(&scene, &args).expect_code(0).stdout();
