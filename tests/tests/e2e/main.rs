@@ -29,6 +29,7 @@ mod memory_nodes;
 mod memory_oom;
 mod memory_plan;
 mod nodes;
+mod odd_files;
 mod own_trainer;
 mod parity;
 mod program_state;
