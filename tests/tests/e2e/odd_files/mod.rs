@@ -151,8 +151,8 @@ impl Make {
         if wanted.len() != values.len() {
             return Err(format!("{} values, expected {}", values.len(), wanted.len()));
         }
-        let is_off = |(at, value): &(usize, &f32)| !((**value - wanted[*at]).abs() <= case.tolerance);
-        match values.iter().enumerate().find(is_off) {
+        let is_near = |(at, value): &(usize, &f32)| (**value - wanted[*at]).abs() <= case.tolerance;
+        match values.iter().enumerate().find(|it| !is_near(it)) {
             None => Ok(()),
             Some((at, value)) => Err(format!("value {at} is {value}, expected {}", wanted[at])),
         }

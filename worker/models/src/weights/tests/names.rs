@@ -112,7 +112,8 @@ fn advice_is_a_setting_that_works() {
     // Two copies of the model, as in self-distillation; names with more than a prefix; names of a user's own rename.
     let pair = |a: &str, b: &str| (a.to_owned(), b.to_owned());
     type Names = fn(&str) -> Vec<String>;
-    let cases: [(Names, Vec<(String, String)>, &str); 4] = [
+    type Pairs = Vec<(String, String)>;
+    let cases: [(Names, Pairs, &str); 4] = [
         (|name| vec![format!("student.{name}"), format!("teacher.b$'.{name}")], vec![], "student"),
         (|name| vec![format!("a.{name}"), format!("queue.x{name}")], vec![], "a"),
         (
