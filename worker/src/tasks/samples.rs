@@ -13,9 +13,9 @@ use crate::data::{Dataset, Vocabulary};
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Survey {
     /// Images in class folders.
-    Classes(images::Survey),
+    Classes(Box<images::Survey>),
     /// Images and masks.
-    Masks(segment::MaskSurvey),
+    Masks(Box<segment::MaskSurvey>),
     /// Images with numbers or maps.
     Numbers(numbers::Survey),
     /// A text.
@@ -36,10 +36,10 @@ pub(super) struct Samples {
 
 pub(super) fn survey(recipe: &Recipe, context: &mut SurveyContext<'_>) -> Result<Survey, TaskError> {
     Ok(match recipe.target() {
-        Some(Target::Mask) => Survey::Masks(segment::survey_masks(recipe, context)?),
+        Some(Target::Mask) => Survey::Masks(segment::survey_masks(recipe, context)?.into()),
         Some(Target::Vector | Target::Map) => Survey::Numbers(numbers::survey(recipe, context)?),
         Some(Target::Tokens) => Survey::Text(lm::survey_text(recipe)?),
-        Some(Target::Class) | None => Survey::Classes(images::survey(recipe, false, context)?),
+        Some(Target::Class) | None => Survey::Classes(images::survey(recipe, false, context)?.into()),
     })
 }
 
@@ -60,13 +60,13 @@ pub(super) fn sets(
     };
     Ok(match survey {
         Survey::Classes(survey) => {
-            let sets = images::sets(recipe, survey, local_ranks);
+            let sets = images::sets(recipe, *survey, local_ranks);
             let description = format!("{} classes", sets.classes);
             let class_names = sets.class_names;
             Samples { class_names, ..plain(sets.train, sets.test, sets.classes, description) }
         }
         Survey::Masks(survey) => {
-            let (train, test, size) = segment::sets(recipe, survey, local_ranks);
+            let (train, test, size) = segment::sets(recipe, *survey, local_ranks);
             let classes = recipe.data.classes;
             let description = format!("{classes} classes of pixels, {} x {} images", size.0, size.1);
             plain(train, test, classes, description)

@@ -57,9 +57,9 @@ fn mask(settings: &Settings) -> Result<Vec<f32>, String> {
 }
 
 fn text(settings: &Settings) -> Result<Vec<f32>, String> {
-    let (_, corpus) = TextIndex::scan(&settings.path, Tokenizer::Bytes).map_err(said)?;
-    Ok(match &*corpus.tokens {
-        Tokens::U16(tokens) => tokens.iter().map(|token| f32::from(*token)).collect(),
+    let index = TextIndex::scan(&settings.path, Tokenizer::Bytes).map_err(said)?;
+    Ok(match &*index.load().map_err(said)?.tokens {
+        Tokens::U8(tokens) => tokens.iter().map(|token| f32::from(*token)).collect(),
         other => return Err(format!("{} tokens of another size", other.count())),
     })
 }
