@@ -5,7 +5,7 @@ use super::*;
 /// Returns the plan of a run of steps of 8 samples, over data of `(first step, steps per epoch)`.
 fn over(train: &str, optim: &str, periods: &[(u64, u64)]) -> RunPlan {
     let text = format!(
-        "task = \"classify\"\n[data]\nkind = \"generated\"\n[optim]\nlr = 1.0\n{optim}\n[train]\neffective_batch = 8\n{train}"
+        "task = \"classify\"\n[data]\nroot = \"photos\"\n[optim]\nlr = 1.0\n{optim}\n[train]\neffective_batch = 8\n{train}"
     );
     let recipe = Recipe::parse("test", &text, &[]).unwrap();
     let periods: Vec<_> =
