@@ -129,7 +129,7 @@ fn refused_calls_are_survived_or_refused_before_the_first_step() {
         ("rename_folder=1", Refused(&["cannot rename a folder: Operation not permitted", "on another disk"])),
         // The launcher appends to its logs.
         ("append=95", Refused(&["Operation not supported", "stdout.log; choose another --run-dir"])),
-        ("sync_file=5", Refused(&["cannot write files through to the disk: Input/output error"])),
+        ("sync_file=5", Refused(&["cannot write run/recipe.toml: Input/output error"])),
     ] {
         println!("{faults}");
         let machine = Machine::with_preload(&library, faults, &gpt(8, RECIPE));
