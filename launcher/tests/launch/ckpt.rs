@@ -185,6 +185,7 @@ fn a_list_has_every_checkpoint_and_its_marks() {
 fn a_list_has_figures_for_every_checkpoint() {
     let scene = Scene::new();
     let run = run(&scene, &[10, 25, 30]);
+    fs::remove_dir_all(run.join("checkpoints/step-00000025")).unwrap();
     checkpoint(&run, 25, |_, manifest| manifest.metrics.clear());
     let lines = r#"{"step":10,"epoch":1,"loss":2.5}
 {"checkpoint":{"step":10}}
