@@ -1,4 +1,4 @@
-//! What a file is, by its first bytes: for errors about a file of another kind than expected.
+//! Kinds of files, by their first bytes: for errors about a file of another kind than expected.
 
 use std::fmt;
 use std::fs::File;

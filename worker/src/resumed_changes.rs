@@ -1,4 +1,4 @@
-//! What a resumed run does otherwise than the run of its checkpoint: a line each, with both values.
+//! Differences of a resumed run from the run of its checkpoint: a line each, with both values.
 
 use std::path::Path;
 

@@ -50,7 +50,7 @@ struct Reading {
     free_files: Option<u64>,
     /// The right to write, else the error.
     writable: Result<Lock, io::Error>,
-    /// What a run does there, tried.
+    /// The file operations of a run, tried there.
     tried: Result<FileSystem, ProbeError>,
 }
 

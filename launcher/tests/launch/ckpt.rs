@@ -180,7 +180,7 @@ fn a_list_has_every_checkpoint_and_its_marks() {
     assert_eq!(list["leftovers"].as_array().unwrap().len(), 1);
 }
 
-/// Checkpoints by time or at a stop have no evaluation of their own.
+/// Checkpoints by time or at a stop have no evaluation.
 #[test]
 fn a_list_has_figures_for_every_checkpoint() {
     let scene = Scene::new();

@@ -70,7 +70,7 @@ pub(super) fn decode<T, E: From<io::Error>>(
             Err(error) => failed = Some(error),
         }
     }
-    // Some file systems return less than was asked for before the end of the file.
+    // Some file systems return fewer bytes than requested before the end of the file.
     let more = file.read_to_end(bytes)?;
     if bytes.len() == bytes.capacity() {
         // Otherwise every further file of this size would fill the room.

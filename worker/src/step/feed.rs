@@ -294,7 +294,7 @@ mod tests {
                 let bad = indices.iter().position(|&index| index == 7);
                 assert_eq!(fetched.unreadable, bad.map(|place| (place, 7)).into_iter().collect::<Vec<_>>());
                 for (place, (&index, value)) in indices.iter().zip(values(&fetched)).enumerate() {
-                    // Another sample stands in for the unreadable one.
+                    // Another sample replaces the unreadable one.
                     assert_eq!(value == i64::from(index), bad != Some(place), "{value}");
                 }
             }

@@ -25,7 +25,7 @@ pub(in super::super) fn turn(bytes: &[u8]) -> Result<Turn> {
     Ok(tag.map_or(Turn::NONE, Turn::of_tag))
 }
 
-/// Returns the EXIF data of a PNG file. It may also stand behind the pixels.
+/// Returns the EXIF data of a PNG file. It may also follow the pixels.
 fn png_exif(bytes: &[u8]) -> Option<&[u8]> {
     let mut at = 8;
     loop {

@@ -71,7 +71,7 @@ impl StagePlan {
         })
     }
 
-    /// Returns whether an evaluation and a checkpoint follow the step number `done`, which lies in `piece`.
+    /// Returns whether an evaluation and a checkpoint follow the step number `done` of `piece`.
     pub(super) fn is_checkpoint(&self, done: u64, piece: &Piece) -> bool {
         let is_due = |every: Span| match every {
             Span::Steps(every) => (done - self.steps.start).is_multiple_of(every.max(1)),
