@@ -1,7 +1,7 @@
 //! From the bytes of an image file to its pixels.
 //!
 //! The content decides the format, not the file's name. JPEG files give the pixels of libjpeg-turbo. The pixels
-//! are those that the file stores, as in torchvision; [`turn`] returns how EXIF data wants them to be shown.
+//! are those that the file stores, as in torchvision; `turn` returns how EXIF data wants them to be shown.
 //!
 //! Three channels mean a picture: everything becomes 8-bit RGB ([`rgb8`]). Grey is copied to the three
 //! channels, palettes are converted to colours, 16 bits are scaled to 8 with rounding, and transparent pixels
