@@ -4,7 +4,9 @@ use std::fmt;
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+
+use crate::files::unused;
 
 /// Bytes at the start of a file by which it is recognised; a tar archive has its mark at byte 257.
 const START: usize = 4096;
@@ -264,15 +266,6 @@ pub fn shell_word(text: &str) -> String {
         true => text.to_owned(),
         false => format!("'{}'", text.replace('\'', r"'\''")),
     }
-}
-
-/// Returns this path, or if there is such a file, the first of `NAME-1.ENDING`, `NAME-2.ENDING` and so on that is free.
-pub fn unused(path: &Path) -> PathBuf {
-    let is_free = |path: &PathBuf| path.symlink_metadata().is_err();
-    let stem = path.file_stem().unwrap_or_default().to_string_lossy();
-    let ending = path.extension().map(|ending| format!(".{}", ending.to_string_lossy())).unwrap_or_default();
-    let numbered = (1..).map(|number| path.with_file_name(format!("{stem}-{number}{ending}")));
-    std::iter::once(path.to_owned()).chain(numbered).find(is_free).unwrap_or_else(|| path.to_owned())
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::fs::{File, Permissions};
 use std::io::{self, Write};
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 
@@ -46,6 +46,15 @@ pub fn remedy(error: &io::Error) -> &'static str {
         }
         _ => "",
     }
+}
+
+/// Returns this path, or if there is such a file, the first of `NAME-1.ENDING`, `NAME-2.ENDING` and so on that is free.
+pub fn unused(path: &Path) -> PathBuf {
+    let is_free = |path: &PathBuf| path.symlink_metadata().is_err();
+    let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+    let ending = path.extension().map(|ending| format!(".{}", ending.to_string_lossy())).unwrap_or_default();
+    let numbered = (1..).map(|number| path.with_file_name(format!("{stem}-{number}{ending}")));
+    std::iter::once(path.to_owned()).chain(numbered).find(is_free).unwrap_or_else(|| path.to_owned())
 }
 
 /// Turns `NotFound` into `None`. Other failures stay errors.

@@ -32,7 +32,7 @@ pub use crate::manifest::step_of;
 pub use attempt::{AttemptRecord, BatchJob, attempt_folder, newest_attempt};
 pub use entries::rename_for_removal;
 pub use error::{Differences, RunDirError};
-pub use keep::Keep;
+pub use keep::{Keep, Stretch};
 pub use lock::RunLock;
 pub use pointer::{SettledCopy, follow, point, target};
 pub use prepare::Start;

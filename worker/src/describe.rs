@@ -109,6 +109,9 @@ fn write_plan(
     if !stages.is_empty() {
         file["stages"] = stages.into();
     }
+    if !plan.data_periods.is_empty() {
+        file["stretches"] = json!(plan.stretches());
+    }
     if *limit < u64::MAX {
         file["budget_bytes"] = (*limit).into();
     }

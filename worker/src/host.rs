@@ -39,17 +39,29 @@ impl Host {
         Ok(Self { device, allowed, style, stop, _control: control })
     }
 
-    /// Leaves host memory beside the tensors of a CPU for `copies` bytes of checkpoints and for the cache of images. A stated
-    /// budget is that of the tensors.
+    /// Leaves host memory beside the tensors of a CPU for `copies` bytes of checkpoints and for the cache of images.
     pub(crate) fn leave_room(&mut self, recipe: &Recipe, copies: u64, local_ranks: usize) {
-        if self.device.is_cuda() || recipe.memory.budget.value().is_some() {
-            return;
-        }
-        let has_images = recipe.data.kind == DataKind::Folder;
-        let cache = if has_images { cache_bytes(recipe.data.cache, local_ranks) } else { 0 };
-        self.allowed = budget::beside(self.allowed, copies + cache);
+        self.allowed = beside_copies(recipe, self.device, self.allowed, copies, local_ranks);
         budget::enforce(self.allowed, self.device);
     }
+}
+
+/// Returns the bytes of `allowed` that are left for the tensors of one of `local_ranks` ranks if each has `copies` bytes for
+/// checkpoints and its share of the cache of images. Copies of a GPU's state are in other memory, and a stated budget is that
+/// of the tensors.
+pub(crate) fn beside_copies(
+    recipe: &Recipe,
+    device: Device,
+    allowed: u64,
+    copies: u64,
+    local_ranks: usize,
+) -> u64 {
+    if device.is_cuda() || recipe.memory.budget.value().is_some() {
+        return allowed;
+    }
+    let has_images = recipe.data.kind == DataKind::Folder;
+    let cache = if has_images { cache_bytes(recipe.data.cache, local_ranks) } else { 0 };
+    budget::beside(allowed, copies + cache)
 }
 
 /// Returns the device of this rank and its limit in bytes. `prepare` runs before the first tensor.

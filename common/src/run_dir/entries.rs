@@ -5,17 +5,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::{REMOVED, step_of};
-use crate::files::none_if_missing;
+use crate::files::{none_if_missing, unused};
 
 /// Renames a checkpoint's folder for its removal and returns the new path. This cannot be undone.
 pub fn rename_for_removal(folder: &Path) -> io::Result<PathBuf> {
     let name = folder.file_name().unwrap_or_default().to_string_lossy();
-    let mut hidden = folder.with_file_name(format!("{REMOVED}{name}"));
-    let mut number = 0;
-    while hidden.symlink_metadata().is_ok() {
-        number += 1;
-        hidden = folder.with_file_name(format!("{REMOVED}{name}.{number}"));
-    }
+    let hidden = unused(&folder.with_file_name(format!("{REMOVED}{name}")));
     fs::rename(folder, &hidden)?;
     Ok(hidden)
 }

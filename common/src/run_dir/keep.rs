@@ -2,6 +2,8 @@
 
 use std::io;
 
+use serde::{Deserialize, Serialize};
+
 use super::RunDir;
 use crate::manifest::Manifest;
 use crate::units::Span;
@@ -11,15 +13,30 @@ use crate::units::Span;
 pub struct Keep {
     /// Number of newest checkpoints that stay; at least 1.
     newest: usize,
-    /// Of every stage in order; if empty, only the newest stay.
+    /// Of every stretch in order; if empty, only the newest stay.
     windows: Vec<Windows>,
 }
 
-/// The windows of a stage: the last checkpoint of each stays.
+/// Steps of one stage with epochs of one length. A stage has several if its data changed its size at a resume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stretch {
+    /// Number of its stage, from 0.
+    pub stage: usize,
+    /// Steps of the run before it.
+    pub begins: u64,
+    /// Steps of its stage before it, in epochs of its own length: epochs that are over count as long as they are now.
+    pub epoch_steps: u64,
+    pub steps_per_epoch: u64,
+}
+
+/// The windows of a stretch: the last checkpoint of each stays.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Windows {
-    /// Steps of the run before the stage.
+    stage: usize,
+    /// Steps of the run before the stretch.
     begins: u64,
+    /// Steps of the stage's windows before the stretch.
+    before: u64,
     /// Steps of a window; at least 1.
     every: u64,
 }
@@ -30,21 +47,30 @@ impl Keep {
         Self { newest, windows: Vec::new() }
     }
 
-    /// Keeps also the last checkpoint of every `span`, counted from the begin of each stage. `stages` are the steps before
-    /// each stage, and its steps per epoch.
+    /// Keeps also the last checkpoint of every `span`, counted from the begin of each stage. `stretches` in order are the
+    /// whole run; the first begins at step 0.
     #[must_use]
-    pub fn with_every(mut self, span: Span, stages: impl IntoIterator<Item = (u64, u64)>) -> Self {
-        let of = |(begins, per_epoch)| Windows { begins, every: span.steps(per_epoch).max(1) };
-        self.windows = stages.into_iter().map(of).collect();
+    pub fn with_every(mut self, span: Span, stretches: &[Stretch]) -> Self {
+        let stage_begins =
+            |stage| stretches.iter().find(|of| of.stage == stage).map_or(0, |first| first.begins);
+        let of = |stretch: &Stretch| Windows {
+            stage: stretch.stage,
+            begins: stretch.begins,
+            before: match span {
+                Span::Steps(_) => stretch.begins - stage_begins(stretch.stage),
+                Span::Epochs(_) => stretch.epoch_steps,
+            },
+            every: span.steps(stretch.steps_per_epoch).max(1),
+        };
+        self.windows = stretches.iter().map(of).collect();
         self
     }
 
     /// Returns the stage and the number of the window in which a step lies.
     fn window(&self, step: u64) -> Option<(usize, u64)> {
         let last = step.saturating_sub(1);
-        let stage = self.windows.iter().rposition(|windows| windows.begins <= last)?;
-        let Windows { begins, every } = self.windows[stage];
-        Some((stage, (last - begins) / every))
+        let Windows { stage, begins, before, every } = *self.windows.iter().rfind(|of| of.begins <= last)?;
+        Some((stage, (before + last - begins) / every))
     }
 
     /// Returns which of these steps, in rising order, are removed if nothing points to them.
@@ -80,10 +106,14 @@ impl RunDir {
 mod tests {
     use super::*;
 
+    fn stretch(stage: usize, begins: u64, epoch_steps: u64, steps_per_epoch: u64) -> Stretch {
+        Stretch { stage, begins, epoch_steps, steps_per_epoch }
+    }
+
     fn removed(newest: usize, every: Option<u64>, steps: &[u64]) -> Vec<u64> {
         let keep = Keep::newest(newest);
         let keep = match every {
-            Some(every) => keep.with_every(Span::Steps(every), [(0, 1)]),
+            Some(every) => keep.with_every(Span::Steps(every), &[stretch(0, 0, 0, 1)]),
             None => keep,
         };
         keep.excess(steps).collect()
@@ -105,13 +135,27 @@ mod tests {
     /// applied to the first: those of 20 steps had lost their checkpoints by then, or others stayed.
     #[test]
     fn windows_are_those_of_the_stage_in_which_a_checkpoint_was_written() {
-        let keep = Keep::newest(1).with_every(Span::Epochs(2.0), [(0, 10), (40, 2)]);
+        let stages = [stretch(0, 0, 0, 10), stretch(1, 40, 0, 2)];
+        let keep = Keep::newest(1).with_every(Span::Epochs(2.0), &stages);
         let first = [5, 10, 15, 20, 25, 30, 35, 40];
         assert_eq!(keep.excess(&first).collect::<Vec<_>>(), [5, 10, 15, 25, 30, 35]);
         let both = [20, 40, 42, 44, 46, 48];
         assert_eq!(keep.excess(&both).collect::<Vec<_>>(), [42, 46]);
         // A stage that ends within a window: its last checkpoint stays, and windows begin anew.
-        let keep = Keep::newest(1).with_every(Span::Steps(30), [(0, 10), (40, 2)]);
+        let keep = Keep::newest(1).with_every(Span::Steps(30), &stages);
         assert_eq!(keep.excess(&[10, 30, 35, 40, 50, 60, 70, 80]).collect::<Vec<_>>(), [10, 35, 50, 60]);
+    }
+
+    /// After 3 epochs of 10 steps the data had half its size: windows of 2 epochs were counted in epochs of 5 steps from
+    /// step 0, so that epochs 1 and 2 were two windows.
+    #[test]
+    fn windows_follow_the_data_when_it_changes_its_size() {
+        let halved = [stretch(0, 0, 0, 10), stretch(0, 30, 15, 5)];
+        let keep = Keep::newest(1).with_every(Span::Epochs(2.0), &halved);
+        // Ends of epochs 1 to 3, then 4 to 7: the windows end after epochs 2, 4 and 6.
+        assert_eq!(keep.excess(&[10, 20, 30, 35, 40, 45, 50]).collect::<Vec<_>>(), [10, 30, 40]);
+        // A number of steps means steps of the run, whatever an epoch has.
+        let keep = Keep::newest(1).with_every(Span::Steps(20), &halved);
+        assert_eq!(keep.excess(&[10, 20, 30, 35, 40, 45, 50]).collect::<Vec<_>>(), [10, 30, 35, 45]);
     }
 }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use super::entries::rename_for_removal;
 use super::error::failed;
 use super::{RunDir, RunDirError, step_of};
-use crate::files::{symlink_atomic, write_atomic};
+use crate::files::{symlink_atomic, unused, write_atomic};
 use crate::manifest::Manifest;
 
 /// The most bytes of a file that names a folder.
@@ -137,13 +137,8 @@ impl RunDir {
 
 /// Renames a folder to `latest-copy`, or with a number.
 fn keep_aside(link: &Path) -> io::Result<SettledCopy> {
-    let name = link.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let mut aside = link.with_file_name(format!("{name}-copy"));
-    let mut number = 1;
-    while aside.symlink_metadata().is_ok() {
-        number += 1;
-        aside = link.with_file_name(format!("{name}-copy-{number}"));
-    }
+    let name = link.file_name().unwrap_or_default().to_string_lossy();
+    let aside = unused(&link.with_file_name(format!("{name}-copy")));
     fs::rename(link, &aside)?;
     Ok(SettledCopy::Kept(link.to_owned(), aside))
 }

@@ -8,7 +8,7 @@ use crate::stdout::print;
 use anyhow::{Context, bail};
 use dtrain_common::exit::ExitStatus;
 use dtrain_common::recipe::Recipe;
-use dtrain_common::run_dir::{Keep, REMOVED, RunDir, rename_for_removal};
+use dtrain_common::run_dir::{Keep, REMOVED, RunDir, Stretch, rename_for_removal};
 use dtrain_common::text::{counted, size};
 use dtrain_common::units::Span;
 use serde::Deserialize;
@@ -174,22 +174,25 @@ fn keep(args: &PruneArgs, run_dir: &RunDir) -> anyhow::Result<(Keep, String)> {
         (None, Some(span)) => (span, recipes("checkpoint.keep_every")),
     };
     why.push_str(&format!(" and the last of every {span}{of}"));
-    let stages = match (stages(run_dir), span) {
-        (Ok(stages), _) => stages,
+    let stretches = match (stretches(run_dir), span) {
+        (Ok(stretches), _) => stretches,
         // Of a run that has not begun, or of an earlier version: steps are counted over the whole run.
-        (Err(_), Span::Steps(_)) if !run_dir.plan().exists() => vec![(0, 1)],
+        (Err(_), Span::Steps(_)) if !run_dir.plan().exists() => vec![whole_run(1)],
         (Err(error), _) => return Err(error),
     };
-    Ok((Keep::newest(newest).with_every(span, stages), why))
+    Ok((Keep::newest(newest).with_every(span, &stretches), why))
 }
 
-/// Reads from plan.json the steps before each stage, and its steps per epoch, as the run counts them.
-fn stages(run_dir: &RunDir) -> anyhow::Result<Vec<(u64, u64)>> {
+/// Reads the stretches of the run from plan.json.
+fn stretches(run_dir: &RunDir) -> anyhow::Result<Vec<Stretch>> {
     #[derive(Deserialize)]
     struct Plan {
         steps_per_epoch: u64,
         #[serde(default)]
         stages: Vec<Stage>,
+        /// Only if the data changed its size.
+        #[serde(default)]
+        stretches: Vec<Stretch>,
     }
     #[derive(Deserialize)]
     struct Stage {
@@ -203,13 +206,21 @@ fn stages(run_dir: &RunDir) -> anyhow::Result<Vec<(u64, u64)>> {
         fs::read_to_string(&path).with_context(|| format!("cannot read {}, {way_out}", path.display()))?;
     let plan: Plan = serde_json::from_str(&text)
         .with_context(|| format!("{} is not the plan of a run, {way_out}", path.display()))?;
-    Ok(match plan.stages.is_empty() {
-        true => vec![(0, plan.steps_per_epoch)],
-        false => {
-            let of = |stage: Stage| (stage.steps[0].saturating_sub(1), stage.steps_per_epoch);
-            plan.stages.into_iter().map(of).collect()
-        }
+    let of = |(stage, Stage { steps: [first, _], steps_per_epoch }): (usize, &Stage)| Stretch {
+        stage,
+        begins: first.saturating_sub(1),
+        epoch_steps: 0,
+        steps_per_epoch: *steps_per_epoch,
+    };
+    Ok(match (&plan.stretches[..], &plan.stages[..]) {
+        ([], []) => vec![whole_run(plan.steps_per_epoch)],
+        ([], stages) => stages.iter().enumerate().map(of).collect(),
+        (stretches, _) => stretches.to_vec(),
     })
+}
+
+fn whole_run(steps_per_epoch: u64) -> Stretch {
+    Stretch { stage: 0, begins: 0, epoch_steps: 0, steps_per_epoch }
 }
 
 /// Removes a folder. A checkpoint stays whole or disappears.

@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use dtrain_common::content::{Content, shell_word, unused};
+use dtrain_common::content::{Content, shell_word};
+use dtrain_common::files::unused;
 use serde::{Deserialize, Serialize};
 
 use super::check::{CheckReport, ImageList, Target};

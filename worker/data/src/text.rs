@@ -5,7 +5,8 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use dtrain_common::content::{Content, shell_word, unused};
+use dtrain_common::content::{Content, shell_word};
+use dtrain_common::files::unused;
 use dtrain_common::recipe::Tokenizer;
 use serde::{Deserialize, Serialize};
 

@@ -2,7 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use dtrain_common::content::{Content, shell_word, unused};
+use dtrain_common::content::{Content, shell_word};
+use dtrain_common::files::unused;
 
 use super::error::WeightsProblem;
 

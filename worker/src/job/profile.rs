@@ -1,7 +1,7 @@
 //! `dtrain profile`: compares real steps with their prediction, and finds the largest micro-batch that fits.
 
 use crate::plan::{
-    Choice, Cut, CutRequest, MeasuredStage, Optimal, Profile, ProfileJob, ProfiledStage, Solver,
+    Choice, Cut, CutRequest, MeasuredStage, Optimal, Prediction, Profile, ProfileJob, ProfiledStage, Solver,
     Subject as Planned, Trial, TrialOutcome, find_largest,
 };
 use dtrain_common::exit::ExitStatus;
@@ -13,6 +13,7 @@ use super::{Subject, print_answer};
 use crate::TrainError;
 use crate::device;
 use crate::error::{Result, WorkerError};
+use crate::host;
 use crate::memory::{SymbolicPredictor, Target, budget};
 use crate::step::Precision;
 use crate::tasks::BuildTask;
@@ -30,6 +31,7 @@ pub(super) fn run<T: BuildTask + 'static>(
     let numbers = super::select_stages(subject.recipe, Some(&job.stage))?;
     let limit = budget::bytes(subject.recipe.memory.budget, device, job.nproc).map_err(TrainError::from)?;
     let amp = Precision::new(&subject.recipe.precision, device)?.amp();
+    let limit = beside_checkpoints::<T>(&subject, job.nproc, (limit, device), amp)?;
     let (mut stages, mut fits) = (Vec::new(), true);
     for stage in numbers {
         let (profiled, fitting) = profile_stage::<T>(&subject, job, stage, (limit, device), amp)?;
@@ -39,6 +41,32 @@ pub(super) fn run<T: BuildTask + 'static>(
     let profile = Profile { device: device::name(device), budget: limit, stages };
     print_answer(&profile.render(job.json).map_err(WorkerError::Job)?);
     Ok(if fits { ExitStatus::Success } else { ExitStatus::OutOfMemory })
+}
+
+/// Returns what a rank of a run leaves of `limit` for its tensors beside the copy of a checkpoint.
+fn beside_checkpoints<T: BuildTask + 'static>(
+    subject: &Subject<'_>,
+    ranks: usize,
+    (limit, device): (u64, Device),
+    amp: Amp,
+) -> Result<u64> {
+    let recipe = subject.recipe;
+    if device.is_cuda() {
+        return Ok(limit);
+    }
+    let mut copies = 0;
+    for stage in 0..recipe.stages() {
+        let mut predictor =
+            SymbolicPredictor::<T>::new(subject.request, &subject.survey, stage, Target::of(device));
+        let planned_for = predictor.subject(&[])?;
+        let request = CutRequest::new(&recipe.of_stage(stage), ranks, limit, amp);
+        let Prediction { cut, owners, .. } = Solver::new(&planned_for, &mut predictor).smallest(&request)?;
+        // Ranks on one machine share the writing; a sharded optimizer is shared already.
+        let (whole, optimizer) = (owners.parameters + owners.ema + owners.buffers, owners.optimizer);
+        let shared = whole + if cut.shard_optimizer { 0 } else { optimizer };
+        copies = copies.max(shared.div_ceil(ranks as u64) + optimizer * u64::from(cut.shard_optimizer));
+    }
+    Ok(host::beside_copies(recipe, device, limit, copies, ranks))
 }
 
 /// Profiles one stage, and returns whether any cut of it fits.

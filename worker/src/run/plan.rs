@@ -13,6 +13,7 @@ use std::ops::Range;
 
 use dtrain_common::manifest::DataPeriod;
 use dtrain_common::recipe::{LastBatch, Recipe, Train};
+use dtrain_common::run_dir::Stretch;
 use dtrain_common::text::counted;
 
 pub(crate) use needs::{BatchNorms, Needs, PlanError};
@@ -182,6 +183,11 @@ impl RunPlan {
     pub(crate) fn is_checkpoint(&self, done: u64) -> bool {
         let Some(last) = done.checked_sub(1) else { return false };
         self.stage(last).is_checkpoint(done, self.timeline.piece(last))
+    }
+
+    /// Returns the stretches in which `checkpoint.keep_every` counts.
+    pub(crate) fn stretches(&self) -> Vec<Stretch> {
+        self.timeline.0.iter().map(Piece::stretch).collect()
     }
 
     pub(crate) fn step_samples(&self, position: Position) -> usize {

@@ -240,10 +240,9 @@ fn report(record: &EvalRecord, others: &mut Followers<'_>) -> Result<()> {
 /// Returns which checkpoints are kept.
 pub(super) fn keep(training: &Training<'_>) -> Keep {
     let settings = &training.recipe.checkpoint;
-    let stages = training.course.plan.stages.iter().map(|stage| (stage.steps.start, stage.steps_per_epoch));
     let keep = Keep::newest(settings.keep);
     match settings.keep_every {
-        Some(span) => keep.with_every(span, stages),
+        Some(span) => keep.with_every(span, &training.course.plan.stretches()),
         None => keep,
     }
 }

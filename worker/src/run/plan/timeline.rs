@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use dtrain_common::manifest::DataPeriod;
 use dtrain_common::recipe::{Span, Train};
+use dtrain_common::run_dir::Stretch;
 
 use super::{PlanError, Position};
 
@@ -37,6 +38,15 @@ impl Piece {
     /// Returns the passes over the training set in the stage up to a step.
     pub(super) fn epochs(&self, step: u64) -> f64 {
         self.epoch_steps(step) as f64 / self.steps_per_epoch as f64
+    }
+
+    pub(super) fn stretch(&self) -> Stretch {
+        Stretch {
+            stage: self.stage,
+            begins: self.steps.start,
+            epoch_steps: self.epoch_steps(self.steps.start),
+            steps_per_epoch: self.steps_per_epoch,
+        }
     }
 
     fn position(&self, step: u64) -> Position {
