@@ -10,8 +10,13 @@ use std::path::Path;
 
 use serde_json::Value;
 
+use crate::files;
+
 /// Bytes of the first read from the end of the file; later ones double.
 const FIRST_READ: u64 = 1 << 16;
+
+/// Fields of an evaluation's line that are no figures of the model.
+pub const NO_FIGURES: [&str; 6] = ["step", "epoch", "samples", "unreadable", "eval_ms", "best"];
 
 /// Keys of lines other than a step's, and the field of their step; for a rollback the step it returned to.
 const INNER: [(&str, &str); 5] =
@@ -59,7 +64,7 @@ pub fn drop_later(path: &Path, last: u64, is_repeated: bool) -> io::Result<()> {
     if !rest.starts_with(&kept) {
         // After a crash here, lines are there twice, and none is lost.
         file.write_all_at(&kept, begin)?;
-        file.sync_data()?;
+        files::sync(&file)?;
     }
     file.set_len(begin + kept.len() as u64)
 }

@@ -93,6 +93,7 @@ fn write_plan(
         "device": device::name(device),
         "warmup_steps": first.rates.schedule.warmup_steps,
         "total_steps": plan.total_steps,
+        "epochs": plan.epochs(),
         "train_samples": plan.train_samples,
         "test_samples": model.task.test_set().len(),
         "parameters": parameters,

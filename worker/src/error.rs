@@ -7,6 +7,7 @@ use dtrain_common::agent_lease::LeaseError;
 use dtrain_common::batch::BatchError;
 use dtrain_common::env::EnvError;
 use dtrain_common::exit::ExitStatus;
+use dtrain_common::files::remedy;
 use dtrain_common::recipe::{RecipeError, Task};
 use dtrain_common::run_dir::RunDirError;
 use tch::TchError;
@@ -124,7 +125,7 @@ pub enum WorkerError {
     Train(#[from] TrainError),
     #[error(transparent)]
     Lease(#[from] LeaseError),
-    #[error("cannot write {}: {source}", path.display())]
+    #[error("cannot write {}: {source}{}", path.display(), remedy(source))]
     Write { path: PathBuf, source: io::Error },
     #[error("cannot install signal handlers: {0}")]
     Signals(#[source] io::Error),

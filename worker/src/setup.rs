@@ -112,7 +112,10 @@ impl Setup {
             kernels.apply().map_err(TrainError::from)?;
         }
         let unreadable = opening.unreadable.as_ref();
-        let resumed = folder.map(|folder| resume((folder, unreadable), &mut replica)).transpose()?;
+        let mut resumed = folder.map(|folder| resume((folder, unreadable), &mut replica)).transpose()?;
+        if let Some(Resumed { manifest, .. }) = &mut resumed {
+            manifest.evaluation_missing |= manifest.metrics.is_empty() && plan.ends_by_resize(manifest.step);
+        }
         let done = resumed.as_ref().map_or(0, |resumed| resumed.manifest.step);
         // The weights were copied into the table: the memory in which they were read is as large again.
         memory::empty_cache(Device::Cpu).map_err(TrainError::from)?;

@@ -1,8 +1,6 @@
 //! Rank 0's survey of the data on all ranks. Its long lists are once in the memory of each node.
 
 use std::io;
-use std::thread;
-use std::time::Duration;
 
 use dtrain_common::env::WorkerEnv;
 use dtrain_common::recipe::Recipe;
@@ -14,9 +12,10 @@ use crate::data::packed::{PLACE, Packed, attach};
 use crate::error::{Result, WorkerError};
 use crate::tasks::{BuildTask, SurveyContext};
 
-/// The ranks of one node that have answered whether they can map the lists, and those that cannot.
-const ANSWERS: &str = "survey-answers";
-const WANTED: &str = "survey-wanted";
+/// The answers of one node's ranks: whether they can map all lists.
+const ANSWER: &str = "survey-answer";
+const MAPPED: &[u8] = b"mapped";
+const UNMAPPED: &[u8] = b"unmapped";
 
 /// A survey as JSON. Its references to lists are valid as long as the lists live.
 pub(crate) struct Surveyed {
@@ -46,10 +45,8 @@ pub(crate) fn serve(
         return Ok(());
     }
     if env.is_one_node() {
-        while rendezvous.count(ANSWERS, 0)? + 1 < env.world_size as i64 {
-            thread::sleep(Duration::from_millis(1));
-        }
-        if rendezvous.count(WANTED, 0)? == 0 {
+        let answers = rendezvous.fetch_of_others(ANSWER)?;
+        if answers.iter().all(|answer| answer == MAPPED) {
             return Ok(());
         }
     }
@@ -69,16 +66,10 @@ pub(crate) fn receive(
         *facts = serde_json::from_slice(&rendezvous.fetch_whole(&facts_of_node(env))?)?;
         is_told = true;
     }
-    let mut missing = 0;
-    let mapped = attach(&mut facts.clone(), &mut |name, _| {
-        missing += 1;
-        Err::<_, WorkerError>(unmapped(name))
-    });
     if env.is_one_node() && has_lists(facts) {
-        rendezvous.count(WANTED, missing)?;
-        rendezvous.count(ANSWERS, 1)?;
+        let mapped = attach(&mut facts.clone(), &mut |name, _| Err::<_, WorkerError>(unmapped(name)));
+        rendezvous.publish_of_rank(ANSWER, if mapped.is_ok() { MAPPED } else { UNMAPPED })?;
     }
-    drop(mapped);
     let lists = attach(facts, &mut |name, bytes| Ok::<_, WorkerError>(rendezvous.fetch(name, bytes)?))?;
     if !env.is_one_node() && !is_told && !lists.is_empty() {
         publish_facts(facts, rendezvous, env)?;

@@ -29,7 +29,7 @@ pub enum TrainError {
     LoaderEnded,
     #[error(
         "{bad} of {total} {what} images are unreadable, more than the limit of 1%; the first are named above. Repair or remove \
-         them and run the same command: the run resumes from its last checkpoint"
+         them and run the same command again; a training resumes from its last checkpoint"
     )]
     TooManyBad { what: &'static str, bad: usize, total: usize },
     #[error(

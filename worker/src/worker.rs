@@ -130,9 +130,12 @@ fn train<T: BuildTask + 'static>(recipe: &Recipe, request: &Request, env: &Worke
     Ok(status)
 }
 
-/// Returns the bytes of host memory for this rank's copies of the state: one for a checkpoint on the disk, and two in memory if
+/// Returns the bytes of host memory for a CPU rank's copies of the state: one for a checkpoint on the disk, and two in memory if
 /// the ranks keep those. Every rank calls this.
 fn bytes_of_copies(setup: &Setup, ranks: &Ranks, agreed: &Agreed, device: Device) -> Result<u64> {
+    if device.is_cuda() {
+        return Ok(0);
+    }
     let (model, stages) = (&setup.replica.model, &setup.course.stages.stages);
     let writers = 0..agreed.gathering.writers(ranks.size());
     let bytes =

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::files::write_atomic;
+use crate::files::{self, write_atomic};
 
 pub(super) mod holder;
 
@@ -256,7 +256,7 @@ fn create(path: &Path, own: &Holder) -> io::Result<()> {
 
 fn write(file: &File, own: &Holder, beat: u64) -> io::Result<()> {
     file.write_all_at(own.text(beat).as_bytes(), 0)?;
-    file.sync_data()
+    files::sync(file).map(drop)
 }
 
 /// Reads the file; `None` if it no longer exists.

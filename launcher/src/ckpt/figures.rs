@@ -1,6 +1,7 @@
 //! Figures of checkpoints, also of those that were written without an evaluation: by time, or because the run was stopped.
 
 use super::inventory::Entry;
+use dtrain_common::metrics::NO_FIGURES;
 use dtrain_common::run_dir::RunDir;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -10,8 +11,6 @@ use std::io::{BufRead, BufReader};
 /// The figures of a checkpoint, by name.
 pub(super) type Figures = BTreeMap<String, f64>;
 
-/// Fields of an evaluation's line that are no figures.
-const NO_FIGURES: [&str; 5] = ["step", "epoch", "samples", "eval_ms", "best"];
 /// The name of the loss of the training step, as in result.json.
 const TRAIN_LOSS: &str = "train_loss";
 

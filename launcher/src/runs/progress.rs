@@ -10,6 +10,8 @@ use std::time::{Duration, SystemTime};
 pub(super) struct PlanFile {
     pub(super) total_steps: Option<u64>,
     steps_per_epoch: Option<u64>,
+    /// Of a run whose data changed its size, epochs have several lengths. Missing in plans of earlier versions.
+    epochs: Option<u64>,
     stages: Vec<StagePlan>,
 }
 
@@ -24,6 +26,9 @@ struct StagePlan {
 impl PlanFile {
     /// Returns the number of epochs, of all stages.
     pub(super) fn total_epochs(&self) -> Option<u64> {
+        if self.epochs.is_some() {
+            return self.epochs;
+        }
         let epochs = |steps: u64, each: u64| (each > 0).then(|| steps.div_ceil(each));
         if self.stages.is_empty() {
             return epochs(self.total_steps?, self.steps_per_epoch?);
@@ -167,6 +172,8 @@ mod tests {
                 {"name": "b", "steps": [21, 50], "steps_per_epoch": 20}]}"#,
         );
         assert_eq!(plan.total_epochs(), Some(2 + 2));
+        let resized = self::plan(r#"{"total_steps": 75, "steps_per_epoch": 5, "epochs": 10}"#);
+        assert_eq!(resized.total_epochs(), Some(10));
         let at = |stage: &str, first: u64| {
             let mut text = String::new();
             for step in first..first + 3 {

@@ -27,6 +27,7 @@ const PIECE_BYTES: usize = 4 << 20;
 
 const OPENING: &str = "opening";
 const OPENING_READ: &str = "opening-read";
+const INTRODUCTION: &str = "introduction";
 
 /// A run's ranks before they have a group. Order: [`Rendezvous::open`]; on rank 0 [`Rendezvous::announce`] or
 /// [`Rendezvous::announce_failure`], on the others [`Rendezvous::receive_opening`]; [`Rendezvous::connect`].
@@ -54,16 +55,24 @@ impl Rendezvous {
     /// Sends rank 0 an opaque message about this rank. The other ranks call it before
     /// [`Rendezvous::receive_opening`], if rank 0 calls [`Rendezvous::introductions`].
     pub fn introduce(&self, message: &[u8]) -> Result<(), RendezvousError> {
-        let (Some(store), rank) = (&self.store, self.env.rank) else { return Ok(()) };
-        let written = store.set(&introduction_of(rank), message);
-        written.map_err(|source| RendezvousError::NoOpening(rank, source))
+        self.publish_of_rank(INTRODUCTION, message)
     }
 
     /// Waits for the messages of all other ranks. Rank 0 calls it before [`Rendezvous::announce`].
     pub fn introductions(&self) -> Result<Vec<Vec<u8>>, RendezvousError> {
+        self.fetch_of_others(INTRODUCTION)
+    }
+
+    /// Writes a short message of this rank for [`Rendezvous::fetch_of_others`].
+    pub fn publish_of_rank(&self, name: &str, message: &[u8]) -> Result<(), RendezvousError> {
+        self.publish_whole(&of_rank(name, self.env.rank), message)
+    }
+
+    /// Waits for the messages of all other ranks with this name. Rank 0 calls it.
+    pub fn fetch_of_others(&self, name: &str) -> Result<Vec<Vec<u8>>, RendezvousError> {
         let Some(store) = &self.store else { return Ok(Vec::new()) };
         let get =
-            |rank| store.get(&introduction_of(rank)).map_err(|source| RendezvousError::Absent(rank, source));
+            |rank| store.get(&of_rank(name, rank)).map_err(|source| RendezvousError::Absent(rank, source));
         (1..self.env.world_size).map(get).collect()
     }
 
@@ -100,12 +109,6 @@ impl Rendezvous {
     pub fn fetch_whole(&self, name: &str) -> Result<Vec<u8>, RendezvousError> {
         let Some(store) = &self.store else { return Ok(Vec::new()) };
         store.get(name).map_err(|source| RendezvousError::NoOpening(self.env.rank, source))
-    }
-
-    /// Adds to a counter of all ranks, and returns its value.
-    pub fn count(&self, name: &str, more: i64) -> Result<i64, RendezvousError> {
-        let Some(store) = &self.store else { return Ok(more) };
-        store.add(name, more).map_err(|source| RendezvousError::NoOpening(self.env.rank, source))
     }
 
     /// Tells the other ranks that the run does not start, and waits until they have read it (at most two
@@ -291,8 +294,8 @@ fn piece_of(name: &str, number: usize) -> String {
     format!("{name}/{number}")
 }
 
-fn introduction_of(rank: usize) -> String {
-    format!("introduction-{rank}")
+fn of_rank(name: &str, rank: usize) -> String {
+    format!("{name}-{rank}")
 }
 
 /// Opens the store of this attempt.

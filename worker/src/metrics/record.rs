@@ -184,3 +184,29 @@ impl Serialize for Figures {
         serializer.collect_map(self.0.iter().map(|(name, value)| (name, value)))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use dtrain_common::metrics::NO_FIGURES;
+
+    use super::*;
+
+    /// `dtrain ckpt ls` takes every other number of an evaluation's line for a figure.
+    #[test]
+    fn fields_beside_the_figures_are_known_to_readers() {
+        let record = EvalRecord {
+            step: 1,
+            epoch: 1,
+            loss: 0.5,
+            metrics: Figures(vec![("accuracy".to_owned(), 0.5)]),
+            samples: 10,
+            unreadable: 1,
+            eval_ms: 1.0,
+            best: Some(true),
+        };
+        let value = serde_json::to_value(&record).unwrap();
+        let figures = value.as_object().unwrap().keys().filter(|key| !NO_FIGURES.contains(&key.as_str()));
+        assert_eq!(figures.collect::<Vec<_>>(), ["accuracy", "loss"]);
+    }
+}

@@ -46,8 +46,12 @@ impl Pace {
         (self.done + step.saturating_sub(self.from) as f64).min(self.units)
     }
 
-    /// Returns the step at which this part is done, rounded; before the course's end, and not before its last change.
+    /// Returns the step at which this part is done, rounded; before the course's end, and not before its last change. Of a
+    /// course that ended by the change, the end.
     pub(super) fn step_at(&self, part: f64) -> u64 {
+        if self.end <= self.from {
+            return self.from;
+        }
         let steps = (part * self.units - self.done).round().max(0.0) as u64;
         self.from.saturating_add(steps).min(self.end.saturating_sub(1))
     }
@@ -75,5 +79,6 @@ mod tests {
         assert_eq!(Pace::new(&(60..70)).moved(50, &(55..90)), Pace::new(&(55..90)));
         // It may be over.
         assert_eq!(pace.moved(50, &(0..50)).done(50), 1.0);
+        assert_eq!(pace.moved(50, &(0..50)).step_at(0.7), 50);
     }
 }

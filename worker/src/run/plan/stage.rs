@@ -131,12 +131,16 @@ impl StagePlan {
     }
 }
 
-/// Returns the phases of a stage. Entries of `unfreeze` for the same step apply together.
+/// Returns the phases of a stage. Entries of `unfreeze` for the same step apply together. A stage that less data ended has no
+/// phase for the entries after that.
 fn phases(entries: &[Unfreeze], number: usize, steps: &Range<u64>, views: &Views) -> Vec<PhasePlan> {
     let mut phases = vec![PhasePlan { steps: steps.clone(), unfrozen: 0 }];
     let parts: Vec<f64> = entries.iter().map(|entry| entry.at).collect();
     for (index, begins) in views.parts_reached(number, &parts).into_iter().enumerate() {
         let begins = begins.max(phases.last().map_or(0, |last| last.steps.start));
+        if begins >= steps.end && begins > steps.start {
+            break;
+        }
         let phase = PhasePlan { steps: begins..steps.end, unfrozen: index + 1 };
         phases.pop_if(|last| last.steps.start == begins);
         if let Some(last) = phases.last_mut() {

@@ -43,7 +43,8 @@ impl Views {
         self.all().fold(u64::MAX, |reached, view| view.reach(reached, stages, span))
     }
 
-    /// Returns the steps of the run at which these parts of a stage are over, in rising order; each before its end.
+    /// Returns the steps of the run at which these parts of a stage are over, in rising order; each before its end. Of a stage
+    /// that ended before, its end.
     pub(super) fn parts_reached(&self, stage: usize, parts: &[f64]) -> Vec<u64> {
         let mut reached = vec![u64::MAX; parts.len()];
         let mut pace: Option<Pace> = None;

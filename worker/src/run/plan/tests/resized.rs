@@ -41,7 +41,11 @@ fn finished_epochs_stay_finished() {
     assert_eq!(longer.samples_after(70) - longer.samples_after(57), 13 * 8);
     assert_eq!(longer.describe_rest(57).split(": ").last(), Some("93 steps left of 150"));
     // The run may be over, and it has every sample of its last epochs once.
-    assert_eq!(over("epochs = 1", "", &[(0, 10), (7, 5)]).total_steps, 7);
+    let over_at_once = over("epochs = 1", "", &[(0, 10), (7, 5)]);
+    assert_eq!((over_at_once.total_steps, over_at_once.ends_by_resize(7)), (7, true));
+    // An epoch that less data ended has its evaluation, one that goes on has it later, and one at a change had it before.
+    assert!(shorter.ends_by_resize(57) && !longer.ends_by_resize(57));
+    assert!(plan.is_checkpoint(50) && plan.ends_by_resize(50) && !plan.ends_by_resize(55));
     let samples: Vec<u32> = steps(&plan, 1, 70).concat();
     assert_eq!(samples.iter().collect::<std::collections::BTreeSet<_>>().len(), 40);
 }
@@ -118,6 +122,12 @@ fn stages_and_phases_follow_the_data() {
     assert_eq!(plan.position(50), Position { stage: 1, epoch: 4, step_in_epoch: 0 });
     let plan = over(stages, "", &[(0, 10), (10, 20)]);
     assert_eq!((phases(&plan), plan.stages[1].steps.clone()), (vec![0, 30], 70..90));
+    // The data ends the stage before its second phase: the phase of the steps that were taken stays.
+    let one = stages.replace("epochs = 4", "epochs = 1");
+    let plan = over(&one, "", &[(0, 100), (30, 30)]);
+    assert_eq!((phases(&plan), plan.stages[1].steps.clone()), (vec![0], 30..50));
+    assert_eq!(plan.phase_at(29), PhaseId { stage: 0, phase: 0 });
+    assert_eq!(plan.phase_at(30), PhaseId { stage: 1, phase: 0 });
     // A change between the stages, and one in the second.
     let plan = over(stages, "", &[(0, 10), (40, 5), (45, 8)]);
     assert_eq!(plan.stages[1].steps, 40..60);
