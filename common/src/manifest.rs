@@ -74,6 +74,9 @@ pub struct DataFingerprint {
     pub test_samples: u64,
     /// SHA-256 of the survey of the data, in hexadecimal digits; independent of the folder.
     pub sha256: String,
+    /// The form of the survey that was hashed; 0 in checkpoints of early versions.
+    #[serde(default)]
+    pub form: u32,
 }
 
 /// Steps of a run with training data of one size.

@@ -9,7 +9,7 @@ use dtrain_common::batch::Partition;
 use dtrain_common::env::WorkerEnv;
 use dtrain_common::exit::ExitStatus;
 use dtrain_common::manifest::Manifest;
-use dtrain_common::recipe::Recipe;
+use dtrain_common::recipe::{OnFailure, Recipe};
 use dtrain_common::run_dir::{Resume, RunDir, follow};
 use dtrain_common::units::ByteSize;
 use serde::{Deserialize, Serialize};
@@ -86,7 +86,7 @@ pub(crate) fn run<T: BuildTask + 'static>(
         opening
     } else {
         let mut opening: Opening = serde_json::from_slice(&rendezvous.receive_opening()?)?;
-        opening.lists = survey::receive(&mut opening.survey, &rendezvous, env)?;
+        opening.lists = survey::receive(&mut opening.survey, &[], &rendezvous, env)?;
         opening
     };
     let ranks = Ranks::new(rendezvous.connect(device)?);
@@ -222,10 +222,15 @@ pub(crate) fn test<T: BuildTask + 'static>(
     let Some(record) = evaluate::<T>(of, &mut followers)? else { return Ok(None) };
     if of.env.rank == 0 {
         let path = run_dir.metrics();
-        MetricsLog::open(&path, u64::MAX, false)
-            .map(|log| log.on_failure(of.recipe.checkpoint.on_failure))
-            .and_then(|mut log| log.append(&Line::Test(&record)))
-            .map_err(|source| WorkerError::Write { path, source })?;
+        let on_failure = of.recipe.checkpoint.on_failure;
+        let written = MetricsLog::open(&path, u64::MAX, false)
+            .and_then(|log| log.on_failure(on_failure).append(&Line::Test(&record)));
+        let written = written.map_err(|source| WorkerError::Write { path, source });
+        match (written, on_failure) {
+            // The training is complete, and result.json has the figures too.
+            (Err(error), OnFailure::Continue) => tracing::warn!("{error}; on_failure = \"continue\""),
+            (written, _) => written?,
+        }
         let peak = memory::report(of.device).map_err(TrainError::from)?.peak;
         followers.note(format_args!(
             "test of {}\n  memory: {} after the training was freed, {} at the peak",

@@ -7,7 +7,7 @@ use dtrain_common::env::{DTRAIN_MEMORY_COPIES, WorkerEnv};
 use dtrain_common::files;
 use dtrain_common::manifest::{BestSoFar, Manifest};
 use dtrain_common::recipe::Recipe;
-use dtrain_common::run_dir::{FileSystem, Resume, RunDir, RunLock, SetAside, Start, follow};
+use dtrain_common::run_dir::{FileSystem, Resume, RunDir, RunDirError, RunLock, SetAside, Start, follow};
 use dtrain_common::text::counted;
 
 use crate::checkpoint::{self, ChosenCopies};
@@ -40,7 +40,7 @@ pub(crate) fn prepare_run<T: BuildTask + 'static>(
     let run_dir = RunDir::new(request.run_dir.clone().unwrap_or_else(default));
     let (mut resume_from, mut claims) = claim(request, recipe, &run_dir)?;
     claims.push(run_dir.claim_training(TAKEOVER_TIMEOUT)?);
-    let file_system = run_dir.probe()?;
+    let file_system = run_dir.probe().map_err(RunDirError::from)?;
     let copies = run_dir.settle_copies()?;
     let completed = run_dir.recover()?;
     // Completing a rollback may have moved the named checkpoint.

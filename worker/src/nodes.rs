@@ -1,10 +1,12 @@
 //! The run directory over several nodes: whether all nodes share it, and who writes and reads otherwise.
 
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use dtrain_common::env::WorkerEnv;
+use dtrain_common::files::{remedy, temporary_folder};
 use dtrain_common::manifest::Manifest;
 use dtrain_common::run_dir::RunDir;
 use tch::Tensor;
@@ -19,7 +21,7 @@ use crate::setup::Setup;
 /// The knowledge of this rank about rank 0's run directory, as numbers that the ranks compare: 1 is yes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct View {
-    /// Whether this rank sees the run directory.
+    /// Whether this rank sees the run directory and can write there.
     shares: i64,
     /// Whether it can read the checkpoint to resume from.
     reads: i64,
@@ -55,7 +57,15 @@ pub(crate) fn adapt(
     }
     let own = own.unwrap_or_else(|| opening.run_dir.clone());
     let shares = own.join(&nodes.token).exists();
-    view.shares = shares.into();
+    let written = if shares { try_writing(&RunDir::new(&own)) } else { Ok(()) };
+    view.shares = (shares && written.is_ok()).into();
+    if let (Err(error), 0) = (&written, env.local_rank) {
+        tracing::warn!(
+            "this node cannot write its part of a checkpoint into {}: {error}{}",
+            own.display(),
+            remedy(error)
+        );
+    }
     if !shares && env.local_rank == 0 {
         let begins = nodes.manifest.as_ref().map_or(0, |manifest| manifest.step);
         warn_of_later(&RunDir::new(&own), begins);
@@ -84,6 +94,16 @@ pub(crate) fn adapt(
         opening.run_dir = own;
     }
     view
+}
+
+/// Tries to write where the ranks of this node write their parts of checkpoints: rank 0 has tried only its own node.
+fn try_writing(run_dir: &RunDir) -> io::Result<()> {
+    let checkpoints = Some(run_dir.checkpoints()).filter(|folder| folder.is_dir());
+    for folder in [run_dir.root()].into_iter().chain(checkpoints.as_deref()) {
+        let own = temporary_folder(folder)?;
+        fs::write(own.path().join("file"), b"a")?;
+    }
+    Ok(())
 }
 
 /// Warns if this node has a later checkpoint than the one with which the run begins.
@@ -145,7 +165,7 @@ pub(crate) fn agree(
     }
     if ranks.rank() == 0 {
         tracing::info!(
-            "the nodes do not share the run directory: rank 0 gathers checkpoints and writes them"
+            "not all nodes see the run directory and can write there: rank 0 gathers checkpoints and writes them"
         );
     }
     let writers = if in_order { nodes.local_size } else { 1 };
@@ -169,4 +189,36 @@ pub(crate) fn send_manifest(own: Option<&Manifest>, ranks: &Ranks) -> Result<Man
     let send =
         |bytes: &[u8]| -> Result<Vec<u8>, CheckpointError> { checkpoint::broadcast_bytes(bytes, ranks) };
     Ok(serde_json::from_slice(&send(&bytes).map_err(WorkerError::Evaluate)?)?)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use crate::opening::ForNodes;
+
+    use super::*;
+
+    /// Returns what a rank of another node sees of a run directory whose checkpoints are a link to `checkpoints`.
+    fn view(checkpoints: &Path) -> (View, Opening, PathBuf) {
+        let folder = tempfile::tempdir().unwrap();
+        let own = folder.path().to_owned();
+        fs::write(own.join("token"), "").unwrap();
+        std::os::unix::fs::symlink(checkpoints, own.join("checkpoints")).unwrap();
+        let nodes = ForNodes { token: "token".into(), node: 0, local_size: 1, ..ForNodes::default() };
+        let mut opening = Opening { run_dir: "elsewhere".into(), nodes: Some(nodes), ..Opening::default() };
+        let env = WorkerEnv { rank: 1, world_size: 2, group_rank: 1, ..WorkerEnv::single() };
+        let view = adapt(&mut opening, Some(own.clone()), None, &env);
+        (view, opening, own)
+    }
+
+    #[test]
+    fn a_node_that_sees_the_run_directory_and_cannot_write_there_shares_it_for_reading_alone() {
+        let writable = tempfile::tempdir().unwrap();
+        let (seen, opening, own) = view(writable.path());
+        assert_eq!((seen.shares, opening.run_dir), (1, own));
+        assert_eq!(fs::read_dir(writable.path()).unwrap().count(), 0);
+        // Nobody can create a folder in /proc.
+        let (seen, opening, own) = view(Path::new("/proc/self"));
+        assert_eq!((seen.shares, opening.run_dir), (0, own));
+    }
 }

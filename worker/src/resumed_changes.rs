@@ -31,7 +31,7 @@ pub(crate) fn describe_rates(
 ) -> Option<String> {
     let done = manifest.step;
     let was_over = done >= before.total_steps;
-    if done >= now.total_steps || before.total_steps == now.total_steps {
+    if done >= now.total_steps {
         return None;
     }
     let reason = lengths(&manifest.recipe, recipe).join(", ");

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use dtrain_common::env::WorkerEnv;
 use dtrain_common::manifest::{DataFingerprint, Manifest};
 use dtrain_common::recipe::{self, AtStageStart, Augment, BatchNorm, MemoryFormat, Recipe, Recompute};
+use dtrain_common::run_dir::RunDir;
 use dtrain_torch_shim::memory;
 use serde_json::Value;
 use tch::Device;
@@ -79,6 +80,7 @@ impl Setup {
             train_samples: task.train_set().len() as u64,
             test_samples: task.test_set().len() as u64,
             sha256: opening.data.clone(),
+            form: data_fingerprint::FORM,
         };
         check_sizes(task.as_ref())?;
         if task.program().is_some_and(|program| !program.has_guards()) {
@@ -100,7 +102,11 @@ impl Setup {
             let periods = plan.data_periods.clone();
             // An earlier recipe that suits these ranks no more has no rates to compare.
             if let Ok(before) = RunPlan::over(&manifest.recipe, ranks, data.train_samples, periods, &needs) {
-                notes.extend(describe_rates(recipe, (folder, manifest), (&before, &plan)));
+                // A copy in memory does not last, and a checkpoint that was set aside moves back.
+                let own = RunDir::new(&opening.run_dir).checkpoint(manifest.step);
+                let is_own = opening.copies.is_some() || folder.starts_with(&opening.run_dir);
+                let lasting = if is_own { &own } else { folder };
+                notes.extend(describe_rates(recipe, (lasting, manifest), (&before, &plan)));
             }
         }
         let step = manifest.as_ref().map_or(0, |manifest| manifest.step);

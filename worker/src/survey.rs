@@ -8,14 +8,15 @@ use dtrain_shared_memory::MemoryError;
 use serde_json::Value;
 
 use crate::collectives::Rendezvous;
-use crate::data::packed::{PLACE, Packed, attach};
+use crate::data::packed::{PLACE, Packed, attach, prefer};
 use crate::error::{Result, WorkerError};
 use crate::tasks::{BuildTask, SurveyContext};
 
-/// The answers of one node's ranks: whether they can map all lists.
+/// A rank's answer whether it has mapped all lists, and its message when it has the others.
 const ANSWER: &str = "survey-answer";
 const MAPPED: &[u8] = b"mapped";
 const UNMAPPED: &[u8] = b"unmapped";
+const RECEIVED: &str = "survey-received";
 
 /// A survey as JSON. Its references to lists are valid as long as the lists live.
 pub(crate) struct Surveyed {
@@ -34,7 +35,8 @@ impl Surveyed {
     }
 }
 
-/// Serves the lists to ranks that cannot map rank 0's memory. Rank 0 calls it after the facts were announced.
+/// Serves the lists to ranks that can map neither rank 0's memory nor their node's. They are in the store only until these
+/// ranks have them: it lives as long as the launcher and has little room. Rank 0 calls it after the facts were announced.
 pub(crate) fn serve(
     facts: &Value,
     lists: &[Packed<u8>],
@@ -44,36 +46,48 @@ pub(crate) fn serve(
     if lists.is_empty() || env.world_size == 1 {
         return Ok(());
     }
-    if env.is_one_node() {
-        let answers = rendezvous.fetch_of_others(ANSWER)?;
-        if answers.iter().all(|answer| answer == MAPPED) {
-            return Ok(());
-        }
+    if !env.is_one_node() {
+        publish_facts(facts, rendezvous, env)?;
+    }
+    if rendezvous.fetch_of_others(ANSWER)?.iter().all(|answer| answer == MAPPED) {
+        return Ok(());
     }
     lists.iter().try_for_each(|list| rendezvous.publish(&list.name(), list))?;
-    publish_facts(facts, rendezvous, env)
+    rendezvous.fetch_of_others(RECEIVED)?;
+    Ok(lists.iter().try_for_each(|list| rendezvous.withdraw(&list.name(), list.len() as u64))?)
 }
 
-/// Maps the lists of rank 0's facts, or gets them: the first rank of another node for all ranks there. Every other
-/// rank calls it.
+/// Maps the lists of rank 0's facts: on other nodes those that their first rank has of its `own` survey. Gets them from rank 0
+/// where that is impossible. Every other rank calls it.
 pub(crate) fn receive(
     facts: &mut Value,
+    own: &[Packed<u8>],
     rendezvous: &Rendezvous,
     env: &WorkerEnv,
 ) -> Result<Vec<Packed<u8>>> {
-    let mut is_told = false;
-    if !env.is_one_node() && env.local_rank > 0 && has_lists(facts) {
+    if !has_lists(facts) {
+        return Ok(Vec::new());
+    }
+    let is_told = !env.is_one_node() && env.local_rank > 0;
+    if is_told {
         *facts = serde_json::from_slice(&rendezvous.fetch_whole(&facts_of_node(env))?)?;
-        is_told = true;
     }
-    if env.is_one_node() && has_lists(facts) {
-        let mapped = attach(&mut facts.clone(), &mut |name, _| Err::<_, WorkerError>(unmapped(name)));
-        rendezvous.publish_of_rank(ANSWER, if mapped.is_ok() { MAPPED } else { UNMAPPED })?;
+    prefer(facts, own);
+    let mut attached = facts.clone();
+    let mapped = attach(&mut attached, &mut |name, _| Err::<_, WorkerError>(unmapped(name)));
+    if mapped.is_ok() {
+        *facts = attached;
     }
-    let lists = attach(facts, &mut |name, bytes| Ok::<_, WorkerError>(rendezvous.fetch(name, bytes)?))?;
-    if !env.is_one_node() && !is_told && !lists.is_empty() {
+    if !env.is_one_node() && !is_told {
+        // If this rank has no lists yet, the others of its node find that out too.
         publish_facts(facts, rendezvous, env)?;
     }
+    rendezvous.publish_of_rank(ANSWER, if mapped.is_ok() { MAPPED } else { UNMAPPED })?;
+    let lists = match mapped {
+        Ok(lists) => lists,
+        Err(_) => attach(facts, &mut |name, bytes| Ok::<_, WorkerError>(rendezvous.fetch(name, bytes)?))?,
+    };
+    rendezvous.publish_of_rank(RECEIVED, b"")?;
     Ok(lists)
 }
 

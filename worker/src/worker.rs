@@ -17,6 +17,7 @@ use super::survey::{self, Surveyed};
 use crate::TrainError;
 use crate::checkpoint::{self, Checkpoints, Gathering, MemoryCopies};
 use crate::collectives::{Collective, Ranks, Rendezvous};
+use crate::data::packed::Packed;
 use crate::data_fingerprint;
 use crate::describe::describe_run;
 use crate::evaluation::{self, Evaluation};
@@ -166,11 +167,12 @@ fn join_run<T: BuildTask + 'static>(
         let (mut opening, setup, claims) = prepared;
         (nodes::adapt(&mut opening, None, copies.as_deref(), env), opening, setup, claims)
     } else {
-        if !env.is_one_node() {
-            introduce::<T>(request, recipe, env, (host.device, &rendezvous))?;
-        }
+        let own = match env.is_one_node() {
+            true => Vec::new(),
+            false => introduce::<T>(request, recipe, env, (host.device, &rendezvous))?,
+        };
         let mut opening: Opening = serde_json::from_slice(&rendezvous.receive_opening()?)?;
-        opening.lists = survey::receive(&mut opening.survey, &rendezvous, env)?;
+        opening.lists = survey::receive(&mut opening.survey, &own, &rendezvous, env)?;
         let view = nodes::adapt(&mut opening, request.run_dir.clone(), copies.as_deref(), env);
         let setup = Setup::build::<T>(recipe, &opening, env, host.device, None)?;
         (view, opening, setup, Vec::new())
@@ -183,23 +185,26 @@ fn join_run<T: BuildTask + 'static>(
     Ok((opening, setup, claims, ranks, agreed))
 }
 
-/// Sends rank 0 this rank's program, for a comparison. The first rank of each node surveys its data and copies.
+/// Sends rank 0 this rank's program, for a comparison. The first rank of each node surveys its data and copies; returns the lists
+/// of its survey.
 fn introduce<T: BuildTask>(
     request: &Request,
     recipe: &Recipe,
     env: &WorkerEnv,
     (device, rendezvous): (Device, &Rendezvous),
-) -> Result<()> {
+) -> Result<Vec<Packed<u8>>> {
     let is_first = env.local_rank == 0;
     let survey = is_first.then(|| Surveyed::of::<T>(recipe)).transpose()?;
-    let of_survey = |survey: Surveyed| {
+    let of_survey = |survey: &Surveyed| {
         programs::of_node(recipe, &data_fingerprint::digest(&survey.facts), request.prepared)
     };
-    let mut program = RankProgram::of_rank(recipe, device, survey.map(of_survey).unwrap_or_default())?;
+    let node = survey.as_ref().map(of_survey).unwrap_or_default();
+    let mut program = RankProgram::of_rank(recipe, device, node)?;
     if let (Some(folder), true) = (memory_copies_folder(recipe), is_first) {
         program.copies = checkpoint::held_copies(&folder);
     }
-    Ok(rendezvous.introduce(&serde_json::to_vec(&program)?)?)
+    rendezvous.introduce(&serde_json::to_vec(&program)?)?;
+    Ok(survey.map(|survey| survey.lists).unwrap_or_default())
 }
 
 /// Broadcasts rank 0's parameters and buffers, so that all ranks begin with the same state.

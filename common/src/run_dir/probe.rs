@@ -5,7 +5,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use super::{RunDir, RunDirError};
+use super::RunDir;
 use crate::files::{self, remedy, temporary_folder};
 
 /// What a file system lacks that a run can do without.
@@ -74,7 +74,7 @@ pub fn probe(folder: &Path) -> Result<FileSystem, ProbeError> {
 
 impl RunDir {
     /// Tries the file systems of the run directory and of its checkpoints, which may be elsewhere.
-    pub fn probe(&self) -> Result<FileSystem, RunDirError> {
+    pub fn probe(&self) -> Result<FileSystem, ProbeError> {
         let mut found = probe(self.root())?;
         if self.checkpoints().is_dir() {
             let other = probe(&self.checkpoints())?;

@@ -13,7 +13,7 @@ const PACKAGES: &[(&str, &[&str])] = &[
     ("tests/kit", &["common"]),
     ("worker/shared-memory", &[]),
     ("worker/torch-shim", &["worker/shared-memory"]),
-    ("worker/data", &["common", "tests/kit"]),
+    ("worker/data", &["common", "tests/kit", "worker/shared-memory"]),
     ("worker/models", &["common", "worker/torch-shim"]),
     ("worker/collectives", &["common", "worker/shared-memory", "worker/torch-shim"]),
     (

@@ -170,7 +170,7 @@ fn a_shared_run_directory_may_have_another_path_on_a_node() {
     for steps in ["train.steps=4", "train.steps=6"] {
         let outputs = wait(start_apart(&sandbox, &[1, 1], &["--set", steps]), LIMIT);
         expect_success(&outputs);
-        assert!(!output_text(&outputs[0]).contains("do not share"), "{}", output_text(&outputs[0]));
+        assert!(!output_text(&outputs[0]).contains("rank 0 gathers"), "{}", output_text(&outputs[0]));
     }
     let temporary = fs::read_dir(sandbox.path("node-0/run")).unwrap().flatten();
     let names: Vec<_> = temporary.map(|entry| entry.file_name().into_string().unwrap()).collect();

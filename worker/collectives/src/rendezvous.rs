@@ -99,6 +99,17 @@ impl Rendezvous {
         Ok(message)
     }
 
+    /// Removes a published message of `bytes` bytes, which nobody reads any more.
+    pub fn withdraw(&self, name: &str, bytes: u64) -> Result<(), RendezvousError> {
+        let Some(store) = &self.store else { return Ok(()) };
+        let remove = |number| store.delete(&piece_of(name, number));
+        let pieces = 0..bytes.div_ceil(PIECE_BYTES as u64) as usize;
+        pieces
+            .map(remove)
+            .collect::<Result<(), _>>()
+            .map_err(|source| RendezvousError::NoOpening(self.env.rank, source))
+    }
+
     /// Writes a short message for [`Rendezvous::fetch_whole`].
     pub fn publish_whole(&self, name: &str, message: &[u8]) -> Result<(), RendezvousError> {
         let Some(store) = &self.store else { return Ok(()) };

@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use dtrain_common::recipe::{Orientation, Resize};
+use dtrain_common::recipe::Resize;
 
 use super::class_counts::ClassCounts;
 use super::dataset::Field;
@@ -15,37 +15,8 @@ use super::error::{BadSample, DataError, Result};
 use super::inspector::Inspector;
 use super::marks::Marks;
 use super::moments::Moments;
+use super::needs::{Depth, Needs};
 use super::pixel_target::PixelRule;
-
-/// Depth of the check.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Depth {
-    /// The header: a known format and a size within the limit. Other damage is found when loading.
-    Header,
-    /// The whole image is decoded.
-    Full,
-}
-
-/// Up to this many images are decoded in full, which takes seconds; more would take minutes.
-const FULL_UP_TO: usize = 10_000;
-
-impl Depth {
-    /// Returns the depth for a split of `images`.
-    pub fn for_len(images: usize) -> Self {
-        if images <= FULL_UP_TO { Depth::Full } else { Depth::Header }
-    }
-}
-
-/// Requirements for the images of a data set.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Needs {
-    /// Channels of every image; 3 for RGB pictures.
-    pub channels: usize,
-    /// With [`Resize::None`], all images must have the same size.
-    pub resize: Resize,
-    /// Whether images are turned as their EXIF data states.
-    pub orientation: Orientation,
-}
 
 /// The learning target of one image.
 pub enum Target<'a> {

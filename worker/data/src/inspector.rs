@@ -5,12 +5,12 @@ use std::path::Path;
 
 use dtrain_common::recipe::Orientation;
 
-use super::check::{Depth, Needs};
 use super::class_counts::ClassCounts;
 use super::decode;
 use super::error::{Result, SampleError};
 use super::marks::Marks;
 use super::moments::Moments;
+use super::needs::{Depth, Needs};
 use super::pixel_target::{PixelRule, PixelTarget};
 use super::raster::Raster;
 use super::regular::{self, First};

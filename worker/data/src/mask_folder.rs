@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use dtrain_common::recipe::Orientation;
 use serde::{Deserialize, Serialize};
 
-use super::check::{CheckReport, Depth, ImageList, Needs, Target, inspect_all};
+use super::check::{CheckReport, ImageList, Target, inspect_all};
 use super::class_counts::ClassCounts;
 use super::dataset::Field;
 use super::error::{DataError, Result};
@@ -15,6 +15,7 @@ use super::ignored::Ignored;
 use super::image_folder::{SPLITS, image_files};
 use super::inspector::Inspector;
 use super::mask_rule::{MaskRule, same_size};
+use super::needs::{Depth, Needs};
 use super::paths::{Listing, Paths};
 use super::pixel_target::{MapRule, PixelRule};
 use super::unicode_form;

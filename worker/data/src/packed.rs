@@ -3,6 +3,7 @@
 //! A list is written once. As JSON it is a reference: the place of the memory and the hash of the content. Another
 //! process of the machine maps the same memory; [`attach`] gets the content where that is impossible.
 
+use std::convert::Infallible;
 use std::fmt;
 use std::io::{self, BufWriter, Write};
 use std::marker::PhantomData;
@@ -157,6 +158,18 @@ impl Packed<u8> {
     }
 }
 
+/// Lets references to the content of these lists name their memory.
+pub fn prefer(value: &mut Value, lists: &[Packed<u8>]) {
+    let own = |value: &mut Value| {
+        let named = Reference::deserialize(&*value).ok().map(|reference| reference.hash);
+        if let Some(list) = lists.iter().find(|list| named.as_ref() == Some(&list.name())) {
+            value[PLACE] = Value::String(list.memory.path());
+        }
+        Ok::<_, Infallible>(())
+    };
+    let Ok(()) = visit(value, &mut { own });
+}
+
 fn visit<E>(value: &mut Value, act: &mut dyn FnMut(&mut Value) -> Result<(), E>) -> Result<(), E> {
     match value {
         Value::Object(fields) if fields.contains_key(PLACE) => act(value),
@@ -202,6 +215,10 @@ mod tests {
         let list: Packed<f32> = serde_json::from_value(value["parts"][0].clone()).unwrap();
         assert_eq!(*list, [1.5, -2.0]);
         value["parts"][0][PLACE] = json!("/nowhere");
+        let mut preferred = value.clone();
+        prefer(&mut preferred, &held);
+        let list_again: Packed<f32> = serde_json::from_value(preferred["parts"][0].clone()).unwrap();
+        assert_eq!((list_again, &preferred["name"]), (list.clone(), &json!("x")));
         let bytes = bytemuck::cast_slice::<f32, u8>(&list).to_vec();
         let fetched = attach(&mut value, &mut |name: &str, length| {
             assert_eq!((name, length), (&*known, 8));

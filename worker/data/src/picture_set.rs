@@ -6,7 +6,7 @@ use dtrain_common::recipe::{Augment, Orientation, Resize};
 
 use super::augment::{Choice, draw, needs_decoded};
 use super::cache::{Cache, CacheBudget};
-use super::check::{Depth, ImageList, Needs, Target};
+use super::check::{ImageList, Target};
 use super::dataset::{Column, Dataset, Field};
 use super::error::Result;
 use super::fit::{Fitter, Frame};
@@ -14,6 +14,7 @@ use super::image_folder::ImageIndex;
 use super::inspector::Inspector;
 use super::mask_folder::{MapIndex, MaskIndex};
 use super::mask_rule::same_size;
+use super::needs::{Depth, Needs};
 use super::normalize::Normalize;
 use super::pixel_target::PixelTarget;
 use super::pixels::Pixels;

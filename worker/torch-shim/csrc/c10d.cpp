@@ -63,6 +63,10 @@ int32_t dt_store_add(StoreHandle* store, DtText key, int64_t amount, int64_t* ou
   return guard(error, [&] { *out = (*store)->add(key.string(), amount); });
 }
 
+int32_t dt_store_delete(StoreHandle* store, DtText key, DtError* error) {
+  return guard(error, [&] { (*store)->deleteKey(key.string()); });
+}
+
 // The destructor of a server joins its thread; the store handles the exceptions of that thread.
 void dt_store_free(StoreHandle* store) { delete store; }
 

@@ -137,6 +137,7 @@ fallible! {
     safe fn dt_store_prefix(store: &StoreHandle, prefix: Text<'_>, out: &mut Option<Owned<StoreHandle>>);
     safe fn dt_store_set(store: &StoreHandle, key: Text<'_>, value: Text<'_>);
     safe fn dt_store_get(store: &StoreHandle, key: Text<'_>, out: &mut Bytes);
+    safe fn dt_store_delete(store: &StoreHandle, key: Text<'_>);
     safe fn dt_store_add(store: &StoreHandle, key: Text<'_>, amount: i64, out: &mut i64);
     safe fn dt_gloo_new(
         store: &StoreHandle, rank: i32, size: i32, timeout_ms: u64, by_interface: bool, name: Text<'_>,

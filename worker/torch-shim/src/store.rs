@@ -67,6 +67,11 @@ impl TcpStore {
         Ok(bytes.to_vec())
     }
 
+    /// Removes a key; a missing one is no error.
+    pub fn delete(&self, key: &str) -> Result<(), ShimError> {
+        try_call("delete from the store", |error| ffi::dt_store_delete(&self.0, key.into(), error))
+    }
+
     /// Adds to a counter and returns its new value; a missing counter starts at 0.
     pub fn add(&self, key: &str, amount: i64) -> Result<i64, ShimError> {
         fetch("add to a counter of the store", |out, error| {

@@ -39,6 +39,9 @@ fn a_store_serves_clients_and_times_out() {
     assert!(server.get("empty").unwrap().is_empty());
     assert_eq!(client.add("count", 2).unwrap(), 2);
     assert_eq!(server.add("count", 3).unwrap(), 5);
+    client.delete("count").unwrap();
+    client.delete("count").unwrap();
+    assert_eq!(server.add("count", 1).unwrap(), 1);
 
     let inner = client.prefixed("inner").unwrap();
     inner.set("key", b"inside").unwrap();

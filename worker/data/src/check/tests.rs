@@ -9,6 +9,8 @@ use proptest::prelude::*;
 
 use super::super::ignored::Ignored;
 use super::super::image_folder::ImageIndex;
+use dtrain_common::recipe::Orientation;
+
 use super::*;
 use crate::tests::images::{class_counts, encoded, folder, gradient, png, put};
 

@@ -2,8 +2,9 @@
 
 use dtrain_common::recipe::{Orientation, Resize};
 
-use super::super::check::{Depth, Needs, check};
+use super::super::check::check;
 use super::super::dataset::{Dataset, load_one};
+use super::super::needs::{Depth, Needs};
 use super::super::picture_set::{ImageOptions, ImageVectors};
 use super::*;
 use crate::tests::images::{png, put};

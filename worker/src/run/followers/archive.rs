@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 use dtrain_common::manifest::BestSoFar;
 use dtrain_common::result::RunResult;
-use dtrain_common::run_dir::{Keep, RunDir};
+use dtrain_common::run_dir::RunDir;
 
 use super::best::{figures_of, format_figure};
-use super::saver::manifest;
+use super::contents::{keep, manifest};
 use super::{Flow, Follower, Followers};
 use crate::checkpoint::{self, Checkpoints};
 use crate::heartbeat::Heartbeat;
@@ -235,14 +235,4 @@ fn report(record: &EvalRecord, others: &mut Followers<'_>) -> Result<()> {
         record.step, record.epoch, record.loss, record.samples,
     ));
     Ok(())
-}
-
-/// Returns which checkpoints are kept.
-pub(super) fn keep(training: &Training<'_>) -> Keep {
-    let settings = &training.recipe.checkpoint;
-    let keep = Keep::newest(settings.keep);
-    match settings.keep_every {
-        Some(span) => keep.with_every(span, &training.course.plan.stretches()),
-        None => keep,
-    }
 }

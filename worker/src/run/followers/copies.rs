@@ -1,6 +1,6 @@
 //! Copies of the state in memory, after every step.
 
-use super::saver::manifest;
+use super::contents::manifest;
 use super::{Flow, Follower, Followers};
 use crate::checkpoint::MemoryCopies;
 use crate::heartbeat::Heartbeat;

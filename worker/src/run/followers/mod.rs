@@ -4,6 +4,7 @@
 
 mod archive;
 mod best;
+mod contents;
 mod copies;
 mod health;
 mod listeners;

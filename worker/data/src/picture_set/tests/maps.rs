@@ -1,8 +1,9 @@
 #![allow(clippy::unwrap_used)]
 
 use super::super::super::cache::CacheBudget;
-use super::super::super::check::{Needs, check};
+use super::super::super::check::check;
 use super::super::super::dataset::load_one;
+use super::super::super::needs::Needs;
 use super::super::super::normalize::Normalize;
 use super::super::super::pixel_target::MapRule;
 use super::super::super::rng::{Domain, keyed};

@@ -1,0 +1,53 @@
+//! What a run's checkpoint has, and which of its checkpoints stay.
+
+use std::collections::BTreeMap;
+
+use dtrain_common::manifest::{FORMAT, Manifest};
+use dtrain_common::run_dir::Keep;
+
+use crate::run::Training;
+use crate::state::Average;
+
+/// Returns the manifest of a checkpoint after the last step, without its files and figures.
+pub(super) fn manifest(training: &Training<'_>, evaluation_missing: bool) -> Manifest {
+    let Training { recipe, course, replica, exchange, .. } = training;
+    let model = &replica.model;
+    let position = course.plan.position(course.done);
+    Manifest {
+        format: FORMAT,
+        dtrain: env!("CARGO_PKG_VERSION").to_owned(),
+        libtorch: dtrain_torch_shim::libtorch_version(),
+        task: recipe.task.to_string(),
+        model: recipe.model_name(),
+        classes: model.task.classes(),
+        class_names: model.task.class_names().to_vec(),
+        parameters: model.table.trained_elements(),
+        step: course.done,
+        epoch: position.epoch,
+        step_in_epoch: position.step_in_epoch,
+        stage: course.stage().name.clone(),
+        samples: course.plan.samples_after(course.done),
+        world_size: exchange.ranks().size(),
+        loss_scale: replica.precision.state(),
+        ema_updates: model.average.as_ref().map(Average::updates),
+        extra: model.task.extra(),
+        data: Some(course.data.clone()),
+        data_periods: course.plan.data_periods.clone(),
+        program: course.program.clone(),
+        recipe: (*recipe).clone(),
+        metrics: BTreeMap::new(),
+        best: course.best.so_far.clone(),
+        evaluation_missing,
+        files: Vec::new(),
+    }
+}
+
+/// Returns which checkpoints are kept.
+pub(super) fn keep(training: &Training<'_>) -> Keep {
+    let settings = &training.recipe.checkpoint;
+    let keep = Keep::newest(settings.keep);
+    match settings.keep_every {
+        Some(span) => keep.with_every(span, &training.course.plan.stretches()),
+        None => keep,
+    }
+}
