@@ -179,7 +179,7 @@ fn a_full_disk_of_the_metrics_is_a_warning_if_the_run_continues() {
     let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).expect("a whole line"));
     let steps: Vec<u64> =
         lines.filter(|line| line.get("loss").is_some()).map(|line| line["step"].as_u64().unwrap()).collect();
-    assert!(steps.len() > 40, "{steps:?}");
+    assert!(steps.last() >= Some(&40), "{steps:?}");
     assert!(steps.iter().copied().eq(9..9 + steps.len() as u64), "{steps:?}");
 }
 
