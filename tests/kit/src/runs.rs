@@ -11,7 +11,7 @@ use dtrain_common::run_dir::RunDir;
 use serde_json::Value;
 
 use crate::process::{finish, output_text};
-use crate::programs::launch;
+use crate::programs::{dtrain, launch, without_outer_run};
 use crate::scene::Scene;
 
 /// The time after which a run counts as a hang, on a machine that is busy with other work.
@@ -106,6 +106,16 @@ impl Sandbox {
     /// If the launcher does not start or does not end within ten minutes.
     pub fn launch(&self, nproc: usize, run: &str, sets: &[&str]) -> Output {
         self.launch_with(nproc, run, sets, &[])
+    }
+
+    /// Runs `dtrain ckpt` with these words in the sandbox's folder.
+    ///
+    /// # Panics
+    /// If the program does not start.
+    pub fn ckpt(&self, words: &[&str]) -> Output {
+        let mut command = Command::new(dtrain());
+        without_outer_run(&mut command);
+        command.arg("ckpt").args(words).current_dir(self.path("")).output().unwrap()
     }
 
     /// As [`Sandbox::launch`], with further arguments before the recipe.

@@ -2,7 +2,8 @@
 
 use std::fs;
 
-use dtrain_tests::process::output_text;
+use dtrain_common::manifest::Manifest;
+use dtrain_tests::process::{expect_exit_code, output_text};
 use dtrain_tests::runs::{Run, Sandbox};
 use serde_json::Value;
 
@@ -25,6 +26,9 @@ lr = 0.01
 schedule = { name = "linear" }
 [log]
 every_steps = 1
+[checkpoint]
+keep = 1
+keep_every = "2 epochs"
 "#;
 
 /// Writes a text of which `steps` steps are an epoch.
@@ -71,6 +75,8 @@ fn epochs_continue_with_more_and_less_data() {
     assert_eq!((epochs[19], epochs[20], epochs[24], epochs[27]), (2.0, 3.0, 4.0, 4.0));
     let evaluated: Vec<_> = run.evaluations().iter().map(|eval| eval["step"].as_u64().unwrap()).collect();
     assert_eq!(evaluated, [10, 20, 24, 28]);
+    // Windows of two epochs each, of 20 and then of 8 steps.
+    keeps(&sandbox, &run, &[20, 28]);
 
     // The same command again: nothing is left, and nothing has moved.
     let (run, text) = train(&sandbox, &["train.epochs=4"]);
@@ -88,6 +94,40 @@ fn epochs_continue_with_more_and_less_data() {
     let periods: Vec<_> =
         manifest["data_periods"].as_array().unwrap().iter().map(|period| period["step"].as_u64()).collect();
     assert_eq!(periods, [Some(0), Some(20), Some(28)]);
+    keeps(&sandbox, &run, &[20, 28, 45]);
+}
+
+/// Checks the steps of the checkpoints, of which `ckpt prune` removes none.
+#[track_caller]
+fn keeps(sandbox: &Sandbox, run: &Run, steps: &[u64]) {
+    assert_eq!(run.0.steps().unwrap(), steps);
+    let text = expect_exit_code(&sandbox.ckpt(&["prune", "run"]), 0);
+    assert!(text.contains("nothing to remove"), "{text}");
+}
+
+/// Less data ends an epoch in which a run was stopped: it is evaluated, also if that ends the run.
+#[test]
+fn an_epoch_that_less_data_ends_is_evaluated() {
+    let sandbox = Sandbox::new(RECIPE);
+    for (name, epochs, evaluated) in [("over", 1, &[7][..]), ("goes-on", 2, &[7, 12])] {
+        write_text(&sandbox, 10);
+        let run = sandbox.train(1, name, &["train.steps=7"]);
+        // As after a signal.
+        let folder = run.0.checkpoint(7);
+        let mut manifest = Manifest::read(&folder).unwrap();
+        manifest.metrics.clear();
+        manifest.write(&folder).unwrap();
+        let metrics = fs::read_to_string(run.0.metrics()).unwrap();
+        let steps: Vec<_> = metrics.lines().filter(|line| !line.starts_with("{\"eval\":")).collect();
+        fs::write(run.0.metrics(), steps.join("\n") + "\n").unwrap();
+
+        write_text(&sandbox, 5);
+        let run = sandbox.train(1, name, &[&format!("train.epochs={epochs}")]);
+        let of: Vec<_> = run.evaluations().iter().map(|eval| eval["step"].as_u64().unwrap()).collect();
+        assert_eq!(of, evaluated, "{name}");
+        assert!(run.result().final_metrics.contains_key("loss"), "{:?}", run.result());
+        assert!(Manifest::read(&run.0.latest()).unwrap().metrics.contains_key("loss"));
+    }
 }
 
 #[test]

@@ -2,12 +2,10 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Output};
 use std::time::Duration;
 
 use dtrain_common::manifest::Manifest;
 use dtrain_tests::process::{Signal, expect_exit_code, output_text, signal};
-use dtrain_tests::programs::{dtrain, without_outer_run};
 use dtrain_tests::runs::{Run, Sandbox, gpt};
 
 /// A checkpoint at every second step.
@@ -25,12 +23,6 @@ fn is_whole(run: &Run, steps: &[u64], latest: u64) {
         let folder = run.0.checkpoint(*step);
         Manifest::read(&folder).unwrap().verify(&folder).unwrap();
     }
-}
-
-fn ckpt(sandbox: &Sandbox, words: &[&str]) -> Output {
-    let mut command = Command::new(dtrain());
-    without_outer_run(&mut command);
-    command.arg("ckpt").args(words).current_dir(sandbox.path("")).output().unwrap()
 }
 
 #[test]
@@ -58,11 +50,11 @@ fn new_checkpoints_after_a_rollback_are_kept() {
     assert_eq!(run.weights(), reference.weights());
 
     // Checkpoints that were set aside are listed, can be loaded, and can be restored.
-    let text = expect_exit_code(&ckpt(&sandbox, &["ls", "run"]), 0);
+    let text = expect_exit_code(&sandbox.ckpt(&["ls", "run"]), 0);
     assert!(text.contains("rollback-1: set aside when the run went back from step 16 to step 4"), "{text}");
     let path = aside[0].folder.join("step-00000012");
     let path = path.to_str().unwrap();
-    expect_exit_code(&ckpt(&sandbox, &["verify", path]), 0);
+    expect_exit_code(&sandbox.ckpt(&["verify", path]), 0);
     let text = expect_exit_code(&sandbox.launch_with(1, "run", &[], &["--resume", path]), 0);
     assert!(text.contains("after step 12"), "{text}");
     assert_eq!(run.weights(), reference.weights());
@@ -70,9 +62,9 @@ fn new_checkpoints_after_a_rollback_are_kept() {
     assert_eq!(run.0.set_aside().unwrap().len(), 2);
 
     // Only `--rollbacks` removes them.
-    expect_exit_code(&ckpt(&sandbox, &["prune", "run"]), 0);
+    expect_exit_code(&sandbox.ckpt(&["prune", "run"]), 0);
     assert_eq!(run.0.set_aside().unwrap().len(), 2);
-    let text = expect_exit_code(&ckpt(&sandbox, &["prune", "run", "--rollbacks"]), 0);
+    let text = expect_exit_code(&sandbox.ckpt(&["prune", "run", "--rollbacks"]), 0);
     assert!(text.contains("removed rollback-1"), "{text}");
     assert!(run.0.set_aside().unwrap().is_empty());
 }

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use dtrain_tests::process::{expect_exit_code, output_text};
-use dtrain_tests::programs::{dtrain, without_outer_run};
+
 use dtrain_tests::runs::{Run, Sandbox, assert_close, gpt};
 use dtrain_worker::models::TensorFile;
 use serde_json::Value;
@@ -219,9 +219,6 @@ epochs = 4
     let sandbox = Sandbox::new(&recipe);
     let run = sandbox.train(1, "run", &[]);
     assert_eq!(run.0.steps().unwrap(), [2, 4, 12, 20]);
-    let mut prune = std::process::Command::new(dtrain());
-    without_outer_run(&mut prune);
-    let output = prune.args(["ckpt", "prune"]).arg(run.0.root()).output().unwrap();
-    let text = expect_exit_code(&output, 0);
+    let text = expect_exit_code(&sandbox.ckpt(&["prune", "run"]), 0);
     assert!(text.contains("nothing to remove"), "{text}");
 }
