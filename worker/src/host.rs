@@ -2,6 +2,7 @@
 
 use dtrain_common::env::WorkerEnv;
 use dtrain_common::recipe::{DataKind, Recipe};
+use dtrain_common::units::ByteSize;
 use dtrain_torch_shim::ShimError;
 use tch::Device;
 
@@ -39,9 +40,23 @@ impl Host {
         Ok(Self { device, allowed, style, stop, _control: control })
     }
 
-    /// Leaves host memory beside the tensors of a CPU for `copies` bytes of checkpoints and for the cache of images.
-    pub(crate) fn leave_room(&mut self, recipe: &Recipe, copies: u64, local_ranks: usize) {
-        self.allowed = beside_copies(recipe, self.device, self.allowed, copies, local_ranks);
+    /// Leaves host memory beside the tensors of a CPU for `copies` bytes of checkpoints and for the cache of images. Returns a
+    /// note if that leaves less. [`Host::enforce`] applies the limit, after a plan that knows it.
+    pub(crate) fn leave_room(&mut self, recipe: &Recipe, copies: u64, local_ranks: usize) -> Option<String> {
+        let before = self.allowed;
+        self.allowed = beside_copies(recipe, self.device, before, copies, local_ranks);
+        (self.allowed < before).then(|| {
+            format!(
+                "a copy of the state for checkpoints takes {} of the host's memory per rank: tensors may take {}, not {}",
+                ByteSize(copies),
+                ByteSize(self.allowed),
+                ByteSize(before)
+            )
+        })
+    }
+
+    /// Limits the tensors from now on.
+    pub(crate) fn enforce(&self) {
         budget::enforce(self.allowed, self.device);
     }
 }
