@@ -183,6 +183,7 @@ impl WorkerError {
             | Self::Write { .. }
             | Self::Signals(_)
             | Self::SharedLists(_)
+            | Self::RunDir(RunDirError::Unreadable(_))
             | Self::Torch(_) => ExitStatus::Program(1),
             // Not an error of the checkpoint: another attempt may succeed.
             Self::Resume(
