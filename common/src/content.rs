@@ -119,6 +119,10 @@ impl Content {
 
     /// Recognises a file by its first bytes, and a zip archive also by its last ones, which list its entries.
     pub fn of(start: &[u8], end: &[u8]) -> Option<Self> {
+        // The length of its header may begin like a mark.
+        if start.get(8) == Some(&b'{') && start.get(6..8) == Some(&[0, 0]) {
+            return Some(Self::Safetensors);
+        }
         let text = start.strip_prefix(b"\xef\xbb\xbf").unwrap_or(start).trim_ascii_start();
         let marked = |(mark, _): &&(&[u8], Self)| {
             start.starts_with(mark) || (mark[0] == b'<' && starts_as(text, mark))
@@ -139,9 +143,6 @@ impl Content {
                     true => Self::WeightIndex,
                     false => Self::Json,
                 })
-            }
-            None if start.get(8) == Some(&b'{') && start.get(6..8) == Some(&[0, 0]) => {
-                Some(Self::Safetensors)
             }
             None if start.get(257..262) == Some(b"ustar") => Some(Self::Tar),
             None if start.get(4..8) == Some(b"TFL3") => Some(Self::TfLite),
@@ -275,7 +276,7 @@ mod tests {
 
     #[test]
     fn files_are_recognised_by_their_first_bytes() {
-        let cases: [(&[u8], Content); 24] = [
+        let cases: [(&[u8], Content); 25] = [
             (b"version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 4\n", Content::LfsPointer),
             (b"\n <!DOCTYPE html><html>", Content::Html),
             (b"\xef\xbb\xbf<HTML lang=en>", Content::Html),
@@ -298,6 +299,8 @@ mod tests {
             (b"GGUF\x03\0\0\0", Content::Gguf),
             (b"\x1c\0\0\0TFL3", Content::TfLite),
             (b"\x10\0\0\0\0\0\0\0{\"a\"", Content::Safetensors),
+            // A header of 640 bytes.
+            (b"\x80\x02\0\0\0\0\0\0{\"a\"", Content::Safetensors),
             (b"\0\0\0\0\0\0\0\0\0\0", Content::Zeros),
             (b"\xff\xfef\0i\0", Content::Utf16),
         ];

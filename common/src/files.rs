@@ -48,6 +48,15 @@ pub fn remedy(error: &io::Error) -> &'static str {
     }
 }
 
+/// As [`remedy`], for an action that may be one of reading, such as `read` or `list the folder`.
+pub fn remedy_of(action: &str, error: &io::Error) -> &'static str {
+    let reads = ["read", "list", "open", "check"].iter().any(|verb| action.starts_with(verb));
+    match error.kind() {
+        io::ErrorKind::PermissionDenied if reads => "; let this user read it",
+        _ => remedy(error),
+    }
+}
+
 /// Returns this path, or if there is such a file, the first of `NAME-1.ENDING`, `NAME-2.ENDING` and so on that is free.
 pub fn unused(path: &Path) -> PathBuf {
     let is_free = |path: &PathBuf| path.symlink_metadata().is_err();

@@ -31,7 +31,7 @@ const FIRST_WITH_CHECKSUM: u32 = 3;
 const OLDEST: u32 = 1;
 /// Name of the manifest within a checkpoint's folder.
 pub const FILE_NAME: &str = "manifest.json";
-/// Upper limit for a manifest; a larger file was not written by dtrain.
+/// Upper limit for a manifest; only earlier versions wrote larger ones.
 const MAX_BYTES: u64 = 16 << 20;
 
 const STEP_PREFIX: &str = "step-";

@@ -33,6 +33,7 @@ pub use attempt::{AttemptRecord, BatchJob, attempt_folder, newest_attempt};
 pub use entries::rename_for_removal;
 pub use error::{Differences, RunDirError};
 pub use keep::{Keep, Stretch};
+pub use line::passed_over;
 pub use lock::RunLock;
 pub use pointer::{SettledCopy, follow, point, target};
 pub use prepare::Start;

@@ -7,7 +7,7 @@ use anyhow::Context;
 use dtrain_common::exit::ExitStatus;
 use dtrain_common::files;
 use dtrain_common::result::RunResult;
-use dtrain_common::run_dir::RunDir;
+use dtrain_common::run_dir::{RunDir, RunDirError};
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io::ErrorKind;
@@ -48,12 +48,37 @@ enum Refusal {
     Standstill { step: Option<u64> },
 }
 
+/// The newest checkpoint at the end of a start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Newest {
+    /// Its step; `None`: no checkpoint.
+    Step(Option<u64>),
+    /// It cannot be read now.
+    Unreadable,
+}
+
+impl Newest {
+    fn of(run_dir: &RunDir) -> Result<Self, RunDirError> {
+        match run_dir.newest_checkpoint() {
+            Err(error) if error.is_unreadable() => {
+                eprintln!("dtrain: the progress of the run is unknown: {error}");
+                Ok(Self::Unreadable)
+            }
+            other => Ok(Self::Step(other?.map(|(_, manifest)| manifest.step))),
+        }
+    }
+}
+
 impl Requeues {
-    /// Returns the state after one more start. `step` is that of the newest checkpoint; a program writes no checkpoint, and
-    /// its progress is unknown.
-    fn next(&self, step: Option<u64>, is_training: bool, most: u32) -> Result<Self, Refusal> {
-        let stands = is_training && self.count > 0 && step <= self.step;
-        let standstills = if stands { self.standstills + 1 } else { 0 };
+    /// Returns the state after one more start. A program writes no checkpoint, and its progress is unknown.
+    fn next(&self, newest: Newest, is_training: bool, most: u32) -> Result<Self, Refusal> {
+        let (step, standstills) = match newest {
+            Newest::Unreadable => (self.step, self.standstills),
+            Newest::Step(step) if is_training && self.count > 0 && step <= self.step => {
+                (step, self.standstills + 1)
+            }
+            Newest::Step(step) => (step, 0),
+        };
         if standstills >= MOST_STANDSTILLS {
             return Err(Refusal::Standstill { step });
         }
@@ -95,14 +120,14 @@ pub(crate) fn run(args: &RequeueArgs) -> anyhow::Result<ExitCode> {
     let file = args.run_dir.join(FILE);
     let run_dir = RunDir::new(&args.run_dir);
     let is_training = run_dir.checkpoints().exists();
-    let step = run_dir.newest_checkpoint()?.map(|(_, manifest)| manifest.step);
-    let code = code_of(args.code, result_of(&run_dir, args.since), step.is_some());
+    let newest = Newest::of(&run_dir)?;
+    let code = code_of(args.code, result_of(&run_dir, args.since), newest != Newest::Step(None));
     crate::stdout::print(&format!("{code}\n")).context("cannot write to standard output")?;
     if code != ExitStatus::Requeue.code() {
         forget(&file)?;
         return Ok(ExitCode::FAILURE);
     }
-    match read(&file)?.of(args.submission.as_deref()).next(step, is_training, args.most) {
+    match read(&file)?.of(args.submission.as_deref()).next(newest, is_training, args.most) {
         Ok(next) => {
             let text = serde_json::to_string(&next)?;
             files::write_atomic(&file, text.as_bytes())
@@ -144,7 +169,9 @@ mod tests {
 
     /// Decides about starts that end with these newest steps.
     fn starts(steps: &[Option<u64>], is_training: bool, most: u32) -> Result<Requeues, Refusal> {
-        steps.iter().try_fold(Requeues::default(), |state, step| state.next(*step, is_training, most))
+        steps
+            .iter()
+            .try_fold(Requeues::default(), |state, step| state.next(Newest::Step(*step), is_training, most))
     }
 
     #[test]
@@ -209,6 +236,25 @@ mod tests {
         assert_eq!(starts(&[None, None, None], true, 9), Err(Refusal::Standstill { step: None }));
         // A rollback is no progress.
         assert_eq!(starts(&[Some(30), Some(10), Some(10)], true, 9), stands);
+    }
+
+    #[test]
+    fn a_checkpoint_that_cannot_be_read_ends_no_job() {
+        let folder = tempfile::tempdir().unwrap();
+        let run_dir = RunDir::new(folder.path());
+        assert_eq!(Newest::of(&run_dir).unwrap(), Newest::Step(None));
+        let checkpoint = run_dir.checkpoint(20);
+        fs::create_dir_all(&checkpoint).unwrap();
+        // Reading a link to itself is an error of the system, as EIO or ESTALE.
+        std::os::unix::fs::symlink("manifest.json", checkpoint.join("manifest.json")).unwrap();
+        assert_eq!(Newest::of(&run_dir).unwrap(), Newest::Unreadable);
+        assert!(run_dir.may_have_checkpoint());
+
+        let before = Requeues { submission: None, count: 4, step: Some(10), standstills: 1 };
+        let next = before.next(Newest::Unreadable, true, 9).unwrap();
+        assert_eq!(next, Requeues { count: 5, ..before.clone() });
+        assert_eq!(before.next(Newest::Unreadable, true, 4), Err(Refusal::Bound { count: 4 }));
+        assert_eq!(next.next(Newest::Step(Some(20)), true, 9).unwrap().standstills, 0);
     }
 
     #[test]

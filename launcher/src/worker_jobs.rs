@@ -11,6 +11,7 @@ use dtrain_common::env::{
 use dtrain_common::gpu::{self, GpuError, Visible};
 use dtrain_common::job::{Gpu, Job, Mode, PlanJob, ProfileJob};
 use dtrain_common::recipe::Recipe;
+use dtrain_common::run_dir::follow;
 use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -68,7 +69,7 @@ fn load_recipe(args: &RecipeArgs) -> anyhow::Result<Recipe> {
 /// Returns the launch of the worker for `dtrain eval`.
 pub(crate) fn eval(args: &EvalArgs) -> anyhow::Result<LaunchArgs> {
     load_recipe(&args.recipe)?.check_paths()?;
-    if !args.checkpoint.is_dir() {
+    if !follow(&args.checkpoint).is_dir() {
         bail!(
             "--checkpoint {}: no such folder; give a checkpoint such as RUN_DIR/checkpoints/latest, or RUN_DIR",
             args.checkpoint.display()

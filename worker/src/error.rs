@@ -183,6 +183,7 @@ impl WorkerError {
             | Self::Write { .. }
             | Self::Signals(_)
             | Self::SharedLists(_)
+            | Self::RunDir(RunDirError::Unreadable(_))
             | Self::Torch(_) => ExitStatus::Program(1),
             // Not an error of the checkpoint: another attempt may succeed.
             Self::Resume(
@@ -231,6 +232,8 @@ impl WorkerError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use dtrain_common::manifest::ManifestError;
+
     use crate::collectives::{CollectiveError, Operation};
 
     #[test]
@@ -239,5 +242,14 @@ mod tests {
         assert_eq!(WorkerError::Resume(lost.into()).exit_status(), ExitStatus::Program(1));
         let unusable = CheckpointError::Tensors("no such tensor".to_owned());
         assert_eq!(WorkerError::Resume(unusable).exit_status(), ExitStatus::Usage);
+    }
+
+    #[test]
+    fn another_attempt_may_read_a_checkpoint_that_cannot_be_read_now() {
+        let stale = std::io::Error::from(std::io::ErrorKind::StaleNetworkFileHandle);
+        let stale = ManifestError::Io { action: "read", path: "manifest.json".into(), source: stale };
+        let status = |error: RunDirError| WorkerError::RunDir(error).exit_status();
+        assert_eq!(status(RunDirError::Unreadable(stale)), ExitStatus::Program(1));
+        assert_eq!(status(ManifestError::Missing("run".into()).into()), ExitStatus::Usage);
     }
 }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use super::{FILE_NAME, FORMAT, MAX_BYTES, folder_name};
-use crate::files::remedy;
+use crate::files::remedy_of;
 use crate::text::size;
 
 /// Reason why a checkpoint cannot be used. Paths are the manifest's unless stated otherwise.
@@ -13,9 +13,13 @@ use crate::text::size;
 pub enum ManifestError {
     #[error("{} is not a whole checkpoint: it has no {FILE_NAME}; name a folder such as RUN/checkpoints/step-00000120", .0.display())]
     Missing(PathBuf),
-    #[error("cannot {action} {}: {source}{}", path.display(), remedy(source))]
+    #[error("cannot {action} {}: {source}{}", path.display(), remedy_of(action, source))]
     Io { action: &'static str, path: PathBuf, source: io::Error },
-    #[error("{} is larger than any manifest ({} MiB); it was not written by dtrain", .0.display(), MAX_BYTES >> 20)]
+    #[error(
+        "{} is larger than the {} that this dtrain reads, so an earlier one wrote it; model.safetensors beside it can be used as \
+         model.weights",
+        .0.display(), size(MAX_BYTES)
+    )]
     TooLarge(PathBuf),
     #[error(
         "a checkpoint's manifest would have {}, more than the {} that a resume reads: class names {}, other data of the task {}, \
@@ -79,12 +83,11 @@ impl ManifestError {
         matches!(self, Self::Io { .. }) && !self.is_damage()
     }
 
-    /// Returns whether the checkpoint is proved to be damaged. One that cannot be read now, that a newer dtrain wrote, or
+    /// Returns whether the checkpoint is proved to be damaged. One that cannot be read now, that another dtrain wrote, or
     /// whose folder has another name may be whole.
     pub fn is_damage(&self) -> bool {
         match self {
             Self::Missing(_)
-            | Self::TooLarge(_)
             | Self::Json(..)
             | Self::OwnChecksum(_)
             | Self::FileName(..)
@@ -103,6 +106,7 @@ impl ManifestError {
             Self::OtherStep(..)
             | Self::NewerFormat { .. }
             | Self::UnknownFormat(..)
+            | Self::TooLarge(_)
             | Self::Unwritable { .. } => false,
         }
     }

@@ -6,6 +6,7 @@ use std::path::Path;
 use super::error::RecipeError;
 use super::origin::Problem;
 use super::{DataKind, Recipe, Target, Task};
+use crate::run_dir::follow;
 
 /// Makes data.root and the paths of `[model]` absolute, from the current directory.
 pub(super) fn make_absolute(recipe: &mut Recipe) -> Vec<Problem> {
@@ -64,8 +65,8 @@ impl Recipe {
             DataKind::Generated => {}
         }
         let model = &self.model;
-        if let Some(folder) = model.weights.as_ref().filter(|path| path.is_dir()) {
-            return Err(RecipeError::key_only("model.weights", weights_of(folder)));
+        if let Some(folder) = model.weights.as_ref().map(|path| follow(path)).filter(|path| path.is_dir()) {
+            return Err(RecipeError::key_only("model.weights", weights_of(&folder)));
         }
         let files = [("model.file", &model.file), ("model.weights", &model.weights)];
         let files = files.into_iter().flat_map(|(key, path)| path.iter().map(move |path| (key, path)));
@@ -87,13 +88,14 @@ fn list(folder: &Path) -> Result<(), String> {
 
 /// Names the weights in a folder that was given for them: a run, a checkpoint, or a model of Hugging Face.
 fn weights_of(folder: &Path) -> String {
-    const USUAL: [&str; 4] = [
-        "checkpoints/latest/model.safetensors",
-        "latest/model.safetensors",
-        "model.safetensors.index.json",
-        "model.safetensors",
+    let latest = |name| follow(&folder.join(name)).join("model.safetensors");
+    let usual = [
+        latest("checkpoints/latest"),
+        latest("latest"),
+        folder.join("model.safetensors.index.json"),
+        folder.join("model.safetensors"),
     ];
-    let usual = USUAL.iter().map(|name| folder.join(name)).find(|path| path.is_file());
+    let usual = usual.into_iter().find(|path| path.is_file());
     let remedy = match usual {
         Some(file) => format!("set model.weights to {}", file.display()),
         None => "set model.weights to a safetensors file in it".to_owned(),

@@ -3,8 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::ProbeError;
-use crate::files::remedy;
+use super::{ProbeError, RunDir, follow};
+use crate::files::remedy_of;
 use crate::manifest::ManifestError;
 use crate::recipe::RecipeError;
 
@@ -78,14 +78,26 @@ pub enum RunDirError {
     CheckpointElsewhere(PathBuf, PathBuf),
     #[error("cannot resume: {0}")]
     Checkpoint(#[from] ManifestError),
+    #[error(
+        "cannot resume: {0}; start again, or if this lasts, name an earlier checkpoint with --resume PATH: this one is then \
+         set aside, not removed"
+    )]
+    Unreadable(#[source] ManifestError),
     #[error("cannot compare the experiment with the run in {}: {}; choose another --run-dir", .0.display(), .1)]
     SavedRecipe(PathBuf, #[source] RecipeError),
     #[error("{0}")]
     Recipe(#[from] RecipeError),
     #[error(transparent)]
     FileSystem(#[from] ProbeError),
-    #[error("cannot {} {}: {}{}", .0, .1.display(), .2, remedy(.2))]
+    #[error("cannot {} {}: {}{}", .0, .1.display(), .2, remedy_of(.0, .2))]
     Io(&'static str, PathBuf, #[source] io::Error),
+}
+
+impl RunDirError {
+    /// Returns whether the system could not read the run's checkpoints or their folder: there may be one.
+    pub fn is_unreadable(&self) -> bool {
+        matches!(self, Self::Unreadable(_) | Self::Io(..))
+    }
 }
 
 /// For `map_err`: reports a failed action on a path.
@@ -98,11 +110,11 @@ pub(super) fn failed(action: &'static str, path: &Path) -> impl Fn(io::Error) ->
 fn from_weights(run: &Path, differences: &Differences) -> String {
     const OF_TRAINING: [&str; 5] = ["train.", "optim.", "stage", "ema.", "model.freeze"];
     let is_of_training = |key: &str| OF_TRAINING.iter().any(|part| key.starts_with(part));
-    match differences.iter().all(|(key, ..)| is_of_training(key)) {
-        true => format!(
-            ", and start from this run's weights with model.weights = \"{}\"",
-            run.join("checkpoints/latest/model.safetensors").display()
-        ),
+    let weights = follow(&RunDir::new(run).latest()).join("model.safetensors");
+    match differences.iter().all(|(key, ..)| is_of_training(key)) && weights.is_file() {
+        true => {
+            format!(", and start from this run's weights with model.weights = \"{}\"", weights.display())
+        }
         false => String::new(),
     }
 }

@@ -1,6 +1,6 @@
 //! The rule for removing checkpoints of a run, for the run itself and for `dtrain ckpt prune`.
 
-use std::io;
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
@@ -82,23 +82,42 @@ impl Keep {
         };
         (0..older).filter(move |&at| !stays(at)).map(|at| steps[at])
     }
+
+    /// Returns which of these steps, in rising order, are removed if only the whole ones count. Asks about few: a run calls
+    /// this after every checkpoint. What goes of the whole ones goes of all too, because others only add followers.
+    pub fn excess_of_whole(&self, steps: &[u64], is_whole: impl Fn(u64) -> bool) -> Vec<u64> {
+        let mut excess: Vec<u64> = self.excess(steps).collect();
+        if excess.is_empty() {
+            return excess;
+        }
+        let mut known = BTreeMap::new();
+        let mut is_whole = |step: u64| *known.entry(step).or_insert_with(|| is_whole(step));
+        let mut newest = steps.iter().rev().filter(|step| is_whole(**step));
+        let Some(oldest) = newest.nth(self.newest.max(1) - 1).copied() else { return Vec::new() };
+        excess.retain(|&step| {
+            let window = self.window(step);
+            let later = &steps[steps.partition_point(|other| *other <= step)..];
+            let mut followers = later.iter().take_while(|later| self.window(**later) == window);
+            step < oldest && is_whole(step) && (window.is_none() || followers.any(|later| is_whole(*later)))
+        });
+        excess
+    }
 }
 
 impl RunDir {
-    /// Returns the steps of the checkpoints that `keep` removes of the whole ones, whose steps are `whole` in rising order.
-    /// The targets of `latest` and `best` stay. Checkpoints that are not whole neither count nor go.
-    pub fn excess(&self, keep: &Keep, whole: &[u64]) -> Vec<u64> {
+    /// Returns the steps of the checkpoints that `keep` removes of those with `steps` in rising order. The targets of `latest`
+    /// and `best` stay. Checkpoints that are not whole neither count nor go.
+    pub fn excess(&self, keep: &Keep, steps: &[u64], is_whole: impl Fn(u64) -> bool) -> Vec<u64> {
         let linked = [self.latest(), self.best()].map(|link| self.linked(&link));
-        keep.excess(whole).filter(|step| !linked.contains(&Some(*step))).collect()
+        let mut excess = keep.excess_of_whole(steps, is_whole);
+        excess.retain(|step| !linked.contains(&Some(*step)));
+        excess
     }
 
-    /// Returns the steps of the checkpoints whose manifests can be read and whose files have their sizes.
-    pub fn whole_steps(&self) -> io::Result<Vec<u64>> {
-        let is_whole = |step: &u64| {
-            let folder = self.checkpoint(*step);
-            Manifest::read(&folder).is_ok_and(|manifest| manifest.check_sizes(&folder).is_ok())
-        };
-        Ok(self.steps()?.into_iter().filter(is_whole).collect())
+    /// Returns whether the manifest of a step's checkpoint can be read and its files have their sizes.
+    pub fn is_whole(&self, step: u64) -> bool {
+        let folder = self.checkpoint(step);
+        Manifest::read(&folder).is_ok_and(|manifest| manifest.check_sizes(&folder).is_ok())
     }
 }
 
@@ -144,6 +163,40 @@ mod tests {
         // A stage that ends within a window: its last checkpoint stays, and windows begin anew.
         let keep = Keep::newest(1).with_every(Span::Steps(30), &stages);
         assert_eq!(keep.excess(&[10, 30, 35, 40, 50, 60, 70, 80]).collect::<Vec<_>>(), [10, 35, 50, 60]);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn few_checkpoints_are_read_and_the_rule_is_that_of_all_whole_ones(
+            steps in proptest::collection::btree_map(1_u64..90, proptest::bool::weighted(0.7), 0..30),
+            newest in 0_usize..5,
+            every in 0_u64..20,
+        ) {
+            let names: Vec<u64> = steps.keys().copied().collect();
+            let whole: Vec<u64> = names.iter().copied().filter(|step| steps[step]).collect();
+            let stages = [stretch(0, 0, 0, 10), stretch(1, 40, 0, 2)];
+            let keep = Keep::newest(newest);
+            let keep = if every == 0 { keep } else { keep.with_every(Span::Steps(every), &stages) };
+            let expected: Vec<u64> = keep.excess(&whole).collect();
+            proptest::prop_assert_eq!(keep.excess_of_whole(&names, |step| steps[&step]), expected);
+        }
+    }
+
+    #[test]
+    fn a_long_run_reads_only_the_checkpoints_that_matter() {
+        let steps: Vec<u64> = (1..=1000).map(|number| number * 10).chain([10_005]).collect();
+        let read = std::cell::Cell::new(0);
+        let count = |_| {
+            read.set(read.get() + 1);
+            true
+        };
+        let keep = Keep::newest(3).with_every(Span::Steps(10), &[stretch(0, 0, 0, 1)]);
+        assert_eq!(keep.excess_of_whole(&steps, count), [0; 0]);
+        assert_eq!(read.get(), 0);
+        let keep = Keep::newest(1).with_every(Span::Steps(10), &[stretch(0, 0, 0, 1)]);
+        let steps: Vec<u64> = [&steps[..], &[10_008]].concat();
+        assert_eq!(keep.excess_of_whole(&steps, count), [10_005]);
+        assert_eq!(read.get(), 2);
     }
 
     /// After 3 epochs of 10 steps the data had half its size: windows of 2 epochs were counted in epochs of 5 steps from

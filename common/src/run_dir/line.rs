@@ -8,7 +8,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::entries::{numbered, steps_in};
-use super::{REPLACED, RunDir, RunDirError, pointer, step_of};
+use super::{REPLACED, RunDir, RunDirError, exists, pointer, step_of};
 use crate::manifest::{BestSoFar, Manifest, ManifestError};
 
 impl RunDir {
@@ -36,23 +36,21 @@ impl RunDir {
         Ok(set_aside.into_iter().chain(line.flat_map(folders)).collect())
     }
 
-    /// Returns the first whole candidate by manifest and file sizes. A newer format is an error, and a checkpoint that cannot
-    /// be read: a resume from an earlier one would set it aside.
+    /// Returns the first whole candidate by manifest and file sizes.
     pub fn newest_checkpoint(&self) -> Result<Option<(PathBuf, Manifest)>, RunDirError> {
         for folder in self.candidates()? {
-            match Manifest::read(&folder) {
-                Ok(manifest) => match manifest.check_sizes(&folder) {
-                    Ok(()) => return Ok(Some((folder, manifest))),
-                    Err(error) if error.is_unreadable() => return Err(error.into()),
-                    Err(_) => {}
-                },
-                // It may be whole, but this dtrain cannot check it.
-                Err(error @ ManifestError::NewerFormat { .. }) => return Err(error.into()),
-                Err(error) if error.is_unreadable() => return Err(error.into()),
-                _ => {}
+            let read = Manifest::read(&folder);
+            match read.and_then(|manifest| manifest.check_sizes(&folder).map(|()| manifest)) {
+                Ok(manifest) => return Ok(Some((folder, manifest))),
+                Err(error) => drop(passed_over(&folder, error)?),
             }
         }
         Ok(None)
+    }
+
+    /// Returns whether a resume may find a checkpoint: one that cannot be read now may be whole.
+    pub fn may_have_checkpoint(&self) -> bool {
+        self.newest_checkpoint().map_or_else(|error| error.is_unreadable(), |newest| newest.is_some())
     }
 
     /// Checks that a run without a whole checkpoint may start fresh: only if it has no checkpoint at all.
@@ -119,5 +117,16 @@ impl RunDir {
     /// Returns the checkpoints that are being replaced, with their steps.
     pub fn replaced(&self) -> io::Result<Vec<(u64, PathBuf)>> {
         Ok(numbered(&self.checkpoints(), REPLACED)?.into_iter().filter(|(_, path)| path.is_dir()).collect())
+    }
+}
+
+/// Returns the error of a candidate that a resume passes over for an earlier one. A newer format is an error of the search,
+/// and a checkpoint that cannot be read: it may be whole, and a resume from an earlier one would set it aside.
+pub fn passed_over(folder: &Path, error: ManifestError) -> Result<ManifestError, RunDirError> {
+    match error {
+        ManifestError::NewerFormat { .. } => Err(error.into()),
+        // A running training may have removed it since it was listed.
+        _ if error.is_unreadable() && exists(folder).unwrap_or(true) => Err(RunDirError::Unreadable(error)),
+        _ => Ok(error),
     }
 }

@@ -10,7 +10,7 @@ use super::entries::rename_for_removal;
 use super::error::failed;
 use super::{RunDir, RunDirError, step_of};
 use crate::files::{symlink_atomic, unused, write_atomic};
-use crate::manifest::Manifest;
+use crate::manifest::{FILE_NAME, Manifest};
 
 /// The most bytes of a file that names a folder.
 const LONGEST: u64 = 64;
@@ -92,10 +92,10 @@ impl fmt::Display for SettledCopy {
 }
 
 impl RunDir {
-    /// Makes links again of `latest` and `best` that a copy made folders of. Removes nothing that is not proved to be
+    /// Makes links again of `latest`, `best` and the link of a commit that a copy made folders of. Removes nothing that is not proved to be
     /// elsewhere, byte by byte. Rank 0 calls it with the claim of the training, before [`RunDir::recover`].
     pub fn settle_copies(&self) -> Result<Vec<SettledCopy>, RunDirError> {
-        let copies = [self.latest(), self.best()].into_iter().filter(|link| is_copy(link));
+        let copies = [self.next(), self.latest(), self.best()].into_iter().filter(|link| is_copy(link));
         copies.map(|link| self.settle_copy(&link).map_err(failed("move", &link))).collect()
     }
 
@@ -103,6 +103,8 @@ impl RunDir {
         let Ok(step) = Manifest::read(link).map(|manifest| manifest.step) else { return keep_aside(link) };
         let own = self.checkpoint(step);
         let verified = |folder: &Path| Manifest::read(folder).and_then(|manifest| manifest.verify(folder));
+        // A figure that is not a number equals none, not even itself.
+        let manifest_of = |folder: &Path| fs::read(folder.join(FILE_NAME));
         let paths = (link.to_owned(), own.clone());
         let settled = match own.symlink_metadata() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -111,7 +113,7 @@ impl RunDir {
             }
             Err(error) => return Err(error),
             Ok(_) => match (verified(&own), verified(link)) {
-                (Ok(()), Ok(())) if Manifest::read(&own).ok() == Manifest::read(link).ok() => {
+                (Ok(()), Ok(())) if manifest_of(&own)? == manifest_of(link)? => {
                     rename_for_removal(link)?;
                     SettledCopy::Removed(paths.0, paths.1)
                 }
@@ -138,6 +140,7 @@ impl RunDir {
 /// Renames a folder to `latest-copy`, or with a number.
 fn keep_aside(link: &Path) -> io::Result<SettledCopy> {
     let name = link.file_name().unwrap_or_default().to_string_lossy();
+    let name = name.trim_start_matches('.');
     let aside = unused(&link.with_file_name(format!("{name}-copy")));
     fs::rename(link, &aside)?;
     Ok(SettledCopy::Kept(link.to_owned(), aside))

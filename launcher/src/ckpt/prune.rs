@@ -114,7 +114,8 @@ fn chosen<'a>(
     notes: &mut Vec<String>,
 ) -> Vec<&'a Entry> {
     let whole: Vec<_> = entries.iter().filter(|entry| entry.is_whole()).map(|entry| entry.step).collect();
-    let excess = run_dir.excess(keep, &whole);
+    let steps: Vec<_> = entries.iter().map(|entry| entry.step).collect();
+    let excess = run_dir.excess(keep, &steps, |step| whole.contains(&step));
     let mut chosen = Vec::new();
     for entry in entries {
         let name = entry.name();

@@ -167,9 +167,10 @@ impl Plan {
         has_begun.unwrap_or(false).then_some(asked)
     }
 
-    /// Returns whether another launch would resume from a checkpoint of this run.
+    /// Returns whether another launch may resume from a checkpoint of this run: one that cannot be read now counts.
     pub(crate) fn has_checkpoint(&self) -> bool {
-        self.newest_checkpoint().is_some()
+        let run_dir = self.training().and(self.run_dir.as_ref());
+        run_dir.is_some_and(RunDir::may_have_checkpoint)
     }
 
     /// Returns the folder of the checkpoint from which another launch would resume.

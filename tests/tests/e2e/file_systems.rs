@@ -81,6 +81,9 @@ fn all_is_right(machine: &Machine, words: &str) {
         &machine.dtrain(&["ckpt", "verify", "run/checkpoints/latest", "run"]).output().unwrap(),
         0,
     );
+    // `latest` may be a file.
+    let args = ["eval", "../recipe.toml", "--checkpoint", "run/checkpoints/latest"];
+    expect_exit_code(&machine.dtrain(&args).output().unwrap(), 0);
     let text = output_text(&machine.dtrain(&["doctor", "--run-dir", "run"]).output().unwrap());
     assert!(!text.contains("FAIL  file system") && !text.contains("FAIL  run directory"), "{text}");
 }
@@ -121,6 +124,7 @@ fn refused_calls_are_survived_or_refused_before_the_first_step() {
         ("symlink=95,sync_folder=22,lock=37", Right(NO_LINKS)),
         ("sync_folder=95", Right("does not write through to the disk")),
         ("sync_folder=22,sync_file=38", Right("does not write through to the disk")),
+        ("lock=37,sync_file=22", Right("does not write through to the disk")),
         ("slow=20", Right("")),
         (
             "rename_folder=18",

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use dtrain_common::agent_lease::LeaseError;
 use dtrain_common::env::EnvError;
-use dtrain_common::files::remedy;
+use dtrain_common::files::remedy_of;
 use dtrain_common::manifest::ManifestError;
 use dtrain_torch_shim::ShimError;
 use tch::TchError;
@@ -19,7 +19,7 @@ use crate::out_of_memory::impl_out_of_memory;
 #[derive(Debug, Error)]
 #[allow(missing_docs)]
 pub enum CheckpointError {
-    #[error("cannot {action} {}: {source}{}", path.display(), remedy(source))]
+    #[error("cannot {action} {}: {source}{}", path.display(), remedy_of(action, source))]
     Io { action: &'static str, path: PathBuf, source: io::Error },
     #[error(transparent)]
     Manifest(#[from] ManifestError),

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use dtrain_common::manifest::{Manifest, ManifestError};
-use dtrain_common::run_dir::{Resume, RunDir, RunDirError, target};
+use dtrain_common::run_dir::{Resume, RunDir, RunDirError, passed_over, target};
 use tch::Tensor;
 
 use super::error::CheckpointError;
@@ -31,10 +31,10 @@ pub fn choose(run_dir: &RunDir, resume: &Resume) -> Result<Option<PathBuf>, RunD
     for folder in run_dir.candidates()? {
         match verify(&folder) {
             Ok(()) => return Ok(Some(folder)),
-            Err(error @ ManifestError::NewerFormat { .. }) => return Err(error.into()),
-            // It may be whole, and a resume from an earlier one would set it aside.
-            Err(error) if error.is_unreadable() => return Err(error.into()),
-            Err(error) => tracing::warn!("skipping checkpoint {}: {error}", folder.display()),
+            Err(error) => {
+                let error = passed_over(&folder, error)?;
+                tracing::warn!("skipping checkpoint {}: {error}", folder.display());
+            }
         }
     }
     run_dir.check_fresh_start().map(|()| None)

@@ -33,15 +33,15 @@ pub(super) fn prune(run_dir: &RunDir, keep: &Keep, newest: u64) {
             tracing::debug!("still cannot remove {}: {error}", folder.display());
         }
     }
-    let whole = match run_dir.whole_steps() {
-        Ok(whole) => whole,
+    let steps = match run_dir.steps() {
+        Ok(steps) => steps,
         Err(error) => {
             let folder = run_dir.checkpoints();
             let folder = folder.display();
             return tracing::warn!("cannot list {folder}: {error}; older checkpoints are kept for now");
         }
     };
-    for step in run_dir.excess(keep, &whole) {
+    for step in run_dir.excess(keep, &steps, |step| run_dir.is_whole(step)) {
         if step != newest {
             remove(&run_dir.checkpoint(step));
         }

@@ -95,6 +95,80 @@ fn a_copied_run_resumes_and_has_links_again() {
 }
 
 #[test]
+fn a_copy_from_between_the_two_links_of_a_commit_resumes() {
+    for has_own in [true, false] {
+        let place = run_of(&[16, 32]);
+        let run = &place.run;
+        point(&run.latest(), 16);
+        copy(&run.checkpoint(32), &run.next());
+        if !has_own {
+            fs::remove_dir_all(run.checkpoint(32)).unwrap();
+        }
+        assert!(!has_own || newest(run) == Some(run.checkpoint(32)));
+        run.settle_copies().unwrap();
+        run.recover().unwrap();
+        assert_eq!((run.linked(&run.latest()), run.next().exists()), (Some(32), false));
+    }
+}
+
+#[test]
+fn figures_that_are_not_numbers_are_the_same_in_a_copy() {
+    let place = run_of(&[16]);
+    let run = &place.run;
+    let mut manifest = Manifest::read(&run.checkpoint(16)).unwrap();
+    manifest.metrics.insert("loss".to_owned(), f64::NAN);
+    manifest.write(&run.checkpoint(16)).unwrap();
+    fs::remove_file(run.latest()).unwrap();
+    copy(&run.checkpoint(16), &run.latest());
+    let settled = run.settle_copies().unwrap();
+    assert!(matches!(settled[..], [SettledCopy::Removed(..)]), "{settled:?}");
+}
+
+#[test]
+fn weights_are_named_where_latest_is_a_file() {
+    let place = run_of(&[16]);
+    let run = &place.run;
+    fs::remove_file(run.latest()).unwrap();
+    point_by_file(&run.latest(), 16);
+    let weights = run.checkpoint(16).join("model.safetensors");
+    let error = run.prepare(&recipe(&["train.effective_batch=8"]), &Resume::Auto).unwrap_err().to_string();
+    assert!(error.contains(&format!("model.weights = \"{}\"", weights.display())), "{error}");
+    for given in [run.root().to_owned(), run.checkpoints(), run.latest()] {
+        let set = format!("model.weights={}", given.display());
+        let error = recipe(&[&set]).check_paths().unwrap_err().to_string();
+        assert!(
+            error.contains(&format!("is a folder; set model.weights to {}", weights.display())),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn a_checkpoint_that_cannot_be_read_is_no_end_of_the_run() {
+    let place = run_of(&[16, 32]);
+    let run = &place.run;
+    let manifest = run.checkpoint(32).join("manifest.json");
+    fs::remove_file(&manifest).unwrap();
+    std::os::unix::fs::symlink("manifest.json", &manifest).unwrap();
+    assert!(run.may_have_checkpoint());
+    let error = run.newest_checkpoint().unwrap_err();
+    assert!(
+        error.is_unreadable() && error.to_string().contains("name an earlier checkpoint with --resume"),
+        "{error}"
+    );
+    let earlier = run.prepare(&recipe(&[]), &Resume::From(run.checkpoint(16))).unwrap();
+    assert_eq!(earlier, Start::Resume(run.checkpoint(16)), "the way out works");
+    let (_, set_aside) = run.start_from(&run.checkpoint(16), 16, None).unwrap();
+    assert_eq!(set_aside.unwrap().steps, [32]);
+
+    // One that was removed since it was listed is passed over.
+    let error = || Manifest::read(&run.checkpoint(64)).unwrap_err();
+    assert!(error().is_unreadable());
+    passed_over(&run.checkpoint(64), error()).unwrap();
+    passed_over(&run.checkpoint(16), error()).unwrap_err();
+}
+
+#[test]
 fn a_whole_copy_is_never_lost() {
     let folder_in_place_of = |damage: &dyn Fn(&RunDir)| {
         let place = run_of(&[16, 32]);

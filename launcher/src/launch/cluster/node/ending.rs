@@ -95,8 +95,8 @@ impl NodeRun<'_> {
 
     /// Returns whether the workers have left a checkpoint since their last start, so that another launch makes progress.
     fn goes_on(&self) -> bool {
-        let newest = self.launch.plan.newest_checkpoint();
-        self.latest.is_some() && newest.is_some() && newest != self.resumed
+        let plan = &self.launch.plan;
+        self.latest.is_some() && plan.has_checkpoint() && plan.newest_checkpoint() != self.resumed
     }
 
     fn ended_early(&self, status: ExitStatus, reason: String) -> Conclusion {
