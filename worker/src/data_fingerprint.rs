@@ -91,8 +91,23 @@ pub(crate) fn check_same_data(
     if let Some(differing) = other_classes(&manifest.class_names, task.class_names()) {
         return Err(WorkerError::OtherClasses { folder, differing });
     }
-    let differing = differing(&manifest.extra, &task.extra());
-    if differing.is_empty() { Ok(()) } else { Err(WorkerError::OtherData { folder, differing }) }
+    let now = task.extra();
+    let differing = differing(&manifest.extra, &now);
+    let remedy = match has_byte_order_mark(&manifest.extra["vocabulary"], &now["vocabulary"]) {
+        true => {
+            "its vocabulary has the byte order mark of a text, which earlier builds took for a character. Give the run texts with a \
+             second mark, of which the first is no part: `printf '\\357\\273\\277' | cat - OLD.txt > NEW.txt` for each file that \
+             begins with a mark"
+        }
+        false => "use the data of that run, or start a new run with another --run-dir",
+    };
+    if differing.is_empty() { Ok(()) } else { Err(WorkerError::OtherData { folder, differing, remedy }) }
+}
+
+/// Returns whether two vocabularies differ only in a byte order mark.
+fn has_byte_order_mark(then: &Value, now: &Value) -> bool {
+    let (Some(then), Some(now)) = (then["chars"].as_str(), now["chars"].as_str()) else { return false };
+    then != now && then.replace('\u{feff}', "") == now
 }
 
 /// Returns a warning if the data has class names and the checkpoint does not.
@@ -164,6 +179,19 @@ mod tests {
             assert_ne!(then, other);
         }
         assert_ne!(digest(&json!(["ab", "c"])), digest(&json!(["a", "bc"])));
+    }
+
+    #[test]
+    fn vocabularies_with_a_byte_order_mark_are_found() {
+        let of = |characters: &str| json!({"chars": characters});
+        assert!(has_byte_order_mark(&of("ab\u{feff}"), &of("ab")));
+        for (then, now) in [("ab", "ab"), ("ab", "ab\u{feff}"), ("abc\u{feff}", "ab"), ("abc", "ab")] {
+            assert!(!has_byte_order_mark(&of(then), &of(now)), "{then} {now}");
+        }
+        assert!(
+            !has_byte_order_mark(&json!("bytes"), &of("ab"))
+                && !has_byte_order_mark(&Value::Null, &Value::Null)
+        );
     }
 
     #[test]

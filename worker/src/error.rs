@@ -86,10 +86,10 @@ pub enum WorkerError {
     #[error("cannot resume: {0}")]
     Resume(#[source] CheckpointError),
     #[error(
-        "cannot resume: {} was trained with another {}; use the data of that run, or start a new run with another --run-dir",
+        "cannot resume: {} was trained with another {}; {remedy}",
         folder.display(), differing.join(" and ")
     )]
-    OtherData { folder: PathBuf, differing: Vec<String> },
+    OtherData { folder: PathBuf, differing: Vec<String>, remedy: &'static str },
     #[error(
         "the classes of {} differ from those of the data: {differing}. Classes are numbered by sorted folder names: restore the old \
          folder names",

@@ -109,6 +109,7 @@ fn has_lists(facts: &Value) -> bool {
 }
 
 fn unmapped(name: &str) -> WorkerError {
-    let reason = io::Error::other("this process may not open its own files in /proc");
+    let reason =
+        io::Error::other("its descriptor cannot be duplicated; raise the limit of open files (ulimit -n)");
     MemoryError::System(format!("map list {name}"), reason).into()
 }

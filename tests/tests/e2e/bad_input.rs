@@ -141,7 +141,7 @@ fn images_with_an_exif_orientation_are_named() {
     let pictures = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("parity/reference/pictures");
     fs::copy(pictures.join("turned-6.jpg"), sandbox.path("data/train/dark/upright.jfif")).unwrap();
     for (value, words) in [
-        ("stored", "the EXIF orientation of 1 file in train is ignored, as in torchvision: "),
+        ("stored", "the EXIF orientation of 1 file in train is ignored: "),
         ("exif", "turning 1 file in train by EXIF orientation: "),
     ] {
         let output = sandbox.launch(2, value, &["train.steps=1", &format!("data.orientation={value}")]);

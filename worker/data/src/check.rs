@@ -115,6 +115,7 @@ pub(super) fn inspect_all(
                 // The receiver lives as long as any sender.
                 let _ = found.send((sample, one));
             }
+            inspector.free_excess();
             done.fetch_add(1, Ordering::Relaxed);
         }
         let mut values = found_values.lock().unwrap_or_else(PoisonError::into_inner);

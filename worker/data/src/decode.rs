@@ -128,16 +128,23 @@ fn open_picture(bytes: &[u8]) -> Result<Box<dyn ImageDecoder + '_>> {
         && let Ok(bands) = Bands::open(bytes)
         && bands.check(bands.count).is_ok()
     {
-        return Err(SampleError::NotRgb(bands.count));
+        return Err(match bands.count {
+            3 if bands.is_floating() => floating_point(),
+            count => SampleError::NotRgb(count),
+        });
     }
     let decoder = opened?;
     if decoder.original_color_type() == ExtendedColorType::Cmyk16 {
         return Err(SampleError::NotRgb(4));
     }
     if matches!(decoder.color_type(), ColorType::Rgb32F | ColorType::Rgba32F) {
-        return Err(SampleError::Unsupported("an image with floating-point samples".to_owned()));
+        return Err(floating_point());
     }
     Ok(decoder)
+}
+
+fn floating_point() -> SampleError {
+    SampleError::Unsupported("an image with floating-point samples".to_owned())
 }
 
 /// Rejects a truncated JPEG: its decoder would fill the rest with grey.

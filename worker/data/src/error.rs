@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use dtrain_common::content::Content;
 use dtrain_shared_memory::MemoryError;
+use rustix::io::Errno;
 
 use super::ignored::{EXTENSIONS, Ignored};
 use super::target_table::{TARGETS, TableProblem};
@@ -240,9 +241,35 @@ pub enum SampleError {
     TooLarge((u32, u32), u64),
 }
 
+impl SampleError {
+    /// Returns the number of an error of the system that may concern all files, such as a lost file server.
+    pub(super) fn outage(&self) -> Option<i32> {
+        match self {
+            Self::Read(error) => match error.kind() {
+                io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => None,
+                _ => error.raw_os_error(),
+            },
+            Self::Mask(_, error) => error.outage(),
+            _ => None,
+        }
+    }
+}
+
 /// Returns the remedy for the cause, or `usual` if the file is wrong or may not be read.
 fn remedy_of(error: &io::Error, usual: &'static str) -> &'static str {
+    match Errno::from_io_error(error) {
+        Some(Errno::MFILE | Errno::NFILE) => {
+            return "raise the limit of open files (`ulimit -n`), or lower data.workers";
+        }
+        Some(Errno::NOMEM) => return "free memory, or lower data.workers",
+        Some(Errno::LOOP) => return "it is a link to itself: remove it",
+        _ => {}
+    }
     match error.kind() {
+        // Only a folder that was there a moment before is listed.
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory if usual.contains("execute permission") => {
+            "it changed while it was listed: run the same command again when no program writes there"
+        }
         io::ErrorKind::PermissionDenied if !usual.contains("permission") => {
             "give the user of dtrain read permission"
         }
@@ -350,3 +377,6 @@ fn loose_note(images: usize) -> String {
         n => format!(" ({n} images lie directly in it)"),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -7,6 +7,12 @@ use std::path::Path;
 /// File name endings of images, in any case. The content decides the format.
 pub const EXTENSIONS: [&str; 9] = ["png", "jpg", "jpeg", "jpe", "jfif", "bmp", "tif", "tiff", "webp"];
 
+/// Returns whether a file of this name is taken for an image.
+pub(super) fn is_image(name: &str) -> bool {
+    let ending = Path::new(name).extension().and_then(|ending| ending.to_str());
+    ending.is_some_and(|ending| EXTENSIONS.iter().any(|known| ending.eq_ignore_ascii_case(known)))
+}
+
 /// Most endings that a message lists; further ones are only counted.
 const LISTED: usize = 5;
 

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::check::{CheckReport, ImageList, Target};
 use super::dataset::Field;
 use super::error::{DataError, Result, listed};
-use super::ignored::{EXTENSIONS, Ignored};
+use super::ignored::{Ignored, is_image};
 use super::paths::{Listing, Paths};
 use super::target_table::TARGETS;
 use super::unicode_form;
@@ -74,19 +74,23 @@ impl ImageIndex {
         let (mut images, mut ignored) = (Listing::default(), Ignored::default());
         entries.iter().filter(|entry| !entry.is_folder).for_each(|entry| ignored.count(&entry.name));
         let (mut empty, mut class_ends) = (Vec::new(), Vec::with_capacity(classes.len()));
+        let mut in_empty = Ignored::default();
         for class in &classes {
             let first = images.len();
             if names.binary_search(class).is_ok() {
-                list_images(&folder.join(class), class, &mut above.clone(), &mut images, &mut ignored)?;
+                let mut others = Ignored::default();
+                list_images(&folder.join(class), class, &mut above.clone(), &mut images, &mut others)?;
                 if images.len() == first {
                     empty.push(class.clone());
+                    in_empty.add(&others);
                 }
+                ignored.add(&others);
                 images.sort(first);
             }
             class_ends.push(images.len());
         }
         if !empty.is_empty() {
-            return Err(DataError::EmptyClasses(folder, empty, Box::new(ignored)));
+            return Err(DataError::EmptyClasses(folder, empty, Box::new(in_empty)));
         }
         Ok(Self {
             root: root.to_path_buf(),
@@ -163,9 +167,7 @@ struct Entry {
 
 impl Entry {
     fn is_image(&self) -> bool {
-        let extension = Path::new(&self.name).extension().and_then(|extension| extension.to_str());
-        !self.is_folder
-            && extension.is_some_and(|it| EXTENSIONS.iter().any(|known| it.eq_ignore_ascii_case(known)))
+        !self.is_folder && is_image(&self.name)
     }
 }
 

@@ -16,6 +16,9 @@ use super::raster::Raster;
 use super::regular::{self, First};
 use super::turn::Turn;
 
+/// Largest working memory that is kept for the next image, so that one huge image does not keep its memory.
+pub(super) const KEPT_BYTES: usize = 64 << 20;
+
 /// The working memory of one decoding thread.
 #[derive(Debug, Default)]
 pub struct Inspector {
@@ -42,6 +45,14 @@ impl Inspector {
         let files = self.file.capacity() + self.raw.capacity();
         let images = self.image.values.held_bytes() + self.map.values.held_bytes();
         files + images + self.target.held_bytes()
+    }
+
+    /// Frees the memory of the last sample if it is too large to keep. Results stay.
+    pub(super) fn free_excess(&mut self) {
+        if self.held_bytes() > KEPT_BYTES {
+            (self.file, self.raw) = Default::default();
+            (self.image, self.map, self.target) = Default::default();
+        }
     }
 
     /// Checks an image and returns its size; with [`Depth::Full`] its pixels are in `image`.

@@ -11,7 +11,7 @@ use super::dataset::{Column, Dataset, Field};
 use super::error::Result;
 use super::fit::{Fitter, Frame};
 use super::image_folder::ImageIndex;
-use super::inspector::Inspector;
+use super::inspector::{Inspector, KEPT_BYTES};
 use super::mask_folder::{MapIndex, MaskIndex};
 use super::mask_rule::same_size;
 use super::needs::{Depth, Needs};
@@ -70,9 +70,6 @@ impl ImageOptions {
         }
     }
 }
-
-/// Largest working memory that is kept for the next image, so that one huge image does not keep its memory.
-const KEPT_BYTES: usize = 64 << 20;
 
 /// The images of a list, prepared alike.
 #[derive(Debug)]

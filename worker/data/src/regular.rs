@@ -8,6 +8,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
+use rustix::buffer::spare_capacity;
 use rustix::fs::OFlags;
 
 /// The first part of a file that is read for its header.
@@ -50,7 +51,10 @@ pub(super) fn decode<T, E: From<io::Error>>(
     bytes.clear();
     let mut file = open(path)?;
     let room = match first {
-        First::Header => HEADER_BYTES,
+        First::Header => {
+            bytes.shrink_to(HEADER_BYTES);
+            HEADER_BYTES
+        }
         First::Whole => bytes.capacity().max(WHOLE_BYTES),
     };
     let is_full = read_part(&mut file, path, bytes, room)?;
@@ -82,22 +86,13 @@ pub(super) fn decode<T, E: From<io::Error>>(
     }
 }
 
-/// Reads once, until `bytes` has `room` bytes. Returns whether it has.
+/// Reads once into memory for `room` bytes, which is not zeroed before. Returns whether it is full.
 fn read_part(file: &mut File, path: &Path, bytes: &mut Vec<u8>, room: usize) -> io::Result<bool> {
-    let before = bytes.len();
-    bytes.resize(room.max(before), 0);
-    let read = loop {
-        match file.read(&mut bytes[before..]) {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            read => break read,
-        }
-    };
+    bytes.reserve_exact(room.saturating_sub(bytes.len()));
+    let read = rustix::io::retry_on_intr(|| rustix::io::read(&*file, spare_capacity(bytes)));
     match read {
-        Ok(read) => {
-            bytes.truncate(before + read);
-            Ok(bytes.len() >= room)
-        }
-        Err(error) => Err(explain(path, error)),
+        Ok(_) => Ok(bytes.len() >= room),
+        Err(error) => Err(explain(path, error.into())),
     }
 }
 

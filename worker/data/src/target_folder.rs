@@ -128,21 +128,33 @@ fn read_table(folder: &Path) -> Result<TargetTable, DataError> {
     })
 }
 
-/// Returns a command that writes the table with commas, and decimal points. The old file stays under another name.
+/// Returns a command that writes the table with commas between fields. With semicolons, commas are decimal points.
 fn with_commas(path: &Path, separator: char) -> String {
-    let (path, old) = (word(path), word(&unused(&path.with_extension("old.csv"))));
-    format!(
-        "mv {path} {old} && python3 -c 'import csv, sys; csv.writer(open(sys.argv[2], \"x\", newline=\"\", \
-         encoding=\"utf-8\")).writerows(r[:1] + [f.replace(\",\", \".\") for f in r[1:]] for r in csv.reader(open(sys.argv[1], \
-         newline=\"\", encoding=\"utf-8-sig\"), delimiter=\"{}\") if r and not r[0].startswith(\"sep=\"))' {old} {path}",
-        separator.escape_default()
-    )
+    let fields = match separator {
+        ';' => "r[:1] + [f.replace(\",\", \".\") for f in r[1:]]",
+        _ => "r",
+    };
+    rewrite(path, |from, to| {
+        format!(
+            "python3 -c 'import csv, sys; csv.writer(open(sys.argv[2], \"x\", newline=\"\", encoding=\"utf-8\")).writerows({fields} \
+             for r in csv.reader(open(sys.argv[1], newline=\"\", encoding=\"utf-8-sig\"), delimiter=\"{}\") if r and not \
+             r[0].startswith(\"sep=\"))' {from} {to}",
+            separator.escape_default()
+        )
+    })
 }
 
-/// Says what a file that is not UTF-8 is, and how to convert it. The old file stays under another name.
+/// Returns a command that replaces the table by what the command of `convert` writes from one file to another. The old
+/// file stays under another name, and keeps its own if the conversion fails.
+fn rewrite(path: &Path, convert: impl FnOnce(&str, &str) -> String) -> String {
+    let free = |ending: &str| word(&unused(&path.with_extension(ending)));
+    let (table, old, new) = (word(path), free("old.csv"), free("new.csv"));
+    format!("{} && mv {table} {old} && mv {new} {table}", convert(&table, &new))
+}
+
+/// Says what a file that is not UTF-8 is, and how to convert it.
 fn not_utf8(path: &Path, bytes: &[u8]) -> String {
     let content = Content::of(bytes, bytes);
-    let (to, old) = (word(path), word(&unused(&path.with_extension("old.csv"))));
     let from = match content {
         Some(Content::Utf16) => "UTF-16",
         // Of Western Windows; a wrong guess shows in the names of images only.
@@ -150,13 +162,15 @@ fn not_utf8(path: &Path, bytes: &[u8]) -> String {
         Some(content) => {
             return match content.unpacker() {
                 Some(program) => {
-                    format!("{content}; unpack it with `mv {to} {old} && {program} -dc < {old} > {to}`")
+                    let command = rewrite(path, |from, to| format!("{program} -dc < {from} > {to}"));
+                    format!("{content}; unpack it with `{command}`")
                 }
                 None => foreign(content, path),
             };
         }
     };
-    format!("not UTF-8; convert it with `mv {to} {old} && iconv -f {from} -t UTF-8 {old} > {to}`")
+    let command = rewrite(path, |old, new| format!("iconv -f {from} -t UTF-8 {old} > {new}"));
+    format!("not UTF-8; convert it with `{command}`")
 }
 
 fn foreign(content: Content, path: &Path) -> String {

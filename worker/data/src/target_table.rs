@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::path::{Component, Path};
 
-use super::ignored::EXTENSIONS;
+use super::ignored::is_image;
 
 /// The name of the table.
 pub const TARGETS: &str = "targets.csv";
@@ -40,9 +40,10 @@ pub enum TableProblem {
         false => "name the column of paths `file` and put it first, or add such a line",
     })]
     NoHeader(String),
-    #[error(
-        "fields end with {0:?}, as Excel writes in some languages, not with commas; convert the table with `{1}`"
-    )]
+    #[error("fields end with {:?}{}, not with commas; convert the table with `{}`", .0, match .0 {
+        ';' => ", as Excel writes in some languages",
+        _ => "",
+    }, .1)]
     Separator(char, String),
     #[error("the table has no numbers; name them after `file`, as in `file,NAME,...`")]
     NoNames,
@@ -56,6 +57,9 @@ pub enum TableProblem {
     })]
     Fields(usize, usize),
     #[error("{name} is {text:?}, which is not a finite number; {}", match text.replace(',', ".").parse::<f32>() {
+        Ok(number) if number.is_finite() && may_group(text) => {
+            format!("write {}, or {number} if the comma is a decimal point", text.replace(',', ""))
+        }
         Ok(number) if number.is_finite() => format!("write {number}, with a point"),
         _ => "write a number such as 1.5, or remove the line and its image".to_owned(),
     })]
@@ -80,6 +84,14 @@ impl TargetTable {
     pub fn parse(text: &str) -> Result<Self, (usize, TableProblem)> {
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let lines = (1..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty());
+        let mut lines = lines.peekable();
+        if let Some((line, first)) = lines.peek() {
+            match separator(first) {
+                Some(',') => drop(lines.next()),
+                Some(other) => return Err((*line, TableProblem::Separator(other, String::new()))),
+                None => {}
+            }
+        }
         let mut lines = lines.map(|(number, line)| (number, fields(line)));
         let Some((line, header)) = lines.next() else { return Err((1, TableProblem::Empty)) };
         let names = header.and_then(names).map_err(|problem| (line, problem))?;
@@ -133,18 +145,20 @@ fn unquote(text: &str) -> Result<(Cow<'_, str>, &str), TableProblem> {
     }
 }
 
+/// Returns the separator that a line `sep=;` of Excel states, or another one than commas after the name `file`.
+fn separator(first: &str) -> Option<char> {
+    if let Some(stated) = first.strip_prefix("sep=") {
+        return stated.chars().next().filter(|stated| matches!(stated, ',' | ';' | '\t' | '|'));
+    }
+    let first = first.trim_start();
+    let after = first.strip_prefix("\"file\"").or_else(|| first.strip_prefix("file"))?;
+    after.trim_start_matches(' ').chars().next().filter(|next| matches!(next, ';' | '\t'))
+}
+
 fn names(header: Vec<Cow<'_, str>>) -> Result<Vec<String>, TableProblem> {
     let (first, names) = header.split_first().ok_or(TableProblem::Empty)?;
     if first != "file" {
-        // Excel may write a line `sep=;` before the header.
-        let separated = [';', '\t'].into_iter().find(|by| {
-            let after = first.strip_prefix("file").or_else(|| first.strip_prefix("sep="));
-            after.is_some_and(|rest| rest.trim_start_matches(' ').starts_with(*by))
-        });
-        return Err(match separated {
-            Some(separator) => TableProblem::Separator(separator, String::new()),
-            None => TableProblem::NoHeader(first.to_string()),
-        });
+        return Err(TableProblem::NoHeader(first.to_string()));
     }
     if names.is_empty() {
         return Err(TableProblem::NoNames);
@@ -160,9 +174,12 @@ fn names(header: Vec<Cow<'_, str>>) -> Result<Vec<String>, TableProblem> {
     Ok(names.iter().map(ToString::to_string).collect())
 }
 
-fn is_image(name: &str) -> bool {
-    let ending = Path::new(name).extension().and_then(|ending| ending.to_str());
-    ending.is_some_and(|ending| EXTENSIONS.iter().any(|known| ending.eq_ignore_ascii_case(known)))
+/// Returns whether the comma of a number may separate thousands.
+fn may_group(number: &str) -> bool {
+    let groups = number.trim_start_matches(['+', '-']).split_once(',');
+    groups.is_some_and(|(first, rest)| {
+        (1..=3).contains(&first.len()) && !first.starts_with('0') && rest.len() == 3
+    })
 }
 
 fn row(line: usize, fields: &[Cow<'_, str>], names: &[String]) -> Result<TableRow, TableProblem> {

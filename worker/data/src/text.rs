@@ -200,15 +200,15 @@ fn foreign(content: Content, path: &Path) -> String {
 fn not_utf8(path: &Path, bad: usize) -> String {
     let from = match Content::of_file(path) {
         Some(Content::Utf16) => "UTF-16",
+        // Of Western Windows, which has almost all bytes. A text may begin as JSON or HTML does.
+        None | Some(Content::Json | Content::WeightIndex | Content::Html | Content::Xml) => "WINDOWS-1252",
         Some(content) => return foreign(content, path),
-        // Of Western Windows, which has almost all bytes.
-        None => "WINDOWS-1252",
     };
     let new = unused(&path.with_extension("utf8"));
     let word = |path: &Path| shell_word(&path.to_string_lossy());
     format!(
         "not UTF-8 from byte {bad} on; convert it with `iconv -f {from} -t UTF-8 {} > {}` (name its own encoding if it is \
-         another), and use the new file in its place",
+         another, and another folder if you cannot write to this one), and use the new file in its place",
         word(path),
         word(&new)
     )

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use dtrain_common::content::shell_word;
+use unicode_normalization::{UnicodeNormalization, is_nfc};
 
 /// Returns the remedy if names in `folder` are those of `wanted` in another Unicode form.
 pub(super) fn remedy<'a>(
@@ -11,53 +12,17 @@ pub(super) fn remedy<'a>(
     names: impl Iterator<Item = &'a str>,
     wanted: impl Iterator<Item = &'a str>,
 ) -> Option<String> {
-    let by_shape: HashMap<String, &str> = wanted.map(|name| (shape(name), name)).collect();
-    let mut alike = names.filter_map(|name| {
-        let other = by_shape.get(&shape(name))?;
-        is_other_form(name, other).then_some((name, *other))
-    });
-    let (name, other) = alike.next()?;
-    let form = if other.chars().any(is_mark) { "NFD" } else { "NFC" };
+    let composed = |name: &str| name.nfc().collect::<String>();
+    let by_form: HashMap<String, &str> = wanted.map(|name| (composed(name), name)).collect();
+    let mut alike = names.filter_map(|name| Some((name, *by_form.get(&composed(name))?)));
+    let (name, other) = alike.find(|(name, other)| name != other)?;
+    let form = if is_nfc(other) { "NFC" } else { "NFD" };
     Some(format!(
         "`{name}` and `{other}` are the same name in two Unicode forms; rename the files with `python3 -c 'import os, sys; from \
          unicodedata import normalize; [os.rename(os.path.join(d, n), os.path.join(d, m)) for d, ds, fs in os.walk(sys.argv[1], \
          topdown=False) for n in ds + fs for m in [normalize(\"{form}\", n)] if not os.path.lexists(os.path.join(d, m))]' {}`",
         shell_word(&folder.to_string_lossy())
     ))
-}
-
-/// Returns whether the character changes the one before it: accents, Japanese voicing, parts of Korean syllables.
-fn is_mark(c: char) -> bool {
-    matches!(c, '\u{300}'..='\u{36f}' | '\u{3099}' | '\u{309a}' | '\u{1160}'..='\u{11ff}')
-}
-
-/// Returns a name in which every character beyond ASCII, and every one with marks, is the same.
-fn shape(name: &str) -> String {
-    let shape = |cluster: Vec<char>| match cluster.as_slice() {
-        [c] if c.is_ascii() => *c,
-        _ => '\u{fffd}',
-    };
-    clusters(name).into_iter().map(shape).collect()
-}
-
-/// Returns whether two names of one shape differ only in characters that are composed in one of them.
-fn is_other_form(one: &str, other: &str) -> bool {
-    one != other && clusters(one).iter().zip(clusters(other)).all(|(a, b)| {
-        *a == b
-            || matches!((a.as_slice(), b.as_slice()), ([c], [_, _, ..]) | ([_, _, ..], [c]) if !c.is_ascii())
-    })
-}
-
-/// Splits a name into characters with their marks.
-fn clusters(name: &str) -> Vec<Vec<char>> {
-    let mut found: Vec<Vec<char>> = Vec::new();
-    for c in name.chars() {
-        match found.last_mut() {
-            Some(last) if is_mark(c) => last.push(c),
-            _ => found.push(vec![c]),
-        }
-    }
-    found
 }
 
 #[cfg(test)]
@@ -80,6 +45,9 @@ mod tests {
             ("caf\u{e9}", "caf\u{e8}"),
             ("\u{732b}", "\u{72ac}"),
             ("cafe", "cafe\u{301}"),
+            ("cafe\u{301}", "caf\u{e8}"),
+            // A dog and a cat in Korean.
+            ("\u{1100}\u{1161}\u{11bc}\u{110b}\u{1161}\u{110c}\u{1175}", "\u{ace0}\u{c591}\u{c774}"),
             ("a", "a"),
         ] {
             assert_eq!(found(one, other), None, "{one:?} {other:?}");

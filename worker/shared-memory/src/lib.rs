@@ -14,6 +14,7 @@
 //!
 //! The memory has no name: the kernel frees it with its last mapping.
 
+mod anonymous;
 mod control;
 mod engine;
 mod error;

@@ -2,14 +2,15 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, FromRawFd, RawFd};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::ptr::{self, NonNull};
 use std::slice;
 
-use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::fs::SealFlags;
 use rustix::mm::{MapFlags, ProtFlags};
 
+use crate::anonymous;
 use crate::error::{MemoryError, failed};
 
 /// Bytes of an identity, by which a process recognises the memory.
@@ -35,10 +36,7 @@ impl Sealed {
     pub fn create(
         write: impl FnOnce(&mut dyn Write) -> io::Result<[u8; IDENTITY_BYTES]>,
     ) -> Result<Self, MemoryError> {
-        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let mut file: File = rustix::fs::memfd_create("dtrain-data", flags)
-            .map_err(failed("create shared memory (memfd_create)"))?
-            .into();
+        let mut file = anonymous::create("dtrain-data")?;
         let identity = write(&mut file).map_err(failed("write to shared memory"))?;
         file.write_all(&identity).map_err(failed("write to shared memory"))?;
         let seals = SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
@@ -49,12 +47,12 @@ impl Sealed {
     /// Opens the memory at a path of [`Sealed::path`], if it has this identity.
     pub fn open(path: &str, identity: &[u8; IDENTITY_BYTES]) -> Result<Self, MemoryError> {
         let wrong = |found| MemoryError::WrongFile(path.to_owned(), found);
-        // In another container the path can be any file: opening a pipe must not block.
-        let file = OpenOptions::new()
-            .read(true)
-            .custom_flags(libc::O_NONBLOCK)
-            .open(path)
-            .map_err(failed(format!("open shared memory at {path}")))?;
+        let file = match own_descriptor(path) {
+            Some(descriptor) => duplicate(descriptor),
+            // In another container the path can be any file: opening a pipe must not block.
+            None => OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path),
+        };
+        let file = file.map_err(failed(format!("open shared memory at {path}")))?;
         let seals = rustix::fs::fcntl_get_seals(&file).unwrap_or(SealFlags::empty());
         if !seals.contains(SealFlags::WRITE | SealFlags::SHRINK) {
             return Err(wrong("a file that is not sealed"));
@@ -90,6 +88,22 @@ impl Sealed {
     }
 }
 
+/// Returns the descriptor at a path of [`Sealed::path`] if it is this process's. Without a /proc of this process, as in a
+/// chroot, only its own memory can be opened.
+fn own_descriptor(path: &str) -> Option<RawFd> {
+    path.strip_prefix(&format!("/proc/{}/fd/", std::process::id()))?.parse().ok()
+}
+
+fn duplicate(descriptor: RawFd) -> io::Result<File> {
+    // SAFETY: it touches no memory; a number that is not open is an error.
+    let new = unsafe { libc::fcntl(descriptor, libc::F_DUPFD_CLOEXEC, 0) };
+    if new < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor is new, so nobody else closes it.
+    Ok(unsafe { File::from_raw_fd(new) })
+}
+
 impl Drop for Sealed {
     fn drop(&mut self) {
         // SAFETY: base and length are those of the mapping, and only this line unmaps it.
@@ -119,6 +133,17 @@ mod tests {
             // The second one can be opened too.
             assert_eq!(Sealed::open(&other.path(), &[3; IDENTITY_BYTES]).unwrap().bytes(), content);
         }
+    }
+
+    #[test]
+    fn own_memory_is_opened_without_proc() {
+        let own = sealed(b"names", 3);
+        assert_eq!(own_descriptor(&own.path()), Some(own.file.as_raw_fd()));
+        assert_eq!(own_descriptor("/proc/self/fd/3"), None);
+        assert!(own_descriptor(&format!("/proc/{}/fd/x", std::process::id())).is_none());
+        let copy = duplicate(own.file.as_raw_fd()).unwrap();
+        assert_eq!(Sealed::map(copy).unwrap().bytes(), b"names");
+        assert!(duplicate(1_000_000).is_err());
     }
 
     #[test]

@@ -6,10 +6,11 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
-use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
+use rustix::fs::{FallocateFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 
+use crate::anonymous;
 use crate::error::{MemoryError, failed};
 
 /// A mapping of the regions of all ranks: page-aligned, of equal lengths and initially zero.
@@ -34,10 +35,7 @@ impl Segment {
     /// ranks can open the segment while this value lives. [`Segment::reserve`] allocates the memory.
     pub fn create(regions: usize, region_bytes: usize) -> Result<(Self, Ticket), MemoryError> {
         let layout = Layout::new(regions, region_bytes)?;
-        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let file: File = rustix::fs::memfd_create("dtrain", flags)
-            .map_err(failed("create shared memory (memfd_create)"))?
-            .into();
+        let file = anonymous::create("dtrain")?;
         let mut nonce = [0u8; 16];
         rustix::rand::getrandom(&mut nonce, rustix::rand::GetRandomFlags::empty())
             .map_err(failed("read random bytes (getrandom)"))?;

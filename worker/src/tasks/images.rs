@@ -104,7 +104,7 @@ fn report_marks(marks: &Marks, orientation: Orientation, split: &str, context: &
     match orientation {
         _ if marks.turned.files == 0 => {}
         Orientation::Stored => (context.warn)(format!(
-            "the EXIF orientation of {turned} in {split} is ignored, as in torchvision: {}; to turn them as viewers do, set \
+            "the EXIF orientation of {turned} in {split} is ignored: {}; to turn them as viewers do, set \
              data.orientation = \"exif\"",
             marks.turned
         )),
@@ -114,7 +114,7 @@ fn report_marks(marks: &Marks, orientation: Orientation, split: &str, context: &
     }
     if marks.lossy_maps.files > 0 {
         (context.warn)(format!(
-            "lossy compression has changed the numbers of {} in {split}: {}; export the maps again as PNG or TIFF",
+            "lossy compression has changed the numbers of {} in {split}: {}; export the maps again as PNG, or as TIFF without JPEG",
             counted(marks.lossy_maps.files, "file"),
             marks.lossy_maps
         ));

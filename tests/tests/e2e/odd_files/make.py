@@ -24,6 +24,7 @@ def texts():
     add("plain", RIGHT, utf8)
     add("without-a-last-line-break", RIGHT, utf8[:-1], more=text[:-1])
     add("crlf", RIGHT, utf8.replace(b"\n", b"\r\n"), more=text.replace("\n", "\r\n"))
+    add("bom", RIGHT, b"\xef\xbb\xbf" + utf8)
     add("zeros-inside", RIGHT, utf8 + b"\0\0", more=text + "\0\0")
     add("other-ending", RIGHT, utf8, main="a.md")
     add("two-files", RIGHT, None, files={"t/a.txt": utf8[:-1], "t/B.TXT": utf8, "t/.hidden.txt": b"\xff", "t/notes.md": b"\xff"}, more=text + text[:-1], folder="t")

@@ -4,10 +4,11 @@ use std::fs;
 use std::path::Path;
 
 use dtrain_common::Recipe;
-use dtrain_common::recipe::Tokenizer;
+use dtrain_common::recipe::{Orientation, Resize, Tokenizer};
 use dtrain_worker::data::raster::{Labels, Raster, Values};
 use dtrain_worker::data::{
-    ImageIndex, ImageList, MaskIndex, MaskKind, MaskRule, Target, TargetIndex, TextIndex, Tokens, decode,
+    Depth, ImageIndex, ImageList, MaskIndex, MaskKind, MaskRule, Needs, Target, TargetIndex, TextIndex,
+    Tokens, check, decode,
 };
 use dtrain_worker::models::{Registry, Renames, load_renamed};
 use tch::{Device, Kind, Tensor};
@@ -37,6 +38,9 @@ fn image(settings: &Settings) -> Result<Vec<f32>, String> {
     let (mut raw, mut found) = (Vec::new(), Raster::default());
     decode::header(&bytes, settings.channels).map_err(said)?;
     decode::pixels(&bytes, settings.channels, &mut raw, &mut found).map_err(said)?;
+    for bytes in [padded(&bytes), bytes] {
+        checks_find(&bytes, settings.channels, (found.width, found.height))?;
+    }
     let values: Vec<f32> = match found.values {
         Values::U8(values) => values.into_iter().map(f32::from).collect(),
         Values::F32(values) => values,
@@ -48,11 +52,62 @@ fn image(settings: &Settings) -> Result<Vec<f32>, String> {
     })
 }
 
+/// Returns a longer file of the same picture, in which the header's first read ends before the pixels if the format allows it.
+fn padded(bytes: &[u8]) -> Vec<u8> {
+    const PADDING: usize = 5000;
+    let padding = [0; PADDING];
+    if bytes.starts_with(b"\x89PNG") {
+        let after_header = 33;
+        let body = [&b"paDd"[..], &padding].concat();
+        let bit = |sum: u32| if sum & 1 == 1 { sum >> 1 ^ 0xedb8_8320 } else { sum >> 1 };
+        let add = |sum: u32, byte: &u8| (0..8).fold(sum ^ u32::from(*byte), |sum, _| bit(sum));
+        let sum = !body.iter().fold(!0, add);
+        let chunk = [&(PADDING as u32).to_be_bytes()[..], &body, &sum.to_be_bytes()].concat();
+        return [&bytes[..after_header], &chunk, &bytes[after_header..]].concat();
+    }
+    if bytes.starts_with(b"\xff\xd8") {
+        let length = (PADDING as u16 + 2).to_be_bytes();
+        return [&b"\xff\xd8\xff\xfe"[..], &length, &padding, &bytes[2..]].concat();
+    }
+    // Other formats have places in the file, so nothing can be put before them.
+    [bytes, &padding].concat()
+}
+
+/// Checks a file as before a run, at both depths.
+fn checks_find(bytes: &[u8], channels: usize, size: (u32, u32)) -> Result<(), String> {
+    let root = tempfile::tempdir().unwrap();
+    fs::create_dir_all(root.path().join("train/class")).unwrap();
+    fs::write(root.path().join("train/class/x.png"), bytes).unwrap();
+    let index = ImageIndex::scan(root.path(), "train", None).map_err(said)?;
+    for orientation in [Orientation::Stored, Orientation::Exif] {
+        let needs = Needs { channels, resize: Resize::None, orientation };
+        let sizes = [Depth::Header, Depth::Full].map(|depth| {
+            let report = check(&index, needs, depth, 1, &mut |_, _| ());
+            index.without_bad(&report).map(|good| good.size).map_err(said)
+        });
+        match sizes {
+            [Ok(Some(header)), Ok(Some(full))] if header == full => {
+                if orientation == Orientation::Stored && full != size {
+                    return Err(format!("the check found the size {full:?}"));
+                }
+            }
+            other => return Err(format!("the checks found {other:?} with {orientation:?}")),
+        }
+    }
+    Ok(())
+}
+
 fn mask(settings: &Settings) -> Result<Vec<f32>, String> {
     let bytes = fs::read(&settings.path).unwrap();
     let (mut raw, mut found) = (Vec::new(), Labels::default());
     decode::mask_header(&bytes).map_err(said)?;
     decode::mask(&bytes, &mut raw, &mut found).map_err(said)?;
+    let padded = padded(&bytes);
+    let sizes = [decode::mask_header(&padded), decode::mask_header(&padded[..4096])];
+    let [Ok(size), start] = sizes else { return Err("no size of the padded file".to_owned()) };
+    if size != (found.width, found.height) || start.is_ok_and(|start| start != size) {
+        return Err(format!("the padded file has the size {size:?}"));
+    }
     Ok(found.values.into_iter().map(f32::from).collect())
 }
 

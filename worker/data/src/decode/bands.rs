@@ -84,6 +84,12 @@ impl<'a> Bands<'a> {
         check_size(width, height, u64::from(width) * u64::from(height) * each)
     }
 
+    /// Returns whether the values are floating-point numbers.
+    pub(super) fn is_floating(&self) -> bool {
+        use DecodingSampleType as Kind;
+        matches!(self.kind, Some(Kind::F16 | Kind::F32 | Kind::F64))
+    }
+
     /// Returns the largest value of an integer type, or 1 for floating-point values.
     pub(super) fn white(&self) -> f32 {
         match self.kind {

@@ -1,5 +1,9 @@
 //! The first directory of a TIFF file, without its pixels. EXIF data has the same form.
 
+/// Bytes of an entry, and of its count and of its value or the value's offset.
+const ENTRY: usize = 12;
+const WORD: usize = 4;
+
 /// A directory of tags and values.
 pub(super) struct Directory<'a> {
     bytes: &'a [u8],
@@ -7,9 +11,6 @@ pub(super) struct Directory<'a> {
     /// The place of the first entry, and the number of entries.
     first: usize,
     entries: usize,
-    /// Bytes of an entry, of its count, and of its value or the value's offset.
-    entry: usize,
-    word: usize,
 }
 
 impl<'a> Directory<'a> {
@@ -20,25 +21,19 @@ impl<'a> Directory<'a> {
             b"MM" => false,
             _ => return None,
         };
-        let mut found = Self { bytes, little, first: 0, entries: 0, entry: 12, word: 4 };
-        // (the place of the directory's offset, bytes of its number of entries)
-        let (offset, count) = match found.number(2, 2)? {
-            42 => (4, 2),
-            43 => (8, 8),
-            _ => return None,
-        };
-        if count == 8 {
-            (found.entry, found.word) = (20, 8);
+        let mut found = Self { bytes, little, first: 0, entries: 0 };
+        if found.number(2, 2)? != 42 {
+            return None;
         }
-        let directory = usize::try_from(found.number(offset, found.word)?).ok()?;
-        found.entries = usize::try_from(found.number(directory, count)?).ok()?;
-        found.first = directory.checked_add(count)?;
+        let directory = usize::try_from(found.number(4, WORD)?).ok()?;
+        found.entries = usize::try_from(found.number(directory, 2)?).ok()?;
+        found.first = directory.checked_add(2)?;
         Some(found)
     }
 
     /// Returns the place of a tag's value, or of the value's offset if it is longer than a word.
     pub(super) fn place(&self, tag: u16) -> Option<usize> {
-        Some(self.entry_of(tag)? + 4 + self.word)
+        Some(self.entry_of(tag)? + 4 + WORD)
     }
 
     /// Returns the first value of a tag of whole numbers.
@@ -48,14 +43,13 @@ impl<'a> Directory<'a> {
             1 => 1,
             3 => 2,
             4 => 4,
-            16 => 8,
             _ => return None,
         };
-        let all = self.number(entry + 4, self.word)?.checked_mul(bytes as u64)?;
-        let place = entry + 4 + self.word;
-        match all <= self.word as u64 {
+        let all = self.number(entry + 4, WORD)?.checked_mul(bytes as u64)?;
+        let place = entry + 4 + WORD;
+        match all <= WORD as u64 {
             true => self.number(place, bytes),
-            false => self.number(usize::try_from(self.number(place, self.word)?).ok()?, bytes),
+            false => self.number(usize::try_from(self.number(place, WORD)?).ok()?, bytes),
         }
     }
 
@@ -66,7 +60,7 @@ impl<'a> Directory<'a> {
 
     fn entry_of(&self, tag: u16) -> Option<usize> {
         for index in 0..self.entries {
-            let at = index.checked_mul(self.entry)?.checked_add(self.first)?;
+            let at = index.checked_mul(ENTRY)?.checked_add(self.first)?;
             if self.number(at, 2)? == u64::from(tag) {
                 return Some(at);
             }

@@ -131,12 +131,16 @@ pub(super) fn is_whole(bytes: &[u8]) -> bool {
     segments(bytes).any(|segment| segment.marker == EOI)
 }
 
-/// Returns the EXIF data before the pixels.
-pub(super) fn exif(bytes: &[u8]) -> Option<&[u8]> {
-    let before_pixels = segments(bytes).take_while(|segment| !matches!(segment.marker, SOS | EOI));
-    before_pixels
-        .filter(|segment| segment.marker == APP1)
-        .find_map(|segment| segment.content.strip_prefix(b"Exif\0\0"))
+/// Returns the EXIF data before the pixels, if there is any. An error means that the bytes end before the answer.
+pub(super) fn exif(bytes: &[u8]) -> Result<Option<&[u8]>> {
+    for segment in segments(bytes) {
+        match (segment.marker, segment.content.strip_prefix(b"Exif\0\0")) {
+            (APP1, Some(exif)) => return Ok(Some(exif)),
+            (SOS | EOI, _) => return Ok(None),
+            _ => {}
+        }
+    }
+    Err(truncated())
 }
 
 struct Segment<'a> {

@@ -6,6 +6,7 @@ use super::super::error::Result;
 use super::super::turn::Turn;
 use super::directory::Directory;
 use super::format::format_of;
+use super::limits::truncated;
 use super::{jpeg, webp};
 
 /// The tag of the orientation, in EXIF data and in TIFF files.
@@ -15,8 +16,8 @@ const ORIENTATION: u16 = 274;
 /// that the tag may be further on.
 pub(in super::super) fn turn(bytes: &[u8]) -> Result<Turn> {
     let exif = match format_of(bytes)? {
-        ImageFormat::Jpeg => jpeg::exif(bytes),
-        ImageFormat::Png => png_exif(bytes),
+        ImageFormat::Jpeg => jpeg::exif(bytes)?,
+        ImageFormat::Png => png_exif(bytes)?,
         ImageFormat::WebP => webp::exif(bytes)?,
         ImageFormat::Tiff => Some(bytes),
         _ => None,
@@ -25,16 +26,24 @@ pub(in super::super) fn turn(bytes: &[u8]) -> Result<Turn> {
     Ok(tag.map_or(Turn::NONE, Turn::of_tag))
 }
 
-/// Returns the EXIF data of a PNG file. It may also follow the pixels.
-fn png_exif(bytes: &[u8]) -> Option<&[u8]> {
+/// Returns the EXIF data of a PNG file, if it has any. An error means that the bytes end before it: it may also
+/// follow the pixels.
+fn png_exif(bytes: &[u8]) -> Result<Option<&[u8]>> {
     let mut at = 8;
-    loop {
+    let mut next = || {
         let head = bytes.get(at..at + 8)?;
         let length = u32::from_be_bytes([head[0], head[1], head[2], head[3]]) as usize;
-        if &head[4..] == b"eXIf" {
-            return bytes.get(at + 8..at + 8 + length);
-        }
+        let content = bytes.get(at + 8..)?.get(..length);
         // Length, kind and checksum.
         at = at.checked_add(12)?.checked_add(length)?;
+        Some((&head[4..], content))
+    };
+    while let Some((kind, content)) = next() {
+        match kind {
+            b"eXIf" if content.is_some() => return Ok(content),
+            b"IEND" => return Ok(None),
+            _ => {}
+        }
     }
+    Err(truncated())
 }

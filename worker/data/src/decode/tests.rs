@@ -10,6 +10,7 @@ use dtrain_test_kit::programs::test_data;
 use image::{DynamicImage, GrayImage, ImageBuffer, ImageFormat, Luma, LumaA, Rgb, Rgba};
 use proptest::prelude::*;
 
+use self::raw_tiff::tiff;
 use super::*;
 use crate::tests::images::{encoded, gradient, png, raw_png};
 
@@ -226,8 +227,13 @@ fn a_huge_size_in_the_header_costs_no_memory() {
 #[test]
 fn floating_point_rgb_is_an_error() {
     let image = ImageBuffer::<Rgb<f32>, _>::from_raw(1, 1, vec![0.5f32; 3]).unwrap();
-    let error = decode(&encoded(DynamicImage::ImageRgb32F(image), ImageFormat::Tiff)).unwrap_err();
-    assert!(error.to_string().contains("floating-point samples is not supported; convert"), "{error}");
+    let single = encoded(DynamicImage::ImageRgb32F(image), ImageFormat::Tiff);
+    let half = tiff(3, 16, 3, 2, &[0; 12]).bytes();
+    let double = tiff(3, 64, 3, 2, &[0; 48]).bytes();
+    for bytes in [single, half, double] {
+        let error = decode(&bytes).unwrap_err();
+        assert!(error.to_string().contains("floating-point samples is not supported; convert"), "{error}");
+    }
 }
 
 /// Returns the content of the files of a folder whose names have this ending.

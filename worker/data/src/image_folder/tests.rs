@@ -113,6 +113,9 @@ fn empty_classes_are_named_and_counted() {
     for number in 0..7 {
         put(root.path().join(format!("train/e{number}/readme.txt")), b"");
     }
+    // Files of other classes, and beside the classes, are not the reason.
+    put(root.path().join("train/good/other.gif"), b"");
+    put(root.path().join("train/loose.png"), b"");
     let text = scan_error(root.path(), "train", None);
     assert!(text.starts_with("8 class folders in "), "{text}");
     assert!(

@@ -8,6 +8,7 @@ use super::super::mask_rule::{MaskKind, MaskRule};
 use super::super::pixel_target::MapRule;
 use super::super::raster::{Labels, Values};
 use super::*;
+use crate::tests::images::{chunk, put};
 
 /// `tests/parity/README.md` describes how the files are made.
 fn pictures() -> PathBuf {
@@ -56,6 +57,47 @@ fn pictures_are_turned_as_in_pillow() {
             assert_eq!((grey.image.width, grey.image.height), shown.dimensions());
         }
     }
+}
+
+#[test]
+fn exif_data_behind_the_pixels_is_found_at_both_depths() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("late.png");
+    let file = std::fs::read(pictures().join("turned-6.png")).unwrap();
+    let place = |kind: &[u8]| file.windows(4).position(|it| it == kind).unwrap() - 4;
+    let (exif, end) = (place(b"eXIf"), place(b"IEND"));
+    let length = u32::from_be_bytes(file[exif..exif + 4].try_into().unwrap()) as usize + 12;
+    let (early, rest) = (&file[exif..exif + length], &file[exif + length..end]);
+    for padding in [0, 5_000, 100_000] {
+        let mut late = [&file[..exif], rest].concat();
+        chunk(b"paDd", &vec![0; padding], &mut late);
+        let without = [&late[..], &file[end..]].concat();
+        late.extend([early, &file[end..]].concat());
+        for (file, is_turned) in [(late, true), (without, false)] {
+            put(&path, &file);
+            for depth in [Depth::Header, Depth::Full] {
+                let mut inspector = Inspector::for_check();
+                let stored = inspector.image(&path, needs(Orientation::Stored, 3), depth).unwrap();
+                let shown = inspector.image(&path, needs(Orientation::Exif, 3), depth).unwrap();
+                assert_ne!(stored.0, stored.1);
+                let expected = if is_turned { (stored.1, stored.0) } else { stored };
+                assert_eq!(shown, expected, "{padding} {depth:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_memory_of_a_huge_image_is_freed_and_results_are_kept() {
+    let mut inspector =
+        Inspector { file: vec![0; 100], raw: vec![0; KEPT_BYTES / 2], ..Inspector::for_check() };
+    inspector.moments.push((3, Moments::default()));
+    inspector.free_excess();
+    assert_eq!(inspector.held_bytes(), KEPT_BYTES / 2 + 100);
+    inspector.raw.resize(KEPT_BYTES, 0);
+    inspector.free_excess();
+    assert_eq!(inspector.held_bytes(), 0);
+    assert_eq!((inspector.moments.len(), inspector.marks.is_some()), (1, true));
 }
 
 #[test]

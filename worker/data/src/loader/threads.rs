@@ -179,7 +179,7 @@ impl Shared {
             };
             let path = self.dataset.describe(index);
             let bad = BadSample { index, path, reason: error.to_string() };
-            (Some(bad), self.load_stand_in(index, epoch, own))
+            (Some(bad), self.load_stand_in(index, epoch, &error, own))
         }));
         let (bad, has_values) = outcome.map_err(|panic| panicked(format!("sample {index}"), panic))?;
 
@@ -206,12 +206,20 @@ impl Shared {
 
     /// Loads another sample in place of one that cannot be loaded: statistics over a batch need a plausible one.
     /// It depends on (seed, epoch, sample) alone, so it is the same in every batch and on every rank. Returns
-    /// whether one of a few could be loaded.
-    fn load_stand_in(&self, index: usize, epoch: u64, own: &mut [Column]) -> bool {
+    /// whether one of a few could be loaded. During an outage the others fail too, perhaps each after a time-out, so the
+    /// first one that fails for the same reason is the last.
+    fn load_stand_in(&self, index: usize, epoch: u64, error: &SampleError, own: &mut [Column]) -> bool {
         let samples = u32::try_from(self.dataset.len()).unwrap_or(u32::MAX);
         let mut rng = keyed(Domain::StandIn, self.options.seed, epoch, index as u64);
-        let mut others = (0..STAND_INS).map(|_| below(&mut rng, samples) as usize);
-        others.any(|other| other != index && self.load_sample(other, epoch, own).is_ok())
+        let others = (0..STAND_INS).map(|_| below(&mut rng, samples) as usize);
+        for other in others.filter(|&other| other != index) {
+            match self.load_sample(other, epoch, own) {
+                Ok(()) => return true,
+                Err(again) if again.outage().is_some() && again.outage() == error.outage() => return false,
+                Err(_) => {}
+            }
+        }
+        false
     }
 
     /// Records that a sample of a batch is done.

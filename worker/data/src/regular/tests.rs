@@ -62,6 +62,22 @@ fn a_header_takes_4_kib_of_a_file_and_more_only_if_needed() {
     assert_eq!(seen(&path, First::Header, 70_000, &mut bytes).0, [4096, 65536, 200_000]);
     // A whole file is decoded once, and the next one of its size takes one read.
     assert_eq!(seen(&path, First::Whole, 0, &mut bytes).0, [200_000]);
+    // The memory of a large file is not kept for headers.
+    assert_eq!(seen(&path, First::Header, 100, &mut bytes).0, [4096]);
+    assert_eq!(bytes.capacity(), HEADER_BYTES);
+}
+
+#[test]
+fn memory_is_not_written_beyond_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("image");
+    fs::write(&path, b"content").unwrap();
+    let mut bytes = vec![7; 1 << 20];
+    assert_eq!(seen(&path, First::Whole, 7, &mut bytes).0, [7]);
+    // SAFETY: all bytes were written above.
+    let value = |byte: &std::mem::MaybeUninit<u8>| unsafe { byte.assume_init() };
+    let spare = bytes.spare_capacity_mut();
+    assert!(spare.len() > 1000 && spare.iter().all(|byte| value(byte) == 7), "a small file cost a large one");
 }
 
 proptest! {

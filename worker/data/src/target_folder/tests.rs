@@ -67,9 +67,31 @@ fn an_unreadable_table_is_an_error_that_names_it() {
     let table = root.path().join("train").join(TARGETS);
     let said = || scan(&root, None).unwrap_err().to_string();
     std::fs::write(&table, b"file,a\nx.png,\xff\n").unwrap();
-    assert!(said().contains("targets.csv:2: the table is not UTF-8; convert it with `mv "), "{}", said());
+    assert!(said().contains("targets.csv:2: the table is not UTF-8; convert it with `iconv "), "{}", said());
     std::fs::remove_file(&table).unwrap();
     assert!(said().contains("targets.csv: No such file"), "{}", said());
+}
+
+#[test]
+fn a_conversion_that_fails_leaves_the_table() {
+    let root = folder("file\ta\nx.png\t1,234\n", &["x.png"]);
+    let table = root.path().join("train").join(TARGETS);
+    let run = |path: &str| {
+        let said = scan(&root, None).unwrap_err().to_string();
+        let (_, command) = said.split_once('`').unwrap();
+        let command = command.strip_suffix('`').unwrap();
+        std::process::Command::new("/bin/sh").args(["-c", command]).env("PATH", path).output().unwrap();
+        std::fs::read_to_string(&table).unwrap()
+    };
+    assert_eq!(run("/nowhere"), "file\ta\nx.png\t1,234\n");
+    // Commas in fields between tabs may group digits.
+    if !run(&std::env::var("PATH").unwrap()).contains('\t') {
+        let said = scan(&root, None).unwrap_err().to_string();
+        assert!(
+            said.contains("a is \"1,234\"") && said.contains("write 1234, or 1.234 if the comma"),
+            "{said}"
+        );
+    }
 }
 
 #[test]

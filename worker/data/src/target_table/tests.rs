@@ -11,6 +11,8 @@ fn parse(text: &str) -> Result<TargetTable, (usize, TableProblem)> {
 #[test]
 fn a_table_has_a_path_and_numbers_in_each_line() {
     let text = "\u{feff}file,age,\"a \"\"b\"\", c\"\r\n\r\na/1.png, 3 ,-1.5e3\n\"b,2.png\" ,0.1, 7\n\n";
+    let excel = "sep=,\r\nfile,a\r\nx.png,1\r\n";
+    assert_eq!(parse(excel).unwrap().rows[0].line, 3);
     let table = parse(text).unwrap();
     assert_eq!(table.names, ["age", "a \"b\", c"]);
     let row =
@@ -28,6 +30,13 @@ fn errors_name_the_line_and_the_field() {
         ("image,a\n", 1, "begins with \"image\"; name the column of paths `file`"),
         ("file;a\nx.png;1,5\n", 1, "fields end with ';', as Excel writes"),
         ("sep=;\nfile;a\n", 1, "fields end with ';'"),
+        ("\"file\";\"a\"\n\"x.png\";1,5\n", 1, "fields end with ';', as Excel writes"),
+        ("\"file\"\t\"a\"\n", 1, "fields end with '\\t', not with commas"),
+        ("sep=|\nfile|a\n", 1, "fields end with '|'"),
+        ("sep=,\nimage,a\n", 2, "begins with \"image\""),
+        ("files,a\n", 1, "begins with \"files\""),
+        ("file,a\nx.png,\"1,500\"\n", 2, "write 1500, or 1.5 if the comma is a decimal point"),
+        ("file,a\nx.png,\"0,500\"\n", 2, "write 0.5, with a point"),
         ("file\ta\n", 1, "fields end with '\\t'"),
         ("file\n", 1, "the table has no numbers"),
         ("file,a,\n", 1, "the name of number 2 is empty"),

@@ -25,6 +25,23 @@ pub(crate) fn png(width: u32, height: u32) -> Vec<u8> {
     encoded(gradient(width, height), ImageFormat::Png)
 }
 
+/// Adds a chunk to a PNG file.
+pub(crate) fn chunk(kind: &[u8; 4], body: &[u8], out: &mut Vec<u8>) {
+    let mut data = kind.to_vec();
+    data.extend(body);
+    let crc = !data.iter().fold(!0u32, |crc, &byte| {
+        (0..8).fold(
+            crc ^ u32::from(byte),
+            |crc, _| {
+                if crc & 1 == 1 { crc >> 1 ^ 0xedb8_8320 } else { crc >> 1 }
+            },
+        )
+    });
+    out.extend((body.len() as u32).to_be_bytes());
+    out.extend(data);
+    out.extend(crc.to_be_bytes());
+}
+
 /// Makes a PNG file with chosen header fields and raw (uncompressed) scan lines: the encoder writes neither
 /// 1-bit nor palette images.
 pub(crate) fn raw_png(
@@ -35,19 +52,6 @@ pub(crate) fn raw_png(
     extra: &[(&[u8; 4], &[u8])],
     lines: &[u8],
 ) -> Vec<u8> {
-    fn chunk(kind: &[u8; 4], body: &[u8], out: &mut Vec<u8>) {
-        let mut data = kind.to_vec();
-        data.extend(body);
-        let crc =
-            !data.iter().fold(!0u32, |crc, &byte| {
-                (0..8).fold(crc ^ u32::from(byte), |crc, _| {
-                    if crc & 1 == 1 { crc >> 1 ^ 0xedb8_8320 } else { crc >> 1 }
-                })
-            });
-        out.extend((body.len() as u32).to_be_bytes());
-        out.extend(data);
-        out.extend(crc.to_be_bytes());
-    }
     let mut header = Vec::new();
     header.extend(width.to_be_bytes());
     header.extend(height.to_be_bytes());

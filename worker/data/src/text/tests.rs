@@ -62,6 +62,11 @@ fn files_that_are_not_texts_are_errors() {
     put(root.path().join("a.txt"), b"good\xff");
     let said = error(root.path());
     assert!(said.contains("a.txt is not UTF-8 from byte 4 on; convert it"), "{said}");
+    for start in ["[Akt 1] ", "{", "<!-- ", "<?xml "] {
+        put(root.path().join("a.txt"), &[start.as_bytes(), b"\xe4"].concat());
+        let said = error(root.path());
+        assert!(said.contains("`iconv -f WINDOWS-1252"), "{start}: {said}");
+    }
 }
 
 #[test]
@@ -72,6 +77,9 @@ fn a_byte_order_mark_is_no_part_of_a_text() {
     let (index, corpus) = scan(root.path()).unwrap();
     assert_eq!(text(&corpus), "one\ntwo \u{feff}", "only at the begin of a file");
     assert_eq!(index.load().unwrap().tokens, corpus.tokens);
+    // A second mark is part of it, as a text of a run by an earlier build needs it.
+    put(root.path().join("b.txt"), "\u{feff}\u{feff}two".as_bytes());
+    assert_eq!(text(&scan(root.path()).unwrap().1), "one\n\u{feff}two");
     put(root.path().join("c.txt"), "\u{feff}".as_bytes());
     let error = scan(root.path()).unwrap_err().to_string();
     assert!(error.contains("c.txt is empty"), "{error}");

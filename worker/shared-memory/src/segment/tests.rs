@@ -71,7 +71,7 @@ fn a_file_other_than_the_tickets_segment_is_an_error() {
 #[test]
 fn a_file_that_could_shrink_is_an_error() {
     let (segment, ticket) = Segment::create(1, 4096).unwrap();
-    let file = File::from(rustix::fs::memfd_create("other", MemfdFlags::CLOEXEC).unwrap());
+    let file = File::from(rustix::fs::memfd_create("other", rustix::fs::MemfdFlags::CLOEXEC).unwrap());
     file.set_len(segment.layout.mapped_bytes as u64).unwrap();
     file.write_all_at(&ticket.header(), 0).unwrap();
     let unsealed = Ticket { fd: file.as_raw_fd().into(), ..ticket };

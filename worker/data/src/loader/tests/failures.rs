@@ -2,8 +2,10 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
 
 use super::super::super::dataset::{Column, Field};
 use super::super::super::error::{BadSample, SampleError};
@@ -111,6 +113,35 @@ fn a_panic_in_the_plan_becomes_an_error_in_order() {
     let text = loader.next().unwrap().unwrap_err().to_string();
     assert!(text.starts_with("loading stopped at the plan of the next batch: no third batch"), "{text}");
     assert!(loader.next().is_none());
+}
+
+/// A data set whose files cannot be read, for one reason.
+struct Unreadable(Errno, [Field; 1], AtomicUsize);
+
+impl Dataset for Unreadable {
+    fn len(&self) -> usize {
+        1000
+    }
+    fn fields(&self) -> &[Field] {
+        &self.1
+    }
+    fn load(&self, _: usize, _: Option<&mut SampleRng>, _: &mut [Column]) -> Result<(), SampleError> {
+        self.2.fetch_add(1, Ordering::SeqCst);
+        Err(SampleError::Read(self.0.into()))
+    }
+    fn describe(&self, index: usize) -> String {
+        index.to_string()
+    }
+}
+
+#[test]
+fn during_an_outage_one_other_sample_is_tried() {
+    for (error, loads) in [(Errno::IO, 2), (Errno::STALE, 2), (Errno::TIMEDOUT, 2), (Errno::NOENT, 17)] {
+        let set = Arc::new(Unreadable(error, [Field::i64("x", [])], AtomicUsize::new(0)));
+        let batch = &all(set.clone(), options(1), work(&[&[5]]))[0];
+        assert_eq!((batch.bad.len(), batch.weights[0]), (1, 0.0));
+        assert_eq!(set.2.load(Ordering::SeqCst), loads, "{error:?}");
+    }
 }
 
 /// A data set whose `fields` panics: the threads end before they load anything.
