@@ -1,7 +1,7 @@
 //! Kinds of files, by their first bytes: for errors about a file of another kind than expected.
 
 use std::fmt;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::Read;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -12,6 +12,8 @@ use crate::files::unused;
 const START: usize = 4096;
 /// Bytes at the end of a zip archive in which names of entries are looked for.
 const END: u64 = 64 << 10;
+/// Longer than any index of sharded weights: 100 bytes for each of a million tensors.
+pub const MAX_INDEX_BYTES: u64 = 100_000_000;
 
 /// A kind of file that is often found in the place of another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -114,13 +116,18 @@ impl Content {
         let known = length.min(END);
         let mut end = vec![0; known as usize];
         file.read_exact_at(&mut end, length - known).ok()?;
-        Self::of(&start, &end)
+        let content = Self::of(&start, &end)?;
+        // An index's list of parts may be far from both ends: after long metadata, and long itself.
+        if content == Self::Json && length > START as u64 + END && length <= MAX_INDEX_BYTES {
+            return Self::of(&start, &fs::read(path).ok()?);
+        }
+        Some(content)
     }
 
     /// Recognises a file by its first bytes, and a zip archive also by its last ones, which list its entries.
     pub fn of(start: &[u8], end: &[u8]) -> Option<Self> {
-        // The length of its header may begin like a mark.
-        if start.get(8) == Some(&b'{') && start.get(6..8) == Some(&[0, 0]) {
+        // First, since the length of a safetensors header may be the mark of another kind. It is below 4 GiB.
+        if start.get(4..9) == Some(b"\0\0\0\0{") {
             return Some(Self::Safetensors);
         }
         let text = start.strip_prefix(b"\xef\xbb\xbf").unwrap_or(start).trim_ascii_start();
@@ -276,7 +283,7 @@ mod tests {
 
     #[test]
     fn files_are_recognised_by_their_first_bytes() {
-        let cases: [(&[u8], Content); 25] = [
+        let cases: [(&[u8], Content); 27] = [
             (b"version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 4\n", Content::LfsPointer),
             (b"\n <!DOCTYPE html><html>", Content::Html),
             (b"\xef\xbb\xbf<HTML lang=en>", Content::Html),
@@ -299,8 +306,10 @@ mod tests {
             (b"GGUF\x03\0\0\0", Content::Gguf),
             (b"\x1c\0\0\0TFL3", Content::TfLite),
             (b"\x10\0\0\0\0\0\0\0{\"a\"", Content::Safetensors),
-            // A header of 640 bytes.
+            // Headers of 640, 896 and 31520 bytes.
             (b"\x80\x02\0\0\0\0\0\0{\"a\"", Content::Safetensors),
+            (b"\x80\x03\0\0\0\0\0\0{\"a\"", Content::Safetensors),
+            (b" {\0\0\0\0\0\0{\"a\"", Content::Safetensors),
             (b"\0\0\0\0\0\0\0\0\0\0", Content::Zeros),
             (b"\xff\xfef\0i\0", Content::Utf16),
         ];
@@ -312,6 +321,17 @@ mod tests {
         }
         // The list of entries is at the end of a zip.
         assert_eq!(Content::of(b"PK\x03\x04", b"..net/code/x net/constants.pkl"), Some(Content::TorchScript));
+    }
+
+    #[test]
+    fn a_list_of_parts_is_found_anywhere_in_an_index() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("index.json");
+        let space = " ".repeat(END as usize + START);
+        for (list, content) in [("weight_map", Content::WeightIndex), ("weights", Content::Json)] {
+            fs::write(&path, format!("{{{space}\"{list}\": {{{space}}}}}")).unwrap();
+            assert_eq!(Content::of_file(&path), Some(content));
+        }
     }
 
     #[test]

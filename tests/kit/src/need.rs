@@ -23,6 +23,8 @@ pub enum Need {
     Cgroup,
     /// Folders of real images and texts.
     Data,
+    /// Permission to mount FUSE file systems.
+    Fuse,
     /// The freezer of control groups of version 1.
     Freezer,
     /// Permission to mount file systems.
@@ -45,10 +47,11 @@ pub enum Need {
     Slurm,
 }
 
-const NEEDS: [(Need, &str); 12] = [
+const NEEDS: [(Need, &str); 13] = [
     (Need::Cgroup, "cgroup"),
     (Need::Data, "data"),
     (Need::Freezer, "freezer"),
+    (Need::Fuse, "fuse"),
     (Need::Mount, "mount"),
     (Need::Mpi, "mpi"),
     (Need::Netns, "netns"),

@@ -128,7 +128,7 @@ pub enum WeightsProblem {
     Read(io::Error),
 
     /// The file is not a safetensors file.
-    #[error("not a safetensors file: {0}")]
+    #[error("not a safetensors file: {0}; download or copy it again, or name another file")]
     Format(String),
 
     /// The file has another format: its name and a remedy.

@@ -21,8 +21,8 @@ pub(super) fn foreign(content: Content, path: &Path) -> WeightsProblem {
                              safetensors.torch.save_file"
             .to_owned(),
         Content::TorchZip | Content::TorchPickle => pickles(&[path.to_owned()], path),
-        Content::TorchScript => tensors(r#"torch.jit.load(sys.argv[1], map_location="cpu").state_dict()"#, path),
-        Content::Exported => tensors("torch.export.load(sys.argv[1]).state_dict", path),
+        Content::TorchScript => program(r#"torch.jit.load(sys.argv[1], map_location="cpu").state_dict()"#, path),
+        Content::Exported => program("torch.export.load(sys.argv[1]).state_dict", path),
         Content::Npz => converted(
             "import sys, numpy, safetensors.numpy as s; d = numpy.load(sys.argv[1])",
             "{k: numpy.ascontiguousarray(v) for k, v in d.items()}",
@@ -52,10 +52,11 @@ pub(super) fn shards_of_pickles(index: &Path, files: &[PathBuf]) -> WeightsProbl
 const TENSORS: &str =
     "{k: v.detach().contiguous().clone() for k, v in d.items() if isinstance(v, torch.Tensor)}";
 
-/// Returns the command that converts the tensors of one file, which an expression of Python reads.
-fn tensors(read: &str, path: &Path) -> String {
+/// Returns the command that converts the tensors of a program, which an expression of Python reads.
+fn program(read: &str, path: &Path) -> String {
     let read = format!("import sys, torch, safetensors.torch as s; d = {read}");
-    converted(&read, TENSORS, &[path.to_owned()], path)
+    let command = converted(&read, TENSORS, &[path.to_owned()], path);
+    format!("reading it can run any program: if you trust it, {command}")
 }
 
 /// Returns the command that converts files of torch.save.
@@ -64,17 +65,22 @@ fn pickles(files: &[PathBuf], path: &Path) -> String {
         "import sys, torch, safetensors.torch as s; d = {{}}; [d.update(torch.load(f, map_location=\"cpu\", weights_only=True)) \
          for f in sys.argv[1:-1]]; d = next((d[k] for k in {KEYS} if isinstance(d.get(k), dict)), d)"
     );
-    converted(&read, TENSORS, files, path)
+    format!(
+        "{}; a file of torch.save(model) holds a whole module, which this command refuses since reading it can run any \
+         program: if you trust it, load it in Python and write its state_dict() with safetensors.torch.save_file",
+        converted(&read, TENSORS, files, path)
+    )
 }
 
-/// Returns a command that writes the tensors of files to a new file beside `path`. It never overwrites a file.
+/// Returns a command that writes the tensors of files to a new file beside `path`. It never overwrites a file, and if it fails, it
+/// leaves none.
 fn converted(read: &str, tensors: &str, files: &[PathBuf], path: &Path) -> String {
     let word = |path: &Path| shell_word(&path.to_string_lossy());
     let new = unused(&path.with_extension("safetensors"));
     let files: Vec<_> = files.iter().map(|file| word(file)).collect();
     format!(
-        "convert it with `python3 -c '{read}; open(sys.argv[-1], \"xb\").write(s.save({tensors}))' {} {}` and set model.weights to \
-         the new file",
+        "convert it with `python3 -c '{read}; t = {tensors}; t or sys.exit(\"there is no tensor in it\"); b = s.save(t); \
+         open(sys.argv[-1], \"xb\").write(b)' {} {}` and set model.weights to the new file",
         files.join(" "),
         word(&new)
     )

@@ -5,14 +5,11 @@ use std::fmt;
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
-use dtrain_common::content::Content;
+use dtrain_common::content::{Content, MAX_INDEX_BYTES};
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 
 use super::error::{WeightsError, WeightsProblem};
 use super::foreign::{NAMED, foreign, shards_of_pickles};
-
-/// Longer than any index: 100 bytes for each of a million tensors.
-const MAX_BYTES: u64 = 100_000_000;
 
 /// The files of sharded weights.
 #[derive(Debug)]
@@ -29,8 +26,8 @@ impl Index {
         let wrong = |problem| WeightsError::new(path, problem);
         let invalid = |reason: String| wrong(WeightsProblem::Index(reason));
         let read = |error| wrong(WeightsProblem::Read(error));
-        if fs::metadata(path).map_err(read)?.len() > MAX_BYTES {
-            return Err(invalid(format!("it has more than {MAX_BYTES} bytes; {NAMED}")));
+        if fs::metadata(path).map_err(read)?.len() > MAX_INDEX_BYTES {
+            return Err(invalid(format!("it has more than {MAX_INDEX_BYTES} bytes; {NAMED}")));
         }
         let text = fs::read(path).map_err(read)?;
         let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&text);

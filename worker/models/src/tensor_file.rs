@@ -185,7 +185,9 @@ fn open_part(path: &Path) -> Result<(Part, BTreeMap<String, TensorInfo>), Weight
     let header_bytes = u64::from_le_bytes(prefix);
     // First what the file is, then what is wrong with it: the first bytes of any file are a number.
     let may_be_header = header_bytes <= MAX_HEADER_BYTES && (known <= prefix.len() || brace == b'{');
-    if !may_be_header && let Some(content) = Content::of_file(path) {
+    // A safetensors file of a damaged length is not foreign.
+    let foreign_content = || Content::of_file(path).filter(|content| *content != Content::Safetensors);
+    if !may_be_header && let Some(content) = foreign_content() {
         return Err(wrong(foreign(content, path)));
     }
     if actual < PREFIX_BYTES {

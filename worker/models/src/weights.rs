@@ -4,7 +4,7 @@ mod advice;
 mod positions;
 mod prefix;
 
-use std::borrow::Cow;
+use std::borrow::{Borrow, Cow};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::Path;
@@ -13,7 +13,7 @@ pub use self::positions::Resampled;
 pub use dtrain_common::recipe::WeightsMode;
 use regex_lite::Regex;
 use safetensors::tensor::TensorInfo;
-use tch::{Kind, TchError};
+use tch::{Kind, TchError, Tensor};
 
 use super::dtype::kind_of;
 use super::error::{ModelError, WeightsError, WeightsProblem};
@@ -73,8 +73,10 @@ pub struct LoadReport {
     pub head_kept: Vec<ShapeDifference>,
     /// Whether the file has no head for the model's.
     pub is_headless: bool,
-    /// The change of all names in the file, in words, that made them fit.
+    /// The change of names in the file, in words, that made them fit.
     pub renamed: Option<String>,
+    /// Tied tensors that the file has only under their second name: this, and the first one.
+    pub tied: Vec<(String, String)>,
     /// Position embeddings of another image size.
     pub resampled: Vec<Resampled>,
     /// The differences of a file that was loaded in part; the rest of the model keeps its initial values.
@@ -103,6 +105,9 @@ impl fmt::Display for LoadReport {
         }
         if self.is_headless {
             write!(f, "; the classifier keeps its initial values (the file has none)")?;
+        }
+        for (second, first) in &self.tied {
+            write!(f, "; `{second}` of the file is the tied `{first}`")?;
         }
         self.resampled.iter().try_for_each(|resampled| write!(f, "; {resampled}"))?;
         let Some(rest) = &self.rest else { return Ok(()) };
@@ -133,7 +138,8 @@ pub fn load_state(registry: &Registry, path: &Path, mode: WeightsMode) -> Result
 }
 
 /// Like [`load_state`] for weights of others, which may be sharded: `renames` change the names in the file. If the names then
-/// fit except for one prefix, it is changed too. Values that are not finite are an error.
+/// fit except for one prefix, it is changed too. A tied tensor may have only its second name. Parameters that are not finite, and
+/// buffers with NaN, are an error.
 pub fn load_renamed(
     registry: &Registry,
     path: &Path,
@@ -141,30 +147,52 @@ pub fn load_renamed(
     renames: &Renames,
 ) -> Result<LoadReport, ModelError> {
     let mut file = renames.rename(TensorFile::open_weights(path)?)?;
-    let mut fit = Fit::of(registry, &view(&file), mode)?;
-    if fit.is_exact() {
-        return fit.load(registry, &file, Values::Finite);
-    }
-    let changes = prefix::changes(registry, &file);
-    let mut tried = Vec::new();
-    for change in changes {
-        if let Some(names) = change.apply(&file) {
-            let changed = Fit::of(registry, &names, mode)?;
-            tried.push((change, changed));
+    let mut names = view(&file);
+    use_first_names(registry, &mut names);
+    let mut fit = Fit::of(registry, &names, mode)?;
+    let mut renamed = None;
+    if !fit.is_exact() {
+        let mut tried = Vec::new();
+        for change in prefix::changes(registry, &file) {
+            if let Some(mut names) = change.apply(&file) {
+                use_first_names(registry, &mut names);
+                let changed = Fit::of(registry, &names, mode)?;
+                tried.push((change, changed));
+            }
+        }
+        if let Some(complete) = tried.iter().position(|(_, changed)| changed.is_better(&fit)) {
+            let (change, changed) = tried.swap_remove(complete);
+            fit = changed;
+            fit.mismatch.remedy = advice::part(&file);
+            renamed = Some(change.describe(&file));
+            file.tensors = std::mem::take(&mut file.tensors)
+                .into_iter()
+                .map(|(name, stored)| (change.of(&name).into_owned(), stored))
+                .collect();
+        } else {
+            fit.mismatch.remedy = advice::advice(&file, renames, &fit, &tried);
         }
     }
-    let complete = tried.iter().position(|(_, changed)| changed.is_better(&fit));
-    if let Some(found) = complete {
-        let (change, changed) = tried.swap_remove(found);
-        file.tensors = std::mem::take(&mut file.tensors)
-            .into_iter()
-            .map(|(name, stored)| (change.of(&name).into_owned(), stored))
-            .collect();
-        let renamed = Some(change.to_string());
-        return Ok(LoadReport { renamed, ..changed.load(registry, &file, Values::Finite)? });
+    let tied = use_first_names(registry, &mut file.tensors);
+    Ok(LoadReport { renamed, tied, ..fit.load(registry, &file, Values::Finite)? })
+}
+
+/// Gives tied tensors that have only their second name, as safetensors.torch.save_model writes them, the first one. Returns both
+/// names of each.
+fn use_first_names<N: Ord + Borrow<str> + From<String>, T>(
+    registry: &Registry,
+    tensors: &mut BTreeMap<N, T>,
+) -> Vec<(String, String)> {
+    let mut changed = Vec::new();
+    for (second, first) in registry.tied() {
+        if !tensors.contains_key(first.as_str())
+            && let Some(tensor) = tensors.remove(second.as_str())
+        {
+            tensors.insert(first.clone().into(), tensor);
+            changed.push((second.clone(), first.clone()));
+        }
     }
-    fit.mismatch.remedy = advice::advice(&file, renames, &fit, &tried);
-    fit.load(registry, &file, Values::Finite)
+    changed
 }
 
 /// Whether loaded values must be finite.
@@ -256,7 +284,7 @@ impl Fit {
         if !self.mismatch.is_empty() {
             return Err(file.error(WeightsProblem::Mismatch(Box::new(self.mismatch))).into());
         }
-        check_ties(registry, file)?;
+        check_ties(registry, file, values)?;
         fill(registry, file, &mut report, values)?;
         Ok(report)
     }
@@ -297,7 +325,7 @@ fn fill(
             None => file.read_into(name, entry.tensor())?,
         }
         if values == Values::Finite {
-            check_finite(entry, file)?;
+            check_finite(name, entry.role(), &entry.tensor().f_detach()?, file)?;
         }
         report.converted += usize::from(kind_of(info.dtype) != Some(entry.tensor().f_kind()?));
         report.loaded += 1;
@@ -306,8 +334,7 @@ fn fill(
 }
 
 /// Checks that a loaded parameter is finite, and a buffer free of NaN: masks of attention are infinite.
-fn check_finite(entry: &Entry, file: &TensorFile) -> Result<(), ModelError> {
-    let tensor = entry.tensor().f_detach()?;
+fn check_finite(name: &str, role: Role, tensor: &Tensor, file: &TensorFile) -> Result<(), ModelError> {
     let kind = tensor.f_kind()?;
     if !matches!(kind, Kind::Float | Kind::Double | Kind::Half | Kind::BFloat16) {
         return Ok(());
@@ -317,7 +344,7 @@ fn check_finite(entry: &Entry, file: &TensorFile) -> Result<(), ModelError> {
     if tensor.f_sum(wide)?.f_double_value(&[])?.is_finite() {
         return Ok(());
     }
-    let bad = match entry.role() {
+    let bad = match role {
         Role::Parameter => tensor.f_isfinite()?.f_logical_not()?,
         Role::Buffer => tensor.f_isnan()?,
     };
@@ -326,7 +353,7 @@ fn check_finite(entry: &Entry, file: &TensorFile) -> Result<(), ModelError> {
         return Ok(());
     }
     let first = tensor.f_masked_select(&bad)?.f_double_value(&[0])?;
-    Err(file.error(WeightsProblem::NotFinite(entry.name().to_owned(), count as u64, first)).into())
+    Err(file.error(WeightsProblem::NotFinite(name.to_owned(), count as u64, first)).into())
 }
 
 fn expected_tensor(entry: &Entry) -> Result<ExpectedTensor<'_>, TchError> {
@@ -335,11 +362,21 @@ fn expected_tensor(entry: &Entry) -> Result<ExpectedTensor<'_>, TchError> {
 }
 
 /// Checks that a repeated tied weight is equal.
-fn check_ties(registry: &Registry, file: &TensorFile) -> Result<(), ModelError> {
+fn check_ties(registry: &Registry, file: &TensorFile, values: Values) -> Result<(), ModelError> {
     for (second, first) in registry.tied() {
-        if file.info(second).is_some() && !file.read(second)?.f_equal(&file.read(first)?)? {
-            return Err(file.error(WeightsProblem::Untied(first.clone(), second.clone())).into());
+        if file.info(second).is_none() || file.info(first).is_none() {
+            continue;
         }
+        let (repeated, tensor) = (file.read(second)?, file.read(first)?);
+        if repeated.f_equal(&tensor)? {
+            continue;
+        }
+        // NaN differs from itself.
+        if values == Values::Finite {
+            check_finite(first, Role::Parameter, &tensor, file)?;
+            check_finite(second, Role::Parameter, &repeated, file)?;
+        }
+        return Err(file.error(WeightsProblem::Untied(first.clone(), second.clone())).into());
     }
     Ok(())
 }

@@ -56,7 +56,7 @@ impl Machine {
     /// A folder in memory, mounted with these options.
     pub(super) fn with_tmpfs(options: &str, recipe: &str) -> Result<Self, Skipped> {
         let script = "mount -t tmpfs -o \"$1\" none \"$2\" && echo ready && exec sleep 3600";
-        Self::mounted(recipe, |sandbox| vec![script.into(), options.into(), sandbox.path("odd")])
+        Self::mounted(Need::Mount, recipe, |sandbox| vec![script.into(), options.into(), sandbox.path("odd")])
     }
 
     /// A folder of the test's FUSE server.
@@ -67,7 +67,7 @@ impl Machine {
             FuseFault::IgnoresCase => "ignores-case",
             FuseFault::NoFolderRename => "no-folder-rename",
         };
-        Self::mounted(recipe, |sandbox| {
+        Self::mounted(Need::Fuse, recipe, |sandbox| {
             let backing = sandbox.path("backing");
             fs::create_dir(&backing).unwrap();
             vec![
@@ -81,21 +81,29 @@ impl Machine {
     }
 
     /// Mounts by a script and its arguments, which prints `ready` and then waits.
-    fn mounted(recipe: &str, script: impl FnOnce(&Sandbox) -> Vec<PathBuf>) -> Result<Self, Skipped> {
+    fn mounted(
+        need: Need,
+        recipe: &str,
+        script: impl FnOnce(&Sandbox) -> Vec<PathBuf>,
+    ) -> Result<Self, Skipped> {
         let sandbox = Sandbox::new(recipe);
         fs::create_dir(sandbox.path("odd")).unwrap();
         let words = script(&sandbox);
         let mut command = Command::new("unshare");
-        command.args(["--mount", "sh", "-c"]).arg(&words[0]).arg("sh").args(&words[1..]);
+        command
+            .args(["--user", "--map-root-user", "--mount", "sh", "-c"])
+            .arg(&words[0])
+            .arg("sh")
+            .args(&words[1..]);
         let holder = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
-        let mut holder = require(Need::Mount, holder)?;
+        let mut holder = require(need, holder)?;
         let mut line = String::new();
         BufReader::new(holder.stdout.take().unwrap()).read_line(&mut line).unwrap();
         if line != "ready\n" {
             let _ = holder.kill();
             let _ = holder.wait();
         }
-        require(Need::Mount, (line == "ready\n").then_some(()).ok_or("cannot mount"))?;
+        require(need, (line == "ready\n").then_some(()).ok_or("cannot mount"))?;
         Ok(Self { sandbox, place: Place::Mounted(holder) })
     }
 
@@ -114,7 +122,9 @@ impl Machine {
                 command.args([
                     "-t",
                     &holder.id().to_string(),
+                    "-U",
                     "-m",
+                    "--preserve-credentials",
                     "sh",
                     "-c",
                     "cd \"$1\" && shift && exec \"$@\"",

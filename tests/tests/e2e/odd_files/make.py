@@ -4,7 +4,7 @@ OUT/cases.json lists the cases; each has a folder. `expect` is "right", "remedy"
 "cause" (an error that names the cause; no remedy can restore what is lost). `make.py OUT apply CASE` does what a remedy in
 words says, such as saving a picture as PNG; remedies that are commands or settings are run by the test itself.
 """
-import bz2, gzip, json, lzma, os, sys
+import bz2, gzip, json, lzma, os, shutil, sys
 
 import numpy as np
 from PIL import Image
@@ -77,16 +77,16 @@ def tables():
     add("no-header", REMEDY, no_header, ["but it begins with \"a.png\"; add such a line"], apply="header")
     add("other-header", REMEDY, good.replace("file", "image", 1), ["name the column of paths `file`"], apply="rename")
     add("decimal-commas-in-quotes", REMEDY, good.replace("1.5", '"1,5"'), ["which is not a finite number; write 1.5, with a point"], apply="point")
-    add("decimal-commas", CAUSE, good.replace("1.5", "1,5"), ["with decimal points: a comma ends a field"])
-    add("nan", CAUSE, good.replace("1.5", "nan"), ["\"nan\", which is not a finite number", "or remove the line and its image"])
+    add("decimal-commas", REMEDY, good.replace("1.5", "1,5"), ["with decimal points: a comma ends a field"], apply="points")
+    add("nan", REMEDY, good.replace("1.5", "nan"), ["\"nan\", which is not a finite number", "or remove the line and its image"], numbers=numbers[1:], apply="remove")
     add("empty-cell", CAUSE, good.replace("1.5", ""), ["x is \"\""])
     add("words", CAUSE, good.replace("1.5", "tall"), ["x is \"tall\""])
     add("too-few", CAUSE, good.replace(",1.5", ""), ["the line has 2 fields, and the first line 3"])
-    add("twice", CAUSE, good + "a.png,1,1\n", ["\"a.png\" is also in line 2"])
+    add("twice", REMEDY, good + "a.png,1,1\n", ["\"a.png\" is also in line 2"], apply="last")
     add("another-picture", CAUSE, good.replace("a.png", "z.png"), ["there is no image \"z.png\""])
-    add("backslashes", CAUSE, good.replace("b/c", "b\\c"), ["there is no image \"b\\\\c.png\""])
-    add("absolute", CAUSE, good.replace("a.png", "/data/a.png"), ["is not a path below the folder"])
-    add("line-missing", CAUSE, good.replace("d.png,7,8\n", ""), ["without a line in targets.csv: `d.png`"])
+    add("backslashes", REMEDY, good.replace("b/c", "b\\c"), ["there is no image \"b\\\\c.png\""], apply="slashes")
+    add("absolute", REMEDY, good.replace("a.png", "/data/a.png"), ["is not a path below the folder"], apply="below")
+    add("line-missing", REMEDY, good.replace("d.png,7,8\n", ""), ["without a line in targets.csv: `d.png`"], apply="line")
     add("same-name", CAUSE, good.replace("x,y", "x,x"), ["the name \"x\" occurs twice"])
     add("excel", CAUSE, b"PK\x03\x04\xff\xff[Content_Types].xml", ["the table is a spreadsheet of Excel or LibreOffice; save it as CSV in UTF-8"])
     add("html", CAUSE, HTML, ["the table is a web page (HTML)"])
@@ -106,11 +106,11 @@ def folders():
     for name, train, test in [("classes-of-macos", composed, marked), ("classes-for-macos", marked, composed)]:
         files = {f"{split}/{folder}/1.png": picture for split, own in [("train", train), ("test", test)] for folder in [own, "tea"]}
         case("classes", name, REMEDY, files, ".", ["are the same name in two Unicode forms"])
-    case("classes", "another-class", CAUSE, {f"{split}/{folder}/1.png": picture for split, own in [("train", "a"), ("test", "b")] for folder in [own, "tea"]}, ".", ["`b`; add training images, or remove the folders"])
+    case("classes", "another-class", REMEDY, {f"{split}/{folder}/1.png": picture for split, own in [("train", "a"), ("test", "b")] for folder in [own, "tea"]}, ".", ["`b`; add training images, or remove the folders"], apply="classes")
     case("classes", "korean", REMEDY, {"train/\ud55c/1.png": picture, "train/tea/1.png": picture, "test/\u1112\u1161\u11ab/1.png": picture}, ".", ["two Unicode forms"])
     files = {f"images/{composed}.png": picture, "images/x.png": picture, f"masks/{marked}.png": picture, "masks/x.png": picture}
     case("pairs", "masks-of-macos", REMEDY, files, ".", ["two Unicode forms"])
-    case("pairs", "no-mask", CAUSE, {"images/a.png": picture, "images/b.png": picture, "masks/a.png": picture}, ".", ["without a mask", "give both the same names"])
+    case("pairs", "no-mask", REMEDY, {"images/a.png": picture, "images/b.png": picture, "masks/a.png": picture}, ".", ["without a mask", "give both the same names"], apply="masks")
 
 
 def apply(name):
@@ -119,11 +119,37 @@ def apply(name):
     folder = os.path.join(OUT, name)
     path, new = os.path.join(folder, found["file"]), os.path.join(folder, "new.png")
     action = found["apply"]
-    if action in ("header", "rename", "point"):
-        text = open(path).read()
-        text = {"header": "file,x,y\n" + text, "rename": text.replace("image", "file", 1), "point": text.replace('"1,5"', "1.5")}[action]
-        open(path, "w").write(text)
+    edits = {
+        "header": lambda text: "file,x,y\n" + text, "rename": lambda text: text.replace("image", "file", 1),
+        "point": lambda text: text.replace('"1,5"', "1.5"), "points": lambda text: text.replace("1,5", "1.5"),
+        "remove": lambda text: text.replace("a.png,nan,-2\n", ""), "last": lambda text: text.replace("a.png,1,1\n", ""),
+        "slashes": lambda text: text.replace("\\", "/"), "below": lambda text: text.replace("/data/", ""),
+        "line": lambda text: text + "d.png,7,8\n",
+    }
+    if action == "remove":
+        os.remove(os.path.join(folder, "train/a.png"))
+    if action in edits:
+        with open(path) as file:
+            text = edits[action](file.read())
+        with open(path, "w") as file:
+            file.write(text)
         return print(path)
+    if action == "classes":
+        shutil.rmtree(os.path.join(folder, "test/b"))
+        return print(path)
+    if action == "masks":
+        shutil.copy(os.path.join(folder, "masks/a.png"), os.path.join(folder, "masks/b.png"))
+        return print(path)
+    if action == "unzip":
+        shutil.unpack_archive(path, os.path.join(folder, "new"))
+        return print(os.path.join(folder, "new/w.safetensors"))
+    if action == "unpickle":
+        import pickle, safetensors.torch, torch
+        new = os.path.join(folder, "new.safetensors")
+        with open(path, "rb") as file:
+            tensors = {name: torch.from_numpy(value.copy()) for name, value in pickle.load(file).items()}
+        safetensors.torch.save_file(tensors, new)
+        return print(new)
     picture = Image.open(path)
     if action == "rgb":
         picture.convert("RGB").save(new)

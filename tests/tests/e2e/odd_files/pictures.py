@@ -72,8 +72,9 @@ def images():
         except ValueError:
             continue
         content = encode(other, "TIFF")
-        image("tiff-" + mode.lower(), "any", content, ["RGB"], converted, ending="tif", apply="rgb", tolerance=3)
-    image("tiff-group-4", "any", encode(pil(GREY > 99), "TIFF", compression="group4"), [as_png], planes(np.stack([(GREY > 99) * 255] * 3, -1)), ending="tif", apply="rgb")
+        expect, words = {"CMYK": (RIGHT, []), "YCbCr": (REMEDY, ["such as YCbCr or CIELab: convert the image to RGB"]), "LAB": (REMEDY, [as_png])}[mode]
+        image("tiff-" + mode.lower(), expect, content, words, converted, ending="tif", apply="rgb", tolerance=3)
+    image("tiff-group-4", RIGHT, encode(pil(GREY > 99), "TIFF", compression="group4"), values=planes(np.stack([(GREY > 99) * 255] * 3, -1)), ending="tif")
     image("tiff-truncated", CAUSE, encode(pil(RGB), "TIFF")[:200], ["damaged"], ending="tif")
     # JPEG.
     for name, source, options in [("rgb", SMOOTH, {}), ("444", SMOOTH, dict(subsampling=0)), ("progressive", SMOOTH, dict(progressive=True)), ("grey", SMOOTH[..., 0], {}), ("restarts", SMOOTH, dict(restart_marker_blocks=1)), ("dpi", SMOOTH, dict(dpi=(72, 72), comment=b"hello"))]:
@@ -83,7 +84,7 @@ def images():
     image("jpeg-named-png", RIGHT, content, values=planes(Image.open(io.BytesIO(content))), ending="png")
     image("jpeg-zeros-before-its-end", RIGHT, content + bytes(100), values=planes(Image.open(io.BytesIO(content))), ending="jpg")
     cmyk = encode(pil(SMOOTH).convert("CMYK"), "JPEG")
-    image("jpeg-cmyk", "any", cmyk, [as_png], planes(Image.open(io.BytesIO(cmyk)).convert("RGB")), ending="jpg", apply="rgb", tolerance=2)
+    image("jpeg-cmyk", RIGHT, cmyk, values=planes(Image.open(io.BytesIO(cmyk)).convert("RGB")), ending="jpg", tolerance=2)
     image("jpeg-truncated", CAUSE, content[:len(content) - 40], ["damaged", "download it again"], ending="jpg")
     # WebP.
     image("webp-lossless", RIGHT, encode(pil(RGB), "WEBP", lossless=True), values=rgb, ending="webp")
@@ -97,7 +98,8 @@ def images():
             content = encode(picture, format, **options)
         except OSError:
             continue
-        image("is-" + name, REMEDY, content, ["PNG"], planes(Image.open(io.BytesIO(content)).convert("RGB")), ending="png", apply="rgb")
+        words = [as_png] if name in ("gif", "ico", "ppm", "dds") else ["expected PNG, JPEG, BMP, TIFF or WebP"]
+        image("is-" + name, REMEDY, content, words, planes(Image.open(io.BytesIO(content)).convert("RGB")), ending="png", apply="rgb")
     image("is-lfs", CAUSE, LFS, ["it is a Git LFS pointer", "git lfs pull"])
     image("is-html", CAUSE, HTML, ["it is a web page (HTML)"])
     image("is-xml", CAUSE, XML, ["it is an XML text"])

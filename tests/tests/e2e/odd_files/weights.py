@@ -97,6 +97,10 @@ def weights():
     add("torch-shared-memory", REMEDY, torch_save({name: value.t().contiguous().t() if value.dim() == 2 else value for name, value in tied.items() if name != "decoder.weight"}), "w.pt", [saved, convert])
     add("torch-old", REMEDY, torch_save(model, _use_new_zipfile_serialization=False), "w.pth", ["a file of torch.save of PyTorch 1.5 or older", convert])
 
+    whole = "a file of torch.save(model) holds a whole module"
+    add("torch-module", CAUSE, torch_save(torch.nn.Linear(4, 3)), "w.pt", [saved, whole, "write its state_dict() with"], fails=True)
+    add("torch-numbers", CAUSE, torch_save({"epoch": 3}), "w.pt", [saved], fails=True)
+
     class Net(torch.nn.Module):
         def __init__(self):
             super().__init__()
@@ -112,15 +116,15 @@ def weights():
 
     net = Net()
     net.load_state_dict(model)
-    add("torchscript", REMEDY, lambda path: torch.jit.trace(net, torch.zeros(1, 3, 8, 8)).save(path), "w.pt", ["a TorchScript module, not a safetensors file", convert])
-    add("exported", REMEDY, lambda path: torch.export.save(torch.export.export(net, (torch.zeros(2, 3, 8, 8),)), path), "w.pt2", ["an exported program (.pt2), not a safetensors file", convert])
+    add("torchscript", REMEDY, lambda path: torch.jit.trace(net, torch.zeros(1, 3, 8, 8)).save(path), "w.pt", ["a TorchScript module, not a safetensors file; reading it can run any program: if you trust it, convert"])
+    add("exported", REMEDY, lambda path: torch.export.save(torch.export.export(net, (torch.zeros(2, 3, 8, 8),)), path), "w.pt2", ["an exported program (.pt2), not a safetensors file; reading it can run any program: if you trust it, convert"])
     arrays = io.BytesIO()
     np.savez(arrays, **{name: value.numpy() for name, value in model.items()})
     add("npz", REMEDY, arrays.getvalue(), "w.npz", ["a NumPy archive (.npz)", convert])
     one_array = io.BytesIO()
     np.save(one_array, np.zeros(3))
     add("npy", CAUSE, one_array.getvalue(), "w.npy", ["a NumPy array (.npy)", "save the model's state_dict()"])
-    add("pickle", CAUSE, pickle.dumps({name: value.numpy() for name, value in model.items()}), "w.pkl", ["a Python pickle", "run any program"])
+    add("pickle", REMEDY, pickle.dumps({name: value.numpy() for name, value in model.items()}), "w.pkl", ["a Python pickle", "run any program", "write its tensors with safetensors.torch.save_file"], apply="unpickle")
     # Packed.
     add("gzip", REMEDY, gzip.compress(plain), "w.safetensors.gz", ["compressed by gzip", "unpack it with"])
     add("gzip-without-time", REMEDY, gzip.compress(plain, mtime=0), "w.safetensors", ["compressed by gzip", "unpack it with"])
@@ -138,7 +142,7 @@ def weights():
             out.writestr("w.safetensors", plain)
 
     add("tar", REMEDY, archive, "w.tar", ["a tar archive", "mkdir"], inside="w.safetensors")
-    add("zip", CAUSE, zipped, "w.zip", ["a zip archive", "unpack it into a new folder and set model.weights"])
+    add("zip", REMEDY, zipped, "w.zip", ["a zip archive", "unpack it into a new folder and set model.weights"], apply="unzip")
     for name, start, words in [
         ("lfs", LFS, ["a Git LFS pointer", "lfs pull --include w.safetensors"]), ("html", HTML, ["a web page (HTML)", "/resolve/ for /blob/"]),
         ("html-with-bom", b"\xef\xbb\xbf\n <HTML>", ["a web page (HTML)"]), ("xml", XML, ["an XML text"]), ("zeros", ZEROS, ["a file of zero bytes", "download or copy it again"]),
@@ -146,7 +150,7 @@ def weights():
         ("gguf", b"GGUF\x03\0\0\0" + bytes(64), ["a GGUF file, as of llama.cpp"]), ("tflite", b"\x1c\0\0\0TFL3" + bytes(64), ["a TensorFlow Lite model"]),
         ("7z", b"7z\xbc\xaf\x27\x1c" + bytes(64), ["a 7z archive"]), ("rar", b"Rar!\x1a\x07\x01\0" + bytes(64), ["a RAR archive"]),
         ("zstd", b"\x28\xb5\x2f\xfd" + bytes(64), ["compressed by zstd", "unpack it with `zstd -dc"]), ("picture", encode(Image.fromarray(RGB), "PNG"), ["a picture"]),
-        ("json", b"[1, 2, 3]", ["a JSON text"]), ("program", b"\x7fELF" + bytes(64), ["a Linux program"]), ("text", b"see the other folder", ["not a safetensors file"]),
-        ("empty", b"", ["it has 0 bytes"]), ("cut", plain[:-9], ["the file is truncated", "download or write it again"]), ("longer", plain + b"\0", ["the file is too long"]),
+        ("json", b"[1, 2, 3]", ["a JSON text"]), ("program", b"\x7fELF" + bytes(64), ["a Linux program"]), ("text", b"see the other folder", ["not a safetensors file", "or name another file"]),
+        ("empty", b"", ["it has 0 bytes", "download or copy it again"]), ("cut", plain[:-9], ["the file is truncated", "download or write it again"]), ("longer", plain + b"\0", ["the file is too long"]),
     ]:
         add("is-" + name, CAUSE, start, "w.safetensors", words, values=None)

@@ -44,6 +44,26 @@ fn every_truncation_is_a_typed_error() {
 }
 
 #[test]
+fn headers_of_any_length_are_of_safetensors() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("w.safetensors");
+    let index = folder.path().join("model.safetensors.index.json");
+    fs::write(&index, r#"{"weight_map": {"a": "w.safetensors"}}"#).unwrap();
+    // The first bytes are those of a pickle, of a pickle, and of JSON.
+    for length in [640_u64, 896, 31520] {
+        let header = r#"{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}"#;
+        let header = format!("{header:<0$}", length as usize);
+        fs::write(&path, [&length.to_le_bytes()[..], header.as_bytes(), b"1"].concat()).unwrap();
+        assert_eq!(TensorFile::open_weights(&path).unwrap().names(), ["a"]);
+        assert_eq!(TensorFile::open_weights(&index).unwrap().names(), ["a"], "{length}");
+        let damaged = length | 1 << 30;
+        fs::write(&path, [&damaged.to_le_bytes()[..], header.as_bytes(), b"1"].concat()).unwrap();
+        let text = TensorFile::open_weights(&path).unwrap_err().to_string();
+        assert!(text.contains("bytes exceeds the format's limit; download or copy it again"), "{text}");
+    }
+}
+
+#[test]
 fn garbage_is_a_typed_error() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("garbage");

@@ -18,6 +18,10 @@ pub(super) fn advice(
             "Remove model.weights_mode = \"strict\" to start a training with other classes.".to_owned(),
         );
     }
+    // Settings would load a part of the model.
+    if let Some(part) = part(file) {
+        return Some(part);
+    }
     let best = tried.iter().map(|(_, fit)| fit.fitting).max().unwrap_or(0);
     let wanted = plain.wanted;
     let more = |fitting| match plain.mode {
@@ -37,12 +41,6 @@ pub(super) fn advice(
         };
         return Some(format!("Set {}{mode} to load {}.", equal.join(" or "), more(best)));
     }
-    if let Some((number, all)) = shard(file) {
-        return Some(format!(
-            "The file is part {number} of {all}: set model.weights to the index of all parts, such as \
-             model.safetensors.index.json."
-        ));
-    }
     let (is, of) = (&plain.mismatch.model, &plain.mismatch.file);
     if let (Some(_), Some(name)) =
         (is.strip_prefix("a resnet"), of.strip_prefix("a ").filter(|of| of.starts_with("resnet")))
@@ -56,6 +54,15 @@ pub(super) fn advice(
         let fitting = more(plain.fitting);
         format!("Set model.weights_mode = \"partial\" to load {fitting} and initialise the others.")
     })
+}
+
+/// Returns the sentence for a file that is called `NAME-00001-of-00003.safetensors`.
+pub(super) fn part(file: &TensorFile) -> Option<String> {
+    let (number, all) = shard(file)?;
+    Some(format!(
+        "The file is part {number} of {all}: set model.weights to the index of all parts, such as \
+         model.safetensors.index.json."
+    ))
 }
 
 /// Returns the line of a recipe with the user's pairs and one more.

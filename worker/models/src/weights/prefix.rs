@@ -2,7 +2,6 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 
 use super::{View, view, without_repeated};
 use crate::registry::Registry;
@@ -35,22 +34,24 @@ impl Change {
         (renamed.len() == file.tensors.len()).then_some(renamed)
     }
 
+    /// Describes the change in words that follow "122 tensors loaded, ".
+    pub(super) fn describe(&self, file: &TensorFile) -> String {
+        let all = file.tensors.len();
+        let changed = file.tensors.keys().filter(|name| name.starts_with(&self.from)).count();
+        let names = match changed == all {
+            true => "all names in the file".to_owned(),
+            false => format!("{changed} of the {all} names in the file"),
+        };
+        match (self.from.as_str(), self.to.as_str()) {
+            (from, "") => format!("without the prefix `{from}` of {names}"),
+            ("", to) => format!("with the prefix `{to}` before {names}"),
+            (from, to) => format!("with the prefix `{to}` in the place of `{from}` in {names}"),
+        }
+    }
+
     /// Returns the pair of `model.weights_rename` that does the same.
     pub(super) fn pair(&self) -> (String, String) {
         (format!("^{}", regex_lite::escape(&self.from)), self.to.replace('$', "$$"))
-    }
-}
-
-/// In words that follow "122 tensors loaded, ".
-impl fmt::Display for Change {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (self.from.as_str(), self.to.as_str()) {
-            (from, "") => write!(f, "without the prefix `{from}` of all names in the file"),
-            ("", to) => write!(f, "with the prefix `{to}` before all names in the file"),
-            (from, to) => {
-                write!(f, "with the prefix `{to}` in the place of `{from}` in all names in the file")
-            }
-        }
     }
 }
 

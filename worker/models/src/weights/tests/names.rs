@@ -181,7 +181,23 @@ fn other_networks_parts_and_shapes_have_a_remedy() {
         |registry: &Registry, mode| load_renamed(registry, &path, mode, &none()).unwrap_err().to_string();
     write_named(&small, &path, |name| if name < "layer2" { vec![name.to_owned()] } else { Vec::new() });
     let text = refused(&small, WeightsMode::FineTune);
-    assert!(text.contains("The file is part 2 of 3: set model.weights to the index of all parts"), "{text}");
+    let part = "The file is part 2 of 3: set model.weights to the index of all parts";
+    assert!(text.contains(part), "{text}");
+    // Settings for a prefix would load a part of the model in silence.
+    let in_part = |name: &str| name < "layer4.1";
+    write_named(&small, &path, |name| match in_part(name) {
+        true => vec![format!("module.{name}"), format!("other.{name}")],
+        false => Vec::new(),
+    });
+    let text = refused(&small, WeightsMode::FineTune);
+    assert!(text.contains(part) && !text.contains("model.weights_rename"), "{text}");
+    write_named(
+        &small,
+        &path,
+        |name| if in_part(name) { vec![format!("module.{name}")] } else { Vec::new() },
+    );
+    let report = load_renamed(&small, &path, WeightsMode::Partial, &none()).unwrap().to_string();
+    assert!(report.contains("without the prefix `module.`") && report.contains(part), "{report}");
 
     let path = folder.path().join("w.safetensors");
     let refused =
@@ -211,6 +227,61 @@ fn other_networks_parts_and_shapes_have_a_remedy() {
     let words = "Set model.weights_mode = \"partial\" to load 121 of the model's 122 tensors and initialise the others.";
     assert!(text.ends_with(words), "{text}");
     assert_eq!(load_renamed(&small, &path, WeightsMode::Partial, &none()).unwrap().loaded, 121);
+}
+
+/// A model whose `head` is its `table` again.
+fn tied() -> Registry {
+    let mut registry = Registry::new(Device::Cpu);
+    let mut root = registry.root();
+    let init = Tensor::rand([3, 2], (Kind::Float, Device::Cpu));
+    let _ = root.parameter("table", &init).unwrap();
+    let _ = root.sub("net").parameter("scale", &init).unwrap();
+    root.tie("head", "table");
+    registry
+}
+
+#[test]
+fn a_tied_tensor_is_found_under_its_second_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("w.safetensors");
+    let a = tied();
+    for (prefix, renamed) in
+        [("", ""), ("module.", ", without the prefix `module.` of all names in the file")]
+    {
+        write_named(&a, &path, |name| vec![format!("{prefix}{}", name.replace("table", "head"))]);
+        for mode in MODES {
+            let b = tied();
+            let text = load_renamed(&b, &path, mode, &none()).unwrap().to_string();
+            assert_eq!(text, format!("2 tensors loaded{renamed}; `head` of the file is the tied `table`"));
+            assert!(all_same(&a, &b));
+        }
+    }
+    // With the first name beside it, a prefix decides which is which.
+    write_named(&a, &path, |name| match name {
+        "table" => vec!["module.table".to_owned(), "head".to_owned()],
+        name => vec![format!("module.{name}")],
+    });
+    let report = load_renamed(&tied(), &path, WeightsMode::Strict, &none()).unwrap();
+    assert_eq!(
+        report.to_string(),
+        "2 tensors loaded, without the prefix `module.` of 2 of the 3 names in the file"
+    );
+}
+
+#[test]
+fn tied_values_that_are_not_finite_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("w.safetensors");
+    let values = |last: f32| Tensor::from_slice(&[1.0, 2.0, 3.0, 4.0, 5.0, last]).view([3, 2]);
+    for (table, head, words) in [
+        (values(f32::NAN), values(f32::NAN), "the tensor `table` has 1 values that are not finite"),
+        (values(6.0), values(f32::NAN), "the tensor `head` has 1 values that are not finite"),
+        (values(6.0), values(7.0), "`head` differs from `table`"),
+    ] {
+        write_tensors(&path, &[("table", table), ("net.scale", values(0.0)), ("head", head)]);
+        let text = load_renamed(&tied(), &path, WeightsMode::Strict, &none()).unwrap_err().to_string();
+        assert!(text.contains(words), "{text}");
+    }
 }
 
 #[test]
