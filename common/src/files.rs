@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::Errno;
 
 /// Prefix of the names of temporary files and links.
@@ -64,6 +65,17 @@ pub fn unused(path: &Path) -> PathBuf {
     let ending = path.extension().map(|ending| format!(".{}", ending.to_string_lossy())).unwrap_or_default();
     let numbered = (1..).map(|number| path.with_file_name(format!("{stem}-{number}{ending}")));
     std::iter::once(path.to_owned()).chain(numbered).find(is_free).unwrap_or_else(|| path.to_owned())
+}
+
+/// Creates an empty file in memory, which no process can execute where the kernel knows that (since Linux 6.3): with
+/// vm.memfd_noexec = 2 it refuses others.
+pub fn in_memory(name: &str) -> io::Result<File> {
+    let flags = MemfdFlags::CLOEXEC;
+    let file = match memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
+        Err(Errno::INVAL) => memfd_create(name, flags),
+        created => created,
+    };
+    Ok(file?.into())
 }
 
 /// Turns `NotFound` into `None`. Other failures stay errors.

@@ -198,13 +198,17 @@ impl Manifest {
         Ok(bytes)
     }
 
-    /// Checks before the first step that the manifest will not be too large, with its files, parts and figures.
-    pub fn check_room(&self, path: &Path) -> Result<(), ManifestError> {
+    /// Checks before the first step that the manifest will not be too large, with its files, figures and parts of `state`
+    /// bytes.
+    pub fn check_room(&self, path: &Path, state: u64) -> Result<(), ManifestError> {
         /// Bytes for figures and file names, and for the parts of a rank in three files.
         const REST: u64 = 64 << 10;
         const PER_RANK: u64 = 1 << 10;
+        /// Large parts are divided into parts of at least `PART` bytes, each with a checksum and its place.
+        const PART: u64 = 128 << 20;
+        const PER_PART: u64 = 256;
         let bytes = self.to_bytes(path)?.len() as u64;
-        self.check_length(bytes + REST + PER_RANK * self.world_size as u64)
+        self.check_length(bytes + REST + PER_RANK * self.world_size as u64 + PER_PART * (state / PART))
     }
 
     fn check_length(&self, bytes: u64) -> Result<(), ManifestError> {

@@ -76,3 +76,20 @@ fn lengths(then: &Recipe, now: &Recipe) -> Vec<String> {
     }
     found
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn another_program_is_named_with_both_hashes() {
+        let (then, now) = ("0123456789abcdef", "fedcba9876543210");
+        let warning = describe_program(Some(then), Some(now)).unwrap();
+        assert!(warning.contains("BLAKE3 0123456789ab then, fedcba987654 now"), "{warning}");
+        assert_eq!(describe_program(Some(then), Some(then)), None);
+        // A network of dtrain, or a checkpoint of an earlier version.
+        assert_eq!(describe_program(None, Some(now)), None);
+        assert_eq!(describe_program(Some(then), None), None);
+    }
+}

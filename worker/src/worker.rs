@@ -87,7 +87,9 @@ fn train<T: BuildTask + 'static>(recipe: &Recipe, request: &Request, env: &Worke
     host.stop.handle_signals().map_err(WorkerError::Signals)?;
     share_state(&ranks, &mut setup)?;
     let copies = bytes_of_copies(&setup, &ranks, &agreed, host.device)?;
-    setup.notes.extend(host.leave_room(recipe, copies, env.local_world_size));
+    if let (Some(note), 0) = (host.leave_room(recipe, copies, env.local_world_size), env.rank) {
+        tracing::info!("{note}");
+    }
     let chosen = start::choose_cuts::<T>(&ranks, &mut setup, request, recipe, &opening.survey, &host)?;
     host.enforce();
     let run_dir = RunDir::new(&opening.run_dir);

@@ -339,13 +339,17 @@ fn a_manifest_that_no_resume_reads_is_not_written() {
     manifest.write(dir.path()).unwrap();
     assert_eq!(Manifest::read(dir.path()).unwrap(), manifest);
     // Files, parts and figures still come.
-    let error = manifest.check_room(dir.path()).unwrap_err();
+    let error = manifest.check_room(dir.path(), 0).unwrap_err();
     assert!(matches!(error, ManifestError::Unwritable { .. }), "{error}");
     manifest.class_names[0].push('x');
     let error = manifest.write(dir.path()).unwrap_err().to_string();
     assert!(error.contains("more than the 16.00 MiB that a resume reads: class names 16.00 MiB"), "{error}");
     manifest.class_names[0].truncate(1 << 20);
-    manifest.check_room(dir.path()).unwrap();
+    manifest.check_room(dir.path(), 0).unwrap();
+    // The parts of a terabyte have their checksums.
+    assert!(
+        manifest.check_room(dir.path(), 1 << 40).is_ok() && manifest.check_room(dir.path(), 1 << 46).is_err()
+    );
 }
 
 #[test]

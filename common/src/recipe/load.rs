@@ -9,7 +9,7 @@ use super::error::{Details, RecipeError};
 use super::hints::{describe, nearest};
 use super::origin::{Origin, Override, Problem, dotted, is_stated};
 use super::{Recipe, defaults, paths, validate, values};
-use crate::content::Content;
+use crate::content::{Content, shell_word};
 
 /// Upper limit for a recipe; a larger file was named by mistake.
 const MAX_BYTES: u64 = 1 << 20;
@@ -103,6 +103,13 @@ fn read(path: &Path) -> Result<String, String> {
     match Content::of(&bytes, &[]) {
         // A section of TOML begins as a list of JSON does.
         Some(Content::Json) if !bytes.trim_ascii_start().starts_with(b"{") => {}
+        Some(content @ Content::Utf16) => {
+            let new = path.with_extension("utf8.toml");
+            let [from, to] = [path, &new].map(|path| shell_word(&path.to_string_lossy()));
+            return Err(format!(
+                "is {content}; convert it with `iconv -f UTF-16 -t UTF-8 {from} > {to}` and use the new file"
+            ));
+        }
         Some(content) => {
             let remedy = content.remedy(path).map(|remedy| format!("; {remedy}")).unwrap_or_default();
             return Err(format!("is {content}, not a recipe in TOML{remedy}"));

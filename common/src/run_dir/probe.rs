@@ -3,6 +3,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use super::RunDir;
@@ -66,10 +67,31 @@ pub fn probe(folder: &Path) -> Result<FileSystem, ProbeError> {
         }
     };
     append().map_err(tried("append to a file", ", by which metrics.jsonl grows"))?;
+    write_parts(&at("folder/parts"))
+        .map_err(tried("write at any place of a file", ", as the ranks write their parts of a checkpoint"))?;
     let links = std::os::unix::fs::symlink("folder", at("link")).is_ok() && at("link").join("file").exists();
     let renamed = fs::rename(&inner, at("renamed")).and_then(|()| fs::metadata(at("renamed/file")));
     renamed.map_err(tried("rename a folder", ", by which a checkpoint is there whole or not at all"))?;
     Ok(FileSystem { links, sync: is_file_synced && is_folder_synced })
+}
+
+/// Writes a file of known size from its end to its start, by two descriptors.
+fn write_parts(path: &Path) -> io::Result<()> {
+    const FIRST: u64 = 8192;
+    let mut options = OpenOptions::new();
+    options.create(true).truncate(false).read(true).write(true);
+    let (one, other) = (options.open(path)?, options.open(path)?);
+    one.set_len(FIRST + 1)?;
+    one.write_all_at(b"b", FIRST)?;
+    other.write_all_at(&[b'a'; FIRST as usize], 0)?;
+    drop((one, other));
+    let written = fs::read(path)?;
+    match written.split_last() {
+        Some((b'b', rest)) if rest == [b'a'; FIRST as usize] => Ok(()),
+        _ => {
+            Err(io::Error::other(format!("it has {} bytes, and not those that were written", written.len())))
+        }
+    }
 }
 
 impl RunDir {

@@ -156,22 +156,25 @@ fn judge(reading: &Reading) -> Vec<Row> {
     });
     let lease =
         "nothing to do: dtrain protects a run by a lease file; never start two runs in one folder at once";
-    rows.push(match &reading.tried {
+    match &reading.tried {
         Ok(FileSystem { links: true, sync: true }) => {
-            Row::ok("file system", "renames folders, appends, syncs, and has symbolic links")
+            rows.push(Row::ok("file system", "renames folders, appends, syncs, and has symbolic links"));
         }
-        Ok(FileSystem { sync: false, .. }) => Row::warn(
-            "file system",
-            format!("does not write through to the disk in {shown}"),
-            "after a power failure, resume from an earlier checkpoint if the newest one is damaged",
-        ),
-        Ok(FileSystem { links: false, .. }) => Row::warn(
-            "file system",
-            format!("no symbolic links in {shown}"),
-            "nothing to do: `latest` and `best` are then files that contain a checkpoint's name",
-        ),
-        Err(error) => Row::fail("file system", error.to_string(), ANOTHER),
-    });
+        Ok(FileSystem { links, sync }) => {
+            let unsynced = Row::warn(
+                "file system",
+                format!("does not write through to the disk in {shown}"),
+                "after a power failure, resume from an earlier checkpoint if the newest one is damaged",
+            );
+            let unlinked = Row::warn(
+                "file system",
+                format!("no symbolic links in {shown}"),
+                "nothing to do: `latest` and `best` are then files that contain a checkpoint's name",
+            );
+            rows.extend((!sync).then_some(unsynced).into_iter().chain((!links).then_some(unlinked)));
+        }
+        Err(error) => rows.push(Row::fail("file system", error.to_string(), ANOTHER)),
+    }
     rows.push(match lock {
         Lock::Works => Row::ok("file locks", "work between processes"),
         Lock::Unknown => Row::warn(

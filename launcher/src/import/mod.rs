@@ -11,7 +11,7 @@ use anyhow::{Context, bail};
 use dtrain_agent::io::process::handlers;
 use dtrain_agent::signals;
 use dtrain_common::exit::ExitStatus;
-use rustix::fs::{MemfdFlags, memfd_create};
+use dtrain_common::files::in_memory;
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::{Map, Value};
 use std::ffi::OsStr;
@@ -128,7 +128,7 @@ fn by_name(flag: &str, args: &[BuilderArg]) -> anyhow::Result<Map<String, Value>
 
 /// Returns a file in memory with the script. Unlike a pipe it takes all of it, even if Python never reads.
 fn script() -> io::Result<File> {
-    let mut file = File::from(memfd_create("dtrain-import", MemfdFlags::CLOEXEC)?);
+    let mut file = in_memory("dtrain-import")?;
     file.write_all(SCRIPT.as_bytes())?;
     file.rewind()?;
     Ok(file)

@@ -138,6 +138,13 @@ fn refused_calls_are_survived_or_refused_before_the_first_step() {
             Refused(&["cannot rename a folder: Invalid cross-device link", "on another disk"]),
         ),
         ("rename_folder=1", Refused(&["cannot rename a folder: Operation not permitted", "on another disk"])),
+        (
+            "place=95",
+            Refused(&[
+                "cannot write at any place of a file: Operation not supported",
+                "as the ranks write their parts",
+            ]),
+        ),
         // The launcher appends to its logs.
         ("append=95", Refused(&["Operation not supported", "stdout.log; choose another --run-dir"])),
         ("sync_file=5", Refused(&["cannot write run/recipe.toml: Input/output error"])),

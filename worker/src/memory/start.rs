@@ -7,7 +7,7 @@ use dtrain_torch_shim::rng;
 use serde_json::Value;
 use tch::{Device, Tensor};
 
-use super::{SymbolicPredictor, Target, other_usage};
+use super::{SymbolicPredictor, Target, other_usage, report};
 use crate::OutOfMemory;
 use crate::TrainError;
 use crate::collectives::{Collective, Ranks, ReduceOp};
@@ -97,6 +97,13 @@ pub(crate) fn choose_cuts<T: BuildTask + 'static>(
         amp: setup.replica.precision.amp(),
     };
     let chosen = if ranks.rank() == 0 { choose_on_rank_0::<T>(&inputs, recipe)? } else { Vec::new() };
+    // The copies for checkpoints, which are known only now, may leave less than the built model has.
+    if ranks.rank() == 0
+        && report(host.device).map_err(TrainError::from)?.allocated > limit
+        && let Some(error) = smallest_step::<T>(&inputs, recipe, None)
+    {
+        return Err(error);
+    }
     let plan = &mut setup.course.plan;
     let stages = plan.stages.len();
     for (stage, cut) in broadcast_choice(ranks, stages, &chosen)?.into_iter().enumerate() {
@@ -213,16 +220,27 @@ pub(crate) fn with_smallest_step<T: BuildTask + 'static>(
     inputs: &PlanInputs<'_>,
     recipe: &Recipe,
 ) -> WorkerError {
-    if !error.is_out_of_memory() {
-        return error;
+    match error.is_out_of_memory() {
+        true => {
+            smallest_step::<T>(inputs, recipe, failed_allocation_bytes(&error.to_string())).unwrap_or(error)
+        }
+        false => error,
     }
+}
+
+/// Returns the error of a start without memory, with the smallest step's memory if that can be predicted.
+fn smallest_step<T: BuildTask + 'static>(
+    inputs: &PlanInputs<'_>,
+    recipe: &Recipe,
+    requested_bytes: Option<u64>,
+) -> Option<WorkerError> {
     let amp = if inputs.amp == Amp::Auto { Amp::Off } else { inputs.amp };
     // The smallest possible step, even if the recipe states a larger one.
     let mut free = recipe.of_stage(0);
     free.memory.micro_batch = MicroBatch::Auto;
     let smallest = PlanInputs { amp, ..*inputs }
         .solve::<T, _>(&free, 0, |solver, cut_request| solver.smallest(cut_request));
-    let Ok(prediction) = smallest else { return error };
+    let prediction = smallest.ok()?;
     let (limit, needed) = (ByteSize(inputs.limit), ByteSize(prediction.peak));
     let location = match prediction.peak > inputs.limit {
         true => format!(
@@ -233,15 +251,15 @@ pub(crate) fn with_smallest_step<T: BuildTask + 'static>(
              model"
         ),
     };
-    WorkerError::Train(TrainError::OutOfMemory(Box::new(Exhausted {
+    Some(WorkerError::Train(TrainError::OutOfMemory(Box::new(Exhausted {
         location,
         batch: prediction.cut.micro_batch,
         reason: None,
-        requested_bytes: failed_allocation_bytes(&error.to_string()),
+        requested_bytes,
         owners: prediction.owners,
         predicted: true,
         other_usage: other_usage(inputs.device),
-    })))
+    }))))
 }
 
 /// Chooses a cut. If no allowed cut fits, also searches with micro-batch and recompute free.

@@ -145,7 +145,11 @@ impl Follower for Archive<'_> {
     /// Checks that a resume will read the run's manifests, and completes the checkpoint from which the run continues, if its
     /// evaluation is missing.
     fn begin(&mut self, training: &mut Training<'_>, others: &mut Followers<'_>) -> Result<Flow> {
-        manifest(training, false).check_room(&self.origin.run_dir.checkpoints())?;
+        let model = &training.replica.model;
+        let columns = model.table.moments().count() as u64 + u64::from(model.average.is_some());
+        let values = model.registry.parameter_count() as u64 + columns * model.table.trained_elements();
+        let state = values * size_of::<f32>() as u64;
+        manifest(training, false).check_room(&self.origin.run_dir.checkpoints(), state)?;
         if !self.origin.evaluation_missing {
             return Ok(Flow::Continue);
         }

@@ -1,7 +1,7 @@
 //! The output of other programs.
 
+use dtrain_common::files::in_memory;
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::{Pid, PidfdFlags};
 use std::fs::File;
 use std::io::{self, Read, Seek};
@@ -24,7 +24,7 @@ fn run(
     patience: Duration,
     stderr: impl Fn(&File) -> io::Result<Stdio>,
 ) -> io::Result<String> {
-    let mut file = File::from(memfd_create("answer", MemfdFlags::CLOEXEC)?);
+    let mut file = in_memory("answer")?;
     let mut child = command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(stderr(&file)?).spawn()?;
     let pid = Pid::from_raw(child.id().cast_signed());
     let pidfd = pid.map(|pid| rustix::process::pidfd_open(pid, PidfdFlags::empty()));
