@@ -219,6 +219,8 @@ mod tests {
         assert!(row.level == Level::Warn && row.value.contains("no symbolic links"), "{row:?}");
         let row = second(Ok(FileSystem { links: true, sync: false }));
         assert!(row.level == Level::Warn && row.value.contains("does not write through"), "{row:?}");
+        let rows = tried(0xEF53, 20 * GIB, Ok(Lock::Works), Ok(FileSystem { links: false, sync: false }));
+        assert_eq!(rows.iter().filter(|row| row.what == "file system").count(), 2, "{rows:?}");
         let row = second(Err(probe(Path::new("/proc")).unwrap_err()));
         assert!(row.level == Level::Fail && row.value.contains("cannot create a folder"), "{row:?}");
     }
