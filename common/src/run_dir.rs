@@ -2,6 +2,7 @@
 //! folder. Invariant: an error writes nothing, and no run overwrites another's.
 
 mod attempt;
+mod copied;
 mod entries;
 mod error;
 mod keep;
@@ -30,12 +31,13 @@ use error::failed;
 
 pub use crate::manifest::step_of;
 pub use attempt::{AttemptRecord, BatchJob, attempt_folder, newest_attempt};
+pub use copied::SettledCopy;
 pub use entries::rename_for_removal;
 pub use error::{Differences, RunDirError};
 pub use keep::{Keep, Stretch};
 pub use line::passed_over;
 pub use lock::RunLock;
-pub use pointer::{SettledCopy, follow, point, target};
+pub use pointer::{follow, point, target};
 pub use prepare::Start;
 pub use presence::{Life, Presence};
 pub use probe::{FileSystem, ProbeError, probe};

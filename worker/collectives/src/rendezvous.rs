@@ -102,12 +102,9 @@ impl Rendezvous {
     /// Removes a published message of `bytes` bytes, which nobody reads any more.
     pub fn withdraw(&self, name: &str, bytes: u64) -> Result<(), RendezvousError> {
         let Some(store) = &self.store else { return Ok(()) };
-        let remove = |number| store.delete(&piece_of(name, number));
-        let pieces = 0..bytes.div_ceil(PIECE_BYTES as u64) as usize;
-        pieces
-            .map(remove)
-            .collect::<Result<(), _>>()
-            .map_err(|source| RendezvousError::NoOpening(self.env.rank, source))
+        let mut pieces = 0..bytes.div_ceil(PIECE_BYTES as u64) as usize;
+        let removed = pieces.try_for_each(|number| store.delete(&piece_of(name, number)));
+        removed.map_err(|source| RendezvousError::NoOpening(self.env.rank, source))
     }
 
     /// Writes a short message for [`Rendezvous::fetch_whole`].

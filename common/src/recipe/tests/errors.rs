@@ -247,7 +247,10 @@ fn a_file_that_cannot_be_a_recipe_is_named() {
     };
     for (path, part) in [
         (write("binary.toml", &[0xff, 0xfd, 0]), "is not text in UTF-8"),
-        (write("notepad.toml", &[0xff, 0xfe, 0]), "is a text in UTF-16; convert it with `iconv -f UTF-16 -t UTF-8 "),
+        (
+            write("notepad.toml", &[0xff, 0xfe, 0]),
+            "is a text in UTF-16; convert it with `iconv -f UTF-16 -t UTF-8 ",
+        ),
         (write("config.toml", b"{\"task\": \"classify\"}"), "is a JSON text, not a recipe in TOML"),
         (write("w.toml", b"version https://git-lfs.github.com/spec/v1\n"), "lfs pull --include w.toml`"),
         (write("large.toml", &vec![b'#'; (1 << 20) + 1]), "is larger than 1 MiB"),
