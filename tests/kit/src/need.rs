@@ -23,10 +23,10 @@ pub enum Need {
     Cgroup,
     /// Folders of real images and texts.
     Data,
-    /// Permission to mount FUSE file systems.
-    Fuse,
     /// The freezer of control groups of version 1.
     Freezer,
+    /// Permission to mount FUSE file systems.
+    Fuse,
     /// Permission to mount file systems.
     Mount,
     /// Open MPI and MPICH with their compilers.
@@ -189,7 +189,7 @@ mod tests {
     #[test]
     fn unknown_needs_are_errors() {
         assert_eq!(is_required(Need::Python, "python,pytorhc"), Err("pytorhc"));
-        let all = "cgroup, data, freezer, mount, mpi, netns, networks, no-driver, python, pytorch, shellcheck, slurm";
+        let all = "cgroup, data, freezer, fuse, mount, mpi, netns, networks, no-driver, python, pytorch, shellcheck, slurm";
         assert_eq!(names(), all);
     }
 }
