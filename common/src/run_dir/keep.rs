@@ -24,7 +24,7 @@ pub struct Stretch {
     pub stage: usize,
     /// Steps of the run before it.
     pub begins: u64,
-    /// Steps of its stage before it, in epochs of its own length: epochs that are over count as long as they are now.
+    /// Steps of its stage before it, in epochs of its length: finished epochs count with that length too.
     pub epoch_steps: u64,
     pub steps_per_epoch: u64,
 }

@@ -1,4 +1,4 @@
-//! What a run's checkpoint has, and which of its checkpoints stay.
+//! The manifest of a run's checkpoint, and the rule by which its checkpoints stay.
 
 use std::collections::BTreeMap;
 

@@ -40,7 +40,7 @@ fn a_readable_image_stands_in_for_a_bad_one_whatever_the_batches_and_threads() {
     // The number of a sample, its random change, and a constant.
     assert!(alone[0] != 8.0 && alone[0].fract() == 0.0 && alone[1] > 0.0 && alone[2] == -1.0, "{alone:?}");
     assert_eq!(values(3, &[&[5, 8, 9], &[1, 2, 3, 8]]), [&alone[..], &alone].concat());
-    // Nothing stands in where nothing is readable.
+    // If no sample is readable, none replaces another.
     let root = tempfile::tempdir().unwrap();
     folder(root.path(), "train", &[("a", 3)]);
     let index = ImageIndex::scan(root.path(), "train", None).unwrap();

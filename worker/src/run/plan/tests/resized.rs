@@ -43,7 +43,7 @@ fn finished_epochs_stay_finished() {
     // The run may be over, and it has every sample of its last epochs once.
     let over_at_once = over("epochs = 1", "", &[(0, 10), (7, 5)]);
     assert_eq!((over_at_once.total_steps, over_at_once.ends_by_resize(7)), (7, true));
-    // An epoch that less data ended has its evaluation, one that goes on has it later, and one at a change had it before.
+    // An evaluation follows if less data ended the epoch. A longer epoch has it later, and an epoch that was over has had it.
     assert!(shorter.ends_by_resize(57) && !longer.ends_by_resize(57));
     assert!(plan.is_checkpoint(50) && plan.ends_by_resize(50) && !plan.ends_by_resize(55));
     let samples: Vec<u32> = steps(&plan, 1, 70).concat();
