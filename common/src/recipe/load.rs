@@ -137,7 +137,7 @@ fn apply(set: &str, recipe: &mut Value) -> Result<Override, String> {
         let parts = names.len();
         return Err(format!("the key has {parts} parts, and keys have at most 5; {example}"));
     }
-    let (mut place, mut path) = (recipe, Vec::new());
+    let (mut place, mut path) = (&mut *recipe, Vec::new());
     for name in names {
         let key = dotted(&path);
         place = match place {
@@ -160,7 +160,7 @@ fn apply(set: &str, recipe: &mut Value) -> Result<Override, String> {
             }
         };
     }
-    *place = values::read(&path, value.trim());
+    values::set(recipe, &path, value.trim());
     let text = set.into();
     Ok(Override { path, text })
 }

@@ -55,37 +55,55 @@ pub(super) fn check(recipe: &Value) -> Vec<Problem> {
     problems
 }
 
-/// Reads the value of an override by what its key takes: a TOML value, or the text itself, such as a folder named 2025.
-pub(super) fn read(path: &[String], text: &str) -> Value {
-    let (kind, bare) = (kind_of(path), Value::String(text.into()));
-    let is_member = path.last().is_some_and(|last| last.starts_with('['));
-    let takes = |value: &Value| {
-        let of_list = is_member.then(|| Value::Array(vec![value.clone()]));
-        kind.is_some_and(|kind| kinds::check(kind, of_list.as_ref().unwrap_or(value)).is_ok())
+/// Sets the value at a path, which is there, to that of an override: a TOML value or the text itself, such as a folder
+/// named 2025, whichever makes the setting that holds it one that its key takes.
+pub(super) fn set(recipe: &mut Value, path: &[String], text: &str) {
+    let setting = setting_of(path);
+    let mut fits = |value: &Value| {
+        let Some((kind, length)) = setting else { return false };
+        if let Some(place) = at(recipe, path) {
+            *place = value.clone();
+        }
+        at(recipe, &path[..length]).is_some_and(|setting| kinds::check(kind, setting).is_ok())
     };
-    match text.parse::<Value>() {
-        Ok(value) if value.is_array() || value.is_table() || takes(&value) || !takes(&bare) => value,
+    let bare = Value::String(text.into());
+    let value = match text.parse::<Value>() {
+        Ok(value) if value.is_array() || value.is_table() || fits(&value) || !fits(&bare) => value,
         Ok(_) => bare,
         // TOML wants digits on both sides of the point.
         Err(_) => match text.parse().map(Value::Float) {
-            Ok(number) if takes(&number) => number,
+            Ok(number) if fits(&number) => number,
             _ => bare,
         },
+    };
+    if let Some(place) = at(recipe, path) {
+        *place = value;
     }
 }
 
-/// Returns what the key at a path takes; None for an unknown key.
-fn kind_of(path: &[String]) -> Option<&'static Kind> {
-    let (mut keys, mut kind) = (RECIPE, None);
-    for name in path.iter().filter(|name| !name.starts_with('[')) {
-        let found = &keys.iter().find(|key| key.name == name)?.kind;
-        keys = match found {
+/// Returns what the setting takes that the path names or leads into, and the length of that setting's own path; None for
+/// an unknown key, a section, and the settings of a user's trainer.
+fn setting_of(path: &[String]) -> Option<(&'static Kind, usize)> {
+    let mut keys = RECIPE;
+    for (place, name) in path.iter().enumerate().filter(|(_, name)| !name.starts_with('[')) {
+        keys = match &keys.iter().find(|key| key.name == name)?.kind {
             Kind::Section(inner) | Kind::Sections(inner, _) => inner,
-            _ => &[],
+            Kind::Free => return None,
+            kind => return Some((kind, place + 1)),
         };
-        kind = Some(found);
     }
-    kind
+    None
+}
+
+/// Returns the value at a path with names such as `[0]` for the members of lists.
+fn at<'a>(recipe: &'a mut Value, path: &[String]) -> Option<&'a mut Value> {
+    path.iter().try_fold(recipe, |value, name| match value {
+        Value::Array(list) => {
+            let index: usize = name.trim_matches(['[', ']']).parse().ok()?;
+            list.get_mut(index)
+        }
+        other => other.get_mut(name),
+    })
 }
 
 fn section(keys: &'static [Key], path: &[String], value: &Value, problems: &mut Vec<Problem>) {

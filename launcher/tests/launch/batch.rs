@@ -147,6 +147,18 @@ fn a_dry_run_shows_the_job_and_the_plan_of_each_run() {
 }
 
 #[test]
+fn values_of_an_array_are_read_by_what_their_key_takes() {
+    let scene = Scene::new();
+    let recipe = "task = \"classify\"\ndata.root = \"/images\"\ntrain.epochs = 1\n";
+    fs::write(scene.path("years.toml"), recipe).unwrap();
+    let array = |values| batch(&scene, &["slurm", "years.toml", "--array", values]);
+    let text = array("data.train=2024,2025-01-01").expect_code(0).stdout();
+    assert!(text.contains("data.train=") && text.contains("2025-01-01"), "{text}");
+    array("optim.lr=.1,1.").expect_code(0);
+    assert!(array("train.epochs=2,x").expect_code(2).stderr.contains("train.epochs"));
+}
+
+#[test]
 fn flags_and_options_are_passed_on() {
     let scene = Scene::new();
     let extra =

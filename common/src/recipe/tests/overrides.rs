@@ -44,6 +44,14 @@ fn overrides_are_read_by_what_their_key_takes() {
             .unwrap();
     assert_eq!(custom.custom["a"].as_integer(), Some(2025));
     assert_eq!((custom.custom["b"].as_str(), custom.custom["c"].as_str()), (Some("x"), Some(".5")));
+    // Below a setting that is a table or a list, too.
+    let sets = ["model.inputs.x=1", "model.output=7", "model.auxiliary.aux=.5", "model.auxiliary.2=1"];
+    let model = parse(samples::EXPORTED, &sets).unwrap().model;
+    assert_eq!((model.inputs["x"].as_str(), model.output.as_deref()), ("1", Some("7")));
+    assert_eq!((model.auxiliary["aux"], model.auxiliary["2"]), (0.5, 1.0));
+    let recipe = parse(FULL, &["model.weights_rename.1.0=7", "optim.betas.0=.5", "optim.betas.1=0"]).unwrap();
+    assert_eq!(recipe.model.weights_rename[1].0, "7");
+    assert_eq!(recipe.optim.betas, Some([0.5, 0.0]));
     // A list in place of a name is an error, not a name.
     let error = parse(SMALL, &["data.train=[1]"]).unwrap_err().to_string();
     assert!(error.contains("got the list [1]"), "{error}");
