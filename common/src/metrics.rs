@@ -45,6 +45,22 @@ pub fn split(text: &[u8], last: u64) -> (Vec<u8>, Vec<u8>) {
     (kept, others)
 }
 
+/// Returns where in the file lines begin that may be of steps after `last`, and these lines, split as by [`split`]. The
+/// lines before are not read.
+pub fn split_end(file: &mut File, last: u64) -> io::Result<(u64, Vec<u8>, Vec<u8>)> {
+    let (begin, rest) = unsettled(file, last)?;
+    let (kept, others) = split(&rest, last);
+    Ok((begin, kept, others))
+}
+
+/// Returns whether the file ends with these bytes.
+pub fn ends_with(file: &File, end: &[u8]) -> io::Result<bool> {
+    let Some(begin) = file.metadata()?.len().checked_sub(end.len() as u64) else { return Ok(false) };
+    let mut last = vec![0; end.len()];
+    file.read_exact_at(&mut last, begin)?;
+    Ok(last == end)
+}
+
 /// Removes from the file what a run that continues after step `last` writes again: lines of later steps, tests, an
 /// incomplete last line, and the evaluation after `last` if it `is_repeated`. Nothing happens without the file.
 pub fn drop_later(path: &Path, last: u64, is_repeated: bool) -> io::Result<()> {
@@ -174,6 +190,8 @@ mod tests {
             let mut text = run(steps, padding);
             text.truncate(text.len() - cut.min(text.len()));
             fs::write(&path, &text).unwrap();
+            let (begin, kept, others) = split_end(&mut File::open(&path).unwrap(), last).unwrap();
+            prop_assert_eq!(([&text[..begin as usize], &kept].concat(), others), split(&text, last));
             drop_later(&path, last, false).unwrap();
             let kept = fs::read(&path).unwrap();
             prop_assert_eq!(&kept, &kept_by_all_lines(&text, last));

@@ -4,15 +4,15 @@
 //! is written to `checkpoints/.rollback-N`; that folder gets its final name at the end. After a crash, the
 //! next start first completes the rollback as planned.
 
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 
 use super::entries::{numbered, rename_for_removal, steps_in};
 use super::error::failed;
 use super::set_aside::{FILE, INTERRUPTED, PREFIX, Rollback, SetAside, name_of, read, step_named};
 use super::{RunDir, RunDirError, pointer, real};
-use crate::files::{none_if_missing, remove_temporary, sync_folder, write_atomic};
+use crate::files::{none_if_missing, remove_temporary, sync_folder, write_atomic, write_atomic_with};
 use crate::metrics;
 
 const METRICS: &str = "metrics.jsonl";
@@ -196,16 +196,17 @@ impl RunDir {
     /// Sets the lines of later steps aside, brings back those of a restored checkpoint, adds a rollback line.
     fn split_metrics(&self, rollback: &Rollback, folder: &Path, done: &Path) -> Result<(), RunDirError> {
         let path = self.metrics();
-        let Some(text) = none_if_missing(fs::read(&path)).map_err(failed("read", &path))? else {
+        let Some(mut file) = none_if_missing(File::open(&path)).map_err(failed("open", &path))? else {
             return Ok(());
         };
         let mut line = serde_json::json!({"rollback": rollback});
         line["rollback"]["folder"] = name_of(done).into();
         let line = format!("{line}\n").into_bytes();
-        if text.ends_with(&line) {
+        if metrics::ends_with(&file, &line).map_err(failed("read", &path))? {
             return Ok(());
         }
-        let (mut kept, left) = metrics::split(&text, rollback.to);
+        let (begin, mut kept, left) =
+            metrics::split_end(&mut file, rollback.to).map_err(failed("read", &path))?;
         if !left.is_empty() {
             let aside = folder.join(METRICS);
             write_atomic(&aside, &left).map_err(failed("write", &aside))?;
@@ -214,7 +215,12 @@ impl RunDir {
             kept.extend(self.lines_of(restores)?);
         }
         kept.extend(line);
-        write_atomic(&path, &kept).map_err(failed("write", &path))
+        let write = |new: &mut File| {
+            file.rewind()?;
+            io::copy(&mut file.take(begin), new)?;
+            new.write_all(&kept)
+        };
+        write_atomic_with(&path, true, write).map_err(failed("write", &path))
     }
 
     /// Returns the metrics up to a restored checkpoint, without the steps shared with the present line.

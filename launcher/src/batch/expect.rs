@@ -9,7 +9,8 @@ use dtrain_common::run_dir::RunDir;
 use dtrain_common::text::counted;
 use dtrain_common::time::format_time;
 use dtrain_common::units::ByteSize;
-use std::fs;
+use std::fs::File;
+use std::io::{BufRead, BufReader};
 use std::process::{ExitCode, Stdio};
 use std::time::Duration;
 
@@ -120,8 +121,8 @@ pub(super) fn check_checkpoints(spec: &JobSpec) -> anyhow::Result<()> {
     let Some(before) = spec.time.as_ref().and_then(|limit| limit.signal_before) else { return Ok(()) };
     for run_dir in spec.run_dirs() {
         // Without an earlier start nothing is known.
-        let metrics = fs::read_to_string(RunDir::new(&run_dir).metrics()).ok();
-        let longest = metrics.and_then(|text| longest_checkpoint(&text));
+        let metrics = File::open(RunDir::new(&run_dir).metrics()).ok();
+        let longest = metrics.and_then(|file| longest_checkpoint(BufReader::new(file)));
         if let Some(longest) = longest.filter(|longest| *longest >= before) {
             bail!(
                 "a checkpoint in {run_dir} took {}, but the workers have only {} to stop; give a longer \
@@ -135,10 +136,11 @@ pub(super) fn check_checkpoints(spec: &JobSpec) -> anyhow::Result<()> {
 }
 
 /// Finds the longest time of a checkpoint in the lines of `metrics.jsonl`.
-fn longest_checkpoint(metrics: &str) -> Option<Duration> {
-    let lines = metrics.lines().filter(|line| line.starts_with("{\"checkpoint\""));
+fn longest_checkpoint(metrics: impl BufRead) -> Option<Duration> {
+    let lines =
+        metrics.split(b'\n').map_while(Result::ok).filter(|line| line.starts_with(b"{\"checkpoint\""));
     let times = lines.filter_map(|line| {
-        let line: serde_json::Value = serde_json::from_str(line).ok()?;
+        let line: serde_json::Value = serde_json::from_slice(&line).ok()?;
         Duration::try_from_secs_f64(line["checkpoint"]["total_ms"].as_f64()? / 1e3).ok()
     });
     times.max()
@@ -154,7 +156,7 @@ mod tests {
 {"checkpoint":{"step":50,"total_ms":276.5}}
 {"checkpoint":{"step":60,"total_ms":1500.0}}
 {"checkpoint":{"step":70,"total_ms"#;
-        assert_eq!(longest_checkpoint(metrics), Some(Duration::from_millis(1500)));
-        assert_eq!(longest_checkpoint("{}"), None);
+        assert_eq!(longest_checkpoint(metrics.as_bytes()), Some(Duration::from_millis(1500)));
+        assert_eq!(longest_checkpoint(&b"{}"[..]), None);
     }
 }
