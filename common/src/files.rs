@@ -40,7 +40,7 @@ pub fn remedy(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::StorageFull => "; free disk space",
         io::ErrorKind::QuotaExceeded => "; remove files, or ask for a larger quota",
-        io::ErrorKind::PermissionDenied => "; make the folder writable for this user",
+        io::ErrorKind::PermissionDenied => "; make it and its folder writable for this user",
         io::ErrorKind::ReadOnlyFilesystem => "; mount the file system writable, or use another folder",
         io::ErrorKind::StaleNetworkFileHandle => {
             "; the file server has lost the file or restarted: mount the file system again"

@@ -20,7 +20,7 @@ pub struct FileSystem {
 
 /// Why a run cannot use a file system.
 #[derive(Debug, thiserror::Error)]
-#[error("the file system of {} cannot {action}: {source}{}", folder.display(), self.remedy())]
+#[error("{}; {}", self.reason(), self.remedy())]
 pub struct ProbeError {
     folder: PathBuf,
     action: &'static str,
@@ -31,14 +31,20 @@ pub struct ProbeError {
 }
 
 impl ProbeError {
-    /// Returns what to do, after a semicolon.
-    fn remedy(&self) -> String {
+    /// Returns what failed.
+    pub fn reason(&self) -> String {
+        let Self { folder, action, need, source } = self;
+        format!("the file system of {} cannot {action}: {source}{need}", folder.display())
+    }
+
+    /// Returns what to do.
+    pub fn remedy(&self) -> &'static str {
         let of_cause = remedy(&self.source);
         // A folder that was just created may be renamed: the file system refuses it to everybody.
         let is_refused = self.source.kind() == io::ErrorKind::PermissionDenied && !self.need.is_empty();
-        match of_cause.is_empty() || is_refused {
-            true => format!("{}; use a folder on another disk, such as a local one", self.need),
-            false => of_cause.to_owned(),
+        match of_cause.strip_prefix("; ") {
+            Some(remedy) if !is_refused => remedy,
+            _ => "use a folder on another disk, such as a local one",
         }
     }
 }

@@ -173,7 +173,7 @@ fn judge(reading: &Reading) -> Vec<Row> {
             );
             rows.extend((!sync).then_some(unsynced).into_iter().chain((!links).then_some(unlinked)));
         }
-        Err(error) => rows.push(Row::fail("file system", error.to_string(), ANOTHER)),
+        Err(error) => rows.push(Row::fail("file system", error.reason(), error.remedy())),
     }
     rows.push(match lock {
         Lock::Works => Row::ok("file locks", "work between processes"),
