@@ -160,14 +160,14 @@ impl Packed<u8> {
 
 /// Lets references to the content of these lists name their memory.
 pub fn prefer(value: &mut Value, lists: &[Packed<u8>]) {
-    let own = |value: &mut Value| {
+    let mut own = |value: &mut Value| {
         let named = Reference::deserialize(&*value).ok().map(|reference| reference.hash);
         if let Some(list) = lists.iter().find(|list| named.as_ref() == Some(&list.name())) {
             value[PLACE] = Value::String(list.memory.path());
         }
         Ok::<_, Infallible>(())
     };
-    let Ok(()) = visit(value, &mut { own });
+    let Ok(()) = visit(value, &mut own);
 }
 
 fn visit<E>(value: &mut Value, act: &mut dyn FnMut(&mut Value) -> Result<(), E>) -> Result<(), E> {

@@ -3,8 +3,9 @@
 use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use blake3::Hasher;
 use dtrain_common::content::{Content, shell_word};
 use dtrain_common::files::unused;
 use dtrain_common::recipe::Tokenizer;
@@ -49,6 +50,9 @@ impl Corpus {
     }
 }
 
+/// The texts that this process has in memory: a run and the prediction of its memory have the same.
+static IN_USE: Mutex<Vec<(TextIndex, Weak<Tokens>)>> = Mutex::new(Vec::new());
+
 /// The text of a run, as rank 0 found it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TextIndex {
@@ -56,8 +60,8 @@ pub struct TextIndex {
     pub vocabulary: Vocabulary,
     /// Tokens of all files together.
     pub tokens: u64,
-    /// The FNV-1a hash of the text; the other ranks compare it.
-    digest: u64,
+    /// The BLAKE3 hash of the text; the other ranks compare it.
+    digest: String,
 }
 
 impl TextIndex {
@@ -65,29 +69,42 @@ impl TextIndex {
     /// missing line break between two files. Holds none of it. A text without two different characters is an error.
     pub fn scan(root: &Path, tokenizer: Tokenizer) -> Result<Self, DataError> {
         let files = if root.is_dir() { texts(root)? } else { vec![root.to_path_buf()] };
-        let (mut characters, mut digest) = (Characters::new(tokenizer), Digest::default());
+        let (mut characters, mut digest) = (Characters::new(tokenizer), Hasher::new());
         read_pieces(&files, &mut |piece| {
             characters.add(piece);
-            digest.add(piece);
+            digest.update(piece.as_bytes());
             Ok(())
         })?;
         if let Some(character) = characters.only() {
             return Err(DataError::OneCharacter(root.to_path_buf(), character));
         }
-        Ok(Self { files, vocabulary: characters.vocabulary(), tokens: characters.count, digest: digest.0 })
+        let digest = digest.finalize().to_string();
+        Ok(Self { files, vocabulary: characters.vocabulary(), tokens: characters.count, digest })
     }
 
-    /// Reads the text as it was scanned, on any rank.
+    /// Reads the text as it was scanned, on any rank. As long as this process has it in use, it is not read again.
     pub fn load(&self) -> Result<Corpus, DataError> {
+        let mut in_use = IN_USE.lock().unwrap_or_else(PoisonError::into_inner);
+        in_use.retain(|(_, tokens)| tokens.strong_count() > 0);
+        let found = in_use.iter().find(|(index, _)| index == self).and_then(|(_, tokens)| tokens.upgrade());
+        if let Some(tokens) = found {
+            return Ok(Corpus { tokens, vocabulary: self.vocabulary.clone() });
+        }
+        let corpus = self.read()?;
+        in_use.push((self.clone(), Arc::downgrade(&corpus.tokens)));
+        Ok(corpus)
+    }
+
+    fn read(&self) -> Result<Corpus, DataError> {
         let mut encoder = Encoder::new(&self.vocabulary, self.tokens as usize);
-        let (mut digest, mut unknown) = (Digest::default(), None);
+        let (mut digest, mut unknown) = (Hasher::new(), None);
         read_pieces(&self.files, &mut |piece| {
-            digest.add(piece);
+            digest.update(piece.as_bytes());
             // Another text also has other characters, but that is not its first difference.
             unknown = unknown.take().or_else(|| encoder.add(piece).err());
             Ok(())
         })?;
-        if digest.0 != self.digest {
+        if digest.finalize().to_string() != self.digest {
             return Err(DataError::TextDiffers(self.files.first().cloned().unwrap_or_default()));
         }
         match unknown {
@@ -139,9 +156,11 @@ fn read_pieces(
                 read => read.map_err(unreadable)?,
             };
             let all = kept + read;
-            let valid = match std::str::from_utf8(&bytes[..all]) {
-                Ok(piece) => piece.len(),
-                Err(error) if error.error_len().is_none() && read > 0 => error.valid_up_to(),
+            let mut piece = match std::str::from_utf8(&bytes[..all]) {
+                Ok(piece) => piece,
+                Err(error) if error.error_len().is_none() && read > 0 => {
+                    std::str::from_utf8(&bytes[..error.valid_up_to()]).unwrap_or_default()
+                }
                 Err(error) => {
                     let reason = not_utf8(path, before + error.valid_up_to());
                     return Err(DataError::ForeignText(path.clone(), reason));
@@ -150,7 +169,7 @@ fn read_pieces(
             if read == 0 {
                 break;
             }
-            let mut piece = std::str::from_utf8(&bytes[..valid]).unwrap_or_default();
+            let valid = piece.len();
             if before == 0 {
                 // A pointer is a text, which would be trained.
                 if Content::of(&bytes[..all], &[]) == Some(Content::LfsPointer) {
@@ -171,23 +190,6 @@ fn read_pieces(
         }
     }
     Ok(())
-}
-
-/// FNV-1a of 64 bits: against mistakes, not against attacks.
-struct Digest(u64);
-
-impl Default for Digest {
-    fn default() -> Self {
-        Self(0xcbf2_9ce4_8422_2325)
-    }
-}
-
-impl Digest {
-    fn add(&mut self, text: &str) {
-        for byte in text.bytes() {
-            self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
-        }
-    }
 }
 
 fn foreign(content: Content, path: &Path) -> String {

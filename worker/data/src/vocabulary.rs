@@ -89,20 +89,16 @@ impl Characters {
         }
         let mut rest = piece;
         while !rest.is_empty() {
-            let bytes = rest.as_bytes();
-            let ascii = bytes.iter().position(|byte| !byte.is_ascii()).unwrap_or(bytes.len());
-            for &byte in &bytes[..ascii] {
+            let (ascii, others, after) = split(rest);
+            for byte in ascii.bytes() {
                 self.ascii[usize::from(byte)] = true;
             }
-            self.count += ascii as u64;
-            let others = rest[ascii..].chars().take_while(|character| !character.is_ascii());
-            let mut length = 0;
-            for character in others {
+            self.count += ascii.len() as u64;
+            for character in others.chars() {
                 self.seen[character as usize / 64] |= 1 << (character as usize % 64);
                 self.count += 1;
-                length += character.len_utf8();
             }
-            rest = &rest[ascii + length..];
+            rest = after;
         }
     }
 
@@ -177,25 +173,52 @@ impl Encoder {
     }
 }
 
-fn encode<T>(
+fn encode<T: Copy>(
     piece: &str,
     characters: &[char],
     ascii: &[u32; 128],
     tokens: &mut Vec<T>,
     narrow: impl Fn(u32) -> T,
 ) -> Result<(), DataError> {
-    // Most texts are mostly ASCII, which has a table; other characters use a binary search.
-    let number = |character: char| match ascii.get(character as usize) {
-        Some(&number) => number,
-        None => characters.binary_search(&character).map_or(ABSENT, |number| number as u32),
+    let unknown = |character, tokens: &Vec<T>| {
+        Err(DataError::UnknownCharacter(character, tokens.len(), characters.len()))
     };
-    for character in piece.chars() {
-        match number(character) {
-            ABSENT => return Err(DataError::UnknownCharacter(character, tokens.len(), characters.len())),
-            number => tokens.push(narrow(number)),
+    let absent = ascii.map(|number| number == ABSENT);
+    let numbers = ascii.map(&narrow);
+    let mut rest = piece;
+    while !rest.is_empty() {
+        let (plain, others, after) = split(rest);
+        // Most texts are mostly ASCII, which has a table; other characters use a binary search.
+        let is_absent = |byte: u8| absent[usize::from(byte)];
+        // Without an end at the first: nearly always there is none.
+        if plain.bytes().fold(false, |any, byte| any | is_absent(byte)) {
+            let known = plain.bytes().position(is_absent).unwrap_or_default();
+            tokens.extend(plain[..known].bytes().map(|byte| numbers[usize::from(byte)]));
+            return unknown(plain.as_bytes()[known].into(), tokens);
         }
+        tokens.extend(plain.bytes().map(|byte| numbers[usize::from(byte)]));
+        for character in others.chars() {
+            match characters.binary_search(&character) {
+                Ok(number) => tokens.push(narrow(number as u32)),
+                Err(_) => return unknown(character, tokens),
+            }
+        }
+        rest = after;
     }
     Ok(())
+}
+
+/// Splits a text into its ASCII characters at the start, the others after them, and the rest.
+fn split(text: &str) -> (&str, &str, &str) {
+    const BLOCK: usize = 32;
+    let bytes = text.as_bytes();
+    // A block is checked at once.
+    let blocks = BLOCK * bytes.chunks_exact(BLOCK).take_while(|block| block.is_ascii()).count();
+    let ascii = bytes[blocks..].iter().take_while(|byte| byte.is_ascii()).count();
+    let (ascii, rest) = text.split_at(blocks + ascii);
+    let others = rest.bytes().take_while(|byte| !byte.is_ascii()).count();
+    let (others, rest) = rest.split_at(others);
+    (ascii, others, rest)
 }
 
 /// The numbers of a text.

@@ -42,7 +42,10 @@ fn other_ranks_read_the_same_text_or_fail() {
     let bytes = serde_json::to_vec(&index).unwrap();
     let sent: TextIndex = serde_json::from_slice(&bytes).unwrap();
     assert_eq!(sent, index);
-    assert_eq!(sent.load().unwrap().tokens, corpus.tokens);
+    assert!(Arc::ptr_eq(&sent.load().unwrap().tokens, &corpus.tokens), "it is read once");
+    let tokens = (*corpus.tokens).clone();
+    drop(corpus);
+    assert_eq!(*sent.load().unwrap().tokens, tokens);
     put(&file, "grüsse".as_bytes());
     let error = sent.load().unwrap_err().to_string();
     assert!(error.contains("differs from the text of rank 0"), "{error}");
@@ -75,7 +78,7 @@ fn a_byte_order_mark_is_no_part_of_a_text() {
     put(root.path().join("a.txt"), "\u{feff}one\n".as_bytes());
     put(root.path().join("b.txt"), "\u{feff}two \u{feff}".as_bytes());
     let (index, corpus) = scan(root.path()).unwrap();
-    assert_eq!(text(&corpus), "one\ntwo \u{feff}", "only at the begin of a file");
+    assert_eq!(text(&corpus), "one\ntwo \u{feff}", "only at the start of a file");
     assert_eq!(index.load().unwrap().tokens, corpus.tokens);
     // A second mark is part of it, as a text of a run by an earlier build needs it.
     put(root.path().join("b.txt"), "\u{feff}\u{feff}two".as_bytes());

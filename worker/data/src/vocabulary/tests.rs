@@ -54,6 +54,18 @@ fn many_characters_take_wider_tokens() {
 
 proptest! {
     #[test]
+    fn a_text_is_split_where_ascii_begins_and_ends(text in "[a-c]{0,80}[é漢🙂]{0,9}[a-cé]{0,40}") {
+        let (ascii, others, rest) = split(&text);
+        prop_assert_eq!([ascii, others, rest].concat(), &text[..]);
+        prop_assert!(ascii.is_ascii() && others.chars().all(|character| !character.is_ascii()));
+        prop_assert!(rest.is_empty() || rest.starts_with(|character: char| character.is_ascii()));
+        let vocabulary = Vocabulary::of(Tokenizer::Chars, &text);
+        let tokens = numbers(&vocabulary.encode(&text).unwrap());
+        prop_assert_eq!(tokens.len(), text.chars().count());
+        prop_assert_eq!(vocabulary.decode(tokens), text);
+    }
+
+    #[test]
     fn text_survives_the_journey(text in "\\PC{0,60}", bytes: bool) {
         let tokenizer = if bytes { Tokenizer::Bytes } else { Tokenizer::Chars };
         let vocabulary = Vocabulary::of(tokenizer, &text);
