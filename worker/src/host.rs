@@ -62,8 +62,7 @@ impl Host {
 }
 
 /// Returns the bytes of `allowed` that are left for the tensors of one of `local_ranks` ranks if each has `copies` bytes for
-/// checkpoints and its share of the cache of images. Copies of a GPU's state are in other memory, and a stated budget is that
-/// of the tensors.
+/// checkpoints and its share of the cache of images, where these count.
 pub(crate) fn beside_copies(
     recipe: &Recipe,
     device: Device,
@@ -71,12 +70,18 @@ pub(crate) fn beside_copies(
     copies: u64,
     local_ranks: usize,
 ) -> u64 {
-    if device.is_cuda() || recipe.memory.budget.value().is_some() {
+    if !counts_copies(recipe, device) {
         return allowed;
     }
     let has_images = recipe.data.kind == DataKind::Folder;
     let cache = if has_images { cache_bytes(recipe.data.cache, local_ranks) } else { 0 };
     budget::beside(allowed, copies + cache)
+}
+
+/// Returns whether copies of the state are in the memory that the budget divides: copies of a GPU's state are not, and a stated
+/// budget is that of the tensors.
+pub(crate) fn counts_copies(recipe: &Recipe, device: Device) -> bool {
+    !device.is_cuda() && recipe.memory.budget.value().is_none()
 }
 
 /// Returns the device of this rank and its limit in bytes. `prepare` runs before the first tensor.

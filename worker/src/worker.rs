@@ -22,7 +22,7 @@ use crate::data_fingerprint;
 use crate::describe::describe_run;
 use crate::evaluation::{self, Evaluation};
 use crate::heartbeat::Heartbeat;
-use crate::host::Host;
+use crate::host::{self, Host};
 use crate::job;
 use crate::lead::{memory_copies_folder, prepare_run};
 use crate::memory::{MemoryStats, start};
@@ -86,9 +86,11 @@ fn train<T: BuildTask + 'static>(recipe: &Recipe, request: &Request, env: &Worke
     let is_shared = matches!(agreed.gathering, Gathering::Shared);
     host.stop.handle_signals().map_err(WorkerError::Signals)?;
     share_state(&ranks, &mut setup)?;
-    let copies = bytes_of_copies(&setup, &ranks, &agreed, host.device)?;
-    if let (Some(note), 0) = (host.leave_room(recipe, copies, env.local_world_size), env.rank) {
-        tracing::info!("{note}");
+    if host::counts_copies(recipe, host.device) {
+        let copies = bytes_of_copies(&setup, &ranks, &agreed, host.device)?;
+        if let (Some(note), 0) = (host.leave_room(recipe, copies, env.local_world_size), env.rank) {
+            tracing::info!("{note}");
+        }
     }
     let chosen = start::choose_cuts::<T>(&ranks, &mut setup, request, recipe, &opening.survey, &host)?;
     host.enforce();
@@ -137,9 +139,6 @@ fn train<T: BuildTask + 'static>(recipe: &Recipe, request: &Request, env: &Worke
 /// Returns the bytes of host memory for a CPU rank's copies of the state: one for a checkpoint on the disk, and two in memory if
 /// the ranks keep those. Every rank calls this.
 fn bytes_of_copies(setup: &Setup, ranks: &Ranks, agreed: &Agreed, device: Device) -> Result<u64> {
-    if device.is_cuda() {
-        return Ok(0);
-    }
     let (model, stages) = (&setup.replica.model, &setup.course.stages.stages);
     let writers = 0..agreed.gathering.writers(ranks.size());
     let bytes =

@@ -51,7 +51,7 @@ fn beside_checkpoints<T: BuildTask + 'static>(
     amp: Amp,
 ) -> Result<u64> {
     let recipe = subject.recipe;
-    if device.is_cuda() {
+    if !host::counts_copies(recipe, device) {
         return Ok(limit);
     }
     let mut copies = 0;
