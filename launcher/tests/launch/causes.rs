@@ -1,11 +1,11 @@
 //! The cause in the failure report: real processes with real signals and real messages.
 
 use crate::harness::{Finished, Scene, kill};
-use dtrain_test_kit::need::{self, Need, Skipped};
+use dtrain_test_kit::cgroup::SmallGroup;
+use dtrain_test_kit::need::Skipped;
 use rustix::process::Signal;
 use serde_json::Value;
 use std::fs;
-use std::path::PathBuf;
 use std::process::Command;
 
 fn failure(scene: &Scene) -> Value {
@@ -263,57 +263,14 @@ fn a_rank_that_ended_well_before_the_others_were_done_is_named() {
     assert_eq!(failure(&scene)["cause"]["kind"], "gloo");
 }
 
-/// A control group with a memory limit below this process's group, removed when dropped.
-struct SmallGroup(PathBuf);
-
-impl SmallGroup {
-    /// Creates a group, if this machine allows it.
-    fn make(name: &str, bytes: usize) -> Result<Self, String> {
-        let own = fs::read_to_string("/proc/self/cgroup").map_err(|error| error.to_string())?;
-        let path_of =
-            |prefix: &str| own.lines().find_map(|line| line.split_once(prefix)).map(|(_, path)| path);
-        let (parent, limit) = match (path_of(":memory:"), path_of("0::")) {
-            (Some(path), _) => (format!("/sys/fs/cgroup/memory{path}"), "memory.limit_in_bytes"),
-            (None, Some(path)) => (format!("/sys/fs/cgroup{path}"), "memory.max"),
-            (None, None) => return Err("this process is in no control group".to_owned()),
-        };
-        let folder = PathBuf::from(parent).join(format!("dtrain-test-{}-{name}", std::process::id()));
-        fs::create_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-        let group = Self(folder);
-        // Without the memory controller this file does not exist and cannot be created.
-        let file = group.0.join(limit);
-        fs::write(&file, bytes.to_string()).map_err(|error| format!("{}: {error}", file.display()))?;
-        // With swap, a kill would need a limit of swap too.
-        let swap = fs::read_to_string("/proc/swaps").unwrap_or_default();
-        if swap.lines().count() > 1 {
-            return Err("this machine swaps".to_owned());
-        }
-        Ok(group)
-    }
-}
-
-impl Drop for SmallGroup {
-    fn drop(&mut self) {
-        // A group is busy for a moment after its last process has ended.
-        for _ in 0..200 {
-            if fs::remove_dir(&self.0).is_ok() {
-                return;
-            }
-            std::thread::sleep(std::time::Duration::from_millis(10));
-        }
-    }
-}
-
 /// Runs the launcher in a new group with 100 MB. The workers of `arguments`
 /// must run `$FILL`, which needs more memory in rank 1.
 fn out_of_memory(scene: &Scene, name: &str, arguments: &[&str]) -> Result<Finished, Skipped> {
-    let group = SmallGroup::make(name, 100_000_000);
-    let why = |why| format!("no control group with a memory limit can be made here: {why}");
-    let group = need::require(Need::Cgroup, group.map_err(why))?;
+    let group = SmallGroup::new(name, 100_000_000)?;
     let fill = r#"
         if [ $RANK = 0 ]; then exec sleep 600; fi
         exec python3 -c 'x = bytearray(b"x") * 1_000_000_000'"#;
-    let enter = format!("echo $$ > '{}/cgroup.procs' && exec \"$@\"", group.0.display());
+    let enter = group.enter();
     let launcher = ["-c", &enter, "sh", env!("CARGO_BIN_EXE_dtrain"), "launch"];
     let mut command = scene.adapt(Command::new("sh"), &launcher).into_command(arguments);
     command.env("FILL", fill).env("FAKE_WORKER", fill);

@@ -5,6 +5,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+pub mod cgroup;
 pub mod formula;
 pub mod freezer;
 pub mod need;

@@ -2,8 +2,9 @@
 
 use std::process::{Command, Output};
 
+use dtrain_test_kit::cgroup::SmallGroup;
 use dtrain_tests::process::output_text;
-use dtrain_tests::programs::{dtrain, worker};
+use dtrain_tests::programs::{dtrain, without_outer_run, worker};
 use dtrain_tests::runs::{Sandbox, assert_close};
 use serde_json::Value;
 
@@ -28,6 +29,23 @@ seed = 3
 lr = 0.01
 [log]
 every_steps = 1
+"#;
+
+/// The state and its copy take as much as the program itself.
+const HEAVY: &str = r#"
+task = "lm"
+[data]
+kind = "generated"
+train_samples = 8
+test_samples = 1
+[model]
+width = 512
+depth = 6
+heads = 8
+context = 32
+[train]
+effective_batch = 8
+steps = 1
 "#;
 
 const IMAGES: &str = r#"
@@ -190,4 +208,28 @@ fn invalid_plan_arguments_are_errors() {
         assert_eq!(output.status.code(), Some(2), "{arguments:?}: {text}");
         assert!(text.contains(says), "{arguments:?}: {text}");
     }
+}
+
+/// The copy of the state, which a checkpoint makes in host memory, is no reason for the kernel to kill a worker.
+#[test]
+fn a_run_that_just_fits_is_refused_and_not_killed_at_its_first_checkpoint() {
+    let sandbox = Sandbox::new(HEAVY);
+    let mut refused = 0;
+    for mib in [540, 560, 580, 600] {
+        let Ok(group) = SmallGroup::new(&format!("just-fits-{mib}"), mib << 20) else { return };
+        let run = format!("run-{mib}");
+        let mut command = Command::new("sh");
+        command.args(["-c", &group.enter(), "sh"]).arg(dtrain());
+        command.args(["launch", "--nproc", "1", "--run-dir", &run, "recipe.toml"]);
+        command.current_dir(sandbox.path("")).env("DTRAIN_WORKER", worker()).env("CUDA_VISIBLE_DEVICES", "");
+        without_outer_run(&mut command);
+        let output = command.output().unwrap();
+        let text = output_text(&output);
+        match output.status.code() {
+            Some(0) => assert!(sandbox.run(&run).0.checkpoint(1).is_dir(), "{text}"),
+            Some(3) => refused += usize::from(text.contains("a copy of the state for checkpoints takes ")),
+            code => panic!("{mib} MiB: {code:?}: {text}"),
+        }
+    }
+    assert!(refused > 0, "no limit was just enough without the copy");
 }
