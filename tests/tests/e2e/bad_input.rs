@@ -11,14 +11,14 @@ use dtrain_tests::process::{finish, output_text};
 use dtrain_tests::runs::{Sandbox, TINY, contents};
 
 /// Returns a recipe for an image folder.
-fn folder_recipe() -> String {
+pub(crate) fn folder_recipe() -> String {
     let generated = "kind = \"generated\"\nclasses = 4\ntrain_samples = 96\ntest_samples = 37\n";
     assert!(TINY.contains(generated));
     TINY.replace(generated, "root = \"data\"\n")
 }
 
 /// Writes `data/{train,test}` with two classes of small PNG files.
-fn image_folder(sandbox: &Sandbox, train: usize, test: usize) {
+pub(crate) fn image_folder(sandbox: &Sandbox, train: usize, test: usize) {
     for (split, count) in [("train", train), ("test", test)] {
         for (class, shade) in [("dark", 40u8), ("light", 200)] {
             let folder = sandbox.path(&format!("data/{split}/{class}"));

@@ -5,11 +5,12 @@ mod machines;
 use std::fs;
 use std::time::{Duration, Instant};
 
-use dtrain_tests::process::{expect_exit_code, output_text};
+use dtrain_tests::process::{expect_exit_code, output_text, wait_until};
 use dtrain_tests::runs::{Sandbox, TINY, gpt};
 use serde_json::Value;
 
-use self::machines::{FuseFault, Machine, compile};
+pub(crate) use self::machines::compile;
+use self::machines::{FuseFault, Machine};
 
 /// A checkpoint at every second step, the first of which is the best.
 const RECIPE: &str = "[checkpoint]\nevery = \"2 steps\"\nkeep = 9\nbest = \"max loss\"\n";
@@ -203,6 +204,35 @@ fn a_full_disk_of_the_metrics_is_a_warning_if_the_run_continues() {
         lines.filter(|line| line.get("loss").is_some()).map(|line| line["step"].as_u64().unwrap()).collect();
     assert!(steps.last() >= Some(&40), "{steps:?}");
     assert!(steps.iter().copied().eq(9..9 + steps.len() as u64), "{steps:?}");
+}
+
+/// Checkpoints by time, and a crash at any moment, where nothing is written through to the disk.
+#[test]
+fn a_killed_run_resumes_without_a_sync_of_files() {
+    let library = compile("preload.c", &["-shared", "-fPIC"]);
+    let recipe = gpt(100_000, "[checkpoint]\nevery = \"1 s\"\nkeep = 2\n");
+    let machine = Machine::with_preload(&library, "sync_folder=22,sync_file=38", &recipe);
+    let args = ["launch", "--nproc", "1", "--run-dir", "run", "../recipe.toml"];
+    let mut done = 0;
+    for _ in 0..2 {
+        let mut child = machine.start(&args);
+        wait_until("two checkpoints", || {
+            assert!(child.try_wait().unwrap().is_none(), "it ended: {}", machine.printed());
+            machine.exists("run/checkpoints") && list(&machine).latest.is_some_and(|latest| latest > done + 1)
+        });
+        child.kill().unwrap();
+        child.wait().unwrap();
+        done = list(&machine).latest.unwrap();
+    }
+    let mut child = machine.start(&args);
+    machine.wait_for_text(&mut child, "after step ");
+    machine.stop(child, 75);
+    let now = list(&machine);
+    assert!(now.latest >= Some(done), "{:?}", now.steps);
+    let text = String::from_utf8(machine.read("run/metrics.jsonl")).unwrap();
+    let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).expect("a whole line"));
+    let steps = lines.filter(|line| line.get("loss").is_some()).map(|line| line["step"].as_u64().unwrap());
+    assert!(steps.eq(1..=now.latest.unwrap()), "each step once");
 }
 
 /// The server of the files is away for a moment: nothing that may be whole is removed or replaced.

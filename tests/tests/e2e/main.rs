@@ -25,6 +25,7 @@ mod import_sources;
 mod invariance;
 mod kills;
 mod layout;
+mod lists;
 mod memory_copies;
 mod memory_nodes;
 mod memory_oom;

@@ -12,6 +12,8 @@ use dtrain_tests::programs::{without_outer_run, worker};
 use dtrain_tests::ranks::{node_environments, start, wait};
 use dtrain_tests::runs::{Run, Sandbox, gpt};
 
+use super::file_systems::compile;
+
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// Half a step is one micro-batch of one rank, so that 2 ranks and 1 rank compute the same bits.
@@ -49,6 +51,36 @@ fn two_nodes_train_as_one_node_with_two_ranks() {
     let two = train(&sandbox, &[1, 1], "two-nodes", &[]);
     assert!(one.weights() == two.weights(), "the models differ");
     assert_eq!(one.per_step("loss"), two.per_step("loss"));
+}
+
+/// The second node sees the run directory, as one mounted read-only, and its parts are written by the first.
+#[test]
+fn a_node_that_cannot_write_sends_its_parts() {
+    let library = compile("preload.c", &["-shared", "-fPIC"]);
+    let sandbox = Sandbox::new(&gpt(6, HALVES));
+    let sets = ["--set", "memory.shard_optimizer=true", "--set", "train.steps=3"];
+    let both = train(&sandbox, &[1, 1], "both", &sets);
+    let command = |env: &WorkerEnv| {
+        let mut command = trainer(&sandbox, &[&["--run-dir", "one"], &sets[..]].concat());
+        if env.group_rank == 1 {
+            command
+                .env("LD_PRELOAD", &library)
+                .env("ODD_FAULTS", "mkdir=30")
+                .env("ODD_ROOT", sandbox.path("one"));
+        }
+        command
+    };
+    let outputs = wait(start(&node_environments(&[1, 1]), command), LIMIT);
+    expect_success(&outputs);
+    let text = output_text(&outputs[1]);
+    let words = "this node cannot write its part of a checkpoint into";
+    assert!(text.contains(words) && text.contains("mount the file system writable"), "{text}");
+    let one = sandbox.run("one");
+    assert!(one.weights() == both.weights(), "the models differ");
+    // The parts are all there: both nodes continue from them.
+    let more = ["--set", "memory.shard_optimizer=true"];
+    let [one, both] = ["one", "both"].map(|run| train(&sandbox, &[1, 1], run, &more));
+    assert!(one.weights() == both.weights(), "the models differ after a resume");
 }
 
 /// Sums of four ranks have another order within two nodes than in one: rounding differs.

@@ -1,9 +1,10 @@
 //! Runs that resume with more or less training data, or for longer.
 
 use std::fs;
+use std::process::Stdio;
 
 use dtrain_common::manifest::Manifest;
-use dtrain_tests::process::{expect_exit_code, output_text};
+use dtrain_tests::process::{Signal, expect_exit_code, output_text, signal, wait_until};
 use dtrain_tests::runs::{Run, Sandbox};
 use serde_json::Value;
 
@@ -69,6 +70,12 @@ fn epochs_continue_with_more_and_less_data() {
         text.contains("5.0000e-3 at step 21") && text.contains("train.epochs is 2 there and 4 here"),
         "{text}"
     );
+    // The remedy: a run of its own, from the weights.
+    let weights = text.split("model.weights = \"").nth(1).unwrap().split('"').next().unwrap();
+    let fresh = sandbox.train(1, "fresh", &[&format!("model.weights={weights}"), "train.epochs=1"]);
+    let own = fresh.per_step("lr");
+    assert!(own.len() == 4 && (own[0] - 0.01).abs() < 1e-9, "{own:?}");
+    assert!(fresh.per_step("loss")[0] < run.per_step("loss")[0], "it begins with the weights");
     let rates = run.per_step("lr");
     assert!((rates[20] - 0.005).abs() < 1e-9 && (rates[27] - 0.005 / 8.0).abs() < 1e-9, "{rates:?}");
     let epochs = run.per_step("epoch");
@@ -109,22 +116,20 @@ fn keeps(sandbox: &Sandbox, run: &Run, steps: &[u64]) {
 #[test]
 fn an_epoch_that_less_data_ends_is_evaluated() {
     let sandbox = Sandbox::new(RECIPE);
-    for (name, epochs, evaluated) in [("over", 1, &[7][..]), ("goes-on", 2, &[7, 12])] {
-        write_text(&sandbox, 10);
-        let run = sandbox.train(1, name, &["train.steps=7"]);
-        // As after a signal.
-        let folder = run.0.checkpoint(7);
-        let mut manifest = Manifest::read(&folder).unwrap();
-        manifest.metrics.clear();
-        manifest.write(&folder).unwrap();
-        let metrics = fs::read_to_string(run.0.metrics()).unwrap();
-        let steps: Vec<_> = metrics.lines().filter(|line| !line.starts_with("{\"eval\":")).collect();
-        fs::write(run.0.metrics(), steps.join("\n") + "\n").unwrap();
+    for (name, epochs) in [("over", 1), ("goes-on", 2)] {
+        write_text(&sandbox, 4000);
+        let mut launcher = sandbox.command(1, name, &[], &[]).stdout(Stdio::null()).spawn().unwrap();
+        let metrics = sandbox.run(name).0.metrics();
+        wait_until("some steps", || fs::read_to_string(&metrics).is_ok_and(|text| text.lines().count() >= 6));
+        signal(launcher.id(), Signal::TERM);
+        assert_eq!(launcher.wait().unwrap().code(), Some(75));
+        let stopped = sandbox.run(name).result().steps.unwrap();
+        assert!((6..4000).contains(&stopped), "{stopped}");
 
         write_text(&sandbox, 5);
         let run = sandbox.train(1, name, &[&format!("train.epochs={epochs}")]);
         let of: Vec<_> = run.evaluations().iter().map(|eval| eval["step"].as_u64().unwrap()).collect();
-        assert_eq!(of, evaluated, "{name}");
+        assert_eq!(of, [stopped, stopped + 5][..epochs], "{name}");
         assert!(run.result().final_metrics.contains_key("loss"), "{:?}", run.result());
         assert!(Manifest::read(&run.0.latest()).unwrap().metrics.contains_key("loss"));
     }

@@ -33,7 +33,7 @@ enum Place {
 
 /// Compiles a fixture in C, once, and returns the result.
 #[track_caller]
-pub(super) fn compile(source: &str, flags: &[&str]) -> PathBuf {
+pub(crate) fn compile(source: &str, flags: &[&str]) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/file_systems").join(source);
     let folder = tempfile::tempdir().unwrap().keep();
     let out = folder.join("compiled");
@@ -174,11 +174,16 @@ impl Machine {
         self.dtrain(args).stdout(out.try_clone().unwrap()).stderr(out).spawn().unwrap()
     }
 
+    /// Returns what the started program has printed.
+    pub(super) fn printed(&self) -> String {
+        fs::read_to_string(self.sandbox.path("out")).unwrap()
+    }
+
     /// Waits until the started program has printed a text.
     #[track_caller]
     pub(super) fn wait_for_text(&self, child: &mut Child, text: &str) {
         wait_until(text, || {
-            let printed = fs::read_to_string(self.sandbox.path("out")).unwrap();
+            let printed = self.printed();
             let is_there = printed.contains(text);
             assert!(is_there || child.try_wait().unwrap().is_none(), "ended without {text:?}: {printed}");
             is_there
@@ -190,7 +195,7 @@ impl Machine {
     pub(super) fn stop(&self, mut child: Child, code: i32) {
         signal(child.id(), Signal::TERM);
         let status = child.wait().unwrap();
-        assert_eq!(status.code(), Some(code), "{}", fs::read_to_string(self.sandbox.path("out")).unwrap());
+        assert_eq!(status.code(), Some(code), "{}", self.printed());
     }
 }
 
