@@ -7,6 +7,7 @@
     python tests/bench/large_sets.py calls FOLDER --bin target/release [--bin OTHER]
     python tests/bench/large_sets.py texts FILE --bytes 1000000000
     python tests/bench/large_sets.py measure-text FILE --bin target/release
+    python tests/bench/large_sets.py resume NEW_FILE --bin target/release [--lines 1000000]
 
 `make` writes PNG files of 8 x 8 pixels in 1,000 class folders; with --links they are names of few files. `calls` needs
 strace, and a folder of more than 10,000 images, of which the start reads the headers. Needs nothing else but Linux.
@@ -54,13 +55,13 @@ task = "lm"
 kind = "text"
 root = "{root}"
 tokenizer = "{tokenizer}"
-test_fraction = 5e-5
+test_fraction = 1e-3
 [model]
 name = "gpt"
 width = 16
 depth = 1
 heads = 1
-context = 8
+context = 256
 [train]
 effective_batch = 8
 steps = 1
@@ -136,22 +137,25 @@ def worker_memory(launcher, lists):
 
 
 def run(bin_folder, recipe, nproc):
-    """Runs a training and returns its result and the last memory of each worker."""
+    """Runs a training and returns its result, the last memory of each worker, and the bytes of their lists."""
     with tempfile.TemporaryDirectory() as folder:
-        path = pathlib.Path(folder, "recipe.toml")
-        path.write_text(recipe)
-        began = time.time()
-        command = [str(bin_folder / "dtrain"), "launch", "--nproc", str(nproc), "--run-dir", f"{folder}/run", str(path)]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        last, lists = {}, {}
-        while process.poll() is None:
-            last.update(worker_memory(process.pid, lists))
-            time.sleep(0.05)
-        output = process.stdout.read()
-        if process.returncode != 0:
-            raise SystemExit(f"{command} ended with {process.returncode}:\n{output}")
-        result = json.loads(pathlib.Path(folder, "run", "result.json").read_text())
-        return result, list(last.values()), sum(lists.values())
+        return run_in(folder, bin_folder, recipe, nproc)
+
+
+def run_in(folder, bin_folder, recipe, nproc):
+    path = pathlib.Path(folder, "recipe.toml")
+    path.write_text(recipe)
+    command = [str(bin_folder / "dtrain"), "launch", "--nproc", str(nproc), "--run-dir", f"{folder}/run", str(path)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    last, lists = {}, {}
+    while process.poll() is None:
+        last.update(worker_memory(process.pid, lists))
+        time.sleep(0.05)
+    output = process.stdout.read()
+    if process.returncode != 0:
+        raise SystemExit(f"{command} ended with {process.returncode}:\n{output}")
+    result = json.loads(pathlib.Path(folder, "run", "result.json").read_text())
+    return result, list(last.values()), sum(lists.values())
 
 
 def measure(folder, bins, nproc):
@@ -224,14 +228,34 @@ def measure_text(path, bins):
     subprocess.run(["rm", "-rf", str(small.parent)], check=True)
 
 
+def resume(path, bins, lines):
+    """Resumes a run with this many lines in metrics.jsonl."""
+    make_text(path, 1_000_000)
+    recipe = TEXT.format(root=path, tokenizer="bytes")
+    steps = lambda count: recipe.replace("steps = 1\n", f"steps = {count}\n")
+    for bin_folder in bins:
+        took, peak = {}, {}
+        for count in (0, lines):
+            with tempfile.TemporaryDirectory() as folder:
+                run_in(folder, bin_folder, steps(3), 1)
+                metrics = pathlib.Path(folder, "run", "metrics.jsonl")
+                own = metrics.read_text()
+                step = next(line for line in own.splitlines() if line.startswith('{"step":'))
+                metrics.write_text((step + "\n") * count + own)
+                result, memory, _ = run_in(folder, bin_folder, steps(4), 1)
+                took[count], peak[count] = result["startup_ms"] / 1e3, memory[0][1] / 2**20
+        print(f"{bin_folder}: {lines} lines take {took[lines] - took[0]:.2f} s and {peak[lines] - peak[0]:.0f} MiB at the peak")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("action", choices=["make", "measure", "calls", "texts", "measure-text"])
+    parser.add_argument("action", choices=["make", "measure", "calls", "texts", "measure-text", "resume"])
     parser.add_argument("path", type=pathlib.Path)
     parser.add_argument("--images", type=int, default=1_300_000)
     parser.add_argument("--links", action="store_true", help="names of few files instead of files")
     parser.add_argument("--bytes", type=int, default=1_000_000_000)
     parser.add_argument("--bin", type=pathlib.Path, action="append", help="folder with dtrain and dtrain-worker")
+    parser.add_argument("--lines", type=int, default=1_000_000)
     parser.add_argument("--nproc", type=int, default=1)
     options = parser.parse_args()
     bins = options.bin or [pathlib.Path("target/release")]
@@ -246,6 +270,8 @@ def main():
             make_text(options.path, options.bytes)
         case "measure-text":
             measure_text(options.path.resolve(), bins)
+        case "resume":
+            resume(options.path.resolve(), bins, options.lines)
 
 
 if __name__ == "__main__":
