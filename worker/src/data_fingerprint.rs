@@ -16,7 +16,7 @@ const LOCATION_KEYS: [&str; 2] = ["root", PLACE];
 /// Keys of lists of paths; only the last part of a path counts.
 const PATH_KEYS: [&str; 1] = ["files"];
 
-/// The form of surveys: raise it if the hash of the same data changes. 1: long lists are hashed on their own.
+/// The form of surveys: raise it if the hash of the same data changes. 1: long lists and texts are hashed on their own.
 pub(crate) const FORM: u32 = 1;
 
 /// Returns the SHA-256 of a survey in hexadecimal digits, independent of the data's folder.

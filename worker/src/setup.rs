@@ -217,7 +217,7 @@ fn check_resume(
 ) -> Result<()> {
     check_same_data(folder, manifest, task)?;
     notes.extend(data_fingerprint::describe_change(manifest.data.as_ref(), data));
-    let is_resized = plan.data_periods.last().is_some_and(|last| last.step == manifest.step);
+    let is_resized = plan.is_resized(manifest.step);
     notes.extend(is_resized.then(|| plan.describe_rest(manifest.step)));
     notes.extend(unnamed_classes(folder, manifest, task).map(|text| format!("warning: {text}")));
     Ok(())

@@ -71,7 +71,7 @@ impl AttemptRecord {
         write_atomic(&Self::path(attempt), &json)
     }
 
-    /// Returns the begin of the attempt; `None` for a time that the clock does not have.
+    /// Returns the start of the attempt; `None` for a time that the clock does not have.
     pub fn began(&self) -> Option<SystemTime> {
         UNIX_EPOCH.checked_add(Duration::from_millis(self.began_ms))
     }

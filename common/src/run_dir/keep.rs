@@ -47,7 +47,7 @@ impl Keep {
         Self { newest, windows: Vec::new() }
     }
 
-    /// Keeps also the last checkpoint of every `span`, counted from the begin of each stage. `stretches` in order are the
+    /// Keeps also the last checkpoint of every `span`, counted from the start of each stage. `stretches` in order are the
     /// whole run; the first begins at step 0.
     #[must_use]
     pub fn with_every(mut self, span: Span, stretches: &[Stretch]) -> Self {

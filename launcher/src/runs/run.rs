@@ -120,7 +120,7 @@ impl Run {
         }
     }
 
-    /// Returns the begin of the newest attempt.
+    /// Returns the start of the newest attempt.
     pub(super) fn began(&self) -> Option<SystemTime> {
         self.record.began().filter(|_| self.record.began_ms > 0)
     }

@@ -185,11 +185,15 @@ impl RunPlan {
         self.stage(last).is_checkpoint(done, self.timeline.piece(last))
     }
 
+    /// Returns whether the training data has another size from here on.
+    pub(crate) fn is_resized(&self, done: u64) -> bool {
+        self.data_periods.last().is_some_and(|last| last.step == done)
+    }
+
     /// Returns whether a run that resumes here with data of another size is at an evaluation that it has not reached before:
     /// less data can end an epoch, a stage or the run.
     pub(crate) fn ends_by_resize(&self, done: u64) -> bool {
-        let is_resized = self.data_periods.last().is_some_and(|last| last.step == done);
-        let Some(last) = done.checked_sub(1).filter(|_| is_resized) else { return false };
+        let Some(last) = done.checked_sub(1).filter(|_| self.is_resized(done)) else { return false };
         let (stage, piece) = (self.stage_number(last), self.timeline.piece(done));
         self.is_checkpoint(done) || piece.stage == stage && self.stages[stage].is_checkpoint(done, piece)
     }

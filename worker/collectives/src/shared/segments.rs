@@ -21,7 +21,7 @@ pub(crate) struct Segments {
 /// The place of a tensor in shared memory.
 pub(crate) struct Located {
     pub(crate) element: Element,
-    /// Bytes from the begin of the region.
+    /// Bytes from the start of the region.
     pub(crate) offset: usize,
     pub(crate) segment: Arc<Segment>,
 }

@@ -29,7 +29,7 @@ pub(crate) struct Piece {
 pub(crate) struct Timeline(pub(crate) Vec<Piece>);
 
 impl Piece {
-    /// Returns the steps from the begin of the stage's first epoch, in epochs of this length.
+    /// Returns the steps from the start of the stage's first epoch, in epochs of this length.
     pub(super) fn epoch_steps(&self, step: u64) -> u64 {
         let before = (self.epoch - self.first_epoch) * self.steps_per_epoch + self.step_in_epoch;
         before + step.saturating_sub(self.steps.start)
@@ -155,7 +155,7 @@ impl Timeline {
         &self.0[number.unwrap_or(0)]
     }
 
-    /// Returns the epochs that are over at a step, from the begin of these stages.
+    /// Returns the epochs that are over at a step, from the start of these stages.
     pub(super) fn epoch(&self, step: u64, stages: &Range<usize>) -> u64 {
         let (steps, per_epoch) = self.epoch_steps(step, stages);
         steps / per_epoch
@@ -173,7 +173,7 @@ impl Timeline {
         begins..ends
     }
 
-    /// Returns the step of the run at which `span`, counted from the begin of these stages, is over. Beyond them, epochs are
+    /// Returns the step of the run at which `span`, counted from the start of these stages, is over. Beyond them, epochs are
     /// the last stage's.
     pub(super) fn step_after(&self, span: Span, stages: &Range<usize>) -> u64 {
         let begins = self.steps(stages).start;
@@ -193,7 +193,7 @@ impl Timeline {
         reached
     }
 
-    /// Returns the steps up to a step from the begin of these stages, in epochs of its length, and that length.
+    /// Returns the steps up to a step from the start of these stages, in epochs of its length, and that length.
     pub(super) fn epoch_steps(&self, step: u64, stages: &Range<usize>) -> (u64, u64) {
         let (mut before, mut of_stage, mut of) = (0.0, (0, stages.start), 1);
         for piece in self.within(stages).take_while(|piece| piece.steps.start <= step) {

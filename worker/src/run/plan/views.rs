@@ -1,4 +1,4 @@
-//! A run as it was seen in turn: at its begin, and at every resume with training data of another size.
+//! A run as it was seen in turn: at its start, and at every resume with training data of another size.
 
 use std::ops::Range;
 
@@ -38,7 +38,7 @@ impl Views {
         self.earlier.iter().chain([&self.now])
     }
 
-    /// Returns the step of the run at which `span`, from the begin of these stages, is over.
+    /// Returns the step of the run at which `span`, from the start of these stages, is over.
     pub(super) fn reached(&self, stages: &Range<usize>, span: Span) -> u64 {
         self.all().fold(u64::MAX, |reached, view| view.reach(reached, stages, span))
     }
