@@ -1,0 +1,141 @@
+//! The codes of CUDA's runtime: names, texts, and the thread's last error.
+
+use std::cell::Cell;
+use std::ffi::{CString, c_char};
+use std::sync::LazyLock;
+
+use cudarc::runtime::sys::cudaError as E;
+
+use crate::device;
+use crate::ffi::{Code, Outcome, Site, framed};
+
+macro_rules! codes {
+    ($($name:ident $variant:ident $text:literal)*) => {
+        $(pub(crate) const $name: Code = E::$variant as Code;)*
+        const TEXTS: &[(E, &str)] = &[$((E::$variant, $text)),*];
+    };
+}
+
+codes! {
+    INVALID_VALUE cudaErrorInvalidValue "invalid argument"
+    OUT_OF_MEMORY cudaErrorMemoryAllocation "out of memory"
+    NOT_INITIALIZED cudaErrorInitializationError "initialization error"
+    INVALID_CONFIGURATION cudaErrorInvalidConfiguration "invalid configuration argument"
+    INVALID_SYMBOL cudaErrorInvalidSymbol "invalid device symbol"
+    INSUFFICIENT_DRIVER cudaErrorInsufficientDriver "CUDA driver version is insufficient for CUDA runtime version"
+    DEVICES_UNAVAILABLE cudaErrorDevicesUnavailable "CUDA-capable device(s) is/are busy or unavailable"
+    MISSING_CONFIGURATION cudaErrorMissingConfiguration "__global__ function call is not configured"
+    INVALID_FUNCTION cudaErrorInvalidDeviceFunction "invalid device function"
+    NO_DEVICE cudaErrorNoDevice "no CUDA-capable device is detected"
+    INVALID_DEVICE cudaErrorInvalidDevice "invalid device ordinal"
+    NO_IMAGE cudaErrorNoKernelImageForDevice "no kernel image is available for execution on the device"
+    ECC cudaErrorECCUncorrectable "uncorrectable ECC error encountered"
+    PEER_UNSUPPORTED cudaErrorPeerAccessUnsupported "peer access is not supported between these two devices"
+    NVLINK cudaErrorNvlinkUncorrectable "uncorrectable NVLink error detected during the execution"
+    INVALID_HANDLE cudaErrorInvalidResourceHandle "invalid resource handle"
+    ILLEGAL_STATE cudaErrorIllegalState "the operation cannot be performed in the present state"
+    SYMBOL_NOT_FOUND cudaErrorSymbolNotFound "named symbol not found"
+    NOT_READY cudaErrorNotReady "device not ready"
+    ILLEGAL_ADDRESS cudaErrorIllegalAddress "an illegal memory access was encountered"
+    LAUNCH_TIMEOUT cudaErrorLaunchTimeout "the launch timed out and was terminated"
+    PEER_ENABLED cudaErrorPeerAccessAlreadyEnabled "peer access is already enabled"
+    ASSERT cudaErrorAssert "device-side assert triggered"
+    REGISTERED cudaErrorHostMemoryAlreadyRegistered "part or all of the requested memory range is already mapped"
+    NOT_REGISTERED cudaErrorHostMemoryNotRegistered "pointer does not correspond to a registered memory region"
+    STACK cudaErrorHardwareStackError "hardware stack error"
+    ILLEGAL_INSTRUCTION cudaErrorIllegalInstruction "an illegal instruction was encountered"
+    MISALIGNED cudaErrorMisalignedAddress "misaligned address"
+    ADDRESS_SPACE cudaErrorInvalidAddressSpace "operation not supported on global/shared address space"
+    INVALID_PC cudaErrorInvalidPc "invalid program counter"
+    LAUNCH_FAILURE cudaErrorLaunchFailure "unspecified launch failure"
+    NOT_SUPPORTED cudaErrorNotSupported "operation not supported"
+    CAPTURE_UNSUPPORTED cudaErrorStreamCaptureUnsupported "operation not permitted when stream is capturing"
+    CAPTURE_INVALIDATED cudaErrorStreamCaptureInvalidated "operation failed due to a previous error during capture"
+    CAPTURE_MERGE cudaErrorStreamCaptureMerge "operation would result in a merge of separate capture sequences"
+    CAPTURE_UNMATCHED cudaErrorStreamCaptureUnmatched "capture was not initiated in this stream"
+    CAPTURE_UNJOINED cudaErrorStreamCaptureUnjoined "capturing stream has unjoined work"
+    CAPTURE_ISOLATION cudaErrorStreamCaptureIsolation "dependency created on uncaptured work in another stream"
+    CAPTURE_IMPLICIT cudaErrorStreamCaptureImplicit "operation would make the legacy stream depend on a capturing blocking stream"
+    CAPTURED_EVENT cudaErrorCapturedEvent "operation not permitted on an event last recorded in a capturing stream"
+    CAPTURE_WRONG_THREAD cudaErrorStreamCaptureWrongThread "attempt to terminate a thread-local capture sequence from another thread"
+    UNKNOWN cudaErrorUnknown "unknown error"
+}
+
+/// Returns whether an error stays until the process ends.
+pub(crate) fn is_sticky(code: Code) -> bool {
+    let all = [
+        ECC, NVLINK, ILLEGAL_ADDRESS, LAUNCH_TIMEOUT, ASSERT, STACK, ILLEGAL_INSTRUCTION, MISALIGNED,
+        ADDRESS_SPACE, INVALID_PC, LAUNCH_FAILURE, DEVICES_UNAVAILABLE, UNKNOWN,
+    ];
+    all.contains(&code)
+}
+
+thread_local! {
+    static LAST: Cell<Code> = const { Cell::new(0) };
+}
+
+/// Keeps a failed function's code as the thread's last error, and returns it.
+pub(crate) fn remember(outcome: Outcome) -> Code {
+    let code = crate::ffi::code_of(outcome);
+    if code != 0 {
+        LAST.set(code);
+        if crate::counts::is_tracing() {
+            crate::counts::trace(&format!("  = error {code}"));
+        }
+    }
+    code
+}
+
+struct Row {
+    code: Code,
+    name: CString,
+    text: CString,
+}
+
+static ROWS: LazyLock<Vec<Row>> = LazyLock::new(|| {
+    let text = |text: String| CString::new(text).unwrap_or_default();
+    let row = |(code, words): &(E, &str)| Row {
+        code: *code as Code,
+        name: text(format!("{code:?}")),
+        text: text((*words).to_owned()),
+    };
+    let mut rows = vec![Row { code: 0, name: c"cudaSuccess".into(), text: c"no error".into() }];
+    rows.extend(TEXTS.iter().map(row));
+    rows
+});
+
+pub(crate) fn name_of(code: Code) -> *const c_char {
+    ROWS.iter().find(|row| row.code == code).map_or(c"unrecognized error code", |row| &row.name).as_ptr()
+}
+
+pub(crate) fn text_of(code: Code) -> *const c_char {
+    ROWS.iter().find(|row| row.code == code).map_or(c"unrecognized error code", |row| &row.text).as_ptr()
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cudaGetErrorName(code: Code) -> *const c_char {
+    name_of(code)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cudaGetErrorString(code: Code) -> *const c_char {
+    text_of(code)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cudaGetLastError() -> Code {
+    static SITE: Site = Site::new("cudaGetLastError");
+    framed(&SITE, |_| match LAST.replace(0) {
+        0 => device::sticky(),
+        code => code,
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn cudaPeekAtLastError() -> Code {
+    static SITE: Site = Site::new("cudaPeekAtLastError");
+    framed(&SITE, |_| match LAST.get() {
+        0 => device::sticky(),
+        code => code,
+    })
+}

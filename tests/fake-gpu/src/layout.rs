@@ -1,0 +1,1 @@
+//! The folder of libraries that a program is started with.
