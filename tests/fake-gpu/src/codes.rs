@@ -19,7 +19,6 @@ macro_rules! codes {
 codes! {
     INVALID_VALUE cudaErrorInvalidValue "invalid argument"
     OUT_OF_MEMORY cudaErrorMemoryAllocation "out of memory"
-    NOT_INITIALIZED cudaErrorInitializationError "initialization error"
     INVALID_CONFIGURATION cudaErrorInvalidConfiguration "invalid configuration argument"
     INVALID_SYMBOL cudaErrorInvalidSymbol "invalid device symbol"
     INSUFFICIENT_DRIVER cudaErrorInsufficientDriver "CUDA driver version is insufficient for CUDA runtime version"
@@ -34,7 +33,6 @@ codes! {
     NVLINK cudaErrorNvlinkUncorrectable "uncorrectable NVLink error detected during the execution"
     INVALID_HANDLE cudaErrorInvalidResourceHandle "invalid resource handle"
     ILLEGAL_STATE cudaErrorIllegalState "the operation cannot be performed in the present state"
-    SYMBOL_NOT_FOUND cudaErrorSymbolNotFound "named symbol not found"
     NOT_READY cudaErrorNotReady "device not ready"
     ILLEGAL_ADDRESS cudaErrorIllegalAddress "an illegal memory access was encountered"
     LAUNCH_TIMEOUT cudaErrorLaunchTimeout "the launch timed out and was terminated"
@@ -99,8 +97,14 @@ static ROWS: LazyLock<Vec<Row>> = LazyLock::new(|| {
         name: text(format!("{code:?}")),
         text: text((*words).to_owned()),
     };
+    // These are faults only.
+    let faults = [
+        (E::cudaErrorInitializationError, "initialization error"),
+        (E::cudaErrorSymbolNotFound, "named symbol not found"),
+        (E::cudaErrorSystemNotReady, "system not yet initialized"),
+    ];
     let mut rows = vec![Row { code: 0, name: c"cudaSuccess".into(), text: c"no error".into() }];
-    rows.extend(TEXTS.iter().map(row));
+    rows.extend(TEXTS.iter().chain(&faults).map(row));
     rows
 });
 

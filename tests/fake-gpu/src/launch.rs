@@ -15,7 +15,7 @@ use crate::counts::{self, Kind};
 use crate::device::{self, Device};
 use crate::faults::{self, Fate};
 use crate::ffi::{Outcome, api, give, text_of};
-use crate::kernels::{self, Args, Form};
+use crate::kernels::{Args, Form};
 use crate::machine::{Capability, MACHINE};
 use crate::memory::{self, Place, View};
 use crate::stream::{self, Op};

@@ -116,6 +116,20 @@ impl Layout {
         Ok(())
     }
 
+    /// Adds the packages of the Python for tests, which lacks NVIDIA's libraries. Does nothing without that Python.
+    ///
+    /// # Errors
+    /// The folder is not writable.
+    pub fn add_packages(&self, packages: &Path) -> Result<()> {
+        for entry in fs::read_dir(packages).into_iter().flatten().flatten() {
+            // Its empty libraries are for a PyTorch on the CPU.
+            if entry.file_name() != "sitecustomize.py" && entry.file_name() != "empty" {
+                replace(&entry.path(), &self.site().join(entry.file_name()))?;
+            }
+        }
+        Ok(())
+    }
+
     /// Puts programs where they find the fake libraries relative to themselves, and returns the first one's path.
     ///
     /// # Errors

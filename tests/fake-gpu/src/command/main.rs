@@ -79,6 +79,9 @@ fn run(args: &Args) -> Result<std::convert::Infallible> {
     let layout = Layout::link(&build.join("libdtrain_fake_gpu.a"), &target.join("fake-gpu"))?;
     let torch = args.torch.clone().unwrap_or_else(|| target.join("libtorch/torch"));
     layout.add_torch(&torch)?;
+    if let Ok(packages) = target.join("pytorch/packages").canonicalize() {
+        layout.add_packages(&packages)?;
+    }
 
     let (program, arguments) = args.command.split_first().context("no program")?;
     let program = find(program, &build, &layout)?;
@@ -87,7 +90,6 @@ fn run(args: &Args) -> Result<std::convert::Infallible> {
     for name in ["FAKE_GPU_COUNT", FILE] {
         command.envs(variables.get(name).map(|value| (name, value)));
     }
-    // The list of a real machine names other GPUs.
     Err(command.exec()).with_context(|| format!("cannot start {}", program.display()))
 }
 
