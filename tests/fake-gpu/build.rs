@@ -68,7 +68,10 @@ fn main() {
             let _ = writeln!(script, "{node} {{ global:{globals} }};");
         }
     }
-    let _ = writeln!(script, "FAKE_GPU {{ global:{others} cu[A-Z]*; cuda*; cudnn*; nccl*; nvml*; fake_gpu*; local: *; }};");
+    let _ = writeln!(
+        script,
+        "FAKE_GPU {{ global:{others} cu[A-Z]*; cuda*; cudnn*; nccl*; nvml*; fake_gpu*; local: *; }};"
+    );
     fs::write(out.join("stubs.rs"), stubs).expect("OUT_DIR is writable");
     fs::write(out.join("versions.map"), script).expect("OUT_DIR is writable");
 }
@@ -83,7 +86,11 @@ fn collect_functions(folder: &Path, names: &mut BTreeSet<String>) {
         }
         let text = fs::read_to_string(&path).expect("sources are readable");
         for line in text.lines() {
-            let declared = line.trim_start().trim_start_matches("unsafe ").trim_start_matches("extern \"C\" ").strip_prefix("fn ");
+            let declared = line
+                .trim_start()
+                .trim_start_matches("unsafe ")
+                .trim_start_matches("extern \"C\" ")
+                .strip_prefix("fn ");
             if let Some((name, _)) = declared.and_then(|rest| rest.split_once('(')) {
                 names.insert(name.to_owned());
             }

@@ -114,7 +114,9 @@ fn others(unit: usize) -> u64 {
 fn living() -> Vec<(u32, Vec<u64>)> {
     let mut all = Vec::new();
     for entry in fs::read_dir(&*FOLDER).into_iter().flatten().flatten() {
-        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
+            continue;
+        };
         let text = fs::read_to_string(entry.path()).unwrap_or_default();
         let mut words = text.split(' ');
         let start = words.next().and_then(|word| word.parse().ok());

@@ -86,7 +86,8 @@ impl State {
         let mut races = Vec::new();
         for used in uses {
             let collides = |access: &&Access| {
-                let overlaps = access.used.at < used.at + used.size && used.at < access.used.at + access.used.size;
+                let overlaps =
+                    access.used.at < used.at + used.size && used.at < access.used.at + access.used.size;
                 overlaps && (access.used.writes || used.writes) && !is_known(access)
             };
             races.extend(self.open.iter().find(collides).map(|access| {
@@ -94,15 +95,30 @@ impl State {
                 format!(
                     "race: {} on stream {stream:#x} {} {:#x}, which {} on stream {:#x} {} without an order: \
                      let one stream wait for an event of the other",
-                    short(what), act(used), used.at, short(&access.what), access.stream, act(&access.used),
+                    short(what),
+                    act(used),
+                    used.at,
+                    short(&access.what),
+                    access.stream,
+                    act(&access.used),
                 )
             }));
         }
         // An access that all later ones of its stream follow is not needed any more.
         self.open.retain(|old| {
-            !(is_known(old) && uses.iter().any(|used| used.writes && used.at <= old.used.at && old.used.at + old.used.size <= used.at + used.size))
+            !(is_known(old)
+                && uses.iter().any(|used| {
+                    used.writes
+                        && used.at <= old.used.at
+                        && old.used.at + old.used.size <= used.at + used.size
+                }))
         });
-        self.open.extend(uses.iter().map(|used| Access { what: what.to_owned(), used: *used, stream, number }));
+        self.open.extend(uses.iter().map(|used| Access {
+            what: what.to_owned(),
+            used: *used,
+            stream,
+            number,
+        }));
         if self.open.len() > MOST {
             self.open.drain(..MOST / 4);
         }
@@ -158,7 +174,9 @@ pub(crate) fn forget(at: usize, size: usize) {
 pub(crate) fn unrecorded(what: &str) {
     if MACHINE.check {
         counts::note("[unrecorded event]");
-        counts::report_once(&format!("{what}: an event is waited on before it is recorded: the wait does nothing"));
+        counts::report_once(&format!(
+            "{what}: an event is waited on before it is recorded: the wait does nothing"
+        ));
     }
 }
 

@@ -62,8 +62,19 @@ codes! {
 /// Returns whether an error stays until the process ends.
 pub(crate) fn is_sticky(code: Code) -> bool {
     let all = [
-        ECC, NVLINK, ILLEGAL_ADDRESS, LAUNCH_TIMEOUT, ASSERT, STACK, ILLEGAL_INSTRUCTION, MISALIGNED,
-        ADDRESS_SPACE, INVALID_PC, LAUNCH_FAILURE, DEVICES_UNAVAILABLE, UNKNOWN,
+        ECC,
+        NVLINK,
+        ILLEGAL_ADDRESS,
+        LAUNCH_TIMEOUT,
+        ASSERT,
+        STACK,
+        ILLEGAL_INSTRUCTION,
+        MISALIGNED,
+        ADDRESS_SPACE,
+        INVALID_PC,
+        LAUNCH_FAILURE,
+        DEVICES_UNAVAILABLE,
+        UNKNOWN,
     ];
     all.contains(&code)
 }

@@ -76,7 +76,8 @@ impl Copy {
                 let staged = source_view.to_vec();
                 Op::new("copy", Kind::Copy, move || {
                     // SAFETY: the closure owns the bytes.
-                    target_view.copy_from(unsafe { View::trusted(staged.as_ptr().expose_provenance(), size) });
+                    target_view
+                        .copy_from(unsafe { View::trusted(staged.as_ptr().expose_provenance(), size) });
                 })
             }
             _ => {

@@ -33,8 +33,17 @@ pub(crate) enum Kind {
 
 /// The names of the kinds, in their order.
 const KINDS: [&str; 11] = [
-    "kernels", "copies", "fills", "collectives", "host_functions", "graph_launches", "graph_kernels", "mallocs",
-    "frees", "host_waits", "races",
+    "kernels",
+    "copies",
+    "fills",
+    "collectives",
+    "host_functions",
+    "graph_launches",
+    "graph_kernels",
+    "mallocs",
+    "frees",
+    "host_waits",
+    "races",
 ];
 
 /// The most steps and events in a file.
@@ -44,7 +53,8 @@ static TOTALS: [AtomicU64; KINDS.len()] = [const { AtomicU64::new(0) }; KINDS.le
 static COUNTERS: Mutex<BTreeMap<String, &'static AtomicU64>> = Mutex::new(BTreeMap::new());
 static LOG: Mutex<Log> = Mutex::new(Log { steps: Vec::new(), last: [0; KINDS.len()], events: Vec::new() });
 static START: LazyLock<Instant> = LazyLock::new(Instant::now);
-static TIMELINE: LazyLock<bool> = LazyLock::new(|| env::var("FAKE_GPU_TIMELINE").is_ok_and(|value| value == "1"));
+static TIMELINE: LazyLock<bool> =
+    LazyLock::new(|| env::var("FAKE_GPU_TIMELINE").is_ok_and(|value| value == "1"));
 
 struct Log {
     steps: Vec<Value>,
@@ -145,7 +155,8 @@ fn row(values: [u64; KINDS.len()]) -> Map<String, Value> {
 /// Returns the contents of the file.
 fn summary() -> Value {
     let counters = COUNTERS.lock().unwrap_or_else(PoisonError::into_inner);
-    let calls: Map<_, _> = counters.iter().map(|(name, n)| (name.clone(), json!(n.load(Ordering::Relaxed)))).collect();
+    let calls: Map<_, _> =
+        counters.iter().map(|(name, n)| (name.clone(), json!(n.load(Ordering::Relaxed)))).collect();
     drop(counters);
     let log = LOG.lock().unwrap_or_else(PoisonError::into_inner);
     let mut all = row(std::array::from_fn(|i| TOTALS[i].load(Ordering::Relaxed)));

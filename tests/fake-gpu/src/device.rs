@@ -139,9 +139,13 @@ impl Device {
         let unit = self.unit();
         let Capability(major, minor) = unit.gpu().compute_capability;
         let ones = [
-            A::cudaDevAttrUnifiedAddressing, A::cudaDevAttrConcurrentKernels, A::cudaDevAttrCanMapHostMemory,
-            A::cudaDevAttrCooperativeLaunch, A::cudaDevAttrHostRegisterSupported,
-            A::cudaDevAttrMemoryPoolsSupported, A::cudaDevAttrStreamPrioritiesSupported,
+            A::cudaDevAttrUnifiedAddressing,
+            A::cudaDevAttrConcurrentKernels,
+            A::cudaDevAttrCanMapHostMemory,
+            A::cudaDevAttrCooperativeLaunch,
+            A::cudaDevAttrHostRegisterSupported,
+            A::cudaDevAttrMemoryPoolsSupported,
+            A::cudaDevAttrStreamPrioritiesSupported,
         ];
         let table = [
             (A::cudaDevAttrMaxThreadsPerBlock, 1024),

@@ -72,7 +72,10 @@ fn size_of(kind: c_int) -> usize {
         16
     } else {
         let eight = [
-            T::CUDNN_TYPE_HANDLE, T::CUDNN_TYPE_INT64, T::CUDNN_TYPE_DOUBLE, T::CUDNN_TYPE_VOID_PTR,
+            T::CUDNN_TYPE_HANDLE,
+            T::CUDNN_TYPE_INT64,
+            T::CUDNN_TYPE_DOUBLE,
+            T::CUDNN_TYPE_VOID_PTR,
             T::CUDNN_TYPE_BACKEND_DESCRIPTOR,
         ];
         if eight.into_iter().any(is) { 8 } else { 4 }
@@ -103,9 +106,9 @@ fn computed(name: c_int) -> Option<Vec<u8>> {
 /// Returns the tensors of a variant pack, whose direction is unknown: they are checked as read.
 fn tensors(pack: usize) -> Vec<Use> {
     let pointers = with(pack, |object| match object {
-        Object::Descriptor(attributes) => {
-            attributes.get(&(N::CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS as c_int)).map(|found| found.bytes.clone())
-        }
+        Object::Descriptor(attributes) => attributes
+            .get(&(N::CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS as c_int))
+            .map(|found| found.bytes.clone()),
         _ => None,
     });
     let words = pointers.unwrap_or_default();

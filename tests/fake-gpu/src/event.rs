@@ -51,7 +51,10 @@ enum Recorded {
     /// A moment, and what is done then.
     Moment(Arc<Moment>, Clock),
     /// Nodes of a capture.
-    Captured { capture: u64, nodes: Vec<usize> },
+    Captured {
+        capture: u64,
+        nodes: Vec<usize>,
+    },
 }
 
 struct Event {

@@ -87,7 +87,9 @@ fn run(graph: *mut c_void, handle: *mut c_void) -> Outcome {
             stream.device().fail(code);
             Ok(())
         }
-        Fate::NeverEnds => stream.put(Op::new("endless graph", Kind::GraphLaunch, || faults::never_end()).blocking()),
+        Fate::NeverEnds => {
+            stream.put(Op::new("endless graph", Kind::GraphLaunch, || faults::never_end()).blocking())
+        }
     }
 }
 

@@ -44,7 +44,12 @@ static KERNELS: LazyLock<Mutex<HashMap<usize, &'static Kernel>>> = LazyLock::new
 static VARIABLES: LazyLock<Mutex<HashMap<usize, Variable>>> = LazyLock::new(Mutex::default);
 
 unsafe extern "C" {
-    fn __cxa_demangle(name: *const c_char, to: *mut c_char, size: *mut usize, status: *mut c_int) -> *mut c_char;
+    fn __cxa_demangle(
+        name: *const c_char,
+        to: *mut c_char,
+        size: *mut usize,
+        status: *mut c_int,
+    ) -> *mut c_char;
 }
 
 /// Returns the name as C++ code has it.
@@ -71,7 +76,8 @@ fn kernel_of(host: *const c_void) -> Outcome<&'static Kernel> {
 /// Returns the names of the launched kernels, their launches, and whether they compute.
 pub(crate) fn names() -> Value {
     let kernels = KERNELS.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut rows: Vec<_> = kernels.values().filter(|kernel| kernel.launches.load(Ordering::Relaxed) > 0).collect();
+    let mut rows: Vec<_> =
+        kernels.values().filter(|kernel| kernel.launches.load(Ordering::Relaxed) > 0).collect();
     rows.sort_by_key(|kernel| std::cmp::Reverse(kernel.launches.load(Ordering::Relaxed)));
     let row = |kernel: &&&Kernel| {
         let name: String = kernel.form().readable.chars().take(300).collect();
@@ -91,7 +97,10 @@ pub(crate) fn check_pointers(device: &Device, what: &str, uses: &[Use]) {
             _ => continue,
         };
         let what: String = demangle(what).chars().take(160).collect();
-        counts::report(&format!("illegal address: {what} on GPU {} uses {:#x}, {why}", device.ordinal, used.at));
+        counts::report(&format!(
+            "illegal address: {what} on GPU {} uses {:#x}, {why}",
+            device.ordinal, used.at
+        ));
         counts::note("[illegal address]");
         device.fail(codes::ILLEGAL_ADDRESS);
     }
@@ -232,7 +241,12 @@ extern "C" fn __cudaRegisterVar(
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn __cudaPushCallConfiguration(grid: dim3, block: dim3, shared: usize, stream: *mut c_void) -> c_uint {
+extern "C" fn __cudaPushCallConfiguration(
+    grid: dim3,
+    block: dim3,
+    shared: usize,
+    stream: *mut c_void,
+) -> c_uint {
     CONFIGURATIONS.with_borrow_mut(|all| all.push((grid, block, shared, stream.addr())));
     0
 }

@@ -21,9 +21,18 @@ const NAMES: [(&str, &[&str]); 5] = [
     (
         "cu13",
         &[
-            "libcublas.so.13", "libcublasLt.so.13", "libcuda.so.1", "libcudart.so.13", "libcufft.so.12",
-            "libcufile.so.0", "libcupti.so.13", "libcurand.so.10", "libcusolver.so.12", "libcusparse.so.12",
-            "libnvidia-ml.so.1", "libnvrtc.so.13",
+            "libcublas.so.13",
+            "libcublasLt.so.13",
+            "libcuda.so.1",
+            "libcudart.so.13",
+            "libcufft.so.12",
+            "libcufile.so.0",
+            "libcupti.so.13",
+            "libcurand.so.10",
+            "libcusolver.so.12",
+            "libcusparse.so.12",
+            "libnvidia-ml.so.1",
+            "libnvrtc.so.13",
         ],
     ),
     ("cudnn", &["libcudnn.so.9"]),
@@ -32,13 +41,34 @@ const NAMES: [(&str, &[&str]); 5] = [
     ("nvshmem", &["libnvshmem_host.so.3"]),
 ];
 
-/// The folder, `target/fake-gpu`.
+/// The folder, `target/fake-gpu/PROFILE`.
 #[derive(Debug, Clone)]
 pub struct Layout {
     folder: PathBuf,
 }
 
 impl Layout {
+    /// Links the library that the folder of a build contains, and lays it out in `fake-gpu` beside that folder.
+    ///
+    /// # Errors
+    /// As [`Self::link`]; the package is not built.
+    pub fn of_build(build: &Path) -> Result<Self> {
+        // Cargo gives a static library that is only a dependency a hash; builds of other features stay beside it.
+        let time = |path: &PathBuf| fs::metadata(path).and_then(|found| found.modified()).ok();
+        let is_archive = |path: &PathBuf| {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            name.starts_with("libdtrain_fake_gpu") && name.ends_with(".a")
+        };
+        let folders = [build.to_owned(), build.join("deps")];
+        let files = folders.iter().flat_map(fs::read_dir).flatten().flatten().map(|entry| entry.path());
+        let newest = files.filter(is_archive).max_by_key(time);
+        let archive = newest
+            .with_context(|| format!("no static library in {}: build dtrain-fake-gpu", build.display()))?;
+        let profile = build.file_name().unwrap_or_default();
+        let folder = build.parent().context("no target folder")?.join("fake-gpu").join(profile);
+        Self::link(&archive, &folder)
+    }
+
     /// Links the library from its archive and lays out links to it, below `folder`. Both are skipped if done.
     ///
     /// # Errors
@@ -47,9 +77,11 @@ impl Layout {
         let layout = Self { folder: folder.to_owned() };
         let library = layout.folder.join("libfake-gpu.so");
         let time = |path: &Path| fs::metadata(path).and_then(|found| found.modified());
-        let newest = time(archive).with_context(|| format!("no {}: build the package first", archive.display()))?;
+        let newest =
+            time(archive).with_context(|| format!("no {}: build the package first", archive.display()))?;
         create(folder)?;
-        let lock = fs::File::create(folder.join("lock")).with_context(|| format!("cannot write to {}", folder.display()))?;
+        let lock = fs::File::create(folder.join("lock"))
+            .with_context(|| format!("cannot write to {}", folder.display()))?;
         lock.lock().context("cannot lock the folder")?;
         if time(&library).is_ok_and(|linked| linked >= newest) {
             return Ok(layout);
@@ -60,7 +92,8 @@ impl Layout {
         let compiler = env::var_os("CC").unwrap_or_else(|| "cc".into());
         let mut link = Command::new(&compiler);
         link.args(["-shared", "-o"]).arg(&new);
-        link.arg(format!("-Wl,--version-script={}", script.display())).arg("-Wl,--gc-sections,-soname,libfake-gpu.so");
+        link.arg(format!("-Wl,--version-script={}", script.display()))
+            .arg("-Wl,--gc-sections,-soname,libfake-gpu.so");
         link.arg("-Wl,--whole-archive").arg(archive).arg("-Wl,--no-whole-archive");
         link.args(["-lstdc++", "-lgcc_s", "-lpthread", "-ldl", "-lm"]);
         let output = match link.output() {
@@ -91,9 +124,13 @@ impl Layout {
     pub fn add_torch(&self, torch: &Path) -> Result<()> {
         let file = torch.join("version.py");
         let text = fs::read_to_string(&file).with_context(|| {
-            format!("no libtorch in {}: run `cargo xtask setup --cuda`, or name one by --torch", torch.display())
+            format!(
+                "no libtorch in {}: run `cargo xtask setup --cuda`, or name one by --torch",
+                torch.display()
+            )
         })?;
-        let version = text.split("__version__ = '").nth(1).and_then(|rest| rest.split('\'').next()).unwrap_or("?");
+        let version =
+            text.split("__version__ = '").nth(1).and_then(|rest| rest.split('\'').next()).unwrap_or("?");
         if version != TORCH {
             bail!("{} is libtorch {version}, the fake GPUs know {TORCH}: use that version", torch.display());
         }
@@ -140,14 +177,17 @@ impl Layout {
         for program in programs {
             let to = bin.join(program.file_name().unwrap_or_default());
             let inode = |path: &Path| fs::metadata(path).map(|found| (found.dev(), found.ino())).ok();
-            let from = program.canonicalize().with_context(|| format!("no {}: build it first", program.display()))?;
+            let from = program
+                .canonicalize()
+                .with_context(|| format!("no {}: build it first", program.display()))?;
             if inode(&from) == inode(&to) {
                 continue;
             }
             let _ = fs::remove_file(&to);
             // A symbolic link would be resolved; a link in the file system is not.
             if fs::hard_link(&from, &to).is_err() {
-                fs::copy(&from, &to).with_context(|| format!("cannot copy {} to {}", from.display(), to.display()))?;
+                fs::copy(&from, &to)
+                    .with_context(|| format!("cannot copy {} to {}", from.display(), to.display()))?;
             }
         }
         let first = programs.first().and_then(|program| program.file_name()).unwrap_or_default();
@@ -182,8 +222,16 @@ impl Layout {
 
 /// Returns a trace of a real NVIDIA driver, which a fake machine must not shadow by accident.
 pub fn real_driver() -> Option<PathBuf> {
-    let fixed = ["/dev/nvidiactl", "/dev/nvidia0", "/proc/driver/nvidia/version", "/dev/dxg"].map(PathBuf::from);
-    let folders = ["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/nvidia/lib64", "/usr/lib/wsl/lib"];
+    let fixed =
+        ["/dev/nvidiactl", "/dev/nvidia0", "/proc/driver/nvidia/version", "/dev/dxg"].map(PathBuf::from);
+    let folders = [
+        "/usr/lib/x86_64-linux-gnu",
+        "/usr/lib/aarch64-linux-gnu",
+        "/usr/lib64",
+        "/usr/lib",
+        "/usr/local/nvidia/lib64",
+        "/usr/lib/wsl/lib",
+    ];
     let libraries = folders.map(|folder| Path::new(folder).join("libcuda.so.1"));
     fixed.into_iter().chain(libraries).find(|path| path.exists())
 }

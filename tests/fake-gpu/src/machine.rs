@@ -4,7 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::LazyLock;
 use std::{env, fs};
 
-use serde::{Deserialize, Deserializer, de};
+use serde::Deserialize;
+
+pub use values::{Bytes, Capability, HANG, LOST};
+
+mod values;
 
 /// Names the machine's TOML file.
 pub const FILE: &str = "FAKE_GPU_MACHINE";
@@ -124,7 +128,7 @@ pub struct Fault {
     /// The number of the call, from 1.
     pub at: u64,
     /// The code or its name.
-    #[serde(deserialize_with = "code")]
+    #[serde(deserialize_with = "values::code")]
     pub code: i32,
     /// The rank that fails; all if absent.
     pub rank: Option<String>,
@@ -151,31 +155,6 @@ pub enum Dead {
     /// The others report an error.
     Error,
 }
-
-/// A number of bytes, in files `"40GiB"` or a number.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Bytes(pub u64);
-
-/// A compute capability, in files `"8.0"`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Capability(pub i32, pub i32);
-
-/// A fault's code: the stream or collective never ends.
-pub const HANG: i32 = -1;
-/// A fault's code: the GPU fell off the bus.
-pub const LOST: i32 = -2;
-
-/// Faults by name.
-const CODES: [(&str, i32); 8] = [
-    ("assert", 710),
-    ("ecc", 214),
-    ("hang", HANG),
-    ("illegal-address", 700),
-    ("launch-failure", 719),
-    ("lost", LOST),
-    ("nvlink", 220),
-    ("out-of-memory", 2),
-];
 
 impl Default for Machine {
     fn default() -> Self {
@@ -214,80 +193,6 @@ impl Default for Gpu {
     }
 }
 
-impl Bytes {
-    fn parse(text: &str) -> Result<Self, String> {
-        let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
-        let units = [("", 1.), ("KiB", 1024.), ("MiB", 1048576.), ("GiB", 1073741824.), ("MB", 1e6), ("GB", 1e9)];
-        let unit = units.iter().find(|(name, _)| *name == text[digits..].trim());
-        match (text[..digits].parse::<f64>(), unit) {
-            (Ok(number), Some((_, scale))) => Ok(Self((number * scale) as u64)),
-            _ => Err(format!("{text:?} is not a size: write 40GiB or 512MiB")),
-        }
-    }
-}
-
-impl Capability {
-    fn parse(text: &str) -> Result<Self, String> {
-        let parts = text.split_once('.').and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)));
-        parts.map(|(a, b)| Self(a, b)).ok_or_else(|| format!("{text:?} is not a compute capability: write 8.0"))
-    }
-}
-
-impl Fault {
-    /// Parses `site:n:code` or `site:n:code:rank`.
-    fn parse(text: &str) -> Result<Self, String> {
-        let parts: Vec<_> = text.split(':').collect();
-        let (site, at, code, rank) = match parts[..] {
-            [site, at, code] => (site, at, code, None),
-            [site, at, code, rank] => (site, at, code, Some(rank.to_owned())),
-            _ => return Err(format!("{text:?} is not a fault: write site:n:code")),
-        };
-        let at = at.parse().map_err(|_| format!("{at:?} in {text:?} is not the number of a call"))?;
-        Ok(Self { site: site.to_owned(), at, code: code_of(code)?, rank })
-    }
-}
-
-fn code_of(text: &str) -> Result<i32, String> {
-    let named = CODES.iter().find(|(name, _)| *name == text).map(|(_, code)| *code);
-    named.or_else(|| text.parse().ok()).ok_or_else(|| {
-        let names = CODES.map(|(name, _)| name).join(", ");
-        format!("unknown fault {text:?}: write a code or {names}")
-    })
-}
-
-/// A number or a text.
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Word {
-    Number(u64),
-    Text(String),
-}
-
-impl Word {
-    fn text(self) -> String {
-        match self {
-            Self::Number(number) => number.to_string(),
-            Self::Text(text) => text,
-        }
-    }
-}
-
-fn code<'de, D: Deserializer<'de>>(input: D) -> Result<i32, D::Error> {
-    code_of(&Word::deserialize(input)?.text()).map_err(de::Error::custom)
-}
-
-impl<'de> Deserialize<'de> for Bytes {
-    fn deserialize<D: Deserializer<'de>>(input: D) -> Result<Self, D::Error> {
-        Self::parse(&Word::deserialize(input)?.text()).map_err(de::Error::custom)
-    }
-}
-
-impl<'de> Deserialize<'de> for Capability {
-    fn deserialize<D: Deserializer<'de>>(input: D) -> Result<Self, D::Error> {
-        Self::parse(&String::deserialize(input)?).map_err(de::Error::custom)
-    }
-}
-
 impl Machine {
     /// Reads the machine of a file's text.
     ///
@@ -306,7 +211,8 @@ impl Machine {
     /// # Errors
     /// One sentence: the file or a variable is wrong or unknown.
     pub fn load(variables: &BTreeMap<String, String>) -> Result<Self, String> {
-        let ours = variables.iter().filter(|(name, value)| name.starts_with("FAKE_GPU_") && !value.is_empty());
+        let ours =
+            variables.iter().filter(|(name, value)| name.starts_with("FAKE_GPU_") && !value.is_empty());
         let ours: BTreeMap<&str, &str> = ours.map(|(name, value)| (&name[..], &value[..])).collect();
         if let Some(unknown) = ours.keys().find(|name| VARIABLES.iter().all(|(known, _)| known != *name)) {
             let known = VARIABLES.map(|(name, _)| name);
@@ -314,7 +220,8 @@ impl Machine {
         }
         let mut machine = match ours.get(FILE) {
             Some(path) => {
-                let text = fs::read_to_string(path).map_err(|error| format!("cannot read {path}: {error}"))?;
+                let text =
+                    fs::read_to_string(path).map_err(|error| format!("cannot read {path}: {error}"))?;
                 Self::parse(path, &text)?
             }
             None => Self::default(),
@@ -349,7 +256,8 @@ impl Machine {
                 gpu.memory = Bytes::parse(memory)?;
             }
             if let Some(sms) = nth("FAKE_GPU_SMS") {
-                gpu.multiprocessors = sms.parse().map_err(|_| format!("FAKE_GPU_SMS={sms} is not a number"))?;
+                gpu.multiprocessors =
+                    sms.parse().map_err(|_| format!("FAKE_GPU_SMS={sms} is not a number"))?;
             }
         }
         if let Some(faults) = ours.get("FAKE_GPU_FAULT") {
@@ -441,8 +349,13 @@ mod tests {
 
     #[test]
     fn sizes_and_faults_are_checked() {
-        assert_eq!(Machine::parse("m", "[[gpu]]\nmemory = \"4GB\"").unwrap().gpus[0].memory, Bytes(4_000_000_000));
-        assert!(Machine::parse("m", "[[gpu]]\nmemory = \"4 bananas\"").unwrap_err().contains("is not a size"));
+        assert_eq!(
+            Machine::parse("m", "[[gpu]]\nmemory = \"4GB\"").unwrap().gpus[0].memory,
+            Bytes(4_000_000_000)
+        );
+        assert!(
+            Machine::parse("m", "[[gpu]]\nmemory = \"4 bananas\"").unwrap_err().contains("is not a size")
+        );
         assert!(load(&[("FAKE_GPU_FAULT", "cudaMalloc:3")]).unwrap_err().contains("site:n:code"));
         assert_eq!(load(&[("FAKE_GPU_FAULT", "launch:9:ecc:1")]).unwrap().faults[0].code, 214);
         assert!(load(&[("FAKE_GPU_COUNT", "65")]).unwrap_err().contains("64 at most"));
@@ -450,7 +363,8 @@ mod tests {
 
     #[test]
     fn variables_change_gpus_one_by_one() {
-        let machine = load(&[("FAKE_GPU_COUNT", "3"), ("FAKE_GPU_MEMORY", "1GiB,2GiB"), ("FAKE_GPU_CC", "7.5")]);
+        let machine =
+            load(&[("FAKE_GPU_COUNT", "3"), ("FAKE_GPU_MEMORY", "1GiB,2GiB"), ("FAKE_GPU_CC", "7.5")]);
         let gpus = machine.unwrap().gpus;
         assert_eq!(gpus.iter().map(|gpu| gpu.memory.0 >> 30).collect::<Vec<_>>(), [1, 2, 2]);
         assert_eq!(gpus[2].compute_capability, Capability(7, 5));

@@ -75,7 +75,11 @@ pub(crate) fn is_freed(at: usize) -> bool {
 
 impl Memory {
     fn find(&self, at: usize) -> Option<Allocation> {
-        self.live.range(..=at).next_back().map(|(_, found)| *found).filter(|found| at < found.base + found.size)
+        self.live
+            .range(..=at)
+            .next_back()
+            .map(|(_, found)| *found)
+            .filter(|found| at < found.base + found.size)
     }
 
     fn covers(&self, at: usize, size: usize) -> bool {
@@ -145,7 +149,11 @@ impl View {
     pub(crate) fn fill(self, byte: u8) {
         let (first, last) = (self.at.next_multiple_of(4096), (self.at + self.size) & !4095);
         let is_sparse = byte == 0 && self.size >= 4 * MIB;
-        let parts = if is_sparse { [(self.at, first), (last, self.at + self.size)] } else { [(self.at, self.at + self.size), (0, 0)] };
+        let parts = if is_sparse {
+            [(self.at, first), (last, self.at + self.size)]
+        } else {
+            [(self.at, self.at + self.size), (0, 0)]
+        };
         for (from, to) in parts.into_iter().filter(|(from, to)| from < to) {
             // SAFETY: as in `read`.
             unsafe { std::ptr::with_exposed_provenance_mut::<u8>(from).write_bytes(byte, to - from) };

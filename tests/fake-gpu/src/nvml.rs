@@ -3,9 +3,11 @@
 use std::ffi::{c_char, c_int, c_uint};
 
 use nvml_wrapper_sys::bindings::{
-    nvmlMemory_t, nvmlMemory_v2_t, nvmlPciInfo_t, nvmlProcessInfo_t, nvmlReturn_enum_NVML_ERROR_GPU_IS_LOST as LOST,
+    nvmlMemory_t, nvmlMemory_v2_t, nvmlPciInfo_t, nvmlProcessInfo_t,
+    nvmlReturn_enum_NVML_ERROR_GPU_IS_LOST as LOST,
     nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_SIZE as TOO_SMALL,
-    nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT as INVALID, nvmlReturn_enum_NVML_ERROR_NOT_FOUND as NOT_FOUND,
+    nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT as INVALID,
+    nvmlReturn_enum_NVML_ERROR_NOT_FOUND as NOT_FOUND,
     nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED as NOT_SUPPORTED, nvmlUtilization_t,
 };
 
@@ -58,7 +60,8 @@ unsafe fn processes(handle: usize, count: *mut c_uint, to: *mut nvmlProcessInfo_
         }
         for (index, (pid, bytes)) in all.into_iter().enumerate() {
             let none = c_uint::MAX;
-            let entry = nvmlProcessInfo_t { pid, usedGpuMemory: bytes, gpuInstanceId: none, computeInstanceId: none };
+            let entry =
+                nvmlProcessInfo_t { pid, usedGpuMemory: bytes, gpuInstanceId: none, computeInstanceId: none };
             to.add(index).write(entry);
         }
     }

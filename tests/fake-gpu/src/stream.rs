@@ -128,7 +128,11 @@ impl Stream {
     pub(crate) fn wait(&self) {
         let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         let target = queue.submitted;
-        drop(self.changed.wait_while(queue, |queue| queue.done < target).unwrap_or_else(PoisonError::into_inner));
+        drop(
+            self.changed
+                .wait_while(queue, |queue| queue.done < target)
+                .unwrap_or_else(PoisonError::into_inner),
+        );
     }
 
     /// Runs an operation after those before it.
@@ -203,7 +207,9 @@ impl Stream {
     /// The legacy stream and blocking streams wait for each other.
     fn order_with_legacy(self: &Arc<Self>) {
         let others = match (self.is_legacy(), self.is_blocking()) {
-            (true, _) => of_device(self.device()).into_iter().skip(1).filter(|other| other.is_blocking()).collect(),
+            (true, _) => {
+                of_device(self.device()).into_iter().skip(1).filter(|other| other.is_blocking()).collect()
+            }
             (false, true) => vec![self.device().null.clone()],
             (false, false) => return,
         };

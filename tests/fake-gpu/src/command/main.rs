@@ -1,12 +1,12 @@
 //! `fake-gpu`: runs a program on a machine of fake GPUs. `cargo xtask fake-gpu` builds and starts it.
 
 use std::collections::BTreeMap;
+use std::env;
 use std::ffi::OsString;
 use std::fs;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
-use std::env;
 
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Parser;
@@ -63,20 +63,22 @@ fn run(args: &Args) -> Result<std::convert::Infallible> {
     if args.gpus.is_some_and(|gpus| gpus > MOST_GPUS) {
         bail!("more than {MOST_GPUS} GPUs: ask for {MOST_GPUS} at most");
     }
-    let mut variables: BTreeMap<String, String> =
-        env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?))).collect();
+    let mut variables: BTreeMap<String, String> = env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .collect();
     if let Some(gpus) = args.gpus {
         variables.insert("FAKE_GPU_COUNT".into(), gpus.to_string());
     }
     if let Some(file) = &args.machine {
         let file = file.canonicalize().with_context(|| format!("cannot read {}", file.display()))?;
-        variables.insert(FILE.into(), file.to_str().context("the machine file's path is not UTF-8")?.to_owned());
+        variables
+            .insert(FILE.into(), file.to_str().context("the machine file's path is not UTF-8")?.to_owned());
     }
     Machine::load(&variables).map_err(|why| anyhow!("{why}"))?;
 
     let build = own_folder()?;
     let target = build.parent().context("no target folder")?;
-    let layout = Layout::link(&build.join("libdtrain_fake_gpu.a"), &target.join("fake-gpu"))?;
+    let layout = Layout::of_build(&build)?;
     let torch = args.torch.clone().unwrap_or_else(|| target.join("libtorch/torch"));
     layout.add_torch(&torch)?;
     if let Ok(packages) = target.join("pytorch/packages").canonicalize() {

@@ -30,7 +30,8 @@ pub(super) fn unrolled(rest: &str) -> Option<Program> {
     let (functor, arrays) = parts(rest)?;
     let is_strided = !rest.contains("TrivialOffsetCalculator<") || rest.contains(", OffsetCalculator<");
     let known = Functor::of(functor).filter(|_| !is_strided);
-    let (casts_inputs, casts_output) = (rest.contains("memory::LoadWithCast<"), rest.contains("memory::StoreWithCast<"));
+    let (casts_inputs, casts_output) =
+        (rest.contains("memory::LoadWithCast<"), rest.contains("memory::StoreWithCast<"));
     Some(Box::new(move |args| {
         let Some(functor) = &known else {
             return Ok(Computation { uses: uses(args, arrays, &[]), work: None });
@@ -86,7 +87,8 @@ fn launch(
     if is_large(n) {
         return Ok(Computation { uses, work: None });
     }
-    let views: Vec<View> = (0..arrays).filter_map(|i| view(pointer(args.parameter(2), i), sizes[i])).collect();
+    let views: Vec<View> =
+        (0..arrays).filter_map(|i| view(pointer(args.parameter(2), i), sizes[i])).collect();
     if views.len() != arrays {
         return Err("a tensor is outside of its memory".into());
     }
@@ -125,14 +127,21 @@ pub(super) fn strided(native: &str) -> Option<Program> {
         let sizes: Vec<usize> = (0..dimensions).map(|d| word(4 + 12 * d)).collect();
         let strides_at = 4 + DIMENSIONS * 12;
         let stride = |d: usize, k: usize| word(strides_at + 4 * (d * tensors + k));
-        let strides: Vec<Vec<usize>> = (0..tensors).map(|k| (0..dimensions).map(|d| stride(d, k)).collect()).collect();
+        let strides: Vec<Vec<usize>> =
+            (0..tensors).map(|k| (0..dimensions).map(|d| stride(d, k)).collect()).collect();
         let pointers = (strides_at + DIMENSIONS * tensors * 4).next_multiple_of(8);
-        let data: Vec<usize> = (0..tensors).map(|k| usize::from_ne_bytes(lambda.read(pointers + 8 * k))).collect();
+        let data: Vec<usize> =
+            (0..tensors).map(|k| usize::from_ne_bytes(lambda.read(pointers + 8 * k))).collect();
         // SAFETY: the functor is a part of the parameter.
         let operation = functor.operation(unsafe { View::trusted(lambda.at + pointers + 8 * tensors, 256) });
-        let types: Vec<Type> = std::iter::once(operation.output).chain(operation.inputs.iter().copied()).collect();
+        let types: Vec<Type> =
+            std::iter::once(operation.output).chain(operation.inputs.iter().copied()).collect();
         let reach = |k: usize| {
-            let last = sizes.iter().zip(&strides[k]).map(|(size, stride)| size.saturating_sub(1) * stride).sum::<usize>();
+            let last = sizes
+                .iter()
+                .zip(&strides[k])
+                .map(|(size, stride)| size.saturating_sub(1) * stride)
+                .sum::<usize>();
             last + types[k].size()
         };
         let views: Vec<View> = (0..tensors).filter_map(|k| view(data[k], reach(k))).collect();

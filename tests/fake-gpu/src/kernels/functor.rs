@@ -19,7 +19,11 @@ pub(super) struct Functor {
 }
 
 impl Functor {
-    fn new<F>(inputs: Vec<Type>, output: Type, make: impl Fn(View) -> F + Send + Sync + 'static) -> Option<Self>
+    fn new<F>(
+        inputs: Vec<Type>,
+        output: Type,
+        make: impl Fn(View) -> F + Send + Sync + 'static,
+    ) -> Option<Self>
     where
         F: Fn(&[f64]) -> f64 + Send + Sync + 'static,
     {
@@ -134,10 +138,14 @@ fn binary(name: &str) -> Option<(MakeBinary, usize)> {
     let known: [(&str, MakeBinary, usize); 4] = [
         ("MulFunctor", |_| Box::new(|a, b| a * b), 1),
         ("DivFunctor", |_| Box::new(|a, b| a / b), 1),
-        ("CompareEqFunctor", |bytes| {
-            let is_equal = i32::from_ne_bytes(bytes.read(0)) == 0;
-            Box::new(move |a, b| f64::from((a == b) == is_equal))
-        }, 4),
+        (
+            "CompareEqFunctor",
+            |bytes| {
+                let is_equal = i32::from_ne_bytes(bytes.read(0)) == 0;
+                Box::new(move |a, b| f64::from((a == b) == is_equal))
+            },
+            4,
+        ),
         ("CompareFunctor", comparison, 4),
     ];
     known.into_iter().find(|(known, ..)| name.contains(known)).map(|(_, make, size)| (make, size))

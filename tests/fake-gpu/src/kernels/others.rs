@@ -30,7 +30,8 @@ fn zero_losses(args: &Args) -> Result<Computation, String> {
 fn concatenate(args: &Args, most: usize) -> Result<Computation, String> {
     let output = usize::from_ne_bytes(args.parameter(0).read(0));
     let inputs = args.parameter(1);
-    let word = |list: usize, i: usize| u32::from_ne_bytes(inputs.read(8 * most + 4 * most * list + 4 * i)) as usize;
+    let word =
+        |list: usize, i: usize| u32::from_ne_bytes(inputs.read(8 * most + 4 * most * list + 4 * i)) as usize;
     let mut parts = Vec::new();
     for i in 0..most {
         let from = usize::from_ne_bytes(inputs.read(8 * i));
@@ -40,7 +41,10 @@ fn concatenate(args: &Args, most: usize) -> Result<Computation, String> {
         let to = View::of_device(output + offset * 8, count * 8).ok_or("the output is too small")?;
         parts.push((to, from));
     }
-    let uses = parts.iter().flat_map(|(to, from)| [Use::write(to.at, to.size), Use::read(from.at, from.size)]).collect();
+    let uses = parts
+        .iter()
+        .flat_map(|(to, from)| [Use::write(to.at, to.size), Use::read(from.at, from.size)])
+        .collect();
     let work = move || parts.iter().for_each(|(to, from)| to.copy_from(*from));
     Ok(Computation { uses, work: Some(Arc::new(work)) })
 }

@@ -39,14 +39,16 @@ pub(super) fn program(native: &str) -> Option<Program> {
             return Err(format!("unknown layout: unit {unit}, {inputs} inputs, {outputs} outputs"));
         }
         let (inputs, outputs) = (inputs as usize, outputs as usize);
-        let target = View::of_device(to, outputs * output.size()).ok_or("the result is not in device memory")?;
+        let target =
+            View::of_device(to, outputs * output.size()).ok_or("the result is not in device memory")?;
         let uses = vec![Use::write(to, target.size), Use::read(from, 1)];
         // Sums of integers are zero: trainers compare fingerprints of tensors whose values are not computed.
         let is_zero = outputs != 1 || is_large(inputs) || input == Type::I64 || is_norm && input != Type::F64;
         if is_zero {
             return Ok(Computation { uses, work: Some(Arc::new(move || target.fill(0))) });
         }
-        let source = View::of_device(from, inputs * input.size()).ok_or("the tensor is not in device memory")?;
+        let source =
+            View::of_device(from, inputs * input.size()).ok_or("the tensor is not in device memory")?;
         let work = move || {
             let values = (0..inputs).map(|i| input.load(source, i * input.size()));
             let total = if is_norm { values.map(|x| x * x).sum::<f64>().sqrt() } else { values.sum() };

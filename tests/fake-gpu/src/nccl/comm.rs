@@ -159,7 +159,8 @@ impl Comm {
             region.word(place.rank, Word::Key).store(key as u32 as u64, Ordering::Release);
             let mut phase = self.phase.lock().unwrap_or_else(PoisonError::into_inner);
             let all_came = self.meet(place, region, &mut phase);
-            let is_same = |rank: &usize| region.word(*rank, Word::Color).load(Ordering::Acquire) == color as u32 as u64;
+            let is_same =
+                |rank: &usize| region.word(*rank, Word::Color).load(Ordering::Acquire) == color as u32 as u64;
             let key_of = |rank| region.word(rank, Word::Key).load(Ordering::Acquire) as c_int;
             members = (0..place.size).filter(is_same).map(|rank| (key_of(rank), rank)).collect();
             if !all_came || !self.meet(place, region, &mut phase) {
@@ -253,7 +254,10 @@ impl Call {
         }
         let texts = (0..place.size).map(|rank| (rank, text(region.text(rank).read(0))));
         if let Some((rank, other)) = { texts }.find(|(_, other)| *other != mine) {
-            let why = format!("ranks do different collectives: rank {} does {mine}, rank {rank} does {other}", place.rank);
+            let why = format!(
+                "ranks do different collectives: rank {} does {mine}, rank {rank} does {other}",
+                place.rank
+            );
             self.comm.break_down(INVALID_USAGE, &why);
             counts::note("[different collectives]");
             return self.comm.wait_for_abort();

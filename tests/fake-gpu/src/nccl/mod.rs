@@ -150,7 +150,11 @@ fn connect(comm: Arc<Comm>, act: impl FnOnce(&Arc<Comm>) -> Outcome + Send + 'st
     Ok(())
 }
 
-fn begin(comm: Arc<Comm>, blocking: bool, act: impl FnOnce(&Arc<Comm>) -> Outcome + Send + 'static) -> Outcome {
+fn begin(
+    comm: Arc<Comm>,
+    blocking: bool,
+    act: impl FnOnce(&Arc<Comm>) -> Outcome + Send + 'static,
+) -> Outcome {
     if blocking {
         connect(comm.clone(), act)?;
         return match comm.state.load(Ordering::Acquire) {
