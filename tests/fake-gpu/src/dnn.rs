@@ -127,7 +127,10 @@ api! { library:
     fn cudnnDestroy(handle: usize) { destroy(handle) }
     fn cudnnSetStream(handle: usize, to: usize) {
         with(handle, |object| match object {
-            Object::Handle { stream } => Some(*stream = to),
+            Object::Handle { stream } => {
+                *stream = to;
+                Some(())
+            }
             _ => None,
         })
     }
@@ -154,7 +157,10 @@ api! { library:
         let count = count.max(0) as usize;
         let list = |from: *const c_int| std::slice::from_raw_parts(from, count).to_vec();
         let new = Object::Tensor { kind, sizes: list(sizes), strides: list(strides) };
-        with(tensor, |object| Some(*object = new))
+        with(tensor, |object| {
+            *object = new;
+            Some(())
+        })
     }
     fn cudnnGetTensorNdDescriptor(
         tensor: usize,
@@ -210,7 +216,10 @@ api! { library:
         let size = size_of(kind) * count.max(0) as usize;
         let bytes = if size == 0 { Vec::new() } else { std::slice::from_raw_parts(from.cast::<u8>(), size).to_vec() };
         with(descriptor, |object| match object {
-            Object::Descriptor(attributes) => Some(drop(attributes.insert(name, Attribute { count, bytes }))),
+            Object::Descriptor(attributes) => {
+                attributes.insert(name, Attribute { count, bytes });
+                Some(())
+            }
             _ => None,
         })
     }

@@ -26,7 +26,7 @@ struct Args {
     /// TOML file that describes the machine
     #[arg(long, value_name = "FILE")]
     machine: Option<PathBuf>,
-    /// Folder of PyTorch [default: that of target/libtorch]
+    /// Folder of PyTorch [default: LIBTORCH, or target/libtorch/torch]
     #[arg(long, value_name = "DIR")]
     torch: Option<PathBuf>,
     /// Run although this machine has an NVIDIA driver
@@ -79,7 +79,8 @@ fn run(args: &Args) -> Result<std::convert::Infallible> {
     let build = own_folder()?;
     let target = build.parent().context("no target folder")?;
     let layout = Layout::of_build(&build)?;
-    let torch = args.torch.clone().unwrap_or_else(|| target.join("libtorch/torch"));
+    let torch = args.torch.clone().or_else(|| env::var_os("LIBTORCH").map(PathBuf::from));
+    let torch = torch.unwrap_or_else(|| target.join("libtorch/torch"));
     layout.add_torch(&torch)?;
     if let Ok(packages) = target.join("pytorch/packages").canonicalize() {
         layout.add_packages(&packages)?;

@@ -4,18 +4,21 @@ use super::values::Type;
 use super::{inside, split};
 use crate::memory::View;
 
+/// Computes one element.
+type Apply = Box<dyn Fn(&[f64]) -> f64 + Send + Sync>;
+
 /// An operation on one element of each input.
 pub(super) struct Operation {
     pub(super) inputs: Vec<Type>,
     pub(super) output: Type,
-    pub(super) apply: Box<dyn Fn(&[f64]) -> f64 + Send + Sync>,
+    pub(super) apply: Apply,
 }
 
 /// A functor's name: makes the operation of its bytes.
 pub(super) struct Functor {
     pub(super) inputs: Vec<Type>,
     output: Type,
-    make: Box<dyn Fn(View) -> Box<dyn Fn(&[f64]) -> f64 + Send + Sync> + Send + Sync>,
+    make: Box<dyn Fn(View) -> Apply + Send + Sync>,
 }
 
 impl Functor {
@@ -64,7 +67,7 @@ impl Functor {
             }
             which @ ("AUnaryFunctor" | "BUnaryFunctor") => {
                 let (is_first, a) = (which == "AUnaryFunctor", arguments());
-                let [x, y, out, ref function] = a[..] else { return None };
+                let [x, y, out, function] = a[..] else { return None };
                 let (x, y, out) = (Type::named(x)?, Type::named(y)?, Type::named(out)?);
                 let (scalar, input) = if is_first { (x.computed(), y) } else { (y.computed(), x) };
                 let (binary, own) = binary(function)?;
@@ -76,7 +79,7 @@ impl Functor {
             }
             "BinaryFunctor" => {
                 let a = arguments();
-                let [x, y, out, ref function] = a[..] else { return None };
+                let [x, y, out, function] = a[..] else { return None };
                 let (binary, _) = binary(function)?;
                 Self::new(vec![Type::named(x)?, Type::named(y)?], Type::named(out)?, move |bytes| {
                     let apply = binary(bytes);

@@ -1,9 +1,10 @@
 //! A communicator: ranks that meet in shared memory, and move their data through slots there.
 
+use std::collections::BTreeSet;
 use std::ffi::{CString, c_char, c_int};
 use std::fs::{self, File, OpenOptions};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -23,6 +24,10 @@ const SLOT: usize = 4 << 20;
 const RECORD: usize = 256;
 const TEXT: usize = 128;
 
+/// The bytes of the box in which a rank leaves data for another one, and of its two words before it.
+pub(super) const BOX: usize = 64 << 10;
+const PAIR: usize = 16 + BOX;
+
 /// A rank's words.
 #[derive(Clone, Copy)]
 enum Word {
@@ -34,19 +39,29 @@ enum Word {
     Joined,
 }
 
-/// Memory that the ranks share: a record of each rank, then a slot of each.
-struct Region(MmapRaw);
+/// Memory that the ranks share: a record of each rank, a slot of each, and a box for each pair.
+pub(super) struct Region(MmapRaw);
 
 impl Region {
     fn open(file: &File, ranks: usize) -> Option<Self> {
-        let bytes = ranks * (RECORD + SLOT);
+        let bytes = ranks * (RECORD + SLOT) + ranks * ranks * PAIR;
         file.set_len(bytes as u64).ok()?;
         MmapOptions::new().len(bytes).map_raw(file).ok().map(Self)
     }
 
     fn word(&self, rank: usize, word: Word) -> &AtomicU64 {
+        self.atomic(rank * RECORD + 8 * word as usize)
+    }
+
+    fn atomic(&self, offset: usize) -> &AtomicU64 {
         // SAFETY: aligned and inside of the mapping, and all processes use it as an atomic.
-        unsafe { AtomicU64::from_ptr(self.0.as_mut_ptr().add(rank * RECORD + 8 * word as usize).cast()) }
+        unsafe { AtomicU64::from_ptr(self.0.as_mut_ptr().add(offset).cast()) }
+    }
+
+    /// Returns the box for data from one rank to another, and the numbers of its left and taken parts.
+    pub(super) fn pair(&self, ranks: usize, from: usize, to: usize) -> (View, &AtomicU64, &AtomicU64) {
+        let start = ranks * (RECORD + SLOT) + (from * ranks + to) * PAIR;
+        (self.view(start + 16, BOX), self.atomic(start), self.atomic(start + 8))
     }
 
     /// Returns the text in which a rank announces its collective.
@@ -70,7 +85,7 @@ pub(super) struct Place {
     pub(super) size: usize,
     pub(super) rank: usize,
     /// `None` for a single rank.
-    region: Option<Region>,
+    pub(super) region: Option<Region>,
 }
 
 /// A communicator.
@@ -86,6 +101,17 @@ pub(super) struct Comm {
     message: OnceLock<CString>,
     /// The number of meetings; held during a collective.
     phase: Mutex<u64>,
+    /// The order in which the program called, which all streams keep.
+    tickets: AtomicU64,
+    turn: Mutex<Turn>,
+    turned: Condvar,
+}
+
+/// Which tickets are done: all before `next`, and some after it.
+#[derive(Default)]
+struct Turn {
+    next: u64,
+    done: BTreeSet<u64>,
 }
 
 impl Comm {
@@ -100,7 +126,32 @@ impl Comm {
             place: OnceLock::new(),
             message: OnceLock::new(),
             phase: Mutex::new(0),
+            tickets: AtomicU64::new(0),
+            turn: Mutex::default(),
+            turned: Condvar::new(),
         }
+    }
+
+    /// Returns a place in the order of calls.
+    pub(super) fn ticket(&self) -> u64 {
+        self.tickets.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Waits until all calls before a ticket are done.
+    pub(super) fn wait_for_turn(&self, ticket: u64) {
+        let turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(self.turned.wait_while(turn, |turn| turn.next < ticket).unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Lets the next call begin.
+    pub(super) fn end_turn(&self, ticket: u64) {
+        let mut turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        turn.done.insert(ticket);
+        while turn.done.first() == Some(&turn.next) {
+            turn.done.pop_first();
+            turn.next += 1;
+        }
+        self.turned.notify_all();
     }
 
     /// Returns the place, once the communicator is connected.
@@ -119,7 +170,7 @@ impl Comm {
         self.state.store(code, Ordering::Release);
     }
 
-    fn is_aborted(&self) -> bool {
+    pub(super) fn is_aborted(&self) -> bool {
         self.is_aborted.load(Ordering::Relaxed)
     }
 
@@ -183,21 +234,26 @@ impl Comm {
             let mut round = 0_u32;
             while region.word(rank, Word::Phase).load(Ordering::Acquire) < *phase {
                 round = round.saturating_add(1);
-                if self.is_aborted() {
+                if !self.pause(region, rank, round) {
                     return false;
-                }
-                if round % 1000 == 999 && MACHINE.nccl_dead == Dead::Error && is_dead(region, rank) {
-                    self.break_down(REMOTE_ERROR, &format!("peer {rank} has closed its connection"));
-                    return self.wait_for_abort();
-                }
-                match round {
-                    0..200 => thread::yield_now(),
-                    200..2000 => thread::sleep(Duration::from_micros(50)),
-                    _ => thread::sleep(Duration::from_millis(1)),
                 }
             }
         }
         true
+    }
+
+    /// Waits a bit for a rank. Returns false after an abort, also one since the rank died.
+    pub(super) fn pause(&self, region: &Region, rank: usize, round: u32) -> bool {
+        if round % 1000 == 999 && MACHINE.nccl_dead == Dead::Error && is_dead(region, rank) {
+            self.break_down(REMOTE_ERROR, &format!("peer {rank} has closed its connection"));
+            return self.wait_for_abort();
+        }
+        match round {
+            0..200 => thread::yield_now(),
+            200..2000 => thread::sleep(Duration::from_micros(50)),
+            _ => thread::sleep(Duration::from_millis(1)),
+        }
+        !self.is_aborted()
     }
 
     /// A broken collective never ends by itself.

@@ -1,6 +1,7 @@
 //! NCCL between processes: communicators, groups and collectives that compute.
 
 mod comm;
+mod pairs;
 mod reduce;
 
 use std::cell::{Cell, RefCell};
@@ -12,13 +13,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use cudarc::nccl::sys::{ncclConfig_t, ncclResult_t as R, ncclUniqueId};
 
 use self::comm::Comm;
+use self::pairs::Transfer;
 use crate::check::Use;
 use crate::counts::Kind;
 use crate::faults::{self, Fate};
 use crate::ffi::{Code, Outcome, api, give};
 use crate::memory::{self, Place, View};
 use crate::stream::{self, Op};
-use crate::{counts, device};
+use crate::{capture, counts, device};
 
 const SUCCESS: Code = R::ncclSuccess as Code;
 const CUDA_ERROR: Code = R::ncclUnhandledCudaError as Code;
@@ -84,24 +86,59 @@ impl Call {
             return Err(fail("the current device is not the communicator's", INVALID_USAGE));
         }
         let uses = vec![Use::read(self.send, sent), Use::write(self.receive, received)];
-        let name = format!("nccl{:?}", self.kind);
-        let stream = stream::of(std::ptr::without_provenance_mut(stream)).map_err(|_| INVALID_ARGUMENT)?;
-        let work: stream::Work = match faults::fate("nccl", comm.number.fetch_add(1, Ordering::Relaxed) + 1) {
-            Fate::Fails(code) => {
-                comm.break_down(code, "a fault of the machine file");
-                return Err(code);
-            }
-            Fate::NeverEnds => Arc::new(|| faults::never_end()),
-            Fate::Runs => Arc::new(move || self.run()),
-        };
-        let op = Op { name: name.into(), kind: Some(Kind::Collective), work, uses, blocks: true };
-        stream.put(op).map_err(|_| fail("the stream failed", CUDA_ERROR))
+        let (comm, name) = (comm.clone(), format!("nccl{:?}", self.kind));
+        put(&comm, stream, name, uses, move || self.run())
     }
+}
+
+/// Puts work of a communicator on a stream. Calls of one communicator run in the order of the program, also on
+/// several streams.
+fn put(
+    comm: &Arc<Comm>,
+    stream: usize,
+    name: String,
+    uses: Vec<Use>,
+    work: impl Fn() + Send + Sync + 'static,
+) -> Outcome {
+    let stream = stream::of(std::ptr::without_provenance_mut(stream)).map_err(|_| INVALID_ARGUMENT)?;
+    let fate = faults::fate("nccl", comm.number.fetch_add(1, Ordering::Relaxed) + 1);
+    if let Fate::Fails(code) = fate {
+        comm.break_down(code, "a fault of the machine's description");
+        return Err(code);
+    }
+    // A graph's work runs at each launch, whose place in the order is unknown.
+    let ticket = (!capture::is_capturing(&stream)).then(|| comm.ticket());
+    let own = comm.clone();
+    let work = move || {
+        if let Some(ticket) = ticket {
+            own.wait_for_turn(ticket);
+        }
+        if fate == Fate::NeverEnds {
+            faults::never_end();
+        }
+        work();
+        if let Some(ticket) = ticket {
+            own.end_turn(ticket);
+        }
+    };
+    let op = Op { name: name.into(), kind: Some(Kind::Collective), work: Arc::new(work), uses, blocks: true };
+    stream.put(op).map_err(|_| {
+        if let Some(ticket) = ticket {
+            comm.end_turn(ticket);
+        }
+        fail("the stream failed", CUDA_ERROR)
+    })
+}
+
+/// A call in a group.
+enum Pending {
+    Collective(Call, usize),
+    Transfer(Transfer, usize),
 }
 
 thread_local! {
     static DEPTH: Cell<usize> = const { Cell::new(0) };
-    static PENDING: RefCell<Vec<(Call, usize)>> = const { RefCell::new(Vec::new()) };
+    static PENDING: RefCell<Vec<Pending>> = const { RefCell::new(Vec::new()) };
     static LAST: RefCell<CString> = RefCell::default();
 }
 
@@ -191,10 +228,21 @@ fn add(
     let (send, receive) = (buffers.0.expose_provenance(), buffers.1.expose_provenance());
     let call = Call { comm: of(comm)?, kind, send, receive, count, element, operation, root };
     if DEPTH.get() > 0 {
-        PENDING.with_borrow_mut(|pending| pending.push((call, stream.addr())));
+        PENDING.with_borrow_mut(|pending| pending.push(Pending::Collective(call, stream.addr())));
         return Ok(());
     }
     call.start(stream.addr())
+}
+
+/// Starts transfers, or leaves them to the end of the group.
+fn exchange(transfers: Vec<Transfer>, stream: *mut c_void) -> Outcome {
+    let transfers = transfers.into_iter();
+    if DEPTH.get() > 0 {
+        let pending = transfers.map(|transfer| Pending::Transfer(transfer, stream.addr()));
+        PENDING.with_borrow_mut(|all| all.extend(pending));
+        return Ok(());
+    }
+    pairs::start(transfers.map(|transfer| (transfer, stream.addr())).collect())
 }
 
 const SUM: c_int = 0;
@@ -266,7 +314,14 @@ api! { library:
         if DEPTH.get() > 0 {
             return Ok(());
         }
-        PENDING.take().into_iter().try_for_each(|(call, stream)| call.start(stream))
+        let mut transfers = Vec::new();
+        for pending in PENDING.take() {
+            match pending {
+                Pending::Collective(call, stream) => call.start(stream)?,
+                Pending::Transfer(transfer, stream) => transfers.push((transfer, stream)),
+            }
+        }
+        pairs::start(transfers)
     }
     fn ncclAllReduce(
         send: *const c_void, receive: *mut c_void, count: usize, element: c_int, operation: c_int,
@@ -302,6 +357,30 @@ api! { library:
         comm: *mut c_void, stream: *mut c_void,
     ) {
         add(Collective::ReduceScatter, (send, receive), (count, element), (operation, 0), comm, stream)
+    }
+    fn ncclSend(
+        from: *const c_void, count: usize, element: c_int, peer: c_int, comm: *mut c_void, stream: *mut c_void,
+    ) {
+        exchange(vec![Transfer::new(true, from.expose_provenance(), (count, element), peer, of(comm)?)?], stream)
+    }
+    fn ncclRecv(
+        to: *mut c_void, count: usize, element: c_int, peer: c_int, comm: *mut c_void, stream: *mut c_void,
+    ) {
+        exchange(vec![Transfer::new(false, to.expose_provenance(), (count, element), peer, of(comm)?)?], stream)
+    }
+    fn ncclAlltoAll(
+        from: *const c_void, to: *mut c_void, count: usize, element: c_int, comm: *mut c_void, stream: *mut c_void,
+    ) {
+        let comm = of(comm)?;
+        let (from, to, step) = (from.expose_provenance(), to.expose_provenance(), count * reduce::size_of(element));
+        let peers = 0..comm.place().ok_or(INVALID_USAGE)?.size;
+        let both = peers.flat_map(|peer| {
+            let part = |sends, at: usize| {
+                Transfer::new(sends, at + peer * step, (count, element), peer as c_int, comm.clone())
+            };
+            [part(true, from), part(false, to)]
+        });
+        exchange(both.collect::<Outcome<_>>()?, stream)
     }
     fn ncclMemAlloc(to: *mut *mut c_void, size: usize) {
         let at = memory::allocate(size, Place::Device).map_err(|_| CUDA_ERROR)?;

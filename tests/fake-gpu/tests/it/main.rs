@@ -1,5 +1,7 @@
 //! Tests with programs in C against the fake libraries, and with libtorch.
 
+#![allow(clippy::unwrap_used)]
+
 mod machine;
 mod names;
 mod planted;
@@ -14,9 +16,8 @@ use dtrain_fake_gpu::layout::Layout;
 use serde_json::Value;
 
 /// The fake libraries, linked once.
-static LAYOUT: LazyLock<Layout> = LazyLock::new(|| {
-    Layout::of_build(Path::new(env!("CARGO_BIN_EXE_fake-gpu")).parent().unwrap()).unwrap()
-});
+static LAYOUT: LazyLock<Layout> =
+    LazyLock::new(|| Layout::of_build(Path::new(env!("CARGO_BIN_EXE_fake-gpu")).parent().unwrap()).unwrap());
 
 /// The programs' folder.
 static PROGRAMS: LazyLock<tempfile::TempDir> = LazyLock::new(|| {
@@ -74,7 +75,11 @@ impl Scene {
 
     /// Runs a program to its end.
     fn run(&self, command: &mut Command) -> Ended {
-        let child = command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn().unwrap();
+        let child = command
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
         let counts = self.counts().with_added_extension(format!("{}.json", child.id()));
         let output = child.wait_with_output().unwrap();
         let text = std::fs::read_to_string(counts).unwrap_or_default();

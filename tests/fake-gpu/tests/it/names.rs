@@ -39,7 +39,8 @@ fn imported(folder: &Path) -> Result<BTreeMap<String, BTreeSet<String>>, Skipped
         for symbol in lines.lines().filter_map(|line| line.split_whitespace().nth(1)) {
             let (name, version) = symbol.split_once('@').unwrap_or((symbol, ""));
             let version = version.trim_start_matches('@');
-            let by_name = UNVERSIONED.iter().find(|(start, _)| name.starts_with(start)).map(|(_, library)| *library);
+            let by_name =
+                UNVERSIONED.iter().find(|(start, _)| name.starts_with(start)).map(|(_, library)| *library);
             let library = match version {
                 "" => by_name,
                 "NVSHMEM" => Some("libnvshmem_host.so.3"),
@@ -62,7 +63,9 @@ fn names_are_those_of_libtorch() {
 fn compare() -> Result<(), Skipped> {
     let imported = imported(&libtorch()?)?;
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("sym");
-    let listed: BTreeMap<String, BTreeSet<String>> = fs::read_dir(&folder).unwrap().map(Result::unwrap)
+    let listed: BTreeMap<String, BTreeSet<String>> = fs::read_dir(&folder)
+        .unwrap()
+        .map(Result::unwrap)
         .filter_map(|entry| {
             let library = entry.file_name().to_str().unwrap().strip_suffix(".need")?.to_owned();
             let names = fs::read_to_string(entry.path()).unwrap().lines().map(str::to_owned).collect();
@@ -80,7 +83,10 @@ fn compare() -> Result<(), Skipped> {
         let known = listed.get(library).cloned().unwrap_or_default();
         let missing: Vec<_> = names.difference(&known).collect();
         let unused: Vec<_> = known.difference(names).collect();
-        assert!(missing.is_empty() && unused.is_empty(), "{library}: missing {missing:?}, not imported {unused:?}");
+        assert!(
+            missing.is_empty() && unused.is_empty(),
+            "{library}: missing {missing:?}, not imported {unused:?}"
+        );
     }
     Ok(())
 }

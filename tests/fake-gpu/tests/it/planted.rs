@@ -30,8 +30,8 @@ fn missing_wait_for_a_copy() {
     is_reported("missing-wait", "race: _Z3addPfPKf on stream");
     // By order, not by luck: also if the streams never ran behind.
     let [bug, right] = both("missing-wait", |command| {
-        command.env_remove("FAKE_GPU_KERNEL_NS";
-    }));
+        command.env_remove("FAKE_GPU_KERNEL_NS");
+    });
     assert_eq!((bug.count("races"), right.count("races")), (1, 0));
 }
 
@@ -69,7 +69,10 @@ fn collectives_in_another_order() {
     };
     for ended in pair("bug") {
         assert!(ended.out.contains("error=5 ranks do different collectives: rank"), "{ended:?}");
-        assert!(ended.out.contains("Broadcast of 1 elements") && ended.out.contains("AllReduce of 1"), "{ended:?}");
+        assert!(
+            ended.out.contains("Broadcast of 1 elements") && ended.out.contains("AllReduce of 1"),
+            "{ended:?}"
+        );
     }
     for ended in pair("right") {
         assert!(ended.out.ends_with("sum=2\n") || ended.out.ends_with("sum=3\n"), "{ended:?}");
@@ -86,8 +89,8 @@ fn host_wait_inside_a_capture() {
 #[test]
 fn context_on_gpu_0_by_every_rank() {
     let [bug, right] = both("context-on-gpu-0", |command| {
-        command.env("RANK", "1";
-    }));
+        command.env("RANK", "1");
+    });
     assert_eq!(bug.counts["contexts"], serde_json::json!([1, 1]));
     assert_eq!(right.counts["contexts"], serde_json::json!([0, 1]));
 }
@@ -100,8 +103,8 @@ fn leak_of_a_mebibyte_a_step() {
         memory.windows(2).map(|pair| pair[1] - pair[0]).collect::<Vec<_>>()
     };
     let [bug, right] = both("leak", |command| {
-        command.env_remove("FAKE_GPU_KERNEL_NS";
-    }));
+        command.env_remove("FAKE_GPU_KERNEL_NS");
+    });
     // The smallest piece of a GPU's memory is 2 MiB.
     assert_eq!(growth(&bug), [2 << 20; 5]);
     assert_eq!(growth(&right), [0; 5]);
