@@ -80,6 +80,32 @@ fn collectives_in_another_order() {
 }
 
 #[test]
+fn dead_rank_is_reported_to_the_others() {
+    let scene = Scene::new();
+    let rank = |rank: &str| {
+        let mut command = scene.command("planted");
+        command.args(["order-of-collectives", "right"]).env("FAKE_GPU_COUNT", "2").env("RANK", rank);
+        command.env("ID", "dead").env("FAKE_GPU_NCCL_DEAD", "error").env("FAKE_GPU_FAULT", "nccl:2:hang:1");
+        command
+    };
+    let mut dead = rank("1").stdout(std::process::Stdio::null()).spawn().unwrap();
+    std::thread::scope(|threads| {
+        let other = threads.spawn(|| scene.run(&mut rank("0")));
+        std::thread::sleep(std::time::Duration::from_millis(600));
+        dead.kill().unwrap();
+        let ended = other.join().unwrap();
+        assert!(ended.out.contains("error=6 peer 1 has closed its connection"), "{ended:?}");
+    });
+    dead.wait().unwrap();
+    let mut alone = rank("0");
+    let ended = scene.run(alone.env("FAKE_GPU_FAULT", "ncclCommInitRank:1:2"));
+    assert!(
+        ended.code == Some(1) && ended.out.contains("ncclCommInitRank(&comm, 2, id, rank): 2"),
+        "{ended:?}"
+    );
+}
+
+#[test]
 fn host_wait_inside_a_capture() {
     let [bug, right] = both("host-wait-in-a-capture", |_| {});
     assert_eq!((&bug.out[..], &right.out[..]), ("wait=900\nend=901\n", "end=0\n"));
