@@ -80,7 +80,7 @@ impl Scene {
             .stderr(std::process::Stdio::piped())
             .spawn()
             .unwrap();
-        let counts = self.counts().with_added_extension(format!("{}.json", child.id()));
+        let counts = self.counts().with_extension(format!("{}.json", child.id()));
         let output = child.wait_with_output().unwrap();
         let text = std::fs::read_to_string(counts).unwrap_or_default();
         Ended {
