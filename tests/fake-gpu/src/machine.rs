@@ -329,6 +329,8 @@ pub(crate) static MACHINE: LazyLock<Machine> = LazyLock::new(|| {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+
     use super::*;
 
     fn load(variables: &[(&str, &str)]) -> Result<Machine, String> {
