@@ -76,12 +76,7 @@ api! { library:
         give(mode, with(handle, |settings| settings.pointers)?)
     }
     fn cublasDdot_v2(
-        handle: *mut c_void,
-        n: c_int,
-        x: *const f64,
-        x_step: c_int,
-        y: *const f64,
-        y_step: c_int,
+        handle: *mut c_void, n: c_int, x: *const f64, x_step: c_int, y: *const f64, y_step: c_int,
         to: *mut f64,
     ) {
         let n = if n > MOST { 0 } else { n.max(0) as usize };
@@ -103,42 +98,16 @@ api! { library:
         launch::put(op, stream_of(handle)?).map_err(|_| EXECUTION_FAILED)
     }
     fn cublasSgemm_v2(
-        handle: *mut c_void,
-        _ta: c_int,
-        _tb: c_int,
-        _m: c_int,
-        _n: c_int,
-        _k: c_int,
-        _alpha: *const f32,
-        a: *const c_void,
-        _lda: c_int,
-        b: *const c_void,
-        _ldb: c_int,
-        _beta: *const f32,
-        c: *mut c_void,
+        handle: *mut c_void, _ta: c_int, _tb: c_int, _m: c_int, _n: c_int, _k: c_int, _alpha: *const f32,
+        a: *const c_void, _lda: c_int, b: *const c_void, _ldb: c_int, _beta: *const f32, c: *mut c_void,
         _ldc: c_int,
     ) {
         run("cublasSgemm_v2", handle, product(a, b, c))
     }
     fn cublasGemmEx(
-        handle: *mut c_void,
-        _ta: c_int,
-        _tb: c_int,
-        _m: c_int,
-        _n: c_int,
-        _k: c_int,
-        _alpha: *const c_void,
-        a: *const c_void,
-        _ta_type: c_int,
-        _lda: c_int,
-        b: *const c_void,
-        _tb_type: c_int,
-        _ldb: c_int,
-        _beta: *const c_void,
-        c: *mut c_void,
-        _tc_type: c_int,
-        _ldc: c_int,
-        _compute: c_int,
+        handle: *mut c_void, _ta: c_int, _tb: c_int, _m: c_int, _n: c_int, _k: c_int, _alpha: *const c_void,
+        a: *const c_void, _ta_type: c_int, _lda: c_int, b: *const c_void, _tb_type: c_int, _ldb: c_int,
+        _beta: *const c_void, c: *mut c_void, _tc_type: c_int, _ldc: c_int, _compute: c_int,
         _algorithm: c_int,
     ) {
         run("cublasGemmEx", handle, product(a, b, c))
@@ -161,16 +130,8 @@ api! { library:
         Ok(())
     }
     fn cublasLtMatmulAlgoGetHeuristic(
-        _handle: *mut c_void,
-        _description: usize,
-        _a: usize,
-        _b: usize,
-        _c: usize,
-        _d: usize,
-        _preference: usize,
-        most: c_int,
-        results: *mut cublasLtMatmulHeuristicResult_t,
-        count: *mut c_int,
+        _handle: *mut c_void, _description: usize, _a: usize, _b: usize, _c: usize, _d: usize,
+        _preference: usize, most: c_int, results: *mut cublasLtMatmulHeuristicResult_t, count: *mut c_int,
     ) {
         if most < 1 {
             return Err(INVALID_VALUE);
@@ -180,21 +141,9 @@ api! { library:
         give(count, 1)
     }
     fn cublasLtMatmul(
-        _handle: *mut c_void,
-        _description: usize,
-        _alpha: *const c_void,
-        a: *const c_void,
-        _a_layout: usize,
-        b: *const c_void,
-        _b_layout: usize,
-        _beta: *const c_void,
-        _c: *const c_void,
-        _c_layout: usize,
-        d: *mut c_void,
-        _d_layout: usize,
-        _algorithm: *const c_void,
-        workspace: *mut c_void,
-        size: usize,
+        _handle: *mut c_void, _description: usize, _alpha: *const c_void, a: *const c_void, _a_layout: usize,
+        b: *const c_void, _b_layout: usize, _beta: *const c_void, _c: *const c_void, _c_layout: usize,
+        d: *mut c_void, _d_layout: usize, _algorithm: *const c_void, workspace: *mut c_void, size: usize,
         stream: *mut c_void,
     ) {
         if size > 0 && View::of_device(workspace.addr(), size).is_none() {

@@ -146,6 +146,5 @@ fn locked<T>(act: impl FnOnce() -> T) -> T {
 }
 
 fn fail(path: &Path, error: &io::Error) -> ! {
-    counts::report(&format!("cannot share the GPUs' memory by {}: {error}", path.display()));
-    std::process::exit(1)
+    counts::end(&format!("cannot share the GPUs' memory by {}: {error}", path.display()))
 }

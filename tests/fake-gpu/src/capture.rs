@@ -263,13 +263,8 @@ api! { runtime:
         give(to, with(|captures| status(captures, &stream)))
     }
     fn cudaStreamGetCaptureInfo(
-        handle: *mut c_void,
-        to: *mut c_int,
-        id: *mut u64,
-        graph: *mut *mut c_void,
-        dependencies: *mut *const usize,
-        edges: *mut *const c_void,
-        count: *mut usize,
+        handle: *mut c_void, to: *mut c_int, id: *mut u64, graph: *mut *mut c_void,
+        dependencies: *mut *const usize, edges: *mut *const c_void, count: *mut usize,
     ) {
         let stream = stream::of(handle)?;
         with(|captures| {

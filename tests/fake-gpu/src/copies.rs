@@ -9,7 +9,7 @@ use crate::ffi::{Outcome, api};
 use crate::machine::MACHINE;
 use crate::memory::{self, Allocation, View};
 use crate::stream::{self, Op, Stream};
-use crate::{capture, codes, device, launch};
+use crate::{capture, codes, device};
 
 const HOST_TO_DEVICE: c_int = 1;
 const DEVICE_TO_HOST: c_int = 2;
@@ -116,7 +116,6 @@ fn fill(at: usize, byte: c_int, size: usize, stream: &Arc<Stream>) -> Outcome {
     }
     let view = View::of_device(at, size).ok_or(codes::INVALID_VALUE)?;
     let uses = vec![Use::write(at, size)];
-    launch::check_pointers(stream.device(), "cudaMemset", &uses);
     let work = move || {
         if moves(size) {
             view.fill(byte as u8);
@@ -135,11 +134,7 @@ api! { runtime:
         copy.put(kind, &stream::of(stream)?, false)
     }
     fn cudaMemcpyPeerAsync(
-        to: *mut c_void,
-        to_device: c_int,
-        from: *const c_void,
-        from_device: c_int,
-        size: usize,
+        to: *mut c_void, to_device: c_int, from: *const c_void, from_device: c_int, size: usize,
         stream: *mut c_void,
     ) {
         let copy = Copy { to: to.expose_provenance(), from: from.expose_provenance(), size };
@@ -153,14 +148,8 @@ api! { runtime:
         copy.put(DEVICE_TO_DEVICE, &stream::of(stream)?, false)
     }
     fn cudaMemcpy2DAsync(
-        to: *mut c_void,
-        to_pitch: usize,
-        from: *const c_void,
-        from_pitch: usize,
-        width: usize,
-        height: usize,
-        _kind: c_int,
-        stream: *mut c_void,
+        to: *mut c_void, to_pitch: usize, from: *const c_void, from_pitch: usize, width: usize,
+        height: usize, _kind: c_int, stream: *mut c_void,
     ) {
         if width == 0 || height == 0 {
             return Ok(());

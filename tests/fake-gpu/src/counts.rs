@@ -123,6 +123,13 @@ pub(crate) fn report(message: &str) {
     trace(message);
 }
 
+/// Ends the process with a message, without its exit handlers: they would ask for what is missing.
+pub(crate) fn end(message: &str) -> ! {
+    report(message);
+    // SAFETY: always safe to call.
+    unsafe { libc::_exit(1) }
+}
+
 /// Writes a message once, however often it is reported.
 pub(crate) fn report_once(message: &str) {
     let seen = counter(&format!("[reported] {message}"));

@@ -148,11 +148,7 @@ api! { library:
     fn cudnnCreateActivationDescriptor(to: *mut usize) { create(to, Object::Other) }
     fn cudnnDestroyActivationDescriptor(activation: usize) { destroy(activation) }
     fn cudnnSetTensorNdDescriptor(
-        tensor: usize,
-        kind: c_int,
-        count: c_int,
-        sizes: *const c_int,
-        strides: *const c_int,
+        tensor: usize, kind: c_int, count: c_int, sizes: *const c_int, strides: *const c_int,
     ) {
         let count = count.max(0) as usize;
         let list = |from: *const c_int| std::slice::from_raw_parts(from, count).to_vec();
@@ -163,11 +159,7 @@ api! { library:
         })
     }
     fn cudnnGetTensorNdDescriptor(
-        tensor: usize,
-        most: c_int,
-        kind: *mut c_int,
-        count: *mut c_int,
-        sizes: *mut c_int,
+        tensor: usize, most: c_int, kind: *mut c_int, count: *mut c_int, sizes: *mut c_int,
         strides: *mut c_int,
     ) {
         let (its_kind, its_sizes, its_strides) = with(tensor, |object| match object {
@@ -224,12 +216,7 @@ api! { library:
         })
     }
     fn cudnnBackendGetAttribute(
-        descriptor: usize,
-        name: c_int,
-        kind: c_int,
-        most: i64,
-        count: *mut i64,
-        to: *mut c_void,
+        descriptor: usize, name: c_int, kind: c_int, most: i64, count: *mut i64, to: *mut c_void,
     ) {
         let unit = size_of(kind);
         let (its_count, bytes) = with(descriptor, |object| match object {

@@ -116,11 +116,7 @@ fn entry_point(name: &CStr) -> *mut c_void {
 
 api! { query:
     fn cudaGetDriverEntryPointByVersion(
-        symbol: *const c_char,
-        to: *mut *mut c_void,
-        _version: c_uint,
-        _flags: u64,
-        status: *mut c_int,
+        symbol: *const c_char, to: *mut *mut c_void, _version: c_uint, _flags: u64, status: *mut c_int,
     ) {
         let name = text_of(symbol);
         let names = [name.to_string(), format!("{name}_v2")].map(|name| CString::new(name).unwrap_or_default());

@@ -48,7 +48,7 @@ pub(crate) fn fail(site: &str, number: u64) -> Outcome {
         Fate::Runs => Ok(()),
         Fate::Fails(code) => {
             if codes::is_sticky(code) && site.starts_with("cuda") {
-                device::all().iter().for_each(|device| device.fail(code));
+                device::current()?.fail(code);
             }
             Err(code)
         }

@@ -68,10 +68,15 @@ pub(crate) fn library(site: &Site, body: impl FnOnce() -> Outcome) -> Code {
     framed(site, |call| code_of(faults::fail(site.name, call).and_then(|()| body())))
 }
 
-/// Runs a body. A panic may not cross into C: it ends the process with a message.
+/// Runs the body of a function with the number of the call.
 pub(crate) fn framed<T>(site: &Site, body: impl FnOnce(u64) -> T) -> T {
-    catch_unwind(AssertUnwindSafe(|| body(site.enter()))).unwrap_or_else(|_| {
-        counts::report(&format!("{} panicked: this is an error of the fake GPU", site.name));
+    contain(site.name, || body(site.enter()))
+}
+
+/// Runs code from which no panic may cross into C, or end a thread unseen: it ends the process with a message.
+pub(crate) fn contain<T>(name: &str, body: impl FnOnce() -> T) -> T {
+    catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| {
+        counts::report(&format!("{name} panicked: this is an error of the fake GPU"));
         std::process::abort()
     })
 }

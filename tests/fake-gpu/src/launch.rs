@@ -116,7 +116,7 @@ pub(crate) fn put(op: Op, handle: *mut c_void) -> Outcome {
     }
     check_pointers(device, &op.name, &op.uses);
     if capture::is_capturing(&stream) {
-        return stream.put(op);
+        return stream.put(with_time(op));
     }
     match faults::next_kernels(1) {
         Fate::Fails(code) => {
@@ -274,39 +274,25 @@ api! { runtime:
         give(to, host)
     }
     fn __cudaLaunchKernel(
-        kernel: *const c_void,
-        grid: dim3,
-        block: dim3,
-        args: *const *const c_void,
-        shared: usize,
+        kernel: *const c_void, grid: dim3, block: dim3, args: *const *const c_void, shared: usize,
         stream: *mut c_void,
     ) {
         start(kernel_of(kernel)?, Shape { grid, block, shared }, &Args::new(args), stream)
     }
     fn cudaLaunchKernel(
-        kernel: *const c_void,
-        grid: dim3,
-        block: dim3,
-        args: *const *const c_void,
-        shared: usize,
+        kernel: *const c_void, grid: dim3, block: dim3, args: *const *const c_void, shared: usize,
         stream: *mut c_void,
     ) {
         start(kernel_of(kernel)?, Shape { grid, block, shared }, &Args::new(args), stream)
     }
     fn cudaLaunchCooperativeKernel(
-        kernel: *const c_void,
-        grid: dim3,
-        block: dim3,
-        args: *const *const c_void,
-        shared: usize,
+        kernel: *const c_void, grid: dim3, block: dim3, args: *const *const c_void, shared: usize,
         stream: *mut c_void,
     ) {
         start(kernel_of(kernel)?, Shape { grid, block, shared }, &Args::new(args), stream)
     }
     fn cudaLaunchKernelExC(
-        configuration: *const cudaLaunchConfig_st,
-        kernel: *const c_void,
-        args: *const *const c_void,
+        configuration: *const cudaLaunchConfig_st, kernel: *const c_void, args: *const *const c_void,
     ) {
         let c = &*configuration;
         let shape = Shape { grid: c.gridDim, block: c.blockDim, shared: c.dynamicSmemBytes };
@@ -327,19 +313,12 @@ api! { runtime:
         kernel_of(kernel).map(|_| ())
     }
     fn cudaOccupancyMaxActiveBlocksPerMultiprocessor(
-        to: *mut c_int,
-        _kernel: *const c_void,
-        threads: c_int,
-        _shared: usize,
+        to: *mut c_int, _kernel: *const c_void, threads: c_int, _shared: usize,
     ) {
         give(to, (2048 / threads.max(1)).clamp(1, 32))
     }
     fn cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
-        to: *mut c_int,
-        _kernel: *const c_void,
-        threads: c_int,
-        _shared: usize,
-        _flags: c_uint,
+        to: *mut c_int, _kernel: *const c_void, threads: c_int, _shared: usize, _flags: c_uint,
     ) {
         give(to, (2048 / threads.max(1)).clamp(1, 32))
     }
@@ -347,11 +326,7 @@ api! { runtime:
         give(to, std::ptr::with_exposed_provenance_mut(address_of(symbol)?.at))
     }
     fn cudaMemcpyToSymbol(
-        symbol: *const c_void,
-        from: *const c_void,
-        size: usize,
-        offset: usize,
-        _kind: c_int,
+        symbol: *const c_void, from: *const c_void, size: usize, offset: usize, _kind: c_int,
     ) {
         let variable = address_of(symbol)?;
         if offset + size > variable.size {

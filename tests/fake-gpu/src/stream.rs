@@ -13,7 +13,7 @@ use crate::counts::{self, Kind};
 use crate::device::{self, Device};
 use crate::event::Moment;
 use crate::ffi::{Outcome, api, give};
-use crate::{capture, check, codes};
+use crate::{capture, check, codes, ffi};
 
 /// What an operation does. Graphs run it again and again.
 pub(crate) type Work = Arc<dyn Fn() + Send + Sync>;
@@ -175,7 +175,7 @@ impl Stream {
 
     fn run(&self, op: &Op) {
         let start = Instant::now();
-        (op.work)();
+        ffi::contain(&op.name, || (op.work)());
         if counts::has_timeline() {
             counts::event(&op.name, self.id, start);
         }
@@ -272,9 +272,7 @@ api! { runtime:
         of(handle)?.put(Op::new("host function", Kind::HostFunction, call).blocking())
     }
     fn cudaStreamAddCallback(
-        handle: *mut c_void,
-        function: extern "C" fn(*mut c_void, c_int, *mut c_void),
-        argument: *mut c_void,
+        handle: *mut c_void, function: extern "C" fn(*mut c_void, c_int, *mut c_void), argument: *mut c_void,
         _flags: c_uint,
     ) {
         let (stream, argument) = (handle.addr(), argument.expose_provenance());

@@ -257,7 +257,7 @@ impl Comm {
     }
 
     /// A broken collective never ends by itself.
-    fn wait_for_abort(&self) -> bool {
+    pub(super) fn wait_for_abort(&self) -> bool {
         while !self.is_aborted() {
             thread::sleep(Duration::from_millis(1));
         }

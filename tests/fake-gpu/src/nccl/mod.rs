@@ -114,7 +114,7 @@ fn put(
             own.wait_for_turn(ticket);
         }
         if fate == Fate::NeverEnds {
-            faults::never_end();
+            own.wait_for_abort();
         }
         work();
         if let Some(ticket) = ticket {
@@ -263,20 +263,12 @@ api! { library:
         create(to, size, &id, rank, true)
     }
     fn ncclCommInitRankConfig(
-        to: *mut *mut c_void,
-        size: c_int,
-        id: ncclUniqueId,
-        rank: c_int,
-        config: *const ncclConfig_t,
+        to: *mut *mut c_void, size: c_int, id: ncclUniqueId, rank: c_int, config: *const ncclConfig_t,
     ) {
         create(to, size, &id, rank, blocks(config, true))
     }
     fn ncclCommSplit(
-        parent: *mut c_void,
-        color: c_int,
-        key: c_int,
-        to: *mut *mut c_void,
-        config: *const ncclConfig_t,
+        parent: *mut c_void, color: c_int, key: c_int, to: *mut *mut c_void, config: *const ncclConfig_t,
     ) {
         let parent = of(parent)?;
         let blocking = blocks(config, parent.blocking);
@@ -336,7 +328,8 @@ api! { library:
         add(Collective::Broadcast, (send, receive), (count, element), (SUM, root), comm, stream)
     }
     fn ncclBcast(
-        buffer: *mut c_void, count: usize, element: c_int, root: c_int, comm: *mut c_void, stream: *mut c_void,
+        buffer: *mut c_void, count: usize, element: c_int, root: c_int, comm: *mut c_void,
+        stream: *mut c_void,
     ) {
         add(Collective::Broadcast, (buffer, buffer), (count, element), (SUM, root), comm, stream)
     }
@@ -359,7 +352,8 @@ api! { library:
         add(Collective::ReduceScatter, (send, receive), (count, element), (operation, 0), comm, stream)
     }
     fn ncclSend(
-        from: *const c_void, count: usize, element: c_int, peer: c_int, comm: *mut c_void, stream: *mut c_void,
+        from: *const c_void, count: usize, element: c_int, peer: c_int, comm: *mut c_void,
+        stream: *mut c_void,
     ) {
         exchange(vec![Transfer::new(true, from.expose_provenance(), (count, element), peer, of(comm)?)?], stream)
     }
@@ -369,7 +363,8 @@ api! { library:
         exchange(vec![Transfer::new(false, to.expose_provenance(), (count, element), peer, of(comm)?)?], stream)
     }
     fn ncclAlltoAll(
-        from: *const c_void, to: *mut c_void, count: usize, element: c_int, comm: *mut c_void, stream: *mut c_void,
+        from: *const c_void, to: *mut c_void, count: usize, element: c_int, comm: *mut c_void,
+        stream: *mut c_void,
     ) {
         let comm = of(comm)?;
         let (from, to, step) = (from.expose_provenance(), to.expose_provenance(), count * reduce::size_of(element));

@@ -49,6 +49,29 @@ fn faults_hit_the_named_call_of_the_named_rank() {
 }
 
 #[test]
+fn wrong_variable_ends_the_program_with_one_sentence() {
+    let scene = Scene::new();
+    let ended = scene.run(scene.command("calls").arg("memory").env("FAKE_GPU_MEMRY", "4GiB"));
+    let words = "fake-gpu: unknown variable FAKE_GPU_MEMRY: did you mean FAKE_GPU_MEMORY?\n";
+    assert_eq!((ended.code, &ended.out[..], &ended.err[..]), (Some(1), "", words));
+}
+
+#[test]
+fn timeline_shows_streams_behind_the_host() {
+    let scene = Scene::new();
+    let mut command = scene.command("calls");
+    let ended =
+        scene.run(command.arg("fault").env("FAKE_GPU_TIMELINE", "1").env("FAKE_GPU_KERNEL_NS", "3000000"));
+    let events = ended.counts["traceEvents"].as_array().unwrap();
+    let kernels: Vec<f64> = events
+        .iter()
+        .filter(|event| event["name"] == "_Z3addPfPKf")
+        .map(|event| event["dur"].as_f64().unwrap())
+        .collect();
+    assert!(kernels.len() == 3 && kernels.iter().all(|microseconds| *microseconds >= 3000.), "{kernels:?}");
+}
+
+#[test]
 fn lost_gpu_is_lost_for_nvml_too() {
     let scene = Scene::new();
     let ended = scene.run(scene.command("calls").arg("fault").env("FAKE_GPU_FAULT", "launch:3:lost"));
