@@ -9,9 +9,10 @@ use cudarc::cublaslt::sys::cublasLtMatmulHeuristicResult_t;
 
 use crate::check::Use;
 use crate::counts::Kind;
-use crate::ffi::{Code, Outcome, api, give};
+use crate::ffi::{Code, Outcome, give};
+use crate::frame::api;
 use crate::memory::View;
-use crate::stream::{self, Op};
+use crate::op::{Op, new_handle};
 use crate::{device, launch};
 
 const NOT_INITIALIZED: Code = S::CUBLAS_STATUS_NOT_INITIALIZED as Code;
@@ -55,7 +56,7 @@ fn product(a: *const c_void, b: *const c_void, c: *mut c_void) -> Vec<Use> {
 api! { library:
     fn cublasCreate_v2(to: *mut *mut c_void) {
         device::current().and_then(|device| device.healthy().and_then(|()| device.open())).map_err(|_| NOT_INITIALIZED)?;
-        let handle = stream::new_handle();
+        let handle = new_handle();
         HANDLES.lock().unwrap_or_else(PoisonError::into_inner).insert(handle, Settings::default());
         give(to, std::ptr::without_provenance_mut(handle))
     }
@@ -112,18 +113,18 @@ api! { library:
     ) {
         run("cublasGemmEx", handle, product(a, b, c))
     }
-    fn cublasLtMatmulDescCreate(to: *mut usize, _compute: c_int, _scale: c_int) { give(to, stream::new_handle()) }
+    fn cublasLtMatmulDescCreate(to: *mut usize, _compute: c_int, _scale: c_int) { give(to, new_handle()) }
     fn cublasLtMatmulDescDestroy(_description: usize) { Ok(()) }
     fn cublasLtMatmulDescSetAttribute(_description: usize, _attribute: c_int, _value: *const c_void, _size: usize) {
         Ok(())
     }
-    fn cublasLtMatmulPreferenceCreate(to: *mut usize) { give(to, stream::new_handle()) }
+    fn cublasLtMatmulPreferenceCreate(to: *mut usize) { give(to, new_handle()) }
     fn cublasLtMatmulPreferenceDestroy(_preference: usize) { Ok(()) }
     fn cublasLtMatmulPreferenceSetAttribute(_it: usize, _attribute: c_int, _value: *const c_void, _size: usize) {
         Ok(())
     }
     fn cublasLtMatrixLayoutCreate(to: *mut usize, _type: c_int, _rows: u64, _columns: u64, _step: i64) {
-        give(to, stream::new_handle())
+        give(to, new_handle())
     }
     fn cublasLtMatrixLayoutDestroy(_layout: usize) { Ok(()) }
     fn cublasLtMatrixLayoutSetAttribute(_layout: usize, _attribute: c_int, _value: *const c_void, _size: usize) {

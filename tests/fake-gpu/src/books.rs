@@ -9,8 +9,8 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 
 use rustix::fs::{FlockOperation, flock};
 
-use crate::counts;
 use crate::machine::MACHINE;
+use crate::messages;
 use crate::units::UNITS;
 
 /// The folder of this machine's files.
@@ -146,5 +146,5 @@ fn locked<T>(act: impl FnOnce() -> T) -> T {
 }
 
 fn fail(path: &Path, error: &io::Error) -> ! {
-    counts::end(&format!("cannot share the GPUs' memory by {}: {error}", path.display()))
+    messages::end(&format!("cannot share the GPUs' memory by {}: {error}", path.display()))
 }

@@ -2,18 +2,25 @@
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::{c_int, c_void};
+use std::ffi::c_int;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, ThreadId};
 
-use crate::ffi::{Outcome, api, give};
-use crate::graph::{self, Node};
-use crate::stream::{self, Op, Stream};
-use crate::{codes, counts, faults};
+use crate::codes::{self, Outcome};
+use crate::op::{Key, Op, new_handle};
+use crate::{counts, faults};
 
 const GLOBAL: c_int = 0;
 const THREAD_LOCAL: c_int = 1;
 const RELAXED: c_int = 2;
+
+/// An operation of a graph.
+pub(crate) struct Node {
+    pub(crate) handle: usize,
+    pub(crate) op: Op,
+    /// The nodes that it follows.
+    pub(crate) after: Vec<usize>,
+}
 
 /// A capture in progress.
 struct Capture {
@@ -45,7 +52,7 @@ fn with<R>(act: impl FnOnce(&mut Vec<Capture>) -> R) -> R {
     act(&mut CAPTURES.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-fn of<'a>(captures: &'a mut [Capture], stream: &Stream) -> Option<&'a mut Capture> {
+fn of<'a>(captures: &'a mut [Capture], stream: &Key) -> Option<&'a mut Capture> {
     captures.iter_mut().find(|capture| capture.streams.contains_key(&stream.id))
 }
 
@@ -73,7 +80,7 @@ pub(crate) fn allow_unsafe() -> Outcome {
 }
 
 /// Fails a call that cannot be made on a capturing stream, which ends the capture.
-pub(crate) fn forbid(stream: &Stream) -> Outcome {
+pub(crate) fn forbid(stream: &Key) -> Outcome {
     with(|captures| match of(captures, stream) {
         None => Ok(()),
         Some(capture) => {
@@ -103,12 +110,12 @@ pub(crate) fn forbid_legacy(device: usize) -> Outcome {
     })
 }
 
-pub(crate) fn is_capturing(stream: &Stream) -> bool {
+pub(crate) fn is_capturing(stream: &Key) -> bool {
     with(|captures| of(captures, stream).is_some())
 }
 
 /// Adds an operation to the graph that the stream captures. Returns it if the stream does not.
-pub(crate) fn add(stream: &Stream, op: Op) -> Outcome<Option<Op>> {
+pub(crate) fn add(stream: &Key, op: Op) -> Outcome<Option<Op>> {
     with(|captures| {
         let Some(capture) = of(captures, stream) else { return Ok(Some(op)) };
         if !capture.is_valid {
@@ -119,7 +126,7 @@ pub(crate) fn add(stream: &Stream, op: Op) -> Outcome<Option<Op>> {
             return Err(code);
         }
         // An event's record in a capture is no node: `position` handles it.
-        let handle = stream::new_handle();
+        let handle = new_handle();
         if let Some(position) = capture.streams.get_mut(&stream.id) {
             let after = std::mem::replace(&mut position.last, vec![handle]);
             capture.nodes.push(Arc::new(Node { handle, op, after }));
@@ -129,7 +136,7 @@ pub(crate) fn add(stream: &Stream, op: Op) -> Outcome<Option<Op>> {
 }
 
 /// Returns the capture of a stream and the nodes that its next node follows.
-pub(crate) fn position(stream: &Stream) -> Outcome<Option<(u64, Vec<usize>)>> {
+pub(crate) fn position(stream: &Key) -> Outcome<Option<(u64, Vec<usize>)>> {
     with(|captures| match of(captures, stream) {
         None => Ok(None),
         Some(capture) if !capture.is_valid => Err(codes::CAPTURE_INVALIDATED),
@@ -141,7 +148,7 @@ pub(crate) fn position(stream: &Stream) -> Outcome<Option<(u64, Vec<usize>)>> {
 }
 
 /// Makes a stream wait for nodes of a capture, which it joins.
-pub(crate) fn join(stream: &Stream, id: u64, nodes: &[usize]) -> Outcome {
+pub(crate) fn join(stream: &Key, id: u64, nodes: &[usize]) -> Outcome {
     with(|captures| {
         if !captures.iter().any(|capture| capture.id == id) {
             return Err(codes::CAPTURED_EVENT);
@@ -153,7 +160,7 @@ pub(crate) fn join(stream: &Stream, id: u64, nodes: &[usize]) -> Outcome {
         if stream.is_legacy() {
             return Err(codes::CAPTURE_IMPLICIT);
         }
-        let new = || Position { device: stream.device, is_blocking: stream.is_blocking(), last: Vec::new() };
+        let new = || Position { device: stream.device, is_blocking: stream.is_blocking, last: Vec::new() };
         if let Some(capture) = captures.iter_mut().find(|capture| capture.id == id) {
             let last = &mut capture.streams.entry(stream.id).or_insert_with(new).last;
             last.extend(nodes);
@@ -165,7 +172,7 @@ pub(crate) fn join(stream: &Stream, id: u64, nodes: &[usize]) -> Outcome {
 }
 
 /// Fails a capturing stream's wait for work outside of its capture.
-pub(crate) fn isolate(stream: &Stream) -> Outcome {
+pub(crate) fn isolate(stream: &Key) -> Outcome {
     with(|captures| match of(captures, stream) {
         None => Ok(()),
         Some(capture) => {
@@ -184,7 +191,8 @@ pub(crate) fn invalidate(id: u64) {
     });
 }
 
-fn begin(stream: &Stream, mode: c_int) -> Outcome {
+/// Begins a capture of a stream.
+pub(crate) fn begin(stream: &Key, mode: c_int) -> Outcome {
     if stream.is_legacy() {
         return Err(codes::CAPTURE_UNSUPPORTED);
     }
@@ -193,9 +201,8 @@ fn begin(stream: &Stream, mode: c_int) -> Outcome {
             other.is_valid = false;
             return Err(codes::ILLEGAL_STATE);
         }
-        let position =
-            Position { device: stream.device, is_blocking: stream.is_blocking(), last: Vec::new() };
-        let graph = stream::new_handle();
+        let position = Position { device: stream.device, is_blocking: stream.is_blocking, last: Vec::new() };
+        let graph = new_handle();
         captures.push(Capture {
             id: graph as u64,
             graph,
@@ -210,8 +217,8 @@ fn begin(stream: &Stream, mode: c_int) -> Outcome {
     })
 }
 
-/// Ends the capture that a stream began, and returns its graph.
-fn end(stream: &Stream) -> Outcome<usize> {
+/// Ends the capture that a stream began, and returns the handle and the nodes of its graph.
+pub(crate) fn end(stream: &Key) -> Outcome<(usize, Vec<Arc<Node>>)> {
     let capture = with(|captures| {
         let index = captures.iter().position(|capture| capture.streams.contains_key(&stream.id));
         let capture = &captures[index.ok_or(codes::ILLEGAL_STATE)?];
@@ -238,8 +245,7 @@ fn end(stream: &Stream) -> Outcome<usize> {
     if capture.streams.values().any(|position| position.last.iter().any(|node| !reached.contains(node))) {
         return Err(codes::CAPTURE_UNJOINED);
     }
-    graph::keep(capture.graph, capture.nodes);
-    Ok(capture.graph)
+    Ok((capture.graph, capture.nodes))
 }
 
 /// Returns the nodes of a graph that is captured now.
@@ -249,46 +255,26 @@ pub(crate) fn nodes(graph: usize) -> Option<Vec<Arc<Node>>> {
     })
 }
 
-fn status(captures: &mut [Capture], stream: &Stream) -> c_int {
-    of(captures, stream).map_or(0, |capture| if capture.is_valid { 1 } else { 2 })
+/// What a program may know about the capture of a stream.
+pub(crate) struct Seen {
+    /// 1: it captures; 2: its capture is invalid.
+    pub(crate) status: c_int,
+    pub(crate) graph: usize,
+    /// The nodes that its next node follows, valid until the stream's next call.
+    pub(crate) last: *const usize,
+    pub(crate) count: usize,
 }
 
-api! { runtime:
-    fn cudaStreamBeginCapture(handle: *mut c_void, mode: c_int) { begin(&*stream::of(handle)?, mode) }
-    fn cudaStreamIsCapturing(handle: *mut c_void, to: *mut c_int) {
-        let stream = stream::of(handle)?;
-        if stream.is_legacy() {
-            forbid_legacy(stream.device)?;
-        }
-        give(to, with(|captures| status(captures, &stream)))
-    }
-    fn cudaStreamGetCaptureInfo(
-        handle: *mut c_void, to: *mut c_int, id: *mut u64, graph: *mut *mut c_void,
-        dependencies: *mut *const usize, edges: *mut *const c_void, count: *mut usize,
-    ) {
-        let stream = stream::of(handle)?;
-        with(|captures| {
-            give(to, status(captures, &stream))?;
-            let Some(capture) = of(captures, &stream) else { return Ok(()) };
-            give(id, capture.id)?;
-            give(graph, std::ptr::without_provenance_mut(capture.graph))?;
-            // Valid until the stream's next call, as documented.
-            let last = capture.streams.get(&stream.id).map(|position| &position.last);
-            give(dependencies, last.map_or(std::ptr::null(), |last| last.as_ptr()))?;
-            give(edges, std::ptr::null())?;
-            give(count, last.map_or(0, Vec::len))
-        })
-    }
-    fn cudaThreadExchangeStreamCaptureMode(mode: *mut c_int) { give(mode, MODE.replace(*mode)) }
+pub(crate) fn seen(stream: &Key) -> Option<Seen> {
+    with(|captures| {
+        let capture = of(captures, stream)?;
+        let last = &capture.streams.get(&stream.id)?.last;
+        let status = if capture.is_valid { 1 } else { 2 };
+        Some(Seen { status, graph: capture.graph, last: last.as_ptr(), count: last.len() })
+    })
 }
 
-api! { query:
-    fn cudaStreamEndCapture(handle: *mut c_void, to: *mut *mut c_void) {
-        give(to, std::ptr::null_mut())?;
-        let stream = stream::of(handle)?;
-        let graph = end(&stream)?;
-        // After a sticky error, the capture ends without a graph.
-        stream.device().healthy()?;
-        give(to, std::ptr::without_provenance_mut(graph))
-    }
+/// Exchanges the thread's mode.
+pub(crate) fn exchange_mode(mode: c_int) -> c_int {
+    MODE.replace(mode)
 }

@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::counts::{self, Kind};
 use crate::machine::MACHINE;
-use crate::stream::Stream;
+use crate::messages;
 
 /// The number of each stream's newest operation that is known to be done.
 pub(crate) type Clock = BTreeMap<usize, u64>;
@@ -67,11 +67,11 @@ fn join(clock: &mut Clock, other: &Clock) {
 }
 
 /// Notes the accesses of a stream's next operation, and reports those without an order.
-pub(crate) fn access(stream: &Stream, what: &str, uses: &[Use]) {
-    let races = with(|state| state.access(stream.id, what, uses));
+pub(crate) fn access(stream: usize, what: &str, uses: &[Use]) {
+    let races = with(|state| state.access(stream, what, uses));
     for race in races {
         counts::count(Kind::Race, 1);
-        counts::report(&race);
+        messages::report(&race);
     }
 }
 
@@ -131,23 +131,23 @@ fn short(name: &str) -> String {
 }
 
 /// Returns a stream's clock, for an event.
-pub(crate) fn now(stream: &Stream) -> Clock {
+pub(crate) fn now(stream: usize) -> Clock {
     with(|state| {
         let mut clock = state.host.clone();
-        join(&mut clock, state.streams.entry(stream.id).or_default());
+        join(&mut clock, state.streams.entry(stream).or_default());
         clock
     })
 }
 
 /// A stream waits for an event.
-pub(crate) fn waited(stream: &Stream, event: &Clock) {
-    with(|state| join(state.streams.entry(stream.id).or_default(), event));
+pub(crate) fn waited(stream: usize, event: &Clock) {
+    with(|state| join(state.streams.entry(stream).or_default(), event));
 }
 
 /// The host waits for all of a stream.
-pub(crate) fn host_waited(stream: &Stream) {
+pub(crate) fn host_waited(stream: usize) {
     with(|state| {
-        let clock = state.streams.entry(stream.id).or_default().clone();
+        let clock = state.streams.entry(stream).or_default().clone();
         state.host_knows(&clock);
     });
 }

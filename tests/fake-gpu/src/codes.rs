@@ -6,8 +6,13 @@ use std::sync::LazyLock;
 
 use cudarc::runtime::sys::cudaError as E;
 
-use crate::device;
-use crate::ffi::{Code, Outcome, Site, framed};
+use crate::messages;
+
+/// A library's code; 0 is success.
+pub(crate) type Code = i32;
+
+/// The result of a function's body.
+pub(crate) type Outcome<T = ()> = Result<T, Code>;
 
 macro_rules! codes {
     ($($name:ident $variant:ident $text:literal)*) => {
@@ -85,11 +90,11 @@ thread_local! {
 
 /// Keeps a failed function's code as the thread's last error, and returns it.
 pub(crate) fn remember(outcome: Outcome) -> Code {
-    let code = crate::ffi::code_of(outcome);
+    let code = outcome.err().unwrap_or(0);
     if code != 0 {
         LAST.set(code);
-        if crate::counts::is_tracing() {
-            crate::counts::trace(&format!("  = error {code}"));
+        if messages::is_tracing() {
+            messages::trace(&format!("  = error {code}"));
         }
     }
     code
@@ -137,20 +142,12 @@ extern "C" fn cudaGetErrorString(code: Code) -> *const c_char {
     text_of(code)
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn cudaGetLastError() -> Code {
-    static SITE: Site = Site::new("cudaGetLastError");
-    framed(&SITE, |_| match LAST.replace(0) {
-        0 => device::sticky(),
-        code => code,
-    })
+/// Returns the thread's last error.
+pub(crate) fn last() -> Code {
+    LAST.get()
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn cudaPeekAtLastError() -> Code {
-    static SITE: Site = Site::new("cudaPeekAtLastError");
-    framed(&SITE, |_| match LAST.get() {
-        0 => device::sticky(),
-        code => code,
-    })
+/// Returns the thread's last error, and forgets it.
+pub(crate) fn take_last() -> Code {
+    LAST.replace(0)
 }

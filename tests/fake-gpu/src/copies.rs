@@ -5,10 +5,13 @@ use std::sync::Arc;
 
 use crate::check::{self, Use};
 use crate::counts::{self, Kind};
-use crate::ffi::{Outcome, api};
+use crate::ffi::Outcome;
+use crate::frame::api;
 use crate::machine::MACHINE;
 use crate::memory::{self, Allocation, View};
-use crate::stream::{self, Op, Stream};
+use crate::messages;
+use crate::op::Op;
+use crate::stream::{self, Stream};
 use crate::{capture, codes, device};
 
 const HOST_TO_DEVICE: c_int = 1;
@@ -62,8 +65,8 @@ impl Copy {
         if target.is_none() || source.is_none() {
             capture::forbid(stream)?;
         }
-        if counts::is_tracing() {
-            counts::trace(&format!("  copy {to:#x} <- {from:#x}, {size} bytes, stream {:#x}", stream.id));
+        if messages::is_tracing() {
+            messages::trace(&format!("  copy {to:#x} <- {from:#x}, {size} bytes, stream {:#x}", stream.id));
         }
         // SAFETY: allocations keep their addresses, and the caller vouches for other memory.
         let (target_view, source_view) = unsafe { (View::trusted(to, size), View::trusted(from, size)) };
@@ -90,7 +93,7 @@ impl Copy {
                 Op::new("copy", Kind::Copy, move || {
                     if before.is_some_and(|before| before != source_view.checksum()) {
                         counts::count(Kind::Race, 1);
-                        counts::report(&format!(
+                        messages::report(&format!(
                             "race: {size} bytes of pinned memory at {from:#x} changed before they were copied: \
                              wait for the copy before you change them"
                         ));
@@ -103,7 +106,7 @@ impl Copy {
         if waits || target.is_none() {
             counts::count(Kind::HostWait, 1);
             stream.wait();
-            check::host_waited(stream);
+            check::host_waited(stream.id);
         }
         Ok(())
     }
@@ -127,7 +130,7 @@ fn fill(at: usize, byte: c_int, size: usize, stream: &Arc<Stream>) -> Outcome {
 api! { runtime:
     fn cudaMemcpy(to: *mut c_void, from: *const c_void, size: usize, kind: c_int) {
         let copy = Copy { to: to.expose_provenance(), from: from.expose_provenance(), size };
-        copy.put(kind, &device::current()?.null, true)
+        copy.put(kind, &stream::legacy(device::current()?), true)
     }
     fn cudaMemcpyAsync(to: *mut c_void, from: *const c_void, size: usize, kind: c_int, stream: *mut c_void) {
         let copy = Copy { to: to.expose_provenance(), from: from.expose_provenance(), size };
@@ -169,7 +172,7 @@ api! { runtime:
         stream::of(stream)?.put(Op::new("copy 2D", Kind::Copy, work).using(uses))
     }
     fn cudaMemset(to: *mut c_void, byte: c_int, size: usize) {
-        fill(to.expose_provenance(), byte, size, &device::current()?.null)
+        fill(to.expose_provenance(), byte, size, &stream::legacy(device::current()?))
     }
     fn cudaMemsetAsync(to: *mut c_void, byte: c_int, size: usize, stream: *mut c_void) {
         fill(to.expose_provenance(), byte, size, &stream::of(stream)?)

@@ -3,8 +3,7 @@
 //! The file of a process is written when it ends. A step ends at a host wait: a trainer has one a step.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::fs;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{LazyLock, Mutex, Once, PoisonError};
 use std::time::Instant;
@@ -12,7 +11,8 @@ use std::{env, process};
 
 use serde_json::{Map, Value, json};
 
-use crate::{books, launch};
+use crate::books;
+use crate::messages::report;
 
 /// What is counted, in total and for each step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,17 +56,17 @@ static START: LazyLock<Instant> = LazyLock::new(Instant::now);
 static TIMELINE: LazyLock<bool> =
     LazyLock::new(|| env::var("FAKE_GPU_TIMELINE").is_ok_and(|value| value == "1"));
 
+/// Makes a part of the file.
+type Section = fn() -> Value;
+
+/// Parts of the file that other modules know.
+static SECTIONS: Mutex<BTreeMap<&str, Section>> = Mutex::new(BTreeMap::new());
+
 struct Log {
     steps: Vec<Value>,
     last: [u64; KINDS.len()],
     events: Vec<Value>,
 }
-
-static TRACE: LazyLock<Option<Mutex<File>>> = LazyLock::new(|| {
-    let path = env::var("FAKE_GPU_TRACE").ok().filter(|path| !path.is_empty())?;
-    let path = if path == "-" { "/dev/stderr".into() } else { format!("{path}.{}", process::id()) };
-    OpenOptions::new().append(true).create(true).open(path).ok().map(Mutex::new)
-});
 
 /// Returns the counter of a name.
 pub(crate) fn counter(name: &str) -> &'static AtomicU64 {
@@ -78,6 +78,11 @@ pub(crate) fn counter(name: &str) -> &'static AtomicU64 {
     let counter: &AtomicU64 = Box::leak(Box::default());
     counters.insert(name.to_owned(), counter);
     counter
+}
+
+/// Adds a part to the file.
+pub(crate) fn add_section(name: &'static str, value: Section) {
+    SECTIONS.lock().unwrap_or_else(PoisonError::into_inner).insert(name, value);
 }
 
 /// Counts what has no kind.
@@ -116,20 +121,6 @@ pub(crate) fn has_timeline() -> bool {
     *TIMELINE
 }
 
-/// Writes a message for people.
-pub(crate) fn report(message: &str) {
-    // A closed standard error must not end the program.
-    let _ = writeln!(io::stderr(), "fake-gpu: {message}");
-    trace(message);
-}
-
-/// Ends the process with a message, without its exit handlers: they would ask for what is missing.
-pub(crate) fn end(message: &str) -> ! {
-    report(message);
-    // SAFETY: always safe to call.
-    unsafe { libc::_exit(1) }
-}
-
 /// Writes a message once, however often it is reported.
 pub(crate) fn report_once(message: &str) {
     let seen = counter(&format!("[reported] {message}"));
@@ -141,18 +132,6 @@ pub(crate) fn report_once(message: &str) {
 /// Reports a function that is not implemented.
 pub(crate) fn unsupported(library: &str, function: &str) {
     report_once(&format!("{library}: {function} is not implemented: it returns \"not supported\""));
-}
-
-pub(crate) fn is_tracing() -> bool {
-    TRACE.is_some()
-}
-
-/// Adds a line to the trace.
-pub(crate) fn trace(line: &str) {
-    if let Some(file) = &*TRACE {
-        let thread = rustix::thread::gettid().as_raw_nonzero();
-        let _ = writeln!(file.lock().unwrap_or_else(PoisonError::into_inner), "{thread} {line}");
-    }
 }
 
 fn row(values: [u64; KINDS.len()]) -> Map<String, Value> {
@@ -167,12 +146,12 @@ fn summary() -> Value {
     drop(counters);
     let log = LOG.lock().unwrap_or_else(PoisonError::into_inner);
     let mut all = row(std::array::from_fn(|i| TOTALS[i].load(Ordering::Relaxed)));
-    let contexts: Vec<_> = crate::device::all().iter().map(|device| device.contexts()).collect();
-    all.insert("contexts".into(), json!(contexts));
+    for (name, value) in SECTIONS.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+        all.insert((*name).to_owned(), value());
+    }
     all.insert("rank".into(), json!(env::var("RANK").ok()));
     all.insert("command".into(), json!(env::args().next()));
     all.insert("calls".into(), Value::Object(calls));
-    all.insert("kernel_names".into(), launch::names());
     all.insert("steps".into(), json!(log.steps));
     all.insert("traceEvents".into(), json!(log.events));
     Value::Object(all)

@@ -9,8 +9,10 @@ use cudarc::cudnn::sys::{
 };
 
 use crate::check::Use;
-use crate::ffi::{Code, Outcome, api, give, give_text};
-use crate::{device, launch, stream};
+use crate::ffi::{Code, Outcome, give, give_text};
+use crate::frame::api;
+use crate::op::new_handle;
+use crate::{device, launch};
 
 const BAD_PARAM: Code = S::CUDNN_STATUS_BAD_PARAM as Code;
 const NOT_INITIALIZED: Code = S::CUDNN_STATUS_NOT_INITIALIZED as Code;
@@ -39,7 +41,7 @@ enum Object {
 static OBJECTS: Mutex<BTreeMap<usize, Object>> = Mutex::new(BTreeMap::new());
 
 fn create(to: *mut usize, object: Object) -> Outcome {
-    let handle = stream::new_handle();
+    let handle = new_handle();
     OBJECTS.lock().unwrap_or_else(PoisonError::into_inner).insert(handle, object);
     // SAFETY: the caller of the exported function vouches for `to`.
     unsafe { give(to, handle) }

@@ -4,10 +4,11 @@ use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 
 use cudarc::driver::sys::{CUdevice_attribute_enum as A, CUuuid};
 
-use crate::ffi::{Outcome, api, give, give_text, text_of};
+use crate::ffi::{Outcome, give, give_text, text_of};
+use crate::frame::api;
 use crate::machine::MACHINE;
-use crate::stream::Op;
-use crate::{codes, counts, device, memory, stream};
+use crate::op::Op;
+use crate::{codes, counts, device, memory, properties, stream};
 
 /// The handle of a device's primary context.
 fn context_of(ordinal: usize) -> *mut c_void {
@@ -44,7 +45,7 @@ api! { library:
         if attribute == A::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED as c_int {
             return give(value, 1);
         }
-        give(value, device.attribute(attribute))
+        give(value, properties::attribute_of(device, attribute))
     }
     fn cuDeviceGetUuid(uuid: *mut CUuuid, device: c_int) {
         give(uuid, CUuuid { bytes: device::of(device)?.unit().uuid_bytes().map(|byte| byte as c_char) })

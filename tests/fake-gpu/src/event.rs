@@ -2,47 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_uint, c_void};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::time::Instant;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::check::{self, Clock};
 use crate::counts::{self, Kind};
-use crate::ffi::{Outcome, api, give};
-use crate::stream::{self, Op};
-use crate::{capture, codes, device};
+use crate::ffi::{Outcome, give};
+use crate::frame::api;
+use crate::op::{Moment, new_handle};
+use crate::{capture, codes, device, stream};
 
 const DISABLE_TIMING: u32 = 2;
-
-/// A moment that comes when the operations before it are done.
-#[derive(Default)]
-pub(crate) struct Moment {
-    at: Mutex<Option<Instant>>,
-    came: Condvar,
-}
-
-impl Moment {
-    pub(crate) fn is_over(&self) -> bool {
-        self.time().is_some()
-    }
-
-    pub(crate) fn wait(&self) {
-        let at = self.at.lock().unwrap_or_else(PoisonError::into_inner);
-        drop(self.came.wait_while(at, |at| at.is_none()).unwrap_or_else(PoisonError::into_inner));
-    }
-
-    /// Returns the operation that ends the moment.
-    pub(crate) fn into_op(self: Arc<Self>) -> Op {
-        let work = Arc::new(move || {
-            *self.at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
-            self.came.notify_all();
-        });
-        Op { name: "event".into(), kind: None, work, uses: Vec::new(), blocks: false }
-    }
-
-    fn time(&self) -> Option<Instant> {
-        *self.at.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 /// What an event was last recorded for.
 #[derive(Clone)]
@@ -96,7 +65,7 @@ fn of(handle: *mut c_void) -> Outcome<Arc<Event>> {
 fn create(to: *mut *mut c_void, flags: c_uint) -> Outcome {
     let device = device::current()?;
     device.open()?;
-    let handle = stream::new_handle();
+    let handle = new_handle();
     let event = Arc::new(Event { flags, device: device.ordinal, recorded: Mutex::new(Recorded::Never) });
     EVENTS.lock().unwrap_or_else(PoisonError::into_inner).insert(handle, event);
     // SAFETY: the caller of the exported function vouches for `to`.
@@ -115,7 +84,7 @@ fn record(event: *mut c_void, stream: *mut c_void) -> Outcome {
     }
     let moment = Arc::new(Moment::default());
     stream.put(moment.clone().into_op())?;
-    set(Recorded::Moment(moment, check::now(&stream)));
+    set(Recorded::Moment(moment, check::now(stream.id)));
     Ok(())
 }
 
@@ -125,7 +94,7 @@ fn wait(stream: *mut c_void, event: *mut c_void) -> Outcome {
         Recorded::Captured { capture, nodes } => capture::join(&stream, capture, &nodes),
         Recorded::Moment(moment, clock) => {
             capture::isolate(&stream)?;
-            check::waited(&stream, &clock);
+            check::waited(stream.id, &clock);
             stream.wait_for(moment);
             Ok(())
         }

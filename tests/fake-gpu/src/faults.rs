@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::ffi::{Code, Outcome};
 use crate::machine::{Fault, HANG, LOST, MACHINE};
+use crate::messages;
 use crate::{books, codes, counts, device};
 
 /// The faults of this process's rank.
@@ -29,7 +30,7 @@ pub(crate) fn fate(site: &str, number: u64) -> Fate {
         return Fate::Runs;
     };
     counts::counter("[fault]").fetch_add(1, Ordering::Relaxed);
-    counts::trace(&format!("  fault {} at call {number} of {site}", fault.code));
+    messages::trace(&format!("  fault {} at call {number} of {site}", fault.code));
     match fault.code {
         HANG => Fate::NeverEnds,
         LOST => {

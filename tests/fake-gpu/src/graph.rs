@@ -1,23 +1,17 @@
 //! Graphs: nodes from a capture, run in their order by a launch.
 
 use std::collections::BTreeMap;
-use std::ffi::{c_char, c_uint, c_void};
+use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::capture::{self, Node};
 use crate::check::Use;
 use crate::counts::{self, Kind};
 use crate::faults::{self, Fate};
-use crate::ffi::{Outcome, api, give};
-use crate::stream::{self, Op};
-use crate::{capture, codes, device, launch};
-
-/// An operation of a graph.
-pub(crate) struct Node {
-    pub(crate) handle: usize,
-    pub(crate) op: Op,
-    /// The nodes that it follows.
-    pub(crate) after: Vec<usize>,
-}
+use crate::ffi::{Outcome, give};
+use crate::frame::api;
+use crate::op::{Op, new_handle};
+use crate::{codes, device, launch, stream};
 
 type Nodes = Vec<Arc<Node>>;
 
@@ -25,7 +19,7 @@ type Nodes = Vec<Arc<Node>>;
 static GRAPHS: Mutex<BTreeMap<usize, Nodes>> = Mutex::new(BTreeMap::new());
 
 /// Keeps a graph.
-pub(crate) fn keep(handle: usize, nodes: Nodes) {
+fn keep(handle: usize, nodes: Nodes) {
     GRAPHS.lock().unwrap_or_else(PoisonError::into_inner).insert(handle, nodes);
 }
 
@@ -102,7 +96,7 @@ api! { runtime:
         give_list(to, count, &node_of(node)?.after)
     }
     fn cudaGraphInstantiateWithFlags(to: *mut *mut c_void, graph: *mut c_void, _flags: u64) {
-        let handle = stream::new_handle();
+        let handle = new_handle();
         keep(handle, nodes_of(graph)?);
         give(to, std::ptr::without_provenance_mut(handle))
     }
@@ -113,4 +107,40 @@ api! { runtime:
     }
     fn cudaGraphDestroy(graph: *mut c_void) { forget(graph) }
     fn cudaGraphDebugDotPrint(_graph: *mut c_void, _path: *const c_char, _flags: c_uint) { Ok(()) }
+}
+
+api! { runtime:
+    fn cudaStreamBeginCapture(handle: *mut c_void, mode: c_int) { capture::begin(&*stream::of(handle)?, mode) }
+    fn cudaStreamIsCapturing(handle: *mut c_void, to: *mut c_int) {
+        let stream = stream::of(handle)?;
+        if stream.is_legacy() {
+            capture::forbid_legacy(stream.device)?;
+        }
+        give(to, capture::seen(&stream).map_or(0, |seen| seen.status))
+    }
+    fn cudaStreamGetCaptureInfo(
+        handle: *mut c_void, to: *mut c_int, id: *mut u64, graph: *mut *mut c_void,
+        dependencies: *mut *const usize, edges: *mut *const c_void, count: *mut usize,
+    ) {
+        let Some(seen) = capture::seen(&*stream::of(handle)?) else { return give(to, 0) };
+        give(to, seen.status)?;
+        give(id, seen.graph as u64)?;
+        give(graph, std::ptr::without_provenance_mut(seen.graph))?;
+        give(dependencies, seen.last)?;
+        give(edges, std::ptr::null())?;
+        give(count, seen.count)
+    }
+    fn cudaThreadExchangeStreamCaptureMode(mode: *mut c_int) { give(mode, capture::exchange_mode(*mode)) }
+}
+
+api! { query:
+    fn cudaStreamEndCapture(handle: *mut c_void, to: *mut *mut c_void) {
+        give(to, std::ptr::null_mut())?;
+        let stream = stream::of(handle)?;
+        let (graph, nodes) = capture::end(&stream)?;
+        // After a sticky error, the capture ends without a graph.
+        stream.device().healthy()?;
+        keep(graph, nodes);
+        give(to, std::ptr::without_provenance_mut(graph))
+    }
 }

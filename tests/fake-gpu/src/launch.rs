@@ -14,12 +14,13 @@ use crate::check::Use;
 use crate::counts::{self, Kind};
 use crate::device::{self, Device};
 use crate::faults::{self, Fate};
-use crate::ffi::{Outcome, api, give, text_of};
+use crate::ffi::{Outcome, give, text_of};
+use crate::frame::api;
 use crate::kernels::{Args, Form};
 use crate::machine::{Capability, MACHINE};
 use crate::memory::{self, Place, View};
-use crate::stream::{self, Op};
-use crate::{capture, codes};
+use crate::op::{Op, new_handle};
+use crate::{capture, codes, messages, stream};
 
 /// A kernel of a program.
 struct Kernel {
@@ -74,7 +75,7 @@ fn kernel_of(host: *const c_void) -> Outcome<&'static Kernel> {
 }
 
 /// Returns the names of the launched kernels, their launches, and whether they compute.
-pub(crate) fn names() -> Value {
+fn names() -> Value {
     let kernels = KERNELS.lock().unwrap_or_else(PoisonError::into_inner);
     let mut rows: Vec<_> =
         kernels.values().filter(|kernel| kernel.launches.load(Ordering::Relaxed) > 0).collect();
@@ -97,7 +98,7 @@ pub(crate) fn check_pointers(device: &Device, what: &str, uses: &[Use]) {
             _ => continue,
         };
         let what: String = demangle(what).chars().take(160).collect();
-        counts::report(&format!(
+        messages::report(&format!(
             "illegal address: {what} on GPU {} uses {:#x}, {why}",
             device.ordinal, used.at
         ));
@@ -177,8 +178,8 @@ fn start(kernel: &'static Kernel, shape: Shape, args: &Args, handle: *mut c_void
     shape.check()?;
     kernel.launches.fetch_add(1, Ordering::Relaxed);
     let form = kernel.form();
-    if counts::is_tracing() {
-        counts::trace(&format!("  kernel {:.200} stream {:#x}", form.readable, stream.id));
+    if messages::is_tracing() {
+        messages::trace(&format!("  kernel {:.200} stream {:#x}", form.readable, stream.id));
     }
     let mut op = Op::new(&kernel.name, Kind::Kernel, || ());
     let computation = form.compute(args);
@@ -195,7 +196,8 @@ thread_local! {
 
 #[unsafe(no_mangle)]
 extern "C" fn __cudaRegisterFatBinary(_binary: *mut c_void) -> *mut c_void {
-    std::ptr::without_provenance_mut(stream::new_handle())
+    counts::add_section("kernel_names", names);
+    std::ptr::without_provenance_mut(new_handle())
 }
 #[unsafe(no_mangle)]
 extern "C" fn __cudaRegisterFatBinaryEnd(_module: *mut c_void) {}

@@ -10,13 +10,15 @@
 //! | Module | Contents |
 //! |---|---|
 //! | [`machine`], `units` | the machine's description; GPUs and MIG instances |
+//! | `messages`, `counts` | messages and the trace; counts, steps and the timeline |
 //! | `books` | memory in use, shared by the processes of a machine |
-//! | `ffi`, `codes` | the edge to C; the runtime's codes |
-//! | `device`, `memory`, `copies`, `stream`, `event`, `capture`, `graph`, `launch` | CUDA's runtime |
+//! | `codes`, `ffi`, `frame` | the runtime's codes; the edge to C; what each call does before and after its body |
+//! | `device`, `faults`, `check` | devices and contexts; faults; accesses without an order |
+//! | `op`, `capture`, `stream`, `event`, `graph` | operations, captures, queues, events, graphs |
+//! | `memory`, `copies`, `launch`, `properties` | the rest of CUDA's runtime |
 //! | `kernels` | kernels that compute |
 //! | `driver`, `vmm` | CUDA's driver; virtual memory |
 //! | `blas`, `dnn`, `nccl`, `nvml`, `stubs` | the other libraries |
-//! | `faults`, `check`, `counts` | faults; races; counts, timeline and trace |
 //! | [`layout`] | the folder of libraries that a program is started with |
 //!
 //! `unsafe` is only at the edge to C, and where operations touch the memory that a program gave them. No panic crosses
@@ -35,14 +37,18 @@ mod driver;
 mod event;
 mod faults;
 mod ffi;
+mod frame;
 mod graph;
 mod kernels;
 mod launch;
 pub mod layout;
 pub mod machine;
 mod memory;
+mod messages;
 mod nccl;
 mod nvml;
+mod op;
+mod properties;
 mod stream;
 mod stubs;
 mod units;

@@ -321,7 +321,7 @@ pub(crate) static MACHINE: LazyLock<Machine> = LazyLock::new(|| {
     let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
         Some((name.into_string().ok()?, value.into_string().ok()?))
     };
-    Machine::load(&env::vars_os().filter_map(text).collect()).unwrap_or_else(|why| crate::counts::end(&why))
+    Machine::load(&env::vars_os().filter_map(text).collect()).unwrap_or_else(|why| crate::messages::end(&why))
 });
 
 #[cfg(test)]

@@ -10,7 +10,8 @@ use cudarc::runtime::sys::{cudaMemoryType as T, cudaPointerAttributes};
 use rustix::mm::{self, Advice, MapFlags, ProtFlags};
 
 use crate::counts::{self, Kind};
-use crate::ffi::{Outcome, api, give};
+use crate::ffi::{Outcome, give};
+use crate::frame::api;
 use crate::{books, capture, check, codes, device, stream};
 
 pub(crate) const MIB: usize = 1 << 20;
@@ -279,7 +280,7 @@ api! { runtime:
     fn cudaFreeAsync(at: *mut c_void, handle: *mut c_void) {
         let stream = stream::of(handle)?;
         let found = find(at.addr()).ok_or(codes::INVALID_VALUE)?;
-        check::access(&stream, "cudaFreeAsync", &[check::Use::write(found.base, found.size)]);
+        check::access(stream.id, "cudaFreeAsync", &[check::Use::write(found.base, found.size)]);
         stream.wait();
         release(at.addr(), Place::Device)
     }

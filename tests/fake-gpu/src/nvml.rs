@@ -12,7 +12,8 @@ use nvml_wrapper_sys::bindings::{
 };
 
 use crate::books;
-use crate::ffi::{Code, Outcome, api, give, give_text, text_of};
+use crate::ffi::{Code, Outcome, give, give_text, text_of};
+use crate::frame::api;
 use crate::machine::{Capability, Link, MACHINE, MOST_GPUS};
 use crate::units::{UNITS, Unit};
 

@@ -1,62 +1,36 @@
 //! Streams: queues of operations. An operation runs at once if its stream is idle and it cannot block; else a thread
 //! of the stream runs it.
 
-use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::{c_int, c_uint, c_void};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::ops::Deref;
+use std::sync::{Arc, Condvar, LazyLock, Mutex, PoisonError};
 use std::time::Instant;
 
-use crate::check::Use;
 use crate::counts::{self, Kind};
 use crate::device::{self, Device};
-use crate::event::Moment;
-use crate::ffi::{Outcome, api, give};
-use crate::{capture, check, codes, ffi};
-
-/// What an operation does. Graphs run it again and again.
-pub(crate) type Work = Arc<dyn Fn() + Send + Sync>;
+use crate::ffi::{self, Outcome, give};
+use crate::frame::api;
+use crate::op::{Key, Moment, Op, new_handle};
+use crate::{capture, check, codes};
 
 /// The flag of a stream that the legacy stream does not wait for.
 const NON_BLOCKING: u32 = 1;
 
-/// An operation on a stream or in a graph.
-#[derive(Clone)]
-pub(crate) struct Op {
-    pub(crate) name: Cow<'static, str>,
-    pub(crate) kind: Option<Kind>,
-    pub(crate) work: Work,
-    /// The memory that it uses.
-    pub(crate) uses: Vec<Use>,
-    /// Whether a thread must run it, since it may block or take time.
-    pub(crate) blocks: bool,
-}
-
-impl Op {
-    pub(crate) fn new(name: &'static str, kind: Kind, work: impl Fn() + Send + Sync + 'static) -> Self {
-        Self { name: name.into(), kind: Some(kind), work: Arc::new(work), uses: Vec::new(), blocks: false }
-    }
-
-    pub(crate) fn using(self, uses: Vec<Use>) -> Self {
-        Self { uses, ..self }
-    }
-
-    pub(crate) fn blocking(self) -> Self {
-        Self { blocks: true, ..self }
-    }
-}
-
 /// A stream.
 pub(crate) struct Stream {
-    /// Its handle; of the legacy stream, the device's ordinal.
-    pub(crate) id: usize,
-    /// The ordinal of its device.
-    pub(crate) device: usize,
-    flags: u32,
+    key: Key,
     priority: i32,
     queue: Mutex<Queue>,
     changed: Condvar,
+}
+
+impl Deref for Stream {
+    type Target = Key;
+
+    fn deref(&self) -> &Key {
+        &self.key
+    }
 }
 
 #[derive(Default)]
@@ -68,51 +42,47 @@ struct Queue {
     has_thread: bool,
 }
 
+/// The legacy streams of the devices.
+static LEGACY: LazyLock<Vec<Arc<Stream>>> = LazyLock::new(|| {
+    let key = |device| Key { id: device, device, is_blocking: true };
+    (0..device::all().len()).map(|device| Arc::new(Stream::new(key(device), 0))).collect()
+});
+
 /// The streams by their handles. The work of a destroyed stream goes on.
 static STREAMS: Mutex<BTreeMap<usize, Arc<Stream>>> = Mutex::new(BTreeMap::new());
-
-/// Returns a new handle, for any object.
-pub(crate) fn new_handle() -> usize {
-    static NEXT: AtomicUsize = AtomicUsize::new(0x1000);
-    NEXT.fetch_add(16, Ordering::Relaxed)
-}
 
 /// Returns the stream of a handle. Null and the two special handles are the legacy stream of the current device.
 pub(crate) fn of(handle: *mut c_void) -> Outcome<Arc<Stream>> {
     if handle.addr() <= 2 {
-        return Ok(device::current()?.null.clone());
+        return Ok(legacy(device::current()?));
     }
     let streams = STREAMS.lock().unwrap_or_else(PoisonError::into_inner);
     streams.get(&handle.addr()).cloned().ok_or(codes::INVALID_HANDLE)
+}
+
+/// Returns the legacy stream of a device.
+pub(crate) fn legacy(device: &Device) -> Arc<Stream> {
+    LEGACY[device.ordinal].clone()
 }
 
 /// Returns the streams of a device, the legacy stream first.
 fn of_device(device: &Device) -> Vec<Arc<Stream>> {
     let streams = STREAMS.lock().unwrap_or_else(PoisonError::into_inner);
     let own = streams.values().filter(|stream| stream.device == device.ordinal).cloned();
-    std::iter::once(device.null.clone()).chain(own).collect()
+    std::iter::once(legacy(device)).chain(own).collect()
 }
 
 /// Waits until the device is idle.
 pub(crate) fn wait_all(device: &Device) {
     for stream in of_device(device) {
         stream.wait();
-        check::host_waited(&stream);
+        check::host_waited(stream.id);
     }
 }
 
 impl Stream {
-    pub(crate) fn new(id: usize, device: usize, flags: u32, priority: i32) -> Self {
-        Self { id, device, flags, priority, queue: Mutex::default(), changed: Condvar::new() }
-    }
-
-    pub(crate) fn is_legacy(&self) -> bool {
-        self.id < 0x1000
-    }
-
-    /// Returns whether the legacy stream and this one wait for each other.
-    pub(crate) fn is_blocking(&self) -> bool {
-        self.flags & NON_BLOCKING == 0
+    fn new(key: Key, priority: i32) -> Self {
+        Self { key, priority, queue: Mutex::default(), changed: Condvar::new() }
     }
 
     pub(crate) fn device(&self) -> &'static Device {
@@ -188,7 +158,7 @@ impl Stream {
         }
         let Some(op) = capture::add(self, op)? else { return Ok(()) };
         self.order_with_legacy();
-        check::access(self, &op.name, &op.uses);
+        check::access(self.id, &op.name, &op.uses);
         if let Some(kind) = op.kind {
             counts::count(kind, 1);
         }
@@ -206,15 +176,15 @@ impl Stream {
 
     /// The legacy stream and blocking streams wait for each other.
     fn order_with_legacy(self: &Arc<Self>) {
-        let others = match (self.is_legacy(), self.is_blocking()) {
+        let others = match (self.is_legacy(), self.is_blocking) {
             (true, _) => {
-                of_device(self.device()).into_iter().skip(1).filter(|other| other.is_blocking()).collect()
+                of_device(self.device()).into_iter().skip(1).filter(|other| other.is_blocking).collect()
             }
-            (false, true) => vec![self.device().null.clone()],
+            (false, true) => vec![legacy(self.device())],
             (false, false) => return,
         };
         for other in others {
-            check::waited(self, &check::now(&other));
+            check::waited(self.id, &check::now(other.id));
             if !other.is_idle() {
                 let moment = Arc::new(Moment::default());
                 other.submit(moment.clone().into_op());
@@ -228,7 +198,8 @@ fn create(to: *mut *mut c_void, flags: c_uint, priority: c_int) -> Outcome {
     let device = device::current()?;
     device.open()?;
     let id = new_handle();
-    let stream = Arc::new(Stream::new(id, device.ordinal, flags, priority));
+    let key = Key { id, device: device.ordinal, is_blocking: flags & NON_BLOCKING == 0 };
+    let stream = Arc::new(Stream::new(key, priority));
     STREAMS.lock().unwrap_or_else(PoisonError::into_inner).insert(id, stream);
     // SAFETY: the caller of the exported function vouches for `to`.
     unsafe { give(to, std::ptr::without_provenance_mut(id)) }
@@ -253,7 +224,7 @@ api! { runtime:
         capture::allow_unsafe()?;
         counts::count(Kind::HostWait, 1);
         stream.wait();
-        check::host_waited(&stream);
+        check::host_waited(stream.id);
         stream.device().healthy()
     }
     fn cudaStreamQuery(handle: *mut c_void) {
@@ -263,7 +234,7 @@ api! { runtime:
         if !stream.is_idle() {
             return Err(codes::NOT_READY);
         }
-        check::host_waited(&stream);
+        check::host_waited(stream.id);
         Ok(())
     }
     fn cudaLaunchHostFunc(handle: *mut c_void, function: extern "C" fn(*mut c_void), argument: *mut c_void) {

@@ -3,7 +3,7 @@
 use std::ffi::{c_char, c_int, c_void};
 
 use crate::ffi::Site;
-use crate::{blas, counts, ffi};
+use crate::{blas, counts, ffi, frame};
 
 macro_rules! stub {
     (missing $name:ident $library:literal $code:literal) => {
@@ -21,7 +21,7 @@ macro_rules! stub {
         #[allow(non_snake_case)]
         extern "C" fn $name(handle: *mut c_void) -> c_int {
             static SITE: Site = Site::new(stringify!($name));
-            ffi::library(&SITE, || blas::run(stringify!($name), handle, Vec::new()))
+            frame::library(&SITE, || blas::run(stringify!($name), handle, Vec::new()))
         }
     };
     (text $name:ident $library:literal $code:literal) => {

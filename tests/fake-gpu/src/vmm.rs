@@ -7,8 +7,10 @@ use std::sync::{Mutex, PoisonError};
 use cudarc::driver::sys::{CUmemAccessDesc, CUmemAllocationProp};
 use rustix::mm::{self, MapFlags, MprotectFlags, ProtFlags};
 
-use crate::ffi::{Outcome, api, give};
+use crate::ffi::{Outcome, give};
+use crate::frame::api;
 use crate::memory::{self, CHUNK};
+use crate::op::new_handle;
 use crate::{books, codes, counts, device, stream};
 
 /// Memory of a GPU, with or without addresses.
@@ -71,7 +73,7 @@ api! { library:
         if !books::take(device.unit, size as u64) {
             return Err(codes::OUT_OF_MEMORY);
         }
-        let handle = stream::new_handle();
+        let handle = new_handle();
         let piece = Piece { size, device: device.ordinal, mapped: 0, is_released: false };
         with(|state| state.pieces.insert(handle, piece));
         give(to, handle)

@@ -14,7 +14,7 @@ use crate::check::Use;
 use crate::counts;
 use crate::machine::MACHINE;
 use crate::memory::View;
-use crate::stream::Work;
+use crate::op::Work;
 
 /// The most bytes of a kernel's parameters.
 const MOST: usize = 32 << 10;

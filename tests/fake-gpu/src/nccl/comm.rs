@@ -14,6 +14,7 @@ use super::{Call, Collective, IN_PROGRESS, INVALID_USAGE, REMOTE_ERROR, SYSTEM_E
 use crate::ffi::{Code, Outcome};
 use crate::machine::{Dead, MACHINE};
 use crate::memory::View;
+use crate::messages;
 use crate::{books, counts};
 
 /// The most ranks.
@@ -165,7 +166,7 @@ impl Comm {
 
     /// Reports an asynchronous error. The first message stays.
     pub(super) fn break_down(&self, code: Code, why: &str) {
-        counts::report(&format!("NCCL: {why}"));
+        messages::report(&format!("NCCL: {why}"));
         let _ = self.message.set(CString::new(why).unwrap_or_default());
         self.state.store(code, Ordering::Release);
     }

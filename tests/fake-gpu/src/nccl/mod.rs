@@ -17,9 +17,11 @@ use self::pairs::Transfer;
 use crate::check::Use;
 use crate::counts::Kind;
 use crate::faults::{self, Fate};
-use crate::ffi::{Code, Outcome, api, give};
+use crate::ffi::{Code, Outcome, give};
+use crate::frame::api;
 use crate::memory::{self, Place, View};
-use crate::stream::{self, Op};
+use crate::op::{Op, new_handle};
+use crate::stream;
 use crate::{capture, counts, device};
 
 const SUCCESS: Code = R::ncclSuccess as Code;
@@ -157,7 +159,7 @@ fn of(handle: *mut c_void) -> Outcome<Arc<Comm>> {
 }
 
 fn keep(to: *mut *mut c_void, comm: &Arc<Comm>) -> Outcome {
-    let handle = stream::new_handle();
+    let handle = new_handle();
     COMMS.lock().unwrap_or_else(PoisonError::into_inner).insert(handle, comm.clone());
     // SAFETY: the caller of the exported function vouches for `to`.
     unsafe { give(to, std::ptr::without_provenance_mut(handle)) }
