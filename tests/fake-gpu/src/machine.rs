@@ -347,6 +347,14 @@ mod tests {
     }
 
     #[test]
+    fn file_of_the_readme_has_every_word() {
+        let text =
+            include_str!("../README.md").split("```toml\n").nth(1).unwrap().split("```").next().unwrap();
+        let machine = Machine::parse("README.md", text).unwrap();
+        assert_eq!((machine.gpus.len(), machine.gpus[2].mig.len(), machine.faults[0].code), (3, 1, 700));
+    }
+
+    #[test]
     fn sizes_and_faults_are_checked() {
         assert_eq!(
             Machine::parse("m", "[[gpu]]\nmemory = \"4GB\"").unwrap().gpus[0].memory,

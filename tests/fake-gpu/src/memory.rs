@@ -134,6 +134,13 @@ impl View {
         unsafe { std::ptr::with_exposed_provenance_mut::<[u8; N]>(self.at + offset).write_unaligned(bytes) };
     }
 
+    /// Returns elements of `N` bytes that nothing changes meanwhile.
+    pub(crate) fn elements<'a, const N: usize>(self, first: usize, count: usize) -> &'a [[u8; N]] {
+        assert!(N * (first + count) <= self.size);
+        // SAFETY: as in `read`; the caller has arranged that nothing writes there.
+        unsafe { std::slice::from_raw_parts(std::ptr::with_exposed_provenance(self.at + N * first), count) }
+    }
+
     pub(crate) fn to_vec(self) -> Vec<u8> {
         // SAFETY: as in `read`.
         unsafe { std::slice::from_raw_parts(std::ptr::with_exposed_provenance(self.at), self.size) }.to_vec()
