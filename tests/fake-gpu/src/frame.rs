@@ -1,4 +1,6 @@
 //! The frames in which exported functions run: what each library does before and after its body.
+//!
+//! Bodies are passed as `dyn`: a frame is compiled once, not for each of a thousand functions.
 
 use crate::codes::{self, Code, Outcome};
 use crate::ffi::{Site, framed};
@@ -11,7 +13,7 @@ macro_rules! api {
         #[allow(non_snake_case, unused_unsafe, clippy::too_many_arguments)]
         unsafe extern "C" fn $name($($arg: $ty),*) -> $crate::ffi::Code {
             static SITE: $crate::ffi::Site = $crate::ffi::Site::new(stringify!($name));
-            $crate::frame::$frame(&SITE, || -> $crate::ffi::Outcome {
+            $crate::frame::$frame(&SITE, &mut || -> $crate::ffi::Outcome {
                 // SAFETY: the caller passes what this function's public documentation asks for: pointers to
                 // results are valid or null where null is allowed, and inputs live until the function returns.
                 unsafe { $body }
@@ -22,7 +24,7 @@ macro_rules! api {
 pub(crate) use api;
 
 /// A function of CUDA's runtime: has faults and sticky errors, and its error is the thread's last error.
-pub(crate) fn runtime(site: &Site, body: impl FnOnce() -> Outcome) -> Code {
+pub(crate) fn runtime(site: &Site, body: &mut dyn FnMut() -> Outcome) -> Code {
     framed(site, |call| {
         let outcome = faults::fail(site.name, call).and_then(|()| device::usable()).and_then(|()| body());
         codes::remember(outcome)
@@ -30,12 +32,12 @@ pub(crate) fn runtime(site: &Site, body: impl FnOnce() -> Outcome) -> Code {
 }
 
 /// A query of CUDA's runtime: works after a sticky error and without a device.
-pub(crate) fn query(site: &Site, body: impl FnOnce() -> Outcome) -> Code {
+pub(crate) fn query(site: &Site, body: &mut dyn FnMut() -> Outcome) -> Code {
     framed(site, |call| codes::remember(faults::fail(site.name, call).and_then(|()| body())))
 }
 
 /// A function of another library, which has its own codes.
-pub(crate) fn library(site: &Site, body: impl FnOnce() -> Outcome) -> Code {
+pub(crate) fn library(site: &Site, body: &mut dyn FnMut() -> Outcome) -> Code {
     framed(site, |call| code_of(faults::fail(site.name, call).and_then(|()| body())))
 }
 

@@ -5,13 +5,21 @@ use std::ffi::{c_char, c_int, c_void};
 use crate::ffi::Site;
 use crate::{blas, counts, ffi, frame};
 
+fn missing(site: &'static Site, library: &str) {
+    ffi::framed(site, |_| counts::unsupported(library, site.name));
+}
+
+fn product(site: &'static Site, handle: *mut c_void) -> c_int {
+    frame::library(site, &mut || blas::run(site.name, handle, Vec::new()))
+}
+
 macro_rules! stub {
     (missing $name:ident $library:literal $code:literal) => {
         #[unsafe(no_mangle)]
         #[allow(non_snake_case)]
         extern "C" fn $name() -> c_int {
             static SITE: Site = Site::new(stringify!($name));
-            ffi::framed(&SITE, |_| counts::unsupported($library, stringify!($name)));
+            missing(&SITE, $library);
             $code
         }
     };
@@ -21,7 +29,7 @@ macro_rules! stub {
         #[allow(non_snake_case)]
         extern "C" fn $name(handle: *mut c_void) -> c_int {
             static SITE: Site = Site::new(stringify!($name));
-            frame::library(&SITE, || blas::run(stringify!($name), handle, Vec::new()))
+            product(&SITE, handle)
         }
     };
     (text $name:ident $library:literal $code:literal) => {
