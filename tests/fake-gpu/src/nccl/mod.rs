@@ -112,22 +112,16 @@ fn put(
     let ticket = (!capture::is_capturing(&stream)).then(|| comm.ticket());
     let own = comm.clone();
     let work = move || {
-        if let Some(ticket) = ticket {
-            own.wait_for_turn(ticket);
-        }
+        ticket.inspect(|ticket| own.wait_for_turn(*ticket));
         if fate == Fate::NeverEnds {
             own.wait_for_abort();
         }
         work();
-        if let Some(ticket) = ticket {
-            own.end_turn(ticket);
-        }
+        ticket.inspect(|ticket| own.end_turn(*ticket));
     };
     let op = Op { name: name.into(), kind: Some(Kind::Collective), work: Arc::new(work), uses, blocks: true };
     stream.put(op).map_err(|_| {
-        if let Some(ticket) = ticket {
-            comm.end_turn(ticket);
-        }
+        ticket.inspect(|ticket| comm.end_turn(*ticket));
         fail("the stream failed", CUDA_ERROR)
     })
 }
@@ -180,29 +174,18 @@ unsafe fn blocks(config: *const ncclConfig_t, otherwise: bool) -> bool {
 }
 
 /// Connects a communicator, in the background if it must not block.
-fn connect(comm: Arc<Comm>, act: impl FnOnce(&Arc<Comm>) -> Outcome + Send + 'static) -> Outcome {
-    let finish = move || match act(&comm) {
+fn begin(comm: Arc<Comm>, blocking: bool, act: impl FnOnce(&Comm) -> Outcome + Send + 'static) -> Outcome {
+    let connect = |comm: &Comm| match act(comm) {
         Ok(()) => comm.state.store(SUCCESS, Ordering::Release),
         Err(code) => comm.break_down(code, "the communicator could not connect"),
     };
-    finish();
-    Ok(())
-}
-
-fn begin(
-    comm: Arc<Comm>,
-    blocking: bool,
-    act: impl FnOnce(&Arc<Comm>) -> Outcome + Send + 'static,
-) -> Outcome {
-    if blocking {
-        connect(comm.clone(), act)?;
-        return match comm.state.load(Ordering::Acquire) {
-            SUCCESS => Ok(()),
-            code => Err(code),
-        };
+    if !blocking {
+        std::thread::spawn(move || connect(&comm));
+        return Err(IN_PROGRESS);
     }
-    std::thread::spawn(move || connect(comm, act));
-    Err(IN_PROGRESS)
+    connect(&comm);
+    let state = comm.state.load(Ordering::Acquire);
+    if state == SUCCESS { Ok(()) } else { Err(state) }
 }
 
 fn create(to: *mut *mut c_void, size: c_int, id: &ncclUniqueId, rank: c_int, blocking: bool) -> Outcome {
