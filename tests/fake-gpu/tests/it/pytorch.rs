@@ -139,6 +139,21 @@ fn data_parallel_training_uses_a_gpu_for_each_rank() {
 }
 
 #[test]
+fn collectives_between_two_ranks_have_the_right_values() {
+    let test = || -> Result<(), Skipped> {
+        let scene = Scene::new();
+        let mut python = python(&scene)?;
+        python.args(["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]);
+        python.arg(program("collectives.py")).env("FAKE_GPU_COUNT", "2");
+        let ended = scene.run(&mut python);
+        assert!(ended.code == Some(0) && ended.out.matches("fine").count() == 2, "{ended:?}");
+        assert!(!ended.err.contains("is not implemented"), "{ended:?}");
+        Ok(())
+    };
+    let _ = test();
+}
+
+#[test]
 fn large_tensors_are_hollow() {
     let test = || -> Result<(), Skipped> {
         let text = "
