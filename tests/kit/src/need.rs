@@ -27,6 +27,8 @@ pub enum Need {
     Freezer,
     /// Permission to mount FUSE file systems.
     Fuse,
+    /// libtorch with CUDA, and `nm`.
+    LibtorchCuda,
     /// Permission to mount file systems.
     Mount,
     /// Open MPI and MPICH with their compilers.
@@ -47,11 +49,12 @@ pub enum Need {
     Slurm,
 }
 
-const NEEDS: [(Need, &str); 13] = [
+const NEEDS: [(Need, &str); 14] = [
     (Need::Cgroup, "cgroup"),
     (Need::Data, "data"),
     (Need::Freezer, "freezer"),
     (Need::Fuse, "fuse"),
+    (Need::LibtorchCuda, "libtorch-cuda"),
     (Need::Mount, "mount"),
     (Need::Mpi, "mpi"),
     (Need::Netns, "netns"),
@@ -189,7 +192,7 @@ mod tests {
     #[test]
     fn unknown_needs_are_errors() {
         assert_eq!(is_required(Need::Python, "python,pytorhc"), Err("pytorhc"));
-        let all = "cgroup, data, freezer, fuse, mount, mpi, netns, networks, no-driver, python, pytorch, shellcheck, slurm";
+        let all = "cgroup, data, freezer, fuse, libtorch-cuda, mount, mpi, netns, networks, no-driver, python, pytorch, shellcheck, slurm";
         assert_eq!(names(), all);
     }
 }

@@ -11,6 +11,7 @@ const PACKAGES: &[(&str, &[&str])] = &[
     ("common/job", &["common"]),
     ("common/pmi", &[]),
     ("tests/kit", &["common"]),
+    ("tests/fake-gpu", &["tests/kit"]),
     ("worker/shared-memory", &[]),
     ("worker/torch-shim", &["worker/shared-memory"]),
     ("worker/data", &["common", "tests/kit", "worker/shared-memory"]),

@@ -3,6 +3,7 @@
 pub mod book;
 pub mod check;
 pub mod demo;
+pub mod fake_gpu;
 mod hidden_tools;
 pub mod metrics;
 pub mod mpi;

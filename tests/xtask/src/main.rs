@@ -10,7 +10,7 @@ use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 use xtask::process::{self, Signals};
 use xtask::workspace::Workspace;
-use xtask::{book, check, demo, setup};
+use xtask::{book, check, demo, fake_gpu, setup};
 
 /// Set up, try, test and check dtrain
 #[derive(Parser)]
@@ -43,6 +43,11 @@ enum Command {
     Check(check::Args),
     /// Build the documentation into target/book and check its links
     Book,
+    /// Run a program on a machine of fake GPUs, to test without one
+    ///
+    /// Builds the fake libraries on first use. Example: cargo xtask fake-gpu --gpus 2 -- dtrain gpu info
+    #[command(disable_help_flag = true)]
+    FakeGpu(fake_gpu::Args),
     /// A command of the lab
     #[command(external_subcommand)]
     Lab(Vec<OsString>),
@@ -81,6 +86,7 @@ fn run(command: Command) -> Result<u8> {
         Command::Test(args) => check::test(&workspace, &signals, &args),
         Command::Check(args) => check::run(&workspace, &signals, &args),
         Command::Book => book::run(&workspace, &signals),
+        Command::FakeGpu(args) => fake_gpu::run(&workspace, &signals, &args),
         Command::Lab(args) => {
             if !LAB.iter().any(|line| line.split(' ').next().is_some_and(|name| args[0] == *name)) {
                 let message = format!("unrecognized subcommand '{}'", args[0].display());

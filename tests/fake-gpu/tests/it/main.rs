@@ -1,0 +1,106 @@
+//! Tests with programs in C against the fake libraries, and with libtorch.
+
+#![allow(clippy::unwrap_used)]
+
+mod machine;
+mod names;
+mod planted;
+mod pytorch;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use dtrain_fake_gpu::layout::Layout;
+use serde_json::Value;
+
+/// The fake libraries, linked once.
+static LAYOUT: LazyLock<Layout> =
+    LazyLock::new(|| Layout::of_build(Path::new(env!("CARGO_BIN_EXE_fake-gpu")).parent().unwrap()).unwrap());
+
+/// The programs' folder.
+static PROGRAMS: LazyLock<tempfile::TempDir> = LazyLock::new(|| {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["planted", "calls"] {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(format!("{name}.c"));
+        let libraries = LAYOUT.nvidia("cu13");
+        let mut compile = Command::new("cc");
+        compile.args(["-O1", "-Wall", "-Werror", "-o"]).arg(folder.path().join(name)).arg(source);
+        compile.arg("-L").arg(&libraries).arg("-l:libcudart.so.13");
+        compile.arg(format!("-Wl,-rpath,{}", LAYOUT.site().parent().unwrap().display()));
+        assert!(compile.status().unwrap().success());
+    }
+    folder
+});
+
+/// The machine of a test: a folder for its files, and an id that no other test has.
+struct Scene {
+    folder: tempfile::TempDir,
+    id: String,
+}
+
+/// What a program printed, and its counts.
+#[derive(Debug)]
+struct Ended {
+    code: Option<i32>,
+    out: String,
+    err: String,
+    counts: Value,
+}
+
+impl Scene {
+    fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let id = format!("test-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        Self { folder: tempfile::tempdir().unwrap(), id }
+    }
+
+    fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(PROGRAMS.path().join(program));
+        self.set(&mut command);
+        command
+    }
+
+    fn set(&self, command: &mut Command) {
+        for (name, _) in dtrain_fake_gpu::machine::VARIABLES {
+            command.env_remove(name);
+        }
+        command.envs(LAYOUT.variables()).env("FAKE_GPU_ID", &self.id).env("FAKE_GPU_COUNTS", self.counts());
+    }
+
+    fn counts(&self) -> PathBuf {
+        self.folder.path().join("counts")
+    }
+
+    /// Runs a program to its end.
+    fn run(&self, command: &mut Command) -> Ended {
+        let child = command
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let counts = self.counts().with_extension(format!("{}.json", child.id()));
+        let output = child.wait_with_output().unwrap();
+        let text = std::fs::read_to_string(counts).unwrap_or_default();
+        Ended {
+            code: output.status.code(),
+            out: String::from_utf8(output.stdout).unwrap(),
+            err: String::from_utf8(output.stderr).unwrap(),
+            counts: serde_json::from_str(&text).unwrap_or_default(),
+        }
+    }
+}
+
+impl Drop for Scene {
+    fn drop(&mut self) {
+        let user = rustix::process::getuid().as_raw();
+        let _ = std::fs::remove_dir_all(format!("/dev/shm/fake-gpu-{user}-{}", self.id));
+    }
+}
+
+impl Ended {
+    fn count(&self, name: &str) -> u64 {
+        self.counts[name].as_u64().unwrap_or_else(|| panic!("no {name}: {self:?}"))
+    }
+}
