@@ -183,12 +183,15 @@ impl Layout {
             if inode(&from) == inode(&to) {
                 continue;
             }
-            let _ = fs::remove_file(&to);
+            // Others may start at the same time, and run the present file.
+            let new = to.with_extension(format!("{}.new", std::process::id()));
             // A symbolic link would be resolved; a link in the file system is not.
-            if fs::hard_link(&from, &to).is_err() {
-                fs::copy(&from, &to)
-                    .with_context(|| format!("cannot copy {} to {}", from.display(), to.display()))?;
-            }
+            fs::hard_link(&from, &new)
+                .or_else(|_| fs::copy(&from, &new).map(drop))
+                .and_then(|()| fs::rename(&new, &to))
+                .with_context(|| format!("cannot copy {} to {}", from.display(), to.display()))?;
+            // Of two links to one file, the rename leaves both.
+            let _ = fs::remove_file(&new);
         }
         let first = programs.first().and_then(|program| program.file_name()).unwrap_or_default();
         Ok(bin.join(first))

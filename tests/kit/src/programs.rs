@@ -16,7 +16,8 @@ pub fn build_folder() -> PathBuf {
     folder.to_owned()
 }
 
-fn program(name: &str) -> PathBuf {
+/// Returns the path of a program of the workspace, which is built.
+pub fn program(name: &str) -> PathBuf {
     let path = build_folder().join(name);
     assert!(
         path.is_file(),

@@ -12,11 +12,16 @@ use crate::{Ended, LAYOUT, Scene};
 fn python(scene: &Scene) -> Result<Command, Skipped> {
     let lib = libtorch()?;
     let packages = lib.ancestors().nth(3).unwrap().join("pytorch/packages");
-    let found = Command::new("python3.11").arg("--version").output().is_ok() && packages.is_dir();
-    require(Need::PyTorch, found.then_some(()).ok_or("no python3.11, or no target/pytorch/packages"))?;
+    // libtorch's wheel is for this version. The Python of `target/pytorch` sets its own paths.
+    let is_right = |name: &&str| {
+        let version = Command::new(name).arg("--version").output();
+        version.is_ok_and(|output| output.stdout.starts_with(b"Python 3.11."))
+    };
+    let found = ["python3.11", "python3"].into_iter().find(is_right).filter(|_| packages.is_dir());
+    let name = require(Need::PyTorch, found.ok_or("no Python 3.11, or no target/pytorch/packages"))?;
     LAYOUT.add_torch(lib.parent().unwrap()).unwrap();
     LAYOUT.add_packages(&packages.canonicalize().unwrap()).unwrap();
-    let mut python = Command::new("python3.11");
+    let mut python = Command::new(name);
     scene.set(&mut python);
     Ok(python)
 }
