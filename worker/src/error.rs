@@ -17,6 +17,7 @@ use crate::OutOfMemory;
 use crate::TrainError;
 use crate::checkpoint::CheckpointError;
 use dtrain_shared_memory::MemoryError;
+use dtrain_torch_shim::is_of_device;
 
 use crate::collectives::RendezvousError;
 use crate::device::DeviceError;
@@ -195,6 +196,9 @@ impl WorkerError {
             | Self::Evaluate(CheckpointError::Collective(_) | CheckpointError::Device(_)) => {
                 ExitStatus::Program(1)
             }
+            Self::Device(_) => ExitStatus::Usage,
+            // Also while the model is built: another attempt may succeed, or another node.
+            _ if is_of_device(&self.to_string()) => ExitStatus::Program(1),
             // The other errors are in the recipe, the data, the environment or a checkpoint.
             _ => ExitStatus::Usage,
         }
@@ -242,6 +246,16 @@ mod tests {
         assert_eq!(WorkerError::Resume(lost.into()).exit_status(), ExitStatus::Program(1));
         let unusable = CheckpointError::Tensors("no such tensor".to_owned());
         assert_eq!(WorkerError::Resume(unusable).exit_status(), ExitStatus::Usage);
+    }
+
+    #[test]
+    fn a_gpu_that_fails_while_a_model_is_built_is_no_error_of_the_recipe() {
+        let failed = || TchError::Torch("CUDA error: an illegal memory access was encountered".to_owned());
+        for error in [ModelError::Torch(failed()).into(), WorkerError::Task(failed().into())] {
+            assert_eq!(error.exit_status(), ExitStatus::Program(1), "{error}");
+        }
+        let shape = TchError::Torch("shape '[3]' is invalid for input of size 1".to_owned());
+        assert_eq!(WorkerError::Task(shape.into()).exit_status(), ExitStatus::Usage);
     }
 
     #[test]

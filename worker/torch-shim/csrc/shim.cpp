@@ -12,3 +12,4 @@
 #include "stream.cpp"
 #include "symbolic.cpp"
 #include "tensor.cpp"
+#include "terminate.cpp"

@@ -47,6 +47,11 @@ pub fn kind_of(error: &tch::TchError) -> ErrorKind {
     }
 }
 
+/// Returns whether a message of libtorch, also within another one, says that a GPU failed.
+pub fn is_of_device(message: &str) -> bool {
+    kind_by_message(message) == Some(ErrorKind::Device)
+}
+
 /// A caught C++ exception.
 #[derive(Debug, Clone, Error)]
 #[error("{op}: {message}")]

@@ -185,6 +185,7 @@ unsafe extern "C" {
     pub(crate) safe fn dt_set_log_level(level: i32);
     pub(crate) safe fn dt_libtorch_version() -> Text<'static>;
     pub(crate) safe fn dt_grad_mode_set(enabled: bool);
+    pub(crate) safe fn dt_on_terminate(report: extern "C" fn(Text<'_>));
     pub(crate) safe fn dt_grad_mode() -> bool;
 }
 

@@ -28,8 +28,10 @@ pub mod store;
 pub mod stream;
 pub mod symbolic;
 pub mod tensor;
+mod terminate;
 
-pub use error::{ErrorKind, ShimError, kind_of};
+pub use error::{ErrorKind, ShimError, is_of_device, kind_of};
+pub use terminate::on_lost_exception;
 
 /// Returns the libtorch version of the compiled shim, for example `2.11.0`.
 pub fn libtorch_version() -> String {
