@@ -47,7 +47,7 @@ pub(crate) fn describe_run(
         "{} on {} x {} in {}: {parameters} parameters, {} training and {test_samples} test samples, {}",
         recipe.model_name(),
         env.world_size,
-        device::name(device),
+        device::kind(device),
         setup.replica.precision.describe(),
         plan.train_samples,
         model.task.describe(),

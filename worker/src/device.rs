@@ -1,7 +1,8 @@
 //! Chooses the device of a rank, or explains why its GPU cannot be used.
 
 use dtrain_common::env::{CUDA_VISIBLE_DEVICES, WorkerEnv};
-use dtrain_common::gpu::Visible;
+use dtrain_common::gpu::{Visible, inventory};
+use dtrain_common::text::counted;
 use dtrain_torch_shim::{ErrorKind, ShimError, cuda, memory};
 use tch::Device;
 use thiserror::Error;
@@ -12,13 +13,13 @@ use crate::memory::budget;
 /// An error that keeps a rank from using its GPU.
 #[derive(Debug, Error)]
 pub enum DeviceError {
-    #[error("CUDA_VISIBLE_DEVICES={list}: no GPU is usable: {why}, or train on the CPU with --gpu-ids none")]
-    Unusable { list: String, why: String },
+    #[error("{asked}: no GPU is usable: {why}, or train on the CPU with --gpu-ids none")]
+    Unusable { asked: String, why: String },
     #[error(
-        "CUDA_VISIBLE_DEVICES={list}: CUDA finds none of these GPUs; list the GPUs with `dtrain gpu info`, start a container with \
-         `--gpus all`, or train on the CPU with --gpu-ids none"
+        "{asked}: CUDA finds none of these GPUs; list the GPUs with `dtrain gpu info`, start a container with `--gpus all`, or \
+         train on the CPU with --gpu-ids none"
     )]
-    NoneVisible { list: String },
+    NoneVisible { asked: String },
     #[error(
         "rank {rank} needs GPU {gpu}, but only {visible} GPU(s) are visible on its machine; start at most {visible} worker(s) \
          there, or train on the CPU with --gpu-ids none"
@@ -38,7 +39,7 @@ impl OutOfMemory for DeviceError {
 }
 
 /// Returns the GPU of the local rank, made current for the calling thread; the CPU if GPUs are hidden, or if
-/// none is requested and none works. From then on tensors are counted, and a GPU's tensors may take at most
+/// none is requested and the machine has none. From then on tensors are counted, and a GPU's tensors may take at most
 /// `limit` bytes. Called once, on the main thread, before any other use of libtorch.
 pub(crate) fn choose(env: &WorkerEnv, limit: Option<u64>) -> Result<Device, DeviceError> {
     memory::enable_stats().map_err(|source| device_failed(env, source))?;
@@ -49,7 +50,8 @@ pub(crate) fn choose(env: &WorkerEnv, limit: Option<u64>) -> Result<Device, Devi
     }
     let found =
         cuda::load().and_then(|()| budget::configure(limit, env.gpu)).and_then(|()| cuda::device_count());
-    let (device, why_not) = select(env, list, found)?;
+    let listed = || inventory().map_or(0, |inventory| inventory.gpus.len());
+    let (device, why_not) = select(env, list, found, listed)?;
     why_not.inspect(|why| log_fallback(env, why));
     enter(device).map_err(|source| device_failed(env, source))?;
     Ok(device)
@@ -65,19 +67,29 @@ pub(crate) fn enter(device: Device) -> Result<(), ShimError> {
 }
 
 /// Returns the device, and the error that prevented the use of a GPU. `list` is CUDA_VISIBLE_DEVICES; without
-/// a list, any GPU may be used. `found` is the number of GPUs that CUDA reports.
+/// a list, any GPU may be used. `found` is the number of GPUs that CUDA reports, `listed` that of the driver's management
+/// library: a machine with GPUs does not train on the CPU unasked.
 fn select(
     env: &WorkerEnv,
     list: Option<String>,
     found: Result<usize, ShimError>,
+    listed: impl FnOnce() -> usize,
 ) -> Result<(Device, Option<ShimError>), DeviceError> {
-    match (found, list) {
-        (Ok(visible), _) if env.gpu < visible => Ok((Device::Cuda(env.gpu), None)),
-        (Ok(0), None) => Ok((Device::Cpu, None)),
-        (Ok(0), Some(list)) => Err(DeviceError::NoneVisible { list }),
-        (Ok(visible), _) => Err(DeviceError::TooFew { rank: env.rank, gpu: env.gpu, visible }),
-        (Err(error), None) => Ok((Device::Cpu, Some(error))),
-        (Err(error), Some(list)) => {
+    let asked = || match list {
+        Some(list) => Some(format!("{CUDA_VISIBLE_DEVICES}={list}")),
+        None => Some(listed())
+            .filter(|listed| *listed > 0)
+            .map(|listed| format!("the driver lists {}", counted(listed, "GPU"))),
+    };
+    match found {
+        Ok(visible) if env.gpu < visible => Ok((Device::Cuda(env.gpu), None)),
+        Ok(0) => match asked() {
+            Some(asked) => Err(DeviceError::NoneVisible { asked }),
+            None => Ok((Device::Cpu, None)),
+        },
+        Ok(visible) => Err(DeviceError::TooFew { rank: env.rank, gpu: env.gpu, visible }),
+        Err(error) => {
+            let Some(asked) = asked() else { return Ok((Device::Cpu, Some(error))) };
             let reason = &error.message;
             let why = match error.kind {
                 ErrorKind::DriverMissing => format!(
@@ -96,7 +108,7 @@ fn select(
                 }
                 _ => return Err(device_failed(env, error)),
             };
-            Err(DeviceError::Unusable { list, why })
+            Err(DeviceError::Unusable { asked, why })
         }
     }
 }
@@ -116,6 +128,11 @@ fn log_fallback(env: &WorkerEnv, error: &ShimError) {
     if env.rank == 0 {
         tracing::warn!("training on the CPU: {error}; {remedy}");
     }
+}
+
+/// Returns the kind of device, for all ranks of a run.
+pub(crate) fn kind(device: Device) -> &'static str {
+    if device.is_cuda() { "GPU" } else { "CPU" }
 }
 
 pub(crate) fn name(device: Device) -> String {
@@ -141,7 +158,7 @@ mod tests {
     #[test]
     fn a_rank_uses_the_gpu_of_its_local_rank() {
         for list in [None, Some("6,4".to_owned())] {
-            let (device, why) = select(&worker(1), list, Ok(2)).unwrap();
+            let (device, why) = select(&worker(1), list, Ok(2), || 2).unwrap();
             assert_eq!(device, Device::Cuda(1));
             assert!(why.is_none());
         }
@@ -149,19 +166,37 @@ mod tests {
 
     #[test]
     fn without_a_list_the_cpu_is_used_and_the_reason_is_kept() {
-        let (device, why) = select(&worker(0), None, Ok(0)).unwrap();
+        let (device, why) = select(&worker(0), None, Ok(0), || 0).unwrap();
         assert!(device == Device::Cpu && why.is_none());
         for kind in
             [ErrorKind::DriverMissing, ErrorKind::LibraryMissing, ErrorKind::DriverTooOld, ErrorKind::Other]
         {
-            let (device, why) = select(&worker(0), None, Err(error(kind))).unwrap();
+            let (device, why) = select(&worker(0), None, Err(error(kind)), || 0).unwrap();
             assert_eq!((device, why.unwrap().kind), (Device::Cpu, kind));
         }
     }
 
     #[test]
+    fn a_machine_with_gpus_does_not_train_on_the_cpu_unasked() {
+        for (found, words) in [
+            (Ok(0), "CUDA finds none of these GPUs"),
+            (Err(error(ErrorKind::DriverMissing)), "no NVIDIA driver was found"),
+            (Err(error(ErrorKind::LibraryMissing)), "setup --cuda"),
+            (Err(error(ErrorKind::DriverTooOld)), "too old"),
+        ] {
+            let text = select(&worker(0), None, found, || 2).unwrap_err().to_string();
+            assert!(text.starts_with("the driver lists 2 GPUs: "), "{text}");
+            assert!(text.contains(words) && text.contains("--gpu-ids none"), "{text}");
+        }
+        assert!(matches!(
+            select(&worker(0), None, Err(error(ErrorKind::Other)), || 1),
+            Err(DeviceError::Failed { .. })
+        ));
+    }
+
+    #[test]
     fn a_missing_listed_gpu_is_an_error_with_a_remedy() {
-        let error_of = |found| select(&worker(2), Some("GPU-7,3".to_owned()), found).unwrap_err();
+        let error_of = |found| select(&worker(2), Some("GPU-7,3".to_owned()), found, || 0).unwrap_err();
         let cases = [
             (error_of(Err(error(ErrorKind::DriverMissing))), "R580"),
             (error_of(Err(error(ErrorKind::LibraryMissing))), "setup --cuda"),
@@ -179,12 +214,13 @@ mod tests {
         let few = error_of(Ok(2)).to_string();
         assert!(few.contains("rank 6 needs GPU 2") && few.contains("at most 2"), "{few}");
         // The same error without a list: the machine has too few GPUs.
-        assert!(matches!(select(&worker(2), None, Ok(2)), Err(DeviceError::TooFew { visible: 2, .. })));
+        assert!(matches!(select(&worker(2), None, Ok(2), || 2), Err(DeviceError::TooFew { visible: 2, .. })));
     }
 
     #[test]
     fn a_failing_gpu_is_no_usage_error() {
-        let failed = select(&worker(0), Some("0".to_owned()), Err(error(ErrorKind::Device))).unwrap_err();
+        let failed =
+            select(&worker(0), Some("0".to_owned()), Err(error(ErrorKind::Device)), || 1).unwrap_err();
         assert!(failed.to_string().contains("nvidia-smi"), "{failed}");
         let status = crate::WorkerError::from(failed).exit_status();
         assert_eq!(status, dtrain_common::exit::ExitStatus::Program(1));
