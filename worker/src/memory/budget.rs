@@ -20,8 +20,7 @@ const ALLOCATOR: &str = "expandable_segments:True";
 /// Configures the allocator of GPU `gpu`, unless the user has done so. With a `limit`, tensors and the gaps
 /// between them may take that many bytes of its memory. Called when CUDA is loaded and not yet in use.
 pub(crate) fn configure(limit: Option<u64>, gpu: usize) -> Result<(), ShimError> {
-    let own = ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"];
-    if own.iter().any(|name| std::env::var_os(name).is_some()) {
+    if is_allocator_of_user() {
         if limit.is_some() {
             tracing::warn!(
                 "PYTORCH_ALLOC_CONF is set: memory.budget limits only the plan, not the GPU's allocator"
@@ -31,6 +30,11 @@ pub(crate) fn configure(limit: Option<u64>, gpu: usize) -> Result<(), ShimError>
     }
     let limit = limit.and_then(|limit| Some((limit, cuda::total_memory(gpu).ok()?)));
     memory::configure(&settings(limit))
+}
+
+/// Returns whether the user has configured the allocator of GPUs.
+pub(crate) fn is_allocator_of_user() -> bool {
+    ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"].iter().any(|name| std::env::var_os(name).is_some())
 }
 
 /// Returns settings for PYTORCH_ALLOC_CONF. `limit` is a limit and the GPU's total memory, in bytes.

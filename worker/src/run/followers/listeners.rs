@@ -10,7 +10,7 @@ use dtrain_common::units::ByteSize;
 use super::best::figures_of;
 use super::{Flow, Follower, Followers};
 use crate::heartbeat::Heartbeat;
-use crate::memory;
+use crate::memory::{self, budget};
 use crate::metrics::{Line, MetricsLog, Progress};
 use crate::run::{StopFlag, Training};
 use crate::step::{Status, Taken};
@@ -99,13 +99,17 @@ impl Follower for Figures {
     /// Reports a large share of reserved device memory that tensors never used. On a CPU there is no cache.
     fn finish(&mut self, training: &mut Training<'_>, others: &mut Followers<'_>) -> Result<()> {
         let device = training.device();
+        // Under dtrain's own settings there is nothing to change.
+        if !budget::is_allocator_of_user() {
+            return Ok(());
+        }
         let Ok(usage) = memory::report(device) else { return Ok(()) };
         let used = self.peak.max(usage.allocated);
         let beyond = usage.reserved.saturating_sub(used);
         if device.is_cuda() && beyond * FRAGMENTED >= usage.reserved {
             others.note(format!(
-                "memory is fragmented: {} of {} reserved ({}%) were never in use at once; if you set PYTORCH_CUDA_ALLOC_CONF, add \
-                 expandable_segments:True, which is dtrain's default",
+                "memory is fragmented: {} of {} reserved ({}%) were never in use at once; add expandable_segments:True to \
+                 PYTORCH_ALLOC_CONF, or do not set it: that is dtrain's default",
                 ByteSize(beyond),
                 ByteSize(usage.reserved),
                 100 * beyond / usage.reserved.max(1)
