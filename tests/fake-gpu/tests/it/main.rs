@@ -66,7 +66,11 @@ impl Scene {
         for (name, _) in dtrain_fake_gpu::machine::VARIABLES {
             command.env_remove(name);
         }
-        command.envs(LAYOUT.variables()).env("FAKE_GPU_ID", &self.id).env("FAKE_GPU_COUNTS", self.counts());
+        command
+            .env_remove("CUDA_VISIBLE_DEVICES")
+            .envs(LAYOUT.variables())
+            .env("FAKE_GPU_ID", &self.id)
+            .env("FAKE_GPU_COUNTS", self.counts());
     }
 
     fn counts(&self) -> PathBuf {
