@@ -143,8 +143,9 @@ impl Layout {
                 replace(&entry.path(), &to.join(entry.file_name()))?;
             }
         }
-        // Packages that PyTorch needs beside it.
-        for name in ["functorch", "torchgen"] {
+        // Packages that PyTorch needs beside it, and its metadata, by which other packages know its version.
+        let version = TORCH.split_once('+').map_or(TORCH, |(version, _)| version);
+        for name in ["functorch", "torchgen", &format!("torch-{version}.dist-info")] {
             let beside = torch.with_file_name(name);
             if beside.is_dir() {
                 replace(&beside, &self.site().join(name))?;
