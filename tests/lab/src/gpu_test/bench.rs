@@ -16,6 +16,7 @@ use anyhow::{Context, Result};
 use dtrain_common::env::WorkerEnv;
 
 use super::finding::Finding;
+use super::proof::Kind;
 use super::suite::{Suite, Training};
 use crate::bench::Steps;
 use crate::commands::last_lines;
@@ -146,7 +147,8 @@ impl Case {
             suite.try_training(&Training { name: &name, recipe: &recipe, ranks: 1, sets: &sets, vars: &[] });
         let run = suite.run_dir(&name);
         let measured = ended.and_then(|ended| {
-            ended.expect(0)?;
+            let ended = ended.expect(0)?;
+            suite.proofs.add_training(&ended.stderr, 1, Kind::Gpu)?;
             read::read_dtrain(&RunFiles::read(&run)?, self)
         });
         // Its checkpoint takes a gigabyte or more.

@@ -6,6 +6,7 @@ mod checks;
 mod finding;
 mod pack;
 mod paths;
+mod proof;
 mod scope;
 mod suite;
 
@@ -29,6 +30,7 @@ use crate::report::{Group, Report, Row, Verdict};
 use checks::Part;
 use finding::Finding;
 use paths::Paths;
+use proof::Proofs;
 use scope::Scope;
 use suite::Suite;
 
@@ -70,9 +72,6 @@ pub(crate) struct Args {
     /// Python with torch 2.11.0 and torchvision [default: python3 or target/bench-venv]
     #[arg(long, value_name = "PATH")]
     python: Option<PathBuf>,
-    /// Run on the CPU as if it were one GPU, to test the suite
-    #[arg(long, hide = true)]
-    rehearse: bool,
     /// JSON file of the results [default: results.json or results-CALL.json]
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
@@ -92,7 +91,6 @@ pub(crate) fn run(signals: &Signals, args: &Args) -> Result<u8> {
     // Checked before the build, which takes long.
     let (status, devices) = match gpus() {
         Ok(found) => found,
-        Err(_) if args.rehearse => (Status::default(), Vec::new()),
         Err(reason) => {
             eprintln!(
                 "error: gpu-test needs a GPU: {reason}; run `cargo xtask test` for the tests without a GPU, or \
@@ -116,13 +114,13 @@ pub(crate) fn run(signals: &Signals, args: &Args) -> Result<u8> {
         libraries: paths.libraries,
         python: paths.python,
         work: work.canonicalize()?,
-        gpus: devices.len().max(1),
+        gpus: devices.len(),
         devices,
-        is_rehearsal: args.rehearse,
         rounds: args.rounds.into(),
         // The time for building and set-up does not count.
         deadline: scope.call.as_ref().map(|_| Instant::now() + calls::LONGEST),
         commands: RefCell::new(Vec::new()),
+        proofs: Proofs::default(),
     };
     let workspace = Workspace::find().ok();
     let machine = Machine::describe(workspace.as_ref(), serde_json::to_value(&status)?)?;
@@ -212,6 +210,7 @@ fn check(suite: &Suite<'_>, scope: &Scope<'_>) -> Result<Vec<Group>> {
                 Err(error) if error.downcast_ref::<Interrupted>().is_some() => return Err(error),
                 Err(error) => Finding::failed(format!("{error:#}")),
             };
+            let found = suite.proofs.judge(found);
             eprintln!("  {}: {}", found.verdict.as_str(), found.note);
             let mut row = Row::new(check.name)
                 .with("seconds", (10.0 * begun.elapsed().as_secs_f64()).round() / 10.0)

@@ -14,6 +14,7 @@ use dtrain_common::env::{DTRAIN_WORKER, WorkerEnv};
 use dtrain_common::run_dir::RunDir;
 use serde_json::Value;
 
+use super::proof::{Kind, Proofs};
 use crate::commands::{FinishedCommand, LIMIT, POLL_INTERVAL, RunningCommand};
 use crate::files::read;
 use xtask::metrics;
@@ -42,14 +43,14 @@ pub(super) struct Suite<'a> {
     pub(super) gpus: usize,
     /// Their names for CUDA_VISIBLE_DEVICES.
     pub(super) devices: Vec<String>,
-    /// Whether everything runs on the CPU, to test the suite itself: checks that need a GPU then fail.
-    pub(super) is_rehearsal: bool,
     /// Rounds of a benchmark.
     pub(super) rounds: usize,
     /// The deadline of everything, if there is a limit.
     pub(super) deadline: Option<Instant>,
     /// The commands that the current check has started.
     pub(super) commands: RefCell<Vec<String>>,
+    /// What the current check's processes computed on.
+    pub(super) proofs: Proofs,
 }
 
 /// The results of a training.
@@ -115,9 +116,6 @@ impl Suite<'_> {
             .env(DTRAIN_WORKER, self.programs.join("dtrain-worker"))
             .current_dir(&self.work)
             .stdin(Stdio::null());
-        if self.is_rehearsal {
-            command.env("CUDA_VISIBLE_DEVICES", "");
-        }
         if let Some(libraries) = &self.libraries {
             let others = std::env::var_os(LD_LIBRARY_PATH);
             command.env(LD_LIBRARY_PATH, before(libraries, others.as_deref()));
@@ -158,17 +156,23 @@ impl Suite<'_> {
         Ok(RunningCommand::new(child, command_line, self.deadline))
     }
 
-    /// Trains, and expects success. If there are more ranks than GPUs, starts ranks without the launcher,
+    /// Trains on GPUs, and expects success. If there are more ranks than GPUs, starts ranks without the launcher,
     /// each as if on its machine: NCCL refuses two ranks of one host on the same GPU.
     pub(super) fn train(&self, training: &Training<'_>) -> Result<Trained> {
+        self.train_on(training, Kind::Gpu)
+    }
+
+    /// Trains on devices of this kind, and expects success.
+    pub(super) fn train_on(&self, training: &Training<'_>, kind: Kind) -> Result<Trained> {
         let ended = self.try_training(training)?.expect(0)?;
+        self.proofs.add_training(&ended.stderr, training.ranks, kind)?;
         Trained::read(&self.run_dir(training.name), ended.stderr)
     }
 
     /// Trains; returns the end of the launcher, or of the first rank that failed.
     pub(super) fn try_training(&self, training: &Training<'_>) -> Result<FinishedCommand> {
         let recipe = self.write(&format!("{}.toml", training.name), training.recipe)?;
-        if self.is_rehearsal || training.ranks <= self.gpus {
+        if training.ranks <= self.gpus {
             return self.run(&mut self.launch(training, &recipe));
         }
         let mut ranks = self.ranks(training, &recipe)?;

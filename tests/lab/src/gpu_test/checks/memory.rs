@@ -1,11 +1,12 @@
 //! Checks predictions, and an allocator with a limit.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
 use super::recipes::LARGE;
 use super::training::largest_difference;
 use super::{Check, check};
 use crate::gpu_test::finding::Finding;
+use crate::gpu_test::proof::Kind;
 use crate::gpu_test::suite::{Suite, Trained, Training};
 use crate::memory::{CASES, Case, profiled};
 
@@ -76,6 +77,10 @@ fn prediction_error(suite: &Suite<'_>, case: &Case) -> Result<f64> {
         command.args(["--set", set]);
     }
     let ended = suite.run(command.arg(recipe))?.expect(0)?;
+    let profile: serde_json::Value = serde_json::from_str(&ended.stdout)?;
+    let device = profile["device"].as_str().unwrap_or("an unknown device");
+    ensure!(device.starts_with("GPU "), "profiled on {device}, expected a GPU");
+    suite.proofs.add(device);
     let (measured, predicted) = profiled(&ended.stdout)?;
     Ok(100.0 * (predicted as f64 / measured as f64 - 1.0))
 }
@@ -141,6 +146,7 @@ fn check_small_budget(suite: &Suite<'_>) -> Result<Finding> {
         .try_training(&training("hopeless", &["memory.budget=200 MiB", "memory.micro_batch=1"]))?
         .expect(3)?
         .expect_stderr("out of memory")?;
+    suite.proofs.add_training(&ended.stderr, 1, Kind::Gpu)?;
     let last = ended.stderr.lines().find(|line| line.contains("out of memory")).unwrap_or_default();
     Ok(Finding::passed(format!("exit code 3: `{last}`")))
 }

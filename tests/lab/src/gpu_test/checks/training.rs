@@ -5,6 +5,7 @@ use anyhow::{Context, Result, ensure};
 use super::recipes::{LM, RESNET};
 use super::{Check, check};
 use crate::gpu_test::finding::Finding;
+use crate::gpu_test::proof::Kind;
 use crate::gpu_test::suite::{Suite, Trained, Training};
 
 /// The largest difference between losses of two partitions in float32, in the first steps.
@@ -83,7 +84,7 @@ fn compare_partitions(suite: &Suite<'_>) -> Result<Finding> {
 fn compare_devices(suite: &Suite<'_>) -> Result<Finding> {
     let on_gpu = suite.train(&training("on-gpu", LM, 1, &[]))?;
     let on_cpu = Training { vars: &[("CUDA_VISIBLE_DEVICES", "")], ..training("on-cpu", LM, 1, &[]) };
-    let on_cpu = suite.train(&on_cpu)?;
+    let on_cpu = suite.train_on(&on_cpu, Kind::Cpu)?;
     let most = largest_difference(&on_gpu, &on_cpu, "loss")?;
     let note = format!("losses of 20 steps differ by at most {most:.1e}, goal {DEVICES:e}");
     Ok(Finding::judged(most <= DEVICES, note).with("most", most))
@@ -189,6 +190,7 @@ fn check_fewer_gpus(suite: &Suite<'_>) -> Result<Finding> {
     let ended = suite.run(&mut suite.launch(&all, &recipe))?.expect(0)?;
     let text = format!("starting {} worker", suite.gpus);
     let ended = ended.expect_stderr(&text)?;
+    suite.proofs.add_training(&ended.stderr, suite.gpus, Kind::Gpu)?;
     let run = Trained::read(&suite.run_dir("fallback"), ended.stderr)?;
     let whole = suite.train(&training("fallback-one", LM, 1, &[]))?;
     let most = largest_difference(&whole, &run, "loss")?;
