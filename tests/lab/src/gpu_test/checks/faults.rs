@@ -20,7 +20,7 @@ const TIMEOUT: &str = "20";
 /// The limit from the fault to the end of the last rank.
 const END: Duration = Duration::from_secs(60);
 
-pub(super) fn checks() -> Vec<Check> {
+pub(in crate::gpu_test) fn checks() -> Vec<Check> {
     vec![
         check("full GPU", 30, train_on_full_gpu),
         check("GPU with little free memory", 40, train_on_crowded_gpu),

@@ -14,7 +14,7 @@ use crate::gpu_test::suite::{Suite, Training};
 /// A context with libtorch's kernels, the tensors of a small training, and the workspaces of libraries.
 const MOST_OF_A_WORKER: u64 = 2 << 30;
 
-pub(super) fn checks() -> Vec<Check> {
+pub(in crate::gpu_test) fn checks() -> Vec<Check> {
     vec![
         check("the driver answers", 5, check_driver),
         check("a worker uses only its own GPU", 90, check_one_context),

@@ -24,8 +24,10 @@ fn run_operations(suite: &Suite<'_>, ranks: usize) -> Result<Finding> {
     let kinds = ended.lines().filter(|line| line.starts_with("ok ")).count();
     let shared = ranks > suite.gpus;
     let how = if shared { ", sharing a GPU, over sockets" } else { "" };
-    Ok(Finding::judged(
+    let skipped = ended.lines().any(|line| line.starts_with("skipped "));
+    Ok(suite.judged(
         ended.contains("ok shutdown"),
+        !skipped,
         format!("{ranks} rank(s){how}: {kinds} groups of operations pass"),
     ))
 }
