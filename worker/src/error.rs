@@ -64,6 +64,11 @@ pub enum WorkerError {
         known.join(", ")
     )]
     NoFigure { wanted: String, known: Vec<String> },
+    #[error(
+        "model.file has no weights (`dtrain import --weights none`): import it with weights, set model.weights to a file of them, or \
+         set model.zero_weights = true to measure memory or speed"
+    )]
+    NoWeights,
     #[error("model.weights_rename: {reason}")]
     Rename { reason: String },
     #[error("cannot evaluate: {0}")]

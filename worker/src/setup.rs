@@ -47,6 +47,10 @@ pub(crate) struct Setup {
 const UNKNOWN_BRANCHES: &str = "warning: model.file does not contain the model's branches on sizes, so other batches than the \
                                 example's may compute something else; write it again by `dtrain import`";
 
+/// The warning about a training from zeros.
+const ZERO_WEIGHTS: &str = "warning: model.file has no weights and model.zero_weights is true: its large tensors are zero, so losses \
+                            and checkpoints mean nothing";
+
 /// A checkpoint that was read.
 pub(crate) struct Resumed {
     /// The named best checkpoint may be missing; rank 0 checks that.
@@ -93,6 +97,13 @@ impl Setup {
         let plan = RunPlan::over(recipe, env.world_size, data.train_samples, periods, &needs)?;
         if let (Some(weights), None) = (&recipe.model.weights, folder) {
             notes.push(import_weights(recipe, weights, &registry)?);
+        }
+        let lacks_weights = task.program().is_some_and(Exported::lacks_weights);
+        if lacks_weights && recipe.model.weights.is_none() && folder.is_none() && only.is_none() {
+            if !recipe.model.zero_weights {
+                return Err(WorkerError::NoWeights);
+            }
+            notes.push(ZERO_WEIGHTS.to_owned());
         }
         let stages = build_stages(recipe, &registry, &plan, env)?;
         if let (Some(folder), Some(manifest)) = (folder, &manifest) {

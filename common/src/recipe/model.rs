@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use super::keys::section;
 use super::kinds::{
-    AUTO_OR_FLAG, BATCH_NORM, GLOBS, Kind, NAME, NAMES, PATH, PATHS, RENAMES, WEIGHTS, choice,
+    AUTO_OR_FLAG, BATCH_NORM, FLAG, GLOBS, Kind, NAME, NAMES, PATH, PATHS, RENAMES, WEIGHTS, choice,
 };
 use super::{BatchNorm, Compile, Loss, MemoryFormat, ModelName, Switch, WeightsMode};
 
@@ -49,6 +49,8 @@ section! {
         /// Pairs of a regular expression and its replacement, which turn names in that file into names of the model.
         #[serde(skip_serializing_if = "Vec::is_empty")]
         weights_rename: Vec<(String, String)> = Vec::new(), RENAMES;
+        /// Whether to train although the file has no weights, from zeros: for measurements of memory and speed.
+        zero_weights: bool = false, FLAG, experiment;
         /// Globs of the parameters that are not trained.
         freeze: Vec<String> = Vec::new(), GLOBS, experiment;
         /// The samples that BatchNorm normalises together in training.

@@ -59,6 +59,10 @@ pub(crate) struct ImportArgs {
     #[arg(long)]
     pub(crate) pretrained: bool,
 
+    /// `none`: leave out large tensors, for plans and fake GPUs.
+    #[arg(long, value_enum, value_name = "none", hide_possible_values = true, conflicts_with = "pretrained", requires = "check_with")]
+    pub(crate) weights: Option<Weights>,
+
     /// Seed of random weights.
     #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true)]
     pub(crate) seed: u32,
@@ -228,6 +232,13 @@ pub(crate) enum Head {
     TokenClassification,
     CausalLm,
     MaskedLm,
+    None,
+}
+
+/// The value of `--weights`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Weights {
     None,
 }
 

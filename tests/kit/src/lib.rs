@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used)]
 
 pub mod cgroup;
+pub mod fake_gpu;
 pub mod formula;
 pub mod freezer;
 pub mod need;

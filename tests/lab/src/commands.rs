@@ -209,8 +209,19 @@ pub(crate) fn cpu_command(program: &Path) -> Command {
     command
 }
 
-/// Returns the last non-empty lines, joined.
+/// Returns a text without its middle if it is longer than this number of characters.
+pub(crate) fn shortened(text: &str, most: usize) -> String {
+    let count = text.chars().count();
+    if count <= most {
+        return text.to_owned();
+    }
+    let (first, last) = (text.chars().take(most / 2), text.chars().skip(count - most / 2));
+    first.chain(" ... ".chars()).chain(last).collect()
+}
+
+/// Returns the last non-empty lines, joined. One line may be a whole tensor.
 pub(crate) fn last_lines(text: &str) -> String {
     let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-    lines[lines.len().saturating_sub(3)..].join(" | ")
+    let last = lines[lines.len().saturating_sub(3)..].iter().map(|line| shortened(line, 300));
+    last.collect::<Vec<_>>().join(" | ")
 }

@@ -150,6 +150,19 @@ impl Report {
         Self { format: 2, command, machine, groups: Vec::new() }
     }
 
+    /// Adds a row to the group of this title, in place of an earlier row of the same name.
+    pub(crate) fn add(&mut self, title: &str, row: Row) {
+        let at = self.groups.iter().position(|group| group.title == title).unwrap_or_else(|| {
+            self.groups.push(Group::new(title));
+            self.groups.len() - 1
+        });
+        let rows = &mut self.groups[at].rows;
+        match rows.iter_mut().find(|earlier| earlier.name == row.name) {
+            Some(earlier) => *earlier = row,
+            None => rows.push(row),
+        }
+    }
+
     pub(crate) fn count(&self, verdict: Verdict) -> usize {
         let rows = self.groups.iter().flat_map(|group| &group.rows);
         rows.filter(|row| row.verdict == Some(verdict)).count()
@@ -157,15 +170,19 @@ impl Report {
 
     /// Prints the tables, and writes them beside the JSON file `out`.
     pub(crate) fn publish(&self, out: &Path) -> Result<()> {
-        let text = self.to_string();
-        print!("{text}");
+        print!("{self}");
+        self.write(out)?;
+        eprintln!("all figures: {}", out.display());
+        Ok(())
+    }
+
+    /// Writes the JSON file `out`, and the tables beside it.
+    pub(crate) fn write(&self, out: &Path) -> Result<()> {
         let mut json = serde_json::to_vec_pretty(self)?;
         json.push(b'\n');
         fs::write(out, json).map_err(|error| Problem::write(out, error))?;
         let tables = out.with_extension("md");
-        fs::write(&tables, text).map_err(|error| Problem::write(&tables, error))?;
-        eprintln!("all figures: {}", out.display());
-        Ok(())
+        Ok(fs::write(&tables, self.to_string()).map_err(|error| Problem::write(&tables, error))?)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::{double, relative_l2};
 use crate::formula;
+use dtrain_test_kit::assert_values;
 use dtrain_worker::models::{Registry, TensorFile};
 use tch::{Kind, Tensor};
 
@@ -49,7 +50,7 @@ pub(super) fn compare(
         let flat = gradient.reshape([-1]);
         let norm = norms.double_value(&[index]);
         let of_norm = (flat.norm().double_value(&[]) / norm - 1.0).abs();
-        assert!(of_norm < tolerance.exact, "{label}, norm of the gradient of {name}: {of_norm:e}");
+        assert_values!(of_norm < tolerance.exact, "{label}, norm of the gradient of {name}: {of_norm:e}");
         // If a vector's entries are uniform in [-1, 1), the squared product with an error is on average a
         // third of the error's squared length: the products measure the length of the error.
         let mut squares = 0.0;
@@ -59,11 +60,14 @@ pub(super) fn compare(
             squares += (product - probes.double_value(&[index, probe])).powi(2);
         }
         let relative = (3.0 * squares / count as f64).sqrt() / norm;
-        assert!(relative < tolerance.exact, "{label}, gradient of {name} by its products: {relative:e}");
+        assert_values!(
+            relative < tolerance.exact,
+            "{label}, gradient of {name} by its products: {relative:e}"
+        );
         worst = worst.max(relative);
         if expected.info(&format!("{prefix}grad.{name}")).is_some() {
             let difference = relative_l2(&gradient, &read(&format!("grad.{name}")));
-            assert!(difference < tolerance.gradients, "{label}, gradient of {name}: {difference:e}");
+            assert_values!(difference < tolerance.gradients, "{label}, gradient of {name}: {difference:e}");
             whole += 1;
         }
     }

@@ -6,6 +6,7 @@ use super::gradients::{self, Tolerance};
 use super::resnets::name;
 use super::{about, device, double, file, relative_l2};
 use crate::formula;
+use dtrain_test_kit::assert_values;
 use dtrain_worker::models::{
     Architecture, Gpt, GptConfig, ModelError, Registry, TensorFile, UnetConfig, VitConfig, build, build_unet,
 };
@@ -144,7 +145,7 @@ impl Case {
 
     fn near(&self, got: &Tensor, expected: &Tensor, tolerance: f64, what: &str) {
         let difference = relative_l2(got, expected);
-        assert!(difference < tolerance, "{} in {:?}, {what}: {difference:e}", self.name, self.kind);
+        assert_values!(difference < tolerance, "{} in {:?}, {what}: {difference:e}", self.name, self.kind);
     }
 }
 
@@ -219,7 +220,7 @@ pub fn training_gives_pytorchs_logits_gradients_and_statistics() {
                 let expected = case.read(&format!("state.{}", entry.name()));
                 let got = double(entry.tensor()).mean(Kind::Double);
                 let difference = (got - expected).abs().double_value(&[]);
-                assert!(difference < case.tolerance.exact, "{}: {difference:e}", entry.name());
+                assert_values!(difference < case.tolerance.exact, "{}: {difference:e}", entry.name());
                 compared += 1;
             }
         }

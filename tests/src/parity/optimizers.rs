@@ -4,6 +4,7 @@
 use super::device;
 use crate::formula;
 use dtrain_common::schedule::{Decay, Per, Schedule};
+use dtrain_test_kit::assert_values;
 use dtrain_worker::models::TensorFile;
 use dtrain_worker::optim::{GroupOptions, Optimizer, Rule, WeightDecay};
 use dtrain_worker::state::{AVERAGE, Average, Table};
@@ -64,13 +65,17 @@ pub fn updates_follow_torch() {
                 tch::no_grad(|| parameter.grad().copy_(&gradient.to_kind(kind)));
                 optimizer.step(&mut table, settings["lr"].as_f64().unwrap(), &[true], None).unwrap();
                 let difference = (&parameter - wanted.get(step as i64)).abs().max().double_value(&[]);
-                assert!(difference <= tolerance, "{case} in {suffix}, step {step}: off by {difference:e}");
+                assert_values!(
+                    difference <= tolerance,
+                    "{case} in {suffix}, step {step}: off by {difference:e}"
+                );
             }
             assert_eq!(table.updates(), [20]);
             // The gap after the 33 elements stays zero: every reduced and updated range includes it.
             let data = table.data().next().unwrap();
             assert!(data.size1().unwrap() > 33);
-            assert_eq!(data.slice(0, 33, None, 1).abs().sum(Kind::Double).double_value(&[]), 0.0);
+            let gap = data.slice(0, 33, None, 1).abs().sum(Kind::Double).double_value(&[]);
+            assert_values!(gap == 0.0, "the gap holds {gap}");
         }
     }
 }
@@ -98,10 +103,13 @@ pub fn the_moving_average_follows_torch() {
             }
             let held = &table.column(AVERAGE.name).unwrap()[0];
             let off = (held.slice(0, 0, 33, 1) - wanted.get(step)).abs().max().double_value(&[]);
-            assert!(off <= tolerance, "step {step} in {suffix}: off by {off:e}");
+            assert_values!(off <= tolerance, "step {step} in {suffix}: off by {off:e}");
         }
         assert_eq!(average.updates(), 19);
-        assert!((live.get(19) - wanted.get(19)).abs().max().double_value(&[]) > 1e-3);
+        assert_values!(
+            (live.get(19) - wanted.get(19)).abs().max().double_value(&[]) > 1e-3,
+            "the average is the last value"
+        );
     }
 }
 

@@ -4,6 +4,7 @@
 use super::gradients::{self, Tolerance};
 use super::{about, device, double, file, reference};
 use crate::formula;
+use dtrain_test_kit::assert_values;
 use dtrain_worker::models::{Architecture, Classifier, Registry, Role, TensorFile, build};
 use tch::{Kind, Reduction, Tensor};
 
@@ -121,9 +122,9 @@ pub fn evaluation_gives_torchvisions_logits() {
             let logits = tch::no_grad(|| case.model.forward(&images, false)).unwrap();
             let difference = largest_difference(&logits, &case.read(size, "eval.logits"));
             println!("{arch:?} {size} evaluation: logits differ by at most {difference:.1e}");
-            assert!(difference < LOGIT_TOLERANCE, "{arch:?} at {size}: {difference:e}");
+            assert_values!(difference < LOGIT_TOLERANCE, "{arch:?} at {size}: {difference:e}");
             let difference = largest_difference(&loss(&logits, &labels), &case.read(size, "eval.loss"));
-            assert!(difference < LOGIT_TOLERANCE, "{arch:?} at {size}, loss: {difference:e}");
+            assert_values!(difference < LOGIT_TOLERANCE, "{arch:?} at {size}, loss: {difference:e}");
         }
     }
 }
@@ -142,10 +143,10 @@ pub fn training_gives_torchvisions_logits_gradients_and_statistics() {
             let (images, labels) = case.input(size, count);
             let logits = case.model.forward(&images, true).unwrap();
             let difference = largest_difference(&logits, &case.read(size, "train.logits"));
-            assert!(difference < LOGIT_TOLERANCE, "{label}: {difference:e}");
+            assert_values!(difference < LOGIT_TOLERANCE, "{label}: {difference:e}");
             let loss = loss(&logits, &labels);
             let loss_difference = largest_difference(&loss, &case.read(size, "train.loss"));
-            assert!(loss_difference < LOGIT_TOLERANCE, "{label}, loss: {loss_difference:e}");
+            assert_values!(loss_difference < LOGIT_TOLERANCE, "{label}, loss: {loss_difference:e}");
 
             // In float32 a rounding error changes the sign before a ReLU, and gradients by up to 2%.
             if kind == Kind::Double {
@@ -165,7 +166,7 @@ fn compare_statistics(case: &Case, size: usize) {
         let key = format!("{size}.state.{}", entry.name());
         if case.expected.info(&key).is_some() {
             let difference = largest_difference(entry.tensor(), &case.expected.read(&key).unwrap());
-            assert!(difference < 1e-4, "{} at {size}: {difference:e}", entry.name());
+            assert_values!(difference < 1e-4, "{} at {size}: {difference:e}", entry.name());
             compared += 1;
         }
     }

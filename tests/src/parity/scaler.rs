@@ -3,6 +3,7 @@
 
 use super::device;
 use crate::reference::{cases, expand, pairs};
+use dtrain_test_kit::assert_values;
 use dtrain_torch_shim::fused;
 use dtrain_worker::{GradScaler, ScalerOptions};
 use serde_json::Value;
@@ -39,7 +40,7 @@ fn found_inf(scaler: &GradScaler, gradient: f32, injected: f32) -> bool {
     if !found {
         // Not finite if the scale is too small for a reciprocal: like torch, the kernel checks its inputs.
         let (got, wanted) = (grads.double_value(&[0]) as f32, scaled * scaler.inverse());
-        assert!(got == wanted || got.is_nan() && wanted.is_nan(), "{got} against {wanted}");
+        assert_values!(got == wanted || got.is_nan() && wanted.is_nan(), "{got} against {wanted}");
     }
     found
 }
@@ -66,15 +67,24 @@ pub fn ten_thousand_steps_equal_torchs() {
                 (true, _) => f32::INFINITY,
             };
             let found = found_inf(&scaler, gradient, injected);
-            assert_eq!(f64::from(u8::from(found)), skipped[step], "{name}, step {step}: skipped");
+            assert_values!(
+                f64::from(u8::from(found)) == skipped[step],
+                "{name}, step {step}: skipped is {found}"
+            );
             scaler.update(found);
             tracker = match resets.next_if(|(at, _)| *at == step) {
                 Some((_, value)) => value as u32,
                 None => tracker + 1,
             };
             // Bit by bit: both are float32 numbers.
-            assert_eq!(scaler.scale(), scales[step], "{name}, step {step}: scale");
-            assert_eq!(scaler.state().clean_steps, tracker, "{name}, step {step}: tracker");
+            let scale = scaler.scale();
+            assert_values!(
+                scale == scales[step],
+                "{name}, step {step}: scale {scale}, wanted {}",
+                scales[step]
+            );
+            let clean = scaler.state().clean_steps;
+            assert_values!(clean == tracker, "{name}, step {step}: tracker {clean}, wanted {tracker}");
             // A resumed run continues in the same way.
             if step % 1000 == 500 {
                 let state = scaler.state();
@@ -85,8 +95,8 @@ pub fn ten_thousand_steps_equal_torchs() {
             most = most.max(scaler.scale());
         }
         assert!(resets.peek().is_none(), "{name}: resets were left over");
-        assert_eq!(scaler.is_exhausted(), name == "to_zero");
+        assert_values!(scaler.is_exhausted() == (name == "to_zero"), "{name}: exhausted");
     }
     // The reference reaches both ends.
-    assert!(least == 0.0 && most > 1e38, "{least:e} to {most:e}");
+    assert_values!(least == 0.0 && most > 1e38, "{least:e} to {most:e}");
 }

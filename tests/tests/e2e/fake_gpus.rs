@@ -6,11 +6,13 @@ use std::process::Output;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use dtrain_test_kit::need::{Need, Skipped, require};
+use dtrain_test_kit::need::{self, Need, Skipped, require};
 use dtrain_tests::process::{finish, output_text};
 use dtrain_tests::programs::{program, without_outer_run};
 use dtrain_tests::runs::{Run, Sandbox, TINY, gpt};
 use serde_json::Value;
+
+use crate::import::import;
 
 const LIMIT: Duration = Duration::from_secs(240);
 
@@ -115,6 +117,35 @@ fn a_run_on_gpus_resumes() {
     let (run, text) = machine.train("run", &["--nproc", "gpu", "--set", &steps(5)]);
     assert!(text.contains("after step 3") && text.contains(" on 2 x GPU in "), "{text}");
     assert_eq!(run.result().steps, Some(5));
+}
+
+/// A file of `--weights none` is as small as its programs. A training from zeros has to be wanted.
+#[test]
+fn a_model_without_weights_is_planned_and_stepped() {
+    let Ok(python) = need::pytorch() else { return };
+    let recipe = "task = \"classify\"\n[data]\nkind = \"generated\"\nclasses = 4\nimage_size = 16\ntrain_samples = 16\n\
+                  test_samples = 8\n[model]\nfile = \"model.pt2\"\n[train]\neffective_batch = 8\nsteps = 3\n[optim]\n\
+                  name = \"adamw\"\nlr = 0.001\n";
+    let Ok(machine) = Machine::new(2, recipe) else { return };
+    let folder = machine.sandbox.path("");
+    let args = ["large.py:make", "--weights", "none", "--check-with", "layers=1"];
+    let text = output_text(&import(&python, &folder, &args));
+    assert!(text.contains("none for tensors of 1 MiB or more"), "{text}");
+    let size = fs::metadata(folder.join("model.pt2")).unwrap().len();
+    assert!(size < 1 << 20, "{size} bytes: {text}");
+
+    let output = machine.launch("refused", &["--nproc", "2"], &[]);
+    let text = output_text(&output);
+    assert!(output.status.code() == Some(2) && text.contains("model.zero_weights = true"), "{text}");
+    let file = machine.sandbox.path("machine.toml");
+    fs::write(&file, "hollow = \"256KiB\"\n[[gpu]]\ncount = 2\n").unwrap();
+    let hollow = [("FAKE_GPU_MACHINE", file.to_str().unwrap())];
+    let output = machine.launch("zeros", &["--nproc", "2", "--set", "model.zero_weights=true"], &hollow);
+    let text = output_text(&output);
+    assert!(output.status.success() && text.contains("its large tensors are zero"), "{text}");
+    assert_eq!(machine.sandbox.run("zeros").result().steps, Some(3));
+    // 4 x 512 x 512 of them are not in the file.
+    assert!(text.contains("1454084 parameters"), "{text}");
 }
 
 /// The driver lists GPUs, and CUDA reports that there is none.

@@ -17,7 +17,8 @@ class State:
         self.parameters = dict(model.named_parameters())
         self.tensors = {**self.parameters, **self.buffers()}
         self.copies = {name: tensor.detach().clone() for name, tensor in self.buffers().items()}
-        self.marks = {name: mark(tensor) for name, tensor in self.parameters.items()}
+        # A model with untouched parameters is exported, and never runs.
+        self.marks = {name: mark(tensor) for name, tensor in self.parameters.items() if not is_untouched(tensor)}
         # Forward may put another tensor in a buffer's place.
         self.places = [(module, key, tensor) for module in model.modules() for key, tensor in module._buffers.items()]
 
@@ -30,7 +31,7 @@ class State:
         self.marks.update((name, mark(tensor)) for name, own in self.parameters.items() if own is tensor)
 
     def changed_parameters(self):
-        return [name for name, tensor in self.parameters.items() if mark(tensor) != self.marks[name]]
+        return [name for name, own in self.marks.items() if mark(self.parameters[name]) != own]
 
     def changed(self):
         buffers = self.buffers()

@@ -170,7 +170,7 @@ def prepare(request):
 
 def prepare_smaller(request):
     try:
-        return prepare({**request, "args": {**request["args"], **request["check_with"]}})
+        return prepare({**request, "weights": None, "args": {**request["args"], **request["check_with"]}})
     except Failure as failure:
         raise Failure(str(failure).replace("--arg ", "--check-with ")) from failure
 
@@ -198,6 +198,7 @@ def write(path, request, checks, training, evaluation):
         "pretrained": request["pretrained"],
         "args": request["args"],
         "images": request.get("images"),
+        "without_weights": request["weights"] == "none",
         "guards": {"train": checks.guards[True], "evaluate": checks.guards[False]},
     }
     with step("writing the file"), open(path, "wb") as file:

@@ -89,7 +89,8 @@ def summary(request, path, checks, programs, check, pretrained):
     if checks.named.names[False] != list(outputs):
         line("evaluation", f"returns only {', '.join(checks.named.names[False])}")
     line("parameters", f"{total:,}" + (f", of which {held:,} are frozen" if held else ""))
-    line("weights", "pretrained" if pretrained else f"random, seed {request['seed']}" if pretrained is False else "those of the function")
+    none = f"none for tensors of 1 MiB or more" if request["weights"] == "none" else None
+    line("weights", none or "pretrained" if none or pretrained else f"random, seed {request['seed']}" if pretrained is False else "those of the function")
     line("operations", f"{len(nodes):,} in training, {len(others):,} in evaluation, {len(operations)} distinct")
     norms = [node for node in nodes if "batch_norm" in operation(node) and arguments(node).get("training", True) is True]
     if norms:

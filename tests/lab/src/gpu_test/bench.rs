@@ -4,27 +4,37 @@
 
 mod goals;
 mod inputs;
+mod loaders;
 mod network;
 mod read;
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::rc::Rc;
+use std::time::Instant;
 
 use anyhow::{Context, Result};
 use dtrain_common::env::WorkerEnv;
+use dtrain_test_kit::fake_gpu::NO_VALUES;
 
+use super::checks::Check;
 use super::finding::Finding;
+use super::proof::Kind;
 use super::suite::{Suite, Training};
 use crate::bench::Steps;
 use crate::commands::last_lines;
 use crate::files::{self, RunFiles};
+use crate::report::Verdict;
+pub(super) use inputs::{Images, images};
+pub(super) use loaders::loaders;
 use network::{Mode, Network};
 use read::Measured;
 
 /// The exit code of gpu.py if it cannot run here; its last line on standard error names the reason.
-const NOT_HERE: u8 = 3;
+pub(super) const NOT_HERE: u8 = 3;
 
 /// Advice if nothing can be compared; follows the reason.
 const REMEDY: &str = "set --python to a Python that has the packages of tests/bench/requirements.txt";
@@ -38,6 +48,8 @@ pub(super) struct Case {
     steps: Steps,
     /// Starting the kernels takes longer than running them: CUDA graphs matter for such a batch.
     is_small: bool,
+    /// Whether the goals are judged, which are about PyTorch's DistributedDataParallel.
+    has_goals: bool,
 }
 
 /// The result of one run.
@@ -63,6 +75,7 @@ pub(super) fn cases() -> Vec<Case> {
         batch,
         steps: Steps { skipped: 20, counted },
         is_small,
+        has_goals: true,
     };
     // Enough steps to time each way for some seconds on a fast GPU.
     vec![
@@ -99,14 +112,27 @@ impl Case {
     /// # Errors
     /// If the user stops it, or if the input cannot be written. A failed way is a finding.
     pub(super) fn run(&self, suite: &Suite<'_>) -> Result<Finding> {
+        self.run_rounds(suite, 0..suite.rounds.max(1), &mut Rounds::default())
+    }
+
+    /// The same for some rounds; the earlier ones are in `rounds`.
+    fn run_rounds(
+        &self,
+        suite: &Suite<'_>,
+        numbers: std::ops::Range<usize>,
+        rounds: &mut Rounds,
+    ) -> Result<Finding> {
         let Some(python) = &suite.python else {
             return Ok(Finding::skipped(format!("no Python with PyTorch; {REMEDY}")));
         };
         let input = self.network.input(suite)?;
-        let mut rounds = Rounds::default();
-        for round in 0..suite.rounds.max(1) {
-            for mode in Mode::in_round(self.is_small, round) {
-                if rounds.failed.contains_key(&mode) {
+        for round in numbers {
+            let modes = match self.has_goals {
+                true => Mode::in_round(self.is_small, round),
+                false => Mode::in_first_round(round),
+            };
+            for mode in modes {
+                if rounds.failed.contains_key(&mode) || suite.is_fake && mode.compiles() {
                     continue;
                 }
                 let run = match mode.pytorch() {
@@ -121,13 +147,25 @@ impl Case {
                     Err(error) => {
                         // If the user stopped it, this is no finding.
                         suite.signals.check()?;
+                        if suite.is_late() && !rounds.measured.is_empty() {
+                            // Results of earlier runs remain.
+                            break;
+                        }
                         rounds.measured.remove(&mode);
                         rounds.failed.insert(mode, format!("{error:#}"));
                     }
                 }
             }
         }
-        Ok(goals::finding(self, &rounds))
+        let found = goals::finding(self, rounds);
+        if suite.is_fake && rounds.failed.is_empty() {
+            let note = format!(
+                "{NO_VALUES} and load no kernels of Triton, so torch.compile was left out: {}",
+                found.note
+            );
+            return Ok(Finding { verdict: Verdict::Skipped, note, ..found });
+        }
+        Ok(found)
     }
 
     fn dtrain(&self, suite: &Suite<'_>, input: &Path, mode: Mode, round: usize) -> Result<Run> {
@@ -146,7 +184,8 @@ impl Case {
             suite.try_training(&Training { name: &name, recipe: &recipe, ranks: 1, sets: &sets, vars: &[] });
         let run = suite.run_dir(&name);
         let measured = ended.and_then(|ended| {
-            ended.expect(0)?;
+            let ended = ended.expect(0)?;
+            suite.proofs.add_training(&ended.stderr, 1, Kind::Gpu)?;
             read::read_dtrain(&RunFiles::read(&run)?, self)
         });
         // Its checkpoint takes a gigabyte or more.
@@ -160,6 +199,21 @@ impl Case {
 
     fn pytorch(&self, suite: &Suite<'_>, python: &Path, mode: Mode, word: &str, round: usize) -> Result<Run> {
         let out = suite.work.join(format!("{}.json", self.folder(mode, round)));
+        let ended = suite.run(&mut self.pytorch_command(suite, python, word, (self.steps, &out)))?;
+        if ended.code == NOT_HERE {
+            return Ok(Run::NotHere(last_line(&ended.stderr)));
+        }
+        ended.expect(0)?;
+        read::read_pytorch(&files::read(&out)?, self).map(Run::Measured)
+    }
+
+    fn pytorch_command(
+        &self,
+        suite: &Suite<'_>,
+        python: &Path,
+        word: &str,
+        (steps, out): (Steps, &Path),
+    ) -> Command {
         let mut command = Command::new(python);
         for (name, _) in WorkerEnv::single().vars() {
             command.env_remove(name);
@@ -176,15 +230,10 @@ impl Case {
             .arg(suite.bench.join("gpu.py"))
             .args(["--model", self.network.recipe(), "--way", word])
             .args(["--batch", &self.batch.to_string()])
-            .args(["--steps", &self.steps.counted.to_string()])
-            .args(["--skip", &self.steps.skipped.to_string(), "--out"])
-            .arg(&out);
-        let ended = suite.run(&mut command)?;
-        if ended.code == NOT_HERE {
-            return Ok(Run::NotHere(last_line(&ended.stderr)));
-        }
-        ended.expect(0)?;
-        read::read_pytorch(&files::read(&out)?, self).map(Run::Measured)
+            .args(["--steps", &steps.counted.to_string()])
+            .args(["--skip", &steps.skipped.to_string(), "--out"])
+            .arg(out);
+        command
     }
 
     /// Returns the unique name of a run's files.
@@ -194,7 +243,59 @@ impl Case {
     }
 }
 
-fn last_line(stderr: &str) -> String {
+/// Returns the networks of the first hour, at batches that fill a fast GPU.
+fn first_cases() -> [Case; 3] {
+    let case = |network, batch, counted| Case {
+        network,
+        batch,
+        steps: Steps { skipped: 10, counted },
+        is_small: false,
+        has_goals: false,
+    };
+    [case(Network::Resnet50, 64, 60), case(Network::VitB16, 64, 40), case(Network::Gpt2, 8, 40)]
+}
+
+/// Returns a check for each round of each network of the first hour. A later round has the results of all.
+pub(super) fn first_rounds() -> Vec<Check> {
+    const ROUNDS: usize = 5;
+    let cases = first_cases().map(|case| (case, Rc::new(RefCell::new(Rounds::default()))));
+    let check = |round: usize, (case, rounds): &(Case, Rc<RefCell<Rounds>>)| {
+        let (case, rounds) = (*case, Rc::clone(rounds));
+        Check {
+            name: case.name(),
+            // Four starts of programs, and some seconds of steps.
+            seconds: 60,
+            run: Box::new(move |suite| case.run_rounds(suite, round..round + 1, &mut rounds.borrow_mut())),
+        }
+    };
+    (0..ROUNDS).flat_map(|round| cases.each_ref().map(|case| check(round, case))).collect()
+}
+
+/// Starts to compile the networks of the first hour: later runs take the kernels from the cache.
+pub(super) fn compile_in_background(suite: &Suite<'_>) -> Result<()> {
+    let Some(python) = suite.python.as_deref().filter(|_| !suite.is_fake) else { return Ok(()) };
+    for case in first_cases() {
+        let steps = Steps { skipped: 1, counted: 1 };
+        let out = suite.work.join(format!("compile-{}.json", case.network.recipe()));
+        let word = Mode::Compile.pytorch().unwrap_or_default();
+        let started = suite.start(&mut case.pytorch_command(suite, python, word, (steps, &out)))?;
+        suite.background.borrow_mut().push(started);
+    }
+    Ok(())
+}
+
+/// Waits for the compilers: they would slow measurements.
+pub(super) fn await_compilers(suite: &Suite<'_>) -> Result<()> {
+    for compiler in suite.background.take() {
+        if let Err(error) = compiler.wait(suite.signals, Instant::now()) {
+            suite.signals.check()?;
+            eprintln!("  {error:#}");
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn last_line(stderr: &str) -> String {
     let words = stderr.lines().rev().find(|line| !line.trim().is_empty());
     words.map_or_else(|| last_lines(stderr), |line| line.trim().to_owned())
 }

@@ -14,6 +14,8 @@ pub(super) struct Finding {
     /// A sentence.
     pub(super) note: String,
     pub(super) figures: Figures,
+    /// Figures that the table shows too, in order.
+    pub(super) columns: Vec<(String, f64)>,
 }
 
 impl Finding {
@@ -40,7 +42,13 @@ impl Finding {
         self
     }
 
+    /// Adds a figure that the table shows too.
+    pub(super) fn with_column(mut self, name: impl Into<String>, value: f64) -> Self {
+        self.columns.push((name.into(), value));
+        self
+    }
+
     fn new(verdict: Verdict, note: impl Into<String>) -> Self {
-        Self { verdict, note: note.into(), figures: Figures::new() }
+        Self { verdict, note: note.into(), figures: Figures::new(), columns: Vec::new() }
     }
 }

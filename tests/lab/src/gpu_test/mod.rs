@@ -4,20 +4,23 @@ mod bench;
 mod calls;
 mod checks;
 mod finding;
+mod hour;
 mod pack;
 mod paths;
+mod proof;
 mod scope;
 mod suite;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use dtrain_common::env::CUDA_VISIBLE_DEVICES;
 use dtrain_common::gpu::{Driver, Nvidia, Status};
 use dtrain_common::units::ByteSize;
+use dtrain_test_kit::fake_gpu;
 
 use xtask::process::{Interrupted, Signals};
 use xtask::setup::{Problem, SetArgs};
@@ -25,10 +28,12 @@ use xtask::workspace::Workspace;
 
 use crate::files::create_empty;
 use crate::machine::Machine;
-use crate::report::{Group, Report, Row, Verdict};
-use checks::Part;
+use crate::report::{Report, Row, Verdict};
+use checks::{Check, Part};
 use finding::Finding;
+use hour::{Hour, Section};
 use paths::Paths;
+use proof::Proofs;
 use scope::Scope;
 use suite::Suite;
 
@@ -58,6 +63,12 @@ pub(crate) struct Args {
     /// Run one of the calls that --calls lists
     #[arg(long, value_name = "NAME", conflicts_with_all = ["parts", "only", "make_pack"])]
     call: Option<String>,
+    /// Run what matters most, in eight minutes; writes results-first.json
+    #[arg(long, conflicts_with_all = ["parts", "only", "make_pack", "call", "calls"])]
+    first: bool,
+    /// Run graphs, faults and data loaders in eight minutes
+    #[arg(long, conflicts_with_all = ["parts", "only", "make_pack", "call", "calls", "first"])]
+    second: bool,
     /// Create a folder that runs the suite without Rust and network
     #[arg(long, value_name = "DIR", conflicts_with_all = ["parts", "pack", "only", "out", "libtorch", "python"])]
     make_pack: Option<PathBuf>,
@@ -70,9 +81,6 @@ pub(crate) struct Args {
     /// Python with torch 2.11.0 and torchvision [default: python3 or target/bench-venv]
     #[arg(long, value_name = "PATH")]
     python: Option<PathBuf>,
-    /// Run on the CPU as if it were one GPU, to test the suite
-    #[arg(long, hide = true)]
-    rehearse: bool,
     /// JSON file of the results [default: results.json or results-CALL.json]
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
@@ -90,9 +98,8 @@ pub(crate) fn run(signals: &Signals, args: &Args) -> Result<u8> {
     }
     let scope = Scope::new(args)?;
     // Checked before the build, which takes long.
-    let (status, devices) = match gpus() {
+    let Gpus { status, devices, are_fake } = match gpus() {
         Ok(found) => found,
-        Err(_) if args.rehearse => (Status::default(), Vec::new()),
         Err(reason) => {
             eprintln!(
                 "error: gpu-test needs a GPU: {reason}; run `cargo xtask test` for the tests without a GPU, or \
@@ -116,18 +123,20 @@ pub(crate) fn run(signals: &Signals, args: &Args) -> Result<u8> {
         libraries: paths.libraries,
         python: paths.python,
         work: work.canonicalize()?,
-        gpus: devices.len().max(1),
+        gpus: devices.len(),
         devices,
-        is_rehearsal: args.rehearse,
+        is_fake: are_fake,
         rounds: args.rounds.into(),
         // The time for building and set-up does not count.
-        deadline: scope.call.as_ref().map(|_| Instant::now() + calls::LONGEST),
+        deadline: Cell::new(scope.call.as_ref().map(|_| Instant::now() + calls::LONGEST)),
         commands: RefCell::new(Vec::new()),
+        proofs: Proofs::default(),
+        background: RefCell::default(),
     };
     let workspace = Workspace::find().ok();
     let machine = Machine::describe(workspace.as_ref(), serde_json::to_value(&status)?)?;
     let mut report = Report::new(command(args), machine);
-    report.groups = check(&suite, &scope)?;
+    check(&suite, scope.sections(), &mut report, &out)?;
     report.publish(&out)?;
     let failed = report.count(Verdict::Failed);
     if failed == 0 {
@@ -149,16 +158,29 @@ fn devices(visible: Option<String>, count: usize) -> Vec<String> {
     }
 }
 
-/// Returns the driver's GPUs and the names of those to use, or the reason why there is no GPU.
-fn gpus() -> Result<(Status, Vec<String>), String> {
-    let status = Nvidia::open().and_then(|mut nvidia| nvidia.status()).map_err(|error| error.to_string())?;
+/// The GPUs of this machine.
+struct Gpus {
+    status: Status,
+    /// The names of those to use.
+    devices: Vec<String>,
+    /// Whether the driver is that of fake GPUs.
+    are_fake: bool,
+}
+
+/// Asks the driver, or returns the reason why there is no GPU.
+fn gpus() -> Result<Gpus, String> {
+    let mut nvidia = Nvidia::open().map_err(|error| error.to_string())?;
+    let status = nvidia.status().map_err(|error| error.to_string())?;
+    // While its library is loaded.
+    let are_fake = fake_gpu::is_loaded();
+    drop(nvidia);
     if status.gpus.is_empty() {
         return Err("the NVIDIA driver finds no GPU".to_owned());
     }
     let devices = devices(std::env::var(CUDA_VISIBLE_DEVICES).ok(), status.gpus.len());
     match devices.is_empty() {
         true => Err("CUDA_VISIBLE_DEVICES hides all GPUs".to_owned()),
-        false => Ok((status, devices)),
+        false => Ok(Gpus { status, devices, are_fake }),
     }
 }
 
@@ -190,41 +212,55 @@ fn make_pack(signals: &Signals, args: &Args, folder: &Path) -> Result<u8> {
     Ok(0)
 }
 
-/// Runs the wanted checks one after another; a signal ends everything.
-fn check(suite: &Suite<'_>, scope: &Scope<'_>) -> Result<Vec<Group>> {
-    let mut groups = Vec::new();
-    for part in Part::ALL {
-        let mut group = Group::new(part.name());
-        for (number, check) in part.checks(suite.rounds).into_iter().enumerate() {
-            if !scope.wants(part, number, &check.name) {
-                continue;
-            }
-            eprintln!("{}: {}", part.name(), check.name);
-            let begun = Instant::now();
-            suite.commands.borrow_mut().clear();
-            let late = suite.deadline.is_some_and(|deadline| begun > deadline);
-            let found = match late {
-                true => Ok(Finding::failed("the call's time limit is over")),
-                false => (check.run)(suite),
-            };
-            let found = match found {
-                Ok(found) => found,
-                Err(error) if error.downcast_ref::<Interrupted>().is_some() => return Err(error),
-                Err(error) => Finding::failed(format!("{error:#}")),
-            };
-            eprintln!("  {}: {}", found.verdict.as_str(), found.note);
-            let mut row = Row::new(check.name)
-                .with("seconds", (10.0 * begun.elapsed().as_secs_f64()).round() / 10.0)
-                .with_verdict(found.verdict, found.note);
-            row.details = found.figures;
-            row.commands = suite.commands.take();
-            group.rows.push(row);
+/// Runs the checks of the sections one after another, and writes the results after each; a signal ends everything.
+fn check(suite: &Suite<'_>, sections: Vec<Section>, report: &mut Report, out: &Path) -> Result<()> {
+    let (begun, mut granted) = (Instant::now(), Duration::ZERO);
+    for section in sections {
+        if let Some(time) = section.time {
+            granted += time;
+            suite.deadline.set(Some(begun + granted));
         }
-        if !group.rows.is_empty() {
-            groups.push(group);
+        if let Some(before) = section.before {
+            before(suite)?;
+        }
+        for check in section.checks {
+            eprintln!("{}: {}", section.title, check.name);
+            let row = run_check(suite, check, section.time.is_some())?;
+            // Without a result, the results of earlier rounds remain.
+            let Some(row) = row else { continue };
+            report.add(section.title, row);
+            report.write(out)?;
         }
     }
-    Ok(groups)
+    Ok(())
+}
+
+/// Runs a check. `None` if there is no time left for it, and it `may_be_left_out`.
+fn run_check(suite: &Suite<'_>, check: Check, may_be_left_out: bool) -> Result<Option<Row>> {
+    let begun = Instant::now();
+    suite.commands.borrow_mut().clear();
+    let found = match suite.is_late() {
+        true if may_be_left_out => {
+            eprintln!("  left out: the time of its section is over");
+            return Ok(None);
+        }
+        true => Ok(Finding::failed("the call's time limit is over")),
+        false => (check.run)(suite),
+    };
+    let found = match found {
+        Ok(found) => found,
+        Err(error) if error.downcast_ref::<Interrupted>().is_some() => return Err(error),
+        Err(error) => Finding::failed(format!("{error:#}")),
+    };
+    let found = suite.proofs.judge(found);
+    eprintln!("  {}: {}", found.verdict.as_str(), found.note);
+    let mut row = Row::new(check.name)
+        .with("seconds", (10.0 * begun.elapsed().as_secs_f64()).round() / 10.0)
+        .with_verdict(found.verdict, found.note);
+    row.figures.extend(found.columns);
+    row.details = found.figures;
+    row.commands = suite.commands.take();
+    Ok(Some(row))
 }
 
 /// Returns the command without paths, which do not affect the figures.
@@ -237,6 +273,9 @@ fn command(args: &Args) -> String {
         words += &format!(" {}", part.name());
     }
     words += &format!(" --rounds {}", args.rounds);
+    if let Some(hour) = Hour::of(args) {
+        return format!("{words} --{}", hour.name());
+    }
     if let Some(call) = &args.call {
         words += &format!(" --call {call}");
     }

@@ -1,6 +1,6 @@
 //! The suite's programs and files, and how it starts programs.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::net::TcpListener;
@@ -12,8 +12,11 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use dtrain_common::env::{DTRAIN_WORKER, WorkerEnv};
 use dtrain_common::run_dir::RunDir;
+use dtrain_test_kit::fake_gpu::NO_VALUES;
 use serde_json::Value;
 
+use super::finding::Finding;
+use super::proof::{Kind, Proofs};
 use crate::commands::{FinishedCommand, LIMIT, POLL_INTERVAL, RunningCommand};
 use crate::files::read;
 use xtask::metrics;
@@ -42,14 +45,18 @@ pub(super) struct Suite<'a> {
     pub(super) gpus: usize,
     /// Their names for CUDA_VISIBLE_DEVICES.
     pub(super) devices: Vec<String>,
-    /// Whether everything runs on the CPU, to test the suite itself: checks that need a GPU then fail.
-    pub(super) is_rehearsal: bool,
+    /// Whether these are fake GPUs: then comparisons of values and speeds are skipped.
+    pub(super) is_fake: bool,
     /// Rounds of a benchmark.
     pub(super) rounds: usize,
     /// The deadline of everything, if there is a limit.
-    pub(super) deadline: Option<Instant>,
+    pub(super) deadline: Cell<Option<Instant>>,
     /// The commands that the current check has started.
     pub(super) commands: RefCell<Vec<String>>,
+    /// What the current check's processes computed on.
+    pub(super) proofs: Proofs,
+    /// Commands that run beside the checks.
+    pub(super) background: RefCell<Vec<RunningCommand>>,
 }
 
 /// The results of a training.
@@ -109,20 +116,33 @@ impl Suite<'_> {
         }
         command
             .env_remove("RUST_LOG")
+            // A backtrace would hide the message of a panic.
+            .env("RUST_BACKTRACE", "0")
             // The programs keep a user's setting, and then cannot set a limit.
             .env_remove("PYTORCH_ALLOC_CONF")
             .env_remove("PYTORCH_CUDA_ALLOC_CONF")
             .env(DTRAIN_WORKER, self.programs.join("dtrain-worker"))
             .current_dir(&self.work)
             .stdin(Stdio::null());
-        if self.is_rehearsal {
-            command.env("CUDA_VISIBLE_DEVICES", "");
-        }
         if let Some(libraries) = &self.libraries {
             let others = std::env::var_os(LD_LIBRARY_PATH);
             command.env(LD_LIBRARY_PATH, before(libraries, others.as_deref()));
         }
         command
+    }
+
+    /// Judges a check that compares values, and what else must `hold`. On fake GPUs, whose values mean nothing, it is
+    /// skipped unless something else is wrong.
+    pub(super) fn judged(&self, holds: bool, values_agree: bool, note: impl Into<String>) -> Finding {
+        match self.is_fake && holds {
+            true => Finding::skipped(format!("{NO_VALUES}: {}", note.into())),
+            false => Finding::judged(holds && values_agree, note),
+        }
+    }
+
+    /// Returns whether the time of the present checks is over.
+    pub(super) fn is_late(&self) -> bool {
+        self.deadline.get().is_some_and(|deadline| Instant::now() > deadline)
     }
 
     /// Writes a file into the suite's folder.
@@ -155,20 +175,26 @@ impl Suite<'_> {
             .stderr(Stdio::piped())
             .spawn()
             .with_context(|| format!("cannot start {command_line}"))?;
-        Ok(RunningCommand::new(child, command_line, self.deadline))
+        Ok(RunningCommand::new(child, command_line, self.deadline.get()))
     }
 
-    /// Trains, and expects success. If there are more ranks than GPUs, starts ranks without the launcher,
+    /// Trains on GPUs, and expects success. If there are more ranks than GPUs, starts ranks without the launcher,
     /// each as if on its machine: NCCL refuses two ranks of one host on the same GPU.
     pub(super) fn train(&self, training: &Training<'_>) -> Result<Trained> {
+        self.train_on(training, Kind::Gpu)
+    }
+
+    /// Trains on devices of this kind, and expects success.
+    pub(super) fn train_on(&self, training: &Training<'_>, kind: Kind) -> Result<Trained> {
         let ended = self.try_training(training)?.expect(0)?;
+        self.proofs.add_training(&ended.stderr, training.ranks, kind)?;
         Trained::read(&self.run_dir(training.name), ended.stderr)
     }
 
     /// Trains; returns the end of the launcher, or of the first rank that failed.
     pub(super) fn try_training(&self, training: &Training<'_>) -> Result<FinishedCommand> {
         let recipe = self.write(&format!("{}.toml", training.name), training.recipe)?;
-        if self.is_rehearsal || training.ranks <= self.gpus {
+        if training.ranks <= self.gpus {
             return self.run(&mut self.launch(training, &recipe));
         }
         let mut ranks = self.ranks(training, &recipe)?;

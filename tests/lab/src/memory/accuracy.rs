@@ -82,6 +82,6 @@ fn profile(bench: &Bench<'_>, number: usize, case: &Case) -> Result<(u64, u64)> 
         .with_context(|| format!("{}: exit code {}\n{}", case.name, ended.code, ended.stderr))
 }
 
-pub(super) fn mib(bytes: u64) -> f64 {
+pub(crate) fn mib(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1 << 20)
 }

@@ -10,7 +10,7 @@ use std::process::Command;
 
 use anyhow::Result;
 
-pub(crate) use accuracy::profiled;
+pub(crate) use accuracy::{mib, profiled};
 pub(crate) use cases::{CASES, Case};
 
 use xtask::process::Signals;

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use dtrain_test_kit::fake_gpu;
 use dtrain_worker::collectives::{CollectiveError, ProcessGroup, ReduceOp, Work};
 use tch::{Device, Kind, Tensor};
 
@@ -35,6 +36,7 @@ pub(crate) fn run(group: Group) -> Result<(), Failure> {
     }
     group.shutdown()?;
     println!("ok shutdown");
+    fake_gpu::report();
     Ok(())
 }
 
@@ -55,10 +57,13 @@ pub(crate) fn expected(size: i64, kind: Kind, ranks: usize, op: ReduceOp) -> Ten
 }
 
 pub(crate) fn same(what: &str, got: &Tensor, wanted: &Tensor) -> Result<(), Failure> {
-    if got.kind() != wanted.kind() || got.size() != wanted.size() || !got.equal(wanted) {
-        return Err(format!("{what}: got {got:?} {got}, wanted {wanted:?} {wanted}").into());
+    let is_alike = got.kind() == wanted.kind() && got.size() == wanted.size();
+    if is_alike && fake_gpu::agrees(got.equal(wanted)) {
+        return Ok(());
     }
-    Ok(())
+    // The first elements suffice: a report with all would hide the others.
+    let some = |tensor: &Tensor| tensor.flatten(0, -1).narrow(0, 0, tensor.numel().min(8) as i64);
+    Err(format!("{what}: got {got:?} {}, wanted {wanted:?} {}", some(got), some(wanted)).into())
 }
 
 pub(crate) fn all_reduce(g: &dyn ProcessGroup, kind: Kind, size: i64) -> Result<(), Failure> {

@@ -1,5 +1,6 @@
 //! Checks graphs: the same bits as separate kernels, also with dropout, and no damage after a failed capture.
 
+use dtrain_test_kit::assert_values;
 use dtrain_torch_shim::ShimError;
 use dtrain_torch_shim::graph::{Graph, Pool};
 use dtrain_torch_shim::memory;
@@ -54,8 +55,8 @@ pub(crate) fn run() -> Result<(), Failure> {
     tch::no_grad(|| input.copy_(&other));
     let second = replayed()?;
     for (number, ((got, gradient), (wanted, expected))) in [first, second].iter().zip(&wanted).enumerate() {
-        assert_eq!(got, wanted, "the losses of input {number}");
-        assert!(gradient.equal(expected), "the gradient of input {number}");
+        assert_values!(got == wanted, "the losses of input {number}: {got:?}, wanted {wanted:?}");
+        assert_values!(gradient.equal(expected), "the gradient of input {number}");
     }
     println!("ok replays are bit-equal to the kernels, with dropout");
 
@@ -73,23 +74,23 @@ pub(crate) fn run() -> Result<(), Failure> {
         (numbers.sum(Kind::Float).double_value(&[]), Tensor::randn([10], (Kind::Float, GPU)))
     };
     let (first, second) = (drawn(), drawn());
-    assert!(first.0 == second.0 && first.1.equal(&second.1));
+    assert_values!(first.0 == second.0 && first.1.equal(&second.1), "numbers after a failed capture");
     // The same if a capture cannot begin, here on the default stream.
     let own = Stream::current(0)?;
     default.make_current()?;
     assert!(Graph::capture(pool, || Ok::<_, ShimError>(())).is_err());
-    assert!(drawn().1.equal(&second.1));
+    assert_values!(drawn().1.equal(&second.1), "numbers after a capture that did not begin");
     own.make_current()?;
     println!("ok random numbers are equal after failed captures");
     let (losses, gradient) = replayed()?;
-    assert_eq!(losses, wanted[1].0);
-    assert!(gradient.equal(&wanted[1].1));
+    assert_values!(losses == wanted[1].0, "losses after failed captures: {losses:?}");
+    assert_values!(gradient.equal(&wanted[1].1), "the gradient after failed captures");
     drop((graph, loss));
     memory::empty_cache(GPU)?;
     // The allocator works as before: it allocates, frees, and returns memory.
     let before = memory::usage(GPU)?;
     let large = Tensor::zeros([64 << 20], (Kind::Uint8, GPU));
-    assert!(large.sum(Kind::Int64).int64_value(&[]) == 0);
+    assert_values!(large.sum(Kind::Int64).int64_value(&[]) == 0, "new zeros");
     drop(large);
     memory::empty_cache(GPU)?;
     assert_eq!(memory::usage(GPU)?.reserved, before.reserved, "memory is given back");

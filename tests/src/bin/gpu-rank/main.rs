@@ -2,7 +2,8 @@
 //! with PyTorch's results in the folder, `gpu-rank segments`, `gpu-rank streams` and `gpu-rank graph`.
 //! `gpu-rank hold-memory BYTES` allocates the GPU's memory except BYTES bytes until its standard input ends.
 //!
-//! Prints a line for each passed check. A failed check ends the process with a panic.
+//! Prints a line for each passed check. A failed check ends the process with a panic. On fake GPUs, the last line has the
+//! number of skipped comparisons.
 #![allow(clippy::unwrap_used)]
 
 mod graph;
@@ -11,6 +12,7 @@ mod streams;
 
 use std::path::PathBuf;
 
+use dtrain_test_kit::fake_gpu;
 use dtrain_tests::parity::{self, models, optimizers, resnets, scaler};
 use dtrain_tests::segments::dropout_draws_the_same;
 use dtrain_torch_shim::cuda;
@@ -71,5 +73,6 @@ fn main() -> Result<(), Failure> {
             );
         }
     }
+    fake_gpu::report();
     Ok(())
 }

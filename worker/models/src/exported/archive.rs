@@ -26,6 +26,8 @@ pub(super) struct Archive {
     entries: HashMap<String, (usize, u64)>,
     /// The bytes that tensors may still take.
     budget: u64,
+    /// Whether weights may be left out; the trainer takes zeros.
+    pub(super) may_lack_weights: bool,
 }
 
 impl Archive {
@@ -72,7 +74,7 @@ impl Archive {
             entries.insert(rest.to_owned(), (number, entry.size()));
         }
         let budget = about.len().saturating_mul(2).saturating_add(SLACK_BYTES);
-        Ok(Self { path: path.to_owned(), zip, entries, budget })
+        Ok(Self { path: path.to_owned(), zip, entries, budget, may_lack_weights: false })
     }
 
     pub(super) fn error(&self, problem: Problem) -> ExportedError {

@@ -62,6 +62,7 @@ pub struct Exported {
     evaluation_guards: Guards,
     has_small_norms: bool,
     written: Vec<WrittenBuffer>,
+    lacks_weights: bool,
 }
 
 /// The entry with the program for evaluation.
@@ -84,6 +85,7 @@ impl Exported {
         let separate = archive.has(EVALUATION).then(|| read(&mut archive, EVALUATION)).transpose()?;
         let notes: Notes = if archive.has(NOTES) { archive.json(NOTES)? } else { Notes::default() };
         let checked: Checked = if archive.has(CHECKED) { archive.json(CHECKED)? } else { Checked::default() };
+        archive.may_lack_weights = notes.without_weights;
         let tensors = tensors::load(&mut archive, registry, &document.graph_module.signature)?;
 
         let program = graph::resolve(&archive, &document.graph_module, &tensors)?;
@@ -149,6 +151,7 @@ impl Exported {
             evaluation_guards,
             has_small_norms,
             written,
+            lacks_weights: notes.without_weights,
         })
     }
 
@@ -165,6 +168,11 @@ impl Exported {
     /// Returns the results of evaluation.
     pub fn evaluation_outputs(&self) -> &[Port] {
         &self.evaluation_outputs
+    }
+
+    /// Returns whether the file has no weights (`dtrain import --weights none`): its large tensors are zero.
+    pub fn lacks_weights(&self) -> bool {
+        self.lacks_weights
     }
 
     /// Returns whether training draws random numbers, such as dropout.

@@ -310,6 +310,9 @@ pub(super) struct Notes {
     pub evaluation_outputs: Vec<String>,
     #[serde(default)]
     pub guards: Option<Both<Vec<NotedGuard>>>,
+    /// Whether the archive lacks large tensors, by `dtrain import --weights none`.
+    #[serde(default)]
+    pub without_weights: bool,
 }
 
 /// Results of the comparison with PyTorch at the end of an import.

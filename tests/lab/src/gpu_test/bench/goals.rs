@@ -35,10 +35,11 @@ pub(super) fn finding(case: &Case, rounds: &Rounds) -> Finding {
     let memory = ratio(&peaks(Mode::Dtrain), &peaks(Mode::Ddp));
     let graphs = ratio(&best, &rates(Mode::CompileGraphs));
 
-    let mut goals = vec![
-        goal("DDP's speed", speed, SPEED, f64::ge, "at least"),
-        goal("DDP's peak memory", memory, MEMORY, f64::le, "at most"),
-    ];
+    let mut goals = Vec::new();
+    if case.has_goals {
+        goals.push(goal("DDP's speed", speed, SPEED, f64::ge, "at least"));
+        goals.push(goal("DDP's peak memory", memory, MEMORY, f64::le, "at most"));
+    }
     if case.is_small {
         let best = "the speed of torch.compile with graphs (dtrain with or without graphs)";
         goals.push(goal(best, graphs, GRAPHS, f64::ge, "at least"));
@@ -88,7 +89,31 @@ pub(super) fn finding(case: &Case, rounds: &Rounds) -> Finding {
         Some(ratio) => finding.with(name, ratio),
         None => finding,
     });
+    let finding = match case.has_goals {
+        true => finding,
+        false => with_columns(finding, rounds),
+    };
     rounds.measured.keys().fold(finding, |finding, mode| with_figures(finding, case, rounds, *mode))
+}
+
+/// Adds the columns of the table: rates, their ratios within rounds, and peaks.
+fn with_columns(finding: Finding, rounds: &Rounds) -> Finding {
+    let rates = |mode: Mode| rounds.values(mode, |measured| measured.rate);
+    let peaks = |mode: Mode| rounds.values(mode, |measured| measured.peak_allocated / f64::from(1 << 30));
+    let dtrain = rates(Mode::Dtrain);
+    let all = [Mode::Dtrain, Mode::Graph, Mode::Eager, Mode::Compile];
+    let mut columns: Vec<(String, Option<f64>)> =
+        all.map(|mode| (format!("{} /s", mode.title()), median(&rates(mode)))).into();
+    columns.extend([
+        ("dtrain / eager".to_owned(), ratio(&dtrain, &rates(Mode::Eager))),
+        ("dtrain / compile".to_owned(), ratio(&dtrain, &rates(Mode::Compile))),
+    ]);
+    columns.extend(all.map(|mode| (format!("{}, GiB", mode.title()), median(&peaks(mode)))));
+    columns.push(("rounds".to_owned(), Some(dtrain.len() as f64)));
+    columns.into_iter().fold(finding, |finding, (name, value)| match value {
+        Some(value) => finding.with_column(name, value),
+        None => finding,
+    })
 }
 
 impl Rounds {
@@ -186,12 +211,8 @@ fn best(one: Vec<f64>, other: Vec<f64>) -> Vec<f64> {
     one.into_iter().zip(other).map(|(one, other)| one.max(other)).collect()
 }
 
-/// Returns the median of the ratios within rounds: a slow round does not change it. `None` if the numbers of
-/// rounds differ.
+/// Returns the median of the ratios within the rounds that both have: a slow round does not change it.
 fn ratio(over: &[f64], under: &[f64]) -> Option<f64> {
-    if over.len() != under.len() {
-        return None;
-    }
     let ratios: Vec<f64> = over.iter().zip(under).map(|(over, under)| over / under).collect();
     median(&ratios).filter(|ratio| ratio.is_finite())
 }

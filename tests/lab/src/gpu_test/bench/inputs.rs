@@ -8,14 +8,19 @@ use anyhow::Result;
 use crate::bench::numbers;
 use xtask::setup::Problem;
 
-/// A power of two, so that every batch divides it.
-const IMAGES: usize = 1024;
+/// A set of images.
+pub(in crate::gpu_test) struct Images {
+    /// The name of its folder.
+    pub(in crate::gpu_test) name: &'static str,
+    pub(in crate::gpu_test) count: usize,
+    pub(in crate::gpu_test) classes: usize,
+    /// Width and height in the files.
+    pub(in crate::gpu_test) side: usize,
+}
 
-/// As in ImageNet.
-const CLASSES: usize = 1000;
-
-/// Width and height in the files. The run caches the images in memory after enlarging them.
-const SIDE: usize = 32;
+/// The benchmarks' images: a power of two, so that every batch divides it, with the classes of ImageNet. The run caches the
+/// images in memory after enlarging them.
+pub(super) const IMAGES: Images = Images { name: "bench-images", count: 1024, classes: 1000, side: 32 };
 
 /// Images of the final evaluation, all of the first class.
 const TEST_IMAGES: usize = 8;
@@ -30,16 +35,17 @@ const FIRST_CHARACTER: u32 = 0x100;
 const CHARACTERS: usize = 1 << 20;
 
 /// Writes `train/CLASS/*.bmp` and `test/CLASS/*.bmp` into a folder in `work` unless it exists; returns it.
-pub(super) fn images(work: &Path) -> Result<PathBuf> {
-    once(&work.join("bench-images"), |folder| {
+pub(in crate::gpu_test) fn images(work: &Path, set: &Images) -> Result<PathBuf> {
+    once(&work.join(set.name), |folder| {
         let mut next = numbers();
-        for (part, count) in [("train", IMAGES), ("test", TEST_IMAGES)] {
+        for (part, count) in [("train", set.count), ("test", TEST_IMAGES)] {
             for index in 0..count {
-                let class = if part == "test" { 0 } else { index % CLASSES };
+                let class = if part == "test" { 0 } else { index % set.classes };
                 let class = folder.join(format!("{part}/{class:04}"));
                 fs::create_dir_all(&class).map_err(|error| Problem::write(&class, error))?;
                 let path = class.join(format!("{index:04}.bmp"));
-                fs::write(&path, bitmap(SIDE, &mut next)).map_err(|error| Problem::write(&path, error))?;
+                fs::write(&path, bitmap(set.side, &mut next))
+                    .map_err(|error| Problem::write(&path, error))?;
             }
         }
         Ok(())

@@ -47,7 +47,7 @@ impl Network {
     /// Returns the folder of its training data, written unless it exists.
     pub(super) fn input(self, suite: &Suite<'_>) -> Result<PathBuf> {
         match self {
-            Self::Resnet50 | Self::VitB16 => inputs::images(&suite.work),
+            Self::Resnet50 | Self::VitB16 => inputs::images(&suite.work, &inputs::IMAGES),
             Self::Gpt2 => inputs::text(&suite.work),
         }
     }
@@ -99,6 +99,18 @@ impl Mode {
         let first = round % modes.len();
         modes.rotate_left(first);
         modes
+    }
+
+    /// Returns the modes of a round without DistributedDataParallel, as [`Self::in_round`].
+    pub(super) fn in_first_round(round: usize) -> Vec<Self> {
+        let mut modes = vec![Self::Eager, Self::Dtrain, Self::Graph, Self::Compile];
+        modes.rotate_left(round % 4);
+        modes
+    }
+
+    /// Returns whether this mode needs Triton, whose kernels fake GPUs do not load.
+    pub(super) fn compiles(self) -> bool {
+        matches!(self, Self::Compile | Self::CompileGraphs)
     }
 
     /// Returns the name for figures and files.

@@ -93,13 +93,15 @@ pub(super) fn read_pytorch(text: &str, case: &Case) -> Result<Measured> {
         let got = read(key)?;
         ensure!(got == expected as f64, "gpu.py had {key} = {got}, expected {expected}");
     }
+    let gpu = value["gpu"].as_str().map(str::to_owned);
+    ensure!(gpu.is_some(), "gpu.py did not compute on a GPU");
     Ok(Measured {
         rate: rate(case, read("total_ms")?)?,
         peak_allocated: read("peak_allocated_bytes")?,
         peak_reserved: read("peak_reserved_bytes")?,
         parameters: read("parameters")?,
         wait_data_ms: None,
-        gpu: value["gpu"].as_str().map(str::to_owned),
+        gpu,
     })
 }
 

@@ -11,6 +11,7 @@ use super::recipes::{LM, LONG};
 use super::{Check, check};
 use crate::commands::{FinishedCommand, RunningCommand};
 use crate::gpu_test::finding::Finding;
+use crate::gpu_test::proof::Kind;
 use crate::gpu_test::suite::{Suite, Training};
 
 /// How long ranks wait for each other in these checks, in seconds.
@@ -19,11 +20,11 @@ const TIMEOUT: &str = "20";
 /// The limit from the fault to the end of the last rank.
 const END: Duration = Duration::from_secs(60);
 
-pub(super) fn checks() -> Vec<Check> {
+pub(in crate::gpu_test) fn checks() -> Vec<Check> {
     vec![
         check("full GPU", 30, train_on_full_gpu),
         check("GPU with little free memory", 40, train_on_crowded_gpu),
-        check("missing GPU", 10, train_on_missing_gpu),
+        check("missing GPU", 20, train_on_missing_gpu),
         check("dead rank", 60, |suite| signal_second_rank(suite, "dies", Signal::KILL)),
         check("hanging rank", 90, |suite| signal_second_rank(suite, "hangs", Signal::STOP)),
         check("stop request", 40, stop_training),
@@ -47,6 +48,7 @@ impl MemoryHolder {
         let mut line = String::new();
         BufReader::new(stdout).read_line(&mut line)?;
         ensure!(line.starts_with("taken "), "gpu-rank did not allocate the GPU's memory");
+        suite.proofs.add("gpu-rank");
         Ok(Self { started, stdin })
     }
 }
@@ -86,6 +88,8 @@ fn train_on_crowded_gpu(suite: &Suite<'_>) -> Result<Finding> {
 }
 
 fn train_on_missing_gpu(suite: &Suite<'_>) -> Result<Finding> {
+    // Without the variable, the same training uses a GPU.
+    suite.train(&training("present", 1, &["train.steps=1"]))?;
     let missing = Training {
         vars: &[("CUDA_VISIBLE_DEVICES", "GPU-00000000-0000-0000-0000-000000000000")],
         ..training("absent", 1, &[])
@@ -109,6 +113,7 @@ fn signal_second_rank(suite: &Suite<'_>, name: &str, signal: Signal) -> Result<F
     let first = ranks.remove(0).wait(suite.signals, begun)?;
     ranks[0].kill();
     let FinishedCommand { code, stderr, took, .. } = first;
+    suite.proofs.add_training(&stderr, 2, Kind::Gpu)?;
     Ok(Finding::judged(
         code != 0 && took < END,
         format!(
@@ -129,6 +134,7 @@ fn stop_training(suite: &Suite<'_>) -> Result<Finding> {
     launched.terminate();
     let begun = Instant::now();
     let ended = launched.wait(suite.signals, begun)?.expect(75)?;
+    suite.proofs.add_training(&ended.stderr, suite.gpus, Kind::Gpu)?;
     let has_checkpoint = suite.run_dir("stopped").latest().exists();
     Ok(Finding::judged(
         has_checkpoint,

@@ -8,12 +8,13 @@ use dtrain_common::gpu::{Driver, Nvidia, Status};
 use super::recipes::{LM, LONG};
 use super::{Check, check};
 use crate::gpu_test::finding::Finding;
+use crate::gpu_test::proof::Kind;
 use crate::gpu_test::suite::{Suite, Training};
 
 /// A context with libtorch's kernels, the tensors of a small training, and the workspaces of libraries.
 const MOST_OF_A_WORKER: u64 = 2 << 30;
 
-pub(super) fn checks() -> Vec<Check> {
+pub(in crate::gpu_test) fn checks() -> Vec<Check> {
     vec![
         check("the driver answers", 5, check_driver),
         check("a worker uses only its own GPU", 90, check_one_context),
@@ -29,12 +30,17 @@ fn check_driver(suite: &Suite<'_>) -> Result<Finding> {
     let info = suite.run(suite.program("dtrain").args(["gpu", "info", "--json"]))?.expect(0)?;
     let status: Status = serde_json::from_str(&info.stdout).context("dtrain gpu info --json")?;
     let names: Vec<&str> = status.gpus.iter().map(|gpu| gpu.name.as_str()).collect();
-    Ok(Finding::passed(format!(
-        "driver {}, CUDA up to {}: {}",
-        status.driver,
-        status.cuda.as_deref().unwrap_or("?"),
-        names.join(", ")
-    ))
+    // It computes nothing.
+    suite.proofs.add("the driver");
+    Ok(Finding::judged(
+        !names.is_empty(),
+        format!(
+            "driver {}, CUDA up to {}: {}",
+            status.driver,
+            status.cuda.as_deref().unwrap_or("?"),
+            names.join(", ")
+        ),
+    )
     .with("gpus", names.len() as f64))
 }
 
@@ -50,7 +56,8 @@ fn check_one_context(suite: &Suite<'_>) -> Result<Finding> {
     let during = status()?;
     let [launched] = launched;
     launched.terminate();
-    launched.wait(suite.signals, Instant::now())?.expect(75)?;
+    let ended = launched.wait(suite.signals, Instant::now())?.expect(75)?;
+    suite.proofs.add_training(&ended.stderr, suite.gpus, Kind::Gpu)?;
     let (had, has) = (count(&before), count(&during));
     let taken: Vec<u64> = during
         .gpus
@@ -60,11 +67,13 @@ fn check_one_context(suite: &Suite<'_>) -> Result<Finding> {
         .collect();
     let more: Vec<i64> = has.iter().zip(&had).map(|(has, had)| *has as i64 - *had as i64).collect();
     let most = taken.iter().copied().max().unwrap_or_default();
+    // A context alone takes memory.
+    let least = suite.gpus <= taken.iter().filter(|&&bytes| bytes > 0).count();
     // Some drivers name no processes, for example in containers; then only the memory is checked.
     let named = more.iter().sum::<i64>() == suite.gpus as i64 && more.iter().all(|&more| more <= 1);
     let alone = named || has.iter().all(|&has| has == 0);
     Ok(Finding::judged(
-        alone && most < MOST_OF_A_WORKER,
+        alone && least && most < MOST_OF_A_WORKER,
         format!(
             "additional processes per GPU: {more:?}; additional memory: {:?} MiB",
             taken.iter().map(|bytes| bytes >> 20).collect::<Vec<_>>()

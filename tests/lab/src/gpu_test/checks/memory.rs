@@ -1,13 +1,13 @@
 //! Checks predictions, and an allocator with a limit.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
 use super::recipes::LARGE;
 use super::training::largest_difference;
 use super::{Check, check};
 use crate::gpu_test::finding::Finding;
 use crate::gpu_test::suite::{Suite, Trained, Training};
-use crate::memory::{CASES, Case, profiled};
+use crate::memory::{CASES, Case, mib, profiled};
 
 /// The goals for predictions in percent, as on the CPU.
 const MEDIAN: f64 = 1.0;
@@ -67,8 +67,53 @@ fn judged(errors: &[(&str, Result<f64>)]) -> Finding {
     }
 }
 
+/// Those of the first hour: each network once, and then the settings that change most.
+const FIRST: [&str; 10] = [
+    "ResNet-50",
+    "GPT",
+    "ViT",
+    "U-Net",
+    "ResNet-18",
+    "GPT, bf16",
+    "ViT, bf16",
+    "GPT, recompute",
+    "ResNet-50, recompute, bf16",
+    "U-Net, bf16",
+];
+
+/// Returns a check for each prediction of the first hour.
+pub(in crate::gpu_test) fn first_predictions() -> Vec<Check> {
+    let cases = FIRST.iter().filter_map(|name| CASES.iter().find(|case| case.name == *name));
+    cases
+        .map(|case| Check {
+            name: case.name.to_owned(),
+            seconds: 10,
+            run: Box::new(|suite| check_prediction(suite, case)),
+        })
+        .collect()
+}
+
+fn check_prediction(suite: &Suite<'_>, case: &Case) -> Result<Finding> {
+    let (measured, predicted) = measure(suite, case)?;
+    let error = percent(measured, predicted);
+    Ok(Finding::judged(error.abs() <= WORST, format!("goal {WORST}%"))
+        .with_column("measured, MiB", mib(measured))
+        .with_column("predicted, MiB", mib(predicted))
+        .with_column("error, %", error))
+}
+
+fn percent(measured: u64, predicted: u64) -> f64 {
+    100.0 * (predicted as f64 / measured as f64 - 1.0)
+}
+
 /// Returns the error of a prediction, in percent of the measurement.
 fn prediction_error(suite: &Suite<'_>, case: &Case) -> Result<f64> {
+    let (measured, predicted) = measure(suite, case)?;
+    Ok(percent(measured, predicted))
+}
+
+/// Returns the bytes of a step's peak, measured and predicted.
+fn measure(suite: &Suite<'_>, case: &Case) -> Result<(u64, u64)> {
     let recipe = suite.write("profile.toml", &case.recipe(&suite.work))?;
     let mut command = suite.program("dtrain");
     command.args(["profile", "--stage", "all", "--json", "--nproc", &case.nproc.to_string()]);
@@ -76,8 +121,11 @@ fn prediction_error(suite: &Suite<'_>, case: &Case) -> Result<f64> {
         command.args(["--set", set]);
     }
     let ended = suite.run(command.arg(recipe))?.expect(0)?;
-    let (measured, predicted) = profiled(&ended.stdout)?;
-    Ok(100.0 * (predicted as f64 / measured as f64 - 1.0))
+    let profile: serde_json::Value = serde_json::from_str(&ended.stdout)?;
+    let device = profile["device"].as_str().unwrap_or("an unknown device");
+    ensure!(device.starts_with("GPU "), "profiled on {device}, expected a GPU");
+    suite.proofs.add(device);
+    profiled(&ended.stdout)
 }
 
 fn training<'a>(name: &'a str, sets: &'a [&'a str]) -> Training<'a> {
@@ -105,8 +153,8 @@ fn check_retry(suite: &Suite<'_>) -> Result<Finding> {
     let replays = limited.result["oom_replays"].as_u64().unwrap_or_default();
     let micro_batch = limited.result["micro_batch"].as_u64().unwrap_or_default();
     let held = reserved(&limited) <= peak as f64 * 0.6 + 1.0;
-    Ok(Finding::judged(
-        replays > 0 && micro_batch < 64 && most <= 1e-4 && held,
+    Ok(suite.judged(
+        replays > 0 && micro_batch < 64 && held, most <= 1e-4,
         format!(
             "limit {1} of {0} MiB: {replays} repeated step(s), micro-batches of {micro_batch}, losses differ by at most \
              {most:.1e}, {2:.0} MiB reserved",
@@ -127,8 +175,8 @@ fn check_chosen_cut(suite: &Suite<'_>) -> Result<Finding> {
     let most = largest_difference(&free, &limited, "loss")?;
     let replays = limited.result["oom_replays"].as_u64().unwrap_or_default();
     let micro_batch = limited.result["micro_batch"].as_u64().unwrap_or_default();
-    Ok(Finding::judged(
-        replays == 0 && most <= 1e-4,
+    Ok(suite.judged(
+        replays == 0, most <= 1e-4,
         format!(
             "micro-batches of {micro_batch}, {replays} repeated step(s), losses differ by at most {most:.1e}"
         ),
@@ -140,7 +188,10 @@ fn check_small_budget(suite: &Suite<'_>) -> Result<Finding> {
     let ended = suite
         .try_training(&training("hopeless", &["memory.budget=200 MiB", "memory.micro_batch=1"]))?
         .expect(3)?
-        .expect_stderr("out of memory")?;
+        .expect_stderr("out of memory")?
+        // Without room for the model, no line names the devices of the training.
+        .expect_stderr("of the GPU's")?;
+    suite.proofs.add("a GPU without room for the model");
     let last = ended.stderr.lines().find(|line| line.contains("out of memory")).unwrap_or_default();
     Ok(Finding::passed(format!("exit code 3: `{last}`")))
 }

@@ -2,6 +2,7 @@
 
 mod faults;
 mod graphs;
+mod imports;
 mod kernels;
 mod machine;
 mod memory;
@@ -14,6 +15,13 @@ use anyhow::Result;
 use super::bench;
 use super::finding::Finding;
 use super::suite::Suite;
+
+pub(super) use faults::checks as faults;
+pub(super) use graphs::checks as graphs;
+pub(super) use imports::checks as imports;
+pub(super) use machine::checks as machine;
+pub(super) use memory::first_predictions;
+pub(super) use training::devices;
 
 /// The parts of the suite.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]

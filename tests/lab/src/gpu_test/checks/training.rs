@@ -5,6 +5,7 @@ use anyhow::{Context, Result, ensure};
 use super::recipes::{LM, RESNET};
 use super::{Check, check};
 use crate::gpu_test::finding::Finding;
+use crate::gpu_test::proof::Kind;
 use crate::gpu_test::suite::{Suite, Trained, Training};
 
 /// The largest difference between losses of two partitions in float32, in the first steps.
@@ -13,10 +14,18 @@ const PARTITION: f64 = 1e-4;
 /// The same between the CPU's and the GPU's kernels.
 const DEVICES: f64 = 1e-3;
 
-pub(super) fn checks() -> Vec<Check> {
+/// Returns the comparisons of a GPU with the CPU.
+pub(in crate::gpu_test) fn devices() -> Vec<Check> {
     vec![
+        check("CPU and GPU agree: GPT", 22, |suite| compare_devices(suite, LM, "gpt")),
+        check("CPU and GPU agree: ResNet-18", 22, |suite| compare_devices(suite, RESNET, "resnet")),
+    ]
+}
+
+pub(super) fn checks() -> Vec<Check> {
+    let mut all = devices();
+    all.extend([
         check("all partitions agree", 90, compare_partitions),
-        check("CPU and GPU agree", 40, compare_devices),
         check("BatchNorm over all ranks", 40, compare_synced_batch_norm),
         check("reduction after and during backward agree", 30, compare_overlap),
         check("float16 with loss scale", 20, check_loss_scale),
@@ -24,7 +33,8 @@ pub(super) fn checks() -> Vec<Check> {
         check("recompute", 30, compare_recompute),
         check("resume", 40, compare_resumed),
         check("fewer GPUs than workers", 30, check_fewer_gpus),
-    ]
+    ]);
+    all
 }
 
 fn training<'a>(name: &'a str, recipe: &'a str, ranks: usize, sets: &'a [&'a str]) -> Training<'a> {
@@ -77,16 +87,17 @@ fn compare_partitions(suite: &Suite<'_>) -> Result<Finding> {
         most = most.max(difference);
     }
     let note = format!("losses of 20 steps differ by at most {most:.1e}, goal {PARTITION:e}");
-    Ok(Finding { figures: found.figures, ..Finding::judged(most <= PARTITION, note) })
+    Ok(Finding { figures: found.figures, ..suite.judged(true, most <= PARTITION, note) })
 }
 
-fn compare_devices(suite: &Suite<'_>) -> Result<Finding> {
-    let on_gpu = suite.train(&training("on-gpu", LM, 1, &[]))?;
-    let on_cpu = Training { vars: &[("CUDA_VISIBLE_DEVICES", "")], ..training("on-cpu", LM, 1, &[]) };
-    let on_cpu = suite.train(&on_cpu)?;
+fn compare_devices(suite: &Suite<'_>, recipe: &str, name: &str) -> Result<Finding> {
+    let names = ["gpu", "cpu"].map(|device| format!("{name}-on-{device}"));
+    let on_gpu = suite.train(&training(&names[0], recipe, 1, &[]))?;
+    let on_cpu = Training { vars: &[("CUDA_VISIBLE_DEVICES", "")], ..training(&names[1], recipe, 1, &[]) };
+    let on_cpu = suite.train_on(&on_cpu, Kind::Cpu)?;
     let most = largest_difference(&on_gpu, &on_cpu, "loss")?;
-    let note = format!("losses of 20 steps differ by at most {most:.1e}, goal {DEVICES:e}");
-    Ok(Finding::judged(most <= DEVICES, note).with("most", most))
+    let note = format!("losses of all steps differ by at most {most:.1e}, goal {DEVICES:e}");
+    Ok(suite.judged(true, most <= DEVICES, note).with("most", most))
 }
 
 fn compare_synced_batch_norm(suite: &Suite<'_>) -> Result<Finding> {
@@ -100,7 +111,7 @@ fn compare_synced_batch_norm(suite: &Suite<'_>) -> Result<Finding> {
     let most = largest_difference(&one, &two, "loss")?;
     let note =
         format!("losses of a ResNet on 1 rank and on 2 differ by at most {most:.1e}, goal {DEVICES:e}");
-    Ok(Finding::judged(most <= DEVICES, note).with("most", most))
+    Ok(suite.judged(true, most <= DEVICES, note).with("most", most))
 }
 
 fn compare_overlap(suite: &Suite<'_>) -> Result<Finding> {
@@ -111,7 +122,7 @@ fn compare_overlap(suite: &Suite<'_>) -> Result<Finding> {
     let most = divergence(&during, &after)?;
     // Kernels with atomic additions sum in any order.
     let note = format!("losses and norms differ by at most {most:.1e}, goal 1e-5");
-    Ok(Finding::judged(most <= 1e-5, note).with("most", most))
+    Ok(suite.judged(true, most <= 1e-5, note).with("most", most))
 }
 
 /// Checks that a scale that overflows at first is halved with every skipped step, and at no other time.
@@ -136,15 +147,17 @@ fn check_loss_scale(suite: &Suite<'_>) -> Result<Finding> {
     let count = skipped.iter().filter(|&&skipped| skipped).count();
     let losses = run.per_step("loss")?;
     let (first, last) = (losses[0], losses[losses.len() - 1]);
-    Ok(Finding::judged(
-        count > 0 && last < first,
-        format!(
-            "{count} of {} steps skipped, scale down to {:e}, loss from {first:.3} to {last:.3}",
-            scales.len(),
-            scales[scales.len() - 1]
-        ),
-    )
-    .with("skipped", count as f64))
+    Ok(suite
+        .judged(
+            true,
+            count > 0 && last < first,
+            format!(
+                "{count} of {} steps skipped, scale down to {:e}, loss from {first:.3} to {last:.3}",
+                scales.len(),
+                scales[scales.len() - 1]
+            ),
+        )
+        .with("skipped", count as f64))
 }
 
 fn compare_bfloat16(suite: &Suite<'_>) -> Result<Finding> {
@@ -154,7 +167,7 @@ fn compare_bfloat16(suite: &Suite<'_>) -> Result<Finding> {
     let ends = [full.per_step("loss")?, short.per_step("loss")?].map(|losses| losses[losses.len() - 1]);
     let off = (ends[1] / ends[0] - 1.0).abs();
     let note = format!("after 60 steps {:.3} in float32 and {:.3} in bfloat16", ends[0], ends[1]);
-    Ok(Finding::judged(off < 0.05, note).with("relative", off))
+    Ok(suite.judged(true, off < 0.05, note).with("relative", off))
 }
 
 fn compare_recompute(suite: &Suite<'_>) -> Result<Finding> {
@@ -165,7 +178,7 @@ fn compare_recompute(suite: &Suite<'_>) -> Result<Finding> {
     let saved = peak(&plain)? / peak(&recomputed)?;
     let note =
         format!("losses and norms differ by at most {most:.1e}, goal 1e-5; {saved:.2} times less memory");
-    Ok(Finding::judged(most <= 1e-5 && saved > 1.0, note).with("most", most).with("saved", saved))
+    Ok(suite.judged(saved > 1.0, most <= 1e-5, note).with("most", most).with("saved", saved))
 }
 
 fn compare_resumed(suite: &Suite<'_>) -> Result<Finding> {
@@ -174,7 +187,7 @@ fn compare_resumed(suite: &Suite<'_>) -> Result<Finding> {
     let resumed = suite.train(&training("interrupted", LM, 1, &["train.steps=12"]))?;
     let most = largest_difference(&whole, &resumed, "loss")?;
     let note = format!("losses of the extended run differ by at most {most:.1e} from an uninterrupted one");
-    Ok(Finding::judged(most <= 1e-5 && resumed.stderr.contains("resumed from"), note).with("most", most))
+    Ok(suite.judged(resumed.stderr.contains("resumed from"), most <= 1e-5, note).with("most", most))
 }
 
 /// Checks that `--nproc` above the number of GPUs starts a worker per GPU, reports this, and trains the same.
@@ -189,14 +202,17 @@ fn check_fewer_gpus(suite: &Suite<'_>) -> Result<Finding> {
     let ended = suite.run(&mut suite.launch(&all, &recipe))?.expect(0)?;
     let text = format!("starting {} worker", suite.gpus);
     let ended = ended.expect_stderr(&text)?;
+    suite.proofs.add_training(&ended.stderr, suite.gpus, Kind::Gpu)?;
     let run = Trained::read(&suite.run_dir("fallback"), ended.stderr)?;
     let whole = suite.train(&training("fallback-one", LM, 1, &[]))?;
     let most = largest_difference(&whole, &run, "loss")?;
     let sentence = run.stderr.lines().find(|line| line.contains(&text)).unwrap_or_default();
     let workers = run.result["nproc"].as_u64().unwrap_or_default();
-    Ok(Finding::judged(
-        workers == suite.gpus as u64 && most <= PARTITION,
-        format!("`{sentence}`; losses differ by at most {most:.1e} from one worker's"),
-    )
-    .with("most", most))
+    Ok(suite
+        .judged(
+            workers == suite.gpus as u64,
+            most <= PARTITION,
+            format!("`{sentence}`; losses differ by at most {most:.1e} from one worker's"),
+        )
+        .with("most", most))
 }

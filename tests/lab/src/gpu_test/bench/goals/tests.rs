@@ -6,7 +6,13 @@ use crate::bench::Steps;
 use crate::report::Verdict;
 
 fn case(is_small: bool) -> Case {
-    Case { network: Network::Resnet50, batch: 10, steps: Steps { skipped: 1, counted: 2 }, is_small }
+    Case {
+        network: Network::Resnet50,
+        batch: 10,
+        steps: Steps { skipped: 1, counted: 2 },
+        is_small,
+        has_goals: true,
+    }
 }
 
 /// Builds rounds from the rates and peaks of each mode.
