@@ -12,6 +12,15 @@ use crate::frame::api;
 use crate::machine::{Capability, Link, MACHINE};
 use crate::{capture, stream};
 
+/// Returns the most threads that run at once on a multiprocessor (CUDA's programming guide, technical specifications).
+fn threads_per_multiprocessor(capability: Capability) -> c_int {
+    match capability {
+        Capability(7, 5) => 1024,
+        Capability(8, 6..) | Capability(11.., _) => 1536,
+        _ => 2048,
+    }
+}
+
 /// Returns an attribute; those without a meaning here are 0.
 pub(crate) fn attribute_of(device: &Device, attribute: c_int) -> c_int {
     let is = |other: A| attribute == other as c_int;
@@ -37,7 +46,10 @@ pub(crate) fn attribute_of(device: &Device, attribute: c_int) -> c_int {
         (A::cudaDevAttrMaxSharedMemoryPerBlock, 48 << 10),
         (A::cudaDevAttrWarpSize, 32),
         (A::cudaDevAttrMultiProcessorCount, unit.multiprocessors),
-        (A::cudaDevAttrMaxThreadsPerMultiProcessor, 2048),
+        (
+            A::cudaDevAttrMaxThreadsPerMultiProcessor,
+            threads_per_multiprocessor(unit.gpu().compute_capability),
+        ),
         (A::cudaDevAttrComputeCapabilityMajor, major),
         (A::cudaDevAttrComputeCapabilityMinor, minor),
         (A::cudaDevAttrMaxSharedMemoryPerMultiprocessor, 164 << 10),
@@ -84,7 +96,7 @@ fn describe(device: &Device, p: &mut cudaDeviceProp) {
     p.unifiedAddressing = 1;
     p.memoryBusWidth = 5120;
     p.l2CacheSize = 40 << 20;
-    p.maxThreadsPerMultiProcessor = 2048;
+    p.maxThreadsPerMultiProcessor = threads_per_multiprocessor(Capability(major, minor));
     p.streamPrioritiesSupported = 1;
     (p.globalL1CacheSupported, p.localL1CacheSupported) = (1, 1);
     p.sharedMemPerMultiprocessor = 164 << 10;

@@ -5,7 +5,7 @@ use crate::memory_report::Owners;
 use crate::plan::{Cut, Mode, Prediction, Predictor, Subject};
 use dtrain_common::recipe::{Amp, Compile, MicroBatch, Recipe, Recompute, Switch};
 use dtrain_torch_shim::cuda;
-use dtrain_torch_shim::symbolic::{Attention, Symbolic};
+use dtrain_torch_shim::symbolic::{Attention, SimulatedGpu, Symbolic};
 use serde_json::Value;
 use tch::Device;
 
@@ -36,8 +36,8 @@ pub(crate) enum Target {
     Gpu {
         /// Bytes of cuBLAS's workspace, for each thread.
         blas: u64,
-        /// The attention kernel.
-        attention: Attention,
+        /// What the memory of its kernels depends on.
+        gpu: SimulatedGpu,
     },
 }
 
@@ -45,32 +45,39 @@ impl Target {
     /// cuBLAS's workspace in libtorch since compute capability 9.0; before that, 8.1 MiB.
     const MOST_BLAS: u64 = 32 << 20;
 
-    /// Any GPU: assumes the kernels that take most memory.
-    pub(crate) const GPU: Self = Self::Gpu { blas: Self::MOST_BLAS, attention: Attention::Flash };
+    /// cuBLASLt's workspace in libtorch, for each thread.
+    const LT: u64 = 1 << 20;
+
+    /// Any GPU: assumes the kernels that take most memory, and a large one of 2026.
+    pub(crate) const GPU: Self =
+        Self::Gpu { blas: Self::MOST_BLAS, gpu: SimulatedGpu::new(Attention::Flash, 148, 2048) };
 
     /// Returns the target for a device of this process.
     pub(crate) fn of(device: Device) -> Self {
         let Device::Cuda(index) = device else { return Self::Cpu };
+        let attention = match cuda::prefers_cudnn_attention(index).unwrap_or(false) {
+            true => Attention::Cudnn,
+            false => Attention::Flash,
+        };
+        let (multiprocessors, threads) = cuda::multiprocessors(index).unwrap_or((148, 2048));
         Self::Gpu {
             blas: cuda::blas_workspace().unwrap_or(Self::MOST_BLAS),
-            attention: match cuda::prefers_cudnn_attention(index).unwrap_or(false) {
-                true => Attention::Cudnn,
-                false => Attention::Flash,
-            },
+            gpu: SimulatedGpu::new(attention, multiprocessors, threads),
         }
     }
 
     fn enter(self) -> Result<Symbolic, TrainError> {
         Ok(match self {
             Self::Cpu => Symbolic::enter(None)?,
-            Self::Gpu { attention, .. } => Symbolic::enter(Some(attention))?,
+            Self::Gpu { gpu, .. } => Symbolic::enter(Some(gpu))?,
         })
     }
 
-    /// Returns the bytes that libraries keep after the first product; backward has a second thread.
-    fn library_bytes(self, flops: f64) -> u64 {
+    /// Returns the bytes that libraries keep after the first product; backward has a second thread. `lt_threads` of them used
+    /// cuBLASLt.
+    fn library_bytes(self, flops: f64, lt_threads: u32) -> u64 {
         match self {
-            Self::Gpu { blas, .. } if flops > 0.0 => 2 * blas,
+            Self::Gpu { blas, .. } if flops > 0.0 => 2 * blas + u64::from(lt_threads) * Self::LT,
             _ => 0,
         }
     }
@@ -212,7 +219,7 @@ impl Rehearsal {
         let taken = &sizes[..sizes.len().min(MICRO_STEPS)];
         self.compute_as(cut, DEVICE)?;
         let data = self.setup.replica.model.task.train_set();
-        region.take_flops();
+        let _ = (region.take_flops(), region.take_lt_threads());
         let stats = MemoryStats::Symbolic(&region);
         let feed = BlankFeed { fields: data.fields().to_vec(), sizes: Vec::from(taken).into_iter() };
         let mut stage = self.begin(stats, feed, DEVICE)?;
@@ -225,7 +232,7 @@ impl Rehearsal {
         let flops = region.take_flops();
         // A graph keeps a copy of its micro-batch.
         let copied = if self.recipe.model.compile == Compile::Graph { batch } else { 0 };
-        let always = target.library_bytes(flops) + copied;
+        let always = target.library_bytes(flops, region.take_lt_threads()) + copied;
         let (peak, owners) = add_overhead(&memory, batch, always);
         let share = sizes.iter().sum::<usize>() as f64 / taken.iter().sum::<usize>() as f64;
         Ok(Prediction { cut, mode: Mode::Symbolic, peak, owners, flops: flops * share })
@@ -287,9 +294,10 @@ mod tests {
 
     #[test]
     fn libraries_take_memory_on_a_gpu_with_products() {
-        assert_eq!(Target::GPU.library_bytes(1.0), 64 << 20);
-        assert_eq!(Target::GPU.library_bytes(0.0), 0);
-        assert_eq!(Target::Cpu.library_bytes(1.0), 0);
+        assert_eq!(Target::GPU.library_bytes(1.0, 0), 64 << 20);
+        assert_eq!(Target::GPU.library_bytes(1.0, 2), 66 << 20);
+        assert_eq!(Target::GPU.library_bytes(0.0, 0), 0);
+        assert_eq!(Target::Cpu.library_bytes(1.0, 1), 0);
         assert_eq!(Target::of(Device::Cpu), Target::Cpu);
     }
 

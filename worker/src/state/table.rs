@@ -214,9 +214,9 @@ impl Table {
     }
 
     /// Returns the scratch bytes for gathering updated parameters: 4 times the largest bucket outside shared
-    /// memory, because an exchange by messages holds two copies of two buckets at a time.
+    /// memory, because an exchange by messages holds two copies of two buckets at a time. NCCL gathers in place.
     pub(crate) fn gathering_bytes(&self) -> u64 {
-        if self.shards() == 1 {
+        if self.shards() == 1 || self.device().is_cuda() {
             return 0;
         }
         let by_messages = self.buckets().iter().filter(|bucket| self.data[bucket.block].memory.is_none());

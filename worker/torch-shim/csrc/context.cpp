@@ -124,8 +124,18 @@ int32_t dt_cuda_prefers_cudnn_attention(int32_t index, bool* out, DtError* error
   });
 }
 
+// Returns the number of multiprocessors, and of the threads that run at once on each.
+int32_t dt_cuda_multiprocessors(int32_t index, int32_t out[2], DtError* error) {
+  constexpr int kCount = 16, kThreads = 39; // CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, _MAX_THREADS_PER_MULTIPROCESSOR
+  return guard(error, [&] {
+    const int device = driver_device(index);
+    call_driver<int(int*, int, int)>("cuDeviceGetAttribute", &out[0], kCount, device);
+    call_driver<int(int*, int, int)>("cuDeviceGetAttribute", &out[1], kThreads, device);
+  });
+}
+
 // Returns the bytes of cuBLAS's workspace on the current device, for every thread and stream that multiplies.
-// cublasLt shares it unless TORCH_CUBLASLT_UNIFIED_WORKSPACE is 0.
+// cublasLt has its own.
 int32_t dt_cuda_blas_workspace(uint64_t* out, DtError* error) {
   return guard(error, [&] {
     *out = dtrain::find<size_t (*)()>("_ZN2at4cuda22getChosenWorkspaceSizeEv", "libtorch_cuda.so")();

@@ -14,6 +14,8 @@
 #include <ATen/Functions.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/graph_task.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -165,6 +167,27 @@ Copies copied_arguments(const std::string& name, const Stack& arguments, const I
   return computes_in_joint_dtype(name) ? promoted_arguments(arguments, result) : elementwise_losses(name, arguments, result);
 }
 
+// Returns whether a GPU computes by gpu_reduce_kernel.
+bool is_split_reduction(const std::string& name) {
+  static const std::unordered_set<std::string> names{"aten::amax", "aten::amin", "aten::linalg_vector_norm", "aten::norm"};
+  return is_reduction(name) || names.count(name) > 0;
+}
+
+// Allocates the scratch memory of a reduction on a GPU. Its list of integers, if there is one, has the dimensions.
+void allocate_reduction(const Stack& arguments, const IValue& result) {
+  if (!arguments[0].isTensor() || !result.isTensor()) return;
+  const auto list = std::find_if(arguments.begin(), arguments.end(), [](const IValue& value) { return value.isIntList(); });
+  const auto dims = list == arguments.end() ? c10::DimVector() : c10::DimVector(list->toDimVector());
+  allocate_reduction(arguments[0].toTensor(), result.toTensor(), dims);
+}
+
+// Records a product for which libtorch prefers cuBLASLt: a vector is added to each row (addmm_out_cuda_impl).
+void record_lt(const Stack& arguments) {
+  const auto bias = arguments[0].toTensor(), weight = arguments[2].toTensor();
+  if (bias.dim() != 1 || bias.size(0) != weight.size(1) || weight.size(0) <= 1 || weight.size(1) <= 1) return;
+  lt_threads |= torch::autograd::get_current_graph_task_id() < 0 ? 1 : 2;
+}
+
 void infer_shapes(const c10::OperatorHandle& op, Stack* stack) {
   const auto& schema = op.schema();
   const size_t count = schema.arguments().size();
@@ -174,11 +197,13 @@ void infer_shapes(const c10::OperatorHandle& op, Stack* stack) {
   for (const auto& value : arguments) meta.push_back(move_to(value, c10::DeviceType::Meta));
   op.redispatchBoxed(DispatchKeySet(DispatchKey::Meta), &meta);
   const auto copies = copied_arguments(schema.name(), arguments, meta[0]);
+  if (schema.name() == "aten::addmm") record_lt(arguments);
   torch::jit::drop(*stack, count);
   for (size_t index = 0; index < schema.returns().size(); ++index) {
     const auto* alias = schema.returns()[index].alias_info();
     if (alias == nullptr || !alias->isWrite()) {
       stack->push_back(move_to(meta[index], c10::DeviceType::CPU));
+      if (is_split_reduction(schema.name())) allocate_reduction(arguments, stack->back());
       continue;
     }
     // Resize an `out` argument to the shape of the result.
@@ -272,14 +297,14 @@ void register_fallback() {
 struct SymbolicRegion {
   c10::impl::IncludeDispatchKeyGuard include{kKey};
   dtrain::Symbolic before;
-  bool cudnn_before;
-  SymbolicRegion(bool gpu, bool cudnn_attention) : before(dtrain::symbolic_here()), cudnn_before(prefers_cudnn_attention) {
-    dtrain::symbolic_here() = gpu ? dtrain::Symbolic::kGpu : dtrain::Symbolic::kCpu;
-    prefers_cudnn_attention = cudnn_attention;
+  DtGpu gpu_before;
+  explicit SymbolicRegion(const DtGpu* gpu) : before(dtrain::symbolic_here()), gpu_before(simulated_gpu) {
+    dtrain::symbolic_here() = gpu != nullptr ? dtrain::Symbolic::kGpu : dtrain::Symbolic::kCpu;
+    simulated_gpu = gpu != nullptr ? *gpu : DtGpu{};
   }
   ~SymbolicRegion() {
     dtrain::symbolic_here() = before;
-    prefers_cudnn_attention = cudnn_before;
+    simulated_gpu = gpu_before;
   }
 };
 
@@ -288,10 +313,11 @@ struct SymbolicRegion {
 extern "C" {
 
 // Enters a symbolic mode. Leave it by dt_symbolic_leave on the same thread, the last entered first.
-int32_t dt_symbolic_enter(bool gpu, bool cudnn_attention, void** out, DtError* error) {
+// Without a GPU, tensors stand for those of the CPU.
+int32_t dt_symbolic_enter(const DtGpu* gpu, void** out, DtError* error) {
   return guard(error, [&] {
     register_fallback();
-    *out = new SymbolicRegion(gpu, cudnn_attention);
+    *out = new SymbolicRegion(gpu);
   });
 }
 
@@ -321,5 +347,11 @@ bool dt_symbolic_here(void) { return dtrain::symbolic_here() != dtrain::Symbolic
 
 // Returns the floating-point operations on this thread since the last call.
 double dt_symbolic_flops(void) { return std::exchange(flops, 0.0); }
+
+// Returns the number of threads of a step that used cuBLASLt on a simulated GPU since the last call.
+uint32_t dt_symbolic_lt_threads(void) {
+  const auto threads = std::exchange(lt_threads, 0);
+  return (threads & 1) + (threads >> 1);
+}
 
 } // extern "C"

@@ -17,7 +17,7 @@ namespace {
 bool uses_cudnn_attention(const Tensor& q, const Tensor& k, const Tensor& v) {
   const auto fits = [](int64_t width) { return width % 8 == 0 && width <= 128; };
   const bool wide = q.size(3) == 192 && v.size(3) == 128;
-  return prefers_cudnn_attention && is_half(q) && k.size(2) != 1 && ((fits(q.size(3)) && fits(v.size(3))) || wide);
+  return simulated_gpu.cudnn_attention && is_half(q) && k.size(2) != 1 && ((fits(q.size(3)) && fits(v.size(3))) || wide);
 }
 
 // Allocates the scratch memory of attention in backward: a sum per query and, in half precision, the queries'

@@ -1,6 +1,7 @@
 // Memory of convolutions: on the CPU by oneDNN or libtorch's loops, on a GPU by cuDNN.
 #pragma once
 
+#include "symbolic_reduce.h"
 #include "symbolic_rule.h"
 
 #include <ATen/Parallel.h>
@@ -354,7 +355,12 @@ Results convolution_backward(const Call& call) {
                : onednn_gradients(grad, x, weight, dilation, last, form, wanted[0], wanted[1]);
   }
   Tensor grad_bias;
-  if (wanted[2]) grad_bias = empty_as({transposed ? weight.size(1) * groups : weight.size(0)}, x);
+  if (wanted[2]) {
+    grad_bias = empty_as({transposed ? weight.size(1) * groups : weight.size(0)}, x);
+    std::vector<int64_t> summed(static_cast<size_t>(grad.dim()) - 1, 0);
+    for (size_t dim = 1; dim < summed.size(); ++dim) summed[dim] = static_cast<int64_t>(dim) + 1;
+    allocate_reduction(grad, grad_bias, summed);
+  }
   const auto as_given = [&](const Tensor& result) { return sequences && result.defined() ? result.squeeze(2) : result; };
   return {as_given(out.x), as_given(out.weight), grad_bias};
 }

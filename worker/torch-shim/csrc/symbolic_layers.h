@@ -5,6 +5,7 @@
 #include "symbolic_convolution.h"
 #include "symbolic_elementwise.h"
 #include "symbolic_recurrent.h"
+#include "symbolic_reduce.h"
 #include "symbolic_rule.h"
 #include "symbolic_shape.h"
 
@@ -71,10 +72,10 @@ Results layer_norm_backward(const Call& call) {
   if (wanted[0]) grad_x = at::empty_like(x, at::MemoryFormat::Contiguous);
   if (wanted[1]) grad_weight = at::empty(shape, options);
   if (wanted[2]) grad_bias = at::empty(shape, options);
-  // A GPU sums the parameters' gradients in this many parts (kPartSize of
-  // aten/src/ATen/native/cuda/layer_norm_kernel.cu).
-  const int64_t parts = simulates_gpu() ? 16 : at::get_num_threads();
-  allocate_temporary({2, parts, product(shape)}, x.options().dtype(at::kFloat));
+  if (simulates_gpu())
+    allocate_layer_norm_sums(x.numel() / product(shape), product(shape), options);
+  else
+    allocate_temporary({2, at::get_num_threads(), product(shape)}, x.options().dtype(at::kFloat));
   return {grad_x, grad_weight, grad_bias};
 }
 
@@ -149,7 +150,9 @@ Results pixel_loss(const Call& call) {
 // scale_grad_by_freq)
 Results embedding_backward(const Call& call) {
   const auto grad = call.tensor(0);
-  return {empty_as({call[2].toInt(), grad.size(-1)}, grad)};
+  const auto out = empty_as({call[2].toInt(), grad.size(-1)}, grad);
+  allocate_word_sums(call.tensor(1), grad, out.size(0));
+  return {out};
 }
 
 // native_dropout(Tensor input, float p, bool? train)

@@ -44,8 +44,18 @@ Tensor empty_as(at::IntArrayRef sizes, const Tensor& like) { return at::empty(si
 // Allocates and frees a kernel's temporary memory.
 void allocate_temporary(at::IntArrayRef sizes, const at::TensorOptions& options) { (void)at::empty(sizes, options); }
 
-// Whether the simulated GPU prefers cuDNN's attention to the flash kernel.
-thread_local bool prefers_cudnn_attention = false;
+// A simulated GPU: `SimulatedGpu` of src/symbolic.rs.
+struct DtGpu {
+  // Whether it prefers cuDNN's attention to the flash kernel.
+  bool cudnn_attention;
+  int32_t multiprocessors;
+  int32_t threads_per_multiprocessor;
+};
+
+thread_local DtGpu simulated_gpu{};
+
+// The threads of a step whose products with a bias used cuBLASLt since the last read: 1 for forward, 2 for backward.
+thread_local uint32_t lt_threads = 0;
 
 bool simulates_gpu() { return dtrain::symbolic_here() == dtrain::Symbolic::kGpu; }
 

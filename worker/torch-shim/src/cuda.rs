@@ -86,6 +86,14 @@ pub fn prefers_cudnn_attention(index: usize) -> Result<bool, ShimError> {
     fetch(op, |out, error| ffi::dt_cuda_prefers_cudnn_attention(index, out, error))
 }
 
+/// Returns the number of multiprocessors of GPU number `index`, and of the threads that run at once on each.
+pub fn multiprocessors(index: usize) -> Result<(u32, u32), ShimError> {
+    let op = "read a GPU's multiprocessors";
+    let index = device_index(op, Device::Cuda(index))?;
+    let [count, threads] = fetch(op, |out, error| ffi::dt_cuda_multiprocessors(index, out, error))?;
+    Ok((count.unsigned_abs(), threads.unsigned_abs()))
+}
+
 /// Returns the bytes of libtorch's workspace for cuBLAS on the current GPU, for each thread that multiplies.
 pub fn blas_workspace() -> Result<u64, ShimError> {
     fetch("read the size of cuBLAS's workspace", |out, error| ffi::dt_cuda_blas_workspace(out, error))
@@ -115,6 +123,7 @@ mod tests {
         if load().is_err() {
             assert_eq!(total_memory(0).unwrap_err().kind, ErrorKind::DriverMissing);
             assert_eq!(prefers_cudnn_attention(0).unwrap_err().kind, ErrorKind::DriverMissing);
+            assert_eq!(multiprocessors(0).unwrap_err().kind, ErrorKind::DriverMissing);
             assert_eq!(blas_workspace().unwrap_err().kind, ErrorKind::LibraryMissing);
         }
     }

@@ -9,6 +9,8 @@ mod types;
 use std::ffi::c_void;
 use std::ptr::NonNull;
 
+use crate::symbolic::SimulatedGpu;
+
 pub use self::options::{Adam, Head, Operations, Sgd, Usage, WeightDecay};
 pub use self::types::ErrorKind;
 pub(crate) use self::types::{
@@ -158,6 +160,7 @@ fallible! {
     safe fn dt_cuda_total_memory(index: i32, out: &mut u64);
     safe fn dt_cuda_prefers_cudnn_attention(index: i32, out: &mut bool);
     safe fn dt_cuda_blas_workspace(out: &mut u64);
+    safe fn dt_cuda_multiprocessors(index: i32, out: &mut [i32; 2]);
     safe fn dt_cuda_set_device(index: i32);
     safe fn dt_cuda_set_tf32(on: bool);
     safe fn dt_cuda_tf32(products_and_convolutions: &mut [bool; 2]);
@@ -289,10 +292,11 @@ fallible! {
 // symbolic.cpp
 fallible! {
     unsafe fn dt_count_enter(into: *mut Operations, out: &mut Option<Owned<CountingMode>>);
-    safe fn dt_symbolic_enter(gpu: bool, cudnn_attention: bool, out: &mut Option<Owned<SymbolicMode>>);
+    safe fn dt_symbolic_enter(gpu: Option<&SimulatedGpu>, out: &mut Option<Owned<SymbolicMode>>);
 }
 unsafe extern "C" {
     pub(crate) safe fn dt_symbolic_flops() -> f64;
+    pub(crate) safe fn dt_symbolic_lt_threads() -> u32;
     pub(crate) safe fn dt_symbolic_gpu() -> bool;
     pub(crate) safe fn dt_symbolic_here() -> bool;
 }

@@ -18,6 +18,27 @@ pub enum Attention {
     Cudnn,
 }
 
+/// A GPU that symbolic tensors simulate: what the scratch memory of its kernels depends on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub struct SimulatedGpu {
+    cudnn_attention: bool,
+    multiprocessors: i32,
+    threads_per_multiprocessor: i32,
+}
+
+impl SimulatedGpu {
+    /// Returns a GPU that prefers this attention kernel, and has so many multiprocessors, each of which runs so many threads
+    /// at once.
+    pub const fn new(attention: Attention, multiprocessors: u32, threads_per_multiprocessor: u32) -> Self {
+        Self {
+            cudnn_attention: matches!(attention, Attention::Cudnn),
+            multiprocessors: multiprocessors as i32,
+            threads_per_multiprocessor: threads_per_multiprocessor as i32,
+        }
+    }
+}
+
 /// A region of symbolic tensors on this thread, while this value lives. Regions nest.
 #[derive(Debug)]
 pub struct Symbolic(#[expect(dead_code, reason = "the region ends with it")] ffi::Owned<ffi::SymbolicMode>);
@@ -25,15 +46,12 @@ pub struct Symbolic(#[expect(dead_code, reason = "the region ends with it")] ffi
 impl Symbolic {
     /// Enters a region. Operations allocate as the CPU's kernels do. With `gpu` they allocate as a GPU's do,
     /// as far as this is known: blocks are rounded as in its caching allocator, convolutions have cuDNN's
-    /// workspace, and attention has that of the preferred kernel. The tensors still report the CPU as device.
+    /// workspace, attention has that of the preferred kernel, and long sums have partial results. The tensors still report the CPU as device.
     /// An operation of unknown shape fails with an error of kind `NotImplemented` that names it.
-    pub fn enter(gpu: Option<Attention>) -> Result<Self, ShimError> {
+    pub fn enter(gpu: Option<SimulatedGpu>) -> Result<Self, ShimError> {
         memory::enable_stats()?;
-        let by_cudnn = gpu == Some(Attention::Cudnn);
-        create("enter a symbolic region", |out, error| {
-            ffi::dt_symbolic_enter(gpu.is_some(), by_cudnn, out, error)
-        })
-        .map(Self)
+        create("enter a symbolic region", |out, error| ffi::dt_symbolic_enter(gpu.as_ref(), out, error))
+            .map(Self)
     }
 
     /// Returns the bytes of the process's symbolic tensors: now, and the peak since [`Symbolic::reset_peak`].
@@ -49,6 +67,12 @@ impl Symbolic {
     /// Returns the FLOPs of products, convolutions and attention on this thread since the last call.
     pub fn take_flops(&self) -> f64 {
         ffi::dt_symbolic_flops()
+    }
+
+    /// Returns the number of a step's threads, forward's and backward's, that used cuBLASLt on a simulated GPU since the last
+    /// call on this thread.
+    pub fn take_lt_threads(&self) -> u32 {
+        ffi::dt_symbolic_lt_threads()
     }
 }
 

@@ -3,11 +3,16 @@
 #![allow(clippy::unwrap_used)]
 
 use dtrain_torch_shim::memory::{self, Usage};
-use dtrain_torch_shim::symbolic::{Attention, Symbolic};
+use dtrain_torch_shim::symbolic::{Attention, SimulatedGpu, Symbolic};
 use tch::{Device, Kind, Tensor};
 
 const HALF: (Kind, Device) = (Kind::BFloat16, Device::Cpu);
 const FLOAT: (Kind, Device) = (Kind::Float, Device::Cpu);
+
+/// Returns an A100 that prefers this attention kernel.
+fn a100(attention: Attention) -> Option<SimulatedGpu> {
+    Some(SimulatedGpu::new(attention, 108, 2048))
+}
 
 /// Returns a channels-last tensor.
 fn last(shape: [i64; 4]) -> Tensor {
@@ -32,13 +37,15 @@ fn measure<T>(region: &Symbolic, body: impl FnOnce() -> T) -> (u64, u64, T) {
 #[test]
 fn symbolic_operations_allocate_as_on_a_gpu() {
     memory::enable_stats().unwrap();
-    let region = Symbolic::enter(Some(Attention::Flash)).unwrap();
+    let region = Symbolic::enter(a100(Attention::Flash)).unwrap();
 
     // The caching allocator rounds blocks to 512 bytes.
     for (bytes, block) in [(1, 512), (512, 512), (513, 1024), (100_000, 100_352)] {
         let (kept, ..) = measure(&region, || Tensor::empty([bytes], (Kind::Uint8, Device::Cpu)));
         assert_eq!(kept, block);
     }
+
+    check_sums(&region);
 
     // In channels-last, cuDNN needs only its result; otherwise its workspace has all three tensors too.
     let (x, weight) = (last([4, 8, 32, 32]), last([16, 8, 3, 3]));
@@ -117,7 +124,7 @@ fn symbolic_operations_allocate_as_on_a_gpu() {
     // and odd heads, which cuDNN does not support, use flash attention.
     drop(region);
     let scratch = |attention, kind, width: i64| {
-        let region = Symbolic::enter(Some(attention)).unwrap();
+        let region = Symbolic::enter(a100(attention)).unwrap();
         let part = || Tensor::empty([2, 12, 197, width], kind).set_requires_grad(true);
         let (q, k, v) = (part(), part(), part());
         let y = Tensor::scaled_dot_product_attention(&q, &k, &v, None::<&Tensor>, 0.0, false, None, false);
@@ -139,4 +146,23 @@ fn symbolic_operations_allocate_as_on_a_gpu() {
     let region = Symbolic::enter(None).unwrap();
     let (kept, ..) = measure(&region, || Tensor::empty([513], (Kind::Uint8, Device::Cpu)));
     assert_eq!(kept, 513);
+}
+
+/// The scratch memory of long sums, from Reduce.cuh of libtorch 2.11 by hand.
+fn check_sums(region: &Symbolic) {
+    let scratch = |rows: i64, columns: i64| {
+        let x = Tensor::empty([rows, columns], FLOAT);
+        let (kept, most, _) = measure(region, || x.sum_dim_intlist([0i64].as_slice(), true, Kind::Float));
+        most - kept
+    };
+    // 2 blocks of 128 columns; 64 rows for each of 64 parts. A counter for each of 2 blocks takes one block of memory.
+    assert_eq!(scratch(4096, 256), 4 * 256 * 64 * 128 + 512);
+    // 16 blocks of threads on each of 108 multiprocessors are enough for many rows: 864 parts.
+    assert_eq!(scratch(1 << 18, 256), 4 * 256 * 864 * 128 + 512);
+    // A thread adds fewer than 256 values by itself.
+    assert_eq!(scratch(1020, 256), 0);
+    // Along rows a block adds up its values, so that a part has one value.
+    let x = Tensor::empty([1 << 20], FLOAT);
+    let (kept, most, _) = measure(region, || x.sum(Kind::Float));
+    assert_eq!(most - kept, 1024);
 }
