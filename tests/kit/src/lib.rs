@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used)]
 
 pub mod cgroup;
+pub mod fake_gpus;
 pub mod formula;
 pub mod freezer;
 pub mod need;

@@ -1,29 +1,38 @@
 //! dtrain on a machine of fake GPUs: the CUDA path of libtorch, without a GPU.
 
+mod choice;
+mod commands;
+mod nodes;
+mod steps;
+mod trainings;
+
 use std::fs;
 use std::path::Path;
-use std::process::Output;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::process::{Command, Output};
 use std::time::Duration;
 
+use dtrain_test_kit::fake_gpus::MachineId;
 use dtrain_test_kit::need::{Need, Skipped, require};
-use dtrain_tests::process::{finish, output_text};
+use dtrain_tests::process::{expect_exit_code, finish, output_text};
 use dtrain_tests::programs::{program, without_outer_run};
-use dtrain_tests::runs::{Run, Sandbox, TINY, gpt};
-use serde_json::Value;
+use dtrain_tests::runs::{Run, Sandbox, TINY};
+use serde_json::{Value, json};
 
 const LIMIT: Duration = Duration::from_secs(240);
 
 /// A machine with this many fake GPUs, and runs on it.
-struct Machine {
-    sandbox: Sandbox,
+pub(crate) struct Machine {
+    pub(crate) sandbox: Sandbox,
     gpus: usize,
-    id: String,
+    id: MachineId,
 }
 
 impl Machine {
-    fn new(gpus: usize, recipe: &str) -> Result<Self, Skipped> {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
+    pub(crate) fn new(gpus: usize, recipe: &str) -> Result<Self, Skipped> {
+        Self::of(gpus, Sandbox::new(recipe))
+    }
+
+    pub(crate) fn of(gpus: usize, sandbox: Sandbox) -> Result<Self, Skipped> {
         let torch = std::env::var("LIBTORCH").unwrap_or_else(|_| {
             Path::new(env!("CARGO_MANIFEST_DIR"))
                 .join("../target/libtorch/torch")
@@ -33,33 +42,53 @@ impl Machine {
         let library = Path::new(&torch).join("lib/libtorch_cuda.so");
         let found = library.exists().then_some(()).ok_or_else(|| format!("no {}", library.display()));
         require(Need::LibtorchCuda, found)?;
-        let id = format!("e2e-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        Ok(Self { sandbox: Sandbox::new(recipe), gpus, id })
+        Ok(Self { sandbox, gpus, id: MachineId::new() })
+    }
+
+    /// Describes the machine by a file's text.
+    pub(crate) fn describe(&self, text: &str) {
+        fs::write(self.sandbox.path("machine.toml"), text).unwrap();
+    }
+
+    /// Returns the command of `dtrain WORDS` on the machine, in the sandbox's folder.
+    pub(crate) fn command(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(program("fake-gpu"));
+        without_outer_run(&mut command);
+        match self.sandbox.path("machine.toml") {
+            file if file.exists() => command.arg("--machine").arg(file),
+            _ => command.args(["--gpus", &self.gpus.to_string()]),
+        };
+        command.args(["--", "dtrain"]).args(words);
+        self.sandbox.scene().mark(&mut command);
+        command.env_remove("CUDA_VISIBLE_DEVICES").env("OMP_NUM_THREADS", "1");
+        // `gpu clear` asks the workers whose sockets are here.
+        command.env("XDG_RUNTIME_DIR", self.sandbox.path(""));
+        command.env("FAKE_GPU_ID", self.id.as_str()).env("FAKE_GPU_CHECK", "1");
+        command
     }
 
     /// Runs `dtrain launch --run-dir RUN ARGS recipe.toml`. `variables` describe the machine.
-    fn launch(&self, run: &str, args: &[&str], variables: &[(&str, &str)]) -> Output {
-        let folder = self.sandbox.path(&format!("counts-{run}"));
-        fs::create_dir_all(&folder).unwrap();
-        let mut command = std::process::Command::new(program("fake-gpu"));
-        without_outer_run(&mut command);
-        command.args(["--gpus", &self.gpus.to_string(), "--", "dtrain", "launch", "--run-dir", run]);
-        command.args(args).arg("recipe.toml").current_dir(self.sandbox.path(""));
-        command.env_remove("CUDA_VISIBLE_DEVICES").env("OMP_NUM_THREADS", "1").env("FAKE_GPU_ID", &self.id);
-        command.env("FAKE_GPU_COUNTS", folder.join("counts")).env("FAKE_GPU_CHECK", "1");
+    pub(crate) fn launch(&self, run: &str, args: &[&str], variables: &[(&str, &str)]) -> Output {
+        let mut command = self.command(&[&["launch", "--run-dir", run], args, &["recipe.toml"]].concat());
+        command.env("FAKE_GPU_COUNTS", self.counts_path(run));
         finish(command.envs(variables.iter().copied()), LIMIT)
     }
 
     #[track_caller]
-    fn train(&self, run: &str, args: &[&str]) -> (Run, String) {
-        let output = self.launch(run, args, &[]);
-        let text = output_text(&output);
-        assert!(output.status.success(), "{text}");
+    pub(crate) fn train(&self, run: &str, args: &[&str]) -> (Run, String) {
+        let text = expect_exit_code(&self.launch(run, args, &[]), 0);
         (self.sandbox.run(run), text)
     }
 
+    /// Returns the value of `FAKE_GPU_COUNTS` for a run.
+    fn counts_path(&self, run: &str) -> std::path::PathBuf {
+        let folder = self.sandbox.path(&format!("counts-{run}"));
+        fs::create_dir_all(&folder).unwrap();
+        folder.join("counts")
+    }
+
     /// Returns the counts of the workers of a run, by rank.
-    fn counts(&self, run: &str) -> Vec<Value> {
+    pub(crate) fn counts(&self, run: &str) -> Vec<Value> {
         let entries = fs::read_dir(self.sandbox.path(&format!("counts-{run}"))).unwrap();
         let files =
             entries.map(|entry| serde_json::from_slice(&fs::read(entry.unwrap().path()).unwrap()).unwrap());
@@ -67,43 +96,19 @@ impl Machine {
         workers.sort_by_key(|counts| counts["rank"].as_str().map(str::to_owned));
         workers
     }
-}
 
-impl Drop for Machine {
-    fn drop(&mut self) {
-        let user = rustix::process::getuid().as_raw();
-        let _ = fs::remove_dir_all(format!("/dev/shm/fake-gpu-{user}-{}", self.id));
-    }
-}
-
-/// Every worker has one context, on its own GPU, computes each step there, and no operation lacks an order.
-#[test]
-fn every_rank_computes_its_steps_on_its_own_gpu() {
-    for (gpus, sets) in [
-        (1, &["precision.amp=bf16"][..]),
-        (2, &["precision.amp=bf16"]),
-        (2, &["precision.amp=fp16", "memory.micro_batch=2", "memory.recompute=on"]),
-        (2, &["precision.amp=off", "memory.shard_optimizer=true", "ema.decay=0.9"]),
-        (1, &["model.compile=graph"]),
-    ] {
-        let Ok(machine) = Machine::new(gpus, &gpt(6, "")) else { return };
-        let ranks = gpus.to_string();
-        let sets: Vec<&str> = sets.iter().flat_map(|set| ["--set", set]).collect();
-        let (run, text) = machine.train("run", &[&["--nproc", &ranks], &sets[..]].concat());
-        assert!(text.contains(&format!(" on {gpus} x GPU in ")), "{text}");
-        assert_eq!(run.result().steps, Some(6), "{sets:?}");
-        let workers = machine.counts("run");
-        assert_eq!(workers.len(), gpus, "{sets:?}: {text}");
+    /// Returns the counts of a run's workers, each with one context, on its own GPU, and no access without an order.
+    #[track_caller]
+    fn expect_own_gpus(&self, run: &str, text: &str) -> Vec<Value> {
+        let workers = self.counts(run);
+        assert_eq!(workers.len(), self.gpus, "{run}: {text}");
         for (rank, counts) in workers.iter().enumerate() {
-            let mut contexts = vec![0; gpus];
+            let mut contexts = vec![0; self.gpus];
             contexts[rank] = 1;
-            assert_eq!(counts["contexts"], serde_json::json!(contexts), "{sets:?}");
-            assert_eq!(counts["races"], 0, "{sets:?}: {text}");
-            // A host wait ends one; preparation and evaluation have others.
-            let steps = counts["steps"].as_array().unwrap();
-            let trained = steps.iter().filter(|step| step["kernels"].as_u64() > Some(20)).count();
-            assert!(trained >= 6, "{sets:?}: {steps:?}");
+            assert_eq!(counts["contexts"], json!(contexts), "{run}: {text}");
+            assert_eq!(counts["races"], 0, "{run}: {text}");
         }
+        workers
     }
 }
 
@@ -121,11 +126,9 @@ fn a_run_on_gpus_resumes() {
 #[test]
 fn a_machine_with_gpus_does_not_train_on_the_cpu_unasked() {
     let Ok(machine) = Machine::new(2, TINY) else { return };
-    let file = machine.sandbox.path("machine.toml");
-    fs::write(&file, "driver-error = 100\n[[gpu]]\ncount = 2\n").unwrap();
-    let broken = [("FAKE_GPU_MACHINE", file.to_str().unwrap())];
+    machine.describe("driver-error = 100\n[[gpu]]\ncount = 2\n");
     for nproc in ["gpu", "auto", "2"] {
-        let output = machine.launch("run", &["--nproc", nproc], &broken);
+        let output = machine.launch("run", &["--nproc", nproc], &[]);
         let text = output_text(&output);
         assert_eq!(output.status.code(), Some(2), "{nproc}: {text}");
         assert!(
@@ -134,8 +137,7 @@ fn a_machine_with_gpus_does_not_train_on_the_cpu_unasked() {
         );
         assert!(text.contains("--gpu-ids none"), "{text}");
     }
-    let output =
-        machine.launch("run", &["--nproc", "1", "--gpu-ids", "none", "--set", "train.steps=1"], &broken);
+    let output = machine.launch("run", &["--nproc", "1", "--gpu-ids", "none", "--set", "train.steps=1"], &[]);
     let text = output_text(&output);
     assert!(output.status.success() && text.contains(" on 1 x CPU in "), "{text}");
 }
