@@ -119,9 +119,11 @@ impl Machine {
         format!("{} ({names})", counted(count, "GPU"))
     }
 
-    /// Returns whether CUDA_VISIBLE_DEVICES names devices, and CUDA shows none.
+    /// Returns whether CUDA_VISIBLE_DEVICES names devices, and shows none of the driver's.
     pub(super) fn names_only_unknown_devices(&self) -> bool {
-        self.list.as_deref().is_some_and(Visible::names_a_device) && self.count() == 0
+        self.list.as_deref().is_some_and(Visible::names_a_device)
+            && self.inventory.is_ok()
+            && self.count() == 0
     }
 
     /// Returns the error of a driver that exists and does not answer.

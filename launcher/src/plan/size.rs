@@ -76,10 +76,8 @@ fn on_the_visible(
     let machine = probe();
     let (gpus, described) = (machine.count(), machine.described());
     if request.is_training && machine.names_only_unknown_devices() {
-        let why = if machine.inventory.is_ok() { "" } else { "CUDA_VISIBLE_DEVICES names GPUs, but " };
         bail!(
-            "{why}{described}; list the GPUs with `dtrain gpu info`, unset the variable, or give --gpu-ids none for \
-             workers on the CPU"
+            "{described}; list the GPUs with `dtrain gpu info`, unset the variable, or give --gpu-ids none for workers on the CPU"
         );
     }
     let count = match request.nproc {
