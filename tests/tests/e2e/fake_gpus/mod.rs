@@ -4,6 +4,7 @@ mod choice;
 mod commands;
 mod nodes;
 mod steps;
+mod suite;
 mod trainings;
 mod without_weights;
 
@@ -53,13 +54,20 @@ impl Machine {
 
     /// Returns the command of `dtrain WORDS` on the machine, in the sandbox's folder.
     pub(crate) fn command(&self, words: &[&str]) -> Command {
+        let mut command = self.command_of("dtrain".as_ref());
+        command.args(words);
+        command
+    }
+
+    /// Returns the command of a program on the machine, in the sandbox's folder.
+    fn command_of(&self, started: &Path) -> Command {
         let mut command = Command::new(program("fake-gpu"));
         without_outer_run(&mut command);
         match self.sandbox.path("machine.toml") {
             file if file.exists() => command.arg("--machine").arg(file),
             _ => command.args(["--gpus", &self.gpus.to_string()]),
         };
-        command.args(["--", "dtrain"]).args(words);
+        command.arg("--").arg(started);
         self.sandbox.scene().mark(&mut command);
         command.env_remove("CUDA_VISIBLE_DEVICES").env("OMP_NUM_THREADS", "1");
         // `gpu clear` asks the workers whose sockets are here.
