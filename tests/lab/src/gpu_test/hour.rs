@@ -58,8 +58,11 @@ impl Hour {
                 section("machine", 30, checks::machine()),
                 section("CPU and GPU", 45, checks::devices()),
                 Section {
-                    // The compilers need no GPU to speak of.
-                    before: Some(bench::compile_in_background),
+                    // These need no GPU to speak of.
+                    before: Some(|suite| {
+                        checks::import_in_background(suite)?;
+                        bench::compile_in_background(suite)
+                    }),
                     ..section("predictions of memory", 100, checks::first_predictions())
                 },
                 Section {
