@@ -72,9 +72,9 @@ impl Hour {
                 section("an import beside PyTorch", 60, checks::imports()),
             ],
             Self::Second => vec![
-                section("graphs", 170, checks::graphs()),
+                section("graphs", 180, checks::graphs()),
                 section("faults", 200, checks::faults()),
-                section("data loaders", 110, bench::loaders()),
+                section("data loaders", 100, bench::loaders()),
             ],
         }
     }
