@@ -125,7 +125,11 @@ impl Recipe {
             _ => "it applies to an exported program in model.file, which is not set",
         };
         let program = self.program().is_some();
-        list.add(!program, "model.inputs model.output model.auxiliary model.libraries model.zero_weights", of_programs);
+        list.add(
+            !program,
+            "model.inputs model.output model.auxiliary model.libraries model.zero_weights",
+            of_programs,
+        );
         list.add(self.task == Task::Program, "model.auxiliary", "the program returns the loss itself");
         list.add(
             self.model.weights.is_none(),

@@ -60,7 +60,14 @@ pub(crate) struct ImportArgs {
     pub(crate) pretrained: bool,
 
     /// `none`: leave out large tensors, for plans and fake GPUs.
-    #[arg(long, value_enum, value_name = "none", hide_possible_values = true, conflicts_with = "pretrained", requires = "check_with")]
+    #[arg(
+        long,
+        value_enum,
+        value_name = "none",
+        hide_possible_values = true,
+        conflicts_with = "pretrained",
+        requires = "check_with"
+    )]
     pub(crate) weights: Option<Weights>,
 
     /// Seed of random weights.

@@ -1,4 +1,6 @@
-//! Machines for the tests.
+//! Machines for the tests: values that a driver does not report, tables to the letter, looks that differ, a terminal.
+//!
+//! `fake_gpus::commands` in tests/tests/e2e runs the commands on fake GPUs, by NVML, with real processes.
 
 use dtrain_common::gpu::{Driver, GpuError, GpuProcess, GpuStatus, Status};
 use std::collections::VecDeque;

@@ -10,6 +10,7 @@ use dtrain_common::exit::ExitStatus;
 use dtrain_common::gpu::{Driver, GpuId, GpuStatus, Status};
 use dtrain_common::text::{Align::Left, Align::Right, columns, size};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use std::collections::BTreeSet;
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::os::fd::OwnedFd;
 use std::process::ExitCode;
@@ -57,7 +58,7 @@ fn find(status: &Status, args: &KillArgs) -> anyhow::Result<Found> {
     let place = args.gpu_ids.as_ref().map_or("a GPU".to_owned(), |ids| format!("GPU {ids}"));
     let me = rustix::process::geteuid().as_raw();
     let mut own: Vec<Victim> = Vec::new();
-    let mut others = 0;
+    let mut others = BTreeSet::new();
     let mut table = vec![["pid", "GPU", "user", "memory", "command"].map(str::to_owned).to_vec()];
     for gpu in gpus {
         for process in &gpu.processes {
@@ -72,7 +73,7 @@ fn find(status: &Status, args: &KillArgs) -> anyhow::Result<Found> {
                         own.push(Victim { pid, handle });
                     }
                 }
-                _ => others += 1,
+                _ => drop(others.insert(pid)),
             }
         }
     }
@@ -80,13 +81,14 @@ fn find(status: &Status, args: &KillArgs) -> anyhow::Result<Found> {
     if table.len() > 1 {
         columns(&mut text, 0, &[Right, Right, Left, Right, Left], &table);
     }
-    if others > 0 {
-        let (is, processes) = match others {
+    if !others.is_empty() {
+        let (is, processes) = match others.len() {
             1 => ("is", "process"),
             _ => ("are", "processes"),
         };
         text.push_str(&format!(
-            "{others} other {processes} {is} left alone: of another user, or not visible from here.\n"
+            "{} other {processes} {is} left alone: of another user, or not visible from here.\n",
+            others.len()
         ));
     }
     Ok(Found { own, text, place })

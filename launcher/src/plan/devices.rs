@@ -95,6 +95,10 @@ impl Machine {
         }
         if count == 0 {
             return match &self.list {
+                Some(list) if visible.devices().is_empty() && Visible::names_a_device(list) => format!(
+                    "{CUDA_VISIBLE_DEVICES}={list:?} shows none of the {} of this machine",
+                    counted(all, "GPU")
+                ),
                 Some(list) if visible.devices().is_empty() => format!(
                     "{CUDA_VISIBLE_DEVICES}={list:?} hides the {} of this machine",
                     counted(all, "GPU")
@@ -104,12 +108,22 @@ impl Machine {
         }
         let instances: Vec<_> = visible.instances(inventory).collect();
         if let [first, ..] = instances[..] {
-            let count = counted(instances.len(), "MIG instance");
-            return format!("1 of {count} ({})", inventory.device(first).name);
+            let shown = match counted(instances.len(), "MIG instance") {
+                one if instances.len() == 1 => one,
+                several => format!("1 of {several}"),
+            };
+            return format!("{shown} ({})", inventory.device(first).name);
         }
         let usable = |device: &&DeviceIndex| inventory.gpus[device.gpu()].mig.is_none();
         let names = names(inventory, visible.devices().iter().filter(usable).copied());
         format!("{} ({names})", counted(count, "GPU"))
+    }
+
+    /// Returns whether CUDA_VISIBLE_DEVICES names devices, and shows none of the driver's.
+    pub(super) fn names_only_unknown_devices(&self) -> bool {
+        self.list.as_deref().is_some_and(Visible::names_a_device)
+            && self.inventory.is_ok()
+            && self.count() == 0
     }
 
     /// Returns the error of a driver that exists and does not answer.

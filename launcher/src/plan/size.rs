@@ -75,6 +75,11 @@ fn on_the_visible(
     }
     let machine = probe();
     let (gpus, described) = (machine.count(), machine.described());
+    if request.is_training && machine.names_only_unknown_devices() {
+        bail!(
+            "{described}; list the GPUs with `dtrain gpu info`, unset the variable, or give --gpu-ids none for workers on the CPU"
+        );
+    }
     let count = match request.nproc {
         Nproc::Count(count) => count,
         Nproc::Cpu => host.cores,

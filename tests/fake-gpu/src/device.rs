@@ -37,6 +37,7 @@ static DEVICES: LazyLock<Vec<Device>> = LazyLock::new(|| {
     counts::add_section("contexts", || {
         DEVICES.iter().map(|device| json!(device.made.load(Ordering::Relaxed))).collect()
     });
+    counts::add_section("devices", || DEVICES.iter().map(|device| json!(UNITS[device.unit].uuid)).collect());
     units::visible().into_iter().enumerate().map(device).collect()
 });
 

@@ -347,10 +347,15 @@ mod tests {
     }
 
     #[test]
-    fn file_of_the_readme_has_every_word() {
-        let text =
-            include_str!("../README.md").split("```toml\n").nth(1).unwrap().split("```").next().unwrap();
-        let machine = Machine::parse("README.md", text).unwrap();
+    fn file_of_the_docs_has_every_word() {
+        let text = include_str!("../../../docs/fake-gpus.md")
+            .split("```toml\n")
+            .nth(1)
+            .unwrap()
+            .split("```")
+            .next()
+            .unwrap();
+        let machine = Machine::parse("fake-gpus.md", text).unwrap();
         assert_eq!((machine.gpus.len(), machine.gpus[2].mig.len(), machine.faults[0].code), (3, 1, 700));
     }
 

@@ -80,12 +80,17 @@ pub(crate) fn visible() -> Vec<usize> {
         Ok(index) if index < MACHINE.gpus.len() => of_gpu(index),
         Ok(_) => None,
         Err(_) if word.starts_with("GPU-") || word.starts_with("MIG-") => {
-            UNITS.iter().position(|unit| unit.uuid.starts_with(word))
+            let mut found = (0..UNITS.len()).filter(|unit| UNITS[*unit].uuid.starts_with(word));
+            found.next().filter(|_| found.next().is_none())
         }
         Err(_) => None,
     };
     // The first unknown word hides itself and all after it.
     let mut units: Vec<usize> = list.split(',').map(str::trim).map_while(find).collect();
+    // A list that names a device twice shows none.
+    if (1..units.len()).any(|at| units[..at].contains(&units[at])) {
+        return Vec::new();
+    }
     if let Some(first) = units.iter().position(|unit| UNITS[*unit].instance.is_some()) {
         units = vec![units[first]];
     }

@@ -6,11 +6,12 @@
 #![allow(clippy::unwrap_used)]
 
 pub mod cgroup;
-pub mod fake_gpu;
+pub mod fake_gpus;
 pub mod formula;
 pub mod freezer;
 pub mod need;
 pub mod network;
+pub mod no_values;
 pub mod permissions;
 pub mod process;
 pub mod programs;

@@ -100,6 +100,11 @@ impl Sandbox {
         self.scene.path(name)
     }
 
+    /// Returns the scene that holds the folder.
+    pub fn scene(&self) -> &Scene {
+        &self.scene
+    }
+
     /// Runs `dtrain launch --nproc N --run-dir RUN recipe.toml`, with `--set` for each of `sets`.
     ///
     /// # Panics

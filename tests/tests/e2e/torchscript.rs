@@ -19,7 +19,7 @@ fn reference(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("parity/reference").join(name)
 }
 
-fn recipe(file: &str, loss: &str) -> String {
+pub(crate) fn recipe(file: &str, loss: &str) -> String {
     format!(
         r#"
 task = "torchscript"

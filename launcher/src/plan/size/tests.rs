@@ -59,6 +59,21 @@ fn without_a_gpu_auto_gives_a_note_and_gpu_an_error() {
 }
 
 #[test]
+fn a_list_of_unknown_gpus_is_an_error_of_a_recipe() {
+    for (list, nproc) in [("9", Nproc::Auto), ("0,0", Nproc::Count(1)), ("GPU-ff", Nproc::Gpu)] {
+        let error = visible(true, nproc, machine(gpus(2), Some(list))).unwrap_err().to_string();
+        let expected =
+            format!("CUDA_VISIBLE_DEVICES={list:?} shows none of the 2 GPUs of this machine; list the GPUs");
+        assert!(error.starts_with(&expected), "{error}");
+        // Without a driver the worker says what to install.
+        let without = Machine { list: Some(list.into()), ..no_driver() };
+        assert!(visible(true, Nproc::Count(1), without).is_ok());
+    }
+    // A program may use devices of other makers.
+    assert!(visible(false, Nproc::Count(2), machine(gpus(2), Some("9"))).is_ok());
+}
+
+#[test]
 fn auto_that_is_written_starts_a_program_on_every_core_without_a_gpu() {
     let none: GpuIds = "none".parse().unwrap();
     for (is_training, is_asked, count) in [(false, true, 6), (false, false, 1), (true, true, 1)] {
@@ -113,6 +128,8 @@ fn with_fewer_gpus_than_nproc_a_recipe_gets_one_worker_per_gpu() {
 fn a_recipe_uses_one_unnamed_mig_instance() {
     let (count, _, note) = visible(true, Nproc::Count(2), machine(divided(), None)).unwrap();
     assert_eq!(count, 1);
+    let one = machine(divided(), Some("MIG-1c"));
+    assert_eq!(visible(true, Nproc::Auto, one).unwrap().1, ", 1 MIG instance (NVIDIA T4 MIG 1g.8gb) visible");
     let note = note.unwrap();
     for part in [
         "only 1 of 2 MIG instances (NVIDIA T4 MIG 1g.8gb) visible: starting 1 worker instead",

@@ -175,12 +175,11 @@ impl Comm {
         self.is_aborted.load(Ordering::Relaxed)
     }
 
-    /// Waits until all ranks of a name have come.
+    /// Waits until all ranks of a name have come. The name is the path of the file that they share.
     pub(super) fn connect(&self, name: &str, size: usize, rank: usize) -> Outcome {
         let mut region = None;
         if size > 1 {
-            let path = books::folder().join(format!("nccl-{name}"));
-            let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
+            let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(name);
             let shared = file.ok().and_then(|file| Region::open(&file, size)).ok_or(SYSTEM_ERROR)?;
             let pid = std::process::id();
             shared.word(rank, Word::Start).store(books::start_of(pid).unwrap_or_default(), Ordering::Release);
@@ -193,7 +192,7 @@ impl Comm {
                 thread::sleep(Duration::from_micros(200));
             }
             if is_last {
-                let _ = fs::remove_file(&path);
+                let _ = fs::remove_file(name);
             }
             region = Some(shared);
         }

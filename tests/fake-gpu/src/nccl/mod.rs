@@ -22,7 +22,7 @@ use crate::frame::api;
 use crate::memory::{self, Place, View};
 use crate::op::{Op, new_handle};
 use crate::stream;
-use crate::{capture, counts, device};
+use crate::{books, capture, counts, device};
 
 const SUCCESS: Code = R::ncclSuccess as Code;
 const CUDA_ERROR: Code = R::ncclUnhandledCudaError as Code;
@@ -237,7 +237,9 @@ api! { library:
     fn ncclGetUniqueId(to: *mut ncclUniqueId) {
         let mut random = [0_u8; 12];
         rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty()).map_err(|_| SYSTEM_ERROR)?;
-        let text = random.map(|byte| format!("{byte:02x}")).concat();
+        // Ranks on other machines of this host meet here too.
+        let path = books::folder().join(format!("nccl-{}", random.map(|byte| format!("{byte:02x}")).concat()));
+        let text = path.to_str().filter(|path| path.len() < (*to).internal.len()).ok_or(SYSTEM_ERROR)?;
         to.write_bytes(0, 1);
         for (to, from) in (*to).internal.iter_mut().zip(text.bytes()) {
             *to = from as c_char;

@@ -14,10 +14,13 @@ fn processes_share_memory_and_a_killed_one_returns_it() {
         command.arg(name).env("FAKE_GPU_MEMORY", "4GiB");
         command
     };
+    assert!(!scene.id.folder().exists());
     let mut holder = set("hold").stdout(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(holder.stdout.take().unwrap()).read_line(&mut line).unwrap();
     assert_eq!(line, "held\n");
+    // The test's harness removes this folder.
+    assert!(scene.id.folder().join("lock").exists());
     let held = 450 + 1024;
     let during = scene.run(&mut set("memory"));
     assert_eq!(during.out, format!("nvml={held}\nfree={}\nmalloc=2\n", 4096 - held - 450));

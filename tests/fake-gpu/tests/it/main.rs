@@ -10,9 +10,9 @@ mod pytorch;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::LazyLock;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use dtrain_fake_gpu::layout::Layout;
+use dtrain_test_kit::fake_gpus::MachineId;
 use serde_json::Value;
 
 /// The fake libraries, linked once.
@@ -34,10 +34,10 @@ static PROGRAMS: LazyLock<tempfile::TempDir> = LazyLock::new(|| {
     folder
 });
 
-/// The machine of a test: a folder for its files, and an id that no other test has.
+/// The machine of a test, with a folder for its files.
 struct Scene {
     folder: tempfile::TempDir,
-    id: String,
+    id: MachineId,
 }
 
 /// What a program printed, and its counts.
@@ -51,9 +51,7 @@ struct Ended {
 
 impl Scene {
     fn new() -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let id = format!("test-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        Self { folder: tempfile::tempdir().unwrap(), id }
+        Self { folder: tempfile::tempdir().unwrap(), id: MachineId::new() }
     }
 
     fn command(&self, program: &str) -> Command {
@@ -69,7 +67,7 @@ impl Scene {
         command
             .env_remove("CUDA_VISIBLE_DEVICES")
             .envs(LAYOUT.variables())
-            .env("FAKE_GPU_ID", &self.id)
+            .env("FAKE_GPU_ID", self.id.as_str())
             .env("FAKE_GPU_COUNTS", self.counts());
     }
 
@@ -93,13 +91,6 @@ impl Scene {
             err: String::from_utf8(output.stderr).unwrap(),
             counts: serde_json::from_str(&text).unwrap_or_default(),
         }
-    }
-}
-
-impl Drop for Scene {
-    fn drop(&mut self) {
-        let user = rustix::process::getuid().as_raw();
-        let _ = std::fs::remove_dir_all(format!("/dev/shm/fake-gpu-{user}-{}", self.id));
     }
 }
 

@@ -18,7 +18,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use dtrain_common::env::WorkerEnv;
-use dtrain_test_kit::fake_gpu::NO_VALUES;
+use dtrain_test_kit::no_values::NO_VALUES;
 
 use super::checks::Check;
 use super::finding::Finding;

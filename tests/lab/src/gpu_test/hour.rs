@@ -58,8 +58,11 @@ impl Hour {
                 section("machine", 30, checks::machine()),
                 section("CPU and GPU", 45, checks::devices()),
                 Section {
-                    // The compilers need no GPU to speak of.
-                    before: Some(bench::compile_in_background),
+                    // These need no GPU to speak of.
+                    before: Some(|suite| {
+                        checks::import_in_background(suite)?;
+                        bench::compile_in_background(suite)
+                    }),
                     ..section("predictions of memory", 100, checks::first_predictions())
                 },
                 Section {
@@ -69,9 +72,9 @@ impl Hour {
                 section("an import beside PyTorch", 60, checks::imports()),
             ],
             Self::Second => vec![
-                section("graphs", 170, checks::graphs()),
+                section("graphs", 180, checks::graphs()),
                 section("faults", 200, checks::faults()),
-                section("data loaders", 110, bench::loaders()),
+                section("data loaders", 100, bench::loaders()),
             ],
         }
     }

@@ -20,7 +20,7 @@ use anyhow::Result;
 use dtrain_common::env::CUDA_VISIBLE_DEVICES;
 use dtrain_common::gpu::{Driver, Nvidia, Status};
 use dtrain_common::units::ByteSize;
-use dtrain_test_kit::fake_gpu;
+use dtrain_test_kit::no_values;
 
 use xtask::process::{Interrupted, Signals};
 use xtask::setup::{Problem, SetArgs};
@@ -172,7 +172,7 @@ fn gpus() -> Result<Gpus, String> {
     let mut nvidia = Nvidia::open().map_err(|error| error.to_string())?;
     let status = nvidia.status().map_err(|error| error.to_string())?;
     // While its library is loaded.
-    let are_fake = fake_gpu::is_loaded();
+    let are_fake = no_values::is_fake_gpu();
     drop(nvidia);
     if status.gpus.is_empty() {
         return Err("the NVIDIA driver finds no GPU".to_owned());

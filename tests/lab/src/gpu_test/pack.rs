@@ -39,6 +39,8 @@ const README: &str = "\
 NVIDIA driver and libtorch 2.11.0 with CUDA. It uses the libtorch of a Python with `torch`, or of `--libtorch`:
 
 ```
+./run --first                           # what matters most, in at most 8 minutes; writes results-first.json
+./run --second                          # graphs, faults and data loaders, in at most 8 minutes
 ./run                                   # all checks
 ./run --calls                           # list calls of at most 8 minutes each, with estimated times
 ./run --call training-1                 # one of these calls; writes results-training-1.json

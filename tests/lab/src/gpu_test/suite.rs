@@ -12,7 +12,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use dtrain_common::env::{DTRAIN_WORKER, WorkerEnv};
 use dtrain_common::run_dir::RunDir;
-use dtrain_test_kit::fake_gpu::NO_VALUES;
+use dtrain_test_kit::no_values::NO_VALUES;
 use serde_json::Value;
 
 use super::finding::Finding;

@@ -22,12 +22,12 @@ const END: Duration = Duration::from_secs(60);
 
 pub(in crate::gpu_test) fn checks() -> Vec<Check> {
     vec![
-        check("full GPU", 30, train_on_full_gpu),
-        check("GPU with little free memory", 40, train_on_crowded_gpu),
+        check("full GPU", 20, train_on_full_gpu),
+        check("GPU with little free memory", 25, train_on_crowded_gpu),
         check("missing GPU", 20, train_on_missing_gpu),
-        check("dead rank", 60, |suite| signal_second_rank(suite, "dies", Signal::KILL)),
-        check("hanging rank", 90, |suite| signal_second_rank(suite, "hangs", Signal::STOP)),
-        check("stop request", 40, stop_training),
+        check("dead rank", 30, |suite| signal_second_rank(suite, "dies", Signal::KILL)),
+        check("hanging rank", 60, |suite| signal_second_rank(suite, "hangs", Signal::STOP)),
+        check("stop request", 25, stop_training),
     ]
 }
 

@@ -97,16 +97,35 @@ fn compare_speed(suite: &Suite<'_>) -> Result<Finding> {
         .with_column("dtrain / eager", ours / theirs))
 }
 
+/// Starts the import: PyTorch's comparison takes a minute of a CPU. If it fails, the check repeats it.
+pub(in crate::gpu_test) fn import_in_background(suite: &Suite<'_>) -> Result<()> {
+    if let Some(mut import) = import_command(suite) {
+        let started = suite.start(&mut import)?;
+        suite.background.borrow_mut().push(started);
+    }
+    Ok(())
+}
+
+fn file(suite: &Suite<'_>) -> PathBuf {
+    suite.work.join("imported.pt2")
+}
+
+/// Returns the command of the import; `None` without a Python.
+fn import_command(suite: &Suite<'_>) -> Option<Command> {
+    let mut import = suite.program("dtrain");
+    import.args(["import", MODEL, "--classes", "10", "--image-size", &SIDE.to_string(), "--force", "-o"]);
+    import.arg(file(suite)).env("PYTHON_EXEC", suite.python.as_ref()?);
+    Some(import)
+}
+
 /// Imports the model unless it is there.
 fn import(suite: &Suite<'_>) -> Result<Here<PathBuf>> {
-    let file = suite.work.join("imported.pt2");
-    let Some(python) = &suite.python else {
+    let file = file(suite);
+    let Some(mut import) = import_command(suite) else {
         return Ok(Err("no Python with PyTorch and timm".to_owned()));
     };
     if !file.exists() {
-        let mut import = suite.program("dtrain");
-        import.args(["import", MODEL, "--classes", "10", "--image-size", &SIDE.to_string(), "-o"]).arg(&file);
-        let ended = suite.run(import.env("PYTHON_EXEC", python))?;
+        let ended = suite.run(&mut import)?;
         if ended.stderr.contains("the package timm cannot be imported")
             || ended.stderr.contains("has no package timm")
         {

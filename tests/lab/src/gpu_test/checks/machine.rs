@@ -17,7 +17,7 @@ const MOST_OF_A_WORKER: u64 = 2 << 30;
 pub(in crate::gpu_test) fn checks() -> Vec<Check> {
     vec![
         check("the driver answers", 5, check_driver),
-        check("a worker uses only its own GPU", 90, check_one_context),
+        check("a worker uses only its own GPU", 25, check_one_context),
     ]
 }
 

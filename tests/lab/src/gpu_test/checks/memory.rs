@@ -96,7 +96,7 @@ pub(in crate::gpu_test) fn first_predictions() -> Vec<Check> {
 fn check_prediction(suite: &Suite<'_>, case: &Case) -> Result<Finding> {
     let (measured, predicted) = measure(suite, case)?;
     let error = percent(measured, predicted);
-    Ok(Finding::judged(error.abs() <= WORST, format!("goal {WORST}%"))
+    Ok(Finding::judged(error.abs() <= WORST, format!("error {error:+.2}%, goal {WORST}%"))
         .with_column("measured, MiB", mib(measured))
         .with_column("predicted, MiB", mib(predicted))
         .with_column("error, %", error))

@@ -18,7 +18,7 @@ use super::suite::Suite;
 
 pub(super) use faults::checks as faults;
 pub(super) use graphs::checks as graphs;
-pub(super) use imports::checks as imports;
+pub(super) use imports::{checks as imports, import_in_background};
 pub(super) use machine::checks as machine;
 pub(super) use memory::first_predictions;
 pub(super) use training::devices;

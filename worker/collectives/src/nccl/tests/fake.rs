@@ -2,6 +2,9 @@
 //! are queues with a thread each. It behaves as NCCL 2.28 without blocking: a background thread passes an
 //! operation, or a group, to the stream, and the communicator is in progress until then; a split returns
 //! success and stores its result later.
+//!
+//! The NCCL of tests/fake-gpu needs libtorch's CUDA set, a process for each rank, and kernels that compute nothing fill
+//! its tensors. This one checks values on the CPU's libtorch, and decides when the background thread passes an operation.
 
 mod background;
 mod stream;

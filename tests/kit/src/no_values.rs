@@ -13,13 +13,13 @@ const LIBRARY: &str = "/libfake-gpu.so";
 static SKIPPED: AtomicUsize = AtomicUsize::new(0);
 
 /// Returns whether this process has loaded the libraries of fake GPUs.
-pub fn is_loaded() -> bool {
+pub fn is_fake_gpu() -> bool {
     fs::read_to_string("/proc/self/maps").is_ok_and(|maps| maps.contains(LIBRARY))
 }
 
 /// Returns whether values agree. On fake GPUs returns true, and counts a difference as a skipped comparison.
 pub fn agrees(values_agree: bool) -> bool {
-    static IS_FAKE: LazyLock<bool> = LazyLock::new(is_loaded);
+    static IS_FAKE: LazyLock<bool> = LazyLock::new(is_fake_gpu);
     if !values_agree && *IS_FAKE {
         SKIPPED.fetch_add(1, Ordering::Relaxed);
         return true;
@@ -39,6 +39,6 @@ pub fn report() {
 #[macro_export]
 macro_rules! assert_values {
     ($agree:expr, $($message:tt)+) => {
-        assert!($crate::fake_gpu::agrees($agree), $($message)+)
+        assert!($crate::no_values::agrees($agree), $($message)+)
     };
 }

@@ -1,0 +1,69 @@
+//! Stages, imported programs, modules and evaluations on fake GPUs.
+
+use dtrain_test_kit::need;
+use dtrain_tests::process::{expect_exit_code, finish};
+use dtrain_tests::runs::{Sandbox, gpt};
+
+use super::{LIMIT, Machine};
+use crate::exported::{IMAGES, imported};
+
+/// Two stages, the first with frozen embeddings.
+const STAGES: &str = r#"
+[memory]
+shard_optimizer = true
+[ema]
+decay = 0.9
+[checkpoint]
+every = "2 steps"
+[[stage]]
+name = "blocks"
+steps = 3
+freeze = ["transformer.wte.*", "transformer.wpe.*"]
+[[stage]]
+name = "all"
+steps = 3
+lr_factor = 0.5
+"#;
+
+#[test]
+fn stages_and_evaluations_run_on_their_own_gpus() {
+    let recipe = gpt(6, STAGES).replacen("steps = 6\n", "", 1);
+    let Ok(machine) = Machine::new(4, &recipe) else { return };
+    let (run, text) = machine.train("run", &["--nproc", "4"]);
+    assert!(text.contains(" on 4 x GPU in "), "{text}");
+    assert_eq!(run.result().steps, Some(6), "{text}");
+    machine.expect_own_gpus("run", &text);
+
+    let words = ["eval", "recipe.toml", "--checkpoint", "run", "--nproc", "4", "--json"];
+    let mut command = machine.command(&words);
+    let text =
+        expect_exit_code(&finish(command.env("FAKE_GPU_COUNTS", machine.counts_path("eval")), LIMIT), 0);
+    machine.expect_own_gpus("eval", &text);
+    assert!(text.contains("\"samples\":4"), "{text}");
+}
+
+#[test]
+fn an_imported_program_trains_on_its_own_gpus() {
+    let Ok(python) = need::pytorch() else { return };
+    let Ok(machine) = Machine::of(2, imported(&python, "vit", "classify", IMAGES, "")) else { return };
+    for (name, set) in [("run", "precision.amp=bf16"), ("graphs", "model.compile=graph")] {
+        let args = ["--nproc", "2", "--set", "train.steps=6", "--set", set];
+        let (run, text) = machine.train(name, &args);
+        assert!(text.contains(" on 2 x GPU in "), "{text}");
+        assert_eq!(run.result().steps, Some(6), "{text}");
+        machine.expect_own_gpus(name, &text);
+    }
+    assert!(machine.sandbox.run("graphs").result().graph_replays > Some(0));
+}
+
+#[test]
+fn a_torchscript_module_trains_on_its_own_gpus() {
+    let Ok(machine) = Machine::of(2, Sandbox::new(&crate::torchscript::recipe("net.pt", "cross-entropy")))
+    else {
+        return;
+    };
+    let (run, text) = machine.train("run", &["--nproc", "2", "--set", "precision.amp=fp16"]);
+    assert!(text.contains(" on 2 x GPU in "), "{text}");
+    assert_eq!(run.result().steps, Some(8), "{text}");
+    machine.expect_own_gpus("run", &text);
+}
