@@ -279,26 +279,26 @@ api! { runtime:
         kernel: *const c_void, grid: dim3, block: dim3, args: *const *const c_void, shared: usize,
         stream: *mut c_void,
     ) {
-        start(kernel_of(kernel)?, Shape { grid, block, shared }, &Args::new(args), stream)
+        start(kernel_of(kernel)?, Shape { grid, block, shared }, &Args::new(args, grid.y), stream)
     }
     fn cudaLaunchKernel(
         kernel: *const c_void, grid: dim3, block: dim3, args: *const *const c_void, shared: usize,
         stream: *mut c_void,
     ) {
-        start(kernel_of(kernel)?, Shape { grid, block, shared }, &Args::new(args), stream)
+        start(kernel_of(kernel)?, Shape { grid, block, shared }, &Args::new(args, grid.y), stream)
     }
     fn cudaLaunchCooperativeKernel(
         kernel: *const c_void, grid: dim3, block: dim3, args: *const *const c_void, shared: usize,
         stream: *mut c_void,
     ) {
-        start(kernel_of(kernel)?, Shape { grid, block, shared }, &Args::new(args), stream)
+        start(kernel_of(kernel)?, Shape { grid, block, shared }, &Args::new(args, grid.y), stream)
     }
     fn cudaLaunchKernelExC(
         configuration: *const cudaLaunchConfig_st, kernel: *const c_void, args: *const *const c_void,
     ) {
         let c = &*configuration;
         let shape = Shape { grid: c.gridDim, block: c.blockDim, shared: c.dynamicSmemBytes };
-        start(kernel_of(kernel)?, shape, &Args::new(args), c.stream.cast())
+        start(kernel_of(kernel)?, shape, &Args::new(args, c.gridDim.y), c.stream.cast())
     }
     fn cudaFuncGetAttributes(to: *mut cudaFuncAttributes, kernel: *const c_void) {
         kernel_of(kernel)?;

@@ -7,7 +7,8 @@
 //! Whole numbers and truth values are those of a rank's last micro-batch, and the largest over the ranks that
 //! have samples: the same for counters and flags that each micro-batch changes alike.
 //!
-//! Changes are summed in float64. A buffer without a change keeps its bits: its change is -0, and x + -0 = x.
+//! Changes are summed in float64. A buffer without a change keeps its bits: its change is -0, and x + -0 = x. If a
+//! single micro-batch is the whole step, the layers' values are the new ones, and nothing is summed.
 
 use tch::{Kind, TchError, Tensor};
 
@@ -29,6 +30,8 @@ const CHUNK: i64 = 1 << 20;
 #[derive(Debug, Default)]
 pub(crate) struct Buffers {
     flats: Vec<Flat>,
+    /// Whether a single micro-batch is the whole step.
+    is_single: bool,
 }
 
 #[derive(Debug)]
@@ -91,7 +94,7 @@ impl Buffers {
         let statistics = blocks.filter(|(block, _)| block.group == Group::Statistics);
         let flats = statistics.map(|(_, data)| Flat::new(data));
         let flats = flats.collect::<Result<_, _>>()?;
-        Ok(Self { flats })
+        Ok(Self { flats, is_single: false })
     }
 
     /// Returns all bytes, including the copies for the current step.
@@ -112,10 +115,15 @@ impl Buffers {
         Ok(())
     }
 
-    /// Starts a step. The sum over ranks includes the base once, from rank 0; all ranks have the same base.
-    pub(crate) fn begin_step(&mut self, rank: usize) -> Result<(), TchError> {
+    /// Starts a step; `is_single`: one micro-batch of one rank. The sum over ranks includes the base once, from rank 0;
+    /// all ranks have the same base.
+    pub(crate) fn begin_step(&mut self, rank: usize, is_single: bool) -> Result<(), TchError> {
+        self.is_single = is_single;
         self.for_each(|flat| {
             flat.before.f_copy_(&flat.data)?;
+            if is_single {
+                return Ok(());
+            }
             let Some(base) = &mut flat.base else {
                 let none = smallest(flat.new_values.kind());
                 return flat.new_values.f_fill_(none).map(drop);
@@ -137,6 +145,9 @@ impl Buffers {
     /// Records the change that a micro-step with this share of the step's samples made, and sets the buffers
     /// back to their values before the step.
     pub(crate) fn record_change(&mut self, share: f64) -> Result<(), TchError> {
+        if self.is_single {
+            return Ok(());
+        }
         self.for_each(|flat| {
             match &flat.base {
                 // In this order an unchanged value gives -0, which changes no sum.
@@ -157,17 +168,21 @@ impl Buffers {
 
     pub(crate) fn start_reduce(&self, ranks: &Ranks) -> Result<Box<dyn Work>> {
         let op = |flat: &Flat| if flat.base.is_some() { ReduceOp::Sum } else { ReduceOp::Max };
-        let all = self.flats.iter().map(|flat| Collective::AllReduce(&flat.new_values, op(flat)));
+        let summed = if self.is_single { &[] } else { self.flats.as_slice() };
+        let all = summed.iter().map(|flat| Collective::AllReduce(&flat.new_values, op(flat)));
         Ok(ranks.start_all(&all.collect::<Vec<_>>())?)
     }
 
-    /// Sets the buffers back to their values before the step, for a retry.
+    /// Sets the buffers back to their values before the step, for a retry, or if the step is skipped.
     pub(crate) fn rewind(&mut self) -> Result<(), TchError> {
         self.for_each(|flat| flat.data.f_copy_(&flat.before))
     }
 
     /// Makes the reduced values the layers' buffers. A dropped step does not call it and changes nothing.
     pub(crate) fn commit(&mut self) -> Result<(), TchError> {
+        if self.is_single {
+            return Ok(());
+        }
         self.for_each(|flat| flat.data.f_copy_(&flat.new_values))
     }
 

@@ -11,6 +11,9 @@ use super::table::Table;
 use crate::models::Shadow;
 use crate::out_of_memory::retry_on_oom;
 
+/// Elements without a shadow that a part may have between two rows, such as those of norms: 32 KiB of bfloat16.
+const GAP: i64 = 16 << 10;
+
 impl Table {
     /// Creates a shadow of this dtype for the trained rows in `slots`, `(name, slot)`; None removes it.
     pub(crate) fn set_shadow<'a>(
@@ -56,7 +59,8 @@ impl Table {
         })
     }
 
-    /// Returns the rows that have a shadow; neighbouring rows are one part.
+    /// Returns the rows that have a shadow. Rows are one part if no more than [`GAP`] elements are between them: a part
+    /// is one kernel.
     pub(super) fn shadow_parts(&self) -> Vec<Part> {
         let mut is_shadowed = vec![false; self.rows.len()];
         for (row, _) in &self.shadow_slots {
@@ -64,9 +68,13 @@ impl Table {
         }
         let mut parts: Vec<Part> = Vec::new();
         for (block, of) in self.layout.blocks.iter().enumerate() {
-            for slots in of.slots.chunk_by(|a, b| is_shadowed[a.row] == is_shadowed[b.row]) {
-                let range = slots[0].offset..slots[slots.len() - 1].range().end;
-                parts.extend(is_shadowed[slots[0].row].then_some(Part { block, range }));
+            for slot in of.slots.iter().filter(|slot| is_shadowed[slot.row]) {
+                match parts.last_mut() {
+                    Some(part) if part.block == block && slot.offset - part.range.end <= GAP => {
+                        part.range.end = slot.range().end
+                    }
+                    _ => parts.push(Part { block, range: slot.range() }),
+                }
             }
         }
         parts

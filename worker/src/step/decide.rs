@@ -8,6 +8,7 @@ use dtrain_torch_shim::fused;
 use tch::{Device, Kind, TchError, Tensor};
 
 use super::exchange::Exchange;
+use super::micro::{DecisionKey, Executor};
 use super::reading::Reading;
 use super::recover::retry_on_oom;
 use super::status::Status;
@@ -64,6 +65,7 @@ struct DeviceDecision {
 pub(super) fn decide_and_update(
     replica: &mut Replica,
     exchange: &Exchange,
+    executor: &mut dyn Executor,
     (status, figures): (&Status, Option<&Tensor>),
     plan: &StepPlan,
     before_update: impl FnOnce() -> Result<()>,
@@ -88,11 +90,11 @@ pub(super) fn decide_and_update(
         }
         Some(totals) => {
             let DeviceDecision { scale, skip, figures } =
-                queue_decision(exchange, &model.table, found, totals, plan)?;
+                queue_decision(exchange, executor, &model.table, found, totals, plan)?;
             before_update()?;
             let scale_and_skip = fused::ScaleAndSkip { scale: &scale, skip: &skip };
             model.optimizer.step(&mut model.table, plan.lr, used, Some(scale_and_skip))?;
-            let decision = read_decision(&figures.wait()?)?;
+            let decision = read_decision(&figures.wait()?, status.totals.sums.len())?;
             // The host has waited for the device, so this detects a group that broke during the step.
             exchange.check_health()?;
             if decision.is_skipped {
@@ -105,6 +107,8 @@ pub(super) fn decide_and_update(
         model.table.gather_data(exchange.ranks())?;
         model.buffers.commit()?;
         model.average.as_mut().map_or(Ok(()), |average| average.update(&model.table))?;
+    } else {
+        model.buffers.rewind()?;
     }
     precision.update(decision.finite)?;
     Ok(decision)
@@ -155,76 +159,106 @@ fn choose_factor(totals: &Totals, correction: f64, norm: f64, finite: bool, plan
 /// Queues the work of [`measure_gradients`] and [`choose_factor`] on the device.
 fn queue_decision(
     exchange: &Exchange,
+    executor: &mut dyn Executor,
     table: &Table,
     found: Option<&Tensor>,
     totals: &Tensor,
     plan: &StepPlan,
 ) -> Result<DeviceDecision> {
     let device = table.device();
-    // Allocations are separate from collectives, so that they can be retried.
-    let own = retry_on_oom(device, || gradient_figures(table, found))?;
-    if table.shards() > 1 {
-        exchange.sum(&own)?;
-    }
-    let [scale, skip, figures] =
-        retry_on_oom(device, || tch::no_grad(|| decide_on_device(&own, totals, plan)))?;
+    let key = DecisionKey {
+        expected_weight: plan.expected_weight,
+        clip: plan.clip,
+        has_loss_scale: found.is_some(),
+    };
+    let decide = |own: &GradientFigures| tch::no_grad(|| decide_on_device(own, totals, key));
+    let [scale, skip, figures] = match table.shards() {
+        1 => executor
+            .decide(key, &|| retry_on_oom(device, || Ok(decide(&gradient_figures(table, found)?)?)))?,
+        _ => {
+            // Allocations are separate from collectives, so that they can be retried.
+            let sums = retry_on_oom(device, || gradient_figures(table, found)?.squares_and_found())?;
+            exchange.sum(&sums)?;
+            retry_on_oom(device, || decide(&GradientFigures::of_sums(&sums, found.is_some())?))?
+        }
+    };
     let figures = retry_on_oom(device, || Reading::begin(&figures))?;
     Ok(DeviceDecision { scale, skip, figures })
 }
 
-/// Returns the gradients' sum of squares on this rank, and a number that is not 0 if one is not finite.
-fn gradient_figures(table: &Table, found: Option<&Tensor>) -> Result<Tensor, TchError> {
-    let options = (Kind::Double, table.device());
-    let norms = table.own_norms()?;
-    let norms = norms.iter().map(|norm| norm.f_to_kind(Kind::Double));
-    let squares = match norms.collect::<Result<Vec<Tensor>, _>>()?.as_slice() {
-        [] => Tensor::f_zeros([1], options)?,
-        norms => {
-            let norms = Tensor::f_stack(norms, 0)?;
-            norms.f_dot(&norms)?.f_view([1])?
-        }
+/// Figures of the gradients on the device: float64, of length 1.
+struct GradientFigures {
+    norm: Tensor,
+    /// With a loss scale, a number that is at least 1 if a gradient is not finite, otherwise 0.
+    found: Option<Tensor>,
+}
+
+/// Returns the figures of the gradients that this rank updates.
+fn gradient_figures(table: &Table, found: Option<&Tensor>) -> Result<GradientFigures, TchError> {
+    let double = |scalar: &Tensor| scalar.f_to_kind(Kind::Double)?.f_view([1]);
+    let norm = match table.own_norms()?.as_slice() {
+        [] => Tensor::f_zeros([1], (Kind::Double, table.device()))?,
+        [norm] => double(norm)?,
+        norms => double(&Tensor::f_stack(norms, 0)?.f_norm_scalaropt_dtype(2, Kind::Double)?)?,
     };
-    let found = match found {
-        Some(found) => found.f_to_kind(Kind::Double)?.f_view([1])?,
-        None => Tensor::f_zeros([1], options)?,
-    };
-    Tensor::f_cat(&[squares, found], 0)
+    Ok(GradientFigures { norm, found: found.map(double).transpose()? })
+}
+
+impl GradientFigures {
+    /// Returns the figures that add up over the ranks, as one tensor.
+    fn squares_and_found(&self) -> Result<Tensor, TchError> {
+        let squares = self.norm.f_square()?;
+        self.found.as_ref().map_or(Ok(squares.shallow_clone()), |found| Tensor::f_cat(&[&squares, found], 0))
+    }
+
+    /// Reads the sums of [`GradientFigures::squares_and_found`].
+    fn of_sums(sums: &Tensor, has_found: bool) -> Result<Self, TchError> {
+        let at = |index| sums.f_narrow(0, index, 1);
+        Ok(Self { norm: at(0)?.f_sqrt()?, found: has_found.then(|| at(1)).transpose()? })
+    }
 }
 
 /// Returns the divisor of the gradients, whether to skip the update (1, else 0), and the figures for the
-/// host: totals, norm, `found` and the decision.
-fn decide_on_device(own: &Tensor, totals: &Tensor, plan: &StepPlan) -> Result<[Tensor; 3], TchError> {
-    let at = |tensor: &Tensor, index| tensor.f_narrow(0, index, 1);
-    let (loss, weight) = (at(totals, 0)?, at(totals, 1)?);
-    let correction = weight.f_reciprocal()?.f_mul_scalar_(plan.expected_weight)?;
-    let norm = at(own, 0)?.f_sqrt()?.f_mul_(&correction)?;
+/// host: totals, norm, the decision, and `found` if there is one. Each operation is a kernel.
+fn decide_on_device(
+    own: &GradientFigures,
+    totals: &Tensor,
+    key: DecisionKey,
+) -> Result<[Tensor; 3], TchError> {
+    let at = |index| totals.f_narrow(0, index, 1);
+    let (loss, weight) = (at(0)?, at(1)?);
+    let expected = Tensor::f_scalar_tensor(key.expected_weight, (Kind::Double, Device::Cpu))?;
+    let correction = expected.f_div(&weight)?;
+    let norm = own.norm.f_mul(&correction)?;
     // 0 if both are finite, otherwise NaN. Without a weight the norm is infinite or NaN.
-    let mut doubt = norm.f_sub(&norm)?.f_add_(&loss.f_sub(&loss)?)?;
-    let found = at(own, 1)?;
-    let skip = doubt.f_add_(&found)?.f_ne(0.0)?.f_to_kind(Kind::Float)?;
-    let scale = match plan.clip {
+    let mut skip = norm.f_add(&loss)?.f_mul_scalar_(0.0)?.f_nan_to_num_(1.0, 0.0, 0.0)?;
+    if let Some(found) = &own.found {
+        skip = skip.f_add_(found)?.f_clamp_max_(1.0)?;
+    }
+    let scale = match key.clip {
         Some(limit) => {
             norm.f_add_scalar(CLIP_EPS)?.f_div_scalar_(limit)?.f_clamp_min_(1.0)?.f_div_(&correction)?
         }
         None => correction.f_reciprocal()?,
     };
-    let figures = Tensor::f_cat(&[totals, &norm, &found, &skip.f_to_kind(Kind::Double)?], 0)?;
-    Ok([scale.f_to_kind(Kind::Float)?, skip, figures])
+    let figures: Vec<&Tensor> = [totals, &norm, &skip].into_iter().chain(&own.found).collect();
+    Ok([scale.f_to_kind(Kind::Float)?, skip.f_to_kind(Kind::Float)?, Tensor::f_cat(&figures, 0)?])
 }
 
-/// Reads the figures of [`decide_on_device`].
-fn read_decision(figures: &[f64]) -> Result<Decision> {
-    match figures {
-        [loss_sum, weight, sums @ .., norm, found, skip] => Ok(Decision {
+/// Reads the figures of [`decide_on_device`] about a task that counts `sums` figures.
+fn read_decision(figures: &[f64], sums: usize) -> Result<Decision> {
+    match figures.split_at_checked(2 + sums) {
+        Some(([loss_sum, weight, sums @ ..], [norm, skip, found @ ..])) => Ok(Decision {
             totals: Totals { loss_sum: *loss_sum, weight: *weight, sums: sums.to_vec() },
             norm: *norm,
-            finite: *found == 0.0,
+            finite: found.iter().all(|found| *found == 0.0),
             is_skipped: *skip != 0.0,
         }),
-        few => {
-            Err(TchError::Convert(format!("a decision of {} figures; this is a bug of dtrain", few.len()))
-                .into())
-        }
+        _ => Err(TchError::Convert(format!(
+            "a decision of {} figures; this is a bug of dtrain",
+            figures.len()
+        ))
+        .into()),
     }
 }
 

@@ -1,5 +1,6 @@
 //! Micro-steps as CUDA graphs: forward and backward are captured once for each size of a micro-batch and then
-//! replayed with one call, in place of one call per kernel. Buckets are reduced after the last replay.
+//! replayed with one call, in place of one call per kernel. Buckets are reduced after the last replay; then a second
+//! graph has the decision's arithmetic.
 //!
 //! A graph has fixed addresses. So a batch and its factor are copied to their captured addresses, and graphs
 //! are dropped when a tensor that they use moves: see [`Graphs::drop_graphs`]. If a capture fails or is not
@@ -12,13 +13,13 @@ use dtrain_torch_shim::memory;
 use dtrain_torch_shim::stream::Stream;
 use tch::{Device, Kind, Tensor};
 
-use super::micro::{Eager, Executor, MicroStep, Passes};
+use super::micro::{DecisionKey, Eager, Executor, MicroStep, Passes};
 use super::recover::catch_oom_panic;
-use super::status::Tally;
+use super::status::{Tally, figures};
 use crate::memory::MicroStepMemory;
 use crate::state::Model;
-use crate::tasks::{Batch, Loss};
-use crate::train_error::Result;
+use crate::tasks::Batch;
+use crate::train_error::{Result, TrainError};
 
 /// Micro-steps of a kind before its capture, in which libraries choose algorithms and allocate workspace.
 const WARM_UP: usize = 3;
@@ -40,6 +41,10 @@ pub(super) struct Graphs {
     /// Kinds of micro-steps, and their counts.
     seen: Vec<(GraphKey, usize)>,
     captured: Vec<(GraphKey, Captured)>,
+    /// Graphs of decisions, with their results.
+    decisions: Vec<(DecisionKey, Graph, [Tensor; 3])>,
+    /// Whether the last micro-step was a replay.
+    has_replayed: bool,
     replays: u64,
 }
 
@@ -60,15 +65,15 @@ struct Captured {
     batch: Batch,
     /// The factor of the loss before backward: a float32 scalar.
     factor: Tensor,
-    /// The loss after a replay, detached.
-    loss: Loss,
+    /// The figures of the loss after a replay.
+    figures: Tensor,
     memory: MicroStepMemory,
     /// By parameter: whether a replay leaves a gradient.
     used: Vec<bool>,
 }
 
-/// Results of a capture: loss, memory, and by parameter whether it has a gradient.
-type CaptureResult = (Loss, MicroStepMemory, Vec<bool>);
+/// Results of a capture: figures of the loss, memory, and by parameter whether it has a gradient.
+type CaptureResult = (Tensor, MicroStepMemory, Vec<bool>);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ExecutionMode {
@@ -129,12 +134,14 @@ impl Graphs {
     ) -> bool {
         match self.try_capture(batch, work) {
             Ok(captured) => self.captured.push((key, captured)),
-            Err(error) => {
-                self.disable(format!("the capture of a step failed: {error}"));
-                self.failed = true;
-            }
+            Err(error) => self.fail(&error),
         }
         self.enabled
+    }
+
+    fn fail(&mut self, error: &TrainError) {
+        self.disable(format!("the capture of a step failed: {error}"));
+        self.failed = true;
     }
 
     fn try_capture(
@@ -142,17 +149,19 @@ impl Graphs {
         batch: &Batch,
         work: impl FnOnce(&Batch, &Tensor) -> Result<CaptureResult>,
     ) -> Result<Captured> {
-        let gpu = self.gpu.unwrap_or_default();
         // Graphs and other tensors cannot use each other's cached memory.
-        memory::empty_cache(Device::Cuda(gpu))?;
+        memory::empty_cache(Device::Cuda(self.gpu.unwrap_or_default()))?;
         let batch = batch.duplicate()?;
         let factor = Tensor::f_zeros([], (Kind::Float, batch.weights.device()))?;
-        let pool = match self.pool {
-            Some(pool) => pool,
-            None => *self.pool.insert(Pool::new(gpu)?),
-        };
-        let (graph, (loss, memory, used)) = Graph::capture(pool, || work(&batch, &factor))?;
-        Ok(Captured { graph, batch, factor, loss, memory, used })
+        let (graph, (figures, memory, used)) = Graph::capture(self.pool()?, || work(&batch, &factor))?;
+        Ok(Captured { graph, batch, factor, figures, memory, used })
+    }
+
+    fn pool(&mut self) -> Result<Pool, ShimError> {
+        match self.pool {
+            Some(pool) => Ok(pool),
+            None => Ok(*self.pool.insert(Pool::new(self.gpu.unwrap_or_default())?)),
+        }
     }
 
     /// Replays the graph of this kind on `batch`, with the loss multiplied by `factor`; None without a graph.
@@ -201,12 +210,31 @@ impl Executor for Graphs {
             ExecutionMode::Capture => self.capture_passes(key, passes, micro.batch)?,
             ExecutionMode::Replay => true,
         };
+        self.has_replayed = has_graph;
         if has_graph && let Some(replayed) = self.replay(key, micro.batch, micro.factor)? {
             passes.exchange.record_replay(&replayed.used)?;
-            passes.tally.add(&replayed.loss)?;
+            passes.tally.add_figures(&replayed.figures)?;
             return Ok(passes.phases.account.replayed(replayed.memory)?);
         }
         Eager.run(passes, micro)
+    }
+
+    fn decide(&mut self, key: DecisionKey, work: &dyn Fn() -> Result<[Tensor; 3]>) -> Result<[Tensor; 3]> {
+        // A step without a replay may be one whose tensors still move.
+        if !self.enabled || !self.has_replayed {
+            return work();
+        }
+        if !self.decisions.iter().any(|(of, ..)| *of == key) {
+            match self.pool().map_err(TrainError::from).and_then(|pool| Graph::capture(pool, work)) {
+                Ok((graph, results)) => self.decisions.push((key, graph, results)),
+                Err(error) => self.fail(&error),
+            }
+        }
+        let Some((_, graph, results)) = self.decisions.iter_mut().find(|(of, ..)| *of == key) else {
+            return work();
+        };
+        graph.replay()?;
+        Ok(results.each_ref().map(Tensor::shallow_clone))
     }
 
     fn set_addresses_final(&mut self) {
@@ -216,6 +244,7 @@ impl Executor for Graphs {
     /// Drops all graphs; they are captured again when needed.
     fn drop_graphs(&mut self) {
         self.captured.clear();
+        self.decisions.clear();
         if let (Some(_), Some(gpu)) = (self.pool.take(), self.gpu) {
             // A failure here costs only speed.
             let _ = memory::empty_cache(Device::Cuda(gpu));
@@ -251,9 +280,7 @@ fn run_capture(passes: &Passes<'_, '_>, batch: &Batch, factor: &Tensor) -> Resul
     };
     // Buckets are reduced after the last replay.
     let loss = captured.forward_backward(batch, |sum| sum.f_mul(factor), false)?;
-    let detached =
-        Loss { sum: loss.sum.f_detach()?, weight: loss.weight.f_detach()?, sums: loss.sums.f_detach()? };
-    Ok((detached, phases.account.micro_step()?, passes.exchange.finish_capture()?))
+    Ok((figures(&loss)?, phases.account.micro_step()?, passes.exchange.finish_capture()?))
 }
 
 /// Returns why a model cannot be captured. `joint_sums`: its normalisations sum over ranks.
@@ -273,7 +300,6 @@ fn find_obstacle(model: &Model, joint_sums: bool) -> Option<&'static str> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::TrainError;
 
     fn key(samples: usize, first: bool) -> GraphKey {
         GraphKey { samples, weight: samples as f64, first }

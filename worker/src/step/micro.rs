@@ -21,10 +21,24 @@ pub(crate) struct MicroStep<'a> {
     pub(crate) is_last: bool,
 }
 
-/// Executes the passes of a micro-step. Rehearsals on symbolic tensors use [`Eager`] too.
+/// What [`Executor::decide`] computes besides its tensors: two decisions with equal keys do the same.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct DecisionKey {
+    pub(crate) expected_weight: f64,
+    pub(crate) clip: Option<f64>,
+    pub(crate) has_loss_scale: bool,
+}
+
+/// Executes the passes of a micro-step, and the decision's arithmetic. Rehearsals on symbolic tensors use [`Eager`] too.
 pub(crate) trait Executor {
     /// Adds a micro-step's gradients to the table, and its figures to the tally.
     fn run(&mut self, passes: &mut Passes<'_, '_>, micro: &MicroStep<'_>) -> Result<()>;
+
+    /// Returns the results of `work`, the decision's arithmetic on a device. It reads gradients and figures at the
+    /// addresses that they have in every step of the phase.
+    fn decide(&mut self, _key: DecisionKey, work: &dyn Fn() -> Result<[Tensor; 3]>) -> Result<[Tensor; 3]> {
+        work()
+    }
 
     /// Declares all addresses final for the rest of a phase.
     fn set_addresses_final(&mut self) {}
@@ -75,6 +89,7 @@ impl Passes<'_, '_> {
     ) -> Result<Loss> {
         let Replica { model, precision } = self.replica;
         let loss = precision.run(|| model.task.loss(batch, Mode::Train))??;
+        model.registry.groups().end_forward()?;
         self.phases.account.record_activations()?;
         self.phases.enter(Phase::Backward)?;
         if arm {

@@ -181,7 +181,8 @@ impl<'b, F: Feed> Stepper<'b, F> {
         let loss_scale = replica.precision.loss_scale();
         self.phases.begin(plan.step, replica.model.owners(), self.feed.prefetched_bytes())?;
         replica.model.registry.groups().set(plan.group);
-        replica.model.buffers.begin_step(exchange.rank())?;
+        let is_single = exchange.ranks().size() == 1 && plan.micro_batches.len() == 1;
+        replica.model.buffers.begin_step(exchange.rank(), is_single)?;
         replica.model.table.refresh_shadow()?;
         exchange.begin(replica.model.recompute.count())?;
         self.tally.begin();
@@ -219,7 +220,9 @@ impl<'b, F: Feed> Stepper<'b, F> {
         // Decide and update: the same on every rank.
         let counted = (&status, figures.as_ref());
         let decision = self.phases.during(Phase::Update, || {
-            decide_and_update(replica, exchange, counted, plan, || observer.before_update())
+            decide_and_update(replica, exchange, self.executor.as_mut(), counted, plan, || {
+                observer.before_update()
+            })
         })??;
         Ok(Attempt::Taken(Box::new(Taken {
             unreadable,

@@ -94,52 +94,50 @@ impl Status {
     }
 }
 
-/// Sums of figures over a step's micro-batches, on their device. Only [`Tally::totals`] waits for a GPU.
+/// Sums of figures over a step's micro-batches, at one address of their device. Only [`Tally::totals`] waits for a GPU.
 #[derive(Debug)]
 pub(crate) struct Tally {
-    figures: Option<Tensor>,
-    /// Zeros for a step without a micro-batch: a rank without memory still joins the reduction.
-    zeros: Tensor,
+    sum: Tensor,
+    /// Whether the sum is not of this step yet.
+    is_old: bool,
 }
 
 impl Tally {
     /// Creates a tally for a task that counts `sums` figures.
     pub(crate) fn new(sums: usize, device: Device) -> Result<Self, TchError> {
-        let zeros = Tensor::f_zeros([sums as i64 + 2], (Kind::Double, device))?;
-        Ok(Self { figures: None, zeros })
+        Ok(Self { sum: Tensor::f_zeros([sums as i64 + 2], (Kind::Double, device))?, is_old: true })
     }
 
     pub(crate) fn begin(&mut self) {
-        self.figures = None;
+        self.is_old = true;
     }
 
+    /// Adds a micro-batch's figures.
     pub(crate) fn add(&mut self, loss: &Loss) -> Result<(), TchError> {
-        let flat = |tensor: &Tensor, length| tensor.f_detach()?.f_to_kind(Kind::Double)?.f_view([length]);
-        let parts = [flat(&loss.sum, 1)?, flat(&loss.weight, 1)?, flat(&loss.sums, -1)?];
-        let figures = Tensor::f_cat(&parts, 0)?;
-        if figures.size() != self.zeros.size() {
-            let [counted, declared] =
-                [&figures, &self.zeros].map(|figures| figures.numel().saturating_sub(2));
+        self.add_figures(&figures(loss)?)
+    }
+
+    /// Adds a micro-batch's [`figures`].
+    pub(super) fn add_figures(&mut self, figures: &Tensor) -> Result<(), TchError> {
+        if figures.size() != self.sum.size() {
+            let [counted, declared] = [figures, &self.sum].map(|figures| figures.numel().saturating_sub(2));
             return Err(TchError::Convert(format!(
                 "Task::loss returned {counted} sums, but Task::sums is {declared}; make them equal"
             )));
         }
-        match &mut self.figures {
-            Some(sum) => sum.f_add_(&figures).map(drop),
-            none => {
-                *none = Some(figures);
-                Ok(())
-            }
+        match std::mem::take(&mut self.is_old) {
+            true => self.sum.f_copy_(figures),
+            false => self.sum.f_add_(figures).map(drop),
         }
     }
 
-    /// Returns loss, weight and the task's figures: float64, on the device, zero without a micro-batch.
+    /// Returns loss, weight and the task's figures: float64, on the device. They are zero without a micro-batch: a rank
+    /// without memory still joins the reduction.
     pub(crate) fn figures(&mut self) -> Result<Tensor, TchError> {
-        match &self.figures {
-            Some(figures) => Ok(figures.shallow_clone()),
-            // A reduction may have left other values.
-            None => self.zeros.f_zero_(),
+        if self.is_old {
+            let _ = self.sum.f_zero_()?;
         }
+        Ok(self.sum.shallow_clone())
     }
 
     /// Returns [`Tally::figures`] on the host, and waits for them.
@@ -147,6 +145,12 @@ impl Tally {
         let figures = Reading::begin(&self.figures()?)?.wait()?;
         Ok(Totals { loss_sum: figures[0], weight: figures[1], sums: figures[2..].to_vec() })
     }
+}
+
+/// Returns a micro-batch's loss, weight and figures as one float64 tensor, detached.
+pub(super) fn figures(loss: &Loss) -> Result<Tensor, TchError> {
+    let flat = |tensor: &Tensor, length| tensor.f_detach()?.f_to_kind(Kind::Double)?.f_view([length]);
+    Tensor::f_cat(&[flat(&loss.sum, 1)?, flat(&loss.weight, 1)?, flat(&loss.sums, -1)?], 0)
 }
 
 #[cfg(test)]
@@ -223,7 +227,7 @@ mod tests {
         for _ in 0..2 {
             tally.begin();
             let mut figures = tally.figures().unwrap();
-            assert_eq!(figures.data_ptr(), tally.zeros.data_ptr());
+            assert_eq!(figures.data_ptr(), tally.sum.data_ptr());
             assert_eq!(Vec::<f64>::try_from(&figures).unwrap(), [0.0; 4]);
             // A reduction leaves values too.
             let _ = figures.fill_(7.0);

@@ -9,16 +9,30 @@
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <atomic>
+
 using dtrain::Callback;
 using dtrain::guard;
 using dtrain::tensor;
+using torch::autograd::variable_list;
 
 namespace {
 
 struct Hook final : torch::autograd::PostAccumulateGradHook {
-  explicit Hook(DtCallback call) : call(call) {}
-  void operator()(const torch::autograd::Variable&) override { call({}, false); }
+  Hook(DtCallback call, at::Tensor place) : call(call), place(std::move(place)) {}
+  void operator()(const torch::autograd::Variable&) override {
+    is_placed = false;
+    call({}, false);
+  }
+  // Returns `place` with the values of `grad`, or nothing if the leaf has a gradient, or another gradient of this pass
+  // is there.
+  at::Tensor put(const at::Tensor& leaf, const at::Tensor& grad) {
+    if (leaf.grad().defined() || is_placed.exchange(true)) return {};
+    return place.detach().copy_(grad);
+  }
   Callback call;
+  const at::Tensor place;
+  std::atomic<bool> is_placed = false;
 };
 
 struct TensorCall : torch::CustomClassHolder {
@@ -44,15 +58,19 @@ struct SelfAdjoint : torch::autograd::Function<SelfAdjoint> {
   }
 };
 
-// Replaces a leaf in products by a copy in another dtype; the gradient goes to the leaf in its dtype.
+// Replaces a leaf in products by a copy in another dtype; the gradient goes to the leaf in its dtype. The leaf's first
+// gradient of a step is cast into its place: AccumulateGrad takes over a tensor that nobody else holds, and a copy would
+// be another kernel. Kernels of the sum of several gradients read the place before the hook runs.
 struct SubstituteShadow : torch::autograd::Function<SubstituteShadow> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& leaf, const at::Tensor& shadow) {
-    context->saved_data["type"] = static_cast<int64_t>(leaf.scalar_type());
+    context->saved_data["leaf"] = leaf;
     return shadow.detach();
   }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
-                                                 torch::autograd::variable_list grads) {
-    return {grads[0].to(static_cast<at::ScalarType>(context->saved_data["type"].toInt())), at::Tensor()};
+  static variable_list backward(torch::autograd::AutogradContext* context, variable_list grads) {
+    const auto leaf = context->saved_data["leaf"].toTensor();
+    auto* const hook = dynamic_cast<Hook*>(torch::autograd::impl::post_acc_grad_hooks(leaf).get());
+    at::Tensor grad = hook == nullptr ? at::Tensor() : hook->put(leaf, grads[0]);
+    return {grad.defined() ? grad : grads[0].to(leaf.scalar_type()), at::Tensor()};
   }
 };
 
@@ -61,9 +79,10 @@ struct SubstituteShadow : torch::autograd::Function<SubstituteShadow> {
 extern "C" {
 
 // Takes ownership of `callback`, also on failure. A parameter has one hook; a new one replaces it.
-int32_t dt_gradient_hook_set(const void* parameter, DtCallback callback, DtError* error) {
+// `place` is memory for the first gradient of a step.
+int32_t dt_gradient_hook_set(const void* parameter, const void* place, DtCallback callback, DtError* error) {
   return guard(error, [&] {
-    auto hook = std::make_unique<Hook>(callback);
+    auto hook = std::make_unique<Hook>(callback, tensor(place).detach());
     const at::Tensor leaf = tensor(parameter);
     TORCH_CHECK_VALUE(leaf.is_leaf() && leaf.requires_grad(), "a gradient hook needs a leaf that requires a gradient");
     torch::autograd::impl::set_post_acc_grad_hooks(leaf, std::move(hook));

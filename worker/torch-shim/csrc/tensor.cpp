@@ -1,7 +1,9 @@
-// Gradients as views, fused optimizer kernels, and unscaling of gradients.
+// Gradients as views, fused optimizer kernels, unscaling of gradients, and operations on many tensors.
 #include "boundary.h"
 
 #include <ATen/ops/_amp_foreach_non_finite_check_and_unscale.h>
+#include <ATen/ops/_foreach_add.h>
+#include <ATen/ops/_foreach_copy.h>
 #include <ATen/ops/_fused_adam.h>
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/_fused_sgd.h>
@@ -31,6 +33,14 @@ int32_t dt_tensor_set_grad(const void* target, const void* source, DtError* erro
     TORCH_CHECK_VALUE(grad.scalar_type() == parameter.scalar_type() && grad.device() == parameter.device(),
                       "a gradient must have its parameter's dtype and device");
     parameter.mutable_grad() = grad;
+  });
+}
+
+int32_t dt_is_same_memory(const void* a, const void* b, bool* out, DtError* error) {
+  return guard(error, [&] {
+    const at::Tensor first = tensor(a), second = tensor(b);
+    *out = first.has_storage() && second.has_storage() && first.is_alias_of(second) &&
+           first.storage_offset() == second.storage_offset();
   });
 }
 
@@ -76,6 +86,20 @@ int32_t dt_unscale(DtTensors grads, const void* found_inf, const void* inv_scale
   return guard(error, [&] {
     at::Tensor found = tensor(found_inf);
     at::_amp_foreach_non_finite_check_and_unscale_(grads.list(), found, tensor(inv_scale));
+  });
+}
+
+int32_t dt_copy_all(DtTensors targets, DtTensors sources, DtError* error) {
+  return guard(error, [&] {
+    const at::NoGradGuard no_grad;
+    at::_foreach_copy_(targets.list(), sources.list());
+  });
+}
+
+int32_t dt_add_to_all(DtTensors targets, int64_t number, DtError* error) {
+  return guard(error, [&] {
+    const at::NoGradGuard no_grad;
+    at::_foreach_add_(targets.list(), number);
   });
 }
 

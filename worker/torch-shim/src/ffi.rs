@@ -219,6 +219,7 @@ fallible! {
 // tensor.cpp
 fallible! {
     safe fn dt_tensor_set_grad(target: Borrowed<'_>, source: Option<Borrowed<'_>>);
+    safe fn dt_is_same_memory(a: Borrowed<'_>, b: Borrowed<'_>, out: &mut bool);
     safe fn dt_fused_adam(
         parameter: Borrowed<'_>, grad: Borrowed<'_>, exp_avg: Borrowed<'_>, exp_avg_sq: Borrowed<'_>, step: Borrowed<'_>,
         grad_scale: Option<Borrowed<'_>>, found_inf: Option<Borrowed<'_>>, options: Adam
@@ -228,6 +229,8 @@ fallible! {
         found_inf: Option<Borrowed<'_>>, options: Sgd
     );
     safe fn dt_unscale(grads: BorrowedList<'_>, found_inf: Borrowed<'_>, inv_scale: Borrowed<'_>);
+    safe fn dt_copy_all(targets: BorrowedList<'_>, sources: BorrowedList<'_>);
+    safe fn dt_add_to_all(targets: BorrowedList<'_>, number: i64);
 }
 
 // jit.cpp
@@ -245,7 +248,7 @@ fallible! {
 
 // hooks.cpp
 fallible! {
-    safe fn dt_gradient_hook_set(parameter: Borrowed<'_>, callback: DtCallback);
+    safe fn dt_gradient_hook_set(parameter: Borrowed<'_>, place: Borrowed<'_>, callback: DtCallback);
     safe fn dt_gradient_hook_clear(parameter: Borrowed<'_>);
     safe fn dt_substitute_shadow(leaf: Borrowed<'_>, shadow: Borrowed<'_>, out: &mut Option<NewTensor>);
     safe fn dt_self_adjoint(x: Borrowed<'_>, callback: DtCallback, out: &mut Option<NewTensor>);

@@ -1,5 +1,5 @@
 //! libtorch's fused kernels on the CPU and on CUDA: an optimizer's update in one pass over parameter,
-//! gradient and state, and the unscaling of gradients.
+//! gradient and state, the unscaling of gradients, and one operation on many tensors.
 
 use tch::Tensor;
 
@@ -69,8 +69,33 @@ pub fn unscale(grads: &[&Tensor], found_inf: &Tensor, inv_scale: &Tensor) -> Res
     if grads.is_empty() {
         return Ok(());
     }
-    let grads: Vec<Borrowed<'_>> = grads.iter().map(|grad| Borrowed::from(*grad)).collect();
+    let grads = borrow_all(grads);
     try_call("unscale the gradients", |error| {
         ffi::dt_unscale(BorrowedList::new(&grads), found_inf.into(), inv_scale.into(), error)
     })
+}
+
+/// Copies each tensor of `sources` to the tensor of `targets` at the same place, of equal shape and strides, without
+/// gradient. On CUDA it is one kernel for some 60 tensors, if targets have one dtype, and sources have one.
+pub fn copy_all(targets: &[&Tensor], sources: &[&Tensor]) -> Result<(), ShimError> {
+    if targets.is_empty() {
+        return Ok(());
+    }
+    let (targets, sources) = (borrow_all(targets), borrow_all(sources));
+    try_call("copy tensors", |error| {
+        ffi::dt_copy_all(BorrowedList::new(&targets), BorrowedList::new(&sources), error)
+    })
+}
+
+/// Adds a whole number to each tensor in place, without gradient. On CUDA it is one kernel for some 100 tensors of one dtype.
+pub fn add_to_all(targets: &[&Tensor], number: i64) -> Result<(), ShimError> {
+    if targets.is_empty() {
+        return Ok(());
+    }
+    let targets = borrow_all(targets);
+    try_call("add to tensors", |error| ffi::dt_add_to_all(BorrowedList::new(&targets), number, error))
+}
+
+fn borrow_all<'a>(tensors: &[&'a Tensor]) -> Vec<Borrowed<'a>> {
+    tensors.iter().map(|tensor| Borrowed::from(*tensor)).collect()
 }

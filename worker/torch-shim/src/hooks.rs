@@ -16,12 +16,22 @@ pub struct GradientHook {
 impl GradientHook {
     /// Sets the hook of `parameter`, a leaf that requires a gradient. A parameter has one hook; a new one
     /// replaces it. If `hook` panics, the backward pass fails.
-    pub fn set(parameter: &Tensor, hook: impl Fn() + Send + Sync + 'static) -> Result<Self, ShimError> {
+    ///
+    /// `place` has the parameter's dtype, shape and strides. [`crate::autocast::substitute_shadow`] writes the first
+    /// gradient of a parameter without one there; then the gradient is in `place`, see
+    /// [`crate::tensor::is_same_memory`]. Other gradients are elsewhere.
+    pub fn set(
+        parameter: &Tensor,
+        place: &Tensor,
+        hook: impl Fn() + Send + Sync + 'static,
+    ) -> Result<Self, ShimError> {
         let call = callback(move |_, _| {
             hook();
             Ok(Vec::new())
         });
-        try_call("set a gradient hook", |error| ffi::dt_gradient_hook_set(parameter.into(), call, error))?;
+        try_call("set a gradient hook", |error| {
+            ffi::dt_gradient_hook_set(parameter.into(), place.into(), call, error)
+        })?;
         Ok(Self { parameter: parameter.shallow_clone() })
     }
 }
@@ -67,12 +77,12 @@ mod tests {
         let (used_twice, unused) = (leaf(), leaf());
         let calls = Arc::new(AtomicUsize::new(0));
         let (count, parameter) = (Arc::clone(&calls), Mutex::new(used_twice.shallow_clone()));
-        let hook = GradientHook::set(&used_twice, move || {
+        let hook = GradientHook::set(&used_twice, &used_twice.zeros_like(), move || {
             assert_eq!(parameter.lock().unwrap().grad().double_value(&[0]), 3.0);
             count.fetch_add(1, Ordering::SeqCst);
         })
         .unwrap();
-        let other = GradientHook::set(&unused, || panic!("not reached")).unwrap();
+        let other = GradientHook::set(&unused, &unused.zeros_like(), || panic!("not reached")).unwrap();
         (&used_twice * 2.0 + &used_twice).sum(Kind::Float).backward();
         assert_eq!(calls.load(Ordering::SeqCst), 1);
         drop((hook, other));
@@ -84,9 +94,9 @@ mod tests {
     #[test]
     fn a_panicking_hook_makes_backward_fail() {
         let x = leaf();
-        let _hook = GradientHook::set(&x, || panic!("on purpose")).unwrap();
+        let _hook = GradientHook::set(&x, &x.zeros_like(), || panic!("on purpose")).unwrap();
         assert!((&x * 2.0).sum(Kind::Float).f_backward().is_err());
-        assert!(GradientHook::set(&(&x * 2.0), || {}).is_err(), "not a leaf");
+        assert!(GradientHook::set(&(&x * 2.0), &x.zeros_like(), || {}).is_err(), "not a leaf");
     }
 
     #[test]

@@ -18,6 +18,15 @@ pub fn set_grad(target: &Tensor, grad: &Tensor) -> Result<(), ShimError> {
     })
 }
 
+/// Returns whether both tensors begin at the same place of one storage. Symbolic tensors have storages too.
+pub fn is_same_memory(a: &Tensor, b: &Tensor) -> Result<bool, ShimError> {
+    let mut is_same = false;
+    try_call("compare the memory of tensors", |error| {
+        ffi::dt_is_same_memory(a.into(), b.into(), &mut is_same, error)
+    })?;
+    Ok(is_same)
+}
+
 /// Drops the gradient of `target`.
 pub fn clear_grad(target: &Tensor) -> Result<(), ShimError> {
     try_call("drop a parameter's gradient", |error| ffi::dt_tensor_set_grad(target.into(), None, error))

@@ -20,19 +20,23 @@ use crate::op::Work;
 const MOST: usize = 32 << 10;
 
 /// The parameters of a launch.
-pub(crate) struct Args(*const *const c_void);
+pub(crate) struct Args {
+    list: *const *const c_void,
+    /// The height of the grid.
+    rows: usize,
+}
 
 impl Args {
     /// # Safety
     /// The list has a pointer to each of the kernel's parameters.
-    pub(crate) unsafe fn new(list: *const *const c_void) -> Self {
-        Self(list)
+    pub(crate) unsafe fn new(list: *const *const c_void, rows: u32) -> Self {
+        Self { list, rows: rows as usize }
     }
 
     /// Returns the bytes of a parameter that the kernel's name shows to exist.
     fn parameter(&self, index: usize) -> View {
         // SAFETY: the list has the parameter, and reads stay in the type that the kernel's name tells.
-        unsafe { View::trusted((*self.0.add(index)).expose_provenance(), MOST) }
+        unsafe { View::trusted((*self.list.add(index)).expose_provenance(), MOST) }
     }
 }
 

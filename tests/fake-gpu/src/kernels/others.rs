@@ -26,14 +26,15 @@ fn zero_losses(args: &Args) -> Result<Computation, String> {
     Ok(Computation { uses: vec![], work: Some(Arc::new(move || losses.fill(0))) })
 }
 
-/// `(output, {pointers, offsets, sizes, elements, ...}, ...)` with up to `most` inputs of 8 bytes an element.
+/// `(output, {pointers, offsets, sizes, elements, ...}, ...)` with up to `most` inputs of 8 bytes an element. A row of the
+/// grid copies an input.
 fn concatenate(args: &Args, most: usize) -> Result<Computation, String> {
     let output = usize::from_ne_bytes(args.parameter(0).read(0));
     let inputs = args.parameter(1);
     let word =
         |list: usize, i: usize| u32::from_ne_bytes(inputs.read(8 * most + 4 * most * list + 4 * i)) as usize;
     let mut parts = Vec::new();
-    for i in 0..most {
+    for i in 0..most.min(args.rows) {
         let from = usize::from_ne_bytes(inputs.read(8 * i));
         let (offset, count) = (word(0, i), word(2, i));
         let is_small = (1..65536).contains(&count) && offset < 65536;

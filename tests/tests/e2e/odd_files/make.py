@@ -11,7 +11,6 @@ from PIL import Image
 
 from files import *
 from pictures import images, masks
-from weights import weights
 
 
 def texts():
@@ -164,6 +163,8 @@ def apply(name):
 if len(sys.argv) > 2:
     apply(sys.argv[3])
 else:
+    from weights import weights
+
     for make in [images, masks, texts, tables, weights, folders]:
         make()
     with open(os.path.join(OUT, "cases.json"), "w") as out:

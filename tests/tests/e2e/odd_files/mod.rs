@@ -5,9 +5,10 @@ mod read;
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 
 use dtrain_common::Recipe;
 use dtrain_common::recipe::WeightsMode;
@@ -73,11 +74,7 @@ const COMMANDS: [&str; 7] = ["`python3 -c", "`mv ", "`iconv ", "`gzip ", "`xz ",
 fn odd_files_are_read_right_or_have_a_remedy_that_works() {
     let Ok(python) = need::pytorch() else { return };
     let folder = tempfile::tempdir().unwrap();
-    // Commands of remedies name `python3`.
-    let bin = folder.path().join("bin");
-    fs::create_dir(&bin).unwrap();
-    fs::write(bin.join("python3"), format!("#!/bin/sh\nexec '{}' \"$@\"\n", python.display())).unwrap();
-    fs::set_permissions(bin.join("python3"), fs::Permissions::from_mode(0o755)).unwrap();
+    let _server = serve_python(&python, folder.path());
     let make = Make { python, folder: folder.path().to_owned() };
     make.run(&[]);
     let cases: Vec<Case> =
@@ -94,6 +91,34 @@ fn odd_files_are_read_right_or_have_a_remedy_that_works() {
     assert!(failures.is_empty(), "{} of {} fail:\n{}", failures.len(), cases.len(), failures.join("\n"));
     // Nothing restores what is lost; for everything else there is a remedy. Decision 0121 has these numbers.
     assert_eq!((counts["Right"], counts["Remedy"], counts["Cause"]), (100, 82, 69));
+}
+
+/// Serves the program `bin/python3` of `folder`, which commands of remedies name: see `python.py`.
+fn serve_python(python: &Path, folder: &Path) -> Server {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/e2e/odd_files/python.py");
+    let (bin, socket) = (folder.join("bin"), folder.join("python.sock"));
+    fs::create_dir(&bin).unwrap();
+    let [interpreter, script, socket] = [python, &script, &socket].map(Path::display);
+    let client = format!("#!/bin/sh\nexec '{interpreter}' -S -E '{script}' '{socket}' \"$@\"\n");
+    fs::write(bin.join("python3"), client).unwrap();
+    fs::set_permissions(bin.join("python3"), fs::Permissions::from_mode(0o755)).unwrap();
+    let mut command = Command::new(python);
+    command.args(["-B", "-W", "ignore"]).arg(script.to_string()).args(["serve", &socket.to_string()]);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "ready\n");
+    Server(child)
+}
+
+/// A server, which ends with its standard input.
+struct Server(Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        drop(self.0.stdin.take());
+        let _ = self.0.wait();
+    }
 }
 
 /// The program that makes files.

@@ -215,11 +215,7 @@ impl BatchNorm {
     }
 
     fn count_batch(&self) -> Result<(), ModelError> {
-        if let Some(count) = &self.num_batches_tracked {
-            // A second handle of the tensor, because the in-place call needs it mutable.
-            let _ = count.shallow_clone().f_add_scalar_(1)?;
-        }
-        Ok(())
+        self.num_batches_tracked.as_ref().map_or(Ok(()), |counter| self.groups.count(counter))
     }
 
     fn too_small(&self, x: &Tensor) -> ModelError {

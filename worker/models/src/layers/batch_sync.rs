@@ -1,9 +1,10 @@
 //! The samples that a batch normalisation normalises together.
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use dtrain_torch_shim::fused;
 use tch::{TchError, Tensor};
 
 use super::super::error::ModelError;
@@ -34,7 +35,11 @@ struct Numbers {
     group: AtomicI64,
     samples: AtomicI64,
     recording: Recording,
+    counters: Mutex<Option<Counters>>,
 }
+
+/// The counters of the layers that have normalised the current micro-batch, with the addresses of their owners' handles.
+type Counters = Vec<(usize, Tensor)>;
 
 impl BatchGroups {
     /// Sets the number of samples per group for the next micro-batches; a last group may be smaller. None:
@@ -45,8 +50,36 @@ impl BatchGroups {
 
     /// Sets the number of samples of the next micro-batch, until its backward pass ends. A layer may have several rows for
     /// a sample, such as the frames of a video. Without this call, each row is a sample.
+    ///
+    /// Layers then count their batches in [`BatchGroups::end_forward`], which must follow; without this call, at once.
     pub fn begin_micro_batch(&self, samples: usize) {
         store(&self.0.samples, Some(samples));
+        *self.counters() = Some(Vec::new());
+    }
+
+    /// Adds 1 to `num_batches_tracked` of every layer that has normalised the micro-batch, in one operation.
+    pub fn end_forward(&self) -> Result<(), ModelError> {
+        add_one(self.counters().take().unwrap_or_default())
+    }
+
+    /// Counts a batch of a layer.
+    pub(super) fn count(&self, counter: &Tensor) -> Result<(), ModelError> {
+        let (owner, entry) = (std::ptr::from_ref(counter).addr(), counter.shallow_clone());
+        match &mut *self.counters() {
+            None => add_one(vec![(owner, entry)]),
+            Some(counters) => {
+                // One operation adds to a tensor once.
+                if counters.iter().any(|(counted, _)| *counted == owner) {
+                    add_one(std::mem::take(counters))?;
+                }
+                counters.push((owner, entry));
+                Ok(())
+            }
+        }
+    }
+
+    fn counters(&self) -> MutexGuard<'_, Option<Counters>> {
+        self.0.counters.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// From now on layers record their rows, and normalise by the running statistics.
@@ -77,6 +110,11 @@ impl BatchGroups {
             Some(_) => Err(samples),
         })
     }
+}
+
+fn add_one(counters: Counters) -> Result<(), ModelError> {
+    let counters: Vec<&Tensor> = counters.iter().map(|(_, counter)| counter).collect();
+    Ok(fused::add_to_all(&counters, 1)?)
 }
 
 fn store(number: &AtomicI64, value: Option<usize>) {

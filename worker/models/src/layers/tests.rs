@@ -91,6 +91,35 @@ fn rows_of_a_sample_are_in_its_group() {
 }
 
 #[test]
+fn layers_count_a_micro_batch_together() {
+    let mut registry = Registry::new(Device::Cpu);
+    let layers = ["a", "b"].map(|name| BatchNorm::new(&mut registry.root().sub(name), 2).unwrap());
+    let x = Tensor::from_slice(&[1.0f32, 3.0, 10.0, 30.0]).f_view([1, 2, 1, 2]).unwrap();
+    let counts = || {
+        ["a", "b"].map(|name| {
+            registry.get(&format!("{name}.num_batches_tracked")).unwrap().tensor().int64_value(&[])
+        })
+    };
+    for done in 0..2 {
+        registry.groups().begin_micro_batch(1);
+        drop(layers[0].forward(&x, true).unwrap());
+        drop(layers[1].forward(&x, true).unwrap());
+        assert_eq!(counts(), [3 * done, done]);
+        // A layer that is used several times counts each.
+        drop(layers[0].forward(&x, true).unwrap());
+        drop(layers[0].forward(&x, true).unwrap());
+        registry.groups().end_forward().unwrap();
+        assert_eq!(counts(), [3 * done + 3, done + 1]);
+    }
+    // A pass that failed counts nothing.
+    registry.groups().begin_micro_batch(1);
+    drop(layers[1].forward(&x, true).unwrap());
+    registry.groups().begin_micro_batch(1);
+    registry.groups().end_forward().unwrap();
+    assert_eq!(counts(), [6, 2]);
+}
+
+#[test]
 fn batch_norm_of_one_value_per_channel_is_an_error() {
     let mut registry = Registry::new(Device::Cpu);
     let layer = BatchNorm::new(&mut registry.root().sub("bn"), 3).unwrap();

@@ -115,12 +115,13 @@ impl Block {
     pub(super) fn attention(&self, x: &Tensor) -> Result<Tensor, ModelError> {
         let (n, t, width) = x.size3()?;
         let BlockOptions { heads, causal, .. } = self.options;
-        // Splits N x T x 3 x heads x features into q, k and v, each N x heads x T x features.
-        let parts =
-            self.qkv.forward(x)?.f_view([n, t, 3, heads, width / heads])?.f_permute([2, 0, 3, 1, 4])?;
-        let [q, k, v] = [0, 1, 2].map(|part| parts.f_select(0, part));
+        // Splits N x T x (3 x heads x features) into q, k and v, each N x heads x T x features. The gradient of a split is
+        // one kernel; that of three selections has eight, and three tensors of the whole size.
+        let parts = self.qkv.forward(x)?.f_split(width, -1)?;
+        let part = |part: usize| parts[part].f_view([n, t, heads, width / heads])?.f_transpose(1, 2);
         let mask = None::<&Tensor>;
-        let y = Tensor::f_scaled_dot_product_attention(&q?, &k?, &v?, mask, 0.0, causal, None, false)?;
+        let [q, k, v] = [part(0)?, part(1)?, part(2)?];
+        let y = Tensor::f_scaled_dot_product_attention(&q, &k, &v, mask, 0.0, causal, None, false)?;
         self.proj.forward(&y.f_transpose(1, 2)?.f_reshape([n, t, width])?)
     }
 }

@@ -29,7 +29,7 @@ fn micro_step(mean: &Tensor, count: &Tensor, statistic: f64) {
 #[test]
 fn buffers_move_once_towards_the_mean_of_the_micro_steps() {
     let (mean, count, mut buffers) = model();
-    buffers.begin_step(0).unwrap();
+    buffers.begin_step(0, false).unwrap();
     for (statistic, share) in [(10.0, 0.75), (30.0, 0.25)] {
         micro_step(&mean, &count, statistic);
         buffers.record_change(share).unwrap();
@@ -42,15 +42,32 @@ fn buffers_move_once_towards_the_mean_of_the_micro_steps() {
 }
 
 #[test]
+fn a_single_micro_batch_leaves_its_values_unless_the_step_is_skipped() {
+    let (mean, count, mut buffers) = model();
+    buffers.begin_step(0, true).unwrap();
+    micro_step(&mean, &count, 10.0);
+    buffers.record_change(1.0).unwrap();
+    buffers.start_reduce(&Ranks::single()).unwrap().wait().unwrap();
+    buffers.commit().unwrap();
+    let after = (mean.double_value(&[0]), count.int64_value(&[]));
+    assert!((after.0 - 1.9).abs() < 1e-6 && after.1 == 6, "{after:?}");
+    buffers.begin_step(0, true).unwrap();
+    micro_step(&mean, &count, 30.0);
+    buffers.record_change(1.0).unwrap();
+    buffers.rewind().unwrap();
+    assert_eq!((mean.double_value(&[0]), count.int64_value(&[])), after);
+}
+
+#[test]
 fn rewinding_restores_the_buffers() {
     let (mean, count, mut buffers) = model();
-    buffers.begin_step(0).unwrap();
+    buffers.begin_step(0, false).unwrap();
     micro_step(&mean, &count, 10.0);
     buffers.record_change(0.5).unwrap();
     micro_step(&mean, &count, 30.0);
     buffers.rewind().unwrap();
     assert_eq!((mean.double_value(&[0]), count.int64_value(&[])), (1.0, 5));
-    buffers.begin_step(0).unwrap();
+    buffers.begin_step(0, false).unwrap();
     micro_step(&mean, &count, 10.0);
     buffers.record_change(1.0).unwrap();
     buffers.commit().unwrap();
@@ -61,11 +78,11 @@ fn rewinding_restores_the_buffers() {
 #[test]
 fn a_dropped_step_changes_no_buffer() {
     let (mean, count, mut buffers) = model();
-    buffers.begin_step(0).unwrap();
+    buffers.begin_step(0, false).unwrap();
     micro_step(&mean, &count, f64::NAN);
     buffers.record_change(1.0).unwrap();
     // The next step begins without a commit.
-    buffers.begin_step(0).unwrap();
+    buffers.begin_step(0, false).unwrap();
     assert_eq!((mean.double_value(&[1]), count.int64_value(&[])), (2.0, 5));
 }
 
@@ -88,7 +105,7 @@ fn flags_and_counters_of_every_dtype_change_once_per_step() {
         let names = ["a", "b", "c", "d", "e", "f"];
         let named: Vec<_> = names.into_iter().zip(&own).collect();
         let mut buffers = of(&named);
-        buffers.begin_step(sums.len()).unwrap();
+        buffers.begin_step(sums.len(), false).unwrap();
         for _ in 0..micro_steps {
             assert_eq!(numbers(&own), vec![[0, 1]; 6], "as the step began");
             own.iter().for_each(|tensor| drop(tensor.shallow_clone().logical_not_()));
@@ -143,7 +160,7 @@ fn unchanged_buffers_keep_their_bits_in_every_split() {
     let wide = Tensor::from_slice(&[0.1f64, -1e300, 1.0 / 3.0]);
     let mut buffers = of(&[("constant", &constant), ("whole", &whole), ("wide", &wide)]);
     for split in splits() {
-        buffers.begin_step(0).unwrap();
+        buffers.begin_step(0, false).unwrap();
         for share in split {
             buffers.record_change(share).unwrap();
         }
@@ -158,7 +175,7 @@ fn unchanged_buffers_keep_their_bits_in_every_split() {
 fn complex_buffers_are_averaged() {
     let table = Tensor::view_as_complex(&Tensor::from_slice(&[1f32, 2.0, 3.0, 4.0]).view([2, 2]));
     let mut buffers = of(&[("table", &table)]);
-    buffers.begin_step(0).unwrap();
+    buffers.begin_step(0, false).unwrap();
     for factor in [2.0, 4.0] {
         let _ = table.shallow_clone().g_mul_scalar_(factor);
         buffers.record_change(0.5).unwrap();
@@ -171,7 +188,7 @@ fn complex_buffers_are_averaged() {
 #[test]
 fn one_micro_batch_gives_exactly_the_layers_values() {
     let (mean, count, mut buffers) = model();
-    let (expected, _) = (mean.copy(), buffers.begin_step(0).unwrap());
+    let (expected, _) = (mean.copy(), buffers.begin_step(0, false).unwrap());
     for (mean, count) in [(&mean, &count), (&expected, &Tensor::from(0i64))] {
         micro_step(mean, count, 0.7);
     }
@@ -185,7 +202,7 @@ fn buffers_of_more_than_a_chunk_change_as_a_whole() {
     let table = Tensor::arange(CHUNK + 17, (Kind::Float, tch::Device::Cpu));
     let expected = &table * 3.0;
     let mut buffers = of(&[("table", &table)]);
-    buffers.begin_step(0).unwrap();
+    buffers.begin_step(0, false).unwrap();
     let _ = table.shallow_clone().g_mul_scalar_(3.0);
     buffers.record_change(1.0).unwrap();
     buffers.commit().unwrap();
@@ -198,7 +215,7 @@ fn buffers_change_by_the_mean_over_ranks() {
         let mut sums = Vec::new();
         for rank in 0..2 {
             let (mean, count, mut buffers) = model();
-            buffers.begin_step(rank).unwrap();
+            buffers.begin_step(rank, false).unwrap();
             for (at, share) in split.iter().enumerate().filter(|(at, _)| at % 2 == rank) {
                 micro_step(&mean, &count, at as f64);
                 buffers.record_change(*share).unwrap();
@@ -222,7 +239,7 @@ fn large_initial_values_are_replaced_exactly() {
 fn check_replaced(large: f32) {
     let least = Tensor::from_slice(&[large]);
     let mut buffers = of(&[("least", &least)]);
-    buffers.begin_step(0).unwrap();
+    buffers.begin_step(0, false).unwrap();
     for seen in [2.0, 4.0] {
         let _ = least.shallow_clone().fill_(seen);
         buffers.record_change(0.5).unwrap();

@@ -5,6 +5,7 @@ use super::*;
 use crate::collectives::Ranks;
 use crate::memory::rehearsal;
 use crate::optim::{GroupOptions, Optimizer, Rule, WeightDecay};
+use crate::step::Eager;
 
 thread_local! {
     /// Whether steps of this thread are decided as on a GPU, on any device.
@@ -93,10 +94,11 @@ fn device_and_host_decide_alike() {
             let (mut device_table, mut device_optimizer) = trained(gradient);
             let counted = Tensor::from_slice(&[loss, weight, 5.0]);
             let queued =
-                queue_decision(&single(&device_table), &device_table, None, &counted, &plan).unwrap();
+                queue_decision(&single(&device_table), &mut Eager, &device_table, None, &counted, &plan)
+                    .unwrap();
             let scale_and_skip = fused::ScaleAndSkip { scale: &queued.scale, skip: &queued.skip };
             device_optimizer.step(&mut device_table, 0.01, &[true], Some(scale_and_skip)).unwrap();
-            let decision = read_decision(&queued.figures.wait().unwrap()).unwrap();
+            let decision = read_decision(&queued.figures.wait().unwrap(), 1).unwrap();
             assert_eq!(decision.is_skipped, factor.is_none(), "{case}");
             if decision.is_skipped {
                 device_table.count_updates(&[true], -1);
@@ -119,8 +121,8 @@ fn a_scaler_overflow_skips_the_step() {
     let (table, _) = trained(&[3.0, -4.0]);
     let plan = step_plan(None);
     let (found, counted) = (Tensor::from(1f32), Tensor::from_slice(&[1.0, 8.0]));
-    let queued = queue_decision(&single(&table), &table, Some(&found), &counted, &plan).unwrap();
-    let decision = read_decision(&queued.figures.wait().unwrap()).unwrap();
+    let queued = queue_decision(&single(&table), &mut Eager, &table, Some(&found), &counted, &plan).unwrap();
+    let decision = read_decision(&queued.figures.wait().unwrap(), 0).unwrap();
     assert!(!decision.finite && decision.is_skipped);
     assert_eq!(queued.skip.double_value(&[0]), 1.0);
 }

@@ -3,14 +3,18 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use dtrain_common::recipe::{Compress, Reduce};
+use dtrain_torch_shim::fused;
 use dtrain_torch_shim::hooks::GradientHook;
-use dtrain_torch_shim::tensor::{clear_grad, set_grad};
+use dtrain_torch_shim::tensor::{clear_grad, is_same_memory, set_grad};
 use tch::{Kind, Tensor};
 
 use crate::OutOfMemory;
 use crate::collectives::{Collective, Ranks, ReduceOp, Work};
-use crate::state::{Table, narrow};
+use crate::state::{Table, bytes, narrow};
 use crate::train_error::{Result, TrainError};
+
+/// Bytes of gradients that wait to be copied into the table together. More would be memory beside the table's.
+const WAITING_BYTES: u64 = 1 << 20;
 
 pub(super) struct Shared {
     pub(super) ranks: Ranks,
@@ -44,12 +48,17 @@ pub(super) struct State {
     pub(super) next_bucket: usize,
     pub(super) pending: Vec<PendingReduction>,
     pub(super) failed: Option<TrainError>,
+    /// Parameters whose first gradient is not in the table yet, and the bytes of these gradients: small ones are copied
+    /// together, since a copy is a kernel.
+    waiting: Vec<usize>,
+    waiting_bytes: u64,
 }
 
 /// A parameter and the view of its gradient in the table.
 ///
-/// A step begins without gradients, so that backward hands over its tensor and adds to no zeros. That tensor
-/// is copied into the table; later gradients of the step are added there.
+/// A step begins without gradients, so that backward hands over its tensor and adds to no zeros. Backward writes the
+/// gradient of a shadow there itself; other tensors are copied into the table. Later gradients of the step are added
+/// there.
 pub(super) struct Gradient {
     pub(super) leaf: Tensor,
     pub(super) view: Tensor,
@@ -58,13 +67,6 @@ pub(super) struct Gradient {
 impl Gradient {
     pub(super) fn clear(&self) -> Result<()> {
         Ok(clear_grad(&self.leaf)?)
-    }
-
-    /// Copies the step's first gradient into the table.
-    fn store_first(&mut self) -> Result<()> {
-        let first = self.leaf.f_grad()?;
-        tch::no_grad(|| self.view.f_copy_(&first))?;
-        self.use_view()
     }
 
     /// Makes the table's view the parameter's gradient, so that later gradients are added to it.
@@ -103,6 +105,53 @@ impl PendingReduction {
 }
 
 impl State {
+    /// Forgets the last step.
+    pub(super) fn clear(&mut self) -> Result<()> {
+        (self.waiting_bytes, self.next_bucket) = (0, 0);
+        (self.armed, self.ended, self.ran_out) = (false, false, false);
+        self.waiting.clear();
+        self.used.fill(false);
+        self.fired.fill(false);
+        self.order.clear();
+        for bucket in &mut self.buckets {
+            bucket.missing = bucket.members;
+        }
+        self.gradients.iter().try_for_each(Gradient::clear)
+    }
+
+    /// Stores the step's first gradient of a parameter in the table, at once or with others.
+    fn store_first(&mut self, parameter: usize) -> Result<()> {
+        let Gradient { leaf, view } = &self.gradients[parameter];
+        let first = leaf.f_grad()?;
+        if is_same_memory(&first, view)? {
+            return Ok(());
+        }
+        self.waiting.push(parameter);
+        self.waiting_bytes += bytes(view);
+        if self.waiting_bytes > WAITING_BYTES { self.store_waiting() } else { Ok(()) }
+    }
+
+    /// Stores the gradients that wait. Call it before the table's gradients are used, and after each micro-step.
+    pub(super) fn store_waiting(&mut self) -> Result<()> {
+        self.waiting_bytes = 0;
+        let waiting: Vec<&Gradient> =
+            self.waiting.drain(..).map(|parameter| &self.gradients[parameter]).collect();
+        let firsts = waiting.iter().map(|gradient| gradient.leaf.f_grad()).collect::<Result<Vec<_>, _>>()?;
+        let views: Vec<&Tensor> = waiting.iter().map(|gradient| &gradient.view).collect();
+        fused::copy_all(&views, &firsts.iter().collect::<Vec<_>>())?;
+        waiting.into_iter().try_for_each(Gradient::use_view)
+    }
+
+    /// Forgets the gradients that wait, and that their parameters were used.
+    pub(super) fn drop_waiting(&mut self) -> Result<()> {
+        self.waiting_bytes = 0;
+        for parameter in self.waiting.drain(..) {
+            self.used[parameter] = false;
+            self.gradients[parameter].clear()?;
+        }
+        Ok(())
+    }
+
     /// Stores an error of a hook, which cannot return it. A failed allocation ends the step, not the run.
     fn record_error(&mut self, error: TrainError) {
         if error.is_out_of_memory() {
@@ -153,12 +202,13 @@ impl Shared {
     }
 
     /// Sets a hook on every parameter, until its handle is dropped.
-    pub(super) fn set_hooks(shared: &Arc<Self>, table: &Table) -> Result<Vec<GradientHook>> {
-        let hook = |(parameter, leaf): (usize, &Tensor)| {
+    pub(super) fn set_hooks(shared: &Arc<Self>) -> Result<Vec<GradientHook>> {
+        let state = shared.state();
+        let hook = |(parameter, Gradient { leaf, view }): (usize, &Gradient)| {
             let shared = Arc::clone(shared);
-            Ok(GradientHook::set(leaf, move || shared.on_gradient(parameter))?)
+            Ok(GradientHook::set(leaf, view, move || shared.on_gradient(parameter))?)
         };
-        table.leaves().iter().enumerate().map(hook).collect()
+        state.gradients.iter().enumerate().map(hook).collect()
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
@@ -170,7 +220,7 @@ impl Shared {
     pub(super) fn on_gradient(&self, parameter: usize) {
         let mut state = self.state();
         if !std::mem::replace(&mut state.used[parameter], true)
-            && let Err(error) = state.gradients[parameter].store_first()
+            && let Err(error) = state.store_first(parameter)
         {
             state.record_error(error);
         }
@@ -209,6 +259,9 @@ impl Shared {
     /// started. Each is a separate operation: NCCL plans a group as a whole, so all ranks would need equal
     /// groups.
     pub(super) fn start_until(&self, state: &mut State, end: usize) -> Result<()> {
+        if state.next_bucket < end {
+            state.store_waiting()?;
+        }
         while state.next_bucket < end {
             let reduction = self.start_bucket(&state.buckets[state.next_bucket])?;
             state.pending.push(reduction);

@@ -54,7 +54,7 @@ impl Exchange {
         options: Reduce,
     ) -> Result<Self> {
         let shared = Arc::new(Shared::new(ranks, table, options)?);
-        Ok(Self { hooks: Shared::set_hooks(&shared, table)?, shared, status_buffer: None, sync })
+        Ok(Self { hooks: Shared::set_hooks(&shared)?, shared, status_buffer: None, sync })
     }
 
     /// Adapts to a new layout of the table. Call it between two steps.
@@ -63,7 +63,7 @@ impl Exchange {
         self.hooks.clear();
         let (ranks, options) = (self.shared.ranks.clone(), self.shared.options.clone());
         self.shared = Arc::new(Shared::new(ranks, table, options)?);
-        self.hooks = Shared::set_hooks(&self.shared, table)?;
+        self.hooks = Shared::set_hooks(&self.shared)?;
         Ok(())
     }
 
@@ -136,15 +136,7 @@ impl Exchange {
             state.knows_repeated = recomputed == 0;
             state.repeated.fill(false);
         }
-        state.used.fill(false);
-        (state.armed, state.ended, state.ran_out) = (false, false, false);
-        state.fired.fill(false);
-        state.order.clear();
-        state.next_bucket = 0;
-        for bucket in &mut state.buckets {
-            bucket.missing = bucket.members;
-        }
-        state.gradients.iter().try_for_each(Gradient::clear)
+        state.clear()
     }
 
     pub(crate) fn begin_micro_step(&self) {
@@ -159,6 +151,7 @@ impl Exchange {
     }
 
     pub(crate) fn end_micro_step(&self) -> Result<()> {
+        self.shared.state().store_waiting()?;
         self.sync.as_ref().map_or(Ok(()), |sync| sync.end())
     }
 
@@ -172,6 +165,7 @@ impl Exchange {
             let words = "out of memory while storing gradients";
             return Err(TchError::Torch(words.to_owned()).into());
         }
+        state.store_waiting()?;
         Ok(state.used.clone())
     }
 
@@ -179,6 +173,7 @@ impl Exchange {
     pub(crate) fn undo_capture(&self, first: bool) -> Result<()> {
         let mut state = self.shared.state();
         (state.failed, state.ran_out) = (None, false);
+        state.drop_waiting()?;
         let recomputed = state.recomputed.unwrap_or_default();
         drop(state);
         if first { self.begin(recomputed) } else { Ok(()) }
@@ -202,6 +197,7 @@ impl Exchange {
     pub(crate) fn abandon(&self) -> Result<()> {
         let mut state = self.shared.state();
         state.armed = false;
+        state.drop_waiting()?;
         state.gradients.iter().try_for_each(Gradient::clear)
     }
 

@@ -4,6 +4,8 @@
 use std::sync::Mutex;
 use std::time::Duration;
 
+use dtrain_torch_shim::autocast::{Autocast, substitute_shadow};
+use dtrain_torch_shim::tensor::is_same_memory;
 use tch::{Device, Kind, Tensor};
 
 use super::*;
@@ -165,6 +167,8 @@ fn an_undone_capture_leaves_no_error_and_no_gradient() {
     assert_eq!(exchange.finish_capture().unwrap(), [false; 3]);
     // A micro-step without a graph, then a failed capture of a later micro-step.
     leaves[0].sum(Kind::Float).backward();
+    exchange.end_micro_step().unwrap();
+    leaves[1].sum(Kind::Float).backward();
     fail();
     exchange.undo_capture(false).unwrap();
     exchange.arm();
@@ -190,6 +194,66 @@ fn a_gradient_changed_after_its_bucket_started_is_an_error() {
     let error = backward_twice(true).unwrap_err();
     assert!(matches!(error, TrainError::LateGradient { .. }), "{error}");
     assert!(error.to_string().contains("reduce.overlap = false"), "{error}");
+}
+
+/// Returns the operand of a product that has `leaf`'s values in bfloat16.
+fn operand(leaf: &Tensor) -> Tensor {
+    let _region = Autocast::enter(Device::Cpu, Kind::BFloat16).unwrap();
+    substitute_shadow(leaf, &leaf.detach().to_kind(Kind::BFloat16)).unwrap()
+}
+
+#[test]
+fn backward_writes_the_first_gradient_of_a_shadow_into_the_table() {
+    let (leaves, table) = table();
+    let exchange = exchange(&table, true);
+    let views = table.grads().unwrap();
+    let value = |leaf: usize| views[leaf].double_value(&[0]);
+    let is_there = |leaf: usize| is_same_memory(&leaves[leaf].grad(), &views[leaf]).unwrap();
+    exchange.begin(0).unwrap();
+    (operand(&leaves[0]) * 2.0).sum(Kind::Float).backward();
+    // Two uses in one pass: libtorch adds their gradients. The second is not written over the first.
+    (operand(&leaves[1]) * 3.0 + operand(&leaves[1]) * 4.0).sum(Kind::Float).backward();
+    (operand(&leaves[2]) * 5.0 + &leaves[2] * 6.0).sum(Kind::Float).backward();
+    assert!(is_there(0) && value(0) == 2.0, "before the exchange does anything");
+    exchange.end_micro_step().unwrap();
+    assert!(is_there(1) && is_there(2));
+    assert_eq!([value(1), value(2)], [7.0, 11.0]);
+    // The next micro-step adds.
+    (operand(&leaves[0]) * 2.0 + operand(&leaves[1])).sum(Kind::Float).backward();
+    exchange.end_micro_step().unwrap();
+    assert_eq!([value(0), value(1), value(2)], [4.0, 8.0, 11.0]);
+    // It also adds to gradients of a replay, and begins anew in the next step.
+    exchange.begin(0).unwrap();
+    exchange.record_replay(&[true, false, false]).unwrap();
+    (operand(&leaves[0]) * 2.0 + operand(&leaves[1])).sum(Kind::Float).backward();
+    exchange.end_micro_step().unwrap();
+    assert_eq!([value(0), value(1)], [6.0, 1.0]);
+}
+
+#[test]
+fn small_gradients_wait_for_the_bucket_or_the_end_of_the_micro_step() {
+    let (leaves, table) = table();
+    let exchange = exchange(&table, true);
+    let views = table.grads().unwrap();
+    let value = |leaf: usize| views[leaf].double_value(&[0]);
+    exchange.begin(0).unwrap();
+    leaves[0].sum(Kind::Float).backward();
+    leaves[0].sum(Kind::Float).backward();
+    assert_eq!(value(0), 0.0);
+    exchange.end_micro_step().unwrap();
+    assert_eq!(value(0), 2.0, "of both passes");
+    exchange.arm();
+    leaves[1].sum(Kind::Float).backward();
+    leaves[0].sum(Kind::Float).backward();
+    assert_eq!([value(0), value(1)], [3.0, 0.0]);
+    leaves[2].sum(Kind::Float).backward();
+    assert_eq!(value(1), 1.0, "the first bucket is complete");
+    exchange.abandon().unwrap();
+    exchange.begin(0).unwrap();
+    leaves[1].sum(Kind::Float).backward();
+    exchange.abandon().unwrap();
+    assert!(!exchange.start_remaining().unwrap());
+    assert_eq!(value(1), 0.0, "nothing of a dropped step is stored later");
 }
 
 /// As with segments that share `c`: each recomputed one has its own backward pass.

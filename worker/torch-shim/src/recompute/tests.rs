@@ -31,7 +31,7 @@ fn parameters_alone_suffice_and_their_hooks_run_once() {
     let (x, w) = (values(&[3, 4]), leaf(&[4, 4]));
     let runs = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&runs);
-    let _hook = GradientHook::set(&w, move || {
+    let _hook = GradientHook::set(&w, &w.zeros_like(), move || {
         count.fetch_add(1, Ordering::SeqCst);
     })
     .unwrap();
