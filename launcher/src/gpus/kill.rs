@@ -73,7 +73,9 @@ fn find(status: &Status, args: &KillArgs) -> anyhow::Result<Found> {
                         own.push(Victim { pid, handle });
                     }
                 }
-                _ => drop(others.insert(pid)),
+                _ => {
+                    others.insert(pid);
+                }
             }
         }
     }

@@ -128,7 +128,7 @@ fn with_fewer_gpus_than_nproc_a_recipe_gets_one_worker_per_gpu() {
 fn a_recipe_uses_one_unnamed_mig_instance() {
     let (count, _, note) = visible(true, Nproc::Count(2), machine(divided(), None)).unwrap();
     assert_eq!(count, 1);
-    let one = machine(divided(), Some("MIG-1c"));
+    let one = machine(divided(), Some("MIG-1"));
     assert_eq!(visible(true, Nproc::Auto, one).unwrap().1, ", 1 MIG instance (NVIDIA T4 MIG 1g.8gb) visible");
     let note = note.unwrap();
     for part in [

@@ -35,19 +35,19 @@ const fn with_graphs(graphs: u64, graph_kernels: u64, step: Step) -> Step {
 /// line, which the failed test prints. More need a reason.
 #[rustfmt::skip]
 const STEPS: &[(usize, &str, Step)] = &[
-    (1, "fp32", step(137, 36, 0, 0)),
-    (1, "bf16", step(173, 35, 0, 0)),
-    (1, "fp16", step(179, 35, 0, 0)),
-    (1, "bf16 accumulation", step(701, 50, 0, 0)),
-    (1, "fp16 accumulation recompute", step(876, 50, 0, 0)),
-    (1, "bf16 average", step(174, 35, 0, 0)),
-    (1, "bf16 graphs", with_graphs(1, 145, step(174, 38, 0, 0))),
-    (1, "fp16 graphs accumulation", with_graphs(4, 676, step(720, 62, 0, 0))),
-    (2, "fp32 shards average", step(138, 36, 0, 4)),
-    (2, "bf16", step(173, 35, 0, 2)),
-    (2, "fp16 accumulation", step(358, 40, 0, 2)),
-    (2, "bf16 graphs", with_graphs(1, 145, step(174, 38, 0, 2))),
-    (4, "bf16 shards", step(173, 35, 0, 4)),
+    (1, "fp32", step(114, 8, 0, 0)),
+    (1, "bf16", step(146, 7, 0, 0)),
+    (1, "fp16", step(155, 7, 0, 0)),
+    (1, "bf16 accumulation", step(626, 22, 0, 0)),
+    (1, "fp16 accumulation recompute", step(804, 22, 0, 0)),
+    (1, "bf16 average", step(147, 7, 0, 0)),
+    (1, "bf16 graphs", with_graphs(2, 143, step(147, 10, 0, 0))),
+    (1, "fp16 graphs accumulation", with_graphs(5, 635, step(648, 34, 0, 0))),
+    (2, "fp32 shards average", step(117, 8, 0, 4)),
+    (2, "bf16", step(146, 7, 0, 2)),
+    (2, "fp16 accumulation", step(318, 12, 0, 2)),
+    (2, "bf16 graphs", with_graphs(2, 143, step(147, 10, 0, 2))),
+    (4, "bf16 shards", step(148, 7, 0, 4)),
 ];
 
 /// Settings by their names in the table.
