@@ -2,13 +2,13 @@
 #![allow(clippy::unwrap_used)]
 
 use dtrain_models::{Gpt, GptConfig, Registry};
-use dtrain_torch_shim::symbolic::{Attention, SimulatedGpu, Symbolic};
+use dtrain_torch_shim::symbolic::{SimulatedGpu, Symbolic};
 use tch::{Device, Kind, Reduction, Tensor};
 
 #[test]
 fn the_loss_needs_less_memory_than_all_logits() {
     let config = GptConfig { vocabulary: 50_257, context: 1024, width: 768, depth: 1, heads: 12 };
-    let region = Symbolic::enter(Some(SimulatedGpu::new(Attention::Flash, 108, 2048))).unwrap();
+    let region = Symbolic::enter(Some(SimulatedGpu::LARGE)).unwrap();
     let peak = |loss: &dyn Fn(&Gpt, &Tensor) -> Tensor| {
         let model = Gpt::new(config, &mut Registry::new(Device::Cpu)).unwrap();
         let x = Tensor::zeros([8, 1024], (Kind::Int64, Device::Cpu));

@@ -5,7 +5,7 @@ use crate::memory_report::Owners;
 use crate::plan::{Cut, Mode, Prediction, Predictor, Subject};
 use dtrain_common::recipe::{Amp, Compile, MicroBatch, Recipe, Recompute, Switch};
 use dtrain_torch_shim::cuda;
-use dtrain_torch_shim::symbolic::{Attention, SimulatedGpu, Symbolic};
+use dtrain_torch_shim::symbolic::{SimulatedGpu, Symbolic};
 use serde_json::Value;
 use tch::Device;
 
@@ -26,6 +26,9 @@ const DEVICE: Device = Device::Cpu;
 
 /// More micro-steps take no more memory: the second already adds to the gradients of the first.
 const MICRO_STEPS: usize = 2;
+
+/// The size in which an allocator's pool grows (kLargeBuffer of c10/cuda/CUDACachingAllocator.cpp).
+const SEGMENT: u64 = 20 << 20;
 
 /// The device that a step is predicted for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,20 +52,14 @@ impl Target {
     const LT: u64 = 1 << 20;
 
     /// Any GPU: assumes the kernels that take most memory, and a large one of 2026.
-    pub(crate) const GPU: Self =
-        Self::Gpu { blas: Self::MOST_BLAS, gpu: SimulatedGpu::new(Attention::Flash, 148, 2048) };
+    pub(crate) const GPU: Self = Self::Gpu { blas: Self::MOST_BLAS, gpu: SimulatedGpu::LARGE };
 
     /// Returns the target for a device of this process.
     pub(crate) fn of(device: Device) -> Self {
         let Device::Cuda(index) = device else { return Self::Cpu };
-        let attention = match cuda::prefers_cudnn_attention(index).unwrap_or(false) {
-            true => Attention::Cudnn,
-            false => Attention::Flash,
-        };
-        let (multiprocessors, threads) = cuda::multiprocessors(index).unwrap_or((148, 2048));
         Self::Gpu {
             blas: cuda::blas_workspace().unwrap_or(Self::MOST_BLAS),
-            gpu: SimulatedGpu::new(attention, multiprocessors, threads),
+            gpu: cuda::simulated(index).unwrap_or(SimulatedGpu::LARGE),
         }
     }
 
@@ -230,9 +227,10 @@ impl Rehearsal {
             _ => 0,
         };
         let flops = region.take_flops();
-        // A graph keeps a copy of its micro-batch.
-        let copied = if self.recipe.model.compile == Compile::Graph { batch } else { 0 };
-        let always = target.library_bytes(flops, region.take_lt_threads()) + copied;
+        let graphs = self.recipe.model.compile == Compile::Graph && target != Target::Cpu;
+        // Graphs keep a copy of their micro-batch, and a pool of their own, whose last segment is not full.
+        let graph_bytes = if graphs { batch + SEGMENT } else { 0 };
+        let always = target.library_bytes(flops, region.take_lt_threads()) + graph_bytes;
         let (peak, owners) = add_overhead(&memory, batch, always);
         let share = sizes.iter().sum::<usize>() as f64 / taken.iter().sum::<usize>() as f64;
         Ok(Prediction { cut, mode: Mode::Symbolic, peak, owners, flops: flops * share })

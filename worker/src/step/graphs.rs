@@ -117,7 +117,10 @@ impl Graphs {
             self.seen.len() - 1
         });
         let seen = &mut self.seen[at].1;
-        if *seen >= WARM_UP && self.addresses_final {
+        // The first micro-step of a step is warm last. No other is captured before it: while kernels run one by one, they take the
+        // memory of a micro-step beside that of the graphs.
+        let first_is_captured = key.first || self.captured.iter().any(|(of, _)| of.first);
+        if *seen >= WARM_UP && self.addresses_final && first_is_captured {
             return ExecutionMode::Capture;
         }
         *seen += 1;

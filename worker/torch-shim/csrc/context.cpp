@@ -124,13 +124,14 @@ int32_t dt_cuda_prefers_cudnn_attention(int32_t index, bool* out, DtError* error
   });
 }
 
-// Returns the number of multiprocessors, and of the threads that run at once on each.
-int32_t dt_cuda_multiprocessors(int32_t index, int32_t out[2], DtError* error) {
-  constexpr int kCount = 16, kThreads = 39; // CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, _MAX_THREADS_PER_MULTIPROCESSOR
+// Returns the number of multiprocessors, of the threads that run at once on each, and the major compute capability.
+int32_t dt_cuda_properties(int32_t index, int32_t out[3], DtError* error) {
+  // CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, _MAX_THREADS_PER_MULTIPROCESSOR and _COMPUTE_CAPABILITY_MAJOR
+  constexpr int kAttributes[] = {16, 39, 75};
   return guard(error, [&] {
     const int device = driver_device(index);
-    call_driver<int(int*, int, int)>("cuDeviceGetAttribute", &out[0], kCount, device);
-    call_driver<int(int*, int, int)>("cuDeviceGetAttribute", &out[1], kThreads, device);
+    for (const int attribute : kAttributes)
+      call_driver<int(int*, int, int)>("cuDeviceGetAttribute", out++, attribute, device);
   });
 }
 

@@ -291,6 +291,7 @@ void register_fallback() {
     library.fallback(torch::CppFunction::makeFromBoxedFunction<&dispatch>());
     static torch::Library attention(torch::Library::IMPL, "aten", DispatchKey::AutogradCPU, __FILE__, __LINE__);
     attention.impl("_scaled_dot_product_attention_math", &attention_by_products);
+    attention.impl("scaled_dot_product_attention", &attention_of_dtype);
   });
 }
 

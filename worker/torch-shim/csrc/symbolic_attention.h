@@ -5,6 +5,7 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/_scaled_dot_product_attention_math_native.h>
+#include <ATen/ops/scaled_dot_product_attention_native.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
@@ -87,7 +88,8 @@ Results attention_backward(const Call& call) {
 // the memory-efficient kernel takes the rest if the width of a head fills its loads.
 bool is_fused_on_gpu(const Tensor& q, const Tensor& k, const Tensor& v, bool mask) {
   if (q.dim() != 4 || k.dim() != 4 || v.dim() != 4 || !(is_half(q) || q.scalar_type() == at::kFloat)) return false;
-  if (is_half(q) && !mask && q.size(3) == v.size(3) && q.size(3) <= 256) return true;
+  if (q.scalar_type() == at::kBFloat16 && !simulated_gpu.has_bf16_attention) return false;
+  if (is_half(q) && simulated_gpu.has_bf16_attention && !mask && q.size(3) == v.size(3) && q.size(3) <= 256) return true;
   const int64_t load = is_half(q) ? 8 : 4;
   return q.size(3) % load == 0 && v.size(3) % load == 0 && q.size(1) == k.size(1) && k.size(1) == v.size(1);
 }
@@ -136,6 +138,14 @@ std::tuple<Tensor, Tensor> attention_by_products(const Tensor& q, const Tensor& 
     bias = own.expand({q.size(0), q.size(1), q.size(2), k.size(2)});
   }
   return {GpuAttention::apply(q, k, v, bias, causal), Tensor()};
+}
+
+// A GPU without a kernel for the dtype computes attention by products, where the CPU has a kernel.
+Tensor attention_of_dtype(const Tensor& q, const Tensor& k, const Tensor& v, const std::optional<Tensor>& mask, double dropout,
+                          bool causal, std::optional<double> scale, bool gqa) {
+  const bool by_products = simulates_gpu() && q.scalar_type() == at::kBFloat16 && !simulated_gpu.has_bf16_attention;
+  if (!by_products) return at::native::scaled_dot_product_attention(q, k, v, mask, dropout, causal, scale, gqa);
+  return std::get<0>(at::_scaled_dot_product_attention_math(q, k, v, mask, dropout, causal, std::nullopt, scale, gqa));
 }
 
 } // namespace

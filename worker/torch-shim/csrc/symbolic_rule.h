@@ -50,6 +50,8 @@ struct DtGpu {
   bool cudnn_attention;
   int32_t multiprocessors;
   int32_t threads_per_multiprocessor;
+  // Whether its attention kernels take bfloat16, and flash attention runs on it: since compute capability 8.0.
+  bool has_bf16_attention;
 };
 
 thread_local DtGpu simulated_gpu{};

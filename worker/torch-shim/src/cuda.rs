@@ -7,6 +7,7 @@ use tch::{Device, Tensor};
 
 use crate::error::{ShimError, create_tensor, fetch, try_call};
 use crate::ffi;
+use crate::symbolic::SimulatedGpu;
 use crate::tensor::{device_index, scalar_type};
 
 /// Loads the NVIDIA driver and libtorch's CUDA libraries into this process. Later calls do nothing.
@@ -86,12 +87,18 @@ pub fn prefers_cudnn_attention(index: usize) -> Result<bool, ShimError> {
     fetch(op, |out, error| ffi::dt_cuda_prefers_cudnn_attention(index, out, error))
 }
 
-/// Returns the number of multiprocessors of GPU number `index`, and of the threads that run at once on each.
-pub fn multiprocessors(index: usize) -> Result<(u32, u32), ShimError> {
-    let op = "read a GPU's multiprocessors";
-    let index = device_index(op, Device::Cuda(index))?;
-    let [count, threads] = fetch(op, |out, error| ffi::dt_cuda_multiprocessors(index, out, error))?;
-    Ok((count.unsigned_abs(), threads.unsigned_abs()))
+/// Returns GPU number `index` as symbolic tensors simulate it.
+pub fn simulated(index: usize) -> Result<SimulatedGpu, ShimError> {
+    let op = "read a GPU's properties";
+    let number = device_index(op, Device::Cuda(index))?;
+    let [multiprocessors, threads_per_multiprocessor, major] =
+        fetch(op, |out, error| ffi::dt_cuda_properties(number, out, error))?;
+    Ok(SimulatedGpu {
+        cudnn_attention: prefers_cudnn_attention(index)?,
+        multiprocessors,
+        threads_per_multiprocessor,
+        has_bf16_attention: major >= 8,
+    })
 }
 
 /// Returns the bytes of libtorch's workspace for cuBLAS on the current GPU, for each thread that multiplies.
@@ -123,7 +130,7 @@ mod tests {
         if load().is_err() {
             assert_eq!(total_memory(0).unwrap_err().kind, ErrorKind::DriverMissing);
             assert_eq!(prefers_cudnn_attention(0).unwrap_err().kind, ErrorKind::DriverMissing);
-            assert_eq!(multiprocessors(0).unwrap_err().kind, ErrorKind::DriverMissing);
+            assert_eq!(simulated(0).unwrap_err().kind, ErrorKind::DriverMissing);
             assert_eq!(blas_workspace().unwrap_err().kind, ErrorKind::LibraryMissing);
         }
     }

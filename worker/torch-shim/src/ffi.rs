@@ -160,7 +160,7 @@ fallible! {
     safe fn dt_cuda_total_memory(index: i32, out: &mut u64);
     safe fn dt_cuda_prefers_cudnn_attention(index: i32, out: &mut bool);
     safe fn dt_cuda_blas_workspace(out: &mut u64);
-    safe fn dt_cuda_multiprocessors(index: i32, out: &mut [i32; 2]);
+    safe fn dt_cuda_properties(index: i32, out: &mut [i32; 3]);
     safe fn dt_cuda_set_device(index: i32);
     safe fn dt_cuda_set_tf32(on: bool);
     safe fn dt_cuda_tf32(products_and_convolutions: &mut [bool; 2]);

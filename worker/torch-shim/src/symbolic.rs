@@ -7,36 +7,29 @@ use crate::error::{ShimError, create};
 use crate::ffi;
 use crate::memory::{self, Usage};
 
-/// The kernel that a GPU prefers for attention in half precision; see
-/// [`crate::cuda::prefers_cudnn_attention`]. As in libtorch, inputs that it does not support go to the next
-/// kernel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Attention {
-    /// libtorch's flash kernel.
-    Flash,
-    /// cuDNN's kernel.
-    Cudnn,
-}
-
 /// A GPU that symbolic tensors simulate: what the scratch memory of its kernels depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct SimulatedGpu {
-    cudnn_attention: bool,
-    multiprocessors: i32,
-    threads_per_multiprocessor: i32,
+    /// Whether it prefers cuDNN's attention in half precision to libtorch's; see
+    /// [`crate::cuda::prefers_cudnn_attention`]. As in libtorch, inputs that cuDNN does not support go to the next kernel.
+    pub cudnn_attention: bool,
+    /// The number of multiprocessors.
+    pub multiprocessors: i32,
+    /// The number of threads that run at once on each.
+    pub threads_per_multiprocessor: i32,
+    /// Whether it has attention kernels in bfloat16: since compute capability 8.0.
+    pub has_bf16_attention: bool,
 }
 
 impl SimulatedGpu {
-    /// Returns a GPU that prefers this attention kernel, and has so many multiprocessors, each of which runs so many threads
-    /// at once.
-    pub const fn new(attention: Attention, multiprocessors: u32, threads_per_multiprocessor: u32) -> Self {
-        Self {
-            cudnn_attention: matches!(attention, Attention::Cudnn),
-            multiprocessors: multiprocessors as i32,
-            threads_per_multiprocessor: threads_per_multiprocessor as i32,
-        }
-    }
+    /// A large GPU of 2026, for plans without a GPU: a B200 that prefers libtorch's attention, which takes more memory.
+    pub const LARGE: Self = Self {
+        cudnn_attention: false,
+        multiprocessors: 148,
+        threads_per_multiprocessor: 2048,
+        has_bf16_attention: true,
+    };
 }
 
 /// A region of symbolic tensors on this thread, while this value lives. Regions nest.

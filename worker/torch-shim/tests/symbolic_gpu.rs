@@ -3,16 +3,14 @@
 #![allow(clippy::unwrap_used)]
 
 use dtrain_torch_shim::memory::{self, Usage};
-use dtrain_torch_shim::symbolic::{Attention, SimulatedGpu, Symbolic};
+use dtrain_torch_shim::symbolic::{SimulatedGpu, Symbolic};
 use tch::{Device, Kind, Tensor};
 
 const HALF: (Kind, Device) = (Kind::BFloat16, Device::Cpu);
 const FLOAT: (Kind, Device) = (Kind::Float, Device::Cpu);
 
-/// Returns an A100 that prefers this attention kernel.
-fn a100(attention: Attention) -> Option<SimulatedGpu> {
-    Some(SimulatedGpu::new(attention, 108, 2048))
-}
+/// An A100, by default with libtorch's attention.
+const A100: SimulatedGpu = SimulatedGpu { multiprocessors: 108, ..SimulatedGpu::LARGE };
 
 /// Returns a channels-last tensor.
 fn last(shape: [i64; 4]) -> Tensor {
@@ -37,7 +35,7 @@ fn measure<T>(region: &Symbolic, body: impl FnOnce() -> T) -> (u64, u64, T) {
 #[test]
 fn symbolic_operations_allocate_as_on_a_gpu() {
     memory::enable_stats().unwrap();
-    let region = Symbolic::enter(a100(Attention::Flash)).unwrap();
+    let region = Symbolic::enter(Some(A100)).unwrap();
 
     // The caching allocator rounds blocks to 512 bytes.
     for (bytes, block) in [(1, 512), (512, 512), (513, 1024), (100_000, 100_352)] {
@@ -123,8 +121,8 @@ fn symbolic_operations_allocate_as_on_a_gpu() {
     // For a ViT's 197 tokens, flash attention pads its sums and gradients to 256; cuDNN does not pad. Wide
     // and odd heads, which cuDNN does not support, use flash attention.
     drop(region);
-    let scratch = |attention, kind, width: i64| {
-        let region = Symbolic::enter(a100(attention)).unwrap();
+    let scratch = |gpu, kind, width: i64| {
+        let region = Symbolic::enter(Some(gpu)).unwrap();
         let part = || Tensor::empty([2, 12, 197, width], kind).set_requires_grad(true);
         let (q, k, v) = (part(), part(), part());
         let y = Tensor::scaled_dot_product_attention(&q, &k, &v, None::<&Tensor>, 0.0, false, None, false);
@@ -134,13 +132,31 @@ fn symbolic_operations_allocate_as_on_a_gpu() {
         assert_eq!(region.usage().unwrap().allocated, 0);
         most
     };
-    let differ =
-        |kind, width| scratch(Attention::Flash, kind, width) - scratch(Attention::Cudnn, kind, width);
+    let by_cudnn = SimulatedGpu { cudnn_attention: true, ..A100 };
+    let differ = |kind, width| scratch(A100, kind, width) - scratch(by_cudnn, kind, width);
     let rounding = 2 * 12 * (256 - 197) * (64 + 1) * 4;
     assert!(differ(HALF, 64).abs_diff(rounding) <= 512, "{}", differ(HALF, 64));
     for (kind, width) in [(FLOAT, 64), (HALF, 160), (HALF, 36)] {
         assert_eq!(differ(kind, width), 0, "{kind:?} {width}");
     }
+
+    // A T4 has no kernel for bfloat16: products keep the softmax of the scores.
+    let kept = |gpu, kind| {
+        let region = Symbolic::enter(Some(gpu)).unwrap();
+        let part = || Tensor::empty([2, 12, 197, 64], kind).set_requires_grad(true);
+        let (q, k, v) = (part(), part(), part());
+        let attention =
+            || Tensor::scaled_dot_product_attention(&q, &k, &v, None::<&Tensor>, 0.0, false, None, false);
+        measure(&region, attention).0
+    };
+    let t4 = SimulatedGpu {
+        multiprocessors: 40,
+        threads_per_multiprocessor: 1024,
+        has_bf16_attention: false,
+        ..A100
+    };
+    assert!(kept(t4, HALF) > kept(A100, HALF) + 2 * 12 * 197 * 197);
+    assert_eq!(kept(t4, FLOAT), kept(A100, FLOAT));
 
     // A CPU region does not round.
     let region = Symbolic::enter(None).unwrap();
