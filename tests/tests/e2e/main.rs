@@ -17,6 +17,7 @@ mod ddp;
 mod evaluation;
 mod exported;
 mod fake_gpus;
+mod fake_memory;
 mod file_systems;
 mod guides;
 mod import;

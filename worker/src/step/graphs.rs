@@ -360,6 +360,18 @@ mod tests {
     }
 
     #[test]
+    fn no_micro_step_is_captured_before_the_first_of_a_step() {
+        let mut graphs = on();
+        for _ in 0..2 * WARM_UP {
+            assert_eq!(graphs.choose_mode(key(4, false)), ExecutionMode::Eager);
+        }
+        for _ in 0..WARM_UP {
+            assert_eq!(graphs.choose_mode(key(4, true)), ExecutionMode::Eager);
+        }
+        assert_eq!(graphs.choose_mode(key(4, true)), ExecutionMode::Capture);
+    }
+
+    #[test]
     fn a_failed_capture_is_reported_once_and_disables_captures() {
         let mut graphs = on();
         let batch = Batch::blank(&[], 2, Device::Cpu).unwrap();

@@ -11,9 +11,14 @@ use super::cases::{CASES, Case, UNTUNED};
 use crate::report::{Goal, Group, Row, Verdict};
 use crate::stats::median;
 
-/// The goals, in percent.
-const MEDIAN: Goal = Goal::AtMost(1.0);
-const WORST: Goal = Goal::AtMost(3.0);
+/// Goals of errors, in percent.
+#[derive(Clone, Copy)]
+pub(super) struct Goals {
+    pub(super) median: Goal,
+    pub(super) worst: Goal,
+}
+
+const GOALS: Goals = Goals { median: Goal::AtMost(1.0), worst: Goal::AtMost(3.0) };
 
 /// Returns the first stage's peak in the output of `dtrain profile --json`: measured and predicted, in bytes.
 pub(crate) fn profiled(json: &str) -> Result<(u64, u64)> {
@@ -25,7 +30,8 @@ pub(crate) fn profiled(json: &str) -> Result<(u64, u64)> {
 
 /// Profiles every case: those that the rules were made for, and others if a Python has them.
 pub(super) fn run(bench: &Bench<'_>, python: Option<&Path>) -> Result<Vec<Group>> {
-    let mut groups = vec![group(bench, "predictions of memory", CASES)?];
+    let mut groups =
+        vec![group("predictions of memory", CASES.iter().map(|case| (bench, case)), Some(GOALS))?];
     let names: Vec<&str> = UNTUNED.iter().filter_map(Case::script).collect();
     match python {
         Some(python) => {
@@ -33,7 +39,8 @@ pub(super) fn run(bench: &Bench<'_>, python: Option<&Path>) -> Result<Vec<Group>
             script.arg(bench.scripts).arg(&bench.work).args(names);
             let code = bench.signals.run(&mut script)?.code;
             ensure!(code == 0, "{} ended with exit code {code}", python.display());
-            groups.push(group(bench, "networks without rules made for them", UNTUNED)?);
+            let cases = UNTUNED.iter().map(|case| (bench, case));
+            groups.push(group("networks without rules made for them", cases, Some(GOALS))?);
         }
         None => eprintln!(
             "skipping torchvision's networks: give --python a Python with torch 2.11 and torchvision"
@@ -43,10 +50,14 @@ pub(super) fn run(bench: &Bench<'_>, python: Option<&Path>) -> Result<Vec<Group>
 }
 
 /// Measures the cases, and the median and maximum of their errors. A failed case does not hide the others.
-fn group(bench: &Bench<'_>, title: &str, cases: &[Case]) -> Result<Group> {
+pub(super) fn group<'a>(
+    title: &str,
+    cases: impl Iterator<Item = (&'a Bench<'a>, &'a Case)>,
+    goals: Option<Goals>,
+) -> Result<Group> {
     let mut group = Group::new(title);
     let mut errors = Vec::new();
-    for (number, case) in cases.iter().enumerate() {
+    for (number, (bench, case)) in cases.enumerate() {
         bench.signals.check()?;
         let row = Row::new(case.name);
         group.rows.push(match profile(bench, number, case) {
@@ -66,8 +77,11 @@ fn group(bench: &Bench<'_>, title: &str, cases: &[Case]) -> Result<Group> {
     }
     let worst = errors.iter().copied().fold(0.0, f64::max);
     let middle = median(&errors).unwrap_or(f64::NAN);
-    for (name, value, goal) in [("median error", middle, MEDIAN), ("worst error", worst, WORST)] {
-        group.rows.push(Row::new(name).with("error, %", value).with_goal(value, Some(goal)));
+    for (name, value, goal) in [
+        ("median error", middle, goals.map(|it| it.median)),
+        ("worst error", worst, goals.map(|it| it.worst)),
+    ] {
+        group.rows.push(Row::new(name).with("error, %", value).with_goal(value, goal));
     }
     Ok(group)
 }

@@ -30,6 +30,18 @@ impl Case {
         }
     }
 
+    /// Returns whether a step counts pixels, which a kernel computes: without one, steps are skipped.
+    pub(crate) fn counts_pixels(&self) -> bool {
+        matches!(self.base, Base::Segment(_))
+    }
+
+    /// Returns whether a prediction assumes copies by cuDNN, which chooses its workspaces: of images that are not channels-last.
+    pub(crate) fn assumes_copies(&self) -> bool {
+        let has_images =
+            matches!(self.base, Base::Classify(name, _) if name != "vit") || self.counts_pixels();
+        has_images && !self.sets.contains(&"model.memory_format=channels-last")
+    }
+
     /// Returns its recipe without `sets`; modules are in `scripts`.
     pub(crate) fn recipe(&self, scripts: &Path) -> String {
         let (task, data, model) = match self.base {

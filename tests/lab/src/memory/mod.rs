@@ -2,6 +2,7 @@
 
 mod accuracy;
 mod cases;
+mod fake_gpus;
 mod sweep;
 
 use std::fs;
@@ -39,6 +40,15 @@ pub(crate) struct Args {
     /// Number of budgets
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(2..=1000))]
     budgets: u32,
+    /// Fake GPUs: run all configurations on every machine, not each on one
+    #[arg(long)]
+    every_machine: bool,
+    /// Fake GPUs: number of random trainings
+    #[arg(long, default_value_t = 0)]
+    trainings: u32,
+    /// Fake GPUs: seed of the random trainings
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -47,6 +57,8 @@ enum Part {
     Accuracy,
     /// Train under many budgets: equal losses, or exit code 3
     Sweep,
+    /// Compare predictions with the allocator on fake GPUs
+    FakeGpus,
 }
 
 /// Runs the parts. The exit code is 1 if a goal is missed.
@@ -61,15 +73,18 @@ pub(crate) fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Resu
     let work = workspace.target().join("memory");
     create_empty(&work)?;
     let out = work.join("results.json");
-    let bench =
-        Bench { signals, dtrain, work, scripts: &workspace.root().join("tests/bench/script_models.py") };
+    let scripts = &workspace.root().join("tests/bench/script_models.py");
+    let bench = Bench { signals, dtrain, machine: None, work, scripts };
     let machine = Machine::describe(Some(workspace), serde_json::Value::Null)?;
     let mut report = Report::new("cargo xtask memory".to_owned(), machine);
-    if args.part != Some(Part::Sweep) {
+    if matches!(args.part, None | Some(Part::Accuracy)) {
         report.groups.extend(accuracy::run(&bench, args.python.as_deref())?);
     }
-    if args.part != Some(Part::Accuracy) {
+    if matches!(args.part, None | Some(Part::Sweep)) {
         report.groups.push(sweep::run(&bench, args.budgets)?);
+    }
+    if args.part == Some(Part::FakeGpus) {
+        report.groups.extend(fake_gpus::run(&bench, args)?);
     }
     report.publish(&out)?;
     Ok(u8::from(report.count(Verdict::Failed) > 0))
@@ -79,6 +94,8 @@ pub(crate) fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Resu
 struct Bench<'a> {
     signals: &'a Signals,
     dtrain: PathBuf,
+    /// The file of a machine of fake GPUs, on which dtrain runs.
+    machine: Option<PathBuf>,
     /// The folder for the parts' files.
     work: PathBuf,
     /// Writes networks as TorchScript.
@@ -95,7 +112,16 @@ impl Bench<'_> {
 
     /// Runs dtrain to its end.
     fn dtrain(&self, arguments: &[&str], recipe: &Path, sets: &[String]) -> Result<FinishedCommand> {
-        let mut command = Command::new(&self.dtrain);
+        let mut command = match &self.machine {
+            Some(machine) => {
+                let mut command = Command::new(self.dtrain.with_file_name("fake-gpu"));
+                command.arg("--machine").arg(machine).arg("--").arg(&self.dtrain);
+                // Kernels compute nothing, so that more threads only get in each other's way.
+                command.env("OMP_NUM_THREADS", "1");
+                command
+            }
+            None => Command::new(&self.dtrain),
+        };
         command.args(arguments);
         for set in sets {
             command.args(["--set", set]);
