@@ -47,7 +47,7 @@ enum Command {
     ///
     /// Builds the fake libraries on first use. Example: cargo xtask fake-gpu --gpus 2 -- dtrain gpu info
     #[command(disable_help_flag = true)]
-    FakeGpu(no_values::Args),
+    FakeGpu(fake_gpu::Args),
     /// A command of the lab
     #[command(external_subcommand)]
     Lab(Vec<OsString>),
@@ -86,7 +86,7 @@ fn run(command: Command) -> Result<u8> {
         Command::Test(args) => check::test(&workspace, &signals, &args),
         Command::Check(args) => check::run(&workspace, &signals, &args),
         Command::Book => book::run(&workspace, &signals),
-        Command::FakeGpu(args) => no_values::run(&workspace, &signals, &args),
+        Command::FakeGpu(args) => fake_gpu::run(&workspace, &signals, &args),
         Command::Lab(args) => {
             if !LAB.iter().any(|line| line.split(' ').next().is_some_and(|name| args[0] == *name)) {
                 let message = format!("unrecognized subcommand '{}'", args[0].display());
