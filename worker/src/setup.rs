@@ -9,7 +9,7 @@ use dtrain_common::env::WorkerEnv;
 use dtrain_common::manifest::{DataFingerprint, Manifest};
 use dtrain_common::recipe::{self, AtStageStart, Augment, BatchNorm, MemoryFormat, Recipe, Recompute};
 use dtrain_common::run_dir::RunDir;
-use dtrain_torch_shim::memory;
+use dtrain_torch_shim::{memory, rng};
 use serde_json::Value;
 use tch::Device;
 
@@ -20,6 +20,7 @@ use super::trained;
 use crate::TrainError;
 use crate::checkpoint;
 use crate::data::LoaderOptions;
+use crate::device::DeviceError;
 use crate::models::{self, BatchSync, Exported, Registry, Renames};
 use crate::resumed_changes::{describe_program, describe_rates};
 use crate::run::evaluate::check_sizes;
@@ -71,7 +72,8 @@ impl Setup {
     ) -> Result<Self> {
         let mut notes = Vec::new();
         // All ranks draw the same weights; rank 0's are broadcast nevertheless.
-        tch::manual_seed(recipe.train.seed as i64);
+        rng::seed(recipe.train.seed as u64)
+            .map_err(|source| DeviceError::Failed { rank: env.rank, source })?;
         let (mut registry, batch_sync) = registry_of_rank(recipe, env, device);
         let folder = opening.resume.as_deref().filter(|_| only.is_none());
         let task = build_task::<T>(recipe, &opening.survey, env, &mut registry, folder.is_some())?;

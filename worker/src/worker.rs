@@ -34,7 +34,7 @@ use crate::request::Request;
 use crate::run::followers::{Archive, Copies, Figures, Follower, Health, ResumeOrigin};
 use crate::run::{Followers, RetryState, Training, peak_memory, run as run_training};
 use crate::step::exchange::Exchange;
-use crate::step::recover::{Limits, catch_oom_panic};
+use crate::step::recover::{Limits, catch_torch_panic};
 use crate::step::{Fault, LoaderFeed, Phases, Stepper, new_executor};
 use crate::tasks::{BuildTask, Classify, Lm, Program, Regress, Segment, TorchScript};
 
@@ -71,7 +71,7 @@ fn start_job<T: BuildTask + 'static>(
     request: &Request,
     env: &WorkerEnv,
 ) -> Result<ExitStatus> {
-    catch_oom_panic(|| match &request.job {
+    catch_torch_panic(|| match &request.job {
         Some(job) => job::run::<T>(recipe, request, env, job),
         None => train::<T>(recipe, request, env),
     })?

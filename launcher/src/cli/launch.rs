@@ -17,6 +17,8 @@ use std::time::Duration;
 pub(super) const MOST_WORKERS: usize = 1024;
 /// Silence shorter than this number of usual steps is never a hang.
 const USUAL_STEPS: u32 = 20;
+/// The first steps of a training take longer: they have this number of times the silence of later ones.
+const FIRST_STEPS: u32 = 4;
 /// More restarts are probably a typing error.
 const MOST_RESTARTS: i64 = 1_000_000;
 /// The longest shutdown timeout: a week.
@@ -59,7 +61,8 @@ pub(crate) struct LaunchArgs {
 
     /// Seconds without heartbeat that count as a hang; 0: never.
     ///
-    /// At least 20 times the usual interval. Needs four heartbeats (DTRAIN_HEARTBEAT_FILE).
+    /// At least 20 times the usual interval. Needs four heartbeats (DTRAIN_HEARTBEAT_FILE); before, a training has four times as
+    /// long, and a program any time.
     #[arg(long, value_name = "SECONDS", default_value_t = 300, allow_negative_numbers = true,
           value_parser = clap::value_parser!(u64).range(..=LONGEST_TIMEOUT_S))]
     hang_timeout: u64,
@@ -110,10 +113,11 @@ impl LaunchArgs {
         Duration::from_secs(self.shutdown_timeout)
     }
 
-    /// Returns when workers count as hung; `None` for never.
-    pub(crate) fn hang_policy(&self) -> Option<HangPolicy> {
+    /// Returns when workers count as hung; `None` for never. Those of a training beat as soon as it begins.
+    pub(crate) fn hang_policy(&self, is_training: bool) -> Option<HangPolicy> {
         let least = Duration::from_secs(self.hang_timeout);
-        (!least.is_zero()).then_some(HangPolicy { factor: USUAL_STEPS, least })
+        let early = is_training.then(|| least.saturating_mul(FIRST_STEPS));
+        (!least.is_zero()).then_some(HangPolicy { factor: USUAL_STEPS, least, early })
     }
 
     /// Returns the meaning of a first word of this name.

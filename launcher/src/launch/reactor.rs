@@ -57,7 +57,7 @@ pub(super) fn attempt(
     if let (Some(cluster), Some(store)) = (cluster, &store) {
         cluster.set_store(Some(store.handle()));
     }
-    let hang = args.hang_policy();
+    let hang = args.hang_policy(plan.training().is_some());
     let reactor = Reactor {
         agent: Agent::new(Policy {
             workers: plan.nproc,

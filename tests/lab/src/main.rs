@@ -8,6 +8,7 @@ mod commands;
 mod exported;
 mod files;
 mod fuzz;
+mod gpu_faults;
 mod gpu_test;
 mod import_fuzz;
 mod kills;
@@ -89,6 +90,11 @@ enum Command {
     /// Installs PyTorch as `exported` does.
     /// Exit code 1: a module differs, or is refused without reason.
     ImportFuzz(import_fuzz::Args),
+    /// Let fake GPUs fail at many moments of short trainings
+    ///
+    /// Takes three quarters of an hour and prints a table in Markdown.
+    /// Exit code 1: a case failed; its files stay in target/gpu-faults.
+    GpuFaults(gpu_faults::Args),
     /// Check dtrain on this machine's GPUs; compare it with PyTorch
     ///
     /// Prints a table and writes JSON.
@@ -112,6 +118,7 @@ fn run(command: Command) -> Result<u8> {
     let workspace = Workspace::find;
     match command {
         Command::GpuTest(args) => gpu_test::run(&signals, &args),
+        Command::GpuFaults(args) => gpu_faults::run(&workspace()?, &signals, &args),
         Command::Parity => parity::run(&workspace()?, &signals),
         Command::Bench(args) => bench::run(&workspace()?, &signals, &args),
         Command::Memory(args) => memory::run(&workspace()?, &signals, &args),

@@ -16,6 +16,7 @@ mod damage;
 mod ddp;
 mod evaluation;
 mod exported;
+mod fake_faults;
 mod fake_gpus;
 mod fake_memory;
 mod file_systems;

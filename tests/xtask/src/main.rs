@@ -54,7 +54,7 @@ enum Command {
 }
 
 /// The commands of the package `lab`, which is built on their first use.
-const LAB: [&str; 11] = [
+const LAB: [&str; 12] = [
     "parity       Make the files of tests/parity/reference again, with PyTorch",
     "bench        Compare dtrain's speed and memory with PyTorch's, on this machine",
     "memory       Compare memory predictions with measurements; train under many budgets",
@@ -64,6 +64,7 @@ const LAB: [&str; 11] = [
     "cluster      Simulate runs on many nodes with random faults; check every order of events of three",
     "fuzz         Read a million randomly changed checkpoint files",
     "import-fuzz  Import random modules of PyTorch; compare training steps with it",
+    "gpu-faults   Let fake GPUs fail at many moments of short trainings",
     "gpu-test     Check dtrain on this machine's GPUs; compare it with PyTorch",
     "torchrun     Compare dtrain and torchrun as launchers, bit by bit",
 ];

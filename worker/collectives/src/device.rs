@@ -74,8 +74,10 @@ impl ProcessGroup for DeviceGroup {
     }
 
     fn shutdown(self: Box<Self>) -> Result<(), CollectiveError> {
-        // The host group goes last: through it the ranks notice that a rank is gone.
-        Box::new(self.gpus).shutdown()?;
-        self.host.shutdown()
+        // The host group goes last: through it the ranks notice that a rank is gone. None leaves before all have ended their
+        // operations: until then it would count as lost.
+        let Self { host, gpus } = *self;
+        gpus.shutdown_after(|| host.barrier()?.wait())?;
+        host.shutdown()
     }
 }

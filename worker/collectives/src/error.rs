@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use dtrain_common::env::EnvError;
+use dtrain_shared_memory::Fault;
 use dtrain_torch_shim::{ErrorKind, ShimError};
 use thiserror::Error;
 
@@ -71,6 +72,11 @@ impl Operation {
     /// Returns the error of a time-out.
     pub(crate) fn timed_out(self) -> CollectiveError {
         CollectiveError::TimedOut(self, None)
+    }
+
+    /// Returns the error of a rank that is gone.
+    pub(crate) fn lost(self, rank: usize) -> CollectiveError {
+        CollectiveError::PeerLost(self, Fault::PeerLost(rank).to_string())
     }
 
     pub(crate) fn failed(self, message: String) -> CollectiveError {

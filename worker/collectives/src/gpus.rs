@@ -55,7 +55,7 @@ pub(super) fn connect(
     let (rank, size) = (host.rank(), host.size());
     let unique_id = share_unique_id(host, &nccl)?;
     let config = RankConfig { rank, size, timeout };
-    Ok(NcclGroup::connect(&nccl, &unique_id, config, gpu)?)
+    Ok(NcclGroup::connect(&nccl, &unique_id, config, gpu, host.lost_peer())?)
 }
 
 fn local_error(rank: usize, error: &NcclError) -> RendezvousError {

@@ -25,6 +25,7 @@ mod shared;
 mod single;
 mod transport;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tch::{Kind, Tensor};
@@ -114,6 +115,11 @@ pub trait ProcessGroup: Send {
         Ok(())
     }
 
+    /// Returns a check for a rank that has left the group or whose process has ended, if this group knows.
+    fn lost_peer(&self) -> Option<LostPeer> {
+        None
+    }
+
     /// Creates a second group of these ranks with an independent order of operations. `host` is another group
     /// in host memory. Every rank calls it in the order of this group's operations.
     fn create_second_group(
@@ -126,6 +132,9 @@ pub trait ProcessGroup: Send {
     /// Waits for all ranks, then closes the connections. They stay open if the group is only dropped.
     fn shutdown(self: Box<Self>) -> Result<(), CollectiveError>;
 }
+
+/// Returns a rank of a group that has left it or whose process has ended. It never blocks.
+pub type LostPeer = Arc<dyn Fn() -> Option<usize> + Send + Sync>;
 
 /// An operation in flight.
 pub trait Work: Send {

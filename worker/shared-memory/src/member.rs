@@ -80,6 +80,17 @@ impl Member {
         fits.then_some(()).ok_or(Fault::Range)
     }
 
+    /// Returns a check for a rank that has left or whose process has ended. It does not keep this rank in the team.
+    pub fn lost_peer(&self) -> impl Fn() -> Option<usize> + Send + Sync + use<> {
+        let shared = Arc::downgrade(&self.shared);
+        move || {
+            let shared = shared.upgrade()?;
+            let control = &shared.control;
+            let mut others = (0..control.size()).filter(|rank| *rank != control.rank());
+            others.find(|rank| control.has_left(*rank) || !control.is_alive(*rank))
+        }
+    }
+
     /// Executes the started operations, then leaves. Ends early if a rank is gone or the operations time out.
     pub fn close(mut self) {
         self.end(Stop::Finish);

@@ -9,7 +9,7 @@ use std::fmt::Display;
 use dtrain_torch_shim::{ErrorKind, ShimError, kind_of};
 use tch::TchError;
 
-pub(crate) use self::panics::catch_oom_panic;
+pub(crate) use self::panics::catch_torch_panic;
 pub(crate) use self::retry::retry_on_oom;
 use crate::collectives::{CollectiveError, RendezvousError};
 use crate::models::ModelError;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use dtrain_torch_shim::memory::empty_cache;
 use tch::{Device, TchError};
 
-use super::panics::catch_oom_panic;
+use super::panics::catch_torch_panic;
 use crate::OutOfMemory;
 
 /// Pauses between tries, in which other threads or processes may free memory.
@@ -18,7 +18,7 @@ pub(crate) fn retry_on_oom<T, E: OutOfMemory + From<TchError>>(
     device: Device,
     mut operation: impl FnMut() -> Result<T, E>,
 ) -> Result<T, E> {
-    let mut attempt = || catch_oom_panic(&mut operation)?;
+    let mut attempt = || catch_torch_panic(&mut operation)?;
     for pause in PAUSES {
         match attempt() {
             Err(error) if error.is_out_of_memory() => {

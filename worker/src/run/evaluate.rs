@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use dtrain_common::batch::batches_of;
+use dtrain_torch_shim::rng;
 use rand_chacha::rand_core::Rng;
 use tch::{Device, Tensor};
 
@@ -15,7 +16,7 @@ use crate::data::{Loader, LoaderOptions, MicroBatch, too_many_bad};
 use crate::memory::Phase;
 use crate::metrics::{EvalRecord, Figures, MicroBatches};
 use crate::models::Exported;
-use crate::step::recover::{Limits, Shortage, catch_oom_panic, retry_on_oom};
+use crate::step::recover::{Limits, Shortage, catch_torch_panic, retry_on_oom};
 use crate::step::{Fault, Precision, Status, Tally, Warned, to_device};
 use crate::tasks::{Mode, Task, Totals};
 use crate::train_error::{Result, TrainError};
@@ -109,7 +110,7 @@ impl Evaluator<'_> {
     ) -> Result<Status> {
         let mut status = Status::empty(self.task.sums(), self.ranks.size());
         fault.begin(Phase::Evaluate, step, 1);
-        let sums = catch_oom_panic(|| self.sum_up(batch, warned, followers))
+        let sums = catch_torch_panic(|| self.sum_up(batch, warned, followers))
             .unwrap_or_else(|error| Err(error.into()));
         fault.end();
         match self.limits.find_shortage(sums, Phase::Evaluate)? {
@@ -154,7 +155,7 @@ impl Evaluator<'_> {
             let batch = to_device(decoded, &loader, warned, self.limits.device)?;
             // Whatever was drawn before, an evaluation with the same batches gives the same figures.
             let seed = keyed(Domain::Evaluate, self.loader.seed, first as u64, 0).next_u64();
-            tch::manual_seed(seed as i64);
+            rng::seed(seed)?;
             first += batch.weights.numel();
             let loss = || tch::no_grad(|| self.task.loss(&batch, Mode::Evaluate));
             tally.add(&self.precision.run(loss)??)?;

@@ -14,7 +14,7 @@ use dtrain_torch_shim::stream::Stream;
 use tch::{Device, Kind, Tensor};
 
 use super::micro::{DecisionKey, Eager, Executor, MicroStep, Passes};
-use super::recover::catch_oom_panic;
+use super::recover::catch_torch_panic;
 use super::status::{Tally, figures};
 use crate::memory::MicroStepMemory;
 use crate::state::Model;
@@ -192,8 +192,9 @@ impl Graphs {
                 self.disable(reason);
                 false
             }
-            None => self
-                .capture(key, batch, |batch, factor| catch_oom_panic(|| run_capture(passes, batch, factor))?),
+            None => self.capture(key, batch, |batch, factor| {
+                catch_torch_panic(|| run_capture(passes, batch, factor))?
+            }),
         };
         if !captured {
             // Undoes the hooks' records of gradients that were not computed.

@@ -22,6 +22,7 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use dtrain_common::recipe::Compile;
+use dtrain_torch_shim::rng;
 use rand_chacha::rand_core::Rng;
 use tch::{Device, Kind, TchError, Tensor};
 
@@ -35,7 +36,7 @@ use self::micro::{MicroStep, Passes};
 pub(crate) use self::phases::{Fault, Phases, WRITE_FAULT};
 pub(crate) use self::precision::{Kernels, Precision, PrecisionError};
 use self::reading::Stopwatch;
-use self::recover::{Limits, Shortage, catch_oom_panic};
+use self::recover::{Limits, Shortage, catch_torch_panic};
 
 pub use self::scaler::{GradScaler, ScalerOptions};
 pub(crate) use self::status::{Status, Tally};
@@ -245,7 +246,7 @@ impl<'b, F: Feed> Stepper<'b, F> {
         plan: &StepPlan,
     ) -> Result<(ComputeResult, Option<Shortage>)> {
         let mut computed = ComputeResult::default();
-        let outcome = catch_oom_panic(|| self.micro_steps(replica, exchange, plan, &mut computed));
+        let outcome = catch_torch_panic(|| self.micro_steps(replica, exchange, plan, &mut computed));
         let outcome = outcome.map_err(TrainError::from).and_then(|outcome| outcome);
         let shortage = self.limits.find_shortage(outcome, self.phases.current)?.err();
         if shortage.is_some() {
@@ -268,7 +269,7 @@ impl<'b, F: Feed> Stepper<'b, F> {
             // Random numbers depend on the step and the micro-batch's first sample in it, whatever the ranks: a retry or a
             // resumed run draws the same.
             let mut seeds = keyed(Domain::Torch, plan.seed, plan.step, range.start as u64);
-            tch::manual_seed(seeds.next_u64() as i64);
+            rng::seed(seeds.next_u64())?;
             exchange.begin_micro_step();
             replica.model.registry.groups().begin_micro_batch(range.len());
             self.phases.enter(Phase::Forward)?;

@@ -15,7 +15,7 @@ pub(crate) use self::exhausted::Exhausted;
 use crate::memory::{Phase, other_usage};
 use crate::memory_report::Owners;
 use crate::out_of_memory::failed_allocation_bytes;
-pub(crate) use crate::out_of_memory::{catch_oom_panic, retry_on_oom};
+pub(crate) use crate::out_of_memory::{catch_torch_panic, retry_on_oom};
 use crate::{OutOfMemory, TrainError};
 
 /// The memory limits of a rank.

@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use dtrain_common::recipe::Recipe;
+use dtrain_torch_shim::rng;
 use tch::{Device, Kind, TchError, Tensor};
 
 use super::network::Program;
@@ -105,7 +106,7 @@ impl Task for Replay {
         let first = numbers.f_int64_value(&[0])?;
         let inputs = self.given.inputs.iter().map(|input| input.f_narrow(0, first, count));
         let inputs = inputs.collect::<Result<Vec<_>, _>>()?;
-        tch::manual_seed(SEED + first);
+        rng::seed((SEED + first) as u64).map_err(|error| TchError::Torch(error.message))?;
         let outputs = self.exported().run(&inputs.iter().collect::<Vec<_>>(), mode == Mode::Train)?;
         let mut sum = Tensor::f_zeros([] as [i64; 0], (Kind::Float, Device::Cpu))?;
         if mode == Mode::Train {

@@ -182,6 +182,10 @@ int32_t dt_rng_set_state(int32_t index, const void* state, DtError* error) {
   });
 }
 
+int32_t dt_rng_seed(uint64_t seed, DtError* error) {
+  return guard(error, [&] { at::manual_seed(seed); });
+}
+
 // Leaving the outermost autocast region clears the cache of cast weights. A negative `dtype` turns autocast off.
 int32_t dt_autocast_enter(int32_t index, int32_t dtype, DtAutocast* before, DtError* error) {
   return guard(error, [&] {

@@ -166,6 +166,7 @@ fallible! {
     safe fn dt_cuda_tf32(products_and_convolutions: &mut [bool; 2]);
     safe fn dt_cuda_cudnn_benchmark(out: &mut bool);
     safe fn dt_rng_get_state(device: i32, out: &mut Option<NewTensor>);
+    safe fn dt_rng_seed(seed: u64);
     safe fn dt_rng_set_state(device: i32, state: Borrowed<'_>);
     safe fn dt_autocast_enter(device: i32, dtype: i32, before: &mut DtAutocast);
     safe fn dt_autocast_leave(device: i32, before: &DtAutocast);

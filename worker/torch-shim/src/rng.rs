@@ -13,6 +13,11 @@ pub fn state(device: Device) -> Result<Tensor, ShimError> {
     create_tensor(op, |out, error| ffi::dt_rng_get_state(device, out, error))
 }
 
+/// Seeds the default generators of all devices. A device that has failed is an error.
+pub fn seed(seed: u64) -> Result<(), ShimError> {
+    try_call("seed the generators", |error| ffi::dt_rng_seed(seed, error))
+}
+
 /// Restores a state from [`state`]: the same random numbers follow.
 pub fn set_state(device: Device, state: &Tensor) -> Result<(), ShimError> {
     let op = "set the generator state";

@@ -27,6 +27,8 @@ pub enum Kind {
     GpuHardware,
     /// A collective of dtrain's own trainer timed out.
     CollectiveTimeout,
+    /// Another rank of dtrain's own trainer ended or left.
+    PeerLost,
     Nccl,
     Gloo,
     /// torch's key-value store, which rank 0 serves.

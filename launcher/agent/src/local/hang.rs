@@ -11,6 +11,9 @@ use std::time::Duration;
 pub struct HangPolicy {
     pub factor: u32,
     pub least: Duration,
+    /// The silence that counts as a hang while a worker has too few heartbeats to know its usual time; `None` if such workers are
+    /// not judged: a program may beat in any way.
+    pub early: Option<Duration>,
 }
 
 impl HangPolicy {
@@ -107,12 +110,19 @@ impl Progress {
 
     fn limit(&self, rank: &Rank) -> Option<Duration> {
         let policy = self.policy?;
-        if rank.ended || rank.intervals.len() < MIN_INTERVALS {
+        if rank.ended {
             return None;
         }
         let mut intervals: Vec<Duration> = rank.intervals.iter().copied().collect();
         intervals.sort_unstable();
-        let timeout = intervals[intervals.len() / 2].saturating_mul(policy.factor).max(policy.least);
+        let least = if intervals.len() < MIN_INTERVALS { policy.early? } else { policy.least };
+        // With few beats the longest time is the usual one.
+        let usual = if intervals.len() < MIN_INTERVALS {
+            intervals.last()
+        } else {
+            intervals.get(intervals.len() / 2)
+        };
+        let timeout = usual.map_or(Duration::ZERO, |usual| usual.saturating_mul(policy.factor)).max(least);
         let last = rank.last?;
         // Paged-out memory is slow, so the wait restarts after a freeze, but is at most doubled.
         let anew = last.max(self.resumed).saturating_add(timeout);
@@ -126,7 +136,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const POLICY: HangPolicy = HangPolicy { factor: 10, least: Duration::from_secs(5) };
+    const POLICY: HangPolicy = HangPolicy { factor: 10, least: Duration::from_secs(5), early: None };
 
     fn s(seconds: u64) -> Duration {
         Duration::from_secs(seconds)
@@ -166,6 +176,19 @@ mod tests {
             progress.beat(0, s(second), false);
         }
         assert_eq!(progress.silent(s(100_000)), []);
+    }
+
+    #[test]
+    fn a_training_with_few_heartbeats_has_more_time() {
+        let mut progress = Progress::new(HangPolicy { early: Some(s(20)), ..POLICY }, 2);
+        assert_eq!(progress.deadline(), None, "it has not begun");
+        progress.beat(0, s(1), false);
+        assert_eq!(progress.deadline(), Some(s(21)));
+        progress.beat(0, s(4), false);
+        assert_eq!(progress.deadline(), Some(s(34)), "ten times the longest time");
+        progress.beat(0, s(5), false);
+        progress.beat(0, s(6), false);
+        assert_eq!(progress.deadline(), Some(s(16)), "its usual time is known");
     }
 
     #[test]
@@ -218,7 +241,7 @@ mod tests {
     #[test]
     fn how_often_is_looked_never_makes_the_patience_longer() {
         for least in [1, 5, 300] {
-            let policy = HangPolicy { factor: 20, least: s(least) };
+            let policy = HangPolicy { factor: 20, least: s(least), early: None };
             let mut progress = Progress::new(policy, 1);
             // Steps of 1 ms: one beat is seen at each look.
             for look in 0..10 {
@@ -232,7 +255,7 @@ mod tests {
         /// Workers that beat in time are never reported, whatever came before.
         #[test]
         fn regular_beats_are_no_hang(gaps in prop::collection::vec(1_u64..100, 4..200)) {
-            let mut progress = Progress::new(HangPolicy { factor: 200, least: s(100) }, 1);
+            let mut progress = Progress::new(HangPolicy { factor: 200, least: s(100), early: None }, 1);
             let mut now = Duration::ZERO;
             for gap in gaps {
                 now += s(gap);

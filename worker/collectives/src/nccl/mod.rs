@@ -32,7 +32,7 @@ use self::timeline::{GpuTimeline, Timeline};
 use self::watchdog::Watchdog;
 use self::work::InFlight;
 use super::collective::{Caller, bytes_of};
-use super::{Collective, CollectiveError, CompletedWork, Operation, ProcessGroup, ReduceOp, Work};
+use super::{Collective, CollectiveError, CompletedWork, LostPeer, Operation, ProcessGroup, ReduceOp, Work};
 
 /// The identifier of an NCCL group, which rank 0 creates: see [`Nccl::create_unique_id`].
 pub type UniqueId = [u8; 128];
@@ -82,21 +82,24 @@ pub struct NcclGroup {
     watchdog: Watchdog,
     communicator: Arc<Communicator>,
     timeline: Arc<dyn Timeline>,
+    lost_peer: Option<LostPeer>,
 }
 
 impl NcclGroup {
     /// Connects the ranks with the same `unique_id`, each with GPU number `gpu`, which must be the
     /// current device of the calling thread. Blocks until all have connected or the time-out has passed.
+    /// `lost_peer` ends the group early: NCCL itself may wait for a dead peer.
     pub fn connect(
         nccl: &Nccl,
         unique_id: &UniqueId,
         config: RankConfig,
         gpu: usize,
+        lost_peer: Option<LostPeer>,
     ) -> Result<Self, CollectiveError> {
         let connecting = Operation::connecting(config.rank, config.timeout);
         let timeline = GpuTimeline::new(gpu).map_err(|error| connecting.error(error))?;
         let communicator = Communicator::connect(nccl.0, unique_id, config.size, connecting)?;
-        Self::from_communicator(communicator, config, Device::Cuda(gpu), Arc::new(timeline))
+        Self::from_communicator(communicator, config, Device::Cuda(gpu), Arc::new(timeline), lost_peer)
     }
 
     fn from_communicator(
@@ -104,14 +107,17 @@ impl NcclGroup {
         config: RankConfig,
         device: Device,
         timeline: Arc<dyn Timeline>,
+        lost_peer: Option<LostPeer>,
     ) -> Result<Self, CollectiveError> {
         let communicator = Arc::new(communicator);
-        let watchdog = Watchdog::start(Arc::clone(&communicator), Arc::clone(&timeline), config.rank);
+        let watchdog =
+            Watchdog::start(Arc::clone(&communicator), Arc::clone(&timeline), config.rank, lost_peer.clone());
         let watchdog = watchdog.map_err(|error| {
             let message = format!("cannot start NCCL's watchdog thread: {error}");
             Operation::new("connect", config.rank).failed(message)
         })?;
-        Ok(Self { device, caller: Caller::new(config.rank, config.size), watchdog, communicator, timeline })
+        let caller = Caller::new(config.rank, config.size);
+        Ok(Self { device, caller, watchdog, communicator, timeline, lost_peer })
     }
 
     /// Splits off a group of the same ranks on a separate stream, with an independent order of operations.
@@ -125,9 +131,23 @@ impl NcclGroup {
             _ => Arc::clone(&self.timeline),
         };
         let communicator = self.communicator.split(connecting)?;
-        let mut group = Self::from_communicator(communicator, config, self.device, timeline)?;
+        let mut group =
+            Self::from_communicator(communicator, config, self.device, timeline, self.lost_peer.clone())?;
         group.caller.timeout = self.caller.timeout;
         Ok(group)
+    }
+
+    /// Waits for all ranks, stops watching, calls `all_watch_no_more`, and closes the group.
+    pub(super) fn shutdown_after(
+        self,
+        all_watch_no_more: impl FnOnce() -> Result<(), CollectiveError>,
+    ) -> Result<(), CollectiveError> {
+        self.barrier()?.wait()?;
+        let closing = self.caller.operation("shutdown", 0);
+        // A peer that has already closed is not a fault.
+        drop(self.watchdog);
+        all_watch_no_more()?;
+        self.communicator.close(closing)
     }
 
     /// Queues operations on the communication stream, several as one. `by_host` makes `wait` block the host.
@@ -220,10 +240,6 @@ impl ProcessGroup for NcclGroup {
     }
 
     fn shutdown(self: Box<Self>) -> Result<(), CollectiveError> {
-        self.barrier()?.wait()?;
-        let closing = self.caller.operation("shutdown", 0);
-        // Stop watching: a peer that has already closed is not a fault.
-        drop(self.watchdog);
-        self.communicator.close(closing)
+        self.shutdown_after(|| Ok(()))
     }
 }

@@ -2,6 +2,7 @@
 
 mod fake;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use self::fake::{FakeStream, FakeTimeline};
@@ -14,10 +15,19 @@ fn nccl() -> Nccl {
 }
 
 fn join(nccl: &Nccl, unique_id: &UniqueId, config: RankConfig) -> Result<NcclGroup, CollectiveError> {
+    join_with(nccl, unique_id, config, None)
+}
+
+fn join_with(
+    nccl: &Nccl,
+    unique_id: &UniqueId,
+    config: RankConfig,
+    lost_peer: Option<LostPeer>,
+) -> Result<NcclGroup, CollectiveError> {
     let timeline = Arc::new(FakeTimeline(FakeStream::leaked()));
     let connecting = Operation::connecting(config.rank, config.timeout);
     let communicator = Communicator::connect(nccl.0, unique_id, config.size, connecting)?;
-    NcclGroup::from_communicator(communicator, config, Device::Cpu, timeline)
+    NcclGroup::from_communicator(communicator, config, Device::Cpu, timeline, lost_peer)
 }
 
 fn ranks(size: usize, body: impl Fn(NcclGroup, &UniqueId) + Sync) {
@@ -221,6 +231,33 @@ fn a_peer_that_dies_ends_the_group() {
         let text = error.to_string();
         assert!(matches!(error, CollectiveError::PeerLost { .. }), "{text}");
         assert!(text.contains("NCCL: remote process exited"), "{text}");
+    });
+}
+
+/// NCCL waits for it without an error.
+#[test]
+fn a_rank_that_the_host_group_misses_ends_the_group() {
+    let nccl = nccl();
+    let unique_id = nccl.create_unique_id().unwrap();
+    let config = |rank| RankConfig { rank, size: 2, timeout: TIMEOUT };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let group = join(&nccl, &unique_id, config(1)).unwrap();
+            group.barrier().unwrap().wait().unwrap();
+        });
+        let is_gone = Arc::new(AtomicBool::new(false));
+        let seen = Arc::clone(&is_gone);
+        let lost_peer: LostPeer = Arc::new(move || seen.load(Ordering::SeqCst).then_some(1));
+        let group = join_with(&nccl, &unique_id, config(0), Some(lost_peer)).unwrap();
+        group.barrier().unwrap().wait().unwrap();
+        is_gone.store(true, Ordering::SeqCst);
+        std::thread::sleep(Duration::from_millis(300));
+        assert!(group.health().is_ok(), "no operation waits for the rank");
+        let tensor = floats(&[1.0]);
+        let _work = group.all_reduce(&tensor, ReduceOp::Sum).unwrap();
+        let text = end(&group).0.to_string();
+        assert!(text.contains("all_reduce number 2 on rank 0"), "{text}");
+        assert!(text.contains("rank 1 ended or left the group"), "{text}");
     });
 }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::communicator::Communicator;
 use super::timeline::{Mark, Timeline};
-use crate::{CollectiveError, Operation};
+use crate::{CollectiveError, LostPeer, Operation};
 
 /// The interval of its checks.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
@@ -40,13 +40,14 @@ impl Watchdog {
         communicator: Arc<Communicator>,
         timeline: Arc<dyn Timeline>,
         rank: usize,
+        lost_peer: Option<LostPeer>,
     ) -> std::io::Result<Self> {
         let pending = Arc::<WatchedOperations>::default();
         let (watched, (stop, stopped)) = (Arc::clone(&pending), channel());
         let thread =
             std::thread::Builder::new().name("nccl-watchdog".into()).spawn(move || {
                 match timeline.set_device() {
-                    Ok(()) => watch(&watched, &communicator, rank, &stopped),
+                    Ok(()) => watch(&watched, &communicator, (rank, lost_peer), &stopped),
                     Err(error) => communicator.abort(Operation::new("watch", rank).error(error)),
                 }
             })?;
@@ -70,15 +71,24 @@ impl Drop for Watchdog {
     }
 }
 
-fn watch(pending: &WatchedOperations, communicator: &Communicator, rank: usize, stopped: &Receiver<()>) {
+fn watch(
+    pending: &WatchedOperations,
+    communicator: &Communicator,
+    (rank, lost_peer): (usize, Option<LostPeer>),
+    stopped: &Receiver<()>,
+) {
     loop {
+        // Asked first: operations that ended before a peer left have ended here too, or will never.
+        let lost = lost_peer.as_ref().and_then(|lost_peer| lost_peer());
         let (late, operation) = {
             let mut pending = lock(pending);
             let late = find_fault(&mut pending);
             (late, pending.front().map(|watched| watched.operation))
         };
+        let of_peer = || Some(operation?.lost(lost?));
+        let fault = late.or_else(of_peer);
         let operation = operation.unwrap_or(Operation::new("watch", rank));
-        if let Some(fault) = late.or_else(|| communicator.asynchronous_error(operation)) {
+        if let Some(fault) = fault.or_else(|| communicator.asynchronous_error(operation)) {
             // The other ranks only see that this rank is gone; log the reason here.
             tracing::error!("{fault}; dtrain aborts the NCCL group");
             communicator.abort(fault);

@@ -19,7 +19,9 @@ use tch::{Kind, Tensor};
 use self::exchange::{Exchange, Exchanger, Outcome};
 use super::collective::Caller;
 use super::shared::{Located, Segments, join_team, to_error};
-use super::{AllWork, Collective, CollectiveError, GlooGroup, Operation, ProcessGroup, ReduceOp, Work};
+use super::{
+    AllWork, Collective, CollectiveError, GlooGroup, LostPeer, Operation, ProcessGroup, ReduceOp, Work,
+};
 
 /// The bytes of one part of a large tensor.
 const PART_BYTES: usize = 4 << 20;
@@ -206,6 +208,12 @@ impl ProcessGroup for NodesGroup {
 
     fn barrier(&self) -> Result<Box<dyn Work>, CollectiveError> {
         self.world.barrier()
+    }
+
+    /// Knows the ranks of this node.
+    fn lost_peer(&self) -> Option<LostPeer> {
+        let (lost, ranks) = (self.reducer.lost_peer(), Arc::clone(&self.node_ranks));
+        Some(Arc::new(move || ranks.get(lost()?).copied()))
     }
 
     fn shutdown(self: Box<Self>) -> Result<(), CollectiveError> {

@@ -20,7 +20,7 @@ use dtrain_shared_memory::{
 use tch::{Device, Kind, Tensor};
 
 use super::collective::{Caller, bytes_of};
-use super::{Collective, CollectiveError, GlooGroup, Operation, ProcessGroup, Work};
+use super::{Collective, CollectiveError, GlooGroup, LostPeer, Operation, ProcessGroup, Work};
 
 pub(super) use agree::broadcast;
 #[cfg(feature = "mpi")]
@@ -145,6 +145,10 @@ impl ProcessGroup for SharedGroup {
 
     fn barrier(&self) -> Result<Box<dyn Work>, CollectiveError> {
         self.gloo.barrier()
+    }
+
+    fn lost_peer(&self) -> Option<LostPeer> {
+        Some(Arc::new(self.member.lost_peer()))
     }
 
     fn shutdown(self: Box<Self>) -> Result<(), CollectiveError> {

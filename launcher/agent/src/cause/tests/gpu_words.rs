@@ -169,6 +169,10 @@ fn errors_of_nccl_have_remedies() {
             "the same NCCL",
         ),
         (
+            "error: all_reduce number 5 on rank 1: NCCL: internal error - please report this issue to the NCCL developers".to_owned(),
+            "the same NCCL",
+        ),
+        (
             format!(
                 "{torch}unhandled cuda error {run_with}\nncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\nCuda failure 'invalid argument'"
             ),
@@ -224,4 +228,14 @@ fn similar_words_are_not_a_gpu_cause() {
         raised("ValueError: bad sample 17")
     );
     assert_eq!(found(EXIT_1, &other).unwrap().kind, Kind::PythonException);
+}
+
+/// It is seen before the rank that failed has ended, and is not blamed.
+#[test]
+fn a_rank_that_the_trainer_lost_is_a_lost_peer() {
+    let words = "error: all_reduce number 1 on rank 0: a peer ended or left the group: rank 1 ended or left the group\n";
+    let cause = found(EXIT_1, words).unwrap();
+    assert!(cause.kind == Kind::PeerLost && cause.peer_lost, "{cause:?}");
+    let nccl = "error: all_reduce number 1 on rank 0: a peer ended or left the group: NCCL: unhandled system error\n";
+    assert_eq!(found(EXIT_1, nccl).unwrap().kind, Kind::Nccl);
 }

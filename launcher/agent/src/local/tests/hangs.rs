@@ -10,7 +10,7 @@ fn beating(shutdown_timeout: Duration) -> Agent {
         workers: 2,
         shutdown_timeout,
         requeue_code: Some(75),
-        hang: Some(HangPolicy { factor: 2, least: ms(LEAST) }),
+        hang: Some(HangPolicy { factor: 2, least: ms(LEAST), early: None }),
         limit: None,
         notices: Vec::new(),
     });

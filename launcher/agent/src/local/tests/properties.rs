@@ -115,7 +115,7 @@ impl Setup {
             workers: self.workers,
             shutdown_timeout: SHUTDOWN,
             requeue_code: self.training.then_some(75),
-            hang: Some(HangPolicy { factor: 2, least: SILENCE }),
+            hang: Some(HangPolicy { factor: 2, least: SILENCE, early: None }),
             limit: self.limit(),
             notices,
         }

@@ -1,0 +1,188 @@
+//! `gpu-faults`: GPUs that fail at many moments of short trainings, on machines of fake GPUs.
+//!
+//! The launch must end in time, with the right code and cause, and without a crash; a second launch without the fault must train
+//! to the end.
+
+mod table;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use dtrain_common::result::RunResult;
+use xtask::process::Signals;
+use xtask::setup::SetArgs;
+use xtask::workspace::Workspace;
+
+use self::table::{End, KINDS, Kind};
+use crate::commands::{FinishedCommand, run_to_end};
+use crate::files::{create_empty, find_programs};
+use crate::random::Random;
+
+/// The steps of a training, each with a checkpoint.
+const STEPS: u64 = 3;
+/// The longest launch: the longest time-out of a kind, the stacks of a hang, and a start on a busy machine.
+const LONGEST: Duration = Duration::from_secs(90);
+
+/// The arguments of `gpu-faults`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    set: SetArgs,
+    /// Moments of each kind; the first of each is always the same
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    moments: u64,
+    /// Kinds whose names contain this text [default: all]
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    only: String,
+    /// Trainings at once
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=64))]
+    jobs: u64,
+    /// Seed of the moments
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Folder of built programs [default: a new release build]
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["cpu", "cuda"])]
+    bin_dir: Option<PathBuf>,
+}
+
+/// A kind with the number of the call that fails.
+type Case = (Kind, u64);
+
+/// Runs all cases and prints those that failed, and a table. The exit code is 1 if a case failed.
+pub(crate) fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Result<u8> {
+    let programs = match find_programs(workspace, signals, &args.set, args.bin_dir.as_deref())? {
+        Ok(programs) => programs,
+        Err(code) => return Ok(code),
+    };
+    let folder = workspace.target().join("gpu-faults");
+    create_empty(&folder)?;
+    let recipe = folder.join("recipe.toml");
+    fs::write(&recipe, recipe_text()).with_context(|| format!("cannot write {}", recipe.display()))?;
+    let cases = cases(args);
+    let (next, failures) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    std::thread::scope(|scope| {
+        for _ in 0..args.jobs {
+            scope.spawn(|| {
+                while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let own = folder.join(format!("{}-{}", case.0.name.replace([' ', ','], "-"), case.1));
+                    if let Err(error) = check(signals, &programs, (&recipe, &own), case) {
+                        eprintln!("FAILED, files kept in {}: {error:#}", own.display());
+                        failures.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(case.0.name);
+                    } else if let Err(error) = fs::remove_dir_all(&own) {
+                        eprintln!("cannot remove {}: {error}", own.display());
+                    }
+                }
+            });
+        }
+    });
+    let failures = failures.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    println!("| Fault | Moments | Failed |\n|---|---|---|");
+    for kind in KINDS {
+        let all = cases.iter().filter(|(one, _)| one.name == kind.name).count();
+        let failed = failures.iter().filter(|name| **name == kind.name).count();
+        println!("| {} | {all} | {failed} |", kind.name);
+    }
+    println!("{} cases, {} failed", cases.len(), failures.len());
+    Ok(u8::from(!failures.is_empty()))
+}
+
+fn cases(args: &Args) -> Vec<Case> {
+    let mut random = Random::new(args.seed);
+    let kinds = KINDS.iter().filter(|kind| kind.name.contains(&args.only));
+    let moments = kinds.flat_map(|kind| (0..args.moments).map(move |moment| (*kind, moment)));
+    moments
+        .map(|(kind, moment)| {
+            let (first, last) = kind.calls;
+            (kind, if moment == 0 { first } else { first + random.below(last - first + 1) })
+        })
+        .collect()
+}
+
+fn recipe_text() -> String {
+    format!(
+        "\
+task = \"classify\"
+[data]
+kind = \"generated\"
+classes = 4
+train_samples = 96
+test_samples = 16
+image_size = 32
+workers = 1
+[model]
+name = \"resnet18\"
+[train]
+effective_batch = 16
+steps = {STEPS}
+seed = 3
+[optim]
+name = \"sgd\"
+lr = 0.001
+momentum = 0.9
+[checkpoint]
+every = \"1 steps\"
+[log]
+every_steps = 1
+"
+    )
+}
+
+fn check(
+    signals: &Signals,
+    programs: &Path,
+    (recipe, own): (&Path, &Path),
+    (kind, call): &Case,
+) -> Result<()> {
+    let (gpus, rank) = kind.ranks;
+    let fault = format!("{}:{call}:{}:{rank}", kind.site, kind.code);
+    let begun = Instant::now();
+    let ended = launch(signals, programs, (recipe, own), (gpus, kind.flags), Some(&fault))?;
+    let text = format!("{fault}: {}\n{}", ended.stdout, ended.stderr);
+    ensure!(begun.elapsed() < LONGEST, "it took {:?}: {text}", begun.elapsed());
+    for crash in ["panicked", "SIGSEGV", "terminate called"] {
+        ensure!(!text.contains(crash), "{crash}: {text}");
+    }
+    match kind.end {
+        End::Succeeds => ensure!(ended.code == 0, "exit code {}: {text}", ended.code),
+        End::Fails(code, words) => {
+            ensure!(ended.code == code, "exit code {}, not {code}: {text}", ended.code);
+            ensure!(text.contains(words), "no `{words}`: {text}");
+        }
+    }
+    let again = launch(signals, programs, (recipe, own), (gpus, &[]), None)?;
+    let text = format!("after {fault}: {}\n{}", again.stdout, again.stderr);
+    ensure!(again.code == 0, "exit code {}: {text}", again.code);
+    let path = own.join("run/result.json");
+    let result: RunResult =
+        serde_json::from_slice(&fs::read(&path).with_context(|| path.display().to_string())?)?;
+    ensure!(result.steps == Some(STEPS), "{:?} steps: {text}", result.steps);
+    Ok(())
+}
+
+fn launch(
+    signals: &Signals,
+    programs: &Path,
+    (recipe, own): (&Path, &Path),
+    (gpus, flags): (usize, &[&str]),
+    fault: Option<&str>,
+) -> Result<FinishedCommand> {
+    let id = format!("faults-{}-{}", std::process::id(), own.file_name().unwrap_or_default().display());
+    let gpus = gpus.to_string();
+    let mut command = Command::new(programs.join("fake-gpu"));
+    command.args(["--gpus", &gpus, "--"]).arg(programs.join("dtrain")).args(["launch", "--nproc", &gpus]);
+    command.arg("--run-dir").arg(own.join("run")).args(flags).arg(recipe);
+    command.env_remove("CUDA_VISIBLE_DEVICES").env("OMP_NUM_THREADS", "1").env("FAKE_GPU_ID", &id);
+    if let Some(fault) = fault {
+        command.env("FAKE_GPU_FAULT", fault);
+    }
+    let ended = run_to_end(signals, &mut command);
+    let memory = format!("/dev/shm/fake-gpu-{}-{id}", rustix::process::getuid().as_raw());
+    // A launch that ended early has made none.
+    let _ = fs::remove_dir_all(memory);
+    ended
+}

@@ -1,0 +1,126 @@
+//! The kinds of faults, and how a launch must end.
+
+/// A fault of a machine of fake GPUs.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Kind {
+    pub(super) name: &'static str,
+    /// The place of the fault: a function, or `launch` or `nccl`.
+    pub(super) site: &'static str,
+    /// The first and the last call that fails. The first is that of the only moment in CI.
+    pub(super) calls: (u64, u64),
+    /// What happens there.
+    pub(super) code: &'static str,
+    /// The number of GPUs, and the rank with the fault.
+    pub(super) ranks: (usize, usize),
+    /// Further flags of the launch.
+    pub(super) flags: &'static [&'static str],
+    pub(super) end: End,
+}
+
+/// How a launch must end.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum End {
+    /// libtorch or dtrain manages without.
+    Succeeds,
+    /// With this code and these words in the failure's message.
+    Fails(u8, &'static str),
+}
+
+const ILLEGAL: &str = "an illegal memory access";
+const GRAPH: &[&str] = &["--set", "model.compile=graph"];
+
+const fn on_one(
+    name: &'static str,
+    site: &'static str,
+    calls: (u64, u64),
+    code: &'static str,
+    end: End,
+) -> Kind {
+    Kind { name, site, calls, code, ranks: (1, 0), flags: &[], end }
+}
+
+const fn on_two(
+    name: &'static str,
+    site: &'static str,
+    calls: (u64, u64),
+    code: &'static str,
+    rank: usize,
+    end: End,
+) -> Kind {
+    Kind { name, site, calls, code, ranks: (2, rank), flags: &[], end }
+}
+
+const fn failed(words: &'static str) -> End {
+    End::Fails(4, words)
+}
+
+pub(super) const KINDS: &[Kind] = &[
+    on_one("illegal address", "launch", (900, 1500), "illegal-address", failed(ILLEGAL)),
+    on_one("ECC", "launch", (900, 1500), "ecc", failed("uncorrectable ECC error")),
+    on_one("NVLink", "launch", (900, 1500), "nvlink", failed("uncorrectable NVLink error")),
+    on_one("assertion", "launch", (900, 1500), "assert", failed("device-side assert triggered")),
+    on_one("launch failure", "launch", (900, 1500), "launch-failure", failed("unspecified launch failure")),
+    on_one("lost", "launch", (900, 1500), "lost", failed("CUDA error: unknown error")),
+    on_one("misaligned address", "launch", (900, 1500), "716", failed("misaligned address")),
+    on_one("illegal instruction", "launch", (900, 1500), "715", failed("an illegal instruction")),
+    on_one("hardware stack", "launch", (900, 1500), "714", failed("hardware stack error")),
+    on_one("display time-out", "launch", (900, 1500), "702", failed("the launch timed out")),
+    on_one("copy", "cudaMemcpyAsync", (30, 500), "illegal-address", failed(ILLEGAL)),
+    on_one("fill", "cudaMemsetAsync", (3, 3), "illegal-address", failed(ILLEGAL)),
+    on_one("recording an event", "cudaEventRecord", (9, 200), "999", failed("unknown error")),
+    on_one(
+        "waiting for an event",
+        "cudaEventSynchronize",
+        (2, 80),
+        "719",
+        failed("unspecified launch failure"),
+    ),
+    on_one("memory, once", "cuMemCreate", (8, 20), "2", End::Succeeds),
+    on_one("pinned memory, once", "cudaHostAlloc", (2, 4), "out-of-memory", End::Succeeds),
+    on_one("a handle of cuBLAS, once", "cublasCreate_v2", (1, 2), "3", End::Succeeds),
+    on_one("a handle of cuDNN", "cudnnCreate", (1, 2), "1001", failed("CUDNN_STATUS_NOT_INITIALIZED")),
+    on_one("cuBLAS", "cublasGemmEx", (3, 6), "13", failed("CUBLAS_STATUS_EXECUTION_FAILED")),
+    on_one("cuDNN", "cudnnBackendExecute", (200, 400), "4000", failed("CUDNN_STATUS_EXECUTION_FAILED")),
+    on_one("initialization", "cudaGetDeviceCount", (1, 1), "3", failed("CUDA driver initialization failed")),
+    on_one("NVSwitch", "cudaGetDeviceCount", (1, 1), "802", failed("cannot use its GPU")),
+    on_one("busy", "cudaGetDeviceProperties", (1, 1), "46", failed("busy or unavailable")),
+    on_one("free memory", "cudaMemGetInfo", (1, 3), "999", failed("CUDA error: unknown error")),
+    on_two("NCCL reports", "nccl", (5, 18), "6", 1, failed("NCCL: ")),
+    on_two("NCCL does not connect", "ncclCommInitRankConfig", (1, 1), "2", 1, End::Fails(5, "NCCL: ")),
+    on_two("a group of collectives", "ncclGroupEnd", (2, 4), "3", 1, failed("NCCL: internal error")),
+    on_two("the end of NCCL", "ncclCommFinalize", (1, 1), "3", 1, failed("NCCL: internal error")),
+    on_one(
+        "waiting for a stream",
+        "cudaStreamSynchronize",
+        (60, 120),
+        "719",
+        failed("unspecified launch failure"),
+    ),
+    on_one(
+        "waiting for the device",
+        "cudaDeviceSynchronize",
+        (3, 100),
+        "719",
+        failed("unspecified launch failure"),
+    ),
+    on_one("creating an event", "cudaEventCreate", (3, 80), "999", failed("unknown error")),
+    on_two("asking for an event", "cudaEventQuery", (20, 200), "ecc", 1, failed("uncorrectable ECC error")),
+    on_two("a broadcast", "ncclBroadcast", (1, 3), "2", 0, failed("NCCL: unhandled system error")),
+    on_two("a collective is refused", "ncclAllReduce", (3, 18), "2", 1, failed("NCCL: ")),
+    on_two("lost of two", "launch", (1000, 1500), "lost", 0, failed("CUDA error: unknown error")),
+    on_two("illegal address of two", "launch", (900, 1500), "illegal-address", 1, failed(ILLEGAL)),
+    on_two("waiting on the GPU", "cudaStreamWaitEvent", (6, 36), "illegal-address", 0, failed(ILLEGAL)),
+    Kind {
+        flags: &["--collective-timeout", "5"],
+        ..on_two("NCCL hangs", "nccl", (5, 18), "hang", 1, failed("time-out after 5s"))
+    },
+    Kind {
+        flags: &["--hang-timeout", "3"],
+        ..on_one("a kernel never ends", "launch", (900, 1500), "hang", failed("no heartbeat"))
+    },
+    Kind { flags: GRAPH, ..on_one("a capture", "cudaStreamBeginCapture", (1, 1), "900", End::Succeeds) },
+    Kind {
+        flags: GRAPH,
+        ..on_one("a graph", "cudaGraphInstantiateWithFlags", (1, 1), "out-of-memory", End::Succeeds)
+    },
+];
