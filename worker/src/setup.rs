@@ -27,7 +27,7 @@ use crate::run::evaluate::check_sizes;
 use crate::run::followers::BestKeeper;
 use crate::run::plan::{BatchNorms, Needs, PhaseId, RunPlan};
 use crate::run::{Course, LaidOutPhase};
-use crate::state::{LayoutOptions, Model, Stage, Stages, Trained};
+use crate::state::{LayoutOptions, Model, Stage, Stages, Trained, bytes};
 use crate::step::exchange::RankSync;
 use crate::step::{Kernels, Precision, Replica};
 use crate::tasks::{BuildContext, BuildTask, Task, Totals, build_to_fill, cores};
@@ -101,7 +101,11 @@ impl Setup {
             notes.push(import_weights(recipe, weights, &registry)?);
         }
         let lacks_weights = task.program().is_some_and(Exported::lacks_weights);
-        if lacks_weights && recipe.model.weights.is_none() && folder.is_none() && only.is_none() {
+        if lacks_weights
+            && folder.is_none()
+            && only.is_none()
+            && (recipe.model.weights.is_none() || has_large_zeros(&registry)?)
+        {
             if !recipe.model.zero_weights {
                 return Err(WorkerError::NoWeights);
             }
@@ -253,6 +257,19 @@ fn resume((folder, unreadable): (&Path, Option<&Manifest>), replica: &mut Replic
 }
 
 /// Loads the weights file of the recipe into the model, and returns a report.
+/// Returns whether a tensor of the size that an import without weights leaves out has no value but zero: a file of weights
+/// need not have all of them.
+fn has_large_zeros(registry: &Registry) -> Result<bool> {
+    const LARGE: u64 = 1 << 20;
+    for entry in registry.parameters().chain(registry.buffers()) {
+        let tensor = entry.tensor();
+        if bytes(tensor) >= LARGE && tensor.f_any()?.f_int64_value(&[])? == 0 {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 fn import_weights(recipe: &Recipe, weights: &Path, registry: &Registry) -> Result<String> {
     let renames = Renames::new(&recipe.model.weights_rename)
         .map_err(|error| WorkerError::Rename { reason: error.to_string() })?;

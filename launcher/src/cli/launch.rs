@@ -17,8 +17,8 @@ use std::time::Duration;
 pub(super) const MOST_WORKERS: usize = 1024;
 /// Silence shorter than this number of usual steps is never a hang.
 const USUAL_STEPS: u32 = 20;
-/// The first steps of a training take longer: they have this number of times the silence of later ones.
-const FIRST_STEPS: u32 = 4;
+/// The first steps of a training may take this number of times the least silence: an hour, if the user sets nothing.
+const FIRST_STEPS: u32 = 12;
 /// More restarts are probably a typing error.
 const MOST_RESTARTS: i64 = 1_000_000;
 /// The longest shutdown timeout: a week.
@@ -61,8 +61,8 @@ pub(crate) struct LaunchArgs {
 
     /// Seconds without heartbeat that count as a hang; 0: never.
     ///
-    /// At least 20 times the usual interval. Needs four heartbeats (DTRAIN_HEARTBEAT_FILE); before, a training has four times as
-    /// long, and a program any time.
+    /// At least 20 times the usual interval. Needs four heartbeats (DTRAIN_HEARTBEAT_FILE); before, a training has twelve times
+    /// as long, and a program any time.
     #[arg(long, value_name = "SECONDS", default_value_t = 300, allow_negative_numbers = true,
           value_parser = clap::value_parser!(u64).range(..=LONGEST_TIMEOUT_S))]
     hang_timeout: u64,

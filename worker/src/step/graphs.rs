@@ -43,6 +43,7 @@ pub(super) struct Graphs {
     captured: Vec<(GraphKey, Captured)>,
     /// Graphs of decisions, with their results.
     decisions: Vec<(DecisionKey, Graph, [Tensor; 3])>,
+    captures_decisions: bool,
     /// Whether the last micro-step was a replay.
     has_replayed: bool,
     replays: u64,
@@ -137,14 +138,12 @@ impl Graphs {
     ) -> bool {
         match self.try_capture(batch, work) {
             Ok(captured) => self.captured.push((key, captured)),
-            Err(error) => self.fail(&error),
+            Err(error) => {
+                self.disable(format!("the capture of a step failed: {error}"));
+                self.failed = true;
+            }
         }
         self.enabled
-    }
-
-    fn fail(&mut self, error: &TrainError) {
-        self.disable(format!("the capture of a step failed: {error}"));
-        self.failed = true;
     }
 
     fn try_capture(
@@ -187,6 +186,7 @@ impl Graphs {
     }
 
     fn capture_passes(&mut self, key: GraphKey, passes: &Passes<'_, '_>, batch: &Batch) -> Result<bool> {
+        let used = passes.exchange.used();
         let captured = match find_obstacle(&passes.replica.model, passes.exchange.has_joint_sums()) {
             Some(reason) => {
                 self.disable(reason);
@@ -198,7 +198,7 @@ impl Graphs {
         };
         if !captured {
             // Undoes the hooks' records of gradients that were not computed.
-            passes.exchange.undo_capture(key.first)?;
+            passes.exchange.undo_capture(&used)?;
         }
         Ok(captured)
     }
@@ -225,13 +225,17 @@ impl Executor for Graphs {
 
     fn decide(&mut self, key: DecisionKey, work: &dyn Fn() -> Result<[Tensor; 3]>) -> Result<[Tensor; 3]> {
         // A step without a replay may be one whose tensors still move.
-        if !self.enabled || !self.has_replayed {
+        if !self.enabled || !self.addresses_final || !self.has_replayed {
             return work();
         }
-        if !self.decisions.iter().any(|(of, ..)| *of == key) {
+        if self.captures_decisions && !self.decisions.iter().any(|(of, ..)| *of == key) {
             match self.pool().map_err(TrainError::from).and_then(|pool| Graph::capture(pool, work)) {
                 Ok((graph, results)) => self.decisions.push((key, graph, results)),
-                Err(error) => self.fail(&error),
+                // The graphs of micro-steps go on.
+                Err(error) => {
+                    tracing::debug!("the decision is not captured: {error}");
+                    self.captures_decisions = false;
+                }
             }
         }
         let Some((_, graph, results)) = self.decisions.iter_mut().find(|(of, ..)| *of == key) else {
@@ -249,6 +253,7 @@ impl Executor for Graphs {
     fn drop_graphs(&mut self) {
         self.captured.clear();
         self.decisions.clear();
+        self.has_replayed = false;
         if let (Some(_), Some(gpu)) = (self.pool.take(), self.gpu) {
             // A failure here costs only speed.
             let _ = memory::empty_cache(Device::Cuda(gpu));
@@ -260,6 +265,7 @@ impl Executor for Graphs {
         self.drop_graphs();
         self.seen.clear();
         self.addresses_final = false;
+        self.captures_decisions = true;
         self.enabled = self.gpu.is_some() && !self.failed;
     }
 

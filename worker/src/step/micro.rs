@@ -88,6 +88,7 @@ impl Passes<'_, '_> {
         arm: bool,
     ) -> Result<Loss> {
         let Replica { model, precision } = self.replica;
+        model.registry.groups().begin_forward();
         let loss = precision.run(|| model.task.loss(batch, Mode::Train))??;
         model.registry.groups().end_forward()?;
         self.phases.account.record_activations()?;

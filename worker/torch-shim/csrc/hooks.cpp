@@ -20,19 +20,15 @@ namespace {
 
 struct Hook final : torch::autograd::PostAccumulateGradHook {
   Hook(DtCallback call, at::Tensor place) : call(call), place(std::move(place)) {}
-  void operator()(const torch::autograd::Variable&) override {
-    is_placed = false;
-    call({}, false);
-  }
-  // Returns `place` with the values of `grad`, or nothing if the leaf has a gradient, or another gradient of this pass
-  // is there.
+  void operator()(const torch::autograd::Variable&) override { call({}, false); }
+  // Returns `place` with the values of `grad`, or nothing if the leaf has a gradient, or if the place is taken.
   at::Tensor put(const at::Tensor& leaf, const at::Tensor& grad) {
-    if (leaf.grad().defined() || is_placed.exchange(true)) return {};
+    if (leaf.grad().defined() || is_taken.exchange(true)) return {};
     return place.detach().copy_(grad);
   }
   Callback call;
   const at::Tensor place;
-  std::atomic<bool> is_placed = false;
+  std::atomic<bool> is_taken = true;
 };
 
 struct TensorCall : torch::CustomClassHolder {
@@ -86,6 +82,16 @@ int32_t dt_gradient_hook_set(const void* parameter, const void* place, DtCallbac
     const at::Tensor leaf = tensor(parameter);
     TORCH_CHECK_VALUE(leaf.is_leaf() && leaf.requires_grad(), "a gradient hook needs a leaf that requires a gradient");
     torch::autograd::impl::set_post_acc_grad_hooks(leaf, std::move(hook));
+  });
+}
+
+// Drops the gradient of `parameter`. Until the next call, its first gradient may be written into the hook's place: not with
+// recomputed segments, whose passes run while the outer pass still holds what it has put there.
+int32_t dt_gradient_begin(const void* parameter, bool may_place, DtError* error) {
+  return guard(error, [&] {
+    const at::Tensor leaf = tensor(parameter);
+    leaf.mutable_grad().reset();
+    if (auto* const hook = dynamic_cast<Hook*>(torch::autograd::impl::post_acc_grad_hooks(leaf).get())) hook->is_taken = !may_place;
   });
 }
 

@@ -173,11 +173,15 @@ bool is_split_reduction(const std::string& name) {
   return is_reduction(name) || names.count(name) > 0;
 }
 
-// Allocates the scratch memory of a reduction on a GPU. Its list of integers, if there is one, has the dimensions.
+// Allocates the scratch memory of a reduction on a GPU. Its dimensions are a list of integers, one integer, or all.
 void allocate_reduction(const Stack& arguments, const IValue& result) {
   if (!arguments[0].isTensor() || !result.isTensor()) return;
   const auto list = std::find_if(arguments.begin(), arguments.end(), [](const IValue& value) { return value.isIntList(); });
-  const auto dims = list == arguments.end() ? c10::DimVector() : c10::DimVector(list->toDimVector());
+  c10::DimVector dims;
+  if (list != arguments.end())
+    dims = c10::DimVector(list->toDimVector());
+  else if (arguments.size() > 1 && arguments[1].isInt())
+    dims = {arguments[1].toInt()};
   allocate_reduction(arguments[0].toTensor(), result.toTensor(), dims);
 }
 

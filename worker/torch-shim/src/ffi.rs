@@ -253,6 +253,7 @@ fallible! {
 // hooks.cpp
 fallible! {
     safe fn dt_gradient_hook_set(parameter: Borrowed<'_>, place: Borrowed<'_>, callback: DtCallback);
+    safe fn dt_gradient_begin(parameter: Borrowed<'_>, may_place: bool);
     safe fn dt_gradient_hook_clear(parameter: Borrowed<'_>);
     safe fn dt_substitute_shadow(leaf: Borrowed<'_>, shadow: Borrowed<'_>, out: &mut Option<NewTensor>);
     safe fn dt_self_adjoint(x: Borrowed<'_>, callback: DtCallback, out: &mut Option<NewTensor>);

@@ -17,9 +17,8 @@ impl GradientHook {
     /// Sets the hook of `parameter`, a leaf that requires a gradient. A parameter has one hook; a new one
     /// replaces it. If `hook` panics, the backward pass fails.
     ///
-    /// `place` has the parameter's dtype, shape and strides. [`crate::autocast::substitute_shadow`] writes the first
-    /// gradient of a parameter without one there; then the gradient is in `place`, see
-    /// [`crate::tensor::is_same_memory`]. Other gradients are elsewhere.
+    /// `place` has the parameter's dtype, shape and strides. After [`begin_gradient`], a gradient by
+    /// [`crate::autocast::substitute_shadow`] may be there, see [`crate::tensor::is_same_memory`]. Others are elsewhere.
     pub fn set(
         parameter: &Tensor,
         place: &Tensor,
@@ -34,6 +33,14 @@ impl GradientHook {
         })?;
         Ok(Self { parameter: parameter.shallow_clone() })
     }
+}
+
+/// Drops the gradient of `parameter`. With `may_place`, backward may write its next one into the place of its hook. Do not allow
+/// it if backward starts other passes, as recomputed segments do: a parameter could get gradients of both at the same time.
+pub fn begin_gradient(parameter: &Tensor, may_place: bool) -> Result<(), ShimError> {
+    try_call("drop a parameter's gradient", |error| {
+        ffi::dt_gradient_begin(parameter.into(), may_place, error)
+    })
 }
 
 impl Drop for GradientHook {

@@ -3,8 +3,8 @@
 # Tensors of at least this size are left out of the file.
 LARGE = 1 << 20
 
-# Addresses of the memory of large tensors that nothing has touched.
-untouched = set()
+# The memory of large tensors that nothing has touched, by address. It is kept: another tensor must not get its address.
+untouched = {}
 
 
 def is_untouched(tensor):
@@ -24,9 +24,9 @@ def without_values():
                 made = function(*args, **{**kwargs, "device": "meta"})
                 if is_large(made):
                     return new_untouched(made, made.dtype)
-            elif own is not None and is_large(own):
+            elif own is not None and own.device.type == "cpu" and is_large(own):
                 if function._schema.is_mutable and (is_untouched(own) or name in ("normal_", "uniform_")):
-                    untouched.add(own.untyped_storage().data_ptr())
+                    keep(own)
                     return own
                 if is_untouched(own) and name in ("_to_copy", "clone"):
                     return new_untouched(own, kwargs.get("dtype") or own.dtype)
@@ -41,5 +41,10 @@ def is_large(tensor):
 
 def new_untouched(like, dtype):
     made = torch.empty_like(like, dtype=dtype, device="cpu")
-    untouched.add(made.untyped_storage().data_ptr())
+    keep(made)
     return made
+
+
+def keep(tensor):
+    storage = tensor.untyped_storage()
+    untouched[storage.data_ptr()] = storage

@@ -50,10 +50,12 @@ impl BatchGroups {
 
     /// Sets the number of samples of the next micro-batch, until its backward pass ends. A layer may have several rows for
     /// a sample, such as the frames of a video. Without this call, each row is a sample.
-    ///
-    /// Layers then count their batches in [`BatchGroups::end_forward`], which must follow; without this call, at once.
     pub fn begin_micro_batch(&self, samples: usize) {
         store(&self.0.samples, Some(samples));
+    }
+
+    /// Begins a forward pass, in which layers do not count their batches at once, but in [`BatchGroups::end_forward`].
+    pub fn begin_forward(&self) {
         *self.counters() = Some(Vec::new());
     }
 

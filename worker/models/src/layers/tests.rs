@@ -101,7 +101,7 @@ fn layers_count_a_micro_batch_together() {
         })
     };
     for done in 0..2 {
-        registry.groups().begin_micro_batch(1);
+        registry.groups().begin_forward();
         drop(layers[0].forward(&x, true).unwrap());
         drop(layers[1].forward(&x, true).unwrap());
         assert_eq!(counts(), [3 * done, done]);
@@ -112,9 +112,9 @@ fn layers_count_a_micro_batch_together() {
         assert_eq!(counts(), [3 * done + 3, done + 1]);
     }
     // A pass that failed counts nothing.
-    registry.groups().begin_micro_batch(1);
+    registry.groups().begin_forward();
     drop(layers[1].forward(&x, true).unwrap());
-    registry.groups().begin_micro_batch(1);
+    registry.groups().begin_forward();
     registry.groups().end_forward().unwrap();
     assert_eq!(counts(), [6, 2]);
 }

@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use dtrain_common::recipe::{Compress, Reduce};
 use dtrain_torch_shim::fused;
-use dtrain_torch_shim::hooks::GradientHook;
-use dtrain_torch_shim::tensor::{clear_grad, is_same_memory, set_grad};
+use dtrain_torch_shim::hooks::{GradientHook, begin_gradient};
+use dtrain_torch_shim::tensor::{is_same_memory, set_grad};
 use tch::{Kind, Tensor};
 
 use crate::OutOfMemory;
@@ -65,8 +65,8 @@ pub(super) struct Gradient {
 }
 
 impl Gradient {
-    pub(super) fn clear(&self) -> Result<()> {
-        Ok(clear_grad(&self.leaf)?)
+    pub(super) fn clear(&self, may_place: bool) -> Result<()> {
+        Ok(begin_gradient(&self.leaf, may_place)?)
     }
 
     /// Makes the table's view the parameter's gradient, so that later gradients are added to it.
@@ -116,7 +116,8 @@ impl State {
         for bucket in &mut self.buckets {
             bucket.missing = bucket.members;
         }
-        self.gradients.iter().try_for_each(Gradient::clear)
+        let may_place = self.recomputed == Some(0);
+        self.gradients.iter().try_for_each(|gradient| gradient.clear(may_place))
     }
 
     /// Stores the step's first gradient of a parameter in the table, at once or with others.
@@ -142,12 +143,14 @@ impl State {
         waiting.into_iter().try_for_each(Gradient::use_view)
     }
 
-    /// Forgets the gradients that wait, and that their parameters were used.
-    pub(super) fn drop_waiting(&mut self) -> Result<()> {
+    /// Forgets the gradients that parameters got since `used` was true for others only.
+    pub(super) fn forget_since(&mut self, used: &[bool]) -> Result<()> {
+        self.waiting.clear();
         self.waiting_bytes = 0;
-        for parameter in self.waiting.drain(..) {
-            self.used[parameter] = false;
-            self.gradients[parameter].clear()?;
+        for ((gradient, now), before) in self.gradients.iter().zip(&mut self.used).zip(used) {
+            if std::mem::replace(now, *before) != *before {
+                gradient.clear(false)?;
+            }
         }
         Ok(())
     }

@@ -22,7 +22,7 @@ use dtrain_torch_shim::hooks::GradientHook;
 use dtrain_torch_shim::tensor;
 use tch::{Device, Kind, TchError, Tensor};
 
-use self::buckets::{Gradient, PendingReduction, Shared, State};
+use self::buckets::{PendingReduction, Shared, State};
 pub(crate) use self::joint_sums::{JointSum, RankSync};
 use super::recover::retry_on_oom;
 use super::status::Status;
@@ -169,14 +169,16 @@ impl Exchange {
         Ok(state.used.clone())
     }
 
-    /// Undoes a failed capture of a backward pass; `first` means the first pass of the step.
-    pub(crate) fn undo_capture(&self, first: bool) -> Result<()> {
+    /// Returns which parameters have a gradient in this step so far, for [`Exchange::undo_capture`].
+    pub(crate) fn used(&self) -> Vec<bool> {
+        self.shared.state().used.clone()
+    }
+
+    /// Undoes a failed capture of a backward pass, before which these parameters had a gradient.
+    pub(crate) fn undo_capture(&self, used: &[bool]) -> Result<()> {
         let mut state = self.shared.state();
         (state.failed, state.ran_out) = (None, false);
-        state.drop_waiting()?;
-        let recomputed = state.recomputed.unwrap_or_default();
-        drop(state);
-        if first { self.begin(recomputed) } else { Ok(()) }
+        state.forget_since(used)
     }
 
     /// Records a replayed backward pass, which left gradients of these parameters in the table without hooks.
@@ -197,8 +199,8 @@ impl Exchange {
     pub(crate) fn abandon(&self) -> Result<()> {
         let mut state = self.shared.state();
         state.armed = false;
-        state.drop_waiting()?;
-        state.gradients.iter().try_for_each(Gradient::clear)
+        let none = vec![false; state.used.len()];
+        state.forget_since(&none)
     }
 
     /// Takes part in the sums that other ranks wait for in `micro_steps`; the first may have failed midway.
