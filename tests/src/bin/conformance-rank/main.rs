@@ -154,7 +154,7 @@ fn exchange_opening(rendezvous: &Rendezvous, rank: usize) -> Result<(), Failure>
 fn connect_lone_nccl(gpu: usize) -> Result<Group, Failure> {
     let nccl = Nccl::load()?;
     let config = RankConfig { rank: 0, size: 1, timeout: Duration::from_secs(60) };
-    Ok(Box::new(NcclGroup::connect(&nccl, &nccl.create_unique_id()?, config, gpu)?))
+    Ok(Box::new(NcclGroup::connect(&nccl, &nccl.create_unique_id()?, config, gpu, None)?))
 }
 
 fn connect_gloo(store: &TcpStore, rank: usize, size: usize) -> Result<GlooGroup, Failure> {
