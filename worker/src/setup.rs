@@ -72,8 +72,7 @@ impl Setup {
     ) -> Result<Self> {
         let mut notes = Vec::new();
         // All ranks draw the same weights; rank 0's are broadcast nevertheless.
-        rng::seed(recipe.train.seed as u64)
-            .map_err(|source| DeviceError::Failed { rank: env.rank, source })?;
+        rng::seed(recipe.train.seed).map_err(|source| DeviceError::Failed { rank: env.rank, source })?;
         let (mut registry, batch_sync) = registry_of_rank(recipe, env, device);
         let folder = opening.resume.as_deref().filter(|_| only.is_none());
         let task = build_task::<T>(recipe, &opening.survey, env, &mut registry, folder.is_some())?;
