@@ -36,7 +36,7 @@ const PACKAGES: &[(&str, &[&str])] = &[
     ("docs/examples/own-trainer", &["worker"]),
     ("tests", &["common", "common/pmi", "tests/kit", "worker", "worker/torch-shim"]),
     ("tests/xtask", &[]),
-    ("tests/lab", &["common", "launcher/agent", "tests/xtask"]),
+    ("tests/lab", &["common", "launcher/agent", "tests/kit", "tests/xtask"]),
 ];
 
 #[test]

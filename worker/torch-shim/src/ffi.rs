@@ -9,8 +9,6 @@ mod types;
 use std::ffi::c_void;
 use std::ptr::NonNull;
 
-use crate::symbolic::SimulatedGpu;
-
 pub use self::options::{Adam, Head, Operations, Sgd, Usage, WeightDecay};
 pub use self::types::ErrorKind;
 pub(crate) use self::types::{
@@ -218,6 +216,31 @@ fallible! {
     unsafe fn dt_tensor_from_memory(
         data: *mut u8, count: i64, dtype: i32, owner: *mut c_void, drop: extern "C" fn(*mut c_void), out: &mut Option<NewTensor>
     );
+}
+
+/// A GPU that symbolic tensors simulate: what the scratch memory of its kernels depends on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub struct SimulatedGpu {
+    /// Whether it prefers cuDNN's attention in half precision to libtorch's; see
+    /// [`crate::cuda::prefers_cudnn_attention`]. As in libtorch, inputs that cuDNN does not support go to the next kernel.
+    pub cudnn_attention: bool,
+    /// The number of multiprocessors.
+    pub multiprocessors: i32,
+    /// The number of threads that run at once on each.
+    pub threads_per_multiprocessor: i32,
+    /// Whether it has attention kernels in bfloat16: since compute capability 8.0.
+    pub has_bf16_attention: bool,
+}
+
+impl SimulatedGpu {
+    /// A large GPU of 2026, for plans without a GPU: a B200 that prefers libtorch's attention, which takes more memory.
+    pub const LARGE: Self = Self {
+        cudnn_attention: false,
+        multiprocessors: 148,
+        threads_per_multiprocessor: 2048,
+        has_bf16_attention: true,
+    };
 }
 
 // tensor.cpp

@@ -20,7 +20,7 @@ use anyhow::{Context, Result};
 use dtrain_common::env::WorkerEnv;
 use dtrain_test_kit::no_values::NO_VALUES;
 
-use super::checks::Check;
+use super::check::Check;
 use super::finding::Finding;
 use super::proof::Kind;
 use super::suite::{Suite, Training};

@@ -2,6 +2,7 @@
 
 mod bench;
 mod calls;
+mod check;
 mod checks;
 mod finding;
 mod hour;

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use super::super::checks::Check;
+use super::super::check::Check;
 use super::super::finding::Finding;
 use super::super::suite::{Suite, Training};
 use super::inputs::{Images, images};

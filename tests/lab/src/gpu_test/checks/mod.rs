@@ -13,6 +13,7 @@ mod training;
 use anyhow::Result;
 
 use super::bench;
+pub(super) use super::check::Check;
 use super::finding::Finding;
 use super::suite::Suite;
 
@@ -92,16 +93,6 @@ impl Part {
 }
 
 /// Runs a check. An error is a failed check.
-type Run = Box<dyn Fn(&Suite<'_>) -> Result<Finding>>;
-
-/// One line of the table.
-pub(super) struct Check {
-    pub(super) name: String,
-    /// Estimated duration on one GPU and two cores, in seconds: decides which checks share a call.
-    pub(super) seconds: u32,
-    pub(super) run: Run,
-}
-
 /// Creates a check from a function.
 fn check(name: &str, seconds: u32, run: fn(&Suite<'_>) -> Result<Finding>) -> Check {
     Check { name: name.to_owned(), seconds, run: Box::new(run) }
