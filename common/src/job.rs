@@ -47,6 +47,17 @@ pub struct Gpu {
     /// Whether libtorch for CUDA 13 runs on it; true if unknown.
     #[serde(default = "yes")]
     pub supported: bool,
+    /// What the scratch memory of its kernels depends on, if known.
+    #[serde(default, flatten, skip_serializing_if = "Option::is_none")]
+    pub properties: Option<GpuProperties>,
+}
+
+/// The size and the generation of a GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct GpuProperties {
+    pub multiprocessors: u32,
+    /// Ten times the compute capability: 86 for 8.6.
+    pub capability: u32,
 }
 
 fn yes() -> bool {
@@ -60,7 +71,7 @@ pub const UNSUPPORTED: &str =
 impl Gpu {
     /// Returns a recent GPU of which only the memory is known.
     pub fn of_size(bytes: u64) -> Self {
-        Self { name: ByteSize(bytes).exact(), bytes, bf16: true, supported: true }
+        Self { name: ByteSize(bytes).exact(), bytes, bf16: true, supported: true, properties: None }
     }
 }
 

@@ -80,10 +80,11 @@ pub(crate) fn eval(args: &EvalArgs) -> anyhow::Result<LaunchArgs> {
 
 /// Returns the kinds of visible GPUs and the number of GPUs; usual sizes and `None` without a GPU.
 fn find_local_gpus() -> Result<(Vec<Gpu>, Option<usize>), GpuError> {
-    let inventory = gpu::inventory()?;
+    let driver = gpu::Nvidia::open()?;
+    let inventory = driver.inventory()?;
     let list = std::env::var_os(CUDA_VISIBLE_DEVICES).map(|list| list.to_string_lossy().into_owned());
     let visible = Visible::new(&inventory, list.as_deref());
-    let gpus = of_machine(&inventory, &visible, gpu::all_support_bf16());
+    let gpus = of_machine(&inventory, &visible, &driver.settings()?);
     Ok(match visible.count(&inventory) {
         0 => (usual(), None),
         count => (gpus, Some(count)),

@@ -37,8 +37,11 @@ impl Nvidia {
     pub fn settings(&self) -> Result<Vec<Settings>, GpuError> {
         let read = |index| {
             let device = self.0.device_by_index(index).map_err(failed(format!("open GPU {index}")))?;
+            let capability = device.cuda_compute_capability().ok().map(|it| (it.major, it.minor));
+            let cores = device.num_cores().ok();
             Ok(Settings {
-                capability: device.cuda_compute_capability().ok().map(|it| (it.major, it.minor)),
+                capability,
+                multiprocessors: capability.zip(cores).map(|(it, cores)| cores / cores_of_multiprocessor(it)),
                 is_persistent: device.is_in_persistent_mode().ok(),
                 is_prohibited: device.compute_mode().ok().map(|mode| mode == ComputeMode::Prohibited),
             })
@@ -93,6 +96,11 @@ fn status(nvml: &Nvml, index: u32) -> Result<GpuStatus, GpuError> {
         power_mw: device.power_usage().ok(),
         processes,
     })
+}
+
+/// Returns the float32 cores of each multiprocessor, from the table of arithmetic in the CUDA C++ programming guide.
+fn cores_of_multiprocessor(capability: (i32, i32)) -> u32 {
+    if matches!(capability, (7, _) | (8, 0)) { 64 } else { 128 }
 }
 
 /// Returns whether every GPU is known to support bfloat16 (compute capability 8.0, Ampere).

@@ -46,6 +46,8 @@ pub struct GpuProcess {
 pub struct Settings {
     /// The compute capability, such as (9, 0).
     pub capability: Option<(i32, i32)>,
+    /// The number of multiprocessors.
+    pub multiprocessors: Option<u32>,
     /// Whether the driver stays loaded while no program uses the GPU.
     pub is_persistent: Option<bool>,
     /// Whether the compute mode forbids every CUDA program.

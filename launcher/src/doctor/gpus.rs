@@ -186,8 +186,12 @@ mod tests {
     }
 
     fn reading(gpus: Vec<GpuInfo>) -> Reading {
-        let good =
-            Settings { capability: Some((8, 0)), is_persistent: Some(true), is_prohibited: Some(false) };
+        let good = Settings {
+            capability: Some((8, 0)),
+            is_persistent: Some(true),
+            is_prohibited: Some(false),
+            ..Settings::default()
+        };
         Reading {
             versions: Versions { driver: "580.65".into(), cuda: Some("13.0".into()) },
             settings: vec![good; gpus.len()],
@@ -221,8 +225,12 @@ mod tests {
     #[test]
     fn settings_that_stop_or_slow_programs_have_commands() {
         let mut machine = two();
-        machine.settings[1] =
-            Settings { capability: Some((7, 0)), is_persistent: Some(false), is_prohibited: Some(true) };
+        machine.settings[1] = Settings {
+            capability: Some((7, 0)),
+            is_persistent: Some(false),
+            is_prohibited: Some(true),
+            ..Settings::default()
+        };
         machine.has_mps = true;
         let rows = rows(&machine);
         let find = |text: &str| rows.iter().find(|row| row.value.contains(text)).unwrap();

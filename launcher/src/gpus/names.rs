@@ -1,52 +1,52 @@
 //! GPUs by name, and their memory as the driver reports it.
 
-use dtrain_common::gpu::{Inventory, Visible};
-use dtrain_common::job::Gpu;
+use dtrain_common::gpu::{Inventory, Settings, Visible};
+use dtrain_common::job::{Gpu, GpuProperties};
 use dtrain_common::units::ByteSize;
 
-/// Name, memory in hundredths of a GiB, and ten times the compute capability.
+/// Name, memory in hundredths of a GiB, ten times the compute capability, and multiprocessors.
 ///
 /// The memory is the "total capacity" in PyTorch's out-of-memory messages, from the guides (T4, RTX 2080 Ti,
 /// P100) and published messages (RTX 5090, A100-80GB, L40). The other values are from memory, not checked on
 /// a device. ECC and the driver take a part of the nominal size; the margin covers some hundredths.
-const GPUS: &[(&str, u32, u32)] = &[
-    ("a10", 2198, 86),
-    ("a10g", 2198, 86),
-    ("a100-40gb", 3939, 80),
-    ("a100-80gb", 7914, 80),
-    ("a30", 2350, 80),
-    ("a40", 4435, 86),
-    ("a4000", 1573, 86),
-    ("a5000", 2357, 86),
-    ("a6000", 4741, 86),
-    ("b200", 17835, 100),
-    ("gtx1080ti", 1091, 61),
-    ("h100", 7910, 90),
-    ("h200", 13972, 90),
-    ("k80", 1117, 37),
-    ("l4", 2195, 89),
-    ("l40", 4439, 89),
-    ("l40s", 4439, 89),
-    ("p100", 1589, 60),
-    ("p40", 2238, 61),
-    ("rtx2080ti", 1057, 75),
-    ("rtx3060", 1166, 86),
-    ("rtx3060ti", 766, 86),
-    ("rtx3070", 766, 86),
-    ("rtx3080", 964, 86),
-    ("rtx3080ti", 1166, 86),
-    ("rtx3090", 2356, 86),
-    ("rtx4060", 763, 89),
-    ("rtx4060ti-16gb", 1560, 89),
-    ("rtx4070", 1160, 89),
-    ("rtx4080", 1570, 89),
-    ("rtx4090", 2352, 89),
-    ("rtx5070", 1150, 120),
-    ("rtx5080", 1546, 120),
-    ("rtx5090", 3136, 120),
-    ("t4", 1474, 75),
-    ("v100-16gb", 1577, 70),
-    ("v100-32gb", 3174, 70),
+const GPUS: &[(&str, u32, u32, u32)] = &[
+    ("a10", 2198, 86, 72),
+    ("a10g", 2198, 86, 80),
+    ("a100-40gb", 3939, 80, 108),
+    ("a100-80gb", 7914, 80, 108),
+    ("a30", 2350, 80, 56),
+    ("a40", 4435, 86, 84),
+    ("a4000", 1573, 86, 48),
+    ("a5000", 2357, 86, 64),
+    ("a6000", 4741, 86, 84),
+    ("b200", 17835, 100, 148),
+    ("gtx1080ti", 1091, 61, 28),
+    ("h100", 7910, 90, 132),
+    ("h200", 13972, 90, 132),
+    ("k80", 1117, 37, 13),
+    ("l4", 2195, 89, 58),
+    ("l40", 4439, 89, 142),
+    ("l40s", 4439, 89, 142),
+    ("p100", 1589, 60, 56),
+    ("p40", 2238, 61, 30),
+    ("rtx2080ti", 1057, 75, 68),
+    ("rtx3060", 1166, 86, 28),
+    ("rtx3060ti", 766, 86, 38),
+    ("rtx3070", 766, 86, 46),
+    ("rtx3080", 964, 86, 68),
+    ("rtx3080ti", 1166, 86, 80),
+    ("rtx3090", 2356, 86, 82),
+    ("rtx4060", 763, 89, 24),
+    ("rtx4060ti-16gb", 1560, 89, 34),
+    ("rtx4070", 1160, 89, 46),
+    ("rtx4080", 1570, 89, 76),
+    ("rtx4090", 2352, 89, 128),
+    ("rtx5070", 1150, 120, 48),
+    ("rtx5080", 1546, 120, 84),
+    ("rtx5090", 3136, 120, 170),
+    ("t4", 1474, 75, 40),
+    ("v100-16gb", 1577, 70, 80),
+    ("v100-32gb", 3174, 70, 80),
 ];
 
 /// Sizes to plan for if no GPU is named or found.
@@ -103,7 +103,7 @@ fn parse(entry: &str) -> Result<Gpu, String> {
         }
         _ => {}
     }
-    let sized = GPUS.iter().find(|(name, hundredths, _)| is_sized(name, *hundredths));
+    let sized = GPUS.iter().find(|(name, hundredths, ..)| is_sized(name, *hundredths));
     sized.or(begun.first().copied()).map(known).ok_or_else(|| {
         let (supported, others): (Vec<_>, Vec<_>) = GPUS.iter().map(known).partition(|gpu| gpu.supported);
         let [supported, others] = [supported, others]
@@ -116,9 +116,10 @@ fn parse(entry: &str) -> Result<Gpu, String> {
     })
 }
 
-fn known((name, hundredths, capability): &(&str, u32, u32)) -> Gpu {
-    let bytes = u64::from(*hundredths) * GIB / 100;
-    Gpu { name: (*name).into(), bytes, bf16: *capability >= 80, supported: *capability >= 75 }
+fn known(&(name, hundredths, capability, multiprocessors): &(&str, u32, u32, u32)) -> Gpu {
+    let bytes = u64::from(hundredths) * GIB / 100;
+    let properties = Some(GpuProperties { multiprocessors, capability });
+    Gpu { name: name.into(), bytes, bf16: capability >= 80, supported: capability >= 75, properties }
 }
 
 fn key(name: &str) -> String {
@@ -149,8 +150,15 @@ pub(crate) fn usual() -> Vec<Gpu> {
     USUAL_GIB.map(|gib| Gpu::of_size(gib * GIB)).to_vec()
 }
 
-/// Returns the visible GPUs or MIG instances, each kind once. `bf16`: see [`Gpu::bf16`].
-pub(crate) fn of_machine(inventory: &Inventory, visible: &Visible, bf16: bool) -> Vec<Gpu> {
+/// Returns the visible GPUs or MIG instances, each kind once. `settings` are those of all GPUs: a run uses bfloat16 only if
+/// all support it. Instances have a part of the multiprocessors, which is not known here.
+pub(crate) fn of_machine(inventory: &Inventory, visible: &Visible, settings: &[Settings]) -> Vec<Gpu> {
+    let bf16 = settings.iter().all(|gpu| gpu.capability.is_some_and(|(major, _)| major >= 8));
+    let properties = |settings: &Settings| {
+        let (major, minor) = settings.capability?;
+        let capability = u32::try_from(10 * major + minor).ok()?;
+        Some(GpuProperties { multiprocessors: settings.multiprocessors?, capability })
+    };
     let mut gpus: Vec<Gpu> = Vec::new();
     let mut devices: Vec<_> = visible.instances(inventory).collect();
     if devices.is_empty() {
@@ -158,7 +166,9 @@ pub(crate) fn of_machine(inventory: &Inventory, visible: &Visible, bf16: bool) -
     }
     for index in devices {
         let device = inventory.device(index);
-        let gpu = Gpu { name: device.name.clone(), bytes: device.total_bytes, bf16, supported: true };
+        let properties = settings.get(index.gpu()).filter(|_| !index.is_instance()).and_then(properties);
+        let gpu =
+            Gpu { name: device.name.clone(), bytes: device.total_bytes, bf16, supported: true, properties };
         if !gpus.contains(&gpu) {
             gpus.push(gpu);
         }

@@ -249,6 +249,9 @@ fn replace(target: &Path, link: &Path) -> Result<()> {
     if fs::read_link(link).is_ok_and(|found| found == target) {
         return Ok(());
     }
-    let _ = fs::remove_file(link);
-    symlink(target, link).with_context(|| format!("cannot create {}", link.display()))
+    // Others may start at the same time.
+    let new = PathBuf::from(format!("{}.{}.new", link.display(), std::process::id()));
+    symlink(target, &new)
+        .and_then(|()| fs::rename(&new, link))
+        .with_context(|| format!("cannot create {}", link.display()))
 }

@@ -115,6 +115,11 @@ api! { library:
         give(major, a)?;
         give(minor, b)
     }
+    fn nvmlDeviceGetNumGpuCores(handle: usize, to: *mut c_uint) {
+        let gpu = unit_of(handle)?.gpu();
+        let cores = if matches!(gpu.compute_capability, Capability(7, _) | Capability(8, 0)) { 64 } else { 128 };
+        give(to, gpu.multiprocessors as c_uint * cores)
+    }
     fn nvmlDeviceGetPersistenceMode(handle: usize, to: *mut c_uint) {
         unit_of(handle)?;
         give(to, 1)

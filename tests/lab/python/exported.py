@@ -1,10 +1,11 @@
 """Compares exported models with PyTorch: outputs, loss, gradients, buffers, and the time of a step.
 
-    exported.py IMPORT_SCRIPTS PROGRAM MODELS.toml FOLDER [--only NAME] [--speed]
+    exported.py IMPORT_SCRIPTS PROGRAM MODELS.toml FOLDER [--only NAME] [--speed] [--write]
 
 IMPORT_SCRIPTS is the folder of `dtrain import` (mod.rs and python/), PROGRAM the example `exported` of dtrain-models. Each
 model is imported, and runs at another batch size than in the export, with one thread and one seed: eagerly in this
-process, and as the exported program in the other. Prints one line of JSON for each model.
+process, and as the exported program in the other. Prints one line of JSON for each model. With --write, only the
+programs and their inputs are written, as NAME.pt2 and NAME.inputs.safetensors.
 """
 
 import json
@@ -25,7 +26,7 @@ if not SETTINGS.items() <= os.environ.items():
 
 WARM, STEPS = 3, 15
 DEFAULTS = {"classes": None, "image_size": None, "channels": None, "inputs": [], "pretrained": False, "library": [], "seed": 0, "head": None,
-            "args": {}, "traceback": True}
+            "args": {}, "weights": None, "traceback": True}
 
 
 def request_of(model, folder):
@@ -63,7 +64,8 @@ def mean_squares(torch, outputs):
     return total
 
 
-def compare(space, model, program, folder, speed):
+def write(space, model, folder):
+    """Writes a model's program and its inputs. Returns the files, the model, its inputs and what is found out of it."""
     torch = space["torch"]
     torch.set_num_threads(1)
     request = request_of(model, folder)
@@ -94,6 +96,13 @@ def compare(space, model, program, folder, speed):
     nodes = list(space["nodes_of"](training))
     found = {"name": model["name"], "nodes": len(nodes), "operations": len({str(node.target) for node in nodes}),
              "parameters": sum(parameter.numel() for parameter in module.parameters()), "import_s": round(seconds, 1)}
+    return (file, given), (named, state), inputs, found
+
+
+def compare(space, model, program, folder, speed):
+    torch = space["torch"]
+    (file, given), (named, state), inputs, found = write(space, model, folder)
+    module, names, nodes = named.module, named.names, found["nodes"]
 
     def call(*words):
         done = subprocess.run([program, file, given, *words], capture_output=True, text=True)
@@ -191,7 +200,7 @@ def compare(space, model, program, folder, speed):
         found["eager_s"], found["dtrain_s"] = (round(statistics.median(of), 6) for of in zip(*times))
         found["speed"] = round(statistics.median(theirs / own for theirs, own in times), 3)
         if model["name"] == "chain":
-            found.update(call(os.devnull, "--calls", str(len(nodes))))
+            found.update(call(os.devnull, "--calls", str(nodes)))
     return found
 
 
@@ -211,7 +220,10 @@ def main():
         if only and only not in model["name"]:
             continue
         try:
-            found = compare(space, model, program, folder, "--speed" in words)
+            if "--write" in words:
+                found = write(space, model, folder)[-1]
+            else:
+                found = compare(space, model, program, folder, "--speed" in words)
         except Exception as error:
             found = {"name": model["name"], "error": " ".join(str(error).split())[:1500]}
         with open(os.path.join(folder, "found.jsonl"), "a") as out:

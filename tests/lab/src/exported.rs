@@ -15,9 +15,9 @@ use crate::python::environment;
 use crate::report::{Goal, Group, Report, Row, Verdict};
 
 /// The script, its models, and the part of `dtrain import` that it calls.
-const SCRIPT: &str = "tests/lab/python/exported.py";
+pub(crate) const SCRIPT: &str = "tests/lab/python/exported.py";
 const MODELS: &str = "tests/lab/models.toml";
-const IMPORT: &str = "launcher/src/import";
+pub(crate) const IMPORT: &str = "launcher/src/import";
 const REQUIREMENTS: &str = "tests/lab/python/requirements.txt";
 
 /// The arguments of `exported`.

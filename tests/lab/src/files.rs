@@ -32,6 +32,25 @@ pub(crate) fn find_programs(
     }
 }
 
+/// As [`find_programs`], with the fake GPUs, and the example that runs exported programs.
+pub(crate) fn find_fake_programs(
+    workspace: &Workspace,
+    signals: &Signals,
+    set: &SetArgs,
+    named: Option<&Path>,
+) -> Result<Result<PathBuf, u8>> {
+    let found = find_programs(workspace, signals, set, named)?;
+    if named.is_some() || found.is_err() {
+        return Ok(found);
+    }
+    let mut build = setup::run(workspace, signals, &set.clone().into())?.cargo(workspace);
+    build.args(["build", "--release", "--package", "dtrain-fake-gpu", "--bin", "fake-gpu"]);
+    build.args(["--package", "dtrain-models", "--example", "exported"]);
+    let code = signals.run(&mut build)?.code;
+    signals.check()?;
+    Ok(if code == 0 { found } else { Err(code) })
+}
+
 /// Creates a folder, or empties an existing one.
 pub(crate) fn create_empty(folder: &Path) -> Result<()> {
     if folder.exists() {

@@ -2,19 +2,21 @@
 //! time of a step. The loss is the sum of the mean squares of all floating-point outputs.
 //!
 //! `exported MODEL.pt2 INPUTS.safetensors OUT.safetensors [--evaluate] [--recompute N] [--bf16] [--seed S]
-//! [--serve] [--calls N] [--memory]`
+//! [--serve] [--calls N] [--memory [--gpu] [--channels-last]]`
 //!
 //! - `--serve` runs one more step for each line of its input, and prints the step's seconds.
 //! - `--calls N` prints the time of a step beside that of N operations on one number that are called without a program:
 //!   what libtorch itself costs.
-//! - `--memory` prints the peak of a step in bytes: measured, and predicted by symbolic tensors.
+//! - `--memory` prints the peak of a step in bytes: measured, and predicted by symbolic tensors. `--gpu`: on a GPU.
+//!   `--channels-last`: weights of convolutions are N x H x W x C in memory.
 
 use std::error::Error;
 use std::path::Path;
 use std::time::Instant;
 
-use dtrain_models::{Exported, Registry};
+use dtrain_models::{Exported, Registry, channels_last};
 use dtrain_torch_shim::autocast::Autocast;
+use dtrain_torch_shim::cuda;
 use dtrain_torch_shim::memory;
 use dtrain_torch_shim::symbolic::Symbolic;
 use tch::{Device, Kind, Tensor};
@@ -28,6 +30,8 @@ struct Options {
     serve: bool,
     seed: i64,
     memory: bool,
+    gpu: bool,
+    channels_last: bool,
     bf16: bool,
     calls: usize,
 }
@@ -38,6 +42,8 @@ fn options() -> Result<Options, Box<dyn Error>> {
     while let Some(word) = words.next() {
         match word.as_str() {
             "--memory" => options.memory = true,
+            "--gpu" => options.gpu = true,
+            "--channels-last" => options.channels_last = true,
             "--bf16" => options.bf16 = true,
             "--evaluate" => options.evaluate = true,
             "--calls" => options.calls = words.next().ok_or("--calls needs a number")?.parse()?,
@@ -75,19 +81,25 @@ struct Loaded {
 }
 
 impl Loaded {
-    fn new(options: &Options, model: &str, inputs: &str) -> Result<Self, Box<dyn Error>> {
-        let mut registry = Registry::new(Device::Cpu);
+    fn new(options: &Options, model: &str, inputs: &str, device: Device) -> Result<Self, Box<dyn Error>> {
+        let mut registry = Registry::new(device);
         let program = Exported::load(Path::new(model), &mut registry)?;
         registry.recompute().set(options.recompute);
         for entry in registry.parameters() {
+            if options.channels_last && entry.tensor().dim() == 4 {
+                entry.tensor().shallow_clone().f_set_data(&channels_last(entry.tensor())?)?;
+            }
             let _ = entry.tensor().shallow_clone().f_set_requires_grad(!entry.is_frozen())?;
         }
         let given = Tensor::read_safetensors(inputs)?;
         let named = program.inputs().iter().map(|port| {
             let found = given.iter().find(|(name, _)| *name == port.name);
-            found.map(|(_, tensor)| tensor.shallow_clone()).ok_or_else(|| format!("no input `{}`", port.name))
+            found.ok_or_else(|| format!("no input `{}`", port.name))
         });
-        let inputs = named.collect::<Result<_, _>>()?;
+        let mut inputs = Vec::new();
+        for found in named {
+            inputs.push(found?.1.f_to_device(device)?);
+        }
         Ok(Self { registry, program, inputs })
     }
 
@@ -126,28 +138,34 @@ impl Loaded {
 
 /// Prints the peak of two steps, with the gradients of the first in the second: measured, and predicted.
 fn compare_memory(options: &Options, model: &str, inputs: &str) -> Result<(), Box<dyn Error>> {
+    let device = if options.gpu { Device::Cuda(0) } else { Device::Cpu };
+    if options.gpu {
+        cuda::load()?;
+    }
     memory::enable_stats()?;
-    let loaded = Loaded::new(options, model, inputs)?;
-    memory::reset_peak(Device::Cpu)?;
+    let loaded = Loaded::new(options, model, inputs, device)?;
+    memory::reset_peak(device)?;
     for _ in 0..2 {
         let _ = loaded.step(options)?;
     }
-    let measured = memory::usage(Device::Cpu)?.peak;
+    let measured = memory::usage(device)?.peak;
     drop(loaded);
-    let region = Symbolic::enter(None)?;
-    let loaded = Loaded::new(options, model, inputs)?;
+    let gpu = if options.gpu { Some(cuda::simulated(0)?) } else { None };
+    let region = Symbolic::enter(gpu)?;
+    let loaded = Loaded::new(options, model, inputs, Device::Cpu)?;
     region.reset_peak()?;
     for _ in 0..2 {
         let _ = loaded.step(options)?;
     }
-    println!("{{\"measured\": {measured}, \"predicted\": {}}}", region.usage()?.peak);
+    let libraries = if options.gpu { region.take_library_bytes(cuda::blas_workspace()?) } else { 0 };
+    println!("{{\"measured\": {measured}, \"predicted\": {}}}", region.usage()?.peak + libraries);
     Ok(())
 }
 
 /// Prints the median seconds of steps of a chain of operations on one number: called directly, and by the program.
 fn compare_calls(options: &Options, model: &str, inputs: &str) -> Result<(), Box<dyn Error>> {
     const STEPS: usize = 50;
-    let loaded = Loaded::new(options, model, inputs)?;
+    let loaded = Loaded::new(options, model, inputs, Device::Cpu)?;
     let (weight, input) = (Tensor::f_ones([1], (Kind::Float, Device::Cpu))?, &loaded.inputs[0]);
     let weight = weight.f_set_requires_grad(true)?;
     let (mut direct, mut program) = (Vec::new(), Vec::new());
@@ -185,7 +203,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     if options.calls > 0 {
         return compare_calls(&options, model, inputs);
     }
-    let loaded = Loaded::new(&options, model, inputs)?;
+    let loaded = Loaded::new(&options, model, inputs, Device::Cpu)?;
     tch::manual_seed(options.seed);
     let (outputs, loss, _) = loaded.step(&options)?;
     Tensor::write_safetensors(&loaded.named(&options, &outputs, &loss), out)?;

@@ -5,6 +5,7 @@ use dtrain_common::recipe;
 use dtrain_torch_shim::{ShimError, cuda, memory};
 use tch::Device;
 
+use super::predictor::SEGMENT;
 use crate::data::free_host_bytes;
 
 /// GPU memory left free for workspaces, which cuBLAS, cuDNN and NCCL allocate at first use.
@@ -63,7 +64,13 @@ pub(crate) fn bytes(budget: recipe::Budget, device: Device, local_ranks: usize) 
             });
         }
     };
-    Ok(if device.is_cuda() { rest - rest / 100 * FRAGMENTATION_PERCENT } else { rest })
+    Ok(if device.is_cuda() { rest.saturating_sub(lost_bytes(rest)) } else { rest })
+}
+
+/// Returns the bytes of `rest` that a GPU's allocator may lose: parts of its last segments, of the training's stream and of
+/// the loader's, and gaps between blocks.
+fn lost_bytes(rest: u64) -> u64 {
+    (rest / 100 * FRAGMENTATION_PERCENT).max(2 * SEGMENT)
 }
 
 /// Percentage of the host's free memory for everything that is known: tensors, copies and the cache.
@@ -95,9 +102,10 @@ mod tests {
     fn a_size_is_used_as_is_and_auto_is_shared() {
         let size = recipe::Budget::Value(ByteSize(1 << 20));
         assert_eq!(bytes(size, Device::Cpu, 8).unwrap(), 1 << 20);
-        // A GPU's allocator loses some memory between its blocks.
-        let on_gpu = bytes(size, Device::Cuda(0), 8).unwrap();
-        assert_eq!(on_gpu, (1 << 20) - (1 << 20) / 100 * FRAGMENTATION_PERCENT);
+        // A GPU's allocator loses some memory between its blocks, and in its last segments.
+        let on_gpu =
+            |mib: u64| bytes(recipe::Budget::Value(ByteSize(mib << 20)), Device::Cuda(0), 8).unwrap() >> 20;
+        assert_eq!([on_gpu(1), on_gpu(140), on_gpu(2000)], [0, 100, 1900]);
         let alone = bytes(recipe::Budget::Auto, Device::Cpu, 1).unwrap();
         let shared = bytes(recipe::Budget::Auto, Device::Cpu, 4).unwrap();
         assert!(shared < alone / 3, "{shared} of {alone}");

@@ -2,7 +2,7 @@
 
 use crate::OutOfMemory;
 use crate::memory_report::Owners;
-use crate::plan::{Cut, Mode, Prediction, Predictor, Subject};
+use crate::plan::{Cut, GpuProperties, Mode, Prediction, Predictor, Subject};
 use dtrain_common::recipe::{Amp, Compile, MicroBatch, Recipe, Recompute, Switch};
 use dtrain_torch_shim::cuda;
 use dtrain_torch_shim::symbolic::{SimulatedGpu, Symbolic};
@@ -28,7 +28,7 @@ const DEVICE: Device = Device::Cpu;
 const MICRO_STEPS: usize = 2;
 
 /// The size in which an allocator's pool grows (kLargeBuffer of c10/cuda/CUDACachingAllocator.cpp).
-const SEGMENT: u64 = 20 << 20;
+pub(super) const SEGMENT: u64 = 20 << 20;
 
 /// The device that a step is predicted for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,14 +45,41 @@ pub(crate) enum Target {
 }
 
 impl Target {
-    /// cuBLAS's workspace in libtorch since compute capability 9.0; before that, 8.1 MiB.
+    /// cuBLAS's workspace in libtorch on compute capability 9.0.
     const MOST_BLAS: u64 = 32 << 20;
-
-    /// cuBLASLt's workspace in libtorch, for each thread.
-    const LT: u64 = 1 << 20;
+    /// On others: two of 4 MiB and eight of 16 KiB.
+    const LEAST_BLAS: u64 = (8 << 20) + (128 << 10);
 
     /// Any GPU: assumes the kernels that take most memory, and a large one of 2026.
     pub(crate) const GPU: Self = Self::Gpu { blas: Self::MOST_BLAS, gpu: SimulatedGpu::LARGE };
+
+    /// Returns the target for a GPU that this process may not have.
+    fn named(gpu: Option<GpuProperties>) -> Self {
+        gpu.map_or(Self::GPU, |GpuProperties { multiprocessors, capability }| {
+            let major = capability / 10;
+            Self::Gpu {
+                // As getChosenWorkspaceSize of libtorch (ATen/cuda/CUDABlas.cpp).
+                blas: if major == 9 { Self::MOST_BLAS } else { Self::LEAST_BLAS },
+                gpu: SimulatedGpu {
+                    // As `cuda::simulated`, with the cuDNN of libtorch 2.11.
+                    cudnn_attention_width: match major {
+                        9 => 256,
+                        10 => 128,
+                        _ => 0,
+                    },
+                    multiprocessors: i32::try_from(multiprocessors)
+                        .unwrap_or(SimulatedGpu::LARGE.multiprocessors),
+                    // The table of technical specifications in the CUDA C++ programming guide.
+                    threads_per_multiprocessor: match capability {
+                        75 => 1024,
+                        86..90 | 110.. => 1536,
+                        _ => 2048,
+                    },
+                    has_bf16_attention: major >= 8,
+                },
+            }
+        })
+    }
 
     /// Returns the target for a device of this process.
     pub(crate) fn of(device: Device) -> Self {
@@ -70,12 +97,11 @@ impl Target {
         })
     }
 
-    /// Returns the bytes that libraries keep after the first product; backward has a second thread. `lt_threads` of them used
-    /// cuBLASLt.
-    fn library_bytes(self, flops: f64, lt_threads: u32) -> u64 {
+    /// Returns the bytes that libraries keep after the operations in `region` since the last call.
+    fn take_library_bytes(self, region: &Symbolic) -> u64 {
         match self {
-            Self::Gpu { blas, .. } if flops > 0.0 => 2 * blas + u64::from(lt_threads) * Self::LT,
-            _ => 0,
+            Self::Gpu { blas, .. } => region.take_library_bytes(blas),
+            Self::Cpu => 0,
         }
     }
 }
@@ -155,6 +181,10 @@ impl<T: BuildTask + 'static> Predictor for SymbolicPredictor<'_, T> {
         let rehearsal = self.rehearsal_for((overrides.to_vec(), cut.ranks, shard))?;
         rehearsal.predict(cut, target).map_err(unpredicted)
     }
+
+    fn set_gpu(&mut self, gpu: Option<GpuProperties>) {
+        self.target = Target::named(gpu);
+    }
 }
 
 /// Converts an error of libtorch in a symbolic step: the model is usable, but an operation has no prediction.
@@ -216,7 +246,7 @@ impl Rehearsal {
         let taken = &sizes[..sizes.len().min(MICRO_STEPS)];
         self.compute_as(cut, DEVICE)?;
         let data = self.setup.replica.model.task.train_set();
-        let _ = (region.take_flops(), region.take_lt_threads());
+        let _ = (region.take_flops(), target.take_library_bytes(&region));
         let stats = MemoryStats::Symbolic(&region);
         let feed = BlankFeed { fields: data.fields().to_vec(), sizes: Vec::from(taken).into_iter() };
         let mut stage = self.begin(stats, feed, DEVICE)?;
@@ -230,7 +260,7 @@ impl Rehearsal {
         let graphs = self.recipe.model.compile == Compile::Graph && target != Target::Cpu;
         // Graphs keep a copy of their micro-batch, and a pool of their own, whose last segment is not full.
         let graph_bytes = if graphs { batch + SEGMENT } else { 0 };
-        let always = target.library_bytes(flops, region.take_lt_threads()) + graph_bytes;
+        let always = target.take_library_bytes(&region) + graph_bytes;
         let (peak, owners) = add_overhead(&memory, batch, always);
         let share = sizes.iter().sum::<usize>() as f64 / taken.iter().sum::<usize>() as f64;
         Ok(Prediction { cut, mode: Mode::Symbolic, peak, owners, flops: flops * share })
@@ -288,15 +318,6 @@ mod tests {
         assert_eq!(error.exit_status(), dtrain_common::exit::ExitStatus::Usage);
         let other = unpredicted(TrainError::NothingTested.into());
         assert!(matches!(other, WorkerError::Train(TrainError::NothingTested)));
-    }
-
-    #[test]
-    fn libraries_take_memory_on_a_gpu_with_products() {
-        assert_eq!(Target::GPU.library_bytes(1.0, 0), 64 << 20);
-        assert_eq!(Target::GPU.library_bytes(1.0, 2), 66 << 20);
-        assert_eq!(Target::GPU.library_bytes(0.0, 0), 0);
-        assert_eq!(Target::Cpu.library_bytes(1.0, 1), 0);
-        assert_eq!(Target::of(Device::Cpu), Target::Cpu);
     }
 
     #[test]

@@ -20,7 +20,9 @@ use crate::memory_report::Owners;
 use dtrain_common::batch::{BatchError, Partition};
 use dtrain_common::recipe::Amp;
 
-pub(crate) use dtrain_common::job::{EvalJob, EvalWeights, Gpu, Job, Mode, PlanJob, ProfileJob};
+pub(crate) use dtrain_common::job::{
+    EvalJob, EvalWeights, Gpu, GpuProperties, Job, Mode, PlanJob, ProfileJob,
+};
 pub(crate) use profile::{Measured, MeasuredStage, Optimal, Profile, ProfiledStage, Trial, TrialOutcome};
 pub(crate) use report::{FRAGMENTATION_PERCENT, Plan, report};
 pub(crate) use search::find_largest;
@@ -100,4 +102,7 @@ pub(crate) trait Predictor {
     type Error: From<BatchError>;
 
     fn predict(&mut self, overrides: &[String], cut: Cut) -> Result<Prediction, Self::Error>;
+
+    /// Makes later predictions for another GPU, if they depend on it. `None`: one of which only the memory is known.
+    fn set_gpu(&mut self, _gpu: Option<GpuProperties>) {}
 }

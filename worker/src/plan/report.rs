@@ -88,16 +88,19 @@ pub(crate) fn report<P: Predictor>(
     let mut rows = Vec::new();
     for gpu in &job.gpus {
         let request = request(gpu);
+        solver.set_gpu(gpu.properties);
         rows.push(Row { gpu: gpu.clone(), budget: request.budget, choice: solver.solve(&request)? });
     }
     let usual = Gpu::of_size(0);
     let first = job.gpus.first().unwrap_or(&usual);
+    solver.set_gpu(first.properties);
     let plain = solver.plain(&request(first))?;
     let half = precision(Amp::Auto, first);
     let (mut advice, mut advice_if_too_large) = (Vec::new(), Vec::new());
     if !job.brief {
         advice = advise(recipe, &mut solver, &plain, half);
         if let Some(row) = rows.iter().find(|row| matches!(row.choice, Choice::NoFit { .. })) {
+            solver.set_gpu(row.gpu.properties);
             advice_if_too_large = advise(recipe, &mut solver, row.choice.prediction(), half);
         }
     }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::cost::relative_time;
 use super::search::find_largest;
-use super::{Cut, Prediction, Predictor, Subject};
+use super::{Cut, GpuProperties, Prediction, Predictor, Subject};
 use dtrain_common::batch::{BatchError, Partition};
 use dtrain_common::recipe::{Amp, MicroBatch, Recipe, Recompute};
 
@@ -63,13 +63,20 @@ impl Choice {
 pub(crate) struct Solver<'a, P> {
     pub(super) subject: &'a Subject,
     predictor: &'a mut P,
-    known: HashMap<(Vec<String>, Cut), Prediction>,
+    gpu: Option<GpuProperties>,
+    known: HashMap<(Option<GpuProperties>, Vec<String>, Cut), Prediction>,
 }
 
 impl<'a, P: Predictor> Solver<'a, P> {
     /// Makes a solver for `subject`, with predictions for the unchanged recipe.
     pub(crate) fn new(subject: &'a Subject, predictor: &'a mut P) -> Self {
-        Self { subject, predictor, known: HashMap::new() }
+        Self { subject, predictor, gpu: None, known: HashMap::new() }
+    }
+
+    /// Predicts for another GPU from now on.
+    pub(crate) fn set_gpu(&mut self, gpu: Option<GpuProperties>) {
+        self.gpu = gpu;
+        self.predictor.set_gpu(gpu);
     }
 
     fn predict(&mut self, cut: Cut) -> Result<Prediction, P::Error> {
@@ -78,7 +85,7 @@ impl<'a, P: Predictor> Solver<'a, P> {
 
     /// Predicts `cut`, with `overrides` as `key=value` on top of the recipe; each cut is predicted once.
     pub(crate) fn predict_with(&mut self, overrides: &[String], cut: Cut) -> Result<Prediction, P::Error> {
-        let key = (overrides.to_vec(), cut);
+        let key = (self.gpu, overrides.to_vec(), cut);
         if let Some(known) = self.known.get(&key) {
             return Ok(*known);
         }

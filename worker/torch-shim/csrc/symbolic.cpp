@@ -185,18 +185,24 @@ void allocate_reduction(const Stack& arguments, const IValue& result) {
   allocate_reduction(arguments[0].toTensor(), result.toTensor(), dims);
 }
 
+// Returns the bit of forward's thread or of backward's.
+uint32_t current_thread() { return torch::autograd::get_current_graph_task_id() < 0 ? 1 : 2; }
+
 // Records a product for which libtorch prefers cuBLASLt: a vector is added to each row (addmm_out_cuda_impl).
 void record_lt(const Stack& arguments) {
   const auto bias = arguments[0].toTensor(), weight = arguments[2].toTensor();
   if (bias.dim() != 1 || bias.size(0) != weight.size(1) || weight.size(0) <= 1 || weight.size(1) <= 1) return;
-  lt_threads |= torch::autograd::get_current_graph_task_id() < 0 ? 1 : 2;
+  lt_threads |= current_thread();
 }
 
 void infer_shapes(const c10::OperatorHandle& op, Stack* stack) {
   const auto& schema = op.schema();
   const size_t count = schema.arguments().size();
   Stack arguments(stack->end() - static_cast<std::ptrdiff_t>(count), stack->end());
-  flops += product_flops(schema.name(), arguments);
+  if (const double product = product_flops(schema.name(), arguments); product > 0) {
+    flops += product;
+    blas_threads |= current_thread();
+  }
   Stack meta;
   for (const auto& value : arguments) meta.push_back(move_to(value, c10::DeviceType::Meta));
   op.redispatchBoxed(DispatchKeySet(DispatchKey::Meta), &meta);
@@ -293,9 +299,10 @@ void register_fallback() {
   std::call_once(once, [] {
     static torch::Library library(torch::Library::IMPL, "_", kKey, __FILE__, __LINE__);
     library.fallback(torch::CppFunction::makeFromBoxedFunction<&dispatch>());
-    static torch::Library attention(torch::Library::IMPL, "aten", DispatchKey::AutogradCPU, __FILE__, __LINE__);
-    attention.impl("_scaled_dot_product_attention_math", &attention_by_products);
-    attention.impl("scaled_dot_product_attention", &attention_of_dtype);
+    static torch::Library own(torch::Library::IMPL, "aten", DispatchKey::AutogradCPU, __FILE__, __LINE__);
+    own.impl("_scaled_dot_product_attention_math", &attention_by_products);
+    own.impl("scaled_dot_product_attention", &attention_of_dtype);
+    own.impl("group_norm", &group_norm_of_device);
   });
 }
 
@@ -353,10 +360,11 @@ bool dt_symbolic_here(void) { return dtrain::symbolic_here() != dtrain::Symbolic
 // Returns the floating-point operations on this thread since the last call.
 double dt_symbolic_flops(void) { return std::exchange(flops, 0.0); }
 
-// Returns the number of threads of a step that used cuBLASLt on a simulated GPU since the last call.
-uint32_t dt_symbolic_lt_threads(void) {
-  const auto threads = std::exchange(lt_threads, 0);
-  return (threads & 1) + (threads >> 1);
+// Writes the numbers of threads of a step that used cuBLAS and cuBLASLt since the last call.
+void dt_symbolic_library_threads(uint32_t* blas, uint32_t* lt) {
+  const auto count = [](uint32_t threads) { return (threads & 1) + (threads >> 1); };
+  *blas = count(std::exchange(blas_threads, 0));
+  *lt = count(std::exchange(lt_threads, 0));
 }
 
 } // extern "C"

@@ -46,8 +46,8 @@ void allocate_temporary(at::IntArrayRef sizes, const at::TensorOptions& options)
 
 // A simulated GPU: `SimulatedGpu` of src/symbolic.rs.
 struct DtGpu {
-  // Whether it prefers cuDNN's attention to the flash kernel.
-  bool cudnn_attention;
+  // The widest heads for which it prefers cuDNN's attention; 0: none.
+  int32_t cudnn_attention_width;
   int32_t multiprocessors;
   int32_t threads_per_multiprocessor;
   // Whether its attention kernels take bfloat16, and flash attention runs on it: since compute capability 8.0.
@@ -56,8 +56,9 @@ struct DtGpu {
 
 thread_local DtGpu simulated_gpu{};
 
-// The threads of a step whose products with a bias used cuBLASLt since the last read: 1 for forward, 2 for backward.
-thread_local uint32_t lt_threads = 0;
+// The threads of a step that used cuBLAS since the last read, and those whose products with a bias used cuBLASLt: 1 for forward,
+// 2 for backward.
+thread_local uint32_t blas_threads = 0, lt_threads = 0;
 
 bool simulates_gpu() { return dtrain::symbolic_here() == dtrain::Symbolic::kGpu; }
 

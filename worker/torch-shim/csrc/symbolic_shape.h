@@ -4,6 +4,7 @@
 #include "symbolic_rule.h"
 
 #include <ATen/WrapDimUtils.h>
+#include <ATen/ops/group_norm_native.h>
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
@@ -54,6 +55,12 @@ Results variance_and_mean(const Call& call) {
   auto first = variance(call);
   const auto sizes = first[0].toTensor().sizes().vec();
   return {first[0], at::empty(sizes, x.options())};
+}
+
+// On a GPU, group_norm copies images that are channels-last.
+Tensor group_norm_of_device(const Tensor& x, int64_t groups, const std::optional<Tensor>& weight, const std::optional<Tensor>& bias,
+                            double epsilon, bool cudnn) {
+  return at::native::group_norm(simulates_gpu() ? x.contiguous() : x, groups, weight, bias, epsilon, cudnn);
 }
 
 // native_group_norm(Tensor input, Tensor? weight, Tensor? bias, SymInt N, SymInt C, SymInt HxW, int group, float eps)

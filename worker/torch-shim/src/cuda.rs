@@ -94,7 +94,12 @@ pub fn simulated(index: usize) -> Result<SimulatedGpu, ShimError> {
     let [multiprocessors, threads_per_multiprocessor, major] =
         fetch(op, |out, error| ffi::dt_cuda_properties(number, out, error))?;
     Ok(SimulatedGpu {
-        cudnn_attention: prefers_cudnn_attention(index)?,
+        // check_cudnn_tensor_shapes of sdp_utils.cpp.
+        cudnn_attention_width: match prefers_cudnn_attention(index)? {
+            true if major == 9 => 256,
+            true => 128,
+            false => 0,
+        },
         multiprocessors,
         threads_per_multiprocessor,
         has_bf16_attention: major >= 8,

@@ -222,9 +222,9 @@ fallible! {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct SimulatedGpu {
-    /// Whether it prefers cuDNN's attention in half precision to libtorch's; see
+    /// The widest heads for which it prefers cuDNN's attention in half precision to libtorch's; 0: none. See
     /// [`crate::cuda::prefers_cudnn_attention`]. As in libtorch, inputs that cuDNN does not support go to the next kernel.
-    pub cudnn_attention: bool,
+    pub cudnn_attention_width: i32,
     /// The number of multiprocessors.
     pub multiprocessors: i32,
     /// The number of threads that run at once on each.
@@ -236,7 +236,7 @@ pub struct SimulatedGpu {
 impl SimulatedGpu {
     /// A large GPU of 2026, for plans without a GPU: a B200 that prefers libtorch's attention, which takes more memory.
     pub const LARGE: Self = Self {
-        cudnn_attention: false,
+        cudnn_attention_width: 0,
         multiprocessors: 148,
         threads_per_multiprocessor: 2048,
         has_bf16_attention: true,
@@ -321,7 +321,7 @@ fallible! {
 }
 unsafe extern "C" {
     pub(crate) safe fn dt_symbolic_flops() -> f64;
-    pub(crate) safe fn dt_symbolic_lt_threads() -> u32;
+    pub(crate) safe fn dt_symbolic_library_threads(blas: &mut u32, lt: &mut u32);
     pub(crate) safe fn dt_symbolic_gpu() -> bool;
     pub(crate) safe fn dt_symbolic_here() -> bool;
 }

@@ -8,6 +8,9 @@ use crate::ffi;
 pub use crate::ffi::SimulatedGpu;
 use crate::memory::{self, Usage};
 
+/// The bytes of cuBLASLt's workspace in libtorch, for each thread that uses it.
+const LT_WORKSPACE: u64 = 1 << 20;
+
 /// A region of symbolic tensors on this thread, while this value lives. Regions nest.
 #[derive(Debug)]
 pub struct Symbolic(#[expect(dead_code, reason = "the region ends with it")] ffi::Owned<ffi::SymbolicMode>);
@@ -38,10 +41,12 @@ impl Symbolic {
         ffi::dt_symbolic_flops()
     }
 
-    /// Returns the number of a step's threads, forward's and backward's, that used cuBLASLt on a simulated GPU since the last
-    /// call on this thread.
-    pub fn take_lt_threads(&self) -> u32 {
-        ffi::dt_symbolic_lt_threads()
+    /// Returns the bytes that cuBLAS and cuBLASLt keep after the operations since the last call on this thread, in forward's
+    /// and in backward's thread of a simulated GPU. `blas` is the size of a workspace of cuBLAS.
+    pub fn take_library_bytes(&self, blas: u64) -> u64 {
+        let (mut blas_threads, mut lt_threads) = (0, 0);
+        ffi::dt_symbolic_library_threads(&mut blas_threads, &mut lt_threads);
+        u64::from(blas_threads) * blas + u64::from(lt_threads) * LT_WORKSPACE
     }
 }
 

@@ -132,7 +132,7 @@ fn symbolic_operations_allocate_as_on_a_gpu() {
         assert_eq!(region.usage().unwrap().allocated, 0);
         most
     };
-    let by_cudnn = SimulatedGpu { cudnn_attention: true, ..A100 };
+    let by_cudnn = SimulatedGpu { cudnn_attention_width: 128, ..A100 };
     let differ = |kind, width| scratch(A100, kind, width) - scratch(by_cudnn, kind, width);
     let rounding = 2 * 12 * (256 - 197) * (64 + 1) * 4;
     assert!(differ(HALF, 64).abs_diff(rounding) <= 512, "{}", differ(HALF, 64));
@@ -158,10 +158,62 @@ fn symbolic_operations_allocate_as_on_a_gpu() {
     assert!(kept(t4, HALF) > kept(A100, HALF) + 2 * 12 * 197 * 197);
     assert_eq!(kept(t4, FLOAT), kept(A100, FLOAT));
 
+    check_attention_scratch(A100, t4);
+    check_libraries();
+
     // A CPU region does not round.
     let region = Symbolic::enter(None).unwrap();
     let (kept, ..) = measure(&region, || Tensor::empty([513], (Kind::Uint8, Device::Cpu)));
     assert_eq!(kept, 513);
+}
+
+/// The scratch memory of attention in backward, as libtorch 2.11 allocated it on fake GPUs.
+fn check_attention_scratch(a100: SimulatedGpu, t4: SimulatedGpu) {
+    const FP16: (Kind, Device) = (Kind::Half, Device::Cpu);
+    let tokens = [16, 32, 70, 70];
+    for (gpu, kind, [samples, heads, queries, keys], width, mask, expected) in [
+        (a100, FLOAT, [16, 32, 16, 16], 8, false, 8_495_104),
+        (a100, FLOAT, tokens, 128, false, 33_910_784),
+        (a100, FLOAT, tokens, 256, false, 67_481_600),
+        (t4, FLOAT, tokens, 128, false, 33_927_168),
+        (t4, FP16, tokens, 64, false, 17_133_568),
+        (t4, FP16, [4, 4, 300, 200], 160, false, 13_149_696),
+        (a100, HALF, tokens, 128, true, 33_902_592),
+        (a100, HALF, tokens, 160, true, 117_805_056),
+        (a100, HALF, [2, 8, 513, 1025], 160, true, 33_102_336),
+        (a100, HALF, tokens, 160, false, 50_738_176),
+    ] {
+        let region = Symbolic::enter(Some(gpu)).unwrap();
+        let part = |length| Tensor::empty([samples, heads, length, width], kind).set_requires_grad(true);
+        let (q, k, v) = (part(queries), part(keys), part(keys));
+        let mask = mask.then(|| Tensor::empty([samples, 1, queries, keys], kind));
+        let y = Tensor::scaled_dot_product_attention(&q, &k, &v, mask.as_ref(), 0.0, false, None, false);
+        let loss = y.sum(kind.0);
+        let (kept, most, ()) = measure(&region, || loss.backward());
+        let scratch = most - kept;
+        assert!(scratch.abs_diff(expected) <= 1024, "{gpu:?} {kind:?} {width}: {scratch}, not {expected}");
+        drop((q, k, v, y, loss, mask));
+    }
+}
+
+/// cuBLAS keeps a workspace in each thread that multiplies, cuBLASLt in each that adds a bias.
+fn check_libraries() {
+    let region = Symbolic::enter(Some(A100)).unwrap();
+    let part = |shape: [i64; 2]| Tensor::empty(shape, FLOAT).set_requires_grad(true);
+    let _ = region.take_library_bytes(0);
+    let image = Tensor::empty([2, 3, 8, 8], FLOAT);
+    let weight = Tensor::empty([4, 3, 3, 3], FLOAT).set_requires_grad(true);
+    let y = image.conv2d(&weight, None::<&Tensor>, 1, 1, 1, 1);
+    y.sum(Kind::Float).backward();
+    assert_eq!(region.take_library_bytes(100), 0, "a convolution is cuDNN's");
+    let (x, weight) = (part([4, 8]), part([8, 6]));
+    let _ = tch::no_grad(|| x.mm(&weight));
+    assert_eq!(region.take_library_bytes(100), 100);
+    x.mm(&weight).sum(Kind::Float).backward();
+    assert_eq!(region.take_library_bytes(100), 200);
+    let bias = Tensor::empty([6], FLOAT);
+    bias.addmm(&x, &weight).sum(Kind::Float).backward();
+    assert_eq!(region.take_library_bytes(100), 200 + (1 << 20));
 }
 
 /// The scratch memory of long sums, from Reduce.cuh of libtorch 2.11 by hand.

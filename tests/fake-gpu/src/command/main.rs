@@ -103,11 +103,12 @@ fn own_folder() -> Result<PathBuf> {
     Ok(if folder.ends_with("deps") { folder.parent().unwrap_or(folder) } else { folder }.to_owned())
 }
 
-/// Returns the path to start. dtrain's programs are put beside the fake libraries: they find libtorch relative to
-/// themselves.
+/// Returns the path to start. dtrain's programs and others of this build are put beside the fake libraries: they find libtorch
+/// relative to themselves.
 fn find(program: &OsString, build: &Path, layout: &Layout) -> Result<PathBuf> {
     let path = Path::new(program);
-    if path.file_name().is_none_or(|name| name != "dtrain" && name != "dtrain-worker") {
+    let is_built = path.canonicalize().is_ok_and(|path| path.starts_with(build));
+    if !is_built && path.file_name().is_none_or(|name| name != "dtrain" && name != "dtrain-worker") {
         return Ok(path.to_owned());
     }
     let is_name = path.components().count() == 1;

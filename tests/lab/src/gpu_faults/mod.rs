@@ -20,7 +20,7 @@ use xtask::workspace::Workspace;
 
 use self::table::{End, KINDS, Kind};
 use crate::commands::{FinishedCommand, run_to_end};
-use crate::files::{create_empty, find_programs};
+use crate::files::{create_empty, find_fake_programs};
 use crate::random::Random;
 
 /// The steps of a training, each with a checkpoint.
@@ -55,7 +55,7 @@ type Case = (Kind, u64);
 
 /// Runs all cases and prints those that failed, and a table. The exit code is 1 if a case failed.
 pub(crate) fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Result<u8> {
-    let programs = match find_programs(workspace, signals, &args.set, args.bin_dir.as_deref())? {
+    let programs = match find_fake_programs(workspace, signals, &args.set, args.bin_dir.as_deref())? {
         Ok(programs) => programs,
         Err(code) => return Ok(code),
     };
@@ -68,7 +68,10 @@ pub(crate) fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Resu
     std::thread::scope(|scope| {
         for _ in 0..args.jobs {
             scope.spawn(|| {
-                while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
+                loop {
+                    let number = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(case) = cases.get(number) else { break };
+                    eprintln!("{} of {}: {}, call {}", number + 1, cases.len(), case.0.name, case.1);
                     let own = folder.join(format!("{}-{}", case.0.name.replace([' ', ','], "-"), case.1));
                     if let Err(error) = check(signals, &programs, (&recipe, &own), case) {
                         eprintln!("FAILED, files kept in {}: {error:#}", own.display());
@@ -91,16 +94,21 @@ pub(crate) fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Resu
     Ok(u8::from(!failures.is_empty()))
 }
 
+/// Returns different moments of each kind, or all of them if it has no more.
 fn cases(args: &Args) -> Vec<Case> {
     let mut random = Random::new(args.seed);
     let kinds = KINDS.iter().filter(|kind| kind.name.contains(&args.only));
-    let moments = kinds.flat_map(|kind| (0..args.moments).map(move |moment| (*kind, moment)));
-    moments
-        .map(|(kind, moment)| {
-            let (first, last) = kind.calls;
-            (kind, if moment == 0 { first } else { first + random.below(last - first + 1) })
-        })
-        .collect()
+    let mut cases = Vec::new();
+    for kind in kinds {
+        let (first, last) = kind.calls;
+        let mut calls: Vec<u64> = (first + 1..=last).collect();
+        cases.push((*kind, first));
+        for _ in 1..args.moments.min(last - first + 1) {
+            let chosen = random.below(calls.len() as u64) as usize;
+            cases.push((*kind, calls.swap_remove(chosen)));
+        }
+    }
+    cases
 }
 
 fn recipe_text() -> String {

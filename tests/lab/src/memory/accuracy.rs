@@ -6,6 +6,8 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
+use xtask::process::Interrupted;
+
 use super::Bench;
 use super::cases::{CASES, Case, UNTUNED};
 use crate::report::{Goal, Group, Row, Verdict};
@@ -31,7 +33,7 @@ pub(crate) fn profiled(json: &str) -> Result<(u64, u64)> {
 /// Profiles every case: those that the rules were made for, and others if a Python has them.
 pub(super) fn run(bench: &Bench<'_>, python: Option<&Path>) -> Result<Vec<Group>> {
     let mut groups =
-        vec![group("predictions of memory", CASES.iter().map(|case| (bench, case)), Some(GOALS))?];
+        vec![group("predictions of memory", profiles(CASES.iter().map(|case| (bench, case))), Some(GOALS))?];
     let names: Vec<&str> = UNTUNED.iter().filter_map(Case::script).collect();
     match python {
         Some(python) => {
@@ -39,7 +41,7 @@ pub(super) fn run(bench: &Bench<'_>, python: Option<&Path>) -> Result<Vec<Group>
             script.arg(bench.scripts).arg(&bench.work).args(names);
             let code = bench.signals.run(&mut script)?.code;
             ensure!(code == 0, "{} ended with exit code {code}", python.display());
-            let cases = UNTUNED.iter().map(|case| (bench, case));
+            let cases = profiles(UNTUNED.iter().map(|case| (bench, case)));
             groups.push(group("networks without rules made for them", cases, Some(GOALS))?);
         }
         None => eprintln!(
@@ -49,26 +51,35 @@ pub(super) fn run(bench: &Bench<'_>, python: Option<&Path>) -> Result<Vec<Group>
     Ok(groups)
 }
 
-/// Measures the cases, and the median and maximum of their errors. A failed case does not hide the others.
-pub(super) fn group<'a>(
-    title: &str,
+/// A name with a peak in bytes, measured and predicted.
+pub(super) type Found = (String, Result<(u64, u64)>);
+
+/// Profiles cases, each when it is asked for.
+pub(super) fn profiles<'a>(
     cases: impl Iterator<Item = (&'a Bench<'a>, &'a Case)>,
-    goals: Option<Goals>,
-) -> Result<Group> {
+) -> impl Iterator<Item = Found> {
+    cases.enumerate().map(|(number, (bench, case))| {
+        let found = bench.signals.check().map_err(Into::into).and_then(|()| profile(bench, number, case));
+        (case.name.to_owned(), found)
+    })
+}
+
+/// Lists predictions, and the median and maximum of their errors. A failed one does not hide the others.
+pub(super) fn group(title: &str, all: impl Iterator<Item = Found>, goals: Option<Goals>) -> Result<Group> {
     let mut group = Group::new(title);
     let mut errors = Vec::new();
-    for (number, (bench, case)) in cases.enumerate() {
-        bench.signals.check()?;
-        let row = Row::new(case.name);
-        group.rows.push(match profile(bench, number, case) {
+    for (name, found) in all {
+        let row = Row::new(&name);
+        group.rows.push(match found {
             Ok((peak, predicted)) => {
                 let error = 100.0 * (predicted as f64 / peak as f64 - 1.0);
                 errors.push(error.abs());
-                eprintln!("{}: {error:+.2}%", case.name);
+                eprintln!("{name}: {error:+.2}%");
                 row.with("measured, MiB", mib(peak))
                     .with("predicted, MiB", mib(predicted))
                     .with("error, %", error)
             }
+            Err(error) if error.is::<Interrupted>() => return Err(error),
             Err(error) => {
                 errors.push(f64::INFINITY);
                 row.with_verdict(Verdict::Failed, format!("{error:#}"))

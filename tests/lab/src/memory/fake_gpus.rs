@@ -6,16 +6,17 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use dtrain_common::run_dir::RunDir;
 use xtask::setup::Problem;
+use xtask::workspace::Workspace;
 
-use super::accuracy::{self, Goals, mib};
+use super::accuracy::{self, Goals, mib, profiles};
 use super::cases::{CASES, Case};
-use super::{Args, Bench};
+use super::{Args, Bench, programs};
 use crate::random::Random;
 use crate::report::{Goal, Group, Row, Verdict};
 
 /// The goals of predictions in percent. The allocations are libtorch's own. A fake cuDNN takes no workspace, so that predictions
 /// that assume one are listed without a goal.
-const GOALS: Goals = Goals { median: Goal::AtMost(0.5), worst: Goal::AtMost(3.0) };
+pub(super) const GOALS: Goals = Goals { median: Goal::AtMost(0.5), worst: Goal::AtMost(3.0) };
 
 /// A GPU that a fake one resembles: name, compute capability, multiprocessors, and GiB of memory.
 struct Model(&'static str, &'static str, u32, u32);
@@ -29,7 +30,7 @@ const MODELS: [Model; 5] = [
 ];
 
 /// Profiles the cases: each on one machine in turn, or all on every machine. Then trains random configurations.
-pub(super) fn run(bench: &Bench<'_>, args: &Args) -> Result<Vec<Group>> {
+pub(super) fn run(bench: &Bench<'_>, workspace: &Workspace, args: &Args) -> Result<Vec<Group>> {
     let mut groups = Vec::new();
     let benches = MODELS.iter().map(|model| on(bench, model)).collect::<Result<Vec<_>>>()?;
     if args.every_machine {
@@ -39,6 +40,9 @@ pub(super) fn run(bench: &Bench<'_>, args: &Args) -> Result<Vec<Group>> {
         }
     } else {
         groups.extend(compare("predictions, five fake GPUs in turn", benches.iter().cycle().zip(CASES))?);
+    }
+    if let (Some(list), Some(python)) = (&args.programs, &args.python) {
+        groups.extend(programs::run(&benches, workspace, python, list)?);
     }
     if args.trainings > 0 {
         groups.push(train_all(&benches, args)?);
@@ -50,11 +54,14 @@ pub(super) fn run(bench: &Bench<'_>, args: &Args) -> Result<Vec<Group>> {
     Ok(groups)
 }
 
+/// Follows the title of predictions that assume workspaces of cuDNN.
+pub(super) const ASSUMED: &str = ", with assumed copies by cuDNN";
+
 fn compare<'a>(title: &str, pairs: impl Iterator<Item = (&'a Bench<'a>, &'a Case)>) -> Result<Vec<Group>> {
     let (assumed, known): (Vec<_>, Vec<_>) = pairs.partition(|(_, case)| case.assumes_copies());
     Ok(vec![
-        accuracy::group(title, known.into_iter(), Some(GOALS))?,
-        accuracy::group(&format!("{title}, with assumed copies by cuDNN"), assumed.into_iter(), None)?,
+        accuracy::group(title, profiles(known.into_iter()), Some(GOALS))?,
+        accuracy::group(&format!("{title}{ASSUMED}"), profiles(assumed.into_iter()), None)?,
     ])
 }
 

@@ -3,6 +3,7 @@
 mod accuracy;
 mod cases;
 mod fake_gpus;
+mod programs;
 mod sweep;
 
 use std::fs;
@@ -19,7 +20,7 @@ use xtask::setup::{Problem, SetArgs};
 use xtask::workspace::Workspace;
 
 use crate::commands::{FinishedCommand, run_to_end};
-use crate::files::{create_empty, find_programs};
+use crate::files::{create_empty, find_fake_programs, find_programs};
 use crate::machine::Machine;
 use crate::report::{Report, Verdict};
 
@@ -40,6 +41,9 @@ pub(crate) struct Args {
     /// Number of budgets
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(2..=1000))]
     budgets: u32,
+    /// Fake GPUs: also run the imported programs of a list such as tests/lab/models.toml, with --python
+    #[arg(long, value_name = "FILE", requires = "python")]
+    programs: Option<PathBuf>,
     /// Fake GPUs: run all configurations on every machine, not each on one
     #[arg(long)]
     every_machine: bool,
@@ -65,10 +69,13 @@ enum Part {
 pub(crate) fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Result<u8> {
     let dtrain = match &args.dtrain {
         Some(path) => path.clone(),
-        None => match find_programs(workspace, signals, &args.set, None)? {
-            Ok(folder) => folder.join("dtrain"),
-            Err(code) => return Ok(code),
-        },
+        None => {
+            let find = if args.part == Some(Part::FakeGpus) { find_fake_programs } else { find_programs };
+            match find(workspace, signals, &args.set, None)? {
+                Ok(folder) => folder.join("dtrain"),
+                Err(code) => return Ok(code),
+            }
+        }
     };
     let work = workspace.target().join("memory");
     create_empty(&work)?;
@@ -84,7 +91,7 @@ pub(crate) fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Resu
         report.groups.push(sweep::run(&bench, args.budgets)?);
     }
     if args.part == Some(Part::FakeGpus) {
-        report.groups.extend(fake_gpus::run(&bench, args)?);
+        report.groups.extend(fake_gpus::run(&bench, workspace, args)?);
     }
     report.publish(&out)?;
     Ok(u8::from(report.count(Verdict::Failed) > 0))
@@ -112,20 +119,21 @@ impl Bench<'_> {
 
     /// Runs dtrain to its end.
     fn dtrain(&self, arguments: &[&str], recipe: &Path, sets: &[String]) -> Result<FinishedCommand> {
-        let mut command = match &self.machine {
-            Some(machine) => {
-                let mut command = Command::new(self.dtrain.with_file_name("fake-gpu"));
-                command.arg("--machine").arg(machine).arg("--").arg(&self.dtrain);
-                // Kernels compute nothing, so that more threads only get in each other's way.
-                command.env("OMP_NUM_THREADS", "1");
-                command
-            }
-            None => Command::new(&self.dtrain),
-        };
+        let mut command = self.command(&self.dtrain);
         command.args(arguments);
         for set in sets {
             command.args(["--set", set]);
         }
         run_to_end(self.signals, command.arg(recipe))
+    }
+
+    /// Returns a command that runs this program, on the machine if there is one.
+    fn command(&self, program: &Path) -> Command {
+        let Some(machine) = &self.machine else { return Command::new(program) };
+        let mut command = Command::new(self.dtrain.with_file_name("fake-gpu"));
+        command.arg("--machine").arg(machine).arg("--").arg(program);
+        // Kernels compute nothing, so that more threads only get in each other's way.
+        command.env("OMP_NUM_THREADS", "1");
+        command
     }
 }

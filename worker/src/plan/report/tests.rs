@@ -17,7 +17,13 @@ fn job(list: &str) -> PlanJob {
             "h200" => (13972, true),
             gib => (gib.trim_end_matches("GiB").parse::<u64>().unwrap() * 100, true),
         };
-        Gpu { name: name.into(), bytes: hundredths * GIB / 100, bf16, supported: name != "v100-16gb" }
+        Gpu {
+            name: name.into(),
+            bytes: hundredths * GIB / 100,
+            bf16,
+            supported: name != "v100-16gb",
+            properties: None,
+        }
     };
     PlanJob {
         gpus: list.split(',').map(gpu).collect(),
