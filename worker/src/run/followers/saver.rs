@@ -3,6 +3,8 @@
 use std::time::{Duration, Instant};
 
 use dtrain_common::recipe::OnFailure;
+use dtrain_torch_shim::stream::Stream;
+use tch::Device;
 
 use super::Followers;
 use super::archive::Archive;
@@ -71,6 +73,10 @@ impl Archive<'_> {
         another_follows: bool,
     ) -> Result<bool> {
         let Some(step) = self.checkpoints.step() else { return Ok(true) };
+        // The copy waits for the device's work. Without heartbeats here, a device that hangs is no long write.
+        if let Device::Cuda(gpu) = training.device() {
+            Stream::current(gpu)?.synchronize()?;
+        }
         let _writing = self.heartbeat.guard_write();
         let finished = self.checkpoints.finish();
         self.agree_on_checkpoint(training, finished, step, another_follows, others)
