@@ -59,6 +59,19 @@ pub(crate) fn create_empty(folder: &Path) -> Result<()> {
     Ok(fs::create_dir_all(folder).map_err(|error| Problem::write(folder, error))?)
 }
 
+/// Creates a folder of this process in `parent`, and removes those of processes that have ended.
+pub(crate) fn create_own(parent: &Path) -> Result<PathBuf> {
+    for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
+        let has_ended = |pid: &str| pid.parse::<u32>().is_ok() && !Path::new("/proc").join(pid).exists();
+        if entry.file_name().to_str().is_some_and(has_ended) {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+    let own = parent.join(std::process::id().to_string());
+    create_empty(&own)?;
+    Ok(own)
+}
+
 pub(crate) fn read(path: &Path) -> Result<String> {
     fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
 }

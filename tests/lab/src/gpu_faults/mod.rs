@@ -20,7 +20,7 @@ use xtask::workspace::Workspace;
 
 use self::table::{End, KINDS, Kind};
 use crate::commands::{FinishedCommand, run_to_end};
-use crate::files::{create_empty, find_fake_programs};
+use crate::files::{create_own, find_fake_programs};
 use crate::random::Random;
 
 /// The steps of a training, each with a checkpoint.
@@ -59,8 +59,7 @@ pub(crate) fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Resu
         Ok(programs) => programs,
         Err(code) => return Ok(code),
     };
-    let folder = workspace.target().join("gpu-faults");
-    create_empty(&folder)?;
+    let folder = create_own(&workspace.target().join("gpu-faults"))?;
     let recipe = folder.join("recipe.toml");
     fs::write(&recipe, recipe_text()).with_context(|| format!("cannot write {}", recipe.display()))?;
     let cases = cases(args);

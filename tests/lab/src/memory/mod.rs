@@ -20,7 +20,7 @@ use xtask::setup::{Problem, SetArgs};
 use xtask::workspace::Workspace;
 
 use crate::commands::{FinishedCommand, run_to_end};
-use crate::files::{create_empty, find_fake_programs, find_programs};
+use crate::files::{create_own, find_fake_programs, find_programs};
 use crate::machine::Machine;
 use crate::report::{Report, Verdict};
 
@@ -77,9 +77,8 @@ pub(crate) fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Resu
             }
         }
     };
-    let work = workspace.target().join("memory");
-    create_empty(&work)?;
-    let out = work.join("results.json");
+    let folder = workspace.target().join("memory");
+    let (work, out) = (create_own(&folder)?, folder.join("results.json"));
     let scripts = &workspace.root().join("tests/bench/script_models.py");
     let bench = Bench { signals, dtrain, machine: None, work, scripts };
     let machine = Machine::describe(Some(workspace), serde_json::Value::Null)?;
