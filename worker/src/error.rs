@@ -159,11 +159,9 @@ impl WorkerError {
     pub fn exit_status(&self) -> ExitStatus {
         match self {
             _ if self.is_out_of_memory() => ExitStatus::OutOfMemory,
-            Self::Rendezvous(
-                RendezvousError::NotStarted(_)
-                | RendezvousError::Environment(_)
-                | RendezvousError::Disagreement { .. },
-            )
+            // The launcher may see this rank end first.
+            Self::Rendezvous(RendezvousError::NotStarted(_, code)) => ExitStatus::Program((*code).into()),
+            Self::Rendezvous(RendezvousError::Environment(_) | RendezvousError::Disagreement { .. })
             | Self::Train(
                 TrainError::Data(_)
                 | TrainError::TooManyBad { .. }
@@ -213,7 +211,7 @@ impl WorkerError {
     pub(crate) fn is_of_another_rank(&self) -> bool {
         matches!(
             self,
-            Self::Rendezvous(RendezvousError::NotStarted(_))
+            Self::Rendezvous(RendezvousError::NotStarted(..))
                 | Self::Train(TrainError::Checkpoint { source: CheckpointError::Peer(_), .. })
         )
     }
@@ -222,7 +220,7 @@ impl WorkerError {
     pub fn is_reported_by_rank_0(&self) -> bool {
         matches!(
             self,
-            Self::Rendezvous(RendezvousError::NotStarted(_))
+            Self::Rendezvous(RendezvousError::NotStarted(..))
                 | Self::Train(
                     TrainError::NonFinite { .. }
                         | TrainError::NothingCounted { .. }

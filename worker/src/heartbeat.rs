@@ -14,6 +14,8 @@ use dtrain_common::env::{DTRAIN_HEARTBEAT_FILE, HEARTBEAT_WRITING};
 const EVERY: Duration = Duration::from_millis(500);
 /// After this time of writing, heartbeats stop and `--hang-timeout` begins to count.
 const LONGEST_WRITE: Duration = Duration::from_secs(30 * 60);
+/// The same for a copy from a device to memory.
+const LONGEST_COPY: Duration = Duration::from_secs(2 * 60);
 
 /// A file whose modification time is that of the latest progress. Its content marks the writing of a
 /// checkpoint.
@@ -39,6 +41,13 @@ impl Heartbeat {
 
     pub(crate) fn touch(&self) {
         self.0.as_deref().map(touch);
+    }
+
+    /// As [`Heartbeat::guard_write`], for at most two minutes: a copy from a device that hangs does not end.
+    #[must_use = "the copy is over when this is dropped"]
+    pub(crate) fn guard_copy(&self) -> Option<WriteGuard> {
+        let file = self.0.as_ref()?;
+        Some(WriteGuard::begin(file, LONGEST_COPY))
     }
 
     /// Sends heartbeats from a thread until the returned value is dropped, for at most 30 minutes, so that a

@@ -162,8 +162,10 @@ fn join_run<T: BuildTask + 'static>(
     let rendezvous = Rendezvous::open(env.clone())?;
     let copies = memory_copies_folder(recipe);
     let (view, opening, mut setup, claims) = if env.rank == 0 {
-        let prepared = prepare_run::<T>(request, recipe, env, host, &rendezvous)
-            .inspect_err(|error| rendezvous.announce_failure(&error.to_string()))?;
+        let prepared = prepare_run::<T>(request, recipe, env, host, &rendezvous).inspect_err(|error| {
+            let code = error.exit_status().code();
+            rendezvous.announce_failure(&error.to_string(), code);
+        })?;
         rendezvous.announce(&serde_json::to_vec(&prepared.0)?)?;
         survey::serve(&prepared.0.survey, &prepared.0.lists, &rendezvous, env)?;
         let (mut opening, setup, claims) = prepared;

@@ -21,6 +21,22 @@ fn threads_per_multiprocessor(capability: Capability) -> c_int {
     }
 }
 
+/// Returns the KiB of shared memory of a multiprocessor; a block may have one less, except for capability 7.5. From the same table.
+fn shared_kib(capability: Capability) -> usize {
+    match capability {
+        Capability(7, _) => 64,
+        Capability(8, 6 | 9) | Capability(12.., _) => 100,
+        Capability(8, _) => 164,
+        _ => 228,
+    }
+}
+
+/// Returns the most KiB of shared memory of a block.
+fn shared_kib_of_block(capability: Capability) -> usize {
+    let all = shared_kib(capability);
+    if all == 64 { all } else { all - 1 }
+}
+
 /// Returns an attribute; those without a meaning here are 0.
 pub(crate) fn attribute_of(device: &Device, attribute: c_int) -> c_int {
     let is = |other: A| attribute == other as c_int;
@@ -52,8 +68,14 @@ pub(crate) fn attribute_of(device: &Device, attribute: c_int) -> c_int {
         ),
         (A::cudaDevAttrComputeCapabilityMajor, major),
         (A::cudaDevAttrComputeCapabilityMinor, minor),
-        (A::cudaDevAttrMaxSharedMemoryPerMultiprocessor, 164 << 10),
-        (A::cudaDevAttrMaxSharedMemoryPerBlockOptin, 163 << 10),
+        (
+            A::cudaDevAttrMaxSharedMemoryPerMultiprocessor,
+            (shared_kib(unit.gpu().compute_capability) << 10) as c_int,
+        ),
+        (
+            A::cudaDevAttrMaxSharedMemoryPerBlockOptin,
+            (shared_kib_of_block(unit.gpu().compute_capability) << 10) as c_int,
+        ),
         (A::cudaDevAttrMaxRegistersPerBlock, 65536),
         (A::cudaDevAttrMaxRegistersPerMultiprocessor, 65536),
         (A::cudaDevAttrL2CacheSize, 40 << 20),
@@ -99,11 +121,11 @@ fn describe(device: &Device, p: &mut cudaDeviceProp) {
     p.maxThreadsPerMultiProcessor = threads_per_multiprocessor(Capability(major, minor));
     p.streamPrioritiesSupported = 1;
     (p.globalL1CacheSupported, p.localL1CacheSupported) = (1, 1);
-    p.sharedMemPerMultiprocessor = 164 << 10;
+    p.sharedMemPerMultiprocessor = shared_kib(Capability(major, minor)) << 10;
     p.regsPerMultiprocessor = 65536;
     p.managedMemory = 1;
     p.cooperativeLaunch = 1;
-    p.sharedMemPerBlockOptin = 163 << 10;
+    p.sharedMemPerBlockOptin = shared_kib_of_block(Capability(major, minor)) << 10;
     p.maxBlocksPerMultiProcessor = 32;
     p.reservedSharedMemPerBlock = 1024;
     p.hostRegisterSupported = 1;

@@ -119,9 +119,9 @@ pub enum RendezvousError {
     /// A rank did not introduce itself to rank 0.
     #[error("rank {0} did not start: {1}; see the log of that rank")]
     Absent(usize, #[source] ShimError),
-    /// Rank 0 did not start the run and has logged the reason.
+    /// Rank 0 did not start the run and has logged the reason; it ends with this exit code.
     #[error("rank 0 did not start the run: {0}")]
-    NotStarted(String),
+    NotStarted(String, u8),
     /// The store works, but the ranks cannot connect.
     #[error("the ranks cannot connect to each other: {0}")]
     Group(#[from] CollectiveError),

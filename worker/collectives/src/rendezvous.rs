@@ -119,11 +119,11 @@ impl Rendezvous {
         store.get(name).map_err(|source| RendezvousError::NoOpening(self.env.rank, source))
     }
 
-    /// Tells the other ranks that the run does not start, and waits until they have read it (at most two
-    /// seconds), so that they do not report a lost connection. Rank 0 calls it.
-    pub fn announce_failure(&self, reason: &str) {
+    /// Tells the other ranks that the run does not start and that rank 0 ends with `code`, and waits until they have read it (at
+    /// most two seconds), so that they do not report a lost connection. Rank 0 calls it.
+    pub fn announce_failure(&self, reason: &str, code: u8) {
         let Some(store) = &self.store else { return };
-        if self.write_opening(b'-', reason.as_bytes()).is_err() {
+        if self.write_opening(b'-', &[&[code], reason.as_bytes()].concat()).is_err() {
             return;
         }
         let started = std::time::Instant::now();
@@ -153,8 +153,8 @@ impl Rendezvous {
                 self.fetch(OPENING, u64::from_le_bytes([a, b, c, d, e, f, g, h]))
             }
             _ => {
-                let reason = String::from_utf8_lossy(value.get(1..).unwrap_or_default());
-                Err(RendezvousError::NotStarted(reason.into_owned()))
+                let reason = String::from_utf8_lossy(value.get(2..).unwrap_or_default());
+                Err(RendezvousError::NotStarted(reason.into_owned(), value.get(1).copied().unwrap_or(2)))
             }
         }
     }

@@ -1,11 +1,10 @@
 //! The limit on the memory of a rank's tensors on its device.
 
-use crate::plan::FRAGMENTATION_PERCENT;
+use crate::plan::without_gaps;
 use dtrain_common::recipe;
 use dtrain_torch_shim::{ShimError, cuda, memory};
 use tch::Device;
 
-use super::predictor::SEGMENT;
 use crate::data::free_host_bytes;
 
 /// GPU memory left free for workspaces, which cuBLAS, cuDNN and NCCL allocate at first use.
@@ -64,13 +63,7 @@ pub(crate) fn bytes(budget: recipe::Budget, device: Device, local_ranks: usize) 
             });
         }
     };
-    Ok(if device.is_cuda() { rest.saturating_sub(lost_bytes(rest)) } else { rest })
-}
-
-/// Returns the bytes of `rest` that a GPU's allocator may lose: parts of its last segments, of the training's stream and of
-/// the loader's, and gaps between blocks.
-fn lost_bytes(rest: u64) -> u64 {
-    (rest / 100 * FRAGMENTATION_PERCENT).max(2 * SEGMENT)
+    Ok(if device.is_cuda() { without_gaps(rest) } else { rest })
 }
 
 /// Percentage of the host's free memory for everything that is known: tensors, copies and the cache.

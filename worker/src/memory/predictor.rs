@@ -2,7 +2,7 @@
 
 use crate::OutOfMemory;
 use crate::memory_report::Owners;
-use crate::plan::{Cut, GpuProperties, Mode, Prediction, Predictor, Subject};
+use crate::plan::{Cut, GpuProperties, Mode, Prediction, Predictor, SEGMENT, Subject};
 use dtrain_common::recipe::{Amp, Compile, MicroBatch, Recipe, Recompute, Switch};
 use dtrain_torch_shim::cuda;
 use dtrain_torch_shim::symbolic::{SimulatedGpu, Symbolic};
@@ -26,9 +26,6 @@ const DEVICE: Device = Device::Cpu;
 
 /// More micro-steps take no more memory: the second already adds to the gradients of the first.
 const MICRO_STEPS: usize = 2;
-
-/// The size in which an allocator's pool grows (kLargeBuffer of c10/cuda/CUDACachingAllocator.cpp).
-pub(super) const SEGMENT: u64 = 20 << 20;
 
 /// The device that a step is predicted for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

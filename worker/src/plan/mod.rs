@@ -24,7 +24,7 @@ pub(crate) use dtrain_common::job::{
     EvalJob, EvalWeights, Gpu, GpuProperties, Job, Mode, PlanJob, ProfileJob,
 };
 pub(crate) use profile::{Measured, MeasuredStage, Optimal, Profile, ProfiledStage, Trial, TrialOutcome};
-pub(crate) use report::{FRAGMENTATION_PERCENT, Plan, report};
+pub(crate) use report::{Plan, SEGMENT, report, without_gaps};
 pub(crate) use search::find_largest;
 pub(crate) use solve::{Choice, CutRequest, Solver};
 

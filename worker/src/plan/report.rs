@@ -15,12 +15,20 @@ const CONTEXT_BYTES: u64 = 614 << 20;
 /// Percentage of the rest that stays unused: allocator blocks that fit no request. The guides lost 1.45 of
 /// 14.74 GiB without expandable segments, which dtrain enables and which lose less. Drivers also report up to
 /// 0.2 GiB more or less for the same GPU.
-pub(crate) const FRAGMENTATION_PERCENT: u64 = 5;
+const FRAGMENTATION_PERCENT: u64 = 5;
+
+/// The size in which a GPU allocator's pool grows (kLargeBuffer of c10/cuda/CUDACachingAllocator.cpp).
+pub(crate) const SEGMENT: u64 = 20 << 20;
 
 /// Returns the bytes for tensors of an otherwise unused GPU with `total` bytes; 0 if below the margin.
 fn usable_bytes(total: u64) -> u64 {
-    let rest = total.saturating_sub(CONTEXT_BYTES);
-    rest - rest / 100 * FRAGMENTATION_PERCENT
+    without_gaps(total.saturating_sub(CONTEXT_BYTES))
+}
+
+/// Returns `bytes` less those that a GPU's allocator may lose: gaps between blocks, and parts of its last segments, of the
+/// training's stream and of the loader's.
+pub(crate) fn without_gaps(bytes: u64) -> u64 {
+    bytes.saturating_sub((bytes / 100 * FRAGMENTATION_PERCENT).max(2 * SEGMENT))
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -81,7 +89,7 @@ pub(crate) fn report<P: Predictor>(
 ) -> Result<Plan, P::Error> {
     let most = recipe.memory.budget.value().map(|size| size.0);
     let request = |gpu: &Gpu| {
-        let budget = usable_bytes(gpu.bytes).min(most.unwrap_or(u64::MAX));
+        let budget = usable_bytes(gpu.bytes).min(most.map_or(u64::MAX, without_gaps));
         CutRequest::new(recipe, job.nproc, budget, precision(recipe.precision.amp, gpu))
     };
     let mut solver = Solver::new(subject, predictor);
@@ -101,6 +109,7 @@ pub(crate) fn report<P: Predictor>(
         advice = advise(recipe, &mut solver, &plain, half);
         if let Some(row) = rows.iter().find(|row| matches!(row.choice, Choice::NoFit { .. })) {
             solver.set_gpu(row.gpu.properties);
+            let half = precision(Amp::Auto, &row.gpu);
             advice_if_too_large = advise(recipe, &mut solver, row.choice.prediction(), half);
         }
     }

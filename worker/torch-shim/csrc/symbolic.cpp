@@ -195,14 +195,20 @@ void record_lt(const Stack& arguments) {
   lt_threads |= current_thread();
 }
 
+// Counts the FLOPs of a product, and the thread that uses cuBLAS.
+void count_product(const std::string& name, const Stack& arguments) {
+  static const std::unordered_set<std::string> others{"aten::mv", "aten::addmv", "aten::addmv_", "aten::dot", "aten::vdot", "aten::addbmm",
+                                                      "aten::addbmm_"};
+  const double product = product_flops(name, arguments);
+  flops += product;
+  if (product > 0 || others.count(name) > 0) blas_threads |= current_thread();
+}
+
 void infer_shapes(const c10::OperatorHandle& op, Stack* stack) {
   const auto& schema = op.schema();
   const size_t count = schema.arguments().size();
   Stack arguments(stack->end() - static_cast<std::ptrdiff_t>(count), stack->end());
-  if (const double product = product_flops(schema.name(), arguments); product > 0) {
-    flops += product;
-    blas_threads |= current_thread();
-  }
+  count_product(schema.name(), arguments);
   Stack meta;
   for (const auto& value : arguments) meta.push_back(move_to(value, c10::DeviceType::Meta));
   op.redispatchBoxed(DispatchKeySet(DispatchKey::Meta), &meta);
@@ -228,7 +234,7 @@ void write_in_place(const c10::OperatorHandle& op, Stack* stack) {
   const auto& schema = op.schema();
   const size_t count = schema.arguments().size();
   const Stack arguments(stack->end() - static_cast<std::ptrdiff_t>(count), stack->end());
-  flops += product_flops(schema.name(), arguments);
+  count_product(schema.name(), arguments);
   const auto functional = schema.name().substr(0, schema.name().size() - 1);
   if (computes_in_joint_dtype(functional)) (void)promoted_arguments(arguments, arguments[0]);
   torch::jit::drop(*stack, count);
@@ -301,8 +307,9 @@ void register_fallback() {
     library.fallback(torch::CppFunction::makeFromBoxedFunction<&dispatch>());
     static torch::Library own(torch::Library::IMPL, "aten", DispatchKey::AutogradCPU, __FILE__, __LINE__);
     own.impl("_scaled_dot_product_attention_math", &attention_by_products);
-    own.impl("scaled_dot_product_attention", &attention_of_dtype);
+    own.impl("scaled_dot_product_attention", &attention_of_device);
     own.impl("group_norm", &group_norm_of_device);
+    own.impl("dropout", &dropout_of_device);
   });
 }
 

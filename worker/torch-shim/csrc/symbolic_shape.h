@@ -4,7 +4,9 @@
 #include "symbolic_rule.h"
 
 #include <ATen/WrapDimUtils.h>
+#include <ATen/ops/dropout_native.h>
 #include <ATen/ops/group_norm_native.h>
+#include <ATen/ops/native_dropout.h>
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
@@ -61,6 +63,12 @@ Results variance_and_mean(const Call& call) {
 Tensor group_norm_of_device(const Tensor& x, int64_t groups, const std::optional<Tensor>& weight, const std::optional<Tensor>& bias,
                             double epsilon, bool cudnn) {
   return at::native::group_norm(simulates_gpu() ? x.contiguous() : x, groups, weight, bias, epsilon, cudnn);
+}
+
+// On a GPU, dropout in training keeps a mask of bytes, and not of the values' dtype.
+Tensor dropout_of_device(const Tensor& x, double p, bool train) {
+  const bool is_fused = simulates_gpu() && train && p > 0 && p < 1 && x.numel() > 0;
+  return is_fused ? std::get<0>(at::native_dropout(x, p, train)) : at::native::dropout(x, p, train);
 }
 
 // native_group_norm(Tensor input, Tensor? weight, Tensor? bias, SymInt N, SymInt C, SymInt HxW, int group, float eps)

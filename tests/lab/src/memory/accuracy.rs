@@ -20,6 +20,13 @@ pub(super) struct Goals {
     pub(super) worst: Goal,
 }
 
+/// The goals on fake GPUs, where allocations are libtorch's own. A fake cuDNN takes no workspace, so that predictions that assume
+/// one are listed without a goal.
+pub(super) const ON_FAKES: Goals = Goals { median: Goal::AtMost(0.5), worst: Goal::AtMost(3.0) };
+
+/// Follows the title of predictions that assume workspaces of cuDNN.
+pub(super) const ASSUMED: &str = ", with assumed copies by cuDNN";
+
 const GOALS: Goals = Goals { median: Goal::AtMost(1.0), worst: Goal::AtMost(3.0) };
 
 /// Returns the first stage's peak in the output of `dtrain profile --json`: measured and predicted, in bytes.

@@ -8,15 +8,11 @@ use dtrain_common::run_dir::RunDir;
 use xtask::setup::Problem;
 use xtask::workspace::Workspace;
 
-use super::accuracy::{self, Goals, mib, profiles};
+use super::accuracy::{self, ASSUMED, ON_FAKES, mib, profiles};
 use super::cases::{CASES, Case};
 use super::{Args, Bench, programs};
 use crate::random::Random;
-use crate::report::{Goal, Group, Row, Verdict};
-
-/// The goals of predictions in percent. The allocations are libtorch's own. A fake cuDNN takes no workspace, so that predictions
-/// that assume one are listed without a goal.
-pub(super) const GOALS: Goals = Goals { median: Goal::AtMost(0.5), worst: Goal::AtMost(3.0) };
+use crate::report::{Group, Row, Verdict};
 
 /// A GPU that a fake one resembles: name, compute capability, multiprocessors, and GiB of memory.
 struct Model(&'static str, &'static str, u32, u32);
@@ -54,13 +50,10 @@ pub(super) fn run(bench: &Bench<'_>, workspace: &Workspace, args: &Args) -> Resu
     Ok(groups)
 }
 
-/// Follows the title of predictions that assume workspaces of cuDNN.
-pub(super) const ASSUMED: &str = ", with assumed copies by cuDNN";
-
 fn compare<'a>(title: &str, pairs: impl Iterator<Item = (&'a Bench<'a>, &'a Case)>) -> Result<Vec<Group>> {
     let (assumed, known): (Vec<_>, Vec<_>) = pairs.partition(|(_, case)| case.assumes_copies());
     Ok(vec![
-        accuracy::group(title, profiles(known.into_iter()), Some(GOALS))?,
+        accuracy::group(title, profiles(known.into_iter()), Some(ON_FAKES))?,
         accuracy::group(&format!("{title}{ASSUMED}"), profiles(assumed.into_iter()), None)?,
     ])
 }

@@ -8,8 +8,7 @@ use serde::Deserialize;
 use xtask::workspace::Workspace;
 
 use super::Bench;
-use super::accuracy::{self, Found};
-use super::fake_gpus::{ASSUMED, GOALS};
+use super::accuracy::{self, ASSUMED, Found, ON_FAKES};
 use crate::commands::run_to_end;
 use crate::exported::{IMPORT, SCRIPT};
 use crate::files::read;
@@ -67,11 +66,11 @@ pub(super) fn run(
             None => measure(&["--channels-last"]),
         };
         match found {
-            Ok(found) => known.push((name, Ok(found))),
-            Err(error) => match measure(&[]) {
-                Ok(found) => assumed.push((name, Ok(found))),
-                Err(_) => known.push((name, Err(error))),
-            },
+            // The program views what is channels-last now as if it were not.
+            Err(error) if format!("{error:#}").contains("view size is not compatible") => {
+                assumed.push((name, measure(&[])));
+            }
+            found => known.push((name, found)),
         }
         for file in files {
             let _ = std::fs::remove_file(file);
@@ -82,7 +81,7 @@ pub(super) fn run(
     }
     let title = "imported programs, five fake GPUs in turn";
     Ok(vec![
-        accuracy::group(title, known.into_iter(), Some(GOALS))?,
+        accuracy::group(title, known.into_iter(), Some(ON_FAKES))?,
         accuracy::group(&format!("{title}{ASSUMED}"), assumed.into_iter(), None)?,
     ])
 }

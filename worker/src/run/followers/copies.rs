@@ -28,7 +28,7 @@ impl Follower for Copies {
     }
 
     fn before_update(&mut self) -> Result<()> {
-        let _writing = self.heartbeat.guard_write();
+        let _copying = self.heartbeat.guard_copy();
         self.copies.wait_until_written().map_err(TrainError::unwritten(self.done))
     }
 

@@ -47,7 +47,7 @@ impl Archive<'_> {
 
     /// Completes the checkpoint's copies. Call it before parameters, moments or the average change.
     pub(super) fn settle(&mut self) -> Result<()> {
-        let _writing = self.checkpoints.step().map(|_| self.heartbeat.guard_write());
+        let _copying = self.checkpoints.step().map(|_| self.heartbeat.guard_copy());
         let settled = self.checkpoints.wait_for_copy();
         settled.map_err(TrainError::unwritten(self.done))
     }
