@@ -84,7 +84,7 @@ fn find_local_gpus() -> Result<(Vec<Gpu>, Option<usize>), GpuError> {
     let inventory = driver.inventory()?;
     let list = std::env::var_os(CUDA_VISIBLE_DEVICES).map(|list| list.to_string_lossy().into_owned());
     let visible = Visible::new(&inventory, list.as_deref());
-    let gpus = of_machine(&inventory, &visible, &driver.settings()?);
+    let gpus = of_machine(&inventory, &visible, &driver.settings()?, gpu::all_support_bf16());
     Ok(match visible.count(&inventory) {
         0 => (usual(), None),
         count => (gpus, Some(count)),

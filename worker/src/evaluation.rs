@@ -80,8 +80,7 @@ pub(crate) fn run<T: BuildTask + 'static>(
     let rendezvous = Rendezvous::open(env.clone())?;
     let opening = if env.rank == 0 {
         let opening = open::<T>(recipe, job).inspect_err(|error| {
-            let code = error.exit_status().code();
-            rendezvous.announce_failure(&error.to_string(), code);
+            rendezvous.announce_failure(&error.to_string(), error.exit_status().code())
         })?;
         rendezvous.announce(&serde_json::to_vec(&opening)?)?;
         survey::serve(&opening.survey, &opening.lists, &rendezvous, env)?;

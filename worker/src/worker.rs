@@ -163,8 +163,7 @@ fn join_run<T: BuildTask + 'static>(
     let copies = memory_copies_folder(recipe);
     let (view, opening, mut setup, claims) = if env.rank == 0 {
         let prepared = prepare_run::<T>(request, recipe, env, host, &rendezvous).inspect_err(|error| {
-            let code = error.exit_status().code();
-            rendezvous.announce_failure(&error.to_string(), code);
+            rendezvous.announce_failure(&error.to_string(), error.exit_status().code())
         })?;
         rendezvous.announce(&serde_json::to_vec(&prepared.0)?)?;
         survey::serve(&prepared.0.survey, &prepared.0.lists, &rendezvous, env)?;

@@ -150,10 +150,14 @@ pub(crate) fn usual() -> Vec<Gpu> {
     USUAL_GIB.map(|gib| Gpu::of_size(gib * GIB)).to_vec()
 }
 
-/// Returns the visible GPUs or MIG instances, each kind once. `settings` are those of all GPUs: a run uses bfloat16 only if
-/// all support it. Instances have a part of the multiprocessors, which is not known here.
-pub(crate) fn of_machine(inventory: &Inventory, visible: &Visible, settings: &[Settings]) -> Vec<Gpu> {
-    let bf16 = settings.iter().all(|gpu| gpu.capability.is_some_and(|(major, _)| major >= 8));
+/// Returns the visible GPUs or MIG instances, each kind once. `settings` are those of all GPUs; `bf16`: see [`Gpu::bf16`].
+/// Instances have a part of the multiprocessors, which is not known here.
+pub(crate) fn of_machine(
+    inventory: &Inventory,
+    visible: &Visible,
+    settings: &[Settings],
+    bf16: bool,
+) -> Vec<Gpu> {
     let properties = |settings: &Settings| {
         let (major, minor) = settings.capability?;
         let capability = u32::try_from(10 * major + minor).ok()?;

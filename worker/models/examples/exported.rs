@@ -94,12 +94,10 @@ impl Loaded {
         let given = Tensor::read_safetensors(inputs)?;
         let named = program.inputs().iter().map(|port| {
             let found = given.iter().find(|(name, _)| *name == port.name);
-            found.ok_or_else(|| format!("no input `{}`", port.name))
+            let (_, tensor) = found.ok_or_else(|| format!("no input `{}`", port.name))?;
+            Ok(tensor.f_to_device(device)?)
         });
-        let mut inputs = Vec::new();
-        for found in named {
-            inputs.push(found?.1.f_to_device(device)?);
-        }
+        let inputs = named.collect::<Result<_, Box<dyn Error>>>()?;
         Ok(Self { registry, program, inputs })
     }
 

@@ -59,11 +59,7 @@ impl Target {
                 blas: if major == 9 { Self::MOST_BLAS } else { Self::LEAST_BLAS },
                 gpu: SimulatedGpu {
                     // As `cuda::simulated`, with the cuDNN of libtorch 2.11.
-                    cudnn_attention_width: match major {
-                        9 => 256,
-                        10 => 128,
-                        _ => 0,
-                    },
+                    cudnn_attention_width: SimulatedGpu::cudnn_attention_width_of(major as i32),
                     multiprocessors: i32::try_from(multiprocessors)
                         .unwrap_or(SimulatedGpu::LARGE.multiprocessors),
                     // The table of technical specifications in the CUDA C++ programming guide.

@@ -22,6 +22,11 @@ struct AttentionCase {
   int64_t mask_stride = 1;
 };
 
+AttentionCase case_of(const std::optional<Tensor>& mask, bool causal) {
+  const bool has_mask = mask.has_value() && mask->defined();
+  return {has_mask, has_mask && mask->requires_grad(), causal, has_mask ? mask->stride(-1) : 1};
+}
+
 // Returns whether a block of threads has 163 KiB of shared memory or more: compute capabilities 8.0, 9 and 10.
 bool has_large_blocks() { return simulated_gpu.threads_per_multiprocessor >= 2048; }
 
@@ -124,13 +129,6 @@ double attention_flops(const Tensor& q, const Tensor& k, bool causal) {
   return 4.0 * static_cast<double>(product(q.sizes())) * static_cast<double>(k.size(2)) * (causal ? 0.5 : 1.0);
 }
 
-// Returns the case of the CPU's kernel with this mask, which needs no gradient.
-AttentionCase case_of(const IValue& mask, bool causal) {
-  const auto given = mask.toOptional<Tensor>();
-  const bool has_mask = given.has_value() && given->defined();
-  return {has_mask, false, causal, has_mask ? given->stride(-1) : 1};
-}
-
 // _scaled_dot_product_flash_attention_for_cpu(Tensor query, Tensor key, Tensor value, float dropout_p, bool
 // is_causal, Tensor? attn_mask, ...)
 Results attention(const Call& call) {
@@ -138,7 +136,7 @@ Results attention(const Call& call) {
   flops += attention_flops(q, k, call[4].toBool());
   // On the CPU the result has the queries' layout.
   auto y = simulates_gpu() ? empty_heads_last(q) : at::empty_like(q);
-  if (simulates_gpu()) return {y, empty_attention_sums(q, attention_kernel(q, k, v, case_of(call[5], call[4].toBool())))};
+  if (simulates_gpu()) return {y, empty_attention_sums(q, attention_kernel(q, k, v, case_of(call[5].toOptional<Tensor>(), call[4].toBool())))};
   auto sums = at::empty({q.size(0), q.size(2), q.size(1)}, q.options().dtype(at::kFloat)).transpose(1, 2);
   allocate_attention_scratch(q, k, v, false);
   return {y, sums};
@@ -153,7 +151,7 @@ Results attention_backward(const Call& call) {
   const auto grad = simulates_gpu() ? Tensor() : empty_as(q.sizes(), q);
   auto grad_q = empty_heads_last(q), grad_k = empty_heads_last(k), grad_v = empty_heads_last(v);
   if (simulates_gpu()) {
-    const auto kernel = attention_kernel(q, k, v, case_of(call[8], call[7].toBool()));
+    const auto kernel = attention_kernel(q, k, v, case_of(call[8].toOptional<Tensor>(), call[7].toBool()));
     allocate_gpu_attention_scratch(call.tensor(0), q, k, v, kernel);
   } else {
     allocate_attention_scratch(q, k, v, true);
@@ -193,11 +191,6 @@ struct GpuAttention : torch::autograd::Function<GpuAttention> {
     return {grad_q, grad_k, grad_v, grad_mask, Tensor(), Tensor()};
   }
 };
-
-AttentionCase case_of(const std::optional<Tensor>& mask, bool causal) {
-  const bool has_mask = mask.has_value() && mask->defined();
-  return {has_mask, has_mask && mask->requires_grad(), causal, has_mask ? mask->stride(-1) : 1};
-}
 
 // libtorch takes this way where the CPU has no kernel: with dropout, for grouped queries, or if a mask needs a gradient.
 std::tuple<Tensor, Tensor> attention_by_products(const Tensor& q, const Tensor& k, const Tensor& v, const std::optional<Tensor>& mask,

@@ -94,10 +94,8 @@ pub fn simulated(index: usize) -> Result<SimulatedGpu, ShimError> {
     let [multiprocessors, threads_per_multiprocessor, major] =
         fetch(op, |out, error| ffi::dt_cuda_properties(number, out, error))?;
     Ok(SimulatedGpu {
-        // check_cudnn_tensor_shapes of sdp_utils.cpp.
         cudnn_attention_width: match prefers_cudnn_attention(index)? {
-            true if major == 9 => 256,
-            true => 128,
+            true => SimulatedGpu::cudnn_attention_width_of(major),
             false => 0,
         },
         multiprocessors,

@@ -241,6 +241,16 @@ impl SimulatedGpu {
         threads_per_multiprocessor: 2048,
         has_bf16_attention: true,
     };
+
+    /// Returns [`Self::cudnn_attention_width`] of a GPU that prefers cuDNN's attention, by its major compute capability
+    /// (check_cudnn_tensor_shapes of sdp_utils.cpp in libtorch 2.11).
+    pub fn cudnn_attention_width_of(major: i32) -> i32 {
+        match major {
+            9 => 256,
+            10 => 128,
+            _ => 0,
+        }
+    }
 }
 
 // tensor.cpp
