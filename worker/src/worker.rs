@@ -85,7 +85,8 @@ fn train<T: BuildTask + 'static>(recipe: &Recipe, request: &Request, env: &Worke
     let (opening, mut setup, _claims, ranks, agreed) = join_run::<T>(request, recipe, env, &host)?;
     let is_shared = matches!(agreed.gathering, Gathering::Shared);
     host.stop.handle_signals().map_err(WorkerError::Signals)?;
-    share_state(&ranks, &mut setup)?;
+    let inputs = start::PlanInputs::of_rank(request, &opening.survey, recipe, env, &host);
+    start::with_smallest_step::<T, _, _>(&inputs, recipe, || share_state(&ranks, &mut setup))?;
     if host::counts_copies(recipe, host.device) {
         let copies = bytes_of_copies(&setup, &ranks, &agreed, host.device)?;
         if let (Some(note), 0) = (host.leave_room(recipe, copies, env.local_world_size), env.rank) {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use dtrain_common::run_dir::RunDir;
 use xtask::process::Signals;
-use xtask::setup::{self, Problem, SetArgs};
+use xtask::setup::{self, Problem, Ready, SetArgs};
 use xtask::workspace::Workspace;
 
 /// Returns the folder of dtrain and its worker: the user's, or that of a new release build. The inner error
@@ -22,7 +22,10 @@ pub(crate) fn find_programs(
             folder.canonicalize().with_context(|| format!("cannot open --bin-dir {}", folder.display()))?;
         return Ok(Ok(folder));
     }
-    let ready = setup::run(workspace, signals, &set.clone().into())?;
+    build_programs(workspace, signals, &setup::run(workspace, signals, &set.clone().into())?)
+}
+
+fn build_programs(workspace: &Workspace, signals: &Signals, ready: &Ready) -> Result<Result<PathBuf, u8>> {
     match ready.build_dtrain(workspace, signals, "release")? {
         0 => Ok(Ok(ready.build_folder(workspace)?.join("release"))),
         code => {
@@ -39,11 +42,15 @@ pub(crate) fn find_fake_programs(
     set: &SetArgs,
     named: Option<&Path>,
 ) -> Result<Result<PathBuf, u8>> {
-    let found = find_programs(workspace, signals, set, named)?;
-    if named.is_some() || found.is_err() {
+    if named.is_some() {
+        return find_programs(workspace, signals, set, named);
+    }
+    let ready = setup::run(workspace, signals, &set.clone().into())?;
+    let found = build_programs(workspace, signals, &ready)?;
+    if found.is_err() {
         return Ok(found);
     }
-    let mut build = setup::run(workspace, signals, &set.clone().into())?.cargo(workspace);
+    let mut build = ready.cargo(workspace);
     build.args(["build", "--release", "--package", "dtrain-fake-gpu", "--bin", "fake-gpu"]);
     build.args(["--package", "dtrain-models", "--example", "exported"]);
     let code = signals.run(&mut build)?.code;

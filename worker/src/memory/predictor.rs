@@ -54,12 +54,17 @@ impl Target {
     fn named(gpu: Option<GpuProperties>) -> Self {
         gpu.map_or(Self::GPU, |GpuProperties { multiprocessors, capability }| {
             let major = capability / 10;
+            let prefers_flash =
+                std::env::var_os("TORCH_CUDNN_SDPA_DEPRIORITIZED").is_some_and(|value| value == "1");
             Self::Gpu {
                 // As getChosenWorkspaceSize of libtorch (ATen/cuda/CUDABlas.cpp).
                 blas: if major == 9 { Self::MOST_BLAS } else { Self::LEAST_BLAS },
                 gpu: SimulatedGpu {
                     // As `cuda::simulated`, with the cuDNN of libtorch 2.11.
-                    cudnn_attention_width: SimulatedGpu::cudnn_attention_width_of(major as i32),
+                    cudnn_attention_width: match prefers_flash {
+                        true => 0,
+                        false => SimulatedGpu::cudnn_attention_width_of(major as i32),
+                    },
                     multiprocessors: i32::try_from(multiprocessors)
                         .unwrap_or(SimulatedGpu::LARGE.multiprocessors),
                     // The table of technical specifications in the CUDA C++ programming guide.

@@ -1,6 +1,7 @@
 //! Chooses the cut of every stage before the first step, from symbolic steps.
 
 use crate::plan::{Choice, Cut, CutRequest, Prediction, Predictor, Solver};
+use dtrain_common::env::WorkerEnv;
 use dtrain_common::recipe::{Amp, MicroBatch, Recipe, Recompute};
 use dtrain_common::units::ByteSize;
 use dtrain_torch_shim::rng;
@@ -13,7 +14,7 @@ use crate::TrainError;
 use crate::collectives::{Collective, Ranks, ReduceOp};
 use crate::error::WorkerError;
 use crate::host::Host;
-use crate::out_of_memory::failed_allocation_bytes;
+use crate::out_of_memory::{catch_torch_panic, failed_allocation_bytes};
 use crate::request::Request;
 use crate::setup::Setup;
 use crate::step::exchange::{JointSum, RankSync};
@@ -62,6 +63,18 @@ pub(crate) struct PlanInputs<'a> {
 }
 
 impl<'a> PlanInputs<'a> {
+    /// Returns the conditions of this rank, before all have agreed.
+    pub(crate) fn of_rank(
+        request: &'a Request,
+        survey: &'a Value,
+        recipe: &Recipe,
+        env: &WorkerEnv,
+        host: &Host,
+    ) -> Self {
+        let (limit, device) = (host.allowed, host.device);
+        Self { request, survey, ranks: env.world_size, limit, device, amp: recipe.precision.amp }
+    }
+
     /// Runs `solve` for `stage`, whose recipe is `alone`.
     fn solve<T: BuildTask + 'static, R>(
         &self,
@@ -214,18 +227,22 @@ fn predict_joint_sums<T: BuildTask + 'static>(
     }
 }
 
-/// Adds the smallest step's memory to an out-of-memory error at the start; other errors stay unchanged.
-pub(crate) fn with_smallest_step<T: BuildTask + 'static>(
-    error: WorkerError,
+/// Runs a part of the start, and adds the smallest step's memory to an out-of-memory error of it.
+pub(crate) fn with_smallest_step<T: BuildTask + 'static, R, E: Into<WorkerError>>(
     inputs: &PlanInputs<'_>,
     recipe: &Recipe,
-) -> WorkerError {
-    match error.is_out_of_memory() {
+    body: impl FnOnce() -> Result<R, E>,
+) -> Result<R, WorkerError> {
+    let outcome = match catch_torch_panic(body) {
+        Ok(outcome) => outcome.map_err(Into::into),
+        Err(panic) => Err(TrainError::from(panic).into()),
+    };
+    outcome.map_err(|error| match error.is_out_of_memory() {
         true => {
             smallest_step::<T>(inputs, recipe, failed_allocation_bytes(&error.to_string())).unwrap_or(error)
         }
         false => error,
-    }
+    })
 }
 
 /// Returns the error of a start without memory, with the smallest step's memory if that can be predicted.

@@ -26,9 +26,9 @@ fn usable_bytes(total: u64) -> u64 {
 }
 
 /// Returns `bytes` less those that a GPU's allocator may lose: gaps between blocks, and parts of its last segments, of the
-/// training's stream and of the loader's.
+/// training's stream, of the loader's, and of small blocks, whose pool may be largest when that of large ones is not.
 pub(crate) fn without_gaps(bytes: u64) -> u64 {
-    bytes.saturating_sub((bytes / 100 * FRAGMENTATION_PERCENT).max(2 * SEGMENT))
+    bytes.saturating_sub((bytes / 100 * FRAGMENTATION_PERCENT).max(3 * SEGMENT))
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -19,12 +19,12 @@ enum class AttentionKernel { kProducts, kCudnn, kFlash, kEfficient };
 // The arguments of attention that its kernel depends on.
 struct AttentionCase {
   bool has_mask = false, mask_needs_grad = false, causal = false;
-  int64_t mask_stride = 1;
+  int64_t mask_stride = 1, mask_dims = 0;
 };
 
 AttentionCase case_of(const std::optional<Tensor>& mask, bool causal) {
   const bool has_mask = mask.has_value() && mask->defined();
-  return {has_mask, has_mask && mask->requires_grad(), causal, has_mask ? mask->stride(-1) : 1};
+  return {has_mask, has_mask && mask->requires_grad(), causal, has_mask ? mask->stride(-1) : 1, has_mask ? mask->dim() : 0};
 }
 
 // Returns whether a block of threads has 163 KiB of shared memory or more: compute capabilities 8.0, 9 and 10.
@@ -40,8 +40,9 @@ AttentionKernel attention_kernel(const Tensor& q, const Tensor& k, const Tensor&
   if (q.scalar_type() == at::kBFloat16 && !ampere) return AttentionKernel::kProducts;
   if (q.stride(3) != 1 || k.stride(3) != 1 || v.stride(3) != 1 || of.mask_stride != 1) return AttentionKernel::kProducts;
   const auto fits = [](int64_t width) { return width % 8 == 0 && width <= simulated_gpu.cudnn_attention_width; };
+  const bool cudnn_masks = !of.mask_needs_grad && of.mask_dims != 3;
   const bool wide = simulated_gpu.cudnn_attention_width > 0 && width == 192 && v.size(3) == 128;
-  if (half && k.size(2) != 1 && !of.mask_needs_grad && ((fits(width) && fits(v.size(3))) || wide)) return AttentionKernel::kCudnn;
+  if (half && k.size(2) != 1 && cudnn_masks && ((fits(width) && fits(v.size(3))) || wide)) return AttentionKernel::kCudnn;
   const bool is_narrow = width <= (has_large_blocks() ? 256 : 192) || (width > 224 && width <= 256);
   const bool is_square = !of.causal || q.size(2) == k.size(2);
   if (half && ampere && !of.has_mask && width == v.size(3) && is_narrow && is_square) return AttentionKernel::kFlash;

@@ -145,6 +145,18 @@ fn symbolic_operations_allocate_as_on_a_gpu() {
     for (kind, width) in [(FLOAT, 64), (HALF, 160), (HALF, 36)] {
         assert_eq!(differ(kind, width), 0, "{kind:?} {width}");
     }
+    // cuDNN takes masks of two and of four dimensions; the memory-efficient kernel keeps sums of 32 queries.
+    let kept = |gpu, shape: &[i64]| {
+        let region = Symbolic::enter(Some(gpu)).unwrap();
+        let part = || Tensor::empty([2, 4, 100, 64], HALF).set_requires_grad(true);
+        let (q, k, v, mask) = (part(), part(), part(), Tensor::empty(shape, HALF));
+        let attention =
+            || Tensor::scaled_dot_product_attention(&q, &k, &v, Some(&mask), 0.0, false, None, false);
+        measure(&region, attention).0
+    };
+    for (shape, takes) in [(&[100, 100][..], true), (&[4, 100, 100], false), (&[2, 1, 100, 100], true)] {
+        assert_eq!(kept(by_cudnn, shape) != kept(A100, shape), takes, "{shape:?}");
+    }
 
     // A T4 has no kernel for bfloat16: products keep the softmax of the scores.
     let kept = |gpu, kind| {

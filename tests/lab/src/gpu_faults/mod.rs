@@ -20,11 +20,9 @@ use xtask::workspace::Workspace;
 
 use self::table::{End, KINDS, Kind};
 use crate::commands::{FinishedCommand, run_to_end};
-use crate::files::{create_own, find_fake_programs};
+use crate::files::{create_empty, create_own, find_fake_programs};
 use crate::random::Random;
 
-/// The steps of a training, each with a checkpoint.
-const STEPS: u64 = 3;
 /// The longest launch: the longest time-out of a kind, the stacks of a hang, and a start on a busy machine.
 const LONGEST: Duration = Duration::from_secs(90);
 
@@ -61,7 +59,7 @@ pub(crate) fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Resu
     };
     let folder = create_own(&workspace.target().join("gpu-faults"))?;
     let recipe = folder.join("recipe.toml");
-    fs::write(&recipe, recipe_text()).with_context(|| format!("cannot write {}", recipe.display()))?;
+    fs::write(&recipe, RECIPE).with_context(|| format!("cannot write {}", recipe.display()))?;
     let cases = cases(args);
     let (next, failures) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
@@ -84,7 +82,7 @@ pub(crate) fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Resu
     });
     let failures = failures.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
     println!("| Fault | Moments | Failed |\n|---|---|---|");
-    for kind in KINDS {
+    for kind in KINDS.iter().filter(|kind| kind.name.contains(&args.only)) {
         let all = cases.iter().filter(|(one, _)| one.name == kind.name).count();
         let failed = failures.iter().filter(|name| **name == kind.name).count();
         println!("| {} | {all} | {failed} |", kind.name);
@@ -110,9 +108,7 @@ fn cases(args: &Args) -> Vec<Case> {
     cases
 }
 
-fn recipe_text() -> String {
-    format!(
-        "\
+const RECIPE: &str = "\
 task = \"classify\"
 [data]
 kind = \"generated\"
@@ -125,7 +121,6 @@ workers = 1
 name = \"resnet18\"
 [train]
 effective_batch = 16
-steps = {STEPS}
 seed = 3
 [optim]
 name = \"sgd\"
@@ -135,9 +130,7 @@ momentum = 0.9
 every = \"1 steps\"
 [log]
 every_steps = 1
-"
-    )
-}
+";
 
 fn check(
     signals: &Signals,
@@ -145,49 +138,66 @@ fn check(
     (recipe, own): (&Path, &Path),
     (kind, call): &Case,
 ) -> Result<()> {
-    let (gpus, rank) = kind.ranks;
-    let fault = format!("{}:{call}:{}:{rank}", kind.site, kind.code);
+    let fault = format!("{}:{call}:{}:{}", kind.site, kind.code, kind.ranks.1);
+    create_empty(own)?;
     let begun = Instant::now();
-    let ended = launch(signals, programs, (recipe, own), (gpus, kind.flags), Some(&fault))?;
+    let ended = launch(signals, programs, (recipe, own), kind, Some(&fault))?;
     let text = format!("{fault}: {}\n{}", ended.stdout, ended.stderr);
     ensure!(begun.elapsed() < LONGEST, "it took {:?}: {text}", begun.elapsed());
     for crash in ["panicked", "SIGSEGV", "terminate called"] {
         ensure!(!text.contains(crash), "{crash}: {text}");
     }
     match kind.end {
-        End::Succeeds => ensure!(ended.code == 0, "exit code {}: {text}", ended.code),
+        End::Succeeds => {
+            ensure!(ended.code == 0, "exit code {}: {text}", ended.code);
+            ensure!(has_fired(own)?, "no process reached the call: {text}");
+        }
         End::Fails(code, words) => {
             ensure!(ended.code == code, "exit code {}, not {code}: {text}", ended.code);
             ensure!(text.contains(words), "no `{words}`: {text}");
         }
     }
-    let again = launch(signals, programs, (recipe, own), (gpus, &[]), None)?;
+    let again = launch(signals, programs, (recipe, own), kind, None)?;
     let text = format!("after {fault}: {}\n{}", again.stdout, again.stderr);
     ensure!(again.code == 0, "exit code {}: {text}", again.code);
     let path = own.join("run/result.json");
     let result: RunResult =
         serde_json::from_slice(&fs::read(&path).with_context(|| path.display().to_string())?)?;
-    ensure!(result.steps == Some(STEPS), "{:?} steps: {text}", result.steps);
+    ensure!(result.steps == Some(kind.steps), "{:?} steps: {text}", result.steps);
     Ok(())
+}
+
+/// Returns whether a process of the launch met its fault. Processes that end write what they counted.
+fn has_fired(own: &Path) -> Result<bool> {
+    for entry in fs::read_dir(own)? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == "json") {
+            let counted: serde_json::Value = serde_json::from_slice(&fs::read(&path)?)?;
+            if counted["calls"]["[fault]"].as_u64().is_some_and(|fired| fired > 0) {
+                return Ok(true);
+            }
+        }
+    }
+    Ok(false)
 }
 
 fn launch(
     signals: &Signals,
     programs: &Path,
     (recipe, own): (&Path, &Path),
-    (gpus, flags): (usize, &[&str]),
+    kind: &Kind,
     fault: Option<&str>,
 ) -> Result<FinishedCommand> {
     let id = format!("faults-{}-{}", std::process::id(), own.file_name().unwrap_or_default().display());
-    let gpus = gpus.to_string();
+    let (gpus, steps) = (kind.ranks.0.to_string(), format!("train.steps={}", kind.steps));
     let mut command = Command::new(programs.join("fake-gpu"));
     command.args(["--gpus", &gpus, "--"]).arg(programs.join("dtrain")).args(["launch", "--nproc", &gpus]);
-    command.arg("--run-dir").arg(own.join("run")).args(flags).arg(recipe);
+    command.arg("--run-dir").arg(own.join("run")).args(["--set", &steps]);
     command.env_remove("CUDA_VISIBLE_DEVICES").env("OMP_NUM_THREADS", "1").env("FAKE_GPU_ID", &id);
     if let Some(fault) = fault {
-        command.env("FAKE_GPU_FAULT", fault);
+        command.args(kind.flags).env("FAKE_GPU_FAULT", fault).env("FAKE_GPU_COUNTS", own.join("counts"));
     }
-    let ended = run_to_end(signals, &mut command);
+    let ended = run_to_end(signals, command.arg(recipe));
     let memory = format!("/dev/shm/fake-gpu-{}-{id}", rustix::process::getuid().as_raw());
     // A launch that ended early has made none.
     let _ = fs::remove_dir_all(memory);

@@ -12,6 +12,8 @@ pub(super) struct Kind {
     pub(super) code: &'static str,
     /// The number of GPUs, and the rank with the fault.
     pub(super) ranks: (usize, usize),
+    /// The steps of the training, each with a checkpoint.
+    pub(super) steps: u64,
     /// Further flags of the launch.
     pub(super) flags: &'static [&'static str],
     pub(super) end: End,
@@ -28,6 +30,8 @@ pub(super) enum End {
 
 const ILLEGAL: &str = "an illegal memory access";
 const GRAPH: &[&str] = &["--set", "model.compile=graph"];
+/// A step is captured after three that run without a graph.
+const GRAPH_STEPS: u64 = 6;
 
 const fn on_one(
     name: &'static str,
@@ -36,7 +40,7 @@ const fn on_one(
     code: &'static str,
     end: End,
 ) -> Kind {
-    Kind { name, site, calls, code, ranks: (1, 0), flags: &[], end }
+    Kind { name, site, calls, code, ranks: (1, 0), steps: 3, flags: &[], end }
 }
 
 const fn on_two(
@@ -47,7 +51,7 @@ const fn on_two(
     rank: usize,
     end: End,
 ) -> Kind {
-    Kind { name, site, calls, code, ranks: (2, rank), flags: &[], end }
+    Kind { name, site, calls, code, ranks: (2, rank), steps: 3, flags: &[], end }
 }
 
 const fn failed(words: &'static str) -> End {
@@ -75,7 +79,7 @@ pub(super) const KINDS: &[Kind] = &[
         "719",
         failed("unspecified launch failure"),
     ),
-    on_one("memory, once", "cuMemCreate", (8, 20), "2", End::Succeeds),
+    on_one("memory, once", "cuMemCreate", (8, 13), "2", End::Succeeds),
     on_one("pinned memory, once", "cudaHostAlloc", (2, 4), "out-of-memory", End::Succeeds),
     on_one("a handle of cuBLAS, once", "cublasCreate_v2", (1, 2), "3", End::Succeeds),
     on_one("a handle of cuDNN", "cudnnCreate", (1, 2), "1001", failed("CUDNN_STATUS_NOT_INITIALIZED")),
@@ -118,8 +122,13 @@ pub(super) const KINDS: &[Kind] = &[
         flags: &["--hang-timeout", "3"],
         ..on_one("a kernel never ends", "launch", (900, 1300), "hang", failed("no heartbeat"))
     },
-    Kind { flags: GRAPH, ..on_one("a capture", "cudaStreamBeginCapture", (1, 1), "900", End::Succeeds) },
     Kind {
+        steps: GRAPH_STEPS,
+        flags: GRAPH,
+        ..on_one("a capture", "cudaStreamBeginCapture", (1, 1), "900", End::Succeeds)
+    },
+    Kind {
+        steps: GRAPH_STEPS,
         flags: GRAPH,
         ..on_one("a graph", "cudaGraphInstantiateWithFlags", (1, 1), "out-of-memory", End::Succeeds)
     },

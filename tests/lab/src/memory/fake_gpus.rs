@@ -98,15 +98,18 @@ fn train_all(benches: &[Bench<'_>], args: &Args) -> Result<Group> {
             mib(budget)
         ));
         let row = match train(bench, case, (number, ranks, graphs, budget)) {
-            Ok(Some((peak, reserved))) => {
+            Ok(Ended::Trained { peak, reserved }) => {
                 trained += 1;
                 row.with("allocated, MiB", mib(peak))
                     .with("reserved, MiB", mib(reserved))
                     .with_verdict(Verdict::of(reserved <= budget), "trained")
             }
-            Ok(None) => {
+            Ok(Ended::TooSmall) => {
                 too_small += 1;
                 row.with_verdict(Verdict::Passed, "exit code 3")
+            }
+            Ok(Ended::Uncomputed) => {
+                row.with_verdict(Verdict::Skipped, "a loss that no kernel computes is not finite")
             }
             Err(error) => row.with_verdict(Verdict::Failed, format!("{error:#}")),
         };
@@ -122,12 +125,21 @@ fn mib_bytes(count: f64) -> f64 {
     count * f64::from(1 << 20)
 }
 
-/// Returns the most memory of a step, allocated and reserved; None if the smallest step does not fit.
+/// How a random training ended.
+enum Ended {
+    /// With the most memory of a step, in bytes.
+    Trained { peak: u64, reserved: u64 },
+    /// The smallest step does not fit.
+    TooSmall,
+    /// dtrain stopped because a fake GPU's memory held something else in place of a loss.
+    Uncomputed,
+}
+
 fn train(
     bench: &Bench<'_>,
     case: &Case,
     (number, ranks, graphs, budget): (u32, usize, bool, u64),
-) -> Result<Option<(u64, u64)>> {
+) -> Result<Ended> {
     let recipe = bench.recipe(&format!("training-{number}"), &case.recipe(&bench.work))?;
     let run = RunDir::new(bench.work.join(format!("run-{number}")));
     let own = case.sets.iter().filter(|set| !set.starts_with("memory.")).map(|set| (*set).to_owned());
@@ -147,7 +159,10 @@ fn train(
         // The plan has found out before any step.
         let known = ["before the first step", "no smaller cut exists"];
         ensure!(known.iter().any(|text| ended.stderr.contains(text)), "exit code 3 against the plan");
-        return Ok(None);
+        return Ok(Ended::TooSmall);
+    }
+    if ended.stderr.contains("the loss was not finite") {
+        return Ok(Ended::Uncomputed);
     }
     ended.expect(0)?;
     let read = |path: &Path| fs::read_to_string(path).with_context(|| path.display().to_string());
@@ -159,5 +174,5 @@ fn train(
         peak = peak.max(step["memory"]["peak"].as_u64().unwrap_or(0));
         reserved = reserved.max(step["memory"]["reserved"].as_u64().unwrap_or(0));
     }
-    Ok(Some((peak, reserved)))
+    Ok(Ended::Trained { peak, reserved })
 }
