@@ -16,6 +16,7 @@ pub mod exit;
 pub mod files;
 pub mod gpu;
 pub mod host;
+pub mod installation;
 pub mod job;
 pub mod manifest;
 pub mod memory_copies;

@@ -25,6 +25,7 @@ mod runs;
 mod screen;
 mod stdout;
 mod times;
+mod trainer;
 mod worker_jobs;
 
 use anyhow::{Context, anyhow};
@@ -46,6 +47,9 @@ fn main() -> ExitCode {
         Err(error) => {
             // Also --help and --version. If the stream is closed, no message is possible.
             let _ = error.print();
+            if error.kind() == clap::error::ErrorKind::DisplayVersion {
+                print_trainer();
+            }
             return if error.use_stderr() { ExitStatus::Usage.into() } else { ExitCode::SUCCESS };
         }
     };
@@ -105,6 +109,15 @@ fn run(
     let done = launch::run(args, guardian_info, start_time);
     modes.iter().for_each(TerminalModes::restore);
     done.map(ExitCode::from)
+}
+
+/// Prints the libtorch and the features of the trainer, if it can be started.
+fn print_trainer() {
+    // As for the version itself, a closed stream allows no message.
+    let _ = match trainer::find_worker() {
+        Ok(worker) => writeln!(std::io::stdout(), "{}", trainer::describe(&worker)),
+        Err(error) => writeln!(std::io::stdout(), "no trainer: {error:#}"),
+    };
 }
 
 /// Prints the error. `from_environment` are the variables that set flags.

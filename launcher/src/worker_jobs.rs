@@ -2,7 +2,7 @@
 
 use crate::cli::{EvalArgs, LaunchArgs, PlanArgs, ProfileArgs, RecipeArgs, SuggestArgs};
 use crate::gpus::names::{of_machine, usual};
-use crate::plan::find_worker;
+use crate::trainer::find_worker;
 use anyhow::{Context, bail};
 use dtrain_common::env::{
     CUDA_VISIBLE_DEVICES, GROUP_RANK, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, RANK,

@@ -2,6 +2,7 @@
 
 use dtrain_common::env::{CUDA_VISIBLE_DEVICES, WorkerEnv};
 use dtrain_common::gpu::{Visible, inventory};
+use dtrain_common::installation::own_cuda_command;
 use dtrain_common::text::counted;
 use dtrain_torch_shim::{ErrorKind, ShimError, cuda, memory};
 use tch::Device;
@@ -98,7 +99,8 @@ fn select(
                 ),
                 ErrorKind::LibraryMissing => {
                     format!(
-                        "libtorch's CUDA libraries are missing ({reason}); install them with `cargo xtask setup --cuda`"
+                        "libtorch's CUDA libraries are missing ({reason}); install them with {}",
+                        own_cuda_command()
                     )
                 }
                 ErrorKind::DriverTooOld => {
@@ -119,9 +121,10 @@ fn device_failed(env: &WorkerEnv, source: ShimError) -> DeviceError {
 
 /// Logs why no GPU is used. A missing driver is usual, and no warning.
 fn log_fallback(env: &WorkerEnv, error: &ShimError) {
+    let missing = format!("install libtorch's CUDA libraries with {}", own_cuda_command());
     let remedy = match error.kind {
         ErrorKind::DriverMissing => return tracing::debug!("training on the CPU: {error}"),
-        ErrorKind::LibraryMissing => "install libtorch's CUDA libraries with `cargo xtask setup --cuda`",
+        ErrorKind::LibraryMissing => &missing,
         ErrorKind::DriverTooOld => "install driver R580 or newer for CUDA 13.0",
         _ => "check the GPU with `nvidia-smi`",
     };

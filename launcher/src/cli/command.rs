@@ -11,9 +11,11 @@ use super::plan::{PlanArgs, ProfileArgs};
 use super::runs::RunsArgs;
 use clap::{Parser, Subcommand};
 
+const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (commit ", env!("DTRAIN_COMMIT"), ")");
+
 /// Train on all GPUs of this machine, or run any program on them.
 #[derive(Debug, Parser)]
-#[command(name = "dtrain", version, arg_required_else_help = true, after_help = help!("launch-examples"))]
+#[command(name = "dtrain", version = VERSION, arg_required_else_help = true, after_help = help!("launch-examples"))]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,

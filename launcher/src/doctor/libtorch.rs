@@ -2,9 +2,11 @@
 
 use super::gpus::Gpus;
 use super::row::Row;
-use crate::plan::{find_worker, gpu_check::LIBTORCH_CUDA};
+use crate::plan::gpu_check::LIBTORCH_CUDA;
+use crate::trainer::{find_worker, read_version};
 use dtrain_agent::io::process::whole_output;
 use dtrain_common::gpu::oldest_driver;
+use dtrain_common::installation;
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -22,6 +24,13 @@ pub(super) struct Libtorch {
     /// The version of CUDA; `None` for a CPU build.
     cuda: Option<String>,
     nccl: Option<PathBuf>,
+    trainer: PathBuf,
+}
+
+impl Libtorch {
+    fn cuda_command(&self) -> &'static str {
+        installation::cuda_command(&self.trainer)
+    }
 }
 
 /// Starts the trainer to ask for its libtorch.
@@ -31,7 +40,7 @@ pub(super) fn check(patience: Duration) -> (Vec<Row>, Option<Libtorch>) {
         Err(error) => {
             let error = format!("{error:#}");
             // The remedy of the row has the rest.
-            return (vec![missing(error.split("; build it").next().unwrap_or_default())], None);
+            return (vec![missing(&error)], None);
         }
     };
     let begun = Instant::now();
@@ -51,7 +60,7 @@ pub(super) fn check(patience: Duration) -> (Vec<Row>, Option<Libtorch>) {
     let (version, cuda) = found.unwrap_or_else(|| (built.clone(), None));
     let cuda = has_cuda.then(|| cuda.unwrap_or_else(|| LIBTORCH_CUDA.to_string()));
     let nccl = cuda.is_some().then(|| find_nccl(&folder)).flatten();
-    let libtorch = Libtorch { version, folder, cuda, nccl };
+    let libtorch = Libtorch { version, folder, cuda, nccl, trainer: worker };
     (vec![judge(&libtorch, &built, time)], Some(libtorch))
 }
 
@@ -62,27 +71,14 @@ fn read_answer(answer: &str) -> Option<(String, PathBuf)> {
     Some((version.to_owned(), folder.into()))
 }
 
-/// Reads PyTorch's `version.py`, or libtorch's `build-version`: the version and its CUDA.
-pub(super) fn read_version(text: &str) -> Option<(String, Option<String>)> {
-    let value = |key: &str| {
-        let line = text.lines().find(|line| line.starts_with(key))?;
-        Some(line.split('\'').nth(1)?.to_owned()).filter(|_| line.contains('='))
-    };
-    let full = value("__version__").unwrap_or_else(|| text.trim().to_owned());
-    let (version, build) = full.split_once('+').unwrap_or((&full, ""));
-    // Such as cu130 and cu126.
-    let of_build = build.strip_prefix("cu").filter(|digits| digits.len() >= 3);
-    let of_build =
-        of_build.map(|digits| format!("{}.{}", &digits[..digits.len() - 1], &digits[digits.len() - 1..]));
-    let is_version =
-        version.starts_with(|c: char| c.is_ascii_digit()) && !version.contains(char::is_whitespace);
-    is_version.then(|| (version.to_owned(), value("cuda").or(of_build)))
-}
-
-fn missing(why: &str) -> Row {
-    let remedy = "build it with `cargo build --release -p dtrain-worker`, or name it in DTRAIN_WORKER; only recipes \
-                  need it";
-    Row::warn("libtorch", format!("the trainer cannot be started: {why}"), remedy)
+/// Returns the row for a missing trainer; the error has a remedy after its semicolon.
+fn missing(error: &str) -> Row {
+    let (why, remedy) = error.split_once("; ").unwrap_or((error, "build it, or name it in DTRAIN_WORKER"));
+    Row::warn(
+        "libtorch",
+        format!("the trainer cannot be started: {why}"),
+        format!("{remedy}; only recipes need it"),
+    )
 }
 
 fn slow(patience: Duration) -> Row {
@@ -125,7 +121,7 @@ fn judge(libtorch: &Libtorch, built: &str, time: Duration) -> Row {
 pub(super) fn judge_cuda(libtorch: &Libtorch, gpus: Option<&Gpus>) -> Vec<Row> {
     let Some(cuda) = &libtorch.cuda else {
         let unused = gpus.filter(|gpus| !gpus.names.is_empty()).map(|_| {
-            let remedy = "run `cargo xtask setup --cuda`, and build again";
+            let remedy = format!("install libtorch for CUDA with {}", libtorch.cuda_command());
             Row::warn("CUDA", "libtorch is the CPU build, so the GPUs are not used", remedy)
         });
         return unused.into_iter().collect();
@@ -151,7 +147,10 @@ pub(super) fn judge_cuda(libtorch: &Libtorch, gpus: Option<&Gpus>) -> Vec<Row> {
         None if count > 1 => Row::fail(
             "NCCL",
             format!("{NCCL} is not found, and {count} GPUs need it to exchange gradients"),
-            "run `cargo xtask setup --cuda`, or train with DTRAIN_TRANSPORT=gloo, which is slower",
+            format!(
+                "install it with {}, or train with DTRAIN_TRANSPORT=gloo, which is slower",
+                libtorch.cuda_command()
+            ),
         ),
         None => Row::ok("NCCL", format!("{NCCL} is not found; only several GPUs need it")),
     });
@@ -217,27 +216,13 @@ mod tests {
         assert_eq!(unloadable("dtrain-worker 0.1.0\n").level, Level::Warn);
     }
 
-    #[test]
-    fn versions_are_read_from_both_kinds_of_file() {
-        let wheel = "__all__ = ['__version__']\n__version__ = '2.11.0+cu130'\ncuda: Optional[str] = '13.0'\n";
-        let known = |version: &str, cuda: Option<&str>| Some((version.to_owned(), cuda.map(str::to_owned)));
-        assert_eq!(read_version(wheel), known("2.11.0", Some("13.0")));
-        assert_eq!(
-            read_version("__version__ = '2.11.0+cpu'\ncuda: Optional[str] = None\n"),
-            known("2.11.0", None)
-        );
-        assert_eq!(read_version("2.10.0+cu126\n"), known("2.10.0", Some("12.6")));
-        assert_eq!(read_version("2.10.0\n"), known("2.10.0", None));
-        assert_eq!(read_version("no version"), None);
-        assert_eq!(read_version(""), None);
-    }
-
     fn libtorch(cuda: Option<&str>, nccl: Option<&str>) -> Libtorch {
         Libtorch {
             version: "2.11.0".into(),
             folder: "/t/lib".into(),
             cuda: cuda.map(Into::into),
             nccl: nccl.map(Into::into),
+            trainer: "/t/dtrain-worker".into(),
         }
     }
 

@@ -1,8 +1,8 @@
 //! Python and its PyTorch, for scripts and modules.
 
-use super::libtorch::read_version;
 use super::row::Row;
 use crate::python;
+use crate::trainer::read_version;
 use dtrain_agent::io::process::output;
 use std::fs;
 use std::path::Path;

@@ -5,8 +5,8 @@
 
 use crate::ckpt::check_out;
 use crate::cli::{BuilderArg, ImportArgs};
-use crate::plan::find_worker;
 use crate::python;
+use crate::trainer::find_worker;
 use anyhow::{Context, bail};
 use dtrain_agent::io::process::handlers;
 use dtrain_agent::signals;

@@ -17,7 +17,6 @@ pub(crate) use kinds::{Plan, Seat};
 pub(crate) use routing::Home;
 pub(crate) use routing::{Routing, Sinks};
 pub(crate) use size::cores;
-pub(crate) use training::find_worker;
 
 use crate::cli::{Form, LaunchArgs};
 use anyhow::{Context, bail};

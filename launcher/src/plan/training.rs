@@ -7,11 +7,10 @@ use super::size::Size;
 use super::{gpu_check, limit};
 use crate::cli::LaunchArgs;
 use crate::executable::{is_built_in, is_toml};
+use crate::trainer::find_worker;
 use anyhow::{Context, anyhow, bail};
 use dtrain_agent::clock::StartTime;
 use dtrain_agent::cluster::ranks::Placement;
-use dtrain_agent::io::process::program;
-use dtrain_common::env::DTRAIN_WORKER;
 use dtrain_common::recipe::{Recipe, RecipeError};
 use dtrain_common::run_dir::{Resume, RunDir, RunLock, Start};
 use dtrain_common::text::counted;
@@ -19,9 +18,6 @@ use std::ffi::OsStr;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-
-/// The trainer's file name.
-const WORKER: &str = "dtrain-worker";
 
 /// Plans a training. On an error no file was written.
 pub(super) fn plan(name: &str, args: &LaunchArgs, seat: Seat, start_time: StartTime) -> anyhow::Result<Plan> {
@@ -196,25 +192,6 @@ fn claim(root: &Path) -> anyhow::Result<PathBuf> {
         candidate = format!("{}-{number}", root.display()).into();
     }
     Ok(candidate)
-}
-
-/// Finds the trainer: by DTRAIN_WORKER, else beside this executable, else in PATH.
-pub(crate) fn find_worker() -> anyhow::Result<PathBuf> {
-    let path = std::env::var_os("PATH");
-    if let Some(named) = std::env::var_os(DTRAIN_WORKER).filter(|named| !named.is_empty()) {
-        return program::find(&named, path.as_deref())
-            .with_context(|| format!("{DTRAIN_WORKER} is set wrongly"));
-    }
-    let beside = std::env::current_exe().ok().map(|exe| exe.with_file_name(WORKER));
-    if let Some(found) = beside.and_then(|file| program::find(file.as_os_str(), None).ok()) {
-        return Ok(found);
-    }
-    program::find(OsStr::new(WORKER), path.as_deref()).map_err(|_| {
-        anyhow!(
-            "cannot find the trainer {WORKER} beside dtrain or in PATH; build it with `cargo build --release -p \
-             {WORKER}`, or set {DTRAIN_WORKER} to its path"
-        )
-    })
 }
 
 #[cfg(test)]

@@ -11,4 +11,5 @@ pub mod process;
 pub mod python;
 mod pytorch;
 pub mod setup;
+pub mod wheel;
 pub mod workspace;

@@ -10,7 +10,7 @@ use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 use xtask::process::{self, Signals};
 use xtask::workspace::Workspace;
-use xtask::{book, check, demo, fake_gpu, setup};
+use xtask::{book, check, demo, fake_gpu, setup, wheel};
 
 /// Set up, try, test and check dtrain
 #[derive(Parser)]
@@ -43,6 +43,10 @@ enum Command {
     Check(check::Args),
     /// Build the documentation into target/book and check its links
     Book,
+    /// Write dtrain as a Python wheel and as an archive of its programs to target/wheel
+    ///
+    /// pip installs the wheel beside torch 2.11. The programs are those of a release build.
+    Wheel(wheel::Args),
     /// Run a program on a machine of fake GPUs, to test without one
     ///
     /// Builds the fake libraries on first use. Example: cargo xtask fake-gpu --gpus 2 -- dtrain gpu info
@@ -87,6 +91,7 @@ fn run(command: Command) -> Result<u8> {
         Command::Test(args) => check::test(&workspace, &signals, &args),
         Command::Check(args) => check::run(&workspace, &signals, &args),
         Command::Book => book::run(&workspace, &signals),
+        Command::Wheel(args) => wheel::run(&workspace, &signals, &args),
         Command::FakeGpu(args) => fake_gpu::run(&workspace, &signals, &args),
         Command::Lab(args) => {
             if !LAB.iter().any(|line| line.split(' ').next().is_some_and(|name| args[0] == *name)) {

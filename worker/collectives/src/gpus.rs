@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use dtrain_common::installation::own_cuda_command;
 use tch::Device;
 
 use super::nccl::{Nccl, NcclError, NcclGroup, RankConfig, UniqueId, Version};
@@ -85,9 +86,10 @@ fn check_facts(all: &[Facts]) -> Result<(), String> {
     let first = all[0].nccl;
     match all.iter().position(|facts| facts.nccl != first) {
         Some(rank) => Err(format!(
-            "rank 0 has NCCL {} and rank {rank} has {}; install the same libtorch on all nodes (`cargo xtask setup --cuda`)",
+            "rank 0 has NCCL {} and rank {rank} has {}; install the same libtorch on all nodes ({})",
             Version(first),
-            Version(all[rank].nccl)
+            Version(all[rank].nccl),
+            own_cuda_command()
         )),
         None => Ok(()),
     }

@@ -168,7 +168,7 @@ impl Picture {
             Kind::Stripes => (along + self.phase.0).sin(),
             Kind::Checks => (along + self.phase.0).sin() * (across + self.phase.1).sin(),
             // Ellipses, so that rings have a direction too.
-            Kind::Rings => (along.hypot(0.6 * across) + self.phase.0).sin(),
+            Kind::Rings => (distance(along, 0.6 * across) + self.phase.0).sin(),
             Kind::Spots => {
                 let (u, v) = ((0.5 * along + self.phase.0).sin(), (0.9 * across + self.phase.1).sin());
                 2.0 * (1.0 - 1.4 * (u * u + v * v)).max(0.0) - 1.0
@@ -178,6 +178,12 @@ impl Picture {
         let veil = self.veil.3 * (self.veil.0 * x + self.veil.1 * y + self.veil.2).sin();
         std::array::from_fn(|c| self.ground[c] + share * (self.pattern[c] - self.ground[c]) + veil)
     }
+}
+
+/// Returns the length of the vector. glibc gave `hypotf` a new version, so that a program with it needs glibc 2.35.
+pub(super) fn distance(x: f32, y: f32) -> f32 {
+    let (x, y) = (f64::from(x), f64::from(y));
+    (x * x + y * y).sqrt() as f32
 }
 
 /// Converts hue (only its fraction counts), saturation and value, each from 0 to 1, to RGB.

@@ -6,7 +6,7 @@
 use std::f32::consts::{PI, TAU};
 
 use super::dataset::Field;
-use super::generated::rgb;
+use super::generated::{distance, rgb};
 use super::generated_set::{GeneratedSample, GeneratedSet, Painter, Split, Target, planes};
 use super::pixel_target::PixelTarget;
 use super::raster::Labels;
@@ -117,7 +117,7 @@ impl Blob {
         let (along, across) = self.turned(x, y);
         let (along, across) = (along / self.stretch.sqrt(), across * self.stretch.sqrt());
         let wave = 1.0 + self.edge.1 * (self.edge.0 * across.atan2(along) + self.edge.2).sin();
-        (along.hypot(across), self.radius * wave)
+        (distance(along, across), self.radius * wave)
     }
 
     fn covers(&self, x: f32, y: f32) -> bool {

@@ -108,10 +108,11 @@ fn own_folder() -> Result<PathBuf> {
 fn find(program: &OsString, build: &Path, layout: &Layout) -> Result<PathBuf> {
     let path = Path::new(program);
     let is_built = path.canonicalize().is_ok_and(|path| path.starts_with(build));
-    if !is_built && path.file_name().is_none_or(|name| name != "dtrain" && name != "dtrain-worker") {
+    let is_name = path.components().count() == 1;
+    let is_own = is_name && (path == "dtrain" || path == "dtrain-worker");
+    if !is_built && !is_own {
         return Ok(path.to_owned());
     }
-    let is_name = path.components().count() == 1;
     let found = if is_name { build.join(path) } else { path.to_owned() };
     if !found.is_file() {
         let profile = if build.ends_with("release") { " --release" } else { "" };

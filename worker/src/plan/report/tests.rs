@@ -111,7 +111,7 @@ fn a_brief_plan_has_one_sentence_per_gpu() {
     assert!(fits);
     let expected = "\
 1GiB, 1.00 GiB: does not fit: the smallest cut, 16 = 1 rank x 1 x 16 accumulation, needs 638.00 MiB
-  predicted (symbolic), above the limit of 370.00 MiB; see `dtrain plan` for advice
+  predicted (symbolic), above the limit of 350.00 MiB; see `dtrain plan` for advice
 t4, 14.74 GiB: micro-batch 16; 16 = 1 rank x 16 x 1 accumulation; fp16; recompute 0/4; 8.50 GiB
   predicted (symbolic)
 ";

@@ -1,0 +1,123 @@
+//! Finds the trainer, the program that trains recipes: beside dtrain after a build, in the Python package `dtrain` after pip.
+
+mod pytorch;
+
+pub(crate) use self::pytorch::read_version;
+
+use std::env;
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+use dtrain_agent::io::process::{output, program};
+use dtrain_common::env::DTRAIN_WORKER;
+
+const WORKER: &str = "dtrain-worker";
+
+/// Prints the file of the Python package, not one of this folder.
+const ASK: &str = "import sys; sys.path.pop(0); import importlib.util as u; s = u.find_spec('dtrain'); \
+                   print(s.origin if s else '')";
+
+/// Finds the trainer: by DTRAIN_WORKER, else beside this executable, in a Python package of its environment, or in PATH. If pip
+/// has installed the trainer, checks the PyTorch that it would load.
+pub(crate) fn find_worker() -> anyhow::Result<PathBuf> {
+    let worker = search()?;
+    pytorch::check(&worker, env::var_os("LD_LIBRARY_PATH").as_deref())?;
+    Ok(worker)
+}
+
+/// Returns the lines about libtorch and features that `dtrain-worker --version` prints after its first.
+pub(crate) fn describe(worker: &Path) -> String {
+    let answer = output(Command::new(worker).arg("--version"), Duration::from_secs(10));
+    let answer = answer.filter(|answer| !answer.trim().is_empty());
+    match answer.as_deref().and_then(|answer| answer.trim().split_once('\n')) {
+        Some((_, lines)) => lines.to_owned(),
+        None => format!("{} does not start; `dtrain doctor` says why", worker.display()),
+    }
+}
+
+fn search() -> anyhow::Result<PathBuf> {
+    let path = env::var_os("PATH");
+    if let Some(named) = env::var_os(DTRAIN_WORKER).filter(|named| !named.is_empty()) {
+        return program::find(&named, path.as_deref())
+            .with_context(|| format!("{DTRAIN_WORKER} is set wrongly"));
+    }
+    let own = env::current_exe().ok().and_then(|exe| exe.parent().map(Path::to_owned));
+    let installed = own.as_deref().and_then(|folder| {
+        let beside = [folder.join(WORKER)].into_iter();
+        beside.chain(packages(folder)).find(|file| is_program(file)).or_else(|| ask_python(folder))
+    });
+    if let Some(found) = installed {
+        return Ok(found);
+    }
+    program::find(OsStr::new(WORKER), path.as_deref()).map_err(|_| {
+        anyhow!(
+            "cannot find the trainer {WORKER} beside dtrain, in a Python package of its environment, or in PATH; build it with `cargo \
+             build --release -p {WORKER}`, install dtrain by pip, or set {DTRAIN_WORKER} to its path"
+        )
+    })
+}
+
+fn is_program(file: &Path) -> bool {
+    program::find(file.as_os_str(), None).is_ok()
+}
+
+/// Returns where pip may have put the trainer of a dtrain in the folder `bin`: first where PyTorch is beside it, then by the newest
+/// Python.
+fn packages(bin: &Path) -> Vec<PathBuf> {
+    let Some(root) = bin.parent() else { return Vec::new() };
+    let versions = ["lib", "lib64"]
+        .into_iter()
+        .flat_map(|lib| fs::read_dir(root.join(lib)).into_iter().flatten().flatten());
+    let mut found: Vec<(u32, PathBuf)> = Vec::new();
+    for entry in versions {
+        let name = entry.file_name();
+        let minor = name.to_str().and_then(|name| name.strip_prefix("python3"));
+        let Some(minor) = minor.map(|rest| rest.trim_start_matches('.').parse().unwrap_or(0)) else {
+            continue;
+        };
+        found.extend(["site-packages", "dist-packages"].map(|site| (minor, entry.path().join(site))));
+    }
+    // `pip install --target` has all packages beside `bin`.
+    found.push((0, root.to_owned()));
+    let order = |(minor, site): &(u32, PathBuf)| (pytorch::is_in(site), *minor);
+    found.sort_by_key(|one| std::cmp::Reverse(order(one)));
+    found.into_iter().map(|(_, site)| site.join("dtrain").join(WORKER)).collect()
+}
+
+/// Asks the Python beside dtrain, whose packages may be elsewhere.
+fn ask_python(bin: &Path) -> Option<PathBuf> {
+    let python =
+        ["python3", "python"].map(|name| bin.join(name)).into_iter().find(|file| is_program(file))?;
+    let answer = output(Command::new(python).args(["-c", ASK]), Duration::from_secs(10))?;
+    let worker = Path::new(answer.trim()).with_file_name(WORKER);
+    is_program(&worker).then_some(worker)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn the_package_beside_pytorch_comes_first_then_that_of_the_newest_python() {
+        let folder = tempfile::tempdir().unwrap();
+        let bin = folder.path().join("bin");
+        let site = |version: &str| folder.path().join("lib").join(version).join("site-packages");
+        for version in ["python3.9", "python3.12", "python3", "python2.7", "other"] {
+            fs::create_dir_all(site(version)).unwrap();
+        }
+        let first = |count| packages(&bin).into_iter().take(count).collect::<Vec<_>>();
+        let at = |site: PathBuf| site.join("dtrain").join(WORKER);
+        assert_eq!(first(1), [at(site("python3.12"))]);
+        assert_eq!(packages(&bin).len(), 7, "{:?}", packages(&bin));
+        let lib = site("python3.9").join("torch/lib");
+        fs::create_dir_all(&lib).unwrap();
+        fs::write(lib.join("libtorch_cpu.so"), "").unwrap();
+        assert_eq!(first(2), [at(site("python3.9")), at(site("python3.12"))]);
+        assert!(packages(&bin).contains(&folder.path().join("dtrain").join(WORKER)));
+    }
+}

@@ -1,0 +1,209 @@
+//! `wheel`: writes the Python wheel of dtrain, and an archive of the same programs, to `target/wheel`.
+//!
+//! The wheel holds the command `dtrain`, which pip puts into the folder of scripts, and the Python package `dtrain` with the trainer.
+//! The trainer finds libtorch in the package `torch` beside it: see docs/decisions/0127-wheel.md.
+
+mod tools;
+
+use std::env::consts::ARCH;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use self::tools::{Tools, answer};
+use crate::process::Signals;
+use crate::setup::{self, Problem, SetArgs};
+use crate::workspace::Workspace;
+
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+const PACKAGE: [(&str, &str); 2] = [
+    ("__init__.py", include_str!("python/__init__.py")),
+    ("__main__.py", include_str!("python/__main__.py")),
+];
+
+/// The newest glibc that a wheel may need: that of RHEL 9 and Debian 12.
+const NEWEST_GLIBC: u32 = 34;
+
+/// Where the trainer searches libtorch first: in the package `torch`, beside the package `dtrain`.
+const TORCH: &str = "$ORIGIN/../torch/lib";
+
+/// The arguments of `wheel`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    set: SetArgs,
+    /// Build profile of the programs: release, or dev as the tests are built
+    #[arg(long, default_value = "release", value_name = "PROFILE")]
+    profile: String,
+}
+
+/// Builds the programs, and writes wheel and archive. Returns the exit code.
+pub fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Result<u8> {
+    let ready = setup::run(workspace, signals, &args.set.clone().into())?;
+    let code = ready.build_dtrain(workspace, signals, &args.profile)?;
+    if code != 0 {
+        return Ok(code);
+    }
+    let profile = if args.profile == "dev" { "debug" } else { &args.profile };
+    let programs = ready.build_folder(workspace)?.join(profile);
+    let tools = Tools::prepare(workspace, signals)?;
+    let output = workspace.target().join("wheel");
+    let stage = output.join("stage");
+    create_empty(&output)?;
+    let both = stage_programs(&tools, &programs, &stage)?;
+    write_package(workspace, &stage)?;
+    signals.check()?;
+    tools.python(&["-m", "wheel", "pack", "--dest-dir"], &[&output, &stage])?;
+    let wheel = tag(&tools, &output)?;
+    let archive = archive(workspace, &output, &both)?;
+    fs::remove_dir_all(&stage).map_err(|error| Problem::write(&stage, error))?;
+    for file in [&wheel, &archive] {
+        let bytes = fs::metadata(file).with_context(|| format!("cannot read {}", file.display()))?.len();
+        eprintln!("{} ({:.1} MB)", workspace.show(file), bytes as f64 / 1e6);
+    }
+    eprintln!("install it by `python3 -m pip install {}`", workspace.show(&wheel));
+    Ok(0)
+}
+
+/// Copies the programs, without debug information, to their places in the wheel.
+fn stage_programs(tools: &Tools, programs: &Path, stage: &Path) -> Result<[PathBuf; 2]> {
+    let places = [format!("dtrain-{VERSION}.data/scripts/dtrain"), "dtrain/dtrain-worker".to_owned()];
+    let staged = places.map(|place| stage.join(place));
+    for (name, to) in ["dtrain", "dtrain-worker"].into_iter().zip(&staged) {
+        let from = programs.join(name);
+        create(to.parent().unwrap_or(stage))?;
+        fs::copy(&from, to).with_context(|| format!("cannot copy {} to {}", from.display(), to.display()))?;
+        answer(Command::new("strip").arg(to))?;
+    }
+    let [_, trainer] = &staged;
+    // The folder of this machine's libtorch says nothing elsewhere.
+    let paths = tools.patchelf(&["--print-rpath"], trainer)?;
+    let paths = paths.trim().split(':').filter(|path| path.starts_with("$ORIGIN") && *path != TORCH);
+    let paths: Vec<&str> = [TORCH].into_iter().chain(paths).collect();
+    tools.patchelf(&["--set-rpath", &paths.join(":")], trainer)?;
+    Ok(staged)
+}
+
+/// Writes the Python files, and what pip reads about the package.
+fn write_package(workspace: &Workspace, stage: &Path) -> Result<()> {
+    for (name, text) in PACKAGE {
+        write(&stage.join("dtrain").join(name), text)?;
+    }
+    let about = stage.join(format!("dtrain-{VERSION}.dist-info"));
+    create(&about.join("licenses"))?;
+    for name in ["LICENSE-APACHE", "LICENSE-MIT"] {
+        let (from, to) = (workspace.root().join(name), about.join("licenses").join(name));
+        fs::copy(&from, &to).with_context(|| format!("cannot copy {}", from.display()))?;
+    }
+    write(&about.join("METADATA"), &format!("{METADATA}Version: {VERSION}\n\n{DESCRIPTION}"))?;
+    write(
+        &about.join("WHEEL"),
+        &format!(
+            "Wheel-Version: 1.0\nGenerator: xtask {VERSION}\nRoot-Is-Purelib: false\nTag: py3-none-linux_{ARCH}\n"
+        ),
+    )
+}
+
+/// What pip reads. torch 2.11 needs Python 3.10.
+const METADATA: &str = "\
+Metadata-Version: 2.4
+Name: dtrain
+Summary: A torchrun-style launcher and a data-parallel trainer on libtorch
+License-Expression: MIT OR Apache-2.0
+License-File: LICENSE-APACHE
+License-File: LICENSE-MIT
+Requires-Python: >=3.10
+Requires-Dist: torch==2.11.*
+";
+
+const DESCRIPTION: &str = "\
+dtrain starts PyTorch scripts as torchrun does, and trains models from a recipe that states data, model, effective batch and learning \
+rate. It chooses micro-batch, accumulation, precision and recompute so that the run fits into memory. `dtrain launch demo` tries it.
+";
+
+/// Names the wheel by the glibc that its programs need, which auditwheel finds, and returns its new path.
+fn tag(tools: &Tools, output: &Path) -> Result<PathBuf> {
+    let linux = find_wheel(output)?;
+    let shown = tools.python(&["-m", "auditwheel", "show"], &[&linux])?;
+    let tag = glibc_tag(&shown).with_context(|| format!("auditwheel names no glibc: {shown}"))?;
+    let minor = tag.split('_').nth(2).and_then(|minor| minor.parse::<u32>().ok()).unwrap_or(u32::MAX);
+    if minor > NEWEST_GLIBC {
+        eprintln!(
+            "warning: the wheel needs glibc 2.{minor}, of the C++ compiler's machine; wheels for others need 2.{NEWEST_GLIBC}"
+        );
+    }
+    tools.python(&["-m", "wheel", "tags", "--remove", "--platform-tag", &tag], &[&linux])?;
+    find_wheel(output)
+}
+
+/// Finds the tag in auditwheel's words. It breaks lines anywhere.
+fn glibc_tag(shown: &str) -> Option<String> {
+    let words = shown.split_whitespace().collect::<Vec<_>>().join(" ");
+    let (_, after) = words.split_once("constrains the platform tag to \"")?;
+    after.split('"').next().map(str::to_owned)
+}
+
+fn find_wheel(output: &Path) -> Result<PathBuf> {
+    let files = fs::read_dir(output).with_context(|| format!("cannot read {}", output.display()))?;
+    let mut files = files.flatten().map(|entry| entry.path());
+    match files.find(|path| path.extension().is_some_and(|extension| extension == "whl")) {
+        Some(wheel) => Ok(wheel),
+        None => bail!("no wheel was written to {}", output.display()),
+    }
+}
+
+/// Writes the programs as a compressed archive, and checksums of them and of the wheel.
+fn archive(workspace: &Workspace, output: &Path, programs: &[PathBuf; 2]) -> Result<PathBuf> {
+    let name = format!("dtrain-{VERSION}-linux-{ARCH}");
+    let folder = output.join(&name);
+    create(&folder)?;
+    for program in programs {
+        let to = folder.join(program.file_name().unwrap_or_default());
+        fs::copy(program, &to).with_context(|| format!("cannot copy {}", program.display()))?;
+        fs::set_permissions(&to, fs::Permissions::from_mode(0o755))
+            .map_err(|error| Problem::write(&to, error))?;
+    }
+    for name in ["LICENSE-APACHE", "LICENSE-MIT"] {
+        let from = workspace.root().join(name);
+        fs::copy(&from, folder.join(name)).with_context(|| format!("cannot copy {}", from.display()))?;
+    }
+    let file = format!("{name}.tar.gz");
+    answer(Command::new("tar").args(["-czf", &file, &name]).current_dir(output))?;
+    let wheel = find_wheel(output)?;
+    let files = ["dtrain", "dtrain-worker"].map(|program| format!("{name}/{program}"));
+    let mut sums = Command::new("sha256sum");
+    sums.current_dir(output).args(files).arg(&file).arg(wheel.file_name().unwrap_or_default());
+    write(&output.join("SHA256SUMS"), &answer(&mut sums)?)?;
+    fs::remove_dir_all(&folder).map_err(|error| Problem::write(&folder, error))?;
+    Ok(output.join(file))
+}
+
+fn create(folder: &Path) -> Result<()> {
+    Ok(fs::create_dir_all(folder).map_err(|error| Problem::write(folder, error))?)
+}
+
+fn create_empty(folder: &Path) -> Result<()> {
+    if folder.exists() {
+        fs::remove_dir_all(folder).map_err(|error| Problem::write(folder, error))?;
+    }
+    create(folder)
+}
+
+fn write(path: &Path, text: &str) -> Result<()> {
+    Ok(fs::write(path, text).map_err(|error| Problem::write(path, error))?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tag_is_found_across_broken_lines() {
+        let shown = "provided shared libraries.\n\nThis constrains the\nplatform tag to \"manylinux_2_34_x86_64\". In order";
+        assert_eq!(glibc_tag(shown).as_deref(), Some("manylinux_2_34_x86_64"));
+        assert_eq!(glibc_tag("nothing"), None);
+    }
+}
