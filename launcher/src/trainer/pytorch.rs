@@ -3,7 +3,7 @@
 use std::env;
 use std::ffi::OsStr;
 use std::fs;
-use std::path::{Path};
+use std::path::Path;
 
 use anyhow::bail;
 use dtrain_common::installation::is_packaged;

@@ -9,7 +9,7 @@ use crate::hidden_tools::{self, HiddenTools};
 use crate::process::Signals;
 use crate::setup::{self, SetArgs};
 use crate::workspace::Workspace;
-use crate::{book, demo, mpi, pytorch};
+use crate::{book, demo, mpi, pytorch, wheel};
 
 /// The arguments of `check`.
 #[derive(Debug, clap::Args)]
@@ -68,7 +68,7 @@ pub fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Result<u8> 
     let ready = setup::run(workspace, signals, &set_up)?;
     pytorch::prepare(workspace, signals, ready.compiler.as_deref())?;
     let hidden = HiddenTools::new(workspace)?;
-    let count = STEPS.len() + 4;
+    let count = STEPS.len() + 5;
     let check = |number: usize, what: &str, shown: &str, step: &dyn Fn() -> Result<u8>| -> Result<u8> {
         eprintln!("check {number}/{count}: {what}: {shown}");
         let code = step()?;
@@ -99,10 +99,13 @@ pub fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Result<u8> 
     let demo = format!("cargo xtask demo --profile dev --epochs {DEMO_EPOCHS}");
     let train = || demo::train(workspace, signals, &ready, "dev", Some(DEMO_EPOCHS));
     let without = || hidden.test(workspace, signals, ready.cargo(workspace));
-    let more: [Step<'_>; 3] = [
+    let more: [Step<'_>; 4] = [
         ("tests without tools", hidden.shown(), &without),
         ("book", "cargo xtask book".to_owned(), &|| book::run(workspace, signals)),
         ("demo", demo, &train),
+        ("wheel", "cargo xtask wheel --profile dev --try".to_owned(), &|| {
+            wheel::write_all(workspace, signals, &ready, "dev", true)
+        }),
     ];
     for (index, (what, shown, step)) in more.into_iter().enumerate() {
         let code = check(STEPS.len() + index + 1, what, &shown, step)?;

@@ -4,6 +4,7 @@
 //! The trainer finds libtorch in the package `torch` beside it: see docs/decisions/0127-wheel.md.
 
 mod tools;
+mod trial;
 
 use std::env::consts::ARCH;
 use std::fs;
@@ -15,7 +16,7 @@ use anyhow::{Context, Result, bail};
 
 use self::tools::{Tools, answer};
 use crate::process::Signals;
-use crate::setup::{self, Problem, SetArgs};
+use crate::setup::{self, Problem, Ready, SetArgs};
 use crate::workspace::Workspace;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -38,16 +39,30 @@ pub struct Args {
     /// Build profile of the programs: release, or dev as the tests are built
     #[arg(long, default_value = "release", value_name = "PROFILE")]
     profile: String,
+    /// Also install the wheel in a new environment beside set-up's libtorch, and train there
+    #[arg(long = "try")]
+    tries: bool,
 }
 
 /// Builds the programs, and writes wheel and archive. Returns the exit code.
 pub fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Result<u8> {
     let ready = setup::run(workspace, signals, &args.set.clone().into())?;
     let code = ready.build_dtrain(workspace, signals, &args.profile)?;
-    if code != 0 {
-        return Ok(code);
+    match code {
+        0 => write_all(workspace, signals, &ready, &args.profile, args.tries),
+        code => Ok(code),
     }
-    let profile = if args.profile == "dev" { "debug" } else { &args.profile };
+}
+
+/// Writes wheel and archive of the programs that are built in this profile.
+pub(crate) fn write_all(
+    workspace: &Workspace,
+    signals: &Signals,
+    ready: &Ready,
+    profile: &str,
+    tries: bool,
+) -> Result<u8> {
+    let profile = if profile == "dev" { "debug" } else { profile };
     let programs = ready.build_folder(workspace)?.join(profile);
     let tools = Tools::prepare(workspace, signals)?;
     let output = workspace.target().join("wheel");
@@ -63,6 +78,9 @@ pub fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Result<u8> 
     for file in [&wheel, &archive] {
         let bytes = fs::metadata(file).with_context(|| format!("cannot read {}", file.display()))?.len();
         eprintln!("{} ({:.1} MB)", workspace.show(file), bytes as f64 / 1e6);
+    }
+    if tries {
+        trial::run(workspace, signals, &output)?;
     }
     eprintln!("install it by `python3 -m pip install {}`", workspace.show(&wheel));
     Ok(0)
