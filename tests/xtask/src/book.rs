@@ -1,4 +1,5 @@
-//! `book`: builds the pages of `docs` with mdBook, and checks the links in the book and in all Markdown files.
+//! `book`: builds the pages of `docs` with mdBook and those of the public items with rustdoc, and checks the links in the book and in
+//! all Markdown files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -8,14 +9,28 @@ use std::process::Command;
 use anyhow::{Context, Result};
 
 use crate::process::Signals;
+use crate::setup::{Problem, Ready};
 use crate::workspace::Workspace;
 
 /// Cargo's arguments. Cargo does nothing if this version is installed.
 const INSTALL: &str =
     "install mdbook --version =0.5.4 --locked --no-default-features --features search --debug --quiet";
 
+/// The folder of rustdoc's pages in the book, which only exist there. rustdoc checks their links.
+const API: &str = "api";
+
+/// What own trainers use: the trainer, and the crates that it passes on.
+const CRATES: [&str; 5] =
+    ["dtrain_worker", "dtrain_models", "dtrain_data", "dtrain_common", "dtrain_collectives"];
+
 /// Installs mdBook in `target/tools` if it is absent, builds the book and checks links. Returns the exit code.
-pub fn run(workspace: &Workspace, signals: &Signals) -> Result<u8> {
+pub fn run(workspace: &Workspace, signals: &Signals, ready: &Ready) -> Result<u8> {
+    let mut rustdoc = ready.cargo(workspace);
+    // As the check of the documentation, so that one build serves both.
+    let code = signals.run(rustdoc.args(["doc", "--quiet", "--workspace", "--no-deps"]))?.code;
+    if code != 0 {
+        return Ok(code);
+    }
     let tools = workspace.target().join("tools");
     let mut install = workspace.cargo();
     install.args(INSTALL.split(' ')).arg("--root").arg(&tools);
@@ -33,6 +48,11 @@ pub fn run(workspace: &Workspace, signals: &Signals) -> Result<u8> {
         eprintln!("book failed: mdBook reports errors or warnings");
         return Ok(built.code.max(1));
     }
+    let (from, to) = (ready.build_folder(workspace)?.join("doc"), book.join(API));
+    for name in CRATES.into_iter().chain(["static.files", "search.index", "crates.js", "src-files.js", "src"])
+    {
+        copy(&from.join(name), &to.join(name))?;
+    }
     let (mut links, mut dead) = check(workspace.root(), "md", links_of_markdown, anchors_of_markdown)?;
     let (more, dead_in_book) = check(&book, "html", links_of_html, anchors_of_html)?;
     links += more;
@@ -46,6 +66,20 @@ pub fn run(workspace: &Workspace, signals: &Signals) -> Result<u8> {
     }
     eprintln!("book: {links} links checked; open {}", workspace.show(&book.join("index.html")));
     Ok(0)
+}
+
+/// Copies a file or a folder; what is absent is not missed, since rustdoc's versions differ in their files.
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    if from.is_dir() {
+        fs::create_dir_all(to).map_err(|error| Problem::write(to, error))?;
+        for entry in fs::read_dir(from).with_context(|| format!("cannot read {}", from.display()))? {
+            let entry = entry?;
+            copy(&entry.path(), &to.join(entry.file_name()))?;
+        }
+    } else if from.is_file() {
+        fs::copy(from, to).map_err(|error| Problem::write(to, error))?;
+    }
+    Ok(())
 }
 
 /// Checks all files below `root` with this extension. Returns the number of links, and a line for each dead link.
@@ -81,7 +115,7 @@ fn read_all(folder: &Path, extension: &str, texts: &mut BTreeMap<PathBuf, String
         let (path, kind) =
             entry.and_then(|entry| Ok((entry.path(), entry.file_type()?))).with_context(unreadable)?;
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        if name.starts_with('.') || ["target", "runs", "404.html", "print.html"].contains(&&*name) {
+        if name.starts_with('.') || ["target", "runs", API, "404.html", "print.html"].contains(&&*name) {
             continue;
         } else if kind.is_dir() {
             read_all(&path, extension, texts)?;
@@ -111,6 +145,11 @@ fn is_url(link: &str) -> bool {
     ["http:", "https:", "mailto:"].iter().any(|scheme| link.starts_with(scheme))
 }
 
+/// Returns whether a link of a page of `docs` is to rustdoc's pages.
+fn is_api(link: &str) -> bool {
+    link.split('/').find(|part| *part != "..") == Some(API)
+}
+
 /// Returns the parts of a text between `open` and `close`.
 fn between<'a>(text: &'a str, open: &'a str, close: char) -> impl Iterator<Item = &'a str> {
     text.split(open).skip(1).filter_map(move |rest| Some(rest.split_once(close)?.0))
@@ -127,7 +166,10 @@ fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
 }
 
 fn links_of_markdown(text: &str) -> Vec<(usize, &str)> {
-    prose(text).flat_map(|(number, line)| between(line, "](", ')').map(move |link| (number, link))).collect()
+    prose(text)
+        .flat_map(|(number, line)| between(line, "](", ')').map(move |link| (number, link)))
+        .filter(|(_, link)| !is_api(link))
+        .collect()
 }
 
 /// Returns the anchors that GitHub gives to headings.

@@ -101,7 +101,7 @@ pub fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Result<u8> 
     let without = || hidden.test(workspace, signals, ready.cargo(workspace));
     let more: [Step<'_>; 4] = [
         ("tests without tools", hidden.shown(), &without),
-        ("book", "cargo xtask book".to_owned(), &|| book::run(workspace, signals)),
+        ("book", "cargo xtask book".to_owned(), &|| book::run(workspace, signals, &ready)),
         ("demo", demo, &train),
         ("wheel", "cargo xtask wheel --profile dev --try".to_owned(), &|| {
             wheel::write_all(workspace, signals, &ready, "dev", true)

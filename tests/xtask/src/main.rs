@@ -90,7 +90,10 @@ fn run(command: Command) -> Result<u8> {
         Command::Demo(args) => demo::run(&workspace, &signals, &args),
         Command::Test(args) => check::test(&workspace, &signals, &args),
         Command::Check(args) => check::run(&workspace, &signals, &args),
-        Command::Book => book::run(&workspace, &signals),
+        Command::Book => {
+            let ready = setup::run(&workspace, &signals, &setup::Args::default())?;
+            book::run(&workspace, &signals, &ready)
+        }
         Command::Wheel(args) => wheel::run(&workspace, &signals, &args),
         Command::FakeGpu(args) => fake_gpu::run(&workspace, &signals, &args),
         Command::Lab(args) => {
