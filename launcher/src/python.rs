@@ -1,6 +1,7 @@
 //! The Python that runs scripts and modules, and the checks of these before the start.
 
 use crate::executable::is_built_in;
+use crate::trainer;
 use anyhow::{Context, bail};
 use dtrain_agent::io::process::program;
 use dtrain_common::env::{CONDA_PREFIX, PYTHON_EXEC, VIRTUAL_ENV};
@@ -22,7 +23,7 @@ const LONGEST_BEGINNING: u64 = 4200;
 const WRAPPER: &str = "'''exec' ";
 
 /// Finds the interpreter: by PYTHON_EXEC, else that of the script if it is an installed command, else in the active
-/// environment, else in PATH. `get` reads the launcher's environment. If a variable is wrong, the search ends: another Python
+/// environment, else beside a dtrain that pip installed, else in PATH. `get` reads the launcher's environment. If a variable is wrong, the search ends: another Python
 /// has other packages.
 pub(crate) fn find(script: Option<&Path>, get: impl Fn(&str) -> Option<OsString>) -> anyhow::Result<PathBuf> {
     let set = |variable| get(variable).filter(|value| !value.is_empty());
@@ -45,6 +46,12 @@ pub(crate) fn find(script: Option<&Path>, get: impl Fn(&str) -> Option<OsString>
                     folder.display()
                 )
             });
+        }
+    }
+    if let Some(bin) = trainer::bin_of_pip() {
+        let mut files = NAMES.iter().map(|name| bin.join(name));
+        if let Some(found) = files.find(|file| program::find(file.as_os_str(), None).is_ok()) {
+            return Ok(found);
         }
     }
     let mut found = NAMES.iter().filter_map(|name| program::find(OsStr::new(name), path.as_deref()).ok());

@@ -39,6 +39,12 @@ pub(crate) fn describe(worker: &Path) -> String {
     }
 }
 
+/// Returns the folder of this dtrain if pip has installed it with a trainer. `dtrain import` uses the Python there.
+pub(crate) fn bin_of_pip() -> Option<PathBuf> {
+    let bin = env::current_exe().ok()?.parent()?.to_owned();
+    packages(&bin).iter().any(|file| is_program(file)).then_some(bin)
+}
+
 fn search() -> anyhow::Result<PathBuf> {
     let path = env::var_os("PATH");
     if let Some(named) = env::var_os(DTRAIN_WORKER).filter(|named| !named.is_empty()) {

@@ -210,15 +210,19 @@ impl Layout {
 
     /// Returns the variables that a program needs: it finds the fakes, and Python finds this PyTorch.
     pub fn variables(&self) -> Vec<(&'static str, std::ffi::OsString)> {
-        let before = |first: PathBuf, name: &str| {
+        let before = |first: &[PathBuf], name: &str| {
             let others = env::var_os(name).unwrap_or_default();
             let others = env::split_paths(&others).filter(|path| !path.as_os_str().is_empty());
-            env::join_paths(std::iter::once(first).chain(others)).unwrap_or_default()
+            env::join_paths(first.iter().cloned().chain(others)).unwrap_or_default()
         };
         let libraries = self.nvidia("cu13");
         vec![
-            ("LD_LIBRARY_PATH", before(libraries.clone(), "LD_LIBRARY_PATH")),
-            ("PYTHONPATH", before(self.site(), "PYTHONPATH")),
+            // A trainer that pip installed takes this libtorch in place of the one beside it.
+            (
+                "LD_LIBRARY_PATH",
+                before(&[libraries.clone(), self.site().join("torch/lib")], "LD_LIBRARY_PATH"),
+            ),
+            ("PYTHONPATH", before(&[self.site()], "PYTHONPATH")),
             ("FAKE_GPU_LIBRARY", libraries.into()),
         ]
     }
