@@ -11,8 +11,9 @@ fn main() {
     // Sources without a clone, such as an archive: the build states their commit.
     println!("cargo:rerun-if-env-changed=DTRAIN_COMMIT");
     let stated = std::env::var("DTRAIN_COMMIT").ok();
-    // The log of HEAD grows with each commit and checkout. Without it, there is nothing to watch.
-    if let Some(log) = git(&["rev-parse", "--git-path", "logs/HEAD"]) {
+    // The log of HEAD grows with each commit and checkout. Without it, nothing is watched: cargo would build each time.
+    let log = git(&["rev-parse", "--git-path", "logs/HEAD"]);
+    if let Some(log) = log.filter(|log| std::path::Path::new(log).is_file()) {
         println!("cargo:rerun-if-changed={log}");
     }
     let commit =

@@ -22,8 +22,8 @@ const LONGEST_BEGINNING: u64 = 4200;
 /// where a first line cannot hold the interpreter's path.
 const WRAPPER: &str = "'''exec' ";
 
-/// Finds the interpreter: by PYTHON_EXEC, else that of the script if it is an installed command, else in the active
-/// environment, else beside a dtrain that pip installed, else in PATH. `get` reads the launcher's environment. If a variable is wrong, the search ends: another Python
+/// Finds the interpreter: by PYTHON_EXEC, else that of the script if it is an installed command, else beside a dtrain
+/// that pip installed, else in the active environment, else in PATH. `get` reads the launcher's environment. If a variable is wrong, the search ends: another Python
 /// has other packages.
 pub(crate) fn find(script: Option<&Path>, get: impl Fn(&str) -> Option<OsString>) -> anyhow::Result<PathBuf> {
     let set = |variable| get(variable).filter(|value| !value.is_empty());
@@ -34,6 +34,12 @@ pub(crate) fn find(script: Option<&Path>, get: impl Fn(&str) -> Option<OsString>
     }
     if let Some(own) = script.and_then(own_interpreter) {
         return Ok(own);
+    }
+    if let Some(bin) = trainer::bin_of_pip() {
+        let mut files = NAMES.iter().map(|name| bin.join(name));
+        if let Some(found) = files.find(|file| program::find(file.as_os_str(), None).is_ok()) {
+            return Ok(found);
+        }
     }
     for variable in [VIRTUAL_ENV, CONDA_PREFIX] {
         if let Some(folder) = set(variable).map(PathBuf::from) {
@@ -46,12 +52,6 @@ pub(crate) fn find(script: Option<&Path>, get: impl Fn(&str) -> Option<OsString>
                     folder.display()
                 )
             });
-        }
-    }
-    if let Some(bin) = trainer::bin_of_pip() {
-        let mut files = NAMES.iter().map(|name| bin.join(name));
-        if let Some(found) = files.find(|file| program::find(file.as_os_str(), None).is_ok()) {
-            return Ok(found);
         }
     }
     let mut found = NAMES.iter().filter_map(|name| program::find(OsStr::new(name), path.as_deref()).ok());

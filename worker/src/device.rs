@@ -2,7 +2,7 @@
 
 use dtrain_common::env::{CUDA_VISIBLE_DEVICES, WorkerEnv};
 use dtrain_common::gpu::{Visible, inventory};
-use dtrain_common::installation::own_cuda_command;
+use dtrain_common::installation::install_own_cuda;
 use dtrain_common::text::counted;
 use dtrain_torch_shim::{ErrorKind, ShimError, cuda, memory};
 use tch::Device;
@@ -100,7 +100,7 @@ fn select(
                 ErrorKind::LibraryMissing => {
                     format!(
                         "libtorch's CUDA libraries are missing ({reason}); install them with {}",
-                        own_cuda_command()
+                        install_own_cuda()
                     )
                 }
                 ErrorKind::DriverTooOld => {
@@ -121,7 +121,7 @@ fn device_failed(env: &WorkerEnv, source: ShimError) -> DeviceError {
 
 /// Logs why no GPU is used. A missing driver is usual, and no warning.
 fn log_fallback(env: &WorkerEnv, error: &ShimError) {
-    let missing = format!("install libtorch's CUDA libraries with {}", own_cuda_command());
+    let missing = format!("install libtorch's CUDA libraries with {}", install_own_cuda());
     let remedy = match error.kind {
         ErrorKind::DriverMissing => return tracing::debug!("training on the CPU: {error}"),
         ErrorKind::LibraryMissing => &missing,

@@ -28,8 +28,8 @@ pub(super) struct Libtorch {
 }
 
 impl Libtorch {
-    fn cuda_command(&self) -> &'static str {
-        installation::cuda_command(&self.trainer)
+    fn cuda_command(&self) -> String {
+        installation::install_cuda(&self.trainer)
     }
 }
 
@@ -107,7 +107,9 @@ fn judge(libtorch: &Libtorch, built: &str, time: Duration) -> Row {
     let Libtorch { version, folder, cuda, .. } = libtorch;
     let kind = cuda.as_ref().map_or("for the CPU".to_owned(), |cuda| format!("for CUDA {cuda}"));
     let value = format!("{version} {kind}, starts in {:.1} s, in {}", time.as_secs_f64(), folder.display());
-    match version == built {
+    // libtorch keeps its binary interface within a minor version.
+    let minor = |version: &str| version.split('.').take(2).map(str::to_owned).collect::<Vec<_>>();
+    match minor(version) == minor(built) {
         true => Row::ok("libtorch", value),
         false => Row::fail(
             "libtorch",

@@ -2,6 +2,7 @@
 
 use super::devices::InUse;
 use crate::gpus::owner::{Owner, owner};
+use crate::trainer;
 use anyhow::{Context, bail};
 use dtrain_agent::io::process::memory_kill::sees_the_kernels_pids;
 use dtrain_common::env::DTRAIN_CUDA;
@@ -20,8 +21,11 @@ const NAMED: usize = 4;
 /// Checks the GPUs of a recipe's workers; returns messages for the user, one sentence each.
 pub(super) fn check(gpus: &InUse) -> anyhow::Result<Vec<String>> {
     let own = std::env::var(DTRAIN_CUDA).ok();
-    if let Some(versions) = &gpus.versions {
-        check_driver(versions, own.as_deref())?;
+    let of_pip = trainer::cuda_of_pip();
+    // A CPU build needs no driver.
+    let needs_driver = own.is_some() || of_pip != Some(None);
+    if let Some(versions) = gpus.versions.as_ref().filter(|_| needs_driver) {
+        check_driver(versions, own.or(of_pip.flatten()).as_deref())?;
     }
     let mut notes = check_memory(gpus, processes)?;
     notes.extend(several_kinds(gpus));

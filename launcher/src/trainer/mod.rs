@@ -17,9 +17,9 @@ use dtrain_common::env::DTRAIN_WORKER;
 
 const WORKER: &str = "dtrain-worker";
 
-/// Prints the file of the Python package, not one of this folder.
-const ASK: &str = "import sys; sys.path.pop(0); import importlib.util as u; s = u.find_spec('dtrain'); \
-                   print(s.origin if s else '')";
+/// Prints the file of the Python package. With `-I`, Python looks neither in this folder nor in those of PYTHONPATH.
+const ASK: [&str; 3] =
+    ["-I", "-c", "import importlib.util as u; s = u.find_spec('dtrain'); print(s.origin if s else '')"];
 
 /// Finds the trainer: by DTRAIN_WORKER, else beside this executable, in a Python package of its environment, or in PATH. If pip
 /// has installed the trainer, checks the PyTorch that it would load.
@@ -29,13 +29,27 @@ pub(crate) fn find_worker() -> anyhow::Result<PathBuf> {
     Ok(worker)
 }
 
+/// Returns the CUDA of the PyTorch that a trainer of pip will load, `None` within for a CPU build; `None` for another trainer.
+pub(crate) fn cuda_of_pip() -> Option<Option<String>> {
+    pytorch::cuda(&search().ok()?, env::var_os("LD_LIBRARY_PATH").as_deref())
+}
+
 /// Returns the lines about libtorch and features that `dtrain-worker --version` prints after its first.
 pub(crate) fn describe(worker: &Path) -> String {
     let answer = output(Command::new(worker).arg("--version"), Duration::from_secs(10));
     let answer = answer.filter(|answer| !answer.trim().is_empty());
     match answer.as_deref().and_then(|answer| answer.trim().split_once('\n')) {
-        Some((_, lines)) => lines.to_owned(),
+        Some((_, lines)) => lines.lines().map(with_loaded_version).collect::<Vec<_>>().join("\n"),
         None => format!("{} does not start; `dtrain doctor` says why", worker.display()),
+    }
+}
+
+/// Puts the version of the files into the line about libtorch: the trainer knows the one that it was built with.
+fn with_loaded_version(line: &str) -> String {
+    let folder = line.strip_prefix("libtorch ").and_then(|rest| Some(rest.split_once(" in ")?.1));
+    match folder.and_then(|folder| Some((folder, pytorch::version_of(Path::new(folder))?.0))) {
+        Some((folder, version)) => format!("libtorch {version} in {folder}"),
+        None => line.to_owned(),
     }
 }
 
@@ -54,15 +68,15 @@ fn search() -> anyhow::Result<PathBuf> {
     let own = env::current_exe().ok().and_then(|exe| exe.parent().map(Path::to_owned));
     let installed = own.as_deref().and_then(|folder| {
         let beside = [folder.join(WORKER)].into_iter();
-        beside.chain(packages(folder)).find(|file| is_program(file)).or_else(|| ask_python(folder))
+        beside.chain(packages(folder)).find(|file| is_program(file))
     });
-    if let Some(found) = installed {
-        return Ok(found);
-    }
-    program::find(OsStr::new(WORKER), path.as_deref()).map_err(|_| {
+    let in_path = || program::find(OsStr::new(WORKER), path.as_deref()).ok();
+    // A Python takes longer to start than a launch.
+    let found = installed.or_else(in_path).or_else(|| ask_python(own.as_deref()?));
+    found.ok_or_else(|| {
         anyhow!(
             "cannot find the trainer {WORKER} beside dtrain, in a Python package of its environment, or in PATH; build it with `cargo \
-             build --release -p {WORKER}`, install dtrain by pip, or set {DTRAIN_WORKER} to its path"
+             build --release -p {WORKER}`, install dtrain's wheel by pip, or set {DTRAIN_WORKER} to its path"
         )
     })
 }
@@ -98,9 +112,9 @@ fn packages(bin: &Path) -> Vec<PathBuf> {
 fn ask_python(bin: &Path) -> Option<PathBuf> {
     let python =
         ["python3", "python"].map(|name| bin.join(name)).into_iter().find(|file| is_program(file))?;
-    let answer = output(Command::new(python).args(["-c", ASK]), Duration::from_secs(10))?;
+    let answer = output(Command::new(python).args(ASK), Duration::from_secs(10))?;
     let worker = Path::new(answer.trim()).with_file_name(WORKER);
-    is_program(&worker).then_some(worker)
+    (worker.is_absolute() && is_program(&worker)).then_some(worker)
 }
 
 #[cfg(test)]

@@ -3,18 +3,13 @@
 use std::env;
 use std::ffi::OsStr;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::bail;
-use dtrain_common::installation::is_packaged;
+use dtrain_common::installation::{PYTORCH, install_pytorch, is_packaged};
 
 /// The library that every PyTorch has.
 const LIBRARY: &str = "libtorch_cpu.so";
-
-/// The versions that the trainer of this build can load: libtorch keeps its binary interface within them.
-const VERSION: &str = "2.11";
-
-const INSTALL: &str = "`python3 -m pip install 'torch==2.11.*'`";
 
 /// A function with texts of the newer C++ interface, which dtrain is built with.
 const NEW_TEXTS: &[u8] = b"torchCheckFailEPKcS2_jRKNSt7__cxx1112basic_string";
@@ -24,35 +19,51 @@ pub(super) fn is_in(site: &Path) -> bool {
     site.join("torch/lib").join(LIBRARY).is_file()
 }
 
-/// Checks the PyTorch that the dynamic loader will take: the first in LD_LIBRARY_PATH, else the one beside the package `dtrain`.
-/// A trainer that was built here is not checked: it has its own libtorch.
+/// The PyTorch that the dynamic loader will take: the first in LD_LIBRARY_PATH, else the one beside the package `dtrain`.
+struct Choice {
+    lib: PathBuf,
+    is_named: bool,
+}
+
+impl Choice {
+    fn of(worker: &Path, library_path: Option<&OsStr>) -> Option<Self> {
+        let listed = library_path.filter(|list| !list.is_empty()).map(env::split_paths).into_iter().flatten();
+        // The loader takes an empty entry for the current folder.
+        let mut listed = listed.map(|folder| if folder.as_os_str().is_empty() { ".".into() } else { folder });
+        if let Some(lib) = listed.find(|folder| folder.join(LIBRARY).is_file()) {
+            return Some(Self { lib, is_named: true });
+        }
+        let site = site_of(worker);
+        is_in(site).then(|| Self { lib: site.join("torch/lib"), is_named: false })
+    }
+}
+
+fn site_of(worker: &Path) -> &Path {
+    worker.ancestors().nth(2).unwrap_or(Path::new("/"))
+}
+
+/// Checks the PyTorch that a trainer will load, if pip has installed the trainer: one that was built here has its own libtorch.
 pub(super) fn check(worker: &Path, library_path: Option<&OsStr>) -> anyhow::Result<()> {
     let worker = worker.canonicalize().unwrap_or_else(|_| worker.to_owned());
     if !is_packaged(&worker) {
         return Ok(());
     }
-    let site = worker.ancestors().nth(2).unwrap_or(Path::new("/"));
-    let listed = library_path.map(env::split_paths).into_iter().flatten();
-    let named =
-        listed.filter(|folder| !folder.as_os_str().is_empty()).find(|folder| folder.join(LIBRARY).is_file());
-    let Some(lib) = named.clone().or_else(|| is_in(site).then(|| site.join("torch/lib"))) else {
+    let install = install_pytorch(&worker);
+    let Some(Choice { lib, is_named }) = Choice::of(&worker, library_path) else {
         bail!(
-            "dtrain is installed in {}, which has no PyTorch; install it there by {INSTALL}, or add the folder torch/lib of another \
-             PyTorch {VERSION} to LD_LIBRARY_PATH",
-            site.display()
+            "dtrain is installed in {}, which has no PyTorch; install it there by {install}, or add the folder torch/lib of another \
+             PyTorch {PYTORCH} to LD_LIBRARY_PATH",
+            site_of(&worker).display()
         );
     };
-    let remedy = match &named {
-        Some(folder) => {
-            format!("take {} out of LD_LIBRARY_PATH, or name a PyTorch {VERSION} there", folder.display())
-        }
-        None => format!("replace it by {INSTALL}"),
+    let remedy = match is_named {
+        true => format!("take {} out of LD_LIBRARY_PATH, or name a PyTorch {PYTORCH} there", lib.display()),
+        false => format!("replace it by {install}"),
     };
-    let found = version_of(&lib);
-    if let Some(version) = &found
-        && !version.starts_with(&format!("{VERSION}."))
+    if let Some((version, _)) = version_of(&lib)
+        && !version.starts_with(&format!("{PYTORCH}."))
     {
-        bail!("dtrain needs PyTorch {VERSION}, but {} has {version}; {remedy}", lib.display());
+        bail!("dtrain needs PyTorch {PYTORCH}, but {} has {version}; {remedy}", lib.display());
     }
     if fs::read(lib.join("libc10.so")).is_ok_and(|bytes| memchr::memmem::find(&bytes, NEW_TEXTS).is_none()) {
         bail!(
@@ -63,10 +74,17 @@ pub(super) fn check(worker: &Path, library_path: Option<&OsStr>) -> anyhow::Resu
     Ok(())
 }
 
-/// Returns the version of the PyTorch with this folder of libraries, if it says so.
-fn version_of(lib: &Path) -> Option<String> {
+/// Returns the CUDA of the PyTorch that a trainer of pip will load, `None` within for a CPU build; `None` for another trainer.
+pub(super) fn cuda(worker: &Path, library_path: Option<&OsStr>) -> Option<Option<String>> {
+    let worker = worker.canonicalize().ok().filter(|worker| is_packaged(worker))?;
+    let Choice { lib, .. } = Choice::of(&worker, library_path)?;
+    version_of(&lib).map(|(_, cuda)| cuda)
+}
+
+/// Returns the version of the PyTorch with this folder of libraries and its CUDA, if it says so.
+pub(super) fn version_of(lib: &Path) -> Option<(String, Option<String>)> {
     let read = |name: &str| read_version(&fs::read_to_string(lib.join("..").join(name)).ok()?);
-    ["version.py", "build-version"].into_iter().find_map(read).map(|(version, _)| version)
+    ["version.py", "build-version"].into_iter().find_map(read)
 }
 
 /// Reads PyTorch's `version.py`, or libtorch's `build-version`: the version and its CUDA.
@@ -90,7 +108,6 @@ pub(crate) fn read_version(text: &str) -> Option<(String, Option<String>)> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use std::path::PathBuf;
 
     /// Creates a PyTorch of a version, and returns its folder of libraries.
     fn pytorch(site: &Path, version: &str, interface: &[u8]) -> PathBuf {
@@ -117,6 +134,7 @@ mod tests {
         assert!(said(None).contains("which has no PyTorch; install it there by `python3 -m pip install"));
         pytorch(folder.path(), "2.11.0+cpu", NEW_TEXTS);
         assert_eq!(said(None), "");
+        assert_eq!(cuda(&worker, None), Some(None));
         let old = pytorch(other.path(), "2.10.1", NEW_TEXTS);
         let error = said(Some(&old));
         assert!(error.contains("has 2.10.1; take ") && error.contains("out of LD_LIBRARY_PATH"), "{error}");

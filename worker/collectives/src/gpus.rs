@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use dtrain_common::installation::own_cuda_command;
+use dtrain_common::installation::install_own_cuda;
 use tch::Device;
 
 use super::nccl::{Nccl, NcclError, NcclGroup, RankConfig, UniqueId, Version};
@@ -89,7 +89,7 @@ fn check_facts(all: &[Facts]) -> Result<(), String> {
             "rank 0 has NCCL {} and rank {rank} has {}; install the same libtorch on all nodes ({})",
             Version(first),
             Version(all[rank].nccl),
-            own_cuda_command()
+            install_own_cuda()
         )),
         None => Ok(()),
     }

@@ -62,10 +62,15 @@ pub(crate) fn write_all(
     profile: &str,
     tries: bool,
 ) -> Result<u8> {
+    // A wheel of the tests' programs must not be taken for one of a release.
+    let output = workspace.target().join(if profile == "release" {
+        "wheel".into()
+    } else {
+        format!("wheel-{profile}")
+    });
     let profile = if profile == "dev" { "debug" } else { profile };
     let programs = ready.build_folder(workspace)?.join(profile);
     let tools = Tools::prepare(workspace, signals)?;
-    let output = workspace.target().join("wheel");
     let stage = output.join("stage");
     create_empty(&output)?;
     let both = stage_programs(&tools, &programs, &stage)?;

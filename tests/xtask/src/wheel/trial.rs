@@ -19,6 +19,8 @@ import dtrain
 dtrain.launch('demo', nproc=1, set={'train.epochs': 2, 'data.train_samples': 192}, run_dir='by python')
 metrics = dtrain.read('by python')
 assert metrics['train']['step'] == [1, 2, 3, 4, 5, 6], metrics
+open('by python/metrics.jsonl', 'a').write('{\"step\": 7, ')
+assert dtrain.read('by python') == metrics
 assert all(loss > 0 for loss in metrics['train']['loss']) and metrics['eval']['step'], metrics
 ";
 
@@ -55,6 +57,10 @@ pub(super) fn run(workspace: &Workspace, signals: &Signals, output: &Path) -> Re
         command
             .current_dir(&folder)
             .env_remove("LD_LIBRARY_PATH")
+            .env_remove("DTRAIN_WORKER")
+            .env_remove("PYTHONPATH")
+            .env_remove("PYTHON_EXEC")
+            .env_remove("CONDA_PREFIX")
             .env_remove("LIBTORCH")
             .env_remove("VIRTUAL_ENV");
         let finished = signals.run(command)?;

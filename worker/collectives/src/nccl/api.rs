@@ -10,7 +10,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use cudarc::nccl::sys::{self, ncclComm_t, ncclConfig_t, ncclUniqueId};
-use dtrain_common::installation::own_cuda_command;
+use dtrain_common::installation::install_own_cuda;
 use dtrain_torch_shim::cuda;
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use thiserror::Error;
@@ -41,7 +41,7 @@ impl NcclError {
         Self(format!(
             "NCCL cannot be loaded: {reason}; install libtorch's CUDA set ({}), or set DTRAIN_TRANSPORT=gloo, which \
              is slower",
-            own_cuda_command()
+            install_own_cuda()
         ))
     }
 }
