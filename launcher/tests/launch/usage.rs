@@ -150,7 +150,8 @@ fn help_and_version_need_no_manual() {
     let done = scene.start(version).wait();
     let shown = done.expect_code(0).stdout();
     assert!(shown.starts_with(&format!("dtrain {} (commit ", env!("CARGO_PKG_VERSION"))), "{shown}");
-    assert!(shown.contains("\nlibtorch 2.11") || shown.contains("\nno trainer: "), "{shown}");
+    // The trainer of these tests is a script that says nothing of itself.
+    assert!(shown.trim().ends_with("dtrain-worker does not start; `dtrain doctor` says why"), "{shown}");
 }
 
 /// The whole help in a terminal of 100 columns. To update the file, and review the difference: `COLUMNS=100
