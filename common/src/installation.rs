@@ -33,7 +33,11 @@ pub fn install_own_cuda() -> String {
 fn pip(trainer: &Path) -> String {
     let python = trainer.ancestors().nth(5).map(|environment| environment.join("bin/python3"));
     let python = python.filter(|python| python.is_file());
-    format!("{} -m pip", python.as_deref().unwrap_or(Path::new("python3")).display())
+    let python = python.as_deref().unwrap_or(Path::new("python3")).display().to_string();
+    match python.contains(char::is_whitespace) {
+        true => format!("'{python}' -m pip"),
+        false => format!("{python} -m pip"),
+    }
 }
 
 #[cfg(test)]
