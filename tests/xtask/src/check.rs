@@ -104,6 +104,10 @@ pub fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Result<u8> 
         ("book", "cargo xtask book".to_owned(), &|| book::run(workspace, signals, &ready)),
         ("demo", demo, &train),
         ("wheel", "cargo xtask wheel --profile dev --try".to_owned(), &|| {
+            if !wheel::has_strip() {
+                eprintln!("wheel skipped: no strip on PATH; install binutils");
+                return Ok(0);
+            }
             wheel::write_all(workspace, signals, &ready, "dev", true)
         }),
     ];

@@ -46,12 +46,20 @@ pub struct Args {
 
 /// Builds the programs, and writes wheel and archive. Returns the exit code.
 pub fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Result<u8> {
+    if !has_strip() {
+        bail!("no strip on PATH; install binutils");
+    }
     let ready = setup::run(workspace, signals, &args.set.clone().into())?;
     let code = ready.build_dtrain(workspace, signals, &args.profile)?;
     match code {
         0 => write_all(workspace, signals, &ready, &args.profile, args.tries),
         code => Ok(code),
     }
+}
+
+/// Returns whether this machine can remove debug information, without which the programs are ten times as large.
+pub(crate) fn has_strip() -> bool {
+    Command::new("strip").arg("--version").output().is_ok_and(|output| output.status.success())
 }
 
 /// Writes wheel and archive of the programs that are built in this profile.
