@@ -73,10 +73,7 @@ pub(crate) fn prepare_run<T: BuildTask + 'static>(
     if let (Some(_), Some(folder)) = (opening.missing_shards(), &opening.resume) {
         opening.unreadable = Some(Manifest::read(folder).map_err(|error| WorkerError::Resume(error.into()))?);
     }
-    let inputs = start::PlanInputs::of_rank(request, &opening.survey, recipe, env, host);
-    let mut setup = start::with_smallest_step::<T, _, _>(&inputs, recipe, || {
-        Setup::build::<T>(recipe, &opening, env, host.device, None)
-    })?;
+    let mut setup = start::build_setup::<T>(request, recipe, &opening, env, host)?;
     setup.notes.extend(copies.iter().map(ToString::to_string));
     setup.notes.extend(describe_file_system(file_system, &run_dir));
     if !env.is_one_node() {

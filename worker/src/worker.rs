@@ -178,10 +178,7 @@ fn join_run<T: BuildTask + 'static>(
         let mut opening: Opening = serde_json::from_slice(&rendezvous.receive_opening()?)?;
         opening.lists = survey::receive(&mut opening.survey, &own, &rendezvous, env)?;
         let view = nodes::adapt(&mut opening, request.run_dir.clone(), copies.as_deref(), env);
-        let inputs = start::PlanInputs::of_rank(request, &opening.survey, recipe, env, host);
-        let setup = start::with_smallest_step::<T, _, _>(&inputs, recipe, || {
-            Setup::build::<T>(recipe, &opening, env, host.device, None)
-        })?;
+        let setup = start::build_setup::<T>(request, recipe, &opening, env, host)?;
         (view, opening, setup, Vec::new())
     };
     let ranks = Ranks::new(rendezvous.connect(host.device)?);

@@ -3,7 +3,7 @@
 use super::gpus::Gpus;
 use super::row::Row;
 use crate::plan::gpu_check::LIBTORCH_CUDA;
-use crate::trainer::{find_worker, read_version};
+use crate::trainer::{find_worker, read_answer, version_of};
 use dtrain_agent::io::process::whole_output;
 use dtrain_common::gpu::oldest_driver;
 use dtrain_common::installation;
@@ -54,21 +54,12 @@ pub(super) fn check(patience: Duration) -> (Vec<Row>, Option<Libtorch>) {
     let Some((built, folder)) = read_answer(&answer) else {
         return (vec![unloadable(&answer)], None);
     };
-    let version_file = ["version.py", "build-version"].map(|name| folder.join("..").join(name));
-    let found = version_file.iter().find_map(|file| read_version(&fs::read_to_string(file).ok()?));
     let has_cuda = folder.join("libtorch_cuda.so").is_file();
-    let (version, cuda) = found.unwrap_or_else(|| (built.clone(), None));
+    let (version, cuda) = version_of(&folder).unwrap_or_else(|| (built.clone(), None));
     let cuda = has_cuda.then(|| cuda.unwrap_or_else(|| LIBTORCH_CUDA.to_string()));
     let nccl = cuda.is_some().then(|| find_nccl(&folder)).flatten();
     let libtorch = Libtorch { version, folder, cuda, nccl, trainer: worker };
     (vec![judge(&libtorch, &built, time)], Some(libtorch))
-}
-
-/// Reads the line `libtorch 2.11.0 in /folder` of `dtrain-worker --version`.
-fn read_answer(answer: &str) -> Option<(String, PathBuf)> {
-    let line = answer.lines().find_map(|line| line.strip_prefix("libtorch "))?;
-    let (version, folder) = line.split_once(" in ")?;
-    Some((version.to_owned(), folder.into()))
 }
 
 /// Returns the row for a missing trainer; the error has a remedy after its semicolon.

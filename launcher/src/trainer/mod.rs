@@ -2,7 +2,7 @@
 
 mod pytorch;
 
-pub(crate) use self::pytorch::read_version;
+pub(crate) use self::pytorch::{read_version, version_of};
 
 use std::env;
 use std::ffi::OsStr;
@@ -44,13 +44,17 @@ pub(crate) fn describe(worker: &Path) -> String {
     }
 }
 
+/// Reads the line `libtorch 2.11.0 in /folder` of `dtrain-worker --version`.
+pub(crate) fn read_answer(answer: &str) -> Option<(String, PathBuf)> {
+    let line = answer.lines().find_map(|line| line.strip_prefix("libtorch "))?;
+    let (version, folder) = line.split_once(" in ")?;
+    Some((version.to_owned(), folder.into()))
+}
+
 /// Puts the version of the files into the line about libtorch: the trainer knows the one that it was built with.
 fn with_loaded_version(line: &str) -> String {
-    let folder = line.strip_prefix("libtorch ").and_then(|rest| Some(rest.split_once(" in ")?.1));
-    match folder.and_then(|folder| Some((folder, pytorch::version_of(Path::new(folder))?.0))) {
-        Some((folder, version)) => format!("libtorch {version} in {folder}"),
-        None => line.to_owned(),
-    }
+    let found = read_answer(line).and_then(|(_, folder)| Some((version_of(&folder)?.0, folder)));
+    found.map_or(line.to_owned(), |(version, folder)| format!("libtorch {version} in {}", folder.display()))
 }
 
 /// Returns the folder of this dtrain if pip has installed it with a trainer. `dtrain import` uses the Python there.

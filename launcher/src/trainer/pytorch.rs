@@ -81,8 +81,8 @@ pub(super) fn cuda(worker: &Path, library_path: Option<&OsStr>) -> Option<Option
     version_of(&lib).map(|(_, cuda)| cuda)
 }
 
-/// Returns the version of the PyTorch with this folder of libraries and its CUDA, if it says so.
-pub(super) fn version_of(lib: &Path) -> Option<(String, Option<String>)> {
+/// Returns the version of the PyTorch with this folder of libraries and its CUDA, if its files name them.
+pub(crate) fn version_of(lib: &Path) -> Option<(String, Option<String>)> {
     let read = |name: &str| read_version(&fs::read_to_string(lib.join("..").join(name)).ok()?);
     ["version.py", "build-version"].into_iter().find_map(read)
 }

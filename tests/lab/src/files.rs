@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use dtrain_common::run_dir::RunDir;
+pub(crate) use xtask::files::create_empty;
 use xtask::process::Signals;
-use xtask::setup::{self, Problem, Ready, SetArgs};
+use xtask::setup::{self, Ready, SetArgs};
 use xtask::workspace::Workspace;
 
 /// Returns the folder of dtrain and its worker: the user's, or that of a new release build. The inner error
@@ -56,14 +57,6 @@ pub(crate) fn find_fake_programs(
     let code = signals.run(&mut build)?.code;
     signals.check()?;
     Ok(if code == 0 { found } else { Err(code) })
-}
-
-/// Creates a folder, or empties an existing one.
-pub(crate) fn create_empty(folder: &Path) -> Result<()> {
-    if folder.exists() {
-        fs::remove_dir_all(folder).map_err(|error| Problem::write(folder, error))?;
-    }
-    Ok(fs::create_dir_all(folder).map_err(|error| Problem::write(folder, error))?)
 }
 
 /// Creates a folder of this process in `parent`, and removes those of processes that have ended.

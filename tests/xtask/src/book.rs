@@ -8,8 +8,9 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
+use crate::files;
 use crate::process::Signals;
-use crate::setup::{Problem, Ready};
+use crate::setup::Ready;
 use crate::workspace::Workspace;
 
 /// Cargo's arguments. Cargo does nothing if this version is installed.
@@ -27,7 +28,8 @@ const CRATES: [&str; 5] =
 pub fn run(workspace: &Workspace, signals: &Signals, ready: &Ready) -> Result<u8> {
     let mut rustdoc = ready.cargo(workspace);
     // As the check of the documentation, so that one build serves both.
-    let code = signals.run(rustdoc.args(["doc", "--quiet", "--workspace", "--no-deps"]))?.code;
+    rustdoc.args(["doc", "--quiet", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-Dwarnings");
+    let code = signals.run(&mut rustdoc)?.code;
     if code != 0 {
         return Ok(code);
     }
@@ -51,7 +53,7 @@ pub fn run(workspace: &Workspace, signals: &Signals, ready: &Ready) -> Result<u8
     let (from, to) = (ready.build_folder(workspace)?.join("doc"), book.join(API));
     for name in CRATES.into_iter().chain(["static.files", "search.index", "crates.js", "src-files.js", "src"])
     {
-        copy(&from.join(name), &to.join(name))?;
+        copy_all(&from.join(name), &to.join(name))?;
     }
     let (mut links, mut dead) = check(workspace.root(), "md", links_of_markdown, anchors_of_markdown)?;
     let (more, dead_in_book) = check(&book, "html", links_of_html, anchors_of_html)?;
@@ -69,15 +71,15 @@ pub fn run(workspace: &Workspace, signals: &Signals, ready: &Ready) -> Result<u8
 }
 
 /// Copies a file or a folder; what is absent is not missed, since rustdoc's versions differ in their files.
-fn copy(from: &Path, to: &Path) -> Result<()> {
+fn copy_all(from: &Path, to: &Path) -> Result<()> {
     if from.is_dir() {
-        fs::create_dir_all(to).map_err(|error| Problem::write(to, error))?;
+        files::create(to)?;
         for entry in fs::read_dir(from).with_context(|| format!("cannot read {}", from.display()))? {
             let entry = entry?;
-            copy(&entry.path(), &to.join(entry.file_name()))?;
+            copy_all(&entry.path(), &to.join(entry.file_name()))?;
         }
     } else if from.is_file() {
-        fs::copy(from, to).map_err(|error| Problem::write(to, error))?;
+        files::copy(from, to)?;
     }
     Ok(())
 }

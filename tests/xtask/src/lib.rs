@@ -4,6 +4,7 @@ pub mod book;
 pub mod check;
 pub mod demo;
 pub mod fake_gpu;
+pub mod files;
 mod hidden_tools;
 pub mod metrics;
 pub mod mpi;

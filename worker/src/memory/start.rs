@@ -14,6 +14,7 @@ use crate::TrainError;
 use crate::collectives::{Collective, Ranks, ReduceOp};
 use crate::error::WorkerError;
 use crate::host::Host;
+use crate::opening::Opening;
 use crate::out_of_memory::{catch_torch_panic, failed_allocation_bytes};
 use crate::request::Request;
 use crate::setup::Setup;
@@ -225,6 +226,20 @@ fn predict_joint_sums<T: BuildTask + 'static>(
             Ok(())
         }
     }
+}
+
+/// Builds this rank's task and model; running out of memory is explained as by [`with_smallest_step`].
+pub(crate) fn build_setup<T: BuildTask + 'static>(
+    request: &Request,
+    recipe: &Recipe,
+    opening: &Opening,
+    env: &WorkerEnv,
+    host: &Host,
+) -> Result<Setup, WorkerError> {
+    let inputs = PlanInputs::of_rank(request, &opening.survey, recipe, env, host);
+    with_smallest_step::<T, _, _>(&inputs, recipe, || {
+        Setup::build::<T>(recipe, opening, env, host.device, None)
+    })
 }
 
 /// Runs a part of the start, and adds the smallest step's memory to an out-of-memory error of it.

@@ -7,6 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
+use xtask::files::{copy, create, write};
 use xtask::process::Signals;
 use xtask::setup::{self, Problem, Ready, SetArgs};
 use xtask::workspace::Workspace;
@@ -75,7 +76,7 @@ pub(super) fn build(workspace: &Workspace, signals: &Signals, set: &SetArgs) -> 
 /// Creates a pack in `folder` from the programs in `programs`.
 pub(super) fn pack(workspace: &Workspace, programs: &Path, folder: &Path) -> Result<()> {
     let bin = folder.join(BIN);
-    make(&bin)?;
+    create(&bin)?;
     for (_, program) in PROGRAMS {
         let (from, to) = (programs.join(program), bin.join(program));
         copy(&from, &to)?;
@@ -87,7 +88,7 @@ pub(super) fn pack(workspace: &Workspace, programs: &Path, folder: &Path) -> Res
     }
     for (from, to) in [("tests/bench", BENCH), ("tests/parity/reference", REFERENCE)] {
         let (from, to) = (workspace.root().join(from), folder.join(to));
-        make(&to)?;
+        create(&to)?;
         for entry in fs::read_dir(&from).with_context(|| format!("cannot read {}", from.display()))? {
             let entry = entry?;
             if entry.file_type()?.is_file() {
@@ -134,17 +135,4 @@ pub(super) fn size(folder: &Path) -> Result<u64> {
         };
     }
     Ok(bytes)
-}
-
-fn make(folder: &Path) -> Result<()> {
-    Ok(fs::create_dir_all(folder).map_err(|error| Problem::write(folder, error))?)
-}
-
-fn copy(from: &Path, to: &Path) -> Result<()> {
-    fs::copy(from, to).with_context(|| format!("cannot copy {} to {}", from.display(), to.display()))?;
-    Ok(())
-}
-
-fn write(path: &Path, text: &str) -> Result<()> {
-    Ok(fs::write(path, text).map_err(|error| Problem::write(path, error))?)
 }

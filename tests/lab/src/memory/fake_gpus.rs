@@ -161,7 +161,7 @@ fn train(
         ensure!(known.iter().any(|text| ended.stderr.contains(text)), "exit code 3 against the plan");
         return Ok(Ended::TooSmall);
     }
-    if ended.stderr.contains("the loss was not finite") {
+    if ended.code == 4 && ended.stderr.contains("the loss was not finite") {
         return Ok(Ended::Uncomputed);
     }
     ended.expect(0)?;

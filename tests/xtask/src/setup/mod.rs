@@ -33,7 +33,7 @@ pub use problem::Problem;
 pub use tools::find_python;
 
 /// The version of libtorch that dtrain is built with.
-const LIBTORCH_VERSION: &str = "2.11.0";
+pub(crate) const LIBTORCH_VERSION: &str = "2.11.0";
 
 /// The arguments of `setup`.
 #[derive(Debug, Default, clap::Args)]

@@ -15,6 +15,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 use self::tools::{Tools, answer};
+use crate::files::{copy, create, create_empty, write};
 use crate::process::Signals;
 use crate::setup::{self, Problem, Ready, SetArgs};
 use crate::workspace::Workspace;
@@ -93,7 +94,7 @@ pub(crate) fn write_all(
         eprintln!("{} ({:.1} MB)", workspace.show(file), bytes as f64 / 1e6);
     }
     if tries {
-        trial::run(workspace, signals, &output)?;
+        trial::run(workspace, signals, &wheel)?;
     }
     eprintln!("install it by `python3 -m pip install {}`", workspace.show(&wheel));
     Ok(0)
@@ -104,9 +105,8 @@ fn stage_programs(tools: &Tools, programs: &Path, stage: &Path) -> Result<[PathB
     let places = [format!("dtrain-{VERSION}.data/scripts/dtrain"), "dtrain/dtrain-worker".to_owned()];
     let staged = places.map(|place| stage.join(place));
     for (name, to) in ["dtrain", "dtrain-worker"].into_iter().zip(&staged) {
-        let from = programs.join(name);
         create(to.parent().unwrap_or(stage))?;
-        fs::copy(&from, to).with_context(|| format!("cannot copy {} to {}", from.display(), to.display()))?;
+        copy(&programs.join(name), to)?;
         answer(Command::new("strip").arg(to))?;
     }
     let [_, trainer] = &staged;
@@ -125,11 +125,11 @@ fn write_package(workspace: &Workspace, stage: &Path) -> Result<()> {
     }
     let about = stage.join(format!("dtrain-{VERSION}.dist-info"));
     create(&about.join("licenses"))?;
-    for name in ["LICENSE-APACHE", "LICENSE-MIT"] {
-        let (from, to) = (workspace.root().join(name), about.join("licenses").join(name));
-        fs::copy(&from, &to).with_context(|| format!("cannot copy {}", from.display()))?;
-    }
-    write(&about.join("METADATA"), &format!("{METADATA}Version: {VERSION}\n\n{DESCRIPTION}"))?;
+    copy_licenses(workspace, &about.join("licenses"))?;
+    // libtorch keeps its binary interface within a minor version.
+    let torch = setup::LIBTORCH_VERSION.rsplit_once('.').map_or(setup::LIBTORCH_VERSION, |(minor, _)| minor);
+    let metadata = format!("{METADATA}Version: {VERSION}\nRequires-Dist: torch=={torch}.*\n\n{DESCRIPTION}");
+    write(&about.join("METADATA"), &metadata)?;
     write(
         &about.join("WHEEL"),
         &format!(
@@ -147,7 +147,6 @@ License-Expression: MIT OR Apache-2.0
 License-File: LICENSE-APACHE
 License-File: LICENSE-MIT
 Requires-Python: >=3.10
-Requires-Dist: torch==2.11.*
 ";
 
 const DESCRIPTION: &str = "\
@@ -193,14 +192,11 @@ fn archive(workspace: &Workspace, output: &Path, programs: &[PathBuf; 2]) -> Res
     create(&folder)?;
     for program in programs {
         let to = folder.join(program.file_name().unwrap_or_default());
-        fs::copy(program, &to).with_context(|| format!("cannot copy {}", program.display()))?;
+        copy(program, &to)?;
         fs::set_permissions(&to, fs::Permissions::from_mode(0o755))
             .map_err(|error| Problem::write(&to, error))?;
     }
-    for name in ["LICENSE-APACHE", "LICENSE-MIT"] {
-        let from = workspace.root().join(name);
-        fs::copy(&from, folder.join(name)).with_context(|| format!("cannot copy {}", from.display()))?;
-    }
+    copy_licenses(workspace, &folder)?;
     let file = format!("{name}.tar.gz");
     answer(Command::new("tar").args(["-czf", &file, &name]).current_dir(output))?;
     let wheel = find_wheel(output)?;
@@ -212,19 +208,10 @@ fn archive(workspace: &Workspace, output: &Path, programs: &[PathBuf; 2]) -> Res
     Ok(output.join(file))
 }
 
-fn create(folder: &Path) -> Result<()> {
-    Ok(fs::create_dir_all(folder).map_err(|error| Problem::write(folder, error))?)
-}
-
-fn create_empty(folder: &Path) -> Result<()> {
-    if folder.exists() {
-        fs::remove_dir_all(folder).map_err(|error| Problem::write(folder, error))?;
-    }
-    create(folder)
-}
-
-fn write(path: &Path, text: &str) -> Result<()> {
-    Ok(fs::write(path, text).map_err(|error| Problem::write(path, error))?)
+fn copy_licenses(workspace: &Workspace, folder: &Path) -> Result<()> {
+    ["LICENSE-APACHE", "LICENSE-MIT"]
+        .into_iter()
+        .try_for_each(|name| copy(&workspace.root().join(name), &folder.join(name)))
 }
 
 #[cfg(test)]

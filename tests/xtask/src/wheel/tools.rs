@@ -8,6 +8,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
+use crate::files::create_empty;
 use crate::process::{Signals, program_name};
 use crate::python::install;
 use crate::setup::{self, Problem};
@@ -29,7 +30,7 @@ impl Tools {
         if fs::read_to_string(&stamp).is_ok_and(|installed| installed == PINS) {
             return Ok(Self { python, packages });
         }
-        super::create_empty(&packages)?;
+        create_empty(&packages)?;
         let pinned = workspace.root().join("tests/xtask/requirements/wheel.txt");
         let flags = ["--no-deps", "--quiet", "--target"].map(OsStr::new);
         let flags = [&flags[..], &[packages.as_os_str()]].concat();

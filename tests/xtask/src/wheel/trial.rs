@@ -8,7 +8,8 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 
-use super::{create_empty, find_wheel, tools::answer};
+use super::tools::answer;
+use crate::files::create_empty;
 use crate::process::Signals;
 use crate::setup::{self, Problem};
 use crate::workspace::Workspace;
@@ -25,11 +26,10 @@ assert all(loss > 0 for loss in metrics['train']['loss']) and metrics['eval']['s
 ";
 
 /// Installs the wheel beside the libtorch of set-up, and runs the demo, the Python package and a module.
-pub(super) fn run(workspace: &Workspace, signals: &Signals, output: &Path) -> Result<()> {
-    let wheel = find_wheel(output)?;
+pub(super) fn run(workspace: &Workspace, signals: &Signals, wheel: &Path) -> Result<()> {
     let python = setup::find_python()?;
     // A user's folder may have a space in its name.
-    let folder = output.join("a try");
+    let folder = wheel.with_file_name("a try");
     create_empty(&folder)?;
     let environment = folder.join("env");
     answer(Command::new(&python).args(["-m", "venv", "--without-pip"]).arg(&environment))?;
@@ -45,25 +45,14 @@ pub(super) fn run(workspace: &Workspace, signals: &Signals, output: &Path) -> Re
     let own = environment.join("bin/python");
     let mut pip = Command::new(&python);
     pip.args(["-m", "pip", "--python"]).arg(&own);
-    pip.args(["install", "--quiet", "--disable-pip-version-check", "--no-index", "--no-deps"]).arg(&wheel);
+    pip.args(["install", "--quiet", "--disable-pip-version-check", "--no-index", "--no-deps"]).arg(wheel);
     answer(&mut pip)?;
     let mut demo = Command::new(environment.join("bin/dtrain"));
     demo.args(["launch", "--run-dir", "a demo", "demo", "--set", "train.epochs=2"]);
-    let mut module = Command::new(&own);
-    module.args(["-m", "dtrain", "--version"]);
     let mut script = Command::new(&own);
     script.args(["-c", SCRIPT]);
-    for (number, command) in [demo, module, script].iter_mut().enumerate() {
-        command
-            .current_dir(&folder)
-            .env_remove("LD_LIBRARY_PATH")
-            .env_remove("DTRAIN_WORKER")
-            .env_remove("PYTHONPATH")
-            .env_remove("PYTHON_EXEC")
-            .env_remove("CONDA_PREFIX")
-            .env_remove("LIBTORCH")
-            .env_remove("VIRTUAL_ENV");
-        let finished = signals.run(command)?;
+    for (number, command) in [demo, script].iter_mut().enumerate() {
+        let finished = signals.run(alone(command).current_dir(&folder))?;
         signals.check()?;
         ensure!(
             finished.success(),
@@ -75,9 +64,30 @@ pub(super) fn run(workspace: &Workspace, signals: &Signals, output: &Path) -> Re
             eprintln!("from pip install to the demo's last line: {:.1} s", begun.elapsed().as_secs_f64());
         }
     }
+    let version = answer(alone(Command::new(&own).args(["-m", "dtrain", "--version"])))?;
+    let lib = site.join("dtrain/../torch/lib");
+    ensure!(
+        version.contains(&format!(" in {}\n", lib.display())),
+        "the trainer loads another libtorch: {version}"
+    );
     fs::remove_dir_all(&folder).map_err(|error| Problem::write(&folder, error))?;
     eprintln!("wheel tried: demo, `python -m dtrain`, `dtrain.launch` and `dtrain.read`");
     Ok(())
+}
+
+/// Leaves out the variables that name other programs and libraries.
+fn alone(command: &mut Command) -> &mut Command {
+    [
+        "LD_LIBRARY_PATH",
+        "LIBTORCH",
+        "DTRAIN_WORKER",
+        "PYTHONPATH",
+        "PYTHON_EXEC",
+        "VIRTUAL_ENV",
+        "CONDA_PREFIX",
+    ]
+    .into_iter()
+    .fold(command, |command, name| command.env_remove(name))
 }
 
 fn site_packages(environment: &Path) -> Result<PathBuf> {

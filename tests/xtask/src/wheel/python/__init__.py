@@ -72,7 +72,7 @@ def read(run):
     such as "checkpoint". A value that a line lacks is None. The objects of a line, such as "memory", are left out."""
     lines = {"train": [], "eval": []}
     with open(os.path.join(run, "metrics.jsonl"), encoding="utf-8") as file:
-        # The last line of a run that goes on may be incomplete.
+        # A running training may have written a part of its last line.
         for line in (line for line in file if line.endswith("\n") and line.strip()):
             value = json.loads(line)
             kind = "train" if "step" in value else next(iter(value))

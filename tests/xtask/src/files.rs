@@ -1,0 +1,32 @@
+//! Files and folders, with errors that name them.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+use crate::setup::Problem;
+
+/// Creates a folder, and those above it.
+pub fn create(folder: &Path) -> Result<()> {
+    Ok(fs::create_dir_all(folder).map_err(|error| Problem::write(folder, error))?)
+}
+
+/// Creates a folder, or empties an existing one.
+pub fn create_empty(folder: &Path) -> Result<()> {
+    if folder.exists() {
+        fs::remove_dir_all(folder).map_err(|error| Problem::write(folder, error))?;
+    }
+    create(folder)
+}
+
+/// Copies a file with its mode.
+pub fn copy(from: &Path, to: &Path) -> Result<()> {
+    fs::copy(from, to).with_context(|| format!("cannot copy {} to {}", from.display(), to.display()))?;
+    Ok(())
+}
+
+/// Writes a text.
+pub fn write(path: &Path, text: &str) -> Result<()> {
+    Ok(fs::write(path, text).map_err(|error| Problem::write(path, error))?)
+}
