@@ -53,6 +53,8 @@ type Case = (Kind, u64);
 
 /// Runs all cases and prints those that failed, and a table. The exit code is 1 if a case failed.
 pub(crate) fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Result<u8> {
+    let cases = cases(args);
+    ensure!(!cases.is_empty(), "--only {}: no kind of fault has this text in its name", args.only);
     let programs = match find_fake_programs(workspace, signals, &args.set, args.bin_dir.as_deref())? {
         Ok(programs) => programs,
         Err(code) => return Ok(code),
@@ -60,7 +62,6 @@ pub(crate) fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Resu
     let folder = create_own(&workspace.target().join("gpu-faults"))?;
     let recipe = folder.join("recipe.toml");
     fs::write(&recipe, RECIPE).with_context(|| format!("cannot write {}", recipe.display()))?;
-    let cases = cases(args);
     let (next, failures) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
         for _ in 0..args.jobs {
