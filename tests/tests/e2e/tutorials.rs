@@ -15,7 +15,7 @@ use regex_lite::{Captures, Regex};
 
 /// All pages with shell blocks, and the number of their blocks that are marked `no-run`.
 const PAGES: [(&str, usize); 7] = [
-    ("README.md", 1),
+    ("README.md", 2),
     ("docs/nodes.md", 0),
     ("docs/out-of-memory.md", 0),
     ("docs/own-trainer.md", 1),

@@ -52,10 +52,22 @@ pub fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Result<u8> 
     }
     let ready = setup::run(workspace, signals, &args.set.clone().into())?;
     let code = ready.build_dtrain(workspace, signals, &args.profile)?;
+    if is_changed(workspace) {
+        eprintln!(
+            "warning: the working tree has uncommitted changes; `dtrain --version` names the commit without them"
+        );
+    }
     match code {
         0 => write_all(workspace, signals, &ready, &args.profile, args.tries),
         code => Ok(code),
     }
+}
+
+/// Returns whether the working tree of a clone differs from its commit.
+fn is_changed(workspace: &Workspace) -> bool {
+    let mut git = Command::new("git");
+    git.args(["status", "--porcelain"]).current_dir(workspace.root());
+    git.output().is_ok_and(|output| output.status.success() && !output.stdout.is_empty())
 }
 
 /// Returns whether this machine can remove debug information, without which the programs are ten times as large.

@@ -70,8 +70,28 @@ pub(super) fn run(workspace: &Workspace, signals: &Signals, wheel: &Path) -> Res
         version.contains(&format!(" in {}\n", lib.display())),
         "the trainer loads another libtorch: {version}"
     );
+    without_pytorch(&folder, &site)?;
     fs::remove_dir_all(&folder).map_err(|error| Problem::write(&folder, error))?;
-    eprintln!("wheel tried: demo, `python -m dtrain`, `dtrain.launch` and `dtrain.read`");
+    eprintln!(
+        "wheel tried: demo, `python -m dtrain`, `dtrain.launch`, `dtrain.read`, and a start without PyTorch"
+    );
+    Ok(())
+}
+
+/// Takes PyTorch away: dtrain names the command that installs it.
+fn without_pytorch(folder: &Path, site: &Path) -> Result<()> {
+    let torch = site.join("torch");
+    fs::remove_file(&torch).map_err(|error| Problem::write(&torch, error))?;
+    let mut demo = Command::new("env/bin/dtrain");
+    let output = alone(demo.args(["launch", "--run-dir", "none", "demo"]).current_dir(folder)).output()?;
+    let printed = String::from_utf8_lossy(&output.stderr);
+    ensure!(
+        output.status.code() == Some(2)
+            && printed.contains("has no PyTorch")
+            && printed.contains("-m pip install"),
+        "without PyTorch, `dtrain launch demo` ended with {} and printed:\n{printed}",
+        output.status
+    );
     Ok(())
 }
 
