@@ -1,4 +1,6 @@
-//! Checks that files have no circular use: within a crate, no file uses itself through other files.
+//! Checks that no file of a crate uses itself through other files, and no place of a folder through other places.
+//!
+//! The places of a folder are the files and folders in it; `x.rs` and `x/` are one place.
 //!
 //! A file uses another file if a path in it (`crate::`, `super::`, `self::`, or the name of a child module)
 //! leads to an item that the other file defines. A re-export counts as use of the definition only. Declaring
@@ -6,6 +8,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod places;
 mod tokens;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -232,20 +235,24 @@ impl Crate {
 
     /// Returns groups of files that all use each other, directly or through others.
     fn circles(&self) -> Vec<BTreeSet<&Path>> {
-        let uses = self.uses();
-        let reached = |from| {
-            let (mut reached, mut left) = (BTreeSet::new(), vec![from]);
-            while let Some(file) = left.pop() {
-                left.extend(uses[file].iter().filter(|next| reached.insert(**next)));
-            }
-            reached
-        };
-        let all: BTreeMap<&Path, BTreeSet<&Path>> = uses.keys().map(|file| (*file, reached(file))).collect();
-        let circles = all.iter().filter(|(file, reached)| reached.contains(*file)).map(|(file, reached)| {
-            reached.iter().copied().filter(|other| all[other].contains(file)).collect()
-        });
-        circles.collect::<BTreeSet<_>>().into_iter().collect()
+        circles(&self.uses())
     }
+}
+
+/// Returns groups that all use each other, directly or through others.
+fn circles<T: Ord + Copy>(uses: &BTreeMap<T, BTreeSet<T>>) -> Vec<BTreeSet<T>> {
+    let reached = |from| {
+        let (mut reached, mut left) = (BTreeSet::new(), vec![from]);
+        while let Some(at) = left.pop() {
+            left.extend(uses.get(&at).into_iter().flatten().filter(|next| reached.insert(**next)));
+        }
+        reached
+    };
+    let all: BTreeMap<T, BTreeSet<T>> = uses.keys().map(|from| (*from, reached(*from))).collect();
+    let circles = all.iter().filter(|(from, reached)| reached.contains(*from)).map(|(from, reached)| {
+        reached.iter().copied().filter(|to| all.get(to).is_some_and(|back| back.contains(from))).collect()
+    });
+    circles.collect::<BTreeSet<_>>().into_iter().collect()
 }
 
 /// Lists `use` trees as pairs of a name and its path; the name of a glob is `*`.

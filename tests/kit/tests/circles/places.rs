@@ -1,0 +1,66 @@
+//! Folders: which place of a folder uses which.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use super::{Crate, circles, crates, relative};
+
+/// By folder, how many uses between its places are part of a circle today. Lower a number when uses are gone; raise none.
+const KNOWN: &[(&str, usize)] = &[
+    ("common/src", 6),
+    ("launcher/src", 5),
+    ("launcher/src/launch", 17),
+    ("tests/lab/src/bench", 13),
+    ("worker/models/src", 12),
+    ("worker/src", 73),
+    ("worker/src/run", 6),
+    ("worker/src/tasks", 9),
+];
+
+/// The places of a folder that each of its places uses.
+type Uses<'a> = BTreeMap<&'a str, BTreeSet<&'a str>>;
+
+#[test]
+fn places_have_no_circular_imports() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap();
+    let mut found = BTreeMap::new();
+    for source in crates(&root) {
+        for (folder, uses) in by_folder(&Crate::read(&source).uses()) {
+            let circles = circles(&uses);
+            let inside = |(from, to): &(&str, &str)| {
+                circles.iter().any(|circle| circle.contains(from) && circle.contains(to))
+            };
+            let uses = uses.iter().flat_map(|(from, all)| all.iter().map(|to| (*from, *to)));
+            let uses: Vec<String> = uses.filter(inside).map(|(from, to)| format!("{from} -> {to}")).collect();
+            if !uses.is_empty() {
+                found.insert(relative(&root, folder), uses);
+            }
+        }
+    }
+    let counts: BTreeMap<&str, usize> =
+        found.iter().map(|(folder, uses)| (folder.as_str(), uses.len())).collect();
+    let known = KNOWN.iter().copied().collect::<BTreeMap<_, _>>();
+    let differing = found.iter().filter(|(folder, uses)| known.get(folder.as_str()) != Some(&uses.len()));
+    let shown: String = differing
+        .map(|(folder, uses)| format!("\n{folder}, {}:\n  {}", uses.len(), uses.join("\n  ")))
+        .collect();
+    assert_eq!(counts, known, "uses in circles of places; more than before:{shown}");
+}
+
+/// Returns the uses between places, by the folder that holds both.
+fn by_folder<'a>(files: &BTreeMap<&'a Path, BTreeSet<&'a Path>>) -> BTreeMap<&'a Path, Uses<'a>> {
+    let mut found: BTreeMap<&Path, Uses> = BTreeMap::new();
+    for (from, used) in files {
+        for to in used {
+            let folder = from.ancestors().skip(1).find(|folder| to.starts_with(folder)).unwrap();
+            let [from, to] = [from, to].map(|file| {
+                let place = file.strip_prefix(folder).unwrap().iter().next().unwrap().to_str().unwrap();
+                place.strip_suffix(".rs").unwrap_or(place)
+            });
+            if from != to {
+                found.entry(folder).or_default().entry(from).or_default().insert(to);
+            }
+        }
+    }
+    found
+}
