@@ -17,8 +17,8 @@ use super::items::{self, Source};
 use super::layout::{Content, FileLayout, Holders, layout};
 use super::memory::{Memory, PAGE};
 use crate::collectives::Ranks;
+use crate::optim::Model;
 use crate::out_of_memory::retry_on_oom;
-use crate::state::Model;
 
 /// A part of a file that this rank writes, and the range of its copy in memory.
 #[derive(Debug, Clone, PartialEq, Eq)]

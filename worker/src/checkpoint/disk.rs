@@ -17,7 +17,7 @@ use super::copying::CompleteCopy;
 use super::error::CheckpointError;
 use super::layout::Digest;
 use super::memory::PAGE;
-use crate::step::WRITE_FAULT;
+use crate::faults::WRITE_FAULT;
 
 pub(super) struct Output {
     file: File,

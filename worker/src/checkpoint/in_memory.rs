@@ -35,7 +35,7 @@ use super::error::CheckpointError;
 use super::layout::Digest;
 use super::memory::Memory;
 use crate::collectives::Ranks;
-use crate::state::Model;
+use crate::optim::Model;
 
 /// The copies of a run, on one of its ranks.
 pub(crate) struct MemoryCopies {

@@ -11,8 +11,9 @@ use super::layout::{Holders, Item};
 use super::{EMA_FILE, MODEL_FILE, OPTIMIZER_FILE, STEPS};
 use crate::collectives::{Collective, Ranks, ReduceOp};
 use crate::models::{Entry, Registry, dtype_of};
+use crate::optim::Model;
 use crate::out_of_memory::retry_on_oom;
-use crate::state::{AVERAGE, ColumnSpec, Model, Part, Role, Slot, Table, pieces};
+use crate::state::{AVERAGE, ColumnSpec, Part, Role, Slot, Table, pieces};
 
 /// Returns the files of a checkpoint with their tensors, in the same order on every rank. Every rank calls
 /// this between two steps: the ranks exchange tensors that no rank could write alone.

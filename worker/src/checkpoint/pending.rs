@@ -22,8 +22,8 @@ use super::memory::Memory;
 use super::remove::remove;
 use crate::collectives::{Ranks, ReduceOp};
 use crate::metrics::CheckpointRecord;
+use crate::optim::Model;
 use crate::out_of_memory::retry_on_oom;
-use crate::state::Model;
 
 /// The checkpoints of a run, on one of its ranks. At most one is pending.
 pub(crate) struct Checkpoints {

@@ -11,7 +11,8 @@ use super::error::CheckpointError;
 use super::items::name;
 use super::{EMA_FILE, MODEL_FILE, OPTIMIZER_FILE, STEPS};
 use crate::models::{ModelError, Registry, TensorFile, WeightsMode, load_state};
-use crate::state::{AVERAGE, ColumnSpec, Model, Role, Slot, Table, narrow, pieces};
+use crate::optim::Model;
+use crate::state::{AVERAGE, ColumnSpec, Role, Slot, Table, narrow, pieces};
 
 /// Returns the verified checkpoint to resume from; None for a run that begins. [`Resume::Auto`] takes the
 /// newest intact checkpoint of the run. Rank 0 calls this before any rank reads a checkpoint.

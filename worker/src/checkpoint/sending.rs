@@ -10,7 +10,8 @@ use super::read::write_row;
 use super::{EMA_FILE, OPTIMIZER_FILE};
 use crate::collectives::Ranks;
 use crate::models::{Entry, ModelError, Registry, TensorFile};
-use crate::state::{AVERAGE, Model, Role};
+use crate::optim::Model;
+use crate::state::{AVERAGE, Role};
 
 /// Sends the optimizer's state and the moving average from `folder`, which rank 0 has restored. All ranks have
 /// laid their models out for the checkpoint's phase. Every rank calls this.

@@ -1,6 +1,6 @@
 //! Accounts for the memory of a step by phase and by owner, on a CPU as on a GPU.
 
-use crate::memory_report::{MemoryReport, Owners, PhasePeaks};
+use crate::memory::{MemoryReport, Owners, PhasePeaks};
 use dtrain_torch_shim::ShimError;
 use dtrain_torch_shim::memory::{self, Usage};
 use dtrain_torch_shim::symbolic::Symbolic;

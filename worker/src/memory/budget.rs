@@ -1,6 +1,6 @@
 //! The limit on the memory of a rank's tensors on its device.
 
-use crate::plan::without_gaps;
+use super::without_gaps;
 use dtrain_common::recipe;
 use dtrain_torch_shim::{ShimError, cuda, memory};
 use tch::Device;

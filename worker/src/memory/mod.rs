@@ -2,11 +2,11 @@
 
 mod accounting;
 pub(crate) mod budget;
-mod predictor;
-pub(crate) mod rehearsal;
-pub(crate) mod start;
+mod fragmentation;
+mod owners;
 
 pub(crate) use accounting::{
     Account, MemoryStats, MicroStepMemory, OtherUsage, Phase, StepMemory, other_usage, report,
 };
-pub(crate) use predictor::{SymbolicPredictor, Target};
+pub(crate) use fragmentation::{FRAGMENTATION_PERCENT, SEGMENT, without_gaps};
+pub(crate) use owners::{MemoryReport, Owners, PhasePeaks};

@@ -166,8 +166,8 @@ fn print(text: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::MemoryReport;
     use crate::memory::StepMemory;
-    use crate::memory_report::MemoryReport;
     use crate::metrics::{SkipCause, WaitMs};
 
     fn record(step: u64) -> StepRecord {

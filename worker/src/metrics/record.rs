@@ -2,8 +2,8 @@
 
 use serde::{Serialize, Serializer};
 
+use crate::memory::MemoryReport;
 use crate::memory::StepMemory;
-use crate::memory_report::MemoryReport;
 
 /// A line of metrics.jsonl, see docs/run-directory.md: a step as it is, other records under a name.
 #[derive(Debug, Clone, Copy, Serialize)]

@@ -1,4 +1,4 @@
-//! The optimizers: one fused update per range of the table.
+//! The optimizers: one fused update per range of the table; and the model of a rank with its optimizer.
 
 use std::ops::Range;
 
@@ -6,29 +6,15 @@ use dtrain_common::recipe::{OptimName, Recipe};
 use dtrain_torch_shim::fused;
 pub use dtrain_torch_shim::fused::{ScaleAndSkip, WeightDecay};
 pub(crate) use groups::{GroupError, ParameterInfo, assign_groups, match_names, match_rules};
+pub(crate) use model::Model;
 use tch::{Kind, TchError, Tensor};
 
 use crate::out_of_memory::retry_on_oom;
-use crate::state::{ColumnSpec, Group, Part, Role, Slot, Table, narrow};
-use crate::train_error::Result;
+pub use crate::state::GroupOptions;
+use crate::state::{ColumnSpec, Group, Part, Role, Slot, StateError, Table, narrow};
 
 mod groups;
-
-/// Options of one optimizer group.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct GroupOptions {
-    /// The factor of the learning rate.
-    pub lr_factor: f64,
-    /// Weight decay.
-    pub weight_decay: f64,
-}
-
-impl GroupOptions {
-    /// Returns options with the recipe's learning rate and this weight decay.
-    pub fn plain(weight_decay: f64) -> Self {
-        Self { lr_factor: 1.0, weight_decay }
-    }
-}
+mod model;
 
 /// The update rule: computes a parameter from its gradient and its state. Constant during a run.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -111,7 +97,7 @@ impl Optimizer {
         lr: f64,
         used: &[bool],
         scale_and_skip: Option<ScaleAndSkip<'_>>,
-    ) -> Result<()> {
+    ) -> Result<(), StateError> {
         let device = table.device();
         for (index, part) in table.parts(Role::Moment).iter().enumerate() {
             let block = &table.blocks()[part.block];
@@ -141,7 +127,7 @@ impl Optimizer {
         (lr, weight_decay): (f64, f64),
         is_first: bool,
         scale_and_skip: Option<ScaleAndSkip<'_>>,
-    ) -> Result<()> {
+    ) -> Result<(), StateError> {
         match (self.rule, moments) {
             (Rule::Adam { betas, eps, decay }, [exp_avg, exp_avg_sq]) => {
                 let figures = fused::Adam { lr, betas: betas.into(), weight_decay, decay, eps };

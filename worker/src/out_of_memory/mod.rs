@@ -111,8 +111,9 @@ pub(crate) fn causes<'a>(
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::TrainError;
     use crate::collectives::Operation;
+    use crate::run::TrainError;
+    use crate::step::StepError;
     use crate::tasks::TaskError;
 
     fn allocation_failure() -> TchError {
@@ -147,7 +148,7 @@ mod tests {
             ModelError::Sync(collective(allocation_failure()).into()).into(),
             shim(ErrorKind::OutOfMemory).into(),
             collective(allocation_failure()).into(),
-            TrainError::Checkpoint { step: 1, source: allocation_failure().into() },
+            StepError::Checkpoint { step: 1, source: allocation_failure().into() }.into(),
         ];
         for error in failures {
             assert!(error.is_out_of_memory(), "{error:?}");
@@ -177,8 +178,8 @@ mod tests {
             TaskError::Custom("out of patience".into()).into(),
             ModelError::Sync(shim(ErrorKind::Network).into()).into(),
             collective(other()).into(),
-            TrainError::LateGradient { name: "weight".into() },
-            TrainError::LoaderEnded,
+            StepError::LateGradient { name: "weight".into() }.into(),
+            StepError::LoaderEnded.into(),
         ];
         for error in failures {
             assert!(!error.is_out_of_memory(), "{error:?}");

@@ -5,9 +5,9 @@ use std::time::Duration;
 use dtrain_common::manifest::DataFingerprint;
 use dtrain_common::recipe::Recipe;
 
-use super::followers::BestKeeper;
+use super::best::BestKeeper;
+use crate::course::{PhaseId, RunPlan, StagePlan};
 use crate::metrics::{StepRecord, WaitMs};
-use crate::run::plan::{PhaseId, RunPlan, StagePlan};
 use crate::state::Stages;
 use crate::step::{Replica, StepPlan, Taken};
 

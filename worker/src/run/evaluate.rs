@@ -7,19 +7,21 @@ use dtrain_torch_shim::rng;
 use rand_chacha::rand_core::Rng;
 use tch::{Device, Tensor};
 
-use super::followers::Followers;
+use super::Training;
+use super::follower::Followers;
 use super::retry::{owners, report_oom};
-use super::{StopFlag, Training};
 use crate::collectives::{Ranks, ReduceOp};
 use crate::data::rng::{Domain, keyed};
 use crate::data::{Loader, LoaderOptions, MicroBatch, too_many_bad};
+use crate::faults::Fault;
 use crate::memory::Phase;
 use crate::metrics::{EvalRecord, Figures, MicroBatches};
 use crate::models::Exported;
+use crate::run::error::{Result, TrainError};
 use crate::step::recover::{Limits, Shortage, catch_torch_panic, retry_on_oom};
-use crate::step::{Fault, Precision, Status, Tally, Warned, to_device};
+use crate::step::{Precision, Status, Tally, Warned, to_device};
+use crate::stop::StopFlag;
 use crate::tasks::{Mode, Task, Totals};
-use crate::train_error::{Result, TrainError};
 
 /// The inputs of an evaluation: a model without its training.
 pub(crate) struct Evaluator<'a> {
@@ -230,7 +232,7 @@ fn evaluate_live(
         Evaluated::Stopped => Ok(None),
         Evaluated::Exhausted(shortages, least) => {
             let owners = owners(training);
-            Err(training.stepper.limits.exhausted_error(&shortages, least, step, owners))
+            Err(training.stepper.limits.exhausted_error(&shortages, least, step, owners).into())
         }
     }
 }

@@ -1,12 +1,13 @@
 //! A run: its steps, and its followers.
 
+mod best;
 mod course;
+pub(crate) mod error;
 pub(crate) mod evaluate;
+mod follower;
 pub(crate) mod followers;
 mod phases;
-pub(crate) mod plan;
 mod retry;
-mod stop;
 
 use std::time::{Instant, SystemTime};
 
@@ -14,17 +15,18 @@ use dtrain_common::recipe::Recipe;
 use dtrain_common::result::RunResult;
 use tch::{Device, Kind, Tensor};
 
+pub(crate) use self::best::{BestKeeper, figures_of};
 pub(crate) use self::course::{Course, LaidOutPhase};
-pub(crate) use self::followers::{Flow, Followers};
+use self::error::Result;
+pub(crate) use self::error::TrainError;
+pub(crate) use self::follower::{Flow, Follower, Followers};
 pub(crate) use self::retry::RetryState;
-pub(crate) use self::stop::StopFlag;
 use crate::collectives::{Collective, Ranks};
 use crate::memory::Phase;
 use crate::metrics::{Line, StepRecord};
 use crate::step::exchange::Exchange;
 use crate::step::recover::retry_on_oom;
 use crate::step::{Attempt, LoaderFeed, Replica, Stepper, Taken};
-use crate::train_error::Result;
 
 pub(crate) struct Training<'a> {
     pub(crate) recipe: &'a Recipe,
@@ -150,7 +152,7 @@ impl Training<'_> {
         let Course { plan, done, .. } = &self.course;
         let work = plan.micro_batches(self.exchange.rank(), *done);
         let train_set = self.replica.model.task.train_set();
-        self.stepper.feed.restart(train_set, self.retry.loader, work)
+        Ok(self.stepper.feed.restart(train_set, self.retry.loader, work)?)
     }
 }
 

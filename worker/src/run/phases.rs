@@ -6,14 +6,14 @@ use tch::Device;
 
 use super::Training;
 use super::course::LaidOutPhase;
-use super::followers::Followers;
+use super::follower::Followers;
+use crate::course::PhaseId;
 use crate::memory::report;
 use crate::metrics::{Line, StageRecord};
-use crate::run::plan::PhaseId;
+use crate::run::error::Result;
 use crate::state::Keep;
 use crate::step::StepObserver;
 use crate::tasks::StageView;
-use crate::train_error::Result;
 
 /// Begins the phase of the next step, if it is another one. Every rank calls it before every step. Without
 /// stages only the first phase exists.

@@ -4,14 +4,15 @@ use dtrain_common::batch::Partition;
 use dtrain_common::recipe::Recompute;
 
 use super::Training;
-use super::followers::Followers;
+use super::follower::Followers;
+use crate::course::RunPlan;
 use crate::data::LoaderOptions;
-use crate::memory_report::Owners;
+use crate::memory::Owners;
 use crate::metrics::{Line, MicroBatches, OomRecord};
-use crate::run::plan::RunPlan;
+use crate::run::error::Result;
+use crate::step::StepError;
 use crate::step::Warned;
 use crate::step::recover::{Shortage, describe_shortages};
-use crate::train_error::{Result, TrainError};
 
 /// The state for retries of steps.
 pub(crate) struct RetryState {
@@ -66,10 +67,10 @@ pub(super) fn retry_step(
     } else {
         let owners = owners(training);
         let mut error = training.stepper.limits.exhausted_error(shortages, from.micro_batch(), step, owners);
-        if let TrainError::OutOfMemory(exhausted) = &mut error {
+        if let StepError::OutOfMemory(exhausted) = &mut error {
             exhausted.reason = training.course.plan.needs().undivided_reason();
         }
-        return Err(error);
+        return Err(error.into());
     }
     training.stepper.limits.empty_cache();
     training.restart_loader()?;

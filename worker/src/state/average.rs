@@ -1,11 +1,12 @@
 //! Exponential moving average of the weights (Polyak and Juditsky 1992; Tarvainen and Valpola 2017, arXiv
 //! 1703.01780) and of the running statistics, updated after every committed step.
 
-use tch::{Kind, TchError, Tensor};
+use tch::{TchError, Tensor};
 
 use super::column::AVERAGE;
 use super::table::Table;
 use crate::out_of_memory::retry_on_oom;
+use crate::tensors::is_floating;
 
 /// Elements that [`Average::swap`] exchanges at a time; its scratch space is 4 MiB of float32.
 const CHUNK: i64 = 1 << 20;
@@ -73,11 +74,6 @@ impl Average {
     }
 }
 
-/// Returns whether values of this dtype are averaged; others are counters, flags and indices.
-pub(crate) fn is_floating(kind: Kind) -> bool {
-    matches!(kind, Kind::Float | Kind::Double | Kind::Half | Kind::BFloat16)
-}
-
 fn exchange(a: &Tensor, b: &Tensor) -> Result<(), TchError> {
     let (a, b) = (a.f_view(-1)?, b.f_view(-1)?);
     let elements = a.size1()?;
@@ -100,7 +96,7 @@ mod tests {
     use super::super::layout::{Group, LayoutOptions};
     use super::super::table::Parameter;
     use super::*;
-    use tch::Device;
+    use tch::{Device, Kind};
 
     const DECAYS: [f64; 3] = [0.0, 0.5, 0.9999];
 

@@ -12,12 +12,13 @@
 
 use tch::{Kind, TchError, Tensor};
 
-use super::average::is_floating;
+use super::error::Result;
 use super::layout::Group;
-use super::table::{Table, bytes};
+use super::table::Table;
 use crate::collectives::{Collective, CollectiveError, Ranks, ReduceOp, Work};
 use crate::out_of_memory::retry_on_oom;
-use crate::train_error::Result;
+use crate::tensors::bytes;
+use crate::tensors::is_floating;
 
 /// Values of 32 and 16 bits from this magnitude on are summed as they are, not as changes: a change would
 /// round a small new value away. A constant still keeps its bits, as float64 is exact enough for that.

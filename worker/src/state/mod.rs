@@ -3,23 +3,22 @@
 mod average;
 mod buffers;
 mod column;
+mod error;
 mod layout;
-mod model;
 mod moves;
 mod shadow;
 mod stages;
 mod table;
 
 pub use average::Average;
-pub(crate) use average::is_floating;
 pub(crate) use buffers::Buffers;
 pub(crate) use column::Keep;
 pub use column::{AVERAGE, ColumnSpec, Role};
+pub use error::StateError;
 pub(crate) use layout::{Group, LayoutOptions, Part, Slot, narrow};
-pub(crate) use model::Model;
 pub(crate) use moves::pieces;
+pub use stages::GroupOptions;
 pub(crate) use stages::{Stage, Stages, Trained};
 #[cfg(test)]
 pub(crate) use table::Parameter;
 pub use table::Table;
-pub(crate) use table::bytes;

@@ -8,11 +8,11 @@ use dtrain_torch_shim::tensor;
 use tch::{TchError, Tensor};
 
 use super::column::{Keep, Role};
+use super::error::{Result, StateError};
 use super::layout::{Block, Bucket, Layout, Part, Row, Slot, narrow};
 use super::table::{Flat, Parameter, Table, row};
 use crate::collectives::{Collective, Ranks};
 use crate::out_of_memory::retry_on_oom;
-use crate::train_error::{Result, TrainError};
 
 /// The previous layout, with the positions of its rows.
 struct OldLayout {
@@ -53,7 +53,7 @@ impl Table {
     pub(crate) fn leave_phase(&mut self, keep: Keep) -> Result<()> {
         self.remove_shadow();
         for (leaf, name) in self.leaves().iter().zip(self.names()) {
-            tensor::clear_grad(leaf).map_err(TrainError::moved(name))?;
+            tensor::clear_grad(leaf).map_err(StateError::moved(name))?;
         }
         self.grad.clear();
         self.columns.retain(|column| column.spec.role.is_kept(keep));
@@ -76,7 +76,7 @@ impl Table {
             if !self.rows.iter().any(|row| row.name == old.name) {
                 let mut own = leaf.f_empty_like()?;
                 tch::no_grad(|| own.f_copy_(leaf))?;
-                tensor::set_data(leaf, &own).map_err(TrainError::moved(&old.name))?;
+                tensor::set_data(leaf, &own).map_err(StateError::moved(&old.name))?;
             }
         }
         let old_names = old_rows.iter().map(|row| row.name.as_str());

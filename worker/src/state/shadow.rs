@@ -96,7 +96,8 @@ mod tests {
     use super::*;
     use crate::collectives::Ranks;
     use crate::models::{Conv2d, ConvOptions, Gpt, GptConfig, Registry, Role as RegistryRole};
-    use crate::state::{Keep, bytes};
+    use crate::state::Keep;
+    use crate::tensors::bytes;
 
     /// Returns numbers between -1 and 1.
     fn wave(shape: &[i64], number: usize) -> Tensor {

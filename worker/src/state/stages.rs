@@ -10,9 +10,24 @@ use tch::TchError;
 
 use super::layout::{Group, LayoutOptions};
 use super::table::Parameter;
+use crate::course::PhaseId;
 use crate::models::{Entry, Registry};
-use crate::optim::GroupOptions;
-use crate::run::plan::PhaseId;
+
+/// Options of one optimizer group.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct GroupOptions {
+    /// The factor of the learning rate.
+    pub lr_factor: f64,
+    /// Weight decay.
+    pub weight_decay: f64,
+}
+
+impl GroupOptions {
+    /// Returns options with the recipe's learning rate and this weight decay.
+    pub fn plain(weight_decay: f64) -> Self {
+        Self { lr_factor: 1.0, weight_decay }
+    }
+}
 
 /// The parameters that a phase trains, with their settings.
 #[derive(Debug, Clone, PartialEq)]

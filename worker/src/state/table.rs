@@ -9,11 +9,12 @@ use dtrain_torch_shim::{ShimError, tensor};
 use tch::{Device, Kind, TchError, Tensor};
 
 use super::column::{ColumnSpec, Role};
+use super::error::{Result, StateError};
 use super::layout::{Block, Bucket, Group, Layout, LayoutOptions, Part, Row, Slot, narrow};
 use crate::collectives::CollectiveError;
 use crate::models::Shadow;
 use crate::out_of_memory::retry_on_oom;
-use crate::train_error::{Result, TrainError};
+use crate::tensors::bytes;
 
 /// A tensor of the model, as input for a table.
 #[derive(Debug, Clone, Copy)]
@@ -143,7 +144,7 @@ impl Table {
         point: impl Fn(&Tensor, &Slot) -> Result<(), ShimError>,
     ) -> Result<()> {
         for slot in &self.layout.blocks[block].slots {
-            point(&self.leaves[slot.row], slot).map_err(TrainError::moved(&slot.name))?;
+            point(&self.leaves[slot.row], slot).map_err(StateError::moved(&slot.name))?;
         }
         Ok(())
     }
@@ -317,10 +318,6 @@ impl Table {
     pub(crate) fn own_norms(&self) -> Result<Vec<Tensor>, TchError> {
         self.own_grads()?.iter().map(Tensor::f_norm).collect()
     }
-}
-
-pub(crate) fn bytes(tensor: &Tensor) -> u64 {
-    tensor.numel() as u64 * tensor.kind().elt_size_in_bytes() as u64
 }
 
 pub(super) fn row(parameter: &Parameter<'_>) -> Row {

@@ -15,8 +15,8 @@ use super::status::Status;
 use super::{Replica, StepPlan};
 use crate::metrics::SkipCause;
 use crate::state::Table;
+use crate::step::error::{Result, StepError};
 use crate::tasks::Totals;
-use crate::train_error::{Result, TrainError};
 
 /// torch's clip_grad_norm_ divides by the norm plus this.
 const CLIP_EPS: f64 = 1e-6;
@@ -126,7 +126,7 @@ pub(super) fn measure_gradients(
         let norms = table.own_norms()?;
         let scalars = norms.iter().chain(found).map(|scalar| scalar.f_to_kind(Kind::Double)?.f_view([1]));
         match scalars.collect::<Result<Vec<Tensor>, TchError>>()?.as_slice() {
-            [] => Ok::<_, TrainError>(Vec::new()),
+            [] => Ok::<_, StepError>(Vec::new()),
             scalars => Reading::begin(&Tensor::f_cat(scalars, 0)?)?.wait(),
         }
     })?;

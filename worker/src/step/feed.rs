@@ -10,8 +10,8 @@ use tch::Device;
 
 use crate::data::error::MOST_NAMED;
 use crate::data::{self, Dataset, Field, Loader, LoaderOptions, MicroBatch};
+use crate::step::error::{Result, StepError};
 use crate::tasks::Batch;
-use crate::train_error::{Result, TrainError};
 
 /// A micro-batch on its device.
 pub(crate) struct DeviceBatch {
@@ -43,7 +43,7 @@ pub(crate) struct BlankFeed {
 
 impl Feed for BlankFeed {
     fn next(&mut self) -> Result<DeviceBatch> {
-        let samples = self.sizes.next().ok_or(TrainError::LoaderEnded)?;
+        let samples = self.sizes.next().ok_or(StepError::LoaderEnded)?;
         Ok(DeviceBatch {
             batch: Batch::blank(&self.fields, samples, Device::Cpu)?,
             unreadable: Vec::new(),
@@ -153,7 +153,7 @@ impl Feed for LoaderFeed {
                 return Ok(fetched);
             }
             Prefetch::Decoded(decoded) => decoded?,
-            Prefetch::Empty => self.loader.next().ok_or(TrainError::LoaderEnded)??,
+            Prefetch::Empty => self.loader.next().ok_or(StepError::LoaderEnded)??,
         };
         let data_wait = started.elapsed();
         let unreadable = decoded.unreadable().collect();
@@ -298,7 +298,7 @@ mod tests {
                     assert_eq!(value == i64::from(index), bad != Some(place), "{value}");
                 }
             }
-            assert!(matches!(feed.next(), Err(TrainError::LoaderEnded)));
+            assert!(matches!(feed.next(), Err(StepError::LoaderEnded)));
         }
     }
 
@@ -334,7 +334,7 @@ mod tests {
         feed.next().unwrap();
         fetch(&mut feed);
         assert!(matches!(feed.prefetched, Prefetch::Decoded(Err(_))));
-        assert!(matches!(feed.next(), Err(TrainError::Data(_))));
+        assert!(matches!(feed.next(), Err(StepError::Data(_))));
         assert!(feed.next().is_err());
     }
 }

@@ -17,9 +17,9 @@ use super::micro::{DecisionKey, Eager, Executor, MicroStep, Passes};
 use super::recover::catch_torch_panic;
 use super::status::{Tally, figures};
 use crate::memory::MicroStepMemory;
-use crate::state::Model;
+use crate::optim::Model;
+use crate::step::error::{Result, StepError};
 use crate::tasks::Batch;
-use crate::train_error::{Result, TrainError};
 
 /// Micro-steps of a kind before its capture, in which libraries choose algorithms and allocate workspace.
 const WARM_UP: usize = 3;
@@ -229,7 +229,7 @@ impl Executor for Graphs {
             return work();
         }
         if self.captures_decisions && !self.decisions.iter().any(|(of, ..)| *of == key) {
-            match self.pool().map_err(TrainError::from).and_then(|pool| Graph::capture(pool, work)) {
+            match self.pool().map_err(StepError::from).and_then(|pool| Graph::capture(pool, work)) {
                 Ok((graph, results)) => self.decisions.push((key, graph, results)),
                 // The graphs of micro-steps go on.
                 Err(error) => {
@@ -383,7 +383,7 @@ mod tests {
         let mut graphs = on();
         let batch = Batch::blank(&[], 2, Device::Cpu).unwrap();
         // The capture fails without a GPU, or in the work.
-        let captured = graphs.capture(key(2, true), &batch, |_, _| Err(TrainError::LoaderEnded));
+        let captured = graphs.capture(key(2, true), &batch, |_, _| Err(StepError::LoaderEnded));
         assert!(!captured);
         let reason = graphs.take_disabled_reason().unwrap();
         assert!(reason.starts_with("the capture of a step failed: "), "{reason}");
@@ -391,7 +391,7 @@ mod tests {
         for _ in 0..2 * WARM_UP {
             assert_eq!(graphs.choose_mode(key(2, true)), ExecutionMode::Eager);
         }
-        let replayed: Result<_, TrainError> = graphs.replay(key(2, true), &batch, 1.0);
+        let replayed: Result<_, StepError> = graphs.replay(key(2, true), &batch, 1.0);
         assert!(replayed.unwrap().is_none());
         assert_eq!(graphs.replays(), Some(0));
         // The next stage would fail too.

@@ -7,8 +7,8 @@ use super::exchange::Exchange;
 use super::phases::Phases;
 use super::status::Tally;
 use crate::memory::Phase;
+use crate::step::error::Result;
 use crate::tasks::{Batch, Loss, Mode};
-use crate::train_error::Result;
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct MicroStep<'a> {

@@ -5,7 +5,9 @@
 //! a separate process.
 
 mod decide;
+pub(crate) mod error;
 pub(crate) mod exchange;
+mod exhausted;
 mod feed;
 mod graphs;
 mod micro;
@@ -33,18 +35,20 @@ use self::graphs::Graphs;
 pub(crate) use self::graphs::use_capturable_stream;
 pub(crate) use self::micro::{Eager, Executor};
 use self::micro::{MicroStep, Passes};
-pub(crate) use self::phases::{Fault, Phases, WRITE_FAULT};
+pub(crate) use self::phases::Phases;
 pub(crate) use self::precision::{Kernels, Precision, PrecisionError};
 use self::reading::Stopwatch;
 use self::recover::{Limits, Shortage, catch_torch_panic};
 
+use self::error::Result;
+pub(crate) use self::error::StepError;
+pub(crate) use self::exhausted::Exhausted;
 pub use self::scaler::{GradScaler, ScalerOptions};
 pub(crate) use self::status::{Status, Tally};
 use crate::data::rng::{Domain, keyed};
 use crate::memory::{Phase, StepMemory};
 use crate::metrics::SkipCause;
-use crate::state::Model;
-use crate::train_error::{Result, TrainError};
+use crate::optim::Model;
 
 pub(crate) struct Replica {
     pub(crate) model: Model,
@@ -247,7 +251,7 @@ impl<'b, F: Feed> Stepper<'b, F> {
     ) -> Result<(ComputeResult, Option<Shortage>)> {
         let mut computed = ComputeResult::default();
         let outcome = catch_torch_panic(|| self.micro_steps(replica, exchange, plan, &mut computed));
-        let outcome = outcome.map_err(TrainError::from).and_then(|outcome| outcome);
+        let outcome = outcome.map_err(StepError::from).and_then(|outcome| outcome);
         let shortage = self.limits.find_shortage(outcome, self.phases.current)?.err();
         if shortage.is_some() {
             exchange.abandon()?;

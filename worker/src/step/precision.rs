@@ -11,7 +11,7 @@ use thiserror::Error;
 
 use super::scaler::{GradScaler, ScalerError, ScalerOptions};
 use crate::state::Table;
-use crate::train_error::{Result, TrainError};
+use crate::step::error::{Result, StepError};
 
 #[derive(Debug)]
 pub(crate) struct Precision {
@@ -147,7 +147,7 @@ impl Precision {
         if let Some(scaler) = &mut self.scaler {
             scaler.update(!finite);
             if scaler.is_exhausted() {
-                return Err(TrainError::LossScale { scale: scaler.scale() });
+                return Err(StepError::LossScale { scale: scaler.scale() });
             }
         }
         Ok(())
@@ -266,7 +266,7 @@ mod tests {
         assert_eq!(other.loss_scale(), 32768.0);
         // A scale that is too small ends the run.
         let ended = (0..100).find_map(|_| precision.update(false).err()).unwrap();
-        assert!(matches!(ended, TrainError::LossScale { .. }), "{ended}");
+        assert!(matches!(ended, StepError::LossScale { .. }), "{ended}");
     }
 
     fn recipe(sets: &[&str]) -> Recipe {

@@ -6,7 +6,7 @@ use dtrain_torch_shim::ShimError;
 use dtrain_torch_shim::stream::{Event, Stream};
 use tch::{Device, Kind, Tensor};
 
-use crate::train_error::Result;
+use crate::step::error::Result;
 
 /// Figures on their way to the host. The device continues with later work.
 #[derive(Debug)]

@@ -2,8 +2,6 @@
 //!
 //! The status vector has rank and phase. All ranks react to it alike, without further messages.
 
-mod exhausted;
-
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use dtrain_common::recipe::Budget;
@@ -11,12 +9,13 @@ use dtrain_common::units::ByteSize;
 use dtrain_torch_shim::memory;
 use tch::Device;
 
-pub(crate) use self::exhausted::Exhausted;
+use super::error::StepError;
+use super::exhausted::Exhausted;
+use crate::OutOfMemory;
+use crate::memory::Owners;
 use crate::memory::{Phase, other_usage};
-use crate::memory_report::Owners;
 use crate::out_of_memory::failed_allocation_bytes;
 pub(crate) use crate::out_of_memory::{catch_torch_panic, retry_on_oom};
-use crate::{OutOfMemory, TrainError};
 
 /// The memory limits of a rank.
 #[derive(Debug, Clone, Copy)]
@@ -76,13 +75,13 @@ impl Limits {
         batch: usize,
         step: u64,
         owners: Owners,
-    ) -> TrainError {
+    ) -> StepError {
         let first = describe_shortages(shortages);
         let requested_bytes = first.as_ref().and_then(|(.., first)| first.requested_bytes);
         let location = first.map_or_else(String::new, |(words, _, first)| {
             format!("{words} at step {step}: {}", first.describe_bytes())
         });
-        TrainError::OutOfMemory(Box::new(Exhausted {
+        StepError::OutOfMemory(Box::new(Exhausted {
             location,
             batch,
             reason: None,

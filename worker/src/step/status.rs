@@ -5,8 +5,8 @@ use tch::{Device, Kind, TchError, Tensor};
 
 use super::reading::Reading;
 use super::recover::Shortage;
+use crate::step::error::Result;
 use crate::tasks::{Loss, Totals};
-use crate::train_error::Result;
 
 /// The report of one rank about a step; after [`Status::merge`], of all ranks.
 #[derive(Debug, Clone, Default, PartialEq)]

@@ -16,9 +16,11 @@ use super::decide::tests::AS_ON_A_GPU;
 use super::reading::tests::WAITS;
 use super::*;
 use crate::collectives::{Collective, CollectiveError, ProcessGroup, Ranks, Work};
-use crate::memory::{MemoryStats, rehearsal};
-use crate::opening::Opening;
+use crate::faults::Fault;
+use crate::memory::MemoryStats;
+use crate::planning::rehearsal;
 use crate::setup::Setup;
+use crate::setup::opening::Opening;
 use crate::tasks::{BuildTask, Classify, SurveyContext};
 
 /// An operation that counts waits for it.

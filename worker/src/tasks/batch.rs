@@ -104,7 +104,7 @@ impl Batch {
     }
 
     pub(crate) fn bytes(&self) -> u64 {
-        self.tensors().map(crate::state::bytes).sum()
+        self.tensors().map(crate::tensors::bytes).sum()
     }
 
     /// Returns whether the batch has no values: such batches are used to rehearse a step before a run, to

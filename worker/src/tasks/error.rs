@@ -5,7 +5,7 @@ use std::error::Error;
 use dtrain_common::recipe::RecipeError;
 use tch::TchError;
 
-use super::network::error::ProgramError;
+use super::program_error::ProgramError;
 use super::torchscript::error::ScriptError;
 use crate::OutOfMemory;
 use crate::data::DataError;

@@ -8,6 +8,7 @@ mod lm;
 mod network;
 mod numbers;
 mod program;
+mod program_error;
 mod regress;
 mod replay;
 mod samples;

@@ -10,7 +10,7 @@ use super::samples::{self, Samples, Survey};
 use super::{Batch, BuildContext, BuildTask, Loss, Mode, SurveyContext, Task, TaskError, Totals};
 use crate::data::Dataset;
 use crate::models::Port;
-use crate::state::is_floating;
+use crate::tensors::is_floating;
 
 /// The usual name of the loss.
 const LOSS: &str = "loss";

@@ -12,9 +12,37 @@ const KNOWN: &[(&str, usize)] = &[
     ("launcher/src/launch", 17),
     ("tests/lab/src/bench", 13),
     ("worker/models/src", 12),
-    ("worker/src", 73),
-    ("worker/src/run", 6),
-    ("worker/src/tasks", 9),
+    ("worker/src/tasks", 6),
+];
+
+/// The places of the trainer in floors, from the top. A place uses places of its own floor and of lower ones.
+const FLOORS: [(&str, &[&str]); 11] = [
+    ("a worker's life", &["train"]),
+    ("memory", &["planning"]),
+    ("from a recipe to a trainer", &["setup"]),
+    ("the loop", &["run"]),
+    ("a step", &["step"]),
+    ("checkpoints", &["checkpoint"]),
+    ("the model with its optimizer", &["optim"]),
+    ("the table", &["state"]),
+    ("the steps of a run", &["course"]),
+    ("tasks", &["tasks"]),
+    (
+        "the ground",
+        &[
+            "control",
+            "device",
+            "faults",
+            "heartbeat",
+            "memory",
+            "metrics",
+            "out_of_memory",
+            "rank",
+            "request",
+            "stop",
+            "tensors",
+        ],
+    ),
 ];
 
 /// The places of a folder that each of its places uses.
@@ -45,6 +73,23 @@ fn places_have_no_circular_imports() {
         .map(|(folder, uses)| format!("\n{folder}, {}:\n  {}", uses.len(), uses.join("\n  ")))
         .collect();
     assert_eq!(counts, known, "uses in circles of places; more than before:{shown}");
+}
+
+#[test]
+fn the_trainer_imports_point_down() {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../worker/src").canonicalize().unwrap();
+    let trainer = Crate::read(&source);
+    let uses = by_folder(&trainer.uses()).remove(source.as_path()).unwrap();
+    let floor = |place: &str| {
+        let floor = FLOORS.iter().position(|(_, places)| places.contains(&place));
+        floor.unwrap_or_else(|| panic!("worker/src/{place} has no floor: add it to FLOORS"))
+    };
+    let uses = uses.iter().flat_map(|(from, all)| all.iter().map(|to| (*from, *to)));
+    let up: Vec<String> = uses
+        .filter(|(from, to)| floor(from) > floor(to))
+        .map(|(from, to)| format!("{from} -> {to}"))
+        .collect();
+    assert!(up.is_empty(), "imports that point up: {up:?}");
 }
 
 /// Returns the uses between places, by the folder that holds both.

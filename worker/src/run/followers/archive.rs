@@ -6,16 +6,19 @@ use dtrain_common::manifest::BestSoFar;
 use dtrain_common::result::RunResult;
 use dtrain_common::run_dir::RunDir;
 
-use super::best::{figures_of, format_figure};
 use super::contents::{keep, manifest};
-use super::{Flow, Follower, Followers};
 use crate::checkpoint::{self, Checkpoints};
 use crate::heartbeat::Heartbeat;
 use crate::metrics::{EvalRecord, Line};
+use crate::run::best::figures_of;
+use crate::run::best::format_figure;
+use crate::run::error::Result;
 use crate::run::evaluate::evaluate;
-use crate::run::{Course, StopFlag, Training};
+use crate::run::follower::{Flow, Follower, Followers};
+use crate::run::{Course, Training};
+use crate::step::StepError;
 use crate::step::{Status, StepObserver, Taken};
-use crate::train_error::{Result, TrainError};
+use crate::stop::StopFlag;
 
 pub(crate) struct Archive<'a> {
     pub(super) checkpoints: Checkpoints,
@@ -167,7 +170,7 @@ impl Follower for Archive<'_> {
         Ok(Flow::Continue)
     }
 
-    fn add_status(&mut self, status: &mut Status, rank: usize) -> Result<()> {
+    fn add_status(&mut self, status: &mut Status, rank: usize) -> Result<(), StepError> {
         // Only rank 0 decides by time.
         let is_due = rank == 0 && self.every.is_some_and(|every| self.saved_at.elapsed() >= every);
         status.due = f64::from(u8::from(is_due));
@@ -175,7 +178,7 @@ impl Follower for Archive<'_> {
         Ok(())
     }
 
-    fn before_update(&mut self) -> Result<()> {
+    fn before_update(&mut self) -> Result<(), StepError> {
         self.settle()
     }
 
@@ -190,7 +193,7 @@ impl Follower for Archive<'_> {
         if !std::mem::replace(&mut self.is_prepared, true) {
             // Allocates memory for the first checkpoint during training.
             let prepared = self.checkpoints.prepare(&training.replica.model);
-            prepared.map_err(TrainError::unwritten(self.done))?;
+            prepared.map_err(StepError::unwritten(self.done))?;
         }
         self.follow_checkpoint(training, status, others)?;
         if training.course.plan.is_checkpoint(training.course.done) {

@@ -1,12 +1,13 @@
 //! Copies of the state in memory, after every step.
 
 use super::contents::manifest;
-use super::{Flow, Follower, Followers};
 use crate::checkpoint::MemoryCopies;
 use crate::heartbeat::Heartbeat;
 use crate::run::Training;
+use crate::run::error::Result;
+use crate::run::follower::{Flow, Follower, Followers};
+use crate::step::StepError;
 use crate::step::{Status, Taken};
-use crate::train_error::{Result, TrainError};
 
 /// Keeps a copy of the last step's state in memory that outlives the workers.
 pub(crate) struct Copies {
@@ -23,13 +24,13 @@ impl Copies {
 
 impl Follower for Copies {
     /// Completes the copy of the previous step before the ranks agree on the next step.
-    fn add_status(&mut self, _: &mut Status, _: usize) -> Result<()> {
+    fn add_status(&mut self, _: &mut Status, _: usize) -> Result<(), StepError> {
         self.before_update()
     }
 
-    fn before_update(&mut self) -> Result<()> {
+    fn before_update(&mut self) -> Result<(), StepError> {
         let _copying = self.heartbeat.guard_copy();
-        self.copies.wait_until_written().map_err(TrainError::unwritten(self.done))
+        self.copies.wait_until_written().map_err(StepError::unwritten(self.done))
     }
 
     fn after_step(&mut self, training: &mut Training<'_>, _: &Taken, _: &mut Followers<'_>) -> Result<Flow> {
@@ -39,6 +40,7 @@ impl Follower for Copies {
         let manifest = manifest(training, owes);
         let _writing = self.heartbeat.guard_write();
         let begun = self.copies.begin(&training.replica.model, manifest);
-        begun.map(|()| Flow::Continue).map_err(TrainError::unwritten(self.done))
+        begun.map_err(StepError::unwritten(self.done))?;
+        Ok(Flow::Continue)
     }
 }

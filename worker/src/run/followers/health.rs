@@ -4,12 +4,12 @@ use std::collections::HashSet;
 
 use dtrain_common::result::RunResult;
 
-use super::{Flow, Follower, Followers};
 use crate::data::too_many_bad;
 use crate::metrics::{Line, SkipCause};
 use crate::run::Training;
+use crate::run::error::{Result, TrainError};
+use crate::run::follower::{Flow, Follower, Followers};
 use crate::step::Taken;
-use crate::train_error::{Result, TrainError};
 
 /// Ends a run that will not recover. All ranks have the same figures and end together. As the first follower
 /// it prevents a checkpoint of the last step: a run resumed from it would have no steps left.

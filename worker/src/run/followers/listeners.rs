@@ -7,14 +7,16 @@ use std::time::Instant;
 use dtrain_common::result::RunResult;
 use dtrain_common::units::ByteSize;
 
-use super::best::figures_of;
-use super::{Flow, Follower, Followers};
 use crate::heartbeat::Heartbeat;
 use crate::memory::{self, budget};
 use crate::metrics::{Line, MetricsLog, Progress};
-use crate::run::{StopFlag, Training};
+use crate::run::Training;
+use crate::run::best::figures_of;
+use crate::run::error::{Result, TrainError};
+use crate::run::follower::{Flow, Follower, Followers};
+use crate::step::StepError;
 use crate::step::{Status, Taken};
-use crate::train_error::{Result, TrainError};
+use crate::stop::StopFlag;
 
 impl Follower for Heartbeat {
     fn record(&mut self, line: &Line<'_>) -> Result<()> {
@@ -54,7 +56,7 @@ impl Follower for Progress {
 }
 
 impl Follower for StopFlag {
-    fn add_status(&mut self, status: &mut Status, _: usize) -> Result<()> {
+    fn add_status(&mut self, status: &mut Status, _: usize) -> Result<(), StepError> {
         status.stop = f64::from(u8::from(self.is_requested()));
         Ok(())
     }

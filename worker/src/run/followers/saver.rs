@@ -6,14 +6,15 @@ use dtrain_common::recipe::OnFailure;
 use dtrain_torch_shim::stream::Stream;
 use tch::Device;
 
-use super::Followers;
 use super::archive::Archive;
 use super::contents::{keep, manifest};
 use crate::checkpoint::CheckpointError;
 use crate::metrics::{CheckpointRecord, Line};
 use crate::run::Training;
+use crate::run::error::Result;
+use crate::run::follower::Followers;
 use crate::step::Status;
-use crate::train_error::{Result, TrainError};
+use crate::step::StepError;
 
 impl Archive<'_> {
     /// Begins a checkpoint, whose evaluation may be `owed`. Training continues during the copy, until [`Archive::settle`].
@@ -28,7 +29,7 @@ impl Archive<'_> {
         let _writing = self.heartbeat.guard_write();
         let manifest = manifest(training, owed);
         let begun = self.checkpoints.begin(&training.replica.model, manifest, keep(training));
-        begun.map_err(TrainError::unwritten(self.done))
+        Ok(begun.map_err(StepError::unwritten(self.done))?)
     }
 
     /// Waits for the current checkpoint, if any, before another begins.
@@ -46,10 +47,10 @@ impl Archive<'_> {
     }
 
     /// Completes the checkpoint's copies. Call it before parameters, moments or the average change.
-    pub(super) fn settle(&mut self) -> Result<()> {
+    pub(super) fn settle(&mut self) -> Result<(), StepError> {
         let _copying = self.checkpoints.step().map(|_| self.heartbeat.guard_copy());
         let settled = self.checkpoints.wait_for_copy();
-        settled.map_err(TrainError::unwritten(self.done))
+        settled.map_err(StepError::unwritten(self.done))
     }
 
     /// Advances the current checkpoint after a step, when no rank writes any more.
@@ -116,7 +117,7 @@ impl Archive<'_> {
             Ok(Some(record)) => others.record(&Line::Checkpoint(&record)).map(|()| true),
             Err(source) => {
                 let step = step.unwrap_or(self.done);
-                let error = TrainError::unwritten(step)(source);
+                let error = StepError::unwritten(step)(source);
                 let may_continue = training.recipe.checkpoint.on_failure == OnFailure::Continue;
                 if may_continue && another_follows && error.is_disk_error() {
                     tracing::warn!(
@@ -125,7 +126,7 @@ impl Archive<'_> {
                     training.course.best.forget(step);
                     return Ok(false);
                 }
-                Err(error)
+                Err(error.into())
             }
         }
     }

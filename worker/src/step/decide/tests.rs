@@ -3,8 +3,8 @@ use std::cell::Cell;
 
 use super::*;
 use crate::collectives::Ranks;
-use crate::memory::rehearsal;
 use crate::optim::{GroupOptions, Optimizer, Rule, WeightDecay};
+use crate::planning::rehearsal;
 use crate::step::Eager;
 
 thread_local! {

@@ -10,8 +10,9 @@ use tch::{Kind, Tensor};
 
 use crate::OutOfMemory;
 use crate::collectives::{Collective, Ranks, ReduceOp, Work};
-use crate::state::{Table, bytes, narrow};
-use crate::train_error::{Result, TrainError};
+use crate::state::{Table, narrow};
+use crate::step::error::{Result, StepError};
+use crate::tensors::bytes;
 
 /// Bytes of gradients that wait to be copied into the table together. More would be memory beside the table's.
 const WAITING_BYTES: u64 = 1 << 20;
@@ -47,7 +48,7 @@ pub(super) struct State {
     pub(super) recomputed: Option<usize>,
     pub(super) next_bucket: usize,
     pub(super) pending: Vec<PendingReduction>,
-    pub(super) failed: Option<TrainError>,
+    pub(super) failed: Option<StepError>,
     /// Parameters whose first gradient is not in the table yet, and the bytes of these gradients: small ones are copied
     /// together, since a copy is a kernel.
     waiting: Vec<usize>,
@@ -156,7 +157,7 @@ impl State {
     }
 
     /// Stores an error of a hook, which cannot return it. A failed allocation ends the step, not the run.
-    fn record_error(&mut self, error: TrainError) {
+    fn record_error(&mut self, error: StepError) {
         if error.is_out_of_memory() {
             self.ran_out = true;
         } else {
@@ -238,7 +239,7 @@ impl Shared {
             // That is an error only if the bucket has already started.
             if self.options.overlap && bucket < state.next_bucket {
                 let name = self.names[parameter].clone();
-                state.failed.get_or_insert(TrainError::LateGradient { name });
+                state.failed.get_or_insert(StepError::LateGradient { name });
             }
             return;
         }

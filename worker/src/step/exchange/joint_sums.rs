@@ -8,7 +8,7 @@ use tch::{Device, Kind, Tensor};
 use super::super::recover::retry_on_oom;
 use crate::collectives::{CollectiveError, Ranks, ReduceOp};
 use crate::models::{BatchSync, ModelError};
-use crate::train_error::{Result, TrainError};
+use crate::step::error::{Result, StepError};
 
 /// Sums over ranks for the layers of a model, which is built before the ranks connect. They use a separate
 /// process group, because the reduction of gradients runs at the same time.
@@ -94,7 +94,7 @@ impl RankSync {
         if micro_steps == 0 || self.size == 1 {
             return Ok(());
         }
-        let recorded = state.recorded.as_ref().ok_or(TrainError::UnknownSums)?;
+        let recorded = state.recorded.as_ref().ok_or(StepError::UnknownSums)?;
         let every = std::iter::repeat_n(recorded, micro_steps).flatten();
         let Some(ranks) = self.ranks.get().map(lock) else { return Ok(()) };
         for sum in every.skip(done) {
@@ -231,7 +231,7 @@ mod tests {
             sync.all_reduce(&ones).map(drop)
         };
         sync.begin();
-        assert!(matches!(sync.join_remaining_sums(2), Err(TrainError::UnknownSums)));
+        assert!(matches!(sync.join_remaining_sums(2), Err(StepError::UnknownSums)));
         for elements in [3, 5, 5, 3] {
             call(elements).unwrap();
         }
@@ -248,7 +248,7 @@ mod tests {
         sync.join_remaining_sums(0).unwrap();
         assert_eq!(*seen.lock().unwrap(), [3, 5, 5, 3]);
         sync.forget();
-        assert!(matches!(sync.join_remaining_sums(1), Err(TrainError::UnknownSums)));
+        assert!(matches!(sync.join_remaining_sums(1), Err(StepError::UnknownSums)));
         sync.set_sums(vec![sum(2), sum(7)]).unwrap();
         seen.lock().unwrap().clear();
         sync.join_remaining_sums(1).unwrap();

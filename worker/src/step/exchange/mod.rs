@@ -29,7 +29,7 @@ use super::status::Status;
 use crate::OutOfMemory;
 use crate::collectives::{Collective, CollectiveError, Ranks, ReduceOp};
 use crate::state::{Buffers, Table};
-use crate::train_error::Result;
+use crate::step::error::Result;
 
 /// The hooks of a table's parameters, the reductions that they start, and all other communication.
 ///

@@ -9,9 +9,9 @@ use dtrain_torch_shim::tensor::is_same_memory;
 use tch::{Device, Kind, Tensor};
 
 use super::*;
-use crate::TrainError;
 use crate::collectives::{Collective, LoneGroup, ProcessGroup, Work};
 use crate::state::{Group, LayoutOptions, Parameter};
+use crate::step::StepError;
 
 /// Returns three layers of 40 parameters, one bucket each.
 fn table() -> (Vec<Tensor>, Table) {
@@ -197,7 +197,7 @@ fn a_gradient_changed_after_its_bucket_started_is_an_error() {
     };
     assert!(backward_twice(false).is_ok());
     let error = backward_twice(true).unwrap_err();
-    assert!(matches!(error, TrainError::LateGradient { .. }), "{error}");
+    assert!(matches!(error, StepError::LateGradient { .. }), "{error}");
     assert!(error.to_string().contains("reduce.overlap = false"), "{error}");
 }
 

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use tch::Kind;
 
-use super::error::Unfit;
 use crate::data::{Field, FieldKind};
 use crate::models::Port;
+use crate::tasks::program_error::Unfit;
 
 /// Returns the usual names of inputs for a field, besides the field's own.
 fn usual_names(field: &str) -> &'static [&'static str] {

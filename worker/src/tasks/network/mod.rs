@@ -1,7 +1,6 @@
 //! Exported programs as the networks of tasks: their inputs are fields of the data, by name.
 
 mod binding;
-pub(super) mod error;
 mod model;
 mod outputs;
 
@@ -12,7 +11,7 @@ use dtrain_torch_shim::program::load_library;
 use dtrain_torch_shim::symbolic::is_symbolic;
 use tch::{Kind, TchError, Tensor};
 
-use error::{ProgramError, Unfit};
+use super::program_error::{ProgramError, Unfit};
 use outputs::Chosen;
 
 use super::{Batch, Mode, TaskError};

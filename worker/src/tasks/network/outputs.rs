@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use super::binding::lengths;
-use super::error::Unfit;
 use crate::models::Port;
-use crate::state::is_floating;
+use crate::tasks::program_error::Unfit;
+use crate::tensors::is_floating;
 
 /// The main output and the auxiliary ones with their weights, by number.
 #[derive(Debug, Clone, PartialEq)]

@@ -1,6 +1,6 @@
 #![allow(clippy::unwrap_used)]
 use super::*;
-use crate::run::plan::BatchNorms;
+use crate::course::BatchNorms;
 use crate::setup::batch_norms;
 
 fn recipe(file: &str, loss: &str) -> Recipe {

@@ -1,0 +1,111 @@
+//! Checks that docs/architecture.md names only what exists.
+
+#![allow(clippy::unwrap_used)]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Words after which an item's name follows.
+const DEFINITIONS: [&str; 9] =
+    ["fn", "struct", "enum", "trait", "type", "mod", "const", "static", "macro_rules!"];
+
+/// Programs of others that the page names, and commands.
+const NOT_OURS: [&str; 6] = ["srun", "mpirun", "result.json", "torch.export", "kills", "soak"];
+
+/// What the repository has.
+#[derive(Default)]
+struct Names {
+    /// Paths of files and folders below the root, each also without its extension.
+    paths: Vec<PathBuf>,
+    /// Items of Rust.
+    items: BTreeSet<String>,
+}
+
+impl Names {
+    fn read(root: &Path, folder: &Path, names: &mut Self) {
+        for entry in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+            let name = entry.file_name().unwrap().to_str().unwrap();
+            if name == "target" || name.starts_with('.') {
+                continue;
+            }
+            let path = entry.strip_prefix(root).unwrap();
+            names.paths.extend([path.to_owned(), path.with_extension("")]);
+            if entry.is_dir() {
+                Self::read(root, &entry, names);
+            } else if entry.extension().is_some_and(|extension| extension == "rs") {
+                let text = fs::read_to_string(&entry).unwrap();
+                let words: Vec<&str> = text.split_whitespace().collect();
+                let items =
+                    words.windows(2).filter(|pair| DEFINITIONS.contains(&pair[0])).map(|pair| pair[1]);
+                let name = |item: &str| {
+                    item.split(|c: char| !c.is_alphanumeric() && c != '_').next().map(str::to_owned)
+                };
+                names.items.extend(items.filter_map(name));
+            }
+        }
+    }
+
+    /// Returns whether `path`, without its last `/`, is the end of a path; its file names may end in `*`.
+    fn has_path(&self, path: &str) -> bool {
+        let wanted = path.trim_end_matches('/').replace("*.", "").replace('*', "");
+        match path.contains('*') {
+            true => {
+                let folder = Path::new(&wanted).parent().unwrap();
+                self.paths.iter().any(|path| path.ends_with(folder))
+            }
+            false => self.paths.iter().any(|path| path.ends_with(&wanted)),
+        }
+    }
+
+    fn has_item(&self, item: &str) -> bool {
+        self.items.contains(item) || self.has_path(item)
+    }
+}
+
+#[test]
+fn architecture_names_what_exists() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap();
+    let mut names = Names::default();
+    Names::read(&root, &root, &mut names);
+    let page = fs::read_to_string(root.join("docs/architecture.md")).unwrap();
+    let page = page.split("## Not built in").next().unwrap();
+    let mut absent = Vec::new();
+    let mut checked = 0;
+    let (mut is_code, mut is_map) = (false, false);
+    for line in page.lines() {
+        if line.starts_with("```") {
+            is_code = !is_code;
+        }
+        if line.starts_with("## ") {
+            is_map = line == "## Code map";
+        }
+        if is_code {
+            continue;
+        }
+        let is_row = is_map && line.starts_with("| `");
+        for (number, span) in line.split('`').enumerate() {
+            let is_span = number % 2 == 1;
+            let is_name =
+                span.contains("::") || is_row || span.starts_with(|first: char| first.is_uppercase());
+            if !is_span
+                || NOT_OURS.contains(&span)
+                || span.contains([' ', '!', '=', '-'])
+                || span.chars().all(|c| !c.is_lowercase())
+            {
+                continue;
+            }
+            let exists = match span {
+                path if path.contains('/') => names.has_path(path),
+                item if is_name => names.has_item(item.rsplit("::").next().unwrap()),
+                _ => continue,
+            };
+            checked += 1;
+            if !exists {
+                absent.push(span.to_owned());
+            }
+        }
+    }
+    assert!(absent.is_empty(), "docs/architecture.md names what does not exist: {absent:?}");
+    assert!(checked > 150, "only {checked} names were found");
+}

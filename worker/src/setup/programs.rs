@@ -1,0 +1,235 @@
+//! Compares the programs of the ranks of several nodes before the run starts: executable, libtorch, recipe,
+//! the model's files and data.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use dtrain_common::files;
+use dtrain_common::recipe::{Amp, Recipe};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use tch::Device;
+
+use crate::checkpoint::HeldCopy;
+use crate::collectives::Rendezvous;
+use crate::setup::error::{Result, WorkerError};
+use crate::step::Precision;
+
+/// The keys of paths, which may differ between nodes.
+const PATHS: [(&str, &str); 4] =
+    [("data", "root"), ("model", "file"), ("model", "weights"), ("model", "libraries")];
+
+/// The program of one rank.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Program {
+    pub(crate) host: String,
+    /// Version and bytes.
+    libtorch: String,
+    /// The precision that `precision.amp = "auto"` chooses on this rank's GPU.
+    amp: Amp,
+    recipe: Value,
+    /// The facts about files that the ranks of a node share, by name.
+    node: OfNode,
+    /// What its node holds of earlier attempts, from the first rank of each node.
+    #[serde(default)]
+    pub(crate) copies: Vec<HeldCopy>,
+}
+
+/// What the first rank of each node tells, by name; empty for other ranks.
+pub(crate) type OfNode = BTreeMap<String, String>;
+
+/// Reads the node's files. `data` is the data's fingerprint. If the run is `prepared`, its launcher has
+/// compared the executables.
+pub(crate) fn of_node(recipe: &Recipe, data: &str, prepared: bool) -> OfNode {
+    let hash = |path: &Path| match files::hash(path) {
+        Ok(hash) => format!("hash {}", &hash[..12]),
+        Err(error) => format!("unreadable ({error})"),
+    };
+    let mut found = OfNode::from([("data".into(), format!("fingerprint {}", &data[..data.len().min(12)]))]);
+    if !prepared {
+        let executable = hash(Path::new("/proc/self/exe"));
+        found.insert("program".into(), format!("{}, {executable}", env!("CARGO_PKG_VERSION")));
+    }
+    // Rank 0 sends its trained weights, but not the frozen ones.
+    for (name, file) in [("model.file", &recipe.model.file), ("model.weights", &recipe.model.weights)] {
+        found.extend(file.as_ref().map(|file| (name.into(), hash(file))));
+    }
+    for shard in recipe.model.weights.iter().flat_map(|weights| crate::models::shards(weights)) {
+        let name = shard.file_name().unwrap_or_default().display().to_string();
+        found.insert(format!("model.weights {name}"), hash(&shard));
+    }
+    let libraries = recipe.model.libraries.iter().enumerate();
+    found.extend(libraries.map(|(number, file)| (format!("model.libraries[{number}]"), hash(file))));
+    found
+}
+
+impl Program {
+    /// Returns the program of this rank, which trains on `device`, without copies.
+    pub(crate) fn of_rank(recipe: &Recipe, device: Device, node: OfNode) -> Result<Self> {
+        let amp = Precision::new(&recipe.precision, device)?.amp();
+        let mut recipe = serde_json::to_value(recipe)?;
+        for (section, key) in PATHS {
+            if let Some(section) = recipe.get_mut(section).and_then(Value::as_object_mut) {
+                section.remove(key);
+            }
+        }
+        Ok(Self {
+            host: dtrain_common::host::name(),
+            libtorch: format!("{}, {}", dtrain_torch_shim::libtorch_version(), size_of_libtorch()),
+            amp,
+            recipe,
+            node,
+            copies: Vec::new(),
+        })
+    }
+}
+
+/// Returns the size of the loaded libtorch_cpu.so.
+fn size_of_libtorch() -> String {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    let mut paths = maps.lines().filter_map(|line| Some(&line[line.find('/')?..]));
+    let size =
+        paths.find(|path| path.ends_with("/libtorch_cpu.so")).and_then(|path| std::fs::metadata(path).ok());
+    size.map_or_else(|| "unknown size".to_owned(), |meta| format!("{} bytes", meta.len()))
+}
+
+/// Returns the programs of all other ranks in order, which send them by [`Rendezvous::introduce`]. Rank 0 calls
+/// this.
+pub(crate) fn of_others(rendezvous: &Rendezvous) -> Result<Vec<Program>> {
+    let all = rendezvous.introductions()?;
+    Ok(all.iter().map(|bytes| serde_json::from_slice(bytes)).collect::<Result<_, _>>()?)
+}
+
+/// Compares the programs of all ranks with rank 0's, which calls this.
+pub(crate) fn compare(rendezvous: &Rendezvous, own: Program) -> Result<()> {
+    let mut all = vec![own];
+    all.extend(of_others(rendezvous)?);
+    match differences(&all) {
+        differences if differences.is_empty() => Ok(()),
+        differences => Err(WorkerError::DifferentPrograms(differences.join("; "))),
+    }
+}
+
+/// Describes everything in which ranks differ from rank 0.
+fn differences(all: &[Program]) -> Vec<String> {
+    let Some(first) = all.first() else { return Vec::new() };
+    let mut found = Vec::new();
+    let mut compare = |name: &str, of: &dyn Fn(&Program) -> Option<String>| {
+        let wanted = of(first);
+        let others =
+            all.iter().enumerate().filter(|(_, one)| of(one).is_some_and(|value| Some(value) != wanted));
+        let others: Vec<(usize, &Program)> = others.collect();
+        let Some((_, other)) = others.first() else { return };
+        let ranks: Vec<String> = others.iter().map(|(rank, one)| format!("{rank} ({})", one.host)).collect();
+        let [here, there] = [first, *other].map(|one| of(one).unwrap_or_default());
+        let host = &first.host;
+        found.push(format!("{name}: {here} on rank 0 ({host}), {there} on rank {}", ranks.join(", ")));
+    };
+    compare("libtorch", &|one| Some(one.libtorch.clone()));
+    compare("precision.amp", &|one| serde_json::to_string(&one.amp).ok());
+    for name in first.node.keys() {
+        compare(name, &|one| one.node.get(name).cloned());
+    }
+    let mut keys: Vec<String> = Vec::new();
+    all.iter().for_each(|one| differing_keys("", &first.recipe, &one.recipe, &mut keys));
+    keys.sort_unstable();
+    keys.dedup();
+    for key in keys {
+        let value = |one: &Program| {
+            let found = key.split('.').try_fold(&one.recipe, |value, key| value.get(key));
+            Some(found.map_or_else(|| "unset".to_owned(), Value::to_string))
+        };
+        compare(&key, &value);
+    }
+    found
+}
+
+/// Adds the keys of values that differ, with sections before them.
+fn differing_keys(prefix: &str, one: &Value, other: &Value, found: &mut Vec<String>) {
+    if let (Value::Object(mine), Value::Object(theirs)) = (one, other) {
+        for key in mine.keys().chain(theirs.keys()) {
+            let name = if prefix.is_empty() { key.clone() } else { format!("{prefix}.{key}") };
+            differing_keys(
+                &name,
+                one.get(key).unwrap_or(&Value::Null),
+                other.get(key).unwrap_or(&Value::Null),
+                found,
+            );
+        }
+    } else if one != other {
+        found.push(prefix.to_owned());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use serde_json::json;
+
+    use super::*;
+
+    fn program(host: &str) -> Program {
+        Program {
+            host: host.into(),
+            libtorch: "2.11.0, 5 bytes".into(),
+            amp: Amp::Bf16,
+            recipe: json!({"task": "lm", "optim": {"lr": 0.01}}),
+            node: [("data", "fingerprint 0"), ("model.weights", "hash a"), ("program", "0.1.0, hash aa")]
+                .map(|(name, value)| (name.into(), value.into()))
+                .into(),
+            copies: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn equal_programs_have_no_differences() {
+        let follower = Program { node: OfNode::new(), ..program("b") };
+        assert_eq!(differences(&[program("a"), program("b"), follower]), [] as [&str; 0]);
+    }
+
+    #[test]
+    fn differences_are_named_with_ranks_and_hosts() {
+        let other = |change: &dyn Fn(&mut Program)| {
+            let mut other = program("b");
+            change(&mut other);
+            differences(&[program("a"), other.clone(), program("a"), other])
+        };
+        assert_eq!(
+            other(&|other| drop(other.node.insert("program".into(), "0.1.0, hash bb".into()))),
+            ["program: 0.1.0, hash aa on rank 0 (a), 0.1.0, hash bb on rank 1 (b), 3 (b)"]
+        );
+        assert_eq!(
+            other(&|other| other.libtorch = "2.12.0, 5 bytes".into()),
+            ["libtorch: 2.11.0, 5 bytes on rank 0 (a), 2.12.0, 5 bytes on rank 1 (b), 3 (b)"]
+        );
+        assert_eq!(
+            other(&|other| drop(other.node.insert("model.weights".into(), "hash b".into()))),
+            ["model.weights: hash a on rank 0 (a), hash b on rank 1 (b), 3 (b)"]
+        );
+        assert_eq!(
+            other(&|other| other.amp = Amp::Fp16),
+            ["precision.amp: \"bf16\" on rank 0 (a), \"fp16\" on rank 1 (b), 3 (b)"]
+        );
+        assert_eq!(
+            other(&|other| other.recipe["optim"] = json!({"lr": 0.02, "beta": 1})),
+            [
+                "optim.beta: unset on rank 0 (a), 1 on rank 1 (b), 3 (b)",
+                "optim.lr: 0.01 on rank 0 (a), 0.02 on rank 1 (b), 3 (b)"
+            ]
+        );
+    }
+
+    #[test]
+    fn this_program_has_all_facts_and_no_paths() {
+        let recipe = Recipe::load("demo", &["model.weights=/some/file".to_owned()]).unwrap();
+        let node = of_node(&recipe, "0123456789abcdef", false);
+        assert!(node["program"].contains("hash ") && node["data"] == "fingerprint 0123456789ab", "{node:?}");
+        assert!(node["model.weights"].starts_with("unreadable ("), "{node:?}");
+        assert!(!of_node(&recipe, "", true).contains_key("program"));
+        let program = Program::of_rank(&recipe, Device::Cpu, node).unwrap();
+        assert!(program.libtorch.ends_with("bytes"), "{program:?}");
+        assert!(!program.recipe.to_string().contains("/some/file"));
+        let sent = serde_json::to_vec(&program).unwrap();
+        assert_eq!(serde_json::from_slice::<Program>(&sent).unwrap(), program);
+    }
+}

@@ -1,0 +1,143 @@
+//! Determines the trained parameters and their optimizer groups for every phase of a run. All phases are
+//! checked before the first step, so that a mistake in a late stage ends the run before it begins.
+
+use std::iter::zip;
+
+use dtrain_common::recipe::{Decay, OptimGroup, Recipe, Stage};
+
+use crate::course::RunPlan;
+use crate::models::{Entry, Registry};
+use crate::optim::{GroupError, ParameterInfo, assign_groups, match_names, match_rules};
+use crate::setup::error::{Result, WorkerError};
+use crate::state::Trained;
+
+/// Returns the trained parameters of every phase of every stage of `plan`, from the recipe's globs.
+pub(crate) fn phases(recipe: &Recipe, registry: &Registry, plan: &RunPlan) -> Result<Vec<Vec<Trained>>> {
+    let globs = Globs::new(recipe, registry);
+    let common = match_rules(&globs.infos, globs.rules).map_err(at("optim.group"))?;
+    let by_recipe = globs.matching("model.freeze", &recipe.model.freeze)?;
+    let base: Vec<bool> =
+        zip(by_recipe, registry.parameters()).map(|(frozen, entry)| frozen || entry.is_frozen()).collect();
+    if base.iter().all(|&frozen| frozen) && recipe.stage.is_empty() {
+        return Err(WorkerError::AllFrozen);
+    }
+    let mut ever = vec![false; base.len()];
+    let mut end = base.clone();
+    let mut stages = Vec::new();
+    for (number, of) in plan.stages.iter().enumerate() {
+        let stage = recipe.stage.get(number);
+        let frozen = globs.frozen(number, stage, &base, &end)?;
+        let rules: &[OptimGroup] = stage.map_or(&[], |stage| &stage.group);
+        let own = match_rules(&globs.infos, rules).map_err(at(format!("stage[{number}].group")))?;
+        let rule = |(own, common): (&Option<usize>, &Option<usize>)| {
+            own.map(|own| &rules[own]).or(common.map(|common| &globs.rules[common]))
+        };
+        let rule_of: Vec<Option<&OptimGroup>> = zip(&own, &common).map(rule).collect();
+        // Phases of a stage only unfreeze, so the last phase trains most.
+        end = frozen.last().cloned().unwrap_or_default();
+        for (ever, frozen) in ever.iter_mut().zip(&end) {
+            *ever |= !frozen;
+        }
+        let trains = |rule: usize| zip(&own, &end).any(|(own, frozen)| *own == Some(rule) && !frozen);
+        if let Some(rule) = (0..rules.len()).find(|&rule| !trains(rule)) {
+            let reason = "every parameter that it matches is frozen in this stage; remove the group, or unfreeze these parameters";
+            return Err(WorkerError::NoEffect { key: format!("stage[{number}].group[{rule}]"), reason });
+        }
+        stages.push(of.phases.iter().map(|of| globs.trained(&rule_of, &frozen[of.unfrozen])).collect());
+    }
+    let trains = |rule: usize| zip(&common, &ever).any(|(own, ever)| *own == Some(rule) && *ever);
+    match (0..globs.rules.len()).find(|&rule| !trains(rule)) {
+        Some(rule) if !recipe.stage.is_empty() => Err(WorkerError::NoEffect {
+            key: format!("optim.group[{rule}]"),
+            reason: "every parameter that it matches is frozen in every stage; remove the group, or unfreeze these parameters",
+        }),
+        _ => Ok(stages),
+    }
+}
+
+fn at(key: impl Into<String>) -> impl FnOnce(GroupError) -> WorkerError {
+    let key = key.into();
+    move |source| WorkerError::Globs { key, source }
+}
+
+/// The model's parameters, and the recipe's rules for them.
+struct Globs<'a> {
+    names: Vec<&'a str>,
+    infos: Vec<ParameterInfo<'a>>,
+    rules: &'a [OptimGroup],
+    weight_decay: f64,
+    decay_on: Decay,
+}
+
+impl<'a> Globs<'a> {
+    fn new(recipe: &'a Recipe, registry: &'a Registry) -> Self {
+        let entries: Vec<&Entry> = registry.parameters().collect();
+        let info = |entry: &&'a Entry| ParameterInfo { name: entry.name(), dims: entry.tensor().dim() };
+        Self {
+            names: entries.iter().map(|entry| entry.name()).collect(),
+            infos: entries.iter().map(info).collect(),
+            rules: &recipe.optim.group,
+            weight_decay: recipe.optim.weight_decay.unwrap_or(0.0),
+            decay_on: recipe.optim.decay,
+        }
+    }
+
+    fn matching(&self, key: impl Into<String>, patterns: &[String]) -> Result<Vec<bool>> {
+        match_names(&self.names, patterns).map_err(at(key))
+    }
+
+    /// Returns the frozen parameters of stage `number`, indexed by the number of its `unfreeze` entries that
+    /// apply. `base` is frozen by `model.freeze`; `before` was frozen at the end of the previous stage.
+    fn frozen(
+        &self,
+        number: usize,
+        stage: Option<&Stage>,
+        base: &[bool],
+        before: &[bool],
+    ) -> Result<Vec<Vec<bool>>> {
+        let Some(stage) = stage else { return Ok(vec![base.to_vec()]) };
+        let freeze = |globs: &Vec<String>| self.matching(format!("stage[{number}].freeze"), globs);
+        let own = stage.freeze.as_ref().map(freeze).transpose()?;
+        let mut frozen = match &own {
+            Some(own) => zip(base, own).map(|(base, own)| *base || *own).collect(),
+            None if stage.unfreeze.is_empty() => base.to_vec(),
+            None => before.to_vec(),
+        };
+        let mut all = vec![frozen.clone()];
+        for (index, entry) in stage.unfreeze.iter().enumerate() {
+            let key = format!("stage[{number}].unfreeze[{index}].match");
+            let matched = self.matching(key.as_str(), &entry.patterns)?;
+            if !zip(&matched, &frozen).any(|(matched, frozen)| *matched && *frozen) {
+                let reason = "no parameter that it matches is frozen at that part of the stage; remove the entry, or freeze these \
+                              parameters before";
+                return Err(WorkerError::NoEffect { key, reason });
+            }
+            for (frozen, matched) in frozen.iter_mut().zip(matched) {
+                *frozen &= !matched;
+            }
+            let undone = |own: &Vec<bool>| {
+                own.contains(&true) && !zip(own, &frozen).any(|(own, frozen)| *own && *frozen)
+            };
+            if entry.at == 0.0 && own.as_ref().is_some_and(undone) {
+                let reason = "it unfreezes every parameter of the stage's freeze at the start of the stage; remove one of the two, \
+                              or unfreeze at a later part";
+                return Err(WorkerError::NoEffect { key, reason });
+            }
+            all.push(frozen.clone());
+        }
+        let first = stage.unfreeze.iter().filter(|entry| entry.at == 0.0).count();
+        if all[first].iter().all(|&frozen| frozen) {
+            return Err(WorkerError::NothingTrained { stage: stage.name.clone() });
+        }
+        Ok(all)
+    }
+
+    fn trained(&self, rule_of: &[Option<&OptimGroup>], frozen: &[bool]) -> Trained {
+        let (group_of, groups) =
+            assign_groups(&self.infos, rule_of, frozen, self.weight_decay, self.decay_on);
+        Trained { group_of, groups }
+    }
+}
+
+#[cfg(test)]
+mod tests;

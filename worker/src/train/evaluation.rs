@@ -1,0 +1,279 @@
+//! Evaluates a checkpoint's model: for `dtrain eval`, and for the test at the end of a run.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use dtrain_common::batch::Partition;
+use dtrain_common::env::WorkerEnv;
+use dtrain_common::exit::ExitStatus;
+use dtrain_common::manifest::Manifest;
+use dtrain_common::recipe::{OnFailure, Recipe};
+use dtrain_common::run_dir::{Resume, RunDir, follow};
+use dtrain_common::units::ByteSize;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use tch::Device;
+
+use crate::checkpoint;
+use crate::collectives::{Ranks, Rendezvous};
+use crate::data::packed::Packed;
+use crate::faults::Fault;
+use crate::heartbeat::Heartbeat;
+use crate::memory;
+use crate::memory::Owners;
+use crate::metrics::{Line, MetricsLog, Progress, ProgressStyle, TestRecord, figure};
+use crate::planning::{EvalJob, EvalWeights};
+use crate::run::Followers;
+use crate::run::TrainError;
+use crate::run::evaluate::{Evaluated, Evaluator};
+use crate::run::figures_of;
+use crate::run::peak_memory;
+use crate::setup::error::{Result, WorkerError};
+use crate::setup::fingerprint::{check_same_data, unnamed_classes};
+use crate::setup::host::enter_device;
+use crate::setup::nodes::send_manifest;
+use crate::setup::survey::{self, Surveyed};
+use crate::setup::{loader_options, registry};
+use crate::step::recover::Limits;
+use crate::step::{Kernels, Precision, Warned};
+use crate::stop::StopFlag;
+use crate::tasks::{BuildContext, BuildTask, build_to_fill};
+
+/// The message of rank 0 to the other ranks.
+#[derive(Debug, Serialize, Deserialize)]
+struct Opening {
+    checkpoint: PathBuf,
+    survey: Value,
+    /// The lists to which the survey refers, in this rank's memory.
+    #[serde(skip)]
+    lists: Vec<Packed<u8>>,
+}
+
+/// The model to evaluate, and its environment.
+pub(crate) struct Evaluation<'a> {
+    pub(crate) recipe: &'a Recipe,
+    pub(crate) survey: &'a Value,
+    /// The checkpoint, which rank 0 has verified or written.
+    pub(crate) folder: PathBuf,
+    /// Whether every rank can read it; otherwise rank 0 sends the weights.
+    pub(crate) is_shared: bool,
+    pub(crate) weights: EvalWeights,
+    /// Samples of a batch; by default, the micro-batch of the recipe's training.
+    pub(crate) batch: Option<usize>,
+    pub(crate) env: &'a WorkerEnv,
+    pub(crate) ranks: &'a Ranks,
+    pub(crate) device: Device,
+    pub(crate) stop: &'a StopFlag,
+}
+
+/// Returns the followers of an evaluation.
+fn followers_of(style: ProgressStyle) -> Followers<'static> {
+    Followers::new(vec![Box::new(Heartbeat::from_env()), Box::new(Progress::new(style, 0, 0, 1, 0))])
+}
+
+/// Runs the job of `dtrain eval`. Every rank calls this; rank 0 prints the result to standard output.
+pub(crate) fn run<T: BuildTask + 'static>(
+    recipe: &Recipe,
+    env: &WorkerEnv,
+    job: &EvalJob,
+) -> Result<ExitStatus> {
+    let (device, _) = enter_device(recipe, env, |_| Ok(()))?;
+    let rendezvous = Rendezvous::open(env.clone())?;
+    let opening = if env.rank == 0 {
+        let opening = open::<T>(recipe, job).inspect_err(|error| {
+            rendezvous.announce_failure(&error.to_string(), error.exit_status().code())
+        })?;
+        rendezvous.announce(&serde_json::to_vec(&opening)?)?;
+        survey::serve(&opening.survey, &opening.lists, &rendezvous, env)?;
+        opening
+    } else {
+        let mut opening: Opening = serde_json::from_slice(&rendezvous.receive_opening()?)?;
+        opening.lists = survey::receive(&mut opening.survey, &[], &rendezvous, env)?;
+        opening
+    };
+    let ranks = Ranks::new(rendezvous.connect(device)?);
+    let evaluation = Evaluation {
+        recipe,
+        survey: &opening.survey,
+        folder: opening.checkpoint,
+        is_shared: env.is_one_node(),
+        weights: job.weights,
+        batch: job.batch,
+        env,
+        ranks: &ranks,
+        device,
+        // An evaluation has nothing to save, so signals end it at once.
+        stop: &StopFlag::default(),
+    };
+    let record = evaluate::<T>(&evaluation, &mut followers_of(ProgressStyle::detect(env.rank)))?;
+    let peaks = peak_memory(&ranks, memory::report(device).map_err(TrainError::from)?.peak)?;
+    ranks.shutdown().map_err(TrainError::from)?;
+    if let (0, Some(record)) = (env.rank, record) {
+        print_result(&record, &peaks, job.json)?;
+    }
+    Ok(ExitStatus::Success)
+}
+
+fn open<T: BuildTask>(recipe: &Recipe, job: &EvalJob) -> Result<Opening> {
+    let checkpoint = find_checkpoint(&job.checkpoint)?;
+    let Surveyed { facts: survey, lists } = Surveyed::of::<T>(recipe)?;
+    Ok(Opening { checkpoint, survey, lists })
+}
+
+/// Returns the newest intact checkpoint if `named` is a run directory, otherwise the checkpoint `named`.
+fn find_checkpoint(named: &Path) -> Result<PathBuf> {
+    let run_dir = RunDir::new(named);
+    if run_dir.checkpoints().is_dir()
+        && let Some(newest) = checkpoint::choose(&run_dir, &Resume::Auto)?
+    {
+        return Ok(newest);
+    }
+    let folder = follow(named);
+    checkpoint::verify(&folder).map_err(|error| WorkerError::Evaluate(error.into()))?;
+    Ok(folder)
+}
+
+/// Builds the model, fills it from the checkpoint, and evaluates the whole test set. Returns None if a rank
+/// was asked to stop. Every rank calls this.
+fn evaluate<T: BuildTask + 'static>(
+    of: &Evaluation<'_>,
+    followers: &mut Followers<'_>,
+) -> Result<Option<TestRecord>> {
+    let begun = Instant::now();
+    let Evaluation { recipe, device, .. } = *of;
+    let limits = Limits::new(device, recipe.memory.budget);
+    let (task, manifest, average) = fill::<T>(of)?;
+    let precision = Precision::new(&recipe.precision, device)?;
+    if let Some(kernels) = Kernels::new(recipe, device)? {
+        kernels.apply().map_err(TrainError::from)?;
+    }
+    let evaluator = Evaluator {
+        task: &task,
+        ranks: of.ranks,
+        precision: &precision,
+        loader: loader_options(recipe, of.env.local_world_size),
+        limits,
+        stop: of.stop,
+    };
+    // BatchNorm groups apply to training only.
+    let limit = recipe.memory.micro_batch.value();
+    let cut = Partition::new(recipe.train.effective_batch, of.ranks.size(), limit);
+    let batch = of.batch.unwrap_or_else(|| cut.map_or(1, |cut| cut.micro_batch()));
+    // An epoch that has begun counts.
+    let epoch = manifest.epoch + u64::from(manifest.step_in_epoch > 0);
+    let (step, mut fault) = (manifest.step, Fault::from_env(of.env.rank)?);
+    let (mut eval, batch) =
+        match evaluator.run(batch, (step, epoch), (&mut fault, &mut Warned::default()), followers)? {
+            Evaluated::Whole(record, batch) => (*record, batch),
+            Evaluated::Stopped => return Ok(None),
+            Evaluated::Exhausted(shortages, least) => {
+                return Err(limits.exhausted_error(&shortages, least, step, Owners::default()).into());
+            }
+        };
+    // Includes the time to build the model.
+    eval.eval_ms = begun.elapsed().as_secs_f64() * 1e3;
+    Ok(Some(TestRecord {
+        checkpoint: of.folder.display().to_string(),
+        weights: if average { "average" } else { "raw" },
+        batch,
+        eval,
+    }))
+}
+
+/// Builds the task and fills its model. Also returns the manifest, and whether the moving average was used.
+fn fill<T: BuildTask + 'static>(of: &Evaluation<'_>) -> Result<(T, Manifest, bool)> {
+    let Evaluation { recipe, ref folder, weights, .. } = *of;
+    let mut registry = registry(recipe, of.device);
+    let context = BuildContext { registry: &mut registry, local_ranks: of.env.local_world_size };
+    let task: T = build_to_fill(recipe, serde_json::from_value(of.survey.clone())?, context)?;
+    let reads = of.is_shared || of.env.rank == 0;
+    let read = || Manifest::read(folder).map_err(|error| WorkerError::Evaluate(error.into()));
+    let manifest = match reads.then(read).transpose()? {
+        Some(manifest) if of.is_shared => manifest,
+        own => send_manifest(own.as_ref(), of.ranks)?,
+    };
+    check_same_data(folder, &manifest, &task)?;
+    if let (0, Some(warning)) = (of.env.rank, unnamed_classes(folder, &manifest, &task)) {
+        tracing::warn!("{warning}");
+    }
+    let wants_average = weights != EvalWeights::Raw;
+    let average = match reads {
+        true => checkpoint::restore_weights(folder, &manifest, &registry, wants_average)
+            .map_err(WorkerError::Evaluate)?,
+        false => wants_average && manifest.ema_updates.is_some(),
+    };
+    if !of.is_shared {
+        checkpoint::send_model(&registry, of.ranks).map_err(WorkerError::Evaluate)?;
+    }
+    if weights == EvalWeights::Average && !average {
+        return Err(WorkerError::NoAverage { folder: folder.clone() });
+    }
+    Ok((task, manifest, average))
+}
+
+/// Tests the model at the end of a run, after the training's memory was freed. Rank 0 appends the result to
+/// the metrics. Returns the figures by name; None if a rank was asked to stop. Every rank calls this.
+pub(crate) fn test<T: BuildTask + 'static>(
+    of: &Evaluation<'_>,
+    run_dir: &RunDir,
+    style: ProgressStyle,
+) -> Result<Option<BTreeMap<String, f64>>> {
+    Limits::new(of.device, of.recipe.memory.budget).empty_cache();
+    let free = memory::report(of.device).map_err(TrainError::from)?;
+    let mut followers = followers_of(style);
+    let Some(record) = evaluate::<T>(of, &mut followers)? else { return Ok(None) };
+    if of.env.rank == 0 {
+        let path = run_dir.metrics();
+        let on_failure = of.recipe.checkpoint.on_failure;
+        let written = MetricsLog::open(&path, u64::MAX, false)
+            .and_then(|log| log.on_failure(on_failure).append(&Line::Test(&record)));
+        let written = written.map_err(|source| WorkerError::Write { path, source });
+        match (written, on_failure) {
+            // The training is complete, and result.json has the figures too.
+            (Err(error), OnFailure::Continue) => tracing::warn!("{error}; on_failure = \"continue\""),
+            (written, _) => written?,
+        }
+        let peak = memory::report(of.device).map_err(TrainError::from)?.peak;
+        followers.note(format_args!(
+            "test of {}\n  memory: {} after the training was freed, {} at the peak",
+            format_result(&record, &[peak]),
+            ByteSize(free.allocated),
+            ByteSize(peak)
+        ));
+    }
+    Ok(Some(figures_of(&record.eval)))
+}
+
+fn print_result(record: &TestRecord, peaks: &[u64], json: bool) -> Result<()> {
+    let mut text = format_result(record, peaks);
+    if json {
+        let mut value = serde_json::to_value(record)?;
+        value["peak_memory_bytes"] = serde_json::json!(peaks);
+        text = value.to_string();
+    }
+    // A closed pipe is not an error.
+    let _ = writeln!(std::io::stdout().lock(), "{text}");
+    Ok(())
+}
+
+fn format_result(record: &TestRecord, peaks: &[u64]) -> String {
+    let TestRecord { checkpoint, weights, batch, eval } = record;
+    let average = if *weights == "average" { ", moving average" } else { "" };
+    let unreadable = match eval.unreadable {
+        0 => String::new(),
+        unreadable => format!(", without {unreadable} unreadable"),
+    };
+    let mut lines = vec![
+        format!("{checkpoint}: after step {} (epoch {}){average}", eval.step, eval.epoch),
+        format!("  {:<16}{}", "samples", eval.samples) + &unreadable,
+        format!("  {:<16}{:.4}", "test loss", eval.loss),
+    ];
+    for (name, value) in &eval.metrics.0 {
+        lines.push(format!("  {:<16}{}", name.replace('_', " "), figure(name, *value)));
+    }
+    let peak = ByteSize(peaks.iter().copied().max().unwrap_or(0));
+    lines.push(format!("  {:.1} s, batches of {batch} per rank, peak memory {peak}", eval.eval_ms / 1e3));
+    lines.join("\n")
+}

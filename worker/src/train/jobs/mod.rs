@@ -1,0 +1,83 @@
+//! Jobs of a worker besides training: plan, profile, evaluation, the check of an import, or a try of a cut in a separate
+//! process.
+
+mod check;
+mod plan;
+mod profile;
+mod trial;
+
+use std::io::Write;
+
+use crate::planning::Job;
+use dtrain_common::env::WorkerEnv;
+use dtrain_common::exit::ExitStatus;
+use dtrain_common::recipe::Recipe;
+use serde_json::Value;
+
+use crate::data::packed::Packed;
+use crate::device;
+use crate::request::Request;
+use crate::setup::error::{Result, WorkerError};
+use crate::setup::survey::Surveyed;
+use crate::tasks::BuildTask;
+use crate::train::evaluation;
+
+struct Subject<'a> {
+    request: &'a Request,
+    recipe: &'a Recipe,
+    survey: Value,
+    /// The lists to which the survey refers.
+    _lists: Vec<Packed<u8>>,
+}
+
+/// Runs the job `text` for the task `T`, and prints the answer to standard output.
+pub(crate) fn run<T: BuildTask + 'static>(
+    recipe: &Recipe,
+    request: &Request,
+    env: &WorkerEnv,
+    text: &str,
+) -> Result<ExitStatus> {
+    let subject = || {
+        let Surveyed { facts: survey, lists } = Surveyed::of::<T>(recipe)?;
+        Ok::<_, WorkerError>(Subject { request, recipe, survey, _lists: lists })
+    };
+    if let Ok(trial) = serde_json::from_str::<trial::CutTrial>(text) {
+        let subject = subject()?;
+        let limit = Some(trial.limit).filter(|&limit| limit < trial::NO_LIMIT);
+        return trial::run::<T>(subject, trial, device::choose(env, limit)?);
+    }
+    match serde_json::from_str(text).map_err(WorkerError::Job)? {
+        Job::Plan(job) => plan::run::<T>(subject()?, &job),
+        Job::Profile(job) => profile::run::<T>(subject()?, &job, device::choose(env, None)?),
+        Job::Eval(job) => evaluation::run::<T>(recipe, env, &job),
+        Job::Check(job) => check::run(&job),
+    }
+}
+
+/// Runs the job `text` if it needs no recipe.
+pub(crate) fn run_without_recipe(text: &str) -> Option<Result<ExitStatus>> {
+    match serde_json::from_str(text) {
+        Ok(Job::Check(job)) => Some(check::run(&job)),
+        _ => None,
+    }
+}
+
+/// Returns the stages of a job, counted from 0: the named stage, all stages, or the first by default.
+fn select_stages(recipe: &Recipe, name: Option<&str>) -> Result<Vec<usize>> {
+    let named = |name: &str| recipe.stage.iter().position(|stage| stage.name == name);
+    match name {
+        None => Ok(vec![0]),
+        Some("all") => Ok((0..recipe.stages()).collect()),
+        Some(name) => named(name).map(|stage| vec![stage]).ok_or_else(|| {
+            let names = recipe.stage.iter().map(|stage| stage.name.clone()).collect();
+            WorkerError::NoStage { name: name.to_owned(), names }
+        }),
+    }
+}
+
+/// Prints an answer; a closed pipe is not an error.
+fn print_answer(text: &str) {
+    let mut out = std::io::stdout().lock();
+    let _ = out.write_all(text.as_bytes());
+    let _ = out.flush();
+}

@@ -1,0 +1,227 @@
+//! Rank 0's work before the other ranks start: it surveys the data and chooses where the run begins.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime};
+
+use dtrain_common::env::{DTRAIN_MEMORY_COPIES, WorkerEnv};
+use dtrain_common::files;
+use dtrain_common::manifest::{BestSoFar, Manifest};
+use dtrain_common::recipe::Recipe;
+use dtrain_common::run_dir::{FileSystem, Resume, RunDir, RunDirError, RunLock, SetAside, Start, follow};
+use dtrain_common::text::counted;
+
+use crate::checkpoint::{self, ChosenCopies};
+use crate::collectives::Rendezvous;
+use crate::planning::start;
+use crate::request::Request;
+use crate::run::BestKeeper;
+use crate::setup::Setup;
+use crate::setup::error::WorkerError;
+use crate::setup::fingerprint;
+use crate::setup::host::Host;
+use crate::setup::opening::{ForNodes, Opening};
+use crate::setup::programs::{self, Program};
+use crate::setup::survey::Surveyed;
+use crate::tasks::BuildTask;
+
+/// Time to wait for the end of a rank 0 whose launcher was killed.
+const TAKEOVER_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Prepares the run on rank 0: claims the run directory, surveys the data, and builds everything once.
+pub(crate) fn prepare_run<T: BuildTask + 'static>(
+    request: &Request,
+    recipe: &Recipe,
+    env: &WorkerEnv,
+    host: &Host,
+    rendezvous: &Rendezvous,
+) -> Result<(Opening, Setup, Vec<RunLock>), WorkerError> {
+    let Surveyed { facts: survey, lists } = Surveyed::of::<T>(recipe)?;
+    let default = || RunDir::default_root(&request.recipe, SystemTime::now());
+    let run_dir = RunDir::new(request.run_dir.clone().unwrap_or_else(default));
+    let (mut resume_from, mut claims) = claim(request, recipe, &run_dir)?;
+    claims.push(run_dir.claim_training(TAKEOVER_TIMEOUT)?);
+    let file_system = run_dir.probe().map_err(RunDirError::from)?;
+    let copies = run_dir.settle_copies()?;
+    let completed = run_dir.recover()?;
+    // Completing a rollback may have moved the named checkpoint.
+    if let (Resume::From(named), Some(completed)) = (&resume_from, &completed)
+        && let Some(moved) = completed.moved(named)
+    {
+        resume_from = Resume::From(moved);
+    }
+    if let Resume::From(named) = &mut resume_from {
+        *named = follow(named);
+    }
+    let begun = Instant::now();
+    let (resume, in_memory) = choose_checkpoint(recipe, &resume_from, (env, rendezvous), &run_dir)?;
+    let chosen_in = begun.elapsed();
+    checkpoint::clear(&run_dir);
+    let mut opening = Opening {
+        run_dir: run_dir.root().to_owned(),
+        resume,
+        copies: in_memory,
+        is_foreign: false,
+        best: None,
+        data: fingerprint::digest(&survey),
+        // Building the task has reported a file that cannot be read, or will.
+        program: recipe.model.file.as_deref().and_then(|file| files::hash(file).ok()),
+        survey,
+        lists,
+        ..Opening::default()
+    };
+    // Other nodes send the missing shards later.
+    if let (Some(_), Some(folder)) = (opening.missing_shards(), &opening.resume) {
+        opening.unreadable = Some(Manifest::read(folder).map_err(|error| WorkerError::Resume(error.into()))?);
+    }
+    let mut setup = start::build_setup::<T>(request, recipe, &opening, env, host)?;
+    setup.notes.extend(copies.iter().map(ToString::to_string));
+    setup.notes.extend(describe_file_system(file_system, &run_dir));
+    if !env.is_one_node() {
+        let node = programs::of_node(recipe, &opening.data, request.prepared);
+        programs::compare(rendezvous, Program::of_rank(recipe, host.device, node)?)?;
+    }
+    if let (Some(checkpoint), Some(resumed)) = (opening.resume.take(), &mut setup.resumed) {
+        // Choosing a checkpoint includes its verification.
+        resumed.took += chosen_in;
+        set_later_steps_aside(recipe, &run_dir, &checkpoint, completed, &mut opening, &mut setup)?;
+    }
+    if !env.is_one_node() {
+        let manifest = setup.resumed.as_ref().map(|resumed| resumed.manifest.clone());
+        opening.nodes = Some(ForNodes::offer(&run_dir, env, manifest)?);
+    }
+    Ok((opening, setup, claims))
+}
+
+/// Sets later steps in the run directory aside, when nothing can refuse the run any more.
+fn set_later_steps_aside(
+    recipe: &Recipe,
+    run_dir: &RunDir,
+    checkpoint: &Path,
+    completed: Option<SetAside>,
+    opening: &mut Opening,
+    setup: &mut Setup,
+) -> Result<(), WorkerError> {
+    let (done, resumed) = (setup.course.done, &mut setup.resumed);
+    let is_wanted = |best: &BestSoFar| Some(&best.by) == recipe.checkpoint.best.as_ref();
+    let best = resumed.as_mut().and_then(|resumed| resumed.manifest.best.take());
+    let best = best.filter(is_wanted);
+    let (checkpoint, set_aside) =
+        run_dir.start_from(checkpoint, done, best.as_ref().map(|best| best.step))?;
+    setup.notes.extend(completed.iter().chain(&set_aside).filter_map(describe_rollback));
+    opening.is_foreign = opening.copies.is_none() && !run_dir.checkpoint(done).is_dir();
+    // Only a best checkpoint in this run's folder counts. If the best one of a copy in memory was never
+    // written, the previous one is best again.
+    opening.best = best.and_then(|best| match run_dir.checkpoint(best.step).is_dir() {
+        true => Some(best),
+        false => run_dir.linked_best(done).filter(is_wanted),
+    });
+    opening.resume = Some(checkpoint);
+    setup.course.best = BestKeeper::new(recipe.checkpoint.best.clone(), opening.best.clone());
+    Ok(())
+}
+
+/// Claims the run directory unless a launcher has done so, and returns where the run begins.
+fn claim(
+    request: &Request,
+    recipe: &Recipe,
+    run_dir: &RunDir,
+) -> Result<(Resume, Vec<RunLock>), WorkerError> {
+    let resume_from = request.resume.clone();
+    if request.prepared {
+        return Ok((resume_from, Vec::new()));
+    }
+    let (start, claim) = run_dir.begin(recipe, &resume_from)?;
+    // The launcher prints the note itself.
+    if let Some(note) = claim.no_lock_message() {
+        tracing::warn!("{note}");
+    }
+    let resume_from = match (&resume_from, start) {
+        (Resume::From(named), Start::Resume(checkpoint)) => match run_dir.resumes_newest(named)? {
+            true => Resume::Auto,
+            false => Resume::From(checkpoint),
+        },
+        _ => resume_from,
+    };
+    Ok((resume_from, vec![claim]))
+}
+
+/// Returns what the file system of the run directory lacks, in sentences.
+fn describe_file_system(found: FileSystem, run_dir: &RunDir) -> Vec<String> {
+    let folder = run_dir.checkpoints();
+    let folder = folder.display();
+    let mut notes = Vec::new();
+    if !found.links {
+        notes.push(format!(
+            "{folder} has no symbolic links: `latest` and `best` there are files that contain a checkpoint's name"
+        ));
+    }
+    if !found.sync {
+        notes.push(format!(
+            "warning: the file system of {folder} does not write through to the disk: after a power failure, resume from an \
+             earlier checkpoint if the newest one is damaged"
+        ));
+    }
+    notes
+}
+
+/// Describes the checkpoints that were set aside; None if there were no such checkpoints.
+fn describe_rollback(set_aside: &SetAside) -> Option<String> {
+    let (first, last) = (set_aside.steps.first()?, set_aside.steps.last()?);
+    let count = counted(set_aside.steps.len(), "later checkpoint");
+    Some(format!(
+        "set aside {count} (steps {first} to {last}) in {}; restore one with --resume PATH",
+        set_aside.folder.display()
+    ))
+}
+
+/// Returns the checkpoint with the latest step, and the copies of which it is one, if it is in memory.
+fn choose_checkpoint(
+    recipe: &Recipe,
+    resume: &Resume,
+    ranks: (&WorkerEnv, &Rendezvous),
+    run_dir: &RunDir,
+) -> Result<(Option<PathBuf>, Option<ChosenCopies>), WorkerError> {
+    let copy =
+        memory_copies_folder(recipe).map(|folder| newest_copies(&folder, ranks)).transpose()?.flatten();
+    let chosen = match checkpoint::choose(run_dir, resume) {
+        // The copy is intact, whatever the state of the disk.
+        Err(_) if copy.is_some() => None,
+        chosen => chosen?,
+    };
+    let manifest = chosen.as_deref().map(Manifest::read).transpose();
+    let on_disk =
+        manifest.map_err(|error| WorkerError::Resume(error.into()))?.map_or(0, |manifest| manifest.step);
+    Ok(match copy {
+        Some((copy, step, copies)) if step > on_disk => (Some(copy), Some(copies)),
+        _ => (chosen, None),
+    })
+}
+
+/// Returns this node's slot with the newest step that the nodes have completely, the step, and all its copies.
+/// Waits for the other nodes if shards are missing here.
+fn newest_copies(
+    folder: &Path,
+    (env, rendezvous): (&WorkerEnv, &Rendezvous),
+) -> Result<Option<(PathBuf, u64, ChosenCopies)>, WorkerError> {
+    let mut hosts = Vec::new();
+    let mut copies_of_others = || {
+        let programs = if env.is_one_node() { Vec::new() } else { programs::of_others(rendezvous)? };
+        hosts.extend(programs.iter().map(|program| program.host.clone()));
+        let of_rank = |(index, program): (usize, Program)| {
+            program.copies.into_iter().map(move |copy| (index + 1, copy))
+        };
+        Ok::<_, WorkerError>(programs.into_iter().enumerate().flat_map(of_rank).collect())
+    };
+    let mut newest = checkpoint::newest_copies(folder, &mut copies_of_others)?;
+    if let (Some((.., copies)), false) = (&mut newest, env.is_one_node()) {
+        let of_sources = copies.sources.iter().filter_map(|source| hosts.get(source.rank - 1).cloned());
+        copies.hosts = std::iter::once(dtrain_common::host::name()).chain(of_sources).collect();
+    }
+    Ok(newest)
+}
+
+/// Returns the folder of copies in memory if launcher and recipe enable them.
+pub(crate) fn memory_copies_folder(recipe: &Recipe) -> Option<PathBuf> {
+    let folder = std::env::var_os(DTRAIN_MEMORY_COPIES).map(PathBuf::from);
+    folder.filter(|_| recipe.checkpoint.in_memory)
+}

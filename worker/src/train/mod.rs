@@ -1,0 +1,347 @@
+//! Runs a worker: connects to its peers, builds the model, trains, and writes the result.
+
+mod describe;
+mod evaluation;
+mod jobs;
+mod lead;
+mod program;
+
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use dtrain_common::agent_lease;
+use dtrain_common::env::{DTRAIN_START_UNIX_NS, WorkerEnv};
+use dtrain_common::exit::ExitStatus;
+use dtrain_common::recipe::{Recipe, Task, TestWeights};
+use dtrain_common::result::RunResult;
+use dtrain_common::run_dir::{Resume, RunDir, RunLock};
+use tch::{Device, Kind, Tensor};
+
+use self::describe::describe_run;
+use self::evaluation::Evaluation;
+use self::lead::{memory_copies_folder, prepare_run};
+pub use self::program::{program, program_by_recipe};
+use crate::checkpoint::{self, Checkpoints, Gathering, MemoryCopies};
+use crate::collectives::{Collective, Ranks, Rendezvous};
+use crate::data::packed::Packed;
+use crate::faults::Fault;
+use crate::heartbeat::Heartbeat;
+use crate::memory::MemoryStats;
+use crate::metrics::{MetricsLog, Progress};
+use crate::planning::EvalWeights;
+use crate::planning::start;
+use crate::request::Request;
+use crate::run::Follower;
+use crate::run::TrainError;
+use crate::run::followers::{Archive, Copies, Figures, Health, ResumeOrigin};
+use crate::run::{Followers, RetryState, Training, peak_memory, run as run_training};
+use crate::setup::error::{Result, WorkerError};
+use crate::setup::fingerprint;
+use crate::setup::host::{self, Host};
+use crate::setup::nodes::{self, Agreed};
+use crate::setup::opening::Opening;
+use crate::setup::programs::{self, Program as RankProgram};
+use crate::setup::survey::{self, Surveyed};
+use crate::setup::{Setup, cores_per_rank, loader_options};
+use crate::step::exchange::Exchange;
+use crate::step::recover::{Limits, catch_torch_panic};
+use crate::step::{LoaderFeed, Phases, Stepper, new_executor};
+use crate::tasks::{BuildTask, Classify, Lm, Program, Regress, Segment, TorchScript};
+
+/// Trains as `request` and the environment contract define. Returns the exit status of a run that ended in
+/// order. Every rank calls this once, on its main thread, before other threads use libtorch.
+pub fn run(request: &Request, env: &WorkerEnv) -> Result<ExitStatus> {
+    with_recipe(request, |recipe| match recipe.task {
+        Task::Classify => start_job::<Classify>(recipe, request, env),
+        Task::Segment => start_job::<Segment>(recipe, request, env),
+        Task::Lm => start_job::<Lm>(recipe, request, env),
+        Task::Torchscript => start_job::<TorchScript>(recipe, request, env),
+        Task::Regress => start_job::<Regress>(recipe, request, env),
+        Task::Program => start_job::<Program>(recipe, request, env),
+        other @ Task::Custom => Err(WorkerError::NoTask(other)),
+    })
+}
+
+/// Works like [`run`] for the task `T`, whatever task the recipe names: the entry point of custom trainers.
+pub fn run_task<T: BuildTask + 'static>(request: &Request, env: &WorkerEnv) -> Result<ExitStatus> {
+    with_recipe(request, |recipe| start_job::<T>(recipe, request, env))
+}
+
+/// Runs the request's job if it needs no recipe, else `start` with the recipe.
+fn with_recipe(request: &Request, start: impl FnOnce(&Recipe) -> Result<ExitStatus>) -> Result<ExitStatus> {
+    match request.job.as_deref().and_then(jobs::run_without_recipe) {
+        Some(status) => status,
+        None => start(&Recipe::load(&request.recipe, &request.overrides)?),
+    }
+}
+
+/// Turns a panic caused by out of memory into an error, where no step can be retried.
+fn start_job<T: BuildTask + 'static>(
+    recipe: &Recipe,
+    request: &Request,
+    env: &WorkerEnv,
+) -> Result<ExitStatus> {
+    catch_torch_panic(|| match &request.job {
+        Some(job) => jobs::run::<T>(recipe, request, env, job),
+        None => train::<T>(recipe, request, env),
+    })?
+}
+
+fn train<T: BuildTask + 'static>(recipe: &Recipe, request: &Request, env: &WorkerEnv) -> Result<ExitStatus> {
+    let began = Instant::now();
+    let mut host = Host::enter(recipe, env)?;
+    let fault = Fault::from_env(env.rank)?;
+    // Rank 0 holds its claims until the run ends.
+    let (opening, mut setup, _claims, ranks, agreed) = join_run::<T>(request, recipe, env, &host)?;
+    let is_shared = matches!(agreed.gathering, Gathering::Shared);
+    host.stop.handle_signals().map_err(WorkerError::Signals)?;
+    let inputs = start::PlanInputs::of_rank(request, &opening.survey, recipe, env, &host);
+    start::with_smallest_step::<T, _, _>(&inputs, recipe, || share_state(&ranks, &mut setup))?;
+    if host::counts_copies(recipe, host.device) {
+        let copies = bytes_of_copies(&setup, &ranks, &agreed, host.device)?;
+        if let (Some(note), 0) = (host.leave_room(recipe, copies, env.local_world_size), env.rank) {
+            tracing::info!("{note}");
+        }
+    }
+    let chosen = start::choose_cuts::<T>(&ranks, &mut setup, request, recipe, &opening.survey, &host)?;
+    host.enforce();
+    let run_dir = RunDir::new(&opening.run_dir);
+    let mut followers = followers(recipe, (&opening, agreed), &setup, env, &host, &ranks, &run_dir)?;
+    if env.rank == 0 {
+        let to = (&run_dir, &mut followers);
+        describe_run(recipe, &setup, env, host.device, &chosen, to)?;
+    }
+    let resumed_in = setup.resumed.as_ref().map(|resumed| resumed.took);
+    let training = training(recipe, setup, ranks.clone(), env, host.device, fault)?;
+    // The training's memory is freed on return, and the followers' by the next line.
+    let (is_finished, mut result) = run_training(training, &mut followers, launch_time())?;
+    drop(followers);
+    let mut status = if is_finished { ExitStatus::Success } else { ExitStatus::Requeue };
+    let peak = result.peak_memory_bytes.first().copied().unwrap_or_default();
+    result.peak_memory_bytes = peak_memory(&ranks, peak)?;
+    if let (Some(test), ExitStatus::Success) = (recipe.test, status) {
+        let best = result.best.as_ref().filter(|_| test.weights == TestWeights::Best);
+        let step = best.map(|best| best.step).or(result.steps).unwrap_or_default();
+        let evaluation = Evaluation {
+            recipe,
+            survey: &opening.survey,
+            folder: run_dir.checkpoint(step),
+            is_shared,
+            weights: EvalWeights::Auto,
+            batch: None,
+            env,
+            ranks: &ranks,
+            device: host.device,
+            stop: &host.stop,
+        };
+        match evaluation::test::<T>(&evaluation, &run_dir, host.style)? {
+            Some(figures) => result.test = figures,
+            None => status = ExitStatus::Requeue,
+        }
+    }
+    ranks.shutdown().map_err(TrainError::from)?;
+    result.resume_ms = resumed_in.map(|took| 1e3 * took.as_secs_f64());
+    if env.rank == 0 {
+        write_result(result, status, request, env, &run_dir, began.elapsed())?;
+    }
+    Ok(status)
+}
+
+/// Returns the bytes of host memory for a CPU rank's copies of the state: one for a checkpoint on the disk, and two in memory if
+/// the ranks keep those. Every rank calls this.
+fn bytes_of_copies(setup: &Setup, ranks: &Ranks, agreed: &Agreed, device: Device) -> Result<u64> {
+    let (model, stages) = (&setup.replica.model, &setup.course.stages.stages);
+    let writers = 0..agreed.gathering.writers(ranks.size());
+    let bytes =
+        checkpoint::copy_bytes(model, ranks, writers.clone(), device).map_err(WorkerError::Checkpoints)?;
+    // A later phase may train more parameters, with their moments and average.
+    let trained =
+        stages.iter().flat_map(|stage| &stage.phases).map(|phase| phase.count(&model.registry)).max();
+    let more = trained.unwrap_or(0).saturating_sub(model.table.trained_elements());
+    let columns = model.table.moments().count() as u64 + u64::from(model.average.is_some());
+    let more = more * columns * size_of::<f32>() as u64 / writers.len().max(1) as u64;
+    Ok((bytes + more) * if agreed.copies.is_some() { 3 } else { 1 })
+}
+
+/// Rank 0 decides how the run begins, or refuses it; the other ranks follow.
+fn join_run<T: BuildTask + 'static>(
+    request: &Request,
+    recipe: &Recipe,
+    env: &WorkerEnv,
+    host: &Host,
+) -> Result<(Opening, Setup, Vec<RunLock>, Ranks, Agreed)> {
+    let rendezvous = Rendezvous::open(env.clone())?;
+    let copies = memory_copies_folder(recipe);
+    let (view, opening, mut setup, claims) = if env.rank == 0 {
+        let prepared = prepare_run::<T>(request, recipe, env, host, &rendezvous).inspect_err(|error| {
+            rendezvous.announce_failure(&error.to_string(), error.exit_status().code())
+        })?;
+        rendezvous.announce(&serde_json::to_vec(&prepared.0)?)?;
+        survey::serve(&prepared.0.survey, &prepared.0.lists, &rendezvous, env)?;
+        let (mut opening, setup, claims) = prepared;
+        (nodes::adapt(&mut opening, None, copies.as_deref(), env), opening, setup, claims)
+    } else {
+        let own = match env.is_one_node() {
+            true => Vec::new(),
+            false => introduce::<T>(request, recipe, env, (host.device, &rendezvous))?,
+        };
+        let mut opening: Opening = serde_json::from_slice(&rendezvous.receive_opening()?)?;
+        opening.lists = survey::receive(&mut opening.survey, &own, &rendezvous, env)?;
+        let view = nodes::adapt(&mut opening, request.run_dir.clone(), copies.as_deref(), env);
+        let setup = start::build_setup::<T>(request, recipe, &opening, env, host)?;
+        (view, opening, setup, Vec::new())
+    };
+    let ranks = Ranks::new(rendezvous.connect(host.device)?);
+    if let Some(sync) = &setup.batch_sync {
+        sync.connect(rendezvous.connect_second_group("batch-norm", &ranks)?);
+    }
+    let agreed = nodes::agree(&opening, (view, copies), &mut setup, &ranks, &rendezvous, env)?;
+    Ok((opening, setup, claims, ranks, agreed))
+}
+
+/// Sends rank 0 this rank's program, for a comparison. The first rank of each node surveys its data and copies; returns the lists
+/// of its survey.
+fn introduce<T: BuildTask>(
+    request: &Request,
+    recipe: &Recipe,
+    env: &WorkerEnv,
+    (device, rendezvous): (Device, &Rendezvous),
+) -> Result<Vec<Packed<u8>>> {
+    let is_first = env.local_rank == 0;
+    let survey = is_first.then(|| Surveyed::of::<T>(recipe)).transpose()?;
+    let of_survey =
+        |survey: &Surveyed| programs::of_node(recipe, &fingerprint::digest(&survey.facts), request.prepared);
+    let node = survey.as_ref().map(of_survey).unwrap_or_default();
+    let mut program = RankProgram::of_rank(recipe, device, node)?;
+    if let (Some(folder), true) = (memory_copies_folder(recipe), is_first) {
+        program.copies = checkpoint::held_copies(&folder);
+    }
+    rendezvous.introduce(&serde_json::to_vec(&program)?)?;
+    Ok(survey.map(|survey| survey.lists).unwrap_or_default())
+}
+
+/// Broadcasts rank 0's parameters and buffers, so that all ranks begin with the same state.
+fn share_state(ranks: &Ranks, setup: &mut Setup) -> Result<(), TrainError> {
+    let model = &mut setup.replica.model;
+    model.share(ranks)?;
+    // Ranks exchange values of these dtypes as bytes or as pairs.
+    let bytes = |tensor: &Tensor| match tensor.kind() {
+        Kind::Bool | Kind::Int16 => tensor.f_view_dtype(Kind::Uint8),
+        _ if tensor.is_complex() => tensor.f_view_as_real(),
+        _ => Ok(tensor.shallow_clone()),
+    };
+    let data = model.table.data().map(bytes).collect::<Result<Vec<_>, _>>()?;
+    let all: Vec<_> = data.iter().map(|tensor| Collective::Broadcast(tensor, 0)).collect();
+    ranks.start_all(&all)?.wait()?;
+    Ok(())
+}
+
+/// Returns the followers of a run in the order of their calls.
+fn followers<'a>(
+    recipe: &Recipe,
+    (opening, agreed): (&Opening, Agreed),
+    setup: &Setup,
+    env: &WorkerEnv,
+    host: &Host,
+    ranks: &Ranks,
+    run_dir: &'a RunDir,
+) -> Result<Followers<'a>> {
+    let course = &setup.course;
+    let (plan, done) = (&course.plan, course.done);
+    let (heartbeat, cores) = (Heartbeat::from_env(), cores_per_rank(env.local_world_size));
+    let manifest = setup.resumed.as_ref().map(|resumed| &resumed.manifest);
+    let evaluation_missing = manifest.is_some_and(|manifest| manifest.evaluation_missing);
+    let mut list: Vec<Box<dyn Follower + 'a>> =
+        vec![Box::new(Health::new(plan.total_steps)), Box::new(heartbeat.clone())];
+    if env.rank == 0 {
+        let path = run_dir.metrics();
+        let metrics = MetricsLog::open(&path, done, evaluation_missing)
+            .map_err(|source| WorkerError::Write { path, source })?;
+        list.push(Box::new(metrics.on_failure(recipe.checkpoint.on_failure)));
+    }
+    let earlier = manifest.map(|manifest| manifest.metrics.clone());
+    list.push(Box::new(Figures::new(earlier.unwrap_or_default())));
+    let (total, epochs, every) = (plan.total_steps, plan.epochs(), recipe.log.every_steps);
+    list.push(Box::new(Progress::new(host.style, total, epochs, every, done)));
+    if let Some(place) = agreed.copies {
+        let copies =
+            MemoryCopies::new(place, ranks, host.device, cores, done).map_err(WorkerError::Checkpoints)?;
+        list.push(Box::new(Copies::new(copies, heartbeat.clone(), done)));
+    }
+    list.push(Box::new(host.stop.clone()));
+    let checkpoints = Checkpoints::new(run_dir, ranks, agreed.gathering, host.device, cores)
+        .map_err(WorkerError::Checkpoints)?;
+    let origin = ResumeOrigin {
+        run_dir,
+        from_memory: opening.copies.is_some(),
+        is_foreign: opening.is_foreign,
+        evaluation_missing,
+    };
+    let (stop, every) = (host.stop.clone(), recipe.checkpoint.every.time());
+    list.push(Box::new(Archive::new(checkpoints, heartbeat, stop, course, every, origin)));
+    Ok(Followers::new(list))
+}
+
+fn training<'a>(
+    recipe: &'a Recipe,
+    setup: Setup,
+    ranks: Ranks,
+    env: &WorkerEnv,
+    device: Device,
+    fault: Fault,
+) -> Result<Training<'a>, TrainError> {
+    let Setup { replica, course, batch_sync, .. } = setup;
+    let model = &replica.model;
+    let loader = loader_options(recipe, env.local_world_size);
+    let work = course.plan.micro_batches(ranks.rank(), course.done);
+    let feed = LoaderFeed::start(model.task.train_set(), loader, work, device)?;
+    let mut exchange = Exchange::new(ranks, batch_sync, &model.table, recipe.reduce.clone())?;
+    exchange.prepare_statuses(model.task.sums())?;
+    let phases = Phases::new(MemoryStats::Device(device), fault);
+    let limits = Limits::new(device, recipe.memory.budget);
+    let executor = new_executor(recipe.model.compile, device);
+    Ok(Training {
+        stepper: Stepper::new(model, feed, executor, phases, limits)?,
+        retry: RetryState::new(loader, &course.plan),
+        recipe,
+        course,
+        replica,
+        exchange,
+        began: Instant::now(),
+    })
+}
+
+/// Returns the time of the launch command, if the launcher provides it.
+fn launch_time() -> Option<SystemTime> {
+    let nanos = std::env::var(DTRAIN_START_UNIX_NS).ok()?.parse().ok()?;
+    UNIX_EPOCH.checked_add(Duration::from_nanos(nanos))
+}
+
+/// Writes result.json, to which a launcher adds its fields.
+fn write_result(
+    result: RunResult,
+    status: ExitStatus,
+    request: &Request,
+    env: &WorkerEnv,
+    run_dir: &RunDir,
+    wall: Duration,
+) -> Result<()> {
+    let result = RunResult {
+        exit_code: Some(status.code()),
+        reason: Some(status.describe()),
+        wall_s: Some(wall.as_secs_f64()),
+        nproc: Some(env.world_size),
+        resumed_from: match &request.resume {
+            Resume::From(checkpoint) => Some(checkpoint.clone()),
+            _ => result.resumed_from,
+        },
+        ..result
+    };
+    agent_lease::check()?;
+    let path = run_dir.result();
+    result.write(&path).map_err(|source| WorkerError::Write { path, source })?;
+    // A launcher does this itself, after all workers have exited.
+    if status == ExitStatus::Success && !request.prepared {
+        run_dir.record_end()?;
+    }
+    Ok(())
+}

@@ -1,0 +1,156 @@
+//! A trainer as a program: command line, log, exit code and error file. dtrain's trainer and a user's differ
+//! only in the task.
+
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::OnceLock;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use clap::Parser;
+use dtrain_common::env::WorkerEnv;
+use dtrain_common::exit::ExitStatus;
+use dtrain_common::files::write_atomic;
+use tracing_subscriber::EnvFilter;
+
+use crate::rank::{End, Start};
+use crate::request::Request;
+use crate::setup::error::WorkerError;
+use crate::tasks::BuildTask;
+use crate::train::{run, run_task};
+
+/// How long a rank outlives another rank that has the cause of its error.
+const LINGER: Duration = Duration::from_millis(500);
+
+/// Runs one rank of a training of the task `T`. The `main` of a custom trainer is
+///
+/// ```text
+/// fn main() -> std::process::ExitCode {
+///     dtrain_worker::program::<MyTask>()
+/// }
+/// ```
+///
+/// Command line, environment and exit codes are those of `dtrain-worker`. `dtrain launch` starts the program
+/// if it is called as `dtrain launch -- PROGRAM RECIPE`, or if DTRAIN_WORKER names the program. Call this
+/// function once and first, in `main`, before other threads use libtorch.
+pub fn program<T: BuildTask + 'static>() -> ExitCode {
+    start(run_task::<T>)
+}
+
+/// Works like [`program`] for the task that the recipe names: dtrain's own trainer.
+pub fn program_by_recipe() -> ExitCode {
+    start(run)
+}
+
+fn start(train: impl FnOnce(&Request, &WorkerEnv) -> Result<ExitStatus, WorkerError>) -> ExitCode {
+    let request = Request::parse();
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        // Colours only for terminals, not for pipes or logs.
+        .with_ansi(std::io::stderr().is_terminal())
+        .without_time()
+        .with_target(false)
+        .init();
+    dtrain_torch_shim::quiet_logs();
+    if let Err(error) = dtrain_torch_shim::stacks::print_on_abort() {
+        tracing::debug!("cannot print a stack on SIGABRT: {error}");
+    }
+    let begun = match Start::of_process(request.job.is_some()) {
+        Ok(begun) => begun,
+        Err(error) => return report(&error.into(), None, &request),
+    };
+    let env = begun.env.clone();
+    let _ = LAST_WORDS.set((env.error_file.clone(), request.prepared));
+    dtrain_torch_shim::on_lost_exception(report_lost);
+    let trained = begun.prepare().map_err(WorkerError::Signals).and_then(|()| train(&request, &env));
+    let (end, code) = match trained {
+        Ok(status) => (End::AsPlanned, status.into()),
+        Err(error) => (End::Failed, report(&error, Some(&env), &request)),
+    };
+    begun.end(end);
+    code
+}
+
+/// Reports the error of the rank of `env`, which is `None` if it is not known, and returns the exit code.
+fn report(error: &WorkerError, env: Option<&WorkerEnv>, request: &Request) -> ExitCode {
+    let error_file = env.and_then(|env| env.error_file.as_deref());
+    let is_first = env.is_some_and(|env| env.rank == 0);
+    if error.is_of_another_rank() {
+        // That rank ends first, so that the launcher blames the rank that knows the cause.
+        std::thread::sleep(LINGER);
+    }
+    let message = message_of(error);
+    let reported_by_launcher = is_reported_by_launcher(&message, error_file, request.prepared);
+    let reported_by_rank_0 = !is_first && error.is_reported_by_rank_0();
+    if !reported_by_launcher && !reported_by_rank_0 {
+        eprintln!("error: {message}");
+    }
+    error.exit_status().into()
+}
+
+/// The error file, and whether the launcher has prepared the run: for an exception that nobody can catch.
+static LAST_WORDS: OnceLock<(Option<PathBuf>, bool)> = OnceLock::new();
+
+fn report_lost(message: &str) {
+    let message = without_advice(message);
+    let known = LAST_WORDS.get().map(|(file, prepared)| (file.as_deref(), *prepared));
+    let (error_file, prepared) = known.unwrap_or_default();
+    if !is_reported_by_launcher(&message, error_file, prepared) {
+        eprintln!("error: {message}");
+    }
+}
+
+/// Writes the error file, if any. Returns whether the launcher's report shows the error once for all ranks.
+fn is_reported_by_launcher(message: &str, error_file: Option<&Path>, prepared: bool) -> bool {
+    error_file.is_some_and(|path| write_error_file(path, message)) && prepared
+}
+
+/// Returns the message without what libtorch appends to each of its own.
+fn message_of(error: &WorkerError) -> String {
+    without_advice(&error.to_string())
+}
+
+/// Removes the C++ stack, and the advice for developers of kernels.
+fn without_advice(text: &str) -> String {
+    const ADVICE: [&str; 4] = [
+        "Search for `cuda",
+        "CUDA kernel errors might be asynchronously reported",
+        "For debugging consider passing CUDA_LAUNCH_BLOCKING",
+        "Compile with `TORCH_USE_CUDA_DSA`",
+    ];
+    let message = text.split("\nException raised from").next().unwrap_or(text);
+    let lines = message.lines().filter(|line| !ADVICE.iter().any(|advice| line.starts_with(advice)));
+    lines.collect::<Vec<_>>().join("\n").trim_end().to_owned()
+}
+
+/// Writes torchrun's error file, which the launcher reads for its report. Returns whether it was written.
+fn write_error_file(path: &Path, message: &str) -> bool {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let now = now.map_or(0, |since| since.as_secs());
+    let json = serde_json::json!({
+        "message": {
+            "message": message,
+            "extraInfo": { "py_callstack": "", "timestamp": now.to_string() },
+        }
+    });
+    write_atomic(path, json.to_string().as_bytes())
+        .inspect_err(|error| tracing::debug!("{}: {error}", path.display()))
+        .is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_ends_where_advice_for_developers_begins() {
+        let text = "at step 3: CUDA error: an illegal memory access was encountered\nSearch for `cudaErrorIllegalAddress' in \
+                    https://docs.nvidia.com/ for more information.\nCUDA kernel errors might be asynchronously reported at some other \
+                    API call, so the stacktrace below might be incorrect.\nFor debugging consider passing CUDA_LAUNCH_BLOCKING=1\n\
+                    Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.\n\nException raised from f at a.cu:1";
+        assert_eq!(without_advice(text), "at step 3: CUDA error: an illegal memory access was encountered");
+        assert_eq!(without_advice("two\nlines"), "two\nlines");
+    }
+}
