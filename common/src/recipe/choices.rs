@@ -10,7 +10,6 @@ choices! {
         Lm = "lm": "The next token of a text.",
         Regress = "regress": "Numbers for each image, or one for each pixel.",
         Program = "program": "The loss that an exported program returns.",
-        Torchscript = "torchscript": "The output of a `torch.jit.script` module for an image.",
         Custom = "custom": "The task of a user's trainer.",
     }
 
@@ -89,13 +88,12 @@ choices! {
         Gpt = "gpt": "A GPT-2-style decoder.",
     }
 
-    /// The loss of a regression or of a TorchScript module.
+    /// The loss of a regression or of a user's trainer.
     Loss {
         CrossEntropy = "cross-entropy": "Cross-entropy of the output, one logit per class.",
         Mse = "mse": "Mean squared difference of the output to the target.",
         L1 = "l1": "Mean absolute difference of the output to the target.",
         Huber = "huber": "Half the squared difference below 1, else the absolute difference less a half; their mean.",
-        Module = "module": "The module takes sample and target and returns the loss of each sample itself.",
     }
 
     /// The memory layout of images and convolution weights.

@@ -56,7 +56,7 @@ fn model(task: Task, model: &mut Model, is_stated: &dyn Fn(&str) -> bool) {
         Task::Classify => Some(ModelName::Resnet18),
         Task::Segment => Some(ModelName::Unet),
         Task::Lm => Some(ModelName::Gpt),
-        Task::Regress | Task::Program | Task::Torchscript | Task::Custom => None,
+        Task::Regress | Task::Program | Task::Custom => None,
     };
     model.name = model.name.or(usual);
     let [width, depth, heads, patch, context] = match model.name {

@@ -112,18 +112,12 @@ impl Recipe {
     }
 
     fn add_model(&self, list: &mut WithoutEffect) {
-        let of_file = match self.task {
-            Task::Torchscript => "the network is the module in model.file",
-            _ => "the network is the program in model.file",
-        };
+        let of_file = "the network is the program in model.file";
         let has_file = self.model.file.is_some();
         list.add(has_file, "model.name", of_file);
-        let of_losses = self.of_tasks("\"regress\" and \"torchscript\"");
+        let of_losses = self.of_tasks("\"regress\"");
         list.add(self.task.losses().is_empty(), "model.loss", of_losses);
-        let of_programs = match self.task {
-            Task::Torchscript => "it applies to exported programs, and model.file is a TorchScript module",
-            _ => "it applies to an exported program in model.file, which is not set",
-        };
+        let of_programs = "it applies to an exported program in model.file, which is not set";
         let program = self.program().is_some();
         list.add(
             !program,

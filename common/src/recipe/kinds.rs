@@ -185,6 +185,10 @@ fn expected(kind: &Kind) -> String {
     }
 }
 
+/// A task of earlier versions.
+const NO_TORCHSCRIPT: &str = "\"torchscript\" is no task any more; write the model to a file by `dtrain import MODEL -o FILE.pt2`, name it in \
+                              model.file, and set task to \"classify\", \"regress\", or \"program\" if the model returns its loss";
+
 /// Returns whether this is one of the words that are built.
 fn check_choice(built: &[&str], planned: &[&str], value: &Value) -> Result<bool, String> {
     match value.as_str() {
@@ -192,6 +196,7 @@ fn check_choice(built: &[&str], planned: &[&str], value: &Value) -> Result<bool,
         Some(word) if planned.contains(&word) => {
             Err(format!("{word:?} is not built in this version of dtrain; choose {}", one_of(built)))
         }
+        Some("torchscript") => Err(NO_TORCHSCRIPT.into()),
         word => match word.and_then(|word| nearest(word, built)) {
             None => Ok(false),
             Some(near) => {

@@ -17,7 +17,7 @@ section! {
     Model "model" {
         /// The network; filled in for classify, segment and lm without a file, else none.
         name: Option<ModelName> = None, choice(ModelName::NAMES), experiment;
-        /// The absolute path of the network: an exported program, or for torchscript a module.
+        /// The absolute path of the network: an exported program.
         file: Option<PathBuf> = None, PATH;
         /// Programs: the field of the data for inputs, by name.
         #[serde(skip_serializing_if = "BTreeMap::is_empty")]
@@ -30,7 +30,7 @@ section! {
         /// Programs: absolute paths of shared libraries with operations, which are loaded before the file.
         #[serde(skip_serializing_if = "Vec::is_empty")]
         libraries: Vec<PathBuf> = Vec::new(), PATHS;
-        /// Regress and torchscript: the loss; filled in (mse, cross-entropy).
+        /// Regress: the loss; filled in (mse).
         loss: Loss = Loss::CrossEntropy, choice(Loss::NAMES), experiment;
         /// Size of a token's vector (vit, gpt) or channels of the first level (unet); filled in (192, 384, 32).
         width: Option<usize> = None, Kind::Whole(1, MAX_SIZE), experiment;

@@ -8,7 +8,7 @@ impl Recipe {
     /// Returns the learning target of a sample; `None` for a user's own task.
     pub fn target(&self) -> Option<Target> {
         match self.task {
-            Task::Classify | Task::Torchscript => Some(Target::Class),
+            Task::Classify => Some(Target::Class),
             Task::Segment => Some(Target::Mask),
             Task::Lm => Some(Target::Tokens),
             Task::Regress => Some(self.data.target.unwrap_or(Target::Vector)),
@@ -22,7 +22,7 @@ impl Recipe {
 
     /// Returns the exported program that is the network, if there is one.
     pub fn program(&self) -> Option<&Path> {
-        self.model.file.as_deref().filter(|_| !matches!(self.task, Task::Torchscript | Task::Custom))
+        self.model.file.as_deref().filter(|_| self.task != Task::Custom)
     }
 }
 
@@ -38,7 +38,6 @@ impl Task {
     pub(super) fn losses(self) -> &'static [Loss] {
         match self {
             Self::Regress => &[Loss::Mse, Loss::L1, Loss::Huber],
-            Self::Torchscript => &[Loss::CrossEntropy, Loss::Mse, Loss::Module],
             Self::Classify | Self::Segment | Self::Lm | Self::Program | Self::Custom => &[],
         }
     }
@@ -48,7 +47,7 @@ impl Task {
         match self {
             Self::Regress => &[Target::Vector, Target::Map],
             Self::Program => &[Target::Class, Target::Mask, Target::Vector, Target::Map, Target::Tokens],
-            Self::Classify | Self::Segment | Self::Lm | Self::Torchscript | Self::Custom => &[],
+            Self::Classify | Self::Segment | Self::Lm | Self::Custom => &[],
         }
     }
 }

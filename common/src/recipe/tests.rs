@@ -184,7 +184,6 @@ fn shakespeare_is_a_text_for_a_small_gpt() {
 fn networks_are_named_in_files_and_messages() {
     for (recipe, name) in [
         (small(&[]), "resnet18"),
-        (parse(samples::TORCHSCRIPT, &[]).unwrap(), "torchscript"),
         (parse(samples::EXPORTED, &[]).unwrap(), "deeplab.pt2"),
         (parse(samples::CUSTOM, &[]).unwrap(), "vit"),
         (parse("task = \"custom\"\ntrain.steps = 1", &[]).unwrap(), "custom"),

@@ -10,11 +10,10 @@ use xtask::workspace::Workspace;
 
 /// In tests/parity: the pinned packages, the scripts and their output.
 const REQUIREMENTS: &str = "tests/parity/requirements.txt";
-const SCRIPTS: [&str; 7] = [
+const SCRIPTS: [&str; 6] = [
     "tests/parity/make_reference.py",
     "tests/parity/make_schedules.py",
     "tests/parity/make_models.py",
-    "tests/parity/make_torchscript.py",
     "tests/parity/make_exported.py",
     "tests/parity/make_jpeg.py",
     "tests/parity/make_ddp.py",

@@ -7,7 +7,7 @@ use std::process::Command;
 use dtrain_test_kit::need;
 use dtrain_tests::process::{expect_exit_code, finish, output_text};
 use dtrain_tests::programs::{dtrain, without_outer_run};
-use dtrain_tests::runs::Sandbox;
+use dtrain_tests::runs::{Sandbox, assert_close};
 use dtrain_tests::trainings::{distance, tensors};
 use serde_json::Value;
 
@@ -153,6 +153,24 @@ fn stages_groups_averages_shards_and_bfloat16_apply() {
     assert!(distance_to > 1e-6 && distance_to < 1e-2, "{distance_to}");
     let again = tensors(&sandbox.train(1, "bf16-recomputed", &[precise[0], "memory.recompute=on"]), MODEL);
     assert!(half == again, "recomputing in bfloat16 changes the result");
+}
+
+#[test]
+fn a_stage_has_its_own_loss() {
+    let Ok(python) = need::pytorch() else { return };
+    let data = "target = \"vector\"\nimage_size = 16\ntrain_samples = 16\ntest_samples = 4";
+    let sandbox = sandbox("regress", data, "");
+    import(&python, &sandbox, "vit", &["--classes", "2"]);
+    let recipe = std::fs::read_to_string(sandbox.path("recipe.toml")).unwrap().replace("steps = 12\n", "");
+    let stages = "[[stage]]\nname = \"a\"\nepochs = 1\n[[stage]]\nname = \"b\"\nepochs = 1\nloss = \"l1\"\n";
+    std::fs::write(sandbox.path("recipe.toml"), recipe + stages).unwrap();
+    let losses = |name: &str, ranks: usize, sets: &[&str]| sandbox.train(ranks, name, sets).per_step("loss");
+    let (changing, mse) = (losses("changing", 1, &[]), losses("mse", 1, &["stage.1.loss=mse"]));
+    assert!(changing[..2] == mse[..2] && changing[2] != mse[2], "{changing:?}, {mse:?}");
+    // A difference that is not 1 has another square.
+    let l1 = losses("l1", 1, &["model.loss=l1"]);
+    assert!(changing[0] != l1[0], "{changing:?}, {l1:?}");
+    assert_close(&changing, &losses("two", 2, &[]), 1e-5);
 }
 
 #[test]

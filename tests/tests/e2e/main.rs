@@ -47,7 +47,6 @@ mod stages;
 mod starters;
 mod stopping;
 mod tasks;
-mod torchscript;
 mod training;
 mod tutorials;
 mod unused;

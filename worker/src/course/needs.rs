@@ -13,8 +13,6 @@ pub(crate) enum BatchNorms {
     Synced,
     /// Groups of a fixed size. Only the split over all ranks may divide a group.
     Grouped,
-    /// As `Local`, in a TorchScript module, where `model.batchnorm` has no effect.
-    InModule,
 }
 
 /// The requirements of a model.
@@ -133,12 +131,6 @@ impl Needs {
                 "BatchNorm normalises over one micro-batch of every rank, here at most {} of the step's {samples} samples; if \
                  memory allows, set memory.micro_batch = {share}, {groups}",
                 joint_samples(step)
-            )),
-            (BatchNorms::InModule, true, _) => Some(format!(
-                "{local}; train on one rank with memory.micro_batch = {samples}, or replace the module's BatchNorm by GroupNorm"
-            )),
-            (BatchNorms::InModule, false, _) => Some(format!(
-                "{local}; if memory allows, set memory.micro_batch = {samples}, or replace the module's BatchNorm by GroupNorm"
             )),
         };
         let same = "other micro-batches give another result for the same effective batch";

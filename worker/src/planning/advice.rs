@@ -132,8 +132,7 @@ fn by_setting(recipe: &Recipe) -> Vec<Candidate> {
 /// Returns the next smaller image size: a multiple of the patch, or of the backbone's stride.
 fn smaller_image(recipe: &Recipe) -> Option<usize> {
     // A program is exported for one size.
-    let has_images = matches!(recipe.task, Task::Classify | Task::Segment | Task::Torchscript)
-        && recipe.program().is_none();
+    let has_images = matches!(recipe.task, Task::Classify | Task::Segment) && recipe.program().is_none();
     if !has_images || recipe.data.resize == Resize::None {
         return None;
     }

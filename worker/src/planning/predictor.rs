@@ -226,8 +226,8 @@ fn first_line(message: &str) -> String {
 impl Rehearsal {
     fn subject(&self) -> Subject {
         let (model, plan) = (&self.setup.replica.model, &self.setup.course.plan);
-        let norms = batch_norms(&model.registry, &self.recipe);
-        let is_local = matches!(norms, BatchNorms::Local | BatchNorms::InModule);
+        let norms = batch_norms(&model.registry);
+        let is_local = norms == BatchNorms::Local;
         let batch_norm = is_local.then(|| "BatchNorm normalises over each micro-batch".to_owned());
         Subject {
             model: self.recipe.model_name(),

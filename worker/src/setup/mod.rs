@@ -341,7 +341,7 @@ pub(crate) fn needs(task: &dyn Task, registry: &Registry, recipe: &Recipe) -> Ne
         min_micro_batch,
         is_program_min: least < min_micro_batch,
         max_micro_batch: task.program().and_then(Exported::max_micro_batch),
-        batch_norms: batch_norms(registry, recipe),
+        batch_norms: batch_norms(registry),
         depends: task.micro_batch_warning(),
         undivided: task.undivided_buffers(),
         group: recipe.model.batchnorm.group().map(|group| (group, least)),
@@ -349,10 +349,9 @@ pub(crate) fn needs(task: &dyn Task, registry: &Registry, recipe: &Recipe) -> Ne
 }
 
 /// Returns which samples share the model's BatchNorm statistics.
-pub(crate) fn batch_norms(registry: &Registry, recipe: &Recipe) -> BatchNorms {
+pub(crate) fn batch_norms(registry: &Registry) -> BatchNorms {
     match (registry.is_batch_grouped, registry.is_batch_synced()) {
         _ if !registry.has_batch_norms() => BatchNorms::None,
-        _ if recipe.task == recipe::Task::Torchscript => BatchNorms::InModule,
         (true, _) => BatchNorms::Grouped,
         (false, true) => BatchNorms::Synced,
         (false, false) => BatchNorms::Local,

@@ -190,7 +190,6 @@ mod tests {
     fn only_weights_of_products_have_shadows() {
         let mut registry = Registry::new(Device::Cpu);
         let _model = Gpt::new(config(), &mut registry).unwrap();
-        // Like the parameters of a TorchScript module.
         let adopted = Tensor::ones([64], (Kind::Float, Device::Cpu));
         let mut root = registry.root();
         root.adopt("adopted", &adopted, RegistryRole::Parameter).unwrap();

@@ -6,7 +6,6 @@ use dtrain_common::recipe::RecipeError;
 use tch::TchError;
 
 use super::program_error::ProgramError;
-use super::torchscript::error::ScriptError;
 use crate::OutOfMemory;
 use crate::data::DataError;
 use crate::models::ModelError;
@@ -27,8 +26,6 @@ pub enum TaskError {
     #[error(transparent)]
     Recipe(#[from] RecipeError),
     #[error(transparent)]
-    Script(#[from] ScriptError),
-    #[error(transparent)]
     Program(#[from] ProgramError),
     /// An error of a user's task.
     #[error(transparent)]
@@ -42,7 +39,6 @@ impl OutOfMemory for TaskError {
         match self {
             Self::Model(error) => error.is_out_of_memory(),
             Self::Torch(error) => error.is_out_of_memory(),
-            Self::Script(error) => error.is_out_of_memory(),
             Self::Custom(error) => {
                 let mut tasks = causes(error.as_ref()).filter_map(|error| error.downcast_ref::<Self>());
                 any_cause_is_oom(error.as_ref()) || tasks.any(Self::is_out_of_memory)

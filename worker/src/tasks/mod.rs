@@ -13,7 +13,6 @@ mod regress;
 mod replay;
 mod samples;
 mod segment;
-mod torchscript;
 
 use std::sync::Arc;
 
@@ -30,7 +29,6 @@ pub use program::Program;
 pub use regress::Regress;
 pub(crate) use replay::{Given, Passes, Replay};
 pub use segment::Segment;
-pub use torchscript::TorchScript;
 
 use crate::data::Dataset;
 use crate::models::{Exported, Registry, without_random_init};

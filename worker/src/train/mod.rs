@@ -45,7 +45,7 @@ use crate::setup::{Setup, cores_per_rank, loader_options};
 use crate::step::exchange::Exchange;
 use crate::step::recover::{Limits, catch_torch_panic};
 use crate::step::{LoaderFeed, Phases, Stepper, new_executor};
-use crate::tasks::{BuildTask, Classify, Lm, Program, Regress, Segment, TorchScript};
+use crate::tasks::{BuildTask, Classify, Lm, Program, Regress, Segment};
 
 /// Trains as `request` and the environment contract define. Returns the exit status of a run that ended in
 /// order. Every rank calls this once, on its main thread, before other threads use libtorch.
@@ -54,7 +54,6 @@ pub fn run(request: &Request, env: &WorkerEnv) -> Result<ExitStatus> {
         Task::Classify => start_job::<Classify>(recipe, request, env),
         Task::Segment => start_job::<Segment>(recipe, request, env),
         Task::Lm => start_job::<Lm>(recipe, request, env),
-        Task::Torchscript => start_job::<TorchScript>(recipe, request, env),
         Task::Regress => start_job::<Regress>(recipe, request, env),
         Task::Program => start_job::<Program>(recipe, request, env),
         other @ Task::Custom => Err(WorkerError::NoTask(other)),

@@ -6,7 +6,6 @@
 #include "context.cpp"
 #include "cross_entropy.cpp"
 #include "hooks.cpp"
-#include "jit.cpp"
 #include "memory.cpp"
 #include "recompute.cpp"
 #include "stream.cpp"

@@ -45,8 +45,6 @@ objects! {
     EventHandle, dt_event_free;
     /// A GPU graph.
     GraphHandle, dt_graph_free;
-    /// torch::jit::Module.
-    ModuleHandle, dt_module_free;
     /// A region of symbolic tensors on the thread that entered it.
     SymbolicMode, dt_symbolic_leave;
     /// A count of a thread's operations.
@@ -268,19 +266,6 @@ fallible! {
     safe fn dt_unscale(grads: BorrowedList<'_>, found_inf: Borrowed<'_>, inv_scale: Borrowed<'_>);
     safe fn dt_copy_all(targets: BorrowedList<'_>, sources: BorrowedList<'_>);
     safe fn dt_add_to_all(targets: BorrowedList<'_>, number: i64);
-}
-
-// jit.cpp
-fallible! {
-    safe fn dt_module_load(path: Text<'_>, device: i32, out: &mut Option<Owned<ModuleHandle>>);
-    unsafe fn dt_module_tensors(
-        module: &ModuleHandle, parameters: bool, context: *mut c_void,
-        each: extern "C" fn(*mut c_void, Text<'_>, NewTensor, u64)
-    );
-    safe fn dt_module_train(module: &mut ModuleHandle, on: bool);
-    safe fn dt_module_forward(module: &ModuleHandle, inputs: BorrowedList<'_>, out: &mut Option<NewTensor>);
-    safe fn dt_module_draws(module: &ModuleHandle, out: &mut bool);
-    unsafe fn dt_module_fixed(module: &ModuleHandle, context: *mut c_void, each: extern "C" fn(*mut c_void, Text<'_>, bool));
 }
 
 // hooks.cpp

@@ -18,7 +18,6 @@ pub mod graph;
 pub mod head;
 pub mod hooks;
 pub mod host_copy;
-pub mod jit;
 pub mod memory;
 pub mod program;
 pub mod recompute;

@@ -26,8 +26,8 @@ fn differences_are_those_of_the_experiment() {
     assert_eq!(recipe.differences(&small(&["precision.tf32=false"])), []);
     let cached = parse(FULL, &["data.cache=off"]).unwrap();
     assert_eq!(parse(FULL, &[]).unwrap().differences(&cached), []);
-    let module = |file: &str| parse(samples::TORCHSCRIPT, &[&format!("model.file={file}")]).unwrap();
-    assert_eq!(module("/a.pt").differences(&module("/b.pt")), []);
+    let program = |file: &str| parse(samples::PROGRAM, &[&format!("model.file={file}")]).unwrap();
+    assert_eq!(program("/a.pt2").differences(&program("/b.pt2")), []);
     // Stating a default changes nothing.
     assert_eq!(recipe.differences(&small(&["optim.weight_decay=0.01", "optim.betas=[0.9, 0.999]"])), []);
 
@@ -79,7 +79,7 @@ fn the_engines_settings_are_differences() {
         (samples::LM, &["data.test_fraction=0.5"], "data.test_fraction", ["0.2", "0.5"]),
         (samples::LM, &["model.context=16"], "model.context", ["32", "16"]),
         (samples::LM, &["optim.schedule.rise=0.5"], "optim.schedule.rise", ["0.2", "0.5"]),
-        (samples::TORCHSCRIPT, &["model.loss=mse"], "model.loss", ["\"module\"", "\"mse\""]),
+        (samples::REGRESS, &["model.loss=l1"], "model.loss", ["\"huber\"", "\"l1\""]),
     ] {
         let (mine, theirs) = (parse(text, &[]).unwrap(), parse(text, sets).unwrap());
         let [here, there] = values.map(String::from);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::samples::{BINARY, EXPORTED, LM, PROGRAM, REGRESS, SEGMENT, TORCHSCRIPT};
+use super::samples::{BINARY, EXPORTED, LM, PROGRAM, REGRESS, SEGMENT};
 use super::*;
 
 #[test]
@@ -14,7 +14,6 @@ fn a_program_takes_the_place_of_a_network() {
     let inputs = [("pixel_values", "image"), ("size", "mask")];
     assert_eq!(model.inputs, BTreeMap::from(inputs.map(|(name, field)| (name.into(), field.into()))));
     assert_eq!(model.auxiliary, BTreeMap::from([("aux".to_owned(), 0.4)]));
-    assert_eq!(parse(TORCHSCRIPT, &[]).unwrap().program(), None);
     let text = "task = \"lm\"\ndata.root = \"/t\"\nmodel.file = \"gpt.pt2\"\ntrain.steps = 1\n";
     let recipe = parse(text, &["model.libraries=[\"a.so\"]"]).unwrap();
     let here = std::env::current_dir().unwrap();
@@ -40,21 +39,14 @@ fn sizes_of_built_in_networks_have_no_effect_on_a_program() {
         let key = set.split_once('=').unwrap().0;
         let key = key.strip_suffix(".x").unwrap_or(key);
         expect_error(SEGMENT, &[set], key, "an exported program in model.file, which is not set");
-        expect_error(TORCHSCRIPT, &[set], key, "model.file is a TorchScript module");
     }
     expect_error(PROGRAM, &["model.auxiliary.x=1"], "model.auxiliary", "the program returns the loss itself");
 }
 
 #[test]
 fn the_ending_of_the_file_matches_the_task() {
-    expect_error(
-        TORCHSCRIPT,
-        &["model.file=/m/net.pt2"],
-        "model.file",
-        "\"net.pt2\" is an exported program, and task = \"torchscript\" takes a TorchScript module; set task to \"classify\"",
-    );
     for text in [EXPORTED, SMALL, LM, REGRESS, PROGRAM] {
-        expect_error(text, &["model.file=/m/net.pt"], "model.file", "set task = \"torchscript\"");
+        expect_error(text, &["model.file=/m/net.pt"], "model.file", "write one with `dtrain import`");
         expect_error(text, &["model.file=/m/net"], "model.file", "\"net\" does not end in .pt2");
     }
     for text in [REGRESS, PROGRAM] {
@@ -90,12 +82,11 @@ fn a_regression_has_its_own_defaults_and_losses() {
     assert_eq!((recipe.model.loss, data.target_scale, data.normalize_targets), (Loss::Mse, 1.0, false));
     expect_error(
         REGRESS,
-        &["model.loss=module"],
+        &["model.loss=cross-entropy"],
         "model.loss",
-        "takes \"mse\", \"l1\", \"huber\", not \"module\"",
+        "takes \"mse\", \"l1\", \"huber\", not \"cross-entropy\"",
     );
-    expect_error(TORCHSCRIPT, &["model.loss=l1"], "model.loss", "task = \"torchscript\" takes");
-    let stage = "stage=[{ name = \"a\", steps = 1, loss = \"module\" }]";
+    let stage = "stage=[{ name = \"a\", steps = 1, loss = \"cross-entropy\" }]";
     expect_error(&text.replace("train.steps = 1", ""), &[stage], "stage[0].loss", "task = \"regress\" takes");
     expect_error(REGRESS, &["data.target=mask"], "data.target", "takes \"vector\", \"map\", not \"mask\"");
 }

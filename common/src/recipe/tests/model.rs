@@ -1,6 +1,6 @@
 //! The settings of `[model]`.
 
-use super::samples::{BINARY, LM, SEGMENT, TORCHSCRIPT, VIT};
+use super::samples::{BINARY, LM, SEGMENT, VIT};
 use super::*;
 
 #[test]
@@ -28,7 +28,6 @@ fn a_task_takes_its_networks() {
     expect_error(SMALL, &["model.name=unet"], "model.name", "task = \"classify\" takes");
     expect_error(SEGMENT, &["model.name=resnet18"], "model.name", "task = \"segment\" takes \"unet\", not");
     expect_error(LM, &["model.name=vit"], "model.name", "task = \"lm\" takes \"gpt\", not");
-    expect_error(TORCHSCRIPT, &["model.name=vit"], "model.name", "the network is the module in model.file");
     expect_error(SMALL, &["model.name=resnet20"], "model.name", "did you mean");
 }
 
@@ -40,7 +39,7 @@ fn settings_of_other_networks_have_no_effect() {
         (SMALL, "model.heads=8", "the model is \"resnet18\""),
         (SMALL, "model.patch=8", "it applies to \"vit\""),
         (SMALL, "model.context=8", "it applies to \"gpt\""),
-        (SMALL, "model.loss=mse", "\"regress\" and \"torchscript\", and the task is \"classify\""),
+        (SMALL, "model.loss=mse", "task = \"regress\", and the task is \"classify\""),
         (SEGMENT, "model.heads=8", "the model is \"unet\""),
         (LM, "model.patch=8", "the model is \"gpt\""),
         (LM, "model.batchnorm=local", "the ResNets and \"unet\"; the model is \"gpt\""),
@@ -49,9 +48,6 @@ fn settings_of_other_networks_have_no_effect() {
         (VIT, "model.context=8", "the model is \"vit\""),
         (VIT, "model.batchnorm=synced", "the model is \"vit\""),
         (VIT, "model.memory_format=channels-last", "the model is \"vit\""),
-        (TORCHSCRIPT, "model.width=8", "the network is the module in model.file"),
-        (TORCHSCRIPT, "model.batchnorm=synced", "the module in model.file"),
-        (TORCHSCRIPT, "model.memory_format=channels-last", "the module in model.file"),
     ] {
         let key = set.split_once('=').unwrap().0;
         expect_error(text, &[set], key, "this setting has no effect");
@@ -95,26 +91,13 @@ fn a_unet_cannot_halve_a_pixel() {
 }
 
 #[test]
-fn a_module_has_a_file() {
-    let text = TORCHSCRIPT.replace("file = ", "# ");
-    expect_error(
-        &text,
-        &[],
-        "model.file",
-        "missing; name a file that save() of a torch.jit.script module wrote",
-    );
-    let recipe = parse(TORCHSCRIPT, &["model.file=m.pt"]).unwrap();
-    assert_eq!(recipe.model.file, Some(std::env::current_dir().unwrap().join("m.pt")));
-}
-
-#[test]
 fn globs_are_texts() {
     for (set, part) in [
         ("model.freeze=backbone.*", "a list of globs"),
         ("model.freeze=[1]", "a list of globs"),
         ("model.freeze=[\"\"]", "a list of globs"),
         ("model.width=0", "from 1 to 65536"),
-        ("model.loss=hinge", "\"cross-entropy\", \"mse\", \"l1\", \"huber\", \"module\""),
+        ("model.loss=hinge", "\"cross-entropy\", \"mse\", \"l1\", \"huber\""),
         ("model.batchnorm=global", "\"local\", \"synced\""),
         ("model.memory_format=nhwc", "\"contiguous\", \"channels-last\""),
         ("model.cudnn_benchmark=1", "\"auto\", true or false"),

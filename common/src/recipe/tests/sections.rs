@@ -1,6 +1,6 @@
 //! `[precision]`, `[memory]`, `[reduce]` and `[ema]`.
 
-use super::samples::{LM, TORCHSCRIPT};
+use super::samples::{CUSTOM, LM};
 use super::*;
 
 #[test]
@@ -36,8 +36,8 @@ fn tf32_needs_float32_operations() {
             "precision.tf32",
             &format!("precision.amp = {amp:?}"),
         );
-        // A module may turn autocast off.
-        assert!(parse(TORCHSCRIPT, &[&set, "precision.tf32=true"]).is_ok());
+        // A trainer may turn autocast off.
+        assert!(parse(CUSTOM, &[&set, "precision.tf32=true"]).is_ok());
     }
     for wrong in ["precision.tf32=on", "precision.tf32=1", "precision.tf32=[]"] {
         expect_error(SMALL, &[wrong], "precision.tf32", "\"auto\", true or false");

@@ -1,6 +1,6 @@
 //! `[[stage]]`.
 
-use super::samples::{STAGES, TORCHSCRIPT};
+use super::samples::STAGES;
 use super::*;
 
 /// Returns a small recipe followed by these sections.
@@ -28,7 +28,7 @@ fn stage_settings_override_the_recipe() {
     let recipe = parse(STAGES, &[]).unwrap();
     let (first, second) = (recipe.of_stage(0), recipe.of_stage(1));
     assert_eq!((first.train.epochs, first.train.effective_batch), (Some(30), 16));
-    assert_eq!((first.learning_rate(), first.model.loss), (1e-3, Loss::Mse));
+    assert_eq!((first.learning_rate(), first.model.loss), (1e-3, Loss::L1));
     assert_eq!((second.train.steps, second.train.epochs), (Some(90), None));
     assert_eq!((second.train.effective_batch, second.memory.micro_batch), (8, MicroBatch::Value(1)));
     assert_eq!(second.memory.recompute, Recompute::On);
@@ -116,11 +116,7 @@ fn errors_of_stages_have_a_line_and_a_remedy() {
             "this stage freezes \"b\" and unfreezes it at its start",
         ),
         (one("epochs = 1\ngroup = [{ match = \"a\" }]"), "stage[0].group[0]", "this group has no effect"),
-        (
-            one("epochs = 1\nloss = \"mse\""),
-            "stage[0].loss",
-            "it applies to task = \"regress\" and \"torchscript\"",
-        ),
+        (one("epochs = 1\nloss = \"mse\""), "stage[0].loss", "it applies to task = \"regress\""),
         (one("epochs = 1\nema = \"restart\""), "stage[0].ema", "the recipe has no [ema]"),
         (one("epochs = 1\nema = \"restart\"\n[ema]\ndecay = 0.9"), "stage[0].ema", "begins with the run"),
         (
@@ -141,7 +137,7 @@ fn errors_of_stages_have_a_line_and_a_remedy() {
     ] {
         expect_error(&text, &[], key, part);
     }
-    expect_error(TORCHSCRIPT, &["stage=3"], "stage", "expected sections [[stage]]");
+    expect_error(SMALL, &["stage=3"], "stage", "expected sections [[stage]]");
 }
 
 #[test]
@@ -166,7 +162,7 @@ fn stages_are_of_the_experiment_but_for_their_names_and_cuts() {
         ("stage.1.effective_batch=4", "effective_batch = 4"),
         ("stage.1.lr=1e-4", "lr = 0.0001"),
         ("stage.1.ema=continue", "ema = \"continue\""),
-        ("stage.0.loss=module", "loss = \"module\""),
+        ("stage.0.loss=huber", "loss = \"huber\""),
         ("stage.0.schedule=continue", "schedule = \"continue\""),
     ] {
         let found = with(set);

@@ -1,6 +1,6 @@
 //! The tasks: their defaults, their kinds of data and the settings of `[data]`.
 
-use super::samples::{BINARY, CUSTOM, LM, LM_GENERATED, SEGMENT, TORCHSCRIPT};
+use super::samples::{BINARY, CUSTOM, LM, LM_GENERATED, SEGMENT};
 use super::*;
 
 fn read(text: &str) -> Recipe {
@@ -37,12 +37,8 @@ fn a_language_model_has_its_own_defaults() {
 }
 
 #[test]
-fn torchscript_and_custom_have_no_built_in_network() {
-    let recipe = read(TORCHSCRIPT);
-    assert_eq!((recipe.model.name, recipe.model.width), (None, None));
-    assert_eq!(recipe.model.file, Some(PathBuf::from("/m/module.pt")));
-    assert_eq!((recipe.data.mean, recipe.data.std), (vec![0.0], vec![1.0]), "of one channel");
-    assert_eq!(parse(TORCHSCRIPT, &["model.loss=mse"]).unwrap().model.loss, Loss::Mse);
+fn torchscript_is_gone() {
+    expect_error(SMALL, &["task=torchscript"], "task", "by `dtrain import MODEL -o FILE.pt2`");
 }
 
 #[test]
@@ -88,7 +84,6 @@ fn a_task_takes_its_kinds_of_data() {
         "takes the kinds \"folder\", \"generated\", not \"text\"",
     );
     expect_error(SEGMENT, &["data.kind=text"], "data.kind", "task = \"segment\" takes");
-    expect_error(TORCHSCRIPT, &["data.kind=text"], "data.kind", "task = \"torchscript\" takes");
     expect_error(
         LM,
         &["data.kind=folder"],
@@ -139,7 +134,6 @@ fn settings_of_other_data_have_no_effect() {
         (folder, "data.test_masks=a", "masks"),
         (folder, "data.ignore=3", "masks"),
         (folder, "data.classes=3", "the class folders determine it"),
-        (TORCHSCRIPT, "data.classes=3", "the class folders determine it"),
         (SEGMENT, "data.train_samples=3", "data.kind is \"folder\""),
         (BINARY, "data.image_size=32", "data.resize is \"none\""),
     ] {
@@ -161,7 +155,6 @@ fn data_needs_a_location() {
     let without_root = |text: &str| text.replace("root = ", "# ");
     expect_error(&without_root(LM), &[], "data.root", "name a text file (.txt) or a folder of them");
     expect_error(&without_root(SEGMENT), &[], "data.root", "the train and test folders");
-    expect_error(&without_root(TORCHSCRIPT), &[], "data.root", "missing");
 }
 
 #[test]
@@ -171,7 +164,8 @@ fn means_match_the_channels() {
     expect_error(SMALL, &["data.mean=[0.5]"], "data.mean", one);
     expect_error(SMALL, &["data.std=[0.5]"], "data.std", one);
     expect_error(SMALL, &["data.channels=1"], "data.channels", "generated images have 3 channels, not 1");
-    let recipe = parse(TORCHSCRIPT, &["data.channels=4", "data.std=[1, 2, 3, 4]"]).unwrap();
+    let recipe =
+        parse(FULL, &["data.channels=4", "data.mean=[0, 0, 0, 0]", "data.std=[1, 2, 3, 4]"]).unwrap();
     assert_eq!((recipe.data.mean, recipe.data.std), (vec![0.0; 4], vec![1.0, 2.0, 3.0, 4.0]));
 }
 

@@ -12,7 +12,7 @@ impl Checks<'_> {
             Task::Segment => *name == "unet",
             Task::Lm => *name == "gpt",
             // A file holds the network.
-            Task::Regress | Task::Program | Task::Torchscript | Task::Custom => true,
+            Task::Regress | Task::Program | Task::Custom => true,
         };
         self.file_format();
         self.losses();
@@ -30,23 +30,12 @@ impl Checks<'_> {
     fn file_format(&mut self) {
         let Some(file) = &self.recipe.model.file else { return };
         let exported = file.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("pt2"));
-        let (name, task) = (file.file_name().unwrap_or_default().to_string_lossy(), self.recipe.task);
-        match task {
-            Task::Torchscript if exported => self.add(
-                "model.file",
-                format!(
-                    "{name:?} is an exported program, and task = \"torchscript\" takes a TorchScript module; set task to \
-                     \"classify\", \"segment\", \"lm\" or \"regress\", or to \"program\" if the model returns its loss"
-                ),
-            ),
-            Task::Classify | Task::Segment | Task::Lm | Task::Regress | Task::Program if !exported => self.add(
-                "model.file",
-                format!(
-                    "{name:?} does not end in .pt2, and task = \"{task}\" takes an exported program; write one with \
-                     `dtrain import`, or set task = \"torchscript\" for a TorchScript module"
-                ),
-            ),
-            _ => {}
+        if !exported && self.recipe.task != Task::Custom {
+            let (name, task) = (file.file_name().unwrap_or_default().to_string_lossy(), self.recipe.task);
+            let message = format!(
+                "{name:?} does not end in .pt2, and task = \"{task}\" takes an exported program; write one with `dtrain import`"
+            );
+            self.add("model.file", message);
         }
     }
 
@@ -71,7 +60,6 @@ impl Checks<'_> {
     pub(super) fn model(&mut self) {
         let model = &self.recipe.model;
         let file = match self.recipe.task {
-            Task::Torchscript => Some("name a file that save() of a torch.jit.script module wrote"),
             Task::Regress | Task::Program => Some("name a file that `dtrain import` wrote"),
             _ => None,
         };

@@ -40,13 +40,13 @@ impl Checks<'_> {
     fn stage_effect(&mut self, number: usize) {
         let (recipe, stage) = (self.recipe, &self.recipe.stage[number]);
         let chooses = recipe.task == Task::Custom || !recipe.task.losses().is_empty();
-        let of_modules = recipe.of_tasks("\"regress\" and \"torchscript\"");
+        let of_losses = recipe.of_tasks("\"regress\"");
         let no_average = "the recipe has no [ema]";
         let no_best = "checkpoint.best is not set";
         let (ema, best) = (stage.ema == AtStageStart::Restart, stage.best == AtStageStart::Restart);
         let (has_ema, has_best) = (recipe.ema.is_some(), recipe.checkpoint.best.is_some());
         for (has_no_effect, key, reason) in [
-            (stage.loss.is_some() && !chooses, "loss", &*of_modules),
+            (stage.loss.is_some() && !chooses, "loss", &*of_losses),
             (ema && !has_ema, "ema", no_average),
             (ema && has_ema && number == 0, "ema", "the moving average begins with the run"),
             (best && !has_best, "best", no_best),

@@ -12,7 +12,6 @@ const KNOWN: &[(&str, usize)] = &[
     ("launcher/src/launch", 17),
     ("tests/lab/src/bench", 13),
     ("worker/models/src", 12),
-    ("worker/src/tasks", 6),
 ];
 
 /// The places of the trainer in floors, from the top. A place uses places of its own floor and of lower ones.

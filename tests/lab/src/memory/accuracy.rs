@@ -1,9 +1,6 @@
 //! Compares predictions with the accounting allocator.
 
-use std::path::Path;
-use std::process::Command;
-
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use serde_json::Value;
 
 use xtask::process::Interrupted;
@@ -37,25 +34,14 @@ pub(crate) fn profiled(json: &str) -> Result<(u64, u64)> {
     peak.zip(predicted).context("no peak was measured")
 }
 
-/// Profiles every case: those that the rules were made for, and others if a Python has them.
-pub(super) fn run(bench: &Bench<'_>, python: Option<&Path>) -> Result<Vec<Group>> {
-    let mut groups =
-        vec![group("predictions of memory", profiles(CASES.iter().map(|case| (bench, case))), Some(GOALS))?];
-    let names: Vec<&str> = UNTUNED.iter().filter_map(Case::script).collect();
-    match python {
-        Some(python) => {
-            let mut script = Command::new(python);
-            script.arg(bench.scripts).arg(&bench.work).args(names);
-            let code = bench.signals.run(&mut script)?.code;
-            ensure!(code == 0, "{} ended with exit code {code}", python.display());
-            let cases = profiles(UNTUNED.iter().map(|case| (bench, case)));
-            groups.push(group("networks without rules made for them", cases, Some(GOALS))?);
-        }
-        None => eprintln!(
-            "skipping torchvision's networks: give --python a Python with torch 2.11 and torchvision"
-        ),
-    }
-    Ok(groups)
+/// Profiles every case: those that the rules were made for, and others.
+pub(super) fn run(bench: &Bench<'_>) -> Result<Vec<Group>> {
+    let own = profiles(CASES.iter().map(|case| (bench, case)));
+    let others = profiles(UNTUNED.iter().map(|case| (bench, case)));
+    Ok(vec![
+        group("predictions of memory", own, Some(GOALS))?,
+        group("sizes without rules made for them", others, Some(GOALS))?,
+    ])
 }
 
 /// A name with a peak in bytes, measured and predicted.
@@ -106,7 +92,7 @@ pub(super) fn group(title: &str, all: impl Iterator<Item = Found>, goals: Option
 
 /// Returns a case's peak in bytes, measured and predicted.
 fn profile(bench: &Bench<'_>, number: usize, case: &Case) -> Result<(u64, u64)> {
-    let recipe = bench.recipe(&format!("case-{number}"), &case.recipe(&bench.work))?;
+    let recipe = bench.recipe(&format!("case-{number}"), &case.recipe())?;
     let sets: Vec<String> = case.sets.iter().map(|set| (*set).to_owned()).collect();
     let nproc = case.nproc.to_string();
     let ended = bench.dtrain(&["profile", "--stage", "all", "--json", "--nproc", &nproc], &recipe, &sets)?;

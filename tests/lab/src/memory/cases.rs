@@ -1,7 +1,5 @@
 //! Configurations whose memory is predicted and measured.
 
-use std::path::Path;
-
 /// A configuration.
 pub(crate) struct Case {
     pub(crate) name: &'static str,
@@ -17,19 +15,9 @@ enum Base {
     /// Image side.
     Segment(usize),
     Text,
-    /// torchvision's name, image side: a module of `tests/bench/script_models.py`.
-    Script(&'static str, usize),
 }
 
 impl Case {
-    /// Returns torchvision's name of the network, if it is a script.
-    pub(crate) fn script(&self) -> Option<&'static str> {
-        match self.base {
-            Base::Script(name, _) => Some(name),
-            _ => None,
-        }
-    }
-
     /// Returns whether a step counts pixels, which a kernel computes: without one, steps are skipped.
     pub(crate) fn counts_pixels(&self) -> bool {
         matches!(self.base, Base::Segment(_))
@@ -42,14 +30,9 @@ impl Case {
         has_images && !self.sets.contains(&"model.memory_format=channels-last")
     }
 
-    /// Returns its recipe without `sets`; modules are in `scripts`.
-    pub(crate) fn recipe(&self, scripts: &Path) -> String {
+    /// Returns its recipe without `sets`.
+    pub(crate) fn recipe(&self) -> String {
         let (task, data, model) = match self.base {
-            Base::Script(name, side) => (
-                "torchscript",
-                format!("image_size = {side}\nclasses = 10\n"),
-                format!("file = {:?}\n", scripts.join(format!("{name}.pt"))),
-            ),
             Base::Classify(name, side) => {
                 ("classify", format!("image_size = {side}\nclasses = 10\n"), format!("name = \"{name}\"\n"))
             }
@@ -111,20 +94,8 @@ pub(crate) const CASES: &[Case] = &[
     case("GPT, 4 ranks, sharded", Base::Text, 4, &["memory.shard_optimizer=true"]),
 ];
 
-/// Networks that no rule was made for or tested with: they show the errors to expect for a user's model.
+/// Sizes that no rule was made for or tested with.
 pub(crate) const UNTUNED: &[Case] = &[
-    case("ConvNeXt-T", Base::Script("convnext_tiny", 96), 1, &[]),
-    case("ConvNeXt-T, bf16", Base::Script("convnext_tiny", 96), 1, &["precision.amp=bf16"]),
-    case("EfficientNet-B0", Base::Script("efficientnet_b0", 96), 1, &[]),
-    case("MobileNetV3-L", Base::Script("mobilenet_v3_large", 96), 1, &[]),
-    case("RegNetY-400MF", Base::Script("regnet_y_400mf", 96), 1, &[]),
-    case("ResNeXt-50", Base::Script("resnext50_32x4d", 96), 1, &[]),
-    case("DenseNet-121", Base::Script("densenet121", 96), 1, &[]),
-    case("ShuffleNetV2", Base::Script("shufflenet_v2_x1_0", 96), 1, &[]),
-    case("MNASNet", Base::Script("mnasnet1_0", 96), 1, &[]),
-    case("VGG-11", Base::Script("vgg11_bn", 96), 1, &[]),
-    case("SqueezeNet", Base::Script("squeezenet1_1", 96), 1, &[]),
-    case("Swin-T", Base::Script("swin_t", 96), 1, &[]),
     case("U-Net, images of 100 pixels", Base::Segment(100), 1, &[]),
     case("ResNet-18, images of 75 pixels", Base::Classify("resnet18", 75), 1, &[]),
 ];

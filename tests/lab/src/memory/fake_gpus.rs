@@ -140,7 +140,7 @@ fn train(
     case: &Case,
     (number, ranks, graphs, budget): (u32, usize, bool, u64),
 ) -> Result<Ended> {
-    let recipe = bench.recipe(&format!("training-{number}"), &case.recipe(&bench.work))?;
+    let recipe = bench.recipe(&format!("training-{number}"), &case.recipe())?;
     let run = RunDir::new(bench.work.join(format!("run-{number}")));
     let own = case.sets.iter().filter(|set| !set.starts_with("memory.")).map(|set| (*set).to_owned());
     let mut sets: Vec<String> = own.collect();

@@ -35,7 +35,7 @@ pub(crate) struct Args {
     /// Built dtrain with its worker [default: a new release build]
     #[arg(long, value_name = "PATH")]
     dtrain: Option<PathBuf>,
-    /// Python with torch 2.11 and torchvision, to measure their networks too
+    /// Fake GPUs: a Python with torch 2.11 and the libraries of the programs
     #[arg(long, value_name = "PATH")]
     python: Option<PathBuf>,
     /// Number of budgets
@@ -79,12 +79,11 @@ pub(crate) fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Resu
     };
     let folder = workspace.target().join("memory");
     let (work, out) = (create_own(&folder)?, folder.join("results.json"));
-    let scripts = &workspace.root().join("tests/bench/script_models.py");
-    let bench = Bench { signals, dtrain, machine: None, work, scripts };
+    let bench = Bench { signals, dtrain, machine: None, work };
     let machine = Machine::describe(Some(workspace), serde_json::Value::Null)?;
     let mut report = Report::new("cargo xtask memory".to_owned(), machine);
     if matches!(args.part, None | Some(Part::Accuracy)) {
-        report.groups.extend(accuracy::run(&bench, args.python.as_deref())?);
+        report.groups.extend(accuracy::run(&bench)?);
     }
     if matches!(args.part, None | Some(Part::Sweep)) {
         report.groups.push(sweep::run(&bench, args.budgets)?);
@@ -104,8 +103,6 @@ struct Bench<'a> {
     machine: Option<PathBuf>,
     /// The folder for the parts' files.
     work: PathBuf,
-    /// Writes networks as TorchScript.
-    scripts: &'a Path,
 }
 
 impl Bench<'_> {

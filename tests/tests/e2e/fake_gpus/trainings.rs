@@ -2,7 +2,7 @@
 
 use dtrain_test_kit::need;
 use dtrain_tests::process::{expect_exit_code, finish};
-use dtrain_tests::runs::{Sandbox, gpt};
+use dtrain_tests::runs::gpt;
 
 use super::{LIMIT, Machine};
 use crate::exported::{IMAGES, imported};
@@ -54,16 +54,4 @@ fn an_imported_program_trains_on_its_own_gpus() {
         machine.expect_own_gpus(name, &text);
     }
     assert!(machine.sandbox.run("graphs").result().graph_replays > Some(0));
-}
-
-#[test]
-fn a_torchscript_module_trains_on_its_own_gpus() {
-    let Ok(machine) = Machine::of(2, Sandbox::new(&crate::torchscript::recipe("net.pt", "cross-entropy")))
-    else {
-        return;
-    };
-    let (run, text) = machine.train("run", &["--nproc", "2", "--set", "precision.amp=fp16"]);
-    assert!(text.contains(" on 2 x GPU in "), "{text}");
-    assert_eq!(run.result().steps, Some(8), "{text}");
-    machine.expect_own_gpus("run", &text);
 }

@@ -175,29 +175,6 @@ fn one_stage_equals_a_run_without_stages() {
     assert_eq!(losses(&run), losses(&staged));
 }
 
-/// A TorchScript module with another loss in each stage.
-#[test]
-fn a_stage_has_its_own_loss() {
-    let module = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("parity/reference/net.pt");
-    let recipe = format!(
-        "task = \"torchscript\"\n[data]\nkind = \"generated\"\nclasses = 4\ntrain_samples = 16\ntest_samples = 4\nimage_size = 16\n\
-         workers = 1\n[model]\nfile = {module:?}\n[train]\neffective_batch = 8\n[optim]\nlr = 0.001\n[log]\nevery_steps = 1\n\
-         [[stage]]\nname = \"a\"\nepochs = 1\n[[stage]]\nname = \"b\"\nepochs = 1\nloss = \"mse\"\n"
-    );
-    let sandbox = Sandbox::new(&recipe);
-    let run = sandbox.train(1, "run", &[]);
-    let evaluations = run.evaluations();
-    assert!(evaluations[0].get("accuracy").is_some() && evaluations[1].get("accuracy").is_none());
-    // At first, the cross-entropy of four classes is above 1, and the mean square of one class is below 1.
-    let losses = losses(&run);
-    assert!(losses[0] > 1.0 && losses[2] < 1.0, "{losses:?}");
-    // If the module does not return a stage's loss, the run ends before it begins, for any stage.
-    let output = sandbox.launch(1, "module", &["stage.1.loss=module"]);
-    let text = output_text(&output);
-    assert_eq!(output.status.code(), Some(2), "{text}");
-    assert!(!sandbox.path("module/metrics.jsonl").exists(), "{text}");
-}
-
 /// Windows of the second stage, which are longer, must not apply to the first: its checkpoints were promised.
 #[test]
 fn every_stage_keeps_its_own_windows() {

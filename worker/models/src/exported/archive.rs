@@ -167,7 +167,6 @@ fn foreign(path: &Path) -> Option<Problem> {
     let remedy = match content {
         // Damaged or unknown inside.
         Content::Exported | Content::Zip => return None,
-        Content::TorchScript => "set task = \"torchscript\", or write the model by `dtrain import`".to_owned(),
         Content::Safetensors | Content::TorchZip | Content::TorchPickle => {
             "it has weights and no program: write model.file by `dtrain import`, and set model.weights to weights in safetensors"
                 .to_owned()

@@ -127,7 +127,7 @@ fn prediction_error(suite: &Suite<'_>, case: &Case) -> Result<f64> {
 
 /// Returns the bytes of a step's peak, measured and predicted.
 fn measure(suite: &Suite<'_>, case: &Case) -> Result<(u64, u64)> {
-    let recipe = suite.write("profile.toml", &case.recipe(&suite.work))?;
+    let recipe = suite.write("profile.toml", &case.recipe())?;
     let mut command = suite.program("dtrain");
     command.args(["profile", "--stage", "all", "--json", "--nproc", &case.nproc.to_string()]);
     for set in BATCH.iter().chain(case.sets) {

@@ -115,7 +115,7 @@ fn files_of_other_kinds_are_named() {
         ),
         (
             b"PK\x03\x04 net/data.pkl net/constants.pkl",
-            "the file is a TorchScript module, not an exported program; set task = \"torchscript\"",
+            "the file is a TorchScript module, not an exported program; write the model by `dtrain import`",
         ),
         (
             b"PK\x03\x04 archive/data.pkl",
