@@ -21,6 +21,7 @@ pub mod job;
 pub mod manifest;
 pub mod memory_copies;
 pub mod metrics;
+mod pointer;
 pub mod random;
 pub mod recipe;
 pub mod result;

@@ -22,6 +22,7 @@ pub use self::error::ManifestError;
 use self::error::failed;
 use crate::files::write_atomic;
 use crate::numbers;
+pub use crate::pointer::{folder_name, step_of};
 use crate::recipe::{Best, Recipe};
 
 /// The newest format; this version writes it.
@@ -34,23 +35,10 @@ pub const FILE_NAME: &str = "manifest.json";
 /// Upper limit for a manifest; only earlier versions wrote larger ones.
 const MAX_BYTES: u64 = 16 << 20;
 
-const STEP_PREFIX: &str = "step-";
-
 /// Text around the last field: the checksum of all bytes before the comma in `CHECKSUM_PREFIX`. It can be checked
 /// without parsing JSON.
 const CHECKSUM_PREFIX: &str = ",\n  \"checksum\": \"";
 const CHECKSUM_SUFFIX: &str = "\"\n}\n";
-
-/// Returns the folder name of the checkpoint after `step` optimizer steps, such as `step-00000120`.
-pub fn folder_name(step: u64) -> String {
-    format!("{STEP_PREFIX}{step:08}")
-}
-
-/// Returns the step of a checkpoint folder's name, if it has the form of [`folder_name`].
-pub fn step_of(name: &str) -> Option<u64> {
-    let step = name.strip_prefix(STEP_PREFIX)?.parse().ok()?;
-    (name == folder_name(step)).then_some(step)
-}
 
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct LossScale {

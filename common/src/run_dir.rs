@@ -10,7 +10,6 @@ mod lease;
 mod line;
 mod lock;
 mod named;
-mod pointer;
 mod prepare;
 mod presence;
 mod probe;
@@ -26,10 +25,10 @@ use jiff::tz::TimeZone;
 use jiff::{Timestamp, Zoned};
 
 use crate::files::none_if_missing;
-use crate::manifest::folder_name;
+use crate::pointer::{self, folder_name};
 use error::failed;
 
-pub use crate::manifest::step_of;
+pub use crate::pointer::{follow, point, step_of, target};
 pub use attempt::{AttemptRecord, BatchJob, attempt_folder, newest_attempt};
 pub use copied::SettledCopy;
 pub use entries::rename_for_removal;
@@ -37,7 +36,6 @@ pub use error::{Differences, RunDirError};
 pub use keep::{Keep, Stretch};
 pub use line::passed_over;
 pub use lock::RunLock;
-pub use pointer::{follow, point, target};
 pub use prepare::Start;
 pub use presence::{Life, Presence};
 pub use probe::{FileSystem, ProbeError, probe};

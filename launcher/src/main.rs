@@ -14,6 +14,7 @@ mod cli;
 mod connections;
 mod doctor;
 mod executable;
+mod gpu_names;
 mod gpus;
 mod import;
 mod job;

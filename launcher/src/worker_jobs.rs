@@ -1,7 +1,7 @@
 //! Commands that need the model: for a plan or a profile, the launcher becomes the worker.
 
 use crate::cli::{EvalArgs, LaunchArgs, PlanArgs, ProfileArgs, RecipeArgs, SuggestArgs};
-use crate::gpus::names::{of_machine, usual};
+use crate::gpu_names::{of_machine, usual};
 use crate::trainer::find_worker;
 use anyhow::{Context, bail};
 use dtrain_common::env::{

@@ -6,7 +6,7 @@ use std::path::Path;
 use super::error::RecipeError;
 use super::origin::Problem;
 use super::{DataKind, Recipe, Target, Task};
-use crate::run_dir::follow;
+use crate::pointer::follow;
 
 /// Makes data.root and the paths of `[model]` absolute, from the current directory.
 pub(super) fn make_absolute(recipe: &mut Recipe) -> Vec<Problem> {

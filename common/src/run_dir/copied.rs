@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 
 use super::entries::rename_for_removal;
 use super::error::failed;
-use super::pointer::{is_copy, point};
 use super::{RunDir, RunDirError};
 use crate::files::unused;
 use crate::manifest::{FILE_NAME, Manifest};
+use crate::pointer::{is_copy, point};
 
 /// A folder in the place of a link, and its new state.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -81,7 +81,7 @@ impl RunDir {
                 _ => keep_aside(link)?,
             },
         };
-        point(link, &crate::manifest::folder_name(step))?;
+        point(link, &crate::pointer::folder_name(step))?;
         Ok(settled)
     }
 

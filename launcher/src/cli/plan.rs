@@ -1,7 +1,7 @@
 //! The flags of `dtrain plan`, `dtrain profile` and `dtrain gpu suggest-batch-size`.
 
 use super::launch::MOST_WORKERS;
-use crate::gpus::names::parse_list;
+use crate::gpu_names::parse_list;
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
 use dtrain_common::job::Gpu;

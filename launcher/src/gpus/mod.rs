@@ -4,7 +4,6 @@ mod clear;
 mod info;
 mod kill;
 mod monitor;
-pub(crate) mod names;
 pub(crate) mod owner;
 
 use crate::cli::GpuCommand;

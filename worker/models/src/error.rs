@@ -9,7 +9,7 @@ use safetensors::Dtype;
 use tch::TchError;
 use thiserror::Error;
 
-use super::exported::ExportedError;
+use super::exported_error::ExportedError;
 use super::mismatch::{Mismatch, list_first};
 
 /// An error of building, running, loading or saving a model.

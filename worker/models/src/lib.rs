@@ -12,12 +12,16 @@
 
 use tch::Tensor;
 
+mod batch_rows;
+mod batch_sync;
 mod dtype;
 mod error;
 mod exported;
+mod exported_error;
 mod foreign;
 mod gpt;
 mod layers;
+mod layout;
 mod mismatch;
 mod recognise;
 mod recompute;
@@ -28,16 +32,20 @@ mod shards;
 mod tensor_file;
 mod unet;
 mod vit;
+mod weight;
 mod weights;
 
+pub use batch_sync::{BatchGroups, BatchSync};
 pub use dtype::dtype_of;
 pub use error::{ModelError, WeightsError, WeightsProblem};
-pub use exported::{Exported, ExportedError, Port, Problem, WrittenBuffer};
+pub use exported::{Exported, Port, WrittenBuffer};
+pub use exported_error::{ExportedError, Problem};
 pub use gpt::{Gpt, GptConfig};
 pub use layers::{
-    BatchGroups, BatchNorm, BatchSync, Block, BlockNames, BlockOptions, Conv2d, ConvOptions, ConvTranspose2d,
-    Embedding, Init, LayerNorm, Linear, Shadow, Weight, channels_last, is_channels_last, without_random_init,
+    BatchNorm, Block, BlockNames, BlockOptions, Conv2d, ConvOptions, ConvTranspose2d, Embedding, Init,
+    LayerNorm, Linear, without_random_init,
 };
+pub use layout::{channels_last, is_channels_last};
 pub use mismatch::{Mismatch, ShapeDifference};
 pub use recompute::{Recompute, Segment, is_recomputing};
 pub use registry::{Entry, Registry, Role, Scope};
@@ -45,6 +53,7 @@ pub use shards::shards;
 pub use tensor_file::{TensorFile, header, widest_first};
 pub use unet::UnetConfig;
 pub use vit::VitConfig;
+pub use weight::{Shadow, Weight};
 pub use weights::{LoadReport, Renames, Resampled, WeightsMode, load_renamed, load_state};
 
 /// The available classifiers.

@@ -7,9 +7,11 @@ use std::sync::Arc;
 
 use tch::{Device, Kind, Tensor};
 
+use super::batch_sync::{BatchGroups, BatchSync};
 use super::error::ModelError;
-use super::layers::{BatchGroups, BatchSync, Shadow, Weight, channels_last};
+use super::layout::channels_last;
 use super::recompute::{Recompute, Segment};
+use super::weight::{Shadow, Weight};
 
 /// Whether a tensor is trained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

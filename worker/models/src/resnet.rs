@@ -3,7 +3,8 @@
 use tch::Tensor;
 
 use super::error::ModelError;
-use super::layers::{BatchNorm, Conv2d, ConvOptions, Linear, input_layout, input_size};
+use super::layers::{BatchNorm, Conv2d, ConvOptions, Linear};
+use super::layout::{input_layout, input_size};
 use super::recompute::Segment;
 use super::registry::{Registry, Scope};
 use super::{Classifier, settings};

@@ -4,7 +4,8 @@
 use tch::Tensor;
 
 use super::error::ModelError;
-use super::layers::{BatchNorm, Conv2d, ConvOptions, ConvTranspose2d, Init, input_layout, input_size};
+use super::layers::{BatchNorm, Conv2d, ConvOptions, ConvTranspose2d, Init};
+use super::layout::{input_layout, input_size};
 use super::recompute::Segment;
 use super::registry::{Registry, Scope};
 use super::{Classifier, settings};
@@ -180,7 +181,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use tch::{Device, Kind};
 
-    use super::super::layers::is_channels_last;
+    use super::super::layout::is_channels_last;
     use super::*;
 
     const SMALL: UnetConfig = UnetConfig { channels: 2, classes: 3, width: 4, depth: 3 };

@@ -3,9 +3,8 @@
 use tch::Tensor;
 
 use super::error::ModelError;
-use super::layers::{
-    Block, BlockNames, BlockOptions, Conv2d, ConvOptions, Init, LayerNorm, Linear, input_layout,
-};
+use super::layers::{Block, BlockNames, BlockOptions, Conv2d, ConvOptions, Init, LayerNorm, Linear};
+use super::layout::input_layout;
 use super::recompute::Segment;
 use super::registry::Registry;
 use super::{Classifier, settings};

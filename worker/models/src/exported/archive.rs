@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use zip::read::{ArchiveOffset, Config};
 use zip::{CompressionMethod, ZipArchive};
 
-use super::error::{ExportedError, Problem, Result};
+use crate::exported_error::{ExportedError, Problem, Result};
 
 /// The largest description of a program that is read. One of 10,000 operations has 30 MiB.
 const MAX_JSON_BYTES: u64 = 256 << 20;

@@ -5,11 +5,11 @@ use std::collections::HashSet;
 use dtrain_torch_shim::program::{Argument, Operand, Operation, Output};
 
 use super::archive::Archive;
-use super::error::{Problem, Result};
 use super::graph::{Action, Item, Mode, Program};
 use super::modes;
 use super::place::Place;
 use super::slots::all_operands;
+use crate::exported_error::{Problem, Result};
 
 /// Operations of `run_decompositions` that have no derivative, though those that they stand for have one.
 const WITHOUT_DERIVATIVE: [&str; 14] = [

@@ -15,10 +15,10 @@ pub(super) use self::memory::UNMARKED_VIEWS;
 use self::values::name_of;
 use super::archive::Archive;
 use super::dtype::dtype;
-use super::error::{Problem, Result};
 use super::place::Place;
 use super::schema::{self, Graph, Node, Value};
 use super::tensors::Tensors;
+use crate::exported_error::{Problem, Result};
 
 /// A setting of the thread for a part of a program.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -173,11 +173,11 @@ pub(super) fn resolve(archive: &Archive, module: &schema::GraphModule, tensors: 
 }
 
 impl Resolver<'_> {
-    fn invalid(&self, reason: impl Into<String>) -> super::error::ExportedError {
+    fn invalid(&self, reason: impl Into<String>) -> crate::exported_error::ExportedError {
         self.archive.error(Problem::Graph(reason.into()))
     }
 
-    fn unfit(&self, reason: impl Into<String>) -> super::error::ExportedError {
+    fn unfit(&self, reason: impl Into<String>) -> crate::exported_error::ExportedError {
         self.archive.error(Problem::Unfit(reason.into()))
     }
 

@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 
 use self::expression::{Expression, Length};
 use super::archive::Archive;
-use super::error::{Problem, Result};
 use super::graph;
 use super::schema::{self, Document, NotedGuard};
+use crate::exported_error::{Problem, Result};
 
 /// Guards must be true for all batches up to this one. One that turns false above bounds the batch.
 const LARGEST: i64 = 65_536;

@@ -7,7 +7,6 @@
 mod archive;
 mod buffers;
 mod dtype;
-mod error;
 mod gradients;
 mod graph;
 mod guards;
@@ -38,7 +37,7 @@ use super::error::ModelError;
 use super::registry::Registry;
 
 pub use self::buffers::WrittenBuffer;
-pub use self::error::{ExportedError, Problem};
+use crate::exported_error::{ExportedError, Problem, SCHEMA};
 
 /// An input or output of a program.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -234,7 +233,7 @@ impl Exported {
 fn read(archive: &mut Archive, entry: &str) -> Result<Document, ExportedError> {
     let bytes = archive.json_bytes(entry)?;
     let Version { schema_version: found, torch_version } = archive.parse(entry, &bytes)?;
-    if found.major != schema::MAJOR {
+    if found.major != SCHEMA {
         return Err(archive.error(Problem::Schema(found.major, found.minor, torch_version)));
     }
     archive.parse(entry, &bytes)

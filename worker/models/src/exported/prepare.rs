@@ -8,12 +8,12 @@ use dtrain_torch_shim::symbolic::stands_for_gpu;
 use tch::{Device, Tensor};
 
 use super::archive::Archive;
-use super::error::{Problem, Result};
 use super::graph::{self, Action, Item, Mode, Processor, Program};
 use super::modes;
 use super::run::{Body, Runnable, Step};
 use super::segments::{self, Part};
 use super::slots::slots;
+use crate::exported_error::{Problem, Result};
 use crate::layers::{BatchNorm, BatchNormOptions};
 use crate::registry::Registry;
 

@@ -4,8 +4,9 @@ use dtrain_torch_shim::rng;
 use tch::{Device, Kind, TchError, Tensor};
 
 use super::{Exported, Port};
+use crate::batch_rows::check_order;
 use crate::error::ModelError;
-use crate::layers::{check_order, copy_of};
+use crate::layers::copy_of;
 use crate::registry::Registry;
 
 impl Exported {

@@ -6,9 +6,6 @@ use std::collections::{BTreeMap, HashMap};
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer};
 
-/// The major version that this reader understands.
-pub(super) const MAJOR: u64 = 8;
-
 #[derive(Debug, Deserialize)]
 pub(super) struct Version {
     pub schema_version: SchemaVersion,

@@ -8,10 +8,10 @@ use tch::{Kind, Tensor};
 
 use super::archive::Archive;
 use super::dtype::dtype;
-use super::error::{Problem, Result};
 use super::schema::{InputSpec, Payload, Payloads, Signature, TensorMeta};
 use crate::dtype::dtype_of;
 use crate::error::ModelError;
+use crate::exported_error::{Problem, Result};
 use crate::registry::Registry;
 
 /// The tensors of a program by their names in Python's module.

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use tch::{Device, Kind, TchError, Tensor};
 
+use super::super::batch_sync::{BatchGroups, BatchSync};
 use super::super::error::ModelError;
 use super::super::recompute::is_recomputing;
 use super::super::registry::{Registry, Scope};
-use super::batch_sync::{BatchGroups, BatchSync};
 use super::init::CPU_FLOAT;
 
 /// The numbers of a batch normalisation.

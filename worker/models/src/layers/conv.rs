@@ -4,8 +4,8 @@ use tch::Tensor;
 
 use super::super::error::ModelError;
 use super::super::registry::Scope;
+use super::super::weight::Weight;
 use super::init::Init;
-use super::weight::Weight;
 
 /// The settings of a convolution with a square kernel.
 #[derive(Clone, Copy, Debug, PartialEq)]

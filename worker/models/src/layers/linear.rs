@@ -5,8 +5,8 @@ use tch::Tensor;
 
 use super::super::error::ModelError;
 use super::super::registry::Scope;
+use super::super::weight::{Shadow, Weight};
 use super::init::Init;
-use super::weight::{Shadow, Weight};
 
 /// A fully connected layer with bias.
 #[derive(Debug)]

@@ -5,26 +5,17 @@
 //! result depend on the partition of the batch.
 
 mod batch_norm;
-mod batch_rows;
-mod batch_sync;
 mod conv;
 mod init;
-mod layout;
 mod linear;
 mod transformer;
-mod weight;
 
 pub use batch_norm::BatchNorm;
 pub(crate) use batch_norm::{BatchNormOptions, copy_of};
-pub(crate) use batch_rows::check_order;
-pub use batch_sync::{BatchGroups, BatchSync};
 pub use conv::{Conv2d, ConvOptions, ConvTranspose2d};
 pub use init::{Init, without_random_init};
-pub use layout::{channels_last, is_channels_last};
-pub(super) use layout::{input_layout, input_size};
 pub use linear::{Embedding, Linear};
 pub use transformer::{Block, BlockNames, BlockOptions, LayerNorm};
-pub use weight::{Shadow, Weight};
 
 #[cfg(test)]
 pub(crate) mod tests;

@@ -4,6 +4,7 @@ pub(crate) mod sync;
 use tch::{Device, Kind, Tensor};
 
 use super::super::error::ModelError;
+use super::super::layout::{channels_last, is_channels_last};
 use super::super::registry::Registry;
 use super::init::CPU_FLOAT;
 use super::*;

@@ -1,7 +1,7 @@
 #![allow(clippy::unwrap_used)]
 use tch::{Device, Kind};
 
-use super::super::layers::{channels_last, is_channels_last};
+use super::super::layout::{channels_last, is_channels_last};
 use super::super::{Architecture, build};
 use super::*;
 

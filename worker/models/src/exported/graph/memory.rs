@@ -4,11 +4,11 @@ use std::collections::HashMap;
 
 use dtrain_torch_shim::program::{Argument, Operand, Operation, Output};
 
-use super::super::error::{Problem, Result};
 use super::super::modes;
 use super::super::place::Place;
 use super::super::slots::{all_operands, operands, slot_of};
 use super::{Action, Item, Meaning, Program, Resolver, Role, for_calls};
+use crate::exported_error::{Problem, Result};
 
 /// Operations that may return an argument or a view of it although their schemas mark no alias: each does in some
 /// cases, such as a dropout of probability 0. The test `results_share_memory_only_as_known` calls libtorch's operations.

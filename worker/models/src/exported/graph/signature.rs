@@ -4,9 +4,9 @@ use std::collections::{HashMap, HashSet};
 
 use tch::Tensor;
 
-use super::super::error::{Problem, Result};
 use super::super::schema::{self, InputSpec, OutputSpec, Value};
 use super::{Input, Meaning, Names, Resolver, Returned, Role, shape};
+use crate::exported_error::{Problem, Result};
 
 impl Resolver<'_> {
     pub(super) fn inputs(&mut self, module: &schema::GraphModule, names: &mut Names) -> Result<()> {

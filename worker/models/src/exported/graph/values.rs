@@ -3,9 +3,9 @@
 use dtrain_torch_shim::program::{Argument, Operand, Output, Whole};
 
 use super::super::dtype::{dtype, is_whole, layout, memory_format};
-use super::super::error::Result;
 use super::super::schema::{self, Graph, MaybeTensor, Value};
 use super::{Meaning, Names, Resolver, shape};
+use crate::exported_error::Result;
 
 impl Resolver<'_> {
     pub(super) fn meaning(&self, name: &str, names: &Names) -> Result<Meaning> {

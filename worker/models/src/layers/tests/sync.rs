@@ -6,6 +6,7 @@ use std::sync::{Arc, Barrier, Mutex};
 
 use tch::{Device, Kind, Tensor};
 
+use super::super::super::batch_sync::BatchSync;
 use super::super::super::error::ModelError;
 use super::super::super::registry::Registry;
 use super::super::super::{Architecture, UnetConfig, build, build_unet};

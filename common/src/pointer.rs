@@ -1,15 +1,27 @@
-//! `latest` and `best`: symbolic links to checkpoints' folders. On a file system without links, a file with the
-//! folder's name.
+//! The names of checkpoints' folders, and `latest` and `best`: symbolic links to them. On a file system without links, a file
+//! with the folder's name.
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::step_of;
 use crate::files::{symlink_atomic, write_atomic};
+
+const STEP_PREFIX: &str = "step-";
 
 /// The most bytes of a file that names a folder.
 const LONGEST: u64 = 64;
+
+/// Returns the folder name of the checkpoint after `step` optimizer steps, such as `step-00000120`.
+pub fn folder_name(step: u64) -> String {
+    format!("{STEP_PREFIX}{step:08}")
+}
+
+/// Returns the step of a checkpoint folder's name, if it has the form of [`folder_name`].
+pub fn step_of(name: &str) -> Option<u64> {
+    let step = name.strip_prefix(STEP_PREFIX)?.parse().ok()?;
+    (name == folder_name(step)).then_some(step)
+}
 
 /// Makes `link` name the folder `name` beside it, in one step. The file is written like a manifest, so it can be written
 /// wherever a checkpoint can.
@@ -22,7 +34,7 @@ pub fn point(link: &Path, name: &str) -> io::Result<()> {
 }
 
 /// Removes a link or its file, if there is one.
-pub(super) fn remove(link: &Path) -> io::Result<()> {
+pub(crate) fn remove(link: &Path) -> io::Result<()> {
     match link.symlink_metadata() {
         Ok(about) if !about.is_dir() => fs::remove_file(link),
         _ => Ok(()),
@@ -50,6 +62,6 @@ pub fn follow(path: &Path) -> PathBuf {
 }
 
 /// Returns whether a copy made a folder of the link.
-pub(super) fn is_copy(link: &Path) -> bool {
+pub(crate) fn is_copy(link: &Path) -> bool {
     link.symlink_metadata().is_ok_and(|about| about.is_dir())
 }

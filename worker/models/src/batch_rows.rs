@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tch::{Kind, TchError, Tensor};
 
-use super::super::error::ModelError;
+use super::error::ModelError;
 
 /// The figures of a layer's rows in a pass.
 #[derive(Debug)]

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use dtrain_torch_shim::fused;
 use tch::{TchError, Tensor};
 
-use super::super::error::ModelError;
 use super::batch_rows::{Recording, RowFigures};
+use super::error::ModelError;
 
 /// The participants whose micro-batches are normalised together.
 ///

@@ -4,7 +4,7 @@
 
 use tch::Tensor;
 
-use super::super::error::ModelError;
+use super::error::ModelError;
 
 /// Returns the strides of a channels-last tensor of this shape.
 fn strides([_, channels, height, width]: [i64; 4]) -> [i64; 4] {
@@ -34,16 +34,12 @@ pub fn channels_last(x: &Tensor) -> Result<Tensor, ModelError> {
 }
 
 /// Converts images to the layout of the weights. With one channel both layouts are the same.
-pub(in super::super) fn input_layout(images: &Tensor, last: bool) -> Result<Tensor, ModelError> {
+pub(super) fn input_layout(images: &Tensor, last: bool) -> Result<Tensor, ModelError> {
     if last && !is_channels_last(images) { channels_last(images) } else { Ok(images.shallow_clone()) }
 }
 
 /// Returns the height and width of images of N x `channels` x H x W. If `synced`, N may be 0.
-pub(in super::super) fn input_size(
-    images: &Tensor,
-    channels: i64,
-    synced: bool,
-) -> Result<(i64, i64), ModelError> {
+pub(super) fn input_size(images: &Tensor, channels: i64, synced: bool) -> Result<(i64, i64), ModelError> {
     match images.size()[..] {
         [n, c, h, w] if n >= i64::from(!synced) && c == channels && h > 0 && w > 0 => Ok((h, w)),
         _ => {

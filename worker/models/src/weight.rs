@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use dtrain_torch_shim::autocast::substitute_shadow;
 use tch::Tensor;
 
-use super::super::error::ModelError;
+use super::error::ModelError;
 
 /// A slot for a parameter's values in autocast's dtype, so that forward passes need not cast them. The
 /// trainer sets the values, and updates or removes them.

@@ -7,8 +7,6 @@ use dtrain_common::content::Content;
 use dtrain_torch_shim::ShimError;
 use thiserror::Error;
 
-use super::schema;
-
 /// An error in a file of an exported program.
 #[derive(Debug, Error)]
 #[error("{}: {problem}", path.display())]
@@ -25,6 +23,9 @@ impl ExportedError {
         Self { path, problem: Box::new(problem) }
     }
 }
+
+/// The major version of programs that dtrain reads.
+pub(super) const SCHEMA: u64 = 8;
 
 pub(super) type Result<T, E = ExportedError> = std::result::Result<T, E>;
 
@@ -80,7 +81,7 @@ pub enum Problem {
     Json(String, String),
 
     /// The schema's major and minor version, and the version of torch that wrote it.
-    #[error("schema {0}.{1} of torch {2} is not supported: dtrain reads schema {major}; use a torch that writes it, such as 2.11", major = schema::MAJOR)]
+    #[error("schema {0}.{1} of torch {2} is not supported: dtrain reads schema {major}; use a torch that writes it, such as 2.11", major = SCHEMA)]
     Schema(u64, u64, String),
 
     /// A tensor is pickled.
