@@ -1,7 +1,9 @@
 //! `test` and `check`: the tests of every crate, and all checks before a change is merged.
 
+use std::cell::RefCell;
 use std::process::Command;
 use std::thread;
+use std::time::Instant;
 
 use anyhow::Result;
 
@@ -69,9 +71,12 @@ pub fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Result<u8> 
     pytorch::prepare(workspace, signals, ready.compiler.as_deref())?;
     let hidden = HiddenTools::new(workspace)?;
     let count = STEPS.len() + 5;
+    let times = RefCell::new(Vec::new());
     let check = |number: usize, what: &str, shown: &str, step: &dyn Fn() -> Result<u8>| -> Result<u8> {
         eprintln!("check {number}/{count}: {what}: {shown}");
+        let begun = Instant::now();
         let code = step()?;
+        times.borrow_mut().push((what.to_owned(), begun.elapsed()));
         signals.check()?;
         if code != 0 {
             eprintln!("check failed at {what}; to repeat it: {shown}");
@@ -118,9 +123,14 @@ pub fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Result<u8> 
         }
     }
     // Last: it leaves binaries with MPI.
+    let begun = Instant::now();
     let code = mpi::run(workspace, signals, &ready, |text| eprintln!("check {count}/{count}: MPI: {text}"))?;
     if code != 0 {
         eprintln!("check failed at MPI");
+    }
+    times.borrow_mut().push(("MPI".to_owned(), begun.elapsed()));
+    for (what, took) in times.take() {
+        eprintln!("{what:<20}{:>6.0} s", took.as_secs_f64());
     }
     Ok(code)
 }

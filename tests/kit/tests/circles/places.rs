@@ -1,7 +1,7 @@
 //! Folders: which place of a folder uses which.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::{Crate, circles, crates, relative};
 
@@ -83,6 +83,34 @@ fn the_trainer_imports_point_down() {
         .map(|(from, to)| format!("{from} -> {to}"))
         .collect();
     assert!(up.is_empty(), "imports that point up: {up:?}");
+}
+
+/// A module with modules in it is `x/mod.rs`; one whose only module is its tests is `x.rs` beside `x/tests.rs`.
+#[test]
+fn modules_lie_where_the_rule_says() {
+    fn visit(folder: &Path, wrong: &mut Vec<String>) {
+        for path in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+            let is_tests = |path: &Path| path.file_stem().is_some_and(|stem| stem == "tests");
+            if path.is_dir() {
+                visit(&path, wrong);
+                let inner = std::fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path());
+                let is_module = |path: &PathBuf| {
+                    !is_tests(path) && (path.is_dir() || path.extension().is_some_and(|end| end == "rs"))
+                };
+                let has_modules = inner.filter(is_module).any(|path| !path.ends_with("mod.rs"));
+                if path.with_extension("rs").is_file() && has_modules {
+                    wrong.push(format!("{0}.rs: move it to {0}/mod.rs", path.display()));
+                }
+                if path.join("mod.rs").is_file() && !has_modules {
+                    wrong.push(format!("{0}/mod.rs: move it to {0}.rs", path.display()));
+                }
+            }
+        }
+    }
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap();
+    let mut wrong = Vec::new();
+    crates(&root).iter().for_each(|source| visit(source, &mut wrong));
+    assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
 /// Returns the uses between places, by the folder that holds both.

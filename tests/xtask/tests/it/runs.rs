@@ -133,6 +133,10 @@ fn check_stops_at_the_first_failed_step() {
     assert!(outcome.stderr.contains("\nwheel skipped: no strip on PATH"), "{}", outcome.stderr);
     assert!(outcome.stderr.contains("check 9/9: MPI: skipped: no mpicc.mpich"), "{}", outcome.stderr);
     assert!(outcome.stderr.contains("\n2 tests without ip, iptables\n"), "{}", outcome.stderr);
+    // The last lines are the steps' durations.
+    let last: Vec<&str> = outcome.stderr.lines().rev().take(9).collect();
+    assert!(last[8].starts_with("formatting ") && last[0].starts_with("MPI "), "{last:?}");
+    assert!(last.iter().all(|line| line.ends_with(" s")), "{last:?}");
     let bin = machine.root().join("target/hidden-tools/bin");
     let mut left: Vec<_> = fs::read_dir(&bin).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     left.sort();

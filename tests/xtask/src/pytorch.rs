@@ -15,7 +15,7 @@ use crate::python::install;
 use crate::setup::Problem;
 use crate::workspace::Workspace;
 
-const PINS: &str = include_str!("../../requirements/pytorch.txt");
+const PINS: &str = include_str!("../requirements/pytorch.txt");
 
 /// Creates the Python, again if its pins have changed. If this machine lacks something, reports this and
 /// creates none: tests that need it are then skipped, or fail if `DTRAIN_REQUIRE` names pytorch.
@@ -48,11 +48,11 @@ pub(crate) fn prepare(workspace: &Workspace, signals: &Signals, compiler: Option
     install(signals, python, &pinned, &packages, &flags)?;
     let compiler = std::env::var_os("CXX").or_else(|| compiler.map(Into::into));
     let mut prepare = Command::new(python);
-    prepare.args(["-c", include_str!("prepare.py")]).arg(&torch).arg(&empty);
+    prepare.args(["-c", include_str!("pytorch/prepare.py")]).arg(&torch).arg(&empty);
     prepare.arg(compiler.unwrap_or_else(|| "c++".into()));
     ensure!(signals.run(&mut prepare)?.success(), "cannot prepare PyTorch for tests");
     let write = |path: &Path, text: &str| fs::write(path, text).map_err(|error| Problem::write(path, error));
-    write(&packages.join("sitecustomize.py"), include_str!("sitecustomize.py"))?;
+    write(&packages.join("sitecustomize.py"), include_str!("pytorch/sitecustomize.py"))?;
     let program = folder.join("bin/python");
     fs::create_dir_all(folder.join("bin")).map_err(|error| Problem::write(&folder, error))?;
     write(&program, &script(python, &packages, &workspace.libtorch()))?;

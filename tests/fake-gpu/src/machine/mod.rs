@@ -348,7 +348,7 @@ mod tests {
 
     #[test]
     fn file_of_the_docs_has_every_word() {
-        let text = include_str!("../../../docs/fake-gpus.md")
+        let text = include_str!("../../../../docs/fake-gpus.md")
             .split("```toml\n")
             .nth(1)
             .unwrap()
