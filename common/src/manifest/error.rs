@@ -29,6 +29,13 @@ pub enum ManifestError {
     Unwritable { bytes: u64, class_names: u64, extra: u64, recipe: u64 },
     #[error("{} is not a checkpoint manifest: {}", .0.display(), .1)]
     Json(PathBuf, #[source] serde_json::Error),
+    /// The checksum is right, so the file is as it was written.
+    #[error(
+        "{} is whole, but this version of dtrain does not read it: {}; the files beside it can be used, such as model.safetensors \
+         as model.weights",
+        .0.display(), .1
+    )]
+    OtherContent(PathBuf, #[source] serde_json::Error),
     #[error("{} does not match its own checksum; the checkpoint is damaged, use an earlier one", .0.display())]
     OwnChecksum(PathBuf),
     #[error(
@@ -104,6 +111,7 @@ impl ManifestError {
                 _ => source.raw_os_error().is_none(),
             },
             Self::OtherStep(..)
+            | Self::OtherContent(..)
             | Self::NewerFormat { .. }
             | Self::UnknownFormat(..)
             | Self::TooLarge(_)

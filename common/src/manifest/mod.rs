@@ -169,10 +169,14 @@ impl Manifest {
         if format < OLDEST {
             return Err(ManifestError::UnknownFormat(path.into(), format));
         }
-        if !has_valid_checksum(bytes).unwrap_or(format < FIRST_WITH_CHECKSUM) {
+        let has_checksum = has_valid_checksum(bytes);
+        if !has_checksum.unwrap_or(format < FIRST_WITH_CHECKSUM) {
             return Err(ManifestError::OwnChecksum(path.into()));
         }
-        let manifest: Self = serde_json::from_slice(bytes).map_err(json)?;
+        let manifest: Self = serde_json::from_slice(bytes).map_err(|source| match has_checksum {
+            Some(_) => ManifestError::OtherContent(path.into(), source),
+            None => ManifestError::Json(path.into(), source),
+        })?;
         manifest.check_entries(path)?;
         Ok(manifest)
     }

@@ -122,6 +122,14 @@ fn a_newer_format_is_its_own_error() {
 }
 
 #[test]
+fn a_checkpoint_of_a_task_that_is_gone_is_not_damaged() {
+    let text = add_checksum(b"{\n  \"format\": 4,\n  \"recipe\": { \"task\": \"torchscript\" }\n}".to_vec());
+    let error = parse(std::str::from_utf8(&text).unwrap()).unwrap_err();
+    assert!(matches!(error, ManifestError::OtherContent(..)) && !error.is_damage(), "{error}");
+    assert!(error.to_string().contains("model.safetensors as model.weights"), "{error}");
+}
+
+#[test]
 fn names_outside_of_the_folder_are_errors() {
     let (dir, manifest) = checkpoint();
     let good = manifest.files[0].clone();

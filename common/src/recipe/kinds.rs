@@ -196,7 +196,7 @@ fn check_choice(built: &[&str], planned: &[&str], value: &Value) -> Result<bool,
         Some(word) if planned.contains(&word) => {
             Err(format!("{word:?} is not built in this version of dtrain; choose {}", one_of(built)))
         }
-        Some("torchscript") => Err(NO_TORCHSCRIPT.into()),
+        Some("torchscript") if built.contains(&"classify") => Err(NO_TORCHSCRIPT.into()),
         word => match word.and_then(|word| nearest(word, built)) {
             None => Ok(false),
             Some(near) => {

@@ -113,6 +113,7 @@ mod tests {
     use super::*;
     use crate::collectives::Operation;
     use crate::run::TrainError;
+    use crate::state::StateError;
     use crate::step::StepError;
     use crate::tasks::TaskError;
 
@@ -144,6 +145,10 @@ mod tests {
             ModelError::from(allocation_failure()).into(),
             TaskError::from(ModelError::from(allocation_failure())).into(),
             TaskError::Custom(Box::new(TaskError::from(allocation_failure()))).into(),
+            StateError::from(allocation_failure()).into(),
+            StateError::from(shim(ErrorKind::OutOfMemory)).into(),
+            StateError::from(collective(allocation_failure())).into(),
+            StateError::Moved { name: "weight".into(), source: shim(ErrorKind::OutOfMemory) }.into(),
             TaskError::Custom(Box::new(shim(ErrorKind::OutOfMemory))).into(),
             ModelError::Sync(collective(allocation_failure()).into()).into(),
             shim(ErrorKind::OutOfMemory).into(),

@@ -314,6 +314,8 @@ mod tests {
         let of_program = TaskError::from(ModelError::from(tch::TchError::Torch(message.to_owned())));
         let of_program = unpredicted(TrainError::from(of_program).into());
         assert!(matches!(of_program, WorkerError::Unpredicted(_)), "{of_program}");
+        let of_table = StateError::from(tch::TchError::Torch(message.to_owned()));
+        assert!(matches!(unpredicted(of_table.into()), WorkerError::Unpredicted(_)));
         let error = unpredicted(TrainError::from(error).into());
         assert_eq!(
             error.to_string(),

@@ -106,7 +106,13 @@ impl TrainError {
         match self {
             Self::Step(error) => matches!(error, StepError::LossScale { .. } | StepError::OutOfMemory(_)),
             Self::Metrics(_) => false,
-            _ => true,
+            Self::TooManyBad { .. }
+            | Self::NonFinite { .. }
+            | Self::NothingCounted { .. }
+            | Self::NothingTested
+            | Self::SmallTestSet { .. }
+            | Self::NarrowBatches { .. }
+            | Self::Manifest(_) => true,
         }
     }
 }

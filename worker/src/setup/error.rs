@@ -259,6 +259,25 @@ mod tests {
     }
 
     #[test]
+    fn errors_of_a_training_have_their_statuses() {
+        let of = |error: TrainError| {
+            let error = WorkerError::from(error);
+            (error.exit_status(), error.is_reported_by_rank_0(), error.is_of_another_rank())
+        };
+        let (usage, failed) = (ExitStatus::Usage, ExitStatus::Program(1));
+        assert_eq!(of(TrainError::NothingTested), (usage, true, false));
+        assert_eq!(of(TrainError::NonFinite { what: "loss", first: 1, last: 2 }), (failed, true, false));
+        assert_eq!(of(StepError::LossScale { scale: 1.0 }.into()), (failed, true, false));
+        assert_eq!(of(StepError::LoaderEnded.into()), (failed, false, false));
+        let recomputed = ModelError::Recomputed("block".to_owned(), "values".to_owned());
+        assert_eq!(of(recomputed.into()), (usage, false, false));
+        let peer = StepError::unwritten(3)(CheckpointError::Peer(1));
+        assert_eq!(of(peer.into()), (failed, false, true));
+        let memory = TchError::Torch("CUDA out of memory. Tried to allocate 1.00 GiB".to_owned());
+        assert_eq!(of(StateError::from(memory).into()), (ExitStatus::OutOfMemory, false, false));
+    }
+
+    #[test]
     fn another_attempt_may_read_a_checkpoint_that_cannot_be_read_now() {
         let stale = std::io::Error::from(std::io::ErrorKind::StaleNetworkFileHandle);
         let stale = ManifestError::Io { action: "read", path: "manifest.json".into(), source: stale };

@@ -83,6 +83,11 @@ fn the_trainer_imports_point_down() {
         .map(|(from, to)| format!("{from} -> {to}"))
         .collect();
     assert!(up.is_empty(), "imports that point up: {up:?}");
+    let entries = std::fs::read_dir(&source).unwrap().map(|entry| entry.unwrap().path());
+    let places = entries.map(|path| path.file_stem().unwrap().to_str().unwrap().to_owned());
+    let places: BTreeSet<String> = places.filter(|place| place != "lib" && place != "main").collect();
+    let floors = FLOORS.iter().flat_map(|(_, places)| *places).map(|place| (*place).to_owned());
+    assert_eq!(floors.collect::<BTreeSet<_>>(), places, "floors and places of worker/src");
 }
 
 /// A module with modules in it is `x/mod.rs`; one whose only module is its tests is `x.rs` beside `x/tests.rs`.
