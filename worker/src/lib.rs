@@ -36,6 +36,4 @@ pub use request::Request;
 pub use setup::WorkerError;
 pub use step::{GradScaler, ScalerOptions};
 pub use tch;
-
-pub use train::{program, program_by_recipe};
-pub use train::{run, run_task};
+pub use train::{program, program_by_recipe, run, run_task};

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use toml::Value;
 
 use super::hints::{describe, nearest, one_of};
-use super::{BatchNorm, Best, Every};
+use super::{BatchNorm, Best, Every, Loss};
 use crate::units::{ByteSize, Span};
 
 /// Check of a value: `Ok(false)` if the key does not take it, or an error with a specific message.
@@ -24,8 +24,8 @@ pub(super) enum Kind {
     Sections(&'static [Key], usize),
     /// A section with any keys.
     Free,
-    /// One of these words; the second list has words of a later version.
-    Choice(&'static [&'static str], &'static [&'static str]),
+    /// One of these words; the second list has words of other versions, each with what became of it.
+    Choice(&'static [&'static str], &'static [(&'static str, &'static str)]),
     Whole(i64, i64),
     AutoOrWhole(i64, i64),
     Number(Range),
@@ -119,6 +119,9 @@ pub(super) const fn choice(words: &'static [&'static str]) -> Kind {
     Kind::Choice(words, &[])
 }
 
+/// The loss.
+pub(super) const LOSS: Kind = Kind::Choice(Loss::NAMES, &[("module", IMPORTED)]);
+
 /// A range of finite numbers: its description and its test.
 #[derive(Clone, Copy)]
 pub(super) struct Range(&'static str, fn(f64) -> bool);
@@ -155,7 +158,7 @@ fn fits(kind: &Kind, value: &Value) -> Result<bool, String> {
             let table = value.as_table();
             table.map(|table| table.values().try_for_each(finite)).transpose()?.is_some()
         }
-        Kind::Choice(built, planned) => return check_choice(built, planned, value),
+        Kind::Choice(built, others) => return check_choice(built, others, value),
         Kind::Whole(min, max) => is_whole(min, max),
         Kind::AutoOrWhole(min, max) => value.as_str() == Some("auto") || is_whole(min, max),
         Kind::Number(range) => range.contains(value),
@@ -185,25 +188,27 @@ fn expected(kind: &Kind) -> String {
     }
 }
 
-/// A task of earlier versions.
-const NO_TORCHSCRIPT: &str = "\"torchscript\" is no task any more; write the model to a file by `dtrain import MODEL -o FILE.pt2`, name it in \
-                              model.file, and set task to \"classify\", \"regress\", or \"program\" if the model returns its loss";
+/// What became of a word of a later version.
+pub(super) const PLANNED: &str = "is not built in this version of dtrain";
+/// What became of a word of TorchScript.
+pub(super) const IMPORTED: &str =
+    "is gone: write the model to a file by `dtrain import MODEL -o FILE.pt2`, and name it in model.file";
 
 /// Returns whether this is one of the words that are built.
-fn check_choice(built: &[&str], planned: &[&str], value: &Value) -> Result<bool, String> {
-    match value.as_str() {
-        Some(word) if built.contains(&word) => Ok(true),
-        Some(word) if planned.contains(&word) => {
-            Err(format!("{word:?} is not built in this version of dtrain; choose {}", one_of(built)))
+fn check_choice(built: &[&str], others: &[(&str, &str)], value: &Value) -> Result<bool, String> {
+    let Some(word) = value.as_str() else { return Ok(false) };
+    if built.contains(&word) {
+        return Ok(true);
+    }
+    if let Some((_, became)) = others.iter().find(|(other, _)| *other == word) {
+        return Err(format!("{word:?} {became}; choose {}", one_of(built)));
+    }
+    match nearest(word, built) {
+        None => Ok(false),
+        Some(near) => {
+            let (built, value) = (one_of(built), describe(value));
+            Err(format!("expected {built}, got {value}; did you mean {near:?}?"))
         }
-        Some("torchscript") if built.contains(&"classify") => Err(NO_TORCHSCRIPT.into()),
-        word => match word.and_then(|word| nearest(word, built)) {
-            None => Ok(false),
-            Some(near) => {
-                let (built, value) = (one_of(built), describe(value));
-                Err(format!("expected {built}, got {value}; did you mean {near:?}?"))
-            }
-        },
     }
 }
 

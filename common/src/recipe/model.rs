@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use super::keys::section;
 use super::kinds::{
-    AUTO_OR_FLAG, BATCH_NORM, FLAG, GLOBS, Kind, NAME, NAMES, PATH, PATHS, RENAMES, WEIGHTS, choice,
+    AUTO_OR_FLAG, BATCH_NORM, FLAG, GLOBS, Kind, LOSS, NAME, NAMES, PATH, PATHS, RENAMES, WEIGHTS, choice,
 };
 use super::{BatchNorm, Compile, Loss, MemoryFormat, ModelName, Switch, WeightsMode};
 
@@ -31,7 +31,7 @@ section! {
         #[serde(skip_serializing_if = "Vec::is_empty")]
         libraries: Vec<PathBuf> = Vec::new(), PATHS;
         /// Regress: the loss; filled in (mse).
-        loss: Loss = Loss::CrossEntropy, choice(Loss::NAMES), experiment;
+        loss: Loss = Loss::CrossEntropy, LOSS, experiment;
         /// Size of a token's vector (vit, gpt) or channels of the first level (unet); filled in (192, 384, 32).
         width: Option<usize> = None, Kind::Whole(1, MAX_SIZE), experiment;
         /// Blocks (vit, gpt) or times that a unet halves the image; filled in (12, 6, 4).

@@ -3,7 +3,9 @@
 use serde::{Deserialize, Deserializer};
 
 use super::keys::{entry, section};
-use super::kinds::{COUNT, FLAG, GLOB_OR_GLOBS, Kind, PART, RATE, Range, SPAN, SPAN_OR_NONE, SPANS, choice};
+use super::kinds::{
+    COUNT, FLAG, GLOB_OR_GLOBS, Kind, PART, PLANNED, RATE, Range, SPAN, SPAN_OR_NONE, SPANS, choice,
+};
 use super::{Decay, OptimName, Per, Scaling, ScheduleName};
 use crate::units::Span;
 
@@ -75,7 +77,7 @@ section! {
     /// `optim.schedule`
     Schedule "optim.schedule" {
         /// The course after the warm-up.
-        name: ScheduleName = ScheduleName::Constant, Kind::Choice(ScheduleName::NAMES, &["polynomial"]), experiment;
+        name: ScheduleName = ScheduleName::Constant, Kind::Choice(ScheduleName::NAMES, &[("polynomial", PLANNED)]), experiment;
         /// Time in which the learning rate rises to its full value; not with one-cycle, which has `rise`.
         warmup: Option<Span> = None, SPAN_OR_NONE, experiment;
         /// How often the rate changes after the warm-up.

@@ -1,7 +1,7 @@
 //! `[[stage]]`: parts of a run with their own settings, and the recipe of one stage.
 
 use super::keys::entry;
-use super::kinds::{AUTO_OR_COUNT, COUNT, GLOB_OR_GLOBS, GLOBS, Kind, NAME, RATE, Range, choice};
+use super::kinds::{AUTO_OR_COUNT, COUNT, GLOB_OR_GLOBS, GLOBS, Kind, LOSS, NAME, RATE, Range, choice};
 use super::optim::{one, one_or_many};
 use super::{AtStageStart, Loss, MicroBatch, OptimGroup, Recipe, Recompute};
 
@@ -35,7 +35,7 @@ entry! {
         /// In place of `memory.recompute`.
         recompute: Option<Recompute>, choice(Recompute::NAMES);
         /// In place of `model.loss`.
-        loss: Option<Loss>, choice(Loss::NAMES);
+        loss: Option<Loss>, LOSS;
         /// Whether the schedule covers this stage alone or the run.
         #[serde(default = "restart")]
         schedule: AtStageStart, choice(AtStageStart::NAMES);

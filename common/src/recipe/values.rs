@@ -4,7 +4,7 @@ use toml::Value;
 
 use super::hints::{describe, nearest};
 use super::keys::Section;
-use super::kinds::{self, Key, Kind};
+use super::kinds::{self, IMPORTED, Key, Kind, PLANNED};
 use super::origin::{Problem, dotted, is_stated};
 use super::{Checkpoint, Data, Ema, Log, Memory, Model, Optim, Precision, Reduce, Stage, Task, Test, Train};
 
@@ -12,12 +12,19 @@ const fn key<T: Section>(name: &'static str) -> Key {
     Key { name, kind: Kind::Section(T::KEYS) }
 }
 
-/// Tasks of a later version.
-const PLANNED: &[&str] = &["cod", "fgvc", "elevation", "few-shot", "reasoning-seg"];
+/// Tasks of other versions.
+const OTHER_TASKS: &[(&str, &str)] = &[
+    ("cod", PLANNED),
+    ("fgvc", PLANNED),
+    ("elevation", PLANNED),
+    ("few-shot", PLANNED),
+    ("reasoning-seg", PLANNED),
+    ("torchscript", IMPORTED),
+];
 
 /// Every key of a recipe.
 pub(super) const RECIPE: &[Key] = &[
-    Key { name: "task", kind: Kind::Choice(Task::NAMES, PLANNED) },
+    Key { name: "task", kind: Kind::Choice(Task::NAMES, OTHER_TASKS) },
     key::<Data>("data"),
     key::<Model>("model"),
     key::<Train>("train"),

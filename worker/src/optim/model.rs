@@ -11,8 +11,6 @@ use crate::state::{AVERAGE, Average, Buffers, Group, Role, Stages, StateError, T
 use crate::tasks::Task;
 use crate::tensors::bytes;
 
-type Result<T, E = StateError> = std::result::Result<T, E>;
-
 pub(crate) struct Model {
     pub(crate) task: Box<dyn Task>,
     pub(crate) registry: Registry,
@@ -35,7 +33,7 @@ impl Model {
         recompute: Recompute,
         stages: &Stages,
         id: PhaseId,
-    ) -> Result<Self> {
+    ) -> Result<Self, StateError> {
         let mut table = Table::new(&stages.parameters(id, &registry)?, stages.layout, stages.shard)?;
         let optimizer = optimizer(stages, id, &mut table)?;
         let buffers = Buffers::new(&table)?;
@@ -46,7 +44,7 @@ impl Model {
 
     /// On a CPU, moves the tensors that ranks exchange into memory where the exchange is fastest. Every rank
     /// calls it once, before it creates the exchange; [`Model::enter_phase`] does it for later phases.
-    pub(crate) fn share(&mut self, ranks: &Ranks) -> Result<()> {
+    pub(crate) fn share(&mut self, ranks: &Ranks) -> Result<(), StateError> {
         self.share_table(ranks)?;
         if self.table.device() == Device::Cpu {
             self.buffers.share(|elements, kind| ranks.allocate(elements, kind))?;
@@ -54,7 +52,7 @@ impl Model {
         Ok(())
     }
 
-    fn share_table(&mut self, ranks: &Ranks) -> Result<()> {
+    fn share_table(&mut self, ranks: &Ranks) -> Result<(), StateError> {
         match self.table.device() {
             Device::Cpu => self.table.share(|elements, kind| ranks.allocate(elements, kind)),
             _ => Ok(()),
@@ -62,14 +60,19 @@ impl Model {
     }
 
     /// Enters the phase `id` with the columns that [`Table::leave_phase`] has kept.
-    pub(crate) fn enter_phase(&mut self, stages: &Stages, id: PhaseId, ranks: &Ranks) -> Result<()> {
+    pub(crate) fn enter_phase(
+        &mut self,
+        stages: &Stages,
+        id: PhaseId,
+        ranks: &Ranks,
+    ) -> Result<(), StateError> {
         self.table.enter_phase(&stages.parameters(id, &self.registry)?, ranks)?;
         self.optimizer = optimizer(stages, id, &mut self.table)?;
         self.add_average(stages)?;
         self.share_table(ranks)
     }
 
-    fn add_average(&mut self, stages: &Stages) -> Result<()> {
+    fn add_average(&mut self, stages: &Stages) -> Result<(), StateError> {
         if let (Some(settings), None) = (stages.ema, self.table.column(AVERAGE.name)) {
             self.table.add_column(AVERAGE)?;
             self.average = Some(Average::new(settings.decay, settings.warmup));
@@ -106,7 +109,7 @@ impl Model {
     }
 }
 
-fn optimizer(stages: &Stages, id: PhaseId, table: &mut Table) -> Result<Optimizer> {
+fn optimizer(stages: &Stages, id: PhaseId, table: &mut Table) -> Result<Optimizer, StateError> {
     let rule = rule_of_recipe(&stages.stage(id).recipe);
     Ok(Optimizer::new(rule, stages.trained(id).groups.clone(), table)?)
 }

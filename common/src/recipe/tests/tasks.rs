@@ -38,7 +38,10 @@ fn a_language_model_has_its_own_defaults() {
 
 #[test]
 fn torchscript_is_gone() {
-    expect_error(SMALL, &["task=torchscript"], "task", "by `dtrain import MODEL -o FILE.pt2`");
+    for (text, key, word) in [(SMALL, "task", "torchscript"), (CUSTOM, "model.loss", "module")] {
+        expect_error(text, &[&format!("{key}={word}")], key, "by `dtrain import MODEL -o FILE.pt2`");
+    }
+    expect_error(SMALL, &["model.name=torchscript"], "model.name", "expected one of");
 }
 
 #[test]
