@@ -13,6 +13,9 @@ macro_rules! choices {
             /// All values as a recipe writes them.
             pub const NAMES: &'static [&'static str] = &[$($word),+];
 
+            /// All values.
+            pub const ALL: &'static [Self] = &[$(Self::$variant),+];
+
             /// Returns the value as a recipe writes it.
             pub fn as_str(self) -> &'static str {
                 match self {

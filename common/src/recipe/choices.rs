@@ -3,16 +3,6 @@
 use crate::choice::choices;
 
 choices! {
-    /// The learning task.
-    Task {
-        Classify = "classify": "One class for each image.",
-        Segment = "segment": "One class for each pixel.",
-        Lm = "lm": "The next token of a text.",
-        Regress = "regress": "Numbers for each image, or one for each pixel.",
-        Program = "program": "The loss that an exported program returns.",
-        Custom = "custom": "The task of a user's trainer.",
-    }
-
     /// How a micro-step is submitted to a GPU.
     Compile {
         Off = "off": "Kernel by kernel.",
@@ -76,18 +66,6 @@ choices! {
         Bytes = "bytes": "A byte; the vocabulary has 256.",
     }
 
-    /// The network. Names and layout of parameters are those of its usual PyTorch implementation.
-    ModelName {
-        Resnet18 = "resnet18": "ResNet-18.",
-        Resnet34 = "resnet34": "ResNet-34.",
-        Resnet50 = "resnet50": "ResNet-50.",
-        Resnet101 = "resnet101": "ResNet-101.",
-        Resnet152 = "resnet152": "ResNet-152.",
-        Vit = "vit": "A vision transformer.",
-        Unet = "unet": "A U-Net.",
-        Gpt = "gpt": "A GPT-2-style decoder.",
-    }
-
     /// The loss of a regression or of a user's trainer.
     Loss {
         CrossEntropy = "cross-entropy": "Cross-entropy of the output, one logit per class.",
@@ -126,16 +104,6 @@ choices! {
     Decay {
         All = "all": "All.",
         Weights = "weights": "Tensors of two or more dimensions, so neither biases nor norms.",
-    }
-
-    /// The course of the learning rate after the warm-up.
-    ScheduleName {
-        Constant = "constant": "Stays.",
-        Linear = "linear": "Falls in a straight line to `min_lr` at the end of the run.",
-        Cosine = "cosine": "Falls along half a cosine to `min_lr` at the end of the run.",
-        Step = "step": "Is multiplied by `gamma` at given times.",
-        Exponential = "exponential": "Is multiplied by `gamma` in every step or epoch.",
-        OneCycle = "onecycle": "Rises along half a cosine, then falls along another to almost 0.",
     }
 
     /// How often a schedule changes the learning rate.

@@ -1,8 +1,8 @@
 //! Defaults that depend on other settings. They are filled in, so that a saved recipe is complete.
 
 use super::{
-    Amp, Augment, DataKind, IMAGENET_MEAN, IMAGENET_STD, Loss, Masks, Model, ModelName, Optim, OptimName,
-    Recipe, ScheduleName, Target, Task,
+    Amp, Augment, DataKind, IMAGENET_MEAN, IMAGENET_STD, Masks, Model, ModelName, Optim, OptimName, Recipe,
+    Target, Task, schedules,
 };
 
 /// Fills in settings of task, model, optimizer and schedule; `is_stated`: whether the recipe states a key.
@@ -18,7 +18,7 @@ pub(super) fn fill(recipe: &mut Recipe, is_stated: &dyn Fn(&str) -> bool) {
 
 fn data(recipe: &mut Recipe, is_stated: &dyn Fn(&str) -> bool) {
     let (task, target, data) = (recipe.task, recipe.target(), &mut recipe.data);
-    if !task.targets().is_empty() {
+    if task.chooses_target() {
         data.target = target;
     }
     if target == Some(Target::Tokens) {
@@ -48,28 +48,17 @@ fn data(recipe: &mut Recipe, is_stated: &dyn Fn(&str) -> bool) {
 }
 
 fn model(task: Task, model: &mut Model, is_stated: &dyn Fn(&str) -> bool) {
-    if task == Task::Regress && !is_stated("model.loss") {
-        model.loss = Loss::Mse;
+    let facts = task.facts();
+    if let (Some(usual), false) = (facts.losses.first(), is_stated("model.loss")) {
+        model.loss = *usual;
     }
-    let usual = match task {
-        _ if model.file.is_some() => None,
-        Task::Classify => Some(ModelName::Resnet18),
-        Task::Segment => Some(ModelName::Unet),
-        Task::Lm => Some(ModelName::Gpt),
-        Task::Regress | Task::Program | Task::Custom => None,
-    };
-    model.name = model.name.or(usual);
-    let [width, depth, heads, patch, context] = match model.name {
-        Some(ModelName::Vit) => [Some(192), Some(12), Some(3), Some(16), None],
-        Some(ModelName::Unet) => [Some(32), Some(4), None, None, None],
-        Some(ModelName::Gpt) => [Some(384), Some(6), Some(6), None, Some(256)],
-        _ => [None; 5],
-    };
-    model.width = model.width.or(width);
-    model.depth = model.depth.or(depth);
-    model.heads = model.heads.or(heads);
-    model.patch = model.patch.or(patch);
-    model.context = model.context.or(context);
+    model.name = model.name.or(facts.network.filter(|_| model.file.is_none()));
+    let Some(network) = model.name.map(ModelName::facts) else { return };
+    model.width = model.width.or(network.width);
+    model.depth = model.depth.or(network.depth);
+    model.heads = model.heads.or(network.heads);
+    model.patch = model.patch.or(network.patch);
+    model.context = model.context.or(network.context);
 }
 
 fn optim(optim: &mut Optim) {
@@ -85,15 +74,5 @@ fn optim(optim: &mut Optim) {
             optim.nesterov = optim.nesterov.or(Some(false));
         }
     }
-    let schedule = &mut optim.schedule;
-    match schedule.name {
-        ScheduleName::Linear | ScheduleName::Cosine => schedule.min_lr = schedule.min_lr.or(Some(0.0)),
-        ScheduleName::Step => schedule.gamma = schedule.gamma.or(Some(0.1)),
-        ScheduleName::OneCycle => {
-            schedule.rise = schedule.rise.or(Some(0.3));
-            schedule.start_factor = schedule.start_factor.or(Some(25.0));
-            schedule.final_factor = schedule.final_factor.or(Some(1e4));
-        }
-        ScheduleName::Constant | ScheduleName::Exponential => {}
-    }
+    schedules::fill(&mut optim.schedule);
 }

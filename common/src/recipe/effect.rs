@@ -1,7 +1,10 @@
 //! Settings without effect, and why. A recipe that states one is an error; a saved recipe leaves them out.
 
 use super::hints::quoted;
-use super::{Amp, DataKind, ModelName, OptimName, Recipe, Resize, ScheduleName, Target, Task};
+use super::networks::WITH_BATCH_NORM;
+use super::{
+    Amp, DataKind, ModelName, NetworkFacts, OptimName, Recipe, Resize, ScheduleName, Target, schedules, tasks,
+};
 
 /// The dotted keys without effect, each once, with the reason.
 #[derive(Default)]
@@ -27,7 +30,7 @@ impl Recipe {
     pub(super) fn settings_without_effect(&self) -> Vec<(&'static str, String)> {
         let mut list = WithoutEffect::default();
         // The user's trainer decides the meaning of `[data]` and `[model]`.
-        if self.task != Task::Custom {
+        if !self.task.facts().is_own {
             self.add_images(&mut list);
             self.add_samples(&mut list);
             self.add_model(&mut list);
@@ -41,13 +44,13 @@ impl Recipe {
             format!("only float16 needs a scaled loss, and precision.amp is {:?}", amp.as_str()),
         );
         // A user's network or trainer may turn autocast off for a part of its computation.
-        let own = self.task == Task::Custom || self.model.file.is_some();
+        let own = self.task.facts().is_own || self.model.file.is_some();
         list.add(
             matches!(amp, Amp::Bf16 | Amp::Fp16) && !own,
             "precision.tf32",
             format!("precision.amp = {:?} leaves no matrix product or convolution in float32", amp.as_str()),
         );
-        list.add(self.task != Task::Custom, "custom", self.of_tasks("\"custom\""));
+        list.add(!self.task.facts().is_own, "custom", self.of_tasks(&tasks::owners(|facts| facts.is_own)));
         list.0
     }
 
@@ -76,10 +79,10 @@ impl Recipe {
         list.add(keeps, "data.image_size", "images keep their own size (data.resize is \"none\")");
     }
 
-    /// Formats "the task is "lm"", with the target if the task has several.
+    /// Formats "the task is NAME", with the target if the task has several.
     fn reason(&self) -> String {
         let task = format!("the task is {:?}", self.task.as_str());
-        match self.target().filter(|_| !self.task.targets().is_empty()) {
+        match self.target().filter(|_| self.task.chooses_target()) {
             Some(target) => format!("{task} with data.target = {:?}", target.as_str()),
             None => task,
         }
@@ -89,9 +92,11 @@ impl Recipe {
         let generated = self.data.kind == DataKind::Generated;
         let (kind, target) = (self.data.kind.as_str(), self.target());
         let tokens = target == Some(Target::Tokens);
-        let chooses = !self.task.targets().is_empty();
-        list.add(!chooses, "data.target", self.of_tasks("\"regress\" and \"program\""));
-        list.add(self.task != Task::Regress, "data.normalize_targets", self.of_tasks("\"regress\""));
+        let choosing = tasks::owners(|facts| facts.targets.len() > 1);
+        list.add(!self.task.chooses_target(), "data.target", self.of_tasks(&choosing));
+        for (key, owners) in tasks::settings() {
+            list.add(!self.task.facts().settings.contains(&key), key, self.of_tasks(&owners));
+        }
         let of_texts = format!("it applies to texts, and {}", self.reason());
         list.add(!tokens, "data.tokenizer data.test_fraction", of_texts);
         let counted = "generated data has data.test_samples test samples (data.kind is \"generated\")";
@@ -111,12 +116,17 @@ impl Recipe {
         format!("it applies to task = {tasks}, and the task is {:?}", self.task.as_str())
     }
 
+    /// Formats that a setting applies only to tasks with a choice of losses.
+    pub(super) fn of_losses(&self) -> String {
+        self.of_tasks(&tasks::owners(|facts| !facts.losses.is_empty()))
+    }
+
     fn add_model(&self, list: &mut WithoutEffect) {
         let of_file = "the network is the program in model.file";
         let has_file = self.model.file.is_some();
         list.add(has_file, "model.name", of_file);
-        let of_losses = self.of_tasks("\"regress\"");
-        list.add(self.task.losses().is_empty(), "model.loss", of_losses);
+        let facts = self.task.facts();
+        list.add(facts.losses.is_empty(), "model.loss", self.of_losses());
         let of_programs = "it applies to an exported program in model.file, which is not set";
         let program = self.program().is_some();
         list.add(
@@ -124,35 +134,37 @@ impl Recipe {
             "model.inputs model.output model.auxiliary model.libraries model.zero_weights",
             of_programs,
         );
-        list.add(self.task == Task::Program, "model.auxiliary", "the program returns the loss itself");
+        list.add(facts.returns_loss, "model.auxiliary", "the program returns the loss itself");
         list.add(
             self.model.weights.is_none(),
             "model.weights_mode model.weights_rename",
             "it applies to the file in model.weights, which is not set",
         );
-        let name = self.model.name.map_or("", ModelName::as_str);
-        let network = match name {
-            "" => of_file.into(),
-            name => format!("the model is {name:?}"),
+        let network = match self.model.name {
+            None => of_file.into(),
+            Some(name) => format!("the model is {:?}", name.as_str()),
         };
-        let sizes: [(&'static str, &[&str]); 4] = [
-            ("model.width model.depth", &["vit", "unet", "gpt"]),
-            ("model.heads", &["vit", "gpt"]),
-            ("model.patch", &["vit"]),
-            ("model.context", &["gpt"]),
+        let named = self.model.name.map(ModelName::facts);
+        let sizes: [(&'static str, fn(&NetworkFacts) -> bool); 5] = [
+            ("model.width", |network| network.width.is_some()),
+            ("model.depth", |network| network.depth.is_some()),
+            ("model.heads", |network| network.heads.is_some()),
+            ("model.patch", |network| network.patch.is_some()),
+            ("model.context", |network| network.context.is_some()),
         ];
         let tokens = program && self.target() == Some(Target::Tokens);
-        for (keys, names) in sizes.into_iter().filter(|(keys, _)| !(tokens && *keys == "model.context")) {
-            list.add(!names.contains(&name), keys, format!("it applies to {}; {network}", owners(names)));
+        for (key, has) in sizes.into_iter().filter(|(key, _)| !(tokens && *key == "model.context")) {
+            let owners = owners(&ModelName::all(has));
+            list.add(!named.as_ref().is_some_and(has), key, format!("it applies to {owners}; {network}"));
         }
-        let convolutions = name == "unet" || self.model.name.is_some_and(ModelName::is_resnet);
+        let has_batch_norm = named.is_some_and(|network| network.has_batch_norm);
         let of_models =
-            |what: &str| format!("it applies to models {what}, that is the ResNets and \"unet\"; {network}");
+            |what: &str| format!("it applies to models {what}, that is {WITH_BATCH_NORM}; {network}");
         // Whether a program has them is known when it is read.
-        list.add(!convolutions && !program, "model.batchnorm", of_models("with BatchNorm"));
-        list.add(!convolutions && !program, "model.memory_format", of_models("of convolutions"));
+        list.add(!has_batch_norm && !program, "model.batchnorm", of_models("with BatchNorm"));
+        list.add(!has_batch_norm && !program, "model.memory_format", of_models("of convolutions"));
         let with_convolutions = format!("it applies to models with convolutions; {network}");
-        list.add(name == "gpt", "model.cudnn_benchmark", with_convolutions);
+        list.add(named.is_some_and(|network| !network.convolves), "model.cudnn_benchmark", with_convolutions);
     }
 
     fn add_optim(&self, list: &mut WithoutEffect) {
@@ -162,16 +174,11 @@ impl Recipe {
         let of_adam = "it applies to \"adamw\" and \"adam\", and optim.name is \"sgd\"";
         list.add(sgd, "optim.betas optim.eps", of_adam);
         let name = self.optim.schedule.name;
-        let course: [(&'static str, &[&str]); 4] = [
-            ("optim.schedule.min_lr", &["linear", "cosine"]),
-            ("optim.schedule.every optim.schedule.milestones", &["step"]),
-            ("optim.schedule.gamma", &["step", "exponential"]),
-            ("optim.schedule.rise optim.schedule.start_factor optim.schedule.final_factor", &["onecycle"]),
-        ];
-        for (keys, names) in course {
-            let owners = owners(names);
+        for key in schedules::SETTINGS {
+            let takers = ScheduleName::ALL.iter().filter(|name| name.takes(key));
+            let owners = owners(&takers.map(|name| name.as_str()).collect::<Vec<_>>());
             let reason = format!("it applies to {owners}, and optim.schedule.name is {:?}", name.as_str());
-            list.add(!names.contains(&name.as_str()), keys, reason);
+            list.add(!name.takes(key), key, reason);
         }
         list.add(
             name == ScheduleName::Constant,

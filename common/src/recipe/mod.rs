@@ -18,13 +18,16 @@ mod keys;
 mod kinds;
 mod load;
 mod model;
+mod networks;
 mod optim;
 mod origin;
 mod paths;
+mod schedules;
 mod sections;
 mod serial;
 mod stage;
 mod target;
+mod tasks;
 mod texts;
 mod validate;
 mod values;
@@ -35,15 +38,18 @@ use toml::Table;
 pub use auto::{Auto, Budget, Cache, MicroBatch, Switch, Workers};
 pub use choices::{
     Amp, AtStageStart, Augment, Compile, Compress, DataKind, Decay, Goal, LastBatch, Loss, Masks,
-    MemoryFormat, ModelName, OnFailure, OptimName, Orientation, Per, Recompute, Resize, Scaling,
-    ScheduleName, Target, Task, TestWeights, Tokenizer, WeightsMode,
+    MemoryFormat, OnFailure, OptimName, Orientation, Per, Recompute, Resize, Scaling, Target, TestWeights,
+    Tokenizer, WeightsMode,
 };
 pub use data::{Data, IMAGENET_MEAN, IMAGENET_STD};
 pub use error::RecipeError;
 pub use model::Model;
-pub use optim::{Optim, OptimGroup, Schedule};
+pub use networks::{LastPart, ModelName, NetworkFacts};
+pub use optim::{Optim, OptimGroup};
+pub use schedules::{Schedule, ScheduleName};
 pub use sections::{Checkpoint, Ema, Log, Memory, Precision, Reduce, Test, Train};
 pub use stage::{Stage, Unfreeze};
+pub use tasks::{Task, TaskFacts};
 pub use texts::{BatchNorm, Best, Every};
 
 pub use crate::units::{ByteSize, Span};

@@ -63,9 +63,3 @@ section! {
         compile: Compile = Compile::Off, choice(Compile::NAMES);
     }
 }
-
-impl ModelName {
-    pub fn is_resnet(self) -> bool {
-        self.as_str().starts_with("resnet")
-    }
-}

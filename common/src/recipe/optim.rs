@@ -1,13 +1,11 @@
-//! `[optim]`: the optimizer, its groups and the learning-rate schedule.
+//! `[optim]`: the optimizer and its groups.
 
 use serde::{Deserialize, Deserializer};
 
 use super::keys::{entry, section};
-use super::kinds::{
-    COUNT, FLAG, GLOB_OR_GLOBS, Kind, PART, PLANNED, RATE, Range, SPAN, SPAN_OR_NONE, SPANS, choice,
-};
-use super::{Decay, OptimName, Per, Scaling, ScheduleName};
-use crate::units::Span;
+use super::kinds::{COUNT, FLAG, GLOB_OR_GLOBS, Kind, RATE, Range, choice};
+use super::schedules::Schedule;
+use super::{Decay, OptimName, Scaling};
 
 section! {
     /// `[optim]`. A loaded recipe has PyTorch's default for every value that the user does not state.
@@ -71,30 +69,4 @@ pub(super) fn one_or_many<'de, D: Deserializer<'de>>(deserializer: D) -> Result<
         Form::One(pattern) => vec![pattern],
         Form::Many(patterns) => patterns,
     })
-}
-
-section! {
-    /// `optim.schedule`
-    Schedule "optim.schedule" {
-        /// The course after the warm-up.
-        name: ScheduleName = ScheduleName::Constant, Kind::Choice(ScheduleName::NAMES, &[("polynomial", PLANNED)]), experiment;
-        /// Time in which the learning rate rises to its full value; not with one-cycle, which has `rise`.
-        warmup: Option<Span> = None, SPAN_OR_NONE, experiment;
-        /// How often the rate changes after the warm-up.
-        per: Per = Per::Step, choice(Per::NAMES), experiment;
-        /// Linear and cosine: the last learning rate; filled in (0).
-        min_lr: Option<f64> = None, RATE, experiment;
-        /// Step: the time between two changes; whole epochs with `per = "epoch"`. In place of `milestones`.
-        every: Option<Span> = None, SPAN, experiment;
-        /// Step: the times of the changes, in rising order; whole epochs with `per = "epoch"`.
-        milestones: Option<Vec<Span>> = None, SPANS, experiment;
-        /// Step, exponential: the factor at each change; filled in for step (0.1).
-        gamma: Option<f64> = None, Kind::Number(Range::ABOVE_ZERO), experiment;
-        /// One-cycle: the part of the run in which the rate rises; filled in (0.3). PyTorch's pct_start.
-        rise: Option<f64> = None, PART, experiment;
-        /// One-cycle: the run begins at the learning rate divided by this; filled in (25). PyTorch's div_factor.
-        start_factor: Option<f64> = None, Kind::Number(Range::AT_LEAST_ONE), experiment;
-        /// One-cycle: the run ends at the first rate divided by this; filled in (1e4). PyTorch's final_div_factor.
-        final_factor: Option<f64> = None, Kind::Number(Range::AT_LEAST_ONE), experiment;
-    }
 }

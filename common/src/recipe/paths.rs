@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::error::RecipeError;
 use super::origin::Problem;
-use super::{DataKind, Recipe, Target, Task};
+use super::{DataKind, Recipe, Target};
 use crate::pointer::follow;
 
 /// Makes data.root and the paths of `[model]` absolute, from the current directory.
@@ -30,7 +30,7 @@ impl Recipe {
     /// Checks paths in the file system: folders can be listed, files can be read. Does not check a user's own
     /// trainer. Call it once before anything is started or written.
     pub fn check_paths(&self) -> Result<(), RecipeError> {
-        if self.task == Task::Custom {
+        if self.task.facts().is_own {
             return Ok(());
         }
         let data = &self.data;

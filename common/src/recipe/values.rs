@@ -4,23 +4,14 @@ use toml::Value;
 
 use super::hints::{describe, nearest};
 use super::keys::Section;
-use super::kinds::{self, IMPORTED, Key, Kind, PLANNED};
+use super::kinds::{self, Key, Kind};
 use super::origin::{Problem, dotted, is_stated};
+use super::tasks::OTHER_TASKS;
 use super::{Checkpoint, Data, Ema, Log, Memory, Model, Optim, Precision, Reduce, Stage, Task, Test, Train};
 
 const fn key<T: Section>(name: &'static str) -> Key {
     Key { name, kind: Kind::Section(T::KEYS) }
 }
-
-/// Tasks of other versions.
-const OTHER_TASKS: &[(&str, &str)] = &[
-    ("cod", PLANNED),
-    ("fgvc", PLANNED),
-    ("elevation", PLANNED),
-    ("few-shot", PLANNED),
-    ("reasoning-seg", PLANNED),
-    ("torchscript", IMPORTED),
-];
 
 /// Every key of a recipe.
 pub(super) const RECIPE: &[Key] = &[
@@ -45,7 +36,8 @@ pub(super) fn check(recipe: &Value) -> Vec<Problem> {
     let mut problems = Vec::new();
     section(RECIPE, &[], recipe, &mut problems);
     // A user's trainer may make its samples without a setting.
-    let custom = recipe.get("task").and_then(Value::as_str) == Some(Task::Custom.as_str());
+    let task = recipe.get("task").and_then(Value::as_str).and_then(Task::named);
+    let custom = task.is_some_and(|task| task.facts().is_own);
     for (key, needed, remedy) in [
         ("task", true, "write task = \"classify\" above the first section"),
         ("data", !custom, "add [data] with root = \"...\", or with kind = \"generated\""),

@@ -109,3 +109,37 @@ fn architecture_names_what_exists() {
     assert!(absent.is_empty(), "docs/architecture.md names what does not exist: {absent:?}");
     assert!(checked > 150, "only {checked} names were found");
 }
+
+/// The files outside of worker/src/tasks that name a task: its facts, and the example in the message about a missing
+/// one. Remove an entry when the file names none; add no entries.
+const NAME_TASKS: [&str; 2] = ["common/src/recipe/tasks.rs", "common/src/recipe/values.rs"];
+
+#[test]
+fn tasks_are_named_in_few_places() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap();
+    let mut naming = BTreeSet::new();
+    for folder in ["common", "launcher", "worker"] {
+        find_tasks(&root, &root.join(folder), &mut naming);
+    }
+    assert_eq!(Vec::from_iter(naming), NAME_TASKS);
+}
+
+/// Adds the files below a folder whose code, without tests, has a task's name in quotes.
+fn find_tasks(root: &Path, folder: &Path, naming: &mut BTreeSet<String>) {
+    for entry in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+        let path = entry.strip_prefix(root).unwrap();
+        let is_of_tasks = path.starts_with("worker/src/tasks");
+        if entry.is_dir() && !is_of_tasks && !path.ends_with("tests") {
+            find_tasks(root, &entry, naming);
+        }
+        if entry.extension().is_some_and(|extension| extension == "rs") && !path.ends_with("tests.rs") {
+            let text = fs::read_to_string(&entry).unwrap().replace('\\', "");
+            let code = text.split("#[cfg(test)]").next().unwrap();
+            // The name of the task `program` has other meanings.
+            if ["\"classify\"", "\"segment\"", "\"lm\"", "\"regress\""].iter().any(|name| code.contains(name))
+            {
+                naming.insert(path.display().to_string());
+            }
+        }
+    }
+}

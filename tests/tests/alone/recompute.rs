@@ -13,9 +13,11 @@ use dtrain_tests::programs::{launch, own_trainer};
 use dtrain_tests::runs::{Sandbox, TINY};
 use dtrain_tests::segments::dropout_draws_the_same;
 use dtrain_torch_shim::memory;
-use dtrain_worker::data::{Dataset, Generated, Split};
+use dtrain_worker::data::{Generated, Split};
 use dtrain_worker::models::{Gpt, GptConfig, LayerNorm, Linear, Recompute, Registry, Segment};
-use dtrain_worker::tasks::{Batch, BuildContext, BuildTask, Loss, Mode, SurveyContext, Task, TaskError};
+use dtrain_worker::tasks::{
+    Batch, BuildContext, BuildTask, Facts, Loss, Mode, SurveyContext, Task, TaskError,
+};
 use dtrain_worker::{OutOfMemory as _, Request, run_task};
 use tch::{Device, Kind, Tensor};
 
@@ -211,7 +213,7 @@ struct Moody<const SEGMENTS: usize> {
     first: Linear,
     blocks: Vec<Segment<LayerNorm>>,
     calls: Arc<AtomicU32>,
-    set: Arc<Generated>,
+    facts: Facts,
 }
 
 impl<const SEGMENTS: usize> BuildTask for Moody<SEGMENTS> {
@@ -228,22 +230,15 @@ impl<const SEGMENTS: usize> BuildTask for Moody<SEGMENTS> {
         let blocks = (0..SEGMENTS)
             .map(|index| scope.sub(index).segment(|scope| LayerNorm::new(scope, 8, 1e-5)))
             .collect::<Result<_, _>>()?;
-        Ok(Self {
-            first,
-            blocks,
-            calls: Arc::default(),
-            set: Arc::new(Generated::new(2, 12, 4, 1, Split::Train)),
-        })
+        let set = Arc::new(Generated::new(2, 12, 4, 1, Split::Train));
+        let facts = Facts::new(set.clone(), set, "moods");
+        Ok(Self { first, blocks, calls: Arc::default(), facts })
     }
 }
 
 impl<const SEGMENTS: usize> Task for Moody<SEGMENTS> {
-    fn train_set(&self) -> Arc<dyn Dataset> {
-        self.set.clone()
-    }
-
-    fn test_set(&self) -> Arc<dyn Dataset> {
-        self.set.clone()
+    fn facts(&self) -> &Facts {
+        &self.facts
     }
 
     fn loss(&self, batch: &Batch, _: Mode) -> Result<Loss, TaskError> {
@@ -260,10 +255,6 @@ impl<const SEGMENTS: usize> Task for Moody<SEGMENTS> {
             weight: batch.weights.f_sum(Kind::Double)?,
             sums: Tensor::f_zeros([0], (Kind::Double, Device::Cpu))?,
         })
-    }
-
-    fn describe(&self) -> String {
-        "moods".to_owned()
     }
 }
 

@@ -67,7 +67,7 @@ fn updates(table: &Table) -> Result<Vec<Source>, CheckpointError> {
 /// Returns parameters as float32, or float64 if the model computes in it, and buffers in their own type:
 /// restored tensors equal the saved ones.
 fn tensors(model: &Model) -> Result<Vec<Source>, CheckpointError> {
-    let (registry, unchanged) = (&model.registry, model.task.leaves_parameters_unchanged());
+    let (registry, unchanged) = (&model.registry, model.task.facts().leaves_parameters_unchanged);
     let updated: HashSet<&str> = model.table.names().collect();
     let parameter = |entry: &Entry| {
         let tensor = entry.tensor().f_detach()?;

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::cost::relative_time;
 use super::solve::Solver;
 use super::{Cut, Prediction, Predictor, Subject};
-use dtrain_common::recipe::{Amp, ModelName, Recipe, Resize, Task};
+use dtrain_common::recipe::{Amp, ModelName, Recipe, Resize, Target};
 
 /// A way to save memory, with its predicted effect on a cut.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -120,7 +120,7 @@ fn by_setting(recipe: &Recipe) -> Vec<Candidate> {
         let what = format!("images of {size} instead of {now} pixels; another experiment");
         add(what, format!("data.image_size={size}"));
     }
-    if let Some(name) = recipe.model.name.and_then(smaller_backbone)
+    if let Some(name) = recipe.model.name.and_then(|name| name.facts().smaller)
         && recipe.model.weights.is_none()
     {
         let what = "a smaller backbone; another experiment";
@@ -132,47 +132,30 @@ fn by_setting(recipe: &Recipe) -> Vec<Candidate> {
 /// Returns the next smaller image size: a multiple of the patch, or of the backbone's stride.
 fn smaller_image(recipe: &Recipe) -> Option<usize> {
     // A program is exported for one size.
-    let has_images = matches!(recipe.task, Task::Classify | Task::Segment) && recipe.program().is_none();
-    if !has_images || recipe.data.resize == Resize::None {
+    let is_built = recipe.model.name.is_some() && recipe.program().is_none();
+    let has_images = recipe.target().is_some_and(|target| target != Target::Tokens);
+    if !(is_built && has_images) || recipe.data.resize == Resize::None {
         return None;
     }
-    let step = match recipe.model.name {
-        Some(ModelName::Vit) => recipe.model.patch?,
-        _ => STRIDE,
-    };
+    let step = recipe.model.patch.unwrap_or(STRIDE);
     let steps = recipe.data.image_size.checked_sub(1)?.checked_div(step)?;
     (steps > 0).then_some(steps * step)
 }
 
-fn smaller_backbone(name: ModelName) -> Option<ModelName> {
-    use ModelName::{Resnet18, Resnet34, Resnet50, Resnet101, Resnet152};
-    let sizes = [Resnet18, Resnet34, Resnet50, Resnet101, Resnet152];
-    sizes.windows(2).find_map(|pair| (pair[1] == name).then_some(pair[0]))
-}
-
 /// Returns the start of progressive unfreezing: the model's last part in words, and globs of the frozen rest.
 fn all_but_the_last(recipe: &Recipe) -> Option<(&'static str, Vec<String>)> {
-    let owned = |globs: &[&str]| globs.iter().map(|glob| (*glob).to_owned()).collect::<Vec<_>>();
-    let name = recipe.model.name?;
-    if name.is_resnet() {
-        return Some(("layer4 and fc", owned(&["conv1.*", "bn1.*", "layer[1-3].*"])));
+    let part = recipe.model.name.map(ModelName::facts)?.last_part;
+    let mut globs: Vec<_> = part.before.iter().map(|glob| (*glob).to_owned()).collect();
+    if let Some(blocks) = part.blocks {
+        let depth = recipe.model.depth?;
+        // As in the guides, where the last of four stages of a backbone is trained first.
+        let frozen = depth - depth.div_ceil(4);
+        if frozen == 0 {
+            return None;
+        }
+        globs.extend(below(blocks, frozen));
     }
-    let depth = recipe.model.depth?;
-    // As in the guides, where the last of four stages of a backbone is trained first.
-    let frozen = depth - depth.div_ceil(4);
-    let (part, first, blocks): (_, &[&str], _) = match name {
-        ModelName::Unet => return Some(("the decoder", owned(&["inc.*", "down*"]))),
-        ModelName::Vit => {
-            ("the last quarter of the blocks", &["cls_token", "pos_embed", "patch_embed.*"], "blocks")
-        }
-        // The embedding of tokens is also the head.
-        ModelName::Gpt => {
-            ("the last quarter of the blocks and the head", &["transformer.wpe.*"], "transformer.h")
-        }
-        _ => return None,
-    };
-    let globs = owned(first).into_iter().chain(below(blocks, frozen));
-    (frozen > 0).then(|| (part, globs.collect()))
+    Some((part.words, globs))
 }
 
 /// Returns globs for everything in `prefix.0` to `prefix.(count - 1)`.

@@ -239,7 +239,7 @@ impl Rehearsal {
             max_micro_batch: plan.needs().max_micro_batch,
             group: self.recipe.model.batchnorm.group(),
             segments: model.recompute.segments(),
-            depends: batch_norm.into_iter().chain(model.task.micro_batch_warning()).collect(),
+            depends: batch_norm.into_iter().chain(model.task.facts().micro_batch_warning.clone()).collect(),
             undivided: plan.needs().undivided_reason(),
         }
     }
@@ -252,7 +252,7 @@ impl Rehearsal {
         let sizes: Vec<usize> = ranges.iter().map(|range| range.len()).collect();
         let taken = &sizes[..sizes.len().min(MICRO_STEPS)];
         self.compute_as(cut, DEVICE)?;
-        let data = self.setup.replica.model.task.train_set();
+        let data = self.setup.replica.model.task.facts().train.clone();
         let _ = (region.take_flops(), target.take_library_bytes(&region));
         let stats = MemoryStats::Symbolic(&region);
         let feed = BlankFeed { fields: data.fields().to_vec(), sizes: Vec::from(taken).into_iter() };

@@ -78,7 +78,7 @@ impl Rehearsal {
         let replica = &mut self.setup.replica;
         let (model, sync) = (&replica.model, self.setup.batch_sync.clone());
         let mut exchange = Exchange::new(self.ranks.clone(), sync, &model.table, self.recipe.reduce.clone())?;
-        exchange.prepare_statuses(model.task.sums())?;
+        exchange.prepare_statuses(model.task.facts().sums)?;
         let phases = Phases::new(stats, Fault::default());
         let limits = Limits::new(device, self.recipe.memory.budget);
         let stepper = Stepper::new(model, feed, Box::new(Eager), phases, limits)?;
@@ -146,7 +146,7 @@ pub(crate) fn measure<T: BuildTask + 'static>(
     let ranges = partition.micro_ranges(0);
     let sizes: Vec<usize> = ranges.iter().map(|range| range.len()).collect();
     let warm_up = if device.is_cuda() { WARM_UP } else { 0 };
-    let data = rehearsal.setup.replica.model.task.train_set();
+    let data = rehearsal.setup.replica.model.task.facts().train.clone();
     let samples = data.len();
     let work: Vec<Work> = (0..warm_up + steps)
         .flat_map(|_| ranges.iter().cloned())

@@ -55,7 +55,7 @@ impl Course {
             micro_batches: self.plan.micro_ranges(position, rank),
             lr: self.plan.lr(self.done),
             seed: recipe.train.seed,
-            expected_weight: samples as f64 * replica.model.task.weight_per_sample(),
+            expected_weight: samples as f64 * replica.model.task.facts().weight_per_sample,
             clip: recipe.optim.clip,
             group: self.plan.stage(self.done).partition.group(),
             is_evaluated: self.plan.is_checkpoint(step),

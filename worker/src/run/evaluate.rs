@@ -1,5 +1,6 @@
 //! Distributed evaluation: counts every sample of the test set once, for any number of ranks.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use dtrain_common::batch::batches_of;
@@ -16,12 +17,11 @@ use crate::data::{Loader, LoaderOptions, MicroBatch, too_many_bad};
 use crate::faults::Fault;
 use crate::memory::Phase;
 use crate::metrics::{EvalRecord, Figures, MicroBatches};
-use crate::models::Exported;
 use crate::run::error::{Result, TrainError};
 use crate::step::recover::{Limits, Shortage, catch_torch_panic, retry_on_oom};
 use crate::step::{Precision, Status, Tally, Warned, to_device};
 use crate::stop::StopFlag;
-use crate::tasks::{Mode, Task, Totals};
+use crate::tasks::{Facts, Mode, Task, Totals};
 
 /// The inputs of an evaluation: a model without its training.
 pub(crate) struct Evaluator<'a> {
@@ -44,9 +44,9 @@ pub(crate) enum Evaluated {
 
 /// Returns the fewest and the most samples of an evaluation's batch. A smaller test set is an error.
 pub(crate) fn check_sizes(task: &dyn Task) -> Result<(usize, Option<usize>)> {
-    let (least, most) = task.program().map_or((1, None), Exported::evaluation_batches);
-    check_limits(task.test_set().len(), least, most)?;
-    Ok((least, most))
+    let Facts { test, batches, .. } = task.facts();
+    check_limits(test.len(), batches.evaluation_least, batches.evaluation_most)?;
+    Ok((batches.evaluation_least, batches.evaluation_most))
 }
 
 fn check_limits(samples: usize, least: usize, most: Option<usize>) -> Result<()> {
@@ -79,7 +79,7 @@ impl Evaluator<'_> {
                 return Ok(Evaluated::Stopped);
             }
             if !status.ran_out() {
-                let (bad, total) = (status.bad_samples as usize, self.task.test_set().len());
+                let (bad, total) = (status.bad_samples as usize, self.task.facts().test.len());
                 if too_many_bad(bad, total) {
                     return Err(TrainError::TooManyBad { what: "test", bad, total });
                 }
@@ -110,7 +110,7 @@ impl Evaluator<'_> {
         step: u64,
         followers: &mut Followers<'_>,
     ) -> Result<Status> {
-        let mut status = Status::empty(self.task.sums(), self.ranks.size());
+        let mut status = Status::empty(self.task.facts().sums, self.ranks.size());
         fault.begin(Phase::Evaluate, step, 1);
         let sums = catch_torch_panic(|| self.sum_up(batch, warned, followers))
             .unwrap_or_else(|error| Err(error.into()));
@@ -138,7 +138,7 @@ impl Evaluator<'_> {
         warned: &mut Warned,
         followers: &mut Followers<'_>,
     ) -> Result<Option<(Totals, usize)>> {
-        let test_set = self.task.test_set();
+        let test_set = Arc::clone(&self.task.facts().test);
         let own = batches_of(test_set.len(), self.ranks.size(), self.ranks.rank(), batch, least);
         let mut first = own.first().map_or(0, |batch| batch.start);
         let work = own
@@ -146,7 +146,7 @@ impl Evaluator<'_> {
             .map(|batch| MicroBatch { epoch: 0, indices: batch.map(|index| index as u32).collect() });
         let options = LoaderOptions { augment: false, ..self.loader };
         let mut loader = Loader::start(test_set, options, work)?;
-        let mut tally = Tally::new(self.task.sums(), self.limits.device)?;
+        let mut tally = Tally::new(self.task.facts().sums, self.limits.device)?;
         let mut unreadable = 0;
         while let Some(decoded) = loader.next() {
             if self.stop.is_requested() {
@@ -168,13 +168,13 @@ impl Evaluator<'_> {
 
     fn record(&self, status: &Status, step: u64, epoch: u64, begun: Instant) -> EvalRecord {
         let (totals, unreadable) = (&status.totals, status.bad_samples as u64);
-        let named = self.task.metrics(totals).into_iter();
+        let named = self.task.figures(totals).into_iter();
         EvalRecord {
             step,
             epoch,
             loss: totals.loss(),
             metrics: Figures(named.map(|(name, value)| (name.to_owned(), value)).collect()),
-            samples: self.task.test_set().len() as u64 - unreadable,
+            samples: self.task.facts().test.len() as u64 - unreadable,
             unreadable,
             eval_ms: begun.elapsed().as_secs_f64() * 1e3,
             best: None,

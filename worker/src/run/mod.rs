@@ -151,7 +151,7 @@ impl Training<'_> {
     fn restart_loader(&mut self) -> Result<()> {
         let Course { plan, done, .. } = &self.course;
         let work = plan.micro_batches(self.exchange.rank(), *done);
-        let train_set = self.replica.model.task.train_set();
+        let train_set = self.replica.model.task.facts().train.clone();
         Ok(self.stepper.feed.restart(train_set, self.retry.loader, work)?)
     }
 }

@@ -88,11 +88,11 @@ pub(crate) fn check_same_data(
     task: &dyn Task,
 ) -> Result<(), WorkerError> {
     let folder = folder.to_owned();
-    if let Some(differing) = other_classes(&manifest.class_names, task.class_names()) {
+    if let Some(differing) = other_classes(&manifest.class_names, &task.facts().class_names) {
         return Err(WorkerError::OtherClasses { folder, differing });
     }
-    let now = task.extra();
-    let differing = differing(&manifest.extra, &now);
+    let now = &task.facts().extra;
+    let differing = differing(&manifest.extra, now);
     let remedy = match has_byte_order_mark(&manifest.extra["vocabulary"], &now["vocabulary"]) {
         true => {
             "its vocabulary has the byte order mark of a text, which earlier builds took for a character. Give the run texts with a \
@@ -112,7 +112,7 @@ fn has_byte_order_mark(then: &Value, now: &Value) -> bool {
 
 /// Returns a warning if the data has class names and the checkpoint does not.
 pub(crate) fn unnamed_classes(folder: &Path, manifest: &Manifest, task: &dyn Task) -> Option<String> {
-    let unnamed = manifest.class_names.is_empty() && !task.class_names().is_empty();
+    let unnamed = manifest.class_names.is_empty() && !task.facts().class_names.is_empty();
     unnamed.then(|| {
         format!(
             "{} has no class names, since an earlier dtrain wrote it: check that the data still has its classes in the same order",

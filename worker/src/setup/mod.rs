@@ -32,7 +32,7 @@ use crate::checkpoint;
 use crate::course::{BatchNorms, Needs, PhaseId, RunPlan};
 use crate::data::LoaderOptions;
 use crate::device::DeviceError;
-use crate::models::{self, BatchSync, Exported, Registry, Renames};
+use crate::models::{self, BatchSync, Registry, Renames};
 use crate::optim::Model;
 use crate::run::BestKeeper;
 use crate::run::TrainError;
@@ -93,14 +93,15 @@ impl Setup {
         if recipe.memory.recompute == Recompute::On {
             notes.push(recompute_all(&recompute)?);
         }
+        let facts = task.facts();
         let data = DataFingerprint {
-            train_samples: task.train_set().len() as u64,
-            test_samples: task.test_set().len() as u64,
+            train_samples: facts.train.len() as u64,
+            test_samples: facts.test.len() as u64,
             sha256: opening.data.clone(),
             form: fingerprint::FORM,
         };
         check_sizes(task.as_ref())?;
-        if task.program().is_some_and(|program| !program.has_guards()) {
+        if facts.lacks_guards {
             notes.push(UNKNOWN_BRANCHES.to_owned());
         }
         let needs = needs(task.as_ref(), &registry, recipe);
@@ -111,8 +112,7 @@ impl Setup {
         if let (Some(weights), None) = (&recipe.model.weights, folder) {
             notes.push(import_weights(recipe, weights, &registry)?);
         }
-        let lacks_weights = task.program().is_some_and(Exported::lacks_weights);
-        if lacks_weights
+        if facts.lacks_weights
             && folder.is_none()
             && only.is_none()
             && (recipe.model.weights.is_none() || has_large_zeros(&registry)?)
@@ -320,8 +320,8 @@ pub(crate) fn build_stages(
 
 /// Returns an error if no evaluation of the task has the figure `wanted`.
 fn check_figure(task: &dyn Task, wanted: &str) -> Result<()> {
-    let nothing = Totals { loss_sum: 0.0, weight: 1.0, sums: vec![0.0; task.sums()] };
-    let figures = task.metrics(&nothing).into_iter().map(|(name, _)| name.to_owned());
+    let nothing = Totals { loss_sum: 0.0, weight: 1.0, sums: vec![0.0; task.facts().sums] };
+    let figures = task.figures(&nothing).into_iter().map(|(name, _)| name.to_owned());
     let known: Vec<String> = std::iter::once("loss".to_owned()).chain(figures).collect();
     match known.iter().any(|name| name == wanted) {
         true => Ok(()),
@@ -331,7 +331,8 @@ fn check_figure(task: &dyn Task, wanted: &str) -> Result<()> {
 
 /// Returns the requirements of a task's model.
 pub(crate) fn needs(task: &dyn Task, registry: &Registry, recipe: &Recipe) -> Needs {
-    let min_micro_batch = task.min_micro_batch();
+    let facts = task.facts();
+    let min_micro_batch = facts.batches.least;
     // The minimum of a program may have another reason.
     let least = match recipe.program() {
         Some(_) => 1 + usize::from(registry.has_small_norms),
@@ -340,10 +341,10 @@ pub(crate) fn needs(task: &dyn Task, registry: &Registry, recipe: &Recipe) -> Ne
     Needs {
         min_micro_batch,
         is_program_min: least < min_micro_batch,
-        max_micro_batch: task.program().and_then(Exported::max_micro_batch),
+        max_micro_batch: facts.batches.most,
         batch_norms: batch_norms(registry),
-        depends: task.micro_batch_warning(),
-        undivided: task.undivided_buffers(),
+        depends: facts.micro_batch_warning.clone(),
+        undivided: facts.undivided_buffers.clone(),
         group: recipe.model.batchnorm.group().map(|group| (group, least)),
     }
 }
@@ -373,6 +374,6 @@ pub(crate) fn loader_options(recipe: &Recipe, local_world_size: usize) -> Loader
         prefetch_batches: 4,
         seed: recipe.train.seed,
         // A custom data set decides itself how to use random numbers.
-        augment: recipe.data.augment != Augment::None || recipe.task == recipe::Task::Custom,
+        augment: recipe.data.augment != Augment::None || recipe.task.facts().is_own,
     }
 }

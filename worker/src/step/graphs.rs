@@ -295,9 +295,9 @@ fn run_capture(passes: &Passes<'_, '_>, batch: &Batch, factor: &Tensor) -> Resul
 
 /// Returns why a model cannot be captured. `joint_sums`: its normalisations sum over ranks.
 fn find_obstacle(model: &Model, joint_sums: bool) -> Option<&'static str> {
-    if !model.task.is_capturable() {
+    if !model.task.facts().is_capturable {
         return Some(
-            "the task does not declare that its loss does the same work on every batch of a size (`Task::is_capturable`)",
+            "the task does not declare that its loss does the same work on every batch of a size (`Facts::is_capturable`)",
         );
     }
     if joint_sums {

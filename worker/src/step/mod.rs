@@ -65,7 +65,7 @@ impl Replica {
     /// Gives the layers a shadow of their weights for autocast; none if the task may change weights within a
     /// step. Call it after every change of the precision or the layout.
     pub(crate) fn set_shadow(&mut self) -> Result<(), TchError> {
-        let kept = self.model.task.leaves_parameters_unchanged();
+        let kept = self.model.task.facts().leaves_parameters_unchanged;
         self.model.set_shadow(self.precision.autocast.filter(|_| kept))
     }
 }
@@ -165,7 +165,7 @@ impl<'b, F: Feed> Stepper<'b, F> {
         phases: Phases<'b>,
         limits: Limits,
     ) -> Result<Self> {
-        let tally = Tally::new(model.task.sums(), limits.device)?;
+        let tally = Tally::new(model.task.facts().sums, limits.device)?;
         Ok(Self { feed, executor, phases, limits, tally })
     }
 
@@ -205,7 +205,7 @@ impl<'b, F: Feed> Stepper<'b, F> {
         let reserved = self.reserve_update(replica, &mut shortage)?;
 
         // Agree: afterwards every rank has the same gradient and the same status.
-        let mut status = exchange.empty_status(replica.model.task.sums());
+        let mut status = exchange.empty_status(replica.model.task.facts().sums);
         status.bad_samples = computed.unreadable.len() as f64;
         let figures = self.count_totals(&mut status, &mut shortage)?;
         status.shortages[exchange.rank()] = shortage;

@@ -122,7 +122,7 @@ impl Tally {
         if figures.size() != self.sum.size() {
             let [counted, declared] = [figures, &self.sum].map(|figures| figures.numel().saturating_sub(2));
             return Err(TchError::Convert(format!(
-                "Task::loss returned {counted} sums, but Task::sums is {declared}; make them equal"
+                "Task::loss returned {counted} sums, but Facts::sums is {declared}; make them equal"
             )));
         }
         match std::mem::take(&mut self.is_old) {

@@ -101,9 +101,9 @@ impl Bench {
         let options = Reduce { overlap: false, ..Reduce::default() };
         let model = &setup.replica.model;
         let mut exchange = Exchange::new(ranks, None, &model.table, options).unwrap();
-        exchange.prepare_statuses(model.task.sums()).unwrap();
+        exchange.prepare_statuses(model.task.facts().sums).unwrap();
         let feed =
-            BlankFeed { fields: model.task.train_set().fields().to_vec(), sizes: Vec::new().into_iter() };
+            BlankFeed { fields: model.task.facts().train.fields().to_vec(), sizes: Vec::new().into_iter() };
         let phases = Phases::new(MemoryStats::Device(Device::Cpu), Fault::default());
         let limits = Limits::new(Device::Cpu, Budget::Auto);
         let stepper = Stepper::new(model, feed, Box::new(Eager), phases, limits).unwrap();

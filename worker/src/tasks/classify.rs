@@ -1,21 +1,17 @@
 //! Image classification: cross-entropy on the logits, and accuracy.
 
-use std::sync::Arc;
-
 use dtrain_common::recipe::{ModelName, Recipe};
 use tch::{Reduction, Tensor};
 
 use super::images::{self, ImageSets};
 use super::network::{ImageNetwork, MAIN_OUTPUTS, Network, Program};
-use super::{Batch, BuildContext, BuildTask, Loss, Mode, SurveyContext, Task, TaskError, Totals};
-use crate::data::Dataset;
-use crate::models::{self, Architecture, Exported, Registry, VitConfig};
+use super::{Batch, BuildContext, BuildTask, Facts, Loss, Mode, SurveyContext, Task, TaskError, Totals};
+use crate::models::{self, Architecture, Registry, VitConfig};
 
 /// The task `classify`.
 pub struct Classify {
     model: ImageNetwork,
-    sets: ImageSets,
-    image_size: usize,
+    facts: Facts,
 }
 
 impl BuildTask for Classify {
@@ -36,7 +32,14 @@ impl BuildTask for Classify {
                 ImageNetwork::Built(model)
             }
         };
-        Ok(Self { model, sets, image_size: recipe.data.image_size })
+        let facts = Facts {
+            classes: sets.classes,
+            class_names: sets.class_names,
+            sums: 1,
+            ..Facts::new(sets.train, sets.test, format!("{} classes", sets.classes))
+        };
+        let facts = facts.with_model(&model, |model| model.min_micro_batch(recipe.data.image_size));
+        Ok(Self { model, facts })
     }
 }
 
@@ -72,20 +75,8 @@ fn architecture(recipe: &Recipe) -> Architecture {
 }
 
 impl Task for Classify {
-    fn train_set(&self) -> Arc<dyn Dataset> {
-        Arc::clone(&self.sets.train)
-    }
-
-    fn test_set(&self) -> Arc<dyn Dataset> {
-        Arc::clone(&self.sets.test)
-    }
-
-    fn leaves_parameters_unchanged(&self) -> bool {
-        true
-    }
-
-    fn is_capturable(&self) -> bool {
-        self.model.is_capturable()
+    fn facts(&self) -> &Facts {
+        &self.facts
     }
 
     fn loss(&self, batch: &Batch, mode: Mode) -> Result<Loss, TaskError> {
@@ -97,35 +88,7 @@ impl Task for Classify {
         images::loss_of(&losses, Some(right), &batch.weights)
     }
 
-    fn sums(&self) -> usize {
-        1
-    }
-
-    fn metrics(&self, totals: &Totals) -> Vec<(&'static str, f64)> {
+    fn figures(&self, totals: &Totals) -> Vec<(&'static str, f64)> {
         vec![("accuracy", totals.sums[0] / totals.weight)]
-    }
-
-    fn min_micro_batch(&self) -> usize {
-        self.model.min_micro_batch(self.image_size)
-    }
-
-    fn program(&self) -> Option<&Exported> {
-        self.model.program()
-    }
-
-    fn micro_batch_warning(&self) -> Option<String> {
-        self.model.micro_batch_warning()
-    }
-
-    fn describe(&self) -> String {
-        format!("{} classes{}", self.sets.classes, self.model.unused_outputs())
-    }
-
-    fn classes(&self) -> usize {
-        self.sets.classes
-    }
-
-    fn class_names(&self) -> &[String] {
-        &self.sets.class_names
     }
 }

@@ -8,9 +8,9 @@ use tch::{Kind, Reduction, TchError, Tensor};
 
 use super::images::checked_root;
 use super::network::{MAIN_OUTPUTS, Model, Network, Program};
-use super::{Batch, BuildContext, BuildTask, Loss, Mode, SurveyContext, Task, TaskError, Totals};
+use super::{Batch, BuildContext, BuildTask, Facts, Loss, Mode, SurveyContext, Task, TaskError, Totals};
 use crate::data::{Corpus, Dataset, Split, TextIndex, TextWindows, Vocabulary};
-use crate::models::{Exported, Gpt, GptConfig};
+use crate::models::{Gpt, GptConfig};
 
 /// The text of a run.
 #[derive(Debug, Serialize, Deserialize)]
@@ -24,8 +24,8 @@ pub enum Text {
 /// The task `lm`. The loss is a sum over tokens; tokens of unreadable samples have weight 0.
 pub struct Lm {
     model: Model<Gpt>,
-    train: Arc<TextWindows>,
-    test: Arc<TextWindows>,
+    text: Arc<TextWindows>,
+    facts: Facts,
 }
 
 impl BuildTask for Lm {
@@ -44,11 +44,8 @@ impl BuildTask for Lm {
         if recipe.program().is_some() {
             let program = Program::load(recipe, registry)?;
             let (train, test) = windows(recipe, text, program.context(recipe)?)?;
-            return Ok(Self {
-                model: Model::Exported(Box::new(exported(recipe, program, &train)?)),
-                train,
-                test,
-            });
+            let model = Model::Exported(Box::new(exported(recipe, program, &train)?));
+            return Ok(Self::new(model, train, test));
         }
         let model = &recipe.model;
         // A loaded recipe has all sizes of its network.
@@ -61,7 +58,7 @@ impl BuildTask for Lm {
             depth: model.depth.unwrap_or(6),
             heads: model.heads.unwrap_or(6),
         };
-        Ok(Self { model: Model::Built(Gpt::new(config, registry)?), train, test })
+        Ok(Self::new(Model::Built(Gpt::new(config, registry)?), train, test))
     }
 }
 
@@ -128,20 +125,8 @@ fn cross_entropy(logits: &Tensor, targets: &Tensor) -> Result<Tensor, TchError> 
 }
 
 impl Task for Lm {
-    fn train_set(&self) -> Arc<dyn Dataset> {
-        Arc::clone(&self.train) as Arc<dyn Dataset>
-    }
-
-    fn test_set(&self) -> Arc<dyn Dataset> {
-        Arc::clone(&self.test) as Arc<dyn Dataset>
-    }
-
-    fn leaves_parameters_unchanged(&self) -> bool {
-        true
-    }
-
-    fn is_capturable(&self) -> bool {
-        self.model.is_capturable()
+    fn facts(&self) -> &Facts {
+        &self.facts
     }
 
     fn loss(&self, batch: &Batch, mode: Mode) -> Result<Loss, TaskError> {
@@ -163,7 +148,7 @@ impl Task for Lm {
     }
 
     /// Returns the perplexity, exp(loss), and the loss in bits.
-    fn metrics(&self, totals: &Totals) -> Vec<(&'static str, f64)> {
+    fn figures(&self, totals: &Totals) -> Vec<(&'static str, f64)> {
         let bits = match self.vocabulary() {
             Vocabulary::Chars(_) => "bits_per_char",
             Vocabulary::Bytes => "bits_per_byte",
@@ -171,36 +156,23 @@ impl Task for Lm {
         let loss = totals.loss();
         vec![("perplexity", loss.exp()), (bits, loss / std::f64::consts::LN_2)]
     }
-
-    fn weight_per_sample(&self) -> f64 {
-        self.train.context() as f64
-    }
-
-    fn program(&self) -> Option<&Exported> {
-        self.model.program()
-    }
-
-    fn micro_batch_warning(&self) -> Option<String> {
-        self.model.micro_batch_warning()
-    }
-
-    fn describe(&self) -> String {
-        describe(&self.train) + &self.model.unused_outputs()
-    }
-
-    fn classes(&self) -> usize {
-        self.vocabulary().size()
-    }
-
-    fn extra(&self) -> serde_json::Value {
-        serde_json::json!({ "vocabulary": self.vocabulary() })
-    }
 }
 
 impl Lm {
+    fn new(model: Model<Gpt>, train: Arc<TextWindows>, test: Arc<TextWindows>) -> Self {
+        let vocabulary = &train.corpus().vocabulary;
+        let facts = Facts {
+            classes: vocabulary.size(),
+            weight_per_sample: train.context() as f64,
+            extra: serde_json::json!({ "vocabulary": vocabulary }),
+            ..Facts::new(train.clone(), test, describe(&train))
+        };
+        Self { facts: facts.with_model(&model, |_| 1), model, text: train }
+    }
+
     /// Returns the vocabulary of the model's tokens.
     pub fn vocabulary(&self) -> &Vocabulary {
-        &self.train.corpus().vocabulary
+        &self.text.corpus().vocabulary
     }
 }
 

@@ -3,6 +3,7 @@
 mod batch;
 mod classify;
 mod error;
+mod facts;
 mod images;
 mod lm;
 mod network;
@@ -14,9 +15,7 @@ mod replay;
 mod samples;
 mod segment;
 
-use std::sync::Arc;
-
-use dtrain_common::recipe::Recipe;
+use dtrain_common::recipe::{self, Recipe};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tch::Tensor;
@@ -24,14 +23,14 @@ use tch::Tensor;
 pub use batch::Batch;
 pub use classify::Classify;
 pub use error::TaskError;
+pub use facts::{BatchSizes, Facts};
 pub use lm::Lm;
 pub use program::Program;
 pub use regress::Regress;
 pub(crate) use replay::{Given, Passes, Replay};
 pub use segment::Segment;
 
-use crate::data::Dataset;
-use crate::models::{Exported, Registry, without_random_init};
+use crate::models::{Registry, without_random_init};
 
 /// A micro-batch's loss and figures.
 #[derive(Debug)]
@@ -41,8 +40,8 @@ pub struct Loss {
     /// The sum of their weights: a scalar of any float dtype. The gradient of a step is the gradient of the
     /// sum of all `sum` divided by the sum of all `weight`, over all micro-batches, for every partition.
     pub weight: Tensor,
-    /// The input of [`Task::metrics`], summed over micro-batches and ranks: float64, one-dimensional,
-    /// [`Task::sums`] elements, detached.
+    /// The input of [`Task::figures`], summed over micro-batches and ranks: float64, one-dimensional,
+    /// [`Facts::sums`] elements, detached.
     pub sums: Tensor,
 }
 
@@ -89,11 +88,8 @@ pub enum Mode {
 /// A task of training: data, model, loss and evaluation. It does not know ranks, micro-batches or precision;
 /// the engine adds up its sums over all micro-batches.
 pub trait Task {
-    /// Returns the training samples.
-    fn train_set(&self) -> Arc<dyn Dataset>;
-
-    /// Returns the test samples.
-    fn test_set(&self) -> Arc<dyn Dataset>;
+    /// Returns what the task is; always the same.
+    fn facts(&self) -> &Facts;
 
     /// Computes the loss of a micro-batch of either set. Samples of weight 0 (`batch.weights`) could not be
     /// read: their fields are zero, and they must add nothing.
@@ -102,73 +98,9 @@ pub trait Task {
     /// If memory runs out, or the batch does not fit the model.
     fn loss(&self, batch: &Batch, mode: Mode) -> Result<Loss, TaskError>;
 
-    /// Returns whether only the optimizer changes trained parameters, never [`Task::loss`]. Then checkpoints
-    /// copy parameters during the next step, and mixed precision casts them once per step. Otherwise training
-    /// waits for the copy, and each micro-step casts. Buffers may change in any case.
-    fn leaves_parameters_unchanged(&self) -> bool {
-        false
-    }
-
-    /// Returns whether [`Task::loss`] does the same work on every batch of one size and weight, as the
-    /// captures of `model.compile = "graph"` require. Its operations, their order and their tensors must not
-    /// depend on values in the batch or on numbers that the host draws or counts. It must not read values of
-    /// tensors.
-    fn is_capturable(&self) -> bool {
-        false
-    }
-
-    /// Returns the number of figures in [`Loss::sums`].
-    fn sums(&self) -> usize {
-        0
-    }
-
     /// Computes named figures for people from the sums over a test set, besides the loss; the main one first.
-    fn metrics(&self, _totals: &Totals) -> Vec<(&str, f64)> {
+    fn figures(&self, _totals: &Totals) -> Vec<(&str, f64)> {
         Vec::new()
-    }
-
-    /// Returns the weight of a complete sample, which keeps gradients at their usual size: the number of its
-    /// pixels or tokens if the loss is their sum.
-    fn weight_per_sample(&self) -> f64 {
-        1.0
-    }
-
-    /// Returns the smallest size of a training micro-batch.
-    fn min_micro_batch(&self) -> usize {
-        self.program().map_or(1, Exported::min_micro_batch)
-    }
-
-    /// Returns the exported program, if the model is one: it may be valid only for some batches.
-    fn program(&self) -> Option<&Exported> {
-        None
-    }
-
-    /// Returns what else, besides BatchNorm, depends on the partition of a step: a text to follow "depends on
-    /// the micro-batch:". None if nothing does.
-    fn micro_batch_warning(&self) -> Option<String> {
-        None
-    }
-
-    /// Returns the names of buffers that [`Task::loss`] writes in training and whose values of several micro-batches cannot be
-    /// joined, such as a queue. Buffers of a floating dtype change by the mean of the micro-batches' changes, weighted by
-    /// samples; others take the largest value of the ranks' last micro-batches. With such names, a step of more than one
-    /// micro-batch or rank is an error.
-    fn undivided_buffers(&self) -> Vec<String> {
-        self.program().map(Exported::undivided_buffers).unwrap_or_default()
-    }
-
-    /// Describes the data in a few words, such as "100 classes".
-    fn describe(&self) -> String;
-
-    /// Returns the number of classes; 0 without classes.
-    fn classes(&self) -> usize {
-        0
-    }
-
-    /// Returns the names of the classes in the order of their numbers; may be empty. Manifests of checkpoints
-    /// contain them, and a run resumes only from a checkpoint with the same names.
-    fn class_names(&self) -> &[String] {
-        &[]
     }
 
     /// Begins or resumes a stage of the recipe. Called on every rank before this process's first step of each
@@ -179,12 +111,6 @@ pub trait Task {
     /// Settings that the task does not support. Better check them in [`BuildTask::build`], for all stages.
     fn begin_stage(&mut self, _stage: &StageView<'_>) -> Result<(), TaskError> {
         Ok(())
-    }
-
-    /// Returns data that a saved model needs, such as a vocabulary: `extra` in the manifest of every
-    /// checkpoint. A run resumes only from a checkpoint with the same data. Null for none.
-    fn extra(&self) -> serde_json::Value {
-        serde_json::Value::Null
     }
 }
 
@@ -210,6 +136,27 @@ pub trait BuildTask: Task + Sized {
     /// # Errors
     /// Settings that the model does not support.
     fn build(recipe: &Recipe, survey: Self::Survey, context: BuildContext<'_>) -> Result<Self, TaskError>;
+}
+
+/// What is done with a task whose type the recipe decides.
+pub(crate) trait WithTask {
+    /// The result.
+    type Output;
+
+    /// Does it with the task `T`.
+    fn run<T: BuildTask + 'static>(self) -> Self::Output;
+}
+
+/// Does something with the task that a recipe names; `None` if that is a user's own.
+pub(crate) fn with_task<W: WithTask>(task: recipe::Task, with: W) -> Option<W::Output> {
+    Some(match task.as_str() {
+        "classify" => with.run::<Classify>(),
+        "segment" => with.run::<Segment>(),
+        "lm" => with.run::<Lm>(),
+        "regress" => with.run::<Regress>(),
+        "program" => with.run::<Program>(),
+        _ => return None,
+    })
 }
 
 /// Calls [`BuildTask::build`] for a model that a checkpoint fills next.

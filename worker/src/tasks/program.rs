@@ -1,14 +1,11 @@
 //! Programs that return their loss: any data, any model.
 
-use std::sync::Arc;
-
 use dtrain_common::recipe::Recipe;
 use tch::{Device, Kind, TchError, Tensor};
 
 use super::network::{Network, Program as Exported};
 use super::samples::{self, Samples, Survey};
-use super::{Batch, BuildContext, BuildTask, Loss, Mode, SurveyContext, Task, TaskError, Totals};
-use crate::data::Dataset;
+use super::{Batch, BuildContext, BuildTask, Facts, Loss, Mode, SurveyContext, Task, TaskError, Totals};
 use crate::models::Port;
 use crate::tensors::is_floating;
 
@@ -18,8 +15,8 @@ const LOSS: &str = "loss";
 /// The task `program`. The loss is a scalar, the mean of a micro-batch, or one number for each sample.
 pub struct Program {
     network: Network,
-    samples: Samples,
     figures: Vec<Figure>,
+    facts: Facts,
 }
 
 /// An output whose mean is a figure of evaluations.
@@ -74,7 +71,30 @@ impl BuildTask for Program {
         network.check_outputs(expected, &|shape| is_scalar(shape) || matches!(shape, [None]))?;
         let [train, evaluate] = [Mode::Train, Mode::Evaluate].map(|mode| network.ports(mode));
         let figures = figures(train, evaluate, &network.main(Mode::Evaluate).name);
-        Ok(Self { network, samples, figures })
+        let used: Vec<_> = figures.iter().map(|figure| figure.name.as_str()).collect();
+        let facts = facts(samples, used.len()).with_program(&network, &used);
+        let mut program = Self { network, figures, facts };
+        program.facts.is_capturable &= !program.computes_means(Mode::Train);
+        if is_scalar(&program.network.main(Mode::Train).shape) {
+            let mean = "the program returns the mean loss of a micro-batch, which is exact only if all samples have equal \
+                        weight in it";
+            let other = program.facts.micro_batch_warning.take();
+            let warnings: Vec<_> = [mean.to_owned()].into_iter().chain(other).collect();
+            program.facts.micro_batch_warning = Some(warnings.join("; "));
+        }
+        Ok(program)
+    }
+}
+
+fn facts(samples: Samples, sums: usize) -> Facts {
+    let vocabulary = samples.vocabulary.as_ref();
+    let extra = vocabulary.map_or(serde_json::Value::Null, |it| serde_json::json!({ "vocabulary": it }));
+    Facts {
+        classes: samples.classes,
+        class_names: samples.class_names,
+        sums,
+        extra,
+        ..Facts::new(samples.train, samples.test, samples.description)
     }
 }
 
@@ -115,20 +135,8 @@ impl Program {
 }
 
 impl Task for Program {
-    fn train_set(&self) -> Arc<dyn Dataset> {
-        Arc::clone(&self.samples.train)
-    }
-
-    fn test_set(&self) -> Arc<dyn Dataset> {
-        Arc::clone(&self.samples.test)
-    }
-
-    fn leaves_parameters_unchanged(&self) -> bool {
-        true
-    }
-
-    fn is_capturable(&self) -> bool {
-        !self.computes_means(Mode::Train) && !self.network.draws_random_numbers()
+    fn facts(&self) -> &Facts {
+        &self.facts
     }
 
     fn loss(&self, batch: &Batch, mode: Mode) -> Result<Loss, TaskError> {
@@ -151,44 +159,9 @@ impl Task for Program {
         })
     }
 
-    fn sums(&self) -> usize {
-        self.figures.len()
-    }
-
-    fn metrics(&self, totals: &Totals) -> Vec<(&str, f64)> {
+    fn figures(&self, totals: &Totals) -> Vec<(&str, f64)> {
         let figures = self.figures.iter().zip(&totals.sums);
         figures.map(|(figure, sum)| (figure.name.as_str(), sum / totals.weight)).collect()
-    }
-
-    fn program(&self) -> Option<&crate::models::Exported> {
-        Some(self.network.exported())
-    }
-
-    fn micro_batch_warning(&self) -> Option<String> {
-        let mean = is_scalar(&self.network.main(Mode::Train).shape).then(|| {
-            "the program returns the mean loss of a micro-batch, which is exact only if all samples have equal weight in it"
-                .to_owned()
-        });
-        let warnings: Vec<_> = mean.into_iter().chain(self.network.micro_batch_warning()).collect();
-        (!warnings.is_empty()).then(|| warnings.join("; "))
-    }
-
-    fn describe(&self) -> String {
-        let used: Vec<_> = self.figures.iter().map(|figure| figure.name.as_str()).collect();
-        self.samples.description.clone() + &self.network.unused_outputs(&used)
-    }
-
-    fn classes(&self) -> usize {
-        self.samples.classes
-    }
-
-    fn class_names(&self) -> &[String] {
-        &self.samples.class_names
-    }
-
-    fn extra(&self) -> serde_json::Value {
-        let vocabulary = self.samples.vocabulary.as_ref();
-        vocabulary.map_or(serde_json::Value::Null, |it| serde_json::json!({ "vocabulary": it }))
     }
 }
 

@@ -11,7 +11,7 @@ use dtrain_torch_shim::rng;
 use tch::{Device, Kind, TchError, Tensor};
 
 use super::network::Program;
-use super::{Batch, Loss, Mode, Task, TaskError};
+use super::{Batch, Facts, Loss, Mode, Task, TaskError};
 use crate::data::{Column, Dataset, Field, SampleError, SampleRng};
 use crate::models::{Exported, Registry};
 
@@ -38,6 +38,7 @@ pub(crate) struct Replay {
     program: Program,
     given: Given,
     passes: Passes,
+    facts: Facts,
 }
 
 impl Replay {
@@ -49,7 +50,9 @@ impl Replay {
     ) -> Result<Self, E> {
         let program = Program::load(recipe, registry)?;
         let given = given(program.exported())?;
-        Ok(Self { program, given, passes: Passes::default() })
+        let none = || Arc::new(NoData);
+        let facts = Facts::new(none(), none(), "given inputs");
+        Ok(Self { program, given, passes: Passes::default(), facts })
     }
 
     pub(crate) fn exported(&self) -> &Exported {
@@ -92,12 +95,8 @@ impl Replay {
 }
 
 impl Task for Replay {
-    fn train_set(&self) -> Arc<dyn Dataset> {
-        Arc::new(NoData)
-    }
-
-    fn test_set(&self) -> Arc<dyn Dataset> {
-        Arc::new(NoData)
+    fn facts(&self) -> &Facts {
+        &self.facts
     }
 
     fn loss(&self, batch: &Batch, mode: Mode) -> Result<Loss, TaskError> {
@@ -120,10 +119,6 @@ impl Task for Replay {
         self.passes.borrow_mut().push(detached);
         let none = Tensor::f_zeros([0], (Kind::Double, Device::Cpu))?;
         Ok(Loss { sum, weight: batch.weights.f_sum(Kind::Double)?, sums: none })
-    }
-
-    fn describe(&self) -> String {
-        "given inputs".to_owned()
     }
 }
 

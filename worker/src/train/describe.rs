@@ -37,7 +37,7 @@ pub(crate) fn describe_run(
     let (plan, model) = (&setup.course.plan, &setup.replica.model);
     let ChosenCuts { chosen, limit } = choices;
     write_plan(setup, env, run_dir, device, choices)?;
-    let test_samples = model.task.test_set().len();
+    let test_samples = model.task.facts().test.len();
     // With stages, the total is shown: trained parameters differ by stage.
     let parameters = match recipe.stage.is_empty() {
         true => model.table.trained_elements(),
@@ -50,7 +50,7 @@ pub(crate) fn describe_run(
         device::kind(device),
         setup.replica.precision.describe(),
         plan.train_samples,
-        model.task.describe(),
+        model.task.facts().description,
     ));
     followers.note(plan);
     plan.warnings.iter().for_each(|warning| followers.note(format_args!("warning: {warning}")));
@@ -95,7 +95,7 @@ fn write_plan(
         "total_steps": plan.total_steps,
         "epochs": plan.epochs(),
         "train_samples": plan.train_samples,
-        "test_samples": model.task.test_set().len(),
+        "test_samples": model.task.facts().test.len(),
         "parameters": parameters,
         "predicted_bytes": {
             "parameters": model.registry.parameter_count() as u64 * BYTES_PER_PARAMETER,

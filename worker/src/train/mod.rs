@@ -11,7 +11,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use dtrain_common::agent_lease;
 use dtrain_common::env::{DTRAIN_START_UNIX_NS, WorkerEnv};
 use dtrain_common::exit::ExitStatus;
-use dtrain_common::recipe::{Recipe, Task, TestWeights};
+use dtrain_common::recipe::{Recipe, TestWeights};
 use dtrain_common::result::RunResult;
 use dtrain_common::run_dir::{Resume, RunDir, RunLock};
 use tch::{Device, Kind, Tensor};
@@ -45,19 +45,30 @@ use crate::setup::{Setup, cores_per_rank, loader_options};
 use crate::step::exchange::Exchange;
 use crate::step::recover::{Limits, catch_torch_panic};
 use crate::step::{LoaderFeed, Phases, Stepper, new_executor};
-use crate::tasks::{BuildTask, Classify, Lm, Program, Regress, Segment};
+use crate::tasks::{self, BuildTask, WithTask};
 
 /// Trains as `request` and the environment contract define. Returns the exit status of a run that ended in
 /// order. Every rank calls this once, on its main thread, before other threads use libtorch.
 pub fn run(request: &Request, env: &WorkerEnv) -> Result<ExitStatus> {
-    with_recipe(request, |recipe| match recipe.task {
-        Task::Classify => start_job::<Classify>(recipe, request, env),
-        Task::Segment => start_job::<Segment>(recipe, request, env),
-        Task::Lm => start_job::<Lm>(recipe, request, env),
-        Task::Regress => start_job::<Regress>(recipe, request, env),
-        Task::Program => start_job::<Program>(recipe, request, env),
-        other @ Task::Custom => Err(WorkerError::NoTask(other)),
+    with_recipe(request, |recipe| {
+        let started = tasks::with_task(recipe.task, Start { recipe, request, env });
+        started.ok_or(WorkerError::NoTask(recipe.task))?
     })
+}
+
+/// A start of any task.
+struct Start<'a> {
+    recipe: &'a Recipe,
+    request: &'a Request,
+    env: &'a WorkerEnv,
+}
+
+impl WithTask for Start<'_> {
+    type Output = Result<ExitStatus>;
+
+    fn run<T: BuildTask + 'static>(self) -> Self::Output {
+        start_job::<T>(self.recipe, self.request, self.env)
+    }
 }
 
 /// Works like [`run`] for the task `T`, whatever task the recipe names: the entry point of custom trainers.
@@ -292,9 +303,9 @@ fn training<'a>(
     let model = &replica.model;
     let loader = loader_options(recipe, env.local_world_size);
     let work = course.plan.micro_batches(ranks.rank(), course.done);
-    let feed = LoaderFeed::start(model.task.train_set(), loader, work, device)?;
+    let feed = LoaderFeed::start(model.task.facts().train.clone(), loader, work, device)?;
     let mut exchange = Exchange::new(ranks, batch_sync, &model.table, recipe.reduce.clone())?;
-    exchange.prepare_statuses(model.task.sums())?;
+    exchange.prepare_statuses(model.task.facts().sums)?;
     let phases = Phases::new(MemoryStats::Device(device), fault);
     let limits = Limits::new(device, recipe.memory.budget);
     let executor = new_executor(recipe.model.compile, device);

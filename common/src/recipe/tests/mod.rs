@@ -162,7 +162,7 @@ fn cifar100_is_a_folder_of_32_pixel_images() {
 #[test]
 fn camvid_is_a_folder_of_scenes_and_masks() {
     let recipe = Recipe::load("camvid", &[]).unwrap();
-    assert_eq!((recipe.task, recipe.data.kind), (Task::Segment, DataKind::Folder));
+    assert_eq!((recipe.task.as_str(), recipe.data.kind), ("segment", DataKind::Folder));
     assert_eq!(recipe.model.name, Some(ModelName::Unet));
     // Masks hold 0 to 11; class 11 means no class.
     assert_eq!((recipe.data.classes, recipe.data.ignore), (11, Some(11)));
@@ -173,7 +173,7 @@ fn camvid_is_a_folder_of_scenes_and_masks() {
 #[test]
 fn shakespeare_is_a_text_for_a_small_gpt() {
     let recipe = Recipe::load("shakespeare", &[]).unwrap();
-    assert_eq!((recipe.task, recipe.data.kind), (Task::Lm, DataKind::Text));
+    assert_eq!((recipe.task.as_str(), recipe.data.kind), ("lm", DataKind::Text));
     assert!(recipe.data.root.as_ref().unwrap().ends_with("data/shakespeare"));
     assert_eq!((recipe.data.tokenizer, recipe.data.augment), (Tokenizer::Chars, Augment::Shift));
     assert_eq!(recipe.model.name, Some(ModelName::Gpt));

@@ -8,16 +8,16 @@ impl Checks<'_> {
     /// Checks that the task takes this kind of data and this augmentation.
     pub(super) fn data_pairing(&mut self) {
         let (task, data, target) = (self.recipe.task, &self.recipe.data, self.recipe.target());
-        let targets: Vec<_> = task.targets().iter().map(|target| target.as_str()).collect();
+        let targets: Vec<_> = task.facts().targets.iter().map(|target| target.as_str()).collect();
         if let Some(target) = data.target.map(Target::as_str)
-            && !targets.is_empty()
+            && task.chooses_target()
             && !targets.contains(&target)
         {
             let takes = quoted(&targets);
             self.add("data.target", format!("task = \"{task}\" takes {takes}, not {target:?}"));
             return;
         }
-        let name = match target.filter(|_| !targets.is_empty()) {
+        let name = match target.filter(|_| task.chooses_target()) {
             Some(target) => format!("\"{task}\" with data.target = \"{target}\""),
             None => format!("\"{task}\""),
         };

@@ -8,13 +8,13 @@ mod stage;
 use toml::Value;
 
 use super::origin::{Problem, is_stated};
-use super::{DataKind, LastBatch, Recipe, Task, TestWeights};
+use super::{DataKind, LastBatch, Recipe, TestWeights};
 
 /// Returns all conflicts between settings. `stated` is the recipe as written, without defaults.
 pub(super) fn check(recipe: &Recipe, stated: &Value) -> Vec<Problem> {
     let mut checks = Checks { recipe, stated, problems: Vec::new() };
     // The user's trainer decides the meaning of `[data]` and `[model]`.
-    let own = recipe.task == Task::Custom;
+    let own = recipe.task.facts().is_own;
     if !own {
         checks.data_pairing();
         checks.model_pairing();
@@ -83,6 +83,6 @@ impl Checks<'_> {
 
 /// Returns the number of training samples, if the recipe alone determines it.
 fn generated_samples(recipe: &Recipe) -> Option<usize> {
-    (recipe.data.kind == DataKind::Generated && recipe.task != Task::Custom)
+    (recipe.data.kind == DataKind::Generated && !recipe.task.facts().is_own)
         .then_some(recipe.data.train_samples)
 }

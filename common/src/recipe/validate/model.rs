@@ -1,27 +1,22 @@
 //! Conditions between the settings of `[model]`, and between `[model]` and `[data]`.
 
 use super::super::hints::quoted;
+use super::Checks;
 use super::data::image_size;
-use super::{Checks, Task};
 use crate::recipe::ModelName;
 
 impl Checks<'_> {
     pub(super) fn model_pairing(&mut self) {
-        let takes = |name: &&str| match self.recipe.task {
-            Task::Classify => !["unet", "gpt"].contains(name),
-            Task::Segment => *name == "unet",
-            Task::Lm => *name == "gpt",
-            // A file holds the network.
-            Task::Regress | Task::Program | Task::Custom => true,
-        };
         self.file_format();
         self.losses();
-        if let Some(name) = self.recipe.model.name.map(ModelName::as_str)
+        // Without a usual network, a file holds it.
+        let target = self.recipe.task.facts().network.map(|usual| usual.facts().target);
+        if let (Some(name), Some(target)) = (self.recipe.model.name, target)
             && self.recipe.model.file.is_none()
-            && !takes(&name)
+            && name.facts().target != target
         {
-            let networks: Vec<_> = ModelName::NAMES.iter().copied().filter(takes).collect();
-            let task = self.recipe.task.as_str();
+            let networks = ModelName::all(|network| network.target == target);
+            let (task, name) = (self.recipe.task.as_str(), name.as_str());
             self.add("model.name", format!("task = {task:?} takes {}, not {name:?}", quoted(&networks)));
         }
     }
@@ -30,7 +25,7 @@ impl Checks<'_> {
     fn file_format(&mut self) {
         let Some(file) = &self.recipe.model.file else { return };
         let exported = file.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("pt2"));
-        if !exported && self.recipe.task != Task::Custom {
+        if !exported && !self.recipe.task.facts().is_own {
             let (name, task) = (file.file_name().unwrap_or_default().to_string_lossy(), self.recipe.task);
             let message = format!(
                 "{name:?} does not end in .pt2, and task = \"{task}\" takes an exported program; write one with `dtrain import`"
@@ -41,7 +36,7 @@ impl Checks<'_> {
 
     /// Checks that the task takes the loss of the recipe and those of its stages.
     fn losses(&mut self) {
-        let takes = self.recipe.task.losses();
+        let takes = self.recipe.task.facts().losses;
         if takes.is_empty() {
             return;
         }
@@ -59,12 +54,8 @@ impl Checks<'_> {
 
     pub(super) fn model(&mut self) {
         let model = &self.recipe.model;
-        let file = match self.recipe.task {
-            Task::Regress | Task::Program => Some("name a file that `dtrain import` wrote"),
-            _ => None,
-        };
-        if let (Some(remedy), None) = (file, &model.file) {
-            self.add("model.file", format!("missing; {remedy}"));
+        if self.recipe.task.facts().network.is_none() && model.file.is_none() {
+            self.add("model.file", "missing; name a file that `dtrain import` wrote");
         }
         if let Some(output) = &model.output
             && model.auxiliary.contains_key(output)
@@ -72,9 +63,9 @@ impl Checks<'_> {
             let message = format!("{output:?} is also in model.auxiliary; remove it from one of the two");
             self.add("model.output", message);
         }
-        let is_a = |name| model.name == Some(name);
+        let Some((name, network)) = model.name.map(|name| (name.as_str(), name.facts())) else { return };
         if let (Some(width), Some(heads)) = (model.width, model.heads)
-            && (is_a(ModelName::Vit) || is_a(ModelName::Gpt))
+            && network.heads.is_some()
             && !width.is_multiple_of(heads)
         {
             let above = width.next_multiple_of(heads);
@@ -85,8 +76,8 @@ impl Checks<'_> {
             self.add(self.first_given(["model.width", "model.heads"]), message);
         }
         match (model.patch, model.depth) {
-            (Some(patch), _) if is_a(ModelName::Vit) => self.patch(patch),
-            (_, Some(depth)) if is_a(ModelName::Unet) => self.levels(depth),
+            (Some(patch), _) if network.patch.is_some() => self.patch(name, patch),
+            (_, Some(depth)) if network.halves => self.levels(name, depth),
             _ => {}
         }
     }
@@ -96,11 +87,13 @@ impl Checks<'_> {
         if self.is_stated(first) || !self.is_stated(second) { first } else { second }
     }
 
-    fn patch(&mut self, patch: usize) {
+    fn patch(&mut self, name: &str, patch: usize) {
         match image_size(self.recipe) {
             None => self.add(
                 "data.resize",
-                "\"vit\" needs images of a known size; set data.resize = \"crop\" or \"stretch\" and data.image_size",
+                format!(
+                    "{name:?} needs images of a known size; set data.resize = \"crop\" or \"stretch\" and data.image_size"
+                ),
             ),
             Some(size) if !size.is_multiple_of(patch) => {
                 let above = size.next_multiple_of(patch);
@@ -114,13 +107,13 @@ impl Checks<'_> {
         }
     }
 
-    /// Checks the depth: with every level the U-Net's width doubles and the image's size halves.
-    fn levels(&mut self, depth: usize) {
+    /// Checks the depth: with every level the width doubles and the image's size halves.
+    fn levels(&mut self, name: &str, depth: usize) {
         /// Beyond it, a single convolution exceeds any memory or the image is smaller than a pixel.
         const DEEPEST: usize = 8;
         if depth > DEEPEST {
             let message = format!(
-                "a U-Net of {depth} levels doubles its width {depth} times; set model.depth to at most {DEEPEST}"
+                "{name:?} of {depth} levels doubles its width {depth} times; set model.depth to at most {DEEPEST}"
             );
             self.add("model.depth", message);
         } else if let Some(size) = image_size(self.recipe)

@@ -2,11 +2,9 @@
 
 use toml::Value;
 
+use super::super::schedules::{EVERY, MILESTONES};
 use super::{Checks, generated_samples};
 use crate::recipe::{AtStageStart, Decay, OptimName, Per, Recipe, Scaling, ScheduleName, Span};
-
-const EVERY: &str = "optim.schedule.every";
-const MILESTONES: &str = "optim.schedule.milestones";
 
 impl Checks<'_> {
     pub(super) fn optim(&mut self) {

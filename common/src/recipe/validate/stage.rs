@@ -2,7 +2,7 @@
 
 use toml::Value;
 
-use super::{Checks, Task};
+use super::Checks;
 use crate::recipe::AtStageStart;
 
 impl Checks<'_> {
@@ -39,8 +39,9 @@ impl Checks<'_> {
 
     fn stage_effect(&mut self, number: usize) {
         let (recipe, stage) = (self.recipe, &self.recipe.stage[number]);
-        let chooses = recipe.task == Task::Custom || !recipe.task.losses().is_empty();
-        let of_losses = recipe.of_tasks("\"regress\"");
+        let facts = recipe.task.facts();
+        let chooses = facts.is_own || !facts.losses.is_empty();
+        let of_losses = recipe.of_losses();
         let no_average = "the recipe has no [ema]";
         let no_best = "checkpoint.best is not set";
         let (ema, best) = (stage.ema == AtStageStart::Restart, stage.best == AtStageStart::Restart);

@@ -6,10 +6,9 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use dtrain_worker::common::recipe::Recipe;
-use dtrain_worker::data::Dataset;
 use dtrain_worker::models::{Linear, Segment};
 use dtrain_worker::tasks::{
-    Batch, BuildContext, BuildTask, Loss, Mode, SurveyContext, Task, TaskError, Totals,
+    Batch, BuildContext, BuildTask, Facts, Loss, Mode, SurveyContext, Task, TaskError, Totals,
 };
 use dtrain_worker::tch::{Kind, Tensor};
 use points::Points;
@@ -30,13 +29,12 @@ impl Default for Settings {
     }
 }
 
-/// A network of three layers and its data. The middle layer may be recomputed in backward.
+/// A network of three layers. The middle layer may be recomputed in backward.
 struct Surface {
     first: Linear,
     second: Segment<Linear>,
     last: Linear,
-    train: Arc<Points>,
-    test: Arc<Points>,
+    facts: Facts,
 }
 
 impl BuildTask for Surface {
@@ -50,23 +48,26 @@ impl BuildTask for Surface {
     fn build(recipe: &Recipe, (): (), context: BuildContext<'_>) -> Result<Self, TaskError> {
         let Settings { points, width, noise } = recipe.custom_as()?;
         let mut scope = context.registry.root();
+        let train = Arc::new(Points::new(0..points, noise));
+        let test = Arc::new(Points::new(points..points + points / 4, 0.0));
+        let facts = Facts {
+            sums: 2,
+            // Dividing by the average weight of a point keeps gradients at their usual size.
+            weight_per_sample: train.mean_precision(),
+            ..Facts::new(train, test, format!("{points} points of a surface"))
+        };
         Ok(Self {
             first: Linear::new(&mut scope.sub("first"), 2, width)?,
             second: scope.sub("second").segment(|scope| Linear::new(scope, width, width))?,
             last: Linear::new(&mut scope.sub("last"), width, 1)?,
-            train: Arc::new(Points::new(0..points, noise)),
-            test: Arc::new(Points::new(points..points + points / 4, 0.0)),
+            facts,
         })
     }
 }
 
 impl Task for Surface {
-    fn train_set(&self) -> Arc<dyn Dataset> {
-        self.train.clone()
-    }
-
-    fn test_set(&self) -> Arc<dyn Dataset> {
-        self.test.clone()
+    fn facts(&self) -> &Facts {
+        &self.facts
     }
 
     fn loss(&self, batch: &Batch, _: Mode) -> Result<Loss, TaskError> {
@@ -85,22 +86,9 @@ impl Task for Surface {
         })
     }
 
-    fn sums(&self) -> usize {
-        2
-    }
-
     /// Returns the share of points with an error of at most 0.1.
-    fn metrics(&self, totals: &Totals) -> Vec<(&'static str, f64)> {
+    fn figures(&self, totals: &Totals) -> Vec<(&'static str, f64)> {
         vec![("close", totals.sums[0] / totals.sums[1])]
-    }
-
-    /// Returns the average weight of a point; dividing by it keeps gradients at their usual size.
-    fn weight_per_sample(&self) -> f64 {
-        self.train.mean_precision()
-    }
-
-    fn describe(&self) -> String {
-        format!("{} points of a surface", self.train.len())
     }
 }
 

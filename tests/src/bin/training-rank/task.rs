@@ -17,8 +17,9 @@ use std::sync::Arc;
 
 use dtrain_common::env::WorkerEnv;
 use dtrain_common::recipe::Recipe;
-use dtrain_worker::data::Dataset;
-use dtrain_worker::tasks::{Batch, BuildContext, BuildTask, Loss, Mode, SurveyContext, Task, TaskError};
+use dtrain_worker::tasks::{
+    Batch, BuildContext, BuildTask, Facts, Loss, Mode, SurveyContext, Task, TaskError,
+};
 use tch::{Device, Kind as Dtype, TchError, Tensor};
 
 use crate::data::NumberedSamples;
@@ -30,8 +31,7 @@ pub(crate) struct Subject {
     dtype: Dtype,
     weighted: bool,
     scale: f64,
-    train: Arc<NumberedSamples>,
-    test: Arc<NumberedSamples>,
+    facts: Facts,
     ids: Option<RefCell<File>>,
 }
 
@@ -75,20 +75,19 @@ impl BuildTask for Subject {
             dtype,
             weighted: is("weighted"),
             scale: recipe.custom.get("scale").and_then(|value| value.as_float()).unwrap_or(1.0),
-            train: Arc::new(NumberedSamples::new(kind, samples as usize, order)),
-            test: Arc::new(NumberedSamples::new(kind, 4, None)),
+            facts: Facts::new(
+                Arc::new(NumberedSamples::new(kind, samples as usize, order)),
+                Arc::new(NumberedSamples::new(kind, 4, None)),
+                "numbered samples",
+            ),
             ids,
         })
     }
 }
 
 impl Task for Subject {
-    fn train_set(&self) -> Arc<dyn Dataset> {
-        Arc::clone(&self.train) as Arc<dyn Dataset>
-    }
-
-    fn test_set(&self) -> Arc<dyn Dataset> {
-        Arc::clone(&self.test) as Arc<dyn Dataset>
+    fn facts(&self) -> &Facts {
+        &self.facts
     }
 
     fn loss(&self, batch: &Batch, mode: Mode) -> Result<Loss, TaskError> {
@@ -115,9 +114,5 @@ impl Task for Subject {
             weight: weights.f_sum(Dtype::Double)?,
             sums: Tensor::f_zeros([0], (Dtype::Double, Device::Cpu))?,
         })
-    }
-
-    fn describe(&self) -> String {
-        "numbered samples".into()
     }
 }

@@ -20,7 +20,7 @@ fn build(recipe: &Recipe, text: Text) -> Result<Lm, TaskError> {
 fn every_token_weighs_the_same() {
     tch::manual_seed(2);
     let task = build(&Recipe::parse("test", RECIPE, &[]).unwrap(), Text::Generated).unwrap();
-    let set = task.train_set();
+    let set = &task.facts().train;
     let samples: Vec<Vec<Column>> =
         (0..3).map(|index| load_one(set.as_ref(), index, None).unwrap()).collect();
     let column = |field: usize| {
@@ -55,22 +55,23 @@ fn generated_text_has_the_recipe_s_sample_counts() {
         let sets = [format!("data.tokenizer=\"{tokenizer}\"")];
         let recipe = Recipe::parse("test", RECIPE, &sets).unwrap();
         let task = build(&recipe, Text::Generated).unwrap();
-        assert_eq!((task.train_set().len(), task.test_set().len()), (7, 3));
-        assert_eq!(task.weight_per_sample(), 16.0);
-        let columns = load_one(task.test_set().as_ref(), 2, None).unwrap();
+        assert_eq!((task.facts().train.len(), task.facts().test.len()), (7, 3));
+        assert_eq!(task.facts().weight_per_sample, 16.0);
+        let columns = load_one(task.facts().test.as_ref(), 2, None).unwrap();
         let tokens = columns[1].as_i64().unwrap().iter().map(|&token| token as u32);
         let text = task.vocabulary().decode(tokens);
         assert!(text.is_ascii() && text.len() == 16, "{text:?}");
         let totals = Totals { loss_sum: 16.0 * 8f64.ln(), weight: 16.0, sums: Vec::new() };
-        let [("perplexity", perplexity), (name, bits)] = task.metrics(&totals)[..] else {
+        let [("perplexity", perplexity), (name, bits)] = task.figures(&totals)[..] else {
             panic!("two figures");
         };
         assert!((perplexity - 8.0).abs() < 1e-9 && (bits - 3.0).abs() < 1e-12);
         assert_eq!(name == "bits_per_char", tokenizer == "chars");
         // A saved model can be used without its training text.
-        let kept: Vocabulary = serde_json::from_value(task.extra()["vocabulary"].clone()).unwrap();
+        let kept: Vocabulary =
+            serde_json::from_value(task.facts().extra.clone()["vocabulary"].clone()).unwrap();
         assert_eq!(&kept, task.vocabulary());
-        assert_eq!(kept.size(), task.classes());
+        assert_eq!(kept.size(), task.facts().classes);
     }
 }
 

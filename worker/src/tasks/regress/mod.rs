@@ -2,8 +2,6 @@
 
 mod loss;
 
-use std::sync::Arc;
-
 use dtrain_common::recipe::{self, Recipe};
 use tch::Tensor;
 
@@ -11,17 +9,20 @@ use self::loss::{Units, map_loss, vector_loss, vector_metrics};
 use super::network::{MAIN_OUTPUTS, Network, Program, enlarges};
 use super::numbers::{self, NumberSets, Survey};
 use super::samples::describe_numbers;
-use super::{Batch, BuildContext, BuildTask, Loss, Mode, StageView, SurveyContext, Task, TaskError, Totals};
-use crate::data::Dataset;
+use super::{
+    Batch, BuildContext, BuildTask, Facts, Loss, Mode, StageView, SurveyContext, Task, TaskError, Totals,
+};
 
 /// The task `regress`. The loss of a vector is the mean over its numbers; that of maps is a sum over pixels.
 pub struct Regress {
     network: Network,
-    sets: NumberSets,
+    facts: Facts,
     units: Units,
     /// Of vectors: about the mean of each target, so that sums of squares are exact.
     center: Tensor,
     loss: recipe::Loss,
+    /// Whether the target is a map, else a vector.
+    is_map: bool,
 }
 
 impl BuildTask for Regress {
@@ -41,14 +42,34 @@ impl BuildTask for Regress {
         let normalise = recipe.data.normalize_targets.then_some(sets.moments.as_slice());
         let mut center: Vec<f64> = sets.moments.iter().map(|moments| moments.mean).collect();
         center.resize(numbers, 0.0);
+        let units = Units::new(normalise, numbers, device)?;
         Ok(Self {
+            facts: facts(&sets, &units).with_program(&network, &[]),
             network,
-            units: Units::new(normalise, numbers, device)?,
+            units,
             center: Tensor::f_from_slice(&center)?.f_to_device(device)?,
             // For later stages see `begin_stage`.
             loss: recipe.of_stage(0).model.loss,
-            sets,
+            is_map: sets.names.is_empty(),
         })
+    }
+}
+
+fn facts(sets: &NumberSets, Units { mean, deviation, .. }: &Units) -> Facts {
+    let NumberSets { train, test, names, size, .. } = sets;
+    let (width, height) = *size;
+    let (sums, weight_per_sample) = match names.len() {
+        0 => (2, (width * height) as f64),
+        count => (4 * count, 1.0),
+    };
+    let extra = serde_json::json!({
+        "targets": { "names": names, "mean": mean, "deviation": deviation }
+    });
+    Facts {
+        sums,
+        weight_per_sample,
+        extra,
+        ..Facts::new(train.clone(), test.clone(), describe_numbers(names, *size))
     }
 }
 
@@ -75,25 +96,13 @@ fn check_outputs(network: &Network, sets: &NumberSets) -> Result<(), TaskError> 
 }
 
 impl Task for Regress {
-    fn train_set(&self) -> Arc<dyn Dataset> {
-        Arc::clone(&self.sets.train)
-    }
-
-    fn test_set(&self) -> Arc<dyn Dataset> {
-        Arc::clone(&self.sets.test)
-    }
-
-    fn leaves_parameters_unchanged(&self) -> bool {
-        true
-    }
-
-    fn is_capturable(&self) -> bool {
-        !self.network.draws_random_numbers()
+    fn facts(&self) -> &Facts {
+        &self.facts
     }
 
     fn loss(&self, batch: &Batch, mode: Mode) -> Result<Loss, TaskError> {
         let outputs = self.network.outputs(batch, mode)?;
-        match self.sets.names.is_empty() {
+        match self.is_map {
             true => map_loss(&outputs, batch.field("map")?, &batch.weights, (&self.units, self.loss)),
             false => {
                 let targets = batch.field("targets")?;
@@ -107,43 +116,15 @@ impl Task for Regress {
         Ok(())
     }
 
-    fn sums(&self) -> usize {
-        if self.sets.names.is_empty() { 2 } else { 4 * self.sets.names.len() }
-    }
-
     /// Returns the mean absolute and the root mean squared error in the unit of the targets, and for vectors
     /// the coefficient of determination.
-    fn metrics(&self, totals: &Totals) -> Vec<(&str, f64)> {
+    fn figures(&self, totals: &Totals) -> Vec<(&str, f64)> {
         match totals.sums.as_slice() {
             [absolute, squared] => {
                 vec![("mae", absolute / totals.weight), ("rmse", (squared / totals.weight).sqrt())]
             }
             sums => vector_metrics(sums, totals.weight).into(),
         }
-    }
-
-    fn weight_per_sample(&self) -> f64 {
-        let (width, height) = self.sets.size;
-        if self.sets.names.is_empty() { (width * height) as f64 } else { 1.0 }
-    }
-
-    fn program(&self) -> Option<&crate::models::Exported> {
-        Some(self.network.exported())
-    }
-
-    fn micro_batch_warning(&self) -> Option<String> {
-        self.network.micro_batch_warning()
-    }
-
-    fn describe(&self) -> String {
-        describe_numbers(&self.sets.names, self.sets.size) + &self.network.unused_outputs(&[])
-    }
-
-    fn extra(&self) -> serde_json::Value {
-        let Units { mean, deviation, .. } = &self.units;
-        serde_json::json!({
-            "targets": { "names": self.sets.names, "mean": mean, "deviation": deviation }
-        })
     }
 }
 

@@ -11,20 +11,17 @@ use tch::{Kind, Reduction, TchError, Tensor};
 
 use super::images::{options, prepared, sizes};
 use super::network::{ImageNetwork, MAIN_OUTPUTS, Network, Outputs, Program, enlarged, enlarges};
-use super::{Batch, BuildContext, BuildTask, Loss, Mode, SurveyContext, Task, TaskError, Totals};
+use super::{Batch, BuildContext, BuildTask, Facts, Loss, Mode, SurveyContext, Task, TaskError, Totals};
 use crate::data::{Dataset, GeneratedMasks, ImageMasks, Split};
-use crate::models::{self, Exported, ModelError, Registry, UnetConfig};
+use crate::models::{self, ModelError, Registry, UnetConfig};
 
 /// The task `segment`. Its loss is a sum over pixels, without `data.ignore` and unreadable samples.
 pub struct Segment {
     model: ImageNetwork,
-    train: Arc<dyn Dataset>,
-    test: Arc<dyn Dataset>,
+    facts: Facts,
     classes: usize,
     /// The value of mask pixels to ignore.
     ignore: i64,
-    /// Width and height of the images.
-    size: (usize, usize),
 }
 
 impl BuildTask for Segment {
@@ -43,7 +40,16 @@ impl BuildTask for Segment {
             None => ImageNetwork::Built(unet(recipe, size, context.registry)?),
         };
         let (classes, ignore) = (recipe.data.classes, survey::rule(recipe).ignore);
-        Ok(Self { model, train, test, classes, ignore, size })
+        let (width, height) = size;
+        let words = format!("{classes} classes of pixels, {width} x {height} images");
+        let facts = Facts {
+            classes,
+            sums: 2 * classes,
+            weight_per_sample: (width * height) as f64,
+            ..Facts::new(train, test, words)
+        };
+        let facts = facts.with_model(&model, |model| model.min_micro_batch(width.min(height)));
+        Ok(Self { model, facts, classes, ignore })
     }
 }
 
@@ -164,20 +170,8 @@ fn areas(predicted: &Tensor, target: &Tensor, counted: &Tensor, classes: i64) ->
 }
 
 impl Task for Segment {
-    fn train_set(&self) -> Arc<dyn Dataset> {
-        Arc::clone(&self.train)
-    }
-
-    fn test_set(&self) -> Arc<dyn Dataset> {
-        Arc::clone(&self.test)
-    }
-
-    fn leaves_parameters_unchanged(&self) -> bool {
-        true
-    }
-
-    fn is_capturable(&self) -> bool {
-        self.model.is_capturable()
+    fn facts(&self) -> &Facts {
+        &self.facts
     }
 
     fn loss(&self, batch: &Batch, mode: Mode) -> Result<Loss, TaskError> {
@@ -185,12 +179,8 @@ impl Task for Segment {
         pixel_loss(&logits, batch.field("mask")?, &batch.weights, self.ignore, self.classes)
     }
 
-    fn sums(&self) -> usize {
-        2 * self.classes
-    }
-
     /// Returns the mean intersection over union of the classes in mask or prediction, and the pixel accuracy.
-    fn metrics(&self, totals: &Totals) -> Vec<(&'static str, f64)> {
+    fn figures(&self, totals: &Totals) -> Vec<(&'static str, f64)> {
         let (intersections, unions) = totals.sums.split_at(self.classes);
         let both = intersections.iter().zip(unions);
         let occurring = both.filter(|(_, union)| **union > 0.0);
@@ -200,35 +190,6 @@ impl Task for Segment {
             ("mean_iou", ratios.iter().sum::<f64>() / ratios.len() as f64),
             ("pixel_accuracy", right / totals.weight),
         ]
-    }
-
-    fn weight_per_sample(&self) -> f64 {
-        (self.size.0 * self.size.1) as f64
-    }
-
-    fn min_micro_batch(&self) -> usize {
-        self.model.min_micro_batch(self.size.0.min(self.size.1))
-    }
-
-    fn program(&self) -> Option<&Exported> {
-        self.model.program()
-    }
-
-    fn micro_batch_warning(&self) -> Option<String> {
-        self.model.micro_batch_warning()
-    }
-
-    fn describe(&self) -> String {
-        let (width, height) = self.size;
-        format!(
-            "{} classes of pixels, {width} x {height} images{}",
-            self.classes,
-            self.model.unused_outputs()
-        )
-    }
-
-    fn classes(&self) -> usize {
-        self.classes
     }
 }
 

@@ -89,12 +89,12 @@ fn mean_iou_ignores_absent_classes() {
     let context = BuildContext { registry: &mut registry, local_ranks: 1 };
     let task = Segment::build(&recipe, None, context).unwrap();
     let totals = Totals { loss_sum: 7.0, weight: 5.0, sums: vec![1.0, 1.0, 1.0, 0.0, 3.0, 3.0, 1.0, 0.0] };
-    let [(first, mean_iou), (second, accuracy)] = task.metrics(&totals)[..] else {
+    let [(first, mean_iou), (second, accuracy)] = task.figures(&totals)[..] else {
         panic!("two figures");
     };
     assert_eq!((first, second), ("mean_iou", "pixel_accuracy"));
     assert!((mean_iou - 5.0 / 9.0).abs() < 1e-12 && (accuracy - 0.6).abs() < 1e-12);
-    assert_eq!((task.weight_per_sample(), task.sums(), task.classes()), (256.0, 8, 4));
+    assert_eq!((task.facts().weight_per_sample, task.facts().sums, task.facts().classes), (256.0, 8, 4));
 }
 
 #[test]

@@ -143,7 +143,7 @@ fn replica(recipe: &Recipe, task: Replay, registry: Registry) -> Result<Replica>
 /// Takes one step of micro-batches of these sizes.
 fn train(replica: &mut Replica, recipe: &Recipe, (step, sizes): (usize, &[usize]), lr: f64) -> Result<()> {
     let mut exchange = Exchange::new(Ranks::single(), None, &replica.model.table, recipe.reduce.clone())?;
-    exchange.prepare_statuses(replica.model.task.sums())?;
+    exchange.prepare_statuses(replica.model.task.facts().sums)?;
     let phases = Phases::new(MemoryStats::Device(Device::Cpu), Fault::default());
     let limits = Limits::new(Device::Cpu, recipe.memory.budget);
     let feed = Parts::of(sizes);

@@ -1,0 +1,165 @@
+//! The tasks: what a recipe's settings depend on, declared once for each.
+
+use std::fmt;
+
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::hints::quoted;
+use super::kinds::{IMPORTED, PLANNED};
+use super::{Loss, ModelName, Target};
+
+/// What a task is.
+#[derive(Debug)]
+pub struct TaskFacts {
+    /// The word of a recipe.
+    pub name: &'static str,
+    /// The learning targets of a sample. The first is the default, or tokens if the data is text. `data.target`
+    /// chooses if there are several.
+    pub targets: &'static [Target],
+    /// The network of a recipe that names none. It also takes the others with its target. None if `model.file` holds it.
+    pub network: Option<ModelName>,
+    /// The losses among which `model.loss` chooses. The first is the default.
+    pub losses: &'static [Loss],
+    /// Whether the network itself returns the loss.
+    pub returns_loss: bool,
+    /// Settings that apply to this task only, besides `model.loss`.
+    pub settings: &'static [&'static str],
+    /// Whether a user's trainer decides the meaning of `[data]` and `[model]`, and takes `[custom]`.
+    pub is_own: bool,
+}
+
+impl TaskFacts {
+    const NONE: Self = Self {
+        name: "",
+        targets: &[],
+        network: None,
+        losses: &[],
+        returns_loss: false,
+        settings: &[],
+        is_own: false,
+    };
+}
+
+/// Every task, in the order in which messages list them.
+const TASKS: &[TaskFacts] = &[
+    TaskFacts {
+        name: "classify",
+        targets: &[Target::Class],
+        network: Some(ModelName::Resnet18),
+        ..TaskFacts::NONE
+    },
+    TaskFacts {
+        name: "segment",
+        targets: &[Target::Mask],
+        network: Some(ModelName::Unet),
+        ..TaskFacts::NONE
+    },
+    TaskFacts { name: "lm", targets: &[Target::Tokens], network: Some(ModelName::Gpt), ..TaskFacts::NONE },
+    TaskFacts {
+        name: "regress",
+        targets: &[Target::Vector, Target::Map],
+        losses: &[Loss::Mse, Loss::L1, Loss::Huber],
+        settings: &["data.normalize_targets"],
+        ..TaskFacts::NONE
+    },
+    TaskFacts {
+        name: "program",
+        targets: &[Target::Class, Target::Mask, Target::Vector, Target::Map, Target::Tokens],
+        returns_loss: true,
+        ..TaskFacts::NONE
+    },
+    TaskFacts { name: "custom", is_own: true, ..TaskFacts::NONE },
+];
+
+/// Tasks of other versions, and what became of them.
+pub(super) const OTHER_TASKS: &[(&str, &str)] = &[
+    ("cod", PLANNED),
+    ("fgvc", PLANNED),
+    ("elevation", PLANNED),
+    ("few-shot", PLANNED),
+    ("reasoning-seg", PLANNED),
+    ("torchscript", IMPORTED),
+];
+
+/// The learning task of a recipe.
+#[derive(Clone, Copy)]
+pub struct Task(&'static TaskFacts);
+
+impl Task {
+    /// All tasks as a recipe writes them.
+    pub const NAMES: &'static [&'static str] = &{
+        let mut names = [""; TASKS.len()];
+        let mut number = 0;
+        while number < names.len() {
+            names[number] = TASKS[number].name;
+            number += 1;
+        }
+        names
+    };
+
+    /// Returns the task of this name.
+    pub fn named(name: &str) -> Option<Self> {
+        TASKS.iter().find(|facts| facts.name == name).map(Self)
+    }
+
+    /// Returns what the task is.
+    pub fn facts(self) -> &'static TaskFacts {
+        self.0
+    }
+
+    /// Returns the task as a recipe writes it.
+    pub fn as_str(self) -> &'static str {
+        self.0.name
+    }
+
+    /// Returns whether `data.target` has a choice.
+    pub(super) fn chooses_target(self) -> bool {
+        self.0.targets.len() > 1
+    }
+}
+
+/// Lists the tasks of which a fact is true, as a message names the owners of a setting.
+pub(super) fn owners(is_owner: impl Fn(&TaskFacts) -> bool) -> String {
+    let names: Vec<_> = TASKS.iter().filter(|facts| is_owner(facts)).map(|facts| facts.name).collect();
+    quoted(&names).replace(", ", " and ")
+}
+
+/// Returns each setting that applies to some tasks only, with these tasks as a message names them.
+pub(super) fn settings() -> impl Iterator<Item = (&'static str, String)> {
+    let keys = TASKS.iter().flat_map(|facts| facts.settings);
+    keys.map(|key| (*key, owners(|facts| facts.settings.contains(key))))
+}
+
+impl PartialEq for Task {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.name == other.0.name
+    }
+}
+
+impl Eq for Task {}
+
+impl fmt::Debug for Task {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Task({:?})", self.0.name)
+    }
+}
+
+impl fmt::Display for Task {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.0.name)
+    }
+}
+
+impl Serialize for Task {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.0.name)
+    }
+}
+
+impl<'de> Deserialize<'de> for Task {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let name = String::deserialize(deserializer)?;
+        Self::named(&name).ok_or_else(|| D::Error::unknown_variant(&name, Self::NAMES))
+    }
+}

@@ -1,0 +1,126 @@
+//! What a task is, apart from its loss.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::network::{Model, Network};
+use crate::data::Dataset;
+use crate::models::Exported;
+
+/// What a task is. It is fixed when the task is built.
+#[derive(Clone)]
+pub struct Facts {
+    /// The training samples.
+    pub train: Arc<dyn Dataset>,
+    /// The test samples.
+    pub test: Arc<dyn Dataset>,
+    /// The data in a few words, such as "100 classes".
+    pub description: String,
+    /// The number of classes; 0 without classes.
+    pub classes: usize,
+    /// The names of the classes in the order of their numbers; may be empty. Manifests of checkpoints contain them,
+    /// and a run resumes only from a checkpoint with the same names.
+    pub class_names: Vec<String>,
+    /// The number of elements of [`Loss::sums`](super::Loss::sums).
+    pub sums: usize,
+    /// The weight of a complete sample, which keeps gradients at their usual size: the number of its pixels or tokens
+    /// if the loss is their sum.
+    pub weight_per_sample: f64,
+    /// Whether only the optimizer changes trained parameters, never [`Task::loss`](super::Task::loss). Then checkpoints
+    /// copy parameters during the next step, and mixed precision casts them once per step. Otherwise training waits for
+    /// the copy, and each micro-step casts. Buffers may change in any case.
+    pub leaves_parameters_unchanged: bool,
+    /// Whether [`Task::loss`](super::Task::loss) does the same work on every batch of one size and weight, as the
+    /// captures of `model.compile = "graph"` require. Its operations, their order and their tensors must not depend on
+    /// values in the batch or on numbers that the host draws or counts. It must not read values of tensors.
+    pub is_capturable: bool,
+    /// The sizes of batches for which the model is valid.
+    pub batches: BatchSizes,
+    /// What else, besides BatchNorm, depends on the partition of a step: a text to follow "depends on the
+    /// micro-batch:". None if nothing does.
+    pub micro_batch_warning: Option<String>,
+    /// The names of buffers that the loss writes in training and whose values of several micro-batches cannot be
+    /// joined, such as a queue. Buffers of a floating dtype change by the mean of the micro-batches' changes, weighted
+    /// by samples; others take the largest value of the ranks' last micro-batches. With such names, a step of more than
+    /// one micro-batch or rank is an error.
+    pub undivided_buffers: Vec<String>,
+    /// Whether the file of the model has no weights.
+    pub lacks_weights: bool,
+    /// Whether the file of the model does not state for which inputs it is valid.
+    pub lacks_guards: bool,
+    /// Data that a saved model needs, such as a vocabulary: `extra` in the manifest of every checkpoint. A run resumes
+    /// only from a checkpoint with the same data. Null for none.
+    pub extra: Value,
+}
+
+/// The numbers of samples for which a model is valid.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BatchSizes {
+    /// The least of a training micro-batch.
+    pub least: usize,
+    /// The most of a training micro-batch; None without a limit.
+    pub most: Option<usize>,
+    /// The least of an evaluation's batch.
+    pub evaluation_least: usize,
+    /// The most of an evaluation's batch; None without a limit.
+    pub evaluation_most: Option<usize>,
+}
+
+impl BatchSizes {
+    /// Any number of samples.
+    pub const ANY: Self = Self { least: 1, most: None, evaluation_least: 1, evaluation_most: None };
+}
+
+impl Facts {
+    /// Returns the facts of a task of which nothing else is known: no classes and figures, samples of weight 1, and a
+    /// loss that may do anything.
+    pub fn new(train: Arc<dyn Dataset>, test: Arc<dyn Dataset>, description: impl Into<String>) -> Self {
+        Self {
+            train,
+            test,
+            description: description.into(),
+            classes: 0,
+            class_names: Vec::new(),
+            sums: 0,
+            weight_per_sample: 1.0,
+            leaves_parameters_unchanged: false,
+            is_capturable: false,
+            batches: BatchSizes::ANY,
+            micro_batch_warning: None,
+            undivided_buffers: Vec::new(),
+            lacks_weights: false,
+            lacks_guards: false,
+            extra: Value::Null,
+        }
+    }
+
+    /// Adds the facts of an exported program. `used` are the outputs that are figures.
+    pub(super) fn with_program(mut self, network: &Network, used: &[&str]) -> Self {
+        let exported: &Exported = network.exported();
+        let (evaluation_least, evaluation_most) = exported.evaluation_batches();
+        let (least, most) = (exported.min_micro_batch(), exported.max_micro_batch());
+        self.batches = BatchSizes { least, most, evaluation_least, evaluation_most };
+        self.description += &network.unused_outputs(used);
+        self.leaves_parameters_unchanged = true;
+        self.is_capturable = !network.draws_random_numbers();
+        self.micro_batch_warning = network.micro_batch_warning();
+        self.undivided_buffers = exported.undivided_buffers();
+        self.lacks_weights = exported.lacks_weights();
+        self.lacks_guards = !exported.has_guards();
+        self
+    }
+
+    /// Adds the facts of a network. `least`: the least samples of a training micro-batch of a built-in one.
+    pub(super) fn with_model<B>(mut self, model: &Model<B>, least: impl FnOnce(&B) -> usize) -> Self {
+        match model {
+            Model::Built(built) => {
+                self.batches.least = least(built);
+                self.leaves_parameters_unchanged = true;
+                self.is_capturable = true;
+                self
+            }
+            Model::Exported(network) => self.with_program(network, &[]),
+        }
+    }
+}
