@@ -26,6 +26,7 @@ pub mod random;
 pub mod recipe;
 pub mod result;
 pub mod run_dir;
+pub mod safetensors_file;
 pub mod schedule;
 pub mod text;
 pub mod time;

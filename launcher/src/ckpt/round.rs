@@ -1,7 +1,7 @@
 //! Converts floating-point types; rounds to nearest, ties to even, as PyTorch does.
 
+use dtrain_common::safetensors_file::Dtype;
 use half::{bf16, f16};
-use safetensors::Dtype;
 
 /// Converts `bytes`, little-endian numbers of type `from`, to `to` (F32, BF16 or F16) and appends them.
 /// Returns the number of finite values that became infinite; `None` if `from` is no floating-point type.

@@ -3,7 +3,7 @@
 use super::find::{Found, find};
 use super::problem::{kind, sentence};
 use super::progress::Progress;
-use super::tensors::{TensorFile, TensorFileError};
+use super::tensors::{TensorFileError, open};
 use crate::cli::VerifyArgs;
 use crate::stdout::print;
 use anyhow::bail;
@@ -109,9 +109,9 @@ fn headers(folder: &Path, manifest: &Manifest) -> Vec<Problem> {
     let names = manifest.files.iter().map(|entry| &entry.name);
     let tensors = names.filter(|name| name.ends_with(".safetensors"));
     let wrong = tensors.filter_map(|name| {
-        let message = match TensorFile::open(&folder.join(name)).err()? {
-            TensorFileError::Header { source, .. } => {
-                format!("{name} is not a valid safetensors file: {source:#}")
+        let message = match open(&folder.join(name)).err()? {
+            TensorFileError::Header { reason, .. } => {
+                format!("{name} is not a valid safetensors file: {reason}")
             }
             other => other.to_string(),
         };

@@ -1,6 +1,6 @@
 //! Dtypes of safetensors files and of libtorch.
 
-use safetensors::Dtype;
+use dtrain_common::safetensors_file::Dtype;
 use tch::Kind;
 
 const TYPES: [(Kind, Dtype); 11] = [

@@ -4,8 +4,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use dtrain_common::content::Content;
+use dtrain_common::safetensors_file::Dtype;
 use dtrain_torch_shim::ShimError;
-use safetensors::Dtype;
 use tch::TchError;
 use thiserror::Error;
 

@@ -50,7 +50,7 @@ pub use mismatch::{Mismatch, ShapeDifference};
 pub use recompute::{Recompute, Segment, is_recomputing};
 pub use registry::{Entry, Registry, Role, Scope};
 pub use shards::shards;
-pub use tensor_file::{TensorFile, header, widest_first};
+pub use tensor_file::TensorFile;
 pub use unet::UnetConfig;
 pub use vit::VitConfig;
 pub use weight::{Shadow, Weight};

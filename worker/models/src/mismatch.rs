@@ -3,8 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use safetensors::Dtype;
-use safetensors::tensor::TensorInfo;
+use dtrain_common::safetensors_file::{Dtype, StoredTensor};
 use tch::Kind;
 
 use super::dtype::kind_of;
@@ -49,7 +48,7 @@ pub struct Mismatch {
 }
 
 /// Compares by name. `num_batches_tracked` may be missing, as in files from before PyTorch 0.4.1.
-pub(super) fn compare(model: &[ExpectedTensor<'_>], file: &BTreeMap<&str, &TensorInfo>) -> Mismatch {
+pub(super) fn compare(model: &[ExpectedTensor<'_>], file: &BTreeMap<&str, &StoredTensor>) -> Mismatch {
     let mut mismatch = Mismatch {
         model: describe_network(&model.iter().map(|wanted| wanted.name).collect::<Vec<_>>()),
         file: describe_network(&file.keys().copied().collect::<Vec<_>>()),
@@ -223,7 +222,7 @@ mod tests {
             wanted("bn.num_batches_tracked", &[], Kind::Int64),
             wanted("d", &[1], Kind::Float),
         ];
-        let info = |shape: &[usize], dtype| TensorInfo { dtype, shape: shape.to_vec(), data_offsets: (0, 0) };
+        let info = |shape: &[usize], dtype| StoredTensor::new("", dtype, shape.to_vec()).unwrap();
         let file = [
             ("a", info(&[3, 2], Dtype::F32)),
             ("b", info(&[4], Dtype::I32)),

@@ -6,11 +6,10 @@ use std::borrow::Borrow;
 use std::ops::Range;
 
 use dtrain_common::manifest::{self, CHECKSUM_BYTES, Checksum, FileEntry};
-use safetensors::Dtype;
+use dtrain_common::safetensors_file::{Dtype, StoredTensor, header, widest_first};
 use serde::{Deserialize, Serialize};
 
 use super::error::CheckpointError;
-use crate::models::{header, widest_first};
 
 /// The BLAKE3 checksum of a part.
 pub(super) type Digest = [u8; CHECKSUM_BYTES];
@@ -137,8 +136,13 @@ pub(super) fn layout<I: Borrow<Item>>(
 fn describe<I: Borrow<Item>>(items: &[I]) -> Result<Described<'_>, CheckpointError> {
     let mut items: Vec<(usize, &Item)> = items.iter().map(I::borrow).enumerate().collect();
     items.sort_by_key(|(_, item)| widest_first(item.dtype));
-    let described = items.iter().map(|(_, item)| (item.name.as_str(), item.dtype, item.shape.clone()));
-    let header = header(described).map_err(CheckpointError::Tensors)?;
+    let stored = |(_, item): &(usize, &Item)| {
+        let shape = item.shape.iter().map(|&size| size as usize).collect();
+        StoredTensor::new(&item.name, item.dtype, shape)
+            .ok_or_else(|| CheckpointError::Tensors(format!("the sizes of {} overflow", item.name)))
+    };
+    let stored: Vec<StoredTensor> = items.iter().map(stored).collect::<Result<_, _>>()?;
+    let header = header(&stored, None).map_err(CheckpointError::Tensors)?;
     Ok((header, items))
 }
 

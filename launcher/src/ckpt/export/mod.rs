@@ -7,7 +7,7 @@ use self::plan::{Output, Plan};
 use self::write::Unwritten;
 use super::problem::{Failed, failed};
 use super::progress::Progress;
-use super::tensors::{header, torch_name};
+use super::tensors::torch_name;
 use crate::cli::{ExportArgs, Weights};
 use crate::stdout::print;
 use anyhow::{Context, bail};
@@ -16,6 +16,7 @@ use dtrain_agent::signals;
 use dtrain_common::exit::ExitStatus;
 use dtrain_common::files::write_atomic_with;
 use dtrain_common::manifest::FILE_NAME;
+use dtrain_common::safetensors_file::header;
 use dtrain_common::text::{counted, size};
 use std::fs::File;
 use std::io::{ErrorKind, Write};
@@ -90,7 +91,7 @@ fn write(plan: &Plan, out: &Path, force: bool) -> anyhow::Result<()> {
     let targets = plan.outputs.iter().map(|output| &output.target);
     let names = &plan.manifest.class_names;
     let metadata = (!names.is_empty()).then(|| (CLASS_NAMES, serde_json::json!(names).to_string()));
-    let head = header(targets, metadata).map_err(failed)?;
+    let head = header(targets, metadata).map_err(|reason| failed(anyhow::Error::msg(reason)))?;
     let mut overflows = Vec::new();
     let written = write_atomic_with(out, force, |file: &mut File| {
         file.write_all(&head)?;

@@ -4,12 +4,12 @@ use crate::ckpt::find::checkpoint;
 use crate::ckpt::names::{Form, rename};
 use crate::ckpt::problem::{failed, sentence};
 use crate::ckpt::progress::Progress;
-use crate::ckpt::tensors::{Tensor, TensorFile, torch_name};
+use crate::ckpt::tensors::{open, torch_name};
 use crate::cli::Names;
 use crate::cli::{Dtype, ExportArgs, Weights};
 use anyhow::bail;
 use dtrain_common::manifest::Manifest;
-use safetensors::Dtype as Type;
+use dtrain_common::safetensors_file::{Dtype as Type, SafetensorsFile, StoredTensor, widest_first};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -21,11 +21,11 @@ const EMA: &str = "ema.safetensors";
 pub(super) struct Output {
     /// The index in [`Plan::files`] of the values' source.
     pub(super) file: usize,
-    pub(super) source: Tensor,
+    pub(super) source: StoredTensor,
     pub(super) form: Form,
     /// The new type of floating-point values; `None` if they keep their type.
     pub(super) floats: Option<Type>,
-    pub(super) target: Tensor,
+    pub(super) target: StoredTensor,
 }
 
 #[derive(Debug)]
@@ -35,7 +35,7 @@ pub(super) struct Plan {
     pub(super) names: Names,
     /// Whether tensors of the moving average replace the trained ones.
     pub(super) average: bool,
-    pub(super) files: Vec<TensorFile>,
+    pub(super) files: Vec<SafetensorsFile>,
     /// In the order of writing: wider elements first, so that each is aligned to its type.
     pub(super) outputs: Vec<Output>,
 }
@@ -55,7 +55,7 @@ impl Plan {
         let average = args.weights != Weights::Raw && has(EMA);
         let mut files = Vec::new();
         for name in [Some(MODEL), average.then_some(EMA)].into_iter().flatten() {
-            files.push(TensorFile::open(&folder.join(name)).map_err(failed)?);
+            files.push(open(&folder.join(name)).map_err(failed)?);
         }
         let names = args.names;
         let floats = match args.dtype {
@@ -99,7 +99,7 @@ impl Plan {
 
 /// Returns every tensor of the model, from the last file that has it, under its new names.
 fn outputs(
-    files: &[TensorFile],
+    files: &[SafetensorsFile],
     names: Names,
     model: &str,
     floats: Option<Type>,
@@ -107,7 +107,7 @@ fn outputs(
     let Some((first, others)) = files.split_first() else {
         return Ok(Vec::new());
     };
-    let mut newer: BTreeMap<&str, (usize, &Tensor)> = BTreeMap::new();
+    let mut newer: BTreeMap<&str, (usize, &StoredTensor)> = BTreeMap::new();
     for (number, file) in (1..).zip(others) {
         for tensor in &file.tensors {
             newer.insert(&tensor.name, (number, tensor));
@@ -129,7 +129,7 @@ fn outputs(
         for piece in rename(names, model, &own.name)? {
             let shape = shape(piece.form, &own.shape);
             let dtype = floats.unwrap_or(source.dtype);
-            let Some(target) = shape.and_then(|shape| Tensor::new(piece.name, dtype, shape)) else {
+            let Some(target) = shape.and_then(|shape| StoredTensor::new(piece.name, dtype, shape)) else {
                 bail!(
                     "{:?} has the shape {:?}, which does not fit {names}'s {model}; --names pytorch keeps it as it is",
                     own.name,
@@ -144,12 +144,12 @@ fn outputs(
         bail!("{has} has {name:?} and {has_not} has not; the files are of different models");
     }
     // A stable sort keeps the model's order otherwise.
-    outputs.sort_by_key(|output| std::cmp::Reverse(output.target.width()));
+    outputs.sort_by_key(|output| widest_first(output.target.dtype));
     Ok(outputs)
 }
 
 /// Returns the shape of a tensor in another form; `None` if the form does not fit.
-fn shape(form: Form, own: &[u64]) -> Option<Vec<u64>> {
+fn shape(form: Form, own: &[usize]) -> Option<Vec<usize>> {
     match (form, own) {
         (Form::Same, _) => Some(own.to_vec()),
         (Form::Transposed, [rows, columns]) => Some(vec![*columns, *rows]),

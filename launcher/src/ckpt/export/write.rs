@@ -3,7 +3,8 @@
 use super::plan::Output;
 use crate::ckpt::names::Form;
 use crate::ckpt::round::convert;
-use crate::ckpt::tensors::{TensorFile, TensorFileError};
+use crate::ckpt::tensors::{TensorFileError, read};
+use dtrain_common::safetensors_file::SafetensorsFile;
 use std::io;
 
 /// Why the file was not written.
@@ -34,7 +35,7 @@ const CHUNK: usize = 4 << 20;
 
 /// Writes the values of an output's source in their new form and type. Returns the number of overflows.
 pub(super) fn tensor(
-    file: &TensorFile,
+    file: &SafetensorsFile,
     output: &Output,
     put: &mut impl FnMut(&[u8]) -> Result<(), Unwritten>,
 ) -> Result<u64, Unwritten> {
@@ -63,7 +64,7 @@ pub(super) fn tensor(
 
 /// Passes a number of bytes from an offset on to `each`, unchanged.
 fn range(
-    file: &TensorFile,
+    file: &SafetensorsFile,
     output: &Output,
     (mut offset, mut left): (u64, u64),
     each: &mut impl FnMut(&[u8]) -> Result<(), Unwritten>,
@@ -72,7 +73,7 @@ fn range(
     while left > 0 {
         let length = left.min(CHUNK as u64);
         let chunk = &mut buffer[..length as usize];
-        file.read(&output.source, offset, chunk)?;
+        read(file, &output.source, offset, chunk)?;
         each(chunk)?;
         offset += length;
         left -= length;
@@ -82,16 +83,16 @@ fn range(
 
 /// Passes a matrix to `each` by columns. Only this form holds a whole tensor in memory.
 fn transposed(
-    file: &TensorFile,
+    file: &SafetensorsFile,
     output: &Output,
     each: &mut impl FnMut(&[u8]) -> Result<(), Unwritten>,
 ) -> Result<(), Unwritten> {
     let [_, columns] = output.source.shape[..] else {
         return range(file, output, (0, output.source.bytes), each);
     };
-    let (columns, width) = (columns as usize, output.source.width() as usize);
+    let width = output.source.width() as usize;
     let mut matrix = vec![0; output.source.bytes as usize];
-    file.read(&output.source, 0, &mut matrix)?;
+    read(file, &output.source, 0, &mut matrix)?;
     let mut transposed = Vec::with_capacity(matrix.len());
     for column in (0..columns).filter(|_| !matrix.is_empty()) {
         let value = column * width..(column + 1) * width;
@@ -107,20 +108,19 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
-    use crate::ckpt::tensors::{Tensor, header};
+    use dtrain_common::safetensors_file::{Dtype, StoredTensor, header};
     use proptest::prelude::*;
-    use safetensors::Dtype;
     use std::fs;
 
     /// Returns the output for a matrix of 0, 1, 2 ... in this form.
-    fn made(rows: u64, columns: u64, form: Form, floats: Option<Dtype>) -> Vec<u8> {
+    fn made(rows: usize, columns: usize, form: Form, floats: Option<Dtype>) -> Vec<u8> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("x.safetensors");
-        let source = Tensor::new("x", Dtype::F32, vec![rows, columns]).unwrap();
+        let source = StoredTensor::new("x", Dtype::F32, vec![rows, columns]).unwrap();
         let mut bytes = header([&source], None).unwrap();
         bytes.extend((0..rows * columns).flat_map(|value| (value as f32).to_le_bytes()));
         fs::write(&path, bytes).unwrap();
-        let file = TensorFile::open(&path).unwrap();
+        let file = SafetensorsFile::open(&path).unwrap();
         let output =
             Output { file: 0, target: source.clone(), source: file.tensors[0].clone(), form, floats };
         let mut out = Vec::new();
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[track_caller]
-    fn expect_transposed(rows: u64, columns: u64) {
+    fn expect_transposed(rows: usize, columns: usize) {
         let found = numbers(&made(rows, columns, Form::Transposed, None));
         let expected: Vec<_> = (0..columns)
             .flat_map(|column| (0..rows).map(move |row| (row * columns + column) as f32))
@@ -164,7 +164,7 @@ mod tests {
 
     #[test]
     fn tensors_longer_than_a_chunk_are_written_whole() {
-        let found = numbers(&made(1, (CHUNK as u64 / 4) * 2 + 5, Form::Same, None));
+        let found = numbers(&made(1, (CHUNK / 4) * 2 + 5, Form::Same, None));
         assert!(found.iter().enumerate().all(|(at, value)| *value == at as f32));
         let half = made(2, 2, Form::Transposed, Some(Dtype::BF16));
         assert_eq!(half, [0, 0, 0, 0x40, 0x80, 0x3f, 0x40, 0x40]);
@@ -172,7 +172,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_matrix_is_transposed(rows in 0_u64..40, columns in 0_u64..40) {
+        fn any_matrix_is_transposed(rows in 0_usize..40, columns in 0_usize..40) {
             expect_transposed(rows, columns);
         }
     }

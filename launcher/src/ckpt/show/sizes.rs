@@ -1,7 +1,8 @@
 //! The sizes of a checkpoint's parts, from the headers of its files.
 
-use crate::ckpt::tensors::{Tensor, TensorFile, TensorFileError};
+use crate::ckpt::tensors::{TensorFileError, open};
 use dtrain_common::manifest::Manifest;
+use dtrain_common::safetensors_file::StoredTensor;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, HashSet};
@@ -15,7 +16,7 @@ pub(super) struct Share {
 }
 
 impl Share {
-    fn add(&mut self, tensor: &Tensor) {
+    fn add(&mut self, tensor: &StoredTensor) {
         self.tensors += 1;
         self.elements += tensor.elements();
         self.bytes += tensor.bytes;
@@ -31,20 +32,20 @@ pub(super) struct Sizes {
 impl Sizes {
     /// Reads the headers of the files that the manifest lists.
     pub(super) fn of(folder: &Path, manifest: &Manifest) -> Result<Self, TensorFileError> {
-        let open = |wanted: &dyn Fn(&str) -> bool| -> Result<Vec<Tensor>, TensorFileError> {
+        let read = |wanted: &dyn Fn(&str) -> bool| -> Result<Vec<StoredTensor>, TensorFileError> {
             let mut tensors = Vec::new();
             for entry in manifest.files.iter().filter(|entry| wanted(&entry.name)) {
-                tensors.extend(TensorFile::open(&folder.join(&entry.name))?.tensors);
+                tensors.extend(open(&folder.join(&entry.name))?.tensors);
             }
             Ok(tensors)
         };
         let is_optimizer = |name: &str| name.starts_with("optimizer") && name.ends_with(".safetensors");
-        let optimizer = open(&is_optimizer)?;
+        let optimizer = read(&is_optimizer)?;
         let trained = optimizer.iter();
         let trained: HashSet<&str> = trained.filter_map(|tensor| tensor.name.strip_prefix("step.")).collect();
-        let kind_in_model = |tensor: &Tensor| kind_in_model(tensor, &trained).to_owned();
-        let model = open(&|name| name == "model.safetensors")?;
-        let average = open(&|name| name == "ema.safetensors")?;
+        let kind_in_model = |tensor: &StoredTensor| kind_in_model(tensor, &trained).to_owned();
+        let model = read(&|name| name == "model.safetensors")?;
+        let average = read(&|name| name == "ema.safetensors")?;
         let mut sizes = Self::default();
         sizes.add("model", &model, kind_in_model);
         sizes.add("optimizer", &optimizer, |tensor| {
@@ -55,7 +56,7 @@ impl Sizes {
         Ok(sizes)
     }
 
-    fn add(&mut self, owner: &'static str, tensors: &[Tensor], kind: impl Fn(&Tensor) -> String) {
+    fn add(&mut self, owner: &'static str, tensors: &[StoredTensor], kind: impl Fn(&StoredTensor) -> String) {
         if tensors.is_empty() {
             return;
         }
@@ -89,7 +90,7 @@ impl Sizes {
 
 /// Returns a tensor's kind. A trained parameter has optimizer state. Running statistics and counters, known
 /// by name or type, are buffers. Any other tensor counts as a parameter not trained in this stage.
-fn kind_in_model(tensor: &Tensor, trained: &HashSet<&str>) -> &'static str {
+fn kind_in_model(tensor: &StoredTensor, trained: &HashSet<&str>) -> &'static str {
     let last = tensor.name.rsplit('.').next().unwrap_or_default();
     if trained.contains(tensor.name.as_str()) {
         "trained"

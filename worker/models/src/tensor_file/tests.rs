@@ -1,6 +1,7 @@
 #![allow(clippy::unwrap_used)]
 use std::fs;
 
+use dtrain_common::safetensors_file::{header, widest_first};
 use tch::Kind;
 
 use super::super::dtype::dtype_of;
@@ -11,8 +12,11 @@ pub(crate) fn write_tensors(path: &Path, tensors: &[(&str, Tensor)]) {
     let dtype = |tensor: &Tensor| dtype_of(tensor.kind()).unwrap();
     let mut ordered: Vec<_> = tensors.iter().collect();
     ordered.sort_by_key(|(_, tensor)| widest_first(dtype(tensor)));
-    let described = ordered.iter().map(|(name, tensor)| (*name, dtype(tensor), tensor.size()));
-    let mut bytes = header(described).unwrap();
+    let stored = ordered.iter().map(|(name, tensor)| {
+        let shape = tensor.size().into_iter().map(|size| size as usize).collect();
+        StoredTensor::new(*name, dtype(tensor), shape).unwrap()
+    });
+    let mut bytes = header(&stored.collect::<Vec<_>>(), None).unwrap();
     for (_, tensor) in ordered {
         let start = bytes.len();
         bytes.resize(start + tensor.numel() * tensor.kind().elt_size_in_bytes(), 0);

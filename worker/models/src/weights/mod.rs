@@ -11,8 +11,8 @@ use std::path::Path;
 
 pub use self::positions::Resampled;
 pub use dtrain_common::recipe::WeightsMode;
+use dtrain_common::safetensors_file::StoredTensor;
 use regex_lite::Regex;
-use safetensors::tensor::TensorInfo;
 use tch::{Kind, TchError, Tensor};
 
 use super::dtype::kind_of;
@@ -203,7 +203,7 @@ enum Values {
 }
 
 /// The tensors of a file by their names, possibly changed ones.
-type View<'a> = BTreeMap<Cow<'a, str>, &'a TensorInfo>;
+type View<'a> = BTreeMap<Cow<'a, str>, &'a StoredTensor>;
 
 fn view(file: &TensorFile) -> View<'_> {
     file.tensors.iter().map(|(name, stored)| (Cow::Borrowed(name.as_str()), &stored.info)).collect()
@@ -292,7 +292,7 @@ impl Fit {
 
 /// Returns the file's tensors without repeated tied weights. If the file has only the second name, it stays,
 /// so that it is reported as unexpected.
-fn without_repeated<'a>(registry: &Registry, file: &'a View<'a>) -> BTreeMap<&'a str, &'a TensorInfo> {
+fn without_repeated<'a>(registry: &Registry, file: &'a View<'a>) -> BTreeMap<&'a str, &'a StoredTensor> {
     let repeated = registry.tied().iter().filter(|(_, first)| file.contains_key(first.as_str()));
     let repeated: BTreeSet<&str> = repeated.map(|(second, _)| second.as_str()).collect();
     let tensors = file.iter().map(|(name, info)| (name.as_ref(), *info));
