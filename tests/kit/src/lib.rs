@@ -7,6 +7,7 @@
 
 pub mod cgroup;
 pub mod fake_gpus;
+pub mod faults;
 pub mod formula;
 pub mod freezer;
 pub mod need;

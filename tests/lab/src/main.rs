@@ -17,7 +17,6 @@ mod marked;
 mod memory;
 mod parity;
 mod python;
-mod random;
 mod report;
 mod rounds;
 mod soak;

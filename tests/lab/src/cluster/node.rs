@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use dtrain_agent::cluster::Member;
 use dtrain_agent::cluster::member::MemberEnding;
+use dtrain_test_kit::faults::Random;
 
 use super::step::{Step, ms};
-use crate::random::Random;
 
 pub(super) struct SimNode {
     pub(super) member: Option<Member>,

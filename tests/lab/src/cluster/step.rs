@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use dtrain_agent::cluster::message::{StopReason, ToLeader, ToMember};
 use dtrain_agent::cluster::trial::FailedTry;
-
-use crate::random::Random;
+use dtrain_test_kit::faults::Random;
 
 /// An event of the world, at a time.
 #[derive(Clone, Debug)]

@@ -12,10 +12,10 @@ use dtrain_agent::cluster::ranks::Node;
 use dtrain_agent::cluster::trial::Place;
 use dtrain_agent::cluster::{ClusterPolicy, Leader, Member};
 use dtrain_agent::local::{RestartPolicy, Restarts};
+use dtrain_test_kit::faults::Random;
 
 use super::node::SimNode;
 use super::step::{Fault, Step, ms};
-use crate::random::Random;
 
 /// The settings of one simulated run.
 #[derive(Clone, Debug)]

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use dtrain_common::result::RunResult;
+use dtrain_test_kit::faults::Random;
 use xtask::process::Signals;
 use xtask::setup::SetArgs;
 use xtask::workspace::Workspace;
@@ -21,7 +22,6 @@ use xtask::workspace::Workspace;
 use self::table::{End, KINDS, Kind};
 use crate::commands::{FinishedCommand, run_to_end};
 use crate::files::{create_empty, create_own, find_fake_programs};
-use crate::random::Random;
 
 /// The longest launch: the longest time-out of a kind, the stacks of a hang, and a start on a busy machine.
 const LONGEST: Duration = Duration::from_secs(90);

@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use dtrain_common::result::RunResult;
 use dtrain_common::run_dir::RunDir;
+use dtrain_test_kit::faults::{Kind, Moment, Target};
 
-use super::plan::{Kind, Moment, Plan, Resume, STEPS};
+use super::plan::{Plan, Resume, STEPS, earlier};
 use super::run_files;
 use super::running_launch::{LaunchOptions, RunningLaunch};
 use crate::attempts::{attempts, resumed_after, stderr};
@@ -100,7 +101,7 @@ impl CaseRunner<'_> {
             std::fs::create_dir_all(self.folder(&plan)).context("cannot create the folder of a case")?;
             match self.attempt(&plan, number, &run, reference, &mut outcome) {
                 Ok(true) => return Ok(outcome),
-                Ok(false) => plan.moment = plan.moment.earlier(),
+                Ok(false) => plan.fault.moment = earlier(plan.fault.moment),
                 Err(error) if error.is::<Interrupted>() => return Err(error),
                 Err(error) => {
                     outcome.failures.push(format!("{error:#}"));
@@ -237,7 +238,7 @@ fn kill(
     reference: &Reference,
 ) -> Result<Option<KillState>> {
     let begun = Instant::now();
-    let reached = match plan.moment {
+    let reached = match plan.fault.moment {
         Moment::Write { step, delay } => {
             let is_writing = || run_files::step_being_written(run).filter(|written| *written >= step);
             let seen = launched.wait_for(is_writing)?;
@@ -246,10 +247,11 @@ fn kill(
             }
             seen.is_some()
         }
-        Moment::Any { share } => {
+        Moment::Share(share) => {
             let at = reference.took.mul_f64(share);
             launched.wait_for(|| (begun.elapsed() >= at).then_some(()))?.is_some()
         }
+        other => bail!("{other} is no moment of these cases"),
     };
     if !reached {
         return Ok(None);
@@ -272,14 +274,14 @@ fn kill(
 fn victims(launched: &mut RunningLaunch<'_>, plan: &Plan) -> Result<Option<Vec<Process>>> {
     let mark = Mark::clone(&launched.mark);
     launched.wait_for(|| {
-        let found = match plan.kind {
-            Kind::Workers => mark.workers(),
-            Kind::Worker => {
+        let found = match plan.fault.kind {
+            Kind::Kill(Target::Workers) => mark.workers(),
+            Kind::Kill(Target::Worker) => {
                 let all = mark.workers();
                 let chosen = plan.victim.checked_rem(all.len() as u64);
                 chosen.map(|index| all[index as usize]).into_iter().collect()
             }
-            Kind::Launcher => {
+            Kind::Kill(_) => {
                 let mut halves = mark.processes();
                 let launcher = plan.victim.is_multiple_of(2)
                     && halves.iter().any(|process| process.role == Role::Launcher);
@@ -287,6 +289,7 @@ fn victims(launched: &mut RunningLaunch<'_>, plan: &Plan) -> Result<Option<Vec<P
                 halves.retain(|process| process.role == role);
                 halves
             }
+            _ => Vec::new(),
         };
         (!found.is_empty()).then_some(found)
     })

@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
+use dtrain_test_kit::faults::Random;
 
 use xtask::process::Signals;
 use xtask::setup::{Problem, SetArgs};
@@ -22,7 +23,6 @@ use xtask::workspace::Workspace;
 
 use crate::files::find_programs;
 use crate::machine::Machine;
-use crate::random::Random;
 use crate::report::Report;
 use case::{CaseRunner, Outcome, Reference, failed_case_folder};
 use plan::{EVERY, Plan, STEPS};

@@ -1,9 +1,8 @@
 //! The plan of a case: what to kill, when, and how to resume.
 
-use std::fmt;
 use std::time::Duration;
 
-use crate::random::Random;
+use dtrain_test_kit::faults::{Fault, Kind, Moment, Random, Target};
 
 /// Numbers of ranks, used in turn.
 pub(super) const RANKS: [usize; 3] = [1, 2, 3];
@@ -19,44 +18,15 @@ const INTO_WRITE_MS: f64 = 20.0;
 /// The longest time from the beginning of a rollback to a kill during it, in milliseconds.
 const INTO_ROLLBACK_MS: f64 = 60.0;
 
-/// The target of a kill.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Kind {
-    Worker,
-    Workers,
-    Launcher,
-}
+/// The targets of kills.
+const TARGETS: [Target; 3] = [Target::Worker, Target::Workers, Target::Launcher];
 
-impl Kind {
-    pub(super) const ALL: [Self; 3] = [Self::Worker, Self::Workers, Self::Launcher];
-}
-
-impl fmt::Display for Kind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Worker => "one worker",
-            Self::Workers => "all workers",
-            Self::Launcher => "the launcher",
-        })
-    }
-}
-
-/// The moment of a kill.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum Moment {
-    /// `delay` after the write of a checkpoint began, for this step or a later one.
-    Write { step: u64, delay: Duration },
-    /// After this share of the whole run's duration.
-    Any { share: f64 },
-}
-
-impl Moment {
-    /// Returns an earlier moment, for a run that ended before this one.
-    pub(super) fn earlier(self) -> Self {
-        match self {
-            Self::Write { step, delay } => Self::Write { step: (step / 2).max(EVERY), delay: delay / 2 },
-            Self::Any { share } => Self::Any { share: share / 2.0 },
-        }
+/// Returns an earlier moment, for a run that ended before this one.
+pub(super) fn earlier(moment: Moment) -> Moment {
+    match moment {
+        Moment::Write { step, delay } => Moment::Write { step: (step / 2).max(EVERY), delay: delay / 2 },
+        Moment::Share(share) => Moment::Share(share / 2.0),
+        other => other,
     }
 }
 
@@ -76,10 +46,9 @@ pub(super) enum Resume {
 pub(super) struct Plan {
     /// Number of the case, from 0.
     pub(super) number: u64,
-    pub(super) kind: Kind,
+    pub(super) fault: Fault,
     pub(super) ranks: usize,
     pub(super) resume: Resume,
-    pub(super) moment: Moment,
     /// Whether the ranks shard the optimizer's state; this must not change the result.
     pub(super) sharded: bool,
     /// Selects one of several possible victims.
@@ -92,17 +61,17 @@ impl Plan {
     /// Draws a case: kinds and ranks in turn, the rest at random. Every third case with a second command
     /// rolls back first; with `rollbacks`, every case does.
     pub(super) fn draw(number: u64, rollbacks: bool, random: &mut Random) -> Self {
-        let kind = Kind::ALL[(number % 3) as usize];
+        let target = TARGETS[(number % 3) as usize];
         let ranks = RANKS[(number / 3 % 3) as usize];
         let others: Vec<usize> = RANKS.into_iter().filter(|other| *other != ranks).collect();
         let other = others[random.below(others.len() as u64) as usize];
-        let resume = match kind {
+        let resume = match target {
             _ if number % 5 == 4 => Resume::Ranks(other),
             _ if rollbacks => Resume::Again,
-            Kind::Worker => Resume::Restart,
+            Target::Worker => Resume::Restart,
             // Alternates from group to group.
-            Kind::Workers if (number / 9).is_multiple_of(2) => Resume::Restart,
-            Kind::Workers | Kind::Launcher => Resume::Again,
+            Target::Workers if (number / 9).is_multiple_of(2) => Resume::Restart,
+            _ => Resume::Again,
         };
         let moment = if random.below(5) < 3 {
             Moment::Write {
@@ -110,13 +79,14 @@ impl Plan {
                 delay: Duration::from_secs_f64(random.share() * INTO_WRITE_MS / 1e3),
             }
         } else {
-            Moment::Any { share: random.share() }
+            Moment::Share(random.share())
         };
         let (sharded, victim) = (random.below(2) == 0, random.next());
         let rolls_back = rollbacks || (resume != Resume::Restart && random.below(3) == 0);
         let rollback_delay =
             rolls_back.then(|| Duration::from_secs_f64(random.share() * INTO_ROLLBACK_MS / 1e3));
-        Self { number, kind, ranks, resume, moment, sharded, victim, rollback_delay }
+        let fault = Fault::new(Kind::Kill(target), moment);
+        Self { number, fault, ranks, resume, sharded, victim, rollback_delay }
     }
 
     /// Returns the number of ranks that end the run.

@@ -3,15 +3,17 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use dtrain_test_kit::faults::{Kind, Target};
+
 use super::case::{Outcome, TOLERANCE};
-use super::plan::{Kind, Plan, Resume};
+use super::plan::{Plan, Resume};
 use crate::report::{Group, Row, Verdict};
 use crate::stats::Spread;
 
 /// The outcomes by victim and number of ranks.
 #[derive(Debug, Default)]
 pub(super) struct Table {
-    cells: BTreeMap<(Kind, usize), Cell>,
+    cells: BTreeMap<(Target, usize), Cell>,
     /// Milliseconds from the kill to the first step after a restart.
     restarts: Vec<f64>,
     /// Milliseconds from the second command to its first step.
@@ -37,7 +39,8 @@ struct Cell {
 
 impl Table {
     pub(super) fn add(&mut self, plan: &Plan, outcome: &Outcome) {
-        let cell = self.cells.entry((plan.kind, plan.ranks)).or_default();
+        let Kind::Kill(target) = plan.fault.kind else { return };
+        let cell = self.cells.entry((target, plan.ranks)).or_default();
         cell.cases += 1;
         cell.failures += usize::from(!outcome.failures.is_empty());
         cell.during_write += usize::from(outcome.during_write);
@@ -81,10 +84,10 @@ impl Table {
     /// Returns the whole table.
     pub(super) fn groups(&self) -> Vec<Group> {
         let mut group = Group::new("kills by target and ranks");
-        for ((kind, ranks), cell) in &self.cells {
+        for ((target, ranks), cell) in &self.cells {
             let repeated = Spread::of(cell.repeated_steps.clone());
             let [median, most] = repeated.map_or([0.0; 2], |repeated| [repeated.median, repeated.highest]);
-            let mut row = Row::new(format!("{kind}, {ranks} ranks"));
+            let mut row = Row::new(format!("{target}, {ranks} ranks"));
             for (column, count) in [
                 ("cases", cell.cases),
                 ("during a write", cell.during_write),

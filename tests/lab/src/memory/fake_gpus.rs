@@ -5,13 +5,13 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use dtrain_common::run_dir::RunDir;
+use dtrain_test_kit::faults::Random;
 use xtask::setup::Problem;
 use xtask::workspace::Workspace;
 
 use super::accuracy::{self, ASSUMED, ON_FAKES, mib, profiles};
 use super::cases::{CASES, Case};
 use super::{Args, Bench, programs};
-use crate::random::Random;
 use crate::report::{Group, Row, Verdict};
 
 /// A GPU that a fake one resembles: name, compute capability, multiprocessors, and GiB of memory.

@@ -1,8 +1,9 @@
 //! A node of a job that is lost.
 
+use dtrain_test_kit::faults::Kind;
 use dtrain_test_kit::slurm::Slurm;
 
-use super::plan::Kind;
+use super::plan::NODE_KILLED;
 use super::training::{EVERY, Outcome, Reference, Training, end, wait};
 
 /// Kills the daemon of `n1` while a training runs, and starts it again when Slurm has requeued the job. Slurm cannot
@@ -14,7 +15,7 @@ pub(super) fn kill_daemon(slurm: &Slurm, reference: &Reference) -> Outcome {
 /// Kills all of `n1` while a training runs. The run must end with a code after which the script requeues the job, which
 /// starts again when the node is back.
 pub(super) fn kill_node(slurm: &Slurm, reference: &Reference) -> Outcome {
-    lose(slurm, reference, "node", Kind::Node, Slurm::kill_node)
+    lose(slurm, reference, "node", NODE_KILLED, Slurm::kill_node)
 }
 
 fn lose(slurm: &Slurm, reference: &Reference, name: &str, kind: Kind, kill: fn(&Slurm, usize)) -> Outcome {

@@ -10,10 +10,11 @@ mod training;
 use std::collections::BTreeMap;
 use std::time::Instant;
 
+use dtrain_test_kit::faults::{Fault, Kind, Moment};
 use dtrain_test_kit::process::repeats;
 use dtrain_test_kit::slurm::Slurm;
 
-use plan::{Fault, Kind, Plan};
+use plan::interruptions;
 use training::{Outcome, Reference, train};
 
 /// Seed of the first run; each further one has the next.
@@ -32,7 +33,7 @@ struct Totals {
 fn a_preempted_training_resumes_to_the_weights_of_an_uninterrupted_one() {
     let Ok(slurm) = Slurm::new(2) else { return };
     let reference = Reference::train(&slurm, 60);
-    let fault = |kind| Fault { kind, after: 3 };
+    let fault = |kind| Fault::new(kind, Moment::Steps(3));
     let faults = [fault(Kind::Preemption), fault(Kind::Signal)];
     // Without a time limit that a busy machine reaches: it would be a third interruption.
     let outcome = train(&slurm, ("interrupted", "30 min"), &reference, &mut faults.into_iter());
@@ -65,7 +66,8 @@ fn interruptions_by_slurm_change_no_weight() {
         if totals.interruptions >= wanted {
             break;
         }
-        let mut plan = Plan::new(seed).take(wanted - totals.interruptions);
+        eprintln!("seed {seed}");
+        let mut plan = interruptions(seed).take(wanted - totals.interruptions);
         totals.add(seed, train(&slurm, (&format!("run-{seed}"), "1 min"), &reference, &mut plan));
         eprintln!(
             "{} of {wanted} interruptions in {:.0} s\n",

@@ -7,13 +7,14 @@ use std::time::{Duration, Instant};
 
 use dtrain_common::manifest::Manifest;
 use dtrain_common::run_dir::RunDir;
+use dtrain_test_kit::faults::{Fault, Kind, Moment};
 use dtrain_test_kit::process::{Signal, kill};
 use dtrain_test_kit::programs;
 use dtrain_test_kit::slurm::{Job, Slurm};
 use dtrain_tests::runs::Run;
 use serde_json::Value;
 
-use super::plan::{Fault, Kind};
+use super::plan::{NODE_KILLED, has_grace};
 
 /// The time between two looks at the job.
 const LOOK: Duration = Duration::from_millis(100);
@@ -176,7 +177,7 @@ impl<'a> Training<'a> {
                 self.look_after_an_attempt(injected.take().unwrap_or(Kind::TimeLimit));
                 (fault, begun) = (faults.next(), Instant::now());
             }
-            let due = fault.filter(|it| job.state == "RUNNING" && self.has_reached(it.after));
+            let due = fault.filter(|it| job.state == "RUNNING" && self.has_reached(it.moment));
             if let Some(it) = due.filter(|it| injected.is_none() && it.kind != Kind::TimeLimit) {
                 self.inject(it.kind);
                 injected = Some(it.kind);
@@ -197,14 +198,14 @@ impl<'a> Training<'a> {
                 self.slurm.run(&["scontrol", "update", "PartitionName=low", grace]);
                 self.slurm.preempt();
             }
-            Kind::Kill => {
+            Kind::Requeue => {
                 self.slurm.run(&["scontrol", "requeue", &self.id]);
                 self.slurm.job_processes().into_iter().for_each(|pid| kill(pid, Signal::KILL));
             }
             Kind::Signal => {
                 self.slurm.run(&["scancel", "--signal=USR1", &self.id]);
             }
-            Kind::TimeLimit | Kind::Daemon | Kind::Node => {}
+            other => panic!("{other} is no fault of this job"),
         }
     }
 
@@ -224,10 +225,10 @@ impl<'a> Training<'a> {
         };
         expect(newest >= self.from, format!("the newest checkpoint went from {} to {newest}", self.from));
         expect(repeated < 2 * EVERY, format!("{repeated} steps were lost"));
-        if kind.has_grace() {
+        if has_grace(kind) {
             expect(repeated == 0, format!("{repeated} steps after the last checkpoint"));
         }
-        if kind.has_grace() || kind == Kind::Node {
+        if has_grace(kind) || kind == NODE_KILLED {
             expect(log.contains("dtrain: requeue "), "the script did not requeue the job".to_owned());
         }
         let (from, begins) = (self.from, begins(&log));
@@ -268,11 +269,11 @@ impl<'a> Training<'a> {
         log(self.slurm, self.name, &self.id).get(self.logged..).unwrap_or_default().to_owned()
     }
 
-    /// Returns whether the attempt's workers were started and have made this number of steps.
-    fn has_reached(&self, steps: u64) -> bool {
+    /// Returns whether the attempt's workers were started and have made the steps before this moment.
+    fn has_reached(&self, moment: Moment) -> bool {
         let log = self.log();
         let made = last_step(&log).map_or(0, |step| step.saturating_sub(self.from));
-        log.contains("dtrain: started ") && made >= steps
+        log.contains("dtrain: started ") && matches!(moment, Moment::Steps(steps) if made >= steps)
     }
 
     fn newest_step(&self) -> u64 {

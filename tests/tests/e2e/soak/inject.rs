@@ -2,11 +2,11 @@
 
 use std::time::Instant;
 
+use dtrain_test_kit::faults::{Fault, Kind, Target};
 use dtrain_test_kit::process::{Signal, kill};
 use dtrain_test_kit::scene::Scene;
 
 use super::batch::Batch;
-use super::plan::{Fault, Kind, Target};
 
 /// The share of packets that a lossy link loses.
 const LOSS: f64 = 0.2;
@@ -43,6 +43,7 @@ pub(super) fn inject(batch: &Batch<'_>, fault: Fault, lasting: &mut Vec<Lasting>
         Kind::Reject => node.reject_packets(),
         Kind::Lossy => node.lose_some_packets(LOSS),
         Kind::Cut | Kind::Flapping => batch.network.cut(&[fault.node]),
+        other => panic!("{other} is no fault of these trainings"),
     }
     if fault.lasts() {
         let until = Instant::now() + fault.lasting;
@@ -77,6 +78,7 @@ fn pids(batch: &Batch<'_>, node: usize, target: Target) -> Vec<u32> {
     let here = |all: fn(&Scene) -> Vec<u32>| batch.on(node, all(batch.scene));
     match target {
         Target::Worker => here(Scene::workers).into_iter().take(1).collect(),
+        Target::Workers => here(Scene::workers),
         Target::Guardian => guardian().collect(),
         Target::Launcher => here(Scene::launcher),
         Target::Agent => here(Scene::launcher).into_iter().chain(guardian()).collect(),

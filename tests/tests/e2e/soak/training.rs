@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use dtrain_common::manifest::Manifest;
 use dtrain_common::run_dir::RunDir;
+use dtrain_test_kit::faults::{Fault, Kind, Moment};
 use dtrain_test_kit::need::Skipped;
 use dtrain_test_kit::network::{Addresses, Network};
 use dtrain_test_kit::scene::Scene;
@@ -14,7 +15,7 @@ use safetensors::SafeTensors;
 
 use super::batch::{self, Batch};
 use super::inject::{self, Lasting};
-use super::plan::{Fault, Kind, Plan};
+use super::plan::{Plan, effect, explains};
 use super::watch::Watch;
 
 /// The time for one training on a busy machine.
@@ -173,7 +174,10 @@ impl Training<'_> {
             self.watch.look(self.batch.scene);
             self.check_blame();
             let last = self.injected.last().map_or(self.begun, |(at, _)| *at);
-            let due = faults.peek().copied().filter(|fault| last.elapsed() >= fault.pause);
+            let due = faults
+                .peek()
+                .copied()
+                .filter(|it| matches!(it.moment, Moment::Pause(pause) if last.elapsed() >= pause));
             let due = due.filter(|_| !self.batch.has_succeeded());
             // If the node has no such process now, later.
             if let Some(fault) = due.filter(|it| inject::inject(&self.batch, *it, &mut self.lasting)) {
@@ -198,9 +202,9 @@ impl Training<'_> {
         let blamed = batch::blamed(&leader.stderr());
         for node in blamed.iter().skip(self.blamed) {
             self.reports += 1;
-            let explains =
-                |(at, fault): &(Instant, Fault)| fault.explains(*node) && at.elapsed() < fault.effect();
-            if !self.injected.iter().any(explains) {
+            let is_cause =
+                |(at, fault): &(Instant, Fault)| explains(fault, *node) && at.elapsed() < effect(fault);
+            if !self.injected.iter().any(is_cause) {
                 let time = self.begun.elapsed().as_secs_f64();
                 self.problems.push(format!("n{node} is blamed after {time:.2} s, and was not disturbed"));
             }
@@ -211,7 +215,7 @@ impl Training<'_> {
     /// Checks the agents' exit codes. Without a late fault, all agents end with success.
     fn check_codes(&mut self) {
         let is_stopped = self.injected.iter().any(|(_, fault)| fault.kind == Kind::Terminate);
-        let is_quiet = self.injected.iter().all(|(at, fault)| at.elapsed() > fault.effect());
+        let is_quiet = self.injected.iter().all(|(at, fault)| at.elapsed() > effect(fault));
         for (node, agent) in self.batch.agents.iter().enumerate() {
             let is_wrong = |code| !CODES.contains(&code) || (code == Some(4) && !is_stopped);
             for done in agent.ended.iter().filter(|done| is_wrong(done.code)) {
