@@ -82,8 +82,13 @@ fn tensors(model: &Model) -> Result<Vec<Source>, CheckpointError> {
     registry.parameters().map(parameter).chain(registry.buffers().map(buffer)).collect()
 }
 
-/// Sources that no rank can write in ranges: index in a list, type, and slot of each.
-type SplitRows<'a> = Vec<(usize, Kind, &'a Slot)>;
+/// A row that no rank can write in ranges.
+pub(super) struct SplitRow<'a> {
+    /// The index of its source.
+    source: usize,
+    kind: Kind,
+    slot: &'a Slot,
+}
 
 /// Returns the name of a row's tensor in the file of its column.
 pub(super) fn name(spec: ColumnSpec, slot: &Slot) -> String {
@@ -98,7 +103,7 @@ pub(super) fn column_sources<'a>(
     table: &'a Table,
     spec: ColumnSpec,
     held: &[Tensor],
-) -> Result<(Vec<Source>, SplitRows<'a>), CheckpointError> {
+) -> Result<(Vec<Source>, Vec<SplitRow<'a>>), CheckpointError> {
     let parts_of_ranks: Vec<Vec<Part>> = match spec.role {
         Role::Moment => (0..table.shards()).map(|shard| table.parts_of(shard)).collect(),
         _ => vec![table.parts(spec.role)],
@@ -107,11 +112,11 @@ pub(super) fn column_sources<'a>(
     let (mut sources, mut split_rows) = (Vec::new(), Vec::new());
     for (block, slot) in table.slots_of(spec.role) {
         let kind = table.blocks()[block].kind;
-        let mut pieces = pieces(&parts, held, (block, slot))?;
+        let mut pieces = pieces(&parts, held, block, slot)?;
         let owners = owners(&parts_of_ranks, block, slot);
         let divisible = slot.is_contiguous();
         if !divisible && owners.len() > 1 {
-            split_rows.push((sources.len(), kind, slot));
+            split_rows.push(SplitRow { source: sources.len(), kind, slot });
         } else if !divisible {
             for (_, tensor) in &mut pieces {
                 *tensor = slot.reshape(tensor)?;
@@ -146,13 +151,13 @@ fn owners(parts_of_ranks: &[Vec<Part>], block: usize, slot: &Slot) -> Vec<(u64, 
 /// another order than the file's. These are channels-last weights of convolutions at a boundary of two parts.
 pub(super) fn gather_split_rows(
     sources: &mut [Source],
-    split_rows: &SplitRows<'_>,
+    split_rows: &[SplitRow<'_>],
     ranks: &Ranks,
     device: Device,
 ) -> Result<(), CheckpointError> {
     let mut whole = Vec::new();
-    for (index, kind, slot) in split_rows {
-        let source = &sources[*index];
+    for SplitRow { source, kind, slot } in split_rows {
+        let source = &sources[*source];
         let width = kind.elt_size_in_bytes() as i64;
         // Each byte is set by one rank only; a sum of floats would lose the sign of a zero.
         let bytes = retry_on_oom(device, || Tensor::f_zeros([slot.len() * width], (Kind::Uint8, device)))?;
@@ -167,8 +172,8 @@ pub(super) fn gather_split_rows(
         let sums = whole.iter().map(|bytes| Collective::AllReduce(bytes, ReduceOp::Sum));
         ranks.start_all(&sums.collect::<Vec<_>>())?.wait()?;
     }
-    for ((index, kind, slot), bytes) in split_rows.iter().zip(whole) {
-        let source = &mut sources[*index];
+    for (SplitRow { source, kind, slot }, bytes) in split_rows.iter().zip(whole) {
+        let source = &mut sources[*source];
         source.ranges = vec![(0..slot.len() as u64, slot.reshape(&bytes.f_view_dtype(*kind)?)?)];
         source.item.holders = Holders::All { divisible: false };
     }

@@ -31,7 +31,7 @@ pub(crate) use copying::copy_bytes;
 pub use error::CheckpointError;
 pub(crate) use gathering::Gathering;
 pub(crate) use in_memory::{
-    ChosenCopies, CopiesPlace, HeldCopy, MemoryCopies, Neighbours, held_copies, newest_copies,
+    ChosenCopies, CopiesPlace, HeldCopy, MemoryCopies, Neighbours, NewestCopies, held_copies, newest_copies,
 };
 pub(crate) use pending::Checkpoints;
 pub use read::{choose, verify};

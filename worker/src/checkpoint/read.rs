@@ -89,8 +89,8 @@ pub(crate) fn restore(folder: &Path, model: &mut Model) -> Result<Manifest, Chec
     for (spec, held, file) in columns() {
         let parts = table.parts(spec.role);
         for (block, slot) in table.slots_of(spec.role) {
-            for (range, own) in pieces(&parts, held, (block, slot))? {
-                read(file, &name(spec, slot), (slot, range), own)?;
+            for (range, own) in pieces(&parts, held, block, slot)? {
+                read(file, &name(spec, slot), slot, range, own)?;
             }
         }
     }
@@ -104,12 +104,14 @@ pub(crate) fn restore(folder: &Path, model: &mut Model) -> Result<Manifest, Chec
 /// Writes a row's tensor into the parts of a column that this rank holds.
 pub(super) fn write_row(
     table: &Table,
-    (spec, held): (ColumnSpec, &[Tensor]),
-    (block, slot): (usize, &Slot),
+    spec: ColumnSpec,
+    held: &[Tensor],
+    block: usize,
+    slot: &Slot,
     whole: &Tensor,
 ) -> Result<(), CheckpointError> {
     let whole = slot.flatten(whole)?;
-    for (range, mut own) in pieces(&table.parts(spec.role), held, (block, slot))? {
+    for (range, mut own) in pieces(&table.parts(spec.role), held, block, slot)? {
         tch::no_grad(|| own.f_copy_(&narrow(&whole, &range)?))?;
     }
     Ok(())
@@ -139,7 +141,8 @@ fn tensor_error(file: &TensorFile, reason: String) -> CheckpointError {
 fn read(
     file: &TensorFile,
     name: &str,
-    (slot, range): (&Slot, Range<i64>),
+    slot: &Slot,
+    range: Range<i64>,
     mut own: Tensor,
 ) -> Result<(), CheckpointError> {
     if range == (0..slot.len()) {

@@ -34,7 +34,7 @@ pub(crate) fn send_state(folder: &Path, model: &mut Model, ranks: &Ranks) -> Res
             };
             send_tensor(&whole, ranks)?;
             if ranks.rank() > 0 {
-                write_row(table, (spec, held), (block, slot), &whole)?;
+                write_row(table, spec, held, block, slot, &whole)?;
             }
         }
     }

@@ -110,10 +110,9 @@ impl Optimizer {
                 let moment = |(_, held): (_, &[Tensor])| part.view(&held[index], &update.range);
                 let moments: Vec<Tensor> = table.moments().map(moment).collect::<Result<_, _>>()?;
                 let _ = tch::no_grad(|| self.number.f_fill_((update.updates + 1) as f64))?;
-                let (figures, is_first) = ((lr * lr_factor, weight_decay), update.updates == 0);
-                retry_on_oom(device, || {
-                    self.update([&data, &grad], &moments, figures, is_first, scale_and_skip)
-                })?;
+                let figures =
+                    UpdateFigures { lr: lr * lr_factor, weight_decay, is_first: update.updates == 0 };
+                retry_on_oom(device, || self.update([&data, &grad], &moments, figures, scale_and_skip))?;
             }
         }
         table.count_updates(used, 1);
@@ -124,8 +123,7 @@ impl Optimizer {
         &self,
         [data, grad]: [&Tensor; 2],
         moments: &[Tensor],
-        (lr, weight_decay): (f64, f64),
-        is_first: bool,
+        UpdateFigures { lr, weight_decay, is_first }: UpdateFigures,
         scale_and_skip: Option<ScaleAndSkip<'_>>,
     ) -> Result<(), StateError> {
         match (self.rule, moments) {
@@ -141,6 +139,14 @@ impl Optimizer {
         }
         Ok(())
     }
+}
+
+/// The settings of one update of a range.
+#[derive(Clone, Copy)]
+struct UpdateFigures {
+    lr: f64,
+    weight_decay: f64,
+    is_first: bool,
 }
 
 /// A range of a block, over neighbouring rows with the same number of updates.

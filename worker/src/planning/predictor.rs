@@ -108,8 +108,14 @@ impl Target {
     }
 }
 
-/// The key of a rehearsal: settings that override the recipe's, ranks, and sharding of the optimizer.
-type RehearsalKey = (Vec<String>, usize, bool);
+/// The key of a rehearsal.
+#[derive(Clone, PartialEq)]
+struct RehearsalKey {
+    /// Settings that override the recipe's.
+    overrides: Vec<String>,
+    ranks: usize,
+    shard_optimizer: bool,
+}
 
 /// Predicts by rehearsing steps of the task `T` on symbolic tensors.
 pub(crate) struct SymbolicPredictor<'a, T> {
@@ -140,11 +146,11 @@ impl<'a, T: BuildTask + 'static> SymbolicPredictor<'a, T> {
         Ok(&mut self.built.insert((build, built)).1)
     }
 
-    fn build(&self, (overrides, ranks, shard_optimizer): &RehearsalKey) -> Result<Rehearsal, WorkerError> {
+    fn build(&self, key: &RehearsalKey) -> Result<Rehearsal, WorkerError> {
         let _region = self.target.enter()?;
-        let all: Vec<String> = self.request.overrides.iter().chain(overrides).cloned().collect();
+        let all: Vec<String> = self.request.overrides.iter().chain(&key.overrides).cloned().collect();
         let mut recipe = Recipe::load(&self.request.recipe, &all)?;
-        recipe.memory.shard_optimizer = *shard_optimizer;
+        recipe.memory.shard_optimizer = key.shard_optimizer;
         recipe.memory.micro_batch = MicroBatch::Auto;
         recipe.memory.recompute = Recompute::Auto;
         recipe.precision.amp = Amp::Off;
@@ -154,15 +160,16 @@ impl<'a, T: BuildTask + 'static> SymbolicPredictor<'a, T> {
         // The values of weights do not matter.
         recipe.model.weights = None;
         let survey = self.survey.clone();
-        Rehearsal::build::<T>(&recipe, survey, self.stage, *ranks, DEVICE)
+        Rehearsal::build::<T>(&recipe, survey, self.stage, key.ranks, DEVICE)
     }
 
     /// Returns the subject of the plan, with `overrides` on top of the recipe.
     pub(crate) fn subject(&mut self, overrides: &[String]) -> Result<Subject, WorkerError> {
         // Any existing rehearsal with the same overrides is suitable.
         let built = self.built.as_ref().map(|(build, _)| build);
-        let build = built.filter(|(of, ..)| of == overrides).cloned();
-        let built = self.rehearsal_for(build.unwrap_or((overrides.to_vec(), 1, false)))?;
+        let build = built.filter(|of| of.overrides == overrides).cloned();
+        let any = || RehearsalKey { overrides: overrides.to_vec(), ranks: 1, shard_optimizer: false };
+        let built = self.rehearsal_for(build.unwrap_or_else(any))?;
         Ok(built.subject())
     }
 
@@ -179,8 +186,9 @@ impl<T: BuildTask + 'static> Predictor for SymbolicPredictor<'_, T> {
     type Error = WorkerError;
 
     fn predict(&mut self, overrides: &[String], cut: Cut) -> Result<Prediction, WorkerError> {
-        let (target, shard) = (self.target, cut.shard_optimizer && cut.ranks > 1);
-        let rehearsal = self.rehearsal_for((overrides.to_vec(), cut.ranks, shard))?;
+        let (target, shard_optimizer) = (self.target, cut.shard_optimizer && cut.ranks > 1);
+        let key = RehearsalKey { overrides: overrides.to_vec(), ranks: cut.ranks, shard_optimizer };
+        let rehearsal = self.rehearsal_for(key)?;
         rehearsal.predict(cut, target).map_err(unpredicted)
     }
 

@@ -160,7 +160,7 @@ pub(crate) fn measure<T: BuildTask + 'static>(
         Ok::<_, WorkerError>((taken.took.as_secs_f64() * 1e3, taken.memory))
     };
     let settle = || Ok(empty_cache(device).map_err(TrainError::from)?);
-    let (step_ms, most) = measure_steps((warm_up, steps), step, settle)?;
+    let (step_ms, most) = measure_steps(warm_up, steps, step, settle)?;
     Ok(Measured { peak: most.report.peak, owners: most.owners, phases: most.phases, step_ms })
 }
 
@@ -170,7 +170,8 @@ const WARM_UP: usize = 1;
 /// Runs `warm_up` steps, then `settle`, then `steps` measured steps. A step returns its milliseconds and
 /// memory. Returns the median time without the first measured step, and the memory at the highest peak.
 fn measure_steps<E>(
-    (warm_up, steps): (usize, usize),
+    warm_up: usize,
+    steps: usize,
     mut step: impl FnMut() -> Result<(f64, StepMemory), E>,
     settle: impl FnOnce() -> Result<(), E>,
 ) -> Result<(f64, StepMemory), E> {
@@ -214,7 +215,7 @@ mod tests {
             settled.set(settled.get() + 1);
             Ok(())
         };
-        let (ms, most) = measure_steps((warm_up, 3), step, settle).unwrap();
+        let (ms, most) = measure_steps(warm_up, 3, step, settle).unwrap();
         assert_eq!(taken.get(), warm_up as u64 + 3);
         ((ms, most.report.peak, most.report.allocated), settled.get())
     }

@@ -59,12 +59,20 @@ impl Choice {
     }
 }
 
+/// What a prediction is about.
+#[derive(PartialEq, Eq, Hash)]
+struct Predicted {
+    gpu: Option<GpuProperties>,
+    overrides: Vec<String>,
+    cut: Cut,
+}
+
 /// Chooses cuts for one subject. Keeps predictions from one GPU to the next.
 pub(crate) struct Solver<'a, P> {
     pub(super) subject: &'a Subject,
     predictor: &'a mut P,
     gpu: Option<GpuProperties>,
-    known: HashMap<(Option<GpuProperties>, Vec<String>, Cut), Prediction>,
+    known: HashMap<Predicted, Prediction>,
 }
 
 impl<'a, P: Predictor> Solver<'a, P> {
@@ -85,7 +93,7 @@ impl<'a, P: Predictor> Solver<'a, P> {
 
     /// Predicts `cut`, with `overrides` as `key=value` on top of the recipe; each cut is predicted once.
     pub(crate) fn predict_with(&mut self, overrides: &[String], cut: Cut) -> Result<Prediction, P::Error> {
-        let key = (self.gpu, overrides.to_vec(), cut);
+        let key = Predicted { gpu: self.gpu, overrides: overrides.to_vec(), cut };
         if let Some(known) = self.known.get(&key) {
             return Ok(*known);
         }

@@ -10,7 +10,7 @@ use tch::{Device, Tensor};
 
 use super::Training;
 use super::follower::Followers;
-use super::retry::{owners, report_oom};
+use super::retry::{SmallerSteps, owners, report_oom};
 use crate::collectives::{Ranks, ReduceOp};
 use crate::data::rng::{Domain, keyed};
 use crate::data::{Loader, LoaderOptions, MicroBatch, too_many_bad};
@@ -66,15 +66,17 @@ impl Evaluator<'_> {
     pub(crate) fn run(
         &self,
         batch: usize,
-        (step, epoch): (u64, u64),
-        (fault, warned): (&mut Fault, &mut Warned),
+        step: u64,
+        epoch: u64,
+        fault: &mut Fault,
+        warned: &mut Warned,
         followers: &mut Followers<'_>,
     ) -> Result<Evaluated> {
         let begun = Instant::now();
         let (least, most) = check_sizes(self.task)?;
         let mut batch = batch.min(most.unwrap_or(usize::MAX)).max(least);
         loop {
-            let status = self.attempt((batch, least), (fault, warned), step, followers)?;
+            let status = self.attempt(batch, least, fault, warned, step, followers)?;
             if status.stop > 0.0 {
                 return Ok(Evaluated::Stopped);
             }
@@ -96,7 +98,8 @@ impl Evaluator<'_> {
             let sizes = MicroBatches { from: batch, to: (batch / 2).max(least) };
             let consequence =
                 format!("restarting the evaluation with batches of {} instead of {}", sizes.to, sizes.from);
-            report_oom(followers, &status.shortages, ("after", step), &consequence, sizes, (1, false))?;
+            let smaller = SmallerSteps { sizes, grad_accum_steps: 1, recompute: false, consequence };
+            report_oom(followers, &status.shortages, "after", step, &smaller)?;
             batch = sizes.to;
         }
     }
@@ -105,14 +108,16 @@ impl Evaluator<'_> {
     /// memory.
     fn attempt(
         &self,
-        batch: (usize, usize),
-        (fault, warned): (&mut Fault, &mut Warned),
+        batch: usize,
+        least: usize,
+        fault: &mut Fault,
+        warned: &mut Warned,
         step: u64,
         followers: &mut Followers<'_>,
     ) -> Result<Status> {
         let mut status = Status::empty(self.task.facts().sums, self.ranks.size());
         fault.begin(Phase::Evaluate, step, 1);
-        let sums = catch_torch_panic(|| self.sum_up(batch, warned, followers))
+        let sums = catch_torch_panic(|| self.sum_up(batch, least, warned, followers))
             .unwrap_or_else(|error| Err(error.into()));
         fault.end();
         match self.limits.find_shortage(sums, Phase::Evaluate)? {
@@ -134,7 +139,8 @@ impl Evaluator<'_> {
     /// before its end.
     fn sum_up(
         &self,
-        (batch, least): (usize, usize),
+        batch: usize,
+        least: usize,
         warned: &mut Warned,
         followers: &mut Followers<'_>,
     ) -> Result<Option<(Totals, usize)>> {
@@ -217,12 +223,8 @@ fn evaluate_live(
         limits: stepper.limits,
         stop,
     };
-    match evaluator.run(
-        first,
-        (step, epoch),
-        (&mut stepper.phases.fault, &mut retry.warned_tests),
-        followers,
-    )? {
+    let (fault, warned) = (&mut stepper.phases.fault, &mut retry.warned_tests);
+    match evaluator.run(first, step, epoch, fault, warned, followers)? {
         Evaluated::Whole(record, batch) => {
             if batch < first {
                 retry.evaluation_batch = Some(batch);

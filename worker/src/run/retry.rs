@@ -12,7 +12,7 @@ use crate::metrics::{Line, MicroBatches, OomRecord};
 use crate::run::error::Result;
 use crate::step::StepError;
 use crate::step::Warned;
-use crate::step::recover::{Shortage, describe_shortages};
+use crate::step::recover::{Shortage, Shortages, describe_shortages};
 
 /// The state for retries of steps.
 pub(crate) struct RetryState {
@@ -82,8 +82,9 @@ pub(super) fn retry_step(
         false => "retrying the same samples with all segments recomputed in backward".to_owned(),
     };
     let sizes = MicroBatches { from: from.micro_batch(), to: to.micro_batch() };
-    let cut = (to.grad_accum_steps(), training.retry.recomputes_all);
-    report_oom(followers, shortages, ("at", step), &consequence, sizes, cut)
+    let recompute = training.retry.recomputes_all;
+    let smaller = SmallerSteps { sizes, grad_accum_steps: to.grad_accum_steps(), recompute, consequence };
+    report_oom(followers, shortages, "at", step, &smaller)
 }
 
 /// Recomputes all segments in backward. Returns false if the recipe forbids it, or it is already so.
@@ -107,25 +108,34 @@ fn describe_change(from: &Partition, to: &Partition) -> String {
     )
 }
 
-/// Reports that memory ran out "at" or "after" a step, the consequence, and the new sizes.
+/// What follows after memory ran out.
+pub(super) struct SmallerSteps {
+    pub(super) sizes: MicroBatches,
+    pub(super) grad_accum_steps: usize,
+    pub(super) recompute: bool,
+    /// The same in words.
+    pub(super) consequence: String,
+}
+
+/// Reports that memory ran out "at" or "after" a step, and what follows.
 pub(super) fn report_oom(
     followers: &mut Followers<'_>,
     shortages: &[Option<Shortage>],
-    (when, step): (&str, u64),
-    consequence: &str,
-    micro_batch: MicroBatches,
-    (grad_accum_steps, recompute): (usize, bool),
+    when: &str,
+    step: u64,
+    smaller: &SmallerSteps,
 ) -> Result<()> {
-    let Some((location, ranks, first)) = describe_shortages(shortages) else { return Ok(()) };
+    let Some(Shortages { location, ranks, first }) = describe_shortages(shortages) else { return Ok(()) };
+    let consequence = &smaller.consequence;
     let bytes = first.describe_bytes();
     followers.note(format!("out of memory {location} {when} step {step}: {bytes}; {consequence}"));
     followers.record(&Line::Oom(&OomRecord {
         step,
         ranks,
         phase: first.phase.name(),
-        micro_batch,
-        grad_accum_steps,
-        recompute,
+        micro_batch: smaller.sizes,
+        grad_accum_steps: smaller.grad_accum_steps,
+        recompute: smaller.recompute,
         agree_ms: first.elapsed_ms(),
     }))
 }

@@ -124,7 +124,7 @@ impl Setup {
         }
         let stages = build_stages(recipe, &registry, &plan, env)?;
         if let (Some(folder), Some(manifest)) = (folder, &manifest) {
-            check_resume((folder, manifest), task.as_ref(), (&data, &plan), &mut notes)?;
+            check_resume(folder, manifest, task.as_ref(), &data, &plan, &mut notes)?;
             notes.extend(describe_program(manifest.program.as_deref(), opening.program.as_deref()));
             let ranks = env.world_size;
             let periods = plan.data_periods.clone();
@@ -134,7 +134,7 @@ impl Setup {
                 let own = RunDir::new(&opening.run_dir).checkpoint(manifest.step);
                 let is_own = opening.copies.is_some() || folder.starts_with(&opening.run_dir);
                 let lasting = if is_own { &own } else { folder };
-                notes.extend(describe_rates(recipe, (lasting, manifest), (&before, &plan)));
+                notes.extend(describe_rates(recipe, lasting, manifest, &before, &plan));
             }
         }
         let step = manifest.as_ref().map_or(0, |manifest| manifest.step);
@@ -146,7 +146,7 @@ impl Setup {
             kernels.apply().map_err(TrainError::from)?;
         }
         let unreadable = opening.unreadable.as_ref();
-        let mut resumed = folder.map(|folder| resume((folder, unreadable), &mut replica)).transpose()?;
+        let mut resumed = folder.map(|folder| resume(folder, unreadable, &mut replica)).transpose()?;
         if let Some(Resumed { manifest, .. }) = &mut resumed {
             manifest.evaluation_missing |= manifest.metrics.is_empty() && plan.ends_by_resize(manifest.step);
         }
@@ -238,9 +238,11 @@ fn read_manifest(folder: &Path, unreadable: Option<&Manifest>) -> Result<Manifes
 
 /// Checks that a checkpoint matches the task and its data.
 fn check_resume(
-    (folder, manifest): (&Path, &Manifest),
+    folder: &Path,
+    manifest: &Manifest,
     task: &dyn Task,
-    (data, plan): (&DataFingerprint, &RunPlan),
+    data: &DataFingerprint,
+    plan: &RunPlan,
     notes: &mut Vec<String>,
 ) -> Result<()> {
     check_same_data(folder, manifest, task)?;
@@ -252,7 +254,7 @@ fn check_resume(
 }
 
 /// Restores the checkpoint, or of an unreadable one what its manifest has.
-fn resume((folder, unreadable): (&Path, Option<&Manifest>), replica: &mut Replica) -> Result<Resumed> {
+fn resume(folder: &Path, unreadable: Option<&Manifest>, replica: &mut Replica) -> Result<Resumed> {
     let begun = Instant::now();
     let manifest = match unreadable {
         Some(manifest) => {

@@ -123,7 +123,8 @@ fn warn_of_later(own: &RunDir, begins: u64) {
 /// state to ranks that cannot read it. Every rank calls this.
 pub(crate) fn agree(
     opening: &Opening,
-    (view, folder): (View, Option<PathBuf>),
+    view: View,
+    folder: Option<PathBuf>,
     setup: &mut Setup,
     ranks: &Ranks,
     rendezvous: &Rendezvous,

@@ -26,8 +26,10 @@ pub(crate) fn describe_program(then: Option<&str>, now: Option<&str>) -> Option<
 /// length is the reason.
 pub(crate) fn describe_rates(
     recipe: &Recipe,
-    (folder, manifest): (&Path, &Manifest),
-    (before, now): (&RunPlan, &RunPlan),
+    folder: &Path,
+    manifest: &Manifest,
+    before: &RunPlan,
+    now: &RunPlan,
 ) -> Option<String> {
     let done = manifest.step;
     let was_over = done >= before.total_steps;

@@ -202,9 +202,9 @@ impl Layout {
             }
         }
         keys.sort_by_key(|(_, group)| group.order());
-        for of in keys {
-            let members = order.iter().copied().filter(|row| key(row) == of);
-            layout.add_block(rows, members, of);
+        for (kind, group) in keys {
+            let members = order.iter().copied().filter(|row| key(row) == (kind, group));
+            layout.add_block(rows, members, kind, group);
         }
         // A bucket is complete when its last row is complete.
         let mut ready = vec![0; rows.len()];
@@ -219,12 +219,7 @@ impl Layout {
         layout
     }
 
-    fn add_block(
-        &mut self,
-        rows: &[Row],
-        members: impl Iterator<Item = usize>,
-        (kind, group): (Kind, Group),
-    ) {
+    fn add_block(&mut self, rows: &[Row], members: impl Iterator<Item = usize>, kind: Kind, group: Group) {
         let element_bytes = kind.elt_size_in_bytes();
         let align = (ALIGNMENT_BYTES / element_bytes).max(1) as i64;
         let unit = align * self.options.shards.max(1) as i64;

@@ -47,6 +47,14 @@ impl OldLayout {
     }
 }
 
+/// The rows of a new layout.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Rows {
+    /// Those of the old layout.
+    Same,
+    Other,
+}
+
 impl Table {
     /// Frees gradients and the columns that the next phase does not keep. Until [`Table::enter_phase`] only the
     /// data and the kept columns may be used.
@@ -85,7 +93,7 @@ impl Table {
         let earlier = |row: &Row| updates.get(row.name.as_str()).copied().unwrap_or(0);
         self.updates = self.rows[..self.trained].iter().map(earlier).collect();
         let order: Vec<usize> = (0..self.trained).rev().collect();
-        self.apply_layout(self.layout_of(&order), false, ranks)
+        self.apply_layout(self.layout_of(&order), Rows::Other, ranks)
     }
 
     /// Lays the trained rows out in `order`, in which their gradients became ready: row numbers, the same on
@@ -95,7 +103,7 @@ impl Table {
         if layout == self.layout {
             return Ok(false);
         }
-        self.apply_layout(layout, true, ranks).map(|()| true)
+        self.apply_layout(layout, Rows::Same, ranks).map(|()| true)
     }
 
     fn layout_of(&self, order: &[usize]) -> Layout {
@@ -104,15 +112,14 @@ impl Table {
         Layout::new(&self.rows, &order, self.layout.options)
     }
 
-    /// Moves all values into `layout`. `same_rows` means a new order of the same rows, which reuses shared
-    /// memory. Retries failed allocations, because the other ranks wait. Drops the shadow;
+    /// Moves all values into `layout`. A new order of the same rows reuses shared memory. Retries failed allocations, because the other ranks wait. Drops the shadow;
     /// [`Table::set_shadow`] creates it again.
-    fn apply_layout(&mut self, layout: Layout, same_rows: bool, ranks: &Ranks) -> Result<()> {
+    fn apply_layout(&mut self, layout: Layout, rows: Rows, ranks: &Ranks) -> Result<()> {
         self.remove_shadow();
         let device = self.device();
         let data = retry_on_oom(device, || self.new_data(&layout))?;
         let old = OldLayout::new(std::mem::replace(&mut self.layout, layout), self.shard);
-        self.move_data(data, same_rows, &old)?;
+        self.move_data(data, rows, &old)?;
         let blocks = 0..self.layout.blocks.len();
         // Frees the old data before new gradients take as much.
         blocks.clone().try_for_each(|block| self.point_data(block))?;
@@ -146,14 +153,14 @@ impl Table {
         layout.blocks.iter().map(data).collect()
     }
 
-    fn move_data(&mut self, data: Vec<Option<Tensor>>, same_rows: bool, old: &OldLayout) -> Result<()> {
+    fn move_data(&mut self, data: Vec<Option<Tensor>>, rows: Rows, old: &OldLayout) -> Result<()> {
         let mut before: Vec<Option<Flat>> = self.data.drain(..).map(Some).collect();
         let mut take = |at: Option<usize>| at.and_then(|at| before[at].take());
         for (block, new) in self.layout.blocks.iter().zip(data) {
             let flat = match new {
                 None => take(old.find_same_block(block)),
                 Some(flat) => {
-                    let earlier = take(old.find_kind(block).filter(|_| same_rows));
+                    let earlier = take(old.find_kind(block).filter(|_| rows == Rows::Same));
                     Some(Flat { flat, memory: None }.moved(earlier.and_then(|earlier| earlier.memory))?)
                 }
             };
@@ -249,7 +256,8 @@ impl OldLayout {
 pub(crate) fn pieces(
     parts: &[Part],
     held: &[Tensor],
-    (block, slot): (usize, &Slot),
+    block: usize,
+    slot: &Slot,
 ) -> Result<Vec<(Range<i64>, Tensor)>, TchError> {
     let of_block = |(part, _): &(&Part, &Tensor)| part.block == block;
     let piece = |(part, held): (&Part, &Tensor)| {

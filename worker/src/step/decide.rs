@@ -66,7 +66,8 @@ pub(super) fn decide_and_update(
     replica: &mut Replica,
     exchange: &Exchange,
     executor: &mut dyn Executor,
-    (status, figures): (&Status, Option<&Tensor>),
+    status: &Status,
+    figures: Option<&Tensor>,
     plan: &StepPlan,
     before_update: impl FnOnce() -> Result<()>,
 ) -> Result<Decision> {

@@ -13,7 +13,7 @@ use dtrain_torch_shim::memory;
 use dtrain_torch_shim::stream::Stream;
 use tch::{Device, Kind, Tensor};
 
-use super::micro::{DecisionKey, Eager, Executor, MicroStep, Passes};
+use super::micro::{DecisionKey, Eager, Executor, Hooks, MicroStep, Passes};
 use super::recover::catch_torch_panic;
 use super::status::{Tally, figures};
 use crate::memory::MicroStepMemory;
@@ -41,8 +41,7 @@ pub(super) struct Graphs {
     /// Kinds of micro-steps, and their counts.
     seen: Vec<(GraphKey, usize)>,
     captured: Vec<(GraphKey, Captured)>,
-    /// Graphs of decisions, with their results.
-    decisions: Vec<(DecisionKey, Graph, [Tensor; 3])>,
+    decisions: Vec<CapturedDecision>,
     captures_decisions: bool,
     /// Whether the last micro-step was a replay.
     has_replayed: bool,
@@ -73,8 +72,20 @@ struct Captured {
     used: Vec<bool>,
 }
 
-/// Results of a capture: figures of the loss, memory, and by parameter whether it has a gradient.
-type CaptureResult = (Tensor, MicroStepMemory, Vec<bool>);
+/// Results of a capture, as [`Captured`] has them.
+struct CaptureResult {
+    figures: Tensor,
+    memory: MicroStepMemory,
+    used: Vec<bool>,
+}
+
+/// A graph of decisions.
+#[derive(Debug)]
+struct CapturedDecision {
+    key: DecisionKey,
+    graph: Graph,
+    results: [Tensor; 3],
+}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ExecutionMode {
@@ -155,7 +166,8 @@ impl Graphs {
         memory::empty_cache(Device::Cuda(self.gpu.unwrap_or_default()))?;
         let batch = batch.duplicate()?;
         let factor = Tensor::f_zeros([], (Kind::Float, batch.weights.device()))?;
-        let (graph, (figures, memory, used)) = Graph::capture(self.pool()?, || work(&batch, &factor))?;
+        let (graph, CaptureResult { figures, memory, used }) =
+            Graph::capture(self.pool()?, || work(&batch, &factor))?;
         Ok(Captured { graph, batch, factor, figures, memory, used })
     }
 
@@ -228,9 +240,9 @@ impl Executor for Graphs {
         if !self.enabled || !self.addresses_final || !self.has_replayed {
             return work();
         }
-        if self.captures_decisions && !self.decisions.iter().any(|(of, ..)| *of == key) {
+        if self.captures_decisions && !self.decisions.iter().any(|captured| captured.key == key) {
             match self.pool().map_err(StepError::from).and_then(|pool| Graph::capture(pool, work)) {
-                Ok((graph, results)) => self.decisions.push((key, graph, results)),
+                Ok((graph, results)) => self.decisions.push(CapturedDecision { key, graph, results }),
                 // The graphs of micro-steps go on.
                 Err(error) => {
                     tracing::debug!("the decision is not captured: {error}");
@@ -238,11 +250,11 @@ impl Executor for Graphs {
                 }
             }
         }
-        let Some((_, graph, results)) = self.decisions.iter_mut().find(|(of, ..)| *of == key) else {
+        let Some(captured) = self.decisions.iter_mut().find(|captured| captured.key == key) else {
             return work();
         };
-        graph.replay()?;
-        Ok(results.each_ref().map(Tensor::shallow_clone))
+        captured.graph.replay()?;
+        Ok(captured.results.each_ref().map(Tensor::shallow_clone))
     }
 
     fn set_addresses_final(&mut self) {
@@ -289,8 +301,12 @@ fn run_capture(passes: &Passes<'_, '_>, batch: &Batch, factor: &Tensor) -> Resul
         tally: &mut nothing,
     };
     // Buckets are reduced after the last replay.
-    let loss = captured.forward_backward(batch, |sum| sum.f_mul(factor), false)?;
-    Ok((figures(&loss)?, phases.account.micro_step()?, passes.exchange.finish_capture()?))
+    let loss = captured.forward_backward(batch, |sum| sum.f_mul(factor), Hooks::Idle)?;
+    Ok(CaptureResult {
+        figures: figures(&loss)?,
+        memory: phases.account.micro_step()?,
+        used: passes.exchange.finish_capture()?,
+    })
 }
 
 /// Returns why a model cannot be captured. `joint_sums`: its normalisations sum over ranks.
@@ -307,95 +323,4 @@ fn find_obstacle(model: &Model, joint_sums: bool) -> Option<&'static str> {
 }
 
 #[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-    use super::*;
-
-    fn key(samples: usize, first: bool) -> GraphKey {
-        GraphKey { samples, weight: samples as f64, first }
-    }
-
-    /// Returns graphs as on a GPU, on any machine.
-    fn on() -> Graphs {
-        Graphs { addresses_final: true, ..Graphs::new(Device::Cuda(0)) }
-    }
-
-    #[test]
-    fn graphs_are_disabled_on_a_cpu_with_a_reason() {
-        let mut on_cpu = Graphs::new(Device::Cpu);
-        for _ in 0..2 * WARM_UP {
-            assert_eq!(on_cpu.choose_mode(key(4, true)), ExecutionMode::Eager);
-        }
-        assert_eq!(on_cpu.take_disabled_reason().unwrap(), "the training is on the CPU");
-        assert_eq!(on_cpu.replays(), Some(0));
-    }
-
-    #[test]
-    fn graphs_disabled_in_a_phase_are_enabled_in_the_next() {
-        let mut graphs = on();
-        graphs.disable("recompute");
-        assert_eq!(graphs.take_disabled_reason().unwrap(), "recompute");
-        for _ in 0..2 * WARM_UP {
-            assert_eq!(graphs.choose_mode(key(4, true)), ExecutionMode::Eager);
-        }
-        graphs.begin_phase();
-        graphs.set_addresses_final();
-        let modes: Vec<ExecutionMode> = (0..=WARM_UP).map(|_| graphs.choose_mode(key(4, true))).collect();
-        assert_eq!(modes.last(), Some(&ExecutionMode::Capture));
-    }
-
-    #[test]
-    fn a_key_is_captured_after_its_warm_up() {
-        let mut graphs = on();
-        for _ in 0..WARM_UP {
-            assert_eq!(graphs.choose_mode(key(4, true)), ExecutionMode::Eager);
-        }
-        graphs.addresses_final = false;
-        assert_eq!(graphs.choose_mode(key(4, true)), ExecutionMode::Eager, "its addresses will change");
-        graphs.set_addresses_final();
-        assert_eq!(graphs.choose_mode(key(4, true)), ExecutionMode::Capture);
-        // Other kinds have separate graphs.
-        assert_eq!(graphs.choose_mode(key(4, false)), ExecutionMode::Eager);
-        assert_eq!(graphs.choose_mode(key(3, true)), ExecutionMode::Eager);
-        let fewer = GraphKey { weight: 3.0, ..key(4, true) };
-        assert_eq!(graphs.choose_mode(fewer), ExecutionMode::Eager);
-        // Dropping graphs keeps the counts; another stage resets them.
-        graphs.drop_graphs();
-        assert_eq!(graphs.choose_mode(key(4, true)), ExecutionMode::Capture);
-        graphs.begin_phase();
-        assert_eq!(graphs.choose_mode(key(4, true)), ExecutionMode::Eager);
-    }
-
-    #[test]
-    fn no_micro_step_is_captured_before_the_first_of_a_step() {
-        let mut graphs = on();
-        for _ in 0..2 * WARM_UP {
-            assert_eq!(graphs.choose_mode(key(4, false)), ExecutionMode::Eager);
-        }
-        for _ in 0..WARM_UP {
-            assert_eq!(graphs.choose_mode(key(4, true)), ExecutionMode::Eager);
-        }
-        assert_eq!(graphs.choose_mode(key(4, true)), ExecutionMode::Capture);
-    }
-
-    #[test]
-    fn a_failed_capture_is_reported_once_and_disables_captures() {
-        let mut graphs = on();
-        let batch = Batch::blank(&[], 2, Device::Cpu).unwrap();
-        // The capture fails without a GPU, or in the work.
-        let captured = graphs.capture(key(2, true), &batch, |_, _| Err(StepError::LoaderEnded));
-        assert!(!captured);
-        let reason = graphs.take_disabled_reason().unwrap();
-        assert!(reason.starts_with("the capture of a step failed: "), "{reason}");
-        assert_eq!(graphs.take_disabled_reason(), None);
-        for _ in 0..2 * WARM_UP {
-            assert_eq!(graphs.choose_mode(key(2, true)), ExecutionMode::Eager);
-        }
-        let replayed: Result<_, StepError> = graphs.replay(key(2, true), &batch, 1.0);
-        assert!(replayed.unwrap().is_none());
-        assert_eq!(graphs.replays(), Some(0));
-        // The next stage would fail too.
-        graphs.begin_phase();
-        assert_eq!(graphs.choose_mode(key(2, true)), ExecutionMode::Eager);
-    }
-}
+mod tests;

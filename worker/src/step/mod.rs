@@ -223,11 +223,10 @@ impl<'b, F: Feed> Stepper<'b, F> {
         };
 
         // Decide and update: the same on every rank.
-        let counted = (&status, figures.as_ref());
+        let executor = self.executor.as_mut();
         let decision = self.phases.during(Phase::Update, || {
-            decide_and_update(replica, exchange, self.executor.as_mut(), counted, plan, || {
-                observer.before_update()
-            })
+            let before_update = || observer.before_update();
+            decide_and_update(replica, exchange, executor, &status, figures.as_ref(), plan, before_update)
         })??;
         Ok(Attempt::Taken(Box::new(Taken {
             unreadable,

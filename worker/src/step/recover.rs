@@ -77,9 +77,9 @@ impl Limits {
         owners: Owners,
     ) -> StepError {
         let first = describe_shortages(shortages);
-        let requested_bytes = first.as_ref().and_then(|(.., first)| first.requested_bytes);
-        let location = first.map_or_else(String::new, |(words, _, first)| {
-            format!("{words} at step {step}: {}", first.describe_bytes())
+        let requested_bytes = first.as_ref().and_then(|found| found.first.requested_bytes);
+        let location = first.map_or_else(String::new, |Shortages { location, first, .. }| {
+            format!("{location} at step {step}: {}", first.describe_bytes())
         });
         StepError::OutOfMemory(Box::new(Exhausted {
             location,
@@ -170,8 +170,17 @@ fn now_us() -> u64 {
         .map_or(0, |since| u64::try_from(since.as_micros()).unwrap_or(u64::MAX))
 }
 
-/// Returns the ranks that ran out of memory, in words and as a list, and the first shortage.
-pub(crate) fn describe_shortages(shortages: &[Option<Shortage>]) -> Option<(String, Vec<usize>, Shortage)> {
+/// The shortages of a step on all ranks.
+pub(crate) struct Shortages {
+    /// Ranks and phase, such as "on rank 1 in backward".
+    pub(crate) location: String,
+    /// The ranks that ran out of memory.
+    pub(crate) ranks: Vec<usize>,
+    pub(crate) first: Shortage,
+}
+
+/// Summarizes the shortages; None if no rank ran out of memory.
+pub(crate) fn describe_shortages(shortages: &[Option<Shortage>]) -> Option<Shortages> {
     let first = shortages.iter().flatten().next().copied()?;
     let ranks: Vec<usize> = (0..shortages.len()).filter(|&rank| shortages[rank].is_some()).collect();
     let words = match ranks.as_slice() {
@@ -182,7 +191,7 @@ pub(crate) fn describe_shortages(shortages: &[Option<Shortage>]) -> Option<(Stri
         }
         [] => return None,
     };
-    Some((format!("on {words} in {}", first.phase.name()), ranks, first))
+    Some(Shortages { location: format!("on {words} in {}", first.phase.name()), ranks, first })
 }
 
 #[cfg(test)]
@@ -205,7 +214,7 @@ mod tests {
 
     #[test]
     fn descriptions_list_all_ranks_and_the_first_phase() {
-        let words = |shortages: &[Option<Shortage>]| describe_shortages(shortages).unwrap().0;
+        let words = |shortages: &[Option<Shortage>]| describe_shortages(shortages).unwrap().location;
         let (forward, backward) = (Some(shortage(Phase::Forward)), Some(shortage(Phase::Backward)));
         assert_eq!(words(&[None, backward]), "on rank 1 in backward");
         assert_eq!(words(&[forward, None, backward]), "on ranks 0 and 2 in forward");

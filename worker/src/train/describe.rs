@@ -32,7 +32,8 @@ pub(crate) fn describe_run(
     env: &WorkerEnv,
     device: Device,
     choices: &ChosenCuts,
-    (run_dir, followers): (&RunDir, &mut Followers<'_>),
+    run_dir: &RunDir,
+    followers: &mut Followers<'_>,
 ) -> Result<(), WorkerError> {
     let (plan, model) = (&setup.course.plan, &setup.replica.model);
     let ChosenCuts { chosen, limit } = choices;

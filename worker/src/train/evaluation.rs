@@ -144,7 +144,7 @@ fn evaluate<T: BuildTask + 'static>(
     let begun = Instant::now();
     let Evaluation { recipe, device, .. } = *of;
     let limits = Limits::new(device, recipe.memory.budget);
-    let (task, manifest, average) = fill::<T>(of)?;
+    let Filled { task, manifest, is_average } = fill::<T>(of)?;
     let precision = Precision::new(&recipe.precision, device)?;
     if let Some(kernels) = Kernels::new(recipe, device)? {
         kernels.apply().map_err(TrainError::from)?;
@@ -164,26 +164,34 @@ fn evaluate<T: BuildTask + 'static>(
     // An epoch that has begun counts.
     let epoch = manifest.epoch + u64::from(manifest.step_in_epoch > 0);
     let (step, mut fault) = (manifest.step, Fault::from_env(of.env.rank)?);
-    let (mut eval, batch) =
-        match evaluator.run(batch, (step, epoch), (&mut fault, &mut Warned::default()), followers)? {
-            Evaluated::Whole(record, batch) => (*record, batch),
-            Evaluated::Stopped => return Ok(None),
-            Evaluated::Exhausted(shortages, least) => {
-                return Err(limits.exhausted_error(&shortages, least, step, Owners::default()).into());
-            }
-        };
+    let warned = &mut Warned::default();
+    let (mut eval, batch) = match evaluator.run(batch, step, epoch, &mut fault, warned, followers)? {
+        Evaluated::Whole(record, batch) => (*record, batch),
+        Evaluated::Stopped => return Ok(None),
+        Evaluated::Exhausted(shortages, least) => {
+            return Err(limits.exhausted_error(&shortages, least, step, Owners::default()).into());
+        }
+    };
     // Includes the time to build the model.
     eval.eval_ms = begun.elapsed().as_secs_f64() * 1e3;
     Ok(Some(TestRecord {
         checkpoint: of.folder.display().to_string(),
-        weights: if average { "average" } else { "raw" },
+        weights: if is_average { "average" } else { "raw" },
         batch,
         eval,
     }))
 }
 
-/// Builds the task and fills its model. Also returns the manifest, and whether the moving average was used.
-fn fill<T: BuildTask + 'static>(of: &Evaluation<'_>) -> Result<(T, Manifest, bool)> {
+/// A task whose model has a checkpoint's weights.
+struct Filled<T> {
+    task: T,
+    manifest: Manifest,
+    /// Whether they are the moving average.
+    is_average: bool,
+}
+
+/// Builds the task and fills its model.
+fn fill<T: BuildTask + 'static>(of: &Evaluation<'_>) -> Result<Filled<T>> {
     let Evaluation { recipe, ref folder, weights, .. } = *of;
     let mut registry = registry(recipe, of.device);
     let context = BuildContext { registry: &mut registry, local_ranks: of.env.local_world_size };
@@ -199,7 +207,7 @@ fn fill<T: BuildTask + 'static>(of: &Evaluation<'_>) -> Result<(T, Manifest, boo
         tracing::warn!("{warning}");
     }
     let wants_average = weights != EvalWeights::Raw;
-    let average = match reads {
+    let is_average = match reads {
         true => checkpoint::restore_weights(folder, &manifest, &registry, wants_average)
             .map_err(WorkerError::Evaluate)?,
         false => wants_average && manifest.ema_updates.is_some(),
@@ -207,10 +215,10 @@ fn fill<T: BuildTask + 'static>(of: &Evaluation<'_>) -> Result<(T, Manifest, boo
     if !of.is_shared {
         checkpoint::send_model(&registry, of.ranks).map_err(WorkerError::Evaluate)?;
     }
-    if weights == EvalWeights::Average && !average {
+    if weights == EvalWeights::Average && !is_average {
         return Err(WorkerError::NoAverage { folder: folder.clone() });
     }
-    Ok((task, manifest, average))
+    Ok(Filled { task, manifest, is_average })
 }
 
 /// Tests the model at the end of a run, after the training's memory was freed. Rank 0 appends the result to

@@ -10,7 +10,7 @@ use dtrain_common::recipe::Recipe;
 use dtrain_common::run_dir::{FileSystem, Resume, RunDir, RunDirError, RunLock, SetAside, Start, follow};
 use dtrain_common::text::counted;
 
-use crate::checkpoint::{self, ChosenCopies};
+use crate::checkpoint::{self, ChosenCopies, NewestCopies};
 use crate::collectives::Rendezvous;
 use crate::planning::start;
 use crate::request::Request;
@@ -27,6 +27,14 @@ use crate::tasks::BuildTask;
 /// Time to wait for the end of a rank 0 whose launcher was killed.
 const TAKEOVER_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// A run that rank 0 has prepared.
+pub(crate) struct Prepared {
+    pub(crate) opening: Opening,
+    pub(crate) setup: Setup,
+    /// Rank 0 holds them until the run ends.
+    pub(crate) claims: Vec<RunLock>,
+}
+
 /// Prepares the run on rank 0: claims the run directory, surveys the data, and builds everything once.
 pub(crate) fn prepare_run<T: BuildTask + 'static>(
     request: &Request,
@@ -34,7 +42,7 @@ pub(crate) fn prepare_run<T: BuildTask + 'static>(
     env: &WorkerEnv,
     host: &Host,
     rendezvous: &Rendezvous,
-) -> Result<(Opening, Setup, Vec<RunLock>), WorkerError> {
+) -> Result<Prepared, WorkerError> {
     let Surveyed { facts: survey, lists } = Surveyed::of::<T>(recipe)?;
     let default = || RunDir::default_root(&request.recipe, SystemTime::now());
     let run_dir = RunDir::new(request.run_dir.clone().unwrap_or_else(default));
@@ -53,7 +61,7 @@ pub(crate) fn prepare_run<T: BuildTask + 'static>(
         *named = follow(named);
     }
     let begun = Instant::now();
-    let (resume, in_memory) = choose_checkpoint(recipe, &resume_from, (env, rendezvous), &run_dir)?;
+    let (resume, in_memory) = choose_checkpoint(recipe, &resume_from, env, rendezvous, &run_dir)?;
     let chosen_in = begun.elapsed();
     checkpoint::clear(&run_dir);
     let mut opening = Opening {
@@ -89,7 +97,7 @@ pub(crate) fn prepare_run<T: BuildTask + 'static>(
         let manifest = setup.resumed.as_ref().map(|resumed| resumed.manifest.clone());
         opening.nodes = Some(ForNodes::offer(&run_dir, env, manifest)?);
     }
-    Ok((opening, setup, claims))
+    Ok(Prepared { opening, setup, claims })
 }
 
 /// Sets later steps in the run directory aside, when nothing can refuse the run any more.
@@ -178,11 +186,12 @@ fn describe_rollback(set_aside: &SetAside) -> Option<String> {
 fn choose_checkpoint(
     recipe: &Recipe,
     resume: &Resume,
-    ranks: (&WorkerEnv, &Rendezvous),
+    env: &WorkerEnv,
+    rendezvous: &Rendezvous,
     run_dir: &RunDir,
 ) -> Result<(Option<PathBuf>, Option<ChosenCopies>), WorkerError> {
-    let copy =
-        memory_copies_folder(recipe).map(|folder| newest_copies(&folder, ranks)).transpose()?.flatten();
+    let newest = memory_copies_folder(recipe).map(|folder| newest_copies(&folder, env, rendezvous));
+    let copy = newest.transpose()?.flatten();
     let chosen = match checkpoint::choose(run_dir, resume) {
         // The copy is intact, whatever the state of the disk.
         Err(_) if copy.is_some() => None,
@@ -192,17 +201,18 @@ fn choose_checkpoint(
     let on_disk =
         manifest.map_err(|error| WorkerError::Resume(error.into()))?.map_or(0, |manifest| manifest.step);
     Ok(match copy {
-        Some((copy, step, copies)) if step > on_disk => (Some(copy), Some(copies)),
+        Some(newest) if newest.step > on_disk => (Some(newest.slot), Some(newest.copies)),
         _ => (chosen, None),
     })
 }
 
-/// Returns this node's slot with the newest step that the nodes have completely, the step, and all its copies.
+/// Returns the newest step that the nodes have completely.
 /// Waits for the other nodes if shards are missing here.
 fn newest_copies(
     folder: &Path,
-    (env, rendezvous): (&WorkerEnv, &Rendezvous),
-) -> Result<Option<(PathBuf, u64, ChosenCopies)>, WorkerError> {
+    env: &WorkerEnv,
+    rendezvous: &Rendezvous,
+) -> Result<Option<NewestCopies>, WorkerError> {
     let mut hosts = Vec::new();
     let mut copies_of_others = || {
         let programs = if env.is_one_node() { Vec::new() } else { programs::of_others(rendezvous)? };
@@ -213,7 +223,7 @@ fn newest_copies(
         Ok::<_, WorkerError>(programs.into_iter().enumerate().flat_map(of_rank).collect())
     };
     let mut newest = checkpoint::newest_copies(folder, &mut copies_of_others)?;
-    if let (Some((.., copies)), false) = (&mut newest, env.is_one_node()) {
+    if let (Some(NewestCopies { copies, .. }), false) = (&mut newest, env.is_one_node()) {
         let of_sources = copies.sources.iter().filter_map(|source| hosts.get(source.rank - 1).cloned());
         copies.hosts = std::iter::once(dtrain_common::host::name()).chain(of_sources).collect();
     }

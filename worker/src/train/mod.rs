@@ -13,12 +13,12 @@ use dtrain_common::env::{DTRAIN_START_UNIX_NS, WorkerEnv};
 use dtrain_common::exit::ExitStatus;
 use dtrain_common::recipe::{Recipe, TestWeights};
 use dtrain_common::result::RunResult;
-use dtrain_common::run_dir::{Resume, RunDir, RunLock};
+use dtrain_common::run_dir::{Resume, RunDir};
 use tch::{Device, Kind, Tensor};
 
 use self::describe::describe_run;
 use self::evaluation::Evaluation;
-use self::lead::{memory_copies_folder, prepare_run};
+use self::lead::{Prepared, memory_copies_folder, prepare_run};
 pub use self::program::{program, program_by_recipe};
 use crate::checkpoint::{self, Checkpoints, Gathering, MemoryCopies};
 use crate::collectives::{Collective, Ranks, Rendezvous};
@@ -100,8 +100,8 @@ fn train<T: BuildTask + 'static>(recipe: &Recipe, request: &Request, env: &Worke
     let began = Instant::now();
     let mut host = Host::enter(recipe, env)?;
     let fault = Fault::from_env(env.rank)?;
-    // Rank 0 holds its claims until the run ends.
-    let (opening, mut setup, _claims, ranks, agreed) = join_run::<T>(request, recipe, env, &host)?;
+    let joined = join_run::<T>(request, recipe, env, &host)?;
+    let Joined { run: Prepared { opening, mut setup, claims: _claims }, ranks, agreed } = joined;
     let is_shared = matches!(agreed.gathering, Gathering::Shared);
     host.stop.handle_signals().map_err(WorkerError::Signals)?;
     let inputs = start::PlanInputs::of_rank(request, &opening.survey, recipe, env, &host);
@@ -115,10 +115,16 @@ fn train<T: BuildTask + 'static>(recipe: &Recipe, request: &Request, env: &Worke
     let chosen = start::choose_cuts::<T>(&ranks, &mut setup, request, recipe, &opening.survey, &host)?;
     host.enforce();
     let run_dir = RunDir::new(&opening.run_dir);
-    let mut followers = followers(recipe, (&opening, agreed), &setup, env, &host, &ranks, &run_dir)?;
+    let manifest = setup.resumed.as_ref().map(|resumed| &resumed.manifest);
+    let origin = ResumeOrigin {
+        run_dir: &run_dir,
+        from_memory: opening.copies.is_some(),
+        is_foreign: opening.is_foreign,
+        evaluation_missing: manifest.is_some_and(|manifest| manifest.evaluation_missing),
+    };
+    let mut followers = followers(recipe, agreed, &setup, env, &host, &ranks, origin)?;
     if env.rank == 0 {
-        let to = (&run_dir, &mut followers);
-        describe_run(recipe, &setup, env, host.device, &chosen, to)?;
+        describe_run(recipe, &setup, env, host.device, &chosen, &run_dir, &mut followers)?;
     }
     let resumed_in = setup.resumed.as_ref().map(|resumed| resumed.took);
     let training = training(recipe, setup, ranks.clone(), env, host.device, fault)?;
@@ -172,40 +178,46 @@ fn bytes_of_copies(setup: &Setup, ranks: &Ranks, agreed: &Agreed, device: Device
     Ok((bytes + more) * if agreed.copies.is_some() { 3 } else { 1 })
 }
 
+/// A run in which all ranks are connected.
+struct Joined {
+    run: Prepared,
+    ranks: Ranks,
+    agreed: Agreed,
+}
+
 /// Rank 0 decides how the run begins, or refuses it; the other ranks follow.
 fn join_run<T: BuildTask + 'static>(
     request: &Request,
     recipe: &Recipe,
     env: &WorkerEnv,
     host: &Host,
-) -> Result<(Opening, Setup, Vec<RunLock>, Ranks, Agreed)> {
+) -> Result<Joined> {
     let rendezvous = Rendezvous::open(env.clone())?;
     let copies = memory_copies_folder(recipe);
-    let (view, opening, mut setup, claims) = if env.rank == 0 {
-        let prepared = prepare_run::<T>(request, recipe, env, host, &rendezvous).inspect_err(|error| {
+    let (view, mut run) = if env.rank == 0 {
+        let mut run = prepare_run::<T>(request, recipe, env, host, &rendezvous).inspect_err(|error| {
             rendezvous.announce_failure(&error.to_string(), error.exit_status().code())
         })?;
-        rendezvous.announce(&serde_json::to_vec(&prepared.0)?)?;
-        survey::serve(&prepared.0.survey, &prepared.0.lists, &rendezvous, env)?;
-        let (mut opening, setup, claims) = prepared;
-        (nodes::adapt(&mut opening, None, copies.as_deref(), env), opening, setup, claims)
+        rendezvous.announce(&serde_json::to_vec(&run.opening)?)?;
+        survey::serve(&run.opening.survey, &run.opening.lists, &rendezvous, env)?;
+        (nodes::adapt(&mut run.opening, None, copies.as_deref(), env), run)
     } else {
         let own = match env.is_one_node() {
             true => Vec::new(),
-            false => introduce::<T>(request, recipe, env, (host.device, &rendezvous))?,
+            false => introduce::<T>(request, recipe, env, host.device, &rendezvous)?,
         };
         let mut opening: Opening = serde_json::from_slice(&rendezvous.receive_opening()?)?;
         opening.lists = survey::receive(&mut opening.survey, &own, &rendezvous, env)?;
         let view = nodes::adapt(&mut opening, request.run_dir.clone(), copies.as_deref(), env);
         let setup = start::build_setup::<T>(request, recipe, &opening, env, host)?;
-        (view, opening, setup, Vec::new())
+        (view, Prepared { opening, setup, claims: Vec::new() })
     };
     let ranks = Ranks::new(rendezvous.connect(host.device)?);
-    if let Some(sync) = &setup.batch_sync {
+    if let Some(sync) = &run.setup.batch_sync {
         sync.connect(rendezvous.connect_second_group("batch-norm", &ranks)?);
     }
-    let agreed = nodes::agree(&opening, (view, copies), &mut setup, &ranks, &rendezvous, env)?;
-    Ok((opening, setup, claims, ranks, agreed))
+    let agreed = nodes::agree(&run.opening, view, copies, &mut run.setup, &ranks, &rendezvous, env)?;
+    Ok(Joined { run, ranks, agreed })
 }
 
 /// Sends rank 0 this rank's program, for a comparison. The first rank of each node surveys its data and copies; returns the lists
@@ -214,7 +226,8 @@ fn introduce<T: BuildTask>(
     request: &Request,
     recipe: &Recipe,
     env: &WorkerEnv,
-    (device, rendezvous): (Device, &Rendezvous),
+    device: Device,
+    rendezvous: &Rendezvous,
 ) -> Result<Vec<Packed<u8>>> {
     let is_first = env.local_rank == 0;
     let survey = is_first.then(|| Surveyed::of::<T>(recipe)).transpose()?;
@@ -248,23 +261,23 @@ fn share_state(ranks: &Ranks, setup: &mut Setup) -> Result<(), TrainError> {
 /// Returns the followers of a run in the order of their calls.
 fn followers<'a>(
     recipe: &Recipe,
-    (opening, agreed): (&Opening, Agreed),
+    agreed: Agreed,
     setup: &Setup,
     env: &WorkerEnv,
     host: &Host,
     ranks: &Ranks,
-    run_dir: &'a RunDir,
+    origin: ResumeOrigin<'a>,
 ) -> Result<Followers<'a>> {
     let course = &setup.course;
     let (plan, done) = (&course.plan, course.done);
     let (heartbeat, cores) = (Heartbeat::from_env(), cores_per_rank(env.local_world_size));
     let manifest = setup.resumed.as_ref().map(|resumed| &resumed.manifest);
-    let evaluation_missing = manifest.is_some_and(|manifest| manifest.evaluation_missing);
+    let run_dir = origin.run_dir;
     let mut list: Vec<Box<dyn Follower + 'a>> =
         vec![Box::new(Health::new(plan.total_steps)), Box::new(heartbeat.clone())];
     if env.rank == 0 {
         let path = run_dir.metrics();
-        let metrics = MetricsLog::open(&path, done, evaluation_missing)
+        let metrics = MetricsLog::open(&path, done, origin.evaluation_missing)
             .map_err(|source| WorkerError::Write { path, source })?;
         list.push(Box::new(metrics.on_failure(recipe.checkpoint.on_failure)));
     }
@@ -280,12 +293,6 @@ fn followers<'a>(
     list.push(Box::new(host.stop.clone()));
     let checkpoints = Checkpoints::new(run_dir, ranks, agreed.gathering, host.device, cores)
         .map_err(WorkerError::Checkpoints)?;
-    let origin = ResumeOrigin {
-        run_dir,
-        from_memory: opening.copies.is_some(),
-        is_foreign: opening.is_foreign,
-        evaluation_missing,
-    };
     let (stop, every) = (host.stop.clone(), recipe.checkpoint.every.time());
     list.push(Box::new(Archive::new(checkpoints, heartbeat, stop, course, every, origin)));
     Ok(Followers::new(list))

@@ -131,21 +131,30 @@ pub(crate) fn held_copies(folder: &Path) -> Vec<HeldCopy> {
     slots(folder).into_iter().map(|slot| slot.held).collect()
 }
 
-/// Returns the slot of rank 0's node with the newest step of which the nodes have all shards, its step, and the
-/// sources of the missing ones. `others` returns the copies of other nodes, each with the first rank there; it
+/// The newest step that the nodes have completely.
+pub(crate) struct NewestCopies {
+    /// The slot of rank 0's node.
+    pub(crate) slot: PathBuf,
+    pub(crate) step: u64,
+    /// All copies, with the sources of the shards that this node lacks.
+    pub(crate) copies: ChosenCopies,
+}
+
+/// Returns the newest step of which the nodes have all shards. `others` returns the copies of other nodes, each with the first rank there; it
 /// is called if this node's newest copy is not complete.
 pub(crate) fn newest_copies<E>(
     folder: &Path,
     others: impl FnOnce() -> Result<Vec<(usize, HeldCopy)>, E>,
-) -> Result<Option<(PathBuf, u64, ChosenCopies)>, E> {
+) -> Result<Option<NewestCopies>, E> {
     let mut own = slots(folder);
     let newest = own.iter().max_by_key(|slot| slot.held.step);
     let others = if newest.is_some_and(|slot| !slot.missing().is_empty()) { others()? } else { Vec::new() };
     let chosen =
         newest_whole(&own.iter().map(|slot| (&slot.held, slot.missing())).collect::<Vec<_>>(), &others);
     Ok(chosen.map(|(index, sources)| {
-        let Slot { path, held: HeldCopy { attempt, step, .. }, .. } = own.swap_remove(index);
-        (path, step, ChosenCopies { attempt, step, sources, hosts: Vec::new() })
+        let Slot { path: slot, held: HeldCopy { attempt, step, .. }, .. } = own.swap_remove(index);
+        let copies = ChosenCopies { attempt, step, sources, hosts: Vec::new() };
+        NewestCopies { slot, step, copies }
     }))
 }
 

@@ -109,8 +109,14 @@ impl Neighbours {
     }
 }
 
-/// The bytes of a file that a message has: the file's number, offset and length.
-type Span = (usize, u64, usize);
+/// The bytes of a file that a message has.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Span {
+    /// The file's number.
+    file: usize,
+    offset: u64,
+    bytes: usize,
+}
 
 /// Divides the shards of `owner` into messages of at most [`CHUNK`] bytes.
 fn divide(shards: &Shards, owner: usize) -> Vec<Vec<Span>> {
@@ -124,7 +130,7 @@ fn divide(shards: &Shards, owner: usize) -> Vec<Vec<Span>> {
                     room = CHUNK;
                 }
                 let bytes = room.min((end - offset) as usize);
-                messages.last_mut().into_iter().for_each(|last| last.push((file, offset, bytes)));
+                messages.last_mut().into_iter().for_each(|last| last.push(Span { file, offset, bytes }));
                 offset += bytes as u64;
                 room -= bytes;
             }
@@ -152,12 +158,12 @@ fn transfer(
     let files = files.map_err(CheckpointError::io("open", slot))?;
     let mut buffer = Vec::new();
     for spans in divide(shards, owner) {
-        buffer.resize(spans.iter().map(|(_, _, bytes)| bytes).sum(), 0);
+        buffer.resize(spans.iter().map(|span| span.bytes).sum(), 0);
         if let Peer::From(from) = peer {
             receive_bytes(group, from, &mut buffer)?;
         }
         let mut rest = &mut buffer[..];
-        for (file, offset, bytes) in spans {
+        for Span { file, offset, bytes } in spans {
             let own = rest.split_off_mut(..bytes).unwrap_or_default();
             match peer {
                 Peer::To(_) => files[file].read_exact_at(own, offset),
@@ -240,18 +246,20 @@ mod tests {
             let messages = divide(&shards, 1);
             let mut spans: Vec<Span> = Vec::new();
             for message in &messages {
-                let bytes: usize = message.iter().map(|(_, _, bytes)| bytes).sum();
+                let bytes: usize = message.iter().map(|span| span.bytes).sum();
                 prop_assert!(bytes > 0 && bytes <= CHUNK);
-                for &(file, offset, bytes) in message {
+                for span in message {
                     match spans.last_mut() {
-                        Some((last, from, sum)) if (*last, *from + *sum as u64) == (file, offset) => *sum += bytes,
-                        _ => spans.push((file, offset, bytes)),
+                        Some(last) if (last.file, last.offset + last.bytes as u64) == (span.file, span.offset) => {
+                            last.bytes += span.bytes
+                        }
+                        _ => spans.push(*span),
                     }
                 }
             }
             let owned = |part: &&Part| part.rank == 1 && part.bytes > 0;
             let wanted = [one, other].into_iter().enumerate().flat_map(|(file, parts)| {
-                parts.iter().filter(owned).map(move |part| (file, part.offset, part.bytes as usize))
+                parts.iter().filter(owned).map(move |part| Span { file, offset: part.offset, bytes: part.bytes as usize })
             });
             prop_assert_eq!(spans, wanted.collect::<Vec<_>>());
         }

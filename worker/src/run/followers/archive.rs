@@ -6,7 +6,7 @@ use dtrain_common::manifest::BestSoFar;
 use dtrain_common::result::RunResult;
 use dtrain_common::run_dir::RunDir;
 
-use super::contents::{keep, manifest};
+use super::contents::{Owed, Rest, keep, manifest};
 use crate::checkpoint::{self, Checkpoints};
 use crate::heartbeat::Heartbeat;
 use crate::metrics::{EvalRecord, Line};
@@ -97,16 +97,18 @@ impl<'a> Archive<'a> {
         let is_written = match is_withheld {
             // The best checkpoint depends on the success of the previous one.
             true => self.finish_previous(training, others).map(|()| false)?,
-            false => self.save_whole(training, !is_last, others)?,
+            false => {
+                self.save_whole(training, if is_last { Rest::Nothing } else { Rest::Another }, others)?
+            }
         };
         let Some(evaluation) = self.evaluate(training, others)? else {
             if !is_written {
-                self.save(training, true, others)?;
+                self.save(training, Owed::Evaluation, others)?;
             }
             return Ok(Flow::Interrupted);
         };
         let evaluation = compare(training, evaluation, others)?;
-        match is_written || is_withheld && self.save_whole(training, false, others)? {
+        match is_written || is_withheld && self.save_whole(training, Rest::Nothing, others)? {
             true => self.complete(training, &evaluation, others)?,
             false => training.course.best.forget(self.done),
         }
@@ -117,11 +119,11 @@ impl<'a> Archive<'a> {
     fn save_whole(
         &mut self,
         training: &mut Training<'_>,
-        another_follows: bool,
+        rest: Rest,
         others: &mut Followers<'_>,
     ) -> Result<bool> {
-        self.save(training, true, others)?;
-        self.finish_checkpoint(training, others, another_follows)
+        self.save(training, Owed::Evaluation, others)?;
+        self.finish_checkpoint(training, others, rest)
     }
 
     /// Adds a result to the checkpoint of the last step, which has been written.
@@ -138,9 +140,9 @@ impl<'a> Archive<'a> {
             0 => checkpoint::amend(self.origin.run_dir, step, figures_of(evaluation), best, &keep(training)),
             _ => Ok(()),
         };
-        let another_follows = step < training.course.plan.total_steps;
+        let rest = if step < training.course.plan.total_steps { Rest::Another } else { Rest::Nothing };
         let amended = amended.map(|()| None);
-        self.agree_on_checkpoint(training, amended, step, another_follows, others).map(drop)
+        self.agree_on_checkpoint(training, amended, step, rest, others).map(drop)
     }
 }
 
@@ -152,7 +154,7 @@ impl Follower for Archive<'_> {
         let columns = model.table.moments().count() as u64 + u64::from(model.average.is_some());
         let values = model.registry.parameter_count() as u64 + columns * model.table.trained_elements();
         let state = values * size_of::<f32>() as u64;
-        manifest(training, false).check_room(&self.origin.run_dir.checkpoints(), state)?;
+        manifest(training, Owed::Nothing).check_room(&self.origin.run_dir.checkpoints(), state)?;
         if !self.origin.evaluation_missing {
             return Ok(Flow::Continue);
         }
@@ -200,13 +202,13 @@ impl Follower for Archive<'_> {
             return self.save_and_evaluate(training, taken.skipped.is_some(), others);
         }
         if status.stop > 0.0 || status.due > 0.0 {
-            self.save(training, false, others)?;
+            self.save(training, Owed::Nothing, others)?;
         }
         Ok(Flow::Continue)
     }
 
     fn finish(&mut self, training: &mut Training<'_>, others: &mut Followers<'_>) -> Result<()> {
-        self.finish_checkpoint(training, others, false)?;
+        self.finish_checkpoint(training, others, Rest::Nothing)?;
         self.best = training.course.best.so_far.clone();
         if let Some(best) = &self.best {
             let value = format_figure(&best.by.figure, best.value);

@@ -8,8 +8,24 @@ use dtrain_common::run_dir::Keep;
 use crate::run::Training;
 use crate::state::Average;
 
+/// What a checkpoint lacks when it is written.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Owed {
+    Nothing,
+    /// The evaluation after its step.
+    Evaluation,
+}
+
+/// The checkpoints after one.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Rest {
+    /// It is the last of the run.
+    Nothing,
+    Another,
+}
+
 /// Returns the manifest of a checkpoint after the last step, without its files and figures.
-pub(super) fn manifest(training: &Training<'_>, evaluation_missing: bool) -> Manifest {
+pub(super) fn manifest(training: &Training<'_>, owed: Owed) -> Manifest {
     let Training { recipe, course, replica, exchange, .. } = training;
     let model = &replica.model;
     let position = course.plan.position(course.done);
@@ -37,7 +53,7 @@ pub(super) fn manifest(training: &Training<'_>, evaluation_missing: bool) -> Man
         recipe: (*recipe).clone(),
         metrics: BTreeMap::new(),
         best: course.best.so_far.clone(),
-        evaluation_missing,
+        evaluation_missing: owed == Owed::Evaluation,
         files: Vec::new(),
     }
 }

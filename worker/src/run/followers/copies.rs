@@ -1,6 +1,6 @@
 //! Copies of the state in memory, after every step.
 
-use super::contents::manifest;
+use super::contents::{Owed, manifest};
 use crate::checkpoint::MemoryCopies;
 use crate::heartbeat::Heartbeat;
 use crate::run::Training;
@@ -36,8 +36,9 @@ impl Follower for Copies {
     fn after_step(&mut self, training: &mut Training<'_>, _: &Taken, _: &mut Followers<'_>) -> Result<Flow> {
         self.done = training.course.done;
         // The copy is made before the evaluation after this step.
-        let owes = training.course.plan.is_checkpoint(self.done);
-        let manifest = manifest(training, owes);
+        let is_checkpoint = training.course.plan.is_checkpoint(self.done);
+        let owed = if is_checkpoint { Owed::Evaluation } else { Owed::Nothing };
+        let manifest = manifest(training, owed);
         let _writing = self.heartbeat.guard_write();
         let begun = self.copies.begin(&training.replica.model, manifest);
         begun.map_err(StepError::unwritten(self.done))?;

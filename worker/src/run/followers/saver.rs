@@ -7,7 +7,7 @@ use dtrain_torch_shim::stream::Stream;
 use tch::Device;
 
 use super::archive::Archive;
-use super::contents::{keep, manifest};
+use super::contents::{Owed, Rest, keep, manifest};
 use crate::checkpoint::CheckpointError;
 use crate::metrics::{CheckpointRecord, Line};
 use crate::run::Training;
@@ -17,11 +17,11 @@ use crate::step::Status;
 use crate::step::StepError;
 
 impl Archive<'_> {
-    /// Begins a checkpoint, whose evaluation may be `owed`. Training continues during the copy, until [`Archive::settle`].
+    /// Begins a checkpoint. Training continues during the copy, until [`Archive::settle`].
     pub(super) fn save(
         &mut self,
         training: &mut Training<'_>,
-        owed: bool,
+        owed: Owed,
         others: &mut Followers<'_>,
     ) -> Result<()> {
         self.finish_previous(training, others)?;
@@ -40,7 +40,7 @@ impl Archive<'_> {
     ) -> Result<()> {
         if self.checkpoints.step().is_some() {
             let begun = Instant::now();
-            self.finish_checkpoint(training, others, true)?;
+            self.finish_checkpoint(training, others, Rest::Another)?;
             self.report_wait(begun.elapsed(), others);
         }
         Ok(())
@@ -62,7 +62,7 @@ impl Archive<'_> {
     ) -> Result<()> {
         let step = self.checkpoints.step();
         let followed = self.checkpoints.continue_pending(&status.writing);
-        self.conclude_checkpoint(training, step, followed, true, others).map(drop)
+        self.conclude_checkpoint(training, step, followed, Rest::Another, others).map(drop)
     }
 
     /// Waits for the current checkpoint, if any. The last checkpoint of a run must succeed. Returns false after a failure
@@ -71,7 +71,7 @@ impl Archive<'_> {
         &mut self,
         training: &mut Training<'_>,
         others: &mut Followers<'_>,
-        another_follows: bool,
+        rest: Rest,
     ) -> Result<bool> {
         let Some(step) = self.checkpoints.step() else { return Ok(true) };
         // The copy waits for the device's work. Without heartbeats here, a device that hangs is no long write.
@@ -80,7 +80,7 @@ impl Archive<'_> {
         }
         let _writing = self.heartbeat.guard_write();
         let finished = self.checkpoints.finish();
-        self.agree_on_checkpoint(training, finished, step, another_follows, others)
+        self.agree_on_checkpoint(training, finished, step, rest, others)
     }
 
     /// Concludes a checkpoint of which this rank alone knows the outcome. Every rank calls this.
@@ -89,7 +89,7 @@ impl Archive<'_> {
         training: &mut Training<'_>,
         mut finished: Result<Option<CheckpointRecord>, CheckpointError>,
         step: u64,
-        another_follows: bool,
+        rest: Rest,
         others: &mut Followers<'_>,
     ) -> Result<bool> {
         // Rank 0 may still commit it; a collective of the training would wait without heartbeats.
@@ -99,7 +99,7 @@ impl Archive<'_> {
         {
             finished = Err(CheckpointError::Peer(0));
         }
-        self.conclude_checkpoint(training, Some(step), finished, another_follows, others)
+        self.conclude_checkpoint(training, Some(step), finished, rest, others)
     }
 
     /// Reports a finished checkpoint, or a failed one: this ends the run, unless the recipe allows it and
@@ -109,7 +109,7 @@ impl Archive<'_> {
         training: &mut Training<'_>,
         step: Option<u64>,
         outcome: Result<Option<CheckpointRecord>, CheckpointError>,
-        another_follows: bool,
+        rest: Rest,
         others: &mut Followers<'_>,
     ) -> Result<bool> {
         match outcome {
@@ -119,7 +119,7 @@ impl Archive<'_> {
                 let step = step.unwrap_or(self.done);
                 let error = StepError::unwritten(step)(source);
                 let may_continue = training.recipe.checkpoint.on_failure == OnFailure::Continue;
-                if may_continue && another_follows && error.is_disk_error() {
+                if may_continue && rest == Rest::Another && error.is_disk_error() {
                     tracing::warn!(
                         "{error}; on_failure = \"continue\": training continues until the next checkpoint"
                     );

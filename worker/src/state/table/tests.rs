@@ -98,7 +98,7 @@ fn values(tables: &[Table]) -> Values {
         for (spec, held) in table.columns() {
             let parts = table.parts(spec.role);
             for (block, slot) in table.slots() {
-                for (range, own) in pieces(&parts, held, (block, slot)).unwrap() {
+                for (range, own) in pieces(&parts, held, block, slot).unwrap() {
                     let key = (spec.name.to_owned(), slot.name.clone());
                     let all = values.entry(key).or_insert_with(|| vec![f64::NAN; slot.len() as usize]);
                     let own = Vec::<f64>::try_from(own.to_kind(Kind::Double)).unwrap();

@@ -33,10 +33,10 @@ pub(super) fn run<T: BuildTask + 'static>(
     let numbers = super::select_stages(subject.recipe, Some(&job.stage))?;
     let limit = budget::bytes(subject.recipe.memory.budget, device, job.nproc).map_err(TrainError::from)?;
     let amp = Precision::new(&subject.recipe.precision, device)?.amp();
-    let limit = beside_checkpoints::<T>(&subject, job.nproc, (limit, device), amp)?;
+    let limit = beside_checkpoints::<T>(&subject, job.nproc, limit, device, amp)?;
     let (mut stages, mut fits) = (Vec::new(), true);
     for stage in numbers {
-        let (profiled, fitting) = profile_stage::<T>(&subject, job, stage, (limit, device), amp)?;
+        let (profiled, fitting) = profile_stage::<T>(&subject, job, stage, limit, device, amp)?;
         stages.push(profiled);
         fits &= fitting;
     }
@@ -49,7 +49,8 @@ pub(super) fn run<T: BuildTask + 'static>(
 fn beside_checkpoints<T: BuildTask + 'static>(
     subject: &Subject<'_>,
     ranks: usize,
-    (limit, device): (u64, Device),
+    limit: u64,
+    device: Device,
     amp: Amp,
 ) -> Result<u64> {
     let recipe = subject.recipe;
@@ -76,7 +77,8 @@ fn profile_stage<T: BuildTask + 'static>(
     subject: &Subject<'_>,
     job: &ProfileJob,
     stage: usize,
-    (limit, device): (u64, Device),
+    limit: u64,
+    device: Device,
     amp: Amp,
 ) -> Result<(ProfiledStage, bool)> {
     let (request, alone) = (subject.request, subject.recipe.of_stage(stage));

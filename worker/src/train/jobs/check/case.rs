@@ -77,7 +77,7 @@ pub(super) fn run(
     let names = [Mode::Train, Mode::Evaluate].map(|mode| output_names(task.exported(), mode));
     let mut replica = replica(&recipe, task, registry)?;
     for (step, sizes) in case.steps.iter().enumerate() {
-        train(&mut replica, &recipe, (step, sizes), case.lr)?;
+        train(&mut replica, &recipe, step, sizes, case.lr)?;
         see(step, found(&replica, &names[0], sizes, &passes)?)?;
     }
     if !case.evaluate.is_empty() {
@@ -141,7 +141,7 @@ fn replica(recipe: &Recipe, task: Replay, registry: Registry) -> Result<Replica>
 }
 
 /// Takes one step of micro-batches of these sizes.
-fn train(replica: &mut Replica, recipe: &Recipe, (step, sizes): (usize, &[usize]), lr: f64) -> Result<()> {
+fn train(replica: &mut Replica, recipe: &Recipe, step: usize, sizes: &[usize], lr: f64) -> Result<()> {
     let mut exchange = Exchange::new(Ranks::single(), None, &replica.model.table, recipe.reduce.clone())?;
     exchange.prepare_statuses(replica.model.task.facts().sums)?;
     let phases = Phases::new(MemoryStats::Device(Device::Cpu), Fault::default());
