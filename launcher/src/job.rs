@@ -5,8 +5,8 @@ use anyhow::Context;
 use dtrain_agent::io::process::output;
 use dtrain_common::env::{DTRAIN_GUARDIAN, is_of_a_worker, of_process};
 use dtrain_common::host;
-use dtrain_common::run_dir::BatchJob;
-use dtrain_job::{Batch, Job, Starter, Surroundings, System, slurm_address};
+use dtrain_common::run_dir::JobId;
+use dtrain_job::{Allocation, Job, Starter, Surroundings, System, slurm_address};
 use dtrain_pmi::Pmi;
 use std::fs;
 use std::net::ToSocketAddrs;
@@ -40,7 +40,7 @@ pub(crate) fn find_host(rendezvous: &mut RendezvousArgs) -> anyhow::Result<()> {
 
 /// Returns Slurm's address of a node whose name this machine cannot resolve.
 fn address_in(job: &Job, host: &str) -> Option<String> {
-    let is_slurm = job.batch.as_ref().is_some_and(|batch| batch.system == System::Slurm);
+    let is_slurm = job.allocation.as_ref().is_some_and(|allocation| allocation.system == System::Slurm);
     // One question for each node: the controller is not asked without need.
     if !is_slurm || (host, 0).to_socket_addrs().is_ok() {
         return None;
@@ -97,7 +97,8 @@ fn surroundings() -> Surroundings<'static> {
 }
 
 /// Returns the batch system's job around this launch, for the record of its attempts.
-pub(crate) fn around_launch() -> Option<BatchJob> {
+pub(crate) fn around_launch() -> Option<JobId> {
     let from = Surroundings { variable: &of_process, file: &|_| None, command: &|_| None };
-    Batch::detect(from).map(|batch| BatchJob { system: batch.system.to_string(), id: batch.id })
+    Allocation::detect(from)
+        .map(|allocation| JobId { system: allocation.system.to_string(), id: allocation.id })
 }

@@ -4,7 +4,7 @@ use crate::error::JobError;
 use crate::hostlist::{self, HostlistError};
 use crate::surroundings::Surroundings;
 use crate::system::System;
-use dtrain_common::env::batch::{
+use dtrain_common::env::job::{
     HOSTNAME, LSB_DJOB_HOSTFILE, LSB_MCPU_HOSTS, PBS_NODEFILE, SLURM_JOB_NODELIST, SLURM_NODE_ALIASES,
 };
 use std::path::Path;

@@ -5,7 +5,7 @@
 #![deny(unsafe_code)]
 #![expect(missing_docs, reason = "the names of most fields and variants say what they are")]
 
-mod batch;
+mod allocation;
 mod error;
 pub mod hostlist;
 mod hosts;
@@ -14,7 +14,7 @@ mod surroundings;
 mod system;
 mod tasks;
 
-pub use batch::Batch;
+pub use allocation::Allocation;
 pub use error::JobError;
 pub use hosts::slurm_address;
 pub use starter::Starter;
@@ -32,7 +32,7 @@ const STEP_DISTANCE: u64 = 1000;
 /// The facts that the job gives this process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Job {
-    pub batch: Option<Batch>,
+    pub allocation: Option<Allocation>,
     /// `None`: no starter, as in a batch script.
     pub tasks: Option<Tasks>,
 }
@@ -44,9 +44,9 @@ impl Job {
     ///
     /// A value that is not of its form, or two that contradict each other.
     pub fn detect(from: Surroundings<'_>) -> Result<Self, JobError> {
-        let batch = Batch::detect(from);
-        let tasks = Tasks::detect(from, batch.as_ref())?;
-        Ok(Self { batch, tasks })
+        let allocation = Allocation::detect(from);
+        let tasks = Tasks::detect(from, allocation.as_ref())?;
+        Ok(Self { allocation, tasks })
     }
 
     /// Returns the job and its tasks if they are several ranks, or may be. A pod of Kubernetes and a task of pbsdsh are
@@ -63,9 +63,9 @@ impl Job {
     /// Returns a name that is the same for all tasks: job and step, such as `71.0`; `None` if the job gives no name.
     pub fn id(&self) -> Option<String> {
         let tasks = self.tasks.as_ref();
-        match (&self.batch, tasks.and_then(|tasks| tasks.step.as_deref())) {
-            (Some(batch), Some(step)) => Some(format!("{}.{step}", batch.id)),
-            (Some(batch), None) => Some(batch.id.clone()),
+        match (&self.allocation, tasks.and_then(|tasks| tasks.step.as_deref())) {
+            (Some(allocation), Some(step)) => Some(format!("{}.{step}", allocation.id)),
+            (Some(allocation), None) => Some(allocation.id.clone()),
             (None, _) => tasks.and_then(|tasks| tasks.namespace.clone()),
         }
     }
@@ -84,11 +84,11 @@ impl Job {
 
     /// Returns the job's or starter's name for messages, such as `Slurm job 71`.
     pub fn described(&self) -> String {
-        match (&self.batch, &self.tasks) {
-            (Some(batch), Some(tasks)) if !tasks.starter.belongs_to(batch.system) => {
-                format!("{} in {} job {}", tasks.starter, batch.system, batch.id)
+        match (&self.allocation, &self.tasks) {
+            (Some(allocation), Some(tasks)) if !tasks.starter.belongs_to(allocation.system) => {
+                format!("{} in {} job {}", tasks.starter, allocation.system, allocation.id)
             }
-            (Some(batch), _) => format!("{} job {}", batch.system, batch.id),
+            (Some(allocation), _) => format!("{} job {}", allocation.system, allocation.id),
             (None, Some(tasks)) => tasks.starter.to_string(),
             (None, None) => "no job".to_owned(),
         }

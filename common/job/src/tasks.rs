@@ -1,11 +1,11 @@
 //! The tasks of a starter, and this task among them.
 
-use crate::batch::Batch;
+use crate::allocation::Allocation;
 use crate::error::JobError;
 use crate::starter::{Names, Starter};
 use crate::surroundings::{Number, Surroundings};
 use crate::{hostlist, hosts};
-use dtrain_common::env::batch::{
+use dtrain_common::env::job::{
     PMIX_NAMESPACE, SLURM_STEP_ID, SLURM_STEP_NODELIST, SLURM_STEP_TASKS_PER_NODE,
 };
 use dtrain_common::text::counted;
@@ -37,13 +37,16 @@ pub struct Tasks {
 }
 
 impl Tasks {
-    pub(crate) fn detect(from: Surroundings<'_>, batch: Option<&Batch>) -> Result<Option<Self>, JobError> {
+    pub(crate) fn detect(
+        from: Surroundings<'_>,
+        allocation: Option<&Allocation>,
+    ) -> Result<Option<Self>, JobError> {
         let Some(names) = Starter::detect(from) else { return Ok(None) };
         let mut tasks = Self::told(from, names)?;
         tasks.check()?;
         match tasks.starter {
             Starter::Srun => tasks.add_step(from)?,
-            _ => tasks.add_rest(from, batch)?,
+            _ => tasks.add_rest(from, allocation)?,
         }
         tasks.check()?;
         Ok(Some(tasks))
@@ -108,7 +111,7 @@ impl Tasks {
     }
 
     /// Adds what follows for other starters, and the hosts of the batch system.
-    fn add_rest(&mut self, from: Surroundings<'_>, batch: Option<&Batch>) -> Result<(), JobError> {
+    fn add_rest(&mut self, from: Surroundings<'_>, allocation: Option<&Allocation>) -> Result<(), JobError> {
         if matches!(self.starter, Starter::Kubernetes | Starter::Pbsdsh) {
             // These start one task on a node, and do not number tasks otherwise.
             let source = self.rank.source;
@@ -118,7 +121,7 @@ impl Tasks {
         if self.starter == Starter::Kubernetes {
             self.first_host = hosts::first_pod(from, self.rank.value);
         }
-        let told = batch.map_or(Ok(None), |batch| hosts::of_job(from, batch.system))?;
+        let told = allocation.map_or(Ok(None), |allocation| hosts::of_job(from, allocation.system))?;
         if self.starter == Starter::Pbsdsh {
             let length = told.as_ref().map(|hosts| Number { value: hosts.len(), source: self.rank.source });
             self.nodes = self.nodes.or(length);

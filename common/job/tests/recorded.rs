@@ -35,11 +35,11 @@ fn summary(job: &Job) -> String {
     if let Some(id) = job.id() {
         words.push(format!("id {id} port {}", job.port().unwrap()));
     }
-    if let Some(batch) = &job.batch {
-        words.extend(batch.nodes.map(|nodes| format!("of {nodes} nodes")));
-        words.extend(batch.end.map(|end| format!("end {}", end.as_secs())));
-        words.extend(batch.requeues.map(|requeues| format!("requeues {requeues}")));
-        words.extend(batch.gpus.map(|gpus| format!("gpus {gpus}")));
+    if let Some(allocation) = &job.allocation {
+        words.extend(allocation.nodes.map(|nodes| format!("of {nodes} nodes")));
+        words.extend(allocation.end.map(|end| format!("end {}", end.as_secs())));
+        words.extend(allocation.requeues.map(|requeues| format!("requeues {requeues}")));
+        words.extend(allocation.gpus.map(|gpus| format!("gpus {gpus}")));
     }
     if let Some(tasks) = &job.tasks {
         let number =
@@ -233,7 +233,7 @@ fn malformed_values_are_named() {
 fn an_end_that_cannot_be_read_does_not_count() {
     let mut variables = read("slurm-23");
     variables.insert("SLURM_JOB_END_TIME".to_owned(), "soon".to_owned());
-    assert_eq!(detect(&variables).unwrap().batch.unwrap().end, None);
+    assert_eq!(detect(&variables).unwrap().allocation.unwrap().end, None);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 //!
 //! Every variable is one documented constant; no other module writes a name.
 
-pub mod batch;
+pub mod job;
 mod worker;
 
 use std::time::Duration;

@@ -17,7 +17,7 @@ const PREFIX: &str = "attempt_";
 
 /// The job of a batch system that an attempt runs in.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct BatchJob {
+pub struct JobId {
     /// The batch system's name, such as `Slurm`. A reader must expect unknown names.
     pub system: String,
     /// The job's name or number, as the batch system's commands take it.
@@ -41,7 +41,7 @@ pub struct AttemptRecord {
     pub nproc: usize,
     pub nodes: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub job: Option<BatchJob>,
+    pub job: Option<JobId>,
 }
 
 impl AttemptRecord {
@@ -122,7 +122,7 @@ mod tests {
             fs::create_dir_all(run_dir.logs().join(name)).unwrap();
         }
         assert_eq!(run_dir.newest_attempt().unwrap(), Some(10));
-        let job = BatchJob { system: "Slurm".to_owned(), id: "77".to_owned() };
+        let job = JobId { system: "Slurm".to_owned(), id: "77".to_owned() };
         let record =
             AttemptRecord { began_ms: 1_000, nproc: 2, nodes: 1, job: Some(job), ..Default::default() };
         record.write(&run_dir.attempt(10)).unwrap();

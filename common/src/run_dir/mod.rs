@@ -29,7 +29,7 @@ use crate::pointer::{self, folder_name};
 use error::failed;
 
 pub use crate::pointer::{follow, point, step_of, target};
-pub use attempt::{AttemptRecord, BatchJob, attempt_folder, newest_attempt};
+pub use attempt::{AttemptRecord, JobId, attempt_folder, newest_attempt};
 pub use copied::SettledCopy;
 pub use entries::rename_for_removal;
 pub use error::{Differences, RunDirError};

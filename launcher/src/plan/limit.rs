@@ -7,7 +7,7 @@ use dtrain_agent::io::process::output;
 use dtrain_agent::local::TimeLimit;
 use dtrain_agent::signals;
 use dtrain_common::time::format_time;
-use dtrain_job::{Batch, Surroundings};
+use dtrain_job::{Allocation, Surroundings};
 use std::process::Command;
 use std::time::Duration;
 
@@ -49,7 +49,7 @@ pub(super) fn limit(
             format_time(whole_seconds(end))
         ),
         Some(margin) => margin,
-        None => Batch::margin(end),
+        None => Allocation::margin(end),
     };
     let ask = end - margin;
     Ok(Some(LimitWithNote {
@@ -80,7 +80,7 @@ fn left(start_time: StartTime, inherited: impl Fn(&str) -> Option<String>) -> Op
         output(Command::new(program).args(args), PATIENCE)
     };
     let from = Surroundings { variable: &inherited, file: &|_| None, command: &squeue };
-    Batch::slurm(from)?.time_left(from, start_time.wall)
+    Allocation::slurm(from)?.time_left(from, start_time.wall)
 }
 
 #[cfg(test)]
@@ -88,7 +88,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
-    use dtrain_common::env::batch::{SLURM_JOB_END_TIME, SLURM_JOB_ID};
+    use dtrain_common::env::job::{SLURM_JOB_END_TIME, SLURM_JOB_ID};
     use std::time::{Instant, UNIX_EPOCH};
 
     fn start_time() -> StartTime {

@@ -4,7 +4,7 @@
 
 use super::*;
 use crate::cli::RunState;
-use dtrain_common::run_dir::{AttemptRecord, BatchJob, RunDir};
+use dtrain_common::run_dir::{AttemptRecord, JobId, RunDir};
 use serde_json::{Value, json};
 use std::fs;
 use std::time::{Duration, Instant};
@@ -26,7 +26,7 @@ impl Runs {
         let line =
             |step| format!("{{\"step\": {step}, \"epoch\": 2, \"loss\": 0.25, \"elapsed_s\": {step}.5}}\n");
         fs::write(run_dir.metrics(), (1..=10).map(line).collect::<String>()).unwrap();
-        let job = Some(BatchJob { system: "Slurm".into(), id: "77".into() });
+        let job = Some(JobId { system: "Slurm".into(), id: "77".into() });
         let record = AttemptRecord {
             began_ms: 1_000,
             host: "n1".into(),

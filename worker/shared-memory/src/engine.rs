@@ -12,7 +12,7 @@ use crate::control::Stage;
 use crate::error::Fault;
 use crate::kernel;
 use crate::parts;
-use crate::queue::{Collective, Job, Operation, Shared, Stop};
+use crate::queue::{Collective, Operation, Shared, StartedOperation, Stop};
 
 /// The interval at which a waiting rank checks whether the other ranks live, and the deadlines.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
@@ -20,7 +20,7 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 pub(crate) struct Engine {
     shared: Arc<Shared>,
     /// Operations whose part this rank has done, in order. They end when all ranks have done theirs.
-    own_part_done: VecDeque<Job>,
+    own_part_done: VecDeque<StartedOperation>,
     /// The reason why every later operation fails.
     fault: Option<Fault>,
 }
@@ -61,11 +61,11 @@ impl Engine {
     fn step(&mut self) -> bool {
         let control = &self.shared.control;
         let mut progress = false;
-        while let Some(job) = self.own_part_done.front() {
-            if control.missing_ranks(Stage::Done, job.sequence).next().is_some() {
+        while let Some(started) = self.own_part_done.front() {
+            if control.missing_ranks(Stage::Done, started.sequence).next().is_some() {
                 break;
             }
-            job.end(Ok(()));
+            started.end(Ok(()));
             self.own_part_done.pop_front();
             progress = true;
         }
@@ -73,29 +73,31 @@ impl Engine {
         if queue.stop == Some(Stop::Abandon) {
             return false;
         }
-        let ready = |job: &Job| control.missing_ranks(Stage::Ready, job.sequence).next().is_none();
+        let ready = |started: &StartedOperation| {
+            control.missing_ranks(Stage::Ready, started.sequence).next().is_none()
+        };
         let is_ready = queue.waiting.front().is_some_and(ready);
-        let Some(job) = is_ready.then(|| queue.waiting.pop_front()).flatten() else {
+        let Some(started) = is_ready.then(|| queue.waiting.pop_front()).flatten() else {
             return progress;
         };
         drop(queue);
-        if let Some(rank) = control.find_mismatch(job.sequence, job.tag) {
+        if let Some(rank) = control.find_mismatch(started.sequence, started.tag) {
             self.fault = Some(Fault::Mismatch(rank));
-            job.end(Err(Fault::Mismatch(rank)));
+            started.end(Err(Fault::Mismatch(rank)));
             return true;
         }
-        self.compute_part(&job);
-        control.publish(Stage::Done, job.sequence);
-        self.own_part_done.push_back(job);
+        self.compute_part(&started);
+        control.publish(Stage::Done, started.sequence);
+        self.own_part_done.push_back(started);
         true
     }
 
     /// Computes this rank's part of an operation for which all ranks are ready.
-    fn compute_part(&self, job: &Job) {
+    fn compute_part(&self, started: &StartedOperation) {
         let (rank, size) = (self.shared.control.rank(), self.shared.control.size());
-        let Operation { collective, element, offset, count } = job.operation;
+        let Operation { collective, element, offset, count } = started.operation;
         let range = offset..offset + count * element.bytes();
-        let regions: Vec<_> = (0..size).map(|rank| job.segment.region(rank)).collect();
+        let regions: Vec<_> = (0..size).map(|rank| started.segment.region(rank)).collect();
         let own = regions[rank];
         match collective {
             Collective::AllReduce(reduction) => {
@@ -148,28 +150,29 @@ impl Engine {
         let queue = self.shared.queue();
         let gone = |rank: &usize| control.has_left(*rank) || checks_processes && !control.is_alive(*rank);
         let stages = [(self.own_part_done.front(), Stage::Done), (queue.waiting.front(), Stage::Ready)];
-        let fronts = || stages.into_iter().filter_map(|(job, stage)| Some((job?, stage)));
+        let fronts = || stages.into_iter().filter_map(|(started, stage)| Some((started?, stage)));
         // The rank may have announced this stage between our check and its end: check again.
-        let lost = fronts().find_map(|(job, stage)| {
-            let rank = control.missing_ranks(stage, job.sequence).find(gone)?;
-            control.missing_ranks(stage, job.sequence).find(|still| *still == rank)
+        let lost = fronts().find_map(|(started, stage)| {
+            let rank = control.missing_ranks(stage, started.sequence).find(gone)?;
+            control.missing_ranks(stage, started.sequence).find(|still| *still == rank)
         });
         if let Some(rank) = lost {
             return Some(Fault::PeerLost(rank));
         }
-        let late = |job: &Job| job.deadline.is_some_and(|deadline| deadline <= now);
-        let mut late = fronts().filter(|(job, _)| late(job));
-        late.next().and_then(|(job, stage)| {
-            let rank = control.missing_ranks(stage, job.sequence).next()?;
-            Some(Fault::TimedOut(rank, job.timeout))
+        let late = |started: &StartedOperation| started.deadline.is_some_and(|deadline| deadline <= now);
+        let mut late = fronts().filter(|(started, _)| late(started));
+        late.next().and_then(|(started, stage)| {
+            let rank = control.missing_ranks(stage, started.sequence).next()?;
+            Some(Fault::TimedOut(rank, started.timeout))
         })
     }
 
     /// Returns the longest time to sleep.
     fn sleep_limit(&self, now: Instant) -> Duration {
         let queue = self.shared.queue();
-        let deadlines =
-            [self.own_part_done.front(), queue.waiting.front()].into_iter().filter_map(|job| job?.deadline);
+        let deadlines = [self.own_part_done.front(), queue.waiting.front()]
+            .into_iter()
+            .filter_map(|started| started?.deadline);
         let next = deadlines.min().map(|deadline| deadline.saturating_duration_since(now));
         next.map_or(CHECK_INTERVAL, |next| next.min(CHECK_INTERVAL))
     }
@@ -177,13 +180,13 @@ impl Engine {
     /// Ends all started operations with `fault`.
     fn fail(&mut self, fault: &Fault) {
         let waiting = std::mem::take(&mut self.shared.queue().waiting);
-        for job in self.own_part_done.drain(..).chain(waiting) {
-            job.end(Err(fault.clone()));
+        for started in self.own_part_done.drain(..).chain(waiting) {
+            started.end(Err(fault.clone()));
         }
     }
 }
 
-/// Also runs if the thread panics: jobs in the queue, and later ones, would otherwise wait forever.
+/// Also runs if the thread panics: operations in the queue, and later ones, would otherwise wait forever.
 impl Drop for Engine {
     fn drop(&mut self) {
         self.shared.queue().stop = Some(Stop::Abandon);

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::control::Control;
 use crate::engine::Engine;
 use crate::error::{Fault, MemoryError, failed};
-use crate::queue::{Collective, Job, Operation, Outcome, Pending, Shared, Stop};
+use crate::queue::{Collective, Operation, Outcome, Pending, Shared, StartedOperation, Stop};
 use crate::segment::Segment;
 
 /// A rank of the team. Its thread executes operations in the order of their start. Operations in flight must
@@ -43,14 +43,14 @@ impl Member {
     ) -> Result<Pending, Fault> {
         self.check(&operation, segment)?;
         let (outcome, now) = (Arc::<Outcome>::default(), Instant::now());
-        // Under the lock, jobs are queued and announced in the order of their numbers, from any thread.
+        // Under the lock, operations are queued and announced in the order of their numbers, from any thread.
         let mut queue = self.shared.queue();
         if queue.stop.is_some() {
             let outcome = Arc::new(Outcome::from(Err(Fault::Stopped)));
             return Ok(Pending { outcome });
         }
         queue.sequence = queue.sequence.wrapping_add(1);
-        let job = Job {
+        let started = StartedOperation {
             sequence: queue.sequence,
             tag: tag(&operation, segment),
             operation,
@@ -60,8 +60,8 @@ impl Member {
             timeout,
             outcome: Arc::clone(&outcome),
         };
-        let (sequence, tag) = (job.sequence, job.tag);
-        queue.waiting.push_back(job);
+        let (sequence, tag) = (started.sequence, started.tag);
+        queue.waiting.push_back(started);
         self.shared.control.publish_ready(sequence, tag);
         drop(queue);
         Ok(Pending { outcome })
@@ -100,7 +100,7 @@ impl Member {
         self.shared.queue().stop = Some(stop);
         self.shared.control.ring_own();
         if let Some(thread) = self.thread.take() {
-            // If the thread panicked, dropping its engine has already failed the jobs.
+            // If the thread panicked, dropping its engine has already failed the operations.
             let _ = thread.join();
         }
     }

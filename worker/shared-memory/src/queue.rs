@@ -10,7 +10,7 @@ use crate::segment::Segment;
 
 /// An operation that was started.
 #[derive(Debug)]
-pub(crate) struct Job {
+pub(crate) struct StartedOperation {
     pub(crate) sequence: u32,
     pub(crate) tag: u32,
     pub(crate) operation: Operation,
@@ -23,15 +23,15 @@ pub(crate) struct Job {
 /// The result of an operation, set when it ends.
 pub(crate) type Outcome = OnceLock<Result<(), Fault>>;
 
-impl Job {
+impl StartedOperation {
     /// Ends the operation, unless it has ended before.
     pub(crate) fn end(&self, result: Result<(), Fault>) {
         let _ = self.outcome.set(result);
     }
 }
 
-/// A dropped job ends too: nobody waits for it forever.
-impl Drop for Job {
+/// A dropped operation ends too: nobody waits for it forever.
+impl Drop for StartedOperation {
     fn drop(&mut self) {
         self.end(Err(Fault::Stopped));
     }
@@ -117,7 +117,7 @@ pub struct Operation {
 /// The queue of waiting operations, which callers and the thread share.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
-    pub(crate) waiting: VecDeque<Job>,
+    pub(crate) waiting: VecDeque<StartedOperation>,
     pub(crate) stop: Option<Stop>,
     pub(crate) sequence: u32,
 }

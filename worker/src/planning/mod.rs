@@ -28,7 +28,7 @@ pub(crate) use dtrain_common::job::{
 };
 pub(crate) use predictor::{SymbolicPredictor, Target};
 pub(crate) use profile::{Measured, MeasuredStage, Optimal, Profile, ProfiledStage, Trial, TrialOutcome};
-pub(crate) use report::{Plan, report};
+pub(crate) use report::{MemoryPlan, report};
 pub(crate) use search::find_largest;
 pub(crate) use solve::{Choice, CutRequest, Solver};
 

@@ -19,7 +19,7 @@ fn usable_bytes(total: u64) -> u64 {
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Plan {
+pub(crate) struct MemoryPlan {
     /// The stage of the plan, if one was named.
     pub(crate) stage: Option<String>,
     pub(crate) subject: Subject,
@@ -59,7 +59,7 @@ pub(crate) struct Row {
     pub(crate) choice: Choice,
 }
 
-impl Plan {
+impl MemoryPlan {
     /// Returns whether a cut fits on at least one of the GPUs.
     pub(crate) fn fits(&self) -> bool {
         let fits = |row: &Row| matches!(row.choice, Choice::Fit { .. });
@@ -73,7 +73,7 @@ pub(crate) fn report<P: Predictor>(
     subject: &Subject,
     predictor: &mut P,
     job: &PlanJob,
-) -> Result<Plan, P::Error> {
+) -> Result<MemoryPlan, P::Error> {
     let most = recipe.memory.budget.value().map(|size| size.0);
     let request = |gpu: &Gpu| {
         let budget = usable_bytes(gpu.bytes).min(most.map_or(u64::MAX, without_gaps));
@@ -106,7 +106,7 @@ pub(crate) fn report<P: Predictor>(
     let depends = depends.map(|words| format!("the result depends on the micro-batch: {words}"));
     let unsupported = job.gpus.iter().filter(|gpu| !gpu.supported);
     let unsupported = unsupported.map(|gpu| format!("{}: {UNSUPPORTED}", gpu.name));
-    Ok(Plan {
+    Ok(MemoryPlan {
         stage: job.stage.clone(),
         subject: subject.clone(),
         nproc: job.nproc,

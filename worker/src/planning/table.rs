@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::advice::Advice;
-use super::report::{Plan, Row};
+use super::report::{MemoryPlan, Row};
 use super::solve::Choice;
 use super::{Cut, Mode, PlanJob, Prediction};
 use dtrain_common::job::UNSUPPORTED;
@@ -15,7 +15,7 @@ const COLUMNS: usize = 5;
 /// Characters of a GPU's name that are shown.
 const NAME: usize = 16;
 
-impl Plan {
+impl MemoryPlan {
     /// Returns the answer as text, as one sentence for each GPU if brief, or as a line of JSON.
     pub(crate) fn render(&self, job: &PlanJob) -> serde_json::Result<String> {
         if job.json {
@@ -41,7 +41,7 @@ impl Plan {
     }
 }
 
-fn write_brief(plan: &Plan, row: &Row, out: &mut String) {
+fn write_brief(plan: &MemoryPlan, row: &Row, out: &mut String) {
     let Prediction { cut, peak, mode, .. } = row.choice.prediction();
     let gpu = format!("{}, {}", shown(&row.gpu.name), size(row.gpu.bytes));
     let takes = format!("{} {}", size(*peak), mode.label());
@@ -65,7 +65,7 @@ fn write_brief(plan: &Plan, row: &Row, out: &mut String) {
     paragraph(out, 2, &text);
 }
 
-fn write_header(plan: &Plan, out: &mut String) {
+fn write_header(plan: &MemoryPlan, out: &mut String) {
     let subject = &plan.subject;
     let trained = match subject.trained == subject.parameters {
         true => "all".to_owned(),
@@ -92,7 +92,7 @@ fn write_header(plan: &Plan, out: &mut String) {
     paragraph(out, 2, &text);
 }
 
-fn write_rows(plan: &Plan, out: &mut String) {
+fn write_rows(plan: &MemoryPlan, out: &mut String) {
     let header = "GPU|memory|micro x accum x ranks|amp|recompute|shard|peak|time|fits";
     let mut table = vec![header.split('|').map(str::to_owned).collect()];
     for row in &plan.rows {
@@ -134,7 +134,7 @@ fn write_rows(plan: &Plan, out: &mut String) {
     }
 }
 
-fn write_bytes(plan: &Plan, out: &mut String) {
+fn write_bytes(plan: &MemoryPlan, out: &mut String) {
     let mut cuts: Vec<(String, &Prediction)> = vec![("plain".into(), &plan.plain)];
     for row in &plan.rows {
         let prediction = row.choice.prediction();
@@ -190,7 +190,7 @@ fn quoted(setting: &str) -> String {
     if setting.chars().all(plain) { setting.to_owned() } else { format!("'{setting}'") }
 }
 
-fn segments(plan: &Plan, cut: &Cut) -> String {
+fn segments(plan: &MemoryPlan, cut: &Cut) -> String {
     format!("{}/{}", cut.recompute, plan.subject.segments)
 }
 

@@ -13,10 +13,10 @@ use std::time::{Duration, Instant, SystemTime};
 
 use dtrain_common::env::{
     CUDA_VISIBLE_DEVICES, EnvError, MASTER_ADDR, MASTER_PORT, OMP_NUM_THREADS, RANK, WORLD_SIZE, WorkerEnv,
-    batch::SLURM_CPUS_PER_TASK, of_process, omp_threads,
+    job::SLURM_CPUS_PER_TASK, of_process, omp_threads,
 };
 use dtrain_common::host;
-use dtrain_job::{Batch, Job, JobError, Starter, Surroundings, Tasks};
+use dtrain_job::{Allocation, Job, JobError, Starter, Surroundings, Tasks};
 use dtrain_pmi::{Pmi, PmiError};
 use rustix::process::{Signal, getpid, kill_process};
 
@@ -185,11 +185,11 @@ impl Start {
             // The user of a shell in a job may not expect other ranks.
             tracing::info!("rank 0 of {size}: the number of ranks is from {}", job.described());
         }
-        let left = job.batch.as_ref().filter(|_| rank == 0);
-        let left = left.and_then(|batch| batch.time_left(from, SystemTime::now()));
+        let left = job.allocation.as_ref().filter(|_| rank == 0);
+        let left = left.and_then(|allocation| allocation.time_left(from, SystemTime::now()));
         let sharing = introductions.as_deref().and_then(|all| sharing(all, rank)).unwrap_or(place.local_size);
         let threads = of_process(OMP_NUM_THREADS).is_none().then(|| threads(tasks.starter, sharing));
-        Ok(Self { env, pmi, stop_after: left.map(|left| left - Batch::margin(left)), threads })
+        Ok(Self { env, pmi, stop_after: left.map(|left| left - Allocation::margin(left)), threads })
     }
 
     /// Does for this process what a launcher would do: sets its threads, and asks it to stop before the job's end.

@@ -114,7 +114,7 @@ pub enum WorkerError {
         "the ranks must run the same program, but differ in {0}; use the same build, recipe, model files and data on all \
          nodes, and set precision.amp if their GPUs differ"
     )]
-    DifferentPrograms(String),
+    DifferentRanks(String),
     #[error("cannot read the first message of rank 0: {0}; run the same version of dtrain on all ranks")]
     Opening(#[from] serde_json::Error),
     #[error("--job: {0}; this flag is internal, use `dtrain plan`, `dtrain profile` or `dtrain eval`")]

@@ -2,11 +2,11 @@
 //! other ranks start afterwards. A run that cannot start therefore fails once, with one message.
 
 pub(crate) mod error;
+pub(crate) mod facts;
 pub(crate) mod fingerprint;
 pub(crate) mod host;
 pub(crate) mod nodes;
 pub(crate) mod opening;
-pub(crate) mod programs;
 mod resumed;
 pub(crate) mod survey;
 mod trained;

@@ -17,10 +17,10 @@ use crate::request::Request;
 use crate::run::BestKeeper;
 use crate::setup::Setup;
 use crate::setup::error::WorkerError;
+use crate::setup::facts::{self, RankFacts};
 use crate::setup::fingerprint;
 use crate::setup::host::Host;
 use crate::setup::opening::{ForNodes, Opening};
-use crate::setup::programs::{self, Program};
 use crate::setup::survey::Surveyed;
 use crate::tasks::BuildTask;
 
@@ -85,8 +85,8 @@ pub(crate) fn prepare_run<T: BuildTask + 'static>(
     setup.notes.extend(copies.iter().map(ToString::to_string));
     setup.notes.extend(describe_file_system(file_system, &run_dir));
     if !env.is_one_node() {
-        let node = programs::of_node(recipe, &opening.data, request.prepared);
-        programs::compare(rendezvous, Program::of_rank(recipe, host.device, node)?)?;
+        let node = facts::of_node(recipe, &opening.data, request.prepared);
+        facts::compare(rendezvous, RankFacts::of_rank(recipe, host.device, node)?)?;
     }
     if let (Some(checkpoint), Some(resumed)) = (opening.resume.take(), &mut setup.resumed) {
         // Choosing a checkpoint includes its verification.
@@ -215,12 +215,11 @@ fn newest_copies(
 ) -> Result<Option<NewestCopies>, WorkerError> {
     let mut hosts = Vec::new();
     let mut copies_of_others = || {
-        let programs = if env.is_one_node() { Vec::new() } else { programs::of_others(rendezvous)? };
-        hosts.extend(programs.iter().map(|program| program.host.clone()));
-        let of_rank = |(index, program): (usize, Program)| {
-            program.copies.into_iter().map(move |copy| (index + 1, copy))
-        };
-        Ok::<_, WorkerError>(programs.into_iter().enumerate().flat_map(of_rank).collect())
+        let others = if env.is_one_node() { Vec::new() } else { facts::of_others(rendezvous)? };
+        hosts.extend(others.iter().map(|facts| facts.host.clone()));
+        let of_rank =
+            |(index, facts): (usize, RankFacts)| facts.copies.into_iter().map(move |copy| (index + 1, copy));
+        Ok::<_, WorkerError>(others.into_iter().enumerate().flat_map(of_rank).collect())
     };
     let mut newest = checkpoint::newest_copies(folder, &mut copies_of_others)?;
     if let (Some(NewestCopies { copies, .. }), false) = (&mut newest, env.is_one_node()) {

@@ -4,7 +4,7 @@ mod describe;
 mod evaluation;
 mod jobs;
 mod lead;
-mod program;
+mod process;
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -19,7 +19,7 @@ use tch::{Device, Kind, Tensor};
 use self::describe::describe_run;
 use self::evaluation::Evaluation;
 use self::lead::{Prepared, memory_copies_folder, prepare_run};
-pub use self::program::{program, program_by_recipe};
+pub use self::process::{program, program_by_recipe};
 use crate::checkpoint::{self, Checkpoints, Gathering, MemoryCopies};
 use crate::collectives::{Collective, Ranks, Rendezvous};
 use crate::data::packed::Packed;
@@ -35,11 +35,11 @@ use crate::run::TrainError;
 use crate::run::followers::{Archive, Copies, Figures, Health, ResumeOrigin};
 use crate::run::{Followers, RetryState, Training, peak_memory, run as run_training};
 use crate::setup::error::{Result, WorkerError};
+use crate::setup::facts::{self, RankFacts};
 use crate::setup::fingerprint;
 use crate::setup::host::{self, Host};
 use crate::setup::nodes::{self, Agreed};
 use crate::setup::opening::Opening;
-use crate::setup::programs::{self, Program as RankProgram};
 use crate::setup::survey::{self, Surveyed};
 use crate::setup::{Setup, cores_per_rank, loader_options};
 use crate::step::exchange::Exchange;
@@ -220,7 +220,7 @@ fn join_run<T: BuildTask + 'static>(
     Ok(Joined { run, ranks, agreed })
 }
 
-/// Sends rank 0 this rank's program, for a comparison. The first rank of each node surveys its data and copies; returns the lists
+/// Sends rank 0 this rank's facts, for a comparison. The first rank of each node surveys its data and copies; returns the lists
 /// of its survey.
 fn introduce<T: BuildTask>(
     request: &Request,
@@ -232,13 +232,13 @@ fn introduce<T: BuildTask>(
     let is_first = env.local_rank == 0;
     let survey = is_first.then(|| Surveyed::of::<T>(recipe)).transpose()?;
     let of_survey =
-        |survey: &Surveyed| programs::of_node(recipe, &fingerprint::digest(&survey.facts), request.prepared);
+        |survey: &Surveyed| facts::of_node(recipe, &fingerprint::digest(&survey.facts), request.prepared);
     let node = survey.as_ref().map(of_survey).unwrap_or_default();
-    let mut program = RankProgram::of_rank(recipe, device, node)?;
+    let mut facts = RankFacts::of_rank(recipe, device, node)?;
     if let (Some(folder), true) = (memory_copies_folder(recipe), is_first) {
-        program.copies = checkpoint::held_copies(&folder);
+        facts.copies = checkpoint::held_copies(&folder);
     }
-    rendezvous.introduce(&serde_json::to_vec(&program)?)?;
+    rendezvous.introduce(&serde_json::to_vec(&facts)?)?;
     Ok(survey.map(|survey| survey.lists).unwrap_or_default())
 }
 

@@ -1,9 +1,9 @@
 //! `dtrain ckpt export`: a checkpoint's model in one file, for other programs.
 
-mod plan;
+mod outputs;
 mod write;
 
-use self::plan::{Output, Plan};
+use self::outputs::{Export, Output};
 use self::write::Unwritten;
 use super::problem::{Failed, failed};
 use super::progress::Progress;
@@ -30,24 +30,24 @@ const CLASS_NAMES: &str = "class_names";
 
 pub(super) fn run(args: &ExportArgs) -> anyhow::Result<ExitCode> {
     check_out(&args.out, args.force)?;
-    let plan = Plan::new(args)?;
-    plan.verify()?;
-    write(&plan, &args.out, args.force)?;
-    let bytes = plan.outputs.iter().map(|output| output.target.bytes).sum();
-    let count = counted(plan.outputs.len(), "tensor");
+    let export = Export::new(args)?;
+    export.verify()?;
+    write(&export, &args.out, args.force)?;
+    let bytes = export.outputs.iter().map(|output| output.target.bytes).sum();
+    let count = counted(export.outputs.len(), "tensor");
     let mut text = format!("{}: {count}, {}\n", args.out.display(), size(bytes));
-    let manifest = &plan.manifest;
-    let weights = match (plan.average, args.weights) {
+    let manifest = &export.manifest;
+    let weights = match (export.average, args.weights) {
         (true, _) => "the moving average",
         (false, Weights::Raw) => "as trained",
         (false, _) => "as trained; the run has no moving average",
     };
-    let types: Vec<_> = plan.types().iter().map(|(name, number)| format!("{name} ({number})")).collect();
+    let types: Vec<_> = export.types().iter().map(|(name, number)| format!("{name} ({number})")).collect();
     for (name, value) in [
-        ("checkpoint", plan.folder.display().to_string()),
+        ("checkpoint", export.folder.display().to_string()),
         ("model", format!("{}, step {}", manifest.model, manifest.step)),
         ("weights", weights.to_owned()),
-        ("names", plan.names.to_string()),
+        ("names", export.names.to_string()),
         ("types", types.join(", ")),
     ] {
         text.push_str(&format!("  {name:<10}  {value}\n"));
@@ -78,7 +78,7 @@ pub(crate) fn check_out(out: &Path, force: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn write(plan: &Plan, out: &Path, force: bool) -> anyhow::Result<()> {
+fn write(export: &Export, out: &Path, force: bool) -> anyhow::Result<()> {
     let stop = Arc::new(AtomicI32::new(0));
     let signal = Arc::clone(&stop);
     // From here on, a stop must remove the unfinished file.
@@ -86,16 +86,16 @@ fn write(plan: &Plan, out: &Path, force: bool) -> anyhow::Result<()> {
         let _ = signal.compare_exchange(0, number, Ordering::Relaxed, Ordering::Relaxed);
     })
     .context("cannot receive signals")?;
-    let total = plan.outputs.iter().map(|output| output.target.bytes).sum();
+    let total = export.outputs.iter().map(|output| output.target.bytes).sum();
     let progress = Progress::new(format!("writing {}", out.display()), total);
-    let targets = plan.outputs.iter().map(|output| &output.target);
-    let names = &plan.manifest.class_names;
+    let targets = export.outputs.iter().map(|output| &output.target);
+    let names = &export.manifest.class_names;
     let metadata = (!names.is_empty()).then(|| (CLASS_NAMES, serde_json::json!(names).to_string()));
     let head = header(targets, metadata).map_err(|reason| failed(anyhow::Error::msg(reason)))?;
     let mut overflows = Vec::new();
     let written = write_atomic_with(out, force, |file: &mut File| {
         file.write_all(&head)?;
-        for output in &plan.outputs {
+        for output in &export.outputs {
             let mut put = |bytes: &[u8]| {
                 let signal = stop.load(Ordering::Relaxed);
                 if signal != 0 {
@@ -105,7 +105,7 @@ fn write(plan: &Plan, out: &Path, force: bool) -> anyhow::Result<()> {
                 progress.add(bytes.len() as u64);
                 Ok(())
             };
-            let number = write::tensor(&plan.files[output.file], output, &mut put)?;
+            let number = write::tensor(&export.files[output.file], output, &mut put)?;
             if number > 0 {
                 overflows.push((output, number));
             }

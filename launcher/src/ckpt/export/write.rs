@@ -1,6 +1,6 @@
 //! Writes the values of one tensor, a few MiB at a time.
 
-use super::plan::Output;
+use super::outputs::Output;
 use crate::ckpt::names::Form;
 use crate::ckpt::round::convert;
 use crate::ckpt::tensors::{TensorFileError, read};

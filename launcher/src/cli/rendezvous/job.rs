@@ -47,7 +47,7 @@ impl RendezvousArgs {
     ///
     /// A flag contradicts the job.
     pub(crate) fn complete(&mut self, job: &Job) -> anyhow::Result<()> {
-        self.from_job.is_job = job.batch.is_some() || job.tasks.is_some();
+        self.from_job.is_job = job.allocation.is_some() || job.tasks.is_some();
         let Some(tasks) = &job.tasks else {
             self.from_job.note = self.nnodes.is_none().then(|| alone(job)).flatten();
             return Ok(());
@@ -154,13 +154,13 @@ fn is_leading(tasks: &Tasks, host: &str, index: usize, own: &str) -> Option<bool
 
 /// Returns a note for a batch script of a job with several nodes.
 fn alone(job: &Job) -> Option<String> {
-    let batch = job.batch.as_ref()?;
-    let nodes = batch.nodes.filter(|nodes| *nodes > 1)?;
+    let allocation = job.allocation.as_ref()?;
+    let nodes = allocation.nodes.filter(|nodes| *nodes > 1)?;
     Some(format!(
         "{} has {}, but only this one runs dtrain; for all nodes, start it with {}",
         job.described(),
         counted(nodes, "node"),
-        batch.system.starter()
+        allocation.system.starter()
     ))
 }
 

@@ -3,7 +3,7 @@
 use super::case::{Case, DTRAIN, GPTS, Mode, Network, Transport};
 use super::checkpoint;
 use super::figures::Metric;
-use super::launch::{Job, Launcher};
+use super::launch::{Launcher, Workload};
 use super::table::{Comparison, Table, Target};
 use crate::report::Goal;
 
@@ -62,9 +62,13 @@ impl Benchmark {
             Self::Loader => vec![loader()],
             Self::Overlap => vec![overlap(Network::Resnet18)],
             Self::Launch => {
-                [Job::NoOp(1), Job::NoOp(8), Job::Death, Job::Restart, Job::Lines].map(launch).to_vec()
+                [Workload::NoOp(1), Workload::NoOp(8), Workload::Death, Workload::Restart, Workload::Lines]
+                    .map(launch)
+                    .to_vec()
             }
-            Self::Cluster => [Job::RemoteRestart, Job::LostAgent, Job::Agents(16)].map(launch).to_vec(),
+            Self::Cluster => {
+                [Workload::RemoteRestart, Workload::LostAgent, Workload::Agents(16)].map(launch).to_vec()
+            }
             Self::Checkpoint => checkpoint::tables(),
         }
     }
@@ -145,51 +149,51 @@ fn overlap(network: Network) -> Table {
     }
 }
 
-fn launch(job: Job) -> Table {
-    let [ours, torchrun, alone] =
-        [Launcher::Dtrain, Launcher::Torchrun, Launcher::Nobody].map(|launcher| Case::Launch(job, launcher));
+fn launch(workload: Workload) -> Table {
+    let [ours, torchrun, alone] = [Launcher::Dtrain, Launcher::Torchrun, Launcher::Nobody]
+        .map(|launcher| Case::Launch(workload, launcher));
     let ratio = |over, under, metric, goal| Comparison { over, under, metric, goal };
     let beside = |metric| ratio(ours, torchrun, metric, None);
     let target = |metric, most| Target { case: ours, metric, goal: Goal::AtMost(most) };
     let both = vec![ours, torchrun];
-    let (cases, metrics, comparisons, targets) = match job {
-        Job::NoOp(_) => (
+    let (cases, metrics, comparisons, targets) = match workload {
+        Workload::NoOp(_) => (
             both,
             vec![Metric::WallMs, Metric::LauncherPeakBytes],
             vec![beside(Metric::WallMs), beside(Metric::LauncherPeakBytes)],
             vec![target(Metric::WallMs, 50.0), target(Metric::LauncherPeakBytes, 20e6)],
         ),
-        Job::Death => (
+        Workload::Death => (
             both,
             vec![Metric::DeathMs, Metric::DeathP99Ms],
             vec![beside(Metric::DeathMs)],
             vec![target(Metric::DeathP99Ms, 10.0)],
         ),
-        Job::Restart => (
+        Workload::Restart => (
             both,
             vec![Metric::RestartMs],
             vec![beside(Metric::RestartMs)],
             vec![target(Metric::RestartMs, 100.0)],
         ),
-        Job::RemoteRestart => (
+        Workload::RemoteRestart => (
             both,
             vec![Metric::DeathMs, Metric::RestartMs],
             vec![beside(Metric::DeathMs), beside(Metric::RestartMs)],
             vec![target(Metric::DeathMs, 100.0), target(Metric::RestartMs, 300.0)],
         ),
-        Job::LostAgent => (
+        Workload::LostAgent => (
             both,
             vec![Metric::NoticedMs],
             vec![beside(Metric::NoticedMs)],
             vec![target(Metric::NoticedMs, 1000.0)],
         ),
-        Job::Agents(_) => (
+        Workload::Agents(_) => (
             both,
             vec![Metric::StartedMs],
             vec![beside(Metric::StartedMs)],
             vec![target(Metric::StartedMs, 500.0)],
         ),
-        Job::Lines => (
+        Workload::Lines => (
             vec![ours, torchrun, alone],
             vec![Metric::WallMs, Metric::LauncherPeakBytes, Metric::LinesLost],
             vec![
@@ -200,7 +204,7 @@ fn launch(job: Job) -> Table {
             vec![target(Metric::LinesLost, 0.0)],
         ),
     };
-    Table { title: job.title(), cases, metrics, unit: "", comparisons, targets }
+    Table { title: workload.title(), cases, metrics, unit: "", comparisons, targets }
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! The cases of the benchmarks: networks, ways to train them, loaders, launches and checkpoints.
 
 use super::checkpoint::CheckpointCase;
-use super::launch::{Job, Launcher};
+use super::launch::{Launcher, Workload};
 
 /// A network that both sides train, with the batch of one rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -140,7 +140,7 @@ pub(super) enum Case {
     /// torch's DataLoader with torchvision, one worker process.
     TorchLoader,
     /// A launch, or several launches of the same kind.
-    Launch(Job, Launcher),
+    Launch(Workload, Launcher),
     /// Checkpoints, or the disk that stores them.
     Checkpoint(CheckpointCase),
 }
@@ -153,7 +153,7 @@ impl Case {
             Self::Loader => "loader/dtrain".to_owned(),
             Self::CachedLoader => "loader/dtrain-cached".to_owned(),
             Self::TorchLoader => "loader/torch".to_owned(),
-            Self::Launch(job, launcher) => format!("{}/{}", job.name(), launcher.name()),
+            Self::Launch(workload, launcher) => format!("{}/{}", workload.name(), launcher.name()),
             Self::Checkpoint(case) => case.name(),
         }
     }
@@ -175,7 +175,7 @@ impl Case {
         match self {
             Self::Train(network, _) => network.name(),
             Self::Loader | Self::CachedLoader | Self::TorchLoader => "loader".to_owned(),
-            Self::Launch(job, _) => job.name(),
+            Self::Launch(workload, _) => workload.name(),
             Self::Checkpoint(case) => case.part(),
         }
     }

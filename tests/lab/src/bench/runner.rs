@@ -92,7 +92,7 @@ impl Runner<'_> {
                 self.run_all(vec![python], folder)?;
                 figures::read_loader(&read(&out)?)
             }
-            Case::Launch(job, launcher) => self.run_job(job, launcher, folder),
+            Case::Launch(workload, launcher) => self.run_workload(workload, launcher, folder),
             Case::Checkpoint(case) => self.run_checkpoint(case, folder),
         }
     }

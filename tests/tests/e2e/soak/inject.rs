@@ -6,7 +6,7 @@ use dtrain_test_kit::faults::{Fault, Kind, Target};
 use dtrain_test_kit::process::{Signal, kill};
 use dtrain_test_kit::scene::Scene;
 
-use super::batch::Batch;
+use super::cluster::Cluster;
 
 /// The share of packets that a lossy link loses.
 const LOSS: f64 = 0.2;
@@ -20,11 +20,11 @@ pub(super) struct Lasting {
 }
 
 /// Injects a fault. Returns false if the node has no such process now.
-pub(super) fn inject(batch: &Batch<'_>, fault: Fault, lasting: &mut Vec<Lasting>) -> bool {
-    let node = &batch.network[fault.node];
+pub(super) fn inject(cluster: &Cluster<'_>, fault: Fault, lasting: &mut Vec<Lasting>) -> bool {
+    let node = &cluster.network[fault.node];
     let pids = match fault.kind {
         Kind::Kill(target) | Kind::Freeze(target) => {
-            let pids = pids(batch, fault.node, target);
+            let pids = pids(cluster, fault.node, target);
             if pids.is_empty() {
                 return false;
             }
@@ -35,14 +35,14 @@ pub(super) fn inject(batch: &Batch<'_>, fault: Fault, lasting: &mut Vec<Lasting>
     match fault.kind {
         Kind::Kill(_) => pids.iter().for_each(|pid| kill(*pid, Signal::KILL)),
         Kind::Freeze(_) => pids.iter().for_each(|pid| kill(*pid, Signal::STOP)),
-        Kind::Terminate => match &batch.agents[fault.node].launch {
+        Kind::Terminate => match &cluster.agents[fault.node].launch {
             Some(launch) => launch.signal(Signal::TERM),
             None => return false,
         },
         Kind::Reset => node.reset_connections(),
         Kind::Reject => node.reject_packets(),
         Kind::Lossy => node.lose_some_packets(LOSS),
-        Kind::Cut | Kind::Flapping => batch.network.cut(&[fault.node]),
+        Kind::Cut | Kind::Flapping => cluster.network.cut(&[fault.node]),
         other => panic!("{other} is no fault of these trainings"),
     }
     if fault.lasts() {
@@ -53,29 +53,29 @@ pub(super) fn inject(batch: &Batch<'_>, fault: Fault, lasting: &mut Vec<Lasting>
 }
 
 /// Ends the faults that are over, and moves the flapping ones.
-pub(super) fn poll(batch: &Batch<'_>, lasting: &mut Vec<Lasting>) {
+pub(super) fn poll(cluster: &Cluster<'_>, lasting: &mut Vec<Lasting>) {
     lasting.retain_mut(|it| {
         let is_over = Instant::now() >= it.until;
         match it.fault.kind {
             Kind::Flapping if !is_over => {
                 it.is_cut = !it.is_cut;
                 match it.is_cut {
-                    true => batch.network.cut(&[it.fault.node]),
-                    false => batch.network.heal(),
+                    true => cluster.network.cut(&[it.fault.node]),
+                    false => cluster.network.heal(),
                 }
             }
             _ if !is_over => {}
-            Kind::Cut | Kind::Flapping => batch.network.heal(),
-            Kind::Lossy | Kind::Reject => batch.network[it.fault.node].unblock(),
+            Kind::Cut | Kind::Flapping => cluster.network.heal(),
+            Kind::Lossy | Kind::Reject => cluster.network[it.fault.node].unblock(),
             _ => it.frozen.iter().for_each(|pid| kill(*pid, Signal::CONT)),
         }
         !is_over
     });
 }
 
-fn pids(batch: &Batch<'_>, node: usize, target: Target) -> Vec<u32> {
-    let guardian = || batch.agents[node].launch.iter().map(|launch| launch.child.id());
-    let here = |all: fn(&Scene) -> Vec<u32>| batch.on(node, all(batch.scene));
+fn pids(cluster: &Cluster<'_>, node: usize, target: Target) -> Vec<u32> {
+    let guardian = || cluster.agents[node].launch.iter().map(|launch| launch.child.id());
+    let here = |all: fn(&Scene) -> Vec<u32>| cluster.on(node, all(cluster.scene));
     match target {
         Target::Worker => here(Scene::workers).into_iter().take(1).collect(),
         Target::Workers => here(Scene::workers),

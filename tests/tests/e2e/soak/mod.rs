@@ -1,7 +1,7 @@
 //! Trainings on several nodes with random faults, against undisturbed ones. Nodes are network namespaces of this
 //! machine; a batch system starts agents again. `cargo xtask soak --trainings` runs it.
 
-mod batch;
+mod cluster;
 mod inject;
 mod plan;
 mod training;

@@ -13,7 +13,7 @@ use dtrain_test_kit::scene::Scene;
 use dtrain_tests::runs::{Run, gpt};
 use safetensors::SafeTensors;
 
-use super::batch::{self, Batch};
+use super::cluster::{self, Cluster};
 use super::inject::{self, Lasting};
 use super::plan::{Plan, effect, explains};
 use super::watch::Watch;
@@ -68,18 +68,18 @@ impl References {
             let plan = Plan { nodes, clocks: vec![0; nodes], ..quiet };
             let (scene, network) = (scene(nodes), Network::new(nodes)?);
             let args = args(&plan, Plan { nodes: recipe_nodes, ..plan.clone() }.micro_batch());
-            let mut batch = Batch::new(&scene, &network, &plan, &args);
+            let mut cluster = Cluster::new(&scene, &network, &plan, &args);
             let begun = Instant::now();
-            while !batch.is_over() {
+            while !cluster.is_over() {
                 assert!(begun.elapsed() < LIMIT, "the undisturbed training does not end");
-                batch.poll();
+                cluster.poll();
                 sleep(LOOK);
             }
-            for agent in &batch.agents {
+            for agent in &cluster.agents {
                 assert_eq!(agent.ended.len(), 1, "{}", agent.ended[0].stderr);
             }
             eprintln!("undisturbed training on {nodes} nodes: {:.1} s", begun.elapsed().as_secs_f64());
-            drop(batch);
+            drop(cluster);
             Ok((run(&scene), scene))
         };
         let [(two, a), (three, b), (two_of_three, c)] = [train(2, 2)?, train(3, 3)?, train(2, 3)?];
@@ -121,7 +121,7 @@ fn run(scene: &Scene) -> Run {
 
 /// A training, its faults so far, and the reports of its leaders.
 struct Training<'a> {
-    batch: Batch<'a>,
+    cluster: Cluster<'a>,
     begun: Instant,
     injected: Vec<(Instant, Fault)>,
     lasting: Vec<Lasting>,
@@ -138,7 +138,7 @@ pub(super) fn disturb(plan: &Plan, references: &References) -> Outcome {
     let scene = scene(plan.nodes);
     let args = args(plan, plan.micro_batch());
     let mut training = Training {
-        batch: Batch::new(&scene, &network, plan, &args),
+        cluster: Cluster::new(&scene, &network, plan, &args),
         begun: Instant::now(),
         injected: Vec::new(),
         lasting: Vec::new(),
@@ -148,18 +148,18 @@ pub(super) fn disturb(plan: &Plan, references: &References) -> Outcome {
         problems: Vec::new(),
     };
     training.train(&plan.faults);
-    let Training { batch, injected, watch, reports, mut problems, .. } = training;
+    let Training { cluster, injected, watch, reports, mut problems, .. } = training;
     problems.extend(watch.violations);
     let mut difference = None;
-    if batch.is_over() {
+    if cluster.is_over() {
         network.wait_until_empty();
         difference = compare(plan, &run(&scene), references, &mut problems);
     }
     let code = |code: Option<i32>| code.map_or("-".to_owned(), |code| code.to_string());
-    let ended = batch.agents.iter().map(|agent| agent.ended.iter().map(|done| code(done.code)).collect());
-    let epochs = batch.agents[0].ended.iter().map(|done| batch::started(&done.stderr)).sum();
+    let ended = cluster.agents.iter().map(|agent| agent.ended.iter().map(|done| code(done.code)).collect());
+    let epochs = cluster.agents[0].ended.iter().map(|done| cluster::started(&done.stderr)).sum();
     if !problems.is_empty() {
-        problems.push(format!("files are in {}", batch::keep(&scene, plan.seed).display()));
+        problems.push(format!("files are in {}", cluster::keep(&scene, plan.seed).display()));
     }
     let faults = injected.into_iter().map(|(_, fault)| fault).collect();
     Outcome { faults, codes: ended.collect(), epochs, reports, difference, problems }
@@ -168,19 +168,19 @@ pub(super) fn disturb(plan: &Plan, references: &References) -> Outcome {
 impl Training<'_> {
     fn train(&mut self, faults: &[Fault]) {
         let mut faults = faults.iter().copied().peekable();
-        while !self.batch.is_over() {
-            self.batch.poll();
-            inject::poll(&self.batch, &mut self.lasting);
-            self.watch.look(self.batch.scene);
+        while !self.cluster.is_over() {
+            self.cluster.poll();
+            inject::poll(&self.cluster, &mut self.lasting);
+            self.watch.look(self.cluster.scene);
             self.check_blame();
             let last = self.injected.last().map_or(self.begun, |(at, _)| *at);
             let due = faults
                 .peek()
                 .copied()
                 .filter(|it| matches!(it.moment, Moment::Pause(pause) if last.elapsed() >= pause));
-            let due = due.filter(|_| !self.batch.has_succeeded());
+            let due = due.filter(|_| !self.cluster.has_succeeded());
             // If the node has no such process now, later.
-            if let Some(fault) = due.filter(|it| inject::inject(&self.batch, *it, &mut self.lasting)) {
+            if let Some(fault) = due.filter(|it| inject::inject(&self.cluster, *it, &mut self.lasting)) {
                 eprintln!("  {:6.2} s: {fault}", self.begun.elapsed().as_secs_f64());
                 self.injected.push((Instant::now(), fault));
                 faults.next();
@@ -195,11 +195,11 @@ impl Training<'_> {
 
     /// Checks that nodes that the leader has blamed since the last call were disturbed.
     fn check_blame(&mut self) {
-        let Some(leader) = &self.batch.agents[0].launch else {
+        let Some(leader) = &self.cluster.agents[0].launch else {
             self.blamed = 0;
             return;
         };
-        let blamed = batch::blamed(&leader.stderr());
+        let blamed = cluster::blamed(&leader.stderr());
         for node in blamed.iter().skip(self.blamed) {
             self.reports += 1;
             let is_cause =
@@ -216,7 +216,7 @@ impl Training<'_> {
     fn check_codes(&mut self) {
         let is_stopped = self.injected.iter().any(|(_, fault)| fault.kind == Kind::Terminate);
         let is_quiet = self.injected.iter().all(|(at, fault)| at.elapsed() > effect(fault));
-        for (node, agent) in self.batch.agents.iter().enumerate() {
+        for (node, agent) in self.cluster.agents.iter().enumerate() {
             let is_wrong = |code| !CODES.contains(&code) || (code == Some(4) && !is_stopped);
             for done in agent.ended.iter().filter(|done| is_wrong(done.code)) {
                 self.problems.push(format!("n{node} ended with code {:?}", done.code));

@@ -70,17 +70,17 @@ impl Loader {
             return Poll::Ready(None);
         }
         if state.error.is_none() {
-            state.error = state.jobs.front_mut().and_then(|job| job.failed.take());
+            state.error = state.batches.front_mut().and_then(|loading| loading.failed.take());
         }
         if let Some(error) = state.error.take() {
             state.stop = true;
             self.shared.work_changed.notify_all();
             return Poll::Ready(Some(Err(error)));
         }
-        match state.jobs.front() {
-            Some(job) if job.done == job.samples => {
-                let batch = std::mem::take(&mut *lock(&job.batch));
-                state.jobs.pop_front();
+        match state.batches.front() {
+            Some(loading) if loading.done == loading.samples => {
+                let batch = std::mem::take(&mut *lock(&loading.batch));
+                state.batches.pop_front();
                 self.shared.work_changed.notify_all();
                 Poll::Ready(Some(Ok(batch)))
             }

@@ -13,7 +13,7 @@ use super::batch::{Batch, LoaderOptions, MicroBatch};
 /// Samples that are tried in place of one that cannot be loaded. More than 1% of such samples end a run.
 const STAND_INS: usize = 16;
 
-pub(super) type BatchPlan = Box<dyn Iterator<Item = MicroBatch> + Send>;
+pub(super) type Upcoming = Box<dyn Iterator<Item = MicroBatch> + Send>;
 
 pub(super) struct Shared {
     dataset: Arc<dyn Dataset>,
@@ -29,19 +29,19 @@ pub(super) struct Shared {
 
 #[derive(Default)]
 pub(super) struct State {
-    /// The plan; `None` while a thread asks it for the next micro-batch.
-    work: Option<BatchPlan>,
-    /// The plan has ended, or the plan or a load failed: no more jobs are opened.
+    /// The micro-batches to load; `None` while a thread takes the next one.
+    work: Option<Upcoming>,
+    /// They have ended, or one of them or a load failed: no more batches are opened.
     pub(super) exhausted: bool,
     /// Batches that are loading or loaded, oldest first.
-    pub(super) jobs: VecDeque<Job>,
+    pub(super) batches: VecDeque<LoadingBatch>,
     pub(super) spare: Vec<Vec<Column>>,
     /// An error that the next call reports, before anything else.
     pub(super) error: Option<DataError>,
     pub(super) stop: bool,
 }
 
-pub(super) struct Job {
+pub(super) struct LoadingBatch {
     epoch: u64,
     pub(super) samples: usize,
     /// Samples that threads have taken, and samples that are in the batch.
@@ -55,12 +55,12 @@ pub(super) struct Job {
 enum Task {
     /// Loads the sample at a position of a batch of an epoch.
     Load(Arc<Mutex<Batch>>, u64, usize),
-    /// Asks the plan for the next micro-batch, which gets this memory.
-    Plan(BatchPlan, Vec<Column>),
+    /// Takes the next micro-batch, which gets this memory.
+    Open(Upcoming, Vec<Column>),
 }
 
 impl Shared {
-    pub(super) fn new(dataset: Arc<dyn Dataset>, options: LoaderOptions, work: BatchPlan) -> Self {
+    pub(super) fn new(dataset: Arc<dyn Dataset>, options: LoaderOptions, work: Upcoming) -> Self {
         Self {
             dataset,
             fields: OnceLock::new(),
@@ -80,7 +80,7 @@ impl Shared {
                     Task::Load(batch, epoch, position) => {
                         self.loaded(&batch, self.load(&batch, epoch, position, &mut sample).err());
                     }
-                    Task::Plan(work, memory) => self.open(work, memory),
+                    Task::Open(work, memory) => self.open(work, memory),
                 }
             }
         }));
@@ -94,28 +94,29 @@ impl Shared {
     fn next_task(&self) -> Option<Task> {
         let mut state = self.lock();
         while !state.stop {
-            let unclaimed = |job: &&mut Job| job.failed.is_none() && job.claimed < job.samples;
-            if let Some(job) = state.jobs.iter_mut().find(unclaimed) {
-                job.claimed += 1;
-                return Some(Task::Load(Arc::clone(&job.batch), job.epoch, job.claimed - 1));
+            let unclaimed =
+                |loading: &&mut LoadingBatch| loading.failed.is_none() && loading.claimed < loading.samples;
+            if let Some(loading) = state.batches.iter_mut().find(unclaimed) {
+                loading.claimed += 1;
+                return Some(Task::Load(Arc::clone(&loading.batch), loading.epoch, loading.claimed - 1));
             }
-            let room = !state.exhausted && state.jobs.len() < self.options.prefetch_batches;
+            let room = !state.exhausted && state.batches.len() < self.options.prefetch_batches;
             if room && let Some(work) = state.work.take() {
-                return Some(Task::Plan(work, state.spare.pop().unwrap_or_default()));
+                return Some(Task::Open(work, state.spare.pop().unwrap_or_default()));
             }
             state = wait(&self.work_changed, state);
         }
         None
     }
 
-    /// Asks the plan for the next micro-batch and allocates it, without the lock: both may take a while.
-    fn open(&self, mut work: BatchPlan, memory: Vec<Column>) {
-        let planned = catch_unwind(AssertUnwindSafe(|| {
+    /// Takes the next micro-batch and allocates it, without the lock: both may take a while.
+    fn open(&self, mut work: Upcoming, memory: Vec<Column>) {
+        let taken = catch_unwind(AssertUnwindSafe(|| {
             let micro_batch = work.next()?;
             Some((micro_batch.epoch, self.empty_batch(micro_batch, memory)))
         }));
         let mut state = self.lock();
-        let (epoch, batch, failed) = match planned {
+        let (epoch, batch, failed) = match taken {
             Ok(Some((epoch, batch))) => {
                 state.work = Some(work);
                 (epoch, batch, None)
@@ -130,7 +131,7 @@ impl Shared {
                 (0, Batch::default(), Some(panicked("the plan of the next batch".to_owned(), panic)))
             }
         };
-        state.jobs.push_back(Job {
+        state.batches.push_back(LoadingBatch {
             epoch,
             samples: batch.indices.len(),
             claimed: 0,
@@ -226,16 +227,19 @@ impl Shared {
     fn loaded(&self, batch: &Arc<Mutex<Batch>>, failed: Option<DataError>) {
         let mut state = self.lock();
         let state = &mut *state;
-        // The consumer removes a job only when all its samples are done, or to report that it failed.
-        let Some(job) = state.jobs.iter_mut().find(|job| Arc::ptr_eq(&job.batch, batch)) else { return };
-        job.done += 1;
+        // The consumer removes a batch only when all its samples are done, or to report that it failed.
+        let Some(loading) = state.batches.iter_mut().find(|loading| Arc::ptr_eq(&loading.batch, batch))
+        else {
+            return;
+        };
+        loading.done += 1;
         if let Some(error) = failed {
-            job.failed.get_or_insert(error);
+            loading.failed.get_or_insert(error);
             state.exhausted = true;
         }
-        if job.failed.is_some() {
+        if loading.failed.is_some() {
             self.batch_changed.notify_all();
-        } else if job.done == job.samples {
+        } else if loading.done == loading.samples {
             // Threads finish in any order; errors are reported in the batch's order.
             let Batch { bad, indices, .. } = &mut *lock(batch);
             bad.sort_by_cached_key(|bad| indices.iter().position(|&index| index as usize == bad.index));

@@ -146,7 +146,7 @@ fn json_has_the_figures_of_the_table() {
     let json = PlanJob { json: true, stage: Some("full".into()), ..job("1GiB,t4") };
     let (line, _) = render(&[], &json);
     assert_eq!(line.matches('\n').count(), 1);
-    let plan: Plan = serde_json::from_str(&line).unwrap();
+    let plan: MemoryPlan = serde_json::from_str(&line).unwrap();
     assert_eq!(serde_json::to_string(&plan).unwrap() + "\n", line);
     assert_eq!(plan.stage.as_deref(), Some("full"));
     assert_eq!(plan.rows[1].budget, usable_bytes(plan.rows[1].gpu.bytes));

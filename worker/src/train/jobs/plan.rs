@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::planning::{Cut, Measured, Mode, Plan, PlanJob, Prediction, Predictor, report};
+use crate::planning::{Cut, Measured, MemoryPlan, Mode, PlanJob, Prediction, Predictor, report};
 use dtrain_common::exit::ExitStatus;
 
 use super::trial::{CutTrial, NO_LIMIT, ProcessOutcome, start};
@@ -28,7 +28,11 @@ pub(super) fn run<T: BuildTask + 'static>(subject: Subject<'_>, job: &PlanJob) -
     Ok(if fits { ExitStatus::Success } else { ExitStatus::OutOfMemory })
 }
 
-fn plan_stage<T: BuildTask + 'static>(subject: &Subject<'_>, job: &PlanJob, stage: usize) -> Result<Plan> {
+fn plan_stage<T: BuildTask + 'static>(
+    subject: &Subject<'_>,
+    job: &PlanJob,
+    stage: usize,
+) -> Result<MemoryPlan> {
     let (request, alone) = (subject.request, subject.recipe.of_stage(stage));
     let mut symbolic = SymbolicPredictor::<T>::new(request, &subject.survey, stage, Target::GPU);
     let planned_for = symbolic.subject(&[])?;

@@ -2,7 +2,7 @@
 
 use super::super::{Rendezvous, RendezvousArgs};
 use crate::cli::parse::launch_words;
-use dtrain_common::env::batch::{
+use dtrain_common::env::job::{
     HOSTNAME, JOB_COMPLETION_INDEX, SLURM_JOB_ID, SLURM_JOB_NUM_NODES, SLURM_LOCALID, SLURM_NODEID,
     SLURM_PROCID, SLURM_STEP_ID, SLURM_STEP_NODELIST, SLURM_STEP_NUM_NODES, SLURM_STEP_NUM_TASKS,
     SLURM_STEP_TASKS_PER_NODE,

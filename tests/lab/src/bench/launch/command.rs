@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 
-use super::{Job, LINES, Launcher, WORKERS};
+use super::{LINES, Launcher, WORKERS, Workload};
 use crate::python::{free_port, torchrun};
 
 /// How often torchrun checks its workers. Times of death are spread over this interval.
@@ -32,21 +32,27 @@ pub(super) struct Launch {
 impl Launch {
     /// Creates a launch in a folder. `bench` is the workers' program; `share` is the part of torchrun's
     /// interval that passes before a death.
-    pub(super) fn new(job: Job, launcher: Launcher, bench: &Path, folder: &Path, share: f64) -> Self {
+    pub(super) fn new(
+        workload: Workload,
+        launcher: Launcher,
+        bench: &Path,
+        folder: &Path,
+        share: f64,
+    ) -> Self {
         let (notes, logs) = (folder.join("notes"), folder.join("logs"));
         let (mut flags, mut program) = (Vec::new(), Vec::new());
-        match job {
-            Job::NoOp(_) => program.push("/bin/true".into()),
-            Job::Agents(_) => program.extend([bench.into(), "start".into(), notes.clone().into()]),
-            Job::LostAgent => program.extend([bench.into(), "wait".into()]),
-            Job::Death | Job::Restart | Job::RemoteRestart => {
+        match workload {
+            Workload::NoOp(_) => program.push("/bin/true".into()),
+            Workload::Agents(_) => program.extend([bench.into(), "start".into(), notes.clone().into()]),
+            Workload::LostAgent => program.extend([bench.into(), "wait".into()]),
+            Workload::Death | Workload::Restart | Workload::RemoteRestart => {
                 let after = format!("{:.0}", share * TORCHRUN_INTERVAL_MS);
                 program.extend([bench.into(), "die".into(), notes.clone().into(), after.into()]);
-                if job != Job::Death {
+                if workload != Workload::Death {
                     flags.extend(["--max-restarts", "1"].map(OsString::from));
                 }
             }
-            Job::Lines => {
+            Workload::Lines => {
                 program.extend([bench.into(), "lines".into(), LINES.to_string().into()]);
                 match launcher {
                     Launcher::Dtrain => flags.extend(["--run-dir".into(), logs.clone().into()]),
@@ -58,15 +64,15 @@ impl Launch {
                 }
             }
         }
-        let agents = match job {
-            Job::Agents(agents) => agents,
-            Job::RemoteRestart | Job::LostAgent => 2,
+        let agents = match workload {
+            Workload::Agents(agents) => agents,
+            Workload::RemoteRestart | Workload::LostAgent => 2,
             _ => 1,
         };
-        let workers = match job {
-            Job::NoOp(workers) => workers,
-            Job::Agents(_) => 1,
-            Job::RemoteRestart | Job::LostAgent => WORKERS / 2,
+        let workers = match workload {
+            Workload::NoOp(workers) => workers,
+            Workload::Agents(_) => 1,
+            Workload::RemoteRestart | Workload::LostAgent => WORKERS / 2,
             _ => WORKERS,
         };
         Self { agents, workers, flags, program, notes, logs }

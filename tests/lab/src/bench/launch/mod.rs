@@ -1,4 +1,4 @@
-//! The launcher compared with torchrun: jobs and launchers, on one node and as agents of several.
+//! The launcher compared with torchrun: workloads and launchers, on one node and as agents of several.
 
 mod agents;
 mod command;
@@ -19,9 +19,9 @@ const NEVER_MS: u64 = 15_000;
 /// Lines per worker.
 const LINES: u32 = 200_000;
 
-/// The job of a launch.
+/// What the workers of a launch do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Job {
+pub(super) enum Workload {
     /// This many workers that end immediately.
     NoOp(u32),
     /// One worker dies; the others note the time of their SIGTERM.
@@ -47,7 +47,7 @@ pub(super) enum Launcher {
     Nobody,
 }
 
-impl Job {
+impl Workload {
     /// Returns the name for files and JSON.
     pub(super) fn name(self) -> String {
         match self {

@@ -1,4 +1,4 @@
-//! Launches jobs and reads the results.
+//! Launches workloads and reads the results.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -12,7 +12,7 @@ use super::super::figures::{Figures, Metric};
 use super::super::runner::Runner;
 use super::command::Launch;
 use super::lines::ReceivedLines;
-use super::{Job, LINES, Launcher, WORKERS, notes};
+use super::{LINES, Launcher, WORKERS, Workload, notes};
 use crate::commands::cpu_command;
 use crate::files::read;
 use crate::stats::median;
@@ -21,14 +21,19 @@ use crate::stats::median;
 const FAILED: u8 = 1;
 
 impl Runner<'_> {
-    /// Runs one round of a job.
-    pub(in super::super) fn run_job(&self, job: Job, launcher: Launcher, folder: &Path) -> Result<Figures> {
-        let launches = job.launches(launcher);
+    /// Runs one round of a workload.
+    pub(in super::super) fn run_workload(
+        &self,
+        workload: Workload,
+        launcher: Launcher,
+        folder: &Path,
+    ) -> Result<Figures> {
+        let launches = workload.launches(launcher);
         let once = |number| {
             let own = folder.join(format!("launch-{number}"));
             fs::create_dir_all(&own).with_context(|| format!("cannot make {}", own.display()))?;
             let share = f64::from(number) / f64::from(launches);
-            self.launch_once(job, launcher, &own, share)
+            self.launch_once(workload, launcher, &own, share)
                 .with_context(|| format!("launch {} of {launches}", number + 1))
         };
         let each: Vec<Figures> = (0..launches).map(once).collect::<Result<_>>()?;
@@ -36,15 +41,15 @@ impl Runner<'_> {
             let values = each.iter().filter_map(|figures| figures.get(&metric));
             values.copied().collect()
         };
-        match job {
-            Job::Death => notes::death_figures(&all(Metric::DeathMs)),
-            Job::Restart => notes::restart_figures(&all(Metric::RestartMs)),
-            Job::Agents(_) | Job::LostAgent | Job::RemoteRestart => {
+        match workload {
+            Workload::Death => notes::death_figures(&all(Metric::DeathMs)),
+            Workload::Restart => notes::restart_figures(&all(Metric::RestartMs)),
+            Workload::Agents(_) | Workload::LostAgent | Workload::RemoteRestart => {
                 let metrics = [Metric::StartedMs, Metric::NoticedMs, Metric::DeathMs, Metric::RestartMs];
                 let middle = |metric| Some((metric, median(&all(metric))?));
                 Ok(metrics.into_iter().filter_map(middle).collect())
             }
-            Job::NoOp(_) | Job::Lines => {
+            Workload::NoOp(_) | Workload::Lines => {
                 let mut figures: Figures =
                     [(Metric::WallMs, median(&all(Metric::WallMs)).context("nothing was launched")?)].into();
                 for metric in [Metric::LauncherPeakBytes, Metric::LinesLost] {
@@ -55,32 +60,38 @@ impl Runner<'_> {
         }
     }
 
-    fn launch_once(&self, job: Job, launcher: Launcher, folder: &Path, share: f64) -> Result<Figures> {
+    fn launch_once(
+        &self,
+        workload: Workload,
+        launcher: Launcher,
+        folder: &Path,
+        share: f64,
+    ) -> Result<Figures> {
         let bench = self.programs.join("launch-bench");
-        let launch = Launch::new(job, launcher, &bench, folder, share);
+        let launch = Launch::new(workload, launcher, &bench, folder, share);
         for folder in [&launch.notes, &launch.logs] {
             fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
         }
         let line = launch.command_line(launcher, &self.programs.join("dtrain"), &self.python)?;
-        match job {
-            Job::Agents(agents) => self.start_agents(agents, &line, &launch.notes, folder),
-            Job::RemoteRestart => self.restart_agents(&line, &launch.notes, folder),
-            Job::LostAgent => self.lose_agent(&line, &launch.notes, folder),
-            Job::Death => {
+        match workload {
+            Workload::Agents(agents) => self.start_agents(agents, &line, &launch.notes, folder),
+            Workload::RemoteRestart => self.restart_agents(&line, &launch.notes, folder),
+            Workload::LostAgent => self.lose_agent(&line, &launch.notes, folder),
+            Workload::Death => {
                 self.run_expecting(FAILED, start(&line, folder), 0, folder)?;
                 Ok([(Metric::DeathMs, notes::time_to_sigterm(&launch.notes)?)].into())
             }
-            Job::Restart => {
+            Workload::Restart => {
                 self.run_expecting(0, start(&line, folder), 0, folder)?;
                 Ok([(Metric::RestartMs, notes::time_to_restart(&launch.notes)?)].into())
             }
-            Job::NoOp(_) | Job::Lines => {
+            Workload::NoOp(_) | Workload::Lines => {
                 let out = folder.join("measured.json");
                 let measure = [bench.as_os_str(), OsStr::new("measure"), out.as_os_str()];
                 let measure: Vec<OsString> = measure.map(OsStr::to_owned).into_iter().chain(line).collect();
                 self.run_expecting(0, start(&measure, folder), 0, folder)?;
                 let mut figures = read_measured(&read(&out)?, launcher)?;
-                if job == Job::Lines {
+                if workload == Workload::Lines {
                     figures.insert(
                         Metric::LinesLost,
                         count_missing_lines(launcher, folder, &launch.logs)? as f64,

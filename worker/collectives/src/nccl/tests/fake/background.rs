@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use super::stream::{FakeStream, Job};
+use super::stream::{FakeStream, Kernel};
 use super::{Code, Comm, IN_PROGRESS, SUCCESS};
 
 thread_local! {
@@ -57,7 +57,7 @@ impl Background {
     }
 }
 
-type Call = (&'static Comm, &'static FakeStream, Job);
+type Call = (&'static Comm, &'static FakeStream, Kernel);
 
 pub(super) fn group_start() {
     GROUP.set(Some(Vec::new()));
@@ -68,8 +68,8 @@ pub(super) fn group_end() -> Code {
 }
 
 /// Launches an operation, or adds it to the group that this thread has started.
-pub(super) fn enqueue(comm: &'static Comm, stream: &'static FakeStream, job: Job) -> Code {
-    let call = (comm, stream, job);
+pub(super) fn enqueue(comm: &'static Comm, stream: &'static FakeStream, kernel: Kernel) -> Code {
+    let call = (comm, stream, kernel);
     let alone = GROUP.with_borrow_mut(|group| match group {
         Some(calls) => {
             calls.push(call);
@@ -85,7 +85,7 @@ fn launch(calls: Vec<Call>) -> Code {
     let Some(&(comm, ..)) = calls.first() else {
         return SUCCESS;
     };
-    let enqueue_all = move || calls.into_iter().for_each(|(_, stream, job)| stream.enqueue(job));
+    let enqueue_all = move || calls.into_iter().for_each(|(_, stream, kernel)| stream.enqueue(kernel));
     match (comm.size, LAUNCHES_IMMEDIATELY.get()) {
         // A single rank blocks.
         (1, _) => {

@@ -242,7 +242,7 @@ extern "C" fn group_end() -> Code {
     background::group_end()
 }
 
-/// Queues a job that exchanges `from` with the other ranks and writes `result` of all parts to `to`.
+/// Queues a kernel that exchanges `from` with the other ranks and writes `result` of all parts to `to`.
 fn enqueue(
     raw: ncclComm_t,
     stream: CudaStream,
@@ -255,7 +255,7 @@ fn enqueue(
     let (rank, size) = (comm.rank, comm.size);
     let round = comm.started.fetch_add(1, Ordering::SeqCst);
     let (from, to) = (from as usize, to as usize);
-    let job = move || {
+    let kernel = move || {
         // SAFETY: the group keeps the tensors with this memory until the operation has ended.
         let own = unsafe { std::slice::from_raw_parts(from as *const u8, from_bytes) }.to_vec();
         let mut state = world.state.lock().expect("no panic");
@@ -284,7 +284,7 @@ fn enqueue(
     };
     // SAFETY: every stream here is a FakeStream, which lives until the process ends.
     let stream: &'static FakeStream = unsafe { &*stream.cast::<FakeStream>() };
-    background::enqueue(comm, stream, Box::new(job))
+    background::enqueue(comm, stream, Box::new(kernel))
 }
 
 fn width(kind: c_int) -> usize {

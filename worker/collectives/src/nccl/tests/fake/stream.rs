@@ -10,11 +10,11 @@ use tch::Tensor;
 use crate::nccl::api::CudaStream;
 use crate::nccl::timeline::{Mark, Timeline};
 
-pub(super) type Job = Box<dyn FnOnce() + Send>;
+pub(super) type Kernel = Box<dyn FnOnce() + Send>;
 
-/// A queue of jobs that a thread executes in order.
+/// A queue of kernels that a thread executes in order.
 pub(in super::super) struct FakeStream {
-    jobs: mpsc::Sender<Job>,
+    kernels: mpsc::Sender<Kernel>,
     enqueued: AtomicU64,
     done: Arc<AtomicU64>,
 }
@@ -22,21 +22,21 @@ pub(in super::super) struct FakeStream {
 impl FakeStream {
     /// Creates a stream that lives until the process ends, as libtorch's streams do.
     pub(in super::super) fn leaked() -> &'static Self {
-        let (jobs, queue) = mpsc::channel::<Job>();
+        let (kernels, queue) = mpsc::channel::<Kernel>();
         let done = Arc::new(AtomicU64::new(0));
         let counter = Arc::clone(&done);
         std::thread::spawn(move || {
-            for job in queue {
-                job();
+            for kernel in queue {
+                kernel();
                 counter.fetch_add(1, Ordering::SeqCst);
             }
         });
-        Box::leak(Box::new(Self { jobs, enqueued: AtomicU64::new(0), done }))
+        Box::leak(Box::new(Self { kernels, enqueued: AtomicU64::new(0), done }))
     }
 
-    pub(super) fn enqueue(&self, job: Job) {
+    pub(super) fn enqueue(&self, kernel: Kernel) {
         self.enqueued.fetch_add(1, Ordering::SeqCst);
-        self.jobs.send(job).expect("the thread waits for jobs");
+        self.kernels.send(kernel).expect("the thread waits for kernels");
     }
 }
 

@@ -24,7 +24,7 @@ pub(super) struct Agent<'a> {
 }
 
 /// All agents of a training.
-pub(super) struct Batch<'a> {
+pub(super) struct Cluster<'a> {
     pub(super) scene: &'a Scene,
     pub(super) network: &'a Network,
     pub(super) agents: Vec<Agent<'a>>,
@@ -32,7 +32,7 @@ pub(super) struct Batch<'a> {
     args: &'a [String],
 }
 
-impl<'a> Batch<'a> {
+impl<'a> Cluster<'a> {
     pub(super) fn new(scene: &'a Scene, network: &'a Network, plan: &'a Plan, args: &'a [String]) -> Self {
         let agent = |_| Agent { launch: None, ended: Vec::new(), start_at: Instant::now() };
         Self { scene, network, agents: (0..plan.nodes).map(agent).collect(), plan, args }

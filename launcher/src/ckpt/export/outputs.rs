@@ -1,4 +1,4 @@
-//! The plan of an exported file, made before writing.
+//! What an exported file will contain, decided before writing.
 
 use crate::ckpt::find::checkpoint;
 use crate::ckpt::names::{Form, rename};
@@ -19,7 +19,7 @@ const EMA: &str = "ema.safetensors";
 /// One tensor of the file to be written.
 #[derive(Debug)]
 pub(super) struct Output {
-    /// The index in [`Plan::files`] of the values' source.
+    /// The index in [`Export::files`] of the values' source.
     pub(super) file: usize,
     pub(super) source: StoredTensor,
     pub(super) form: Form,
@@ -29,7 +29,7 @@ pub(super) struct Output {
 }
 
 #[derive(Debug)]
-pub(super) struct Plan {
+pub(super) struct Export {
     pub(super) folder: PathBuf,
     pub(super) manifest: Manifest,
     pub(super) names: Names,
@@ -40,7 +40,7 @@ pub(super) struct Plan {
     pub(super) outputs: Vec<Output>,
 }
 
-impl Plan {
+impl Export {
     /// Reads manifest and headers. A damaged checkpoint is [`failed`].
     pub(super) fn new(args: &ExportArgs) -> anyhow::Result<Self> {
         let folder = checkpoint(&args.checkpoint)?;

@@ -1,5 +1,5 @@
-//! Compares the programs of the ranks of several nodes before the run starts: executable, libtorch, recipe,
-//! the model's files and data.
+//! Compares the facts of all ranks of several nodes before the run starts: executable, libtorch, recipe, the model's
+//! files and data.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -19,9 +19,9 @@ use crate::step::Precision;
 const PATHS: [(&str, &str); 4] =
     [("data", "root"), ("model", "file"), ("model", "weights"), ("model", "libraries")];
 
-/// The program of one rank.
+/// What must be the same on all ranks, as one rank has it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Program {
+pub(crate) struct RankFacts {
     pub(crate) host: String,
     /// Version and bytes.
     libtorch: String,
@@ -63,8 +63,8 @@ pub(crate) fn of_node(recipe: &Recipe, data: &str, prepared: bool) -> OfNode {
     found
 }
 
-impl Program {
-    /// Returns the program of this rank, which trains on `device`, without copies.
+impl RankFacts {
+    /// Returns the facts of this rank, which trains on `device`, without copies.
     pub(crate) fn of_rank(recipe: &Recipe, device: Device, node: OfNode) -> Result<Self> {
         let amp = Precision::new(&recipe.precision, device)?.amp();
         let mut recipe = serde_json::to_value(recipe)?;
@@ -93,32 +93,32 @@ fn size_of_libtorch() -> String {
     size.map_or_else(|| "unknown size".to_owned(), |meta| format!("{} bytes", meta.len()))
 }
 
-/// Returns the programs of all other ranks in order, which send them by [`Rendezvous::introduce`]. Rank 0 calls
+/// Returns the facts of all other ranks in order, which send them by [`Rendezvous::introduce`]. Rank 0 calls
 /// this.
-pub(crate) fn of_others(rendezvous: &Rendezvous) -> Result<Vec<Program>> {
+pub(crate) fn of_others(rendezvous: &Rendezvous) -> Result<Vec<RankFacts>> {
     let all = rendezvous.introductions()?;
     Ok(all.iter().map(|bytes| serde_json::from_slice(bytes)).collect::<Result<_, _>>()?)
 }
 
-/// Compares the programs of all ranks with rank 0's, which calls this.
-pub(crate) fn compare(rendezvous: &Rendezvous, own: Program) -> Result<()> {
+/// Compares the facts of all ranks with rank 0's, which calls this.
+pub(crate) fn compare(rendezvous: &Rendezvous, own: RankFacts) -> Result<()> {
     let mut all = vec![own];
     all.extend(of_others(rendezvous)?);
     match differences(&all) {
         differences if differences.is_empty() => Ok(()),
-        differences => Err(WorkerError::DifferentPrograms(differences.join("; "))),
+        differences => Err(WorkerError::DifferentRanks(differences.join("; "))),
     }
 }
 
 /// Describes everything in which ranks differ from rank 0.
-fn differences(all: &[Program]) -> Vec<String> {
+fn differences(all: &[RankFacts]) -> Vec<String> {
     let Some(first) = all.first() else { return Vec::new() };
     let mut found = Vec::new();
-    let mut compare = |name: &str, of: &dyn Fn(&Program) -> Option<String>| {
+    let mut compare = |name: &str, of: &dyn Fn(&RankFacts) -> Option<String>| {
         let wanted = of(first);
         let others =
             all.iter().enumerate().filter(|(_, one)| of(one).is_some_and(|value| Some(value) != wanted));
-        let others: Vec<(usize, &Program)> = others.collect();
+        let others: Vec<(usize, &RankFacts)> = others.collect();
         let Some((_, other)) = others.first() else { return };
         let ranks: Vec<String> = others.iter().map(|(rank, one)| format!("{rank} ({})", one.host)).collect();
         let [here, there] = [first, *other].map(|one| of(one).unwrap_or_default());
@@ -135,7 +135,7 @@ fn differences(all: &[Program]) -> Vec<String> {
     keys.sort_unstable();
     keys.dedup();
     for key in keys {
-        let value = |one: &Program| {
+        let value = |one: &RankFacts| {
             let found = key.split('.').try_fold(&one.recipe, |value, key| value.get(key));
             Some(found.map_or_else(|| "unset".to_owned(), Value::to_string))
         };
@@ -168,8 +168,8 @@ mod tests {
 
     use super::*;
 
-    fn program(host: &str) -> Program {
-        Program {
+    fn facts(host: &str) -> RankFacts {
+        RankFacts {
             host: host.into(),
             libtorch: "2.11.0, 5 bytes".into(),
             amp: Amp::Bf16,
@@ -182,17 +182,17 @@ mod tests {
     }
 
     #[test]
-    fn equal_programs_have_no_differences() {
-        let follower = Program { node: OfNode::new(), ..program("b") };
-        assert_eq!(differences(&[program("a"), program("b"), follower]), [] as [&str; 0]);
+    fn equal_facts_have_no_differences() {
+        let follower = RankFacts { node: OfNode::new(), ..facts("b") };
+        assert_eq!(differences(&[facts("a"), facts("b"), follower]), [] as [&str; 0]);
     }
 
     #[test]
     fn differences_are_named_with_ranks_and_hosts() {
-        let other = |change: &dyn Fn(&mut Program)| {
-            let mut other = program("b");
+        let other = |change: &dyn Fn(&mut RankFacts)| {
+            let mut other = facts("b");
             change(&mut other);
-            differences(&[program("a"), other.clone(), program("a"), other])
+            differences(&[facts("a"), other.clone(), facts("a"), other])
         };
         assert_eq!(
             other(&|other| drop(other.node.insert("program".into(), "0.1.0, hash bb".into()))),
@@ -220,16 +220,16 @@ mod tests {
     }
 
     #[test]
-    fn this_program_has_all_facts_and_no_paths() {
+    fn this_rank_has_all_facts_and_no_paths() {
         let recipe = Recipe::load("demo", &["model.weights=/some/file".to_owned()]).unwrap();
         let node = of_node(&recipe, "0123456789abcdef", false);
         assert!(node["program"].contains("hash ") && node["data"] == "fingerprint 0123456789ab", "{node:?}");
         assert!(node["model.weights"].starts_with("unreadable ("), "{node:?}");
         assert!(!of_node(&recipe, "", true).contains_key("program"));
-        let program = Program::of_rank(&recipe, Device::Cpu, node).unwrap();
-        assert!(program.libtorch.ends_with("bytes"), "{program:?}");
-        assert!(!program.recipe.to_string().contains("/some/file"));
-        let sent = serde_json::to_vec(&program).unwrap();
-        assert_eq!(serde_json::from_slice::<Program>(&sent).unwrap(), program);
+        let facts = RankFacts::of_rank(&recipe, Device::Cpu, node).unwrap();
+        assert!(facts.libtorch.ends_with("bytes"), "{facts:?}");
+        assert!(!facts.recipe.to_string().contains("/some/file"));
+        let sent = serde_json::to_vec(&facts).unwrap();
+        assert_eq!(serde_json::from_slice::<RankFacts>(&sent).unwrap(), facts);
     }
 }

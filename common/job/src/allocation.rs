@@ -1,9 +1,9 @@
-//! The batch system's job.
+//! What a batch system has allocated to a job.
 
 use crate::hosts;
 use crate::surroundings::Surroundings;
 use crate::system::System;
-use dtrain_common::env::batch::{
+use dtrain_common::env::job::{
     FLUX_JOB_ID, FLUX_JOB_NNODES, HOSTNAME, JOB_COMPLETION_INDEX, LSB_JOBID, PBS_JOBID, PBS_NUM_NODES,
     SLURM_GPUS_ON_NODE, SLURM_JOB_END_TIME, SLURM_JOB_ID, SLURM_JOB_NUM_NODES, SLURM_RESTART_COUNT,
 };
@@ -15,9 +15,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 const LONGEST_MARGIN: Duration = Duration::from_secs(120);
 const MARGIN_PART: u32 = 10;
 
-/// A job. Values that cannot be read are `None`: they limit no run.
+/// The allocation of a job. Values that cannot be read are `None`: they limit no run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Batch {
+pub struct Allocation {
     pub system: System,
     /// Its name or number, without the step.
     pub id: String,
@@ -31,7 +31,7 @@ pub struct Batch {
     pub gpus: Option<usize>,
 }
 
-impl Batch {
+impl Allocation {
     /// Returns the innermost job, or `None` outside of a job. A Flux instance may run inside a job of another
     /// system.
     pub fn detect(from: Surroundings<'_>) -> Option<Self> {
@@ -129,7 +129,7 @@ mod tests {
                     Some(text.to_owned())
                 },
             };
-            let left = Batch::slurm(from).unwrap().time_left(from, SystemTime::now());
+            let left = Allocation::slurm(from).unwrap().time_left(from, SystemTime::now());
             assert_eq!(left, seconds.map(Duration::from_secs), "{text}");
         }
     }
