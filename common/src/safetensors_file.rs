@@ -4,11 +4,12 @@
 //! tensor), and the data. Every size is checked against the file's length before any data is read.
 
 use crate::content::Content;
+use rustix::fs::OFlags;
 use safetensors::tensor::{Metadata, TensorInfo};
 use std::collections::HashMap;
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
@@ -96,7 +97,9 @@ pub struct SafetensorsFile {
 impl SafetensorsFile {
     /// Opens a file and checks its whole header against the file's length.
     pub fn open(path: &Path) -> Result<Self, SafetensorsError> {
-        let file = File::open(path)?;
+        // Without waiting for the writer of a named pipe.
+        let options = OFlags::NONBLOCK.bits() as i32;
+        let file = OpenOptions::new().read(true).custom_flags(options).open(path)?;
         let about = file.metadata()?;
         if !about.is_file() {
             return Err(SafetensorsError::NotRegular);
@@ -172,7 +175,7 @@ pub fn header<'a>(
     let announced = text.len() as u64;
     if announced > MAX_HEADER_BYTES {
         return Err(format!(
-            "it needs a header of {announced} bytes, and the format allows {MAX_HEADER_BYTES}"
+            "the names and shapes of the tensors need a header of {announced} bytes, and the format allows {MAX_HEADER_BYTES}"
         ));
     }
     Ok([&announced.to_le_bytes()[..], &text].concat())

@@ -1,6 +1,6 @@
 //! Settings without effect, and why. A recipe that states one is an error; a saved recipe leaves them out.
 
-use super::hints::quoted;
+use super::hints::and;
 use super::networks::WITH_BATCH_NORM;
 use super::{
     Amp, DataKind, ModelName, NetworkFacts, OptimName, Recipe, Resize, ScheduleName, Target, schedules, tasks,
@@ -20,10 +20,6 @@ impl WithoutEffect {
             }
         }
     }
-}
-
-fn owners(words: &[&str]) -> String {
-    quoted(words).replace(", ", " and ")
 }
 
 impl Recipe {
@@ -154,7 +150,7 @@ impl Recipe {
         ];
         let tokens = program && self.target() == Some(Target::Tokens);
         for (key, has) in sizes.into_iter().filter(|(key, _)| !(tokens && *key == "model.context")) {
-            let owners = owners(&ModelName::all(has));
+            let owners = and(&ModelName::all(has));
             list.add(!named.as_ref().is_some_and(has), key, format!("it applies to {owners}; {network}"));
         }
         let has_batch_norm = named.is_some_and(|network| network.has_batch_norm);
@@ -176,7 +172,7 @@ impl Recipe {
         let name = self.optim.schedule.name;
         for key in schedules::SETTINGS {
             let takers = ScheduleName::ALL.iter().filter(|name| name.takes(key));
-            let owners = owners(&takers.map(|name| name.as_str()).collect::<Vec<_>>());
+            let owners = and(&takers.map(|name| name.as_str()).collect::<Vec<_>>());
             let reason = format!("it applies to {owners}, and optim.schedule.name is {:?}", name.as_str());
             list.add(!name.takes(key), key, reason);
         }

@@ -7,6 +7,11 @@ pub(super) fn quoted(words: &[&str]) -> String {
     words.join(", ")
 }
 
+/// Lists words in quotes, with "and" between them.
+pub(super) fn and(words: &[&str]) -> String {
+    quoted(words).replace(", ", " and ")
+}
+
 pub(super) fn one_of(words: &[&str]) -> String {
     let of = if words.len() == 1 { "" } else { "one of " };
     format!("{of}{}", quoted(words))

@@ -20,6 +20,8 @@ choices! {
 /// What a network is. A size is the default of its setting, or `None` if the network has no such setting.
 #[derive(Debug, Clone, Copy)]
 pub struct NetworkFacts {
+    /// The network in words, such as "a U-Net".
+    pub words: &'static str,
     /// The learning target that its output fits.
     pub target: Target,
     /// `model.width`
@@ -55,7 +57,8 @@ pub struct LastPart {
     pub blocks: Option<&'static str>,
 }
 
-/// The networks that have BatchNorm, for messages.
+/// The networks that have BatchNorm, for messages. Of the networks with convolutions only these gain from
+/// `model.memory_format`.
 pub(super) const WITH_BATCH_NORM: &str = "the ResNets and \"unet\"";
 
 const fn resnet(smaller: Option<ModelName>) -> NetworkFacts {
@@ -65,7 +68,7 @@ const fn resnet(smaller: Option<ModelName>) -> NetworkFacts {
         convolves: true,
         has_batch_norm: true,
         smaller,
-        ..NetworkFacts::new(Target::Class, last_part)
+        ..NetworkFacts::new("a ResNet", Target::Class, last_part)
     }
 }
 
@@ -76,6 +79,7 @@ const VIT: NetworkFacts = NetworkFacts {
     patch: Some(16),
     convolves: true,
     ..NetworkFacts::new(
+        "a vision transformer",
         Target::Class,
         LastPart {
             words: "the last quarter of the blocks",
@@ -92,6 +96,7 @@ const UNET: NetworkFacts = NetworkFacts {
     convolves: true,
     has_batch_norm: true,
     ..NetworkFacts::new(
+        "a U-Net",
         Target::Mask,
         LastPart { words: "the decoder", before: &["inc.*", "down*"], blocks: None },
     )
@@ -103,6 +108,7 @@ const GPT: NetworkFacts = NetworkFacts {
     heads: Some(6),
     context: Some(256),
     ..NetworkFacts::new(
+        "a GPT",
         Target::Tokens,
         LastPart {
             // The embedding of tokens is also the head.
@@ -115,8 +121,9 @@ const GPT: NetworkFacts = NetworkFacts {
 
 impl NetworkFacts {
     /// A network without sizes.
-    const fn new(target: Target, last_part: LastPart) -> Self {
+    const fn new(words: &'static str, target: Target, last_part: LastPart) -> Self {
         Self {
+            words,
             target,
             width: None,
             depth: None,

@@ -79,10 +79,28 @@ impl ScheduleName {
 
 /// Fills in the settings of a schedule.
 pub(super) fn fill(schedule: &mut Schedule) {
+    fn or<T>(setting: &mut Option<T>, usual: Option<T>) {
+        *setting = setting.take().or(usual);
+    }
+    // Every setting is named, so that the compiler asks about a new one.
     let (_, usual) = schedule.name.declaration();
-    schedule.min_lr = schedule.min_lr.or(usual.min_lr);
-    schedule.gamma = schedule.gamma.or(usual.gamma);
-    schedule.rise = schedule.rise.or(usual.rise);
-    schedule.start_factor = schedule.start_factor.or(usual.start_factor);
-    schedule.final_factor = schedule.final_factor.or(usual.final_factor);
+    let Schedule {
+        name: _,
+        warmup: _,
+        per: _,
+        min_lr,
+        every,
+        milestones,
+        gamma,
+        rise,
+        start_factor,
+        final_factor,
+    } = usual;
+    or(&mut schedule.min_lr, min_lr);
+    or(&mut schedule.every, every);
+    or(&mut schedule.milestones, milestones);
+    or(&mut schedule.gamma, gamma);
+    or(&mut schedule.rise, rise);
+    or(&mut schedule.start_factor, start_factor);
+    or(&mut schedule.final_factor, final_factor);
 }

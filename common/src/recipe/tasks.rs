@@ -1,21 +1,21 @@
-//! The tasks: what a recipe's settings depend on, declared once for each.
+//! The tasks: what the checks of a recipe know of each, declared once.
 
 use std::fmt;
 
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::hints::quoted;
+use super::hints::and;
 use super::kinds::{IMPORTED, PLANNED};
 use super::{Loss, ModelName, Target};
 
-/// What a task is.
+/// What the checks of a recipe know of a task.
 #[derive(Debug)]
 pub struct TaskFacts {
     /// The word of a recipe.
     pub name: &'static str,
-    /// The learning targets of a sample. The first is the default, or tokens if the data is text. `data.target`
-    /// chooses if there are several.
+    /// The learning targets of a sample. The first is the default, or tokens if the data is text and they are
+    /// among them. `data.target` chooses if there are several.
     pub targets: &'static [Target],
     /// The network of a recipe that names none. It also takes the others with its target. None if `model.file` holds it.
     pub network: Option<ModelName>,
@@ -23,7 +23,7 @@ pub struct TaskFacts {
     pub losses: &'static [Loss],
     /// Whether the network itself returns the loss.
     pub returns_loss: bool,
-    /// Settings that apply to this task only, besides `model.loss`.
+    /// Settings that apply only to tasks that list them, besides those that follow from the other facts.
     pub settings: &'static [&'static str],
     /// Whether a user's trainer decides the meaning of `[data]` and `[model]`, and takes `[custom]`.
     pub is_own: bool,
@@ -41,7 +41,8 @@ impl TaskFacts {
     };
 }
 
-/// Every task, in the order in which messages list them.
+/// Every task, in the order in which messages list them: one class for each image; one class for each pixel; the next
+/// token of a text; numbers for each image or each pixel; the loss that an exported program returns; a user's own.
 const TASKS: &[TaskFacts] = &[
     TaskFacts {
         name: "classify",
@@ -122,7 +123,7 @@ impl Task {
 /// Lists the tasks of which a fact is true, as a message names the owners of a setting.
 pub(super) fn owners(is_owner: impl Fn(&TaskFacts) -> bool) -> String {
     let names: Vec<_> = TASKS.iter().filter(|facts| is_owner(facts)).map(|facts| facts.name).collect();
-    quoted(&names).replace(", ", " and ")
+    and(&names)
 }
 
 /// Returns each setting that applies to some tasks only, with these tasks as a message names them.

@@ -1,5 +1,6 @@
 //! Opens the tensor files of a checkpoint; every error names the file.
 
+use dtrain_common::content::Content;
 use dtrain_common::safetensors_file::{Dtype, SafetensorsError, SafetensorsFile, StoredTensor};
 use std::path::{Path, PathBuf};
 
@@ -19,8 +20,12 @@ pub(super) fn open(path: &Path) -> Result<SafetensorsFile, TensorFileError> {
         let path = path.into();
         match source {
             SafetensorsError::Io(_) | SafetensorsError::NotRegular => TensorFileError::Io { path, source },
+            SafetensorsError::Foreign(Content::Zeros) => {
+                let reason = format!("{source}: its data never arrived; use another checkpoint");
+                TensorFileError::Header { path, reason }
+            }
             SafetensorsError::Foreign(_) => {
-                let reason = format!("{source}, so it was exchanged; use another checkpoint");
+                let reason = format!("{source}, so it was exchanged or is damaged; use another checkpoint");
                 TensorFileError::Header { path, reason }
             }
             _ => TensorFileError::Header { path, reason: source.to_string() },
@@ -56,5 +61,31 @@ pub(super) fn torch_name(dtype: Dtype) -> &'static str {
         Dtype::U64 => "uint64",
         Dtype::F64 => "float64",
         _ => "another type",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn files_that_are_no_tensor_files_are_named_with_their_cause() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("model.safetensors");
+        let error = || open(&path).unwrap_err().to_string();
+        assert!(error().contains("cannot read") && error().contains("model.safetensors"), "{}", error());
+        for (bytes, cause) in [
+            (vec![0; 64], "its data never arrived"),
+            (b"PK\x03\x04 an archive of some length".to_vec(), "exchanged or is damaged"),
+        ] {
+            fs::write(&path, bytes).unwrap();
+            assert!(error().contains(cause) && error().contains("model.safetensors"), "{}", error());
+        }
+        fs::remove_file(&path).unwrap();
+        fs::create_dir(&path).unwrap();
+        assert!(error().contains("model.safetensors"), "{}", error());
     }
 }

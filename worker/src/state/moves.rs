@@ -112,8 +112,8 @@ impl Table {
         Layout::new(&self.rows, &order, self.layout.options)
     }
 
-    /// Moves all values into `layout`. A new order of the same rows reuses shared memory. Retries failed allocations, because the other ranks wait. Drops the shadow;
-    /// [`Table::set_shadow`] creates it again.
+    /// Moves all values into `layout`. A new order of the same rows reuses shared memory. Retries failed allocations,
+    /// because the other ranks wait. Drops the shadow; [`Table::set_shadow`] creates it again.
     fn apply_layout(&mut self, layout: Layout, rows: Rows, ranks: &Ranks) -> Result<()> {
         self.remove_shadow();
         let device = self.device();

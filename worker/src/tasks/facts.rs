@@ -1,4 +1,4 @@
-//! What a task is, apart from its loss.
+//! What the engine knows of a built task, apart from its loss.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use super::network::{Model, Network};
 use crate::data::Dataset;
 use crate::models::Exported;
 
-/// What a task is. It is fixed when the task is built.
+/// What the engine knows of a task. It is fixed when the task is built.
 #[derive(Clone)]
 pub struct Facts {
     /// The training samples.
@@ -57,13 +57,13 @@ pub struct Facts {
 /// The numbers of samples for which a model is valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BatchSizes {
-    /// The least of a training micro-batch.
+    /// The fewest samples of a training micro-batch.
     pub least: usize,
-    /// The most of a training micro-batch; None without a limit.
+    /// The most samples of a training micro-batch; None without a limit.
     pub most: Option<usize>,
-    /// The least of an evaluation's batch.
+    /// The fewest samples of an evaluation's batch.
     pub evaluation_least: usize,
-    /// The most of an evaluation's batch; None without a limit.
+    /// The most samples of an evaluation's batch; None without a limit.
     pub evaluation_most: Option<usize>,
 }
 
@@ -73,8 +73,8 @@ impl BatchSizes {
 }
 
 impl Facts {
-    /// Returns the facts of a task of which nothing else is known: no classes and figures, samples of weight 1, and a
-    /// loss that may do anything.
+    /// Returns the facts of a task of which nothing else is known: no classes and no figures, samples of weight 1,
+    /// and a loss that may do anything.
     pub fn new(train: Arc<dyn Dataset>, test: Arc<dyn Dataset>, description: impl Into<String>) -> Self {
         Self {
             train,
@@ -95,23 +95,30 @@ impl Facts {
         }
     }
 
-    /// Adds the facts of an exported program. `used` are the outputs that are figures.
-    pub(super) fn with_program(mut self, network: &Network, used: &[&str]) -> Self {
-        let exported: &Exported = network.exported();
+    /// Adds what the file of an exported program states: the sizes of batches, buffers that cannot be divided, and
+    /// whether the file lacks weights or guards.
+    pub fn with_exported(mut self, exported: &Exported) -> Self {
         let (evaluation_least, evaluation_most) = exported.evaluation_batches();
         let (least, most) = (exported.min_micro_batch(), exported.max_micro_batch());
         self.batches = BatchSizes { least, most, evaluation_least, evaluation_most };
-        self.description += &network.unused_outputs(used);
-        self.leaves_parameters_unchanged = true;
-        self.is_capturable = !network.draws_random_numbers();
-        self.micro_batch_warning = network.micro_batch_warning();
         self.undivided_buffers = exported.undivided_buffers();
         self.lacks_weights = exported.lacks_weights();
         self.lacks_guards = !exported.has_guards();
         self
     }
 
-    /// Adds the facts of a network. `least`: the least samples of a training micro-batch of a built-in one.
+    /// Adds the facts of an exported program whose parameters only the optimizer changes. `used` are the outputs that
+    /// are figures.
+    pub(super) fn with_program(self, network: &Network, used: &[&str]) -> Self {
+        let mut facts = self.with_exported(network.exported());
+        facts.description += &network.unused_outputs(used);
+        facts.leaves_parameters_unchanged = true;
+        facts.is_capturable = !network.draws_random_numbers();
+        facts.micro_batch_warning = network.micro_batch_warning();
+        facts
+    }
+
+    /// Adds the facts of a network. `least`: the fewest samples of a training micro-batch of a built-in one.
     pub(super) fn with_model<B>(mut self, model: &Model<B>, least: impl FnOnce(&B) -> usize) -> Self {
         match model {
             Model::Built(built) => {

@@ -88,7 +88,7 @@ pub enum Mode {
 /// A task of training: data, model, loss and evaluation. It does not know ranks, micro-batches or precision;
 /// the engine adds up its sums over all micro-batches.
 pub trait Task {
-    /// Returns what the task is; always the same.
+    /// Returns what the engine knows of the task; always the same.
     fn facts(&self) -> &Facts;
 
     /// Computes the loss of a micro-batch of either set. Samples of weight 0 (`batch.weights`) could not be
@@ -116,7 +116,7 @@ pub trait Task {
 
 /// The construction of a task. Rank 0 surveys first, alone; then every rank builds the same task.
 pub trait BuildTask: Task + Sized {
-    /// Facts about the data that rank 0 collects and sends to all ranks: lists of files, a vocabulary.
+    /// What rank 0 learns about the data and sends to all ranks: lists of files, a vocabulary.
     type Survey: Serialize + DeserializeOwned;
 
     /// Whether [`BuildTask::build`] draws random numbers only for registered weights, and only by
@@ -147,7 +147,7 @@ pub(crate) trait WithTask {
     fn run<T: BuildTask + 'static>(self) -> Self::Output;
 }
 
-/// Does something with the task that a recipe names; `None` if that is a user's own.
+/// Does something with the task that a recipe names; `None` if that is a user's own. A test starts every other task.
 pub(crate) fn with_task<W: WithTask>(task: recipe::Task, with: W) -> Option<W::Output> {
     Some(match task.as_str() {
         "classify" => with.run::<Classify>(),

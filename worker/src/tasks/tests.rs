@@ -43,3 +43,19 @@ fn an_empty_batch_is_valid() {
     let batch = Batch::new(&empty, Device::Cpu).unwrap();
     assert_eq!((batch.field("tokens").unwrap().size(), batch.weight), (vec![0, 5], 0.0));
 }
+
+#[test]
+fn every_task_of_recipes_is_started() {
+    struct Name;
+    impl WithTask for Name {
+        type Output = String;
+
+        fn run<T: BuildTask + 'static>(self) -> String {
+            std::any::type_name::<T>().rsplit("::").next().unwrap().to_lowercase()
+        }
+    }
+    for task in recipe::Task::NAMES.iter().map(|name| recipe::Task::named(name).unwrap()) {
+        let wanted = (!task.facts().is_own).then(|| task.as_str().to_owned());
+        assert_eq!(with_task(task, Name), wanted);
+    }
+}

@@ -79,7 +79,12 @@ fn sizes_must_divide() {
 
 #[test]
 fn a_unet_cannot_halve_a_pixel() {
-    expect_error(SEGMENT, &["model.depth=9"], "model.depth", "set model.depth to at most 8");
+    expect_error(
+        SEGMENT,
+        &["model.depth=9"],
+        "model.depth",
+        "a U-Net of 9 levels doubles its width 9 times; set model.depth to at most 8",
+    );
     expect_error(
         SEGMENT,
         &["model.depth=8"],

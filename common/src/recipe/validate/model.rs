@@ -77,7 +77,7 @@ impl Checks<'_> {
         }
         match (model.patch, model.depth) {
             (Some(patch), _) if network.patch.is_some() => self.patch(name, patch),
-            (_, Some(depth)) if network.halves => self.levels(name, depth),
+            (_, Some(depth)) if network.halves => self.levels(network.words, depth),
             _ => {}
         }
     }
@@ -108,12 +108,12 @@ impl Checks<'_> {
     }
 
     /// Checks the depth: with every level the width doubles and the image's size halves.
-    fn levels(&mut self, name: &str, depth: usize) {
+    fn levels(&mut self, network: &str, depth: usize) {
         /// Beyond it, a single convolution exceeds any memory or the image is smaller than a pixel.
         const DEEPEST: usize = 8;
         if depth > DEEPEST {
             let message = format!(
-                "{name:?} of {depth} levels doubles its width {depth} times; set model.depth to at most {DEEPEST}"
+                "{network} of {depth} levels doubles its width {depth} times; set model.depth to at most {DEEPEST}"
             );
             self.add("model.depth", message);
         } else if let Some(size) = image_size(self.recipe)

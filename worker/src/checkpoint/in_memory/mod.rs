@@ -140,8 +140,8 @@ pub(crate) struct NewestCopies {
     pub(crate) copies: ChosenCopies,
 }
 
-/// Returns the newest step of which the nodes have all shards. `others` returns the copies of other nodes, each with the first rank there; it
-/// is called if this node's newest copy is not complete.
+/// Returns the newest step of which the nodes have all shards. `others` returns the copies of other nodes, each with
+/// the first rank there; it is called if this node's newest copy is not complete.
 pub(crate) fn newest_copies<E>(
     folder: &Path,
     others: impl FnOnce() -> Result<Vec<(usize, HeldCopy)>, E>,

@@ -19,7 +19,7 @@ pub(super) enum Owed {
 /// The checkpoints after one.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Rest {
-    /// It is the last of the run.
+    /// No other follows in this process.
     Nothing,
     Another,
 }
