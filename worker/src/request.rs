@@ -40,7 +40,7 @@ pub struct Request {
 fn long_version() -> String {
     let folder = dtrain_torch_shim::cuda::library_folder();
     let folder = folder.map_or_else(|error| error.to_string(), |folder| folder.display().to_string());
-    let features = if cfg!(feature = "mpi") { "mpi" } else { "none" };
+    let features = if dtrain_collectives::has_mpi() { "mpi" } else { "none" };
     format!(
         "{}\nlibtorch {} in {folder}\nfeatures: {features}",
         env!("CARGO_PKG_VERSION"),

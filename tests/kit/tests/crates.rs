@@ -33,8 +33,10 @@ const PACKAGES: &[(&str, &[&str])] = &[
     ("launcher/agent", &["common", "tests/kit"]),
     ("launcher/batch", &["common", "tests/kit"]),
     ("launcher", &["common", "common/job", "common/pmi", "launcher/agent", "launcher/batch", "tests/kit"]),
+    ("worker/mpi", &["common", "worker", "worker/torch-shim"]),
     ("docs/examples/own-trainer", &["worker"]),
     ("tests", &["common", "common/pmi", "tests/kit", "worker", "worker/torch-shim"]),
+    ("tests/mpi", &["tests", "worker/mpi", "worker/torch-shim"]),
     ("tests/xtask", &[]),
     ("tests/lab", &["common", "launcher/agent", "tests/kit", "tests/xtask"]),
 ];

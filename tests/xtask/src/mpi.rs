@@ -17,11 +17,12 @@ const LIBRARIES: [(&str, &str); 2] = [
 /// The command that the tests start ranks with.
 const MPIRUN: &str = "DTRAIN_TEST_MPIRUN";
 
-/// Cargo's steps for each library. The build script of `mpi-sys` does not notice another MPICC.
+/// Cargo's steps for each library. The build script of `mpi-sys` does not notice another MPICC. With the workspace and the
+/// test among the targets, all other crates have the features that they have in the tests, and are not built again.
 const STEPS: [&str; 3] = [
     "clean -p mpi-sys",
-    "build -p dtrain-worker -p dtrain-tests --features dtrain-tests/mpi --bin dtrain-worker",
-    "test -p dtrain-tests --features dtrain-tests/mpi --test mpi",
+    "build --workspace --features dtrain-mpi-tests/mpi --bin dtrain-worker-mpi --test mpi",
+    "test --workspace --features dtrain-mpi-tests/mpi --test mpi",
 ];
 
 /// Runs the tests and returns the exit code of the first failed step. `begin` names each library, or says why there is

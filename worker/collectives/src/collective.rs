@@ -42,7 +42,8 @@ pub(crate) fn bytes_of(tensor: &Tensor) -> usize {
 }
 
 impl<'a> Collective<'a> {
-    pub(crate) fn name(self) -> &'static str {
+    /// Returns the name in errors.
+    pub fn name(self) -> &'static str {
         match self {
             Self::AllReduce(..) => "all_reduce",
             Self::Broadcast(..) => "broadcast",
@@ -52,7 +53,7 @@ impl<'a> Collective<'a> {
     }
 
     /// Returns this rank's input. All tensors of an operation are on one device.
-    pub(crate) fn input(self) -> &'a Tensor {
+    pub fn input(self) -> &'a Tensor {
         match self {
             Self::AllReduce(tensor, _) | Self::Broadcast(tensor, _) => tensor,
             Self::AllGather { input, .. } | Self::ReduceScatter { input, .. } => input,
@@ -60,7 +61,7 @@ impl<'a> Collective<'a> {
     }
 
     /// Returns the tensor that receives this rank's result.
-    pub(crate) fn output(self) -> &'a Tensor {
+    pub fn output(self) -> &'a Tensor {
         match self {
             Self::AllReduce(tensor, _) | Self::Broadcast(tensor, _) => tensor,
             Self::AllGather { output, .. } | Self::ReduceScatter { output, .. } => output,
@@ -68,7 +69,7 @@ impl<'a> Collective<'a> {
     }
 
     /// Returns the bytes of this rank's input.
-    pub(crate) fn bytes(self) -> usize {
+    pub fn bytes(self) -> usize {
         bytes_of(self.input())
     }
 
@@ -109,26 +110,31 @@ impl<'a> Collective<'a> {
     }
 }
 
-/// A rank of a group, with its time-out and the number of operations that it started.
+/// A rank of a group, with its time-out and the number of operations that it started. Backends have one.
 #[derive(Debug)]
-pub(super) struct Caller {
-    pub(super) rank: usize,
-    pub(super) size: usize,
-    pub(super) timeout: Duration,
+pub struct Caller {
+    /// The rank, 0-based.
+    pub rank: usize,
+    /// The number of ranks.
+    pub size: usize,
+    /// The time-out of operations that start later.
+    pub timeout: Duration,
     started: Cell<u64>,
 }
 
 impl Caller {
-    pub(super) fn new(rank: usize, size: usize) -> Self {
+    /// Returns a rank that has started no operation, with the default time-out.
+    pub fn new(rank: usize, size: usize) -> Self {
         Self { rank, size, timeout: DEFAULT_TIMEOUT, started: Cell::new(0) }
     }
 
-    pub(super) fn check(&self, collective: Collective<'_>) -> Result<(), CollectiveError> {
+    /// Checks the tensors before anything is sent. The result depends only on the call, so all ranks agree.
+    pub fn check(&self, collective: Collective<'_>) -> Result<(), CollectiveError> {
         collective.check(self.rank, self.size)
     }
 
     /// Numbers the next operation, which has this many bytes.
-    pub(super) fn operation(&self, op: &'static str, bytes: usize) -> Operation {
+    pub fn operation(&self, op: &'static str, bytes: usize) -> Operation {
         self.started.update(|started| started + 1);
         Operation { op, rank: self.rank, sequence: self.started.get(), bytes, timeout: self.timeout }
     }

@@ -70,7 +70,7 @@ impl Operation {
     }
 
     /// Returns the error of a time-out.
-    pub(crate) fn timed_out(self) -> CollectiveError {
+    pub fn timed_out(self) -> CollectiveError {
         CollectiveError::TimedOut(self, None)
     }
 
@@ -79,11 +79,13 @@ impl Operation {
         CollectiveError::PeerLost(self, Fault::PeerLost(rank).to_string())
     }
 
-    pub(crate) fn failed(self, message: String) -> CollectiveError {
+    /// Returns the error of any other failure, with the backend's message.
+    pub fn failed(self, message: String) -> CollectiveError {
         CollectiveError::Backend(self, message)
     }
 
-    pub(crate) fn error(self, error: ShimError) -> CollectiveError {
+    /// Returns the error of what libtorch or Gloo reported.
+    pub fn error(self, error: ShimError) -> CollectiveError {
         let message = strip_source_location(error.message);
         match error.kind {
             ErrorKind::Timeout => self.timed_out(),
@@ -94,7 +96,8 @@ impl Operation {
         }
     }
 
-    pub(crate) fn torch(self, error: tch::TchError) -> CollectiveError {
+    /// Returns the error of an operation on tensors.
+    pub fn torch(self, error: tch::TchError) -> CollectiveError {
         match dtrain_torch_shim::kind_of(&error) {
             ErrorKind::OutOfMemory => CollectiveError::OutOfMemory(self, error.to_string()),
             _ => self.failed(error.to_string()),

@@ -6,8 +6,9 @@
 //!
 //! Backends: [`LoneGroup`] (one process, no communication), [`GlooGroup`] (CPU processes over TCP),
 //! [`SharedGroup`] (CPU processes of one machine, through shared memory), [`NodesGroup`] (CPU processes of
-//! several machines, through shared memory within each), [`NcclGroup`] (GPUs) and, with the feature `mpi`,
-//! `MpiGroup` (processes that `mpirun` started). All pass the same conformance suite. [`DeviceGroup`] combines a host group and NCCL.
+//! several machines, through shared memory within each), [`NcclGroup`] (GPUs), and the group of the crate `dtrain-mpi`
+//! (processes that `mpirun` started), which a program offers by [`offer_mpi`]. All pass the same conformance suite.
+//! [`DeviceGroup`] combines a host group and NCCL.
 
 mod address;
 mod collective;
@@ -15,10 +16,9 @@ mod device;
 mod error;
 mod gloo;
 mod gpus;
-#[cfg(feature = "mpi")]
-mod mpi;
 mod nccl;
 mod nodes;
+mod outside;
 mod ranks;
 mod rendezvous;
 mod shared;
@@ -30,18 +30,17 @@ use std::time::Duration;
 
 use tch::{Kind, Tensor};
 
-pub use collective::Collective;
+pub use collective::{Caller, Collective};
 pub use device::DeviceGroup;
 pub use dtrain_torch_shim::gloo::ReduceOp;
 pub use error::{CollectiveError, Operation, RendezvousError};
 pub use gloo::GlooGroup;
-#[cfg(feature = "mpi")]
-pub use mpi::MpiGroup;
 pub use nccl::{Nccl, NcclError, NcclGroup, RankConfig, UniqueId, Version};
 pub use nodes::NodesGroup;
+pub use outside::{ConnectMpi, has_mpi, offer_mpi};
 pub use ranks::Ranks;
 pub use rendezvous::Rendezvous;
-pub use shared::SharedGroup;
+pub use shared::{SharedGroup, first_reason};
 pub use single::LoneGroup;
 pub use transport::Transport;
 

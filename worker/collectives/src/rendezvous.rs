@@ -10,8 +10,7 @@ use tch::Device;
 use super::address;
 use super::error::RendezvousError;
 use super::gpus::{self, Gpu};
-#[cfg(feature = "mpi")]
-use super::mpi::connect as connect_mpi;
+use super::outside::connect_mpi;
 use super::shared::{Decision, Facts, decide, gather_facts};
 use super::transport::Transport;
 use super::{GlooGroup, LoneGroup, NodesGroup, ProcessGroup, Ranks, SharedGroup};
@@ -288,11 +287,6 @@ impl Rendezvous {
         let group = NodesGroup::create(world, node_group, &nodes[node], between)?;
         Ok(group.map(|group| Box::new(group) as Box<dyn ProcessGroup>))
     }
-}
-
-#[cfg(not(feature = "mpi"))]
-fn connect_mpi(_gloo: &GlooGroup) -> Result<(Box<dyn ProcessGroup>, bool), RendezvousError> {
-    Err(RendezvousError::NoMpi("this binary was built without MPI; build it with --features mpi".into()))
 }
 
 /// A group with shared memory, or the group without it and the reason.

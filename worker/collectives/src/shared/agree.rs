@@ -63,8 +63,8 @@ pub(super) fn gather<T: Element + Default + Clone>(
     Ok(flat)
 }
 
-/// Returns the reason of the first rank that failed, or `None`.
-pub(crate) fn first_reason(gloo: &GlooGroup, own: Option<&str>) -> Result<Option<String>, CollectiveError> {
+/// Returns the reason of the first rank that failed, or `None`. `own` is this rank's reason. Every rank calls it.
+pub fn first_reason(gloo: &GlooGroup, own: Option<&str>) -> Result<Option<String>, CollectiveError> {
     let mut bytes = [0u8; REASON_BYTES];
     if let Some(own) = own {
         // The first byte marks a failure, even one without text.

@@ -23,8 +23,7 @@ use super::collective::{Caller, bytes_of};
 use super::{Collective, CollectiveError, GlooGroup, LostPeer, Operation, ProcessGroup, Work};
 
 pub(super) use agree::broadcast;
-#[cfg(feature = "mpi")]
-pub(super) use agree::first_reason;
+pub use agree::first_reason;
 pub(super) use connect::{Decision, Facts, decide, gather_facts};
 pub(super) use segments::{Located, Segments};
 

@@ -6,27 +6,31 @@
 //!
 //! MPI has no half precision: such tensors are reduced in float32, and rounded once.
 
-mod calls;
-mod memory;
-
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use tch::{Device, Kind, TchError, Tensor};
 
-use super::collective::Caller;
-use super::error::RendezvousError;
-use super::shared::first_reason;
-use super::{Collective, CollectiveError, CompletedWork, GlooGroup, Operation, ProcessGroup, Work};
-use calls::{Call, Calls};
 use dtrain_common::env::{TORCHELASTIC_RUN_ID, of_process};
+use dtrain_worker::collectives::{
+    Caller, Collective, CollectiveError, CompletedWork, GlooGroup, Operation, ProcessGroup, RendezvousError,
+    Work, first_reason, offer_mpi,
+};
+
+use crate::calls::{Call, Calls};
+use crate::memory;
 
 /// The worker of a launcher has the variables of the launcher's MPI process: MPI would take both for one process.
 const BY_LAUNCHER: &str = "a launcher started the ranks; start each with mpirun or srun --mpi";
 
+/// Makes this process use MPI where `DTRAIN_TRANSPORT` is `mpi`. Call it first in `main`.
+pub fn offer() {
+    offer_mpi(connect);
+}
+
 /// Connects the ranks of `gloo` by MPI, and returns whether all exchange tensors of GPUs. If one rank cannot connect, all
 /// return the first one's reason.
-pub(super) fn connect(gloo: &GlooGroup) -> Result<(Box<dyn ProcessGroup>, bool), RendezvousError> {
+fn connect(gloo: &GlooGroup) -> Result<(Box<dyn ProcessGroup>, bool), RendezvousError> {
     let by_launcher = of_process(TORCHELASTIC_RUN_ID).map(|_| BY_LAUNCHER);
     if let Some(reason) = first_reason(gloo, by_launcher)? {
         return Err(RendezvousError::NoMpi(reason));

@@ -10,12 +10,12 @@ use mpi::topology::{Color, SimpleCommunicator};
 use mpi::traits::{Communicator, CommunicatorCollectives, Root};
 use tch::Tensor;
 
-use super::memory::{make_current, read, write};
-use crate::ReduceOp;
+use crate::memory::{make_current, read, write};
+use dtrain_worker::collectives::ReduceOp;
 
 /// A call of MPI, input first. Its tensors are contiguous and do not overlap. They are on one device, whose memory MPI
 /// can use, and hold their values.
-pub(super) enum Call {
+pub(crate) enum Call {
     AllReduce(Tensor, Tensor, ReduceOp),
     Broadcast(Tensor, usize),
     AllGather(Tensor, Tensor),
@@ -31,14 +31,14 @@ enum Order {
 
 /// The thread. It holds MPI's universe, because the thread that initialises MPI must finalise it.
 #[derive(Debug)]
-pub(super) struct Calls {
+pub(crate) struct Calls {
     orders: Sender<Order>,
     thread: JoinHandle<()>,
 }
 
 impl Calls {
     /// Initialises MPI. Blocks until all processes of the MPI job have called it.
-    pub(super) fn start(rank: usize, size: usize) -> Result<Self, String> {
+    pub(crate) fn start(rank: usize, size: usize) -> Result<Self, String> {
         let (orders, queue) = channel();
         let (sender, started) = channel();
         let run = move || match join(rank, size) {
@@ -58,14 +58,14 @@ impl Calls {
     }
 
     /// Starts a call. Returns where a word comes from when it has ended, or None if the thread has ended.
-    pub(super) fn call(&self, call: Call) -> Option<Receiver<()>> {
+    pub(crate) fn call(&self, call: Call) -> Option<Receiver<()>> {
         let (sender, ended) = channel();
         self.orders.send(Order::Call(call, sender)).ok()?;
         Some(ended)
     }
 
     /// Finalises MPI after all calls. Every rank calls it.
-    pub(super) fn finalise(self) {
+    pub(crate) fn finalise(self) {
         // If the thread has ended, there is nothing to finalise.
         if self.orders.send(Order::Finalise).is_ok() && self.thread.join().is_err() {
             tracing::warn!("MPI was not finalised: its thread ended early");

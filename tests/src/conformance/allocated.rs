@@ -3,13 +3,13 @@
 use dtrain_worker::collectives::{ProcessGroup, ReduceOp, Work};
 use tch::{Device, Kind, Tensor};
 
-use crate::suite::{expected, same, values};
-use crate::{Failure, allocates, uses_shared_memory};
+use super::values::{expected, same, values};
+use super::{Failure, allocates, uses_shared_memory};
 
 const FLOATS: [Kind; 4] = [Kind::Float, Kind::Double, Kind::Half, Kind::BFloat16];
 const OPS: [ReduceOp; 3] = [ReduceOp::Sum, ReduceOp::Min, ReduceOp::Max];
 
-pub(crate) fn all(g: &dyn ProcessGroup) -> Result<(), Failure> {
+pub(super) fn all(g: &dyn ProcessGroup) -> Result<(), Failure> {
     zeroed(g)?;
     for kind in FLOATS {
         for (size, first, count) in

@@ -6,7 +6,8 @@ use dtrain_test_kit::no_values;
 use dtrain_worker::collectives::{CollectiveError, ProcessGroup, ReduceOp, Work};
 use tch::{Device, Kind, Tensor};
 
-use crate::{Failure, Group, allocated, device};
+use super::values::{expected, same, values};
+use super::{Failure, Group, allocated, device};
 
 const KINDS: [Kind; 8] =
     [Kind::Float, Kind::Double, Kind::Half, Kind::BFloat16, Kind::Int64, Kind::Int, Kind::Int8, Kind::Uint8];
@@ -14,7 +15,7 @@ const KINDS: [Kind; 8] =
 /// Empty, one, odd, even, and a size that takes several segments of a ring.
 const SIZES: [i64; 7] = [0, 1, 3, 8, 1000, 4097, 262_147];
 
-pub(crate) fn run(group: Group) -> Result<(), Failure> {
+pub(super) fn run(group: Group) -> Result<(), Failure> {
     let g = group.as_ref();
     for kind in KINDS {
         for size in SIZES {
@@ -40,33 +41,7 @@ pub(crate) fn run(group: Group) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Returns small integers: every dtype (also int8 and bfloat16) holds every sum exactly.
-pub(crate) fn values(rank: usize, size: i64, kind: Kind) -> Tensor {
-    (Tensor::arange(size, (Kind::Int64, device())).remainder(11) + rank as i64 * 3).to_kind(kind)
-}
-
-pub(crate) fn expected(size: i64, kind: Kind, ranks: usize, op: ReduceOp) -> Tensor {
-    let all: Vec<Tensor> = (0..ranks).map(|rank| values(rank, size, kind)).collect();
-    let stacked = Tensor::stack(&all, 0).to_kind(Kind::Double);
-    let reduced = match op {
-        ReduceOp::Sum => stacked.sum_dim_intlist(0, false, Kind::Double),
-        ReduceOp::Min => stacked.amin(0, false),
-        ReduceOp::Max => stacked.amax(0, false),
-    };
-    reduced.to_kind(kind)
-}
-
-pub(crate) fn same(what: &str, got: &Tensor, wanted: &Tensor) -> Result<(), Failure> {
-    let is_alike = got.kind() == wanted.kind() && got.size() == wanted.size();
-    if is_alike && no_values::agrees(got.equal(wanted)) {
-        return Ok(());
-    }
-    // The first elements suffice: a report with all would hide the others.
-    let some = |tensor: &Tensor| tensor.flatten(0, -1).narrow(0, 0, tensor.numel().min(8) as i64);
-    Err(format!("{what}: got {got:?} {}, wanted {wanted:?} {}", some(got), some(wanted)).into())
-}
-
-pub(crate) fn all_reduce(g: &dyn ProcessGroup, kind: Kind, size: i64) -> Result<(), Failure> {
+pub(super) fn all_reduce(g: &dyn ProcessGroup, kind: Kind, size: i64) -> Result<(), Failure> {
     for op in [ReduceOp::Sum, ReduceOp::Min, ReduceOp::Max] {
         let tensor = values(g.rank(), size, kind);
         g.all_reduce(&tensor, op)?.wait()?;

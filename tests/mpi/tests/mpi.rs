@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use dtrain_tests::process::{finish, output_text};
-use dtrain_tests::programs::{self, worker};
+use dtrain_tests::programs::{self, program};
 use dtrain_tests::ranks::{self, free_port};
 use dtrain_tests::runs::{Run, Sandbox};
 use dtrain_tests::trainings::{distance, tensors};
@@ -31,7 +31,15 @@ fn the_conformance_suite_passes() {
     let script = "RANK=${OMPI_COMM_WORLD_RANK:-$PMI_RANK}; export RANK LOCAL_RANK=$RANK; exec \"$@\"";
     for ranks in [2, 3] {
         let mut command = mpirun(ranks, "mpi");
-        command.args(["sh", "-c", script, "rank", env!("CARGO_BIN_EXE_conformance-rank"), "mpi", "suite"]);
+        command.args([
+            "sh",
+            "-c",
+            script,
+            "rank",
+            env!("CARGO_BIN_EXE_conformance-rank-mpi"),
+            "mpi",
+            "suite",
+        ]);
         command.env("WORLD_SIZE", ranks.to_string()).env("LOCAL_WORLD_SIZE", ranks.to_string());
         command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", free_port().to_string());
         let output = finish(&mut command, LIMIT);
@@ -63,7 +71,7 @@ fn the_demo_ends_in_gloos_weights() {
         let name = format!("{transport}-{ranks}");
         // The ranks meet by PMI, and MPI then speaks to the same starter.
         let mut command = mpirun(ranks, transport);
-        command.arg(worker()).args(DEMO).arg(&name).current_dir(sandbox.path(""));
+        command.arg(program("dtrain-worker-mpi")).args(DEMO).arg(&name).current_dir(sandbox.path(""));
         let output = finish(&mut command, LIMIT);
         assert!(output.status.success(), "{name}: {}", output_text(&output));
         sandbox.run(&name)
@@ -80,7 +88,7 @@ fn the_demo_ends_in_gloos_weights() {
 
 #[test]
 fn ranks_without_mpirun_are_told_how_to_start() {
-    let program = Path::new(env!("CARGO_BIN_EXE_conformance-rank"));
+    let program = Path::new(env!("CARGO_BIN_EXE_conformance-rank-mpi"));
     for output in ranks::run(program, &["mpi", "suite"], 2, LIMIT) {
         let text = output_text(&output);
         assert!(!output.status.success(), "{text}");

@@ -8,7 +8,7 @@ use dtrain_worker::collectives::{ProcessGroup, ReduceOp, Work};
 use rustix::time::{ClockId, clock_gettime};
 use tch::{Device, Kind, Tensor};
 
-use crate::{Failure, Group};
+use super::{Failure, Group};
 
 const NUMEL: i64 = 45_000_000 / 4;
 const ROUNDS: usize = 31;
@@ -22,7 +22,7 @@ struct Storage {
     small: Vec<Duration>,
 }
 
-pub(crate) fn run(group: Group) -> Result<(), Failure> {
+pub(super) fn run(group: Group) -> Result<(), Failure> {
     let g = group.as_ref();
     let mut storages = Vec::new();
     let before = resident_bytes()?;

@@ -12,7 +12,7 @@ use tch::{Device, Kind, Tensor};
 
 /// Returns whether the library reads and writes memory of GPUs. Open MPI and MPICH have a function that tells it, an
 /// extension of the standard: <https://www.open-mpi.org/faq/?category=runcuda>.
-pub(super) fn takes_gpus() -> bool {
+pub(crate) fn takes_gpus() -> bool {
     let name = b"MPIX_Query_cuda_support\0";
     // SAFETY: wherever this function exists, it takes nothing and returns an int. The library stays loaded.
     unsafe {
@@ -22,7 +22,7 @@ pub(super) fn takes_gpus() -> bool {
 }
 
 /// Waits until a GPU has computed the tensor: MPI does not know libtorch's streams.
-pub(super) fn settle(tensor: &Tensor) -> Result<(), ShimError> {
+pub(crate) fn settle(tensor: &Tensor) -> Result<(), ShimError> {
     match tensor.device() {
         Device::Cuda(gpu) => Stream::current(gpu)?.synchronize(),
         _ => Ok(()),
@@ -30,7 +30,7 @@ pub(super) fn settle(tensor: &Tensor) -> Result<(), ShimError> {
 }
 
 /// Makes the tensors' GPU current in this thread, as the libraries of MPI expect.
-pub(super) fn make_current(device: Device) {
+pub(crate) fn make_current(device: Device) {
     if let Device::Cuda(gpu) = device
         && let Err(error) = cuda::set_device(gpu)
     {
@@ -39,14 +39,14 @@ pub(super) fn make_current(device: Device) {
 }
 
 /// Returns a tensor as what MPI reads.
-pub(super) fn read(tensor: &Tensor) -> DynBuffer<'_> {
+pub(crate) fn read(tensor: &Tensor) -> DynBuffer<'_> {
     let (data, count, datatype) = parts(tensor);
     // SAFETY: the tensor is contiguous, has this many elements of this datatype, and lives as long as the buffer.
     unsafe { DynBuffer::from_raw(data.cast_const(), count, datatype) }
 }
 
 /// Returns a tensor as what MPI writes.
-pub(super) fn write(tensor: &mut Tensor) -> DynBufferMut<'_> {
+pub(crate) fn write(tensor: &mut Tensor) -> DynBufferMut<'_> {
     let (data, count, datatype) = parts(tensor);
     // SAFETY: as above. Nobody else uses the memory before the operation has ended: a condition of `ProcessGroup`.
     unsafe { DynBufferMut::from_raw(data, count, datatype) }

@@ -1,7 +1,7 @@
 //! One rank of the conformance suite: `conformance-rank BACKEND SCENARIO`.
 //!
 //! Backends: `single`, `gloo`, `shared`, `nodes` (shared memory within several nodes), `auto` (chosen by the
-//! environment), `mpi` (with the feature), and `nccl`. `nccl` uses the GPU
+//! environment), `mpi` (in `conformance-rank-mpi`), and `nccl`. `nccl` uses the GPU
 //! of the rank's local number. With fewer GPUs, ranks share them; NCCL then requires different NCCL_HOSTIDs.
 //! Scenarios: see [`main`].
 
@@ -9,6 +9,7 @@ mod allocated;
 mod bench;
 mod faults;
 mod suite;
+mod values;
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -25,7 +26,8 @@ use tch::Device;
 type Group = Box<dyn ProcessGroup>;
 type Failure = Box<dyn std::error::Error>;
 
-fn main() -> Result<(), Failure> {
+/// Runs the scenario that the command line names.
+pub fn main() -> Result<(), Failure> {
     dtrain_torch_shim::quiet_logs();
     let args: Vec<String> = std::env::args().skip(1).collect();
     let [backend, scenario] = args.as_slice() else {

@@ -12,8 +12,9 @@ use dtrain_worker::collectives::{
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tch::{Device, Kind, Tensor};
 
-use crate::suite::{all_reduce, expected, same, values};
-use crate::{Failure, Group, device, uses_shared_memory};
+use super::suite::all_reduce;
+use super::values::{expected, same, values};
+use super::{Failure, Group, device, uses_shared_memory};
 
 /// The signal for writing beyond the file-size limit; 25 on all Linux architectures except MIPS.
 const SIGXFSZ: i32 = 25;
@@ -37,7 +38,7 @@ fn is_last(g: &dyn ProcessGroup) -> bool {
 }
 
 /// The last rank dies suddenly while the others wait for it.
-pub(crate) fn peer_dies(group: Group, shared: bool) -> Result<(), Failure> {
+pub(super) fn peer_dies(group: Group, shared: bool) -> Result<(), Failure> {
     let g = group.as_ref();
     all_reduce(g, Kind::Float, 1000)?;
     let tensor = filled(g, shared, 1_000_000)?;
@@ -75,7 +76,7 @@ fn outcome(g: &dyn ProcessGroup, tensor: &Tensor) -> Result<(), CollectiveError>
 
 /// The last rank dies or leaves during many operations. Ended operations have succeeded; the others fail, and
 /// later ones fail too.
-pub(crate) fn peer_dies_amid(group: Group, abort: bool) -> Result<(), Failure> {
+pub(super) fn peer_dies_amid(group: Group, abort: bool) -> Result<(), Failure> {
     let g = group.as_ref();
     let tensor = filled(g, true, 4_000_000)?;
     all_reduce(g, Kind::Float, 1000)?;
@@ -117,7 +118,7 @@ pub(crate) fn peer_dies_amid(group: Group, abort: bool) -> Result<(), Failure> {
 }
 
 /// The last rank comes too late.
-pub(crate) fn time_out(mut group: Group, shared: bool) -> Result<(), Failure> {
+pub(super) fn time_out(mut group: Group, shared: bool) -> Result<(), Failure> {
     all_reduce(group.as_ref(), Kind::Float, 1000)?;
     let tensor = filled(group.as_ref(), shared, 1000)?;
     let limit = Duration::from_millis(500);
@@ -147,7 +148,7 @@ pub(crate) fn time_out(mut group: Group, shared: bool) -> Result<(), Failure> {
 }
 
 /// The last rank's address space has no room for a tensor: no rank gets one, and the group stays usable.
-pub(crate) fn no_memory(group: Group) -> Result<(), Failure> {
+pub(super) fn no_memory(group: Group) -> Result<(), Failure> {
     let g = group.as_ref();
     // Starts the group's threads now: a new thread takes address space too, 64 MiB for its heap.
     g.all_reduce(&filled(g, true, 1000)?, ReduceOp::Sum)?.wait()?;
@@ -177,7 +178,7 @@ pub(crate) fn no_memory(group: Group) -> Result<(), Failure> {
 }
 
 /// One rank after another cannot open or create the memory: every time all ranks fail with the same reason.
-pub(crate) fn no_descriptors(env: &WorkerEnv) -> Result<(), Failure> {
+pub(super) fn no_descriptors(env: &WorkerEnv) -> Result<(), Failure> {
     let (rank, size) = (env.rank, env.world_size);
     let limit = Duration::from_secs(30);
     let store = if rank == 0 {
@@ -186,7 +187,7 @@ pub(crate) fn no_descriptors(env: &WorkerEnv) -> Result<(), Failure> {
         TcpStore::connect("127.0.0.1", env.master_port, limit)?
     };
     for failing in 0..size {
-        let gloo = crate::connect_gloo(&store.prefixed(&failing.to_string())?, rank, size)?;
+        let gloo = super::connect_gloo(&store.prefixed(&failing.to_string())?, rank, size)?;
         let before = getrlimit(Resource::Nofile);
         if rank == failing {
             // No descriptor beyond those of standard input, output and error.
@@ -209,7 +210,7 @@ pub(crate) fn no_descriptors(env: &WorkerEnv) -> Result<(), Failure> {
 }
 
 /// Rank 0 cannot create the memory: all ranks fall back to Gloo, or all fail if the user demands sharing.
-pub(crate) fn fallback(env: WorkerEnv, preference: Transport) -> Result<(), Failure> {
+pub(super) fn fallback(env: WorkerEnv, preference: Transport) -> Result<(), Failure> {
     let first = env.rank == 0;
     let rendezvous = Rendezvous::open(env)?;
     let before = getrlimit(Resource::Fsize);
@@ -238,7 +239,7 @@ pub(crate) fn fallback(env: WorkerEnv, preference: Transport) -> Result<(), Fail
 }
 
 /// The ranks' environments request different transports: all ranks fail and name them.
-pub(crate) fn disagreement(env: WorkerEnv) -> Result<(), Failure> {
+pub(super) fn disagreement(env: WorkerEnv) -> Result<(), Failure> {
     let last = env.rank + 1 == env.world_size;
     let preference = if last { Transport::Gloo } else { Transport::Auto };
     match Rendezvous::open(env.clone())?.connect_by(preference, Device::Cpu) {
