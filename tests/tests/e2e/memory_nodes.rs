@@ -14,7 +14,10 @@ use dtrain_tests::ranks::{node_environments, start, wait};
 use dtrain_tests::runs::{Run, Sandbox, assert_close, gpt};
 
 const LIMIT: Duration = Duration::from_secs(120);
-const STEPS: usize = 150;
+/// Many more than [`KILLED`]: the ranks are killed amid the training also on a busy machine.
+const STEPS: usize = 120;
+/// The steps after which ranks are killed: more than the steps between two checkpoints.
+const KILLED: usize = 30;
 
 const MEMORY: &str = r#"
 [memory]
@@ -112,6 +115,12 @@ fn resumed(text: &str) -> (&str, Option<usize>) {
     (line, step.filter(|_| line.contains("in memory of ")))
 }
 
+/// Copies the contents of a folder, with its symbolic links, over those of another one.
+fn copy_all(from: &Path, to: &Path) {
+    let copied = Command::new("cp").arg("-a").arg(from.join(".")).arg(to).status().unwrap();
+    assert!(copied.success());
+}
+
 fn checkpoint_files(folder: &Path) -> Vec<Vec<u8>> {
     FILES[..3].iter().map(|name| fs::read(folder.join(name)).unwrap()).collect()
 }
@@ -131,12 +140,12 @@ fn a_replaced_node_costs_no_step() {
     ] {
         let case = format!("shards {shards}, {ranks:?} without {lost:?}");
         let nodes: Vec<(usize, usize)> = ranks.iter().copied().enumerate().collect();
-        let training = Training::new(shards).killed_after(50, &nodes);
+        let training = Training::new(shards).killed_after(KILLED, &nodes);
         let replaced =
             nodes.iter().map(|(node, ranks)| (node + 10 * usize::from(lost.contains(node)), *ranks));
         let text = training.finished_by(&replaced.collect::<Vec<_>>());
         let (line, step) = resumed(&text);
-        assert!(step.is_some_and(|step| step >= 49), "{case}: {line}");
+        assert!(step.is_some_and(|step| step >= KILLED - 1), "{case}: {line}");
         // Without shards, each node has all.
         let has_sources = shards && nodes.len() - lost.len() > 1;
         assert_eq!(line.contains("copies in memory of "), has_sources, "{case}: {line}");
@@ -154,7 +163,7 @@ fn other_numbers_of_ranks_resume_from_the_copies() {
         (&[(0, 2), (1, 1)], &[(0, 2), (1, 1), (2, 1)]),
         (&[(0, 1), (1, 1)], &[(0, 2)]),
     ] {
-        let training = Training::new(true).killed_after(50, before);
+        let training = Training::new(true).killed_after(KILLED, before);
         let text = training.finished_by(after);
         let line = text.lines().find(|line| line.contains("resumed from the cop")).unwrap();
         assert!(line.contains("in memory"), "{line}");
@@ -190,8 +199,14 @@ fn torn_and_stale_copies_are_refused() {
         }),
     ];
     let whole = Training::new(true).whole(&[1, 1, 1]).weights();
+    // All cases begin with what one killed attempt has left.
+    let training = Training::new(true).killed_after(KILLED, &[(0, 1), (1, 1), (2, 1)]);
+    let left = tempfile::tempdir().unwrap();
+    copy_all(&training.sandbox.path(""), left.path());
     for (case, after, disturb) in cases {
-        let training = Training::new(true).killed_after(50, &[(0, 1), (1, 1), (2, 1)]);
+        fs::remove_dir_all(training.sandbox.path("run")).unwrap();
+        (0..20).for_each(|node| drop(fs::remove_dir_all(training.sandbox.path(&format!("copies-{node}")))));
+        copy_all(left.path(), &training.sandbox.path(""));
         disturb(&training);
         let text = training.finished_by(&after);
         let (line, step) = resumed(&text);
@@ -203,7 +218,7 @@ fn torn_and_stale_copies_are_refused() {
 #[test]
 fn a_torn_newer_copy_leaves_the_older_one() {
     let nodes = [(0, 1), (1, 1), (2, 1)];
-    let training = Training::new(true).killed_after(50, &nodes);
+    let training = Training::new(true).killed_after(KILLED, &nodes);
     let newest = (0..2).max_by_key(|slot| marks(&training.slot(0, *slot)).unwrap()[0]).unwrap();
     // A slot that was being written is whole at no step.
     let older = marks(&training.slot(0, 1 - newest)).unwrap()[0] as usize;
@@ -218,11 +233,11 @@ fn a_torn_newer_copy_leaves_the_older_one() {
 /// A node that was away comes back with copies of a step that others have passed.
 #[test]
 fn copies_of_a_node_that_was_away_are_not_used() {
-    let training = Training::new(true).killed_after(30, &[(0, 1), (1, 1), (2, 1)]);
+    let training = Training::new(true).killed_after(KILLED, &[(0, 1), (1, 1), (2, 1)]);
     // Node 1 is away in the second attempt.
-    let training = training.killed_after(70, &[(0, 1), (11, 1), (2, 1)]);
+    let training = training.killed_after(2 * KILLED, &[(0, 1), (11, 1), (2, 1)]);
     let text = training.finished_by(&[(0, 1), (1, 1), (2, 1)]);
     let (line, step) = resumed(&text);
-    assert!(step.is_some_and(|step| step >= 69), "{line}");
+    assert!(step.is_some_and(|step| step >= 2 * KILLED - 1), "{line}");
     assert!(training.sandbox.run("run").weights() == training.whole(&[1, 1, 1]).weights());
 }
