@@ -8,6 +8,7 @@
 pub mod cgroup;
 pub mod fake_gpus;
 pub mod faults;
+pub mod forks;
 pub mod formula;
 pub mod freezer;
 pub mod need;

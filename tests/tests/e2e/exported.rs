@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use dtrain_test_kit::need;
+use dtrain_test_kit::forks;
 use dtrain_tests::process::{expect_exit_code, finish, output_text};
 use dtrain_tests::programs::{dtrain, without_outer_run};
 use dtrain_tests::runs::{Sandbox, assert_close};
@@ -67,19 +67,19 @@ fn same_in_every_cut(sandbox: &Sandbox) {
 
 #[test]
 fn a_classifier_trains_alike_in_every_cut() {
-    let Ok(python) = need::pytorch() else { return };
+    let Ok(python) = forks::pytorch() else { return };
     same_in_every_cut(&imported(&python, "vit", "classify", IMAGES, ""));
 }
 
 #[test]
 fn a_language_model_trains_alike_in_every_cut() {
-    let Ok(python) = need::pytorch() else { return };
+    let Ok(python) = forks::pytorch() else { return };
     same_in_every_cut(&imported(&python, "gpt", "lm", TEXTS, ""));
 }
 
 #[test]
 fn a_program_with_its_own_loss_trains_alike_in_every_cut() {
-    let Ok(python) = need::pytorch() else { return };
+    let Ok(python) = forks::pytorch() else { return };
     let sandbox = imported(&python, "own_loss", "program", IMAGES, "");
     same_in_every_cut(&sandbox);
     let run = sandbox.train(2, "figures", &[]);
@@ -88,7 +88,7 @@ fn a_program_with_its_own_loss_trains_alike_in_every_cut() {
 
 #[test]
 fn segments_of_half_size_and_auxiliary_heads_are_trained() {
-    let Ok(python) = need::pytorch() else { return };
+    let Ok(python) = forks::pytorch() else { return };
     let data = "image_size = 16\nclasses = 3\ntrain_samples = 16\ntest_samples = 4";
     let sandbox = imported(&python, "segmenter", "segment", data, "auxiliary = { aux = 0.4 }");
     let without = ["memory.recompute=off"];
@@ -101,7 +101,7 @@ fn segments_of_half_size_and_auxiliary_heads_are_trained() {
 /// The groups of `model.batchnorm` are those of the effective batch, whatever the cut.
 #[test]
 fn batch_norm_over_groups_and_ranks_replaces_the_programs_own() {
-    let Ok(python) = need::pytorch() else { return };
+    let Ok(python) = forks::pytorch() else { return };
     let sandbox = imported(&python, "normed", "classify", IMAGES, "");
     let of = |ranks: usize, name: &str, norm: &str, micro_batch: &str| {
         let sets = [format!("model.batchnorm={norm}"), format!("memory.micro_batch={micro_batch}")];
@@ -132,7 +132,7 @@ group = [{ match = "blocks.*", lr_factor = 0.1 }, { match = "*.bias", weight_dec
 
 #[test]
 fn stages_groups_averages_shards_and_bfloat16_apply() {
-    let Ok(python) = need::pytorch() else { return };
+    let Ok(python) = forks::pytorch() else { return };
     let sandbox = imported(&python, "vit", "classify", IMAGES, "");
     let recipe = std::fs::read_to_string(sandbox.path("recipe.toml")).unwrap().replace("steps = 12\n", "");
     std::fs::write(sandbox.path("recipe.toml"), recipe + STAGES).unwrap();
@@ -157,7 +157,7 @@ fn stages_groups_averages_shards_and_bfloat16_apply() {
 
 #[test]
 fn a_stage_has_its_own_loss() {
-    let Ok(python) = need::pytorch() else { return };
+    let Ok(python) = forks::pytorch() else { return };
     let data = "target = \"vector\"\nimage_size = 16\ntrain_samples = 16\ntest_samples = 4";
     let sandbox = sandbox("regress", data, "");
     import(&python, &sandbox, "vit", &["--classes", "2"]);
@@ -175,7 +175,7 @@ fn a_stage_has_its_own_loss() {
 
 #[test]
 fn texts_of_any_length_are_trained() {
-    let Ok(python) = need::pytorch() else { return };
+    let Ok(python) = forks::pytorch() else { return };
     let sandbox = sandbox("lm", TEXTS, "");
     import(&python, &sandbox, "any_length", &["--dynamic", "tokens.1"]);
     let train = |ranks: usize, context: usize, micro_batch: usize| {
@@ -195,7 +195,7 @@ fn texts_of_any_length_are_trained() {
 /// A test set of 9 samples on 2 ranks in batches of 4 or 2 leaves single samples.
 #[test]
 fn no_batch_is_smaller_than_the_program_takes() {
-    let Ok(python) = need::pytorch() else { return };
+    let Ok(python) = forks::pytorch() else { return };
     let sandbox = imported(&python, "from_two", "classify", IMAGES, "");
     let train = |ranks: usize, micro_batch: usize| {
         let set = format!("memory.micro_batch={micro_batch}");
@@ -223,7 +223,7 @@ fn no_batch_is_smaller_than_the_program_takes() {
 
 #[test]
 fn pytorch_loads_checkpoints_strictly() {
-    let Ok(python) = need::pytorch() else { return };
+    let Ok(python) = forks::pytorch() else { return };
     let cases = [("gpt", "lm", TEXTS), ("half_frozen", "classify", IMAGES), ("normed", "classify", IMAGES)];
     for (function, task, data) in cases {
         let sandbox = imported(&python, function, task, data, "");
@@ -272,7 +272,7 @@ fn compile_operation(library: &Path) {
 
 #[test]
 fn operations_of_a_users_library_are_trained() {
-    let Ok(python) = need::pytorch() else { return };
+    let Ok(python) = forks::pytorch() else { return };
     let sandbox = sandbox("classify", IMAGES, "");
     let library = sandbox.path("libown.so");
     compile_operation(&library);
@@ -289,7 +289,7 @@ fn operations_of_a_users_library_are_trained() {
 
 #[test]
 fn models_that_do_not_fit_the_data_are_named_before_training() {
-    let Ok(python) = need::pytorch() else { return };
+    let Ok(python) = forks::pytorch() else { return };
     let sandbox = imported(&python, "vit", "classify", IMAGES, "");
     let file = std::fs::read(sandbox.path("model.pt2")).unwrap();
     std::fs::write(sandbox.path("short.pt2"), &file[..file.len() / 2]).unwrap();

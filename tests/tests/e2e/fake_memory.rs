@@ -4,7 +4,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use dtrain_test_kit::need::{self, Need, require};
+use dtrain_test_kit::forks;
+use dtrain_test_kit::need::{Need, require};
 use serde_json::Value;
 
 use crate::fake_gpus::Machine;
@@ -24,7 +25,8 @@ fn predictions_for_gpus_are_the_allocator_s_peaks() {
     let mut command = Command::new(program("lab"));
     without_outer_run(&mut command);
     command.args(["memory", "fake-gpus", "--dtrain"]).arg(dtrain());
-    if let Ok(python) = need::pytorch() {
+    if let Ok(python) = forks::pytorch() {
+        forks::connect(&mut command);
         command.args(["--programs", "tests/lab/programs.toml", "--python"]).arg(python);
     }
     command

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Duration;
 
-use dtrain_test_kit::need;
+use dtrain_test_kit::{forks, need};
 use dtrain_tests::process::{expect_exit_code, finish, output_text};
 use dtrain_tests::programs::{dtrain, without_outer_run};
 
@@ -63,6 +63,7 @@ pub(crate) fn run(mut command: Command, python: &Path) -> Output {
     without_outer_run(&mut command);
     command.env("PYTHON_EXEC", python).env("OMP_NUM_THREADS", "1").current_dir(fixtures());
     command.env("PYTHONDONTWRITEBYTECODE", "1");
+    forks::connect(&mut command);
     finish(&mut command, LIMIT)
 }
 
@@ -99,19 +100,19 @@ pub(crate) fn rejected_by_line(python: &Path, file: &str, constructs: &[(&str, &
 
 #[test]
 fn constructs_that_no_export_can_have_are_named_by_module_and_line() {
-    let Ok(python) = need::pytorch() else { return };
+    let Ok(python) = forks::pytorch() else { return };
     rejected_by_line(&python, FAILING, &CONSTRUCTS[..6]);
 }
 
 #[test]
 fn constructs_that_change_the_training_are_named_by_module_and_line() {
-    let Ok(python) = need::pytorch() else { return };
+    let Ok(python) = forks::pytorch() else { return };
     rejected_by_line(&python, FAILING, &CONSTRUCTS[6..]);
 }
 
 #[test]
 fn models_without_use_are_rejected() {
-    let Ok(python) = need::pytorch() else { return };
+    let Ok(python) = forks::pytorch() else { return };
     for (function, message) in MODELS {
         rejected(&python, &[&format!("{FAILING}:{function}")], &[message]);
     }

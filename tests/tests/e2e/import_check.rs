@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use dtrain_common::job::CheckAnswer;
-use dtrain_test_kit::need;
+use dtrain_test_kit::forks;
 use dtrain_tests::process::{expect_exit_code, output_text};
 use dtrain_tests::programs::{dtrain, worker};
 use serde::de::DeserializeOwned;
@@ -31,7 +31,7 @@ fn answer_of<T: DeserializeOwned>(output: Output) -> T {
 
 #[test]
 fn a_program_that_differs_for_one_sample_needs_two() {
-    let Ok(python) = need::pytorch() else { return };
+    let Ok(python) = forks::pytorch() else { return };
     let folder = tempfile::tempdir().unwrap();
     let output = import(&python, folder.path(), &["models.py:single"]);
     let text = expect_exit_code(&output, 0);
@@ -50,7 +50,7 @@ fn a_program_that_differs_for_one_sample_needs_two() {
 
 #[test]
 fn a_smaller_model_of_the_same_layers_is_compared() {
-    let Ok(python) = need::pytorch() else { return };
+    let Ok(python) = forks::pytorch() else { return };
     let folder = tempfile::tempdir().unwrap();
     let output = import(&python, folder.path(), &["models.py:layers", "--check-with", "count=1"]);
     let text = expect_exit_code(&output, 0);
@@ -103,7 +103,7 @@ fn answer(python: &Path, folder: &Path, check: &Value) -> CheckAnswer {
 /// Each tensor of PyTorch's results is compared: a wrong one is named.
 #[test]
 fn every_wrong_tensor_is_named() {
-    let Ok(python) = need::pytorch() else { return };
+    let Ok(python) = forks::pytorch() else { return };
     let folder = tempfile::tempdir().unwrap();
     let mut check = kept_check(&python, folder.path());
     let cases = check["cases"].as_array().unwrap().clone();

@@ -20,6 +20,7 @@ mod fake_faults;
 mod fake_gpus;
 mod fake_memory;
 mod file_systems;
+mod forks;
 mod guides;
 mod import;
 mod import_check;

@@ -4,7 +4,7 @@
 use std::process::Output;
 use std::time::Duration;
 
-use dtrain_test_kit::need;
+use dtrain_test_kit::forks;
 use dtrain_tests::process::{finish, output_text};
 use dtrain_tests::runs::{Run, Sandbox, assert_close};
 
@@ -191,7 +191,7 @@ fn the_step_is_repeated_with_shards_and_over_tcp() {
 
 #[test]
 fn exported_programs_take_the_step_again() {
-    let Ok(python) = need::pytorch() else { return };
+    let Ok(python) = forks::pytorch() else { return };
     let sets = ["train.effective_batch=12", "train.steps=4", "ema.decay=0.9"];
     let recomputed = [&sets[..], &["memory.recompute=on", "memory.shard_optimizer=true"]].concat();
     for (function, task, data, sets) in

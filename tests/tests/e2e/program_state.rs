@@ -3,7 +3,7 @@
 
 use std::process::{Command, Output};
 
-use dtrain_test_kit::need;
+use dtrain_test_kit::forks;
 use dtrain_tests::process::{expect_exit_code, finish, output_text};
 use dtrain_tests::programs::{dtrain, without_outer_run, worker};
 use dtrain_tests::runs::{Run, Sandbox};
@@ -36,7 +36,7 @@ const BUCKETS: [&str; 2] = ["reduce.bucket=1 KiB", "reduce.first_bucket=1 KiB"];
 
 #[test]
 fn blocks_that_share_parameters_are_recomputed_with_overlap() {
-    let Ok(python) = need::pytorch() else { return };
+    let Ok(python) = forks::pytorch() else { return };
     let sandbox = imported(&python, "state.py:shared", "classify", IMAGES, "");
     let of =
         |ranks: usize, sets: &[&str]| tensors(&train(&sandbox, ranks, &[&BUCKETS[..], sets].concat()), MODEL);
@@ -56,7 +56,7 @@ fn blocks_that_share_parameters_are_recomputed_with_overlap() {
 /// The reference normalises each micro-batch as a whole, as PyTorch does.
 #[test]
 fn groups_are_of_samples_whose_rows_are_frames() {
-    let Ok(python) = need::pytorch() else { return };
+    let Ok(python) = forks::pytorch() else { return };
     let sandbox = imported(&python, "state.py:folded", "classify", IMAGES, "");
     let of = |ranks: usize, norm: &str, micro_batch: &str, recompute: &str| {
         // In more steps, rounding may change the sign of an input of ReLU.
@@ -90,7 +90,7 @@ fn groups_are_of_samples_whose_rows_are_frames() {
 
 #[test]
 fn groups_need_the_rows_of_a_sample_together() {
-    let Ok(python) = need::pytorch() else { return };
+    let Ok(python) = forks::pytorch() else { return };
     let sandbox = imported(&python, "state.py:folded_timewise", "classify", IMAGES, "");
     assert!(train(&sandbox, 1, &["train.steps=1"]).0.latest().exists());
     let text = expect_exit_code(&sandbox.launch(1, "refused", &["model.batchnorm=group:2"]), 2);
@@ -99,7 +99,7 @@ fn groups_need_the_rows_of_a_sample_together() {
 
 #[test]
 fn an_evaluation_with_random_numbers_gives_the_same_figures() {
-    let Ok(python) = need::pytorch() else { return };
+    let Ok(python) = forks::pytorch() else { return };
     let sandbox = imported(&python, "state.py:noisy", "classify", IMAGES, "");
     let figures = |run: &Run| {
         let last = run.evaluations().pop().unwrap();
@@ -130,7 +130,7 @@ fn an_evaluation_with_random_numbers_gives_the_same_figures() {
 
 #[test]
 fn a_step_with_a_queue_is_not_divided() {
-    let Ok(python) = need::pytorch() else { return };
+    let Ok(python) = forks::pytorch() else { return };
     let sandbox = imported(&python, "state.py:queue", "classify", IMAGES, "");
     let run = train(&sandbox, 1, &["train.steps=3"]);
     let state = tensors(&run, MODEL);

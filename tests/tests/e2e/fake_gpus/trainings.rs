@@ -1,6 +1,6 @@
 //! Stages, imported programs, modules and evaluations on fake GPUs.
 
-use dtrain_test_kit::need;
+use dtrain_test_kit::forks;
 use dtrain_tests::process::{expect_exit_code, finish};
 use dtrain_tests::runs::gpt;
 
@@ -44,7 +44,7 @@ fn stages_and_evaluations_run_on_their_own_gpus() {
 
 #[test]
 fn an_imported_program_trains_on_its_own_gpus() {
-    let Ok(python) = need::pytorch() else { return };
+    let Ok(python) = forks::pytorch() else { return };
     let Ok(machine) = Machine::of(2, imported(&python, "vit", "classify", IMAGES, "")) else { return };
     for (name, set) in [("run", "precision.amp=bf16"), ("graphs", "model.compile=graph")] {
         let args = ["--nproc", "2", "--set", "train.steps=6", "--set", set];

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use dtrain_test_kit::need;
+use dtrain_test_kit::forks;
 use dtrain_tests::process::expect_exit_code;
 
 use super::Machine;
@@ -29,7 +29,7 @@ lr = 0.001
 /// The file is as small as its programs. A training from zeros has to be wanted.
 #[test]
 fn a_model_without_weights_is_stepped_only_if_zeros_are_wanted() {
-    let Ok(python) = need::pytorch() else { return };
+    let Ok(python) = forks::pytorch() else { return };
     let Ok(machine) = Machine::new(2, RECIPE) else { return };
     let folder = machine.sandbox.path("");
     let args = ["large.py:make", "--weights", "none", "--check-with", "layers=1"];
