@@ -2,9 +2,7 @@
 
 use super::hints::and;
 use super::networks::WITH_BATCH_NORM;
-use super::{
-    Amp, DataKind, ModelName, NetworkFacts, OptimName, Recipe, Resize, ScheduleName, Target, schedules, tasks,
-};
+use super::{Amp, DataKind, ModelName, OptimName, Recipe, Resize, ScheduleName, Target, schedules, tasks};
 
 /// The dotted keys without effect, each once, with the reason.
 #[derive(Default)]
@@ -141,17 +139,12 @@ impl Recipe {
             Some(name) => format!("the model is {:?}", name.as_str()),
         };
         let named = self.model.name.map(ModelName::facts);
-        let sizes: [(&'static str, fn(&NetworkFacts) -> bool); 5] = [
-            ("model.width", |network| network.width.is_some()),
-            ("model.depth", |network| network.depth.is_some()),
-            ("model.heads", |network| network.heads.is_some()),
-            ("model.patch", |network| network.patch.is_some()),
-            ("model.context", |network| network.context.is_some()),
-        ];
+        let sizes = ["model.width", "model.depth", "model.heads", "model.patch", "model.context"];
         let tokens = program && self.target() == Some(Target::Tokens);
-        for (key, has) in sizes.into_iter().filter(|(key, _)| !(tokens && *key == "model.context")) {
-            let owners = and(&ModelName::all(has));
-            list.add(!named.as_ref().is_some_and(has), key, format!("it applies to {owners}; {network}"));
+        for key in sizes.into_iter().filter(|key| !(tokens && *key == "model.context")) {
+            let owners = and(&ModelName::all(|network| network.takes(key)));
+            let takes = named.is_some_and(|network| network.takes(key));
+            list.add(!takes, key, format!("it applies to {owners}; {network}"));
         }
         let has_batch_norm = named.is_some_and(|network| network.has_batch_norm);
         let of_models =

@@ -120,6 +120,19 @@ const GPT: NetworkFacts = NetworkFacts {
 };
 
 impl NetworkFacts {
+    /// Returns whether the network has a size of this key.
+    pub(super) fn takes(&self, key: &str) -> bool {
+        let size = match key {
+            "model.width" => self.width,
+            "model.depth" => self.depth,
+            "model.heads" => self.heads,
+            "model.patch" => self.patch,
+            "model.context" => self.context,
+            _ => None,
+        };
+        size.is_some()
+    }
+
     /// A network without sizes.
     const fn new(words: &'static str, target: Target, last_part: LastPart) -> Self {
         Self {
