@@ -1,7 +1,7 @@
 //! The collectives of an MPI library, for `DTRAIN_TRANSPORT=mpi`.
 //!
 //! It is a crate of its own because a build with MPI belongs to one MPI library: for another library, only this crate
-//! and its programs are built again. A trainer calls [`offer`] first in its `main`.
+//! and its programs are built again. A trainer calls `offer` first in its `main`.
 
 #[cfg(feature = "mpi")]
 mod calls;
