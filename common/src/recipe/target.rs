@@ -9,9 +9,8 @@ impl Recipe {
     pub fn target(&self) -> Option<Target> {
         let targets = self.task.facts().targets;
         let stated = self.data.target.filter(|_| self.task.chooses_target());
-        let of_text =
-            [Target::Tokens].into_iter().find(|it| self.data.kind == DataKind::Text && targets.contains(it));
-        stated.or(of_text).or(targets.first().copied())
+        let is_text = self.data.kind == DataKind::Text && targets.contains(&Target::Tokens);
+        stated.or(is_text.then_some(Target::Tokens)).or(targets.first().copied())
     }
 
     /// Returns the exported program that is the network, if there is one.

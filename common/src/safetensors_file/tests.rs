@@ -123,11 +123,15 @@ fn truncated_files_are_errors() {
 }
 
 #[test]
-fn a_folder_and_a_missing_file_are_errors() {
+fn a_folder_a_pipe_and_a_missing_file_are_errors() {
     let folder = tempfile::tempdir().unwrap();
     assert!(matches!(SafetensorsFile::open(folder.path()), Err(SafetensorsError::NotRegular)));
     let missing = SafetensorsFile::open(&folder.path().join("none"));
     assert!(matches!(missing, Err(SafetensorsError::Io(_))));
+    // Nobody writes to the pipe, and opening does not wait.
+    let pipe = folder.path().join("pipe");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RUSR).unwrap();
+    assert!(matches!(SafetensorsFile::open(&pipe), Err(SafetensorsError::NotRegular)));
 }
 
 proptest! {

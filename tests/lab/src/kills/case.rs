@@ -272,16 +272,17 @@ fn kill(
 
 /// Waits for processes to kill, and returns them.
 fn victims(launched: &mut RunningLaunch<'_>, plan: &Plan) -> Result<Option<Vec<Process>>> {
+    let Kind::Kill(target) = plan.fault.kind else { bail!("{} is no kill", plan.fault.kind) };
     let mark = Mark::clone(&launched.mark);
     launched.wait_for(|| {
-        let found = match plan.fault.kind {
-            Kind::Kill(Target::Workers) => mark.workers(),
-            Kind::Kill(Target::Worker) => {
+        let found = match target {
+            Target::Workers => mark.workers(),
+            Target::Worker => {
                 let all = mark.workers();
                 let chosen = plan.victim.checked_rem(all.len() as u64);
                 chosen.map(|index| all[index as usize]).into_iter().collect()
             }
-            Kind::Kill(_) => {
+            Target::Guardian | Target::Launcher | Target::Agent | Target::Everything => {
                 let mut halves = mark.processes();
                 let launcher = plan.victim.is_multiple_of(2)
                     && halves.iter().any(|process| process.role == Role::Launcher);
@@ -289,7 +290,6 @@ fn victims(launched: &mut RunningLaunch<'_>, plan: &Plan) -> Result<Option<Vec<P
                 halves.retain(|process| process.role == role);
                 halves
             }
-            _ => Vec::new(),
         };
         (!found.is_empty()).then_some(found)
     })
