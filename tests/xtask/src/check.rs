@@ -8,10 +8,11 @@ use std::time::Instant;
 use anyhow::Result;
 
 use crate::hidden_tools::{self, HiddenTools};
+use crate::lanes::THREADS;
 use crate::process::Signals;
 use crate::setup::{self, SetArgs};
 use crate::workspace::Workspace;
-use crate::{book, demo, mpi, pytorch, wheel};
+use crate::{book, demo, lanes, mpi, pytorch, wheel};
 
 /// The arguments of `check`.
 #[derive(Debug, clap::Args)]
@@ -30,13 +31,11 @@ pub struct TestArgs {
     args: Vec<String>,
 }
 
-/// Cargo's steps in order: the name of the check, a variable for rustdoc, and cargo's arguments. One run shows all tests
-/// that fail.
-const STEPS: [(&str, &str, &str); 4] = [
+/// Cargo's steps in order: the name of the check, a variable for rustdoc, and cargo's arguments.
+const STEPS: [(&str, &str, &str); 3] = [
     ("formatting", "", "fmt --all --check"),
     ("lints", "", "clippy --workspace --all-targets -- -D warnings"),
     ("documentation", "-Dwarnings", "doc --workspace --no-deps"),
-    ("tests", "", "test --workspace --no-fail-fast"),
 ];
 
 /// A step: its name, its command for people, and what runs it.
@@ -55,7 +54,6 @@ pub fn test(workspace: &Workspace, signals: &Signals, args: &TestArgs) -> Result
 
 /// Runs twice as many tests at once as there are cores, unless the user sets a number: most tests wait.
 fn set_test_threads(cargo: &mut Command) -> &mut Command {
-    const THREADS: &str = "RUST_TEST_THREADS";
     if std::env::var_os(THREADS).is_none() {
         let cores = thread::available_parallelism().map_or(1, usize::from);
         cargo.env(THREADS, (2 * cores).to_string());
@@ -70,7 +68,7 @@ pub fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Result<u8> 
     let ready = setup::run(workspace, signals, &set_up)?;
     pytorch::prepare(workspace, signals, ready.compiler.as_deref())?;
     let hidden = HiddenTools::new(workspace)?;
-    let count = STEPS.len() + 5;
+    let count = STEPS.len() + 6;
     let times = RefCell::new(Vec::new());
     let check = |number: usize, what: &str, shown: &str, step: &dyn Fn() -> Result<u8>| -> Result<u8> {
         eprintln!("check {number}/{count}: {what}: {shown}");
@@ -90,11 +88,11 @@ pub fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Result<u8> 
         }
         let step = || {
             let mut cargo = ready.cargo(workspace);
-            cargo.args(args.split(' ')).env(hidden_tools::RECORD, hidden.record());
+            cargo.args(args.split(' '));
             if !rustdoc.is_empty() {
                 cargo.env("RUSTDOCFLAGS", rustdoc);
             }
-            Ok(signals.run(set_test_threads(&mut cargo))?.code)
+            Ok(signals.run(&mut cargo)?.code)
         };
         let code = check(index + 1, what, &shown, &step)?;
         if code != 0 {
@@ -104,7 +102,16 @@ pub fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Result<u8> 
     let demo = format!("cargo xtask demo --profile dev --epochs {DEMO_EPOCHS}");
     let train = || demo::train(workspace, signals, &ready, "dev", Some(DEMO_EPOCHS));
     let without = || hidden.test(workspace, signals, ready.cargo(workspace));
-    let more: [Step<'_>; 4] = [
+    // One run shows all tests that fail.
+    let test = || {
+        lanes::run(workspace, signals, &ready, || {
+            let mut cargo = ready.cargo(workspace);
+            set_test_threads(&mut cargo).env(hidden_tools::RECORD, hidden.record());
+            cargo
+        })
+    };
+    let more: [Step<'_>; 5] = [
+        ("tests", "cargo test --workspace --no-fail-fast".to_owned(), &test),
         ("tests without tools", hidden.shown(), &without),
         ("book", "cargo xtask book".to_owned(), &|| book::run(workspace, signals, &ready)),
         ("demo", demo, &train),
@@ -122,7 +129,6 @@ pub fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Result<u8> 
             return Ok(code);
         }
     }
-    // Last: it leaves binaries with MPI.
     let begun = Instant::now();
     let code = mpi::run(workspace, signals, &ready, |text| eprintln!("check {count}/{count}: MPI: {text}"))?;
     if code != 0 {

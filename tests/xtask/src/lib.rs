@@ -6,6 +6,7 @@ pub mod demo;
 pub mod fake_gpu;
 pub mod files;
 mod hidden_tools;
+mod lanes;
 pub mod metrics;
 pub mod mpi;
 pub mod process;

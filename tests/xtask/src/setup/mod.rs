@@ -102,14 +102,19 @@ impl Ready {
 
     /// Returns cargo's build folder: `CARGO_TARGET_DIR` and cargo's configuration can differ from `target`.
     pub fn build_folder(&self, workspace: &Workspace) -> Result<PathBuf> {
+        let value = self.metadata(workspace)?;
+        let folder = value["target_directory"].as_str().context("cargo metadata has no target directory")?;
+        Ok(folder.into())
+    }
+
+    /// Returns what cargo tells about the workspace.
+    pub(crate) fn metadata(&self, workspace: &Workspace) -> Result<serde_json::Value> {
         let mut cargo = self.cargo(workspace);
         let output = cargo.args(["metadata", "--no-deps", "--format-version", "1"]).output();
         let output = output.context("cannot run cargo metadata")?;
         let message = || String::from_utf8_lossy(&output.stderr).trim().to_owned();
-        let value: serde_json::Value = serde_json::from_slice(&output.stdout)
-            .with_context(|| format!("cargo metadata failed: {}", message()))?;
-        let folder = value["target_directory"].as_str().context("cargo metadata has no target directory")?;
-        Ok(folder.into())
+        serde_json::from_slice(&output.stdout)
+            .with_context(|| format!("cargo metadata failed: {}", message()))
     }
 }
 

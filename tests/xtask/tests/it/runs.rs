@@ -4,6 +4,11 @@ use std::fs;
 
 use crate::machine::{Machine, Outcome};
 
+/// Targets of cargo's metadata: the binaries that have lanes, two others of one name, and no tests of every machine.
+const TARGETS: &str = r#"{"kind": ["test"], "name": "e2e"}, {"kind": ["test"], "name": "alone"},
+ {"kind": ["test"], "name": "it"}, {"kind": ["test"], "name": "it"}, {"kind": ["lib"], "name": "common"},
+ {"kind": ["test"], "name": "mpi", "required-features": ["mpi"]}"#;
+
 /// Returns a machine whose cargo notes its calls and builds `dtrain`, a script that writes a run directory.
 pub(crate) fn machine(dtrain: &str) -> Machine {
     let machine = Machine::new();
@@ -12,14 +17,16 @@ pub(crate) fn machine(dtrain: &str) -> Machine {
     let cargo = format!(
         r#"echo "$RUSTDOCFLAGS $*" >> {calls}
 case "$1" in
-metadata) echo '{{"target_directory": "{built}"}}' ;;
+metadata) echo '{{"target_directory": "{built}", "packages": [{{"targets": [{TARGETS}]}}]}}' ;;
 build) mkdir -p {release}; cp {dtrain} {release}/dtrain; chmod +x {release}/dtrain ;;
 test)
     mkdir -p {debug}; cp {dtrain} {debug}/dtrain; chmod +x {debug}/dtrain
+    echo a line of the tests
     if [ -n "$DTRAIN_RECORD_NEEDS" ]; then printf 'a: ip iptables\nb: ip\na: ip\n' >> "$DTRAIN_RECORD_NEEDS"; fi ;;
 install) mkdir -p {tools}/bin; cp {mdbook} {tools}/bin/mdbook; chmod +x {tools}/bin/mdbook ;;
 esac
-case "$FAIL" in "$1" | "$3") test -z "$FAIL" || exit 101 ;; esac"#,
+for last; do :; done
+case "$FAIL" in "$1" | "$3" | "$last") test -z "$FAIL" || exit 101 ;; esac"#,
         calls = machine.path("calls").display(),
         built = machine.path("built").display(),
         release = release.display(),
@@ -145,25 +152,40 @@ fn check_stops_at_the_first_failed_step() {
         "fmt --all --check",
         "clippy --workspace --all-targets -- -D warnings",
         "-Dwarnings doc --workspace --no-deps",
-        "test --workspace --no-fail-fast",
+        "metadata --no-deps --format-version 1",
+        "test --workspace --no-run",
+        "test --workspace --no-fail-fast --lib --bins --examples --test it",
+        "test --workspace --no-fail-fast --test e2e",
+        "test --workspace --no-fail-fast --test alone",
         "test --workspace --tests --quiet -- --exact a b",
     ];
-    assert_eq!(calls(&machine)[..5], all);
+    let calls = || {
+        let mut calls = calls(&machine);
+        // The lanes begin at the same time.
+        calls.get_mut(5..7).unwrap_or_default().sort();
+        calls
+    };
+    assert_eq!(calls()[..all.len()], all);
+    for lane in ["e2e: a line of the tests\n", "others: a line of the tests\n"] {
+        assert!(outcome.stderr.contains(lane), "{}", outcome.stderr);
+    }
     let hidden = format!("PATH={} cargo test --workspace TEST", bin.display());
-    for (index, (step, command)) in [
-        ("fmt", "cargo fmt --all --check"),
-        ("clippy", "cargo clippy --workspace --all-targets -- -D warnings"),
-        ("doc", "RUSTDOCFLAGS=-Dwarnings cargo doc --workspace --no-deps"),
-        ("test", "cargo test --workspace --no-fail-fast"),
-        ("--tests", &hidden),
-    ]
-    .into_iter()
-    .enumerate()
-    {
+    let tests = "cargo test --workspace --no-fail-fast";
+    for (called, step, command) in [
+        (1, "fmt", "cargo fmt --all --check"),
+        (2, "clippy", "cargo clippy --workspace --all-targets -- -D warnings"),
+        (3, "doc", "RUSTDOCFLAGS=-Dwarnings cargo doc --workspace --no-deps"),
+        (5, "--no-run", tests),
+        // After a failure in a lane, all other tests run.
+        (8, "e2e", tests),
+        (8, "it", tests),
+        (8, "alone", tests),
+        (9, "--tests", &hidden),
+    ] {
         let outcome = machine.run(&["check", "--cpu"], &[("FAIL", step)]);
         assert_eq!(outcome.code, Some(101));
         assert!(outcome.stderr.ends_with(&format!("to repeat it: {command}\n")), "{}", outcome.stderr);
-        assert_eq!(calls(&machine), all[..=index]);
+        assert_eq!(calls(), all[..called]);
     }
 }
 
