@@ -9,12 +9,17 @@ use dtrain_test_kit::need::{self, Need};
 use dtrain_test_kit::permissions::with_permissions;
 use dtrain_tests::process::{finish, output_text};
 use dtrain_tests::runs::{Sandbox, TINY, contents};
+use dtrain_tests::trainings::small;
 
 /// Returns a recipe for an image folder.
 pub(crate) fn folder_recipe() -> String {
+    with_folder(&small())
+}
+
+fn with_folder(recipe: &str) -> String {
     let generated = "kind = \"generated\"\nclasses = 4\ntrain_samples = 96\ntest_samples = 37\n";
-    assert!(TINY.contains(generated));
-    TINY.replace(generated, "root = \"data\"\n")
+    assert!(recipe.contains(generated));
+    recipe.replace(generated, "root = \"data\"\n")
 }
 
 /// Writes `data/{train,test}` with two classes of small PNG files.
@@ -292,7 +297,7 @@ fn globs_that_match_nothing_or_everything_are_errors() {
 
 #[test]
 fn images_of_mixed_sizes_need_a_resize() {
-    let recipe = folder_recipe().replace("image_size = 32\n", "resize = \"none\"\n");
+    let recipe = with_folder(TINY).replace("image_size = 32\n", "resize = \"none\"\n");
     let sandbox = Sandbox::new(&recipe);
     image_folder(&sandbox, 60, 4);
     let other = |name: &str| {
