@@ -51,9 +51,12 @@ const NODES: [&str; 10] = [
 ];
 
 /// Trains a recipe on one node with two workers, and on two nodes with one worker each; with the disturbance.
-fn compare(flags: &[&str], disturb: impl Fn(&Scene, &Network, &[Launch<'_>])) -> Result<(), Skipped> {
+fn compare(
+    scene: Scene,
+    flags: &[&str],
+    disturb: impl Fn(&Scene, &Network, &[Launch<'_>]),
+) -> Result<(), Skipped> {
     let network = Network::new(2)?;
-    let scene = Scene::new();
     expect_success(vec![start(&scene, ".one", None, &[&ONE, flags].concat()).wait()]);
     let launches: Vec<_> = (0..2)
         .map(|node| start(&scene, &format!(".n{node}"), Some((&network, node)), &[&NODES, flags].concat()))
@@ -79,7 +82,7 @@ fn wait_for_steps(scene: &Scene, steps: usize) {
 #[test]
 fn the_demo_on_two_nodes_ends_in_the_weights_of_one_node() {
     let short = ["--set", "train.epochs=1", "--set", "data.train_samples=320", "--set", "log.every_steps=1"];
-    let Ok(()) = compare(&[&short[..], &["demo"]].concat(), |_, _, _| {}) else { return };
+    let Ok(()) = compare(Scene::new(), &[&short[..], &["demo"]].concat(), |_, _, _| {}) else { return };
 }
 
 #[test]
@@ -98,26 +101,30 @@ fn shakespeare_on_two_nodes_ends_in_the_weights_of_one_node() {
         "log.every_steps=1",
         "shakespeare",
     ];
-    let Ok(()) = compare(&flags, |_, _, _| {}) else { return };
+    let Ok(()) = compare(Scene::new(), &flags, |_, _, _| {}) else { return };
 }
 
-/// The demo with steps enough for a failure between two checkpoints.
-const LONG: [&str; 9] = [
-    "--set",
-    "train.epochs=4",
-    "--set",
-    "data.train_samples=320",
-    "--set",
-    "log.every_steps=1",
-    "--set",
-    "checkpoint.every=3 steps",
-    "demo",
-];
+/// A small training with steps enough for a failure between two checkpoints.
+fn write_long(scene: &Scene) {
+    std::fs::write(scene.path("recipe.toml"), gpt(300, "[checkpoint]\nevery = \"10 steps\"\n")).unwrap();
+}
+
+/// The steps before a failure: the last checkpoint is five steps old.
+const BEFORE_FAILURE: usize = 15;
+
+/// Compares trainings of [`write_long`].
+fn compare_long(disturb: impl Fn(&Scene, &Network, &[Launch<'_>])) -> Result<(), Skipped> {
+    let scene = Scene::new();
+    write_long(&scene);
+    compare(scene, &["recipe.toml"], |scene, network, launches| {
+        wait_for_steps(scene, BEFORE_FAILURE);
+        disturb(scene, network, launches);
+    })
+}
 
 #[test]
 fn a_killed_worker_of_another_node_does_not_change_the_weights() {
-    let Ok(()) = compare(&LONG, |scene, network, _| {
-        wait_for_steps(scene, 6);
+    let Ok(()) = compare_long(|scene, network, _| {
         let here = network[1].processes();
         let worker = scene.workers().into_iter().find(|pid| here.contains(pid)).unwrap();
         signal(worker, Signal::KILL);
@@ -128,8 +135,7 @@ fn a_killed_worker_of_another_node_does_not_change_the_weights() {
 
 #[test]
 fn a_silent_partition_does_not_change_the_weights() {
-    let Ok(()) = compare(&LONG, |scene, network, launches| {
-        wait_for_steps(scene, 6);
+    let Ok(()) = compare_long(|_, network, launches| {
         network.cut(&[1]);
         launches[0].wait_for_stderr("lost n1");
         network.heal();
@@ -140,8 +146,7 @@ fn a_silent_partition_does_not_change_the_weights() {
 
 #[test]
 fn a_frozen_node_does_not_change_the_weights() {
-    let Ok(()) = compare(&LONG, |scene, network, launches| {
-        wait_for_steps(scene, 6);
+    let Ok(()) = compare_long(|_, network, launches| {
         let pids = network[1].processes();
         pids.iter().for_each(|pid| kill(*pid, Signal::STOP));
         launches[0].wait_for_stderr("lost n1");
@@ -156,13 +161,14 @@ fn a_frozen_node_does_not_change_the_weights() {
 fn the_loss_of_a_node_ends_with_75_and_the_next_launch_continues() {
     let Ok(network) = Network::new(2) else { return };
     let scene = Scene::new();
-    expect_success(vec![start(&scene, ".one", None, &[&ONE[..], &LONG].concat()).wait()]);
-    let flags = [&NODES[..6], &["--run-dir", "several"], &LONG].concat();
+    write_long(&scene);
+    expect_success(vec![start(&scene, ".one", None, &[&ONE[..], &["recipe.toml"]].concat()).wait()]);
+    let flags = [&NODES[..6], &["--run-dir", "several", "recipe.toml"]].concat();
     let start_all = |name: &str| -> Vec<_> {
         (0..2).map(|node| start(&scene, &format!(".{name}{node}"), Some((&network, node)), &flags)).collect()
     };
     let mut launches = start_all("lost");
-    wait_for_steps(&scene, 6);
+    wait_for_steps(&scene, BEFORE_FAILURE);
     let here = network[1].processes();
     let agent = scene.launcher().into_iter().find(|pid| here.contains(pid)).unwrap();
     kill(agent, Signal::KILL);
