@@ -45,8 +45,8 @@ pub(crate) fn run(
     if built != 0 {
         return Ok(built);
     }
-    let mut rest = vec!["--lib", "--bins", "--examples"];
-    rest.extend(others.iter().flat_map(|name| ["--test", name]));
+    let mut rest = vec!["--lib"];
+    rest.extend(others.iter().flat_map(|(kind, name)| [*kind, name]));
     let mut others = test(&rest);
     if env::var_os(THREADS).is_none() {
         // With one thread, libtest does not give threads the names of tests.
@@ -64,22 +64,28 @@ pub(crate) fn run(
     Ok(codes.into_iter().find(|code| *code != 0).unwrap_or(0))
 }
 
-/// Returns the names of all test binaries but [`LONGEST`] and [`ALONE`].
-fn targets(workspace: &Workspace, ready: &Ready) -> Result<Vec<String>> {
+/// Returns all test binaries but [`LONGEST`] and [`ALONE`], as flags of cargo with names. `--bins` would also build those
+/// that have no tests.
+fn targets(workspace: &Workspace, ready: &Ready) -> Result<Vec<(&'static str, String)>> {
     let mut names = Vec::new();
     for package in
         ready.metadata(workspace)?["packages"].as_array().context("cargo metadata has no packages")?
     {
         for target in package["targets"].as_array().into_iter().flatten() {
-            let is_test = target["kind"][0] == "test" && target["required-features"].is_null();
-            let name = target["name"].as_str().unwrap_or_default().to_owned();
-            if is_test && !names.contains(&name) {
-                names.push(name);
+            let is_tested = target["test"] == true && target["required-features"].is_null();
+            let kind = match target["kind"][0].as_str() {
+                Some("test") if is_tested => "--test",
+                Some("bin") if is_tested => "--bin",
+                _ => continue,
+            };
+            let named = (kind, target["name"].as_str().unwrap_or_default().to_owned());
+            if !names.contains(&named) {
+                names.push(named);
             }
         }
     }
     let all = names.len();
-    names.retain(|name| name != LONGEST && name != ALONE);
+    names.retain(|(_, name)| name != LONGEST && name != ALONE);
     ensure!(names.len() + 2 == all, "{LONGEST} and {ALONE} are not among the tests of cargo metadata");
     Ok(names)
 }

@@ -5,9 +5,10 @@ use std::fs;
 use crate::machine::{Machine, Outcome};
 
 /// Targets of cargo's metadata: the binaries that have lanes, two others of one name, and no tests of every machine.
-const TARGETS: &str = r#"{"kind": ["test"], "name": "e2e"}, {"kind": ["test"], "name": "alone"},
- {"kind": ["test"], "name": "it"}, {"kind": ["test"], "name": "it"}, {"kind": ["lib"], "name": "common"},
- {"kind": ["test"], "name": "mpi", "required-features": ["mpi"]}"#;
+const TARGETS: &str = r#"{"kind": ["test"], "name": "e2e", "test": true}, {"kind": ["test"], "name": "alone", "test": true},
+ {"kind": ["bin"], "name": "dtrain", "test": true}, {"kind": ["bin"], "name": "rank", "test": false},
+ {"kind": ["test"], "name": "it", "test": true}, {"kind": ["test"], "name": "it", "test": true},
+ {"kind": ["lib"], "name": "common", "test": true}, {"kind": ["test"], "name": "mpi", "test": true, "required-features": ["mpi"]}"#;
 
 /// Returns a machine whose cargo notes its calls and builds `dtrain`, a script that writes a run directory.
 pub(crate) fn machine(dtrain: &str) -> Machine {
@@ -154,7 +155,7 @@ fn check_stops_at_the_first_failed_step() {
         "-Dwarnings doc --workspace --no-deps",
         "metadata --no-deps --format-version 1",
         "test --workspace --no-run",
-        "test --workspace --no-fail-fast --lib --bins --examples --test it",
+        "test --workspace --no-fail-fast --lib --bin dtrain --test it",
         "test --workspace --no-fail-fast --test e2e",
         "test --workspace --no-fail-fast --test alone",
         "test --workspace --tests --quiet -- --exact a b",
