@@ -2,11 +2,8 @@
 //! lane waits, for a time-out or its last test, the other uses the cores.
 
 use std::env;
-use std::io::{self, BufRead, BufReader, PipeReader, Write};
 use std::process::Command;
-use std::sync::mpsc::{Receiver, channel};
 use std::thread;
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
@@ -22,9 +19,6 @@ const ALONE: &str = "alone";
 
 /// The number of tests of a binary that run at once.
 pub(crate) const THREADS: &str = "RUST_TEST_THREADS";
-
-/// How long a lane waits for its last lines: a process that a test left may hold the pipe.
-const LAST_LINES: Duration = Duration::from_secs(10);
 
 /// Builds and runs all tests, and returns the exit code of the first cargo that failed. `cargo` has the environment
 /// of the tests.
@@ -53,10 +47,10 @@ pub(crate) fn run(
         let cores = thread::available_parallelism().map_or(1, usize::from);
         others.env(THREADS, cores.max(2).to_string());
     }
-    let lanes = [(LONGEST, test(&["--test", LONGEST])), ("others", others)];
+    // Lines have no name of their lane: people and programs look for `test result` at the start of a line.
     let ended: Vec<Result<u8>> = thread::scope(|scope| {
-        let lane = |(name, command)| scope.spawn(move || run_lane(signals, name, command));
-        let lanes = lanes.map(lane);
+        let lanes = [test(&["--test", LONGEST]), others]
+            .map(|mut lane| scope.spawn(move || Ok(signals.run(&mut lane)?.code)));
         lanes.map(|lane| lane.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))).into()
     });
     let mut codes = ended.into_iter().collect::<Result<Vec<u8>>>()?;
@@ -88,32 +82,4 @@ fn targets(workspace: &Workspace, ready: &Ready) -> Result<Vec<(&'static str, St
     names.retain(|(_, name)| name != LONGEST && name != ALONE);
     ensure!(names.len() + 2 == all, "{LONGEST} and {ALONE} are not among the tests of cargo metadata");
     Ok(names)
-}
-
-/// Runs a lane to its end and shows its output, each line with the lane's name.
-fn run_lane(signals: &Signals, name: &'static str, mut command: Command) -> Result<u8> {
-    let (reader, writer) = io::pipe().context("cannot make a pipe")?;
-    command.stdout(writer.try_clone().context("cannot make a pipe")?).stderr(writer);
-    let ended = show(name, reader);
-    let code = signals.run(&mut command)?.code;
-    // The command holds ends of the pipe.
-    drop(command);
-    let _ = ended.recv_timeout(LAST_LINES);
-    Ok(code)
-}
-
-/// Shows the lines of a pipe. The receiver hears when the pipe has ended.
-fn show(name: &'static str, pipe: PipeReader) -> Receiver<()> {
-    let (sender, ended) = channel();
-    thread::spawn(move || {
-        let mut lines = BufReader::new(pipe);
-        let mut line = Vec::new();
-        while let Ok(1..) = lines.read_until(b'\n', &mut line) {
-            // If standard error is closed, the exit code still tells.
-            let _ = io::stderr().write_all(&[format!("{name}: ").as_bytes(), &line].concat());
-            line.clear();
-        }
-        let _ = sender.send(());
-    });
-    ended
 }
