@@ -1,6 +1,7 @@
 //! Types that are written as text: one of a few words, or a form of their type.
 
-/// Makes an enum of each table of words: reads and writes a value as its word, and lists the words.
+/// Makes an enum of each table of words: reads and writes a value as its word, and lists the words. The crate needs serde.
+#[macro_export]
 macro_rules! choices {
     ($($(#[$doc:meta])* $name:ident { $($variant:ident = $word:literal: $says:literal,)+ })+) => {$(
         $(#[$doc])*
@@ -32,7 +33,8 @@ macro_rules! choices {
     )+};
 }
 
-/// Serialises types as the text of their `Display` and reads them with `FromStr`.
+/// Serialises types as the text of their `Display` and reads them with `FromStr`. The crate needs serde.
+#[macro_export]
 macro_rules! as_text {
     ($($name:ident),+) => {$(
         impl serde::Serialize for $name {
@@ -49,5 +51,3 @@ macro_rules! as_text {
         }
     )+};
 }
-
-pub(crate) use {as_text, choices};

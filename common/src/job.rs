@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::recipe::{RecipeError, Resolved, Source};
 use crate::units::ByteSize;
 
 /// A job besides training. The worker prints the result and exits with 0, 2 (recipe), 3 (memory) or 1.
@@ -14,6 +15,9 @@ pub enum Job {
     Profile(ProfileJob),
     Eval(EvalJob),
     Check(CheckJob),
+    Resolve(ResolveJob),
+    /// Prints the JSON Schema of the trainer's recipes. Needs no recipe.
+    Schema,
 }
 
 /// `dtrain plan`
@@ -134,6 +138,26 @@ pub enum EvalWeights {
     Raw,
     Average,
 }
+
+/// Checks and resolves a recipe. The worker reads [`Unresolved`] from standard input, prints a [`ResolveAnswer`] and exits
+/// with 0. Needs no other recipe.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ResolveJob {
+    /// Whether to check that the recipe's files and folders can be read.
+    pub check_paths: bool,
+}
+
+/// A recipe as the user states it: as the launcher read it, which may be from a pipe.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Unresolved {
+    pub source: Source,
+    pub overrides: Vec<String>,
+}
+
+/// What the trainer says about a recipe.
+pub type ResolveAnswer = Result<Resolved, RecipeError>;
 
 /// The end of `dtrain import`: compares exported programs with results of PyTorch. Needs no recipe.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -34,4 +34,4 @@ pub mod units;
 
 mod numbers;
 
-pub use recipe::{Recipe, RecipeError};
+pub use recipe::RecipeError;

@@ -6,7 +6,7 @@
 use std::f64::consts::PI;
 
 pub use crate::recipe::Per;
-use crate::recipe::{Recipe, ScheduleName, Span};
+use crate::recipe::{General, ScheduleName, Span};
 
 #[cfg(test)]
 mod tests;
@@ -80,7 +80,7 @@ pub enum Decay {
 impl Schedule {
     /// Makes the recipe's schedule for a run of `total_steps`. A loaded recipe has its defaults filled in;
     /// the defaults here are torch's.
-    pub fn of(recipe: &Recipe, warmup_steps: u64, steps_per_epoch: u64, total_steps: u64) -> Self {
+    pub fn of(recipe: &General, warmup_steps: u64, steps_per_epoch: u64, total_steps: u64) -> Self {
         let stated = &recipe.optim.schedule;
         let per = stated.per;
         let units = |span: Span| match per {

@@ -158,7 +158,7 @@ impl FromStr for Span {
     }
 }
 
-crate::choice::as_text!(Span);
+crate::as_text!(Span);
 
 /// Splits `1.5 GiB` into an unsigned decimal number and a unit, which may be empty; `None` without a number.
 fn number_and_unit(text: &str) -> Option<(&str, &str)> {

@@ -1,7 +1,8 @@
 //! Programs that a launch starts without `--`, as a shell would: files that the system executes, and names in PATH.
 
 use dtrain_agent::io::process::program;
-use dtrain_common::recipe::Recipe;
+use dtrain_common::recipe::Source;
+use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -61,7 +62,7 @@ pub(crate) fn is_recipe(name: &OsStr) -> bool {
 
 /// Returns whether a built-in recipe has this name.
 pub(crate) fn is_built_in(path: &Path) -> bool {
-    Recipe::embedded().iter().any(|(known, _)| path == Path::new(known))
+    Source::embedded().iter().any(|(known, _)| path == Path::new(known))
 }
 
 /// Returns whether the name says that the file is a recipe.
@@ -75,6 +76,29 @@ pub(crate) fn as_path(name: &OsStr) -> OsString {
         true => name.to_owned(),
         false => Path::new(".").join(name).into(),
     }
+}
+
+/// Explains why the system did not execute an existing, executable program.
+pub(crate) fn why_not_started(error: &io::Error) -> String {
+    match error.kind() {
+        _ if is_temporary(error) => format!(
+            "{error}: the system cannot start another process; end others, or raise a limit: `ulimit -u`, `ulimit -n`, \
+             a container's --pids-limit (pids.max of the control group), memory"
+        ),
+        io::ErrorKind::NotFound => "the interpreter named in its first line does not exist".to_owned(),
+        _ if error.raw_os_error() == Some(rustix::io::Errno::NOEXEC.raw_os_error()) => {
+            "it is not a program for this machine, and has no interpreter in its first line (`#!/bin/sh`)"
+                .to_owned()
+        }
+        _ => error.to_string(),
+    }
+}
+
+/// Returns whether the error is temporary.
+pub(crate) fn is_temporary(error: &io::Error) -> bool {
+    let errno = error.raw_os_error().map(Errno::from_raw_os_error);
+    let temporary = [Errno::AGAIN, Errno::NOMEM, Errno::NFILE, Errno::MFILE];
+    temporary.map(Some).contains(&errno)
 }
 
 #[cfg(test)]

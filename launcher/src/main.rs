@@ -70,6 +70,7 @@ fn main() -> ExitCode {
         Command::Ckpt(command) => ckpt::run(&command),
         Command::Gpu(command) => gpus::run(&command),
         Command::Runs(args) => runs::run(&args),
+        Command::Schema => worker_jobs::schema(),
         Command::Doctor(args) => job::complete_doctor(*args).and_then(|args| doctor::run(&args)),
     };
     done.unwrap_or_else(|error| print_error(&error, &[]))

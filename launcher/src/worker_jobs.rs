@@ -2,15 +2,13 @@
 
 use crate::cli::{EvalArgs, LaunchArgs, PlanArgs, ProfileArgs, RecipeArgs, SuggestArgs};
 use crate::gpu_names::{of_machine, usual};
-use crate::trainer::find_worker;
+use crate::trainer::{Paths, find_worker, job, resolve};
 use anyhow::{Context, bail};
-use dtrain_common::env::{
-    CUDA_VISIBLE_DEVICES, GROUP_RANK, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, RANK,
-    WORLD_SIZE,
-};
+use dtrain_common::batch::Partition;
+use dtrain_common::env::CUDA_VISIBLE_DEVICES;
 use dtrain_common::gpu::{self, GpuError, Visible};
 use dtrain_common::job::{Gpu, Job, Mode, PlanJob, ProfileJob};
-use dtrain_common::recipe::Recipe;
+use dtrain_common::recipe::{Resolved, Source};
 use dtrain_common::run_dir::follow;
 use std::io::Write;
 use std::os::unix::process::CommandExt;
@@ -19,7 +17,7 @@ use std::process::{Command, ExitCode};
 
 /// Runs `dtrain plan`. On success, this and the next two functions do not return.
 pub(crate) fn plan(args: &PlanArgs) -> anyhow::Result<ExitCode> {
-    let recipe = load_recipe(&args.recipe)?;
+    let recipe = asked(&args.recipe, Paths::Ignore)?;
     let (gpus, visible) = match &args.gpu {
         Some(list) => (list.0.clone(), None),
         None => find_local_gpus().unwrap_or_else(|error| {
@@ -39,7 +37,7 @@ pub(crate) fn plan(args: &PlanArgs) -> anyhow::Result<ExitCode> {
 
 /// Runs `dtrain gpu suggest-batch-size`.
 pub(crate) fn suggest(args: &SuggestArgs) -> anyhow::Result<ExitCode> {
-    let recipe = load_recipe(&args.recipe)?;
+    let recipe = asked(&args.recipe, Paths::Ignore)?;
     let named = args.gpu.as_ref().map(|list| Ok((list.0.clone(), Some(1))));
     let gpus = match named.unwrap_or_else(find_local_gpus) {
         Ok((gpus, Some(_))) => gpus,
@@ -55,20 +53,27 @@ pub(crate) fn suggest(args: &SuggestArgs) -> anyhow::Result<ExitCode> {
 
 /// Runs `dtrain profile`.
 pub(crate) fn profile(args: &ProfileArgs) -> anyhow::Result<ExitCode> {
-    let recipe = load_recipe(&args.recipe)?;
-    recipe.check_paths()?;
+    let recipe = asked(&args.recipe, Paths::Check)?;
     let (nproc, stage) = (args.nproc as usize, args.stage.clone());
     let job = Job::Profile(ProfileJob { stage, find_optimal: args.find_optimal, nproc, json: args.json });
     become_worker(&args.recipe, &recipe, nproc, &job)
 }
 
-fn load_recipe(args: &RecipeArgs) -> anyhow::Result<Recipe> {
-    Ok(Recipe::load(&args.recipe, &args.set)?)
+/// Returns what the trainer says about a recipe.
+fn asked(args: &RecipeArgs, paths: Paths) -> anyhow::Result<Resolved> {
+    resolve(&Source::find(&args.recipe)?, &args.set, paths)
+}
+
+/// Runs `dtrain schema`. On success, it does not return.
+pub(crate) fn schema() -> anyhow::Result<ExitCode> {
+    let worker = find_worker()?;
+    let error = job(&worker, "schema", &[], &Job::Schema)?.exec();
+    Err(error).with_context(|| format!("cannot start {}", worker.display()))
 }
 
 /// Returns the launch of the worker for `dtrain eval`.
 pub(crate) fn eval(args: &EvalArgs) -> anyhow::Result<LaunchArgs> {
-    load_recipe(&args.recipe)?.check_paths()?;
+    asked(&args.recipe, Paths::Check)?;
     if !follow(&args.checkpoint).is_dir() {
         bail!(
             "--checkpoint {}: no such folder; give a checkpoint such as RUN_DIR/checkpoints/latest, or RUN_DIR",
@@ -93,7 +98,7 @@ fn find_local_gpus() -> Result<(Vec<Gpu>, Option<usize>), GpuError> {
 
 /// Plans for these GPUs in another process, which prints the plan. Exit code 3: no GPU has enough memory.
 pub(crate) fn plan_command(args: &RecipeArgs, gpus: Option<&[Gpu]>, nproc: usize) -> anyhow::Result<Command> {
-    let recipe = load_recipe(args)?;
+    let recipe = asked(args, Paths::Ignore)?;
     let gpus = gpus.map_or_else(usual, <[Gpu]>::to_vec);
     let job = PlanJob {
         gpus,
@@ -107,25 +112,20 @@ pub(crate) fn plan_command(args: &RecipeArgs, gpus: Option<&[Gpu]>, nproc: usize
 }
 
 /// Replaces this process by the worker program with one job.
-fn become_worker(args: &RecipeArgs, recipe: &Recipe, nproc: usize, job: &Job) -> anyhow::Result<ExitCode> {
+fn become_worker(args: &RecipeArgs, recipe: &Resolved, nproc: usize, job: &Job) -> anyhow::Result<ExitCode> {
     let (mut command, worker) = worker(args, recipe, nproc, job)?;
     let error = command.exec();
     Err(error).with_context(|| format!("cannot start {}", worker.display()))
 }
 
-/// Returns the worker program with one job, and its path.
-fn worker(args: &RecipeArgs, recipe: &Recipe, nproc: usize, job: &Job) -> anyhow::Result<(Command, PathBuf)> {
-    recipe.partition(nproc, None)?;
+/// Returns the worker program with one job about a recipe, and its path.
+fn worker(
+    args: &RecipeArgs,
+    recipe: &Resolved,
+    nproc: usize,
+    question: &Job,
+) -> anyhow::Result<(Command, PathBuf)> {
+    Partition::in_groups(recipe.recipe.train.effective_batch, nproc, None, recipe.group)?;
     let worker = find_worker()?;
-    let mut command = Command::new(&worker);
-    command.arg(&args.recipe);
-    for set in &args.set {
-        command.args(["--set", set]);
-    }
-    command.arg("--job").arg(serde_json::to_string(job)?);
-    // The worker runs alone, even if the launcher is itself a worker.
-    for variable in [RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, MASTER_ADDR, MASTER_PORT] {
-        command.env_remove(variable);
-    }
-    Ok((command, worker))
+    Ok((job(&worker, &args.recipe, &args.set, question)?, worker))
 }

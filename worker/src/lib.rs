@@ -30,6 +30,7 @@ pub use dtrain_collectives as collectives;
 pub use dtrain_common as common;
 pub use dtrain_data as data;
 pub use dtrain_models as models;
+pub use dtrain_recipe as recipe;
 pub use out_of_memory::OutOfMemory;
 pub use rank::RankError;
 pub use request::Request;

@@ -23,7 +23,7 @@ use self::error::failed;
 use crate::files::write_atomic;
 use crate::numbers;
 pub use crate::pointer::{folder_name, step_of};
-use crate::recipe::{Best, Recipe};
+use crate::recipe::{AnyRecipe, Best};
 
 /// The newest format; this version writes it.
 pub const FORMAT: u32 = 4;
@@ -120,7 +120,7 @@ pub struct Manifest {
     /// BLAKE3 hash of `model.file`, in hexadecimal digits; none without the file, and in checkpoints of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub program: Option<String>,
-    pub recipe: Recipe,
+    pub recipe: AnyRecipe,
     /// The last figures, by name; NaN is written as `null`.
     #[serde(with = "numbers", default)]
     pub metrics: BTreeMap<String, f64>,

@@ -6,8 +6,8 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn recipe() -> Recipe {
-    Recipe::load("demo", &[]).unwrap()
+fn recipe() -> AnyRecipe {
+    AnyRecipe::load("demo", &[]).unwrap()
 }
 
 fn sample() -> Manifest {
@@ -69,7 +69,7 @@ fn round_trips_and_verifies() {
     assert_eq!(read, manifest);
     read.check_sizes(dir.path()).unwrap();
     read.verify(dir.path()).unwrap();
-    assert!(read.recipe.differences(&recipe()).is_empty());
+    assert!(read.recipe.differences(&recipe(), &[]).is_empty());
 }
 
 #[test]

@@ -1,64 +1,14 @@
 //! Defaults that depend on other settings. They are filled in, so that a saved recipe is complete.
 
-use super::{
-    Amp, Augment, DataKind, IMAGENET_MEAN, IMAGENET_STD, Masks, Model, ModelName, Optim, OptimName, Recipe,
-    Target, Task, schedules,
-};
+use super::{Amp, General, Optim, OptimName, schedules};
 
-/// Fills in settings of task, model, optimizer and schedule; `is_stated`: whether the recipe states a key.
-pub(super) fn fill(recipe: &mut Recipe, is_stated: &dyn Fn(&str) -> bool) {
-    data(recipe, is_stated);
-    model(recipe.task, &mut recipe.model, is_stated);
+/// Fills in settings of optimizer, schedule and precision.
+pub(super) fn fill(recipe: &mut General) {
     optim(&mut recipe.optim);
     if matches!(recipe.precision.amp, Amp::Auto | Amp::Fp16) {
         // The default of PyTorch's GradScaler.
         recipe.precision.loss_scale.get_or_insert(65536.0);
     }
-}
-
-fn data(recipe: &mut Recipe, is_stated: &dyn Fn(&str) -> bool) {
-    let (task, target, data) = (recipe.task, recipe.target(), &mut recipe.data);
-    if task.chooses_target() {
-        data.target = target;
-    }
-    if target == Some(Target::Tokens) {
-        if !is_stated("data.kind") {
-            data.kind = DataKind::Text;
-        }
-        if !is_stated("data.augment") {
-            data.augment = Augment::Shift;
-        }
-    }
-    for (key, values, imagenet, other) in
-        [("data.mean", &mut data.mean, IMAGENET_MEAN, 0.0), ("data.std", &mut data.std, IMAGENET_STD, 1.0)]
-    {
-        match is_stated(key) {
-            true => {}
-            false if data.channels == 3 => *values = imagenet.into(),
-            false => *values = vec![other; data.channels],
-        }
-    }
-    if target == Some(Target::Mask) {
-        data.ignore.get_or_insert(255);
-        let binary = data.kind == DataKind::Folder && data.masks == Masks::Binary;
-        if binary && !is_stated("data.classes") {
-            data.classes = 2;
-        }
-    }
-}
-
-fn model(task: Task, model: &mut Model, is_stated: &dyn Fn(&str) -> bool) {
-    let facts = task.facts();
-    if let (Some(usual), false) = (facts.losses.first(), is_stated("model.loss")) {
-        model.loss = *usual;
-    }
-    model.name = model.name.or(facts.network.filter(|_| model.file.is_none()));
-    let Some(network) = model.name.map(ModelName::facts) else { return };
-    model.width = model.width.or(network.width);
-    model.depth = model.depth.or(network.depth);
-    model.heads = model.heads.or(network.heads);
-    model.patch = model.patch.or(network.patch);
-    model.context = model.context.or(network.context);
 }
 
 fn optim(optim: &mut Optim) {

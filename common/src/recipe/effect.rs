@@ -1,16 +1,15 @@
 //! Settings without effect, and why. A recipe that states one is an error; a saved recipe leaves them out.
 
 use super::hints::and;
-use super::networks::WITH_BATCH_NORM;
-use super::{Amp, DataKind, ModelName, OptimName, Recipe, Resize, ScheduleName, Target, schedules, tasks};
+use super::{Amp, General, OptimName, ScheduleName, schedules};
 
 /// The dotted keys without effect, each once, with the reason.
 #[derive(Default)]
-struct WithoutEffect(Vec<(&'static str, String)>);
+pub struct WithoutEffect(pub Vec<(&'static str, String)>);
 
 impl WithoutEffect {
     /// Adds keys, separated by spaces, if `condition`. A key keeps its first reason.
-    fn add(&mut self, condition: bool, keys: &'static str, reason: impl Into<String>) {
+    pub fn add(&mut self, condition: bool, keys: &'static str, reason: impl Into<String>) {
         let reason = reason.into();
         for key in keys.split(' ').filter(|_| condition) {
             if self.0.iter().all(|(known, _)| *known != key) {
@@ -20,16 +19,10 @@ impl WithoutEffect {
     }
 }
 
-impl Recipe {
-    pub(super) fn settings_without_effect(&self) -> Vec<(&'static str, String)> {
-        let mut list = WithoutEffect::default();
-        // The user's trainer decides the meaning of `[data]` and `[model]`.
-        if !self.task.facts().is_own {
-            self.add_images(&mut list);
-            self.add_samples(&mut list);
-            self.add_model(&mut list);
-        }
-        self.add_optim(&mut list);
+impl General {
+    /// Adds the general settings without effect.
+    pub fn add_without_effect(&self, list: &mut WithoutEffect) {
+        self.add_optim(list);
         list.add(!self.stage.is_empty(), "train.epochs train.steps", "each [[stage]] states its length");
         let amp = self.precision.amp;
         list.add(
@@ -37,123 +30,6 @@ impl Recipe {
             "precision.loss_scale",
             format!("only float16 needs a scaled loss, and precision.amp is {:?}", amp.as_str()),
         );
-        // A user's network or trainer may turn autocast off for a part of its computation.
-        let own = self.task.facts().is_own || self.model.file.is_some();
-        list.add(
-            matches!(amp, Amp::Bf16 | Amp::Fp16) && !own,
-            "precision.tf32",
-            format!("precision.amp = {:?} leaves no matrix product or convolution in float32", amp.as_str()),
-        );
-        list.add(!self.task.facts().is_own, "custom", self.of_tasks(&tasks::owners(|facts| facts.is_own)));
-        list.0
-    }
-
-    fn add_images(&self, list: &mut WithoutEffect) {
-        let generated = self.data.kind == DataKind::Generated;
-        let (target, folders) = (self.target(), "data.train_masks data.test_masks");
-        let files = "data.train data.test data.orientation data.cache";
-        let sizes = "data.image_size data.resize data.channels data.mean data.std";
-        let of_images = format!("it applies to images, and {}", self.reason());
-        list.add(target == Some(Target::Tokens), files, &*of_images);
-        list.add(target == Some(Target::Tokens), sizes, of_images);
-        let only = |what| format!("it applies to {what}, and {}", self.reason());
-        let of_pixels = target.is_some_and(Target::is_of_pixels);
-        list.add(!of_pixels, folders, only("masks and maps"));
-        list.add(!of_pixels, "data.ignore", only("masks and maps"));
-        list.add(target != Some(Target::Mask), "data.masks", only("masks"));
-        list.add(target != Some(Target::Map), "data.target_scale", only("maps"));
-        let from_nowhere = "generated data has no files (data.kind is \"generated\")";
-        list.add(generated, "data.root", from_nowhere);
-        list.add(generated, files, from_nowhere);
-        list.add(generated, folders, from_nowhere);
-        list.add(generated, "data.masks data.target_scale", from_nowhere);
-        list.add(generated && target == Some(Target::Map), "data.ignore", from_nowhere);
-        list.add(generated, "data.resize", "generated images have the size data.image_size");
-        let keeps = !generated && self.data.resize == Resize::None;
-        list.add(keeps, "data.image_size", "images keep their own size (data.resize is \"none\")");
-    }
-
-    /// Formats "the task is NAME", with the target if the task has several.
-    fn reason(&self) -> String {
-        let task = format!("the task is {:?}", self.task.as_str());
-        match self.target().filter(|_| self.task.chooses_target()) {
-            Some(target) => format!("{task} with data.target = {:?}", target.as_str()),
-            None => task,
-        }
-    }
-
-    fn add_samples(&self, list: &mut WithoutEffect) {
-        let generated = self.data.kind == DataKind::Generated;
-        let (kind, target) = (self.data.kind.as_str(), self.target());
-        let tokens = target == Some(Target::Tokens);
-        let choosing = tasks::owners(|facts| facts.targets.len() > 1);
-        list.add(!self.task.chooses_target(), "data.target", self.of_tasks(&choosing));
-        for (key, owners) in tasks::settings() {
-            list.add(!self.task.facts().settings.contains(&key), key, self.of_tasks(&owners));
-        }
-        let of_texts = format!("it applies to texts, and {}", self.reason());
-        list.add(!tokens, "data.tokenizer data.test_fraction", of_texts);
-        let counted = "generated data has data.test_samples test samples (data.kind is \"generated\")";
-        list.add(generated, "data.test_fraction", counted);
-        list.add(tokens, "data.classes", "a language model's classes are the tokens of its text");
-        let numbers = matches!(target, Some(Target::Vector | Target::Map));
-        list.add(numbers, "data.classes", format!("it applies to classes, and {}", self.reason()));
-        // The masks alone do not state the number of classes.
-        let folders = "the class folders determine it (data.kind is \"folder\")";
-        list.add(!generated && target != Some(Target::Mask), "data.classes", folders);
-        let all = format!("all samples are used (data.kind is {kind:?})");
-        list.add(!generated, "data.train_samples data.test_samples", all);
-    }
-
-    /// Formats that a setting applies only to tasks, in quotes.
-    pub(super) fn of_tasks(&self, tasks: &str) -> String {
-        format!("it applies to task = {tasks}, and the task is {:?}", self.task.as_str())
-    }
-
-    /// Formats that a setting applies only to tasks with a choice of losses.
-    pub(super) fn of_losses(&self) -> String {
-        self.of_tasks(&tasks::owners(|facts| !facts.losses.is_empty()))
-    }
-
-    fn add_model(&self, list: &mut WithoutEffect) {
-        let of_file = "the network is the program in model.file";
-        let has_file = self.model.file.is_some();
-        list.add(has_file, "model.name", of_file);
-        let facts = self.task.facts();
-        list.add(facts.losses.is_empty(), "model.loss", self.of_losses());
-        let of_programs = "it applies to an exported program in model.file, which is not set";
-        let program = self.program().is_some();
-        list.add(
-            !program,
-            "model.inputs model.output model.auxiliary model.libraries model.zero_weights",
-            of_programs,
-        );
-        list.add(facts.returns_loss, "model.auxiliary", "the program returns the loss itself");
-        list.add(
-            self.model.weights.is_none(),
-            "model.weights_mode model.weights_rename",
-            "it applies to the file in model.weights, which is not set",
-        );
-        let network = match self.model.name {
-            None => of_file.into(),
-            Some(name) => format!("the model is {:?}", name.as_str()),
-        };
-        let named = self.model.name.map(ModelName::facts);
-        let sizes = ["model.width", "model.depth", "model.heads", "model.patch", "model.context"];
-        let tokens = program && self.target() == Some(Target::Tokens);
-        for key in sizes.into_iter().filter(|key| !(tokens && *key == "model.context")) {
-            let owners = and(&ModelName::all(|network| network.takes(key)));
-            let takes = named.is_some_and(|network| network.takes(key));
-            list.add(!takes, key, format!("it applies to {owners}; {network}"));
-        }
-        let has_batch_norm = named.is_some_and(|network| network.has_batch_norm);
-        let of_models =
-            |what: &str| format!("it applies to models {what}, that is {WITH_BATCH_NORM}; {network}");
-        // Whether a program has them is known when it is read.
-        list.add(!has_batch_norm && !program, "model.batchnorm", of_models("with BatchNorm"));
-        list.add(!has_batch_norm && !program, "model.memory_format", of_models("of convolutions"));
-        let with_convolutions = format!("it applies to models with convolutions; {network}");
-        list.add(named.is_some_and(|network| !network.convolves), "model.cudnn_benchmark", with_convolutions);
     }
 
     fn add_optim(&self, list: &mut WithoutEffect) {

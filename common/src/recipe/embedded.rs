@@ -1,11 +1,9 @@
-//! The recipes that come with dtrain, and values derived from any recipe.
+//! The recipes that come with dtrain, and the learning rate of any recipe.
 
-use std::borrow::Cow;
+use super::{General, Scaling, Source};
 
-use super::{Recipe, Scaling};
-
-impl Recipe {
-    /// Returns name and text of every embedded recipe; [`Recipe::load`] finds them by name.
+impl Source {
+    /// Returns name and text of every embedded recipe; [`Source::find`] finds them by name.
     pub fn embedded() -> &'static [(&'static str, &'static str)] {
         &[
             ("demo", include_str!("../../recipes/demo.toml")),
@@ -14,15 +12,9 @@ impl Recipe {
             ("shakespeare", include_str!("../../recipes/shakespeare.toml")),
         ]
     }
+}
 
-    /// Returns the name of the network for files, manifests and messages: the model's name, else that of the exported
-    /// program's file, else the task's.
-    pub fn model_name(&self) -> String {
-        let file = self.program().and_then(|file| file.file_name()).map(|name| name.to_string_lossy());
-        let named = self.model.name.map(|name| name.as_str().into()).or(file);
-        named.map_or_else(|| self.task.as_str().to_owned(), Cow::into_owned)
-    }
-
+impl General {
     /// Returns the learning rate to train with: the stated rate, scaled to the effective batch.
     pub fn learning_rate(&self) -> f64 {
         let (optim, batch) = (&self.optim, self.train.effective_batch);

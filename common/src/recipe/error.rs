@@ -2,19 +2,18 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 /// An error in a recipe: `a.toml:12: train.epocs: unknown key; ...`, or `--set key=value: ...`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct RecipeError(pub(super) Box<Details>);
 
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(super) struct Details {
-    /// The recipe's file or name; `None` after the recipe was resolved.
     pub(super) source_name: Option<String>,
-    /// The line, from 1, of the key or of its section; `None` for an override or an unreadable file.
     pub(super) line: Option<usize>,
-    /// The dotted key that is wrong or missing; `None` for an error of syntax or of the file itself.
     pub(super) key: Option<String>,
-    /// The override, `key=value`, that set the wrong value.
     pub(super) set: Option<String>,
     pub(super) message: String,
 }
@@ -31,12 +30,28 @@ impl RecipeError {
         self.0.key.as_deref()
     }
 
+    /// Returns the line, from 1, of the key or of its section; `None` for an override or an unreadable file.
+    pub fn line(&self) -> Option<usize> {
+        self.0.line
+    }
+
+    /// Returns the override, `key=value`, that set the wrong value.
+    pub fn set(&self) -> Option<&str> {
+        self.0.set.as_deref()
+    }
+
+    /// Returns the recipe's file or name; `None` after the recipe was resolved.
+    pub fn source_name(&self) -> Option<&str> {
+        self.0.source_name.as_deref()
+    }
+
     /// Returns the problem and the remedy, without the place.
     pub fn message(&self) -> &str {
         &self.0.message
     }
 
-    pub(super) fn whole(source_name: &str, message: impl Into<String>) -> Self {
+    /// Makes an error about a whole recipe.
+    pub fn whole(source_name: &str, message: impl Into<String>) -> Self {
         Self::from(Details {
             source_name: Some(source_name.into()),
             message: message.into(),
@@ -44,8 +59,13 @@ impl RecipeError {
         })
     }
 
+    /// Makes the error of a recipe that TOML cannot hold.
+    pub fn unwritable(error: &dyn fmt::Display) -> Self {
+        Self::whole("the resolved recipe", format!("cannot be written as TOML: {error}"))
+    }
+
     /// Makes an error about a key of a recipe that is already resolved.
-    pub(super) fn key_only(key: &str, message: impl Into<String>) -> Self {
+    pub fn key_only(key: &str, message: impl Into<String>) -> Self {
         Self::from(Details { key: Some(key.into()), message: message.into(), ..Details::default() })
     }
 }

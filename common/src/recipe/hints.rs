@@ -2,22 +2,22 @@
 
 use toml::Value;
 
-pub(super) fn quoted(words: &[&str]) -> String {
+pub fn quoted(words: &[&str]) -> String {
     let words: Vec<_> = words.iter().map(|word| format!("{word:?}")).collect();
     words.join(", ")
 }
 
 /// Lists words in quotes, with "and" between them.
-pub(super) fn and(words: &[&str]) -> String {
+pub fn and(words: &[&str]) -> String {
     quoted(words).replace(", ", " and ")
 }
 
-pub(super) fn one_of(words: &[&str]) -> String {
+pub fn one_of(words: &[&str]) -> String {
     let of = if words.len() == 1 { "" } else { "one of " };
     format!("{of}{}", quoted(words))
 }
 
-pub(super) fn describe(value: &Value) -> String {
+pub fn describe(value: &Value) -> String {
     match value {
         Value::String(text) if text.chars().count() > 60 => {
             format!("the text {:?}", text.chars().take(57).collect::<String>() + "...")
@@ -36,7 +36,7 @@ pub(super) fn describe(value: &Value) -> String {
 }
 
 /// Returns the closest known name: at most one typing error for every three letters, or a prefix.
-pub(super) fn nearest<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
+pub fn nearest<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
     let lower = name.to_lowercase().replace('-', "_");
     let near = |candidate: &&'a str| {
         let distance = strsim::osa_distance(&lower, candidate);

@@ -1,4 +1,4 @@
-//! [`section!`] makes a section's type, defaults, keys and part of the experiment from one table.
+//! [`section!`](crate::section) makes a section's type, defaults, keys and part of the experiment from one table.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -9,7 +9,7 @@ use toml::{Table, Value};
 use super::kinds::Key;
 
 /// The keys and the experiment's settings of a section.
-pub(super) trait Section {
+pub trait Section {
     /// In the order in which messages list them.
     const KEYS: &'static [Key];
 
@@ -18,11 +18,11 @@ pub(super) trait Section {
 
 /// The settings of an experiment as (key, value as text).
 #[derive(Default)]
-pub(super) struct Settings(pub(super) Vec<(&'static str, String)>);
+pub struct Settings(pub Vec<(&'static str, String)>);
 
 impl Settings {
     /// Adds a setting. `None`, which TOML does not have, becomes "not set".
-    pub(super) fn experiment(&mut self, key: &'static str, value: &(impl Serialize + Debug)) {
+    pub fn experiment(&mut self, key: &'static str, value: &(impl Serialize + Debug)) {
         let words = match Table::try_from(BTreeMap::from([(key, value)])) {
             Ok(table) => table.get(key).map_or_else(|| "not set".into(), Value::to_string),
             // TOML has no integer of 2^63 or more.
@@ -32,17 +32,29 @@ impl Settings {
     }
 }
 
+/// Returns the text of a doc comment; of another attribute an empty one.
+#[macro_export]
+macro_rules! doc {
+    (doc = $text:literal) => {
+        $text
+    };
+    ($($other:tt)+) => {
+        ""
+    };
+}
+
 /// Makes a section from lines `field: type = default, kind;`. A line ends with `experiment` if another value
-/// makes another experiment.
+/// makes another experiment. The crate needs serde.
+#[macro_export]
 macro_rules! section {
     ($(#[$meta:meta])* $name:ident $path:literal {
-        $($(#[$about:meta])* $field:ident: $type:ty = $default:expr, $kind:expr $(, $experiment:ident)?;)+
+        $($(#[$($about:tt)+])* $field:ident: $type:ty = $default:expr, $kind:expr $(, $experiment:ident)?;)+
     }) => {
         $(#[$meta])*
         #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
         #[serde(default, deny_unknown_fields)]
         pub struct $name {
-            $($(#[$about])* pub $field: $type,)+
+            $($(#[$($about)+])* pub $field: $type,)+
         }
 
         impl Default for $name {
@@ -53,7 +65,11 @@ macro_rules! section {
 
         impl $crate::recipe::keys::Section for $name {
             const KEYS: &'static [$crate::recipe::kinds::Key] = &[
-                $($crate::recipe::kinds::Key { name: stringify!($field), kind: $kind },)+
+                $($crate::recipe::kinds::Key {
+                    name: stringify!($field),
+                    kind: $kind,
+                    about: concat!($($crate::doc!($($about)+)),*),
+                },)+
             ];
 
             fn settings(&self, _found: &mut $crate::recipe::keys::Settings) {
@@ -63,26 +79,29 @@ macro_rules! section {
     };
 }
 
-/// As [`section!`], for settings without a default: a line is `field as "key": type, kind;`.
+/// As [`section!`](crate::section), for settings without a default: a line is `field as "key": type, kind;`.
+#[macro_export]
 macro_rules! entry {
     (@key $field:ident) => { stringify!($field) };
     (@key $field:ident $key:literal) => { $key };
     ($(#[$meta:meta])* $name:ident {
-        $($(#[$about:meta])* $field:ident $(as $key:literal)?: $type:ty, $kind:expr;)+
+        $($(#[$($about:tt)+])* $field:ident $(as $key:literal)?: $type:ty, $kind:expr;)+
     }) => {
         $(#[$meta])*
         #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
         #[serde(deny_unknown_fields)]
         pub struct $name {
-            $($(#[$about])* $(#[serde(rename = $key)])? pub $field: $type,)+
+            $($(#[$($about)+])* $(#[serde(rename = $key)])? pub $field: $type,)+
         }
 
         impl $crate::recipe::keys::Section for $name {
             const KEYS: &'static [$crate::recipe::kinds::Key] = &[
-                $($crate::recipe::kinds::Key { name: entry!(@key $field $($key)?), kind: $kind },)+
+                $($crate::recipe::kinds::Key {
+                    name: $crate::entry!(@key $field $($key)?),
+                    kind: $kind,
+                    about: concat!($($crate::doc!($($about)+)),*),
+                },)+
             ];
         }
     };
 }
-
-pub(super) use {entry, section};

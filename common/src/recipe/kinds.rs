@@ -1,23 +1,28 @@
-//! The kinds of values that keys take, and their checks. `validate` checks conditions on several keys.
+//! The kinds of values that keys take, and their checks.
 
-use std::path::{Component, Path};
 use std::str::FromStr;
 
 use toml::Value;
 
 use super::hints::{describe, nearest, one_of};
-use super::{BatchNorm, Best, Every, Loss};
+use super::{Best, Every};
 use crate::units::{ByteSize, Span};
 
-/// Check of a value: `Ok(false)` if the key does not take it, or an error with a specific message.
-type Check = fn(&Value) -> Result<bool, String>;
+/// A check of a value: `Ok(false)` if the key does not take it, or an error with a specific message.
+pub type Check = fn(&Value) -> Result<bool, String>;
 
-pub(super) struct Key {
-    pub(super) name: &'static str,
-    pub(super) kind: Kind,
+/// A key of a section.
+#[derive(Clone, Copy)]
+pub struct Key {
+    pub name: &'static str,
+    pub kind: Kind,
+    /// What it means, in one or two sentences.
+    pub about: &'static str,
 }
 
-pub(super) enum Kind {
+/// What a key takes.
+#[derive(Clone, Copy)]
+pub enum Kind {
     /// A section with these keys.
     Section(&'static [Key]),
     /// A list of sections with these keys; the first n keys are required.
@@ -33,115 +38,142 @@ pub(super) enum Kind {
     Numbers(usize, usize, Range),
     /// A number of bytes, of at least this many.
     Size(u64),
-    /// Any other kind, with its description.
-    Other(&'static str, Check),
+    /// Any other kind, with its description and its types in JSON.
+    Other(&'static str, &'static [&'static str], Check),
 }
 
 /// Larger than any real batch or data set; keeps products of counts far from overflow.
 const MAX_COUNT: i64 = 1 << 40;
 /// A number of samples, steps or epochs.
-pub(super) const COUNT: Kind = Kind::Whole(1, MAX_COUNT);
+pub const COUNT: Kind = Kind::Whole(1, MAX_COUNT);
 /// A number of samples, or "auto".
-pub(super) const AUTO_OR_COUNT: Kind = Kind::AutoOrWhole(1, MAX_COUNT);
-pub(super) const RATE: Kind = Kind::Number(Range::AT_LEAST_ZERO);
-pub(super) const PART: Kind = Kind::Number(Range::INSIDE);
-pub(super) const FLAG: Kind = Kind::Other("true or false", |value| Ok(value.is_bool()));
-pub(super) const AUTO_OR_FLAG: Kind =
-    Kind::Other("\"auto\", true or false", |value| Ok(value.is_bool() || value.as_str() == Some("auto")));
+pub const AUTO_OR_COUNT: Kind = Kind::AutoOrWhole(1, MAX_COUNT);
+pub const RATE: Kind = Kind::Number(Range::AT_LEAST_ZERO);
+pub const PART: Kind = Kind::Number(Range::INSIDE);
+pub const FLAG: Kind = Kind::Other("true or false", &["boolean"], |value| Ok(value.is_bool()));
+pub const AUTO_OR_FLAG: Kind = Kind::Other("\"auto\", true or false", &["boolean", "string"], |value| {
+    Ok(value.is_bool() || value.as_str() == Some("auto"))
+});
 const A_SPAN: &str = "a length of training such as \"5 epochs\" or \"100 steps\"";
 /// A length of training, not zero.
-pub(super) const SPAN: Kind = Kind::Other(A_SPAN, |value| span(value, false));
+pub const SPAN: Kind = Kind::Other(A_SPAN, &["string"], |value| span(value, false));
 /// A length of training, which may be zero.
-pub(super) const SPAN_OR_NONE: Kind = Kind::Other(A_SPAN, |value| span(value, true));
+pub const SPAN_OR_NONE: Kind = Kind::Other(A_SPAN, &["string"], |value| span(value, true));
 /// At least one length of training, none of them zero.
-pub(super) const SPANS: Kind =
-    Kind::Other("a list of lengths of training such as [\"30 epochs\", \"60 epochs\"]", |value| {
-        each(value, |value| check(&SPAN, value))
-    });
+pub const SPANS: Kind = Kind::Other(
+    "a list of lengths of training such as [\"30 epochs\", \"60 epochs\"]",
+    &["array"],
+    |value| each(value, |value| check(&SPAN, value)),
+);
 /// A length of training or of time, not zero.
-pub(super) const EVERY: Kind = Kind::Other(
+pub const EVERY: Kind = Kind::Other(
     "a length of training or of time such as \"1 epoch\", \"500 steps\" or \"10 min\"",
+    &["string"],
     parsed::<Every>,
 );
-pub(super) const BEST: Kind =
-    Kind::Other("max or min and the name of a figure, such as \"max accuracy\"", parsed::<Best>);
-pub(super) const BATCH_NORM: Kind =
-    Kind::Other("\"local\", \"synced\", or a group of samples such as \"group:16\"", parsed::<BatchNorm>);
-pub(super) const CACHE: Kind = Kind::Other("\"auto\", \"off\" or a size such as \"4 GiB\"", |value| {
-    Ok(matches!(value.as_str(), Some("auto" | "off")) || matches!(size(value), Some(Ok(_))))
-});
-pub(super) const BUDGET: Kind = Kind::Other("\"auto\" or a size such as \"14 GiB\"", |value| {
-    let word = value.as_str().unwrap_or_default();
-    match size(value) {
-        _ if word == "auto" => Ok(true),
-        Some(Err(message)) if word.starts_with(|c: char| c.is_ascii_digit()) => Err(message),
-        bytes => Ok(matches!(bytes, Some(Ok(1..)))),
-    }
-});
-/// Globs on the names of parameters, possibly none.
-pub(super) const GLOBS: Kind =
-    Kind::Other("a list of globs on the names of parameters, such as [\"backbone.*\"]", |value| {
-        Ok(value.as_array().is_some_and(|list| list.iter().all(is_glob)))
+pub const BEST: Kind =
+    Kind::Other("max or min and the name of a figure, such as \"max accuracy\"", &["string"], parsed::<Best>);
+pub const CACHE: Kind =
+    Kind::Other("\"auto\", \"off\" or a size such as \"4 GiB\"", &["string", "integer"], |value| {
+        Ok(matches!(value.as_str(), Some("auto" | "off")) || matches!(size(value), Some(Ok(_))))
     });
+pub const BUDGET: Kind =
+    Kind::Other("\"auto\" or a size such as \"14 GiB\"", &["string", "integer"], |value| {
+        let word = value.as_str().unwrap_or_default();
+        match size(value) {
+            _ if word == "auto" => Ok(true),
+            Some(Err(message)) if word.starts_with(|c: char| c.is_ascii_digit()) => Err(message),
+            bytes => Ok(matches!(bytes, Some(Ok(1..)))),
+        }
+    });
+/// Globs on the names of parameters, possibly none.
+pub const GLOBS: Kind = Kind::Other(
+    "a list of globs on the names of parameters, such as [\"backbone.*\"]",
+    &["array"],
+    |value| Ok(value.as_array().is_some_and(|list| list.iter().all(is_glob))),
+);
 /// One glob, or a list of at least one.
-pub(super) const GLOB_OR_GLOBS: Kind =
-    Kind::Other("a glob on the names of parameters, such as \"backbone.*\", or a list of them", |value| {
+pub const GLOB_OR_GLOBS: Kind = Kind::Other(
+    "a glob on the names of parameters, such as \"backbone.*\", or a list of them",
+    &["string", "array"],
+    |value| {
         let all = |list: &Vec<Value>| !list.is_empty() && list.iter().all(is_glob);
         Ok(is_glob(value) || value.as_array().is_some_and(all))
-    });
-/// Pairs of a regular expression and a replacement, at least one.
-pub(super) const RENAMES: Kind =
-    Kind::Other("a list of pairs, such as [[\"^module\\\\.\", \"\"]]", |value| each(value, rename));
-pub(super) const NAME: Kind = Kind::Other("a name in quotes", |value| {
+    },
+);
+pub const NAME: Kind = Kind::Other("a name in quotes", &["string"], |value| {
     let is_name = |text: &str| !text.trim().is_empty() && !text.contains(char::is_control);
     Ok(value.as_str().is_some_and(is_name))
 });
 /// A table of names, not empty.
-pub(super) const NAMES: Kind =
-    Kind::Other("a table of names, such as { pixel_values = \"image\" }", |value| {
+pub const NAMES: Kind =
+    Kind::Other("a table of names, such as { pixel_values = \"image\" }", &["object"], |value| {
         each_entry(value, |value| check(&NAME, value))
     });
 /// A table of weights, not empty.
-pub(super) const WEIGHTS: Kind = Kind::Other("a table of weights, such as { aux = 0.4 }", |value| {
+pub const WEIGHTS: Kind = Kind::Other("a table of weights, such as { aux = 0.4 }", &["object"], |value| {
     each_entry(value, |value| check(&RATE, value))
 });
 /// Paths, at least one.
-pub(super) const PATHS: Kind = Kind::Other("a list of paths, such as [\"operations.so\"]", |value| {
+pub const PATHS: Kind = Kind::Other("a list of paths, such as [\"operations.so\"]", &["array"], |value| {
     each(value, |value| check(&PATH, value))
 });
-pub(super) const PATH: Kind = Kind::Other("a path in quotes", |value| Ok(is_glob(value)));
-pub(super) const FOLDER_NAME: Kind =
-    Kind::Other("the name of a folder below data.root, with no `..` and no leading `/`", |value| {
-        Ok(value.as_str().is_some_and(is_folder_name))
-    });
+pub const PATH: Kind = Kind::Other("a path in quotes", &["string"], |value| Ok(is_glob(value)));
 
-pub(super) const fn choice(words: &'static [&'static str]) -> Kind {
+/// One of these words.
+pub const fn choice(words: &'static [&'static str]) -> Kind {
     Kind::Choice(words, &[])
 }
 
-/// The loss.
-pub(super) const LOSS: Kind = Kind::Choice(Loss::NAMES, &[("module", IMPORTED)]);
-
-/// A range of finite numbers: its description and its test.
+/// A range of finite numbers.
 #[derive(Clone, Copy)]
-pub(super) struct Range(&'static str, fn(f64) -> bool);
+pub struct Range {
+    words: &'static str,
+    pub(super) least: Limit,
+    pub(super) most: Limit,
+}
+
+/// An end of a range.
+#[derive(Clone, Copy)]
+pub(super) enum Limit {
+    None,
+    At(f64),
+    /// Without the number itself.
+    Before(f64),
+}
 
 impl Range {
-    pub(super) const ANY: Self = Self("that is finite", |_| true);
-    pub(super) const AT_LEAST_ZERO: Self = Self("of at least 0", |number| number >= 0.0);
-    pub(super) const AT_LEAST_ONE: Self = Self("of at least 1", |number| number >= 1.0);
-    pub(super) const ABOVE_ZERO: Self = Self("above 0", |number| number > 0.0);
-    pub(super) const BELOW_ONE: Self =
-        Self("of at least 0 and below 1", |number| (0.0..1.0).contains(&number));
-    pub(super) const INSIDE: Self = Self("above 0 and below 1", |number| number > 0.0 && number < 1.0);
+    pub const ANY: Self = Self::new("that is finite", Limit::None, Limit::None);
+    pub const AT_LEAST_ZERO: Self = Self::new("of at least 0", Limit::At(0.0), Limit::None);
+    pub const AT_LEAST_ONE: Self = Self::new("of at least 1", Limit::At(1.0), Limit::None);
+    pub const ABOVE_ZERO: Self = Self::new("above 0", Limit::Before(0.0), Limit::None);
+    pub const BELOW_ONE: Self = Self::new("of at least 0 and below 1", Limit::At(0.0), Limit::Before(1.0));
+    pub const INSIDE: Self = Self::new("above 0 and below 1", Limit::Before(0.0), Limit::Before(1.0));
+
+    const fn new(words: &'static str, least: Limit, most: Limit) -> Self {
+        Self { words, least, most }
+    }
 
     fn contains(self, value: &Value) -> bool {
         let number = value.as_float().or(value.as_integer().map(|whole| whole as f64));
-        number.is_some_and(|number| number.is_finite() && self.1(number))
+        number.is_some_and(|number| {
+            let is_above = match self.least {
+                Limit::None => true,
+                Limit::At(least) => number >= least,
+                Limit::Before(least) => number > least,
+            };
+            let is_below = match self.most {
+                Limit::None => true,
+                Limit::At(most) => number <= most,
+                Limit::Before(most) => number < most,
+            };
+            number.is_finite() && is_above && is_below
+        })
     }
 }
 
-pub(super) fn check(kind: &Kind, value: &Value) -> Result<(), String> {
+/// Returns why a value is not of this kind.
+pub fn check(kind: &Kind, value: &Value) -> Result<(), String> {
     match fits(kind, value)? {
         true => Ok(()),
         false => Err(format!("expected {}, got {}", expected(kind), describe(value))),
@@ -166,7 +198,7 @@ fn fits(kind: &Kind, value: &Value) -> Result<bool, String> {
             (least..=most).contains(&list.len()) && list.iter().all(|value| range.contains(value))
         }),
         Kind::Size(least) => size(value).transpose()?.is_some_and(|bytes| bytes >= least),
-        Kind::Other(_, fits) => return fits(value),
+        Kind::Other(_, _, fits) => return fits(value),
     })
 }
 
@@ -178,21 +210,18 @@ fn expected(kind: &Kind) -> String {
         Kind::Whole(min, MAX_COUNT..) => format!("a whole number of at least {min}"),
         Kind::Whole(min, max) => format!("a whole number from {min} to {max}"),
         Kind::AutoOrWhole(min, max) => format!("\"auto\" or {}", expected(&Kind::Whole(min, max))),
-        Kind::Number(range) => format!("a number {}", range.0),
+        Kind::Number(range) => format!("a number {}", range.words),
         Kind::Numbers(least, most, range) if least == most => {
-            format!("a list of {least} numbers, each {}", range.0)
+            format!("a list of {least} numbers, each {}", range.words)
         }
-        Kind::Numbers(_, _, range) => format!("a list of numbers, each {}", range.0),
+        Kind::Numbers(_, _, range) => format!("a list of numbers, each {}", range.words),
         Kind::Size(least) => format!("a size of at least {} such as \"25 MiB\"", ByteSize(least).exact()),
-        Kind::Other(words, _) => words.into(),
+        Kind::Other(words, ..) => words.into(),
     }
 }
 
 /// What became of a word of a later version.
-pub(super) const PLANNED: &str = "is not built in this version of dtrain";
-/// What became of a word of TorchScript.
-pub(super) const IMPORTED: &str =
-    "is gone: write the model to a file by `dtrain import MODEL -o FILE.pt2`, and name it in model.file";
+pub const PLANNED: &str = "is not built in this version of dtrain";
 
 /// Returns whether this is one of the words that are built.
 fn check_choice(built: &[&str], others: &[(&str, &str)], value: &Value) -> Result<bool, String> {
@@ -213,12 +242,12 @@ fn check_choice(built: &[&str], others: &[(&str, &str)], value: &Value) -> Resul
 }
 
 /// Returns whether the value is a text that reads as a `T`.
-fn parsed<T: FromStr<Err = String>>(value: &Value) -> Result<bool, String> {
+pub fn parsed<T: FromStr<Err = String>>(value: &Value) -> Result<bool, String> {
     Ok(value.as_str().map(str::parse::<T>).transpose()?.is_some())
 }
 
 /// Returns whether the value is a list that is not empty, and checks its members.
-fn each(value: &Value, check: fn(&Value) -> Result<(), String>) -> Result<bool, String> {
+pub fn each(value: &Value, check: fn(&Value) -> Result<(), String>) -> Result<bool, String> {
     match value.as_array() {
         Some(list) if !list.is_empty() => list.iter().try_for_each(check).map(|()| true),
         _ => Ok(false),
@@ -245,19 +274,6 @@ fn size(value: &Value) -> Option<Result<u64, String>> {
             Err(error) => Err(error.to_string()),
         }),
         _ => None,
-    }
-}
-
-fn rename(pair: &Value) -> Result<(), String> {
-    let texts = pair.as_array().map(|pair| pair.iter().map(Value::as_str).collect::<Vec<_>>());
-    match texts.as_deref() {
-        Some([Some(pattern), Some(_)]) => regex_lite::Regex::new(pattern)
-            .map(drop)
-            .map_err(|error| format!("{pattern:?} is not a regular expression: {error}")),
-        _ => Err(format!(
-            "expected a regular expression and a replacement, such as [\"^module\\\\.\", \"\"], got {}",
-            describe(pair)
-        )),
     }
 }
 
@@ -290,10 +306,4 @@ fn span(value: &Value, zero: bool) -> Result<bool, String> {
         Ok(span) if span.is_zero() && !zero => Err(format!("{text:?} is zero; give at least 1 step")),
         Ok(_) => Ok(true),
     }
-}
-
-/// Returns whether a path stays below the folder that it is joined to.
-fn is_folder_name(text: &str) -> bool {
-    let mut parts = Path::new(text).components().peekable();
-    !text.contains('\0') && parts.peek().is_some() && parts.all(|part| matches!(part, Component::Normal(_)))
 }

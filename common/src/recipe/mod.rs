@@ -1,33 +1,28 @@
 //! The recipe: the description of a run, in TOML. dtrain never changes data, model, effective batch, learning
 //! rate and length. The recipe only limits how the machine divides a step.
 //!
-//! [`Recipe::load`] reads, overrides, checks and resolves. So a loaded `Recipe` is valid, holds absolute
-//! paths and has every default of its task, model, optimizer and schedule filled in.
+//! A trainer decides the meaning of the task, `[data]`, `[model]` and `[custom]`; all other sections are [`General`]. A
+//! trainer makes its own type of a recipe from a [`Draft`]; the launcher and the run directory see an [`AnyRecipe`].
 
+mod any;
 mod auto;
 mod choices;
 mod custom;
-mod data;
 mod defaults;
 mod differences;
+mod draft;
 mod effect;
 mod embedded;
 mod error;
-mod hints;
-mod keys;
-mod kinds;
-mod load;
-mod model;
-mod networks;
+pub mod hints;
+pub mod keys;
+pub mod kinds;
 mod optim;
 mod origin;
-mod paths;
 mod schedules;
+mod schema;
 mod sections;
-mod serial;
 mod stage;
-mod target;
-mod tasks;
 mod texts;
 mod validate;
 mod values;
@@ -35,61 +30,55 @@ mod values;
 use serde::{Deserialize, Serialize};
 use toml::Table;
 
+pub use any::{AnyRecipe, Resolved};
 pub use auto::{Auto, Budget, Cache, MicroBatch, Switch, Workers};
 pub use choices::{
-    Amp, AtStageStart, Augment, Compile, Compress, DataKind, Decay, Goal, LastBatch, Loss, Masks,
-    MemoryFormat, OnFailure, OptimName, Orientation, Per, Recompute, Resize, Scaling, Target, TestWeights,
-    Tokenizer, WeightsMode,
+    Amp, AtStageStart, Compress, Decay, Goal, LastBatch, OnFailure, OptimName, Per, Recompute, Scaling,
+    TestWeights,
 };
-pub use data::{Data, IMAGENET_MEAN, IMAGENET_STD};
+pub use draft::{Draft, Source, read};
+pub use effect::WithoutEffect;
 pub use error::RecipeError;
-pub use model::Model;
-pub use networks::{LastPart, ModelName, NetworkFacts};
 pub use optim::{Optim, OptimGroup};
+pub use origin::{Problem, is_stated};
 pub use schedules::{Schedule, ScheduleName};
+pub use schema::schema;
 pub use sections::{Checkpoint, Ema, Log, Memory, Precision, Reduce, Test, Train};
 pub use stage::{Stage, Unfreeze};
-pub use tasks::{Task, TaskFacts};
-pub use texts::{BatchNorm, Best, Every};
+pub use texts::{Best, Every};
+pub use validate::{check as check_general, no_effect, without_effect};
+pub use values::OwnKinds;
 
 pub use crate::units::{ByteSize, Span};
 
-/// A whole recipe. Settings without effect have their defaults and are not written.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(remote = "Self", deny_unknown_fields)]
-pub struct Recipe {
-    pub task: Task,
-    #[serde(default)]
-    pub data: Data,
-    #[serde(default)]
-    pub model: Model,
-    #[serde(default)]
+/// The sections that mean the same for every trainer.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct General {
     pub train: Train,
-    #[serde(default)]
     pub optim: Optim,
-    #[serde(default)]
     pub precision: Precision,
-    #[serde(default)]
     pub memory: Memory,
-    #[serde(default)]
     pub reduce: Reduce,
     /// The moving average of the weights; none without its section.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub ema: Option<Ema>,
-    #[serde(default)]
     pub checkpoint: Checkpoint,
     /// The final test on the whole test set; none without its section.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub test: Option<Test>,
-    #[serde(default)]
     pub log: Log,
     /// Parts of the run with their own settings; empty for a run of one part.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub stage: Vec<Stage>,
     /// Settings of a user's trainer, as written; empty for every other task.
-    #[serde(default, skip_serializing_if = "Table::is_empty")]
+    #[serde(skip_serializing_if = "Table::is_empty")]
     pub custom: Table,
 }
 
-#[cfg(test)]
-mod tests;
+impl General {
+    /// Fills in the defaults that depend on other settings.
+    pub fn fill(&mut self) {
+        defaults::fill(self);
+    }
+}

@@ -2,17 +2,17 @@
 
 use serde::{Deserialize, Deserializer};
 
-use super::keys::{entry, section};
 use super::kinds::{COUNT, FLAG, GLOB_OR_GLOBS, Kind, RATE, Range, choice};
 use super::schedules::Schedule;
 use super::{Decay, OptimName, Scaling};
+use crate::{entry, section};
 
 section! {
     /// `[optim]`. A loaded recipe has PyTorch's default for every value that the user does not state.
     Optim "optim" {
         /// The optimizer.
         name: OptimName = OptimName::AdamW, choice(OptimName::NAMES), experiment;
-        /// The learning rate before scaling, required for SGD. [`Recipe::learning_rate`](super::Recipe::learning_rate) scales it.
+        /// The learning rate before scaling, required for SGD.
         lr: f64 = 1e-3, RATE, experiment;
         /// The effective batch that `lr` is meant for.
         reference_batch: Option<usize> = None, COUNT, experiment;
@@ -49,7 +49,7 @@ entry! {
         /// Factor of the learning rate.
         #[serde(default = "one")]
         lr_factor: f64, RATE;
-        /// The weight decay of all its parameters, independent of [`Optim::decay`]; by default the recipe's.
+        /// The weight decay of all its parameters, independent of `optim.decay`; by default the recipe's.
         weight_decay: Option<f64>, RATE;
     }
 }

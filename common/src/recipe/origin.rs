@@ -1,5 +1,6 @@
 //! The source of each value of a recipe, and the report of problems at that place.
 
+use std::fmt;
 use std::ops::Range;
 
 use toml::Value;
@@ -7,21 +8,31 @@ use toml::de::{DeTable, DeValue};
 
 use super::error::{Details, RecipeError};
 
+/// A key of a recipe and what is wrong with it.
 #[derive(Debug)]
-pub(super) struct Problem {
+pub struct Problem {
     /// The names of the sections and of the key; `[0]` for the first table of a list.
-    pub(super) path: Vec<String>,
-    pub(super) message: String,
+    pub path: Vec<String>,
+    pub message: String,
 }
 
 impl Problem {
     /// Makes a problem with the key at a dotted path of plain names, such as `a.b` or `a.list[0].b`.
-    pub(super) fn at(dotted: &str, message: impl Into<String>) -> Self {
+    pub fn at(dotted: &str, message: impl Into<String>) -> Self {
         let names = dotted.split('.').flat_map(|name| {
             let (key, index) = name.split_at(name.find('[').unwrap_or(name.len()));
             [key, index].into_iter().filter(|part| !part.is_empty())
         });
         Self { path: names.map(String::from).collect(), message: message.into() }
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match dotted(&self.path).as_str() {
+            "" => f.write_str(&self.message),
+            key => write!(f, "{key}: {}", self.message),
+        }
     }
 }
 
@@ -129,7 +140,8 @@ fn line_of(text: &str, offset: usize) -> usize {
     1 + text.bytes().take(offset).filter(|byte| *byte == b'\n').count()
 }
 
-pub(super) fn is_stated(recipe: &Value, dotted: &str) -> bool {
+/// Returns whether a recipe holds a key of plain names, such as `checkpoint.every`.
+pub fn is_stated(recipe: &Value, dotted: &str) -> bool {
     let mut names = dotted.split('.');
     names.try_fold(recipe, |value, name| value.get(name)).is_some()
 }

@@ -2,9 +2,9 @@
 //! [`crate::schedule`].
 
 use super::Per;
-use super::keys::section;
 use super::kinds::{Kind, PART, PLANNED, RATE, Range, SPAN, SPAN_OR_NONE, SPANS, choice};
-use crate::choice::choices;
+use crate::choices;
+use crate::section;
 use crate::units::Span;
 
 choices! {

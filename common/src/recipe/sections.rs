@@ -1,6 +1,5 @@
 //! The small sections of a recipe.
 
-use super::keys::{entry, section};
 use super::kinds::{
     AUTO_OR_COUNT, AUTO_OR_FLAG, BEST, BUDGET, COUNT, EVERY, FLAG, Kind, PART, Range, SPAN, choice,
 };
@@ -8,6 +7,7 @@ use super::{
     Amp, Best, Budget, Compress, Every, LastBatch, MicroBatch, OnFailure, Recompute, Switch, TestWeights,
 };
 use crate::units::{ByteSize, Span};
+use crate::{entry, section};
 
 section! {
     /// `[train]`

@@ -1,9 +1,9 @@
 //! `[[stage]]`: parts of a run with their own settings, and the recipe of one stage.
 
-use super::keys::entry;
-use super::kinds::{AUTO_OR_COUNT, COUNT, GLOB_OR_GLOBS, GLOBS, Kind, LOSS, NAME, RATE, Range, choice};
+use super::kinds::{AUTO_OR_COUNT, COUNT, GLOB_OR_GLOBS, GLOBS, Kind, NAME, RATE, Range, choice};
 use super::optim::{one, one_or_many};
-use super::{AtStageStart, Loss, MicroBatch, OptimGroup, Recipe, Recompute};
+use super::{AtStageStart, General, MicroBatch, OptimGroup, Recompute};
+use crate::entry;
 
 entry! {
     /// `[[stage]]`; the rest of the recipe has the defaults.
@@ -34,8 +34,8 @@ entry! {
         group: Vec<OptimGroup>, Kind::Sections(OptimGroup::KEYS, 1);
         /// In place of `memory.recompute`.
         recompute: Option<Recompute>, choice(Recompute::NAMES);
-        /// In place of `model.loss`.
-        loss: Option<Loss>, LOSS;
+        /// In place of `model.loss`; a word that the trainer knows.
+        loss: Option<String>, NAME;
         /// Whether the schedule covers this stage alone or the run.
         #[serde(default = "restart")]
         schedule: AtStageStart, choice(AtStageStart::NAMES);
@@ -67,14 +67,14 @@ fn continues() -> AtStageStart {
     AtStageStart::Continue
 }
 
-impl Recipe {
+impl General {
     /// Returns the number of stages of the run, at least one.
     pub fn stages(&self) -> usize {
         self.stage.len().max(1)
     }
 
-    /// Returns the recipe of one stage, counted from 0, as a separate run; beyond the last stage a copy of
-    /// this recipe. Frozen parameters are not included: they depend on the stages before.
+    /// Returns the settings of one stage, counted from 0, as a separate run; beyond the last stage a copy of
+    /// these. Frozen parameters are not included: they depend on the stages before.
     pub fn of_stage(&self, number: usize) -> Self {
         let mut recipe = self.clone();
         let Some(stage) = self.stage.get(number) else { return recipe };
@@ -86,7 +86,6 @@ impl Recipe {
         replace(&mut recipe.train.effective_batch, stage.effective_batch);
         replace(&mut recipe.memory.micro_batch, stage.micro_batch);
         replace(&mut recipe.memory.recompute, stage.recompute);
-        replace(&mut recipe.model.loss, stage.loss);
         replace(&mut recipe.optim.lr, stage.lr);
         recipe.optim.lr *= stage.lr_factor;
         recipe.optim.group.splice(0..0, stage.group.iter().cloned());

@@ -1,14 +1,13 @@
-//! Settings with their own text form: `checkpoint.best`, `checkpoint.every` and `model.batchnorm`.
+//! Settings with their own text form: `checkpoint.best` and `checkpoint.every`.
 
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use super::{Goal, Recipe, Span};
-use crate::batch::{BatchError, Partition};
+use super::{Goal, Span};
 use crate::time::{format_time, parse_time};
 
-crate::choice::as_text!(BatchNorm, Best, Every);
+crate::as_text!(Best, Every);
 
 /// The figure of an evaluation by which checkpoints are compared, as in `"max accuracy"` or `"min loss"`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -104,87 +103,11 @@ impl fmt::Display for Every {
     }
 }
 
-/// The samples that BatchNorm normalises together in training.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum BatchNorm {
-    /// The micro-batch of one rank.
-    #[default]
-    Local,
-    /// The micro-batches of all ranks together.
-    Synced,
-    /// Groups of this many samples of the step, at least 1, for any partition; the last group may be smaller.
-    Group(usize),
-}
-
-impl BatchNorm {
-    /// The values that are one word.
-    pub const NAMES: &'static [&'static str] = &["local", "synced"];
-
-    /// Returns the samples of a group, if there are groups.
-    pub fn group(self) -> Option<usize> {
-        match self {
-            Self::Group(samples) => Some(samples),
-            Self::Local | Self::Synced => None,
-        }
-    }
-}
-
-impl FromStr for BatchNorm {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let group = || {
-            let samples = text.strip_prefix("group:")?.parse().ok()?;
-            (1..=1 << 40).contains(&samples).then_some(Self::Group(samples))
-        };
-        match text {
-            "local" => Ok(Self::Local),
-            "synced" => Ok(Self::Synced),
-            _ => group().ok_or_else(|| {
-                format!(
-                    "expected one of \"local\", \"synced\", or \"group:\" with the number of samples, such as \
-                     \"group:16\", got {text:?}"
-                )
-            }),
-        }
-    }
-}
-
-impl fmt::Display for BatchNorm {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Local => f.write_str("local"),
-            Self::Synced => f.write_str("synced"),
-            Self::Group(samples) => write!(f, "group:{samples}"),
-        }
-    }
-}
-
-impl Recipe {
-    /// Divides a step among `ranks` into micro-batches, in the groups that BatchNorm normalises.
-    pub fn partition(&self, ranks: usize, micro_batch: Option<usize>) -> Result<Partition, BatchError> {
-        Partition::in_groups(self.train.effective_batch, ranks, micro_batch, self.model.batchnorm.group())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
     use proptest::prelude::*;
-
-    #[test]
-    fn batchnorm_values_round_trip_and_errors_list_them() {
-        for batchnorm in [BatchNorm::Local, BatchNorm::Synced, BatchNorm::Group(1), BatchNorm::Group(16)] {
-            assert_eq!(batchnorm.to_string().parse::<BatchNorm>().unwrap(), batchnorm);
-        }
-        for text in
-            ["", "global", "group", "group:", "group:0", "group:-2", "group:2.5", "group: 4", "Group:4"]
-        {
-            let error = text.parse::<BatchNorm>().unwrap_err();
-            assert!(error.contains("\"local\", \"synced\"") && error.contains("group:16"), "{error}");
-        }
-    }
 
     #[test]
     fn lengths_of_training_and_time_read() {

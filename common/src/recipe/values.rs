@@ -6,58 +6,65 @@ use super::hints::{describe, nearest};
 use super::keys::Section;
 use super::kinds::{self, Key, Kind};
 use super::origin::{Problem, dotted, is_stated};
-use super::tasks::OTHER_TASKS;
-use super::{Checkpoint, Data, Ema, Log, Memory, Model, Optim, Precision, Reduce, Stage, Task, Test, Train};
+use super::{Checkpoint, Ema, Log, Memory, Optim, Precision, Reduce, Stage, Test, Train};
 
-const fn key<T: Section>(name: &'static str) -> Key {
-    Key { name, kind: Kind::Section(T::KEYS) }
+const fn key<T: Section>(name: &'static str, about: &'static str) -> Key {
+    Key { name, kind: Kind::Section(T::KEYS), about }
 }
 
-/// Every key of a recipe.
-pub(super) const RECIPE: &[Key] = &[
-    Key { name: "task", kind: Kind::Choice(Task::NAMES, OTHER_TASKS) },
-    key::<Data>("data"),
-    key::<Model>("model"),
-    key::<Train>("train"),
-    key::<Optim>("optim"),
-    key::<Precision>("precision"),
-    key::<Memory>("memory"),
-    key::<Reduce>("reduce"),
-    key::<Ema>("ema"),
-    key::<Checkpoint>("checkpoint"),
-    key::<Test>("test"),
-    key::<Log>("log"),
-    Key { name: "custom", kind: Kind::Free },
-    Key { name: "stage", kind: Kind::Sections(Stage::KEYS, 1) },
-];
+/// The kinds of what a trainer decides: its tasks, and its sections.
+pub struct OwnKinds {
+    pub task: Kind,
+    pub data: Kind,
+    pub model: Kind,
+    pub custom: Kind,
+}
 
-/// Returns all unknown or missing keys and all wrong values.
-pub(super) fn check(recipe: &Value) -> Vec<Problem> {
+impl OwnKinds {
+    /// What is known without the trainer.
+    pub const UNKNOWN: Self =
+        Self { task: kinds::NAME, data: Kind::Free, model: Kind::Free, custom: Kind::Free };
+
+    /// Returns every key of a recipe, in the order in which messages list them.
+    pub const fn keys(&self) -> [Key; 14] {
+        [
+            Key { name: "task", kind: self.task, about: "The learning task." },
+            Key { name: "data", kind: self.data, about: "The samples." },
+            Key { name: "model", kind: self.model, about: "The network." },
+            key::<Train>("train", "Effective batch, length and seed."),
+            key::<Optim>("optim", "The optimizer."),
+            key::<Precision>("precision", "The types of numbers."),
+            key::<Memory>("memory", "How a step is cut to fit in memory."),
+            key::<Reduce>("reduce", "How gradients are summed over ranks."),
+            key::<Ema>("ema", "A moving average of the weights."),
+            key::<Checkpoint>("checkpoint", "When checkpoints are written, and which stay."),
+            key::<Test>("test", "A final test after the training."),
+            key::<Log>("log", "What is printed."),
+            Key { name: "custom", kind: self.custom, about: "Settings of a trainer of one's own." },
+            Key {
+                name: "stage",
+                kind: Kind::Sections(Stage::KEYS, 1),
+                about: "Parts of the run with their own settings.",
+            },
+        ]
+    }
+}
+
+/// Returns all unknown keys, all wrong values, and missing keys of the general sections.
+pub(super) fn check(keys: &[Key], recipe: &Value) -> Vec<Problem> {
     let mut problems = Vec::new();
-    section(RECIPE, &[], recipe, &mut problems);
-    // A user's trainer may make its samples without a setting.
-    let task = recipe.get("task").and_then(Value::as_str).and_then(Task::named);
-    let custom = task.is_some_and(|task| task.facts().is_own);
-    for (key, needed, remedy) in [
-        ("task", true, "write task = \"classify\" above the first section"),
-        ("data", !custom, "add [data] with root = \"...\", or with kind = \"generated\""),
-        (
-            "ema.decay",
-            is_stated(recipe, "ema"),
-            "state the share that the average keeps in a step, such as decay = 0.9999",
-        ),
-    ] {
-        if needed && !is_stated(recipe, key) {
-            problems.push(Problem::at(key, format!("missing; {remedy}")));
-        }
+    Sections { all: keys, problems: &mut problems }.section(keys, &[], recipe);
+    if is_stated(recipe, "ema") && !is_stated(recipe, "ema.decay") {
+        let message = "missing; state the share that the average keeps in a step, such as decay = 0.9999";
+        problems.push(Problem::at("ema.decay", message));
     }
     problems
 }
 
 /// Sets the value at a path, which is there, to that of an override: a TOML value or the text itself, such as a folder
 /// named 2025, whichever makes the setting that holds it one that its key takes.
-pub(super) fn set(recipe: &mut Value, path: &[String], text: &str) {
-    let setting = setting_of(path);
+pub(super) fn set(keys: &[Key], recipe: &mut Value, path: &[String], text: &str) {
+    let setting = setting_of(keys, path);
     let mut fits = |value: &Value| {
         let Some((kind, length)) = setting else { return false };
         if let Some(place) = at(recipe, path) {
@@ -82,8 +89,7 @@ pub(super) fn set(recipe: &mut Value, path: &[String], text: &str) {
 
 /// Returns what the setting takes that the path names or leads into, and the length of that setting's own path; None for
 /// an unknown key, a section, and the settings of a user's trainer.
-fn setting_of(path: &[String]) -> Option<(&'static Kind, usize)> {
-    let mut keys = RECIPE;
+fn setting_of<'a>(mut keys: &'a [Key], path: &[String]) -> Option<(&'a Kind, usize)> {
     for (place, name) in path.iter().enumerate().filter(|(_, name)| !name.starts_with('[')) {
         keys = match &keys.iter().find(|key| key.name == name)?.kind {
             Kind::Section(inner) | Kind::Sections(inner, _) => inner,
@@ -105,60 +111,69 @@ fn at<'a>(recipe: &'a mut Value, path: &[String]) -> Option<&'a mut Value> {
     })
 }
 
-fn section(keys: &'static [Key], path: &[String], value: &Value, problems: &mut Vec<Problem>) {
-    for (name, value) in value.as_table().into_iter().flatten() {
-        let path = [path, std::slice::from_ref(name)].concat();
-        let message = match keys.iter().find(|key| key.name == name).map(|key| &key.kind) {
-            None => unknown(keys, &path),
-            Some(Kind::Section(inner)) if value.is_table() => {
-                section(inner, &path, value, problems);
-                continue;
-            }
-            Some(Kind::Section(_)) => {
-                format!("expected a section [{}], got {}", dotted(&path), describe(value))
-            }
-            Some(Kind::Sections(inner, required)) => match value.as_array() {
-                Some(list) if list.iter().all(Value::is_table) => {
-                    members(inner, *required, &path, list, problems);
-                    continue;
-                }
-                _ => format!("expected sections [[{}]], got {}", dotted(&path), describe(value)),
-            },
-            Some(kind) => match kinds::check(kind, value) {
-                Ok(()) => continue,
-                Err(message) => message,
-            },
-        };
-        problems.push(Problem { path, message });
-    }
+/// A check of every section.
+struct Sections<'a> {
+    /// The keys of a recipe.
+    all: &'a [Key],
+    problems: &'a mut Vec<Problem>,
 }
 
-/// Checks the sections of a list; the first `required` keys are required.
-fn members(keys: &'static [Key], required: usize, path: &[String], list: &[Value], found: &mut Vec<Problem>) {
-    for (index, value) in list.iter().enumerate() {
-        let path = [path, &[format!("[{index}]")]].concat();
-        section(keys, &path, value, found);
-        for key in keys[..required].iter().filter(|key| value.get(key.name).is_none()) {
-            let remedy = match key.name {
-                "name" => "give it a name that no other stage has",
-                "match" => "name the parameters by a glob such as \"backbone.*\", or by a list of globs",
-                _ => "state the part of the stage after which it begins, such as 0.5",
+impl Sections<'_> {
+    fn section(&mut self, keys: &[Key], path: &[String], value: &Value) {
+        for (name, value) in value.as_table().into_iter().flatten() {
+            let path = [path, std::slice::from_ref(name)].concat();
+            let message = match keys.iter().find(|key| key.name == name).map(|key| &key.kind) {
+                None => unknown(self.all, keys, &path),
+                Some(Kind::Section(inner)) if value.is_table() => {
+                    self.section(inner, &path, value);
+                    continue;
+                }
+                Some(Kind::Section(_)) => {
+                    format!("expected a section [{}], got {}", dotted(&path), describe(value))
+                }
+                Some(Kind::Sections(inner, required)) => match value.as_array() {
+                    Some(list) if list.iter().all(Value::is_table) => {
+                        self.members(inner, *required, &path, list);
+                        continue;
+                    }
+                    _ => format!("expected sections [[{}]], got {}", dotted(&path), describe(value)),
+                },
+                Some(kind) => match kinds::check(kind, value) {
+                    Ok(()) => continue,
+                    Err(message) => message,
+                },
             };
-            found.push(Problem {
-                path: [&path[..], &[key.name.to_owned()]].concat(),
-                message: format!("missing; {remedy}"),
-            });
+            self.problems.push(Problem { path, message });
+        }
+    }
+
+    /// Checks the sections of a list; the first `required` keys are required.
+    fn members(&mut self, keys: &[Key], required: usize, path: &[String], list: &[Value]) {
+        for (index, value) in list.iter().enumerate() {
+            let path = [path, &[format!("[{index}]")]].concat();
+            self.section(keys, &path, value);
+            for key in keys[..required].iter().filter(|key| value.get(key.name).is_none()) {
+                let remedy = match key.name {
+                    "name" => "give it a name that no other stage has",
+                    "match" => "name the parameters by a glob such as \"backbone.*\", or by a list of globs",
+                    _ => "state the part of the stage after which it begins, such as 0.5",
+                };
+                self.problems.push(Problem {
+                    path: [&path[..], &[key.name.to_owned()]].concat(),
+                    message: format!("missing; {remedy}"),
+                });
+            }
         }
     }
 }
 
 /// Returns the message for an unknown key: a suggestion or its section, and the known keys.
-fn unknown(keys: &[Key], path: &[String]) -> String {
+fn unknown(all: &[Key], keys: &[Key], path: &[String]) -> String {
     let names: Vec<_> = keys.iter().map(|key| key.name).collect();
     let name = path.last().map_or("", String::as_str);
     let alias = || ALIASES.iter().find(|(key, aliases)| names.contains(key) && aliases.contains(&name));
     let near = nearest(name, &names).or_else(|| alias().map(|(key, _)| *key));
-    let hint = match (near, sections_with(name).as_slice()) {
+    let hint = match (near, sections_with(all, name).as_slice()) {
         (Some(near), _) => format!("; did you mean `{near}`?"),
         (None, [home]) => format!("; it belongs in {home};"),
         (None, []) => ";".to_owned(),
@@ -194,7 +209,7 @@ const ALIASES: &[(&str, &[&str])] = &[
 ];
 
 /// Returns the sections that have a key of this name, as a recipe writes them.
-fn sections_with(name: &str) -> Vec<String> {
+fn sections_with(all: &[Key], name: &str) -> Vec<String> {
     fn visit(keys: &[Key], path: &str, name: &str, found: &mut Vec<String>) {
         for key in keys {
             let path = format!("{path}{}", key.name);
@@ -210,7 +225,7 @@ fn sections_with(name: &str) -> Vec<String> {
         }
     }
     let mut found = Vec::new();
-    visit(RECIPE, "", name, &mut found);
+    visit(all, "", name, &mut found);
     // A key that a stage overrides belongs to the section that it overrides.
     let of_stages = |home: &String| home.starts_with("[[stage");
     if !found.iter().all(of_stages) {

@@ -10,7 +10,7 @@ use super::{Resume, RunDir, RunDirError, RunLock, exists, pointer, real};
 use crate::exit::ExitStatus;
 use crate::files::{none_if_missing, write_atomic};
 use crate::manifest::Manifest;
-use crate::recipe::Recipe;
+use crate::recipe::{AnyRecipe, Resolved, Source};
 use crate::result::RunResult;
 
 /// The start of a prepared run.
@@ -23,7 +23,7 @@ pub enum Start {
 impl RunDir {
     /// Claims the folder for the duration of the run and calls [`RunDir::prepare`]. Call it once, before
     /// anything else.
-    pub fn begin(&self, recipe: &Recipe, resume: &Resume) -> Result<(Start, RunLock), RunDirError> {
+    pub fn begin(&self, recipe: &Resolved, resume: &Resume) -> Result<(Start, RunLock), RunDirError> {
         self.decide(recipe, resume)?;
         fs::create_dir_all(&self.root).map_err(failed("create the folder", &self.root))?;
         let lock = self.claim()?;
@@ -35,16 +35,16 @@ impl RunDir {
 
     /// Makes the folder for a run, or opens the folder of a run of the same experiment, and writes
     /// recipe.toml. The caller has claimed the folder. If the folder may not be used, nothing is written.
-    pub fn prepare(&self, recipe: &Recipe, resume: &Resume) -> Result<Start, RunDirError> {
+    pub fn prepare(&self, recipe: &Resolved, resume: &Resume) -> Result<Start, RunDirError> {
         let start = self.decide(recipe, resume)?;
-        let toml = recipe.to_toml()?;
+        let toml = recipe.recipe.to_toml()?;
         fs::create_dir_all(&self.root).map_err(failed("create the folder", &self.root))?;
         let path = self.recipe();
         write_atomic(&path, toml.as_bytes()).map_err(failed("write", &path))?;
         Ok(start)
     }
 
-    fn decide(&self, recipe: &Recipe, resume: &Resume) -> Result<Start, RunDirError> {
+    fn decide(&self, recipe: &Resolved, resume: &Resume) -> Result<Start, RunDirError> {
         let holds_run = match self.first_entry()? {
             None => false,
             Some(_) if exists(&self.recipe())? || exists(&self.checkpoints())? => !self.was_rejected()?,
@@ -133,11 +133,12 @@ impl RunDir {
     }
 
     /// Compares with the saved recipe of the folder's run; false if there is no saved recipe.
-    fn compare_saved(&self, recipe: &Recipe) -> Result<bool, RunDirError> {
+    fn compare_saved(&self, recipe: &Resolved) -> Result<bool, RunDirError> {
         let path = self.recipe();
         let read = none_if_missing(fs::read_to_string(&path)).map_err(failed("read", &path))?;
         let Some(text) = read else { return Ok(false) };
-        let saved = Recipe::parse(&path.to_string_lossy(), &text, &[])
+        let source = Source { name: path.to_string_lossy().into_owned(), text };
+        let saved = AnyRecipe::parse(&source, &[])
             .map_err(|source| RunDirError::SavedRecipe(self.root.clone(), source))?;
         match recipe.differences(&saved) {
             none if none.is_empty() => Ok(true),
@@ -159,7 +160,7 @@ impl RunDir {
     }
 }
 
-fn same_experiment(recipe: &Recipe, manifest: &Manifest, checkpoint: &Path) -> Result<(), RunDirError> {
+fn same_experiment(recipe: &Resolved, manifest: &Manifest, checkpoint: &Path) -> Result<(), RunDirError> {
     match recipe.differences(&manifest.recipe) {
         none if none.is_empty() => Ok(()),
         differences => Err(RunDirError::CheckpointDiffers(checkpoint.into(), differences)),

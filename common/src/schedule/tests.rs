@@ -5,6 +5,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::recipe::{AnyRecipe, Source};
 
 const COSINE: Schedule = Schedule {
     peak: 0.1,
@@ -138,7 +139,8 @@ fn stated(course: &str) -> Schedule {
     let text = format!(
         "task = \"classify\"\n[data]\nkind = \"generated\"\n[train]\nepochs = 10\n[optim]\nlr = 0.5\nschedule = {course}"
     );
-    Schedule::of(&Recipe::parse("test", &text, &[]).unwrap(), 3, 20, 200)
+    let source = Source { name: "test".into(), text };
+    Schedule::of(&AnyRecipe::parse(&source, &[]).unwrap(), 3, 20, 200)
 }
 
 #[test]

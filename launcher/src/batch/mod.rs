@@ -7,13 +7,14 @@ mod submit;
 mod system;
 
 use crate::cli::{BatchArgs, PassedOn, RecipeArgs};
+use crate::trainer::{Paths, ask};
 use crate::{python, stdout};
 use anyhow::{Context, bail};
 use dtrain_agent::io::process::program;
 use dtrain_batch::{
     Account, Array, Extra, JobSpec, Name, Setup, Size, System, Target, TextError, TimeLimit, Word, Work,
 };
-use dtrain_common::recipe::Recipe;
+use dtrain_common::recipe::{AnyRecipe, Source};
 use std::ffi::OsStr;
 use std::fs;
 use std::path::Path;
@@ -148,19 +149,38 @@ fn path_word(path: &Path) -> anyhow::Result<Word> {
     text.parse().with_context(|| format!("the path {} of dtrain", path.display()))
 }
 
-/// Checks each recipe with the values of each run. Files of a container are not visible here.
+/// Checks each recipe with the values of each run. Files of a container are not visible here. A login node may lack the
+/// trainer or its libtorch.
 fn check_recipes(args: &BatchArgs) -> anyhow::Result<()> {
     for recipe in &args.recipes {
         if python::runs(Path::new(recipe)) {
             bail!("{recipe} is a Python program, not a recipe; write `-- python {recipe}`");
         }
     }
+    let mut no_trainer = None;
     for RecipeArgs { recipe, set } in trainings(args) {
         let is_of_image =
             args.setup.container.is_some() && !Path::new(&recipe).exists() && recipe.contains(['/', '.']);
-        if !is_of_image {
-            Recipe::load(&recipe, &set)?;
+        if is_of_image {
+            continue;
         }
+        let source = Source::find(&recipe)?;
+        if no_trainer.is_none() {
+            match ask(&source, &set, Paths::Ignore) {
+                Ok(answer) => {
+                    answer?;
+                    continue;
+                }
+                Err(error) => no_trainer = Some(error),
+            }
+        }
+        AnyRecipe::parse(&source, &set)?;
+    }
+    if let Some(error) = no_trainer {
+        eprintln!(
+            "dtrain: warning: the task, [data], [model] and [custom] are checked when the job starts: {}",
+            stdout::join_causes(&error)
+        );
     }
     Ok(())
 }

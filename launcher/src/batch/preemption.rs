@@ -4,7 +4,7 @@
 use crate::cli::{BatchArgs, RecipeArgs};
 use dtrain_agent::io::process::output;
 use dtrain_batch::{Account, JobSpec, System, Target, Value};
-use dtrain_common::recipe::Recipe;
+use dtrain_common::recipe::AnyRecipe;
 use dtrain_common::time::{format_time, parse_clock};
 use dtrain_job::hostlist;
 use std::collections::HashSet;
@@ -47,7 +47,7 @@ pub(super) fn choose_interval(args: &BatchArgs, spec: &mut JobSpec) -> anyhow::R
     for RecipeArgs { recipe, set } in super::trainings(args) {
         // A recipe of an image is unknown here; the best checkpoint needs evaluations at spans.
         for key in ["checkpoint.every", "checkpoint.best"] {
-            if Recipe::states(&recipe, &set, key).unwrap_or(true) {
+            if AnyRecipe::states(&recipe, &set, key).unwrap_or(true) {
                 return Ok(());
             }
         }

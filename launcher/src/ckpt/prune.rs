@@ -7,7 +7,7 @@ use crate::cli::PruneArgs;
 use crate::stdout::print;
 use anyhow::{Context, bail};
 use dtrain_common::exit::ExitStatus;
-use dtrain_common::recipe::Recipe;
+use dtrain_common::recipe::AnyRecipe;
 use dtrain_common::run_dir::{Keep, REMOVED, RunDir, Stretch, rename_for_removal};
 use dtrain_common::text::{counted, size};
 use dtrain_common::units::Span;
@@ -156,8 +156,8 @@ fn keep(args: &PruneArgs, run_dir: &RunDir) -> anyhow::Result<(Keep, String)> {
              none)",
             path.display()
         ),
-        _ => match Recipe::load(&path.to_string_lossy(), &[]) {
-            Ok(recipe) => Some(recipe.checkpoint),
+        _ => match AnyRecipe::load(&path.to_string_lossy(), &[]) {
+            Ok(recipe) => Some(recipe.checkpoint.clone()),
             Err(error) => bail!(
                 "cannot read how many checkpoints the run keeps: {error}; give --keep and --keep-every (0: none)"
             ),

@@ -53,6 +53,9 @@ pub(crate) enum Command {
     /// Show GPUs, suggest batch sizes, and free or end GPU processes.
     #[command(subcommand, after_help = help!("gpu"))]
     Gpu(GpuCommand),
+    /// Print the JSON Schema of recipes, for editors.
+    #[command(after_help = help!("schema"))]
+    Schema,
     /// Check this machine, or the nodes of a job, and name remedies.
     #[command(after_help = help!("doctor"))]
     Doctor(Box<DoctorArgs>),
@@ -69,6 +72,7 @@ impl Command {
             Self::Launch(args) => args.needs_current_folder(),
             Self::Plan(_) | Self::Profile(_) | Self::Import(_) | Self::Eval(_) => true,
             Self::Batch(_) | Self::Doctor(_) => true,
+            Self::Schema => false,
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::files::{ByStream, Files, read_error};
 use super::inbox::Inbox;
+use crate::executable::is_temporary;
 use crate::plan::{Routing, Sinks};
 use crossbeam_channel::Sender;
 use dtrain_agent::cause::{self, Evidence};
@@ -12,7 +13,6 @@ use dtrain_agent::io::process::{
     Channel, Mirror, Streams, Terminal, Wiring, Worker, WorkerSpec, handlers, stacks,
 };
 use dtrain_agent::local::{Event, INSPECTION, KILLED, Outcome};
-use rustix::io::Errno;
 use std::fs;
 use std::io::{self, PipeReader};
 use std::path::Path;
@@ -230,13 +230,6 @@ fn collect_stacks(rank: usize, pid: u32, path: Option<&Path>) -> String {
         }
         None => format!("dtrain: thread stacks of rank {rank}:{indented}"),
     }
-}
-
-/// Returns whether the error is temporary.
-pub(super) fn is_temporary(error: &io::Error) -> bool {
-    let errno = error.raw_os_error().map(Errno::from_raw_os_error);
-    let temporary = [Errno::AGAIN, Errno::NOMEM, Errno::NFILE, Errno::MFILE];
-    temporary.map(Some).contains(&errno)
 }
 
 /// Returns whether a failed worker's last messages report another worker as gone.

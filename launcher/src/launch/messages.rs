@@ -1,6 +1,6 @@
 //! Messages for the user during a run.
 
-use crate::launch::group::is_temporary;
+use crate::executable::why_not_started;
 use crate::plan::Plan;
 use dtrain_agent::local::{KillReason, Notice, Outcome};
 use dtrain_agent::signals;
@@ -112,22 +112,6 @@ pub(super) fn cannot_start(plan: &Plan, rank: usize, error: &io::Error) -> Strin
     };
     let (program, why) = (plan.command.program.display(), why_not_started(error));
     format!("cannot start `{program}`{of}: {why}")
-}
-
-/// Explains why the system did not execute an existing, executable program.
-fn why_not_started(error: &io::Error) -> String {
-    match error.kind() {
-        _ if is_temporary(error) => format!(
-            "{error}: the system cannot start another process; end others, or raise a limit: `ulimit -u`, `ulimit -n`, \
-             a container's --pids-limit (pids.max of the control group), memory"
-        ),
-        io::ErrorKind::NotFound => "the interpreter named in its first line does not exist".to_owned(),
-        _ if error.raw_os_error() == Some(rustix::io::Errno::NOEXEC.raw_os_error()) => {
-            "it is not a program for this machine, and has no interpreter in its first line (`#!/bin/sh`)"
-                .to_owned()
-        }
-        _ => error.to_string(),
-    }
 }
 
 /// Describes the end of a process.

@@ -91,6 +91,7 @@ pub(crate) fn run(
     let run = RunInfo {
         id: args.contract.rendezvous.rdzv_id.clone().unwrap_or_else(new_id),
         run_dir: None,
+        recipe: None,
         max_restarts: args.max_restarts,
         leader: 0,
     };

@@ -10,7 +10,7 @@ use dtrain_agent::io::process::WorkerSpec;
 use dtrain_agent::local::TimeLimit;
 use dtrain_common::exit::ExitStatus;
 use dtrain_common::files::{self, write_atomic};
-use dtrain_common::recipe::Recipe;
+use dtrain_common::recipe::{AnyRecipe, Resolved};
 use dtrain_common::run_dir::{Resume, RunDir, RunLock, Start};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -93,7 +93,7 @@ impl Plan {
     pub(crate) fn fingerprints(&self) -> anyhow::Result<BTreeMap<String, String>> {
         let mut found = BTreeMap::from([("dtrain version".into(), env!("CARGO_PKG_VERSION").into())]);
         if let Some(training) = self.training() {
-            found.extend(values(&training.recipe)?);
+            found.extend(values(&training.stated)?);
             let worker = &self.command.program;
             let hash = files::hash(worker).with_context(|| format!("cannot read {}", worker.display()))?;
             found.insert("dtrain-worker".into(), hash);
@@ -101,10 +101,11 @@ impl Plan {
         Ok(found)
     }
 
-    /// Takes the run directory that the leader has chosen, unless the user has named one; on another node.
+    /// Takes the leader's recipe and its run directory, unless the user has named one; on another node.
     /// Returns a message about it.
-    pub(crate) fn join(&mut self, leaders: Option<&Path>) -> Option<String> {
-        self.training()?;
+    pub(crate) fn join(&mut self, leaders: Option<&Path>, recipe: Option<String>) -> Option<String> {
+        let PlanKind::Training(training) = &mut self.kind else { return None };
+        training.text = recipe;
         let named = self.run_dir.as_ref().map(|run_dir| run_dir.root().to_owned());
         let run_dir = RunDir::new(named.or(leaders.map(Path::to_owned))?);
         self.command.args = trainer_args(&run_dir, Start::Fresh, &Resume::Auto);
@@ -117,7 +118,7 @@ impl Plan {
     pub(crate) fn write_recipe(&self) -> anyhow::Result<()> {
         let (Some(training), Some(run_dir)) = (self.training(), &self.run_dir) else { return Ok(()) };
         let path = run_dir.recipe();
-        let text = training.recipe.to_toml()?;
+        let text = training.text.as_ref().context("the leader of the nodes has sent no recipe")?;
         if fs::read(&path).is_ok_and(|found| found == text.as_bytes()) {
             return Ok(());
         }
@@ -153,7 +154,8 @@ impl Plan {
         {
             return Ok(());
         }
-        let start = run_dir.prepare(&training.recipe, &Resume::Auto)?;
+        let Some(resolved) = &training.resolved else { return Ok(()) };
+        let start = run_dir.prepare(resolved, &Resume::Auto)?;
         if start != Start::Fresh {
             self.command.args = trainer_args(run_dir, start, &Resume::Auto);
         }
@@ -192,7 +194,7 @@ impl Plan {
 
     /// Returns whether copies of the state are kept in memory, for restarts.
     pub(crate) fn keeps_copies(&self) -> bool {
-        self.training().is_some_and(|training| training.recipe.checkpoint.in_memory)
+        self.training().is_some_and(|training| training.stated.checkpoint.in_memory)
     }
 
     /// Returns the exit codes that make a restart useless: a wrong recipe, a model that does not fit.
@@ -246,11 +248,23 @@ impl Plan {
 
 #[derive(Debug)]
 pub(crate) struct Training {
-    pub(super) recipe: Recipe,
+    /// The recipe as the user states it to this node.
+    pub(super) stated: AnyRecipe,
+    /// What the trainer says about it; none on a member, for which the leader asks.
+    pub(super) resolved: Option<Resolved>,
+    /// The recipe as resolved for all nodes; known to a member when it joins.
+    pub(super) text: Option<String>,
     /// Keeps other runs out of the run directory; on the leader's node only.
     pub(super) lock: Option<RunLock>,
     /// The checkpoint that `--resume` names.
     pub(super) asked: Option<PathBuf>,
+}
+
+impl Training {
+    /// Returns the recipe as resolved for all nodes; `None` on a member that has not joined.
+    pub(crate) fn text(&self) -> Option<&str> {
+        self.text.as_deref()
+    }
 }
 
 #[derive(Debug)]
@@ -269,7 +283,7 @@ pub(super) enum StandardInput {
 }
 
 /// Returns the hash of each value of a recipe, by name.
-fn values(recipe: &Recipe) -> anyhow::Result<BTreeMap<String, String>> {
+fn values(recipe: &AnyRecipe) -> anyhow::Result<BTreeMap<String, String>> {
     let mut found = BTreeMap::new();
     let mut add = |key: &str, value: &Value| {
         let hash = blake3::hash(value.to_string().as_bytes());
@@ -306,7 +320,7 @@ mod tests {
 
     #[test]
     fn recipes_of_nodes_are_compared_by_key() {
-        let values = |set: &str| values(&Recipe::load("demo", &[set.to_owned()]).unwrap()).unwrap();
+        let values = |set: &str| values(&AnyRecipe::load("demo", &[set.to_owned()]).unwrap()).unwrap();
         let (one, other) = (values("optim.lr=0.1"), values("optim.lr=0.2"));
         let differs: Vec<_> = one.iter().filter(|(key, hash)| other.get(*key) != Some(*hash)).collect();
         assert_eq!(differs.len(), 1, "{differs:?}");

@@ -7,22 +7,46 @@ use super::size::Size;
 use super::{gpu_check, limit};
 use crate::cli::LaunchArgs;
 use crate::executable::{is_built_in, is_toml};
-use crate::trainer::find_worker;
+use crate::trainer::{Paths, find_worker, resolve};
 use anyhow::{Context, anyhow, bail};
 use dtrain_agent::clock::StartTime;
 use dtrain_agent::cluster::ranks::Placement;
-use dtrain_common::recipe::{Recipe, RecipeError};
+use dtrain_common::batch::Partition;
+use dtrain_common::recipe::{AnyRecipe, General, RecipeError, Resolved, Source};
 use dtrain_common::run_dir::{Resume, RunDir, RunLock, Start};
 use dtrain_common::text::counted;
+use dtrain_common::units::ByteSize;
 use std::ffi::OsStr;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
+/// The longest recipe, in bytes, that the leader sends to the other nodes in one message.
+const LONGEST_SENT: usize = 32 << 10;
+
 /// Plans a training. On an error no file was written.
 pub(super) fn plan(name: &str, args: &LaunchArgs, seat: Seat, start_time: StartTime) -> anyhow::Result<Plan> {
-    let recipe = Recipe::load(name, &args.set).map_err(|error| no_recipe(name, args, error))?;
-    recipe.check_paths()?;
+    let source = Source::find(name).map_err(|error| no_recipe(name, args, error))?;
+    let resolved = match seat {
+        Seat::Alone | Seat::Leader => Some(resolve(&source, &args.set, Paths::Check).map_err(|error| {
+            match error.downcast::<RecipeError>() {
+                Ok(error) => no_recipe(name, args, error),
+                Err(error) => error,
+            }
+        })?),
+        // The leader asks the trainer for all nodes.
+        Seat::Member => None,
+    };
+    let stated = AnyRecipe::parse(&source, &args.set)?;
+    let text = resolved.as_ref().map(|resolved| resolved.recipe.to_toml()).transpose()?;
+    if let (Seat::Leader, Some(text)) = (seat, &text)
+        && text.len() > LONGEST_SENT
+    {
+        let (bytes, most) = (ByteSize(text.len() as u64).exact(), ByteSize(LONGEST_SENT as u64).exact());
+        bail!(
+            "the recipe with all defaults has {bytes}, and the leader sends the other nodes at most {most}; shorten it"
+        );
+    }
     if args.stdin_rank.is_some() {
         bail!(
             "--stdin-rank is for programs and has no effect on a recipe, which reads nothing; leave it out"
@@ -39,23 +63,23 @@ pub(super) fn plan(name: &str, args: &LaunchArgs, seat: Seat, start_time: StartT
     let checked = size.gpus.as_ref().map(gpu_check::check).transpose()?;
     let mut notes = Vec::from_iter(size.note.clone());
     notes.extend(checked.into_iter().flatten());
-    let partition = match seat {
-        Seat::Alone => partition(&recipe, nproc)?,
+    let partition = match &resolved {
+        Some(resolved) if seat == Seat::Alone => partition(resolved, nproc)?,
         // The number of ranks is not known yet.
-        Seat::Leader | Seat::Member => recipe.train.effective_batch.to_string(),
+        _ => stated.train.effective_batch.to_string(),
     };
     let (own_devices, core_binding) = placement(args, &size)?;
     let worker = find_worker()?;
     let Ok(resume) = args.resume.as_deref().map_or(Ok(Resume::Auto), str::parse);
     let limited = limit::limit(&args.limits, true, start_time, |name| std::env::var(name).ok())?;
     let named = args.run_dir.as_deref();
-    let (run_dir, lock, summary, worker_args) = match seat {
-        Seat::Member => {
+    let (run_dir, lock, summary, worker_args) = match &resolved {
+        None => {
             let summary = format!("{}{}", counted(nproc, "worker"), size.place);
             (named.map(RunDir::new), None, summary, Vec::new())
         }
-        Seat::Alone | Seat::Leader => {
-            let (run_dir, start, lock) = prepare(name, &recipe, &resume, named, start_time)?;
+        Some(resolved) => {
+            let (run_dir, start, lock) = prepare(name, resolved, &resume, named, start_time)?;
             notes.extend(lock.no_lock_message());
             let (summary, effective) = summary(&size, &partition, &run_dir, &start, &resume)?;
             let worker_args = trainer_args(&run_dir, start, effective);
@@ -74,7 +98,9 @@ pub(super) fn plan(name: &str, args: &LaunchArgs, seat: Seat, start_time: StartT
         headline: headline(notes, summary, &core_binding, limited.as_ref()),
         core_binding,
         kind: PlanKind::Training(Box::new(Training {
-            recipe,
+            stated,
+            resolved,
+            text,
             lock,
             asked: match resume {
                 Resume::From(checkpoint) => Some(checkpoint),
@@ -135,10 +161,12 @@ fn no_recipe(name: &str, args: &LaunchArgs, error: RecipeError) -> anyhow::Error
 }
 
 /// Describes the partition of a run's steps, or of its stages one after another.
-fn partition(recipe: &Recipe, nproc: usize) -> anyhow::Result<String> {
+fn partition(resolved: &Resolved, nproc: usize) -> anyhow::Result<String> {
+    let recipe: &General = &resolved.recipe;
     let of_stage = |number| {
-        let alone = recipe.of_stage(number);
-        let cut = alone.partition(nproc, alone.memory.micro_batch.value());
+        let General { train, memory, .. } = recipe.of_stage(number);
+        let micro_batch = memory.micro_batch.value();
+        let cut = Partition::in_groups(train.effective_batch, nproc, micro_batch, resolved.group);
         Ok(match recipe.stage.get(number) {
             Some(stage) => cut.with_context(|| format!("stage {:?}", stage.name))?,
             None => cut?,
@@ -153,7 +181,7 @@ fn partition(recipe: &Recipe, nproc: usize) -> anyhow::Result<String> {
 /// Prepares the named run directory, or a new one.
 fn prepare(
     name: &str,
-    recipe: &Recipe,
+    recipe: &Resolved,
     resume: &Resume,
     named: Option<&Path>,
     start_time: StartTime,

@@ -1,7 +1,9 @@
 //! Finds the trainer, the program that trains recipes: beside dtrain after a build, in the Python package `dtrain` after pip.
 
+mod ask;
 mod pytorch;
 
+pub(crate) use self::ask::{Paths, ask, job, resolve};
 pub(crate) use self::pytorch::{read_version, version_of};
 
 use std::env;

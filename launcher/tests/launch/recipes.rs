@@ -2,6 +2,7 @@
 
 use crate::ckpt::checkpoint;
 use crate::harness::{Finished, Launch, Scene};
+use dtrain_test_kit::programs::RESOLVE;
 use rustix::process::Signal;
 use serde_json::Value;
 use std::fs;
@@ -279,7 +280,8 @@ fn a_trainer_that_cannot_be_executed_leaves_the_earlier_run_as_it_was() {
 #[test]
 fn a_restart_that_cannot_start_keeps_the_figures_of_the_attempt_before() {
     let scene = Scene::new();
-    let worker = "#!/bin/sh\necho '{\"steps\": 12}' > \"$3/result.json\"\nrm \"$0\"\nexit 4\n";
+    let worker =
+        format!("#!/bin/sh\n{RESOLVE}\necho '{{\"steps\": 12}}' > \"$3/result.json\"\nrm \"$0\"\nexit 4\n");
     fs::write(scene.path("once"), worker).unwrap();
     let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     fs::set_permissions(scene.path("once"), executable).unwrap();

@@ -1,7 +1,10 @@
 //! The programs under test, which cargo builds beside the running test.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
+
+use dtrain_common::job::{Job, ResolveAnswer, ResolveJob, Unresolved};
+use dtrain_common::recipe::{AnyRecipe, Source};
 
 use crate::need::{self, Need, Skipped};
 
@@ -35,6 +38,14 @@ pub fn dtrain() -> PathBuf {
 /// Returns the path of the trainer.
 pub fn worker() -> PathBuf {
     program("dtrain-worker")
+}
+
+/// Answers about recipes in a trainer that is a shell script, before its own lines.
+pub const RESOLVE: &str = "case \"$*\" in *'\"job\":\"resolve\"'*) exec \"$RESOLVER\" \"$@\" ;; esac";
+
+/// Returns the path of the program that answers about recipes, for [`RESOLVE`] in the variable RESOLVER.
+pub fn resolver() -> PathBuf {
+    program("examples/resolve")
 }
 
 /// Returns the path of the example of docs/own-trainer.md.
@@ -73,4 +84,22 @@ pub fn test_data(name: &str) -> Result<PathBuf, Skipped> {
     let folder = root.join(name);
     let why = format!("{} is missing; set DTRAIN_TEST_DATA", folder.display());
     need::require(Need::Data, if folder.is_dir() { Ok(folder) } else { Err(why) })
+}
+
+/// Returns a recipe as the trainer resolves it.
+///
+/// # Panics
+/// If the trainer refuses it.
+pub fn resolved(recipe: &str, sets: &[String]) -> AnyRecipe {
+    let job = Job::Resolve(ResolveJob { check_paths: false });
+    let mut command = Command::new(resolver());
+    command.arg(recipe).arg("--job").arg(serde_json::to_string(&job).expect("a job is JSON"));
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the program starts");
+    let source = Source::find(recipe).expect("the recipe can be read");
+    let asked = Unresolved { source, overrides: sets.to_vec() };
+    let stdin = child.stdin.take().expect("a pipe");
+    serde_json::to_writer(stdin, &asked).expect("the program reads");
+    let output = child.wait_with_output().expect("the program ends");
+    let answer: ResolveAnswer = serde_json::from_slice(&output.stdout).expect("an answer");
+    answer.expect("a valid recipe").recipe
 }

@@ -105,6 +105,7 @@ impl Scene {
             .args(args)
             .env("CUDA_VISIBLE_DEVICES", "")
             .env("DTRAIN_WORKER", Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/dtrain-worker"))
+            .env("RESOLVER", programs::resolver())
             .env("TEST_DIR", self.folder.path());
         Adapted(command)
     }

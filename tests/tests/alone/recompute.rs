@@ -6,8 +6,8 @@ use std::sync::{Arc, MutexGuard};
 
 use dtrain_common::env::WorkerEnv;
 use dtrain_common::exit::ExitStatus;
-use dtrain_common::recipe::Recipe;
 use dtrain_common::run_dir::Resume;
+use dtrain_recipe::Recipe;
 use dtrain_tests::process::output_text;
 use dtrain_tests::programs::{launch, own_trainer};
 use dtrain_tests::runs::{Sandbox, TINY};

@@ -69,6 +69,8 @@ fn a_mistyped_custom_setting_is_named() {
     let text = output_text(&output);
     assert_eq!(output.status.code(), Some(2), "{text}");
     assert!(text.contains("custom.widht") && text.contains("`width`"), "{text}");
+    // The launcher has asked the trainer before it wrote anything.
+    assert!(!sandbox.path("run").exists());
 }
 
 #[test]

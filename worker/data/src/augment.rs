@@ -3,7 +3,7 @@
 //! All choices come from the sample's own generator, a function of (seed, epoch, sample). They are whole
 //! pixels, so that an image and its mask change alike.
 
-use dtrain_common::recipe::Augment;
+use dtrain_recipe::Augment;
 
 use super::fit::Frame;
 use super::plane::Placement;

@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use dtrain_common::recipe::Resize;
+use dtrain_recipe::Resize;
 
 use super::class_counts::ClassCounts;
 use super::dataset::Field;

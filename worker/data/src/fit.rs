@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 
-use dtrain_common::recipe::Resize;
+use dtrain_recipe::Resize;
 use fast_image_resize::images::{CroppedImage, Image, ImageRef};
 use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
 

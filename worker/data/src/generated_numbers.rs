@@ -99,7 +99,7 @@ fn height(blob: &Blob, x: f32, y: f32) -> Option<f32> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use dtrain_common::recipe::Augment;
+    use dtrain_recipe::Augment;
 
     use super::*;
     use crate::dataset::{Dataset, load_one};

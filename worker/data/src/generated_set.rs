@@ -1,6 +1,6 @@
 //! The common part of generated sets of images.
 
-use dtrain_common::recipe::Augment;
+use dtrain_recipe::Augment;
 use rand_chacha::rand_core::Rng;
 
 use super::augment::{Choice, draw};

@@ -3,7 +3,7 @@
 use std::mem::take;
 use std::path::Path;
 
-use dtrain_common::recipe::Orientation;
+use dtrain_recipe::Orientation;
 
 use super::class_counts::ClassCounts;
 use super::decode;

@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use dtrain_common::recipe::Orientation;
+use dtrain_recipe::Orientation;
 use serde::{Deserialize, Serialize};
 
 use super::check::{CheckReport, ImageList, Target, inspect_all};

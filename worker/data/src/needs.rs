@@ -1,6 +1,6 @@
 //! What a check asks of the images of a data set.
 
-use dtrain_common::recipe::{Orientation, Resize};
+use dtrain_recipe::{Orientation, Resize};
 
 /// Depth of the check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! Normalisation of pixels for a model: `(x - mean) / std` for each channel; 8-bit values by a table.
 
-use dtrain_common::recipe::{IMAGENET_MEAN, IMAGENET_STD};
+use dtrain_recipe::{IMAGENET_MEAN, IMAGENET_STD};
 
 use super::plane::Placement;
 use super::raster::{Values, View};

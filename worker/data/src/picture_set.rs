@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use dtrain_common::recipe::{Augment, Orientation, Resize};
+use dtrain_recipe::{Augment, Orientation, Resize};
 
 use super::augment::{Choice, draw, needs_decoded};
 use super::cache::{Cache, CacheBudget};

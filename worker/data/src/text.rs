@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use blake3::Hasher;
 use dtrain_common::content::{Content, shell_word};
 use dtrain_common::files::unused;
-use dtrain_common::recipe::Tokenizer;
+use dtrain_recipe::Tokenizer;
 use serde::{Deserialize, Serialize};
 
 use super::error::DataError;

@@ -1,6 +1,6 @@
 //! From text to numbers and back.
 
-use dtrain_common::recipe::Tokenizer;
+use dtrain_recipe::Tokenizer;
 use serde::{Deserialize, Serialize};
 
 use super::error::DataError;

@@ -81,7 +81,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     use dtrain_common::manifest::{FORMAT, Manifest};
-    use dtrain_common::recipe::Recipe;
+    use dtrain_recipe::Recipe;
 
     use super::*;
 
@@ -91,7 +91,7 @@ mod tests {
         let run = RunDir::new(folder.path());
         for step in steps {
             fs::create_dir_all(run.checkpoint(*step)).unwrap();
-            let recipe = serde_json::to_value(Recipe::load("demo", &[]).unwrap()).unwrap();
+            let recipe = serde_json::to_value(Recipe::load("demo", &[]).unwrap().plain().unwrap()).unwrap();
             let json = serde_json::json!({
                 "format": FORMAT, "dtrain": "", "libtorch": "", "task": "", "model": "", "classes": 2, "parameters": 1,
                 "step": step, "epoch": 0, "step_in_epoch": 0, "samples": 0, "world_size": 1, "recipe": recipe, "files": [],

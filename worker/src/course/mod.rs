@@ -12,9 +12,9 @@ use std::fmt;
 use std::ops::Range;
 
 use dtrain_common::manifest::DataPeriod;
-use dtrain_common::recipe::{LastBatch, Recipe, Train};
 use dtrain_common::run_dir::Stretch;
 use dtrain_common::text::counted;
+use dtrain_recipe::{LastBatch, Recipe, Train};
 
 pub(crate) use needs::{BatchNorms, Needs, PlanError};
 pub(crate) use stage::{PhasePlan, StagePlan};
@@ -81,7 +81,8 @@ impl RunPlan {
             Some(stage) => PlanError::Stage { name: stage.name.clone(), source: Box::new(error) },
             None => error,
         };
-        let lengths: Vec<Train> = (0..recipe.stages()).map(|number| recipe.of_stage(number).train).collect();
+        let lengths: Vec<Train> =
+            (0..recipe.stages()).map(|number| recipe.of_stage(number).general.train).collect();
         let views = match &data_periods[..] {
             [] => Views::new(&lengths, &[DataPeriod { step: 0, train_samples }]),
             periods => Views::new(&lengths, periods),

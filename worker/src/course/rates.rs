@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use dtrain_common::recipe::{AtStageStart, Per, Recipe, ScheduleName, Span};
 use dtrain_common::schedule::{Decay, Place, Schedule};
+use dtrain_recipe::{AtStageStart, Per, Recipe, ScheduleName, Span};
 
 use super::PlanError;
 use super::pace::Pace;

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use dtrain_common::batch::Partition;
-use dtrain_common::recipe::{LastBatch, Recipe, Recompute, Span, Unfreeze};
+use dtrain_recipe::{LastBatch, Recipe, Recompute, Span, Unfreeze};
 
 use super::rates::Rates;
 use super::timeline::Piece;

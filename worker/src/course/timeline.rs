@@ -4,8 +4,8 @@
 use std::ops::Range;
 
 use dtrain_common::manifest::DataPeriod;
-use dtrain_common::recipe::{Span, Train};
 use dtrain_common::run_dir::Stretch;
+use dtrain_recipe::{Span, Train};
 
 use super::{PlanError, Position};
 

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use dtrain_common::manifest::DataPeriod;
-use dtrain_common::recipe::{Span, Train};
+use dtrain_recipe::{Span, Train};
 
 use super::PlanError;
 use super::pace::Pace;

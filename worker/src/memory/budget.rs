@@ -1,7 +1,7 @@
 //! The limit on the memory of a rank's tensors on its device.
 
 use super::without_gaps;
-use dtrain_common::recipe;
+use dtrain_recipe as recipe;
 use dtrain_torch_shim::{ShimError, cuda, memory};
 use tch::Device;
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use dtrain_common::files::remedy;
 use dtrain_common::metrics::drop_later;
-use dtrain_common::recipe::OnFailure;
+use dtrain_recipe::OnFailure;
 use serde::Serialize;
 
 /// Time between attempts to write lines that the disk refused.

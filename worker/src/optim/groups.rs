@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use dtrain_common::recipe::{Decay, OptimGroup};
+use dtrain_recipe::{Decay, OptimGroup};
 use globset::Glob;
 use thiserror::Error;
 

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use dtrain_common::recipe::{OptimName, Recipe};
+use dtrain_recipe::{OptimName, Recipe};
 use dtrain_torch_shim::fused;
 pub use dtrain_torch_shim::fused::{ScaleAndSkip, WeightDecay};
 pub(crate) use groups::{GroupError, ParameterInfo, assign_groups, match_names, match_rules};

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::cost::relative_time;
 use super::solve::Solver;
 use super::{Cut, Prediction, Predictor, Subject};
-use dtrain_common::recipe::{Amp, ModelName, Recipe, Resize, Target};
+use dtrain_recipe::{Amp, ModelName, Recipe, Resize, Target};
 
 /// A way to save memory, with its predicted effect on a cut.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

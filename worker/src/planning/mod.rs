@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::memory::Owners;
 use dtrain_common::batch::{BatchError, Partition};
-use dtrain_common::recipe::Amp;
+use dtrain_recipe::Amp;
 
 pub(crate) use dtrain_common::job::{
     EvalJob, EvalWeights, Gpu, GpuProperties, Job, Mode, PlanJob, ProfileJob,

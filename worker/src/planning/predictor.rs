@@ -6,7 +6,7 @@ use crate::memory::SEGMENT;
 use crate::planning::{Cut, GpuProperties, Mode, Prediction, Predictor, Subject};
 use crate::state::StateError;
 use crate::step::StepError;
-use dtrain_common::recipe::{Amp, Compile, MicroBatch, Recipe, Recompute, Switch};
+use dtrain_recipe::{Amp, Compile, MicroBatch, Recipe, Recompute, Switch};
 use dtrain_torch_shim::cuda;
 use dtrain_torch_shim::symbolic::{SimulatedGpu, Symbolic};
 use serde_json::Value;

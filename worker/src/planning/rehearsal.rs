@@ -1,7 +1,7 @@
 //! Rehearsals: training steps on rank 0 of ranks that do not exist, to measure memory only.
 
 use dtrain_common::env::WorkerEnv;
-use dtrain_common::recipe::{MicroBatch, Recipe, Recompute};
+use dtrain_recipe::{MicroBatch, Recipe, Recompute};
 use dtrain_torch_shim::memory::empty_cache;
 use serde_json::Value;
 use tch::Device;

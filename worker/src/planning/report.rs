@@ -1,7 +1,7 @@
 //! `dtrain plan`: a cut for every GPU, and advice.
 
 use dtrain_common::job::UNSUPPORTED;
-use dtrain_common::recipe::{Amp, Recipe};
+use dtrain_recipe::{Amp, Recipe};
 use serde::{Deserialize, Serialize};
 
 use super::advice::{Advice, advise};

@@ -12,7 +12,7 @@ use super::cost::relative_time;
 use super::search::find_largest;
 use super::{Cut, GpuProperties, Prediction, Predictor, Subject};
 use dtrain_common::batch::{BatchError, Partition};
-use dtrain_common::recipe::{Amp, MicroBatch, Recipe, Recompute};
+use dtrain_recipe::{Amp, MicroBatch, Recipe, Recompute};
 
 /// Number of cuts with recompute that are predicted, the best by interpolation first.
 const CANDIDATES: usize = 2;

@@ -3,8 +3,8 @@
 use crate::planning::{Choice, Cut, CutRequest, Prediction, Predictor, Solver};
 use crate::step::StepError;
 use dtrain_common::env::WorkerEnv;
-use dtrain_common::recipe::{Amp, MicroBatch, Recipe, Recompute};
 use dtrain_common::units::ByteSize;
+use dtrain_recipe::{Amp, MicroBatch, Recipe, Recompute};
 use dtrain_torch_shim::rng;
 use serde_json::Value;
 use tch::{Device, Tensor};

@@ -7,8 +7,8 @@ use super::report::{MemoryPlan, Row};
 use super::solve::Choice;
 use super::{Cut, Mode, PlanJob, Prediction};
 use dtrain_common::job::UNSUPPORTED;
-use dtrain_common::recipe::Amp;
 use dtrain_common::text::{Align::Left, Align::Right, columns, counted, grouped, paragraph, size};
+use dtrain_recipe::Amp;
 
 /// GPUs side by side in a table of bytes.
 const COLUMNS: usize = 5;

@@ -3,7 +3,7 @@
 use super::{Cut, Mode, Prediction, Predictor, Subject};
 use crate::memory::Owners;
 use dtrain_common::batch::BatchError;
-use dtrain_common::recipe::Amp;
+use dtrain_recipe::Amp;
 
 pub(super) const MIB: u64 = 1 << 20;
 pub(super) const GIB: u64 = 1 << 30;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use dtrain_common::manifest::BestSoFar;
-use dtrain_common::recipe::Best;
+use dtrain_recipe::Best;
 
 use crate::metrics::{EvalRecord, figure};
 

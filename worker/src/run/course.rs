@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use dtrain_common::manifest::DataFingerprint;
-use dtrain_common::recipe::Recipe;
+use dtrain_recipe::{AnyRecipe, Recipe};
 
 use super::best::BestKeeper;
 use crate::course::{PhaseId, RunPlan, StagePlan};
@@ -23,6 +23,8 @@ pub(crate) struct Course {
     pub(crate) data: DataFingerprint,
     /// The hash of `model.file`, likewise.
     pub(crate) program: Option<String>,
+    /// The recipe as checkpoints hold it.
+    pub(crate) recipe: AnyRecipe,
     pub(crate) best: BestKeeper,
 }
 

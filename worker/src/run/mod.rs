@@ -11,8 +11,8 @@ mod retry;
 
 use std::time::{Instant, SystemTime};
 
-use dtrain_common::recipe::Recipe;
 use dtrain_common::result::RunResult;
+use dtrain_recipe::Recipe;
 use tch::{Device, Kind, Tensor};
 
 pub(crate) use self::best::{BestKeeper, figures_of};

@@ -1,6 +1,6 @@
 //! The boundaries within a training: ends a phase, begins the next and reports it.
 
-use dtrain_common::recipe::AtStageStart;
+use dtrain_recipe::AtStageStart;
 use dtrain_torch_shim::memory;
 use tch::Device;
 

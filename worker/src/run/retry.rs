@@ -1,7 +1,7 @@
 //! Retries of steps: if a rank runs out of memory, all ranks drop the step and use smaller micro-batches.
 
 use dtrain_common::batch::Partition;
-use dtrain_common::recipe::Recompute;
+use dtrain_recipe::Recompute;
 
 use super::Training;
 use super::follower::Followers;

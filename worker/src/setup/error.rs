@@ -8,8 +8,8 @@ use dtrain_common::batch::BatchError;
 use dtrain_common::env::EnvError;
 use dtrain_common::exit::ExitStatus;
 use dtrain_common::files::remedy;
-use dtrain_common::recipe::{RecipeError, Task};
 use dtrain_common::run_dir::RunDirError;
+use dtrain_recipe::{RecipeError, Task};
 use tch::TchError;
 use thiserror::Error;
 

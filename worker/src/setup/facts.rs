@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use dtrain_common::files;
-use dtrain_common::recipe::{Amp, Recipe};
+use dtrain_recipe::{Amp, Recipe};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tch::Device;
@@ -67,7 +67,7 @@ impl RankFacts {
     /// Returns the facts of this rank, which trains on `device`, without copies.
     pub(crate) fn of_rank(recipe: &Recipe, device: Device, node: OfNode) -> Result<Self> {
         let amp = Precision::new(&recipe.precision, device)?.amp();
-        let mut recipe = serde_json::to_value(recipe)?;
+        let mut recipe = serde_json::to_value(recipe.plain()?)?;
         for (section, key) in PATHS {
             if let Some(section) = recipe.get_mut(section).and_then(Value::as_object_mut) {
                 section.remove(key);

@@ -1,8 +1,8 @@
 //! The resources of a worker on its machine: signals, device and memory.
 
 use dtrain_common::env::WorkerEnv;
-use dtrain_common::recipe::{DataKind, Recipe};
 use dtrain_common::units::ByteSize;
+use dtrain_recipe::{DataKind, Recipe};
 use dtrain_torch_shim::ShimError;
 use tch::Device;
 

@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 
 use dtrain_common::env::WorkerEnv;
 use dtrain_common::manifest::{DataFingerprint, Manifest};
-use dtrain_common::recipe::{self, AtStageStart, Augment, BatchNorm, MemoryFormat, Recipe, Recompute};
 use dtrain_common::run_dir::RunDir;
+use dtrain_recipe::{self as recipe, AtStageStart, Augment, BatchNorm, MemoryFormat, Recipe, Recompute};
 use dtrain_torch_shim::{memory, rng};
 use serde_json::Value;
 use tch::Device;
@@ -129,7 +129,8 @@ impl Setup {
             let ranks = env.world_size;
             let periods = plan.data_periods.clone();
             // An earlier recipe that suits these ranks no more has no rates to compare.
-            if let Ok(before) = RunPlan::over(&manifest.recipe, ranks, data.train_samples, periods, &needs) {
+            let then = recipe.with_general_of(&manifest.recipe);
+            if let Ok(before) = RunPlan::over(&then, ranks, data.train_samples, periods, &needs) {
                 // A copy in memory does not last, and a checkpoint that was set aside moves back.
                 let own = RunDir::new(&opening.run_dir).checkpoint(manifest.step);
                 let is_own = opening.copies.is_some() || folder.starts_with(&opening.run_dir);
@@ -167,6 +168,7 @@ impl Setup {
                 current: LaidOutPhase::new(id),
                 data,
                 program: opening.program.clone(),
+                recipe: recipe.plain()?,
                 best: BestKeeper::new(recipe.checkpoint.best.clone(), opening.best.clone()),
             },
             resumed,

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use dtrain_common::manifest::Manifest;
-use dtrain_common::recipe::Recipe;
+use dtrain_recipe::{General, Recipe};
 
 use crate::checkpoint::MODEL_FILE;
 use crate::course::RunPlan;
@@ -61,7 +61,7 @@ pub(crate) fn describe_rates(
 }
 
 /// Describes the lengths that differ.
-fn lengths(then: &Recipe, now: &Recipe) -> Vec<String> {
+fn lengths(then: &General, now: &General) -> Vec<String> {
     let mut found = Vec::new();
     let mut compare = |key: &str, then: Option<u64>, now: Option<u64>| {
         let shown =

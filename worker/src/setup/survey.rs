@@ -3,7 +3,7 @@
 use std::io;
 
 use dtrain_common::env::WorkerEnv;
-use dtrain_common::recipe::Recipe;
+use dtrain_recipe::Recipe;
 use dtrain_shared_memory::MemoryError;
 use serde_json::Value;
 

@@ -3,7 +3,7 @@
 
 use std::iter::zip;
 
-use dtrain_common::recipe::{Decay, OptimGroup, Recipe, Stage};
+use dtrain_recipe::{Decay, OptimGroup, Recipe, Stage};
 
 use crate::course::RunPlan;
 use crate::models::{Entry, Registry};

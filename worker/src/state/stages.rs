@@ -5,7 +5,7 @@
 //! Across a boundary only three things continue: the rows' values, the moving average, and, if the boundary
 //! only unfreezes parameters, the optimizer's state of the parameters trained before.
 
-use dtrain_common::recipe::{AtStageStart, Ema as EmaSettings, Recipe};
+use dtrain_recipe::{AtStageStart, Ema as EmaSettings, Recipe};
 use tch::TchError;
 
 use super::layout::{Group, LayoutOptions};

@@ -6,7 +6,7 @@
 //! are dropped when a tensor that they use moves: see [`Graphs::drop_graphs`]. If a capture fails or is not
 //! allowed, training continues without graphs and reports the reason.
 
-use dtrain_common::recipe::Compile;
+use dtrain_recipe::Compile;
 use dtrain_torch_shim::ShimError;
 use dtrain_torch_shim::graph::{Graph, Pool};
 use dtrain_torch_shim::memory;

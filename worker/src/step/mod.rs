@@ -23,7 +23,7 @@ mod tests;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use dtrain_common::recipe::Compile;
+use dtrain_recipe::Compile;
 use dtrain_torch_shim::rng;
 use rand_chacha::rand_core::Rng;
 use tch::{Device, Kind, TchError, Tensor};

@@ -3,7 +3,7 @@
 
 use dtrain_common::gpu::all_support_bf16;
 use dtrain_common::manifest::LossScale;
-use dtrain_common::recipe::{self, Amp, Recipe, Switch};
+use dtrain_recipe::{self as recipe, Amp, Recipe, Switch};
 use dtrain_torch_shim::autocast::Autocast;
 use dtrain_torch_shim::{ShimError, cuda, fused};
 use tch::{Device, Kind, TchError, Tensor};

@@ -4,8 +4,8 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use dtrain_common::recipe::Budget;
 use dtrain_common::units::ByteSize;
+use dtrain_recipe::Budget;
 use dtrain_torch_shim::memory;
 use tch::Device;
 

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use dtrain_common::env::WorkerEnv;
-use dtrain_common::recipe::{Budget, Recipe, Reduce};
+use dtrain_recipe::{Budget, Recipe, Reduce};
 use dtrain_torch_shim::count::{OperationCounter, Operations};
 use dtrain_torch_shim::memory;
 use tch::Device;

@@ -1,6 +1,6 @@
 //! Image classification: cross-entropy on the logits, and accuracy.
 
-use dtrain_common::recipe::{ModelName, Recipe};
+use dtrain_recipe::{ModelName, Recipe};
 use tch::{Reduction, Tensor};
 
 use super::images::{self, ImageSets};

@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-use dtrain_common::recipe::RecipeError;
+use dtrain_recipe::RecipeError;
 use tch::TchError;
 
 use super::program_error::ProgramError;

@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use dtrain_common::recipe::{Augment, DataKind, Orientation, Recipe, Resize};
 use dtrain_common::text::counted;
+use dtrain_recipe::{Augment, DataKind, Orientation, Recipe, Resize};
 use tch::{Kind, TchError, Tensor};
 
 use super::{Loss, SurveyContext, TaskError};

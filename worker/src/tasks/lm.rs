@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use dtrain_common::recipe::{DataKind, Recipe};
+use dtrain_recipe::{DataKind, Recipe};
 use serde::{Deserialize, Serialize};
 use tch::{Kind, Reduction, TchError, Tensor};
 

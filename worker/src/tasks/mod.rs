@@ -15,7 +15,8 @@ mod replay;
 mod samples;
 mod segment;
 
-use dtrain_common::recipe::{self, Recipe};
+use dtrain_common::recipe::kinds::Key;
+use dtrain_recipe::{self as recipe, Recipe};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tch::Tensor;
@@ -123,6 +124,10 @@ pub trait BuildTask: Task + Sized {
     /// [`Init`](crate::models::Init). Then a resumed run skips drawing, because the checkpoint replaces the
     /// weights. Otherwise it draws as at the start.
     const DRAWS_ONLY_WEIGHTS: bool = false;
+
+    /// The keys of `[custom]`, usually `Some(Settings::KEYS)` of a [`section!`](crate::common::section). Then a launch checks
+    /// these settings before it starts a rank. Without it `[custom]` holds anything.
+    const SETTINGS: Option<&'static [Key]> = None;
 
     /// Surveys the data.
     ///

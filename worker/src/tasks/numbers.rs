@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use dtrain_common::recipe::{DataKind, Recipe, Target};
+use dtrain_recipe::{DataKind, Recipe, Target};
 use serde::{Deserialize, Serialize};
 
 use super::images::{check_files, checked_root, needs, options, prepared, sizes};

@@ -1,6 +1,6 @@
 //! Programs that return their loss: any data, any model.
 
-use dtrain_common::recipe::Recipe;
+use dtrain_recipe::Recipe;
 use tch::{Device, Kind, TchError, Tensor};
 
 use super::network::{Network, Program as Exported};

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use dtrain_common::recipe::Recipe;
+use dtrain_recipe::Recipe;
 use dtrain_torch_shim::rng;
 use tch::{Device, Kind, TchError, Tensor};
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use dtrain_common::recipe::{Recipe, Target};
+use dtrain_recipe::{Recipe, Target};
 use serde::{Deserialize, Serialize};
 
 use super::lm::{self, Text};

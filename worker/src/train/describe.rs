@@ -4,9 +4,9 @@ use std::iter::zip;
 
 use dtrain_common::env::WorkerEnv;
 use dtrain_common::files::write_atomic;
-use dtrain_common::recipe::Recipe;
 use dtrain_common::run_dir::RunDir;
 use dtrain_common::units::ByteSize;
+use dtrain_recipe::Recipe;
 use serde_json::{Value, json};
 use tch::Device;
 
@@ -186,7 +186,7 @@ fn describe_prediction(stage: Option<&str>, chosen: &ChosenCut, segments: usize,
 mod tests {
     use crate::memory::Owners;
     use crate::planning::{Cut, Mode};
-    use dtrain_common::recipe::Amp;
+    use dtrain_recipe::Amp;
 
     use super::*;
 

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant, SystemTime};
 use dtrain_common::env::{DTRAIN_MEMORY_COPIES, WorkerEnv};
 use dtrain_common::files;
 use dtrain_common::manifest::{BestSoFar, Manifest};
-use dtrain_common::recipe::Recipe;
 use dtrain_common::run_dir::{FileSystem, Resume, RunDir, RunDirError, RunLock, SetAside, Start, follow};
 use dtrain_common::text::counted;
+use dtrain_recipe::Recipe;
 
 use crate::checkpoint::{self, ChosenCopies, NewestCopies};
 use crate::collectives::Rendezvous;
@@ -138,7 +138,7 @@ fn claim(
     if request.prepared {
         return Ok((resume_from, Vec::new()));
     }
-    let (start, claim) = run_dir.begin(recipe, &resume_from)?;
+    let (start, claim) = run_dir.begin(&recipe.resolved()?, &resume_from)?;
     // The launcher prints the note itself.
     if let Some(note) = claim.no_lock_message() {
         tracing::warn!("{note}");

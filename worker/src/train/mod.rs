@@ -11,9 +11,11 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use dtrain_common::agent_lease;
 use dtrain_common::env::{DTRAIN_START_UNIX_NS, WorkerEnv};
 use dtrain_common::exit::ExitStatus;
-use dtrain_common::recipe::{Recipe, TestWeights};
+use dtrain_common::recipe::Source;
+use dtrain_common::recipe::kinds::Key;
 use dtrain_common::result::RunResult;
 use dtrain_common::run_dir::{Resume, RunDir};
+use dtrain_recipe::{Recipe, TestWeights};
 use tch::{Device, Kind, Tensor};
 
 use self::describe::describe_run;
@@ -50,7 +52,7 @@ use crate::tasks::{self, BuildTask, WithTask};
 /// Trains as `request` and the environment contract define. Returns the exit status of a run that ended in
 /// order. Every rank calls this once, on its main thread, before other threads use libtorch.
 pub fn run(request: &Request, env: &WorkerEnv) -> Result<ExitStatus> {
-    with_recipe(request, |recipe| {
+    with_recipe(request, None, |recipe| {
         let started = tasks::with_task(recipe.task, Start { recipe, request, env });
         started.ok_or(WorkerError::NoTask(recipe.task))?
     })
@@ -73,14 +75,18 @@ impl WithTask for Start<'_> {
 
 /// Works like [`run`] for the task `T`, whatever task the recipe names: the entry point of custom trainers.
 pub fn run_task<T: BuildTask + 'static>(request: &Request, env: &WorkerEnv) -> Result<ExitStatus> {
-    with_recipe(request, |recipe| start_job::<T>(recipe, request, env))
+    with_recipe(request, T::SETTINGS, |recipe| start_job::<T>(recipe, request, env))
 }
 
-/// Runs the request's job if it needs no recipe, else `start` with the recipe.
-fn with_recipe(request: &Request, start: impl FnOnce(&Recipe) -> Result<ExitStatus>) -> Result<ExitStatus> {
-    match request.job.as_deref().and_then(jobs::run_without_recipe) {
+/// Runs the request's job if it needs no recipe, else `start` with the recipe, whose `[custom]` takes these keys.
+fn with_recipe(
+    request: &Request,
+    custom: Option<&'static [Key]>,
+    start: impl FnOnce(&Recipe) -> Result<ExitStatus>,
+) -> Result<ExitStatus> {
+    match request.job.as_deref().and_then(|job| jobs::run_without_recipe(job, custom)) {
         Some(status) => status,
-        None => start(&Recipe::load(&request.recipe, &request.overrides)?),
+        None => start(&Recipe::with_custom(&Source::find(&request.recipe)?, &request.overrides, custom)?),
     }
 }
 

@@ -1,46 +1,38 @@
-//! Conditions between the settings of a recipe.
+//! Conditions between the general settings of a recipe.
 
-mod data;
-mod model;
 mod optim;
 mod stage;
 
 use toml::Value;
 
 use super::origin::{Problem, is_stated};
-use super::{DataKind, LastBatch, Recipe, TestWeights};
+use super::{General, LastBatch, TestWeights, WithoutEffect};
 
-/// Returns all conflicts between settings. `stated` is the recipe as written, without defaults.
-pub(super) fn check(recipe: &Recipe, stated: &Value) -> Vec<Problem> {
-    let mut checks = Checks { recipe, stated, problems: Vec::new() };
-    // The user's trainer decides the meaning of `[data]` and `[model]`.
-    let own = recipe.task.facts().is_own;
-    if !own {
-        checks.data_pairing();
-        checks.model_pairing();
-    }
-    if !checks.problems.is_empty() {
-        // With a wrong pairing, checks of other settings make no sense.
-        return checks.problems;
-    }
-    for (key, reason) in recipe.settings_without_effect() {
-        if is_stated(stated, key) {
-            checks.add(key, format!("this setting has no effect: {reason}; remove it"));
-        }
-    }
-    if !own {
-        checks.data();
-        checks.model();
-    }
+/// Returns all conflicts between general settings. `stated` is the recipe as written, without defaults; `samples` is the
+/// number of training samples, if the recipe alone determines it.
+pub fn check(recipe: &General, stated: &Value, samples: Option<usize>) -> Vec<Problem> {
+    let mut checks = Checks { recipe, stated, samples, problems: Vec::new() };
     checks.train();
     checks.optim();
     checks.stages();
     checks.problems
 }
 
+/// Returns a problem for each setting without effect that is stated.
+pub fn without_effect(list: &WithoutEffect, stated: &Value) -> Vec<Problem> {
+    let found = list.0.iter().filter(|(key, _)| is_stated(stated, key));
+    found.map(|(key, reason)| Problem::at(key, no_effect(reason))).collect()
+}
+
+/// Formats that a setting has no effect.
+pub fn no_effect(reason: &str) -> String {
+    format!("this setting has no effect: {reason}; remove it")
+}
+
 struct Checks<'a> {
-    recipe: &'a Recipe,
+    recipe: &'a General,
     stated: &'a Value,
+    samples: Option<usize>,
     problems: Vec<Problem>,
 }
 
@@ -61,7 +53,7 @@ impl Checks<'_> {
         }
         let batches = recipe.stage.iter().filter_map(|stage| stage.effective_batch);
         let largest = batches.chain([train.effective_batch]).max().unwrap_or(0);
-        if let Some(samples) = generated_samples(recipe)
+        if let Some(samples) = self.samples
             && train.last_batch == LastBatch::Drop
             && samples < largest
         {
@@ -79,10 +71,4 @@ impl Checks<'_> {
             );
         }
     }
-}
-
-/// Returns the number of training samples, if the recipe alone determines it.
-fn generated_samples(recipe: &Recipe) -> Option<usize> {
-    (recipe.data.kind == DataKind::Generated && !recipe.task.facts().is_own)
-        .then_some(recipe.data.train_samples)
 }

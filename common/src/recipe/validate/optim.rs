@@ -3,8 +3,8 @@
 use toml::Value;
 
 use super::super::schedules::{EVERY, MILESTONES};
-use super::{Checks, generated_samples};
-use crate::recipe::{AtStageStart, Decay, OptimName, Per, Recipe, Scaling, ScheduleName, Span};
+use super::Checks;
+use crate::recipe::{AtStageStart, Decay, General, OptimName, Per, Scaling, ScheduleName, Span};
 
 impl Checks<'_> {
     pub(super) fn optim(&mut self) {
@@ -64,7 +64,7 @@ impl Checks<'_> {
                     "optim.schedule.warmup",
                     "\"onecycle\" already has a rise; remove this setting, and set optim.schedule.rise for its length",
                 );
-            } else if let Some(run) = shorter_run(self.recipe, warmup) {
+            } else if let Some(run) = shorter_run(self.recipe, self.samples, warmup) {
                 let message =
                     format!("a warm-up of {warmup} is longer than {run}; shorten it, or train for longer");
                 self.add("optim.schedule.warmup", message);
@@ -124,10 +124,10 @@ impl Checks<'_> {
 }
 
 /// Returns the length, as text, that the schedule covers, if the recipe shows that `warmup` is longer.
-fn shorter_run(recipe: &Recipe, warmup: Span) -> Option<String> {
+fn shorter_run(recipe: &General, samples: Option<usize>, warmup: Span) -> Option<String> {
     let all: Vec<_> = (0..recipe.stages()).map(|number| recipe.of_stage(number)).collect();
-    let shorter = |over: &[Recipe], what: &str| {
-        let length = shorter_than(over, generated_samples(recipe), warmup)?;
+    let shorter = |over: &[General], what: &str| {
+        let length = shorter_than(over, samples, warmup)?;
         Some(format!("{what} of {length}"))
     };
     if recipe.stage.is_empty() {
@@ -140,9 +140,9 @@ fn shorter_run(recipe: &Recipe, warmup: Span) -> Option<String> {
 }
 
 /// Returns the length of these stages, if the recipe shows that `warmup` is longer and there is a step.
-fn shorter_than(stages: &[Recipe], samples: Option<usize>, warmup: Span) -> Option<Span> {
-    let rate = |stage: &Recipe| Some(stage.train.steps_per_epoch(samples? as u64));
-    let steps = |stage: &Recipe| match rate(stage) {
+fn shorter_than(stages: &[General], samples: Option<usize>, warmup: Span) -> Option<Span> {
+    let rate = |stage: &General| Some(stage.train.steps_per_epoch(samples? as u64));
+    let steps = |stage: &General| match rate(stage) {
         Some(rate) => Some(stage.train.total_steps(rate)),
         None => stage.train.steps,
     };

@@ -2,7 +2,7 @@
 
 use toml::Value;
 
-use super::Checks;
+use super::{Checks, no_effect};
 use crate::recipe::AtStageStart;
 
 impl Checks<'_> {
@@ -39,22 +39,18 @@ impl Checks<'_> {
 
     fn stage_effect(&mut self, number: usize) {
         let (recipe, stage) = (self.recipe, &self.recipe.stage[number]);
-        let facts = recipe.task.facts();
-        let chooses = facts.is_own || !facts.losses.is_empty();
-        let of_losses = recipe.of_losses();
         let no_average = "the recipe has no [ema]";
         let no_best = "checkpoint.best is not set";
         let (ema, best) = (stage.ema == AtStageStart::Restart, stage.best == AtStageStart::Restart);
         let (has_ema, has_best) = (recipe.ema.is_some(), recipe.checkpoint.best.is_some());
         for (has_no_effect, key, reason) in [
-            (stage.loss.is_some() && !chooses, "loss", &*of_losses),
             (ema && !has_ema, "ema", no_average),
             (ema && has_ema && number == 0, "ema", "the moving average begins with the run"),
             (best && !has_best, "best", no_best),
             (best && has_best && number == 0, "best", "checkpoint.best begins with the run"),
         ] {
             if has_no_effect {
-                self.of_stage(number, key, format!("this setting has no effect: {reason}; remove it"));
+                self.of_stage(number, key, no_effect(reason));
             }
         }
     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::*;
 use crate::files::symlink_atomic;
 use crate::manifest::{FORMAT, FileEntry, Manifest};
-use crate::recipe::Recipe;
+use crate::recipe::{AnyRecipe, Resolved};
 
 struct Place {
     _folder: tempfile::TempDir,
@@ -24,13 +24,22 @@ fn place() -> Place {
     Place { _folder: folder, run }
 }
 
-fn recipe(sets: &[&str]) -> Recipe {
+/// Returns the demo's recipe as of a trainer whose experiment has one setting of its own.
+fn recipe(sets: &[&str]) -> Resolved {
     let sets: Vec<String> = sets.iter().map(|set| set.to_string()).collect();
-    Recipe::load("demo", &sets).unwrap()
+    let mut table: toml::Table = AnyRecipe::load("demo", &sets).unwrap().to_toml().unwrap().parse().unwrap();
+    for set in sets {
+        let (key, value) = set.split_once('=').unwrap();
+        let (section, key) = key.split_once('.').unwrap();
+        let value = value.parse().unwrap_or_else(|_| toml::Value::String(value.into()));
+        table[section].as_table_mut().unwrap().insert(key.into(), value);
+    }
+    let experiment = vec![("model.name".to_owned(), "not set".to_owned())];
+    Resolved { recipe: AnyRecipe::from_table(table).unwrap(), experiment, group: None }
 }
 
 /// Writes a whole checkpoint of `recipe` into `dir`.
-fn write_checkpoint(dir: &Path, step: u64, recipe: &Recipe) {
+fn write_checkpoint(dir: &Path, step: u64, recipe: &Resolved) {
     fs::create_dir_all(dir).unwrap();
     let file = dir.join("model.safetensors");
     fs::write(&file, step.to_string()).unwrap();
@@ -41,7 +50,7 @@ fn write_checkpoint(dir: &Path, step: u64, recipe: &Recipe) {
         task: "classify".into(),
         data_periods: Vec::new(),
         program: None,
-        model: recipe.model_name(),
+        model: "resnet18".into(),
         classes: 10,
         class_names: Vec::new(),
         parameters: 1,
@@ -54,7 +63,7 @@ fn write_checkpoint(dir: &Path, step: u64, recipe: &Recipe) {
         loss_scale: None,
         ema_updates: None,
         extra: serde_json::Value::Null,
-        recipe: recipe.clone(),
+        recipe: recipe.recipe.clone(),
         metrics: Default::default(),
         best: None,
         evaluation_missing: false,
@@ -86,7 +95,7 @@ fn snapshot(root: &Path) -> Vec<(PathBuf, Vec<u8>)> {
 }
 
 /// Checks that a refusal leaves everything below the run directory's parent unchanged.
-fn prepare_error(run: &RunDir, recipe: &Recipe, resume: &Resume) -> RunDirError {
+fn prepare_error(run: &RunDir, recipe: &Resolved, resume: &Resume) -> RunDirError {
     let parent = run.root().parent().unwrap();
     let before = snapshot(parent);
     let error = run.prepare(recipe, resume).unwrap_err();
@@ -94,8 +103,8 @@ fn prepare_error(run: &RunDir, recipe: &Recipe, resume: &Resume) -> RunDirError 
     error
 }
 
-fn saved(run: &RunDir) -> Recipe {
-    Recipe::load(run.recipe().to_str().unwrap(), &[]).unwrap()
+fn saved(run: &RunDir) -> AnyRecipe {
+    AnyRecipe::load(run.recipe().to_str().unwrap(), &[]).unwrap()
 }
 
 #[test]
@@ -152,7 +161,7 @@ fn a_new_or_empty_folder_starts_fresh() {
     for resume in [Resume::Auto, Resume::Never] {
         let place = place();
         assert_eq!(place.run.prepare(&recipe(&[]), &resume).unwrap(), Start::Fresh);
-        assert_eq!(saved(&place.run), recipe(&[]));
+        assert_eq!(saved(&place.run), recipe(&[]).recipe);
     }
     let place = place();
     fs::create_dir_all(place.run.root()).unwrap();
@@ -178,7 +187,7 @@ fn a_run_rejected_for_its_recipe_makes_room_for_a_corrected_one() {
         prepare_error(&place.run, &mended, &resume);
         fs::write(place.run.result(), r#"{"exit_code": 2}"#).unwrap();
         assert_eq!(place.run.prepare(&mended, &resume).unwrap(), Start::Fresh);
-        assert_eq!(saved(&place.run), mended);
+        assert_eq!(saved(&place.run), mended.recipe);
         // It begins and is now a run.
         fs::write(place.run.plan(), "{}").unwrap();
         let error = prepare_error(&place.run, &recipe(&[]), &Resume::Auto);

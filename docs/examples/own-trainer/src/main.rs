@@ -5,27 +5,26 @@ mod points;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use dtrain_worker::common::recipe::Recipe;
+use dtrain_worker::common::recipe::keys::Section;
+use dtrain_worker::common::recipe::kinds::{COUNT, Key, RATE};
+use dtrain_worker::common::section;
 use dtrain_worker::models::{Linear, Segment};
+use dtrain_worker::recipe::Recipe;
 use dtrain_worker::tasks::{
     Batch, BuildContext, BuildTask, Facts, Loss, Mode, SurveyContext, Task, TaskError, Totals,
 };
 use dtrain_worker::tch::{Kind, Tensor};
 use points::Points;
-use serde::Deserialize;
 
-/// The recipe's section `[custom]`.
-#[derive(Deserialize)]
-#[serde(default, deny_unknown_fields)]
-struct Settings {
-    points: usize,
-    width: i64,
-    noise: f32,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self { points: 1000, width: 32, noise: 0.1 }
+section! {
+    /// The recipe's section `[custom]`.
+    Settings "custom" {
+        /// Points to learn from.
+        points: usize = 1000, COUNT;
+        /// Width of the network's layers.
+        width: i64 = 32, COUNT;
+        /// Noise of the points that are not precise.
+        noise: f32 = 0.1, RATE;
     }
 }
 
@@ -40,6 +39,8 @@ struct Surface {
 impl BuildTask for Surface {
     /// No survey: every rank knows the data.
     type Survey = ();
+
+    const SETTINGS: Option<&'static [Key]> = Some(Settings::KEYS);
 
     fn survey(_: &Recipe, _: &mut SurveyContext<'_>) -> Result<(), TaskError> {
         Ok(())

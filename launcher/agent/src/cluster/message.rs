@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 /// The version of these messages. Agents of different versions do not make a run.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 
 /// Where rank 0 listens.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,6 +32,8 @@ pub struct RunInfo {
     pub id: String,
     /// The run directory of the leader's node; for a recipe.
     pub run_dir: Option<PathBuf>,
+    /// The recipe as the leader's trainer resolved it.
+    pub recipe: Option<String>,
     pub max_restarts: u32,
     /// A random number of the leader's process: a member does not follow another leader.
     pub leader: u64,

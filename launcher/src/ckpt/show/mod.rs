@@ -8,12 +8,13 @@ use super::inventory;
 use super::ls::epochs;
 use super::problem::{failed, sentence};
 use crate::cli::ShowArgs;
-use crate::stdout::print;
+use crate::stdout::{join_causes, print};
 use crate::times::{local_time, time_value};
+use crate::trainer::{Paths, ask};
 use anyhow::Context;
 use dtrain_common::exit::ExitStatus;
 use dtrain_common::manifest::{FILE_NAME, Manifest};
-use dtrain_common::recipe::Recipe;
+use dtrain_common::recipe::{AnyRecipe, Resolved, Source};
 use dtrain_common::run_dir::Differences;
 use dtrain_common::text::{Align::Left, Align::Right, columns, counted, grouped, size};
 use serde_json::{Value, json};
@@ -22,8 +23,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Another recipe, and the settings of the experiment that differ from it: key, here, there.
-type Comparison = (PathBuf, Differences);
+/// A comparison with another recipe.
+struct Comparison {
+    with: PathBuf,
+    /// The settings of the experiment that differ: key, here, there.
+    differences: Differences,
+    /// What is not compared, and why.
+    note: Option<String>,
+}
 
 /// The data to show.
 struct Shown {
@@ -51,28 +58,50 @@ pub(super) fn run(args: &ShowArgs) -> anyhow::Result<ExitCode> {
 
 /// Compares with the given recipe, or with the recipe beside the checkpoints; `None` without a recipe.
 fn compare(manifest: &Manifest, folder: &Path, against: Option<&Path>) -> anyhow::Result<Option<Comparison>> {
-    let (with, recipe) = match against {
-        Some(path) if path.extension() == Some(OsStr::new("toml")) => (path.to_owned(), load(path)?),
+    let compared = |with: PathBuf, resolved: Resolved, note| {
+        let differences = manifest.recipe.differences(&resolved.recipe, &resolved.experiment);
+        Ok(Some(Comparison { with, differences, note }))
+    };
+    let path = match against {
+        Some(path) if path.extension() == Some(OsStr::new("toml")) => path.to_owned(),
         Some(path) => {
             // The error names both meanings.
             find(path).context("--against is neither a checkpoint nor a recipe (.toml)")?;
             let other = checkpoint(path)?;
             let recipe = Manifest::read(&other).map_err(failed)?.recipe;
-            (other, recipe)
+            let source = Source { name: other.display().to_string(), text: recipe.to_toml()? };
+            let asked = ask(&source, &[], Paths::Ignore).and_then(|answer| Ok(answer?));
+            let (resolved, note) = known(asked, recipe);
+            return compared(other, resolved, note);
         }
         None => {
             let real =
                 fs::canonicalize(folder).with_context(|| format!("cannot find {}", folder.display()))?;
             // Use the path as the user wrote it, if that works.
-            let Some(path) = [folder, &real].into_iter().find_map(recipe_beside) else {
-                return Ok(None);
-            };
-            let recipe = load(&path)?;
-            (path, recipe)
+            match [folder, &real].into_iter().find_map(recipe_beside) {
+                Some(path) => path,
+                None => return Ok(None),
+            }
         }
     };
-    let differences = manifest.recipe.differences(&recipe);
-    Ok(Some((with, differences)))
+    let source = Source::find(&path.to_string_lossy())?;
+    let asked = match ask(&source, &[], Paths::Ignore) {
+        Ok(answer) => Ok(answer?),
+        Err(error) => Err(error),
+    };
+    let (resolved, note) = known(asked, AnyRecipe::parse(&source, &[])?);
+    compared(path, resolved, note)
+}
+
+/// Returns the trainer's answer; without one the recipe of which only the general settings are known, and a note.
+fn known(asked: anyhow::Result<Resolved>, recipe: AnyRecipe) -> (Resolved, Option<String>) {
+    match asked {
+        Ok(resolved) => (resolved, None),
+        Err(error) => {
+            let note = format!("[data] and [model] are not compared: {}", join_causes(&error));
+            (Resolved { recipe, experiment: Vec::new(), group: None }, Some(note))
+        }
+    }
 }
 
 /// Returns the recipe of the run that has this checkpoint, also if a rollback has set it aside.
@@ -83,10 +112,6 @@ fn recipe_beside(checkpoint: &Path) -> Option<PathBuf> {
     }
     let path = checkpoints.parent()?.join("recipe.toml");
     (checkpoints.file_name() == Some(OsStr::new("checkpoints")) && path.exists()).then_some(path)
-}
-
-fn load(path: &Path) -> anyhow::Result<Recipe> {
-    Ok(Recipe::load(&path.to_string_lossy(), &[])?)
 }
 
 impl Shown {
@@ -108,10 +133,10 @@ impl Shown {
         }
         match &self.comparison {
             None => out.push_str("\nNo recipe.toml to compare with.\n"),
-            Some((with, differences)) if differences.is_empty() => {
+            Some(Comparison { with, differences, .. }) if differences.is_empty() => {
                 out.push_str(&format!("\nThe same experiment as {}.\n", with.display()));
             }
-            Some((with, differences)) => {
+            Some(Comparison { with, differences, .. }) => {
                 let count = counted(differences.len(), "setting");
                 out.push_str(&format!("\n{count} different from {}:\n", with.display()));
                 let mut rows = vec![["key", "here", "there"].map(str::to_owned).to_vec()];
@@ -119,14 +144,21 @@ impl Shown {
                 columns(&mut out, 2, &[Left, Left, Left], &rows);
             }
         }
+        if let Some(note) = self.comparison.as_ref().and_then(|comparison| comparison.note.as_deref()) {
+            out.push_str(&format!("{note}\n"));
+        }
         out
     }
 
     fn object(&self) -> anyhow::Result<Value> {
         let written = fs::metadata(self.folder.join(FILE_NAME)).and_then(|about| about.modified());
-        let differences = |(with, differences): &Comparison| {
+        let differences = |Comparison { with, differences, note }: &Comparison| {
             let difference = |(key, here, there): &(String, String, String)| json!({"key": key, "here": here, "there": there});
-            json!({"with": with, "differences": differences.iter().map(difference).collect::<Vec<_>>()})
+            let differences: Vec<_> = differences.iter().map(difference).collect();
+            match note {
+                None => json!({"with": with, "differences": differences}),
+                Some(note) => json!({"with": with, "differences": differences, "note": note}),
+            }
         };
         Ok(json!({
             "path": self.folder,

@@ -61,6 +61,7 @@ pub(super) fn leader(launch: &Launch<'_>, meeting: &Meeting, restarts: Restarts)
             failures_in_a_row: FAILURES_IN_A_ROW,
             run: RunInfo {
                 run_dir: plan.training().and(plan.run_dir.as_ref()).map(|run_dir| run_dir.root().into()),
+                recipe: plan.training().and_then(|training| training.text().map(str::to_owned)),
                 ..launch.run.clone()
             },
             admits_at_checkpoint: rendezvous.admits_at_checkpoint,

@@ -4,6 +4,7 @@ mod pods;
 mod systems;
 
 use crate::harness::{Finished, Scene};
+use dtrain_test_kit::programs::{self, RESOLVE};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
@@ -113,12 +114,42 @@ fn batch_with_plan(scene: &Scene, args: &[&str], code: u8) -> Finished {
 /// Starts `dtrain batch` with a trainer that answers every plan by this shell program.
 fn batch_with_planner(scene: &Scene, args: &[&str], program: &str) -> Finished {
     let worker = scene.path(".planner");
-    fs::write(&worker, format!("#!/bin/sh\n{program}\n")).unwrap();
+    fs::write(&worker, format!("#!/bin/sh\n{RESOLVE}\n{program}\n")).unwrap();
     fs::set_permissions(&worker, fs::Permissions::from_mode(0o755)).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_dtrain"));
-    command.env("DTRAIN_WORKER", &worker).current_dir(scene.path("."));
+    command.env("DTRAIN_WORKER", &worker).env("RESOLVER", programs::resolver()).current_dir(scene.path("."));
     command.arg("batch").args(args);
     scene.start(command).wait()
+}
+
+#[test]
+fn without_a_trainer_the_general_part_is_checked() {
+    let scene = Scene::new();
+    let recipe = |data: &str, train: &str| {
+        let text = format!("task = \"one of mine\"\n[data]\n{data}\n[train]\n{train}\n");
+        fs::write(scene.path("mine.toml"), text).unwrap();
+    };
+    let batch = |args: &[&str]| {
+        let mut command =
+            scene.adapt(Command::new(env!("CARGO_BIN_EXE_dtrain")), &["batch"]).into_command(args);
+        command.env("DTRAIN_WORKER", "/no/such/worker");
+        scene.start(command).wait()
+    };
+    recipe("colours = 3", "steps = 1");
+    let done = batch(&["slurm", "mine.toml", "demo"]);
+    done.expect_code(0)
+        .expect_stderr("[model] and [custom] are checked when the job starts: DTRAIN_WORKER is set wrongly");
+    assert_eq!(done.stderr.matches("warning").count(), 1, "{}", done.stderr);
+    recipe("colours = 3", "stepps = 1");
+    batch(&["slurm", "mine.toml"]).expect_code(2).expect_stderr("mine.toml:5: train.stepps: unknown key");
+}
+
+#[test]
+fn the_trainer_checks_the_recipes_of_a_batch() {
+    let scene = Scene::new();
+    let set = ["slurm", "demo", "--set", "data.imagesize=3"];
+    batch(&scene, &set).expect_code(2).expect_stderr("did you mean `image_size`?");
+    scene.expect_nothing_written();
 }
 
 #[test]

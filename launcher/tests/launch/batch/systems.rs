@@ -3,6 +3,7 @@
 use super::pods::POD;
 use crate::harness::Scene;
 use dtrain_test_kit::process::Signal;
+use dtrain_test_kit::programs;
 use dtrain_test_kit::runs::gpt;
 use dtrain_test_kit::systems::{Queue, codes};
 use std::fs;
@@ -236,8 +237,9 @@ fn each_run_of_an_array_has_its_own_recipe() {
     // The trainer's stand-in writes the path of its recipe and its number of steps.
     let worker = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/kit/fixtures/dtrain-worker");
     let setup = format!(
-        "export DTRAIN_WORKER={} FAKE_WORKER='grep -H ^steps \"$1\" > steps.$RANK'\n",
-        worker.canonicalize().unwrap().display()
+        "export DTRAIN_WORKER={} RESOLVER={} FAKE_WORKER='grep -H ^steps \"$1\" > steps.$RANK'\n",
+        worker.canonicalize().unwrap().display(),
+        programs::resolver().display()
     );
     for (system, index) in [("pbs", 0), ("pbs", 1), ("lsf", 1)] {
         let scene = Scene::new();

@@ -2,7 +2,7 @@
 
 use crate::harness::{Finished, Scene, wait_until};
 use dtrain_common::manifest::{FORMAT, FileEntry, Manifest};
-use dtrain_common::recipe::Recipe;
+use dtrain_test_kit::programs::resolved;
 use rustix::process::Signal;
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use serde_json::Value;
@@ -91,7 +91,7 @@ pub(crate) fn checkpoint(run: &Path, step: u64, change: impl FnOnce(&Path, &mut 
         extra: Value::Null,
         data_periods: Vec::new(),
         program: None,
-        recipe: Recipe::load("demo", &[]).unwrap(),
+        recipe: resolved("demo", &[]),
         metrics: [("accuracy".to_owned(), step as f64 / 100.0)].into(),
         best: None,
         evaluation_missing: false,
@@ -123,7 +123,7 @@ fn run(scene: &Scene, steps: &[u64]) -> PathBuf {
     }
     link(&run, "best", steps[0]);
     link(&run, "latest", *steps.last().unwrap());
-    let recipe = Recipe::load("demo", &[]).unwrap();
+    let recipe = resolved("demo", &[]);
     fs::write(run.join("recipe.toml"), recipe.to_toml().unwrap()).unwrap();
     run
 }
@@ -211,7 +211,7 @@ fn a_checkpoint_is_shown_with_whose_the_bytes_are() {
     let run = run(&scene, &[10, 25]);
     let other = scene.path("b");
     checkpoint(&other, 5, |_, manifest| {
-        manifest.recipe = Recipe::load("demo", &["optim.lr=0.5".into()]).unwrap();
+        manifest.recipe = resolved("demo", &["optim.lr=0.5".into()]);
     });
     for name in ["a", "a/checkpoints/latest", "a@25", "a@latest"] {
         let shown = json(&scene, &["show", name, "--json"]);

@@ -133,7 +133,7 @@ fn epochs_of_keep_every_are_counted_by_the_plan() {
     let scene = Scene::new();
     let run = run(&scene, &[10, 20, 30, 40]);
     let set = ["checkpoint.keep=1".into(), "checkpoint.keep_every=\"2 epochs\"".into()];
-    let recipe = Recipe::load("demo", &set).unwrap();
+    let recipe = resolved("demo", &set);
     fs::write(run.join("recipe.toml"), recipe.to_toml().unwrap()).unwrap();
     link(&run, "best", 40);
     ckpt(&scene, &["prune", "a"]).expect_code(2).expect_stderr("give --keep-every");
@@ -149,7 +149,7 @@ fn prune_counts_windows_by_the_stage_of_each_checkpoint() {
     let scene = Scene::new();
     let run = run(&scene, &[5, 10, 20, 30, 40, 42, 44, 46, 48]);
     let sets = ["checkpoint.keep=1", "checkpoint.keep_every=2 epochs"].map(str::to_owned);
-    let recipe = Recipe::load("demo", &sets).unwrap();
+    let recipe = resolved("demo", &sets);
     fs::write(run.join("recipe.toml"), recipe.to_toml().unwrap()).unwrap();
     ckpt(&scene, &["prune", "a"]).expect_code(2).expect_stderr("give --keep-every 0");
     let plan = r#"{"steps_per_epoch": 10, "stages": [

@@ -16,7 +16,7 @@ use std::io::Write;
 use std::sync::Arc;
 
 use dtrain_common::env::WorkerEnv;
-use dtrain_common::recipe::Recipe;
+use dtrain_recipe::Recipe;
 use dtrain_worker::tasks::{
     Batch, BuildContext, BuildTask, Facts, Loss, Mode, SurveyContext, Task, TaskError,
 };

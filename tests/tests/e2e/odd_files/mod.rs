@@ -10,8 +10,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use dtrain_common::Recipe;
-use dtrain_common::recipe::WeightsMode;
+use dtrain_recipe::Recipe;
+use dtrain_recipe::WeightsMode;
 use dtrain_test_kit::need;
 use serde::Deserialize;
 

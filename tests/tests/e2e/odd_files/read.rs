@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::Path;
 
-use dtrain_common::Recipe;
-use dtrain_common::recipe::{Orientation, Resize, Tokenizer};
+use dtrain_recipe::Recipe;
+use dtrain_recipe::{Orientation, Resize, Tokenizer};
 use dtrain_worker::data::raster::{Labels, Raster, Values};
 use dtrain_worker::data::{
     Depth, ImageIndex, ImageList, MaskIndex, MaskKind, MaskRule, Needs, Target, TargetIndex, TextIndex,

@@ -7,7 +7,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use dtrain_common::recipe;
+use dtrain_recipe as recipe;
 
 mod available;
 

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 
 use super::super::ignored::Ignored;
 use super::super::image_folder::ImageIndex;
-use dtrain_common::recipe::Orientation;
+use dtrain_recipe::Orientation;
 
 use super::*;
 use crate::tests::images::{class_counts, encoded, folder, gradient, png, put};

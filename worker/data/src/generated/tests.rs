@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use dtrain_common::recipe::Augment;
+use dtrain_recipe::Augment;
 use proptest::prelude::*;
 
 use super::super::dataset::{Column, Dataset, load_one};

@@ -1,6 +1,6 @@
 #![allow(clippy::unwrap_used)]
 
-use dtrain_common::recipe::Augment;
+use dtrain_recipe::Augment;
 
 use super::super::dataset::{Dataset, load_one};
 use super::super::normalize::Normalize;

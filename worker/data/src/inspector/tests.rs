@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use dtrain_common::recipe::Resize;
+use dtrain_recipe::Resize;
 
 use super::super::mask_rule::{MaskKind, MaskRule};
 use super::super::pixel_target::MapRule;

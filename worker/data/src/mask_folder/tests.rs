@@ -1,6 +1,6 @@
 #![allow(clippy::unwrap_used)]
 
-use dtrain_common::recipe::Resize;
+use dtrain_recipe::Resize;
 use dtrain_test_kit::programs::test_data;
 use proptest::prelude::*;
 

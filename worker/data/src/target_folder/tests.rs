@@ -1,6 +1,6 @@
 #![allow(clippy::unwrap_used)]
 
-use dtrain_common::recipe::{Orientation, Resize};
+use dtrain_recipe::{Orientation, Resize};
 
 use super::super::check::check;
 use super::super::dataset::{Dataset, load_one};

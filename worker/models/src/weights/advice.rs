@@ -1,6 +1,6 @@
 //! Remedies for weights whose names do not fit a model. Each was tried on the names before it is given.
 
-use dtrain_common::recipe::WeightsMode;
+use dtrain_recipe::WeightsMode;
 
 use super::prefix::Change;
 use super::{Fit, Renames};

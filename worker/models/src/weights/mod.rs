@@ -10,8 +10,8 @@ use std::fmt;
 use std::path::Path;
 
 pub use self::positions::Resampled;
-pub use dtrain_common::recipe::WeightsMode;
 use dtrain_common::safetensors_file::StoredTensor;
+pub use dtrain_recipe::WeightsMode;
 use regex_lite::Regex;
 use tch::{Kind, TchError, Tensor};
 

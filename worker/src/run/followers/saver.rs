@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use dtrain_common::recipe::OnFailure;
+use dtrain_recipe::OnFailure;
 use dtrain_torch_shim::stream::Stream;
 use tch::Device;
 

@@ -17,7 +17,7 @@ fn step_plan(clip: Option<f64>) -> StepPlan {
 }
 
 fn single(table: &Table) -> Exchange {
-    Exchange::new(Ranks::single(), None, table, dtrain_common::recipe::Reduce::default()).unwrap()
+    Exchange::new(Ranks::single(), None, table, dtrain_recipe::Reduce::default()).unwrap()
 }
 
 fn totals(loss_sum: f64, weight: f64) -> Totals {

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use dtrain_common::recipe::{Compress, Reduce};
+use dtrain_recipe::{Compress, Reduce};
 use dtrain_torch_shim::fused;
 use dtrain_torch_shim::hooks::{GradientHook, begin_gradient};
 use dtrain_torch_shim::tensor::{is_same_memory, set_grad};

@@ -210,7 +210,7 @@ mod tests {
         let group = |broken| Ranks::new(Box::new(Counting(Arc::default(), broken)));
         let nothing = Table::of(std::iter::empty::<(&str, &Tensor)>()).unwrap();
         let health = |ranks: Ranks, sync: Option<&Arc<RankSync>>| {
-            let options = dtrain_common::recipe::Reduce::default();
+            let options = dtrain_recipe::Reduce::default();
             Exchange::new(ranks, sync.cloned(), &nothing, options).unwrap().check_health()
         };
         let sync = Arc::new(RankSync::new(2));

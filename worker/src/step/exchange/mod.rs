@@ -17,7 +17,7 @@ mod tests;
 
 use std::sync::Arc;
 
-use dtrain_common::recipe::Reduce;
+use dtrain_recipe::Reduce;
 use dtrain_torch_shim::hooks::GradientHook;
 use dtrain_torch_shim::tensor;
 use tch::{Device, Kind, TchError, Tensor};

@@ -6,7 +6,7 @@ mod outputs;
 
 use std::path::PathBuf;
 
-use dtrain_common::recipe::{BatchNorm, Recipe};
+use dtrain_recipe::{BatchNorm, Recipe};
 use dtrain_torch_shim::program::load_library;
 use dtrain_torch_shim::symbolic::is_symbolic;
 use tch::{Kind, TchError, Tensor};

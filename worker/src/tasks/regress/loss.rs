@@ -1,6 +1,6 @@
 //! The losses of regressions. All are sums with weights, so they do not depend on the cut of a step.
 
-use dtrain_common::recipe;
+use dtrain_recipe as recipe;
 use tch::{Device, Kind, Reduction, TchError, Tensor};
 
 use super::super::images::{loss_of, sample_means};

@@ -2,7 +2,7 @@
 
 mod loss;
 
-use dtrain_common::recipe::{self, Recipe};
+use dtrain_recipe::{self as recipe, Recipe};
 use tch::Tensor;
 
 use self::loss::{Units, map_loss, vector_loss, vector_metrics};

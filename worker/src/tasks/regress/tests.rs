@@ -1,6 +1,6 @@
 #![allow(clippy::unwrap_used)]
 
-use dtrain_common::recipe::Loss as Kinds;
+use dtrain_recipe::Loss as Kinds;
 use tch::{Device, Kind};
 
 use super::super::network::Outputs;
@@ -217,7 +217,7 @@ fn coloured_maps_alone_are_named_as_unreadable() {
         root.path(),
         root.path().join("m.pt2")
     );
-    let recipe = dtrain_common::recipe::Recipe::parse("test", &text, &[]).unwrap();
+    let recipe = dtrain_recipe::Recipe::parse("test", &text, &[]).unwrap();
     let error = SurveyContext::with_log(|context| Regress::survey(&recipe, context))
         .map(drop)
         .unwrap_err()

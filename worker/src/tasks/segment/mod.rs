@@ -6,7 +6,7 @@ pub(super) use survey::{Survey as MaskSurvey, survey as survey_masks};
 
 use std::sync::Arc;
 
-use dtrain_common::recipe::Recipe;
+use dtrain_recipe::Recipe;
 use tch::{Kind, Reduction, TchError, Tensor};
 
 use super::images::{options, prepared, sizes};

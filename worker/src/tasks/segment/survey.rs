@@ -1,6 +1,6 @@
 //! The survey of images and masks by rank 0 before a run, and its errors.
 
-use dtrain_common::recipe::{self, DataKind, Recipe};
+use dtrain_recipe::{self as recipe, DataKind, Recipe};
 
 use super::super::images::{check_files, checked_root, needs, progress_callback};
 use super::super::{SurveyContext, TaskError};

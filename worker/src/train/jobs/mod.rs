@@ -4,6 +4,7 @@
 mod check;
 mod plan;
 mod profile;
+mod resolve;
 mod trial;
 
 use std::io::Write;
@@ -11,7 +12,8 @@ use std::io::Write;
 use crate::planning::Job;
 use dtrain_common::env::WorkerEnv;
 use dtrain_common::exit::ExitStatus;
-use dtrain_common::recipe::Recipe;
+use dtrain_common::recipe::kinds::Key;
+use dtrain_recipe::Recipe;
 use serde_json::Value;
 
 use crate::data::packed::Packed;
@@ -51,13 +53,17 @@ pub(crate) fn run<T: BuildTask + 'static>(
         Job::Profile(job) => profile::run::<T>(subject()?, &job, device::choose(env, None)?),
         Job::Eval(job) => evaluation::run::<T>(recipe, env, &job),
         Job::Check(job) => check::run(&job),
+        Job::Resolve(job) => resolve::run(&job, T::SETTINGS),
+        Job::Schema => resolve::schema(T::SETTINGS),
     }
 }
 
-/// Runs the job `text` if it needs no recipe.
-pub(crate) fn run_without_recipe(text: &str) -> Option<Result<ExitStatus>> {
+/// Runs the job `text` if it needs no recipe. `custom`: the keys of `[custom]`, if they are known.
+pub(crate) fn run_without_recipe(text: &str, custom: Option<&'static [Key]>) -> Option<Result<ExitStatus>> {
     match serde_json::from_str(text) {
         Ok(Job::Check(job)) => Some(check::run(&job)),
+        Ok(Job::Resolve(job)) => Some(resolve::run(&job, custom)),
+        Ok(Job::Schema) => Some(resolve::schema(custom)),
         _ => None,
     }
 }

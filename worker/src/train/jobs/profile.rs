@@ -5,7 +5,7 @@ use crate::planning::{
     Subject as Planned, Trial, TrialOutcome, find_largest,
 };
 use dtrain_common::exit::ExitStatus;
-use dtrain_common::recipe::Amp;
+use dtrain_recipe::Amp;
 use tch::Device;
 
 use super::trial::{CutTrial, NO_LIMIT, ProcessOutcome, start};

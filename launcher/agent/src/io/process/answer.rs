@@ -4,7 +4,7 @@ use dtrain_common::files::in_memory;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags};
 use std::fs::File;
-use std::io::{self, Read, Seek};
+use std::io::{self, Read, Seek, Write};
 use std::os::fd::OwnedFd;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -17,6 +17,27 @@ pub fn output(command: &mut Command, patience: Duration) -> Option<String> {
 /// Like [`output`], with standard error too. The error is that of the start.
 pub fn whole_output(command: &mut Command, patience: Duration) -> io::Result<String> {
     run(command, patience, |file| Ok(file.try_clone()?.into()))
+}
+
+/// Runs a command with `question` as its standard input. Returns its standard output and its standard error.
+///
+/// # Errors
+/// The command cannot be started.
+pub fn ask(command: &mut Command, question: &[u8]) -> io::Result<[Vec<u8>; 2]> {
+    let mut stdin = in_memory("question")?;
+    stdin.write_all(question)?;
+    stdin.rewind()?;
+    let files = [in_memory("answer")?, in_memory("messages")?];
+    let [stdout, stderr] = &files;
+    let mut child = command.stdin(stdin).stdout(stdout.try_clone()?).stderr(stderr.try_clone()?).spawn()?;
+    // The launcher may have reaped the child with adopted orphans; its exit status is not needed.
+    let _ = child.wait();
+    let mut said = [Vec::new(), Vec::new()];
+    for (mut file, said) in files.into_iter().zip(&mut said) {
+        file.rewind()?;
+        file.read_to_end(said)?;
+    }
+    Ok(said)
 }
 
 fn run(

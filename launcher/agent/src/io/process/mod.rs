@@ -22,7 +22,7 @@ pub mod stacks;
 mod terminal;
 mod worker;
 
-pub use answer::{has_ended, output, whole_output};
+pub use answer::{ask, has_ended, output, whole_output};
 pub use family::Family;
 pub use mirror::Mirror;
 pub use modes::TerminalModes;

@@ -208,7 +208,7 @@ impl NodeRun<'_> {
 
     fn joined(&mut self, run: RunInfo) {
         if !self.leads
-            && let Some(text) = self.launch.plan.join(run.run_dir.as_deref())
+            && let Some(text) = self.launch.plan.join(run.run_dir.as_deref(), run.recipe.clone())
         {
             self.say(format!("dtrain: {text}"));
         }

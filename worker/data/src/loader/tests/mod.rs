@@ -6,7 +6,7 @@ mod numbers;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use dtrain_common::recipe::Augment;
+use dtrain_recipe::Augment;
 use proptest::prelude::*;
 
 use self::numbers::{Numbers, all, eventually, images, labels, options, work};

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use dtrain_common::env::WorkerEnv;
-use dtrain_common::recipe::{Recipe, Recompute};
+use dtrain_recipe::{Recipe, Recompute};
 use dtrain_torch_shim::memory;
 use tch::{Device, Tensor};
 

@@ -14,7 +14,7 @@ fn refused(settings: &str, key: &str, part: &str) {
 
 #[test]
 fn optimizers_have_their_own_defaults() {
-    let adam = small(&["optim.name=adam"]).optim;
+    let adam = small(&["optim.name=adam"]).general.optim;
     assert_eq!(
         (adam.lr, adam.weight_decay, adam.betas, adam.eps, adam.momentum),
         (1e-3, Some(0.0), Some([0.9, 0.999]), Some(1e-8), None)
@@ -36,7 +36,7 @@ fn decay_needs_a_weight_decay() {
 
 #[test]
 fn schedules_have_their_own_defaults() {
-    let of = |settings: &str| schedule(settings).unwrap().optim.schedule;
+    let of = |settings: &str| schedule(settings).unwrap().general.optim.schedule;
     assert_eq!(of("name = \"linear\"").min_lr, Some(0.0));
     let step = of("name = \"step\", every = \"2 epochs\"");
     assert_eq!((step.gamma, step.every), (Some(0.1), Some(Span::Epochs(2.0))));

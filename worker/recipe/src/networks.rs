@@ -1,7 +1,8 @@
 //! The built-in networks: what a recipe's settings depend on, declared once for each.
 
+use dtrain_common::choices;
+
 use super::Target;
-use crate::choice::choices;
 
 choices! {
     /// The network. Names and layout of parameters are those of its usual PyTorch implementation.

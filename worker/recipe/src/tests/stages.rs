@@ -53,18 +53,18 @@ fn list_members_are_named_by_number() {
     assert_eq!(recipe.stage[1].unfreeze[1].at, 0.75);
     assert_eq!(recipe.of_stage(1).optim.lr, 1e-4);
     let whole = parse(SMALL, &["stage=[{ name = \"x\", steps = 3 }]", "stage.0.steps=4"]);
-    assert_eq!(whole.unwrap_err().0.key.as_deref(), Some("train.epochs"));
+    assert_eq!(whole.unwrap_err().key(), Some("train.epochs"));
 
     let refused = |set: &str| parse(&staged(TWO), &[set]).unwrap_err();
     let error = refused("stage.0.epochs=many");
-    assert_eq!(error.0.key.as_deref(), Some("stage[0].epochs"));
-    assert_eq!(error.0.set.as_deref(), Some("stage.0.epochs=many"));
+    assert_eq!(error.key(), Some("stage[0].epochs"));
+    assert_eq!(error.set(), Some("stage.0.epochs=many"));
     for (set, part) in [
         ("stage.2.epochs=1", "`stage` is a list of 2: name a member stage.0 to stage.1, not \"2\""),
         ("stage.full.epochs=1", "not \"full\""),
         ("stage.0.name.x=1", "`stage[0].name` is the text \"a\", which has no keys"),
     ] {
-        assert!(refused(set).0.message.contains(part), "{}", refused(set));
+        assert!(refused(set).message().contains(part), "{}", refused(set));
     }
 }
 

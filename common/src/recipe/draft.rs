@@ -1,14 +1,17 @@
-//! From text and overrides to a recipe: parse, override, check against the schema, read, resolve, validate.
+//! From text and overrides to values with places: the part of loading that is the same for every trainer.
 
 use std::io::Read;
 use std::path::Path;
 
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
 use super::error::{Details, RecipeError};
 use super::hints::{describe, nearest};
+use super::kinds::Key;
 use super::origin::{Origin, Override, Problem, dotted, is_stated};
-use super::{Recipe, defaults, paths, validate, values};
+use super::values;
 use crate::content::{Content, shell_word};
 
 /// Upper limit for a recipe; a larger file was named by mistake.
@@ -16,36 +19,29 @@ const MAX_BYTES: u64 = 1 << 20;
 /// Most parts of an override's key: tables are processed recursively, so their depth is limited.
 const MAX_DEPTH: usize = 16;
 
-impl Recipe {
-    /// Loads the recipe of a file, else the embedded recipe of that name. `overrides` are `a.b=value` with a
-    /// TOML value or bare text, whichever the key takes; they apply in order, before any check. Errors name file, line and key.
-    pub fn load(name_or_path: &str, overrides: &[String]) -> Result<Self, RecipeError> {
-        let (source_name, text) = Self::find(name_or_path)?;
-        Self::parse(&source_name, &text, overrides)
-    }
+/// The text of a recipe, and its name for messages.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Source {
+    pub name: String,
+    pub text: String,
+}
 
-    /// Returns whether the recipe or an override states a key, such as `checkpoint.every`.
+impl Source {
+    /// Reads the file of this path, else returns the embedded recipe of this name. A pipe can be read once.
     ///
     /// # Errors
-    ///
-    /// As [`Recipe::load`], of a recipe that cannot be found or is not TOML.
-    pub fn states(name_or_path: &str, overrides: &[String], key: &str) -> Result<bool, RecipeError> {
-        let (source_name, text) = Self::find(name_or_path)?;
-        Ok(is_stated(&stated(&source_name, &text, overrides)?.0, key))
-    }
-
-    /// Returns the name of a recipe for messages, and its text.
-    fn find(name_or_path: &str) -> Result<(String, String), RecipeError> {
+    /// There is neither, or the file is not a text of at most 1 MiB.
+    pub fn find(name_or_path: &str) -> Result<Self, RecipeError> {
         let path = Path::new(name_or_path);
         // A folder of the same name must not hide an embedded recipe.
         let is_folder = path.is_dir();
         if !is_folder && path.exists() {
-            let text = read(path).map_err(|message| RecipeError::whole(name_or_path, message))?;
-            return Ok((name_or_path.to_owned(), text));
+            let text = read_file(path).map_err(|message| RecipeError::whole(name_or_path, message))?;
+            return Ok(Self { name: name_or_path.to_owned(), text });
         }
         let embedded = Self::embedded();
         if let Some((name, text)) = embedded.iter().find(|(name, _)| *name == name_or_path) {
-            return Ok((format!("built-in recipe {name}"), (*text).to_owned()));
+            return Ok(Self { name: format!("built-in recipe {name}"), text: (*text).to_owned() });
         }
         let names: Vec<_> = embedded.iter().map(|(name, _)| *name).collect();
         let what = if is_folder { "is a folder, not a recipe file" } else { "there is no such file" };
@@ -57,45 +53,75 @@ impl Recipe {
             format!("{what}.{hint} Give the path of a recipe or the name of a built-in one: {names}");
         Err(RecipeError::whole(name_or_path, message))
     }
+}
 
-    /// Reads a recipe from `text`; errors name it `source_name`. See [`Recipe::load`].
-    pub fn parse(source_name: &str, text: &str, overrides: &[String]) -> Result<Self, RecipeError> {
-        let (stated, origin) = stated(source_name, text, overrides)?;
-        origin.first(values::check(&stated))?;
-        let mut recipe: Self = serde_path_to_error::deserialize(stated.clone()).map_err(|error| {
-            origin.error(&Problem::at(&error.path().to_string(), error.into_inner().message()))
-        })?;
-        defaults::fill(&mut recipe, &|key| is_stated(&stated, key));
-        origin.first(paths::make_absolute(&mut recipe))?;
-        origin.first(validate::check(&recipe, &stated))?;
-        Ok(recipe)
+/// What a text and overrides state, and where.
+pub struct Draft<'a> {
+    stated: Value,
+    origin: Origin<'a>,
+}
+
+impl<'a> Draft<'a> {
+    /// Parses a recipe and applies overrides `a.b=value`, with a TOML value or bare text, whichever the key takes, in order.
+    ///
+    /// # Errors
+    /// A text that is not TOML, or an override that no recipe can have.
+    pub fn new(source: &'a Source, overrides: &[String], keys: &[Key]) -> Result<Self, RecipeError> {
+        // Some editors begin a file with a byte order mark.
+        let text = source.text.strip_prefix('\u{feff}').unwrap_or(&source.text);
+        let mut origin = Origin { source_name: &source.name, text, overrides: Vec::new() };
+        let table: Table = text.parse().map_err(|error| origin.not_toml(&error))?;
+        let mut stated = Value::Table(table);
+        for set in overrides {
+            let applied = apply(keys, set, &mut stated).map_err(|message| Details {
+                source_name: Some(source.name.clone()),
+                set: Some(set.clone()),
+                message,
+                ..Details::default()
+            })?;
+            origin.overrides.push(applied);
+        }
+        Ok(Self { stated, origin })
+    }
+
+    /// Returns all unknown keys, all wrong values, and missing keys of the general sections.
+    pub fn check(&self, keys: &[Key]) -> Vec<Problem> {
+        values::check(keys, &self.stated)
+    }
+
+    /// Returns the recipe as written, without defaults.
+    pub fn stated(&self) -> &Value {
+        &self.stated
+    }
+
+    /// Returns whether the recipe or an override states a key.
+    pub fn states(&self, key: &str) -> bool {
+        is_stated(&self.stated, key)
+    }
+
+    /// Returns the first problem in the order of the file as an error; then missing keys, then overrides.
+    pub fn first(&self, problems: Vec<Problem>) -> Result<(), RecipeError> {
+        self.origin.first(problems)
+    }
+
+    /// Returns the error of a problem.
+    pub fn error(&self, problem: &Problem) -> RecipeError {
+        self.origin.error(problem)
     }
 }
 
-/// Returns what the text and the overrides state.
-fn stated<'a>(
-    source_name: &'a str,
-    text: &'a str,
-    overrides: &[String],
-) -> Result<(Value, Origin<'a>), RecipeError> {
-    // Some editors begin a file with a byte order mark.
-    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let mut origin = Origin { source_name, text, overrides: Vec::new() };
-    let table: Table = text.parse().map_err(|error| origin.not_toml(&error))?;
-    let mut stated = Value::Table(table);
-    for set in overrides {
-        let applied = apply(set, &mut stated).map_err(|message| Details {
-            source_name: Some(source_name.into()),
-            set: Some(set.clone()),
-            message,
-            ..Details::default()
-        })?;
-        origin.overrides.push(applied);
-    }
-    Ok((stated, origin))
+/// Reads a value as a `T`. The problem names the key below `place`.
+pub fn read<T: DeserializeOwned>(place: &str, value: Value) -> Result<T, Problem> {
+    serde_path_to_error::deserialize(value).map_err(|error| {
+        let path = error.path().to_string();
+        // serde writes "." as the path of the value itself.
+        let inner = if path == "." { "" } else { &path };
+        let point = if place.is_empty() || inner.is_empty() { "" } else { "." };
+        Problem::at(&format!("{place}{point}{inner}"), error.into_inner().message())
+    })
 }
 
-fn read(path: &Path) -> Result<String, String> {
+fn read_file(path: &Path) -> Result<String, String> {
     let mut bytes = Vec::new();
     std::fs::File::open(path)
         .and_then(|file| file.take(MAX_BYTES + 1).read_to_end(&mut bytes))
@@ -124,7 +150,7 @@ fn read(path: &Path) -> Result<String, String> {
 }
 
 /// Applies one `a.b=value` to the recipe. Members of a list are named by their number from 0.
-fn apply(set: &str, recipe: &mut Value) -> Result<Override, String> {
+fn apply(keys: &[Key], set: &str, recipe: &mut Value) -> Result<Override, String> {
     let example = "write key=value, for example train.epochs=3";
     let Some((key, value)) = set.split_once('=') else {
         return Err(format!("it has no `=`; {example}"));
@@ -160,7 +186,7 @@ fn apply(set: &str, recipe: &mut Value) -> Result<Override, String> {
             }
         };
     }
-    values::set(recipe, &path, value.trim());
+    values::set(keys, recipe, &path, value.trim());
     let text = set.into();
     Ok(Override { path, text })
 }

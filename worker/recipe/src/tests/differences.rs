@@ -117,6 +117,6 @@ fn recipes_of_the_first_version_still_mean_the_same() {
         "betas":[0.9,0.999],"eps":1e-8,"schedule":{"name":"cosine","warmup":"1 epoch","min_lr":1e-5}},
         "precision":{"amp":"auto"},"memory":{"micro_batch":"auto"},"checkpoint":{"every":"1 epoch","keep":2},
         "log":{"every_steps":10}}"#;
-    let saved: Recipe = serde_json::from_str(json).unwrap();
-    assert_eq!(Recipe::load("demo", &[]).unwrap().differences(&saved), []);
+    let saved: AnyRecipe = serde_json::from_str(json).unwrap();
+    assert_eq!(Recipe::load("demo", &[]).unwrap().resolved().unwrap().differences(&saved), []);
 }

@@ -2,9 +2,12 @@
 
 use std::path::PathBuf;
 
-use super::keys::section;
-use super::kinds::{CACHE, COUNT, FLAG, FOLDER_NAME, Kind, PART, PATH, Range, choice};
-use super::{Augment, Cache, DataKind, Masks, Orientation, Resize, Target, Tokenizer, Workers};
+use dtrain_common::recipe::kinds::{CACHE, COUNT, FLAG, Kind, PART, PATH, Range, choice};
+use dtrain_common::recipe::{Cache, Workers};
+use dtrain_common::section;
+
+use super::kinds::FOLDER_NAME;
+use super::{Augment, DataKind, Masks, Orientation, Resize, Target, Tokenizer};
 
 /// Mean of ImageNet's training images by channel.
 pub const IMAGENET_MEAN: [f64; 3] = [0.485, 0.456, 0.406];

@@ -1,9 +1,11 @@
 //! Conditions between the settings of `[model]`, and between `[model]` and `[data]`.
 
-use super::super::hints::quoted;
+use dtrain_common::recipe::hints::quoted;
+use dtrain_common::recipe::no_effect;
+
 use super::Checks;
 use super::data::image_size;
-use crate::recipe::ModelName;
+use crate::{Loss, ModelName};
 
 impl Checks<'_> {
     pub(super) fn model_pairing(&mut self) {
@@ -41,14 +43,27 @@ impl Checks<'_> {
             return;
         }
         let stages = self.recipe.stage.iter().enumerate();
-        let stages =
-            stages.filter_map(|(number, stage)| Some((format!("stage[{number}].loss"), stage.loss?)));
+        let stages = stages.filter_map(|(number, stage)| {
+            Some((format!("stage[{number}].loss"), stage.loss.as_deref().and_then(Loss::named)?))
+        });
         for (key, loss) in [("model.loss".to_owned(), self.recipe.model.loss)].into_iter().chain(stages) {
             if !takes.contains(&loss) {
                 let words: Vec<&str> = takes.iter().map(|loss| loss.as_str()).collect();
                 let (task, words) = (self.recipe.task, quoted(&words));
                 self.add(&key, format!("task = \"{task}\" takes {words}, not \"{loss}\""));
             }
+        }
+    }
+
+    /// Rejects the losses of stages if the task has no choice.
+    pub(super) fn losses_without_effect(&mut self) {
+        let facts = self.recipe.task.facts();
+        if facts.is_own || !facts.losses.is_empty() {
+            return;
+        }
+        let stages = self.recipe.stage.iter().enumerate();
+        for (number, _) in stages.filter(|(_, stage)| stage.loss.is_some()) {
+            self.add(&format!("stage[{number}].loss"), no_effect(&self.recipe.of_losses()));
         }
     }
 

@@ -29,8 +29,8 @@ fn errors_of_groups_have_a_line_and_a_remedy() {
         ("match = \"b\"\nlr_factor = 99999999999999999999", "optim.group[1].lr_factor", 11, "too large"),
     ] {
         let error = parse(&text(group), &[]).unwrap_err();
-        assert_eq!((error.0.key.as_deref(), error.0.line), (Some(key), Some(line)), "{error}");
-        assert!(error.0.message.contains(part), "{error}");
+        assert_eq!((error.key(), error.line()), (Some(key), Some(line)), "{error}");
+        assert!(error.message().contains(part), "{error}");
     }
     expect_error(
         SMALL,

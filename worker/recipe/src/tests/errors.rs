@@ -30,7 +30,7 @@ pub(super) fn by_set(overrides: &[&str]) -> RecipeError {
 fn an_unknown_key_names_file_line_key_and_the_nearest() {
     let error = at_line(5, "epocs = 10");
     assert_eq!(
-        (error.0.source_name.as_deref(), error.0.line, error.0.key.as_deref()),
+        (error.source_name(), error.line(), error.key()),
         (Some("a.toml"), Some(5), Some("train.epocs"))
     );
     assert_eq!(
@@ -58,7 +58,7 @@ fn unknown_keys_are_explained() {
         ),
     ] {
         let error = at_line(line, text);
-        assert_eq!((error.0.key.as_deref(), error.0.line), (Some(key), Some(line)), "{error}");
+        assert_eq!((error.key(), error.line()), (Some(key), Some(line)), "{error}");
         for part in parts {
             assert!(error.to_string().contains(part), "{error}");
         }
@@ -86,8 +86,8 @@ fn wrong_values_name_the_expected_and_the_found_value() {
         ),
     ] {
         let error = at_line(5, text);
-        assert_eq!((error.0.key.as_deref(), error.0.line), (Some(key), Some(5)), "{error}");
-        assert!(error.0.message.contains(expected), "{error}");
+        assert_eq!((error.key(), error.line()), (Some(key), Some(5)), "{error}");
+        assert!(error.message().contains(expected), "{error}");
     }
 }
 
@@ -138,11 +138,7 @@ fn every_range_is_checked() {
     ] {
         let error = by_set(&[set]);
         let key = set.split_once('=').unwrap().0;
-        assert_eq!(
-            (error.0.key.as_deref(), error.0.line, error.0.set.as_deref()),
-            (Some(key), None, Some(set)),
-            "{error}"
-        );
+        assert_eq!((error.key(), error.line(), error.set()), (Some(key), None, Some(set)), "{error}");
         assert!(error.to_string().starts_with(&format!("--set {set}: ")), "{error}");
     }
 }
@@ -152,35 +148,31 @@ fn sections_must_be_sections() {
     let error = parse("task = \"classify\"\ndata = 3\n", &[]).unwrap_err();
     assert_eq!(error.to_string(), "a.toml:2: data: expected a section [data], got the whole number 3");
     let error = parse(&format!("{SMALL}[[model]]\nname = \"resnet18\"\n"), &[]).unwrap_err();
-    assert_eq!((error.0.key.as_deref(), error.0.line), (Some("model"), Some(6)), "{error}");
+    assert_eq!((error.key(), error.line()), (Some("model"), Some(6)), "{error}");
 }
 
 #[test]
 fn missing_keys_are_named() {
     let error = parse("[data]\nkind = \"generated\"\n", &[]).unwrap_err();
-    assert_eq!(error.0.key.as_deref(), Some("task"));
+    assert_eq!(error.key(), Some("task"));
     assert!(error.to_string().contains("task = \"classify\""), "{error}");
-    assert_eq!(parse("task = \"classify\"", &[]).unwrap_err().0.key.as_deref(), Some("data"));
-    assert_eq!(parse("", &[]).unwrap_err().0.key.as_deref(), Some("task"));
+    assert_eq!(parse("task = \"classify\"", &[]).unwrap_err().key(), Some("data"));
+    assert_eq!(parse("", &[]).unwrap_err().key(), Some("task"));
 
     let error = at_line(3, "image_size = 32");
-    assert_eq!(
-        (error.0.key.as_deref(), error.0.line),
-        (Some("data.root"), Some(2)),
-        "the section's line: {error}"
-    );
+    assert_eq!((error.key(), error.line()), (Some("data.root"), Some(2)), "the section's line: {error}");
     let error = at_line(5, "seed = 1");
-    assert_eq!((error.0.key.as_deref(), error.0.line), (Some("train.epochs"), Some(4)), "{error}");
+    assert_eq!((error.key(), error.line()), (Some("train.epochs"), Some(4)), "{error}");
     let error = at_line(7, "name = \"sgd\"");
-    assert_eq!((error.0.key.as_deref(), error.0.line), (Some("optim.lr"), Some(6)), "{error}");
+    assert_eq!((error.key(), error.line()), (Some("optim.lr"), Some(6)), "{error}");
 }
 
 #[test]
 fn syntax_errors_name_the_line() {
     for (line, text) in [(5, "epochs = "), (5, "epochs 10"), (6, "[optim"), (5, "epochs = 1\nepochs = 2")] {
         let error = at_line(line, text);
-        assert_eq!(error.0.key.as_deref(), None);
-        let found = error.0.line.unwrap();
+        assert_eq!(error.key(), None);
+        let found = error.line().unwrap();
         assert!(found == line || found == line + 1, "{found}: {error}");
         assert!(error.to_string().starts_with(&format!("a.toml:{found}: this is not TOML: ")), "{error}");
     }
@@ -189,13 +181,13 @@ fn syntax_errors_name_the_line() {
 #[test]
 fn a_number_beyond_64_bits_names_its_key() {
     let error = at_line(5, "steps = 9999999999999999999999");
-    assert_eq!((error.0.line, error.0.key.as_deref()), (Some(5), Some("train.steps")), "{error}");
+    assert_eq!((error.line(), error.key()), (Some(5), Some("train.steps")), "{error}");
     assert!(error.to_string().contains("too large"), "{error}");
     let error = at_line(9, "  min_lr = 9999999999999999999999 }");
-    assert_eq!((error.0.line, error.0.key.as_deref()), (Some(9), Some("optim.schedule.min_lr")), "{error}");
+    assert_eq!((error.line(), error.key()), (Some(9), Some("optim.schedule.min_lr")), "{error}");
     // In an override it is not a TOML value and therefore a text.
     let error = by_set(&["train.steps=9999999999999999999999"]);
-    assert!(error.0.message.ends_with("got the text \"9999999999999999999999\""), "{error}");
+    assert!(error.message().ends_with("got the text \"9999999999999999999999\""), "{error}");
 }
 
 #[test]
@@ -213,7 +205,7 @@ fn overrides_must_be_well_formed() {
         ("nothing.x.y=1", "unknown key"),
     ] {
         let error = by_set(&[set]);
-        assert_eq!((error.0.set.as_deref(), error.0.line), (Some(set), None), "{error}");
+        assert_eq!((error.set(), error.line()), (Some(set), None), "{error}");
         assert!(error.to_string().starts_with(&format!("--set {set}: ")), "{error}");
         assert!(error.to_string().contains(part), "{error}");
     }
@@ -223,7 +215,7 @@ fn overrides_must_be_well_formed() {
 #[test]
 fn the_deciding_override_is_named() {
     let error = by_set(&["train.epochs=1", "train.epochs=x", "train.seed=2"]);
-    assert_eq!(error.0.set.as_deref(), Some("train.epochs=x"));
+    assert_eq!(error.set(), Some("train.epochs=x"));
     let error = by_set(&["optim={ lr = -1 }"]);
     assert_eq!(
         error.to_string(),
@@ -234,7 +226,7 @@ fn the_deciding_override_is_named() {
 #[test]
 fn the_first_error_of_the_file_is_reported() {
     let text = "task = \"classify\"\n[train]\nepocs = 1\n[data]\nkid = \"generated\"\n";
-    assert_eq!(parse(text, &[]).unwrap_err().0.line, Some(3));
+    assert_eq!(parse(text, &[]).unwrap_err().line(), Some(3));
 }
 
 #[test]

@@ -25,7 +25,7 @@ fn tf32_needs_float32_operations() {
     {
         let recipe = small(&[&format!("precision.tf32={word}"), "precision.amp=off"]);
         assert_eq!(recipe.precision.tf32, switch);
-        let saved = toml::to_string(&recipe).unwrap();
+        let saved = recipe.to_toml().unwrap();
         assert_eq!(parse(&saved, &[]).unwrap(), recipe);
     }
     for amp in ["bf16", "fp16"] {
@@ -95,7 +95,7 @@ fn checkpoints_are_written_after_training_or_time() {
 #[test]
 fn the_best_checkpoint_is_by_a_figure_and_a_goal() {
     assert_eq!(small(&[]).checkpoint.best, None);
-    let best = small(&["checkpoint.best=  min   mean_iou "]).checkpoint.best.unwrap();
+    let best = small(&["checkpoint.best=  min   mean_iou "]).general.checkpoint.best.unwrap();
     assert_eq!((best.goal, best.figure.as_str()), (Goal::Min, "mean_iou"));
     assert_eq!(best.to_string(), "min mean_iou");
     for set in [
@@ -132,9 +132,9 @@ fn a_key_is_stated_by_the_file_or_an_override() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("a.toml");
     std::fs::write(&file, "task = \"lm\"\n[checkpoint]\nkeep = 2\n").unwrap();
-    let states = |set: &[String], key: &str| Recipe::states(file.to_str().unwrap(), set, key).unwrap();
+    let states = |set: &[String], key: &str| AnyRecipe::states(file.to_str().unwrap(), set, key).unwrap();
     assert!(states(&[], "checkpoint.keep") && !states(&[], "checkpoint.every"));
     // Also if it is the default.
     assert!(states(&["checkpoint.every=1 epoch".to_owned()], "checkpoint.every"));
-    assert!(Recipe::states("nowhere", &[], "checkpoint.every").is_err());
+    assert!(AnyRecipe::states("nowhere", &[], "checkpoint.every").is_err());
 }

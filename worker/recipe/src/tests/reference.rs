@@ -2,6 +2,8 @@
 
 use super::*;
 
+static KEYS: [kinds::Key; 14] = load::OWN.keys();
+
 /// Every new key must be listed as part of the experiment or as free.
 #[test]
 fn every_key_is_of_the_experiment_or_free() {
@@ -40,8 +42,8 @@ fn every_key_is_of_the_experiment_or_free() {
         "test.weights",
         "log.every_steps",
     ];
-    let mut decided: Vec<String> =
-        small(&[]).experiment().into_iter().map(|(key, _)| key.to_string()).collect();
+    let Resolved { recipe, experiment, .. } = small(&[]).resolved().unwrap();
+    let mut decided: Vec<String> = recipe.experiment(&experiment).into_iter().map(|(key, _)| key).collect();
     decided.extend(free.map(String::from));
     decided.sort();
     assert_eq!(decided, schema_keys());
@@ -58,7 +60,7 @@ pub(super) fn schema_keys() -> Vec<String> {
         }
     }
     let mut found = Vec::new();
-    visit(values::RECIPE, "", &mut found);
+    visit(&KEYS, "", &mut found);
     found.sort();
     found
 }
@@ -76,7 +78,7 @@ fn schema_and_types_agree() {
     }
     let mut found = Vec::new();
     for recipe in samples() {
-        leaves(&serde_json::to_value(&recipe).unwrap(), "", &mut found);
+        leaves(&serde_json::to_value(recipe.plain().unwrap()).unwrap(), "", &mut found);
     }
     found.sort();
     found.dedup();
@@ -106,14 +108,14 @@ fn agree(written: &[serde_json::Value], listed: &[kinds::Key]) {
 fn schema_and_groups_agree() {
     let group = parse(FULL, &[]).unwrap().optim.group.remove(1);
     let written = [serde_json::to_value(group).unwrap()];
-    agree(&written, inner_keys(inner_keys(values::RECIPE, "optim"), "group"));
+    agree(&written, inner_keys(inner_keys(&KEYS, "optim"), "group"));
 }
 
 #[test]
 fn schema_and_stages_agree() {
-    let recipe = serde_json::to_value(parse(samples::STAGES, &[]).unwrap()).unwrap();
+    let recipe = serde_json::to_value(parse(samples::STAGES, &[]).unwrap().plain().unwrap()).unwrap();
     let stages = recipe["stage"].as_array().unwrap();
-    let keys = inner_keys(values::RECIPE, "stage");
+    let keys = inner_keys(&KEYS, "stage");
     agree(stages, keys);
     agree(stages[1]["unfreeze"].as_array().unwrap(), inner_keys(keys, "unfreeze"));
     agree(stages[1]["group"].as_array().unwrap(), inner_keys(keys, "group"));
@@ -201,7 +203,7 @@ fn the_reference_lists_every_key_and_word() {
             }
         }
     }
-    for key in values::RECIPE {
+    for key in &KEYS {
         match &key.kind {
             kinds::Kind::Section(inner) => visit(inner, docs_of(&format!("## `[{}]`", key.name))),
             kinds::Kind::Sections(inner, _) => visit(inner, docs_of(&format!("## `[[{}]]`", key.name))),
@@ -209,7 +211,7 @@ fn the_reference_lists_every_key_and_word() {
             _ => visit(std::slice::from_ref(key), docs_of("## Top level")),
         }
     }
-    for (name, _) in Recipe::embedded() {
+    for (name, _) in Source::embedded() {
         assert!(DOCS.contains(&format!("| `{name}` |")), "no row for the embedded recipe {name}");
     }
 }
@@ -228,4 +230,31 @@ fn the_examples_of_the_reference_read() {
         }
     }
     assert!(whole >= 2, "{whole} whole recipes");
+}
+
+/// The JSON Schema describes every key, and takes the defaults of every section.
+#[test]
+fn the_json_schema_has_every_key() {
+    fn visit(schema: &serde_json::Value, path: &str, found: &mut Vec<String>) {
+        for (name, inner) in schema["properties"].as_object().unwrap() {
+            let name = format!("{path}{name}");
+            assert!(inner["description"].as_str().unwrap().ends_with('.'), "{name}: {inner}");
+            match inner["properties"].is_object() {
+                true => visit(inner, &format!("{name}."), found),
+                false => found.push(name),
+            }
+        }
+    }
+    let schema = Recipe::schema(None).unwrap();
+    let mut found = Vec::new();
+    visit(&schema, "", &mut found);
+    found.sort();
+    assert_eq!(found, schema_keys());
+    let batch = &schema["properties"]["train"]["properties"]["effective_batch"];
+    assert_eq!((batch["default"].as_u64(), batch["minimum"].as_u64()), (Some(128), Some(1)));
+    let betas = &schema["properties"]["optim"]["properties"]["betas"]["items"];
+    assert_eq!((betas["minimum"].as_f64(), betas["exclusiveMaximum"].as_f64()), (Some(0.0), Some(1.0)));
+    assert_eq!(schema["properties"]["task"]["enum"], serde_json::json!(Task::NAMES));
+    let required = &schema["properties"]["stage"]["items"]["properties"]["unfreeze"]["items"]["required"];
+    assert_eq!(*required, serde_json::json!(["at", "match"]));
 }

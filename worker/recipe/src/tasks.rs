@@ -2,11 +2,12 @@
 
 use std::fmt;
 
+use dtrain_common::recipe::hints::and;
+use dtrain_common::recipe::kinds::PLANNED;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::hints::and;
-use super::kinds::{IMPORTED, PLANNED};
+use super::kinds::IMPORTED;
 use super::{Loss, ModelName, Target};
 
 /// What the checks of a recipe know of a task.

@@ -57,7 +57,7 @@ fn a_custom_task_takes_any_settings() {
     recipe.check_paths().unwrap();
 
     let alone = read("task = \"custom\"\n[train]\nsteps = 2\n[custom]\n");
-    assert_eq!((alone.data, alone.model, alone.custom.len()), (Data::default(), Model::default(), 0));
+    assert_eq!((&alone.data, &alone.model, alone.custom.len()), (&Data::default(), &Model::default(), 0));
     // The engine's settings are checked for every task.
     expect_error(CUSTOM, &["data.image_size=0"], "data.image_size", "a whole number");
     expect_error(CUSTOM, &["model.wdth=3"], "model.wdth", "did you mean `width`?");

@@ -1,8 +1,9 @@
 //! Conditions between the settings of `[data]`.
 
-use super::super::hints::quoted;
+use dtrain_common::recipe::hints::quoted;
+
 use super::{Checks, DataKind, Recipe};
-use crate::recipe::{Augment, Masks, Resize, Target};
+use crate::{Augment, Masks, Resize, Target};
 
 impl Checks<'_> {
     /// Checks that the task takes this kind of data and this augmentation.

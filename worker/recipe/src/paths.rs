@@ -3,10 +3,10 @@
 use std::io;
 use std::path::Path;
 
-use super::error::RecipeError;
-use super::origin::Problem;
+use dtrain_common::recipe::{Problem, RecipeError};
+use dtrain_common::run_dir::follow;
+
 use super::{DataKind, Recipe, Target};
-use crate::pointer::follow;
 
 /// Makes data.root and the paths of `[model]` absolute, from the current directory.
 pub(super) fn make_absolute(recipe: &mut Recipe) -> Vec<Problem> {

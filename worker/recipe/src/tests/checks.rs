@@ -17,13 +17,13 @@ fn settings_without_effect_are_errors() {
         (&["optim.schedule.name=constant", "optim.schedule.min_lr=0"], "optim.schedule.min_lr"),
     ] {
         let error = by_set(sets);
-        assert_eq!(error.0.key.as_deref(), Some(key), "{error}");
-        assert!(error.0.message.contains("has no effect"), "{error}");
+        assert_eq!(error.key(), Some(key), "{error}");
+        assert!(error.message().contains("has no effect"), "{error}");
     }
     let error = parse(SMALL, &["data.train=x"]).unwrap_err();
     assert!(error.to_string().starts_with("--set data.train=x: this setting has no effect"), "{error}");
     // An override sets the bad value; the file has the line of the setting that loses its effect.
-    assert_eq!(by_set(&["data.kind=generated"]).0.line, Some(3));
+    assert_eq!(by_set(&["data.kind=generated"]).line(), Some(3));
 }
 
 #[test]
@@ -50,16 +50,13 @@ fn settings_must_fit_together() {
         ),
     ] {
         let error = by_set(sets);
-        assert_eq!(error.0.key.as_deref(), Some(key), "{error}");
-        assert!(error.0.message.contains(part), "{error}");
+        assert_eq!(error.key(), Some(key), "{error}");
+        assert!(error.message().contains(part), "{error}");
     }
     let generated = |set: &str| parse(SMALL, &[set]);
     // 2000 samples in batches of 128: 16 steps.
     assert!(generated("optim.schedule.warmup=16 steps").is_ok());
-    assert_eq!(
-        generated("optim.schedule.warmup=17 steps").unwrap_err().0.key.as_deref(),
-        Some("optim.schedule.warmup")
-    );
+    assert_eq!(generated("optim.schedule.warmup=17 steps").unwrap_err().key(), Some("optim.schedule.warmup"));
     // The warm-up of a stage that restarts the schedule, and of a run whose stages share one.
     let stages = |warmup: &str, schedule: &str| {
         let text = format!(
@@ -67,13 +64,13 @@ fn settings_must_fit_together() {
         );
         let text = text.replace("epochs = 10\n", "");
         let set = format!("optim.schedule.warmup={warmup} steps");
-        parse(&text, &[&set]).map_err(|error| error.0.message.to_owned())
+        parse(&text, &[&set]).map_err(|error| error.message().to_owned())
     };
     assert!(stages("10", "restart").is_ok());
     let error = stages("11", "restart").unwrap_err();
     assert!(error.contains("longer than stage \"a\" of 10 steps"), "{error}");
     let error = parse(SMALL, &["train.last_batch=drop", "data.train_samples=100"]).unwrap_err();
-    assert_eq!(error.0.key.as_deref(), Some("train.last_batch"));
+    assert_eq!(error.key(), Some("train.last_batch"));
     assert!(parse(LINES, &["optim.schedule.warmup=10 epochs"]).is_ok(), "the whole run may be warm-up");
 }
 
@@ -82,9 +79,9 @@ fn values_of_a_later_version_are_errors() {
     for (set, key) in [("task=elevation", "task"), ("optim.schedule.name=polynomial", "optim.schedule.name")]
     {
         let error = by_set(&[set]);
-        assert_eq!(error.0.key.as_deref(), Some(key), "{error}");
-        assert_eq!(error.0.set.as_deref(), Some(set), "{error}");
-        assert!(error.0.message.contains("is not built in this version"), "{error}");
+        assert_eq!(error.key(), Some(key), "{error}");
+        assert_eq!(error.set(), Some(set), "{error}");
+        assert!(error.message().contains("is not built in this version"), "{error}");
     }
 }
 
@@ -111,7 +108,7 @@ fn paths_are_checked() {
     std::fs::create_dir(root.join("train")).unwrap();
     std::fs::create_dir(root.join("val")).unwrap();
     let test = error(&[]);
-    assert_eq!(test.0.key.as_deref(), Some("data.test"));
+    assert_eq!(test.key(), Some("data.test"));
     assert!(test.to_string().ends_with("has the folders train, val"), "{test}");
     recipe(&["data.test=val"]).check_paths().unwrap();
     std::fs::write(root.join("test"), "").unwrap();
@@ -119,7 +116,7 @@ fn paths_are_checked() {
 
     let weights = root.join("w.safetensors");
     let set = format!("model.weights={}", weights.display());
-    assert_eq!(error(&["data.test=val", &set]).0.key.as_deref(), Some("model.weights"));
+    assert_eq!(error(&["data.test=val", &set]).key(), Some("model.weights"));
     std::fs::create_dir(&weights).unwrap();
     assert!(
         error(&["data.test=val", &set])
@@ -155,12 +152,12 @@ fn paths_of_other_tasks_are_checked() {
         std::fs::create_dir(root.join(name)).unwrap();
     }
     let error = check(samples::BINARY, &[]).unwrap_err();
-    assert_eq!(error.0.key.as_deref(), Some("data.test_masks"));
+    assert_eq!(error.key(), Some("data.test_masks"));
     assert!(error.to_string().ends_with("has the folders test, train, train_masks"), "{error}");
     std::fs::create_dir(root.join("test_masks")).unwrap();
     check(samples::BINARY, &[]).unwrap();
 
     let error = check(samples::PROGRAM, &[&format!("data.root={}", text.display())]).unwrap_err();
-    assert_eq!(error.0.key.as_deref(), Some("model.file"));
+    assert_eq!(error.key(), Some("model.file"));
     assert!(error.to_string().contains("the file /m/gpt.PT2 does not exist"), "{error}");
 }

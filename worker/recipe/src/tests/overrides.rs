@@ -38,7 +38,7 @@ fn overrides_are_read_by_what_their_key_takes() {
         "train.seed=7",
     ]);
     assert_eq!((recipe.optim.lr, recipe.optim.weight_decay, recipe.train.seed), (0.5, Some(1.0), 7));
-    assert_eq!((recipe.data.std, recipe.memory.grow), (vec![1.0, 2.0, 3.0], true));
+    assert_eq!((&recipe.data.std[..], recipe.memory.grow), (&[1.0, 2.0, 3.0][..], true));
     let custom =
         parse("task = \"custom\"\n[train]\nsteps = 1\n", &["custom.a=2025", "custom.b=x", "custom.c=.5"])
             .unwrap();

@@ -2,6 +2,7 @@
 
 mod checks;
 mod course;
+mod custom;
 mod differences;
 mod errors;
 mod exported;
@@ -17,6 +18,9 @@ mod stages;
 mod tasks;
 
 use std::path::PathBuf;
+
+use dtrain_common::recipe::Source;
+use dtrain_common::recipe::kinds;
 
 use super::*;
 use reading::FULL;
@@ -40,8 +44,14 @@ fn expect_error(text: &str, overrides: &[&str], key: &str, part: &str) {
         Ok(_) => panic!("{overrides:?} is taken"),
         Err(error) => error,
     };
-    assert_eq!(error.0.key.as_deref(), Some(key), "{overrides:?}: {error}");
-    assert!(error.0.message.contains(part), "{overrides:?}: {error}");
+    assert_eq!(error.key(), Some(key), "{overrides:?}: {error}");
+    assert!(error.message().contains(part), "{overrides:?}: {error}");
+}
+
+impl Recipe {
+    fn differences(&self, other: &Self) -> Vec<(String, String, String)> {
+        self.resolved().unwrap().differences(&other.plain().unwrap())
+    }
 }
 
 fn round_trip(recipe: &Recipe) {
@@ -49,8 +59,10 @@ fn round_trip(recipe: &Recipe) {
     let back = Recipe::parse("back.toml", &text, &[]).unwrap_or_else(|error| panic!("{error}\n{text}"));
     assert_eq!(&back, recipe, "{text}");
     assert!(recipe.differences(&back).is_empty());
-    let json = serde_json::to_string(recipe).unwrap();
-    assert_eq!(&serde_json::from_str::<Recipe>(&json).unwrap(), recipe, "{json}");
+    let plain = recipe.plain().unwrap();
+    let json = serde_json::to_string(&plain).unwrap();
+    assert_eq!(serde_json::from_str::<AnyRecipe>(&json).unwrap(), plain, "{json}");
+    assert_eq!(AnyRecipe::parse(&Source { name: "any.toml".into(), text }, &[]).unwrap(), plain);
 }
 
 #[test]
@@ -59,7 +71,7 @@ fn a_resolved_recipe_round_trips() {
     round_trip(&small(&[]));
     let seed = format!("train.seed={}", i64::MAX);
     round_trip(&small(&[&seed, "optim.name=sgd", "optim.lr=1", "optim.momentum=0.9", "optim.nesterov=true"]));
-    for (name, _) in Recipe::embedded() {
+    for (name, _) in Source::embedded() {
         round_trip(&Recipe::load(name, &[]).unwrap());
     }
 }

@@ -3,11 +3,14 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use super::keys::section;
-use super::kinds::{
-    AUTO_OR_FLAG, BATCH_NORM, FLAG, GLOBS, Kind, LOSS, NAME, NAMES, PATH, PATHS, RENAMES, WEIGHTS, choice,
+use dtrain_common::recipe::Switch;
+use dtrain_common::recipe::kinds::{
+    AUTO_OR_FLAG, FLAG, GLOBS, Kind, NAME, NAMES, PATH, PATHS, WEIGHTS, choice,
 };
-use super::{BatchNorm, Compile, Loss, MemoryFormat, ModelName, Switch, WeightsMode};
+use dtrain_common::section;
+
+use super::kinds::{BATCH_NORM, LOSS, RENAMES};
+use super::{BatchNorm, Compile, Loss, MemoryFormat, ModelName, WeightsMode};
 
 /// Larger than any real network; keeps the arithmetic of sizes far from overflow.
 const MAX_SIZE: i64 = 1 << 16;

@@ -1,0 +1,65 @@
+//! Asks the trainer what a recipe means: only the trainer knows tasks, `[data]`, `[model]` and `[custom]`.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::anyhow;
+use dtrain_agent::io::process;
+use dtrain_common::env::{
+    GROUP_RANK, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, RANK, WORLD_SIZE,
+};
+use dtrain_common::job::{Job, ResolveAnswer, ResolveJob, Unresolved};
+use dtrain_common::recipe::{AnyRecipe, Resolved, Source};
+
+use super::find_worker;
+use crate::executable::why_not_started;
+
+/// Whether files and folders of a recipe are on this machine.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Paths {
+    Check,
+    Ignore,
+}
+
+/// Returns what a recipe means.
+///
+/// # Errors
+/// A recipe that the trainer refuses. Without a trainer, first what is wrong with the general settings.
+pub(crate) fn resolve(source: &Source, set: &[String], paths: Paths) -> anyhow::Result<Resolved> {
+    match ask(source, set, paths) {
+        Ok(answer) => Ok(answer?),
+        Err(error) => {
+            AnyRecipe::parse(source, set)?;
+            Err(error)
+        }
+    }
+}
+
+/// Returns the trainer's answer, or why there is none.
+pub(crate) fn ask(source: &Source, set: &[String], paths: Paths) -> anyhow::Result<ResolveAnswer> {
+    let worker = find_worker()?;
+    let mut command =
+        job(&worker, "recipe", &[], &Job::Resolve(ResolveJob { check_paths: paths == Paths::Check }))?;
+    let asked = Unresolved { source: source.clone(), overrides: set.to_vec() };
+    let [answer, said] = process::ask(&mut command, &serde_json::to_vec(&asked)?)
+        .map_err(|error| anyhow!("cannot start `{}`: {}", worker.display(), why_not_started(&error)))?;
+    serde_json::from_slice(&answer).map_err(|_| {
+        let said = String::from_utf8_lossy(&said);
+        let why = if said.trim().is_empty() { "it ends without an answer" } else { said.trim() };
+        anyhow!(
+            "the trainer {} does not check the recipe: {why}; `dtrain doctor` says what it lacks",
+            worker.display()
+        )
+    })
+}
+
+/// Returns the trainer with one job. It runs alone, even if the launcher is itself a worker.
+pub(crate) fn job(worker: &Path, recipe: &str, set: &[String], job: &Job) -> anyhow::Result<Command> {
+    let mut command = Command::new(worker);
+    command.arg(recipe).args(set.iter().flat_map(|set| ["--set", set]));
+    command.arg("--job").arg(serde_json::to_string(job)?);
+    for variable in [RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, MASTER_ADDR, MASTER_PORT] {
+        command.env_remove(variable);
+    }
+    Ok(command)
+}

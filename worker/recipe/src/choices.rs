@@ -1,0 +1,82 @@
+//! The settings of `[data]` and `[model]` that are one of a few words.
+
+use dtrain_common::choices;
+
+choices! {
+    /// How a micro-step is submitted to a GPU.
+    Compile {
+        Off = "off": "Kernel by kernel.",
+        Graph = "graph": "As one graph, captured once and then replayed.",
+    }
+
+    /// The source of the samples.
+    DataKind {
+        Folder = "folder": "A folder of images.",
+        Generated = "generated": "Samples that dtrain generates, for trials without a download.",
+        Text = "text": "A text file, or a folder of them.",
+    }
+
+    /// The learning target of a sample.
+    Target {
+        Class = "class": "The class of an image: the name of its folder.",
+        Mask = "mask": "The class of each pixel of an image, from a mask.",
+        Vector = "vector": "Numbers for an image, from a row of a table.",
+        Map = "map": "A number for each pixel of an image, from a second image.",
+        Tokens = "tokens": "The next token of a text.",
+    }
+
+    /// The meaning of a mask's values.
+    Masks {
+        Index = "index": "The value of a pixel is its class; of a palette image, the palette's index.",
+        Binary = "binary": "Zero is class 0 and everything else class 1.",
+    }
+
+    /// How images are brought to the network's size.
+    Resize {
+        Crop = "crop": "The shorter side is scaled to it, and the middle square is cut out.",
+        Stretch = "stretch": "Both sides are scaled to it.",
+        None = "none": "Not at all: all images have the same size, and the network takes it.",
+    }
+
+    /// The orientation in which images are used.
+    Orientation {
+        Stored = "stored": "As the pixels are stored, whatever the file's EXIF data states.",
+        Exif = "exif": "Turned as the file's EXIF data states.",
+    }
+
+    /// Random changes to training samples.
+    Augment {
+        None = "none": "None.",
+        Flip = "flip": "Half of the images are mirrored left to right.",
+        CropFlip = "crop-flip": "Moved by up to an eighth of the side over black, then mirrored as by `flip`.",
+        ResizedCropFlip = "resized-crop-flip": "A random part, scaled to the network's size, then mirrored as by `flip`.",
+        Shift = "shift": "Windows of text begin at a random place.",
+    }
+
+    /// The unit of text that is one token.
+    Tokenizer {
+        Chars = "chars": "A character; the vocabulary is the set of characters that occur.",
+        Bytes = "bytes": "A byte; the vocabulary has 256.",
+    }
+
+    /// The loss of a regression or of a user's trainer.
+    Loss {
+        CrossEntropy = "cross-entropy": "Cross-entropy of the output, one logit per class.",
+        Mse = "mse": "Mean squared difference of the output to the target.",
+        L1 = "l1": "Mean absolute difference of the output to the target.",
+        Huber = "huber": "Half the squared difference below 1, else the absolute difference less a half; their mean.",
+    }
+
+    /// The memory layout of images and convolution weights.
+    MemoryFormat {
+        Contiguous = "contiguous": "Channel by channel.",
+        ChannelsLast = "channels-last": "Pixel by pixel.",
+    }
+
+    /// The tensors that a file of initial weights must have.
+    WeightsMode {
+        FineTune = "fine-tune": "Every tensor, except a head for another number of classes.",
+        Strict = "strict": "Every tensor.",
+        Partial = "partial": "The tensors that match by name and shape.",
+    }
+}

@@ -1,0 +1,50 @@
+//! The kinds of values that only `[data]` and `[model]` take.
+
+use std::path::{Component, Path};
+
+use dtrain_common::recipe::hints::describe;
+use dtrain_common::recipe::kinds::{Kind, each, parsed};
+use toml::Value;
+
+use super::{BatchNorm, Loss};
+
+pub(super) const BATCH_NORM: Kind = Kind::Other(
+    "\"local\", \"synced\", or a group of samples such as \"group:16\"",
+    &["string"],
+    parsed::<BatchNorm>,
+);
+/// The loss.
+pub(super) const LOSS: Kind = Kind::Choice(Loss::NAMES, &[("module", IMPORTED)]);
+pub(super) const FOLDER_NAME: Kind = Kind::Other(
+    "the name of a folder below data.root, with no `..` and no leading `/`",
+    &["string"],
+    |value| Ok(value.as_str().is_some_and(is_folder_name)),
+);
+/// Pairs of a regular expression and a replacement, at least one.
+pub(super) const RENAMES: Kind =
+    Kind::Other("a list of pairs, such as [[\"^module\\\\.\", \"\"]]", &["array"], |value| {
+        each(value, rename)
+    });
+
+/// What became of a word of TorchScript.
+pub(super) const IMPORTED: &str =
+    "is gone: write the model to a file by `dtrain import MODEL -o FILE.pt2`, and name it in model.file";
+
+fn rename(pair: &Value) -> Result<(), String> {
+    let texts = pair.as_array().map(|pair| pair.iter().map(Value::as_str).collect::<Vec<_>>());
+    match texts.as_deref() {
+        Some([Some(pattern), Some(_)]) => regex_lite::Regex::new(pattern)
+            .map(drop)
+            .map_err(|error| format!("{pattern:?} is not a regular expression: {error}")),
+        _ => Err(format!(
+            "expected a regular expression and a replacement, such as [\"^module\\\\.\", \"\"], got {}",
+            describe(pair)
+        )),
+    }
+}
+
+/// Returns whether a path stays below the folder that it is joined to.
+fn is_folder_name(text: &str) -> bool {
+    let mut parts = Path::new(text).components().peekable();
+    !text.contains('\0') && parts.peek().is_some() && parts.all(|part| matches!(part, Component::Normal(_)))
+}

@@ -1,0 +1,107 @@
+//! The recipe of dtrain's trainer, and of trainers made with its library: the general settings of
+//! [`dtrain_common::recipe`] with tasks, networks, `[data]` and `[model]`. No tensors: what a recipe means is known without
+//! libtorch.
+//!
+//! [`Recipe::load`] reads, overrides, checks and resolves. So a loaded `Recipe` is valid, holds absolute paths and has every
+//! default of its task, model, optimizer and schedule filled in.
+
+mod batchnorm;
+mod choices;
+mod data;
+mod defaults;
+mod effect;
+mod kinds;
+mod load;
+mod model;
+mod networks;
+mod paths;
+mod resolve;
+mod target;
+mod tasks;
+mod validate;
+
+use std::borrow::Cow;
+use std::ops::{Deref, DerefMut};
+
+use dtrain_common::batch::{BatchError, Partition};
+
+pub use batchnorm::BatchNorm;
+pub use choices::{
+    Augment, Compile, DataKind, Loss, Masks, MemoryFormat, Orientation, Resize, Target, Tokenizer,
+    WeightsMode,
+};
+pub use data::{Data, IMAGENET_MEAN, IMAGENET_STD};
+pub use dtrain_common::recipe::{
+    Amp, AnyRecipe, AtStageStart, Auto, Best, Budget, ByteSize, Cache, Checkpoint, Compress, Decay, Ema,
+    Every, General, Goal, LastBatch, Log, Memory, MicroBatch, OnFailure, Optim, OptimGroup, OptimName, Per,
+    Precision, RecipeError, Recompute, Reduce, Resolved, Scaling, Schedule, ScheduleName, Span, Stage,
+    Switch, Test, TestWeights, Train, Unfreeze, Workers,
+};
+pub use model::Model;
+pub use networks::{LastPart, ModelName, NetworkFacts};
+pub use tasks::{Task, TaskFacts};
+
+/// A whole recipe.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Recipe {
+    /// The learning task.
+    pub task: Task,
+    /// The samples.
+    pub data: Data,
+    /// The network.
+    pub model: Model,
+    /// The settings of every trainer, which are also fields of the recipe.
+    pub general: General,
+}
+
+impl Recipe {
+    /// Returns the recipe of one stage, counted from 0, as a separate run; beyond the last stage a copy of
+    /// this recipe. Frozen parameters are not included: they depend on the stages before.
+    pub fn of_stage(&self, number: usize) -> Self {
+        let mut recipe = self.clone();
+        recipe.general = self.general.of_stage(number);
+        let stated = self.stage.get(number).and_then(|stage| stage.loss.as_deref());
+        if let Some(loss) = stated.and_then(Loss::named) {
+            recipe.model.loss = loss;
+        }
+        recipe
+    }
+
+    /// Divides a step among `ranks` into micro-batches, in the groups that BatchNorm normalises.
+    pub fn partition(&self, ranks: usize, micro_batch: Option<usize>) -> Result<Partition, BatchError> {
+        Partition::in_groups(self.train.effective_batch, ranks, micro_batch, self.model.batchnorm.group())
+    }
+
+    /// Returns the name of the network for files, manifests and messages: the model's name, else that of the exported
+    /// program's file, else the task's.
+    pub fn model_name(&self) -> String {
+        let file = self.program().and_then(|file| file.file_name()).map(|name| name.to_string_lossy());
+        let named = self.model.name.map(|name| name.as_str().into()).or(file);
+        named.map_or_else(|| self.task.as_str().to_owned(), Cow::into_owned)
+    }
+}
+
+impl Loss {
+    /// Returns the loss of this name.
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|loss| loss.as_str() == name)
+    }
+}
+
+/// A recipe has the general settings and their arithmetic.
+impl Deref for Recipe {
+    type Target = General;
+
+    fn deref(&self) -> &General {
+        &self.general
+    }
+}
+
+impl DerefMut for Recipe {
+    fn deref_mut(&mut self) -> &mut General {
+        &mut self.general
+    }
+}
+
+#[cfg(test)]
+mod tests;
