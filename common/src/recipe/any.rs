@@ -97,7 +97,7 @@ impl AnyRecipe {
         self.table.get(section)?.get(key)
     }
 
-    /// Returns a section as it is written; empty if there is none.
+    /// Returns a section as it is written; empty if the recipe lacks it.
     pub fn section(&self, name: &str) -> Table {
         self.table.get(name).and_then(Value::as_table).cloned().unwrap_or_default()
     }

@@ -36,7 +36,7 @@ fn section(keys: &[Key], defaults: &Value) -> Map<String, Value> {
     }))
 }
 
-/// Returns what a key means and what it takes, if its type does not say so.
+/// Returns the meaning of a key, and its kind in words if that is not a JSON type.
 fn described(key: &Key) -> String {
     match key.kind {
         Kind::Other(words, ..) => format!("{} Takes {words}.", key.about.trim()),

@@ -40,7 +40,7 @@ impl OwnKinds {
             key::<Checkpoint>("checkpoint", "When checkpoints are written, and which stay."),
             key::<Test>("test", "A final test after the training."),
             key::<Log>("log", "What is printed."),
-            Key { name: "custom", kind: self.custom, about: "Settings of a trainer of one's own." },
+            Key { name: "custom", kind: self.custom, about: "Settings of a user's trainer." },
             Key {
                 name: "stage",
                 kind: Kind::Sections(Stage::KEYS, 1),

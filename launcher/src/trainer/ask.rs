@@ -35,7 +35,7 @@ pub(crate) fn resolve(source: &Source, set: &[String], paths: Paths) -> anyhow::
     }
 }
 
-/// Returns the trainer's answer, or why there is none.
+/// Returns the trainer's answer. The error is the reason for which the trainer gave no answer.
 pub(crate) fn ask(source: &Source, set: &[String], paths: Paths) -> anyhow::Result<ResolveAnswer> {
     let worker = find_worker()?;
     let mut command =

@@ -11,7 +11,7 @@ use crate::process::Signals;
 use crate::setup::Ready;
 use crate::workspace::Workspace;
 
-/// The binary that has a lane of its own.
+/// The binary that runs alone in its lane.
 const LONGEST: &str = "e2e";
 
 /// Binaries that nothing may run beside: last.

@@ -24,7 +24,7 @@ fn place() -> Place {
     Place { _folder: folder, run }
 }
 
-/// Returns the demo's recipe as of a trainer whose experiment has one setting of its own.
+/// Returns the demo's recipe as of a trainer that adds one setting to the experiment.
 fn recipe(sets: &[&str]) -> Resolved {
     let sets: Vec<String> = sets.iter().map(|set| set.to_string()).collect();
     let mut table: toml::Table = AnyRecipe::load("demo", &sets).unwrap().to_toml().unwrap().parse().unwrap();
