@@ -33,7 +33,7 @@ fn predictions_for_gpus_are_the_allocator_s_peaks() {
         .env("CARGO_MANIFEST_DIR", root.join("tests/lab"))
         .current_dir(root)
         .env_remove("CUDA_VISIBLE_DEVICES");
-    expect_exit_code(&finish(&mut command, Duration::from_secs(300)), 0);
+    expect_exit_code(&finish(&mut command, Duration::from_secs(900)), 0);
 }
 
 /// A plan for a GPU by its name is that of a training on such a GPU.

@@ -8,6 +8,8 @@
 #include <ATen/native/ConvUtils.h>
 
 #include <algorithm>
+#include <utility>
+#include <vector>
 
 namespace {
 
@@ -40,18 +42,32 @@ int64_t channels_per_block() { return is_avx2() ? 8 : 16; }
 // images directly, and those of few channels unless the convolution is depthwise.
 bool is_blocked(const Tensor& x, bool depthwise) { return !is_channels_last(x) && (depthwise || x.size(1) >= 16); }
 
-// How a convolution connects channels.
+// How a convolution connects channels and pixels.
 struct Form {
-  Form(const Tensor& weight, int64_t groups, bool transposed = false)
-      : groups(groups), transposed(transposed), depthwise(!transposed && groups > 1 && weight.size(0) == groups && weight.size(1) == 1) {}
+  Form(const Tensor& weight, int64_t groups, std::vector<int64_t> padding, std::vector<int64_t> dilation, bool transposed = false)
+      : groups(groups),
+        transposed(transposed),
+        depthwise(!transposed && groups > 1 && weight.size(0) == groups && weight.size(1) == 1),
+        padding(std::move(padding)),
+        dilation(std::move(dilation)) {}
 
   // Returns whether there are groups of several channels.
   bool in_groups() const { return !transposed && groups > 1 && !depthwise; }
+
+  // Returns whether there are gaps between the pixels of a patch.
+  bool dilated() const {
+    return std::any_of(dilation.begin(), dilation.end(), [](int64_t step) { return step > 1; });
+  }
+
+  // Returns the length of a patch with its gaps.
+  int64_t extent(const Tensor& weight, int64_t dim) const { return dilation[dim - 2] * (weight.size(dim) - 1) + 1; }
 
   int64_t groups;
   bool transposed;
   // Each channel is convolved separately.
   bool depthwise;
+  // Per spatial dimension.
+  std::vector<int64_t> padding, dilation;
 };
 
 // Allocates the block layout, in which the last block is padded. Groups of channels have no padding.
@@ -107,9 +123,24 @@ Tensor cudnn_convolution(const Tensor& x, const Tensor& weight, at::IntArrayRef 
 // Returns the width of the widest kernel that oneDNN's fastest convolutions take.
 int64_t widest_kernel() { return is_avx2() ? 13 : 14; }
 
-// Returns whether oneDNN's depthwise kernels do not take the kernel: it, with its gaps, or its padding is too wide.
-bool is_large(const Tensor& weight, at::IntArrayRef y, const std::vector<int64_t>& padding, const std::vector<int64_t>& dilation) {
-  return dilation.back() * (weight.size(-1) - 1) + 1 > widest_kernel() || padding.back() > y.back();
+// Returns whether oneDNN computes a depthwise convolution by matrix products: its own kernels take no padding wider than the
+// pixels that they compute at once, but for channels-last images and patches without gaps.
+bool is_forward_by_products(at::IntArrayRef y, const Form& form, bool last) {
+  const int64_t at_once = std::min<int64_t>(is_avx2() ? 4 : 6, y.back());
+  return form.depthwise && form.padding.back() > at_once && (!last || form.dilated());
+}
+
+// Allocates a value for each weight of a channel and each of `positions`, per thread.
+Tensor empty_patches(at::IntArrayRef positions, const Tensor& weight) {
+  return at::empty({at::get_num_threads() * patch_size(weight) * product(positions)}, weight.options());
+}
+
+// Allocates the patches of a forward convolution. Of images that are not channels-last, oneDNN gathers what a core's cache holds.
+Tensor empty_forward_patches(at::IntArrayRef positions, const Tensor& weight, bool last) {
+  constexpr int64_t kCache = 512 << 10;
+  const auto most = kCache / static_cast<int64_t>(weight.element_size());
+  const auto patches = patch_size(weight) * product(positions);
+  return at::empty({at::get_num_threads() * (last ? patches : std::min(patches, most))}, weight.options());
 }
 
 // mkldnn_convolution(Tensor self, Tensor weight, Tensor? bias, SymInt[] padding, SymInt[] stride, SymInt[]
@@ -121,18 +152,18 @@ Results mkldnn_convolution(const Call& call) {
   flops += convolution_flops(sizes, weight);
   if (simulates_gpu()) return {cudnn_convolution(x, weight, sizes)};
   const bool last = x.dim() == 4 && (is_channels_last(x) || is_channels_last(weight));
-  const Form form(weight, call[6].toInt());
-  const auto padding = per_dimension(call.sizes(3), x), dilation = per_dimension(call.sizes(5), x);
-  const bool large = !last && form.depthwise && is_large(weight, sizes, padding, dilation);
+  const Form form(weight, call[6].toInt(), per_dimension(call.sizes(3), x), per_dimension(call.sizes(5), x));
+  const bool products = is_forward_by_products(sizes, form, last);
   Tensor blocked_x, blocked_weight, own, y;
   if (last && !is_channels_last(x)) blocked_x = empty_as(x.sizes(), x);
-  if (!last && !large && is_blocked(x, form.depthwise)) blocked_x = empty_in_blocks(x.sizes(), x, form);
-  if (!large) blocked_weight = empty_weight(weight, blocked_x.defined(), form);
-  Tensor scratch = allocate_gathered(x, weight, at::IntArrayRef(sizes).slice(2), 1);
+  if (!last && !products && is_blocked(x, form.depthwise)) blocked_x = empty_in_blocks(x.sizes(), x, form);
+  if (last || !products) blocked_weight = empty_weight(weight, blocked_x.defined(), form);
+  const auto positions = at::IntArrayRef(sizes).slice(2);
+  Tensor scratch = products ? empty_forward_patches(positions, weight, last) : allocate_gathered(x, weight, positions, 1);
   if (last) {
     y = empty_in(sizes, x, true);
   } else {
-    own = large ? empty_as(sizes, x) : empty_in_blocks(sizes, x, form);
+    own = products ? empty_as(sizes, x) : empty_in_blocks(sizes, x, form);
     blocked_x = blocked_weight = scratch = Tensor();
     y = form.depthwise ? empty_as(sizes, x) : allocate_result(sizes, x);
   }
@@ -191,25 +222,22 @@ void allocate_depthwise_sums(const Tensor& x, const Tensor& weight) {
 }
 
 // Returns whether the kernel is larger than the image.
-bool exceeds_image(const Tensor& x, const Tensor& weight, const std::vector<int64_t>& dilation) {
+bool exceeds_image(const Tensor& x, const Tensor& weight, const Form& form) {
   for (int64_t dim = 2; dim < x.dim(); dim++)
-    if (dilation[dim - 2] * (weight.size(dim) - 1) + 1 > x.size(dim)) return true;
+    if (form.extent(weight, dim) > x.size(dim)) return true;
   return false;
-}
-
-bool is_dilated(const std::vector<int64_t>& dilation) {
-  return std::any_of(dilation.begin(), dilation.end(), [](int64_t step) { return step > 1; });
 }
 
 // Returns whether oneDNN sums a weight's gradient by matrix products. The conditions are measured: oneDNN's own kernels do
 // not take these shapes.
-bool is_by_products(const Tensor& x, const Tensor& weight, const std::vector<int64_t>& dilation, bool last, const Form& form) {
+bool is_by_products(const Tensor& x, const Tensor& weight, bool last, const Form& form) {
   if (is_half(weight) && !form.depthwise) return false;
-  const bool exceeds = exceeds_image(x, weight, dilation);
-  if (exceeds && (is_avx2() || is_dilated(dilation))) return true;
+  const bool exceeds = exceeds_image(x, weight, form);
+  if (exceeds && (is_avx2() || form.dilated())) return true;
   if (form.transposed) return false;
   if (weight.size(-1) > widest_kernel()) return true;
-  if (form.depthwise) return !last && (weight.size(2) > 3 || exceeds || is_dilated(dilation));
+  if (form.depthwise && is_avx2() && form.dilated()) return true;
+  if (form.depthwise) return !last && (weight.size(2) > 3 || exceeds || form.dilated());
   const auto in_eights = [](int64_t channels) { return channels % 8 == 0; };
   return form.groups > 1 && (exceeds || !in_eights(weight.size(1)) || !in_eights(weight.size(0) / form.groups));
 }
@@ -217,9 +245,15 @@ bool is_by_products(const Tensor& x, const Tensor& weight, const std::vector<int
 // Allocates the patches at `positions`, and the sums of such products in float32. The number of sums is measured.
 void allocate_products(const Tensor& positions, const Tensor& weight) {
   constexpr int64_t kMore = 64;
-  const auto patches = patch_size(weight) * product(positions.sizes().slice(2));
-  const auto of_patches = at::empty({at::get_num_threads() * patches}, weight.options());
+  const auto patches = empty_patches(positions.sizes().slice(2), weight);
   allocate_temporary({at::get_num_threads() * 4 * product(weight.sizes()) + kMore}, weight.options().dtype(at::kFloat));
+}
+
+// Returns whether oneDNN computes the gradient of a channels-last input by matrix products: patches with gaps reach too far
+// beyond the image. The number is measured.
+bool is_gradient_by_products(const Tensor& weight, const Form& form) {
+  constexpr int64_t kFurthest = 7;
+  return is_avx2() && form.extent(weight, weight.dim() - 1) - 1 - form.padding.back() > kFurthest;
 }
 
 // The gradients of input and weight.
@@ -269,8 +303,8 @@ Gradients few_channels(const Tensor& grad, const Tensor& x, const Tensor& weight
 }
 
 // Allocates as oneDNN does, which also needs input and weight in one layout.
-Gradients onednn_gradients(const Tensor& grad, const Tensor& x, const Tensor& weight, const std::vector<int64_t>& dilation,
-                           bool last, const Form& form, bool for_x, bool for_weight) {
+Gradients onednn_gradients(const Tensor& grad, const Tensor& x, const Tensor& weight, bool last, const Form& form, bool for_x,
+                           bool for_weight) {
   Gradients out;
   Tensor copied_x, copied_weight;
   if (last && !x.is_contiguous(at::MemoryFormat::ChannelsLast)) copied_x = empty_in(x.sizes(), x, true);
@@ -278,10 +312,14 @@ Gradients onednn_gradients(const Tensor& grad, const Tensor& x, const Tensor& we
   if (for_x) {
     // oneDNN's own kernels for this gradient do not take gaps between weights: it copies no blocks, or, channels-last, fills blocks of a
     // kernel for groups of several channels with zeros.
-    const bool gaps = form.depthwise && is_dilated(dilation);
+    const bool gaps = form.depthwise && form.dilated();
     Tensor blocked_grad, blocked_weight, own;
     if (!gaps) blocked_weight = empty_weight(weight, !last, form);
-    if (gaps && last) blocked_weight = at::empty({product(weight.sizes()) * channels_per_block() * channels_per_block()}, weight.options());
+    if (gaps && last && is_gradient_by_products(weight, form)) {
+      blocked_weight = empty_patches(grad.sizes().slice(2), weight);
+    } else if (gaps && last) {
+      blocked_weight = at::empty({product(weight.sizes()) * channels_per_block() * channels_per_block()}, weight.options());
+    }
     // The gradient of few channels of a transposed convolution is used as it is.
     const bool few = form.transposed && !is_blocked(grad, false);
     if (!last && !gaps && !few) blocked_grad = empty_in_blocks(grad.sizes(), grad, form);
@@ -294,7 +332,7 @@ Gradients onednn_gradients(const Tensor& grad, const Tensor& x, const Tensor& we
   }
   if (for_weight) {
     Tensor own;
-    if (is_by_products(x, weight, dilation, last, form)) {
+    if (is_by_products(x, weight, last, form)) {
       own = empty_as(weight.sizes(), weight);
       allocate_products(form.transposed ? x : grad, weight);
     } else {
@@ -303,7 +341,7 @@ Gradients onednn_gradients(const Tensor& grad, const Tensor& x, const Tensor& we
       if (few) return few_channels(grad, x, weight, std::move(out));
       if (!last) blocked_grad = empty_in_blocks(grad.sizes(), grad, form);
       if (!last && is_blocked(x, form.depthwise)) blocked_x = empty_in_blocks(x.sizes(), x, form);
-      const bool in_sums = last && form.depthwise && (weight.size(2) > 3 || exceeds_image(x, weight, dilation) || is_dilated(dilation));
+      const bool in_sums = last && form.depthwise && (weight.size(2) > 3 || exceeds_image(x, weight, form) || form.dilated());
       own = in_sums ? empty_as(weight.sizes(), weight) : empty_weight(weight, blocked_x.defined(), form);
       if (in_sums) {
         allocate_depthwise_sums(x, weight);
@@ -349,10 +387,9 @@ Results convolution_backward(const Call& call) {
     const auto backend = at::native::select_conv_backend(x, weight, std::nullopt, symbols(4), symbols(5), symbols(6), transposed,
                                                          symbols(8), groups, std::nullopt);
     const bool slow = backend == ConvBackend::Slow2d || backend == ConvBackend::SlowTranspose2d;
-    const Form form(weight, groups, transposed);
-    const auto dilation = per_dimension(call.sizes(6), x);
+    const Form form(weight, groups, per_dimension(call.sizes(5), x), per_dimension(call.sizes(6), x), transposed);
     out = slow ? slow_gradients(grad, x, weight, last, wanted[0], wanted[1])
-               : onednn_gradients(grad, x, weight, dilation, last, form, wanted[0], wanted[1]);
+               : onednn_gradients(grad, x, weight, last, form, wanted[0], wanted[1]);
   }
   Tensor grad_bias;
   if (wanted[2]) {

@@ -142,8 +142,12 @@ fn plans_and_profiles_respect_the_smaller_gpu() {
     let budget = plan["budget_bytes"].as_u64().unwrap() >> 20;
     assert!((12_000..14 * 1024).contains(&budget), "{budget} MiB");
 
-    let mut doctor = machine.command(&["doctor"]);
-    let text = expect_exit_code(&finish(&mut doctor, LIMIT), 0);
+    // As its row says, it is run again if the trainer starts too slowly, beside other tests.
+    let mut text = String::new();
+    wait_until("a trainer that starts in time", || {
+        text = expect_exit_code(&finish(&mut machine.command(&["doctor"]), LIMIT), 0);
+        !text.contains("run this command again")
+    });
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
     expect_parts(
         &text,
