@@ -33,7 +33,7 @@ libraries() {
 
 install() {
     mkdir -p "$3/bin"
-    cp "$2/dtrain" "$2/dtrain-worker" "$3/bin"
+    cp "$2/dtrain" "$2/dtrain-worker" "$2/dtrain-recipes" "$3/bin"
     torch=${LIBTORCH:-target/libtorch/torch}
     libraries "$torch/lib" "$3/libtorch/torch/lib"
     for folder in "$torch"/../nvidia/*/lib; do

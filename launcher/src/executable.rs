@@ -1,6 +1,6 @@
 //! Programs that a launch starts without `--`, as a shell would: files that the system executes, and names in PATH.
 
-use dtrain_agent::io::process::program;
+use dtrain_agent::io::process::search_path;
 use dtrain_common::recipe::Source;
 use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
@@ -33,7 +33,7 @@ pub(crate) fn named(name: &OsStr, path_variable: Option<&OsStr>) -> Option<Named
         return executes(path).unwrap_or(false).then_some(Named::File);
     }
     let is_bare = !name.as_encoded_bytes().contains(&b'/') && !is_built_in(path);
-    (is_bare && program::find(name, path_variable).is_ok()).then_some(Named::InPath)
+    (is_bare && search_path::find(name, path_variable).is_ok()).then_some(Named::InPath)
 }
 
 fn executes(path: &Path) -> io::Result<bool> {

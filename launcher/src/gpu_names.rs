@@ -1,7 +1,7 @@
 //! GPUs by name, and their memory as the driver reports it.
 
 use dtrain_common::gpu::{Inventory, Settings, Visible};
-use dtrain_common::job::{Gpu, GpuProperties};
+use dtrain_common::question::{Gpu, GpuProperties};
 use dtrain_common::units::ByteSize;
 
 /// Name, memory in hundredths of a GiB, ten times the compute capability, and multiprocessors.

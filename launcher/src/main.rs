@@ -21,13 +21,13 @@ mod job;
 mod launch;
 mod plan;
 mod python;
+mod questions;
 mod requeue;
 mod runs;
 mod screen;
 mod stdout;
 mod times;
 mod trainer;
-mod worker_jobs;
 
 use anyhow::{Context, anyhow};
 use cli::{Command, LaunchArgs};
@@ -61,16 +61,16 @@ fn main() -> ExitCode {
     }
     let done = match command {
         Command::Launch(args) => job::complete_launch(*args).map(|args| launch(&Arc::new(args), start_time)),
-        Command::Eval(args) => worker_jobs::eval(&args).map(|args| launch(&Arc::new(args), start_time)),
-        Command::Plan(args) => worker_jobs::plan(&args),
-        Command::Profile(args) => worker_jobs::profile(&args),
+        Command::Eval(args) => questions::eval(&args).map(|args| launch(&Arc::new(args), start_time)),
+        Command::Plan(args) => questions::plan(&args),
+        Command::Profile(args) => questions::profile(&args),
         Command::Import(args) => import::run(&args),
         Command::Batch(args) => batch::run(&args),
         Command::Requeue(args) => requeue::run(&args),
         Command::Ckpt(command) => ckpt::run(&command),
         Command::Gpu(command) => gpus::run(&command),
         Command::Runs(args) => runs::run(&args),
-        Command::Schema => worker_jobs::schema(),
+        Command::Schema => trainer::schema(),
         Command::Doctor(args) => job::complete_doctor(*args).and_then(|args| doctor::run(&args)),
     };
     done.unwrap_or_else(|error| print_error(&error, &[]))

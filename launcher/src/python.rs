@@ -3,7 +3,7 @@
 use crate::executable::is_built_in;
 use crate::trainer;
 use anyhow::{Context, bail};
-use dtrain_agent::io::process::program;
+use dtrain_agent::io::process::search_path;
 use dtrain_common::env::{CONDA_PREFIX, PYTHON_EXEC, VIRTUAL_ENV};
 use rustix::fs::Access;
 use std::ffi::{OsStr, OsString};
@@ -29,7 +29,7 @@ pub(crate) fn find(script: Option<&Path>, get: impl Fn(&str) -> Option<OsString>
     let set = |variable| get(variable).filter(|value| !value.is_empty());
     let path = get("PATH");
     if let Some(named) = set(PYTHON_EXEC) {
-        let found = program::find(&named, path.as_deref());
+        let found = search_path::find(&named, path.as_deref());
         return found.with_context(|| format!("{PYTHON_EXEC} is set wrongly"));
     }
     if let Some(own) = script.and_then(own_interpreter) {
@@ -37,14 +37,14 @@ pub(crate) fn find(script: Option<&Path>, get: impl Fn(&str) -> Option<OsString>
     }
     if let Some(bin) = trainer::bin_of_pip() {
         let mut files = NAMES.iter().map(|name| bin.join(name));
-        if let Some(found) = files.find(|file| program::find(file.as_os_str(), None).is_ok()) {
+        if let Some(found) = files.find(|file| search_path::find(file.as_os_str(), None).is_ok()) {
             return Ok(found);
         }
     }
     for variable in [VIRTUAL_ENV, CONDA_PREFIX] {
         if let Some(folder) = set(variable).map(PathBuf::from) {
             let mut files = NAMES.iter().map(|name| folder.join("bin").join(name));
-            let found = files.find(|file| program::find(file.as_os_str(), None).is_ok());
+            let found = files.find(|file| search_path::find(file.as_os_str(), None).is_ok());
             return found.with_context(|| {
                 format!(
                     "{variable} is `{}`, which has no executable bin/python3; activate an environment that has one, or unset \
@@ -54,7 +54,7 @@ pub(crate) fn find(script: Option<&Path>, get: impl Fn(&str) -> Option<OsString>
             });
         }
     }
-    let mut found = NAMES.iter().filter_map(|name| program::find(OsStr::new(name), path.as_deref()).ok());
+    let mut found = NAMES.iter().filter_map(|name| search_path::find(OsStr::new(name), path.as_deref()).ok());
     found.next().with_context(|| {
         format!("neither python3 nor python is in PATH; install Python, or name it in {PYTHON_EXEC}")
     })
@@ -117,7 +117,7 @@ fn own_interpreter(script: &Path) -> Option<PathBuf> {
     let named = interpreter(script).ok()??;
     let folder = script.canonicalize().ok()?.parent()?.to_owned();
     let is_beside = named.is_absolute() && named.parent()?.canonicalize().ok()? == folder;
-    (is_beside && program::find(named.as_os_str(), None).is_ok()).then_some(named)
+    (is_beside && search_path::find(named.as_os_str(), None).is_ok()).then_some(named)
 }
 
 pub(crate) fn check_script(name: &OsStr) -> anyhow::Result<()> {

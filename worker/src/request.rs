@@ -31,7 +31,7 @@ pub struct Request {
     /// The launcher has prepared and locked the run directory.
     #[arg(long, hide = true)]
     pub prepared: bool,
-    /// Job to run instead of training, as JSON: `dtrain_common::job::Job`.
+    /// Question to answer instead of training, as JSON: `dtrain_common::question::Question`.
     #[arg(long, hide = true, value_name = "JSON")]
     pub job: Option<String>,
 }

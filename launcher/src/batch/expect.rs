@@ -1,7 +1,7 @@
 //! What a job will do, said before it waits in a queue.
 
 use crate::cli::{BatchArgs, RecipeArgs};
-use crate::worker_jobs::plan_command;
+use crate::questions::plan_command;
 use anyhow::{Context, bail};
 use dtrain_batch::{Array, JobSpec, System, Value};
 use dtrain_common::exit::ExitStatus;

@@ -10,7 +10,7 @@ use crate::cli::{BatchArgs, PassedOn, RecipeArgs};
 use crate::trainer::{Paths, ask};
 use crate::{python, stdout};
 use anyhow::{Context, bail};
-use dtrain_agent::io::process::program;
+use dtrain_agent::io::process::search_path;
 use dtrain_batch::{
     Account, Array, Extra, JobSpec, Name, Setup, Size, System, Target, TextError, TimeLimit, Word, Work,
 };
@@ -136,7 +136,7 @@ fn find_dtrain(args: &BatchArgs) -> anyhow::Result<Word> {
         return plain();
     }
     let own = std::env::current_exe().context("cannot find this program")?;
-    let found = program::find(OsStr::new("dtrain"), std::env::var_os("PATH").as_deref()).ok();
+    let found = search_path::find(OsStr::new("dtrain"), std::env::var_os("PATH").as_deref()).ok();
     match found.and_then(|found| found.canonicalize().ok()) == own.canonicalize().ok() {
         true => plain(),
         false => path_word(&own),

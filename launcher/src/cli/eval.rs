@@ -3,7 +3,7 @@
 use super::{GpuArgs, RecipeArgs};
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use dtrain_common::job::EvalWeights;
+use dtrain_common::question::EvalWeights;
 use std::path::PathBuf;
 
 /// The flags of `dtrain eval`.
@@ -50,7 +50,7 @@ mod tests {
     use super::super::{Command, Form, Nproc};
     use super::*;
     use clap::Parser;
-    use dtrain_common::job::{EvalJob, Job};
+    use dtrain_common::question::{EvalQuestion, Question};
     use std::path::Path;
 
     fn parsed(line: &[&str]) -> EvalArgs {
@@ -70,10 +70,10 @@ mod tests {
         let target = launch.target().unwrap().unwrap();
         assert_eq!((target.form, target.name), (Form::Program, "/bin/dtrain-worker".as_ref()));
         assert_eq!(target.args[..4], ["r.toml", "--set", "data.test=x", "--job"]);
-        let job: Job = serde_json::from_str(target.args[4].to_str().unwrap()).unwrap();
+        let job: Question = serde_json::from_str(target.args[4].to_str().unwrap()).unwrap();
         let wanted =
-            EvalJob { checkpoint: "runs/a".into(), weights: EvalWeights::Auto, batch: None, json: true };
-        assert_eq!(job, Job::Eval(wanted));
+            EvalQuestion { checkpoint: "runs/a".into(), weights: EvalWeights::Auto, batch: None, json: true };
+        assert_eq!(job, Question::Eval(wanted));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, CommandFactory, FromArgMatches, Parser};
 use dtrain_common::env::FLAG_PREFIX;
-use dtrain_common::job::{EvalJob, Job};
+use dtrain_common::question::{EvalQuestion, Question};
 use std::error::Error;
 use std::ffi::OsString;
 use std::path::Path;
@@ -234,7 +234,7 @@ impl EvalArgs {
     pub(crate) fn launch(&self, worker: &Path) -> anyhow::Result<LaunchArgs> {
         let nproc = self.nproc.parse::<Nproc>().map_err(anyhow::Error::msg);
         let nproc = nproc.with_context(|| format!("--nproc {}", self.nproc))?;
-        let job = Job::Eval(EvalJob {
+        let job = Question::Eval(EvalQuestion {
             checkpoint: self.checkpoint.clone(),
             weights: self.weights,
             batch: self.batch.map(|batch| batch as usize),

@@ -4,7 +4,7 @@ use super::launch::MOST_WORKERS;
 use crate::gpu_names::parse_list;
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
-use dtrain_common::job::Gpu;
+use dtrain_common::question::Gpu;
 use std::str::FromStr;
 
 #[derive(Debug, Args)]

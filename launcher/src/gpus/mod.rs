@@ -7,7 +7,7 @@ mod monitor;
 pub(crate) mod owner;
 
 use crate::cli::GpuCommand;
-use crate::worker_jobs;
+use crate::questions;
 use dtrain_common::gpu::Nvidia;
 use std::process::ExitCode;
 
@@ -16,7 +16,7 @@ pub(crate) fn run(command: &GpuCommand) -> anyhow::Result<ExitCode> {
     match command {
         GpuCommand::Info(args) => info::run(&mut Nvidia::open()?, args),
         GpuCommand::Monitor(args) => monitor::run(&mut Nvidia::open()?, args),
-        GpuCommand::SuggestBatchSize(args) => worker_jobs::suggest(args),
+        GpuCommand::SuggestBatchSize(args) => questions::suggest(args),
         GpuCommand::Clear => clear::run(),
         GpuCommand::Kill(args) => kill::run(&mut Nvidia::open()?, args),
     }

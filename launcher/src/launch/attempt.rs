@@ -8,7 +8,7 @@ use super::master_address::MasterAddress;
 use super::port::MasterPort;
 use crate::cli::LaunchArgs;
 use crate::job;
-use crate::plan::{Plan, cores};
+use crate::plan::{LaunchPlan, cores};
 use anyhow::Context;
 use dtrain_agent::cluster::message::{Endpoint, RunInfo};
 use dtrain_agent::io::heartbeats::Heartbeats;
@@ -31,7 +31,7 @@ use std::path::PathBuf;
 /// A launch that has passed its checks.
 pub(super) struct Launch<'a> {
     pub(super) args: &'a LaunchArgs,
-    pub(super) plan: Plan,
+    pub(super) plan: LaunchPlan,
     pub(super) master_address: MasterAddress,
     pub(super) temporary: Temporary,
     pub(super) inbox: Inbox,

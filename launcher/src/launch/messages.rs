@@ -1,7 +1,7 @@
 //! Messages for the user during a run.
 
 use crate::executable::why_not_started;
-use crate::plan::Plan;
+use crate::plan::LaunchPlan;
 use dtrain_agent::local::{KillReason, Notice, Outcome};
 use dtrain_agent::signals;
 use dtrain_common::exit::ExitStatus;
@@ -25,7 +25,7 @@ pub(super) fn restarting(restart: u32, allowed: u32, workers: usize, pause: Dura
 }
 
 /// Returns the message for a notice; `None` if the banner follows at once.
-pub(super) fn notice(notice: &Notice, plan: &Plan, timeout: Duration) -> Option<String> {
+pub(super) fn notice(notice: &Notice, plan: &LaunchPlan, timeout: Duration) -> Option<String> {
     let workers = plan.nproc;
     let usage_error = Outcome::Exited(ExitStatus::Usage.code().into());
     let timeout = timeout.as_secs();
@@ -97,7 +97,7 @@ pub(super) fn notice(notice: &Notice, plan: &Plan, timeout: Duration) -> Option<
 }
 
 /// Returns the message for an eviction: another run has the run directory, so the workers are killed.
-pub(super) fn evicted(plan: &Plan) -> String {
+pub(super) fn evicted(plan: &LaunchPlan) -> String {
     let folder = plan.run_dir.as_ref().map(|run_dir| run_dir.root().display().to_string());
     format!(
         "dtrain: another run has taken {}, because this launcher was suspended or its file system did not answer: \
@@ -105,7 +105,7 @@ pub(super) fn evicted(plan: &Plan) -> String {
         folder.unwrap_or_default()
     )
 }
-pub(super) fn cannot_start(plan: &Plan, rank: usize, error: &io::Error) -> String {
+pub(super) fn cannot_start(plan: &LaunchPlan, rank: usize, error: &io::Error) -> String {
     let of = match plan.placement.world_size {
         1 => String::new(),
         _ => format!(" for rank {}", plan.rank(rank)),

@@ -14,7 +14,7 @@ mod report;
 
 use crate::cli::LaunchArgs;
 use crate::job;
-use crate::plan::{self, Plan, Seat};
+use crate::plan::{self, LaunchPlan, Seat};
 use crate::stdout::join_causes;
 use anyhow::{Context, anyhow, bail};
 use attempt::{Attempt, EarlierResult, Launch, Run};
@@ -117,7 +117,7 @@ pub(crate) fn run(
 }
 
 /// Handles the events of the checks as between two attempts. Returns the restarts, and signals for the workers.
-fn begin(args: &LaunchArgs, plan: &Plan, inbox: &Inbox) -> Result<(Restarts, Vec<i32>), NotBegun> {
+fn begin(args: &LaunchArgs, plan: &LaunchPlan, inbox: &Inbox) -> Result<(Restarts, Vec<i32>), NotBegun> {
     let mut restarts = Restarts::new(RestartPolicy {
         max_restarts: args.max_restarts,
         permanent: plan.permanent_failures(),

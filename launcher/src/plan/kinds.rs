@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 
 /// A launch that has passed every check.
 #[derive(Debug)]
-pub(crate) struct Plan {
+pub(crate) struct LaunchPlan {
     /// Number of workers of this node.
     pub(crate) nproc: usize,
     /// This node's part in the attempt.
@@ -31,7 +31,7 @@ pub(crate) struct Plan {
     /// The CPU cores of each worker.
     pub(crate) core_binding: CoreBinding,
     pub(crate) command: Command,
-    /// The directory to write; for a recipe always set, after [`Plan::join`].
+    /// The directory to write; for a recipe always set, after [`LaunchPlan::join`].
     pub(crate) run_dir: Option<RunDir>,
     pub(crate) limit: Option<TimeLimit>,
     pub(crate) routing: Routing,
@@ -77,7 +77,7 @@ pub(crate) enum PlanKind {
     Program(Program),
 }
 
-impl Plan {
+impl LaunchPlan {
     pub(crate) fn training(&self) -> Option<&Training> {
         match &self.kind {
             PlanKind::Training(training) => Some(training),

@@ -12,7 +12,7 @@ mod size;
 mod training;
 
 pub(crate) use devices::Devices;
-pub(crate) use kinds::{Plan, Seat};
+pub(crate) use kinds::{LaunchPlan, Seat};
 #[cfg(test)]
 pub(crate) use routing::Home;
 pub(crate) use routing::{Routing, Sinks};
@@ -27,7 +27,7 @@ const NEITHER: &str = "nothing to launch: give a recipe (`dtrain launch RECIPE`)
                        launch --help` has examples";
 
 /// Checks the command, and last prepares a recipe's run directory. On an error no file was written.
-pub(crate) fn check(args: &LaunchArgs, seat: Seat, start_time: StartTime) -> anyhow::Result<Plan> {
+pub(crate) fn check(args: &LaunchArgs, seat: Seat, start_time: StartTime) -> anyhow::Result<LaunchPlan> {
     let target = args.target()?.context(NEITHER)?;
     match target.form {
         Form::Recipe => match target.name.to_str() {

@@ -1,6 +1,6 @@
 //! The plan of a program: a script, a module, or any executable.
 
-use super::kinds::{Command, Plan, PlanKind, Program, Seat, StandardInput, headline};
+use super::kinds::{Command, LaunchPlan, PlanKind, Program, Seat, StandardInput, headline};
 use super::limit;
 use super::placement::{measure, placement};
 use super::routing::{Home, Routing};
@@ -10,7 +10,7 @@ use crate::python;
 use anyhow::{Context, anyhow, bail};
 use dtrain_agent::clock::StartTime;
 use dtrain_agent::cluster::ranks::Placement;
-use dtrain_agent::io::process::program;
+use dtrain_agent::io::process::search_path;
 use dtrain_common::env::TORCHELASTIC_USE_AGENT_STORE;
 use dtrain_common::run_dir::RunDir;
 use dtrain_common::text::counted;
@@ -24,7 +24,7 @@ pub(super) fn plan(
     args: &LaunchArgs,
     seat: Seat,
     start_time: StartTime,
-) -> anyhow::Result<Plan> {
+) -> anyhow::Result<LaunchPlan> {
     let (command, is_python) = command(target, args)?;
     for (given, flag) in [(!args.set.is_empty(), "--set"), (args.resume.is_some(), "--resume")] {
         if given {
@@ -56,7 +56,7 @@ pub(super) fn plan(
     if let Some(run_dir) = &run_dir {
         summary.push_str(&format!("; run directory {}", run_dir.root().display()));
     }
-    Ok(Plan {
+    Ok(LaunchPlan {
         nproc,
         placement: Placement::alone(nproc),
         devices: size.devices,
@@ -89,9 +89,9 @@ fn command(target: &Target<'_>, launch: &LaunchArgs) -> anyhow::Result<(Command,
     let as_script = || launch.line(std::iter::once(name).chain(args.iter().map(OsString::as_os_str)));
     if matches!(form, Form::Program | Form::File) {
         let arg0 = if form == Form::File { executable::as_path(name) } else { name.to_owned() };
-        let found = program::find(&arg0, std::env::var_os("PATH").as_deref());
+        let found = search_path::find(&arg0, std::env::var_os("PATH").as_deref());
         let path = Path::new(name);
-        if found.is_err() && program::is_python(path) && path.is_file() {
+        if found.is_err() && search_path::is_python(path) && path.is_file() {
             let line = as_script();
             bail!(
                 "`{}` is a Python script and not an executable program; start it with `{line}`",

@@ -1,6 +1,6 @@
 //! The plan of a recipe: a training by dtrain's own worker.
 
-use super::kinds::{Command, Plan, PlanKind, Seat, Training, headline, trainer_args};
+use super::kinds::{Command, LaunchPlan, PlanKind, Seat, Training, headline, trainer_args};
 use super::placement::{measure, placement};
 use super::routing::{Home, Routing};
 use super::size::Size;
@@ -25,7 +25,12 @@ use std::path::{Path, PathBuf};
 const LONGEST_SENT: usize = 32 << 10;
 
 /// Plans a training. On an error no file was written.
-pub(super) fn plan(name: &str, args: &LaunchArgs, seat: Seat, start_time: StartTime) -> anyhow::Result<Plan> {
+pub(super) fn plan(
+    name: &str,
+    args: &LaunchArgs,
+    seat: Seat,
+    start_time: StartTime,
+) -> anyhow::Result<LaunchPlan> {
     let source = Source::find(name).map_err(|error| no_recipe(name, args, error))?;
     let resolved = match seat {
         Seat::Alone | Seat::Leader => Some(resolve(&source, &args.set, Paths::Check).map_err(|error| {
@@ -86,7 +91,7 @@ pub(super) fn plan(name: &str, args: &LaunchArgs, seat: Seat, start_time: StartT
             (Some(run_dir), Some(lock), summary, worker_args)
         }
     };
-    Ok(Plan {
+    Ok(LaunchPlan {
         nproc,
         placement: Placement::alone(nproc),
         devices: size.devices,

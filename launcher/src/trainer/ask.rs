@@ -1,17 +1,18 @@
 //! Asks the trainer what a recipe means: only the trainer knows tasks, `[data]`, `[model]` and `[custom]`.
 
+use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, ExitCode};
 
 use anyhow::anyhow;
 use dtrain_agent::io::process;
 use dtrain_common::env::{
     GROUP_RANK, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, RANK, WORLD_SIZE,
 };
-use dtrain_common::job::{Job, ResolveAnswer, ResolveJob, Unresolved};
+use dtrain_common::question::{Question, ResolveAnswer, ResolveQuestion, Unresolved};
 use dtrain_common::recipe::{AnyRecipe, Resolved, Source};
 
-use super::find_worker;
+use super::find_for_recipes;
 use crate::executable::why_not_started;
 
 /// Whether files and folders of a recipe are on this machine.
@@ -37,9 +38,13 @@ pub(crate) fn resolve(source: &Source, set: &[String], paths: Paths) -> anyhow::
 
 /// Returns the trainer's answer. The error is the reason for which the trainer gave no answer.
 pub(crate) fn ask(source: &Source, set: &[String], paths: Paths) -> anyhow::Result<ResolveAnswer> {
-    let worker = find_worker()?;
-    let mut command =
-        job(&worker, "recipe", &[], &Job::Resolve(ResolveJob { check_paths: paths == Paths::Check }))?;
+    let worker = find_for_recipes()?;
+    let mut command = question_command(
+        &worker,
+        "recipe",
+        &[],
+        &Question::Resolve(ResolveQuestion { check_paths: paths == Paths::Check }),
+    )?;
     let asked = Unresolved { source: source.clone(), overrides: set.to_vec() };
     let [answer, said] = process::ask(&mut command, &serde_json::to_vec(&asked)?)
         .map_err(|error| anyhow!("cannot start `{}`: {}", worker.display(), why_not_started(&error)))?;
@@ -53,11 +58,23 @@ pub(crate) fn ask(source: &Source, set: &[String], paths: Paths) -> anyhow::Resu
     })
 }
 
-/// Returns the trainer with one job. It runs alone, even if the launcher is itself a worker.
-pub(crate) fn job(worker: &Path, recipe: &str, set: &[String], job: &Job) -> anyhow::Result<Command> {
+/// Replaces this process by the trainer, which prints the JSON Schema of its recipes. On success, it does not return.
+pub(crate) fn schema() -> anyhow::Result<ExitCode> {
+    let worker = find_for_recipes()?;
+    let error = question_command(&worker, "schema", &[], &Question::Schema)?.exec();
+    Err(anyhow!("cannot start `{}`: {}", worker.display(), why_not_started(&error)))
+}
+
+/// Returns the trainer with one question. It runs alone, even if the launcher is itself a worker.
+pub(crate) fn question_command(
+    worker: &Path,
+    recipe: &str,
+    set: &[String],
+    question: &Question,
+) -> anyhow::Result<Command> {
     let mut command = Command::new(worker);
     command.arg(recipe).args(set.iter().flat_map(|set| ["--set", set]));
-    command.arg("--job").arg(serde_json::to_string(job)?);
+    command.arg("--job").arg(serde_json::to_string(question)?);
     for variable in [RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, MASTER_ADDR, MASTER_PORT] {
         command.env_remove(variable);
     }

@@ -3,7 +3,7 @@
 mod ask;
 mod pytorch;
 
-pub(crate) use self::ask::{Paths, ask, job, resolve};
+pub(crate) use self::ask::{Paths, ask, question_command, resolve, schema};
 pub(crate) use self::pytorch::{read_version, version_of};
 
 use std::env;
@@ -14,10 +14,13 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
-use dtrain_agent::io::process::{output, program};
+use dtrain_agent::io::process::{output, search_path};
 use dtrain_common::env::DTRAIN_WORKER;
 
 const WORKER: &str = "dtrain-worker";
+
+/// Answers about recipes as [`WORKER`] beside it does, without libtorch, whose start takes a third of a second.
+const RECIPES: &str = "dtrain-recipes";
 
 /// Prints the file of the Python package. With `-I`, Python looks neither in this folder nor in those of PYTHONPATH.
 const ASK: [&str; 3] =
@@ -29,6 +32,17 @@ pub(crate) fn find_worker() -> anyhow::Result<PathBuf> {
     let worker = search()?;
     pytorch::check(&worker, env::var_os("LD_LIBRARY_PATH").as_deref())?;
     Ok(worker)
+}
+
+/// Finds the program that answers about recipes: a trainer, or the program beside dtrain's own.
+fn find_for_recipes() -> anyhow::Result<PathBuf> {
+    let worker = search()?;
+    let file = worker.canonicalize().unwrap_or(worker);
+    let beside = file.with_file_name(RECIPES);
+    match file.ends_with(WORKER) && is_program(&beside) {
+        true => Ok(beside),
+        false => find_worker(),
+    }
 }
 
 /// Returns the CUDA of the PyTorch that a trainer of pip will load, `None` within for a CPU build; `None` for another trainer.
@@ -68,7 +82,7 @@ pub(crate) fn bin_of_pip() -> Option<PathBuf> {
 fn search() -> anyhow::Result<PathBuf> {
     let path = env::var_os("PATH");
     if let Some(named) = env::var_os(DTRAIN_WORKER).filter(|named| !named.is_empty()) {
-        return program::find(&named, path.as_deref())
+        return search_path::find(&named, path.as_deref())
             .with_context(|| format!("{DTRAIN_WORKER} is set wrongly"));
     }
     let own = env::current_exe().ok().and_then(|exe| exe.parent().map(Path::to_owned));
@@ -76,7 +90,7 @@ fn search() -> anyhow::Result<PathBuf> {
         let beside = [folder.join(WORKER)].into_iter();
         beside.chain(packages(folder)).find(|file| is_program(file))
     });
-    let in_path = || program::find(OsStr::new(WORKER), path.as_deref()).ok();
+    let in_path = || search_path::find(OsStr::new(WORKER), path.as_deref()).ok();
     // A Python takes longer to start than a launch.
     let found = installed.or_else(in_path).or_else(|| ask_python(own.as_deref()?));
     found.ok_or_else(|| {
@@ -88,7 +102,7 @@ fn search() -> anyhow::Result<PathBuf> {
 }
 
 fn is_program(file: &Path) -> bool {
-    program::find(file.as_os_str(), None).is_ok()
+    search_path::find(file.as_os_str(), None).is_ok()
 }
 
 /// Returns where pip may have put the trainer of a dtrain in the folder `bin`: first where PyTorch is beside it, then by the newest

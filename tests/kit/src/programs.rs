@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use dtrain_common::job::{Job, ResolveAnswer, ResolveJob, Unresolved};
+use dtrain_common::question::{Question, ResolveAnswer, ResolveQuestion, Unresolved};
 use dtrain_common::recipe::{AnyRecipe, Source};
 
 use crate::need::{self, Need, Skipped};
@@ -45,7 +45,7 @@ pub const RESOLVE: &str = "case \"$*\" in *'\"job\":\"resolve\"'*) exec \"$RESOL
 
 /// Returns the path of the program that answers about recipes, for [`RESOLVE`] in the variable RESOLVER.
 pub fn resolver() -> PathBuf {
-    program("examples/resolve")
+    program("dtrain-recipes")
 }
 
 /// Returns the path of the example of docs/own-trainer.md.
@@ -91,7 +91,7 @@ pub fn test_data(name: &str) -> Result<PathBuf, Skipped> {
 /// # Panics
 /// If the trainer refuses it.
 pub fn resolved(recipe: &str, sets: &[String]) -> AnyRecipe {
-    let job = Job::Resolve(ResolveJob { check_paths: false });
+    let job = Question::Resolve(ResolveQuestion { check_paths: false });
     let mut command = Command::new(resolver());
     command.arg(recipe).arg("--job").arg(serde_json::to_string(&job).expect("a job is JSON"));
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the program starts");

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use dtrain_common::job::CheckAnswer;
+use dtrain_common::question::CheckAnswer;
 use dtrain_test_kit::forks;
 use dtrain_tests::process::{expect_exit_code, output_text};
 use dtrain_tests::programs::{dtrain, worker};

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use dtrain_common::job::CheckAnswer;
+use dtrain_common::question::CheckAnswer;
 use dtrain_tests::process::{expect_exit_code, output_text};
 use dtrain_tests::programs::{launch, own_trainer, without_outer_run};
 use dtrain_tests::runs::{Run, Sandbox, assert_close};

@@ -46,7 +46,7 @@ pub use layers::{
     LayerNorm, Linear, without_random_init,
 };
 pub use layout::{channels_last, is_channels_last};
-pub use mismatch::{Mismatch, ShapeDifference};
+pub use mismatch::{DtypeDifference, Mismatch, ShapeDifference};
 pub use recompute::{Recompute, Segment, is_recomputing};
 pub use registry::{Entry, Registry, Role, Scope};
 pub use shards::shards;

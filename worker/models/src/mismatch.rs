@@ -28,6 +28,17 @@ pub struct ShapeDifference {
     pub model: Vec<usize>,
 }
 
+/// A tensor whose dtypes in file and model differ.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DtypeDifference {
+    /// Its name in both.
+    pub name: String,
+    /// Its dtype in the file.
+    pub file: String,
+    /// Its dtype in the model.
+    pub model: String,
+}
+
 /// The differences between a file's and a model's tensors. `Display` is the message for users.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Mismatch {
@@ -41,8 +52,8 @@ pub struct Mismatch {
     pub unexpected: Vec<(String, Vec<usize>)>,
     /// In both, with different shapes.
     pub shapes: Vec<ShapeDifference>,
-    /// In both, with dtypes that cannot be converted: name, the file's dtype, the model's dtype.
-    pub types: Vec<(String, String, String)>,
+    /// In both, with dtypes that cannot be converted.
+    pub types: Vec<DtypeDifference>,
     /// What loads more of the file, in a sentence.
     pub remedy: Option<String>,
 }
@@ -65,7 +76,11 @@ pub(super) fn compare(model: &[ExpectedTensor<'_>], file: &BTreeMap<&str, &Store
                 model: wanted.shape.clone(),
             }),
             Some(found) if !is_convertible(found.dtype, wanted.kind) => {
-                mismatch.types.push((name, found.dtype.to_string(), format!("{:?}", wanted.kind)));
+                mismatch.types.push(DtypeDifference {
+                    name,
+                    file: found.dtype.to_string(),
+                    model: format!("{:?}", wanted.kind),
+                });
             }
             Some(_) => {}
         }
@@ -91,7 +106,7 @@ impl Mismatch {
     /// Returns the names of the model's tensors that the file cannot fill.
     pub(super) fn names(&self) -> impl Iterator<Item = String> {
         let missing = self.missing.iter().map(|(name, _)| name);
-        let types = self.types.iter().map(|(name, ..)| name);
+        let types = self.types.iter().map(|dtype| &dtype.name);
         missing.chain(self.shapes.iter().map(|shape| &shape.name)).chain(types).cloned()
     }
 
@@ -184,9 +199,7 @@ impl fmt::Display for Mismatch {
             parts.push(format!("different shapes: {}", list_first(&self.shapes, both)));
         }
         if !self.types.is_empty() {
-            let both = |(name, file, model): &(String, String, String)| {
-                format!("`{name}` is {file}, in the model {model}")
-            };
+            let both = |d: &DtypeDifference| format!("`{}` is {}, in the model {}", d.name, d.file, d.model);
             parts.push(format!("different dtypes: {}", list_first(&self.types, both)));
         }
         write!(f, "the file does not fit the model ({}): {}.", self.model, parts.join("; "))?;
@@ -239,7 +252,9 @@ mod tests {
         );
         let shapes = ShapeDifference { name: "a".to_owned(), file: vec![3, 2], model: vec![2, 3] };
         assert_eq!(mismatch.shapes, [shapes]);
-        assert_eq!(mismatch.types, [("b".to_owned(), "I32".to_owned(), "Float".to_owned())]);
+        let dtypes =
+            DtypeDifference { name: "b".to_owned(), file: "I32".to_owned(), model: "Float".to_owned() };
+        assert_eq!(mismatch.types, [dtypes]);
         let text = mismatch.to_string();
         for part in [
             "`e` [5]",

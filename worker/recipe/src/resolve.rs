@@ -1,6 +1,6 @@
 //! What the trainer says about a recipe.
 
-use dtrain_common::job::{ResolveAnswer, ResolveJob, Unresolved};
+use dtrain_common::question::{ResolveAnswer, ResolveQuestion, Unresolved};
 use dtrain_common::recipe::keys::{Section, Settings};
 use dtrain_common::recipe::kinds::Key;
 use dtrain_common::recipe::{AnyRecipe, General, RecipeError, Resolved, schema};
@@ -13,10 +13,14 @@ impl Recipe {
     /// Answers a launcher. `custom`: see [`Recipe::with_custom`].
     ///
     /// # Errors
-    /// A recipe that is wrong, or, if the job checks them, files that cannot be read.
-    pub fn answer(asked: &Unresolved, job: &ResolveJob, custom: Option<&'static [Key]>) -> ResolveAnswer {
+    /// A recipe that is wrong, or, if the question checks them, files that cannot be read.
+    pub fn answer(
+        asked: &Unresolved,
+        question: &ResolveQuestion,
+        custom: Option<&'static [Key]>,
+    ) -> ResolveAnswer {
         let recipe = Self::with_custom(&asked.source, &asked.overrides, custom)?;
-        if job.check_paths {
+        if question.check_paths {
             recipe.check_paths()?;
         }
         recipe.resolved()

@@ -21,8 +21,13 @@ pub(crate) struct Advice {
     pub(crate) relative_time: f64,
 }
 
-/// A possible way: description, setting, and changed cut; without a cut, the setting overrides the recipe's.
-type Candidate = (String, String, Option<Cut>);
+/// A possible way.
+struct Candidate {
+    what: String,
+    setting: String,
+    /// The changed cut; without one, the setting overrides the recipe's.
+    cut: Option<Cut>,
+}
 
 /// Images shrink in multiples of these pixels if the model has no patches: the total stride of the backbones.
 const STRIDE: usize = 32;
@@ -41,7 +46,7 @@ pub(super) fn advise<P: Predictor>(
     let Ok(whole) = partition(&base.cut) else { return Vec::new() };
     let mut found = Vec::new();
     let candidates = by_cut(subject, base.cut, half).into_iter().chain(by_setting(recipe));
-    for (what, setting, cut) in candidates {
+    for Candidate { what, setting, cut } in candidates {
         let overrides = Vec::from_iter(cut.is_none().then(|| setting.clone()));
         let cut = cut.unwrap_or(base.cut);
         let (Ok(prediction), Ok(own)) = (solver.predict_with(&overrides, cut), partition(&cut)) else {
@@ -75,7 +80,9 @@ pub(super) fn advise<P: Predictor>(
 /// Returns the candidates that change the cut.
 fn by_cut(subject: &Subject, base: Cut, half: Amp) -> Vec<Candidate> {
     let mut candidates = Vec::new();
-    let mut add = |what: String, setting: String, cut: Cut| candidates.push((what, setting, Some(cut)));
+    let mut add = |what: String, setting: String, cut: Cut| {
+        candidates.push(Candidate { what, setting, cut: Some(cut) })
+    };
     let Cut { ranks, micro_batch, .. } = base;
     let recompute = subject.segments;
     if base.recompute < recompute {
@@ -107,7 +114,7 @@ fn by_cut(subject: &Subject, base: Cut, half: Amp) -> Vec<Candidate> {
 /// Returns the candidates that change a setting of the recipe.
 fn by_setting(recipe: &Recipe) -> Vec<Candidate> {
     let mut candidates = Vec::new();
-    let mut add = |what: String, setting: String| candidates.push((what, setting, None));
+    let mut add = |what: String, setting: String| candidates.push(Candidate { what, setting, cut: None });
     if recipe.model.freeze.is_empty()
         && let Some((part, globs)) = all_but_the_last(recipe)
     {

@@ -23,8 +23,8 @@ use crate::memory::Owners;
 use dtrain_common::batch::{BatchError, Partition};
 use dtrain_recipe::Amp;
 
-pub(crate) use dtrain_common::job::{
-    EvalJob, EvalWeights, Gpu, GpuProperties, Job, Mode, PlanJob, ProfileJob,
+pub(crate) use dtrain_common::question::{
+    EvalQuestion, EvalWeights, Gpu, GpuProperties, Mode, PlanQuestion, ProfileQuestion, Question,
 };
 pub(crate) use predictor::{SymbolicPredictor, Target};
 pub(crate) use profile::{Measured, MeasuredStage, Optimal, Profile, ProfiledStage, Trial, TrialOutcome};

@@ -1,12 +1,12 @@
 //! `dtrain plan`: a cut for every GPU, and advice.
 
-use dtrain_common::job::UNSUPPORTED;
+use dtrain_common::question::UNSUPPORTED;
 use dtrain_recipe::{Amp, Recipe};
 use serde::{Deserialize, Serialize};
 
 use super::advice::{Advice, advise};
 use super::solve::{Choice, CutRequest, Solver};
-use super::{Gpu, Mode, PlanJob, Prediction, Predictor, Subject};
+use super::{Gpu, Mode, PlanQuestion, Prediction, Predictor, Subject};
 use crate::memory::{FRAGMENTATION_PERCENT, without_gaps};
 
 /// GPU memory of a process besides tensors: CUDA context, kernels, handles and workspaces of cuBLAS, cuDNN
@@ -32,7 +32,7 @@ pub(crate) struct MemoryPlan {
     pub(crate) budget: Option<u64>,
     /// A rank's whole share at once without recompute: the reference for times of rows and advice.
     pub(crate) plain: Prediction,
-    /// One row for each GPU, in the order of the job.
+    /// One row for each GPU, in the order of the question.
     pub(crate) rows: Vec<Row>,
     /// Ways to save memory compared with the plain cut, each alone; largest saving first.
     pub(crate) advice: Vec<Advice>,
@@ -67,32 +67,32 @@ impl MemoryPlan {
     }
 }
 
-/// Plans `recipe` for the GPUs of `job`. `subject` is that of the predictor.
+/// Plans `recipe` for the GPUs of `question`. `subject` is that of the predictor.
 pub(crate) fn report<P: Predictor>(
     recipe: &Recipe,
     subject: &Subject,
     predictor: &mut P,
-    job: &PlanJob,
+    question: &PlanQuestion,
 ) -> Result<MemoryPlan, P::Error> {
     let most = recipe.memory.budget.value().map(|size| size.0);
     let request = |gpu: &Gpu| {
         let budget = usable_bytes(gpu.bytes).min(most.map_or(u64::MAX, without_gaps));
-        CutRequest::new(recipe, job.nproc, budget, precision(recipe.precision.amp, gpu))
+        CutRequest::new(recipe, question.nproc, budget, precision(recipe.precision.amp, gpu))
     };
     let mut solver = Solver::new(subject, predictor);
     let mut rows = Vec::new();
-    for gpu in &job.gpus {
+    for gpu in &question.gpus {
         let request = request(gpu);
         solver.set_gpu(gpu.properties);
         rows.push(Row { gpu: gpu.clone(), budget: request.budget, choice: solver.solve(&request)? });
     }
     let usual = Gpu::of_size(0);
-    let first = job.gpus.first().unwrap_or(&usual);
+    let first = question.gpus.first().unwrap_or(&usual);
     solver.set_gpu(first.properties);
     let plain = solver.plain(&request(first))?;
     let half = precision(Amp::Auto, first);
     let (mut advice, mut advice_if_too_large) = (Vec::new(), Vec::new());
-    if !job.brief {
+    if !question.brief {
         advice = advise(recipe, &mut solver, &plain, half);
         if let Some(row) = rows.iter().find(|row| matches!(row.choice, Choice::NoFit { .. })) {
             solver.set_gpu(row.gpu.properties);
@@ -104,12 +104,12 @@ pub(crate) fn report<P: Predictor>(
     let is_divided = rows.iter().any(is_smaller);
     let depends = subject.depends.iter().filter(|_| is_divided);
     let depends = depends.map(|words| format!("the result depends on the micro-batch: {words}"));
-    let unsupported = job.gpus.iter().filter(|gpu| !gpu.supported);
+    let unsupported = question.gpus.iter().filter(|gpu| !gpu.supported);
     let unsupported = unsupported.map(|gpu| format!("{}: {UNSUPPORTED}", gpu.name));
     Ok(MemoryPlan {
-        stage: job.stage.clone(),
+        stage: question.stage.clone(),
         subject: subject.clone(),
-        nproc: job.nproc,
+        nproc: question.nproc,
         mode: plain.mode,
         margin: ReservedMemory { context_bytes: CONTEXT_BYTES, fragmentation_percent: FRAGMENTATION_PERCENT },
         budget: most,

@@ -5,8 +5,8 @@ use std::fmt::Write;
 use super::advice::Advice;
 use super::report::{MemoryPlan, Row};
 use super::solve::Choice;
-use super::{Cut, Mode, PlanJob, Prediction};
-use dtrain_common::job::UNSUPPORTED;
+use super::{Cut, Mode, PlanQuestion, Prediction};
+use dtrain_common::question::UNSUPPORTED;
 use dtrain_common::text::{Align::Left, Align::Right, columns, counted, grouped, paragraph, size};
 use dtrain_recipe::Amp;
 
@@ -17,12 +17,12 @@ const NAME: usize = 16;
 
 impl MemoryPlan {
     /// Returns the answer as text, as one sentence for each GPU if brief, or as a line of JSON.
-    pub(crate) fn render(&self, job: &PlanJob) -> serde_json::Result<String> {
-        if job.json {
+    pub(crate) fn render(&self, question: &PlanQuestion) -> serde_json::Result<String> {
+        if question.json {
             return serde_json::to_string(self).map(|line| line + "\n");
         }
         let mut out = String::new();
-        if job.brief {
+        if question.brief {
             self.rows.iter().for_each(|row| write_brief(self, row, &mut out));
             return Ok(out);
         }

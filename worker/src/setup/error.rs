@@ -118,7 +118,7 @@ pub enum WorkerError {
     #[error("cannot read the first message of rank 0: {0}; run the same version of dtrain on all ranks")]
     Opening(#[from] serde_json::Error),
     #[error("--job: {0}; this flag is internal, use `dtrain plan`, `dtrain profile` or `dtrain eval`")]
-    Job(#[source] serde_json::Error),
+    Question(#[source] serde_json::Error),
     #[error("cannot check {}: {reason}", path.display())]
     Check { path: PathBuf, reason: String },
     #[error("--stage: the recipe has no stage {name:?}; {}", stage_names(names))]

@@ -24,7 +24,7 @@ use crate::heartbeat::Heartbeat;
 use crate::memory;
 use crate::memory::Owners;
 use crate::metrics::{Line, MetricsLog, Progress, ProgressStyle, TestRecord, figure};
-use crate::planning::{EvalJob, EvalWeights};
+use crate::planning::{EvalQuestion, EvalWeights};
 use crate::run::Followers;
 use crate::run::TrainError;
 use crate::run::evaluate::{Evaluated, Evaluator};
@@ -73,16 +73,16 @@ fn followers_of(style: ProgressStyle) -> Followers<'static> {
     Followers::new(vec![Box::new(Heartbeat::from_env()), Box::new(Progress::new(style, 0, 0, 1, 0))])
 }
 
-/// Runs the job of `dtrain eval`. Every rank calls this; rank 0 prints the result to standard output.
+/// Runs the question of `dtrain eval`. Every rank calls this; rank 0 prints the result to standard output.
 pub(crate) fn run<T: BuildTask + 'static>(
     recipe: &Recipe,
     env: &WorkerEnv,
-    job: &EvalJob,
+    question: &EvalQuestion,
 ) -> Result<ExitStatus> {
     let (device, _) = enter_device(recipe, env, |_| Ok(()))?;
     let rendezvous = Rendezvous::open(env.clone())?;
     let opening = if env.rank == 0 {
-        let opening = open::<T>(recipe, job).inspect_err(|error| {
+        let opening = open::<T>(recipe, question).inspect_err(|error| {
             rendezvous.announce_failure(&error.to_string(), error.exit_status().code())
         })?;
         rendezvous.announce(&serde_json::to_vec(&opening)?)?;
@@ -99,8 +99,8 @@ pub(crate) fn run<T: BuildTask + 'static>(
         survey: &opening.survey,
         folder: opening.checkpoint,
         is_shared: env.is_one_node(),
-        weights: job.weights,
-        batch: job.batch,
+        weights: question.weights,
+        batch: question.batch,
         env,
         ranks: &ranks,
         device,
@@ -111,13 +111,13 @@ pub(crate) fn run<T: BuildTask + 'static>(
     let peaks = peak_memory(&ranks, memory::report(device).map_err(TrainError::from)?.peak)?;
     ranks.shutdown().map_err(TrainError::from)?;
     if let (0, Some(record)) = (env.rank, record) {
-        print_result(&record, &peaks, job.json)?;
+        print_result(&record, &peaks, question.json)?;
     }
     Ok(ExitStatus::Success)
 }
 
-fn open<T: BuildTask>(recipe: &Recipe, job: &EvalJob) -> Result<Opening> {
-    let checkpoint = find_checkpoint(&job.checkpoint)?;
+fn open<T: BuildTask>(recipe: &Recipe, question: &EvalQuestion) -> Result<Opening> {
+    let checkpoint = find_checkpoint(&question.checkpoint)?;
     let Surveyed { facts: survey, lists } = Surveyed::of::<T>(recipe)?;
     Ok(Opening { checkpoint, survey, lists })
 }

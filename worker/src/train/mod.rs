@@ -2,9 +2,9 @@
 
 mod describe;
 mod evaluation;
-mod jobs;
 mod lead;
 mod process;
+mod questions;
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -69,35 +69,35 @@ impl WithTask for Start<'_> {
     type Output = Result<ExitStatus>;
 
     fn run<T: BuildTask + 'static>(self) -> Self::Output {
-        start_job::<T>(self.recipe, self.request, self.env)
+        answer_or_train::<T>(self.recipe, self.request, self.env)
     }
 }
 
 /// Works like [`run`] for the task `T`, whatever task the recipe names: the entry point of custom trainers.
 pub fn run_task<T: BuildTask + 'static>(request: &Request, env: &WorkerEnv) -> Result<ExitStatus> {
-    with_recipe(request, T::SETTINGS, |recipe| start_job::<T>(recipe, request, env))
+    with_recipe(request, T::SETTINGS, |recipe| answer_or_train::<T>(recipe, request, env))
 }
 
-/// Runs the request's job if it needs no recipe, else `start` with the recipe, whose `[custom]` takes these keys.
+/// Answers the request's question if it needs no recipe, else `start` with the recipe, whose `[custom]` takes these keys.
 fn with_recipe(
     request: &Request,
     custom: Option<&'static [Key]>,
     start: impl FnOnce(&Recipe) -> Result<ExitStatus>,
 ) -> Result<ExitStatus> {
-    match request.job.as_deref().and_then(|job| jobs::run_without_recipe(job, custom)) {
+    match request.job.as_deref().and_then(|question| questions::run_without_recipe(question, custom)) {
         Some(status) => status,
         None => start(&Recipe::with_custom(&Source::find(&request.recipe)?, &request.overrides, custom)?),
     }
 }
 
 /// Turns a panic caused by out of memory into an error, where no step can be retried.
-fn start_job<T: BuildTask + 'static>(
+fn answer_or_train<T: BuildTask + 'static>(
     recipe: &Recipe,
     request: &Request,
     env: &WorkerEnv,
 ) -> Result<ExitStatus> {
     catch_torch_panic(|| match &request.job {
-        Some(job) => jobs::run::<T>(recipe, request, env, job),
+        Some(question) => questions::run::<T>(recipe, request, env, question),
         None => train::<T>(recipe, request, env),
     })?
 }

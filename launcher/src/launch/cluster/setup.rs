@@ -5,7 +5,7 @@ use super::meeting::Meeting;
 use crate::cli::Rendezvous;
 use crate::launch::attempt::Launch;
 use crate::launch::files::next_attempt;
-use crate::plan::Plan;
+use crate::plan::LaunchPlan;
 use anyhow::bail;
 use dtrain_agent::cluster::ClusterPolicy;
 use dtrain_agent::cluster::message::RunInfo;
@@ -30,7 +30,7 @@ const OTHER_FILES: usize = 256;
 const FILES_OF_WORKER: usize = 32;
 
 /// Describes this node for the leader.
-pub(in crate::launch) fn describe(rendezvous: &Rendezvous, plan: &Plan) -> anyhow::Result<Node> {
+pub(in crate::launch) fn describe(rendezvous: &Rendezvous, plan: &LaunchPlan) -> anyhow::Result<Node> {
     if rendezvous.admits_at_checkpoint && plan.training().is_none() {
         bail!("--rdzv-conf admit=checkpoint is for recipes: a program writes its checkpoints by itself");
     }

@@ -2,7 +2,7 @@
 
 mod folders;
 
-use crate::plan::{Plan, Routing};
+use crate::plan::{LaunchPlan, Routing};
 use anyhow::Context;
 use dtrain_agent::cause::error_message;
 use dtrain_agent::io::output::{LineFilter, RotatingLog, Stream};
@@ -42,7 +42,11 @@ pub(super) type ByStream<T> = [Option<T>; 2];
 impl Files {
     /// Creates an attempt's folders in the run directory, the log directory, or a temporary one. `number`: the
     /// first possible number of the attempt, which is then shared with other nodes.
-    pub(super) fn create(plan: &Plan, temporary: &Temporary, number: Option<u32>) -> anyhow::Result<Self> {
+    pub(super) fn create(
+        plan: &LaunchPlan,
+        temporary: &Temporary,
+        number: Option<u32>,
+    ) -> anyhow::Result<Self> {
         Self::of(plan.run_dir.as_ref(), &plan.routing, temporary, plan.placement.first_rank, number)
     }
 

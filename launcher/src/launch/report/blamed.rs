@@ -3,7 +3,7 @@
 use crate::launch::attempt::{Attempt, Run};
 use crate::launch::files::Files;
 use crate::launch::messages::ended;
-use crate::plan::{Plan, Sinks};
+use crate::plan::{LaunchPlan, Sinks};
 use dtrain_agent::cause::{self, Evidence, MemoryKill, Suspect};
 use dtrain_agent::clock::StartTime;
 use dtrain_agent::cluster::message::Blame;
@@ -31,7 +31,7 @@ pub(super) struct BlamedWorker<'a> {
 }
 
 impl<'a> BlamedWorker<'a> {
-    pub(super) fn find(plan: &Plan, run: &'a Run, attempt: &Attempt) -> Option<Self> {
+    pub(super) fn find(plan: &LaunchPlan, run: &'a Run, attempt: &Attempt) -> Option<Self> {
         let (Cause::Failed { rank: first } | Cause::Hung { rank: first }) = run.verdict.cause else {
             return None;
         };
@@ -85,7 +85,7 @@ impl<'a> BlamedWorker<'a> {
     }
 
     /// Returns what became of the worker: the verb for its rank, and how it ended.
-    fn fate(&self, plan: &Plan) -> (&'static str, String) {
+    fn fate(&self, plan: &LaunchPlan) -> (&'static str, String) {
         let mut how = ended(self.end.outcome);
         if let Some(signal) = self.stopped_by {
             return ("was stopped", format!("{how} after {} from the launcher", signals::name(signal)));
@@ -108,7 +108,7 @@ impl<'a> BlamedWorker<'a> {
     }
 
     /// Describes the worker for the user and for `result.json`.
-    pub(super) fn blame(&self, plan: &Plan, run: &Run, files: &Files, start_time: StartTime) -> Blame {
+    pub(super) fn blame(&self, plan: &LaunchPlan, run: &Run, files: &Files, start_time: StartTime) -> Blame {
         let (verb, how) = self.fate(plan);
         Blame {
             failure: self.failure(plan, start_time),
@@ -118,7 +118,7 @@ impl<'a> BlamedWorker<'a> {
         }
     }
 
-    fn banner(&self, plan: &Plan, run: &Run, files: &Files) -> Vec<String> {
+    fn banner(&self, plan: &LaunchPlan, run: &Run, files: &Files) -> Vec<String> {
         let local_rank = self.end.rank;
         let rank = plan.rank(local_rank);
         let pid = run.pids[local_rank].map_or(String::new(), |pid| format!(" (pid {pid})"));
@@ -154,7 +154,7 @@ impl<'a> BlamedWorker<'a> {
     }
 
     /// Returns a line for workers that failed too, a line for stopped workers, and their messages.
-    fn peers(&self, plan: &Plan, verdict: &Verdict, files: &Files) -> Vec<String> {
+    fn peers(&self, plan: &LaunchPlan, verdict: &Verdict, files: &Files) -> Vec<String> {
         let is_other = |end: &&End| end.rank != self.end.rank && end.outcome != Outcome::Exited(0);
         let others = verdict.ends.iter().filter(is_other);
         let (mut stopped, failed): (Vec<_>, Vec<_>) = others.partition(|end| !end.sent.is_empty());
@@ -183,7 +183,7 @@ impl<'a> BlamedWorker<'a> {
         lines
     }
 
-    fn failure(&self, plan: &Plan, start_time: StartTime) -> Failure {
+    fn failure(&self, plan: &LaunchPlan, start_time: StartTime) -> Failure {
         let (exit_code, signal) = match self.end.outcome {
             Outcome::Exited(code) => (Some(code), None),
             Outcome::Signaled(signal) => (None, Some(signals::name(signal))),

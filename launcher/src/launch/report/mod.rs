@@ -4,7 +4,7 @@ mod blamed;
 
 use super::attempt::{Attempt, Run};
 use super::messages::{GUARDIAN_DIED, cannot_start};
-use crate::plan::Plan;
+use crate::plan::LaunchPlan;
 use blamed::BlamedWorker;
 use dtrain_agent::clock::StartTime;
 use dtrain_agent::cluster::message::Blame;
@@ -43,7 +43,7 @@ pub(super) struct Conclusion {
 impl Conclusion {
     /// Returns the end of a run on this node alone.
     pub(super) fn of(
-        plan: &Plan,
+        plan: &LaunchPlan,
         run: &Run,
         attempt: &Attempt,
         restarts: u32,
@@ -67,13 +67,13 @@ impl Conclusion {
 }
 
 /// Returns the worker to blame for the attempt, if a worker is.
-pub(super) fn blame(plan: &Plan, run: &Run, attempt: &Attempt, start_time: StartTime) -> Option<Blame> {
+pub(super) fn blame(plan: &LaunchPlan, run: &Run, attempt: &Attempt, start_time: StartTime) -> Option<Blame> {
     let blamed = BlamedWorker::find(plan, run, attempt)?;
     Some(blamed.blame(plan, run, &attempt.files, start_time))
 }
 
 impl Report {
-    pub(super) fn new(plan: &Plan, conclusion: Conclusion, start_time: StartTime) -> Self {
+    pub(super) fn new(plan: &LaunchPlan, conclusion: Conclusion, start_time: StartTime) -> Self {
         let wall = start_time.elapsed();
         let is_training = plan.training().is_some();
         let Conclusion { cause, outcome, blame, reason, restarts, status } = conclusion;
@@ -178,7 +178,7 @@ pub(super) struct NotBegun {
 }
 
 /// Reports why no worker was started. `plan`: the plan, as far as it was checked.
-pub(super) fn not_begun(plan: Option<&Plan>, cause: Cause) -> NotBegun {
+pub(super) fn not_begun(plan: Option<&LaunchPlan>, cause: Cause) -> NotBegun {
     let (status, resume) = match cause {
         Cause::Requeue => (ExitStatus::Requeue, plan.and_then(|plan| plan.run_dir.as_ref())),
         Cause::Stopped { signal } => (ExitStatus::Signal(signal), None),

@@ -119,7 +119,7 @@ fn find(program: &OsString, build: &Path, layout: &Layout) -> Result<PathBuf> {
         bail!("no {}: run `cargo build{profile} -p dtrain -p dtrain-worker`", found.display());
     }
     let mut programs = vec![found.clone()];
-    for name in ["dtrain", "dtrain-worker"] {
+    for name in ["dtrain", "dtrain-worker", "dtrain-recipes"] {
         let other = found.with_file_name(name);
         if other != found && fs::exists(&other).unwrap_or(false) {
             programs.push(other);

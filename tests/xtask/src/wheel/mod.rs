@@ -21,6 +21,8 @@ use crate::setup::{self, Problem, Ready, SetArgs};
 use crate::workspace::Workspace;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// The launcher, the trainer, and what answers about recipes for it.
+const PROGRAMS: [&str; 3] = ["dtrain", "dtrain-worker", "dtrain-recipes"];
 const PACKAGE: [(&str, &str); 2] = [
     ("__init__.py", include_str!("python/__init__.py")),
     ("__main__.py", include_str!("python/__main__.py")),
@@ -94,12 +96,12 @@ pub(crate) fn write_all(
     let tools = Tools::prepare(workspace, signals)?;
     let stage = output.join("stage");
     create_empty(&output)?;
-    let both = stage_programs(&tools, &programs, &stage)?;
+    let staged = stage_programs(&tools, &programs, &stage)?;
     write_package(workspace, &stage)?;
     signals.check()?;
     tools.python(&["-m", "wheel", "pack", "--dest-dir"], &[&output, &stage])?;
     let wheel = tag(&tools, &output)?;
-    let archive = archive(workspace, &output, &both)?;
+    let archive = archive(workspace, &output, &staged)?;
     fs::remove_dir_all(&stage).map_err(|error| Problem::write(&stage, error))?;
     for file in [&wheel, &archive] {
         let bytes = fs::metadata(file).with_context(|| format!("cannot read {}", file.display()))?.len();
@@ -113,15 +115,17 @@ pub(crate) fn write_all(
 }
 
 /// Copies the programs, without debug information, to their places in the wheel.
-fn stage_programs(tools: &Tools, programs: &Path, stage: &Path) -> Result<[PathBuf; 2]> {
-    let places = [format!("dtrain-{VERSION}.data/scripts/dtrain"), "dtrain/dtrain-worker".to_owned()];
-    let staged = places.map(|place| stage.join(place));
-    for (name, to) in ["dtrain", "dtrain-worker"].into_iter().zip(&staged) {
+fn stage_programs(tools: &Tools, programs: &Path, stage: &Path) -> Result<[PathBuf; 3]> {
+    let scripts = format!("dtrain-{VERSION}.data/scripts");
+    let [dtrain, ..] = PROGRAMS;
+    let staged = PROGRAMS.map(|name| stage.join(if name == dtrain { &scripts } else { "dtrain" }).join(name));
+    for (name, to) in PROGRAMS.into_iter().zip(&staged) {
         create(to.parent().unwrap_or(stage))?;
         copy(&programs.join(name), to)?;
         answer(Command::new("strip").arg(to))?;
     }
-    let [_, trainer] = &staged;
+    let [_, trainer, recipes] = &staged;
+    tools.patchelf(&["--remove-rpath"], recipes)?;
     // The folder of this machine's libtorch says nothing elsewhere.
     let paths = tools.patchelf(&["--print-rpath"], trainer)?;
     let paths = paths.trim().split(':').filter(|path| path.starts_with("$ORIGIN") && *path != TORCH);
@@ -198,7 +202,7 @@ fn find_wheel(output: &Path) -> Result<PathBuf> {
 }
 
 /// Writes the programs as a compressed archive, and checksums of them and of the wheel.
-fn archive(workspace: &Workspace, output: &Path, programs: &[PathBuf; 2]) -> Result<PathBuf> {
+fn archive(workspace: &Workspace, output: &Path, programs: &[PathBuf; 3]) -> Result<PathBuf> {
     let name = format!("dtrain-{VERSION}-linux-{ARCH}");
     let folder = output.join(&name);
     create(&folder)?;
@@ -212,7 +216,7 @@ fn archive(workspace: &Workspace, output: &Path, programs: &[PathBuf; 2]) -> Res
     let file = format!("{name}.tar.gz");
     answer(Command::new("tar").args(["-czf", &file, &name]).current_dir(output))?;
     let wheel = find_wheel(output)?;
-    let files = ["dtrain", "dtrain-worker"].map(|program| format!("{name}/{program}"));
+    let files = PROGRAMS.map(|program| format!("{name}/{program}"));
     let mut sums = Command::new("sha256sum");
     sums.current_dir(output).args(files).arg(&file).arg(wheel.file_name().unwrap_or_default());
     write(&output.join("SHA256SUMS"), &answer(&mut sums)?)?;

@@ -18,7 +18,8 @@ use tch::{Kind, TchError, Tensor};
 use super::dtype::kind_of;
 use super::error::{ModelError, WeightsError, WeightsProblem};
 use super::mismatch::{
-    ExpectedTensor, Mismatch, ShapeDifference, compare, is_batch_counter, is_head, list_first,
+    DtypeDifference, ExpectedTensor, Mismatch, ShapeDifference, compare, is_batch_counter, is_head,
+    list_first,
 };
 use super::registry::{Entry, Registry, Role};
 use super::tensor_file::TensorFile;
@@ -113,7 +114,7 @@ impl fmt::Display for LoadReport {
         let Some(rest) = &self.rest else { return Ok(()) };
         let name = |(name, _): &(String, Vec<usize>)| format!("`{name}`");
         let both = |d: &ShapeDifference| format!("`{}` {:?}, in the model {:?}", d.name, d.file, d.model);
-        let typed = |(name, file, _): &(String, String, String)| format!("`{name}` ({file})");
+        let typed = |d: &DtypeDifference| format!("`{}` ({})", d.name, d.file);
         for (kind, count, shown) in [
             ("missing in the file, initial values kept", rest.missing.len(), list_first(&rest.missing, name)),
             ("only in the file", rest.unexpected.len(), list_first(&rest.unexpected, name)),

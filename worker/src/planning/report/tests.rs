@@ -7,8 +7,8 @@ use crate::planning::tests::{GIB, MIB, Machine};
 const RECIPE: &str = "task = \"classify\"\n[data]\nkind = \"generated\"\nimage_size = 224\n[model]\nname = \"resnet50\"\n\
                       [train]\neffective_batch = 16\nepochs = 1\n[ema]\ndecay = 0.99\n";
 
-/// Returns a job for GPUs by their names in the launcher's table, with sizes in hundredths of a GiB.
-fn job(list: &str) -> PlanJob {
+/// Returns a question for GPUs by their names in the launcher's table, with sizes in hundredths of a GiB.
+fn question(list: &str) -> PlanQuestion {
     let gpu = |name: &str| {
         let (hundredths, bf16) = match name {
             "t4" => (1474, false),
@@ -25,7 +25,7 @@ fn job(list: &str) -> PlanJob {
             properties: None,
         }
     };
-    PlanJob {
+    PlanQuestion {
         gpus: list.split(',').map(gpu).collect(),
         nproc: 1,
         mode: Mode::Symbolic,
@@ -40,18 +40,18 @@ fn machine() -> Machine {
 }
 
 /// Returns the answer, and whether a cut fits.
-fn render(sets: &[&str], job: &PlanJob) -> (String, bool) {
+fn render(sets: &[&str], question: &PlanQuestion) -> (String, bool) {
     let sets: Vec<_> = sets.iter().map(|set| (*set).to_owned()).collect();
     let recipe = Recipe::parse("test", RECIPE, &sets).unwrap();
     let mut subject = machine().about();
     subject.depends = vec!["BatchNorm normalises over each micro-batch".into()];
-    let plan = report(&recipe, &subject, &mut machine(), job).unwrap();
-    (plan.render(job).unwrap(), plan.fits())
+    let plan = report(&recipe, &subject, &mut machine(), question).unwrap();
+    (plan.render(question).unwrap(), plan.fits())
 }
 
 #[test]
 fn the_table_is_printed_exactly() {
-    let (text, fits) = render(&[], &job("1GiB,2GiB,t4,a100-40gb"));
+    let (text, fits) = render(&[], &question("1GiB,2GiB,t4,a100-40gb"));
     assert!(fits);
     let expected = "\
 made-up: 26,214,400 parameters, all trained; effective batch 16, learning rate 0.001, 1 rank
@@ -106,7 +106,7 @@ warning: the result depends on the micro-batch: BatchNorm normalises over each m
 
 #[test]
 fn a_brief_plan_has_one_sentence_per_gpu() {
-    let brief = PlanJob { brief: true, ..job("1GiB,t4") };
+    let brief = PlanQuestion { brief: true, ..question("1GiB,t4") };
     let (text, fits) = render(&[], &brief);
     assert!(fits);
     let expected = "\
@@ -121,21 +121,21 @@ t4, 14.74 GiB: micro-batch 16; 16 = 1 rank x 16 x 1 accumulation; fp16; recomput
 #[test]
 fn a_gpu_that_libtorch_does_not_support_is_planned_with_a_warning() {
     let sentence = "libtorch 2.11 for CUDA 13 does not run on it: needs compute capability 7.5 or newer";
-    let (text, fits) = render(&[], &job("t4,v100-16gb"));
+    let (text, fits) = render(&[], &question("t4,v100-16gb"));
     assert!(fits && text.contains("\nv100-16gb  15.77 GiB  16 x 1 x 1 = 16"), "{text}");
     assert!(text.replace("\n  ", " ").ends_with(&format!("\nwarning: v100-16gb: {sentence}\n")), "{text}");
-    let (text, _) = render(&[], &PlanJob { json: true, ..job("t4,v100-16gb") });
+    let (text, _) = render(&[], &PlanQuestion { json: true, ..question("t4,v100-16gb") });
     let plan: serde_json::Value = serde_json::from_str(&text).unwrap();
     let supported = [0, 1].map(|row: usize| plan["rows"][row]["gpu"]["supported"].as_bool().unwrap());
     assert_eq!(supported, [true, false]);
     assert_eq!(plan["warnings"], serde_json::json!([format!("v100-16gb: {sentence}")]));
-    let (text, _) = render(&[], &PlanJob { brief: true, ..job("v100-16gb") });
+    let (text, _) = render(&[], &PlanQuestion { brief: true, ..question("v100-16gb") });
     assert!(text.replace("\n  ", " ").trim_end().ends_with(sentence), "{text}");
 }
 
 #[test]
 fn the_budget_of_the_recipe_limits_every_gpu() {
-    let (text, fits) = render(&["memory.budget=100 MiB"], &job("t4,h200"));
+    let (text, fits) = render(&["memory.budget=100 MiB"], &question("t4,h200"));
     assert!(!fits);
     assert!(text.contains("memory.budget limits tensors to 100.00 MiB"), "{text}");
     assert!(text.contains("Ways to save memory where no cut fits"), "{text}");
@@ -143,7 +143,7 @@ fn the_budget_of_the_recipe_limits_every_gpu() {
 
 #[test]
 fn json_has_the_figures_of_the_table() {
-    let json = PlanJob { json: true, stage: Some("full".into()), ..job("1GiB,t4") };
+    let json = PlanQuestion { json: true, stage: Some("full".into()), ..question("1GiB,t4") };
     let (line, _) = render(&[], &json);
     assert_eq!(line.matches('\n').count(), 1);
     let plan: MemoryPlan = serde_json::from_str(&line).unwrap();
@@ -167,7 +167,7 @@ fn the_margin_is_the_context_and_a_percentage() {
 
 #[test]
 fn a_given_precision_and_ample_memory_give_no_warning() {
-    let (text, _) = render(&["precision.amp=off"], &job("h200"));
+    let (text, _) = render(&["precision.amp=off"], &question("h200"));
     assert!(text.contains("16 x 1 x 1 = 16        fp32"), "{text}");
     assert!(!text.contains("warning"), "{text}");
 }

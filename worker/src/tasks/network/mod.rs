@@ -73,7 +73,7 @@ impl Program {
         usual: &[&str],
     ) -> Result<Network, TaskError> {
         let bound = self.bound(recipe, fields, usual);
-        let (inputs, train, evaluate) = bound.map_err(|unfit| self.unfit(unfit))?;
+        let Bound { inputs, train, evaluate } = bound.map_err(|unfit| self.unfit(unfit))?;
         let shape = |name: &&str| fields.iter().find(|field| field.name == *name).map(|field| &field.shape);
         let shapes = inputs.iter().filter_map(shape);
         let shapes: Vec<Vec<i64>> =
@@ -83,12 +83,7 @@ impl Program {
         Ok(Network { program: self, inputs, train, evaluate })
     }
 
-    fn bound(
-        &self,
-        recipe: &Recipe,
-        fields: &[Field],
-        usual: &[&str],
-    ) -> Result<(Vec<&'static str>, Chosen, Chosen), Unfit> {
+    fn bound(&self, recipe: &Recipe, fields: &[Field], usual: &[&str]) -> Result<Bound, Unfit> {
         let (model, exported) = (&recipe.model, &self.exported);
         let names: Vec<_> = fields.iter().map(|field| field.name).collect();
         let inputs = binding::bind(exported.inputs(), &names, &model.inputs)?;
@@ -103,12 +98,20 @@ impl Program {
         // An evaluation with one output may name it otherwise.
         let main = outputs.get(train.main).map(|port| port.name.as_str()).filter(|_| tested.len() > 1);
         let evaluate = outputs::choose(tested, main, usual, &Default::default())?;
-        Ok((inputs, train, evaluate))
+        Ok(Bound { inputs, train, evaluate })
     }
 
     fn unfit(&self, unfit: Unfit) -> ProgramError {
         ProgramError::Unfit { path: self.path.clone(), unfit: Box::new(unfit) }
     }
+}
+
+/// How a program is used.
+struct Bound {
+    /// The field of each input.
+    inputs: Vec<&'static str>,
+    train: Chosen,
+    evaluate: Chosen,
 }
 
 /// A program whose inputs are bound to fields of the data.

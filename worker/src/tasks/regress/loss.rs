@@ -65,7 +65,9 @@ pub(super) fn vector_loss(
     outputs: &Outputs,
     targets: &Tensor,
     weights: &Tensor,
-    (units, center, loss): (&Units, &Tensor, recipe::Loss),
+    units: &Units,
+    center: &Tensor,
+    loss: recipe::Loss,
 ) -> Result<Loss, TaskError> {
     let (shape, goal) = (targets.size(), units.goal(targets)?);
     let outputs = outputs.map(|output| output.f_to_kind(Kind::Float)?.f_reshape(shape.as_slice()))?;
@@ -90,7 +92,8 @@ pub(super) fn map_loss(
     outputs: &Outputs,
     targets: &Tensor,
     weights: &Tensor,
-    (units, loss): (&Units, recipe::Loss),
+    units: &Units,
+    loss: recipe::Loss,
 ) -> Result<Loss, TaskError> {
     let (_, height, width) = targets.size3()?;
     let left_out = targets.f_isnan()?.f_logical_or(&weights.f_eq(0.0)?.f_view([-1, 1, 1])?)?;

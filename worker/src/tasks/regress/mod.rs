@@ -103,10 +103,10 @@ impl Task for Regress {
     fn loss(&self, batch: &Batch, mode: Mode) -> Result<Loss, TaskError> {
         let outputs = self.network.outputs(batch, mode)?;
         match self.is_map {
-            true => map_loss(&outputs, batch.field("map")?, &batch.weights, (&self.units, self.loss)),
+            true => map_loss(&outputs, batch.field("map")?, &batch.weights, &self.units, self.loss),
             false => {
                 let targets = batch.field("targets")?;
-                vector_loss(&outputs, targets, &batch.weights, (&self.units, &self.center, self.loss))
+                vector_loss(&outputs, targets, &batch.weights, &self.units, &self.center, self.loss)
             }
         }
     }

@@ -52,8 +52,7 @@ fn a_vector_weighs_as_one_sample() {
     let (output, targets) = vectors();
     let weights = Tensor::from_slice(&[1f32, 0.0, 1.0, 1.0]);
     for loss in LOSSES {
-        let of = (&plain(3), &zeros(3), loss);
-        let found = vector_loss(&only(&output), &targets, &weights, of).unwrap();
+        let found = vector_loss(&only(&output), &targets, &weights, &plain(3), &zeros(3), loss).unwrap();
         let mut expected = 0.0;
         for (sample, number) in
             [0, 2, 3].iter().flat_map(|sample| (0..3).map(move |number| (*sample, number)))
@@ -71,7 +70,7 @@ fn an_auxiliary_output_adds_its_weighted_loss() {
     let (output, targets) = vectors();
     let weights = Tensor::ones([4], CPU);
     let of = |outputs: &Outputs| {
-        let loss = vector_loss(outputs, &targets, &weights, (&plain(3), &zeros(3), Kinds::Mse)).unwrap();
+        let loss = vector_loss(outputs, &targets, &weights, &plain(3), &zeros(3), Kinds::Mse).unwrap();
         loss.sum.double_value(&[])
     };
     let other = &output * 3.0;
@@ -83,8 +82,8 @@ fn an_auxiliary_output_adds_its_weighted_loss() {
 fn one_number_may_come_without_a_dimension() {
     let output = Tensor::from_slice(&[1f32, 2.0]);
     let targets = Tensor::from_slice(&[0f32, 4.0]).view([2, 1]);
-    let of = (&plain(1), &zeros(1), Kinds::Mse);
-    let loss = vector_loss(&only(&output), &targets, &Tensor::ones([2], CPU), of).unwrap();
+    let weights = Tensor::ones([2], CPU);
+    let loss = vector_loss(&only(&output), &targets, &weights, &plain(1), &zeros(1), Kinds::Mse).unwrap();
     assert_eq!(loss.sum.double_value(&[]), 5.0);
 }
 
@@ -96,7 +95,7 @@ fn figures_are_in_the_unit_of_the_targets() {
     // The network predicts 10, 20, 40 and 46; the last target is unreadable in the second call.
     let output = (Tensor::from_slice(&[10f32, 20.0, 40.0, 46.0]) - moments[0].mean) / moments[0].deviation();
     let weights = Tensor::ones([4], CPU);
-    let loss = vector_loss(&only(&output), &targets, &weights, (&units, &zeros(1), Kinds::Mse)).unwrap();
+    let loss = vector_loss(&only(&output), &targets, &weights, &units, &zeros(1), Kinds::Mse).unwrap();
     assert!((loss.sum.double_value(&[]) - 16.0 / moments[0].deviation().powi(2)).abs() < 1e-5);
     let sums = Vec::<f64>::try_from(&loss.sums).unwrap();
     let [(_, mae), (_, rmse), (_, r2)] = vector_metrics(&sums, 4.0);
@@ -104,11 +103,11 @@ fn figures_are_in_the_unit_of_the_targets() {
     // The squared differences to the mean of 30 add up to 1000.
     assert!((r2 - (1.0 - 16.0 / 1000.0)).abs() < 1e-6, "{r2}");
     let center = Tensor::from_slice(&[29.5]);
-    let shifted = vector_loss(&only(&output), &targets, &weights, (&units, &center, Kinds::Mse)).unwrap();
+    let shifted = vector_loss(&only(&output), &targets, &weights, &units, &center, Kinds::Mse).unwrap();
     let sums = Vec::<f64>::try_from(&shifted.sums).unwrap();
     assert!((vector_metrics(&sums, 4.0)[2].1 - r2).abs() < 1e-9, "whatever the center");
     let readable = Tensor::from_slice(&[1f32, 1.0, 1.0, 0.0]);
-    let loss = vector_loss(&only(&output), &targets, &readable, (&units, &zeros(1), Kinds::Mse)).unwrap();
+    let loss = vector_loss(&only(&output), &targets, &readable, &units, &zeros(1), Kinds::Mse).unwrap();
     let sums = Vec::<f64>::try_from(&loss.sums).unwrap();
     assert!(sums[0] < 1e-4 && sums[2] == 70.0 && sums[3] == 2100.0, "{sums:?}");
 }
@@ -119,7 +118,7 @@ fn pixels_without_a_number_do_not_count() {
     let output = output.set_requires_grad(true);
     let weights = Tensor::from_slice(&[1f32, 0.0, 1.0]);
     for loss in LOSSES {
-        let found = map_loss(&only(&output), &targets, &weights, (&plain(1), loss)).unwrap();
+        let found = map_loss(&only(&output), &targets, &weights, &plain(1), loss).unwrap();
         assert_eq!(found.weight.double_value(&[]), 7.0);
         let (mut expected, mut absolute) = (0.0, 0.0);
         for (sample, row, column) in [0, 2].iter().flat_map(|n| (0..4).map(move |at| (*n, at / 2, at % 2))) {
@@ -138,7 +137,7 @@ fn pixels_without_a_number_do_not_count() {
         assert_eq!(gradient.get(1).abs().sum(Kind::Float).double_value(&[]), 0.0);
     }
     let nothing =
-        map_loss(&only(&output), &targets.full_like(f64::NAN), &weights, (&plain(1), Kinds::Mse)).unwrap();
+        map_loss(&only(&output), &targets.full_like(f64::NAN), &weights, &plain(1), Kinds::Mse).unwrap();
     assert_eq!((nothing.sum.double_value(&[]), nothing.weight.double_value(&[])), (0.0, 0.0));
 }
 
@@ -148,7 +147,7 @@ fn smaller_maps_are_enlarged() {
     for shape in [vec![1, 2, 2], vec![1, 1, 2, 2]] {
         let output = Tensor::from_slice(&[0f32, 4.0, 0.0, 4.0]).view(shape.as_slice());
         let found =
-            map_loss(&only(&output), &targets, &Tensor::ones([1], CPU), (&plain(1), Kinds::L1)).unwrap();
+            map_loss(&only(&output), &targets, &Tensor::ones([1], CPU), &plain(1), Kinds::L1).unwrap();
         // Each row is 0, 1, 3, 4, as of PyTorch's interpolate with align_corners=False.
         assert_eq!((found.sum.double_value(&[]), found.weight.double_value(&[])), (32.0, 16.0));
     }
@@ -165,7 +164,7 @@ fn sums_are_equal_for_every_partition() {
             let of = |(first, samples): (i64, i64)| {
                 let (output, targets) = (output.narrow(0, first, samples), targets.narrow(0, first, samples));
                 let weights = Tensor::ones([samples], CPU);
-                vector_loss(&only(&output), &targets, &weights, (&units, &zeros(3), loss)).unwrap()
+                vector_loss(&only(&output), &targets, &weights, &units, &zeros(3), loss).unwrap()
             };
             total(parts.into_iter().map(of))
         });
@@ -175,7 +174,7 @@ fn sums_are_equal_for_every_partition() {
         let totals = parts(3).map(|parts| {
             let of = |(first, samples): (i64, i64)| {
                 let (output, targets) = (output.narrow(0, first, samples), targets.narrow(0, first, samples));
-                map_loss(&only(&output), &targets, &Tensor::ones([samples], CPU), (&units, loss)).unwrap()
+                map_loss(&only(&output), &targets, &Tensor::ones([samples], CPU), &units, loss).unwrap()
             };
             total(parts.into_iter().map(of))
         });

@@ -1,6 +1,6 @@
 //! The state of a hung process: its threads in the kernel, and their stacks if a debugger is installed.
 
-use super::{output, proc, program};
+use super::{output, proc, search_path};
 use std::ffi::OsStr;
 use std::fmt::Write;
 use std::fs;
@@ -98,7 +98,7 @@ fn debugger(pid: u32, patience: Duration) -> Option<(&'static str, String)> {
     DEBUGGERS.iter().find_map(|(name, args)| {
         // The process may have continued and ended meanwhile.
         fs::metadata(proc::folder(pid)?).ok()?;
-        let found = program::find(OsStr::new(name), path.as_deref()).ok()?;
+        let found = search_path::find(OsStr::new(name), path.as_deref()).ok()?;
         let args = args.iter().map(|arg| arg.replace("{}", &pid.to_string()));
         let left = patience.checked_sub(start_time.elapsed())?;
         let printed = output(Command::new(found).args(args), left)?;

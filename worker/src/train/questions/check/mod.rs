@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use dtrain_common::exit::ExitStatus;
-use dtrain_common::job::{CaseAnswer, CheckAnswer, CheckJob};
+use dtrain_common::question::{CaseAnswer, CheckAnswer, CheckQuestion};
 use serde::Deserialize;
 
 use self::case::Setting;
@@ -55,11 +55,11 @@ struct Case {
     expected: PathBuf,
 }
 
-/// Runs the job. Differences are part of the answer: the exit status is 0.
-pub(crate) fn run(job: &CheckJob) -> Result<ExitStatus> {
+/// Runs the question. Differences are part of the answer: the exit status is 0.
+pub(crate) fn run(question: &CheckQuestion) -> Result<ExitStatus> {
     // As the reference, whose sums depend on the number of threads.
     tch::set_num_threads(1);
-    for folder in &job.folders {
+    for folder in &question.folders {
         let mut answer = CheckAnswer { folder: folder.clone(), ..CheckAnswer::default() };
         match read(folder) {
             Ok(check) => {

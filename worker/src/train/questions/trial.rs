@@ -16,7 +16,7 @@ use crate::tasks::BuildTask;
 /// Stands for no memory limit.
 pub(super) const NO_LIMIT: u64 = u64::MAX >> 1;
 
-/// The job of the separate process.
+/// The question of the separate process.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct CutTrial {

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::planning::{Cut, Measured, MemoryPlan, Mode, PlanJob, Prediction, Predictor, report};
+use crate::planning::{Cut, Measured, MemoryPlan, Mode, PlanQuestion, Prediction, Predictor, report};
 use dtrain_common::exit::ExitStatus;
 
 use super::trial::{CutTrial, NO_LIMIT, ProcessOutcome, start};
@@ -13,16 +13,19 @@ use crate::request::Request;
 use crate::setup::error::{Result, WorkerError};
 use crate::tasks::BuildTask;
 
-pub(super) fn run<T: BuildTask + 'static>(subject: Subject<'_>, job: &PlanJob) -> Result<ExitStatus> {
-    let stages = super::select_stages(subject.recipe, job.stage.as_deref())?;
+pub(super) fn run<T: BuildTask + 'static>(
+    subject: Subject<'_>,
+    question: &PlanQuestion,
+) -> Result<ExitStatus> {
+    let stages = super::select_stages(subject.recipe, question.stage.as_deref())?;
     let mut out = String::new();
     let mut fits = true;
     for stage in stages {
         let name = subject.recipe.stage.get(stage).map(|stage| stage.name.clone());
-        let job = PlanJob { stage: name, ..job.clone() };
-        let plan = plan_stage::<T>(&subject, &job, stage)?;
+        let question = PlanQuestion { stage: name, ..question.clone() };
+        let plan = plan_stage::<T>(&subject, &question, stage)?;
         fits &= plan.fits();
-        out += &plan.render(&job).map_err(WorkerError::Job)?;
+        out += &plan.render(&question).map_err(WorkerError::Question)?;
     }
     print_answer(&out);
     Ok(if fits { ExitStatus::Success } else { ExitStatus::OutOfMemory })
@@ -30,17 +33,17 @@ pub(super) fn run<T: BuildTask + 'static>(subject: Subject<'_>, job: &PlanJob) -
 
 fn plan_stage<T: BuildTask + 'static>(
     subject: &Subject<'_>,
-    job: &PlanJob,
+    question: &PlanQuestion,
     stage: usize,
 ) -> Result<MemoryPlan> {
     let (request, alone) = (subject.request, subject.recipe.of_stage(stage));
     let mut symbolic = SymbolicPredictor::<T>::new(request, &subject.survey, stage, Target::GPU);
     let planned_for = symbolic.subject(&[])?;
-    match job.mode {
-        Mode::Symbolic => report(&alone, &planned_for, &mut symbolic, job),
+    match question.mode {
+        Mode::Symbolic => report(&alone, &planned_for, &mut symbolic, question),
         Mode::Measured => {
             let mut measured = MeasuringPredictor { request, stage, symbolic, pairs: HashMap::new() };
-            report(&alone, &planned_for, &mut measured, job)
+            report(&alone, &planned_for, &mut measured, question)
         }
     }
 }

@@ -1,8 +1,8 @@
 //! `dtrain profile`: compares real steps with their prediction, and finds the largest micro-batch that fits.
 
 use crate::planning::{
-    Choice, Cut, CutRequest, MeasuredStage, Optimal, Prediction, Profile, ProfileJob, ProfiledStage, Solver,
-    Subject as Planned, Trial, TrialOutcome, find_largest,
+    Choice, Cut, CutRequest, MeasuredStage, Optimal, Prediction, Profile, ProfileQuestion, ProfiledStage,
+    Solver, Subject as Planned, Trial, TrialOutcome, find_largest,
 };
 use dtrain_common::exit::ExitStatus;
 use dtrain_recipe::Amp;
@@ -27,21 +27,22 @@ const TRY_STEPS: usize = 2;
 
 pub(super) fn run<T: BuildTask + 'static>(
     subject: Subject<'_>,
-    job: &ProfileJob,
+    question: &ProfileQuestion,
     device: Device,
 ) -> Result<ExitStatus> {
-    let numbers = super::select_stages(subject.recipe, Some(&job.stage))?;
-    let limit = budget::bytes(subject.recipe.memory.budget, device, job.nproc).map_err(TrainError::from)?;
+    let numbers = super::select_stages(subject.recipe, Some(&question.stage))?;
+    let limit =
+        budget::bytes(subject.recipe.memory.budget, device, question.nproc).map_err(TrainError::from)?;
     let amp = Precision::new(&subject.recipe.precision, device)?.amp();
-    let limit = beside_checkpoints::<T>(&subject, job.nproc, limit, device, amp)?;
+    let limit = beside_checkpoints::<T>(&subject, question.nproc, limit, device, amp)?;
     let (mut stages, mut fits) = (Vec::new(), true);
     for stage in numbers {
-        let (profiled, fitting) = profile_stage::<T>(&subject, job, stage, limit, device, amp)?;
+        let (profiled, fitting) = profile_stage::<T>(&subject, question, stage, limit, device, amp)?;
         stages.push(profiled);
         fits &= fitting;
     }
     let profile = Profile { device: device::name(device), budget: limit, stages };
-    print_answer(&profile.render(job.json).map_err(WorkerError::Job)?);
+    print_answer(&profile.render(question.json).map_err(WorkerError::Question)?);
     Ok(if fits { ExitStatus::Success } else { ExitStatus::OutOfMemory })
 }
 
@@ -75,7 +76,7 @@ fn beside_checkpoints<T: BuildTask + 'static>(
 /// Profiles one stage, and returns whether any cut of it fits.
 fn profile_stage<T: BuildTask + 'static>(
     subject: &Subject<'_>,
-    job: &ProfileJob,
+    question: &ProfileQuestion,
     stage: usize,
     limit: u64,
     device: Device,
@@ -84,7 +85,7 @@ fn profile_stage<T: BuildTask + 'static>(
     let (request, alone) = (subject.request, subject.recipe.of_stage(stage));
     let mut predictor = SymbolicPredictor::<T>::new(request, &subject.survey, stage, Target::of(device));
     let planned_for = predictor.subject(&[])?;
-    let cut_request = CutRequest::new(&alone, job.nproc, limit, amp);
+    let cut_request = CutRequest::new(&alone, question.nproc, limit, amp);
     let choice = Solver::new(&planned_for, &mut predictor).solve(&cut_request)?;
     let cut = choice.prediction().cut;
     let name = subject.recipe.stage.get(stage);
@@ -98,7 +99,7 @@ fn profile_stage<T: BuildTask + 'static>(
         }),
         ProcessOutcome::OutOfMemory | ProcessOutcome::Died(_) => None,
     };
-    let optimal = match job.find_optimal {
+    let optimal = match question.find_optimal {
         true => Some(search(&planned_for, cut, limit, |cut| {
             start(request, &[], &trial(cut, TRY_STEPS, NO_LIMIT))
         })?),

@@ -1,5 +1,5 @@
-//! Jobs of a worker besides training: plan, profile, evaluation, the check of an import, or a try of a cut in a separate
-//! process.
+//! What a worker answers other than by training: plan, profile, evaluation, the check of an import, what a recipe means, or
+//! whether a cut fits, in a separate process.
 
 mod check;
 mod plan;
@@ -9,7 +9,6 @@ mod trial;
 
 use std::io::Write;
 
-use crate::planning::Job;
 use dtrain_common::env::WorkerEnv;
 use dtrain_common::exit::ExitStatus;
 use dtrain_common::recipe::kinds::Key;
@@ -18,6 +17,7 @@ use serde_json::Value;
 
 use crate::data::packed::Packed;
 use crate::device;
+use crate::planning::Question;
 use crate::request::Request;
 use crate::setup::error::{Result, WorkerError};
 use crate::setup::survey::Surveyed;
@@ -32,7 +32,7 @@ struct Subject<'a> {
     _lists: Vec<Packed<u8>>,
 }
 
-/// Runs the job `text` for the task `T`, and prints the answer to standard output.
+/// Answers the question `text` for the task `T`, and prints the answer to standard output.
 pub(crate) fn run<T: BuildTask + 'static>(
     recipe: &Recipe,
     request: &Request,
@@ -48,27 +48,27 @@ pub(crate) fn run<T: BuildTask + 'static>(
         let limit = Some(trial.limit).filter(|&limit| limit < trial::NO_LIMIT);
         return trial::run::<T>(subject, trial, device::choose(env, limit)?);
     }
-    match serde_json::from_str(text).map_err(WorkerError::Job)? {
-        Job::Plan(job) => plan::run::<T>(subject()?, &job),
-        Job::Profile(job) => profile::run::<T>(subject()?, &job, device::choose(env, None)?),
-        Job::Eval(job) => evaluation::run::<T>(recipe, env, &job),
-        Job::Check(job) => check::run(&job),
-        Job::Resolve(job) => resolve::run(&job, T::SETTINGS),
-        Job::Schema => resolve::schema(T::SETTINGS),
+    match serde_json::from_str(text).map_err(WorkerError::Question)? {
+        Question::Plan(question) => plan::run::<T>(subject()?, &question),
+        Question::Profile(question) => profile::run::<T>(subject()?, &question, device::choose(env, None)?),
+        Question::Eval(question) => evaluation::run::<T>(recipe, env, &question),
+        Question::Check(question) => check::run(&question),
+        Question::Resolve(question) => resolve::run(&question, T::SETTINGS),
+        Question::Schema => resolve::schema(T::SETTINGS),
     }
 }
 
-/// Runs the job `text` if it needs no recipe. `custom`: the keys of `[custom]`, if they are known.
+/// Answers the question `text` if it needs no recipe. `custom`: the keys of `[custom]`, if they are known.
 pub(crate) fn run_without_recipe(text: &str, custom: Option<&'static [Key]>) -> Option<Result<ExitStatus>> {
     match serde_json::from_str(text) {
-        Ok(Job::Check(job)) => Some(check::run(&job)),
-        Ok(Job::Resolve(job)) => Some(resolve::run(&job, custom)),
-        Ok(Job::Schema) => Some(resolve::schema(custom)),
+        Ok(Question::Check(question)) => Some(check::run(&question)),
+        Ok(Question::Resolve(question)) => Some(resolve::run(&question, custom)),
+        Ok(Question::Schema) => Some(resolve::schema(custom)),
         _ => None,
     }
 }
 
-/// Returns the stages of a job, counted from 0: the named stage, all stages, or the first by default.
+/// Returns the stages of a question, counted from 0: the named stage, all stages, or the first by default.
 fn select_stages(recipe: &Recipe, name: Option<&str>) -> Result<Vec<usize>> {
     let named = |name: &str| recipe.stage.iter().position(|stage| stage.name == name);
     match name {

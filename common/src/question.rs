@@ -1,4 +1,4 @@
-//! Requests of the launcher to the worker program, as an argument: `dtrain-worker RECIPE ... --job JSON`.
+//! What the launcher asks the trainer, as an argument: `dtrain-worker RECIPE ... --job JSON`.
 
 use std::path::PathBuf;
 
@@ -7,15 +7,15 @@ use serde::{Deserialize, Serialize};
 use crate::recipe::{RecipeError, Resolved, Source};
 use crate::units::ByteSize;
 
-/// A job besides training. The worker prints the result and exits with 0, 2 (recipe), 3 (memory) or 1.
+/// What the trainer does other than training. It prints the answer and exits with 0, 2 (recipe), 3 (memory) or 1.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "job", rename_all = "lowercase")]
-pub enum Job {
-    Plan(PlanJob),
-    Profile(ProfileJob),
-    Eval(EvalJob),
-    Check(CheckJob),
-    Resolve(ResolveJob),
+pub enum Question {
+    Plan(PlanQuestion),
+    Profile(ProfileQuestion),
+    Eval(EvalQuestion),
+    Check(CheckQuestion),
+    Resolve(ResolveQuestion),
     /// Prints the JSON Schema of the trainer's recipes. Needs no recipe.
     Schema,
 }
@@ -23,7 +23,7 @@ pub enum Job {
 /// `dtrain plan`
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct PlanJob {
+pub struct PlanQuestion {
     pub gpus: Vec<Gpu>,
     /// Number of ranks, at least 1; each has one GPU.
     pub nproc: usize,
@@ -102,7 +102,7 @@ impl Mode {
 /// `dtrain profile`
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct ProfileJob {
+pub struct ProfileQuestion {
     /// The stage, or `all`.
     pub stage: String,
     /// Whether to search for the largest micro-batch that fits.
@@ -117,7 +117,7 @@ pub struct ProfileJob {
 /// `dtrain eval`
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct EvalJob {
+pub struct EvalQuestion {
     /// The folder of a checkpoint, or of a run: then its newest whole checkpoint is used.
     pub checkpoint: PathBuf,
     #[serde(default)]
@@ -143,7 +143,7 @@ pub enum EvalWeights {
 /// with 0. Needs no other recipe.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct ResolveJob {
+pub struct ResolveQuestion {
     /// Whether to check that the recipe's files and folders can be read.
     pub check_paths: bool,
 }
@@ -162,7 +162,7 @@ pub type ResolveAnswer = Result<Resolved, RecipeError>;
 /// The end of `dtrain import`: compares exported programs with results of PyTorch. Needs no recipe.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct CheckJob {
+pub struct CheckQuestion {
     /// Folders with a `check.json` each. The worker prints a [`CheckAnswer`] for each, on a line.
     pub folders: Vec<PathBuf>,
 }
@@ -203,7 +203,7 @@ mod tests {
 
     #[test]
     fn jobs_travel_as_json() {
-        let plan = Job::Plan(PlanJob {
+        let plan = Question::Plan(PlanQuestion {
             gpus: vec![Gpu::of_size(1 << 34)],
             nproc: 2,
             mode: Mode::Symbolic,
@@ -216,9 +216,9 @@ mod tests {
             text,
             r#"{"job":"plan","gpus":[{"name":"16 GiB","bytes":17179869184,"bf16":true,"supported":true}],"nproc":2,"way":"symbolic","stage":null,"brief":false,"json":true}"#
         );
-        assert_eq!(serde_json::from_str::<Job>(&text).unwrap(), plan);
-        let profile: Job = serde_json::from_str(r#"{"job":"profile","stage":"all","nproc":1}"#).unwrap();
-        assert!(matches!(profile, Job::Profile(ProfileJob { find_optimal: false, .. })));
-        assert!(serde_json::from_str::<Job>(r#"{"job":"train"}"#).is_err());
+        assert_eq!(serde_json::from_str::<Question>(&text).unwrap(), plan);
+        let profile: Question = serde_json::from_str(r#"{"job":"profile","stage":"all","nproc":1}"#).unwrap();
+        assert!(matches!(profile, Question::Profile(ProfileQuestion { find_optimal: false, .. })));
+        assert!(serde_json::from_str::<Question>(r#"{"job":"train"}"#).is_err());
     }
 }

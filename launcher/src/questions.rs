@@ -2,12 +2,12 @@
 
 use crate::cli::{EvalArgs, LaunchArgs, PlanArgs, ProfileArgs, RecipeArgs, SuggestArgs};
 use crate::gpu_names::{of_machine, usual};
-use crate::trainer::{Paths, find_worker, job, resolve};
+use crate::trainer::{Paths, find_worker, question_command, resolve};
 use anyhow::{Context, bail};
 use dtrain_common::batch::Partition;
 use dtrain_common::env::CUDA_VISIBLE_DEVICES;
 use dtrain_common::gpu::{self, GpuError, Visible};
-use dtrain_common::job::{Gpu, Job, Mode, PlanJob, ProfileJob};
+use dtrain_common::question::{Gpu, Mode, PlanQuestion, ProfileQuestion, Question};
 use dtrain_common::recipe::{Resolved, Source};
 use dtrain_common::run_dir::follow;
 use std::io::Write;
@@ -31,8 +31,8 @@ pub(crate) fn plan(args: &PlanArgs) -> anyhow::Result<ExitCode> {
     let nproc = args.nproc.map(|number| number as usize).or(visible).unwrap_or(1);
     let mode = if args.measured { Mode::Measured } else { Mode::Symbolic };
     let (stage, json) = (Some(args.stage.clone()), args.json);
-    let job = Job::Plan(PlanJob { gpus, nproc, mode, stage, brief: false, json });
-    become_worker(&args.recipe, &recipe, nproc, &job)
+    let question = Question::Plan(PlanQuestion { gpus, nproc, mode, stage, brief: false, json });
+    become_worker(&args.recipe, &recipe, nproc, &question)
 }
 
 /// Runs `dtrain gpu suggest-batch-size`.
@@ -47,28 +47,23 @@ pub(crate) fn suggest(args: &SuggestArgs) -> anyhow::Result<ExitCode> {
         Err(error) => bail!("{error}; name GPUs with --gpu, such as --gpu t4,24GiB"),
     };
     let (nproc, mode) = (args.nproc as usize, Mode::Symbolic);
-    let job = Job::Plan(PlanJob { gpus, nproc, mode, stage: None, brief: true, json: args.json });
-    become_worker(&args.recipe, &recipe, nproc, &job)
+    let question =
+        Question::Plan(PlanQuestion { gpus, nproc, mode, stage: None, brief: true, json: args.json });
+    become_worker(&args.recipe, &recipe, nproc, &question)
 }
 
 /// Runs `dtrain profile`.
 pub(crate) fn profile(args: &ProfileArgs) -> anyhow::Result<ExitCode> {
     let recipe = asked(&args.recipe, Paths::Check)?;
     let (nproc, stage) = (args.nproc as usize, args.stage.clone());
-    let job = Job::Profile(ProfileJob { stage, find_optimal: args.find_optimal, nproc, json: args.json });
-    become_worker(&args.recipe, &recipe, nproc, &job)
+    let question =
+        Question::Profile(ProfileQuestion { stage, find_optimal: args.find_optimal, nproc, json: args.json });
+    become_worker(&args.recipe, &recipe, nproc, &question)
 }
 
 /// Returns what the trainer says about a recipe.
 fn asked(args: &RecipeArgs, paths: Paths) -> anyhow::Result<Resolved> {
     resolve(&Source::find(&args.recipe)?, &args.set, paths)
-}
-
-/// Runs `dtrain schema`. On success, it does not return.
-pub(crate) fn schema() -> anyhow::Result<ExitCode> {
-    let worker = find_worker()?;
-    let error = job(&worker, "schema", &[], &Job::Schema)?.exec();
-    Err(error).with_context(|| format!("cannot start {}", worker.display()))
 }
 
 /// Returns the launch of the worker for `dtrain eval`.
@@ -100,7 +95,7 @@ fn find_local_gpus() -> Result<(Vec<Gpu>, Option<usize>), GpuError> {
 pub(crate) fn plan_command(args: &RecipeArgs, gpus: Option<&[Gpu]>, nproc: usize) -> anyhow::Result<Command> {
     let recipe = asked(args, Paths::Ignore)?;
     let gpus = gpus.map_or_else(usual, <[Gpu]>::to_vec);
-    let job = PlanJob {
+    let question = PlanQuestion {
         gpus,
         nproc,
         mode: Mode::Symbolic,
@@ -108,24 +103,29 @@ pub(crate) fn plan_command(args: &RecipeArgs, gpus: Option<&[Gpu]>, nproc: usize
         brief: false,
         json: false,
     };
-    Ok(worker(args, &recipe, nproc, &Job::Plan(job))?.0)
+    Ok(worker(args, &recipe, nproc, &Question::Plan(question))?.0)
 }
 
-/// Replaces this process by the worker program with one job.
-fn become_worker(args: &RecipeArgs, recipe: &Resolved, nproc: usize, job: &Job) -> anyhow::Result<ExitCode> {
-    let (mut command, worker) = worker(args, recipe, nproc, job)?;
+/// Replaces this process by the worker program with one question.
+fn become_worker(
+    args: &RecipeArgs,
+    recipe: &Resolved,
+    nproc: usize,
+    question: &Question,
+) -> anyhow::Result<ExitCode> {
+    let (mut command, worker) = worker(args, recipe, nproc, question)?;
     let error = command.exec();
     Err(error).with_context(|| format!("cannot start {}", worker.display()))
 }
 
-/// Returns the worker program with one job about a recipe, and its path.
+/// Returns the worker program with one question about a recipe, and its path.
 fn worker(
     args: &RecipeArgs,
     recipe: &Resolved,
     nproc: usize,
-    question: &Job,
+    question: &Question,
 ) -> anyhow::Result<(Command, PathBuf)> {
     Partition::in_groups(recipe.recipe.train.effective_batch, nproc, None, recipe.group)?;
     let worker = find_worker()?;
-    Ok((job(&worker, &args.recipe, &args.set, question)?, worker))
+    Ok((question_command(&worker, &args.recipe, &args.set, question)?, worker))
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use dtrain_common::job::CaseAnswer;
+use dtrain_common::question::CaseAnswer;
 use tch::{Kind, Tensor};
 
 use super::case::Found;
