@@ -2,7 +2,7 @@
 
 use crate::cli::{EvalArgs, LaunchArgs, PlanArgs, ProfileArgs, RecipeArgs, SuggestArgs};
 use crate::gpu_names::{of_machine, usual};
-use crate::trainer::{Paths, find_worker, question_command, resolve};
+use crate::trainer::{Paths, find_loadable_worker, question_command, resolve};
 use anyhow::{Context, bail};
 use dtrain_common::batch::Partition;
 use dtrain_common::env::CUDA_VISIBLE_DEVICES;
@@ -75,7 +75,7 @@ pub(crate) fn eval(args: &EvalArgs) -> anyhow::Result<LaunchArgs> {
             args.checkpoint.display()
         );
     }
-    args.launch(&find_worker()?)
+    args.launch(&find_loadable_worker()?)
 }
 
 /// Returns the kinds of visible GPUs and the number of GPUs; usual sizes and `None` without a GPU.
@@ -126,6 +126,6 @@ fn worker(
     question: &Question,
 ) -> anyhow::Result<(Command, PathBuf)> {
     Partition::in_groups(recipe.recipe.train.effective_batch, nproc, None, recipe.group)?;
-    let worker = find_worker()?;
+    let worker = find_loadable_worker()?;
     Ok((question_command(&worker, &args.recipe, &args.set, question)?, worker))
 }

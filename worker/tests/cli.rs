@@ -2,9 +2,11 @@
 //! tests start.
 #![allow(clippy::unwrap_used)]
 
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use dtrain_common::env::WorkerEnv;
+use dtrain_common::question::Unresolved;
+use dtrain_common::recipe::Source;
 
 fn worker(args: &[&str], env: &[(&str, &str)]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_dtrain-worker"));
@@ -56,6 +58,35 @@ fn wrong_usage_is_an_error() {
     expect_usage_error(&["no-such-recipe"], &[], &["no-such-recipe", "demo"]);
     expect_usage_error(&["demo", "--set", "train.epoch=1"], &[], &["train.epoch", "epochs"]);
     expect_usage_error(&["demo", "--set", "optim.lr=-1"], &[], &["optim.lr"]);
+}
+
+/// The launcher asks dtrain-recipes in place of dtrain-worker.
+#[test]
+fn both_programs_answer_the_same_about_recipes() {
+    let answer = |program: &str, question: &str, asked: &Unresolved| {
+        let mut command = Command::new(program);
+        command.args(["recipe", "--job", question]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        // The schema needs no recipe: the program may have ended.
+        drop(serde_json::to_writer(child.stdin.take().unwrap(), asked));
+        let output = child.wait_with_output().unwrap();
+        assert!(output.status.success(), "{program} {question}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let demo = Source::find("demo").unwrap();
+    let wrong = Source {
+        name: "wrong.toml".to_owned(),
+        text: "task = \"classify\"\n[data]\nclases = 3\n".to_owned(),
+    };
+    for (source, overrides) in [(&demo, vec![]), (&demo, vec!["data.classes=7".to_owned()]), (&wrong, vec![])]
+    {
+        let asked = Unresolved { source: source.clone(), overrides };
+        for question in [r#"{"job":"resolve","check_paths":true}"#, r#"{"job":"schema"}"#] {
+            let programs = [env!("CARGO_BIN_EXE_dtrain-worker"), env!("CARGO_BIN_EXE_dtrain-recipes")];
+            let [one, other] = programs.map(|program| answer(program, question, &asked));
+            assert!(one.len() > 100 && one == other, "{question}: {one}\n{other}");
+        }
+    }
 }
 
 #[test]

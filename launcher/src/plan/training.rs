@@ -7,7 +7,7 @@ use super::size::Size;
 use super::{gpu_check, limit};
 use crate::cli::LaunchArgs;
 use crate::executable::{is_built_in, is_toml};
-use crate::trainer::{Paths, find_worker, resolve};
+use crate::trainer::{Paths, find_loadable_worker, resolve};
 use anyhow::{Context, anyhow, bail};
 use dtrain_agent::clock::StartTime;
 use dtrain_agent::cluster::ranks::Placement;
@@ -74,7 +74,7 @@ pub(super) fn plan(
         _ => stated.train.effective_batch.to_string(),
     };
     let (own_devices, core_binding) = placement(args, &size)?;
-    let worker = find_worker()?;
+    let worker = find_loadable_worker()?;
     let Ok(resume) = args.resume.as_deref().map_or(Ok(Resume::Auto), str::parse);
     let limited = limit::limit(&args.limits, true, start_time, |name| std::env::var(name).ok())?;
     let named = args.run_dir.as_deref();

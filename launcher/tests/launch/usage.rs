@@ -1,7 +1,9 @@
 //! Wrong usage: exit code 2, a remedy, nothing started and nothing written.
 
 use crate::harness::Scene;
+use dtrain_test_kit::programs;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
 /// Runs the launcher and expects an error with `message`.
@@ -84,6 +86,34 @@ fn a_trainer_that_is_not_there() {
     let mut command = scene.adapt(Command::new(&copy), &["launch", "demo"]).into_command::<&str>(&[]);
     command.env_remove("DTRAIN_WORKER").env("PATH", "/usr/bin:/bin");
     scene.start(command).wait().expect_code(2).expect_stderr("cargo build --release -p dtrain-worker");
+    scene.expect_nothing_written();
+}
+
+/// The program beside dtrain's own trainer has answered about the recipe before.
+#[test]
+fn a_trainer_without_its_libraries() {
+    let scene = Scene::new();
+    fs::create_dir(scene.path(".bin")).unwrap();
+    let mut program = fs::read(programs::resolver()).unwrap();
+    fs::write(scene.path(".bin/dtrain-recipes"), &program).unwrap();
+    let (library, missing) = (b"libgcc_s.so.1\0", b"libgcc_x.so.1\0");
+    let found: Vec<usize> =
+        (0..program.len() - library.len()).filter(|start| program[*start..].starts_with(library)).collect();
+    assert!(!found.is_empty());
+    found.iter().for_each(|start| program[*start..][..missing.len()].copy_from_slice(missing));
+    fs::write(scene.path(".bin/dtrain-worker"), &program).unwrap();
+    for name in ["dtrain-recipes", "dtrain-worker"] {
+        fs::set_permissions(scene.path(".bin").join(name), fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let with = |args: &[&str]| {
+        let mut command = scene.command(args);
+        command.env("DTRAIN_WORKER", scene.path(".bin/dtrain-worker"));
+        scene.start(command).wait()
+    };
+    with(&["demo", "--set", "data.classes=x"]).expect_code(2).expect_stderr("data.classes");
+    with(&["demo"])
+        .expect_code(2)
+        .expect_stderr("dtrain-worker does not find libgcc_x.so.1; `dtrain doctor` says");
     scene.expect_nothing_written();
 }
 

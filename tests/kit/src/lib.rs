@@ -23,4 +23,5 @@ pub mod runs;
 pub mod scene;
 pub mod slurm;
 pub mod systems;
+pub mod thorough;
 pub mod trainings;

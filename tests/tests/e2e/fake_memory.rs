@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use dtrain_test_kit::forks;
 use dtrain_test_kit::need::{Need, require};
+use dtrain_test_kit::thorough;
 use serde_json::Value;
 
 use crate::fake_gpus::Machine;
 use dtrain_tests::process::{expect_exit_code, finish};
 use dtrain_tests::programs::{dtrain, program, without_outer_run};
 
-/// The lab compares 28 networks and settings, and 8 imported programs, in turn on a T4, RTX 3090, A100, H100 and B200.
+/// The lab compares 28 networks and settings, in a thorough check also 8 imported programs, in turn on a T4, RTX 3090, A100, H100 and B200.
 #[test]
 fn predictions_for_gpus_are_the_allocator_s_peaks() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
@@ -25,7 +26,7 @@ fn predictions_for_gpus_are_the_allocator_s_peaks() {
     let mut command = Command::new(program("lab"));
     without_outer_run(&mut command);
     command.args(["memory", "fake-gpus", "--dtrain"]).arg(dtrain());
-    if let Ok(python) = forks::pytorch() {
+    if let (Ok(python), true) = (forks::pytorch(), thorough::is_wanted()) {
         forks::connect(&mut command);
         command.args(["--programs", "tests/lab/programs.toml", "--python"]).arg(python);
     }

@@ -6,6 +6,7 @@ use std::process::Command;
 
 use dtrain_test_kit::forks;
 use dtrain_test_kit::need::{self, Need, Skipped};
+use dtrain_test_kit::thorough;
 use dtrain_tests::process::{expect_exit_code, output_text};
 use dtrain_tests::programs::dtrain;
 
@@ -26,25 +27,25 @@ const LOST: [(&str, &str); 5] = [
 /// Functions of hidden.py whose errors name a tensor or a module, and a remedy.
 const NAMED: [(&str, &[&str]); 20] = [
     ("parameter_hook", &["the parameter `head.weight` has a hook on its gradient", "remove the hook"]),
+    ("sliced", &["`first` [8, 8] and `second` [8, 8] are views of the same memory"]),
+    ("complex_written", &["forward changes the complex buffer `table`"]),
+    ("small_float", &["`table` is of type float8_e4m3fn, which dtrain does not load"]),
+    ("lost_behind_a_gate", &["torch.no_grad or torch.enable_grad inside torch.autocast", "`first.weight`"]),
+    ("twins", &["are two tensors of the same memory", "b.weight = a.weight"]),
+    ("cumulative", &["module `blocks.0.1` (BatchNorm1d) has momentum=None"]),
     ("accumulated_hook", &["the parameter `head.weight` has a hook on its gradient"]),
     ("module_hook", &["module `head` (Linear) has a backward hook"]),
     ("transposed", &["`a.weight` [4, 8] and `b.weight` [8, 4] are views of the same memory", "keep one"]),
     ("viewed", &["`a.weight` [4, 8] and `b.weight` [8, 4] are views of the same memory"]),
-    ("sliced", &["`first` [8, 8] and `second` [8, 8] are views of the same memory"]),
     ("complex_parameter", &["the parameter `table` is complex64", "torch.view_as_complex"]),
-    ("complex_written", &["forward changes the complex buffer `table`"]),
-    ("small_float", &["`table` is of type float8_e4m3fn, which dtrain does not load"]),
     ("unsigned", &["`table` is of type uint16, which dtrain does not load"]),
     ("constant", &["`table` is of type uint16, which dtrain does not load"]),
     ("half", &["the parameter `blocks.0.weight` is float16", "model.float()"]),
     ("sparse", &["the embedding has sparse=True", "module `words` (Embedding)"]),
-    ("lost_behind_a_gate", &["torch.no_grad or torch.enable_grad inside torch.autocast", "`first.weight`"]),
     ("counter_in_a_dict", &["it changes the attribute `seen`"]),
     ("own_generator", &["it changes the attribute `generator`"]),
     ("counter_of_a_class", &["it changes the attribute `calls`"]),
-    ("twins", &["are two tensors of the same memory", "b.weight = a.weight"]),
     ("resized", &["forward gives the buffer `mean` of Resized another shape or dtype"]),
-    ("cumulative", &["module `blocks.0.1` (BatchNorm1d) has momentum=None"]),
 ];
 
 /// Functions of hidden.py that are imported without a warning.
@@ -73,13 +74,13 @@ fn taken(python: &Path, folder: &Path, args: &[&str]) -> String {
 #[test]
 fn hooks_and_functions_that_an_export_loses_are_named_by_module_and_line() {
     let Ok(python) = forks::pytorch() else { return };
-    rejected_by_line(&python, HIDDEN, &LOST);
+    rejected_by_line(&python, HIDDEN, thorough::cases(&LOST, 3));
 }
 
 #[test]
 fn tensors_and_modules_that_cannot_be_trained_are_named() {
     let Ok(python) = forks::pytorch() else { return };
-    for (function, parts) in NAMED {
+    for &(function, parts) in thorough::cases(&NAMED, 7) {
         rejected(&python, &[&format!("{HIDDEN}:{function}")], parts);
     }
 }
@@ -90,7 +91,7 @@ fn what_an_export_keeps_is_imported() {
     let folder = tempfile::tempdir().unwrap();
     // The first with a start of Python, as users start it.
     let users = need::pytorch().ok();
-    for (index, function) in TAKEN.iter().enumerate() {
+    for (index, function) in thorough::cases(&TAKEN, 5).iter().enumerate() {
         let python = users.as_ref().filter(|_| index == 0).unwrap_or(&python);
         let text = taken(python, folder.path(), &[&format!("{HIDDEN}:{function}")]);
         assert_eq!(text, "", "{function}");

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use dtrain_common::env::{DTRAIN_MEMORY_COPIES, WorkerEnv};
 use dtrain_common::memory_copies::{COPY, FILES, SLOTS, clear, mark, marks};
+use dtrain_test_kit::thorough;
 use dtrain_tests::process::{output_text, wait_until};
 use dtrain_tests::programs::{without_outer_run, worker};
 use dtrain_tests::ranks::{node_environments, start, wait};
@@ -128,16 +129,18 @@ fn checkpoint_files(folder: &Path) -> Vec<Vec<u8>> {
 #[test]
 fn a_replaced_node_costs_no_step() {
     // Shards or none, the ranks of nodes, and the nodes that are replaced by empty ones.
-    for (shards, ranks, lost) in [
-        (false, &[1, 1][..], &[1][..]),
+    type Case<'a> = (bool, &'a [usize], &'a [usize]);
+    let cases: [Case<'_>; 8] = [
         (false, &[1, 2, 1], &[1, 2]),
+        (true, &[1, 2, 1], &[1]),
+        (true, &[1, 1, 1, 1], &[1, 3]),
+        (false, &[1, 1], &[1]),
         (true, &[1, 1], &[1]),
         (true, &[1, 1, 1], &[1]),
         (true, &[1, 1, 1], &[2]),
         (true, &[2, 1, 1], &[2]),
-        (true, &[1, 2, 1], &[1]),
-        (true, &[1, 1, 1, 1], &[1, 3]),
-    ] {
+    ];
+    for &(shards, ranks, lost) in thorough::cases(&cases, 3) {
         let case = format!("shards {shards}, {ranks:?} without {lost:?}");
         let nodes: Vec<(usize, usize)> = ranks.iter().copied().enumerate().collect();
         let training = Training::new(shards).killed_after(KILLED, &nodes);
@@ -158,11 +161,13 @@ fn a_replaced_node_costs_no_step() {
 
 #[test]
 fn other_numbers_of_ranks_resume_from_the_copies() {
-    for (before, after) in [
-        (&[(0, 1), (1, 1), (2, 1)][..], &[(0, 1), (2, 1)][..]),
-        (&[(0, 2), (1, 1)], &[(0, 2), (1, 1), (2, 1)]),
-        (&[(0, 1), (1, 1)], &[(0, 2)]),
-    ] {
+    type Nodes<'a> = &'a [(usize, usize)];
+    let cases: [[Nodes<'_>; 2]; 3] = [
+        [&[(0, 1), (1, 1), (2, 1)], &[(0, 1), (2, 1)]],
+        [&[(0, 2), (1, 1)], &[(0, 2), (1, 1), (2, 1)]],
+        [&[(0, 1), (1, 1)], &[(0, 2)]],
+    ];
+    for &[before, after] in thorough::cases(&cases, 2) {
         let training = Training::new(true).killed_after(KILLED, before);
         let text = training.finished_by(after);
         let line = text.lines().find(|line| line.contains("resumed from the cop")).unwrap();

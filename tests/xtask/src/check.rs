@@ -19,6 +19,9 @@ use crate::{book, demo, lanes, mpi, pytorch, wheel};
 pub struct Args {
     #[command(flatten)]
     set: SetArgs,
+    /// Run all cases of all tests, which takes a third longer
+    #[arg(long)]
+    thorough: bool,
 }
 
 /// The arguments of `test`.
@@ -40,6 +43,9 @@ const STEPS: [(&str, &str, &str); 3] = [
 
 /// A step: its name, its command for people, and what runs it.
 type Step<'a> = (&'a str, String, &'a dyn Fn() -> Result<u8>);
+
+/// The variable by which tests run all their cases: `dtrain_test_kit::thorough`.
+const THOROUGH: &str = "DTRAIN_THOROUGH";
 
 /// The epochs of the demo, which runs last with the tests' build: enough to see that it learns.
 const DEMO_EPOCHS: u32 = 2;
@@ -107,6 +113,9 @@ pub fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Result<u8> 
         lanes::run(workspace, signals, &ready, || {
             let mut cargo = ready.cargo(workspace);
             set_test_threads(&mut cargo).env(hidden_tools::RECORD, hidden.record());
+            if args.thorough {
+                cargo.env(THOROUGH, "1");
+            }
             cargo
         })
     };

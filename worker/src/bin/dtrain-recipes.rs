@@ -12,7 +12,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     match serde_json::from_str(&question)? {
         Question::Resolve(question) => {
             let asked = serde_json::from_reader(io::stdin().lock())?;
-            println!("{}", serde_json::to_string(&Recipe::answer(&asked, &question, None))?);
+            print!("{}", serde_json::to_string(&Recipe::answer(&asked, &question, None))?);
         }
         Question::Schema => println!("{}", serde_json::to_string_pretty(&Recipe::schema(None)?)?),
         _ => return Err("only dtrain-worker does this job".into()),

@@ -37,6 +37,9 @@ pub(crate) struct Args {
     /// Kinds whose names contain this text [default: all]
     #[arg(long, value_name = "TEXT", default_value = "")]
     only: String,
+    /// Only each N-th kind of these
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=100))]
+    one_of: u16,
     /// Trainings at once
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=64))]
     jobs: u64,
@@ -46,6 +49,12 @@ pub(crate) struct Args {
     /// Folder of built programs [default: a new release build]
     #[arg(long, value_name = "DIR", conflicts_with_all = ["cpu", "cuda"])]
     bin_dir: Option<PathBuf>,
+}
+
+impl Args {
+    fn kinds(&self) -> impl Iterator<Item = &'static Kind> {
+        KINDS.iter().filter(|kind| kind.name.contains(&self.only)).step_by(usize::from(self.one_of))
+    }
 }
 
 /// A kind with the number of the call that fails.
@@ -83,7 +92,7 @@ pub(crate) fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Resu
     });
     let failures = failures.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
     println!("| Fault | Moments | Failed |\n|---|---|---|");
-    for kind in KINDS.iter().filter(|kind| kind.name.contains(&args.only)) {
+    for kind in args.kinds() {
         let all = cases.iter().filter(|(one, _)| one.name == kind.name).count();
         let failed = failures.iter().filter(|name| **name == kind.name).count();
         println!("| {} | {all} | {failed} |", kind.name);
@@ -95,9 +104,8 @@ pub(crate) fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Resu
 /// Returns different moments of each kind, or all of them if it has no more.
 fn cases(args: &Args) -> Vec<Case> {
     let mut random = Random::new(args.seed);
-    let kinds = KINDS.iter().filter(|kind| kind.name.contains(&args.only));
     let mut cases = Vec::new();
-    for kind in kinds {
+    for kind in args.kinds() {
         let (first, last) = kind.calls;
         let mut calls: Vec<u64> = (first + 1..=last).collect();
         cases.push((*kind, first));
