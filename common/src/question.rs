@@ -1,4 +1,4 @@
-//! What the launcher asks the trainer, as an argument: `dtrain-worker RECIPE ... --job JSON`.
+//! Questions of the launcher to the trainer, as an argument: `dtrain-worker RECIPE ... --job JSON`.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::recipe::{RecipeError, Resolved, Source};
 use crate::units::ByteSize;
 
-/// What the trainer does other than training. It prints the answer and exits with 0, 2 (recipe), 3 (memory) or 1.
+/// A question, which the trainer answers in place of training. It prints the answer and exits with 0, 2 (recipe), 3 (memory) or 1.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "job", rename_all = "lowercase")]
 pub enum Question {

@@ -37,8 +37,8 @@ pub(crate) fn find_worker() -> anyhow::Result<PathBuf> {
 /// Finds the trainer and checks that the dynamic loader finds its libraries: it lists them in 3 ms, without their initialisers.
 pub(crate) fn find_loadable_worker() -> anyhow::Result<PathBuf> {
     let worker = find_worker()?;
-    // Another trainer has been started, to ask it what the recipe means.
-    if worker.ends_with(WORKER) {
+    // Otherwise the trainer itself has answered about the recipe.
+    if find_beside(&worker).is_some() {
         let listed =
             output(Command::new(&worker).env("LD_TRACE_LOADED_OBJECTS", "1"), Duration::from_secs(10));
         let missing =
@@ -53,15 +53,16 @@ pub(crate) fn find_loadable_worker() -> anyhow::Result<PathBuf> {
     Ok(worker)
 }
 
-/// Finds the program that answers about recipes: a trainer, or the program beside dtrain's own.
+/// Finds the program that answers about recipes.
 fn find_for_recipes() -> anyhow::Result<PathBuf> {
-    let worker = search()?;
-    let file = worker.canonicalize().unwrap_or(worker);
+    find_beside(&search()?).map_or_else(find_worker, Ok)
+}
+
+/// Returns [`RECIPES`] beside dtrain's own trainer; `None` for another trainer.
+fn find_beside(worker: &Path) -> Option<PathBuf> {
+    let file = worker.canonicalize().ok()?;
     let beside = file.with_file_name(RECIPES);
-    match file.ends_with(WORKER) && is_program(&beside) {
-        true => Ok(beside),
-        false => find_worker(),
-    }
+    (file.ends_with(WORKER) && is_program(&beside)).then_some(beside)
 }
 
 /// Returns the CUDA of the PyTorch that a trainer of pip will load, `None` within for a CPU build; `None` for another trainer.

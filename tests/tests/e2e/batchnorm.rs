@@ -61,7 +61,7 @@ fn group_batch_norm_does_not_depend_on_the_cut() {
     // Groups within one rank, groups over several ranks, and steps that end with a smaller group.
     type Cuts<'a> = &'a [(usize, Option<usize>)];
     let cases: [(usize, &str, Cuts<'_>); 3] = [
-        (20, "group:8", &[(1, Some(8)), (2, Some(4)), (3, None), (2, None)]),
+        (20, "group:8", &[(1, Some(8)), (2, None), (2, Some(4)), (3, None)]),
         (16, "group:16", &[(2, None), (3, None)]),
         (24, "group:8", &[(1, Some(8)), (1, Some(16)), (2, None), (2, Some(4)), (3, None)]),
     ];

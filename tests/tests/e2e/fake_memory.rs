@@ -26,7 +26,9 @@ fn predictions_for_gpus_are_the_allocator_s_peaks() {
     let mut command = Command::new(program("lab"));
     without_outer_run(&mut command);
     command.args(["memory", "fake-gpus", "--dtrain"]).arg(dtrain());
-    if let (Ok(python), true) = (forks::pytorch(), thorough::is_wanted()) {
+    if thorough::is_wanted()
+        && let Ok(python) = forks::pytorch()
+    {
         forks::connect(&mut command);
         command.args(["--programs", "tests/lab/programs.toml", "--python"]).arg(python);
     }

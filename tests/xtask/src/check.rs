@@ -19,7 +19,7 @@ use crate::{book, demo, lanes, mpi, pytorch, wheel};
 pub struct Args {
     #[command(flatten)]
     set: SetArgs,
-    /// Run all cases of all tests, which takes a third longer
+    /// Run all cases of all tests
     #[arg(long)]
     thorough: bool,
 }

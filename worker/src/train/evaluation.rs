@@ -73,7 +73,7 @@ fn followers_of(style: ProgressStyle) -> Followers<'static> {
     Followers::new(vec![Box::new(Heartbeat::from_env()), Box::new(Progress::new(style, 0, 0, 1, 0))])
 }
 
-/// Runs the question of `dtrain eval`. Every rank calls this; rank 0 prints the result to standard output.
+/// Answers the question of `dtrain eval`. Every rank calls this; rank 0 prints the result to standard output.
 pub(crate) fn run<T: BuildTask + 'static>(
     recipe: &Recipe,
     env: &WorkerEnv,

@@ -8,6 +8,7 @@
 #include <ATen/native/ConvUtils.h>
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -130,17 +131,16 @@ bool is_forward_by_products(at::IntArrayRef y, const Form& form, bool last) {
   return form.depthwise && form.padding.back() > at_once && (!last || form.dilated());
 }
 
-// Allocates a value for each weight of a channel and each of `positions`, per thread.
-Tensor empty_patches(at::IntArrayRef positions, const Tensor& weight) {
-  return at::empty({at::get_num_threads() * patch_size(weight) * product(positions)}, weight.options());
+// Allocates a value for each weight of a channel and each of `positions`, at most `most` values, per thread.
+Tensor empty_patches(at::IntArrayRef positions, const Tensor& weight, int64_t most = std::numeric_limits<int64_t>::max()) {
+  const auto values = std::min(patch_size(weight) * product(positions), most);
+  return at::empty({at::get_num_threads() * values}, weight.options());
 }
 
 // Allocates the patches of a forward convolution. Of images that are not channels-last, oneDNN gathers what a core's cache holds.
 Tensor empty_forward_patches(at::IntArrayRef positions, const Tensor& weight, bool last) {
   constexpr int64_t kCache = 512 << 10;
-  const auto most = kCache / static_cast<int64_t>(weight.element_size());
-  const auto patches = patch_size(weight) * product(positions);
-  return at::empty({at::get_num_threads() * (last ? patches : std::min(patches, most))}, weight.options());
+  return last ? empty_patches(positions, weight) : empty_patches(positions, weight, kCache / static_cast<int64_t>(weight.element_size()));
 }
 
 // mkldnn_convolution(Tensor self, Tensor weight, Tensor? bias, SymInt[] padding, SymInt[] stride, SymInt[]

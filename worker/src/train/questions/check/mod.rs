@@ -55,7 +55,7 @@ struct Case {
     expected: PathBuf,
 }
 
-/// Runs the question. Differences are part of the answer: the exit status is 0.
+/// Answers the question. Differences are part of the answer: the exit status is 0.
 pub(crate) fn run(question: &CheckQuestion) -> Result<ExitStatus> {
     // As the reference, whose sums depend on the number of threads.
     tch::set_num_threads(1);
