@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use dtrain_test_kit::need::{self, Need};
-use dtrain_tests::process::{expect_exit_code, finish, output_text};
+use dtrain_tests::process::{doctor, expect_exit_code, finish, output_text};
 use dtrain_tests::programs::build_folder;
 use dtrain_tests::runs::{Run, TINY};
 
@@ -140,9 +140,8 @@ fn an_image_trains_as_any_user_as_process_1_with_little_in_dev_shm() {
     assert_eq!((run.result().nproc, run.result().steps), (Some(2), Some(6)), "{text}");
     assert_eq!(run.per_step("loss").len(), 6);
 
-    let doctor =
-        finish(&mut in_container(folder.path(), &["sh", "-c", "cd /work && exec dtrain doctor"]), LIMIT);
-    let text = output_text(&doctor);
+    let command = ["sh", "-c", "cd /work && exec dtrain doctor"];
+    let text = output_text(&doctor(|| finish(&mut in_container(folder.path(), &command), LIMIT)));
     assert!(text.contains("FAIL  shared memory  1.00 MiB of 1.00 MiB free in /dev/shm"), "{text}");
     assert!(text.contains("--shm-size=8g"), "{text}");
     assert!(text.contains("in /opt/dtrain/bin/../libtorch/torch/lib"), "{text}");

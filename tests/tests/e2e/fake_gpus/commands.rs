@@ -3,7 +3,7 @@
 use std::fs;
 
 use dtrain_test_kit::process::{output_text, wait_until};
-use dtrain_tests::process::{expect_exit_code, finish};
+use dtrain_tests::process::{doctor, expect_exit_code, finish};
 use dtrain_tests::runs::gpt;
 use serde_json::Value;
 
@@ -142,12 +142,8 @@ fn plans_and_profiles_respect_the_smaller_gpu() {
     let budget = plan["budget_bytes"].as_u64().unwrap() >> 20;
     assert!((12_000..14 * 1024).contains(&budget), "{budget} MiB");
 
-    // As its row says, it is run again if the trainer starts too slowly, beside other tests.
-    let mut text = String::new();
-    wait_until("a trainer that starts in time", || {
-        text = expect_exit_code(&finish(&mut machine.command(&["doctor"]), LIMIT), 0);
-        !text.contains("run this command again")
-    });
+    let done = doctor(|| finish(&mut machine.command(&["doctor"]), LIMIT));
+    let text = expect_exit_code(&done, 0);
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
     expect_parts(
         &text,
