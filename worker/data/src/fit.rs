@@ -3,8 +3,9 @@
 use std::fmt::Display;
 
 use dtrain_recipe::Resize;
-use fast_image_resize::images::{CroppedImage, Image, ImageRef};
-use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
+use fast_image_resize::images::{TypedCroppedImage, TypedImage, TypedImageRef};
+use fast_image_resize::pixels::{F32, U8, U8x3};
+use fast_image_resize::{FilterType, PixelTrait, ResizeAlg, ResizeOptions, Resizer};
 
 use super::error::{Result, SampleError};
 use super::raster::{Labels, Raster, Values, View};
@@ -73,22 +74,27 @@ impl Fitter {
             return Ok(view.part(left, top, width, height));
         }
         let length = width * height * image.channels;
-        let (from, to, kind): (&[u8], &mut [u8], _) = match &image.values {
+        let (from, to): (&[u8], &mut [u8]) = match &image.values {
             Values::U8(from) => {
                 let to = self.values.u8();
                 to.resize(length, 0);
-                (from, to, if view.is_rgb() { PixelType::U8x3 } else { PixelType::U8 })
+                (from, to)
             }
             Values::F32(from) => {
                 let to = self.values.f32();
                 to.resize(length, 0.0);
-                (bytemuck::cast_slice(from), bytemuck::cast_slice_mut(to), PixelType::F32)
+                (bytemuck::cast_slice(from), bytemuck::cast_slice_mut(to))
             }
         };
-        let plane = width * height * kind.size();
-        let source = view.plane * kind.size();
+        // The function for pixels of any type has code for all 15 types of the crate, which took minutes to compile.
+        let (resize, size): (ResizePlane, _) = match &image.values {
+            Values::U8(_) if view.is_rgb() => (resize::<U8x3>, size_of::<U8x3>()),
+            Values::U8(_) => (resize::<U8>, size_of::<U8>()),
+            Values::F32(_) => (resize::<F32>, size_of::<F32>()),
+        };
+        let (source, plane) = (view.plane * size, width * height * size);
         for (from, to) in from.chunks_exact(source).zip(to.chunks_exact_mut(plane)) {
-            resize(&mut self.resizer, from, (image.width, image.height), to, frame, kind)?;
+            resize(&mut self.resizer, from, (image.width, image.height), to, frame)?;
         }
         Ok(View::whole(&self.values, width, height, image.channels))
     }
@@ -99,28 +105,31 @@ impl Fitter {
     }
 }
 
+/// Resizes the bytes of one plane with this width and height into the bytes of another.
+type ResizePlane = fn(&mut Resizer, &[u8], (u32, u32), &mut [u8], Frame) -> Result<()>;
+
 /// Computes only the pixels in the frame.
-fn resize(
+fn resize<P: PixelTrait>(
     resizer: &mut Resizer,
     from: &[u8],
     (width, height): (u32, u32),
     to: &mut [u8],
     frame: Frame,
-    kind: PixelType,
 ) -> Result<()> {
     let options = ResizeOptions::new().resize_alg(ResizeAlg::Convolution(FilterType::Bilinear));
     let damaged = |reason: &dyn Display| SampleError::Damaged(format!("cannot be resized: {reason}"));
-    let source = ImageRef::new(width, height, from, kind).map_err(|error| damaged(&error))?;
-    let (width, height) = frame.target;
-    let mut target = Image::from_slice_u8(width, height, to, kind).map_err(|error| damaged(&error))?;
-    if frame.is_cut_first {
-        let [left, top, width, height] =
-            [frame.left, frame.top, frame.width, frame.height].map(|pixels| pixels as u32);
-        let part = CroppedImage::new(&source, left, top, width, height).map_err(|error| damaged(&error))?;
-        return resizer.resize(&part, &mut target, &options).map_err(|error| damaged(&error));
-    }
-    let options = options.crop(frame.left, frame.top, frame.width, frame.height);
-    resizer.resize(&source, &mut target, &options).map_err(|error| damaged(&error))
+    let source = TypedImageRef::<P>::from_buffer(width, height, from).map_err(|error| damaged(&error))?;
+    let (to_width, to_height) = frame.target;
+    let mut target =
+        TypedImage::<P>::from_buffer(to_width, to_height, to).map_err(|error| damaged(&error))?;
+    // The whole image is a part too: another type of images is as much code again.
+    let (options, [left, top, width, height]) = match frame.is_cut_first {
+        true => (options, [frame.left, frame.top, frame.width, frame.height].map(|pixels| pixels as u32)),
+        false => (options.crop(frame.left, frame.top, frame.width, frame.height), [0, 0, width, height]),
+    };
+    let part =
+        TypedCroppedImage::from_ref(&source, left, top, width, height).map_err(|error| damaged(&error))?;
+    resizer.resize_typed(&part, &mut target, &options).map_err(|error| damaged(&error))
 }
 
 /// Returns the part of a mask or map in the frame: each pixel is the one under its centre.
