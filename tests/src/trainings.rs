@@ -6,7 +6,7 @@ pub use dtrain_test_kit::trainings::{Training, TrainingList, sets, train};
 use dtrain_worker::models::TensorFile;
 use tch::{Kind, Tensor};
 
-use crate::runs::{Run, TINY};
+use crate::runs::Run;
 
 /// Returns the tensors of a file of the newest checkpoint, in float64, by name.
 ///
@@ -31,15 +31,4 @@ pub fn distance(one: &BTreeMap<String, Tensor>, other: &BTreeMap<String, Tensor>
     let squared: f64 = one.iter().map(|(name, tensor)| squares(&(tensor - &other[name]))).sum();
     let length: f64 = other.values().map(squares).sum();
     (squared / length).sqrt()
-}
-
-/// Returns [`TINY`] with a network of some thousand parameters in place of ResNet-18's 11 million, for tests whose subject
-/// is neither the network nor the time of a step.
-///
-/// # Panics
-/// If [`TINY`] has another network.
-pub fn small() -> String {
-    let network = "name = \"resnet18\"\n";
-    assert!(TINY.contains(network));
-    TINY.replace(network, "name = \"vit\"\nwidth = 16\ndepth = 1\nheads = 2\npatch = 8\n")
 }

@@ -10,7 +10,7 @@ use dtrain_common::run_dir::Resume;
 use dtrain_recipe::Recipe;
 use dtrain_tests::process::output_text;
 use dtrain_tests::programs::{launch, own_trainer};
-use dtrain_tests::runs::{Sandbox, TINY};
+use dtrain_tests::runs::{Sandbox, TINY, resnet18};
 use dtrain_tests::segments::dropout_draws_the_same;
 use dtrain_torch_shim::memory;
 use dtrain_worker::data::{Generated, Split};
@@ -80,11 +80,16 @@ fn recompute_does_not_change_a_language_model() {
 fn recompute_does_not_change_networks_with_batch_norm() {
     let steps = "train.steps=4";
     // Joint sums over the ranks within segments, during the sums of the gradients.
-    same(TINY, 2, &[steps, "model.batchnorm=\"synced\""], 9);
-    same(TINY, 1, &[steps, "memory.micro_batch=5", "model.freeze=[\"conv1.*\", \"bn1.*\", \"layer1.*\"]"], 9);
+    same(&resnet18(), 2, &[steps, "model.batchnorm=\"synced\""], 9);
+    same(
+        &resnet18(),
+        1,
+        &[steps, "memory.micro_batch=5", "model.freeze=[\"conv1.*\", \"bn1.*\", \"layer1.*\"]"],
+        9,
+    );
     let unet = ["task=\"segment\"", "model.name=\"unet\"", "model.width=4", "model.depth=2"];
     let more = [steps, "memory.micro_batch=4", "model.memory_format=\"channels-last\""];
-    same(TINY, 2, &[&unet[..], &more].concat(), 5);
+    same(&resnet18(), 2, &[&unet[..], &more].concat(), 5);
 }
 
 #[test]

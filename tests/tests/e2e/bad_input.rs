@@ -8,12 +8,11 @@ use dtrain_common::gpu::{GpuError, inventory};
 use dtrain_test_kit::need::{self, Need};
 use dtrain_test_kit::permissions::with_permissions;
 use dtrain_tests::process::{finish, output_text};
-use dtrain_tests::runs::{Sandbox, TINY, contents};
-use dtrain_tests::trainings::small;
+use dtrain_tests::runs::{Sandbox, TINY, contents, resnet18};
 
 /// Returns a recipe for an image folder.
 pub(crate) fn folder_recipe() -> String {
-    with_folder(&small())
+    with_folder(TINY)
 }
 
 fn with_folder(recipe: &str) -> String {
@@ -238,7 +237,7 @@ fn invalid_recipes_are_errors() {
     expect_error(&sandbox, 2, &["train.efective_batch=8"], &[], &["efective_batch", "effective_batch"]);
     expect_error(&sandbox, 2, &["train.effective_batch=\"many\""], &[], &["train.effective_batch"]);
     fs::write(sandbox.path("recipe.toml"), TINY.replace("seed = 3", "sead = 3")).unwrap();
-    expect_error(&sandbox, 2, &[], &[], &["recipe.toml:15", "train.sead", "`seed`"]);
+    expect_error(&sandbox, 2, &[], &[], &["recipe.toml:19", "train.sead", "`seed`"]);
     assert!(!sandbox.path("run").exists(), "nothing is written for a recipe that is refused");
 }
 
@@ -285,7 +284,7 @@ fn a_gpu_without_a_driver_is_an_error() {
 
 #[test]
 fn globs_that_match_nothing_or_everything_are_errors() {
-    let sandbox = Sandbox::new(TINY);
+    let sandbox = Sandbox::new(&resnet18());
     let group = "optim.group=[{ match = \"layr1.*\", lr_factor = 0.1 }]";
     expect_error(&sandbox, 2, &[group], &[], &["optim.group", "layr1.*", "matches no parameter", "layer1"]);
     let groups = "optim.group=[{ match = \"*\", lr_factor = 0.1 }, { match = \"fc.*\", lr_factor = 10 }]";
@@ -297,7 +296,7 @@ fn globs_that_match_nothing_or_everything_are_errors() {
 
 #[test]
 fn images_of_mixed_sizes_need_a_resize() {
-    let recipe = with_folder(TINY).replace("image_size = 32\n", "resize = \"none\"\n");
+    let recipe = with_folder(&resnet18()).replace("image_size = 32\n", "resize = \"none\"\n");
     let sandbox = Sandbox::new(&recipe);
     image_folder(&sandbox, 60, 4);
     let other = |name: &str| {
@@ -350,7 +349,7 @@ fn non_finite_values_are_not_trained_on() {
 
 #[test]
 fn invalid_numbers_of_ranks_are_errors() {
-    let sandbox = Sandbox::new(TINY);
+    let sandbox = Sandbox::new(&resnet18());
     expect_error(&sandbox, 0, &[], &[], &["--nproc"]);
     expect_error(&sandbox, 3, &["train.effective_batch=2"], &[], &["2", "3"]);
     assert!(!sandbox.path("run").exists());
@@ -360,7 +359,7 @@ fn invalid_numbers_of_ranks_are_errors() {
 
 #[test]
 fn another_run_is_not_overwritten() {
-    let sandbox = Sandbox::new(TINY);
+    let sandbox = Sandbox::new(&resnet18());
     sandbox.train(1, "run", &["train.steps=2"]);
     let before = contents(&sandbox.path("run"));
     expect_error(&sandbox, 1, &["model.name=\"resnet34\""], &[], &["model.name", "resnet34", "--run-dir"]);
@@ -377,7 +376,7 @@ fn another_run_is_not_overwritten() {
 
 #[test]
 fn damaged_checkpoints_and_foreign_weights_are_errors() {
-    let sandbox = Sandbox::new(TINY);
+    let sandbox = Sandbox::new(&resnet18());
     sandbox.train(1, "run", &["train.steps=2"]);
     let model = sandbox.path("run/checkpoints/step-00000002/model.safetensors");
     let weights = format!("model.weights={:?}", model.to_str().unwrap());

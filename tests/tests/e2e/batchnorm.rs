@@ -3,7 +3,7 @@
 
 use dtrain_test_kit::thorough;
 use dtrain_tests::process::output_text;
-use dtrain_tests::runs::{Run, Sandbox, TINY};
+use dtrain_tests::runs::{Run, Sandbox, resnet18};
 
 const SYNCED: &str = "model.batchnorm=\"synced\"";
 
@@ -29,7 +29,7 @@ fn assert_same(one: &[f64], other: &[f64], what: &str) {
 
 #[test]
 fn synced_batch_norm_equals_the_whole_batch() {
-    let sandbox = Sandbox::new(TINY);
+    let sandbox = Sandbox::new(&resnet18());
     for batch in thorough::cases(&[13, 24], 1) {
         let batch = format!("train.effective_batch={batch}");
         let sets = [batch.as_str(), "train.steps=5", SYNCED];
@@ -57,7 +57,7 @@ fn synced_batch_norm_equals_the_whole_batch() {
 
 #[test]
 fn group_batch_norm_does_not_depend_on_the_cut() {
-    let sandbox = Sandbox::new(TINY);
+    let sandbox = Sandbox::new(&resnet18());
     // Groups within one rank, groups over several ranks, and steps that end with a smaller group.
     type Cuts<'a> = &'a [(usize, Option<usize>)];
     let cases: [(usize, &str, Cuts<'_>); 3] = [
@@ -101,7 +101,7 @@ fn group_batch_norm_does_not_depend_on_the_cut() {
 
 #[test]
 fn uneven_micro_steps_do_not_block_synced_batch_norm() {
-    let sandbox = Sandbox::new(TINY);
+    let sandbox = Sandbox::new(&resnet18());
     // The ranks have 7 and 6 samples: with micro-batches of 3, both take 3 micro-steps, although rank 1 alone
     // would need 2. The last step of the epoch has 96 - 7 x 13 = 5 samples for 2 ranks.
     let sets = ["train.effective_batch=13", "memory.micro_batch=3", "train.epochs=1", SYNCED];
@@ -136,7 +136,7 @@ fn uneven_micro_steps_do_not_block_synced_batch_norm() {
 
 #[test]
 fn local_batch_norm_warns_about_the_micro_batch() {
-    let sandbox = Sandbox::new(TINY);
+    let sandbox = Sandbox::new(&resnet18());
     let run = |ranks: usize, name: &str, sets: &[&str]| {
         let run = sandbox.train(ranks, name, &[&["train.steps=1"], sets].concat());
         let (warnings, log) = (warnings(&run), log(&run));

@@ -8,7 +8,7 @@ use std::path::Path;
 use dtrain_common::files::symlink_atomic;
 use dtrain_common::manifest::Manifest;
 use dtrain_tests::process::{expect_exit_code, output_text};
-use dtrain_tests::runs::{Run, Sandbox, TINY, assert_close, gpt};
+use dtrain_tests::runs::{Run, Sandbox, TINY, assert_close, gpt, resnet18};
 use dtrain_worker::models::TensorFile;
 use tch::Tensor;
 
@@ -75,7 +75,7 @@ fn ranks_write_parts_of_the_same_files() {
 /// Convolution weights in channels-last format, divided by the boundaries of shards.
 #[test]
 fn channels_last_weights_are_saved_the_same_on_any_partition() {
-    let sandbox = Sandbox::new(TINY);
+    let sandbox = Sandbox::new(&resnet18());
     let sets = ["model.memory_format=channels-last", "train.effective_batch=12", "train.steps=2"];
     let plain = sandbox.train(3, "plain", &sets);
     let mut sharded = sets.to_vec();

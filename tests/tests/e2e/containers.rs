@@ -9,7 +9,7 @@ use std::time::Duration;
 use dtrain_test_kit::need::{self, Need};
 use dtrain_tests::process::{doctor, expect_exit_code, finish, output_text};
 use dtrain_tests::programs::build_folder;
-use dtrain_tests::runs::{Run, TINY};
+use dtrain_tests::runs::{Run, resnet18};
 
 const LIMIT: Duration = Duration::from_secs(600);
 const SCRIPT: &str = "docs/containers/build.sh";
@@ -131,7 +131,7 @@ fn an_image_trains_as_any_user_as_process_1_with_little_in_dev_shm() {
     let installed = expect_exit_code(&finish(&mut install, LIMIT), 0);
     assert!(installed.contains(&format!("{}/opt/dtrain/bin", folder.path().display())), "{installed}");
     fs::create_dir(folder.path().join("work")).unwrap();
-    fs::write(folder.path().join("work/recipe.toml"), TINY).unwrap();
+    fs::write(folder.path().join("work/recipe.toml"), resnet18()).unwrap();
 
     // 45 MB of gradients: without `shared`, a failure to share memory would be a warning.
     let train = "cd /work && DTRAIN_TRANSPORT=shared exec dtrain launch --nproc 2 --run-dir run recipe.toml";

@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 use dtrain_common::manifest::Manifest;
 use dtrain_tests::process::output_text;
 use dtrain_tests::programs::{dtrain, without_outer_run};
-use dtrain_tests::runs::{Sandbox, TINY};
+use dtrain_tests::runs::{Sandbox, TINY, resnet18};
 use dtrain_worker::models::TensorFile;
 use serde_json::Value;
 
@@ -60,7 +60,7 @@ fn eval_gives_the_results_of_the_training() {
 
 #[test]
 fn unusable_checkpoints_are_errors_in_eval() {
-    let sandbox = Sandbox::new(TINY);
+    let sandbox = Sandbox::new(&resnet18());
     let run = sandbox.train(1, "run", &["train.steps=1"]);
     let expect_error = |more: &[&str], checkpoint: &str, words: &str| {
         let output = eval(&sandbox, 1, checkpoint, more);
@@ -83,7 +83,7 @@ fn unusable_checkpoints_are_errors_in_eval() {
 
 #[test]
 fn the_final_test_uses_the_best_or_last_weights() {
-    let sandbox = Sandbox::new(TINY);
+    let sandbox = Sandbox::new(&resnet18());
     let sets = ["checkpoint.every=2 steps", "checkpoint.best=min loss"];
     for (ranks, weights) in [(1, "last"), (2, "best")] {
         let test = format!("test.weights={weights}");
@@ -107,7 +107,7 @@ fn the_final_test_uses_the_best_or_last_weights() {
 
 #[test]
 fn foreign_weights_load_partially_or_by_other_names() {
-    let sandbox = Sandbox::new(TINY);
+    let sandbox = Sandbox::new(&resnet18());
     let run = sandbox.train(1, "run", &["train.steps=1"]);
     let file = TensorFile::open(&run.0.latest().join("model.safetensors")).unwrap();
     let tensors: Vec<(String, tch::Tensor)> =

@@ -8,7 +8,6 @@ use dtrain_test_kit::need::{self, Need, Skipped};
 use dtrain_tests::process::{Signal, finish, output_text, signal, wait_until};
 use dtrain_tests::programs::{dtrain, without_outer_run, worker};
 use dtrain_tests::runs::{Sandbox, TINY};
-use dtrain_tests::trainings::small;
 
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -44,7 +43,7 @@ fn start(
 #[test]
 fn ranks_of_mpirun_end_in_the_weights_of_a_launch() {
     let Ok(()) = are_there() else { return };
-    let sandbox = Sandbox::new(&small());
+    let sandbox = Sandbox::new(TINY);
     for ranks in [2, 3] {
         let launched = sandbox.train(ranks, &format!("launch-{ranks}"), &[]);
         for starter in STARTERS {

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use dtrain_tests::process::{Signal, output_text, rank_pid, signal, wait_until};
 use dtrain_tests::programs::{self, worker};
-use dtrain_tests::runs::{Run, Sandbox, TINY, assert_close};
+use dtrain_tests::runs::{Run, Sandbox, TINY, assert_close, resnet18};
 
 #[test]
 fn a_run_learns_and_writes_all_its_files() {
-    let sandbox = Sandbox::new(TINY);
+    let sandbox = Sandbox::new(&resnet18());
     let run = sandbox.train(2, "run", &["train.epochs=6", "checkpoint.keep=2"]);
     let losses = run.per_step("loss");
     assert_eq!(losses.len(), 36);
@@ -63,7 +63,7 @@ fn a_run_learns_and_writes_all_its_files() {
 
 #[test]
 fn ranks_and_accumulation_do_not_change_the_losses() {
-    let sandbox = Sandbox::new(TINY);
+    let sandbox = Sandbox::new(&resnet18());
     let sets = ["train.epochs=3", "memory.micro_batch=8"];
     let alone = sandbox.train(1, "alone", &sets);
     let two = sandbox.train(2, "two", &sets);

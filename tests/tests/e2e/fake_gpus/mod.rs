@@ -17,7 +17,7 @@ use dtrain_test_kit::fake_gpus::MachineId;
 use dtrain_test_kit::need::{Need, Skipped, require};
 use dtrain_tests::process::{expect_exit_code, finish, output_text};
 use dtrain_tests::programs::{program, without_outer_run};
-use dtrain_tests::runs::{Run, Sandbox, TINY};
+use dtrain_tests::runs::{Run, Sandbox, TINY, resnet18};
 use serde_json::{Value, json};
 
 const LIMIT: Duration = Duration::from_secs(240);
@@ -123,7 +123,7 @@ impl Machine {
 
 #[test]
 fn a_run_on_gpus_resumes() {
-    let Ok(machine) = Machine::new(2, TINY) else { return };
+    let Ok(machine) = Machine::new(2, &resnet18()) else { return };
     let steps = |steps| format!("train.steps={steps}");
     machine.train("run", &["--nproc", "2", "--set", &steps(3)]);
     let (run, text) = machine.train("run", &["--nproc", "gpu", "--set", &steps(5)]);
@@ -154,7 +154,7 @@ fn a_machine_with_gpus_does_not_train_on_the_cpu_unasked() {
 /// A GPU that fails is a failed worker, at any moment, and another attempt continues.
 #[test]
 fn a_failing_gpu_is_a_failed_worker() {
-    let Ok(machine) = Machine::new(1, TINY) else { return };
+    let Ok(machine) = Machine::new(1, &resnet18()) else { return };
     for (name, fault, cause) in [
         ("model", "cudaMemcpyAsync:3:illegal-address", "an illegal memory access"),
         ("step", "launch:900:illegal-address", "an illegal memory access"),
