@@ -8,7 +8,7 @@ use std::path::Path;
 use dtrain_common::files::symlink_atomic;
 use dtrain_common::manifest::Manifest;
 use dtrain_tests::process::{expect_exit_code, output_text};
-use dtrain_tests::runs::{Run, Sandbox, TINY, assert_close, gpt, resnet18};
+use dtrain_tests::runs::{Run, Sandbox, assert_close, gpt, resnet18};
 use dtrain_worker::models::TensorFile;
 use tch::Tensor;
 
