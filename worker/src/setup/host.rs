@@ -1,6 +1,8 @@
 //! The resources of a worker on its machine: signals, device and memory.
 
-use dtrain_common::env::WorkerEnv;
+use std::path::PathBuf;
+
+use dtrain_common::env::{DTRAIN_MEMORY_COPIES, WorkerEnv};
 use dtrain_common::units::ByteSize;
 use dtrain_recipe::{DataKind, Recipe};
 use dtrain_torch_shim::ShimError;
@@ -22,6 +24,8 @@ pub(crate) struct Host {
     pub(crate) allowed: u64,
     pub(crate) style: ProgressStyle,
     pub(crate) stop: StopFlag,
+    /// The folder of copies in memory, if launcher and recipe enable them.
+    pub(crate) copies: Option<PathBuf>,
     /// Removes its socket when dropped.
     _control: Option<Control>,
 }
@@ -37,7 +41,9 @@ impl Host {
         if let Err(error) = dtrain_torch_shim::keep_freed_memory() {
             tracing::debug!("{error}");
         }
-        Ok(Self { device, allowed, style, stop, _control: control })
+        let copies = std::env::var_os(DTRAIN_MEMORY_COPIES).map(PathBuf::from);
+        let copies = copies.filter(|_| recipe.checkpoint.in_memory);
+        Ok(Self { device, allowed, style, stop, copies, _control: control })
     }
 
     /// Leaves host memory beside the tensors of a CPU for `copies` bytes of checkpoints and for the cache of images. Returns a

@@ -20,8 +20,8 @@ use crate::run::Followers;
 use crate::run::TrainError;
 use crate::setup::Setup;
 use crate::setup::error::WorkerError;
+use crate::setup::host::Host;
 use crate::state::Trained;
-use crate::train::lead::memory_copies_folder;
 
 /// Parameters are float32.
 const BYTES_PER_PARAMETER: u64 = 4;
@@ -30,12 +30,12 @@ pub(crate) fn describe_run(
     recipe: &Recipe,
     setup: &Setup,
     env: &WorkerEnv,
-    device: Device,
+    host: &Host,
     choices: &ChosenCuts,
     run_dir: &RunDir,
     followers: &mut Followers<'_>,
 ) -> Result<(), WorkerError> {
-    let (plan, model) = (&setup.course.plan, &setup.replica.model);
+    let (plan, model, device) = (&setup.course.plan, &setup.replica.model, host.device);
     let ChosenCuts { chosen, limit } = choices;
     write_plan(setup, env, run_dir, device, choices)?;
     let test_samples = model.task.facts().test.len();
@@ -56,7 +56,7 @@ pub(crate) fn describe_run(
     followers.note(plan);
     plan.warnings.iter().for_each(|warning| followers.note(format_args!("warning: {warning}")));
     setup.notes.iter().for_each(|note| followers.note(note));
-    if recipe.checkpoint.in_memory && memory_copies_folder(recipe).is_none() {
+    if recipe.checkpoint.in_memory && host.copies.is_none() {
         followers.note("warning: checkpoint.in_memory has no effect: it needs `dtrain launch`");
     }
     if setup.course.done >= plan.total_steps {

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
-use dtrain_common::env::{DTRAIN_MEMORY_COPIES, WorkerEnv};
+use dtrain_common::env::WorkerEnv;
 use dtrain_common::files;
 use dtrain_common::manifest::{BestSoFar, Manifest};
 use dtrain_common::run_dir::{FileSystem, Resume, RunDir, RunDirError, RunLock, SetAside, Start, follow};
@@ -61,7 +61,8 @@ pub(crate) fn prepare_run<T: BuildTask + 'static>(
         *named = follow(named);
     }
     let begun = Instant::now();
-    let (resume, in_memory) = choose_checkpoint(recipe, &resume_from, env, rendezvous, &run_dir)?;
+    let (resume, in_memory) =
+        choose_checkpoint(host.copies.as_deref(), &resume_from, env, rendezvous, &run_dir)?;
     let chosen_in = begun.elapsed();
     checkpoint::clear(&run_dir);
     let mut opening = Opening {
@@ -184,13 +185,13 @@ fn describe_rollback(set_aside: &SetAside) -> Option<String> {
 
 /// Returns the checkpoint with the latest step, and the copies of which it is one, if it is in memory.
 fn choose_checkpoint(
-    recipe: &Recipe,
+    copies: Option<&Path>,
     resume: &Resume,
     env: &WorkerEnv,
     rendezvous: &Rendezvous,
     run_dir: &RunDir,
 ) -> Result<(Option<PathBuf>, Option<ChosenCopies>), WorkerError> {
-    let newest = memory_copies_folder(recipe).map(|folder| newest_copies(&folder, env, rendezvous));
+    let newest = copies.map(|folder| newest_copies(folder, env, rendezvous));
     let copy = newest.transpose()?.flatten();
     let chosen = match checkpoint::choose(run_dir, resume) {
         // The copy is intact, whatever the state of the disk.
@@ -227,10 +228,4 @@ fn newest_copies(
         copies.hosts = std::iter::once(dtrain_common::host::name()).chain(of_sources).collect();
     }
     Ok(newest)
-}
-
-/// Returns the folder of copies in memory if launcher and recipe enable them.
-pub(crate) fn memory_copies_folder(recipe: &Recipe) -> Option<PathBuf> {
-    let folder = std::env::var_os(DTRAIN_MEMORY_COPIES).map(PathBuf::from);
-    folder.filter(|_| recipe.checkpoint.in_memory)
 }

@@ -20,7 +20,7 @@ use tch::{Device, Kind, Tensor};
 
 use self::describe::describe_run;
 use self::evaluation::Evaluation;
-use self::lead::{Prepared, memory_copies_folder, prepare_run};
+use self::lead::{Prepared, prepare_run};
 pub use self::process::{program, program_by_recipe};
 use crate::checkpoint::{self, Checkpoints, Gathering, MemoryCopies};
 use crate::collectives::{Collective, Ranks, Rendezvous};
@@ -130,7 +130,7 @@ fn train<T: BuildTask + 'static>(recipe: &Recipe, request: &Request, env: &Worke
     };
     let mut followers = followers(recipe, agreed, &setup, env, &host, &ranks, origin)?;
     if env.rank == 0 {
-        describe_run(recipe, &setup, env, host.device, &chosen, &run_dir, &mut followers)?;
+        describe_run(recipe, &setup, env, &host, &chosen, &run_dir, &mut followers)?;
     }
     let resumed_in = setup.resumed.as_ref().map(|resumed| resumed.took);
     let training = training(recipe, setup, ranks.clone(), env, host.device, fault)?;
@@ -199,22 +199,22 @@ fn join_run<T: BuildTask + 'static>(
     host: &Host,
 ) -> Result<Joined> {
     let rendezvous = Rendezvous::open(env.clone())?;
-    let copies = memory_copies_folder(recipe);
+    let copies = host.copies.as_deref();
     let (view, mut run) = if env.rank == 0 {
         let mut run = prepare_run::<T>(request, recipe, env, host, &rendezvous).inspect_err(|error| {
             rendezvous.announce_failure(&error.to_string(), error.exit_status().code())
         })?;
         rendezvous.announce(&serde_json::to_vec(&run.opening)?)?;
         survey::serve(&run.opening.survey, &run.opening.lists, &rendezvous, env)?;
-        (nodes::adapt(&mut run.opening, None, copies.as_deref(), env), run)
+        (nodes::adapt(&mut run.opening, None, copies, env), run)
     } else {
         let own = match env.is_one_node() {
             true => Vec::new(),
-            false => introduce::<T>(request, recipe, env, host.device, &rendezvous)?,
+            false => introduce::<T>(request, recipe, env, host, &rendezvous)?,
         };
         let mut opening: Opening = serde_json::from_slice(&rendezvous.receive_opening()?)?;
         opening.lists = survey::receive(&mut opening.survey, &own, &rendezvous, env)?;
-        let view = nodes::adapt(&mut opening, request.run_dir.clone(), copies.as_deref(), env);
+        let view = nodes::adapt(&mut opening, request.run_dir.clone(), copies, env);
         let setup = start::build_setup::<T>(request, recipe, &opening, env, host)?;
         (view, Prepared { opening, setup, claims: Vec::new() })
     };
@@ -222,7 +222,8 @@ fn join_run<T: BuildTask + 'static>(
     if let Some(sync) = &run.setup.batch_sync {
         sync.connect(rendezvous.connect_second_group("batch-norm", &ranks)?);
     }
-    let agreed = nodes::agree(&run.opening, view, copies, &mut run.setup, &ranks, &rendezvous, env)?;
+    let agreed =
+        nodes::agree(&run.opening, view, host.copies.clone(), &mut run.setup, &ranks, &rendezvous, env)?;
     Ok(Joined { run, ranks, agreed })
 }
 
@@ -232,7 +233,7 @@ fn introduce<T: BuildTask>(
     request: &Request,
     recipe: &Recipe,
     env: &WorkerEnv,
-    device: Device,
+    host: &Host,
     rendezvous: &Rendezvous,
 ) -> Result<Vec<Packed<u8>>> {
     let is_first = env.local_rank == 0;
@@ -240,9 +241,9 @@ fn introduce<T: BuildTask>(
     let of_survey =
         |survey: &Surveyed| facts::of_node(recipe, &fingerprint::digest(&survey.facts), request.prepared);
     let node = survey.as_ref().map(of_survey).unwrap_or_default();
-    let mut facts = RankFacts::of_rank(recipe, device, node)?;
-    if let (Some(folder), true) = (memory_copies_folder(recipe), is_first) {
-        facts.copies = checkpoint::held_copies(&folder);
+    let mut facts = RankFacts::of_rank(recipe, host.device, node)?;
+    if let (Some(folder), true) = (&host.copies, is_first) {
+        facts.copies = checkpoint::held_copies(folder);
     }
     rendezvous.introduce(&serde_json::to_vec(&facts)?)?;
     Ok(survey.map(|survey| survey.lists).unwrap_or_default())

@@ -84,16 +84,16 @@ impl<'a> Archive<'a> {
     /// Writes a checkpoint, evaluates, and adds the result to the checkpoint. The checkpoint is whole before the
     /// evaluation begins, which may fail, crash or be killed. The resumed run repeats an unfinished evaluation.
     ///
-    /// If the run's last step `was_skipped`, the evaluation comes first: it may be what fails the run, and with a
+    /// `taken` is the step before it, if this attempt took one. If the run's last step was skipped, the evaluation comes first: it may be what fails the run, and with a
     /// checkpoint of the last step a resumed run would have no steps left.
     fn save_and_evaluate(
         &mut self,
         training: &mut Training<'_>,
-        was_skipped: bool,
+        taken: Option<&Taken>,
         others: &mut Followers<'_>,
     ) -> Result<Flow> {
         let is_last = training.course.done >= training.course.plan.total_steps;
-        let is_withheld = is_last && was_skipped;
+        let is_withheld = is_last && taken.is_some_and(|taken| taken.skipped.is_some());
         let is_written = match is_withheld {
             // The best checkpoint depends on the success of the previous one.
             true => self.finish_previous(training, others).map(|()| false)?,
@@ -159,7 +159,7 @@ impl Follower for Archive<'_> {
             return Ok(Flow::Continue);
         }
         if self.origin.from_memory && !self.origin.is_foreign {
-            return self.save_and_evaluate(training, false, others);
+            return self.save_and_evaluate(training, None, others);
         }
         let Some(evaluation) = self.evaluate(training, others)? else { return Ok(Flow::Interrupted) };
         // Another run's checkpoint must not change, and is never this run's best.
@@ -199,7 +199,7 @@ impl Follower for Archive<'_> {
         }
         self.follow_checkpoint(training, status, others)?;
         if training.course.plan.is_checkpoint(training.course.done) {
-            return self.save_and_evaluate(training, taken.skipped.is_some(), others);
+            return self.save_and_evaluate(training, Some(taken), others);
         }
         if status.stop > 0.0 || status.due > 0.0 {
             self.save(training, Owed::Nothing, others)?;

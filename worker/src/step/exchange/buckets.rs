@@ -66,8 +66,14 @@ pub(super) struct Gradient {
 }
 
 impl Gradient {
-    pub(super) fn clear(&self, may_place: bool) -> Result<()> {
+    /// Begins a step without a gradient. Backward `may_place` its tensor there.
+    pub(super) fn begin(&self, may_place: bool) -> Result<()> {
         Ok(begin_gradient(&self.leaf, may_place)?)
+    }
+
+    /// Forgets the gradient amid a step.
+    pub(super) fn forget(&self) -> Result<()> {
+        self.begin(false)
     }
 
     /// Makes the table's view the parameter's gradient, so that later gradients are added to it.
@@ -118,7 +124,7 @@ impl State {
             bucket.missing = bucket.members;
         }
         let may_place = self.recomputed == Some(0);
-        self.gradients.iter().try_for_each(|gradient| gradient.clear(may_place))
+        self.gradients.iter().try_for_each(|gradient| gradient.begin(may_place))
     }
 
     /// Stores the step's first gradient of a parameter in the table, at once or with others.
@@ -150,7 +156,7 @@ impl State {
         self.waiting_bytes = 0;
         for ((gradient, now), before) in self.gradients.iter().zip(&mut self.used).zip(used) {
             if std::mem::replace(now, *before) != *before {
-                gradient.clear(false)?;
+                gradient.forget()?;
             }
         }
         Ok(())
