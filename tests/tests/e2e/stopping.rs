@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use dtrain_common::manifest::Manifest;
 use dtrain_tests::process::{Signal, output_text, rank_pid, signal, wait_until};
-use dtrain_tests::runs::{Run, Sandbox, TINY};
+use dtrain_tests::runs::{Run, Sandbox, TINY, resnet18};
 
 /// Far more steps than a test waits for, and no regular checkpoints.
 const LONG: [&str; 2] = ["train.epochs=2000", "checkpoint.every=1000 epochs"];
@@ -93,7 +93,7 @@ fn the_end_of_a_slurm_job_is_a_time_limit() {
 /// If a stop request interrupts an evaluation, the resume runs it, and the runs do not differ.
 #[test]
 fn an_interrupted_evaluation_is_made_up() {
-    let sandbox = Sandbox::new(TINY);
+    let sandbox = Sandbox::new(&resnet18());
     let sets =
         ["train.steps=4", "checkpoint.every=2 steps", "checkpoint.best=min loss", "data.test_samples=3000"];
     let mut launcher = begin(&sandbox, 2, &sets, &[]);
