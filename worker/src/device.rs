@@ -9,7 +9,6 @@ use tch::Device;
 use thiserror::Error;
 
 use crate::OutOfMemory;
-use crate::memory::budget;
 
 /// An error that keeps a rank from using its GPU.
 #[derive(Debug, Error)]
@@ -40,22 +39,34 @@ impl OutOfMemory for DeviceError {
 }
 
 /// Returns the GPU of the local rank, made current for the calling thread; the CPU if GPUs are hidden, or if
-/// none is requested and the machine has none. From then on tensors are counted, and a GPU's tensors may take at most
-/// `limit` bytes. Called once, on the main thread, before any other use of libtorch.
-pub(crate) fn choose(env: &WorkerEnv, limit: Option<u64>) -> Result<Device, DeviceError> {
-    memory::enable_stats().map_err(|source| device_failed(env, source))?;
-    let list = std::env::var_os(CUDA_VISIBLE_DEVICES).map(|list| list.to_string_lossy().into_owned());
-    if list.as_deref().is_some_and(|list| !Visible::names_a_device(list)) {
-        // A run on the CPU does not wait for CUDA to load.
+/// none is requested and the machine has none. Called once, on the main thread, after
+/// [`budget::configure`](crate::memory::budget::configure) and before any other use of libtorch.
+pub(crate) fn choose(env: &WorkerEnv) -> Result<Device, DeviceError> {
+    let list = visible();
+    if hides_all(list.as_deref()) {
         return Ok(Device::Cpu);
     }
-    let found =
-        cuda::load().and_then(|()| budget::configure(limit, env.gpu)).and_then(|()| cuda::device_count());
+    let found = cuda::load().and_then(|()| cuda::device_count());
     let listed = || inventory().map_or(0, |inventory| inventory.gpus.len());
     let (device, why_not) = select(env, list, found, listed)?;
     why_not.inspect(|why| log_fallback(env, why));
     enter(device).map_err(|source| device_failed(env, source))?;
     Ok(device)
+}
+
+/// Counts tensors from now on, and loads CUDA unless all GPUs are hidden. Returns whether it is loaded; [`choose`] says why not.
+pub(crate) fn load_cuda(env: &WorkerEnv) -> Result<bool, DeviceError> {
+    memory::enable_stats().map_err(|source| device_failed(env, source))?;
+    // A run on the CPU does not wait for CUDA to load.
+    Ok(!hides_all(visible().as_deref()) && cuda::load().is_ok())
+}
+
+fn visible() -> Option<String> {
+    std::env::var_os(CUDA_VISIBLE_DEVICES).map(|list| list.to_string_lossy().into_owned())
+}
+
+fn hides_all(list: Option<&str>) -> bool {
+    list.is_some_and(|list| !Visible::names_a_device(list))
 }
 
 /// Makes `device` current for the calling thread, which must not touch another GPU. Every thread that uses

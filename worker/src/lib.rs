@@ -37,4 +37,4 @@ pub use request::Request;
 pub use setup::WorkerError;
 pub use step::{GradScaler, ScalerOptions};
 pub use tch;
-pub use train::{program, program_by_recipe, run, run_task};
+pub use train::{main_by_recipe, program, program_by_recipe, run, run_task};

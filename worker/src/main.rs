@@ -1,7 +1,5 @@
 //! dtrain-worker: one rank of a training.
 
-use std::process::ExitCode;
-
-fn main() -> ExitCode {
-    dtrain_worker::program_by_recipe()
+fn main() -> ! {
+    dtrain_worker::main_by_recipe()
 }

@@ -1,25 +1,31 @@
 //! The limit on the memory of a rank's tensors on its device.
 
 use super::without_gaps;
+use dtrain_common::env::WorkerEnv;
+use dtrain_common::units::ByteSize;
 use dtrain_recipe as recipe;
 use dtrain_torch_shim::{ShimError, cuda, memory};
 use tch::Device;
 
 use crate::data::free_host_bytes;
+use crate::device::{self, DeviceError};
 
 /// GPU memory left free for workspaces, which cuBLAS, cuDNN and NCCL allocate at first use.
 const LIBRARIES: u64 = 256 << 20;
 
 /// Percentage of the host's free memory for the tensors of all its ranks. The cache of decoded images takes a
 /// quarter, and beyond the host's memory the system kills instead of returning an error.
-const HOST_PERCENT: u64 = 60;
+pub(crate) const HOST_PERCENT: u64 = 60;
 
 /// Default settings of a GPU's allocator: blocks grow in place, which avoids free pieces of unused sizes.
 const ALLOCATOR: &str = "expandable_segments:True";
 
-/// Configures the allocator of GPU `gpu`, unless the user has done so. With a `limit`, tensors and the gaps
-/// between them may take that many bytes of its memory. Called when CUDA is loaded and not yet in use.
-pub(crate) fn configure(limit: Option<u64>, gpu: usize) -> Result<(), ShimError> {
+/// Loads CUDA and configures the allocator of the rank's GPU, unless the user has done so. With a `limit`, tensors and the gaps
+/// between them may take that many bytes of its memory. Called before [`device::choose`], which brings CUDA into use.
+pub(crate) fn configure(limit: Option<ByteSize>, env: &WorkerEnv) -> Result<(), DeviceError> {
+    if !device::load_cuda(env)? {
+        return Ok(());
+    }
     if is_allocator_of_user() {
         if limit.is_some() {
             tracing::warn!(
@@ -28,8 +34,8 @@ pub(crate) fn configure(limit: Option<u64>, gpu: usize) -> Result<(), ShimError>
         }
         return Ok(());
     }
-    let limit = limit.and_then(|limit| Some((limit, cuda::total_memory(gpu).ok()?)));
-    memory::configure(&settings(limit))
+    let limit = limit.and_then(|limit| Some((limit.0, cuda::total_memory(env.gpu).ok()?)));
+    memory::configure(&settings(limit)).map_err(|source| DeviceError::Failed { rank: env.rank, source })
 }
 
 /// Returns whether the user has configured the allocator of GPUs.
@@ -66,16 +72,11 @@ pub(crate) fn bytes(budget: recipe::Budget, device: Device, local_ranks: usize) 
     Ok(if device.is_cuda() { without_gaps(rest) } else { rest })
 }
 
-/// Percentage of the host's free memory for everything that is known: tensors, copies and the cache.
-const KNOWN_PERCENT: u64 = 95;
-
-/// Returns the bytes for a CPU's tensors beside `others`: the copies for checkpoints and the cache of images. `allowed` is the
-/// share of the free memory by [`bytes`].
-pub(crate) fn beside(allowed: u64, others: u64) -> u64 {
-    match allowed {
-        u64::MAX => allowed,
-        _ => allowed.min((allowed / HOST_PERCENT * KNOWN_PERCENT).saturating_sub(others)),
-    }
+/// Returns [`bytes`], and limits the tensors to it.
+pub(crate) fn allow(budget: recipe::Budget, device: Device, local_ranks: usize) -> Result<u64, ShimError> {
+    let allowed = bytes(budget, device, local_ranks)?;
+    enforce(allowed, device);
+    Ok(allowed)
 }
 
 /// Limits the tensors on a CPU to `bytes`, from the next allocation on; [`configure`] has limited a GPU's.
@@ -89,7 +90,6 @@ pub(crate) fn enforce(bytes: u64, device: Device) {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use dtrain_common::units::ByteSize;
 
     #[test]
     fn a_size_is_used_as_is_and_auto_is_shared() {
@@ -102,18 +102,6 @@ mod tests {
         let alone = bytes(recipe::Budget::Auto, Device::Cpu, 1).unwrap();
         let shared = bytes(recipe::Budget::Auto, Device::Cpu, 4).unwrap();
         assert!(shared < alone / 3, "{shared} of {alone}");
-    }
-
-    #[test]
-    fn copies_for_checkpoints_are_beside_a_cpu_s_tensors() {
-        const GIB: u64 = 1 << 30;
-        // Of 10 GiB free, 6 are for tensors: 9.5 less a copy of 2 and a cache of 2.5 leave 5.
-        let allowed = 6 * GIB;
-        let close = |one: u64, other: u64| one.abs_diff(other) < 1024;
-        assert!(close(beside(allowed, GIB / 2 + 5 * GIB / 2), allowed));
-        assert!(close(beside(allowed, 2 * GIB + 5 * GIB / 2), 5 * GIB));
-        assert!(close(beside(allowed, 2 * GIB), allowed), "without a cache of images there is room");
-        assert_eq!((beside(allowed, 20 * GIB), beside(u64::MAX, GIB)), (0, u64::MAX));
     }
 
     #[test]

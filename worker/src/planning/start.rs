@@ -13,7 +13,7 @@ use super::{SymbolicPredictor, Target};
 use crate::OutOfMemory;
 use crate::collectives::{Collective, Ranks, ReduceOp};
 use crate::memory::other_usage;
-use crate::memory::report;
+use crate::memory::{budget, report};
 use crate::out_of_memory::{catch_torch_panic, failed_allocation_bytes};
 use crate::request::Request;
 use crate::run::TrainError;
@@ -95,7 +95,7 @@ impl<'a> PlanInputs<'a> {
     }
 }
 
-/// Sets every stage's cut to rank 0's choice, and prepares BatchNorm sums for it. Every rank calls this.
+/// Sets every stage's cut to rank 0's choice, prepares BatchNorm sums for it, and limits the tensors. Every rank calls this.
 pub(crate) fn choose_cuts<T: BuildTask + 'static>(
     ranks: &Ranks,
     setup: &mut Setup,
@@ -141,6 +141,7 @@ pub(crate) fn choose_cuts<T: BuildTask + 'static>(
         };
         predict_joint_sums::<T>(sync, &inputs, setup.course.current.id.stage, cut)?;
     }
+    budget::enforce(host.allowed, host.device);
     Ok(ChosenCuts { chosen, limit })
 }
 

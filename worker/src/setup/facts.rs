@@ -4,16 +4,23 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use dtrain_common::env::WorkerEnv;
 use dtrain_common::files;
 use dtrain_recipe::{Amp, Recipe};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tch::Device;
 
-use crate::checkpoint::HeldCopy;
+use crate::checkpoint::{self, HeldCopy};
 use crate::collectives::Rendezvous;
+use crate::data::packed::Packed;
+use crate::request::Request;
 use crate::setup::error::{Result, WorkerError};
+use crate::setup::fingerprint;
+use crate::setup::host::Host;
+use crate::setup::survey::Surveyed;
 use crate::step::Precision;
+use crate::tasks::BuildTask;
 
 /// The keys of paths, which may differ between nodes.
 const PATHS: [(&str, &str); 4] =
@@ -36,11 +43,11 @@ pub(crate) struct RankFacts {
 }
 
 /// What the first rank of each node tells, by name; empty for other ranks.
-pub(crate) type OfNode = BTreeMap<String, String>;
+type OfNode = BTreeMap<String, String>;
 
 /// Reads the node's files. `data` is the data's fingerprint. If the run is `prepared`, its launcher has
 /// compared the executables.
-pub(crate) fn of_node(recipe: &Recipe, data: &str, prepared: bool) -> OfNode {
+fn of_node(recipe: &Recipe, data: &str, prepared: bool) -> OfNode {
     let hash = |path: &Path| match files::hash(path) {
         Ok(hash) => format!("hash {}", &hash[..12]),
         Err(error) => format!("unreadable ({error})"),
@@ -64,8 +71,15 @@ pub(crate) fn of_node(recipe: &Recipe, data: &str, prepared: bool) -> OfNode {
 }
 
 impl RankFacts {
-    /// Returns the facts of this rank, which trains on `device`, without copies.
-    pub(crate) fn of_rank(recipe: &Recipe, device: Device, node: OfNode) -> Result<Self> {
+    /// Returns the facts of this rank, which trains on `device`, without copies. The first rank of a node gives the fingerprint
+    /// of the node's `data`, and compares the node's files too.
+    pub(crate) fn of_rank(
+        recipe: &Recipe,
+        device: Device,
+        data: Option<&str>,
+        prepared: bool,
+    ) -> Result<Self> {
+        let node = data.map(|data| of_node(recipe, data, prepared)).unwrap_or_default();
         let amp = Precision::new(&recipe.precision, device)?.amp();
         let mut recipe = serde_json::to_value(recipe.plain()?)?;
         for (section, key) in PATHS {
@@ -91,6 +105,26 @@ fn size_of_libtorch() -> String {
     let size =
         paths.find(|path| path.ends_with("/libtorch_cpu.so")).and_then(|path| std::fs::metadata(path).ok());
     size.map_or_else(|| "unknown size".to_owned(), |meta| format!("{} bytes", meta.len()))
+}
+
+/// Sends rank 0 this rank's facts, for a comparison. The first rank of each node surveys its data and copies; returns the lists
+/// of its survey.
+pub(crate) fn introduce<T: BuildTask>(
+    request: &Request,
+    recipe: &Recipe,
+    env: &WorkerEnv,
+    host: &Host,
+    rendezvous: &Rendezvous,
+) -> Result<Vec<Packed<u8>>> {
+    let is_first = env.local_rank == 0;
+    let survey = is_first.then(|| Surveyed::of::<T>(recipe)).transpose()?;
+    let data = survey.as_ref().map(|survey| fingerprint::digest(&survey.facts));
+    let mut facts = RankFacts::of_rank(recipe, host.device, data.as_deref(), request.prepared)?;
+    if let (Some(folder), true) = (&host.copies, is_first) {
+        facts.copies = checkpoint::held_copies(folder);
+    }
+    rendezvous.introduce(&serde_json::to_vec(&facts)?)?;
+    Ok(survey.map(|survey| survey.lists).unwrap_or_default())
 }
 
 /// Returns the facts of all other ranks in order, which send them by [`Rendezvous::introduce`]. Rank 0 calls
@@ -226,7 +260,7 @@ mod tests {
         assert!(node["program"].contains("hash ") && node["data"] == "fingerprint 0123456789ab", "{node:?}");
         assert!(node["model.weights"].starts_with("unreadable ("), "{node:?}");
         assert!(!of_node(&recipe, "", true).contains_key("program"));
-        let facts = RankFacts::of_rank(&recipe, Device::Cpu, node).unwrap();
+        let facts = RankFacts::of_rank(&recipe, Device::Cpu, Some(""), false).unwrap();
         assert!(facts.libtorch.ends_with("bytes"), "{facts:?}");
         assert!(!facts.recipe.to_string().contains("/some/file"));
         let sent = serde_json::to_vec(&facts).unwrap();

@@ -2,14 +2,33 @@
 
 use std::path::Path;
 
-use dtrain_common::manifest::Manifest;
+use dtrain_common::manifest::{DataFingerprint, Manifest};
 use dtrain_recipe::{General, Recipe};
 
 use crate::checkpoint::MODEL_FILE;
 use crate::course::RunPlan;
+use crate::setup::error::Result;
+use crate::setup::fingerprint::{self, check_same_data, unnamed_classes};
+use crate::tasks::Task;
 
 /// Characters of a hash that are shown.
 const SHOWN: usize = 12;
+
+/// Checks that a checkpoint matches the task and its data. Returns lines about differences.
+pub(crate) fn check_data(
+    folder: &Path,
+    manifest: &Manifest,
+    task: &dyn Task,
+    data: &DataFingerprint,
+    plan: &RunPlan,
+) -> Result<Vec<String>> {
+    check_same_data(folder, manifest, task)?;
+    let mut notes = Vec::from_iter(fingerprint::describe_change(manifest.data.as_ref(), data));
+    let is_resized = plan.is_resized(manifest.step);
+    notes.extend(is_resized.then(|| plan.describe_rest(manifest.step)));
+    notes.extend(unnamed_classes(folder, manifest, task).map(|text| format!("warning: {text}")));
+    Ok(notes)
+}
 
 /// Returns a warning if `model.file` now is another program than the checkpoint's, of which `now` is the hash.
 pub(crate) fn describe_program(then: Option<&str>, now: Option<&str>) -> Option<String> {

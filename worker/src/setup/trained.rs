@@ -3,16 +3,47 @@
 
 use std::iter::zip;
 
-use dtrain_recipe::{Decay, OptimGroup, Recipe, Stage};
+use dtrain_common::env::WorkerEnv;
+use dtrain_recipe::{self as recipe, AtStageStart, Decay, OptimGroup, Recipe};
 
 use crate::course::RunPlan;
 use crate::models::{Entry, Registry};
 use crate::optim::{GroupError, ParameterInfo, assign_groups, match_names, match_rules};
 use crate::setup::error::{Result, WorkerError};
-use crate::state::Trained;
+use crate::state::{LayoutOptions, Stage, Stages, Trained};
+
+/// Returns the trained parameters of every phase, and the settings that all phases share.
+pub(crate) fn stages(
+    recipe: &Recipe,
+    registry: &Registry,
+    plan: &RunPlan,
+    env: &WorkerEnv,
+) -> Result<Stages> {
+    let layout = LayoutOptions {
+        first_bucket_bytes: recipe.reduce.first_bucket.0 as usize,
+        bucket_bytes: recipe.reduce.bucket.0 as usize,
+        shards: if recipe.memory.shard_optimizer { env.world_size } else { 1 },
+    };
+    let at_start = |number: usize, of: fn(&recipe::Stage) -> AtStageStart| {
+        recipe.stage.get(number).map_or(AtStageStart::Continue, of)
+    };
+    let stage = |(number, phases): (usize, Vec<Trained>)| Stage {
+        recipe: recipe.of_stage(number),
+        ema: at_start(number, |stage| stage.ema),
+        best: at_start(number, |stage| stage.best),
+        phases,
+    };
+    let phases = phases(recipe, registry, plan)?;
+    Ok(Stages {
+        stages: phases.into_iter().enumerate().map(stage).collect(),
+        layout,
+        shard: if layout.shards > 1 { env.rank } else { 0 },
+        ema: recipe.ema,
+    })
+}
 
 /// Returns the trained parameters of every phase of every stage of `plan`, from the recipe's globs.
-pub(crate) fn phases(recipe: &Recipe, registry: &Registry, plan: &RunPlan) -> Result<Vec<Vec<Trained>>> {
+fn phases(recipe: &Recipe, registry: &Registry, plan: &RunPlan) -> Result<Vec<Vec<Trained>>> {
     let globs = Globs::new(recipe, registry);
     let common = match_rules(&globs.infos, globs.rules).map_err(at("optim.group"))?;
     let by_recipe = globs.matching("model.freeze", &recipe.model.freeze)?;
@@ -91,7 +122,7 @@ impl<'a> Globs<'a> {
     fn frozen(
         &self,
         number: usize,
-        stage: Option<&Stage>,
+        stage: Option<&recipe::Stage>,
         base: &[bool],
         before: &[bool],
     ) -> Result<Vec<Vec<bool>>> {

@@ -19,23 +19,22 @@ use tch::Device;
 use crate::checkpoint;
 use crate::collectives::{Ranks, Rendezvous};
 use crate::data::packed::Packed;
+use crate::device;
 use crate::faults::Fault;
 use crate::heartbeat::Heartbeat;
-use crate::memory;
-use crate::memory::Owners;
+use crate::memory::{self, Owners, budget};
 use crate::metrics::{Line, MetricsLog, Progress, ProgressStyle, TestRecord, figure};
 use crate::planning::{EvalQuestion, EvalWeights};
-use crate::run::Followers;
-use crate::run::TrainError;
 use crate::run::evaluate::{Evaluated, Evaluator};
 use crate::run::figures_of;
 use crate::run::peak_memory;
+use crate::run::{Followers, TrainError};
 use crate::setup::error::{Result, WorkerError};
 use crate::setup::fingerprint::{check_same_data, unnamed_classes};
-use crate::setup::host::enter_device;
+use crate::setup::loader::loader_options;
 use crate::setup::nodes::send_manifest;
 use crate::setup::survey::{self, Surveyed};
-use crate::setup::{loader_options, registry};
+use crate::setup::task::registry;
 use crate::step::recover::Limits;
 use crate::step::{Kernels, Precision, Warned};
 use crate::stop::StopFlag;
@@ -79,7 +78,9 @@ pub(crate) fn run<T: BuildTask + 'static>(
     env: &WorkerEnv,
     question: &EvalQuestion,
 ) -> Result<ExitStatus> {
-    let (device, _) = enter_device(recipe, env, |_| Ok(()))?;
+    budget::configure(recipe.memory.budget.value(), env)?;
+    let device = device::choose(env)?;
+    budget::allow(recipe.memory.budget, device, env.local_world_size).map_err(TrainError::from)?;
     let rendezvous = Rendezvous::open(env.clone())?;
     let opening = if env.rank == 0 {
         let opening = open::<T>(recipe, question).inspect_err(|error| {

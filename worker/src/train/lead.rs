@@ -5,16 +5,14 @@ use std::time::{Duration, Instant, SystemTime};
 
 use dtrain_common::env::WorkerEnv;
 use dtrain_common::files;
-use dtrain_common::manifest::{BestSoFar, Manifest};
-use dtrain_common::run_dir::{FileSystem, Resume, RunDir, RunDirError, RunLock, SetAside, Start, follow};
-use dtrain_common::text::counted;
+use dtrain_common::manifest::Manifest;
+use dtrain_common::run_dir::{FileSystem, Resume, RunDir, RunDirError, RunLock, Start, follow};
 use dtrain_recipe::Recipe;
 
 use crate::checkpoint::{self, ChosenCopies, NewestCopies};
 use crate::collectives::Rendezvous;
 use crate::planning::start;
 use crate::request::Request;
-use crate::run::BestKeeper;
 use crate::setup::Setup;
 use crate::setup::error::WorkerError;
 use crate::setup::facts::{self, RankFacts};
@@ -23,6 +21,7 @@ use crate::setup::host::Host;
 use crate::setup::opening::{ForNodes, Opening};
 use crate::setup::survey::Surveyed;
 use crate::tasks::BuildTask;
+use crate::train::rollback::set_later_steps_aside;
 
 /// Time to wait for the end of a rank 0 whose launcher was killed.
 const TAKEOVER_TIMEOUT: Duration = Duration::from_secs(60);
@@ -86,8 +85,8 @@ pub(crate) fn prepare_run<T: BuildTask + 'static>(
     setup.notes.extend(copies.iter().map(ToString::to_string));
     setup.notes.extend(describe_file_system(file_system, &run_dir));
     if !env.is_one_node() {
-        let node = facts::of_node(recipe, &opening.data, request.prepared);
-        facts::compare(rendezvous, RankFacts::of_rank(recipe, host.device, node)?)?;
+        let own = RankFacts::of_rank(recipe, host.device, Some(&opening.data), request.prepared)?;
+        facts::compare(rendezvous, own)?;
     }
     if let (Some(checkpoint), Some(resumed)) = (opening.resume.take(), &mut setup.resumed) {
         // Choosing a checkpoint includes its verification.
@@ -99,34 +98,6 @@ pub(crate) fn prepare_run<T: BuildTask + 'static>(
         opening.nodes = Some(ForNodes::offer(&run_dir, env, manifest)?);
     }
     Ok(Prepared { opening, setup, claims })
-}
-
-/// Sets later steps in the run directory aside, when nothing can refuse the run any more.
-fn set_later_steps_aside(
-    recipe: &Recipe,
-    run_dir: &RunDir,
-    checkpoint: &Path,
-    completed: Option<SetAside>,
-    opening: &mut Opening,
-    setup: &mut Setup,
-) -> Result<(), WorkerError> {
-    let (done, resumed) = (setup.course.done, &mut setup.resumed);
-    let is_wanted = |best: &BestSoFar| Some(&best.by) == recipe.checkpoint.best.as_ref();
-    let best = resumed.as_mut().and_then(|resumed| resumed.manifest.best.take());
-    let best = best.filter(is_wanted);
-    let (checkpoint, set_aside) =
-        run_dir.start_from(checkpoint, done, best.as_ref().map(|best| best.step))?;
-    setup.notes.extend(completed.iter().chain(&set_aside).filter_map(describe_rollback));
-    opening.is_foreign = opening.copies.is_none() && !run_dir.checkpoint(done).is_dir();
-    // Only a best checkpoint in this run's folder counts. If the best one of a copy in memory was never
-    // written, the previous one is best again.
-    opening.best = best.and_then(|best| match run_dir.checkpoint(best.step).is_dir() {
-        true => Some(best),
-        false => run_dir.linked_best(done).filter(is_wanted),
-    });
-    opening.resume = Some(checkpoint);
-    setup.course.best = BestKeeper::new(recipe.checkpoint.best.clone(), opening.best.clone());
-    Ok(())
 }
 
 /// Claims the run directory unless a launcher has done so, and returns where the run begins.
@@ -171,16 +142,6 @@ fn describe_file_system(found: FileSystem, run_dir: &RunDir) -> Vec<String> {
         ));
     }
     notes
-}
-
-/// Describes the checkpoints that were set aside; None if there were no such checkpoints.
-fn describe_rollback(set_aside: &SetAside) -> Option<String> {
-    let (first, last) = (set_aside.steps.first()?, set_aside.steps.last()?);
-    let count = counted(set_aside.steps.len(), "later checkpoint");
-    Some(format!(
-        "set aside {count} (steps {first} to {last}) in {}; restore one with --resume PATH",
-        set_aside.folder.display()
-    ))
 }
 
 /// Returns the checkpoint with the latest step, and the copies of which it is one, if it is in memory.

@@ -34,15 +34,21 @@ const LINGER: Duration = Duration::from_millis(500);
 /// if it is called as `dtrain launch -- PROGRAM RECIPE`, or if DTRAIN_WORKER names the program. Call this
 /// function once and first, in `main`, before other threads use libtorch.
 pub fn program<T: BuildTask + 'static>() -> ExitCode {
-    start(run_task::<T>)
+    start(run_task::<T>).into()
 }
 
-/// Works like [`program`] for the task that the recipe names: dtrain's own trainer.
+/// Works like [`program`] for the task that the recipe names.
 pub fn program_by_recipe() -> ExitCode {
-    start(run)
+    start(run).into()
 }
 
-fn start(train: impl FnOnce(&Request, &WorkerEnv) -> Result<ExitStatus, WorkerError>) -> ExitCode {
+/// Works like [`program_by_recipe`], and ends the process: dtrain's own trainer.
+pub fn main_by_recipe() -> ! {
+    dtrain_torch_shim::end_process(start(run))
+}
+
+/// Runs one rank and returns the exit code.
+fn start(train: impl FnOnce(&Request, &WorkerEnv) -> Result<ExitStatus, WorkerError>) -> u8 {
     let request = Request::parse();
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     tracing_subscriber::fmt()
@@ -66,7 +72,7 @@ fn start(train: impl FnOnce(&Request, &WorkerEnv) -> Result<ExitStatus, WorkerEr
     dtrain_torch_shim::on_lost_exception(report_lost);
     let trained = begun.prepare().map_err(WorkerError::Signals).and_then(|()| train(&request, &env));
     let (end, code) = match trained {
-        Ok(status) => (End::AsPlanned, status.into()),
+        Ok(status) => (End::AsPlanned, status.code()),
         Err(error) => (End::Failed, report(&error, Some(&env), &request)),
     };
     begun.end(end);
@@ -74,7 +80,7 @@ fn start(train: impl FnOnce(&Request, &WorkerEnv) -> Result<ExitStatus, WorkerEr
 }
 
 /// Reports the error of the rank of `env`, which is `None` if it is not known, and returns the exit code.
-fn report(error: &WorkerError, env: Option<&WorkerEnv>, request: &Request) -> ExitCode {
+fn report(error: &WorkerError, env: Option<&WorkerEnv>, request: &Request) -> u8 {
     let error_file = env.and_then(|env| env.error_file.as_deref());
     let is_first = env.is_some_and(|env| env.rank == 0);
     if error.is_of_another_rank() {
@@ -87,7 +93,7 @@ fn report(error: &WorkerError, env: Option<&WorkerEnv>, request: &Request) -> Ex
     if !reported_by_launcher && !reported_by_rank_0 {
         eprintln!("error: {message}");
     }
-    error.exit_status().into()
+    error.exit_status().code()
 }
 
 /// The error file, and whether the launcher has prepared the run: for an exception that nobody can catch.

@@ -1,6 +1,7 @@
 //! CUDA, loaded at run time (so one build runs on laptop, CI and GPU node), and its settings.
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tch::kind::Element;
 use tch::{Device, Tensor};
@@ -16,6 +17,14 @@ use crate::tensor::{device_index, scalar_type};
 /// without libtorch's CUDA set `LibraryMissing`, both with the dynamic loader's message.
 pub fn load() -> Result<(), ShimError> {
     try_call("load CUDA", |error| ffi::dt_cuda_load(error))
+        .inspect(|()| LOADED.store(true, Ordering::Relaxed))
+}
+
+static LOADED: AtomicBool = AtomicBool::new(false);
+
+/// Returns whether [`load`] has succeeded.
+pub(crate) fn is_loaded() -> bool {
+    LOADED.load(Ordering::Relaxed)
 }
 
 /// Returns the number of visible CUDA devices; 0 before [`load`]. It creates no context. The CUDA runtime may

@@ -22,7 +22,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
 
 fn main() -> ExitCode {
     match train_all() {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) => dtrain_torch_shim::end_process(0),
         Err(error) => {
             eprintln!("error: {error}");
             ExitCode::FAILURE

@@ -12,11 +12,13 @@ use std::io::Write;
 use dtrain_common::env::WorkerEnv;
 use dtrain_common::exit::ExitStatus;
 use dtrain_common::recipe::kinds::Key;
+use dtrain_common::units::ByteSize;
 use dtrain_recipe::Recipe;
 use serde_json::Value;
 
 use crate::data::packed::Packed;
 use crate::device;
+use crate::memory::budget;
 use crate::planning::Question;
 use crate::request::Request;
 use crate::setup::error::{Result, WorkerError};
@@ -45,12 +47,17 @@ pub(crate) fn run<T: BuildTask + 'static>(
     };
     if let Ok(trial) = serde_json::from_str::<trial::CutTrial>(text) {
         let subject = subject()?;
-        let limit = Some(trial.limit).filter(|&limit| limit < trial::NO_LIMIT);
-        return trial::run::<T>(subject, trial, device::choose(env, limit)?);
+        let limit = Some(trial.limit).filter(|&limit| limit < trial::NO_LIMIT).map(ByteSize);
+        budget::configure(limit, env)?;
+        return trial::run::<T>(subject, trial, device::choose(env)?);
     }
     match serde_json::from_str(text).map_err(WorkerError::Question)? {
         Question::Plan(question) => plan::run::<T>(subject()?, &question),
-        Question::Profile(question) => profile::run::<T>(subject()?, &question, device::choose(env, None)?),
+        Question::Profile(question) => {
+            let subject = subject()?;
+            budget::configure(None, env)?;
+            profile::run::<T>(subject, &question, device::choose(env)?)
+        }
         Question::Eval(question) => evaluation::run::<T>(recipe, env, &question),
         Question::Check(question) => check::run(&question),
         Question::Resolve(question) => resolve::run(&question, T::SETTINGS),

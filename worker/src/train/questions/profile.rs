@@ -16,7 +16,7 @@ use crate::planning::SymbolicPredictor;
 use crate::planning::Target;
 use crate::run::TrainError;
 use crate::setup::error::{Result, WorkerError};
-use crate::setup::host;
+use crate::setup::room;
 use crate::step::Precision;
 use crate::tasks::BuildTask;
 
@@ -55,7 +55,7 @@ fn beside_checkpoints<T: BuildTask + 'static>(
     amp: Amp,
 ) -> Result<u64> {
     let recipe = subject.recipe;
-    if !host::counts_copies(recipe, device) {
+    if !room::is_shared(recipe, device) {
         return Ok(limit);
     }
     let mut copies = 0;
@@ -70,7 +70,7 @@ fn beside_checkpoints<T: BuildTask + 'static>(
         let shared = whole + if cut.shard_optimizer { 0 } else { optimizer };
         copies = copies.max(shared.div_ceil(ranks as u64) + optimizer * u64::from(cut.shard_optimizer));
     }
-    Ok(host::beside_copies(recipe, device, limit, copies, ranks))
+    Ok(room::beside(recipe, limit, copies, ranks))
 }
 
 /// Profiles one stage, and returns whether any cut of it fits.

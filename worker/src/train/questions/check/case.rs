@@ -19,7 +19,9 @@ use crate::optim::Model;
 use crate::planning::rehearsal::plan_step;
 use crate::run::TrainError;
 use crate::setup::error::{Result, WorkerError};
-use crate::setup::{build_stages, needs, registry};
+use crate::setup::needs::needs;
+use crate::setup::task::registry;
+use crate::setup::trained;
 use crate::step::StepError;
 use crate::step::exchange::Exchange;
 use crate::step::recover::Limits;
@@ -129,7 +131,7 @@ fn replica(recipe: &Recipe, task: Replay, registry: Registry) -> Result<Replica>
     let recompute = registry.recompute().clone();
     // The task names no program, so that the case states its micro-batches.
     let plan = RunPlan::new(recipe, 1, 1, &needs(&task, &registry, recipe))?;
-    let stages = build_stages(recipe, &registry, &plan, &WorkerEnv::single())?;
+    let stages = trained::stages(recipe, &registry, &plan, &WorkerEnv::single())?;
     if recipe.memory.recompute == Recompute::On {
         recompute.set_all();
     }

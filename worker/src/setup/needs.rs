@@ -1,0 +1,49 @@
+//! What a task and its recipe need of each other.
+
+use dtrain_recipe::Recipe;
+
+use crate::course::{BatchNorms, Needs};
+use crate::models::Registry;
+use crate::setup::error::{Result, WorkerError};
+use crate::tasks::{Task, Totals};
+
+/// Returns an error if no evaluation of the task has the figure `wanted`.
+pub(crate) fn check_figure(task: &dyn Task, wanted: &str) -> Result<()> {
+    let nothing = Totals { loss_sum: 0.0, weight: 1.0, sums: vec![0.0; task.facts().sums] };
+    let figures = task.figures(&nothing).into_iter().map(|(name, _)| name.to_owned());
+    let known: Vec<String> = std::iter::once("loss".to_owned()).chain(figures).collect();
+    match known.iter().any(|name| name == wanted) {
+        true => Ok(()),
+        false => Err(WorkerError::NoFigure { wanted: wanted.to_owned(), known }),
+    }
+}
+
+/// Returns the requirements of a task's model.
+pub(crate) fn needs(task: &dyn Task, registry: &Registry, recipe: &Recipe) -> Needs {
+    let facts = task.facts();
+    let min_micro_batch = facts.batches.least;
+    // The minimum of a program may have another reason.
+    let least = match recipe.program() {
+        Some(_) => 1 + usize::from(registry.has_small_norms),
+        None => min_micro_batch,
+    };
+    Needs {
+        min_micro_batch,
+        is_program_min: least < min_micro_batch,
+        max_micro_batch: facts.batches.most,
+        batch_norms: batch_norms(registry),
+        depends: facts.micro_batch_warning.clone(),
+        undivided: facts.undivided_buffers.clone(),
+        group: recipe.model.batchnorm.group().map(|group| (group, least)),
+    }
+}
+
+/// Returns which samples share the model's BatchNorm statistics.
+pub(crate) fn batch_norms(registry: &Registry) -> BatchNorms {
+    match (registry.is_batch_grouped, registry.is_batch_synced()) {
+        _ if !registry.has_batch_norms() => BatchNorms::None,
+        (true, _) => BatchNorms::Grouped,
+        (false, true) => BatchNorms::Synced,
+        (false, false) => BatchNorms::Local,
+    }
+}

@@ -1,0 +1,47 @@
+//! The initial weights of a run: those of a file, or those that the model was built with.
+
+use std::path::Path;
+
+use dtrain_recipe::Recipe;
+
+use crate::models::{self, Registry, Renames};
+use crate::setup::error::{Result, WorkerError};
+use crate::tensors::bytes;
+
+/// The warning about a training from zeros.
+const ZERO_WEIGHTS: &str = "warning: model.file has no weights and model.zero_weights is true: its large tensors are zero, so losses \
+                            and checkpoints mean nothing";
+
+/// Loads the recipe's weights into the model, which has none of its own if it `lacks` them. Returns lines for people.
+pub(crate) fn load(recipe: &Recipe, registry: &Registry, lacks: bool) -> Result<Vec<String>> {
+    let path = recipe.model.weights.as_deref();
+    let mut notes = Vec::from_iter(path.map(|path| import(recipe, path, registry)).transpose()?);
+    if lacks && (path.is_none() || has_large_zeros(registry)?) {
+        if !recipe.model.zero_weights {
+            return Err(WorkerError::NoWeights);
+        }
+        notes.push(ZERO_WEIGHTS.to_owned());
+    }
+    Ok(notes)
+}
+
+/// Returns whether a tensor of the size that an import without weights leaves out has no value but zero: a file of weights
+/// need not have all of them.
+fn has_large_zeros(registry: &Registry) -> Result<bool> {
+    const LARGE: u64 = 1 << 20;
+    for entry in registry.parameters().chain(registry.buffers()) {
+        let tensor = entry.tensor();
+        if bytes(tensor) >= LARGE && tensor.f_any()?.f_int64_value(&[])? == 0 {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Loads a file of weights into the model, and returns a report.
+fn import(recipe: &Recipe, weights: &Path, registry: &Registry) -> Result<String> {
+    let renames = Renames::new(&recipe.model.weights_rename)
+        .map_err(|error| WorkerError::Rename { reason: error.to_string() })?;
+    let report = models::load_renamed(registry, weights, recipe.model.weights_mode, &renames)?;
+    Ok(format!("weights from {}: {report}", weights.display()))
+}
