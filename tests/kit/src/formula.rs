@@ -12,7 +12,16 @@ pub fn name_hash(name: &str) -> u64 {
 }
 
 /// Returns the first `count` 64-bit words of a name's stream: splitmix64 seeded with the hash of the name.
-pub fn words(name: &str, count: usize) -> impl Iterator<Item = u64> {
+pub fn words(name: &str, count: usize) -> Vec<u64> {
+    stream(name, count).collect()
+}
+
+/// Returns `count` values in [-1, 1), evenly distributed: the upper 53 bits of each word.
+pub fn unit(name: &str, count: usize) -> Vec<f64> {
+    spread(name, count).collect()
+}
+
+fn stream(name: &str, count: usize) -> impl Iterator<Item = u64> {
     let seed = name_hash(name);
     (1..=count as u64).map(move |index| {
         let z = seed.wrapping_add(index.wrapping_mul(0x9E37_79B9_7F4A_7C15));
@@ -22,9 +31,8 @@ pub fn words(name: &str, count: usize) -> impl Iterator<Item = u64> {
     })
 }
 
-/// Returns `count` values in [-1, 1), evenly distributed: the upper 53 bits of each word.
-pub fn unit(name: &str, count: usize) -> impl Iterator<Item = f64> {
-    words(name, count).map(|word| (word >> 11) as f64 * 2.0f64.powi(-52) - 1.0)
+fn spread(name: &str, count: usize) -> impl Iterator<Item = f64> {
+    stream(name, count).map(|word| (word >> 11) as f64 * 2.0f64.powi(-52) - 1.0)
 }
 
 /// Name endings of tables of vectors.
@@ -37,7 +45,7 @@ const TABLES: [&str; 4] = ["pos_embed", "cls_token", "wte.weight", "wpe.weight"]
 /// and a batch counter (`num_batches_tracked`) is zero.
 pub fn state_value(name: &str, shape: &[i64]) -> Vec<f64> {
     let count = shape.iter().product::<i64>() as usize;
-    let values = unit(name, count);
+    let values = spread(name, count);
     if name.ends_with("num_batches_tracked") {
         vec![0.0; count]
     } else if TABLES.iter().any(|table| name.ends_with(table)) {
@@ -57,12 +65,12 @@ pub fn state_value(name: &str, shape: &[i64]) -> Vec<f64> {
 
 /// Returns input images, `count` x 3 x size x size, values in [-1.5, 1.5).
 pub fn images(size: usize, count: usize) -> Vec<f32> {
-    unit(&format!("images.{size}"), count * 3 * size * size).map(|value| (1.5 * value) as f32).collect()
+    spread(&format!("images.{size}"), count * 3 * size * size).map(|value| (1.5 * value) as f32).collect()
 }
 
 /// Returns one class per image.
 pub fn labels(size: usize, classes: u64, count: usize) -> Vec<i64> {
-    words(&format!("labels.{size}"), count).map(|word| (word % classes) as i64).collect()
+    stream(&format!("labels.{size}"), count).map(|word| (word % classes) as i64).collect()
 }
 
 /// Returns the gradient for the optimizers at one step.
@@ -70,7 +78,7 @@ pub fn labels(size: usize, classes: u64, count: usize) -> Vec<i64> {
 /// Magnitudes vary over many powers of two with the index, and every eleventh element is zero, so that both
 /// `eps` and the division by the second moment matter.
 pub fn gradient(name: &str, step: usize, count: usize) -> Vec<f64> {
-    unit(&format!("{name}.{step}"), count)
+    spread(&format!("{name}.{step}"), count)
         .enumerate()
         .map(
             |(index, value)| {
@@ -94,12 +102,12 @@ mod tests {
 
     #[test]
     fn values_are_spread_over_the_interval() {
-        let values: Vec<f64> = unit("spread", 10_000).collect();
+        let values = unit("spread", 10_000);
         assert!(values.iter().all(|value| (-1.0..1.0).contains(value)));
         let mean = values.iter().sum::<f64>() / 1e4;
         let variance = values.iter().map(|value| value * value).sum::<f64>() / 1e4;
         assert!(mean.abs() < 0.02 && (variance - 1.0 / 3.0).abs() < 0.01, "{mean} {variance}");
-        assert!(unit("spread", 3).zip(unit("other", 3)).all(|(a, b)| a != b));
+        assert!(spread("spread", 3).zip(spread("other", 3)).all(|(a, b)| a != b));
     }
 
     #[test]

@@ -13,3 +13,12 @@ pub fn cases<T>(all: &[T], count: usize) -> &[T] {
     debug_assert!(count < all.len(), "a thorough check has more cases");
     &all[..if is_wanted() { all.len() } else { count }]
 }
+
+/// Returns whether this check leaves a whole test out, and says so. `why`: where a normal check would see the same defect.
+pub fn leaves_out(why: &str) -> bool {
+    let is_left_out = !is_wanted();
+    if is_left_out {
+        eprintln!("left out: {why}");
+    }
+    is_left_out
+}

@@ -55,7 +55,7 @@ pub(super) fn compare(
         // third of the error's squared length: the products measure the length of the error.
         let mut squares = 0.0;
         for probe in 0..count {
-            let direction: Vec<f64> = formula::unit(&format!("probe.{probe}.{name}"), flat.numel()).collect();
+            let direction = formula::unit(&format!("probe.{probe}.{name}"), flat.numel());
             let product = flat.dot(&Tensor::from_slice(&direction)).double_value(&[]);
             squares += (product - probes.double_value(&[index, probe])).powi(2);
         }

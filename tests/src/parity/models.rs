@@ -117,6 +117,7 @@ impl Case {
         let draw = |what: &str, shape: &[i64]| {
             let count = shape.iter().product::<i64>() as usize;
             let values: Vec<i64> = formula::words(&format!("{}.{what}", self.name), count)
+                .into_iter()
                 .map(|word| (word % classes) as i64)
                 .collect();
             Tensor::from_slice(&values).view(shape)
@@ -126,6 +127,7 @@ impl Case {
             draw("input", &shape)
         } else {
             let values: Vec<f32> = formula::unit(&format!("{}.input", self.name), count)
+                .into_iter()
                 .map(|value| (1.5 * value) as f32)
                 .collect();
             Tensor::from_slice(&values).view(&shape[..]).to_kind(self.kind)

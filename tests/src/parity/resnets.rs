@@ -76,7 +76,7 @@ pub fn the_formula_is_the_same_in_both_languages() {
     let file = TensorFile::open(&reference("optimizers.safetensors")).unwrap();
     let (parameter, gradients) = (file.read("parameter").unwrap(), file.read("gradients").unwrap());
     let (steps, elements) = gradients.size2().unwrap();
-    let start: Vec<f64> = formula::unit("optimizer.parameter", elements as usize).collect();
+    let start = formula::unit("optimizer.parameter", elements as usize);
     assert!(parameter.equal(&Tensor::from_slice(&start)));
     for step in 0..steps {
         let expected = formula::gradient("optimizer.gradient", step as usize, elements as usize);

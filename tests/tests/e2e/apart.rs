@@ -8,7 +8,7 @@ use dtrain_test_kit::process::{Signal, signal, wait_until};
 use dtrain_test_kit::scene::{Finished, Launch, Scene};
 use dtrain_tests::programs;
 use dtrain_tests::ranks::free_port;
-use dtrain_tests::runs::{Run, gpt};
+use dtrain_tests::runs::{Run, Sandbox, gpt};
 
 /// Half a step is one micro-batch of one rank. The optimizer's state is in parts, so that ranks send theirs.
 const PARTS: &str = r#"
@@ -50,15 +50,12 @@ fn run(scene: &Scene, node: usize) -> Run {
 
 #[test]
 fn a_run_continues_by_itself_after_a_new_start_and_after_a_killed_worker() {
-    let (whole, scene) = (Scene::new(), Scene::new());
-    for done in wait(start(&whole, &["--set", "train.steps=200"], &[])) {
-        done.expect_code(0);
-    }
+    let scene = Scene::new();
     for done in wait(start(&scene, &[], &[])) {
         done.expect_code(0);
     }
-    let launches = start(&scene, &["--set", "train.steps=200", "--max-restarts", "1"], &[]);
-    let later = run(&scene, 0).0.checkpoint(20);
+    let launches = start(&scene, &["--set", "train.steps=40", "--max-restarts", "1"], &[]);
+    let later = run(&scene, 0).0.checkpoint(10);
     wait_until("a checkpoint of the second start", || later.exists());
     let folder = fs::canonicalize(scene.path("node-1")).unwrap();
     let is_there = |pid: &&u32| fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|cwd| cwd == folder);
@@ -73,7 +70,10 @@ fn a_run_continues_by_itself_after_a_new_start_and_after_a_killed_worker() {
         .expect_stderr("restarting all 2");
     let texts = done[0].stderr.matches("resumed from run/checkpoints/").count();
     assert_eq!(texts, 2, "{}", done[0].stderr);
-    let (whole, resumed) = (run(&whole, 0), run(&scene, 0));
+    // Undisturbed, on nodes that share files.
+    let sandbox = Sandbox::new(&gpt(40, PARTS));
+    let whole = super::nodes::train(&sandbox, &[1, 1], "whole", &[]);
+    let resumed = run(&scene, 0);
     assert_eq!(whole.per_step("loss"), resumed.per_step("loss"));
     assert!(whole.weights() == resumed.weights(), "the weights differ");
     assert_eq!(resumed.result().nproc, Some(2));

@@ -9,6 +9,7 @@ use dtrain_test_kit::network::Network;
 use dtrain_test_kit::scene::Scene;
 use dtrain_test_kit::systems::Queue;
 use dtrain_test_kit::systems::pods::{Cluster, End};
+use dtrain_test_kit::thorough;
 use dtrain_tests::process::{Signal, wait_until};
 use dtrain_tests::programs;
 use dtrain_tests::runs::{Run, gpt};
@@ -84,8 +85,16 @@ fn train_by_script(system: &'static str, limit: &[&str]) {
 /// Time enough to begin on a busy machine; the limit itself is far away.
 const LIMIT: [&str; 4] = ["--time", "60 s", "--signal-before", "51 s"];
 
+/// The launcher's tests run programs in the same scripts, and compare the limits.
+fn is_seen_elsewhere() -> bool {
+    thorough::leaves_out("the limit: launch::batch::systems; the resume: LSF, and e2e::stopping")
+}
+
 #[test]
 fn pbs_resumes_a_training_after_its_time_limit() {
+    if is_seen_elsewhere() {
+        return;
+    }
     train_by_script("pbs", &LIMIT);
 }
 
@@ -97,12 +106,18 @@ fn lsf_resumes_a_training_after_a_signal() {
 /// Flux gives a signal to the shell of the job only.
 #[test]
 fn flux_resumes_a_training_after_its_time_limit() {
+    if is_seen_elsewhere() {
+        return;
+    }
     train_by_script("flux", &LIMIT);
 }
 
 /// A drained node sends its pod SIGTERM; the other pod stops with it.
 #[test]
 fn pods_resume_a_training_after_an_eviction() {
+    if thorough::leaves_out("an eviction, and two pods: launch::batch::pods; the resume: LSF") {
+        return;
+    }
     let Ok(network) = Network::new(2) else { return };
     let scene = Scene::new();
     let cluster = Cluster::new(&scene, &network, &[("OMP_NUM_THREADS", "1"), ("CUDA_VISIBLE_DEVICES", "")]);

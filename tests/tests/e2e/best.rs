@@ -2,7 +2,8 @@
 
 use std::fs;
 
-use dtrain_common::manifest::{BestSoFar, Manifest};
+use dtrain_common::manifest::Manifest;
+use dtrain_test_kit::thorough;
 use dtrain_tests::process::expect_exit_code;
 use dtrain_tests::runs::{Run, Sandbox, gpt};
 
@@ -99,21 +100,23 @@ fn a_stage_can_choose_its_own_best_metric() {
     assert_eq!((best(&anew, losses(&anew)[3]), kept(&anew)), (4, vec![4, 6]));
     assert_eq!(marks(&anew), [true, false, false, true, false, false]);
 
-    // Resumed after the boundary, and at it.
-    for (last, then) in [("stage.1.steps=1", 4), ("stage.1.steps=2", 5)] {
+    let cases = [("stage.1.steps=1", 4), ("stage.1.steps=2", 5)];
+    for &(last, then) in thorough::cases(&cases, 1) {
         let name = format!("to-{then}");
-        sandbox.train(1, &name, &[restart, last]);
+        let first = sandbox.train(1, &name, &[restart, last, "checkpoint.keep=9"]);
+        // Resumed at the boundary.
+        let from = first.0.checkpoint(3);
+        let was = Manifest::read(&from).unwrap().best;
+        assert_eq!(was.map(|best| best.step), Some(1));
+        let at = format!("{name}-from-3");
+        let output = sandbox.launch_with(1, &at, &[restart], &["--resume", from.to_str().unwrap()]);
+        expect_exit_code(&output, 0);
+        let resumed = sandbox.run(&at);
+        assert_eq!((best(&resumed, losses(&resumed)[0]), kept(&resumed)), (4, vec![4, 6]), "{at}");
+        // Resumed after it.
         let resumed = sandbox.train(2, &name, &[restart]);
         assert_eq!((best(&resumed, losses(&resumed)[3]), kept(&resumed)), (4, vec![4, 6]), "{name}");
     }
-    let boundary = sandbox.train(1, "kept", &[restart, "checkpoint.keep=9"]);
-    let from = boundary.0.checkpoint(3);
-    let was: Option<BestSoFar> = Manifest::read(&from).unwrap().best;
-    assert_eq!(was.map(|best| best.step), Some(1));
-    let output = sandbox.launch_with(1, "from-3", &[restart], &["--resume", from.to_str().unwrap()]);
-    expect_exit_code(&output, 0);
-    let resumed = sandbox.run("from-3");
-    assert_eq!((best(&resumed, losses(&resumed)[0]), kept(&resumed)), (4, vec![4, 6]));
 }
 
 #[test]

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use dtrain_common::files::symlink_atomic;
 use dtrain_common::manifest::Manifest;
+use dtrain_test_kit::thorough;
 use dtrain_tests::process::{expect_exit_code, output_text};
 use dtrain_tests::runs::{Run, Sandbox, assert_close, gpt, resnet18};
 use dtrain_worker::models::TensorFile;
@@ -52,7 +53,7 @@ fn ranks_write_parts_of_the_same_files() {
     let sandbox = Sandbox::new(&gpt(6, EVERY_STEP));
     let one = sandbox.train(1, "one", &[]);
     let folder = one.0.checkpoint(6);
-    for ranks in [2, 3] {
+    for &ranks in thorough::cases(&[2, 3], 1) {
         let name = format!("{ranks}");
         let run = sandbox.train(ranks, &name, &[]);
         let manifest = Manifest::read(&run.0.checkpoint(6)).unwrap();
@@ -75,16 +76,18 @@ fn ranks_write_parts_of_the_same_files() {
 /// Convolution weights in channels-last format, divided by the boundaries of shards.
 #[test]
 fn channels_last_weights_are_saved_the_same_on_any_partition() {
-    let sandbox = Sandbox::new(&resnet18());
-    let sets = ["model.memory_format=channels-last", "train.effective_batch=12", "train.steps=2"];
-    let plain = sandbox.train(3, "plain", &sets);
-    let mut sharded = sets.to_vec();
-    sharded.push("memory.shard_optimizer=true");
-    let sharded = sandbox.train(3, "sharded", &sharded);
-    assert_same(&plain.0.latest(), &sharded.0.latest(), &FILES[..2]);
-    // Another partition and memory format: the same run resumes.
-    let on = sandbox.train(2, "sharded", &["train.effective_batch=12", "train.steps=3"]);
-    assert_eq!(on.result().steps, Some(3));
+    let small = ["train.effective_batch=12", "data.test_samples=12"];
+    let sets = [&small[..], &["model.memory_format=channels-last", "train.steps=1"]].concat();
+    for &ranks in thorough::cases(&[2, 3], 1) {
+        let sandbox = Sandbox::new(&resnet18());
+        let plain = sandbox.train(ranks, "plain", &sets);
+        let sharded = [&sets[..], &["memory.shard_optimizer=true"]].concat();
+        let sharded = sandbox.train(ranks, "sharded", &sharded);
+        assert_same(&plain.0.latest(), &sharded.0.latest(), &FILES[..2]);
+        // Another partition and memory format: the same run resumes.
+        let on = sandbox.train(ranks - 1, "sharded", &[&small[..], &["train.steps=2"]].concat());
+        assert_eq!(on.result().steps, Some(2));
+    }
 }
 
 /// The loss falls: the first checkpoint would stay the best.
@@ -129,9 +132,8 @@ fn a_failing_evaluation_costs_no_step() {
     let best =
         |run: &Run| (run.result().best.unwrap().step, run.0.linked(&run.0.best()), run.0.steps().unwrap());
     let whole = sandbox.train(2, "whole", &sets);
-    for (ranks, kind, step, code) in
-        [(1, "oom", 2, 3), (1, "crash", 4, 4), (2, "oom", 4, 3), (2, "crash", 2, 4)]
-    {
+    let all = [(2, "oom", 4, 3), (2, "crash", 2, 4), (1, "oom", 2, 3), (1, "crash", 4, 4)];
+    for &(ranks, kind, step, code) in thorough::cases(&all, 2) {
         let name = format!("{kind}-{ranks}");
         let fault = format!("{kind}:rank={},step={step},phase=evaluate,times=99", ranks - 1);
         let mut command = sandbox.command(ranks, &name, &sets, &[]);
@@ -166,7 +168,10 @@ fn a_failed_write_ends_the_run_or_skips_one_checkpoint() {
         let mut command = sandbox.command(2, name, sets, &[]);
         command.env("DTRAIN_FAULT", fault).output().unwrap()
     };
-    for (rank, error, words) in [(0, "ENOSPC", "No space left on device"), (1, "EIO", "Input/output error")] {
+    let reference = sandbox.train(2, "reference", &[]);
+    // A full disk of rank 0: also in `the_best_checkpoint_exists_after_failed_writes` and `apart`.
+    let all = [(1, "EIO", "Input/output error"), (0, "ENOSPC", "No space left on device")];
+    for &(rank, error, words) in thorough::cases(&all, 1) {
         let name = format!("stop-{rank}");
         let text = expect_exit_code(&launch(rank, error, &name, &[]), 4);
         assert!(text.contains(words) && text.contains("cannot write the checkpoint after step"), "{text}");
@@ -179,7 +184,6 @@ fn a_failed_write_ends_the_run_or_skips_one_checkpoint() {
         }
         // When the disk works again, the same command resumes and gives the same end result.
         let whole = sandbox.train(2, &name, &[]);
-        let reference = sandbox.train(2, &format!("reference-{rank}"), &[]);
         assert_same(&reference.0.latest(), &whole.0.latest(), &FILES);
 
         let name = format!("on-{rank}");
@@ -223,7 +227,7 @@ fn an_unwritable_folder_is_an_error_at_the_start() {
 #[test]
 fn a_damaged_checkpoint_is_named_and_an_intact_one_resumes() {
     let sandbox = Sandbox::new(&gpt(6, EVERY_STEP));
-    let reference = sandbox.train(2, "reference", &[]);
+    let reference = sandbox.train(1, "reference", &[]);
     let run = sandbox.train(2, "run", &["train.steps=4"]);
     let damage = |step: u64, file: &str, damage: &dyn Fn(&mut Vec<u8>)| {
         let path = run.0.checkpoint(step).join(file);
@@ -260,7 +264,7 @@ fn a_damaged_checkpoint_is_named_and_an_intact_one_resumes() {
     for step in run.0.steps().unwrap() {
         damage(step, FILES[0], &|bytes| bytes[100] ^= 0x80);
     }
-    let text = expect_exit_code(&sandbox.launch(2, "run", &["train.steps=8"]), 2);
+    let text = expect_exit_code(&sandbox.launch(1, "run", &["train.steps=8"]), 2);
     assert!(text.contains("no checkpoint in") && text.contains("is whole"), "{text}");
 }
 
@@ -273,7 +277,7 @@ fn checkpoints_are_written_by_time_and_some_are_kept_permanently() {
     assert_eq!(run.evaluations().len(), 1, "only at the end");
 
     let sets = ["checkpoint.keep=2", "checkpoint.keep_every=4 steps", "train.steps=11"];
-    let run = sandbox.train(2, "kept", &sets);
+    let run = sandbox.train(1, "kept", &sets);
     assert_eq!(run.0.steps().unwrap(), [4, 8, 10, 11]);
     for line in run.metrics().iter().filter_map(|line| line.get("checkpoint")) {
         let figure = |key: &str| line[key].as_f64().unwrap();

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use dtrain_test_kit::thorough;
 use dtrain_tests::process::output_text;
 use dtrain_tests::ranks::{run, run_on_nodes};
 
@@ -29,38 +30,18 @@ fn single_process() {
 }
 
 #[test]
-fn gloo_with_one_rank() {
-    suite("gloo", 1);
+fn gloo() {
+    // The nodes of one rank below are two ranks.
+    for &ranks in thorough::cases(&[3, 1, 2], 2) {
+        suite("gloo", ranks);
+    }
 }
 
 #[test]
-fn gloo_with_two_ranks() {
-    suite("gloo", 2);
-}
-
-#[test]
-fn gloo_with_three_ranks() {
-    suite("gloo", 3);
-}
-
-#[test]
-fn shared_memory_with_one_rank() {
-    suite("shared", 1);
-}
-
-#[test]
-fn shared_memory_with_two_ranks() {
-    suite("shared", 2);
-}
-
-#[test]
-fn shared_memory_with_three_ranks() {
-    suite("shared", 3);
-}
-
-#[test]
-fn shared_memory_with_four_ranks() {
-    suite("shared", 4);
+fn shared_memory() {
+    for &ranks in thorough::cases(&[3, 1, 4, 2], 2) {
+        suite("shared", ranks);
+    }
 }
 
 /// Runs a scenario on nodes with this many ranks each, and returns the ranks' output.
@@ -81,7 +62,7 @@ fn succeed_on_nodes(backend: &str, scenario: &str, nodes: &[usize]) {
 
 #[test]
 fn nodes_of_one_rank_use_gloo() {
-    for backend in ["gloo", "auto"] {
+    for &backend in thorough::cases(&["auto", "gloo"], 1) {
         succeed_on_nodes(backend, "suite", &[1, 1]);
     }
     for (rank, output) in on_nodes("nodes", "suite", &[1, 1]).iter().enumerate() {
@@ -91,31 +72,47 @@ fn nodes_of_one_rank_use_gloo() {
 }
 
 #[test]
-fn two_nodes_with_two_ranks() {
-    succeed_on_nodes("nodes", "suite", &[2, 2]);
-}
-
-#[test]
-fn nodes_with_different_numbers_of_ranks() {
-    succeed_on_nodes("nodes", "suite", &[2, 1]);
-    succeed_on_nodes("nodes", "suite", &[1, 3, 1]);
+fn nodes_share_memory() {
+    // The faults below and memory_nodes.rs have nodes with different numbers of ranks.
+    for &nodes in thorough::cases(&[&[2, 2][..], &[1, 3, 1], &[2, 1]], 1) {
+        succeed_on_nodes("nodes", "suite", nodes);
+    }
 }
 
 #[test]
 fn faults_on_several_nodes_are_detected() {
-    for nodes in [&[2, 1][..], &[2, 2]] {
-        succeed_on_nodes("nodes", "shared-peer-leaves-amid", nodes);
-        succeed_on_nodes("nodes", "shared-time-out", nodes);
-        succeed_on_nodes("nodes", "no-memory", nodes);
-        succeed_on_nodes("auto", "disagreement", nodes);
-        succeed_on_nodes("auto", "fallback", nodes);
-        for scenario in ["peer-dies", "shared-peer-dies", "shared-peer-dies-amid"] {
-            let mut outputs = on_nodes("nodes", scenario, nodes);
-            assert!(!outputs.pop().unwrap().status.success(), "the last rank was to die");
-            for (rank, output) in outputs.iter().enumerate() {
-                let text = output_text(output);
-                assert!(output.status.success(), "{scenario}, rank {rank} of {nodes:?}: {text}");
-            }
+    // Whether the last rank is alone on its node.
+    let (alone, together) = (&[2, 1][..], &[2, 2][..]);
+    let cases = [
+        ("shared-peer-leaves-amid", together),
+        ("shared-peer-dies", together),
+        ("shared-peer-dies-amid", alone),
+        ("shared-time-out", alone),
+        ("no-memory", alone),
+        ("fallback", alone),
+        // One node has the same disagreement, and nodes reduce other tensors by Gloo.
+        ("disagreement", alone),
+        ("peer-dies", alone),
+        ("shared-peer-leaves-amid", alone),
+        ("shared-peer-dies", alone),
+        ("shared-peer-dies-amid", together),
+        ("shared-time-out", together),
+        ("no-memory", together),
+        ("fallback", together),
+        ("disagreement", together),
+        ("peer-dies", together),
+    ];
+    for &(scenario, nodes) in thorough::cases(&cases, 6) {
+        let backend = if matches!(scenario, "disagreement" | "fallback") { "auto" } else { "nodes" };
+        if !scenario.contains("dies") {
+            succeed_on_nodes(backend, scenario, nodes);
+            continue;
+        }
+        let mut outputs = on_nodes(backend, scenario, nodes);
+        assert!(!outputs.pop().unwrap().status.success(), "the last rank was to die");
+        for (rank, output) in outputs.iter().enumerate() {
+            let text = output_text(output);
+            assert!(output.status.success(), "{scenario}, rank {rank} of {nodes:?}: {text}");
         }
     }
 }
@@ -139,23 +136,29 @@ fn last_dies(backend: &str, scenario: &str, ranks: usize) {
 
 #[test]
 fn a_dead_peer_is_detected() {
-    for ranks in [2, 3] {
-        last_dies("gloo", "peer-dies", ranks);
-        last_dies("shared", "peer-dies", ranks);
-        last_dies("shared", "shared-peer-dies", ranks);
+    let cases = [
+        ("shared", "shared-peer-dies", 3),
+        ("gloo", "peer-dies", 2),
+        ("shared", "peer-dies", 2),
+        ("shared", "shared-peer-dies", 2),
+        ("gloo", "peer-dies", 3),
+        ("shared", "peer-dies", 3),
+    ];
+    for &(backend, scenario, ranks) in thorough::cases(&cases, 3) {
+        last_dies(backend, scenario, ranks);
     }
 }
 
 #[test]
 fn a_peer_death_during_operations_is_detected() {
-    for ranks in [2, 3, 4] {
+    for &ranks in thorough::cases(&[3, 2, 4], 1) {
         last_dies("shared", "shared-peer-dies-amid", ranks);
     }
 }
 
 #[test]
 fn a_peer_exit_during_operations_is_detected() {
-    for ranks in [2, 3] {
+    for &ranks in thorough::cases(&[2, 3], 1) {
         for (rank, output) in conformance("shared", "shared-peer-leaves-amid", ranks).iter().enumerate() {
             assert!(output.status.success(), "rank {rank} of {ranks}: {}", output_text(output));
         }
@@ -164,40 +167,51 @@ fn a_peer_exit_during_operations_is_detected() {
 
 #[test]
 fn an_operation_times_out() {
-    for ranks in [2, 3] {
-        for (backend, scenario) in
-            [("gloo", "time-out"), ("shared", "time-out"), ("shared", "shared-time-out")]
-        {
-            for (rank, output) in conformance(backend, scenario, ranks).iter().enumerate() {
-                assert!(
-                    output.status.success(),
-                    "{backend} {scenario}, rank {rank} of {ranks}: {}",
-                    output_text(output)
-                );
-            }
+    let cases = [
+        ("gloo", "time-out", 2),
+        ("shared", "shared-time-out", 3),
+        ("shared", "shared-time-out", 2),
+        ("gloo", "time-out", 3),
+        ("shared", "time-out", 2),
+        ("shared", "time-out", 3),
+    ];
+    for &(backend, scenario, ranks) in thorough::cases(&cases, 2) {
+        for (rank, output) in conformance(backend, scenario, ranks).iter().enumerate() {
+            assert!(
+                output.status.success(),
+                "{backend} {scenario}, rank {rank} of {ranks}: {}",
+                output_text(output)
+            );
         }
     }
 }
 
 #[test]
 fn no_rank_gets_memory_that_one_rank_cannot_map() {
-    for ranks in [2, 3] {
-        all_succeed("shared", "no-memory", ranks);
+    // By default, the ranks of one machine share memory.
+    for &(backend, ranks) in thorough::cases(&[("auto", 3), ("shared", 3), ("shared", 2)], 1) {
+        all_succeed(backend, "no-memory", ranks);
     }
 }
 
 #[test]
 fn all_ranks_or_none_share_memory() {
-    for ranks in [2, 3] {
-        all_succeed("gloo", "no-descriptors", ranks);
-        all_succeed("auto", "fallback", ranks);
-        all_succeed("shared", "fallback", ranks);
+    let cases = [
+        ("gloo", "no-descriptors", 3),
+        ("auto", "fallback", 2),
+        ("shared", "fallback", 2),
+        ("auto", "fallback", 3),
+        ("shared", "fallback", 3),
+        ("gloo", "no-descriptors", 2),
+    ];
+    for &(backend, scenario, ranks) in thorough::cases(&cases, 3) {
+        all_succeed(backend, scenario, ranks);
     }
 }
 
 #[test]
 fn different_transports_are_an_error() {
-    for ranks in [2, 3] {
+    for &ranks in thorough::cases(&[3, 2], 1) {
         all_succeed("auto", "disagreement", ranks);
     }
 }
@@ -205,6 +219,9 @@ fn different_transports_are_an_error() {
 /// By default, the ranks of one machine share memory.
 #[test]
 fn the_benchmark_runs_and_shared_memory_is_the_default() {
+    if thorough::leaves_out("the default: no_rank_gets_memory_that_one_rank_cannot_map") {
+        return;
+    }
     for (rank, output) in conformance("auto", "bench", 2).iter().enumerate() {
         let text = output_text(output);
         assert!(output.status.success(), "rank {rank}: {text}");

@@ -9,7 +9,7 @@ use std::time::Duration;
 use dtrain_test_kit::need::{self, Need};
 use dtrain_tests::process::{doctor, expect_exit_code, finish, output_text};
 use dtrain_tests::programs::build_folder;
-use dtrain_tests::runs::{Run, resnet18};
+use dtrain_tests::runs::{Run, TINY};
 
 const LIMIT: Duration = Duration::from_secs(600);
 const SCRIPT: &str = "docs/containers/build.sh";
@@ -131,9 +131,10 @@ fn an_image_trains_as_any_user_as_process_1_with_little_in_dev_shm() {
     let installed = expect_exit_code(&finish(&mut install, LIMIT), 0);
     assert!(installed.contains(&format!("{}/opt/dtrain/bin", folder.path().display())), "{installed}");
     fs::create_dir(folder.path().join("work")).unwrap();
-    fs::write(folder.path().join("work/recipe.toml"), resnet18()).unwrap();
+    let recipe = TINY.replace("width = 16", "width = 384");
+    fs::write(folder.path().join("work/recipe.toml"), recipe).unwrap();
 
-    // 45 MB of gradients: without `shared`, a failure to share memory would be a warning.
+    // 7 MB of gradients: without `shared`, a failure to share memory would be a warning.
     let train = "cd /work && DTRAIN_TRANSPORT=shared exec dtrain launch --nproc 2 --run-dir run recipe.toml";
     let text = expect_exit_code(&finish(&mut in_container(folder.path(), &["sh", "-c", train]), LIMIT), 0);
     let run = Run(dtrain_common::run_dir::RunDir::new(folder.path().join("work/run")));

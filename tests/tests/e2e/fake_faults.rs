@@ -21,7 +21,8 @@ fn every_kind_of_fault_ends_with_its_cause_and_a_second_launch_trains() {
     // Cargo sets this variable to this test's package; the lab must find its own.
     faults.env_remove("CARGO_MANIFEST_DIR").args(["gpu-faults", "--moments", "1"]);
     if !thorough::is_wanted() {
-        faults.args(["--one-of", "3"]);
+        // Faults of a kernel, an event, NCCL and a graph, on one GPU and on two.
+        faults.args(["--one-of", "13"]);
     }
     faults.arg("--bin-dir").arg(build_folder());
     let output = finish(&mut faults, Duration::from_secs(500));

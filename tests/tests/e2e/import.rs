@@ -5,23 +5,30 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Duration;
 
-use dtrain_test_kit::{forks, need};
+use dtrain_test_kit::{forks, thorough};
 use dtrain_tests::process::{expect_exit_code, finish, output_text};
 use dtrain_tests::programs::{dtrain, without_outer_run};
 
 pub(crate) const LIMIT: Duration = Duration::from_secs(300);
 const FAILING: &str = "failing.py";
 
-/// Functions of failing.py whose errors name the module `blocks.1` and the marked line.
-const CONSTRUCTS: [(&str, &str); 3 + 13] = [
+/// Functions of failing.py without an export. Their errors name the module `blocks.1` and the marked line.
+const UNEXPORTABLE: [(&str, &str); 6] = [
     ("branch", "a branch depends on the values of a tensor"),
+    ("static_view", "the model takes 8 samples, but not 2"),
     ("item", "a tensor becomes a Python number"),
     ("length", "a tensor becomes a Python number"),
     ("mask", "a size depends on the values of a tensor"),
-    ("static_view", "the model takes 8 samples, but not 2"),
     ("static_zeros", "the model takes 8 samples, but not 2"),
-    ("batch_branch", "the batch size decides a branch (it must be 2 to 4)"),
+];
+
+/// Functions of failing.py whose exports would train otherwise. Their errors are like those above.
+const CHANGING: [(&str, &str); 10] = [
     ("batch_parity", "the batch size decides a branch (`Eq(Mod(x.shape[0], 2), 1)` is false for 2 samples)"),
+    ("overwrite", "an in-place operation overwrites a tensor that backward needs"),
+    ("numpy_trip", "a tensor is converted to NumPy"),
+    ("custom", "dtrain_test::double is no operation of PyTorch itself"),
+    ("batch_branch", "the batch size decides a branch (it must be 2 to 4)"),
     ("one_batch", "the batch size decides a branch (`Ne(x.shape[0], 12)` is false for 12 samples)"),
     (
         "evaluation_branch",
@@ -29,23 +36,20 @@ const CONSTRUCTS: [(&str, &str); 3 + 13] = [
     ),
     ("batch_loop", "the batch size is fixed"),
     ("leaf", "a parameter is changed in place"),
-    ("overwrite", "an in-place operation overwrites a tensor that backward needs"),
-    ("custom", "dtrain_test::double is no operation of PyTorch itself"),
     ("straight_through", "the autograd function Straight has its own backward"),
-    ("numpy_trip", "a tensor is converted to NumPy"),
 ];
 
 /// Functions of failing.py whose errors are about the whole model.
 const MODELS: [(&str, &str); 9] = [
     ("chance", "forward depends on something that the export has fixed, such as Python's random numbers"),
+    ("modes", "returns output [3] in training mode, but boxes [3, 8] in evaluation mode"),
+    ("data_write", "forward changes the parameter `layer.weight`"),
     ("text_output", "returns a value of type str as `kind`"),
     ("no_output", "returns None"),
     ("no_parameters", "Empty has no parameters"),
     ("missing_argument", "needs an argument `weight`"),
-    ("modes", "returns output [3] in training mode, but boxes [3, 8] in evaluation mode"),
     ("loss_output", "the output `output` has no batch"),
     ("detached", "depends on a parameter that is trained"),
-    ("data_write", "forward changes the parameter `layer.weight`"),
 ];
 
 fn fixtures() -> PathBuf {
@@ -101,26 +105,26 @@ pub(crate) fn rejected_by_line(python: &Path, file: &str, constructs: &[(&str, &
 #[test]
 fn constructs_that_no_export_can_have_are_named_by_module_and_line() {
     let Ok(python) = forks::pytorch() else { return };
-    rejected_by_line(&python, FAILING, &CONSTRUCTS[..6]);
+    rejected_by_line(&python, FAILING, thorough::cases(&UNEXPORTABLE, 2));
 }
 
 #[test]
 fn constructs_that_change_the_training_are_named_by_module_and_line() {
     let Ok(python) = forks::pytorch() else { return };
-    rejected_by_line(&python, FAILING, &CONSTRUCTS[6..]);
+    rejected_by_line(&python, FAILING, thorough::cases(&CHANGING, 3));
 }
 
 #[test]
 fn models_without_use_are_rejected() {
     let Ok(python) = forks::pytorch() else { return };
-    for (function, message) in MODELS {
+    for &(function, message) in thorough::cases(&MODELS, 3) {
         rejected(&python, &[&format!("{FAILING}:{function}")], &[message]);
     }
 }
 
 #[test]
 fn an_imported_model_is_the_model() {
-    let Ok(python) = need::pytorch() else { return };
+    let Ok(python) = forks::pytorch() else { return };
     let folder = tempfile::tempdir().unwrap();
     let output = import(&python, folder.path(), &["models.py:two_inputs", "--classes", "7"]);
     let text = expect_exit_code(&output, 0);
@@ -145,7 +149,7 @@ fn an_imported_model_is_the_model() {
 
 #[test]
 fn inputs_come_from_flags_if_the_function_gives_none() {
-    let Ok(python) = need::pytorch() else { return };
+    let Ok(python) = forks::pytorch() else { return };
     let folder = tempfile::tempdir().unwrap();
     let output = import(&python, folder.path(), &["models.py:plain", "--inputs", "input=3x4x4"]);
     let text = expect_exit_code(&output, 0);

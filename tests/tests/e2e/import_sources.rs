@@ -18,8 +18,8 @@ const HIDDEN: &str = "hidden.py";
 /// Functions of hidden.py whose errors name the module `blocks.1` and the marked line.
 const LOST: [(&str, &str); 5] = [
     ("tensor_hook", "forward sets a hook on a gradient, which an export loses"),
-    ("node_hook", "forward sets a hook on a gradient, which an export loses"),
     ("captured", "the autograd function Straight has its own backward"),
+    ("node_hook", "forward sets a hook on a gradient, which an export loses"),
     ("repeated", "the autograd function Straight has its own backward"),
     ("severed", "checkpoint(use_reentrant=True) gives no gradient"),
 ];
@@ -74,13 +74,13 @@ fn taken(python: &Path, folder: &Path, args: &[&str]) -> String {
 #[test]
 fn hooks_and_functions_that_an_export_loses_are_named_by_module_and_line() {
     let Ok(python) = forks::pytorch() else { return };
-    rejected_by_line(&python, HIDDEN, thorough::cases(&LOST, 3));
+    rejected_by_line(&python, HIDDEN, thorough::cases(&LOST, 2));
 }
 
 #[test]
 fn tensors_and_modules_that_cannot_be_trained_are_named() {
     let Ok(python) = forks::pytorch() else { return };
-    for &(function, parts) in thorough::cases(&NAMED, 7) {
+    for &(function, parts) in thorough::cases(&NAMED, 3) {
         rejected(&python, &[&format!("{HIDDEN}:{function}")], parts);
     }
 }
@@ -91,7 +91,7 @@ fn what_an_export_keeps_is_imported() {
     let folder = tempfile::tempdir().unwrap();
     // The first with a start of Python, as users start it.
     let users = need::pytorch().ok();
-    for (index, function) in thorough::cases(&TAKEN, 5).iter().enumerate() {
+    for (index, function) in thorough::cases(&TAKEN, 1).iter().enumerate() {
         let python = users.as_ref().filter(|_| index == 0).unwrap_or(&python);
         let text = taken(python, folder.path(), &[&format!("{HIDDEN}:{function}")]);
         assert_eq!(text, "", "{function}");
@@ -104,24 +104,25 @@ fn modes_and_orders_are_warned_of() {
     let folder = tempfile::tempdir().unwrap();
     let orders =
         [("shuffled", "randperm"), ("partners", "randint"), ("ordered", "argsort"), ("flipped", "flip")];
-    for (function, word) in orders {
+    for &(function, word) in thorough::cases(&orders, 1) {
         let text = taken(&python, folder.path(), &[&format!("{HIDDEN}:{function}")]);
         let start = format!("dtrain: warning: {word} orders the samples of a batch: module `blocks.1` (");
         let place = format!("{HIDDEN}:{} `", marked_line(HIDDEN, function));
         assert!(text.starts_with(&start) && text.contains(&place), "{text}");
         assert_eq!(text.lines().count(), 1, "{text}");
     }
-    for (function, words) in [
+    let modes = [
+        (
+            "evaluated",
+            "the function returned a model in eval() mode, with `1` (BatchNorm1d), `2` (Dropout); training",
+        ),
         ("padded", "`encoder` (TransformerEncoder): PyTorch may set padded positions to zero in evaluation"),
         (
             "frozen_norm",
             "the function returned modules in eval() mode: `1` (BatchNorm1d); training uses train() mode",
         ),
-        (
-            "evaluated",
-            "the function returned a model in eval() mode, with `1` (BatchNorm1d), `2` (Dropout); training",
-        ),
-    ] {
+    ];
+    for &(function, words) in thorough::cases(&modes, 1) {
         let text = taken(&python, folder.path(), &[&format!("{HIDDEN}:{function}")]);
         assert!(text.starts_with(&format!("dtrain: warning: {words}")), "{text}");
     }
@@ -137,12 +138,15 @@ fn the_lines_for_the_recipe_have_the_target_and_the_fields() {
         let text = String::from_utf8_lossy(&output.stdout);
         text.split_once("Put into the recipe:\n").unwrap().1.to_owned()
     };
-    for target in ["mask", "map", "vector"] {
+    for &target in thorough::cases(&["vector", "mask", "map"], 1) {
         let field = if target == "vector" { "targets" } else { target };
         let text = lines(&[&format!("targets.py:{target}")]);
         let data = format!("  task = \"program\"\n  [data]\n  target = \"{target}\"\n  image_size = 8\n");
         assert!(text.starts_with(&data), "{text}");
         assert!(text.ends_with(&format!("  inputs = {{ \"other\" = \"{field}\" }}\n")), "{text}");
+    }
+    if thorough::leaves_out("the lines of other data: import::an_imported_model_is_the_model") {
+        return;
     }
     let text = lines(&["targets.py:tokens"]);
     assert!(text.starts_with("  task = \"program\"\n  [data]\n  kind = \"text\"\n  [model]\n"), "{text}");
@@ -154,7 +158,8 @@ fn the_lines_for_the_recipe_have_the_target_and_the_fields() {
 fn arguments_of_the_builder_and_sizes_reach_the_function() {
     let Ok(python) = forks::pytorch() else { return };
     let folder = tempfile::tempdir().unwrap();
-    for (size, expected) in [("8", "8 0.5 'gelu'"), ("8x8", "(8, 8) 0.5 'gelu'")] {
+    let sizes = [("8x8", "(8, 8) 0.5 'gelu'"), ("8", "8 0.5 'gelu'")];
+    for &(size, expected) in thorough::cases(&sizes, 1) {
         let args = ["targets.py:noted", "--image-size", size, "--arg", "rate=0.5", "--arg", "act=gelu"];
         let text = taken(&python, folder.path(), &args);
         assert_eq!(text, format!("{expected}\n"));
@@ -275,7 +280,9 @@ fn a_program_of_evaluation_mode_is_trained_with_one_warning() {
         let text = expect_exit_code(&output, 0);
         text.matches("warning: the program was exported in eval() mode").count()
     };
-    assert_eq!(warnings("imported"), 0);
+    if thorough::is_wanted() {
+        assert_eq!(warnings("imported"), 0);
+    }
     let mut maker = Command::new(&python);
     maker.args(["-c", SAVE_EVALUATED]).arg(sandbox.path("model.pt2"));
     expect_exit_code(&run(maker, &python), 0);

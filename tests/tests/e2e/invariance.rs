@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use dtrain_common::batch::Partition;
+use dtrain_test_kit::thorough;
 use dtrain_tests::runs::Sandbox;
 use dtrain_tests::trainings::{self, TrainingList, distance, sets, tensors};
 
@@ -30,9 +31,17 @@ every_steps = 1000
 "#;
 
 const SAMPLES: usize = 40;
-const RANKS: [usize; 4] = [1, 2, 3, 4];
 const BATCHES: [usize; 2] = [16, 13];
-const MICRO_BATCHES: [Option<usize>; 5] = [Some(1), Some(2), Some(3), Some(8), None];
+
+/// Returns the numbers of ranks. The first one takes whole steps.
+fn ranks() -> &'static [usize] {
+    thorough::cases(&[1, 3, 2, 4], 2)
+}
+
+/// Returns the limits of a micro-batch.
+fn micro_batches() -> &'static [Option<usize>] {
+    thorough::cases(&[None, Some(1), Some(3), Some(2), Some(8)], 3)
+}
 
 const MODEL: &str = "model.safetensors";
 const OPTIMIZER: &str = "optimizer-00000-of-00001.safetensors";
@@ -53,10 +62,10 @@ fn cut(micro_batch: Option<usize>) -> String {
 /// Trains every partition of both batches, then calls `look` with each and the run of whole steps.
 fn for_all_partitions(more: &[&str], mut look: impl FnMut(&Sandbox, &str, usize, usize, Option<usize>)) {
     let sandbox = Sandbox::new(RECIPE);
-    for ranks in RANKS {
+    for &ranks in ranks() {
         let mut list = TrainingList::new();
         for batch in BATCHES {
-            for micro_batch in MICRO_BATCHES {
+            for &micro_batch in micro_batches() {
                 let name = name(ranks, batch, micro_batch);
                 let mut sets = sets(more);
                 sets.push(format!("train.effective_batch={batch}"));
@@ -69,8 +78,8 @@ fn for_all_partitions(more: &[&str], mut look: impl FnMut(&Sandbox, &str, usize,
     }
     for batch in BATCHES {
         let whole = name(1, batch, None);
-        for ranks in RANKS {
-            for micro_batch in MICRO_BATCHES {
+        for &ranks in ranks() {
+            for &micro_batch in micro_batches() {
                 look(&sandbox, &whole, ranks, batch, micro_batch);
             }
         }
@@ -121,7 +130,8 @@ fn ids(
 
 #[test]
 fn a_step_has_the_same_gradient_under_any_partition() {
-    for weighted in ["custom.weighted=false", "custom.weighted=true"] {
+    // Without weights, the test of fifty steps would see the same.
+    for &weighted in thorough::cases(&["custom.weighted=true", "custom.weighted=false"], 1) {
         // After SGD's first step, the momentum is the gradient.
         let more = [
             "train.steps=1",
@@ -214,25 +224,24 @@ fn buffers_of_every_dtype_change_once_per_step() {
     };
     train(&sandbox, 1, &[], &one("whole", None));
     let whole = sandbox.run("whole");
-    for transport in ["shared", "gloo"] {
-        for ranks in 1..=3 {
-            let cut = format!("{ranks}-{transport}");
-            let fault = format!("oom:rank={},step=2,phase=backward,after=2", ranks - 1);
-            train(&sandbox, ranks, &[("DTRAIN_TRANSPORT", transport)], &one(&cut, Some(2)));
-            let again = format!("{cut}-again");
-            let vars = [("DTRAIN_TRANSPORT", transport), ("DTRAIN_FAULT", fault.as_str())];
-            train(&sandbox, ranks, &vars, &one(&again, None));
-            assert_eq!(sandbox.run(&again).shortages().len(), 1, "{again}");
-            for name in [&cut, &again] {
-                let run = sandbox.run(name);
-                for file in [MODEL, EMA] {
-                    let (own, expected) = (tensors(&run, file), tensors(&whole, file));
-                    assert!(distance(&own, &expected) < 1e-6, "{name}, {file}");
-                    for dtype in ["uint8", "int8", "int16", "int32", "int64"] {
-                        assert_eq!(own[dtype].double_value(&[0]), 5.0, "{name}, {file}, {dtype}");
-                    }
-                    assert_eq!(own["flag"].double_value(&[0]), 1.0, "{name}, {file}: five times reversed");
+    let places = [(2, "gloo"), (3, "shared"), (1, "shared"), (2, "shared"), (1, "gloo"), (3, "gloo")];
+    for &(ranks, transport) in thorough::cases(&places, 2) {
+        let cut = format!("{ranks}-{transport}");
+        let fault = format!("oom:rank={},step=2,phase=backward,after=2", ranks - 1);
+        train(&sandbox, ranks, &[("DTRAIN_TRANSPORT", transport)], &one(&cut, Some(2)));
+        let again = format!("{cut}-again");
+        let vars = [("DTRAIN_TRANSPORT", transport), ("DTRAIN_FAULT", fault.as_str())];
+        train(&sandbox, ranks, &vars, &one(&again, None));
+        assert_eq!(sandbox.run(&again).shortages().len(), 1, "{again}");
+        for name in [&cut, &again] {
+            let run = sandbox.run(name);
+            for file in [MODEL, EMA] {
+                let (own, expected) = (tensors(&run, file), tensors(&whole, file));
+                assert!(distance(&own, &expected) < 1e-6, "{name}, {file}");
+                for dtype in ["uint8", "int8", "int16", "int32", "int64"] {
+                    assert_eq!(own[dtype].double_value(&[0]), 5.0, "{name}, {file}, {dtype}");
                 }
+                assert_eq!(own["flag"].double_value(&[0]), 1.0, "{name}, {file}: five times reversed");
             }
         }
     }
@@ -256,18 +265,6 @@ const SGD: &[&str] = &["optim.name=\"sgd\"", "optim.lr=0.05", "optim.momentum=0.
 const BUCKETS: [&str; 2] = ["reduce.bucket=\"1 KiB\"", "reduce.first_bucket=\"1 KiB\""];
 
 const VARIANTS: [Variant; 13] = [
-    variant("groups", &[GROUPS, "optim.decay=\"weights\""]),
-    variant("clip", &["optim.clip=0.05"]),
-    variant("sgd", SGD),
-    variant("sharded", &["memory.shard_optimizer=true"]),
-    variant("sharded-clip", &["memory.shard_optimizer=true", "optim.clip=0.05"]),
-    variant("no-overlap", &["reduce.overlap=false"]),
-    variant("buckets", &BUCKETS),
-    variant("ema", &["ema.decay=0.9"]),
-    variant("frozen", &["model.freeze=[\"conv1.*\"]"]),
-    variant("weighted", &["custom.weighted=true"]),
-    // The last step of an epoch is one sample. In some epochs its weight is 0, and the step changes nothing.
-    variant("weighted-13", &["custom.weighted=true", "train.effective_batch=13"]),
     variant(
         "all",
         &[
@@ -286,26 +283,39 @@ const VARIANTS: [Variant; 13] = [
         sets: &["reduce.compress=\"bf16\"", "optim.name=\"sgd\"", "optim.lr=0.05", "optim.momentum=0.9"],
         tolerance: 1e-2,
     },
+    // The last step of an epoch is one sample. In some epochs its weight is 0, and the step changes nothing.
+    variant("weighted-13", &["custom.weighted=true", "train.effective_batch=13"]),
+    variant("sgd", SGD),
+    variant("no-overlap", &["reduce.overlap=false"]),
+    variant("frozen", &["model.freeze=[\"conv1.*\"]"]),
+    variant("clip", &["optim.clip=0.05"]),
+    variant("groups", &[GROUPS, "optim.decay=\"weights\""]),
+    variant("sharded", &["memory.shard_optimizer=true"]),
+    variant("sharded-clip", &["memory.shard_optimizer=true", "optim.clip=0.05"]),
+    variant("buckets", &BUCKETS),
+    variant("ema", &["ema.decay=0.9"]),
+    variant("weighted", &["custom.weighted=true"]),
 ];
 
 #[test]
 fn settings_do_not_change_the_invariance_on_any_transport() {
     let sandbox = Sandbox::new(RECIPE);
+    let variants = thorough::cases(&VARIANTS, 7);
     let list = |name: &str, micro_batch| -> TrainingList {
         let of = |variant: &Variant| {
             let mut sets = sets(variant.sets);
             sets.extend(["custom.double=true".into(), cut(micro_batch)]);
             (format!("{}-{name}", variant.name), sets)
         };
-        VARIANTS.iter().map(of).collect()
+        variants.iter().map(of).collect()
     };
     train(&sandbox, 1, &[], &list("whole", None));
-    let places = [(2, "shared"), (3, "shared"), (2, "gloo"), (3, "gloo")];
-    for (ranks, transport) in places {
+    let places = thorough::cases(&[(3, "shared"), (2, "gloo"), (2, "shared"), (3, "gloo")], 2);
+    for &(ranks, transport) in places {
         let name = format!("{ranks}-{transport}");
         train(&sandbox, ranks, &[("DTRAIN_TRANSPORT", transport)], &list(&name, Some(3)));
     }
-    for Variant { name, sets, tolerance } in &VARIANTS {
+    for Variant { name, sets, tolerance } in variants {
         let whole = sandbox.run(&format!("{name}-whole"));
         let mut files = vec![MODEL, OPTIMIZER];
         if sets.contains(&"ema.decay=0.9") {

@@ -3,16 +3,22 @@
 use std::process::Command;
 use std::time::Duration;
 
+use dtrain_test_kit::thorough;
 use dtrain_tests::process::{finish, output_text};
 use dtrain_tests::programs::{build_folder, dtrain, without_outer_run, worker};
 
+/// A normal check kills during four writes: each kind, with a rollback after the third, and with two ranks that shard.
 #[test]
 fn killed_trainings_resume_bit_equal() {
-    expect_no_failures(&["--moments", "6", "--seed", "1"]);
+    let (moments, seed) = if thorough::is_wanted() { ("6", "1") } else { ("4", "24") };
+    expect_no_failures(&["--moments", moments, "--seed", seed]);
 }
 
 #[test]
 fn kills_during_a_rollback_lose_no_checkpoint() {
+    if thorough::leaves_out("one of `killed_trainings_resume_bit_equal` is killed in a rollback") {
+        return;
+    }
     expect_no_failures(&["--moments", "3", "--seed", "1", "--rollbacks"]);
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use dtrain_common::agent_lease::Lease;
 use dtrain_common::env::{DTRAIN_LEASE, WorkerEnv};
+use dtrain_test_kit::thorough;
 use dtrain_tests::process::{output_text, wait_until};
 use dtrain_tests::programs::{without_outer_run, worker};
 use dtrain_tests::ranks::{node_environments, start, wait};
@@ -32,7 +33,7 @@ fn trainer(sandbox: &Sandbox, args: &[&str]) -> Command {
 }
 
 /// Trains on nodes with this many ranks each, all with the run directory `run`, and expects success.
-fn train(sandbox: &Sandbox, nodes: &[usize], run: &str, args: &[&str]) -> Run {
+pub(super) fn train(sandbox: &Sandbox, nodes: &[usize], run: &str, args: &[&str]) -> Run {
     let command = |_: &WorkerEnv| trainer(sandbox, &[&["--run-dir", run], args].concat());
     expect_success(&wait(start(&node_environments(nodes), command), LIMIT));
     sandbox.run(run)
@@ -88,7 +89,7 @@ fn a_node_that_cannot_write_sends_its_parts() {
 fn two_nodes_of_two_ranks_train_as_one_node_of_four() {
     let sandbox = Sandbox::new(&gpt(6, ""));
     let one = train(&sandbox, &[4], "one-node", &[]);
-    for nodes in [&[2, 2][..], &[1, 3]] {
+    for &nodes in thorough::cases(&[&[2, 2][..], &[1, 3]], 1) {
         let two = train(&sandbox, nodes, &format!("nodes-{}", nodes[0]), &[]);
         dtrain_tests::runs::assert_close(&one.per_step("loss"), &two.per_step("loss"), 1e-5);
     }
@@ -136,7 +137,7 @@ fn checkpoint_files(folder: &Path) -> Vec<Vec<u8>> {
 
 #[test]
 fn nodes_that_share_no_files_write_the_same_checkpoints() {
-    for nodes in [&[1, 1][..], &[2, 2]] {
+    for &nodes in thorough::cases(&[&[1, 1][..], &[2, 2]], 1) {
         let sandbox = Sandbox::new(&gpt(6, RICH));
         let shared = train(&sandbox, nodes, "shared", &[]);
         expect_success(&wait(start_apart(&sandbox, nodes, &[]), LIMIT));
@@ -154,9 +155,8 @@ fn nodes_that_share_no_files_write_the_same_checkpoints() {
 #[test]
 fn a_run_without_shared_files_resumes_on_other_nodes() {
     // The second training ends like the first, whatever the nodes: bitwise with equal numbers of ranks.
-    for (before, after) in
-        [(&[1, 1][..], &[1, 1][..]), (&[2, 2], &[1, 3]), (&[1, 1], &[2, 1]), (&[2, 1], &[1])]
-    {
+    let cases = [(&[1, 1][..], &[1, 1][..]), (&[2, 1], &[1]), (&[1, 1], &[2, 1]), (&[2, 2], &[1, 3])];
+    for &(before, after) in thorough::cases(&cases, 2) {
         let sandbox = Sandbox::new(&gpt(6, RICH).replace("effective_batch = 8", "effective_batch = 12"));
         expect_success(&wait(start_apart(&sandbox, before, &[]), LIMIT));
         let whole = take_run(&sandbox, before.len(), "whole");

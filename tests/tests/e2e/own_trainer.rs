@@ -49,7 +49,7 @@ fn own_trainer_learns_equally_on_one_and_two_ranks() {
     assert_eq!(losses.len(), 400);
     assert!(mean(&losses[380..]) < 0.2 * mean(&losses[..10]), "{losses:?}");
 
-    let output = as_worker(&sandbox, 1, "one", &["memory.micro_batch=7"]);
+    let output = as_worker(&sandbox, 1, "one", &["memory.micro_batch=27"]);
     assert!(output.status.success(), "{}", output_text(&output));
     let one = sandbox.run("one");
     assert_close(&losses, &one.per_step("loss"), 1e-5);

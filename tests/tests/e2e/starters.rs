@@ -5,6 +5,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
 use dtrain_test_kit::need::{self, Need, Skipped};
+use dtrain_test_kit::thorough;
 use dtrain_tests::process::{Signal, finish, output_text, signal, wait_until};
 use dtrain_tests::programs::{dtrain, without_outer_run, worker};
 use dtrain_tests::runs::{Sandbox, TINY};
@@ -44,7 +45,7 @@ fn start(
 fn ranks_of_mpirun_end_in_the_weights_of_a_launch() {
     let Ok(()) = are_there() else { return };
     let sandbox = Sandbox::new(TINY);
-    for ranks in [2, 3] {
+    for &ranks in thorough::cases(&[2, 3], 1) {
         let launched = sandbox.train(ranks, &format!("launch-{ranks}"), &[]);
         for starter in STARTERS {
             let name = format!("{}-{}-{ranks}", starter.0, starter.2);
@@ -64,7 +65,7 @@ const LONG: [&str; 4] = ["--set", "train.epochs=2000", "--set", "checkpoint.ever
 #[test]
 fn a_signal_to_mpirun_stops_all_ranks_with_a_checkpoint_and_a_second_start_resumes() {
     let Ok(()) = are_there() else { return };
-    for starter in &STARTERS[..2] {
+    for starter in thorough::cases(&STARTERS[..2], 1) {
         let sandbox = Sandbox::new(TINY);
         let mut command = start(*starter, 2, &worker(), &sandbox.path(""));
         command
@@ -103,7 +104,7 @@ fn errors(output: &Output) -> Vec<String> {
 fn a_wrong_recipe_is_reported_once_and_ends_all_ranks() {
     let Ok(()) = are_there() else { return };
     let sandbox = Sandbox::new(TINY);
-    for starter in STARTERS {
+    for &starter in thorough::cases(&STARTERS, 2) {
         let mut command = start(starter, 3, &worker(), &sandbox.path(""));
         let output =
             finish(command.args(["recipe.toml", "--run-dir", "wrong", "--resume", "nowhere"]), LIMIT);

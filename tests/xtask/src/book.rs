@@ -55,19 +55,27 @@ pub fn run(workspace: &Workspace, signals: &Signals, ready: &Ready) -> Result<u8
     {
         copy_all(&from.join(name), &to.join(name))?;
     }
-    let (mut links, mut dead) = check(workspace.root(), "md", links_of_markdown, anchors_of_markdown)?;
-    let (more, dead_in_book) = check(&book, "html", links_of_html, anchors_of_html)?;
-    links += more;
-    dead.extend(dead_in_book);
-    for link in &dead {
+    let code = check_pages(workspace)?;
+    if code == 0 {
+        let checked = check(&book, "html", links_of_html, anchors_of_html)?;
+        eprintln!("book: open {}", workspace.show(&book.join("index.html")));
+        return Ok(report("book", &checked));
+    }
+    Ok(code)
+}
+
+/// Checks the links in all Markdown files, and returns the exit code.
+pub fn check_pages(workspace: &Workspace) -> Result<u8> {
+    Ok(report("pages", &check(workspace.root(), "md", links_of_markdown, anchors_of_markdown)?))
+}
+
+/// Prints the number of links and the dead ones, and returns the exit code.
+fn report(of: &str, (links, dead): &(usize, Vec<String>)) -> u8 {
+    for link in dead {
         eprintln!("{link}");
     }
-    if !dead.is_empty() {
-        eprintln!("book failed: {} of {links} links are dead", dead.len());
-        return Ok(1);
-    }
-    eprintln!("book: {links} links checked; open {}", workspace.show(&book.join("index.html")));
-    Ok(0)
+    eprintln!("{of}: {links} links checked, {} dead", dead.len());
+    u8::from(!dead.is_empty())
 }
 
 /// Copies a file or a folder; what is absent is not missed, since rustdoc's versions differ in their files.

@@ -23,16 +23,14 @@ mkdir -p "$3"
 if mount --rbind /sys/fs/cgroup "$3" && mount -t sysfs sysfs /sys; then mount --rbind "$3" /sys/fs/cgroup; fi
 echo "$2" > /proc/sys/kernel/hostname
 ip link set lo up
-own=$(readlink /proc/self/ns/net | tr -dc 0-9)
 echo ready
 while read -r line; do :; done
 set +e
 trap '' TERM INT HUP
-others() { find /proc -mindepth 3 -maxdepth 3 -path '/proc/[0-9]*/ns/net' -lname "*$own?" 2>/dev/null; }
 for round in 1 2 3; do
-    for link in $(others); do
-        pid=${link#/proc/}; pid=${pid%%/*}
-        [ "$pid" = $$ ] || kill -9 "$pid" 2>/dev/null
+    for network in /proc/[0-9]*/ns/net; do
+        pid=${network#/proc/}; pid=${pid%%/*}
+        [ "$pid" = $$ ] || [ ! "$network" -ef /proc/$$/ns/net ] || kill -9 "$pid" 2>/dev/null
     done
 done
 "#;

@@ -35,7 +35,10 @@ pub(super) fn run(bench: &Bench<'_>, workspace: &Workspace, args: &Args) -> Resu
             groups.extend(compare(&format!("predictions, fake {name}"), pairs)?);
         }
     } else {
-        groups.extend(compare("predictions, five fake GPUs in turn", benches.iter().cycle().zip(CASES))?);
+        groups.extend(compare(
+            "predictions, five fake GPUs in turn",
+            benches.iter().cycle().zip(CASES.iter().step_by(args.one_of.into())),
+        )?);
     }
     if let (Some(list), Some(python)) = (&args.programs, &args.python) {
         groups.extend(programs::run(&benches, workspace, python, list)?);

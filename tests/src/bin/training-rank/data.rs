@@ -58,6 +58,7 @@ impl Dataset for NumberedSamples {
         match self.kind {
             Kind::Gpt => {
                 let tokens: Vec<i64> = formula::words(&format!("{name}.tokens.{content}"), len + 1)
+                    .into_iter()
                     .map(|word| (word % classes) as i64)
                     .collect();
                 out[1].i64().copy_from_slice(&tokens[..len]);
@@ -69,8 +70,8 @@ impl Dataset for NumberedSamples {
                 for (slot, value) in out[1].f32().iter_mut().zip(values) {
                     *slot = (1.5 * value) as f32;
                 }
-                let word = formula::words(&format!("{name}.label.{content}"), 1).next();
-                out[2].i64()[0] = (word.unwrap_or_default() % classes) as i64;
+                let word = formula::words(&format!("{name}.label.{content}"), 1)[0];
+                out[2].i64()[0] = (word % classes) as i64;
             }
         }
         Ok(())

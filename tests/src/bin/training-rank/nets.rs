@@ -242,6 +242,5 @@ impl Branches {
 
 /// Returns whether the sample of this number uses the branch: about one in `one_in` samples does.
 fn takes(branch: &str, number: i64, one_in: u64) -> bool {
-    let word = formula::words(&format!("branches.{branch}.{number}"), 1).next();
-    word.is_some_and(|word| word % one_in == 0)
+    formula::words(&format!("branches.{branch}.{number}"), 1)[0].is_multiple_of(one_in)
 }

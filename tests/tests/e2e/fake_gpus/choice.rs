@@ -1,5 +1,6 @@
 //! The choice of GPUs: `--gpu-ids`, CUDA_VISIBLE_DEVICES and MIG.
 
+use dtrain_test_kit::thorough;
 use dtrain_tests::process::output_text;
 use dtrain_tests::runs::gpt;
 use serde_json::Value;
@@ -45,21 +46,33 @@ fn trained_on(machine: &Machine, args: &[&str], list: Option<&str>) -> (Vec<Stri
 fn each_worker_computes_on_the_gpu_that_the_user_names() {
     let Ok(machine) = Machine::new(3, &gpt(1, "")) else { return };
     machine.describe(DIVIDED);
-    for (args, list, expected, words) in [
+    let cases = [
         (
-            &["--gpu-ids", "1,0"][..],
+            &["--gpu-ids", BOTH_INSTANCES][..],
             None,
-            &["GPU 1", "GPU 0"][..],
-            "2 workers on GPUs 1 and 0 (NVIDIA A100-SXM4-40GB);",
-        ),
-        (&["--gpu-ids", GPU_1], None, &["GPU 1"], "1 worker on GPU 1 (NVIDIA A100-SXM4-40GB);"),
-        (
-            &["--gpu-ids", BOTH_INSTANCES],
-            None,
-            &["MIG 0", "MIG 1"],
+            &["MIG 0", "MIG 1"][..],
             "2 workers on MIG instance 0 of GPU 2 and MIG instance 1 of GPU 2 (NVIDIA A30 MIG 1g.6gb, NVIDIA A30 MIG 2g.12gb);",
         ),
         (&[], Some("1,0"), &["GPU 1", "GPU 0"], "2 workers, 2 GPUs (NVIDIA A100-SXM4-40GB) visible;"),
+        (
+            &["--nproc", "2"],
+            None,
+            &["MIG 0"],
+            "only 1 of 2 MIG instances (NVIDIA A30 MIG 1g.6gb) visible: starting 1 worker instead;",
+        ),
+        (
+            &[],
+            Some(""),
+            &[],
+            "CUDA_VISIBLE_DEVICES=\"\" hides the 3 GPUs of this machine; starting 1 worker on the CPU",
+        ),
+        (
+            &["--gpu-ids", "1,0"],
+            None,
+            &["GPU 1", "GPU 0"],
+            "2 workers on GPUs 1 and 0 (NVIDIA A100-SXM4-40GB);",
+        ),
+        (&["--gpu-ids", GPU_1], None, &["GPU 1"], "1 worker on GPU 1 (NVIDIA A100-SXM4-40GB);"),
         (&["--nproc", "1"], Some(GPU_1), &["GPU 1"], "1 worker, 1 GPU (NVIDIA A100-SXM4-40GB) visible;"),
         (
             &[],
@@ -67,20 +80,9 @@ fn each_worker_computes_on_the_gpu_that_the_user_names() {
             &["MIG 0"],
             "1 worker, 1 MIG instance (NVIDIA A30 MIG 1g.6gb) visible;",
         ),
-        (
-            &["--nproc", "2"],
-            None,
-            &["MIG 0"],
-            "only 1 of 2 MIG instances (NVIDIA A30 MIG 1g.6gb) visible: starting 1 worker instead;",
-        ),
         (&["--gpu-ids", "none"], None, &[], "1 worker on the CPU;"),
-        (
-            &[],
-            Some(""),
-            &[],
-            "CUDA_VISIBLE_DEVICES=\"\" hides the 3 GPUs of this machine; starting 1 worker on the CPU",
-        ),
-    ] {
+    ];
+    for &(args, list, expected, words) in thorough::cases(&cases, 4) {
         let (found, text) = trained_on(&machine, args, list);
         assert_eq!(found, expected, "{args:?} {list:?}: {text}");
         assert!(text.contains(words), "{words:?} in {text}");

@@ -12,7 +12,7 @@ fn two_nodes_train_and_resume_on_two_gpus_each() {
     let recipe = gpt(4, "");
     // A machine has its own memory and its own two GPUs; both share the first one's folder.
     let (Ok(first), Ok(second)) = (Machine::new(2, &recipe), Machine::new(2, &recipe)) else { return };
-    for (attempt, steps) in [("start", "4"), ("resume", "6")] {
+    for (attempt, steps, begin) in [("start", "4", ""), ("resume", "6", "step-00000004 after step 4")] {
         let steps = format!("train.steps={steps}");
         let words = [
             "launch",
@@ -39,7 +39,8 @@ fn two_nodes_train_and_resume_on_two_gpus_each() {
         let launches = [start(&first, 0), start(&second, 1)];
         for (node, done) in launches.map(Launch::wait_leaving_processes).iter().enumerate() {
             assert_eq!(done.code, Some(0), "n{node}:\n{}", done.stderr);
-            assert!(node != 0 || done.stderr.contains("gpt on 4 x GPU in "), "{}", done.stderr);
+            let has_begun = done.stderr.contains("gpt on 4 x GPU in ") && done.stderr.contains(begin);
+            assert!(node != 0 || has_begun, "{}", done.stderr);
         }
         network.wait_until_empty();
         for machine in [&first, &second] {

@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
+use dtrain_test_kit::thorough;
 use dtrain_tests::process::{expect_exit_code, finish};
 use dtrain_tests::programs::program;
 use serde_json::Value;
@@ -23,10 +24,11 @@ fn the_suite_for_gpus_skips_values_only() {
     for (from, to) in [("bench", "bench"), ("parity/reference", "reference")] {
         symlink(tests.join(from), pack.join(to)).unwrap();
     }
-    for (part, check, words) in [
+    let checks = [
         ("training", "CPU and GPU agree: GPT", "losses of all steps differ by at most"),
         ("kernels", "copies on another stream", "skipped 20 comparisons"),
-    ] {
+    ];
+    for &(part, check, words) in thorough::cases(&checks, 1) {
         let mut command = machine.command_of(&pack.join("bin/lab"));
         command.args(["gpu-test", part, "--only", check, "--pack"]).arg(&pack);
         expect_exit_code(&finish(&mut command, LIMIT), 0);

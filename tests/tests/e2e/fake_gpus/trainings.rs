@@ -1,6 +1,6 @@
 //! Stages, imported programs, modules and evaluations on fake GPUs.
 
-use dtrain_test_kit::forks;
+use dtrain_test_kit::{forks, thorough};
 use dtrain_tests::process::{expect_exit_code, finish};
 use dtrain_tests::runs::gpt;
 
@@ -28,13 +28,13 @@ lr_factor = 0.5
 #[test]
 fn stages_and_evaluations_run_on_their_own_gpus() {
     let recipe = gpt(6, STAGES).replacen("steps = 6\n", "", 1);
-    let Ok(machine) = Machine::new(4, &recipe) else { return };
-    let (run, text) = machine.train("run", &["--nproc", "4"]);
-    assert!(text.contains(" on 4 x GPU in "), "{text}");
+    let Ok(machine) = Machine::new(2, &recipe) else { return };
+    let (run, text) = machine.train("run", &["--nproc", "2"]);
+    assert!(text.contains(" on 2 x GPU in "), "{text}");
     assert_eq!(run.result().steps, Some(6), "{text}");
     machine.expect_own_gpus("run", &text);
 
-    let words = ["eval", "recipe.toml", "--checkpoint", "run", "--nproc", "4", "--json"];
+    let words = ["eval", "recipe.toml", "--checkpoint", "run", "--nproc", "2", "--json"];
     let mut command = machine.command(&words);
     let text =
         expect_exit_code(&finish(command.env("FAKE_GPU_COUNTS", machine.counts_path("eval")), LIMIT), 0);
@@ -46,7 +46,8 @@ fn stages_and_evaluations_run_on_their_own_gpus() {
 fn an_imported_program_trains_on_its_own_gpus() {
     let Ok(python) = forks::pytorch() else { return };
     let Ok(machine) = Machine::of(2, imported(&python, "vit", "classify", IMAGES, "")) else { return };
-    for (name, set) in [("run", "precision.amp=bf16"), ("graphs", "model.compile=graph")] {
+    let runs = [("graphs", "model.compile=graph"), ("run", "precision.amp=bf16")];
+    for &(name, set) in thorough::cases(&runs, 1) {
         let args = ["--nproc", "2", "--set", "train.steps=6", "--set", set];
         let (run, text) = machine.train(name, &args);
         assert!(text.contains(" on 2 x GPU in "), "{text}");

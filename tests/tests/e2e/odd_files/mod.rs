@@ -5,14 +5,13 @@ mod read;
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 
 use dtrain_recipe::Recipe;
 use dtrain_recipe::WeightsMode;
-use dtrain_test_kit::need;
+use dtrain_test_kit::forks;
 use serde::Deserialize;
 
 /// A file and what a reader must find.
@@ -72,9 +71,9 @@ const COMMANDS: [&str; 7] = ["`python3 -c", "`mv ", "`iconv ", "`gzip ", "`xz ",
 
 #[test]
 fn odd_files_are_read_right_or_have_a_remedy_that_works() {
-    let Ok(python) = need::pytorch() else { return };
+    let Ok(python) = forks::pytorch() else { return };
     let folder = tempfile::tempdir().unwrap();
-    let _server = serve_python(&python, folder.path());
+    write_python(&python, &folder.path().join("bin"));
     let make = Make { python, folder: folder.path().to_owned() };
     make.run(&[]);
     let cases: Vec<Case> =
@@ -93,32 +92,14 @@ fn odd_files_are_read_right_or_have_a_remedy_that_works() {
     assert_eq!((counts["Right"], counts["Remedy"], counts["Cause"]), (100, 82, 69));
 }
 
-/// Serves the program `bin/python3` of `folder`, which commands of remedies name: see `python.py`.
-fn serve_python(python: &Path, folder: &Path) -> Server {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/e2e/odd_files/python.py");
-    let (bin, socket) = (folder.join("bin"), folder.join("python.sock"));
-    fs::create_dir(&bin).unwrap();
-    let [interpreter, script, socket] = [python, &script, &socket].map(Path::display);
-    let client = format!("#!/bin/sh\nexec '{interpreter}' -S -E '{script}' '{socket}' \"$@\"\n");
-    fs::write(bin.join("python3"), client).unwrap();
+/// Writes the program `python3`, which commands of remedies name, into a new folder: a fork of `python`.
+fn write_python(python: &Path, bin: &Path) {
+    fs::create_dir(bin).unwrap();
+    // The Python that asks for the fork is that of the system.
+    let path = std::env::var("PATH").unwrap();
+    let program = format!("#!/bin/sh\nPATH='{path}' exec '{}' \"$@\"\n", python.display());
+    fs::write(bin.join("python3"), program).unwrap();
     fs::set_permissions(bin.join("python3"), fs::Permissions::from_mode(0o755)).unwrap();
-    let mut command = Command::new(python);
-    command.args(["-B", "-W", "ignore"]).arg(script.to_string()).args(["serve", &socket.to_string()]);
-    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-    let mut line = String::new();
-    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    assert_eq!(line, "ready\n");
-    Server(child)
-}
-
-/// A server, which ends with its standard input.
-struct Server(Child);
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        drop(self.0.stdin.take());
-        let _ = self.0.wait();
-    }
 }
 
 /// The program that makes files.
@@ -132,8 +113,9 @@ impl Make {
     fn run(&self, args: &[&str]) -> String {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/e2e/odd_files/make.py");
         let mut command = Command::new(&self.python);
-        let output =
-            command.args(["-B", "-W", "ignore"]).arg(script).arg(&self.folder).args(args).output().unwrap();
+        command.arg(script).arg(&self.folder).args(args).env("PYTHONDONTWRITEBYTECODE", "1");
+        forks::connect(&mut command);
+        let output = command.output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap().lines().last().unwrap_or_default().to_owned()
     }
@@ -234,8 +216,10 @@ impl Make {
     fn execute(&self, command: &str, folder: &Path) -> Result<Vec<PathBuf>, String> {
         let before = contents(folder);
         let path = format!("{}:{}", self.folder.join("bin").display(), std::env::var("PATH").unwrap());
-        let output =
-            Command::new("sh").args(["-c", command]).current_dir("/").env("PATH", path).output().unwrap();
+        let mut shell = Command::new("sh");
+        shell.args(["-c", command]).current_dir("/").env("PATH", path);
+        forks::connect(&mut shell);
+        let output = shell.output().unwrap();
         if !output.status.success() {
             return Err(format!("{command}: {}", String::from_utf8_lossy(&output.stderr)));
         }

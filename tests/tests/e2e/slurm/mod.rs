@@ -13,6 +13,7 @@ use std::time::Instant;
 use dtrain_test_kit::faults::{Fault, Kind, Moment};
 use dtrain_test_kit::process::repeats;
 use dtrain_test_kit::slurm::Slurm;
+use dtrain_test_kit::thorough;
 
 use plan::interruptions;
 use training::{Outcome, Reference, train};
@@ -32,14 +33,16 @@ struct Totals {
 #[test]
 fn a_preempted_training_resumes_to_the_weights_of_an_uninterrupted_one() {
     let Ok(slurm) = Slurm::new(2) else { return };
-    let reference = Reference::train(&slurm, 60);
-    let fault = |kind| Fault::new(kind, Moment::Steps(3));
-    let faults = [fault(Kind::Preemption), fault(Kind::Signal)];
+    // `batch` has a signal that starts the job again, by LSF.
+    let expected = thorough::cases(&[Kind::Preemption, Kind::Signal], 1);
+    // Training goes on while Slurm interrupts it.
+    let reference = Reference::train(&slurm, 20 * (1 + expected.len() as u64));
+    let mut faults = expected.iter().map(|kind| Fault::new(*kind, Moment::Steps(3)));
     // Without a time limit that a busy machine reaches: it would be a third interruption.
-    let outcome = train(&slurm, ("interrupted", "30 min"), &reference, &mut faults.into_iter());
+    let outcome = train(&slurm, ("interrupted", "30 min"), &reference, &mut faults);
     assert_eq!(outcome.problems, [""; 0], "{}", slurm.log());
     let kinds: Vec<Kind> = outcome.interruptions.iter().map(|(kind, _)| *kind).collect();
-    assert_eq!(kinds, [Kind::Preemption, Kind::Signal]);
+    assert_eq!(kinds, expected);
 }
 
 #[test]

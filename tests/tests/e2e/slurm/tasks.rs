@@ -2,13 +2,14 @@
 
 use dtrain_test_kit::programs;
 use dtrain_test_kit::slurm::Slurm;
+use dtrain_test_kit::thorough;
 
 use super::training::{recipe, recorded, run};
 
 #[test]
 fn ranks_that_srun_starts_end_in_the_weights_of_launchers() {
     let Ok(slurm) = Slurm::new(2) else { return };
-    let steps = 20;
+    let steps = 4;
     let train = |name: &str, more: &[&str], program: &[&str]| {
         let args = recipe(name, steps);
         // The first argument is the recipe; `--name` is one of `dtrain batch`.
@@ -27,7 +28,8 @@ fn ranks_that_srun_starts_end_in_the_weights_of_launchers() {
     let (dtrain, worker) = (programs::dtrain(), programs::worker());
     let (dtrain, worker) = (dtrain.to_str().unwrap(), worker.to_str().unwrap());
     let launched = train("launchers", &[], &[dtrain, "launch", "--nproc", "1", "--rdzv-secret", "none"]);
-    for mpi in ["--mpi=none", "--mpi=pmi2"] {
+    // `starters` has PMI-2, of MPICH.
+    for &mpi in thorough::cases(&["--mpi=none", "--mpi=pmi2"], 1) {
         assert!(train(&mpi[6..], &[mpi], &[worker]) == launched, "{mpi}: other weights");
     }
 }

@@ -17,7 +17,7 @@ use serde_json::Value;
 use super::plan::{NODE_KILLED, has_grace};
 
 /// The time between two looks at the job.
-const LOOK: Duration = Duration::from_millis(100);
+const LOOK: Duration = Duration::from_millis(250);
 /// The time for one attempt, or an uninterrupted run, on a busy machine.
 const LIMIT: Duration = Duration::from_secs(240);
 /// Steps between checkpoints.

@@ -45,13 +45,14 @@ fn the_average_of_newly_frozen_parameters_still_moves() {
     for (half, whole) in halves.iter().zip(&bytes) {
         assert!((*half as f64 / *whole as f64 - 0.5).abs() < 0.05, "{halves:?} of {bytes:?}");
     }
-    for (step, nproc, sets) in [
-        (3, 2, &["memory.shard_optimizer=true"][..]),
+    let cases: [(usize, usize, &[&str]); 5] = [
         (4, 1, &[]),
-        (5, 2, &[]),
         (7, 2, &["memory.shard_optimizer=true"]),
+        (3, 2, &["memory.shard_optimizer=true"]),
+        (5, 2, &[]),
         (8, 1, &[]),
-    ] {
+    ];
+    for &(step, nproc, sets) in thorough::cases(&cases, 2) {
         let name = format!("from-{step}");
         let resumed = resume(&sandbox, nproc, &name, &checkpoint(&sharded, step), sets);
         assert_same_end(&run, &resumed, steps, &name);

@@ -8,8 +8,8 @@ mod unfreezing;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use dtrain_test_kit::thorough;
 use dtrain_tests::process::{expect_exit_code, output_text};
-
 use dtrain_tests::runs::{Run, Sandbox, assert_close, gpt};
 use dtrain_worker::models::TensorFile;
 use serde_json::Value;
