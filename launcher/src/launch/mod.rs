@@ -337,18 +337,11 @@ impl RunningLaunch<'_> {
         let start_time = self.launch.inbox.start_time;
         let conclusion = report::Conclusion::of(plan, &run, &attempt, self.restarts.used, start_time);
         let report = report::Report::new(plan, conclusion, start_time);
-        if let Some(reason) = finished.reason.filter(|_| !report.is_usage_error()) {
-            self.say(format!("dtrain: not restarted: {reason}"));
-        }
-        if let Some(run_dir) = plan.run_dir.as_ref().filter(|_| !plan.is_evicted())
-            && let Err(error) = report.write(run_dir)
-        {
-            let path = run_dir.result();
-            self.say(format!("dtrain: cannot write {}: {error}", path.display()));
-        }
-        for text in run.failed_logs.into_iter().chain(report.text) {
+        if let Some(text) = run.failed_logs.take() {
             self.say(text);
         }
+        let run_dir = plan.run_dir.as_ref().filter(|_| !plan.is_evicted());
+        report.publish(run_dir, finished.reason, |text| self.say(text));
         if !run.abandoned {
             close(self.screen, &self.launch.inbox);
         }

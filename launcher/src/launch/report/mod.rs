@@ -21,7 +21,7 @@ pub(super) struct Report {
     /// The message of a worker that has rejected the recipe or the data.
     usage_error: Option<String>,
     /// The last message.
-    pub(super) text: Option<String>,
+    text: Option<String>,
     /// For `result.json`, in addition to the training's figures.
     result: RunResult,
 }
@@ -132,9 +132,23 @@ impl Report {
         }
     }
 
-    /// Returns whether a worker has rejected the recipe or the data.
-    pub(super) fn is_usage_error(&self) -> bool {
-        self.usage_error.is_some()
+    /// Writes `result.json` into `run_dir`, and gives the lines for the user to `say`. `not_restarted`: why an allowed restart is
+    /// not made.
+    pub(super) fn publish(
+        &self,
+        run_dir: Option<&RunDir>,
+        not_restarted: Option<&str>,
+        say: impl Fn(String),
+    ) {
+        if let Some(reason) = not_restarted.filter(|_| self.usage_error.is_none()) {
+            say(format!("dtrain: not restarted: {reason}"));
+        }
+        if let Some(run_dir) = run_dir
+            && let Err(error) = self.write(run_dir)
+        {
+            say(format!("dtrain: cannot write {}: {error}", run_dir.result().display()));
+        }
+        self.text.iter().for_each(|text| say(text.clone()));
     }
 
     /// Returns the reason for the other nodes.
@@ -143,7 +157,7 @@ impl Report {
     }
 
     /// Adds the outcome to the training figures of the worker, and records a success for the next `--resume`.
-    pub(super) fn write(&self, run_dir: &RunDir) -> io::Result<()> {
+    fn write(&self, run_dir: &RunDir) -> io::Result<()> {
         let figures = RunResult::read(&run_dir.result())?.unwrap_or_default();
         let RunResult { exit_code, reason, failure, restarts, wall_s, nproc, nodes, resumed_from, .. } =
             self.result.clone();

@@ -76,17 +76,11 @@ impl NodeRun<'_> {
     fn close(&mut self, conclusion: Conclusion, not_restarted: Option<&'static str>) {
         let (plan, start_time) = (&self.launch.plan, self.launch.inbox.start_time);
         let report = Report::new(plan, conclusion, start_time);
-        if let Some(reason) = not_restarted.filter(|_| !report.is_usage_error()) {
-            self.say(format!("dtrain: not restarted: {reason}"));
-        }
-        if let Some(run_dir) = plan.run_dir.as_ref().filter(|run_dir| {
+        let run_dir = plan.run_dir.as_ref().filter(|run_dir| {
             // A run that never started leaves an earlier result.
             !plan.is_evicted() && self.latest.is_some() && run_dir.root().is_dir()
-        }) && let Err(error) = report.write(run_dir)
-        {
-            self.say(format!("dtrain: cannot write {}: {error}", run_dir.result().display()));
-        }
-        report.text.iter().for_each(|text| self.say(text.clone()));
+        });
+        report.publish(run_dir, not_restarted, |text| self.say(text));
         let mut reason = report.reason().to_owned();
         cut(&mut reason, LONGEST_REASON);
         self.cluster.decide(report.status.code(), reason);
