@@ -68,34 +68,6 @@ fn a_recipe_on_the_cpu_by_choice() {
     assert_eq!((scene.read("told.0"), scene.read("told.1")), ("\n".into(), "\n".into()));
 }
 
-#[test]
-fn lists_that_are_wrong() {
-    for (list, part) in [
-        ("x", "`x` is not a GPU; give numbers"),
-        ("0,,1", "`` is not a GPU;"),
-        ("0,none", "`none` is not a GPU;"),
-        ("0 1", "separated by commas"),
-        ("-1", "`-1` is not a GPU;"),
-        ("GPU-", "`GPU-` is not a GPU;"),
-    ] {
-        refused(&["--gpu-ids", list], &["--gpu-ids", part]);
-    }
-    refused(&["--gpu-ids", "0", "--gpu-ids", "1"], &["cannot be used multiple times"]);
-}
-
-#[test]
-fn another_number_of_workers_than_of_gpus() {
-    refused(
-        &["--nproc", "3", "--gpu-ids", "0,1"],
-        &["--nproc 3 gives 3 workers", "--gpu-ids 0,1 names 2 GPUs", "leave out --nproc"],
-    );
-    refused(&["--nproc", "1", "--gpu-ids", "0,GPU-8f"], &["--gpu-ids 0,GPU-8f names 2 GPUs"]);
-    refused(
-        &["--nproc", "gpu", "--gpu-ids", "none"],
-        &["--nproc gpu and --gpu-ids none contradict each other"],
-    );
-}
-
 /// The harness hides all GPUs, so that only the reason differs between machines.
 #[test]
 fn gpus_that_are_not_there() {
@@ -109,20 +81,5 @@ fn gpus_that_are_not_there() {
         let flag = format!("--gpu-ids {ids}: ");
         refused(&["--gpu-ids", ids], &[&flag, reason, "--gpu-ids none"]);
     }
-}
-
-/// On a machine with GPUs, workers get them by UUID; without GPUs, the flag is an error.
-#[test]
-fn the_first_gpu() {
-    let first = inventory().ok().and_then(|machine| machine.gpus.into_iter().next());
-    let done = told(&["--gpu-ids", "0"], None);
-    match first {
-        Some(gpu) if gpu.mig.is_none() => {
-            let uuid = gpu.uuid.unwrap_or_else(|| "0".into());
-            assert_eq!(done.expect_code(0).stdout(), format!("0 {uuid} PCI_BUS_ID\n"));
-            done.expect_stderr(&format!("dtrain: 1 worker of sh on GPU 0 ({})\n", gpu.name));
-        }
-        Some(_) => drop(done.expect_code(2).expect_stderr("MIG")),
-        None => drop(done.expect_code(2).expect_stderr("--gpu-ids 0: ")),
-    }
+    refused(&["--gpu-ids", "x"], &["--gpu-ids", "`x` is not a GPU; give numbers"]);
 }

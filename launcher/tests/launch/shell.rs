@@ -169,19 +169,22 @@ fn the_named_rank_alone_reads_from_the_terminal() {
     shell.expect("code 0");
 }
 
+/// Also if the job ignores Ctrl-Z.
 #[test]
 fn a_worker_that_reads_in_the_background_suspends_the_job_until_fg() {
-    let scene = Scene::new();
-    let mut shell = Shell::start(&scene);
-    shell.line(&format!(r#""$DTRAIN" launch --nproc 1 -- {READS} &"#));
-    wait_until("the launcher to run", || scene.launcher().len() == 1);
-    wait_until_suspended(|| [scene.workers(), scene.launcher()].concat());
-    // The shell's own child stops last.
-    shell.line(r#"until [ -n "$(jobs -s)" ]; do sleep 0.1; done; fg; echo code $?"#);
-    shell.wait_until_a_job_has_the_terminal();
-    shell.line("typed");
-    shell.expect("got <typed>");
-    shell.expect("code 0");
+    for ignores in ["", "trap '' TSTP; "] {
+        let scene = Scene::new();
+        let mut shell = Shell::start(&scene);
+        shell.line(&format!(r#"({ignores}exec "$DTRAIN" launch --nproc 1 -- {READS}) &"#));
+        wait_until("the launcher to run", || scene.launcher().len() == 1);
+        wait_until_suspended(|| [scene.workers(), scene.launcher()].concat());
+        // The shell's own child stops last.
+        shell.line(r#"until [ -n "$(jobs -s)" ]; do sleep 0.1; done; fg; echo code $?"#);
+        shell.wait_until_a_job_has_the_terminal();
+        shell.line("typed");
+        shell.expect("got <typed>");
+        shell.expect("code 0");
+    }
 }
 
 #[test]
@@ -236,20 +239,6 @@ fn after_ctrl_c_on_the_stdin_worker_others_keep_their_time() {
     shell.expect("received SIGINT, passed on to 2 workers");
     shell.expect("[rank 1] rank 1 is whole");
     shell.expect("code 130");
-}
-
-#[test]
-fn a_job_that_ignores_ctrl_z_is_suspended_all_the_same_when_it_reads_in_the_background() {
-    let scene = Scene::new();
-    let mut shell = Shell::start(&scene);
-    shell.line(&format!(r#"(trap '' TSTP; exec "$DTRAIN" launch --nproc 1 -- {READS}) &"#));
-    wait_until("the launcher to run", || scene.launcher().len() == 1);
-    wait_until_suspended(|| [scene.workers(), scene.launcher()].concat());
-    shell.line(r#"until [ -n "$(jobs -s)" ]; do sleep 0.1; done; fg; echo code $?"#);
-    shell.wait_until_a_job_has_the_terminal();
-    shell.line("typed");
-    shell.expect("got <typed>");
-    shell.expect("code 0");
 }
 
 /// Reads key by key, as a debugger does.

@@ -61,25 +61,6 @@ fn a_script_and_a_module_are_run_by_the_python_of_the_environment() {
 }
 
 #[test]
-fn the_interpreter_is_the_named_one_else_the_environments_else_that_of_path() {
-    let scene = Scene::new();
-    for file in [".own", ".conda/bin/python3", ".path/python"] {
-        executable(&scene.path(file), INTERPRETER);
-    }
-    fs::write(scene.path(".t.py"), "").unwrap();
-    let path = |name: &str| scene.path(name).to_str().unwrap().to_owned();
-    let (own, conda, in_path) = (path(".own"), path(".conda"), path(".path"));
-    let run = |variables: &[(&str, &str)]| {
-        with(&scene, variables, &["--nproc", "1", ".t.py"]).expect_code(0);
-        let line = scene.read(".line.0");
-        line.split(']').next().unwrap()[1..].to_owned()
-    };
-    assert_eq!(run(&[("CONDA_PREFIX", &conda), ("PYTHON_EXEC", &own)]), own);
-    assert_eq!(run(&[("CONDA_PREFIX", &conda), ("PATH", &in_path)]), path(".conda/bin/python3"));
-    assert_eq!(run(&[("PATH", &in_path)]), path(".path/python"));
-}
-
-#[test]
 fn a_real_python_gets_its_arguments_and_writes_unbuffered() {
     let scene = Scene::new();
     let script = "import os, sys\nsys.stdout.write(' '.join([os.environ['RANK'], str(sys.stdout.write_through)] + sys.argv[1:]) + '\\n')\n";
@@ -97,37 +78,12 @@ fn a_real_python_gets_its_arguments_and_writes_unbuffered() {
 }
 
 #[test]
-fn files_that_python_cannot_run_are_errors() {
-    refused(&[], &["no/such.py"], "the script `no/such.py` does not exist");
-    refused(&[], &["-m", "pkg/train"], "leave -m out for a script");
-    let nowhere = [("PATH", "/no/such/folder")];
-    refused(&nowhere, &["-m", "train"], "neither python3 nor python is in PATH");
-    refused(&[("VIRTUAL_ENV", "/no/env")], &["-m", "train"], "unset VIRTUAL_ENV");
-    refused(&[("PYTHON_EXEC", "/no/python")], &["-m", "train"], "PYTHON_EXEC is set wrongly");
-    let scene = Scene::new();
-    fs::create_dir(scene.path(".t.py")).unwrap();
-    scene
-        .launch(&[".t.py"])
-        .expect_code(2)
-        .expect_stderr("the script `.t.py` is a folder without a __main__.py");
-    scene.expect_nothing_written();
-}
-
-#[test]
 fn no_python_executes_the_program_itself() {
     let scene = Scene::new();
     executable(&scene.path(".tool.py"), INTERPRETER);
     scene.launch(&["--nproc", "1", "--no-python", "./.tool.py", "--role", "x"]).expect_code(0);
     assert_eq!(scene.read(".line.0"), "[./.tool.py][--role][x]\n");
     refused(&[], &["--no-python", "-m", "x"], "-m and --no-python contradict each other");
-}
-
-#[test]
-fn flags_for_recipes_have_no_effect_on_scripts() {
-    let scene = Scene::new();
-    fs::write(scene.path(".t.py"), "").unwrap();
-    scene.launch(&["--set", "a=1", ".t.py"]).expect_code(2).expect_stderr("--set is for recipes");
-    scene.launch(&["--resume", "auto", "-m", "t"]).expect_code(2).expect_stderr("--resume is for recipes");
 }
 
 #[test]
@@ -169,30 +125,6 @@ fn a_port_that_is_taken_is_named_before_anything_is_started() {
     refused(&[], &["--rdzv-endpoint", &format!("localhost:{port}"), "--", "true"], &says);
     let twin = [("PET_MASTER_PORT", port.as_str())];
     refused(&twin, &["--", "true"], "(set in the environment: PET_MASTER_PORT)");
-}
-
-#[test]
-fn flags_for_several_nodes_are_errors() {
-    for (args, message) in [
-        (&["--nnodes", "2"][..], "--nnodes 2: where do the nodes meet?"),
-        (&["--node-rank", "1"], "--node-rank 1: the only node is 0"),
-        (&["--master-addr", "192.0.2.1"], "192.0.2.1 is not an address of this machine"),
-        (&["--rdzv-endpoint", "192.0.2.1:1"], "192.0.2.1 is not an address of this machine"),
-        (&["--rdzv-backend", "etcd-v2"], "dtrain needs no etcd server"),
-        (&["--standalone", "--nnodes", "2"], "--standalone and --nnodes 2 contradict each other"),
-    ] {
-        refused(&[], &[args, &["--", "true"]].concat(), message);
-    }
-}
-
-#[test]
-fn a_flag_without_use_gets_a_sentence() {
-    let scene = Scene::new();
-    let flags = ["--monitor-interval", "5", "--rdzv-conf", "join_timeout=60"];
-    let done = scene.sh(1, &flags, "true");
-    done.expect_code(0)
-        .expect_stderr("dtrain: --monitor-interval is ignored: exits are detected immediately\n")
-        .expect_stderr("dtrain: --rdzv-conf join_timeout=60 is ignored: there is only one node");
 }
 
 #[test]
@@ -241,9 +173,11 @@ fn python_runs_whatever_is_pythons() {
         assert_eq!(done.expect_code(0).stdout(), "ran --set x\n", "{name}");
     }
     fs::write(scene.path("plain"), print).unwrap();
-    for (name, says) in
-        [("plain", "`dtrain launch -- python3 plain`"), ("no-such", "No program in PATH has this name")]
-    {
+    for (name, says) in [
+        ("plain", "`dtrain launch -- python3 plain`"),
+        ("no-such", "No program in PATH has this name"),
+        ("no-such.py", "the script `no-such.py` does not exist"),
+    ] {
         scene.launch(&[name]).expect_code(2).expect_stderr(says);
     }
 }

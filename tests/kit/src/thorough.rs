@@ -14,7 +14,12 @@ pub fn cases<T>(all: &[T], count: usize) -> &[T] {
     &all[..if is_wanted() { all.len() } else { count }]
 }
 
-/// Returns whether this check leaves a whole test out, and says so. `why`: where a normal check would see the same defect.
+/// Returns the number of ranks of a test whose subject is not the ranks.
+pub fn ranks() -> usize {
+    if is_wanted() { 2 } else { 1 }
+}
+
+/// Returns whether this check leaves out what follows in a test, and says so. `why`: where a normal check sees the same defect.
 pub fn leaves_out(why: &str) -> bool {
     let is_left_out = !is_wanted();
     if is_left_out {

@@ -1,131 +1,17 @@
-//! The nodes of a test reach each other, and fail as told.
+//! The clocks and processes of a test's nodes. Tests of the launcher see that their network fails as told.
 
 #![allow(clippy::unwrap_used)]
 
-use std::io::{ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use dtrain_test_kit::network::{Addresses, Network};
-use dtrain_test_kit::process::{LONG, Signal, signal, wait_until};
-
-/// Time after which a packet that must not arrive counts as lost.
-const PATIENCE: Duration = Duration::from_millis(300);
-
-/// Connects. The first packet may be lost while an interface starts: TCP sends it again after a second.
-fn connect(network: &Network, from: usize, to: SocketAddr) -> TcpStream {
-    network[from].in_thread(|| TcpStream::connect_timeout(&to, LONG)).unwrap()
-}
-
-#[track_caller]
-fn assert_unreachable(network: &Network, from: usize, to: SocketAddr) {
-    let connection = network[from].in_thread(|| TcpStream::connect_timeout(&to, PATIENCE));
-    assert_eq!(connection.unwrap_err().kind(), ErrorKind::TimedOut);
-}
-
-#[track_caller]
-fn assert_silent(stream: &mut TcpStream) {
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    // A read with a time limit ends early if the machine sleeps: `signal(7)`, "Interruption by a stop signal".
-    let silence = loop {
-        match stream.read(&mut [0]).map_err(|error| error.kind()) {
-            Err(ErrorKind::Interrupted) => {}
-            end => break end,
-        }
-    };
-    assert_eq!(silence, Err(ErrorKind::WouldBlock));
-    stream.set_read_timeout(Some(LONG)).unwrap();
-}
-
-fn listen(network: &Network, node: usize) -> (TcpListener, SocketAddr) {
-    let listener = network[node].in_thread(|| TcpListener::bind((network[node].address, 0)).unwrap());
-    let address = listener.local_addr().unwrap();
-    (listener, address)
-}
-
-/// Connects node 0 with node 1.
-fn pair(network: &Network) -> (TcpStream, TcpStream) {
-    let (listener, address) = listen(network, 1);
-    let from = connect(network, 0, address);
-    let to = listener.accept().unwrap().0;
-    for end in [&from, &to] {
-        end.set_read_timeout(Some(LONG)).unwrap();
-    }
-    (from, to)
-}
+use dtrain_test_kit::process::{Signal, signal, wait_until};
 
 fn output(network: &Network, node: usize, script: &str) -> String {
     let output = network[node].enter(Command::new("sh").args(["-c", script])).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
-}
-
-#[test]
-fn nodes_have_names_and_interfaces_of_their_own() {
-    let Ok(network) = Network::new(3) else { return };
-    network.add_second_interface(1);
-    let names = "cat /proc/sys/kernel/hostname; getent hosts n2 || grep n2 /etc/hosts; ls /sys/class/net";
-    let text = output(&network, 1, names);
-    assert_eq!(text.split_whitespace().collect::<Vec<_>>(), ["n1", "10.77.0.3", "n2", "eth0", "eth1", "lo"]);
-    assert!(!output(&network, 2, names).contains("eth1"));
-}
-
-#[test]
-fn a_cut_node_is_silent_until_healed() {
-    let Ok(network) = Network::new(3) else { return };
-    let (mut from, mut to) = pair(&network);
-    let (_listener, address) = listen(&network, 2);
-    network.cut(&[1]);
-    from.write_all(b"1").unwrap();
-    assert_silent(&mut to);
-    assert_unreachable(&network, 1, address);
-    connect(&network, 0, address);
-    network.heal();
-    to.read_exact(&mut [0]).unwrap();
-    connect(&network, 1, address);
-}
-
-#[test]
-fn a_reset_ends_connections_at_once() {
-    let Ok(network) = Network::new(2) else { return };
-    let (mut from, mut to) = pair(&network);
-    network[0].reset_connections();
-    let mut byte = [0];
-    assert_eq!(to.read(&mut byte).unwrap_err().kind(), ErrorKind::ConnectionReset);
-    assert_eq!(from.read(&mut byte).unwrap_err().kind(), ErrorKind::ConnectionAborted);
-}
-
-#[test]
-fn firewalls_lose_packets_by_port_and_by_size() {
-    let Ok(network) = Network::new(2) else { return };
-    let (_listener, address) = listen(&network, 1);
-    network[1].block_ports(address.port()..=address.port());
-    assert_unreachable(&network, 0, address);
-    network[1].unblock();
-    connect(&network, 0, address);
-
-    let (mut from, mut to) = pair(&network);
-    network[1].lose_large_packets(1000);
-    from.write_all(&[1; 100]).unwrap();
-    to.read_exact(&mut [0; 100]).unwrap();
-    from.write_all(&[1; 3000]).unwrap();
-    assert_silent(&mut to);
-
-    network[0].unblock();
-    network[0].set_mtu(600);
-    assert_eq!(output(&network, 0, "cat /sys/class/net/eth0/mtu"), "600\n");
-}
-
-#[test]
-fn nodes_can_have_ipv6_only() {
-    let Ok(network) = Network::with(Addresses::V6, &[0, 0]) else { return };
-    let (mut from, mut to) = pair(&network);
-    to.write_all(b"1").unwrap();
-    from.read_exact(&mut [0]).unwrap();
-    network[0].reset_connections();
-    assert_eq!(to.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionReset);
-    assert!(output(&network, 0, "getent ahosts n1 || grep n1 /etc/hosts").contains("fd77::2"));
 }
 
 #[test]

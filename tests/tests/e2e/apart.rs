@@ -54,7 +54,7 @@ fn a_run_continues_by_itself_after_a_new_start_and_after_a_killed_worker() {
     for done in wait(start(&scene, &[], &[])) {
         done.expect_code(0);
     }
-    let launches = start(&scene, &["--set", "train.steps=40", "--max-restarts", "1"], &[]);
+    let launches = start(&scene, &["--set", "train.steps=100", "--max-restarts", "1"], &[]);
     let later = run(&scene, 0).0.checkpoint(10);
     wait_until("a checkpoint of the second start", || later.exists());
     let folder = fs::canonicalize(scene.path("node-1")).unwrap();
@@ -71,7 +71,7 @@ fn a_run_continues_by_itself_after_a_new_start_and_after_a_killed_worker() {
     let texts = done[0].stderr.matches("resumed from run/checkpoints/").count();
     assert_eq!(texts, 2, "{}", done[0].stderr);
     // Undisturbed, on nodes that share files.
-    let sandbox = Sandbox::new(&gpt(40, PARTS));
+    let sandbox = Sandbox::new(&gpt(100, PARTS));
     let whole = super::nodes::train(&sandbox, &[1, 1], "whole", &[]);
     let resumed = run(&scene, 0);
     assert_eq!(whole.per_step("loss"), resumed.per_step("loss"));

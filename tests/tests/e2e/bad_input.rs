@@ -6,20 +6,15 @@ use std::time::Duration;
 
 use dtrain_common::gpu::{GpuError, inventory};
 use dtrain_test_kit::need::{self, Need};
-use dtrain_test_kit::permissions::with_permissions;
-use dtrain_test_kit::thorough;
+use dtrain_test_kit::thorough::{self, ranks};
 use dtrain_tests::process::{finish, output_text};
 use dtrain_tests::runs::{Sandbox, TINY, contents, resnet18};
 
 /// Returns a recipe for an image folder.
 pub(crate) fn folder_recipe() -> String {
-    with_folder(TINY)
-}
-
-fn with_folder(recipe: &str) -> String {
     let generated = "kind = \"generated\"\nclasses = 4\ntrain_samples = 96\ntest_samples = 37\n";
-    assert!(recipe.contains(generated));
-    recipe.replace(generated, "root = \"data\"\n")
+    assert!(TINY.contains(generated));
+    TINY.replace(generated, "root = \"data\"\n")
 }
 
 /// Writes `data/{train,test}` with two classes of small PNG files.
@@ -78,12 +73,12 @@ fn unusable_image_folders_are_errors() {
     expect_error(&sandbox, 2, &[], &[], &["data.root", "data"]);
     fs::create_dir_all(sandbox.path("data/train")).unwrap();
     fs::create_dir_all(sandbox.path("data/test")).unwrap();
-    expect_error(&sandbox, 1, &[], &[], &["train"]);
+    expect_error(&sandbox, ranks(), &[], &[], &["train"]);
     image_folder(&sandbox, 20, 4);
     fs::create_dir(sandbox.path("data/train/hollow")).unwrap();
-    expect_error(&sandbox, 1, &[], &[], &["hollow"]);
+    expect_error(&sandbox, ranks(), &[], &[], &["hollow"]);
     fs::remove_dir(sandbox.path("data/train/hollow")).unwrap();
-    let run = sandbox.train(1, "whole", &[]);
+    let run = sandbox.train(ranks(), "whole", &[]);
     assert_eq!(run.result().skipped_images, Some(0));
 }
 
@@ -92,7 +87,7 @@ fn a_few_corrupt_images_are_named_and_skipped() {
     let sandbox = Sandbox::new(&folder_recipe());
     image_folder(&sandbox, 100, 4);
     fs::write(sandbox.path("data/train/dark/broken.png"), b"not an image").unwrap();
-    let output = sandbox.launch(1, "run", &["train.steps=2"]);
+    let output = sandbox.launch(ranks(), "run", &["train.steps=2"]);
     let text = output_text(&output);
     assert!(output.status.success(), "{text}");
     assert!(text.contains("broken.png") && text.contains("1 of 201"), "{text}");
@@ -139,7 +134,7 @@ fn the_same_bad_images_count_once_and_bad_test_images_do_not_count() {
 
     cut_off(&sandbox, "test", 110);
     let sets = ["data.image_size=8", "train.effective_batch=505", "train.steps=1"];
-    let output = sandbox.launch(1, "many", &sets);
+    let output = sandbox.launch(ranks(), "many", &sets);
     let text = output_text(&output);
     assert_eq!(output.status.code(), Some(2), "{text}");
     assert!(text.contains("110 of 10100 test images are unreadable, more than the limit of 1%"), "{text}");
@@ -155,7 +150,7 @@ fn images_with_an_exif_orientation_are_named() {
         ("stored", "the EXIF orientation of 1 file in train is ignored: "),
         ("exif", "turning 1 file in train by EXIF orientation: "),
     ] {
-        let output = sandbox.launch(1, value, &["train.steps=1", &format!("data.orientation={value}")]);
+        let output = sandbox.launch(ranks(), value, &["train.steps=1", &format!("data.orientation={value}")]);
         let text = output_text(&output);
         assert!(output.status.success() && text.contains(words) && text.contains("upright.jfif"), "{text}");
     }
@@ -173,7 +168,7 @@ fn twenty_of_many_corrupt_images_are_named() {
     for name in ["dark/a.gif", "dark/b.GIF", "light/c.heic", "notes.txt", "light/.hidden.gif"] {
         fs::write(sandbox.path(&format!("data/train/{name}")), b"").unwrap();
     }
-    let output = sandbox.launch(1, "run", &["train.steps=1"]);
+    let output = sandbox.launch(ranks(), "run", &["train.steps=1"]);
     let text = output_text(&output);
     assert!(output.status.success(), "{text}");
     assert_eq!(text.matches("cannot be read and is left out").count(), 20, "{text}");
@@ -187,7 +182,7 @@ fn a_pipe_among_the_images_does_not_hang() {
     image_folder(&sandbox, 100, 4);
     let pipe = sandbox.path("data/train/dark/pipe.png");
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-    let text = output_text(&finish(&mut sandbox.command(1, "run", &["train.steps=2"], &[]), LIMIT));
+    let text = output_text(&finish(&mut sandbox.command(ranks(), "run", &["train.steps=2"], &[]), LIMIT));
     assert!(
         text.contains(
             "pipe.png cannot be read and is left out: the file cannot be read: it is a named pipe, not a file"
@@ -204,13 +199,13 @@ fn images_of_one_class_are_an_error() {
     for split in ["train", "test"] {
         fs::remove_dir_all(sandbox.path(&format!("data/{split}/light"))).unwrap();
     }
-    expect_error(&sandbox, 1, &[], &[], &["train", "one class only, `dark`"]);
+    expect_error(&sandbox, ranks(), &[], &[], &["train", "one class only, `dark`"]);
 }
 
 #[test]
 fn a_batch_larger_than_the_training_set_is_reported() {
     let sandbox = Sandbox::new(TINY);
-    let run = sandbox.launch(1, "run", &["train.effective_batch=128", "train.steps=1"]);
+    let run = sandbox.launch(ranks(), "run", &["train.effective_batch=128", "train.steps=1"]);
     let text = output_text(&run);
     assert!(run.status.success(), "{text}");
     let words = "train.effective_batch = 128 is more than the 96 training samples: every step takes all 96";
@@ -223,7 +218,7 @@ fn many_corrupt_images_are_an_error() {
     image_folder(&sandbox, 20, 4);
     let whole = fs::read(sandbox.path("data/train/dark/000.png")).unwrap();
     fs::write(sandbox.path("data/train/dark/000.png"), &whole[..whole.len() / 2]).unwrap();
-    expect_error(&sandbox, 1, &[], &[], &["000.png", "1%"]);
+    expect_error(&sandbox, ranks(), &[], &[], &["000.png", "1%"]);
 }
 
 #[test]
@@ -291,42 +286,11 @@ fn a_gpu_without_a_driver_is_an_error() {
     );
 }
 
+/// The other mistakes are in the tests of the trainer's modules `groups` and `trained`.
 #[test]
-fn globs_that_match_nothing_or_everything_are_errors() {
-    let cases: [(&str, &[&str]); 5] = [
-        ("model.freeze=[\"fc2.*\"]", &["model.freeze", "fc2.*", "fc."]),
-        (
-            "optim.group=[{ match = \"layr1.*\", lr_factor = 0.1 }]",
-            &["optim.group", "layr1.*", "matches no parameter", "layer1"],
-        ),
-        (
-            "optim.group=[{ match = \"*\", lr_factor = 0.1 }, { match = \"fc.*\", lr_factor = 10 }]",
-            &["optim.group", "fc.*", "move the narrower group up"],
-        ),
-        ("model.freeze=[\"*\"]", &["model.freeze", "every parameter"]),
-        ("model.freeze=[\"[\"]", &["model.freeze", "not a pattern"]),
-    ];
+fn a_glob_that_matches_nothing_is_an_error() {
     let sandbox = Sandbox::new(&resnet18());
-    // The others are in the tests of the trainer's modules `groups` and `trained`.
-    for &(set, words) in thorough::cases(&cases, 1) {
-        expect_error(&sandbox, 2, &[set], &[], words);
-    }
-}
-
-#[test]
-fn images_of_mixed_sizes_need_a_resize() {
-    let recipe = with_folder(&resnet18()).replace("image_size = 32\n", "resize = \"none\"\n");
-    let sandbox = Sandbox::new(&recipe);
-    image_folder(&sandbox, 60, 4);
-    let other = |name: &str| {
-        let path = sandbox.path("data/train/light").join(name);
-        image::RgbImage::new(40, 24).save(path).unwrap();
-    };
-    other("x0.png");
-    expect_error(&sandbox, 1, &[], &[], &["x0.png", "40x24", "32x32", "data.resize = \"crop\""]);
-    // The remedy works, also in the folder of the failed run.
-    fs::remove_file(sandbox.path("data/train/light/x0.png")).unwrap();
-    sandbox.train(1, "run", &["train.steps=1"]);
+    expect_error(&sandbox, 2, &["model.freeze=[\"fc2.*\"]"], &[], &["model.freeze", "fc2.*", "fc."]);
 }
 
 #[test]
@@ -353,7 +317,7 @@ fn non_finite_values_are_not_trained_on() {
             tiff("test", class, index, false);
         }
     }
-    let output = finish(&mut sandbox.command(1, "one", &["train.steps=2"], &[]), LIMIT);
+    let output = finish(&mut sandbox.command(ranks(), "one", &["train.steps=2"], &[]), LIMIT);
     let text = output_text(&output);
     assert!(output.status.success(), "{text}");
     assert!(text.contains("007.tiff") && text.contains("not finite") && text.contains("1 of 120"), "{text}");
@@ -363,7 +327,13 @@ fn non_finite_values_are_not_trained_on() {
             tiff("train", class, index, true);
         }
     }
-    expect_error(&sandbox, 1, &[], &[], &["000.tiff", "NaN", "column 3, row 5 of channel 0", "replace them"]);
+    expect_error(
+        &sandbox,
+        ranks(),
+        &[],
+        &[],
+        &["000.tiff", "NaN", "column 3, row 5 of channel 0", "replace them"],
+    );
 }
 
 #[test]
@@ -391,38 +361,4 @@ fn another_run_is_not_overwritten() {
     let output = sandbox.launch_with(1, "other", &["model.depth=2"], &resume);
     assert_eq!(output.status.code(), Some(2), "{}", output_text(&output));
     assert!(!sandbox.path("other").exists());
-}
-
-#[test]
-fn damaged_checkpoints_and_foreign_weights_are_errors() {
-    if thorough::leaves_out("`checkpoints` damages them, and the module `recognise` names foreign weights") {
-        return;
-    }
-    let sandbox = Sandbox::new(&resnet18());
-    sandbox.train(1, "run", &["train.steps=2"]);
-    let model = sandbox.path("run/checkpoints/step-00000002/model.safetensors");
-    let weights = format!("model.weights={:?}", model.to_str().unwrap());
-    let output = sandbox.launch(1, "other", &[&weights, "model.name=\"resnet34\"", "train.steps=1"]);
-    let text = output_text(&output);
-    assert_eq!(output.status.code(), Some(2), "{text}");
-    assert!(text.contains("resnet18"), "{text}");
-
-    let mut bytes = fs::read(&model).unwrap();
-    let middle = bytes.len() / 2;
-    bytes[middle] ^= 1;
-    fs::write(&model, bytes).unwrap();
-    expect_error(&sandbox, 1, &["train.steps=4"], &[], &["model.safetensors"]);
-}
-
-#[test]
-fn a_folder_without_permission_is_named() {
-    let sandbox = Sandbox::new(&folder_recipe());
-    image_folder(&sandbox, 4, 2);
-    let train = sandbox.path("data/train");
-    let mut permissions = fs::metadata(&train).unwrap().permissions();
-    std::os::unix::fs::PermissionsExt::set_mode(&mut permissions, 0o000);
-    fs::set_permissions(&train, permissions.clone()).unwrap();
-    with_permissions(|| expect_error(&sandbox, 2, &[], &[], &["train"]));
-    std::os::unix::fs::PermissionsExt::set_mode(&mut permissions, 0o755);
-    fs::set_permissions(&train, permissions).unwrap();
 }

@@ -146,7 +146,7 @@ fn shakespeare_on_two_nodes_ends_in_the_weights_of_one_node() {
 
 /// A small training with steps enough for a failure between two checkpoints.
 fn long() -> Sandbox {
-    Sandbox::new(&gpt(150, "[checkpoint]\nevery = \"10 steps\"\n"))
+    Sandbox::new(&gpt(250, "[checkpoint]\nevery = \"10 steps\"\n"))
 }
 
 /// The result of [`long`] without a failure.

@@ -30,12 +30,12 @@ const LINES: [(&str, &[Change], &str); 7] = [
         "effective batch 8 = 2 ranks",
     ),
     ("dtrain launch recipe.toml", &[], "stage 2 of 2, \"full\""),
-    ("dtrain profile recipe.toml --find-optimal", &[], "micro-batch"),
+    ("dtrain profile recipe.toml --find-optimal", &[], "The largest micro-batch within"),
     ("dtrain launch recipe.toml --set precision.amp=auto", &[], "step 4/4"),
     ("dtrain batch slurm recipe.toml --gpus-per-node 4 --submit", &[("--submit", "--dry-run")], "4 GPUs"),
 ];
 
-/// Lines that only a thorough check runs: their flags are seen in `fake_gpus`.
+/// Lines that only a thorough check runs. `fake_gpus` has `--gpu-ids`, and trains with `precision.amp=auto`, the default.
 const THOROUGH: [&str; 2] =
     ["dtrain launch --gpu-ids 0,1 recipe.toml", "dtrain launch recipe.toml --set precision.amp=auto"];
 

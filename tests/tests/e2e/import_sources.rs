@@ -145,9 +145,6 @@ fn the_lines_for_the_recipe_have_the_target_and_the_fields() {
         assert!(text.starts_with(&data), "{text}");
         assert!(text.ends_with(&format!("  inputs = {{ \"other\" = \"{field}\" }}\n")), "{text}");
     }
-    if thorough::leaves_out("the lines of other data: import::an_imported_model_is_the_model") {
-        return;
-    }
     let text = lines(&["targets.py:tokens"]);
     assert!(text.starts_with("  task = \"program\"\n  [data]\n  kind = \"text\"\n  [model]\n"), "{text}");
     let text = lines(&["targets.py:segments"]);

@@ -1,4 +1,4 @@
-//! A few of the kills of `cargo xtask kills`: each kind with one rank and with two, and some with rollbacks.
+//! A few of the kills of `cargo xtask kills`, some with rollbacks.
 
 use std::process::Command;
 use std::time::Duration;
@@ -7,19 +7,13 @@ use dtrain_test_kit::thorough;
 use dtrain_tests::process::{finish, output_text};
 use dtrain_tests::programs::{build_folder, dtrain, without_outer_run, worker};
 
-/// A normal check kills during four writes: each kind, with a rollback after the third, and with two ranks that shard.
+/// The kills of the first seed are amid writes: of a worker, the guardian and all, with a rollback, with two ranks that shard, with another
+/// number of ranks after the kill.
 #[test]
 fn killed_trainings_resume_bit_equal() {
-    let (moments, seed) = if thorough::is_wanted() { ("6", "1") } else { ("4", "24") };
-    expect_no_failures(&["--moments", moments, "--seed", seed]);
-}
-
-#[test]
-fn kills_during_a_rollback_lose_no_checkpoint() {
-    if thorough::leaves_out("one of `killed_trainings_resume_bit_equal` is killed in a rollback") {
-        return;
+    for seed in thorough::cases(&["24", "1"], 1) {
+        expect_no_failures(&["--moments", "6", "--seed", seed]);
     }
-    expect_no_failures(&["--moments", "3", "--seed", "1", "--rollbacks"]);
 }
 
 fn expect_no_failures(which: &[&str]) {

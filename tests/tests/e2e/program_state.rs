@@ -160,15 +160,12 @@ fn a_step_with_a_queue_is_not_divided() {
         assert_eq!(output.status.code(), Some(2), "{text}");
         assert!(text.contains("`queue`, `pointer`") && text.contains(remedy), "{text}");
     }
-    if thorough::leaves_out("worker/src/course/tests/mod.rs; out of memory: worker/src/step/exhausted.rs") {
-        return;
-    }
     let plan = |sets: &[&str]| ask(&sandbox, &[&["plan", "recipe.toml", "--gpu", "t4"], sets].concat());
     let output = plan(&[]);
     let text = output_text(&output);
     assert!(output.status.success() && text.contains("training writes `queue`, `pointer`"), "{text}");
-    for sets in [["--nproc", "2"], ["--set", "memory.micro_batch=4"]] {
-        let output = plan(&sets);
+    for sets in thorough::cases(&[["--nproc", "2"], ["--set", "memory.micro_batch=4"]], 1) {
+        let output = plan(sets);
         let text = output_text(&output);
         assert!(output.status.code() == Some(2) && text.contains(remedy), "{text}");
     }

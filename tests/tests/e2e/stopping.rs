@@ -36,7 +36,7 @@ fn stopped_well(run: &Run) -> u64 {
 
 #[test]
 fn usr1_to_the_launcher_or_to_one_rank_stops_all_with_a_checkpoint() {
-    // A signal to the launcher: also in `a_run_directory_has_one_run_at_a_time`.
+    // A signal to the launcher: `launch::signals`.
     for &(ranks, whom) in thorough::cases(&[(2, Some(1)), (1, None)], 1) {
         let sandbox = Sandbox::new(TINY);
         let mut launcher = begin(&sandbox, ranks, &LONG, &[]);
@@ -67,7 +67,7 @@ fn a_run_stops_before_its_time_limit_and_is_not_restarted() {
     let sandbox = Sandbox::new(TINY);
     let begun = Instant::now();
     let limit = ["--time-limit", "20", "--time-margin", "15s", "--max-restarts", "3"];
-    let output = sandbox.launch_with(1, "run", &LONG, &limit);
+    let output = sandbox.launch_with(2, "run", &LONG, &limit);
     assert_eq!(output.status.code(), Some(75), "{}", output_text(&output));
     assert!(begun.elapsed() < Duration::from_secs(20), "{}", output_text(&output));
     assert!(output_text(&output).contains("the time limit is near"), "{}", output_text(&output));
@@ -80,27 +80,12 @@ fn a_run_stops_before_its_time_limit_and_is_not_restarted() {
     assert_eq!(resumed.per_step("loss").len() as u64, steps + 1);
 }
 
-#[test]
-fn the_end_of_a_slurm_job_is_a_time_limit() {
-    if thorough::leaves_out("the end: plan::limit; the stop: `a_run_stops_before_its_time_limit`") {
-        return;
-    }
-    let sandbox = Sandbox::new(TINY);
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
-    let mut command = sandbox.command(1, "run", &LONG, &["--time-margin", "10s"]);
-    command.env("SLURM_JOB_ID", "1");
-    command.env("SLURM_JOB_END_TIME", (now.as_secs() + 15).to_string());
-    let output = command.output().unwrap();
-    assert_eq!(output.status.code(), Some(75), "{}", output_text(&output));
-    stopped_well(&sandbox.run("run"));
-}
-
 /// If a stop request interrupts an evaluation, the resume runs it, and the runs do not differ.
 #[test]
 fn an_interrupted_evaluation_is_made_up() {
     let sandbox = Sandbox::new(&resnet18());
     let sets =
-        ["train.steps=4", "checkpoint.every=2 steps", "checkpoint.best=min loss", "data.test_samples=1000"];
+        ["train.steps=4", "checkpoint.every=2 steps", "checkpoint.best=min loss", "data.test_samples=300"];
     let mut launcher = begin(&sandbox, 2, &sets, &[]);
     // Both steps are taken; the evaluation takes far longer.
     signal(rank_pid(launcher.id(), 1), Signal::USR1);

@@ -4,7 +4,7 @@
 use std::fs;
 
 use dtrain_common::manifest::Manifest;
-use dtrain_test_kit::thorough;
+use dtrain_test_kit::thorough::{self, ranks};
 use dtrain_tests::process::output_text;
 use dtrain_tests::runs::{Run, Sandbox, assert_close};
 
@@ -64,11 +64,6 @@ fn mean(part: &[f64]) -> f64 {
 
 fn manifest(run: &Run) -> Manifest {
     Manifest::read(&run.0.latest()).unwrap()
-}
-
-/// Returns the ranks of runs that need no second one. `bad_input` sees that two ranks have one error.
-fn ranks() -> usize {
-    if thorough::is_wanted() { 2 } else { 1 }
 }
 
 fn expect_error(sandbox: &Sandbox, sets: &[&str], words: &[&str]) {
@@ -314,20 +309,6 @@ fn steps_of_a_language_model_do_not_depend_on_the_cut() {
         assert_eq!(other.evaluations()[0]["samples"].as_u64(), Some(13));
         assert!((tested(&one) - tested(&other)).abs() < 1e-4, "{run}");
     }
-}
-
-#[test]
-fn evaluations_of_a_text_are_the_same_on_any_number_of_ranks() {
-    if thorough::leaves_out("steps_of_a_language_model_do_not_depend_on_the_cut compares a test too") {
-        return;
-    }
-    let sandbox = Sandbox::new(LM);
-    let loss = |nproc: usize| {
-        let run = sandbox.train(nproc, &format!("run-{nproc}"), &["train.steps=2"]);
-        run.evaluations()[0]["loss"].as_f64().unwrap()
-    };
-    let (one, two, three) = (loss(1), loss(2), loss(3));
-    assert!((one - two).abs() < 1e-5 && (one - three).abs() < 1e-5, "{one} {two} {three}");
 }
 
 #[test]

@@ -82,15 +82,6 @@ fn ranks_and_accumulation_do_not_change_the_losses() {
     assert!(alone.weights() == two.weights(), "the models differ");
     assert_close(&alone.per_step("loss"), &two.per_step("loss"), 1e-4);
     assert_close(&alone.per_step("grad_norm"), &two.per_step("grad_norm"), 1e-3);
-
-    if thorough::leaves_out("invariance: small networks on three ranks have the gradients of one") {
-        return;
-    }
-    let sets = ["train.effective_batch=24", "train.epochs=3", "memory.micro_batch=8"];
-    let alone = sandbox.train(1, "alone-24", &sets);
-    let three = sandbox.train(3, "three-24", &sets);
-    // Three terms are added in another order: rounding differs, and BatchNorm over 8 values amplifies this.
-    assert_close(&alone.per_step("loss")[..3], &three.per_step("loss")[..3], 1e-5);
 }
 
 /// Checks the README's figure on real images: two ranks against one rank with twice the accumulation, both

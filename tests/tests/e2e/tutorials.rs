@@ -43,15 +43,13 @@ const QUICKSTART: Changes = &[
     (" 0/9 ", Some(" 0/1 ")),
 ];
 
-/// Fewer steps and tests. `guides` has `--find-optimal`, and `fake_gpus::commands` a suggestion.
+/// Fewer steps and tests.
 const OUT_OF_MEMORY: Changes = &[
     ("kind = \"generated\"\n\n", Some("kind = \"generated\"\ntest_samples = 4\n\n")),
     ("steps = 8\n", Some("steps = 2\n")),
     (" 8 in all", Some(" 2 in all")),
     ("step 1/8 ", Some("step 1/2 ")),
     ("step 8/8 ", Some("step 2/2 ")),
-    ("dtrain profile gpt.toml", None),
-    ("dtrain gpu suggest", None),
 ];
 
 /// One epoch, and one step.
@@ -237,9 +235,6 @@ fn the_page_about_several_nodes_works() {
 
 #[test]
 fn the_page_about_pytorch_works() {
-    if thorough::leaves_out("the launcher's pytorch::distributed_data_parallel_trains_unchanged") {
-        return;
-    }
     let Ok(python) = need::pytorch() else { return };
     let scene = scene();
     // The page uses images and recipe of the quickstart.

@@ -55,18 +55,29 @@ pub fn run(workspace: &Workspace, signals: &Signals, ready: &Ready) -> Result<u8
     {
         copy_all(&from.join(name), &to.join(name))?;
     }
-    let code = check_pages(workspace)?;
+    let pages = check_pages(workspace)?;
+    let code = report("book", &check(&book, "html", links_of_html, anchors_of_html)?).max(pages);
     if code == 0 {
-        let checked = check(&book, "html", links_of_html, anchors_of_html)?;
         eprintln!("book: open {}", workspace.show(&book.join("index.html")));
-        return Ok(report("book", &checked));
     }
     Ok(code)
 }
 
-/// Checks the links in all Markdown files, and returns the exit code.
+/// Checks the links in all Markdown files, and that the book has all pages. Returns the exit code.
 pub fn check_pages(workspace: &Workspace) -> Result<u8> {
-    Ok(report("pages", &check(workspace.root(), "md", links_of_markdown, anchors_of_markdown)?))
+    let (count, mut dead) = check(workspace.root(), "md", links_of_markdown, anchors_of_markdown)?;
+    let docs = workspace.root().join("docs");
+    if let Ok(summary) = fs::read_to_string(docs.join("SUMMARY.md")) {
+        let mut pages = BTreeMap::new();
+        read_all(&docs, "md", &mut pages)?;
+        for page in pages.keys().filter_map(|page| page.strip_prefix(&docs).ok()) {
+            let is_page = page != Path::new("SUMMARY.md") && !page.starts_with("examples");
+            if is_page && !summary.contains(&format!("({})", page.display())) {
+                dead.push(format!("docs/SUMMARY.md: no link to {}", page.display()));
+            }
+        }
+    }
+    Ok(report("pages", &(count, dead)))
 }
 
 /// Prints the number of links and the dead ones, and returns the exit code.

@@ -18,7 +18,7 @@ use crate::{book, demo, lanes, mpi, pytorch, wheel};
 pub struct Args {
     #[command(flatten)]
     set: SetArgs,
-    /// Run all cases of all tests
+    /// Run all cases of all tests, and make the pages of rustdoc and the book
     #[arg(long)]
     thorough: bool,
 }
@@ -76,14 +76,11 @@ fn set_test_threads(cargo: &mut Command) -> &mut Command {
     cargo
 }
 
-/// Runs the steps until one fails, and returns its exit code. Only a thorough check compiles for the lints alone, and makes the pages of
-/// the book; otherwise clippy compiles what is tested.
+/// Runs the steps until one fails, and returns its exit code. Only a thorough check makes the pages of rustdoc and of the book.
 pub fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Result<u8> {
-    let workspace = &if args.thorough { workspace.clone() } else { workspace.with_lints() };
     let mut set_up = setup::Args::from(args.set.clone());
     set_up.builds = Some("dev".to_owned());
     let ready = &setup::run(workspace, signals, &set_up)?;
-    pytorch::prepare(workspace, signals, ready.compiler.as_deref())?;
     let hidden = &HiddenTools::new(workspace)?;
     let cargo = |what, variable: Option<(&'static str, &'static str)>, arguments: &'static str| {
         let shown = variable.map_or_else(String::new, |(name, value)| format!("{name}={value} "));
@@ -95,14 +92,16 @@ pub fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Result<u8> 
     };
     // One run shows all tests that fail.
     let test = || {
-        lanes::run(workspace, signals, ready, || {
+        let cargo = || {
             let mut cargo = ready.cargo(workspace);
             set_test_threads(&mut cargo).env(hidden_tools::RECORD, hidden.record());
             if args.thorough {
                 cargo.env(THOROUGH, "1");
             }
             cargo
-        })
+        };
+        let prepare = || pytorch::prepare(workspace, signals, ready.compiler.as_deref());
+        lanes::run(workspace, signals, ready, cargo, prepare)
     };
     let wheel = || {
         if !wheel::has_strip() {
@@ -113,7 +112,7 @@ pub fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Result<u8> 
     };
     let mut steps = vec![
         cargo("formatting", None, "fmt --all --check"),
-        cargo("lints", None, "clippy --workspace --all-targets -- -D warnings").only_thorough(),
+        cargo("lints", None, "clippy --workspace --all-targets -- -D warnings"),
         cargo("documentation", Some(("RUSTDOCFLAGS", "-Dwarnings")), "doc --workspace --no-deps")
             .only_thorough(),
         Step::new("links of pages", "cargo xtask book", || book::check_pages(workspace)),

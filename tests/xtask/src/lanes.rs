@@ -21,12 +21,13 @@ const ALONE: &str = "alone";
 pub(crate) const THREADS: &str = "RUST_TEST_THREADS";
 
 /// Builds and runs all tests, and returns the exit code of the first cargo that failed. `cargo` has the environment
-/// of the tests.
+/// of the tests. `prepare` makes what the tests need, beside the build.
 pub(crate) fn run(
     workspace: &Workspace,
     signals: &Signals,
     ready: &Ready,
     cargo: impl Fn() -> Command + Sync,
+    prepare: impl FnOnce() -> Result<()> + Send,
 ) -> Result<u8> {
     let others = targets(workspace, ready)?;
     let test = |args: &[&str]| {
@@ -35,7 +36,12 @@ pub(crate) fn run(
         cargo
     };
     // Two cargos that build would wait for each other.
-    let built = signals.run(cargo().args(["test", "--workspace", "--no-run"]))?.code;
+    let built = thread::scope(|scope| {
+        let prepared = scope.spawn(prepare);
+        let built = signals.run(cargo().args(["test", "--workspace", "--no-run"]))?.code;
+        prepared.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        anyhow::Ok(built)
+    })?;
     if built != 0 {
         return Ok(built);
     }

@@ -7,10 +7,9 @@ use std::process::Command;
 use anyhow::{Result, bail};
 
 /// The workspace of this program.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Workspace {
     root: PathBuf,
-    lints: bool,
 }
 
 impl Workspace {
@@ -20,20 +19,12 @@ impl Workspace {
         let package = env::var_os("CARGO_MANIFEST_DIR")
             .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
         match package.ancestors().nth(2) {
-            Some(root) if root.join("Cargo.toml").is_file() => {
-                Ok(Self { root: root.to_owned(), lints: false })
-            }
+            Some(root) if root.join("Cargo.toml").is_file() => Ok(Self { root: root.to_owned() }),
             _ => bail!(
                 "{} is not in a dtrain workspace: run `cargo xtask` inside the repository",
                 package.display()
             ),
         }
-    }
-
-    /// Returns this workspace, in which [`Self::cargo`] compiles the workspace's crates by clippy, and a warning is an error. Clippy is
-    /// rustc with more lints: a check without it saves compiling everything a second time, for the lints alone.
-    pub fn with_lints(&self) -> Self {
-        Self { lints: true, ..self.clone() }
     }
 
     /// Returns the folder of the workspace's `Cargo.toml`.
@@ -75,11 +66,6 @@ impl Workspace {
     pub fn cargo(&self) -> Command {
         let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         cargo.current_dir(&self.root);
-        if self.lints {
-            // As `cargo clippy -- -D warnings` sets them.
-            cargo.env("RUSTC_WORKSPACE_WRAPPER", "clippy-driver");
-            cargo.env("CLIPPY_ARGS", "-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__");
-        }
         cargo
     }
 }

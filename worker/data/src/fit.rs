@@ -1,11 +1,7 @@
 //! From an image of any size to one of the data set's size.
 
-use std::fmt::Display;
-
 use dtrain_recipe::Resize;
-use fast_image_resize::images::{TypedCroppedImage, TypedImage, TypedImageRef};
-use fast_image_resize::pixels::{F32, U8, U8x3};
-use fast_image_resize::{FilterType, PixelTrait, ResizeAlg, ResizeOptions, Resizer};
+use dtrain_resize::{Part, Pixel, Resizer, resize};
 
 use super::error::{Result, SampleError};
 use super::raster::{Labels, Raster, Values, View};
@@ -13,16 +9,9 @@ use super::raster::{Labels, Raster, Values, View};
 /// The visible part of an image, and its size in the result.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Frame {
-    /// The part's left edge in the image, in pixels, like the others.
-    left: f64,
-    top: f64,
-    width: f64,
-    height: f64,
+    part: Part,
     /// Width and height of the result.
     target: (u32, u32),
-    /// Whether the part is cut out before it is resized. Otherwise pixels at its edges also take from their
-    /// neighbours outside of it, as if the whole image were resized first.
-    is_cut_first: bool,
 }
 
 impl Frame {
@@ -41,20 +30,20 @@ impl Frame {
     /// Selects a rectangle of whole pixels: its corner (left, top), its size, and its size in the result. It is
     /// `resized_crop` of torchvision.
     pub fn rectangle(corner: (u32, u32), size: (u32, u32), target: (u32, u32)) -> Self {
-        Self {
+        let part = Part {
             left: f64::from(corner.0),
             top: f64::from(corner.1),
             width: f64::from(size.0),
             height: f64::from(size.1),
-            target,
             is_cut_first: true,
-        }
+        };
+        Self { part, target }
     }
 
     fn exact(&self) -> Option<(usize, usize)> {
-        let same = (self.width, self.height) == (f64::from(self.target.0), f64::from(self.target.1));
-        (same && self.left.fract() == 0.0 && self.top.fract() == 0.0)
-            .then_some((self.left as usize, self.top as usize))
+        let Part { left, top, width, height, .. } = self.part;
+        let same = (width, height) == (f64::from(self.target.0), f64::from(self.target.1));
+        (same && left.fract() == 0.0 && top.fract() == 0.0).then_some((left as usize, top as usize))
     }
 }
 
@@ -74,27 +63,23 @@ impl Fitter {
             return Ok(view.part(left, top, width, height));
         }
         let length = width * height * image.channels;
-        let (from, to): (&[u8], &mut [u8]) = match &image.values {
+        let (pixel, from, to): (_, &[u8], &mut [u8]) = match &image.values {
             Values::U8(from) => {
                 let to = self.values.u8();
                 to.resize(length, 0);
-                (from, to)
+                (if view.is_rgb() { Pixel::Rgb } else { Pixel::Grey }, from, to)
             }
             Values::F32(from) => {
                 let to = self.values.f32();
                 to.resize(length, 0.0);
-                (bytemuck::cast_slice(from), bytemuck::cast_slice_mut(to))
+                (Pixel::F32, bytemuck::cast_slice(from), bytemuck::cast_slice_mut(to))
             }
         };
-        // The function for pixels of any type has code for all 15 types of the crate, which took minutes to compile.
-        let (resize, size): (ResizePlane, _) = match &image.values {
-            Values::U8(_) if view.is_rgb() => (resize::<U8x3>, size_of::<U8x3>()),
-            Values::U8(_) => (resize::<U8>, size_of::<U8>()),
-            Values::F32(_) => (resize::<F32>, size_of::<F32>()),
-        };
-        let (source, plane) = (view.plane * size, width * height * size);
+        let (source, plane) = (view.plane * pixel.size(), width * height * pixel.size());
         for (from, to) in from.chunks_exact(source).zip(to.chunks_exact_mut(plane)) {
-            resize(&mut self.resizer, from, (image.width, image.height), to, frame)?;
+            let (from, to) = ((from, (image.width, image.height)), (to, frame.target));
+            resize(&mut self.resizer, pixel, from, to, frame.part)
+                .map_err(|reason| SampleError::Damaged(format!("cannot be resized: {reason}")))?;
         }
         Ok(View::whole(&self.values, width, height, image.channels))
     }
@@ -105,33 +90,6 @@ impl Fitter {
     }
 }
 
-/// Resizes the bytes of one plane with this width and height into the bytes of another.
-type ResizePlane = fn(&mut Resizer, &[u8], (u32, u32), &mut [u8], Frame) -> Result<()>;
-
-/// Computes only the pixels in the frame.
-fn resize<P: PixelTrait>(
-    resizer: &mut Resizer,
-    from: &[u8],
-    (width, height): (u32, u32),
-    to: &mut [u8],
-    frame: Frame,
-) -> Result<()> {
-    let options = ResizeOptions::new().resize_alg(ResizeAlg::Convolution(FilterType::Bilinear));
-    let damaged = |reason: &dyn Display| SampleError::Damaged(format!("cannot be resized: {reason}"));
-    let source = TypedImageRef::<P>::from_buffer(width, height, from).map_err(|error| damaged(&error))?;
-    let (to_width, to_height) = frame.target;
-    let mut target =
-        TypedImage::<P>::from_buffer(to_width, to_height, to).map_err(|error| damaged(&error))?;
-    // The whole image is a part too: another type of images is as much code again.
-    let (options, [left, top, width, height]) = match frame.is_cut_first {
-        true => (options, [frame.left, frame.top, frame.width, frame.height].map(|pixels| pixels as u32)),
-        false => (options.crop(frame.left, frame.top, frame.width, frame.height), [0, 0, width, height]),
-    };
-    let part =
-        TypedCroppedImage::from_ref(&source, left, top, width, height).map_err(|error| damaged(&error))?;
-    resizer.resize_typed(&part, &mut target, &options).map_err(|error| damaged(&error))
-}
-
 /// Returns the part of a mask or map in the frame: each pixel is the one under its centre.
 pub fn fit_labels<T: Copy>(mask: &Labels<T>, frame: Frame) -> Labels<T> {
     let (width, height) = frame.target;
@@ -140,8 +98,9 @@ pub fn fit_labels<T: Copy>(mask: &Labels<T>, frame: Frame) -> Labels<T> {
         let last = side.saturating_sub(1) as usize;
         (0..pixels).map(|at| ((start + (f64::from(at) + 0.5) * step) as usize).min(last)).collect()
     };
-    let columns = place(frame.left, frame.width, width, mask.width);
-    let rows = place(frame.top, frame.height, height, mask.height);
+    let part = frame.part;
+    let columns = place(part.left, part.width, width, mask.width);
+    let rows = place(part.top, part.height, height, mask.height);
     let mut values = Vec::with_capacity(columns.len() * rows.len());
     for row in rows {
         let row = &mask.values[row * mask.width as usize..][..mask.width as usize];
@@ -195,7 +154,8 @@ impl Crop {
         };
         let (left, width) = span(source.0, self.scaled.0, self.left, self.target.0);
         let (top, height) = span(source.1, self.scaled.1, self.top, self.target.1);
-        Frame { left, top, width, height, target: self.target, is_cut_first: false }
+        let part = Part { left, top, width, height, is_cut_first: false };
+        Frame { part, target: self.target }
     }
 }
 

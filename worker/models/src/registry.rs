@@ -334,15 +334,6 @@ impl Scope<'_> {
         Ok(tensor)
     }
 
-    /// Registers a leaf that a foreign module uses. The tensor stays the same: its data moves to the
-    /// registry's device and dtype in place. Afterwards only a parameter requires a gradient.
-    pub fn adopt(&mut self, name: &str, tensor: &Tensor, role: Role) -> Result<(), ModelError> {
-        let mut tensor = tensor.shallow_clone();
-        tensor.f_set_data(&self.to_registry(&tensor)?)?;
-        let tensor = tensor.f_set_requires_grad(role == Role::Parameter)?;
-        self.registry.add(self.full_name(name), &tensor, role)
-    }
-
     /// Registers a buffer that a program holds, unless it is registered under any name. The tensor and its dtype stay the same.
     pub(super) fn hold_buffer(&mut self, name: &str, tensor: &Tensor) -> Result<(), ModelError> {
         let is_same = |entry: &Entry| entry.tensor().f_is_set_to(tensor).unwrap_or(false);

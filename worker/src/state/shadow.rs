@@ -95,7 +95,7 @@ mod tests {
 
     use super::*;
     use crate::collectives::Ranks;
-    use crate::models::{Conv2d, ConvOptions, Gpt, GptConfig, Registry, Role as RegistryRole};
+    use crate::models::{Conv2d, ConvOptions, Gpt, GptConfig, Registry};
     use crate::state::Keep;
     use crate::tensors::bytes;
 
@@ -190,15 +190,14 @@ mod tests {
     fn only_weights_of_products_have_shadows() {
         let mut registry = Registry::new(Device::Cpu);
         let _model = Gpt::new(config(), &mut registry).unwrap();
-        let adopted = Tensor::ones([64], (Kind::Float, Device::Cpu));
-        let mut root = registry.root();
-        root.adopt("adopted", &adopted, RegistryRole::Parameter).unwrap();
+        let ones = Tensor::ones([64], (Kind::Float, Device::Cpu));
+        let plain = registry.root().parameter("plain", &ones).unwrap();
         let rows = registry.parameters().map(|entry| (entry.name(), entry.tensor()));
         let mut table = Table::of(rows).unwrap();
         table.set_shadow(Some(Kind::BFloat16), shadow_slots(&registry)).unwrap();
         let (mut elements, mut rows) = (0, 0);
         for entry in registry.parameters() {
-            let is_product = !["adopted", "wpe", "ln_"].iter().any(|name| entry.name().contains(name));
+            let is_product = !["plain", "wpe", "ln_"].iter().any(|name| entry.name().contains(name));
             assert_eq!(entry.shadow().is_some_and(Shadow::is_set), is_product, "{}", entry.name());
             if is_product {
                 (elements, rows) = (elements + entry.elements() as u64, rows + 1);
@@ -207,7 +206,7 @@ mod tests {
         let held: u64 = table.shadow_tensors().iter().map(bytes).sum();
         assert!((2 * elements..2 * (elements + 16 * rows)).contains(&held), "{held}");
 
-        let mut table = Table::of([("adopted", &adopted)]).unwrap();
+        let mut table = Table::of([("plain", &plain)]).unwrap();
         table.set_shadow(Some(Kind::BFloat16), shadow_slots(&registry)).unwrap();
         assert!(table.shadow_tensors().is_empty());
     }

@@ -37,7 +37,7 @@ pub fn program<T: BuildTask + 'static>() -> ExitCode {
     start(run_task::<T>).into()
 }
 
-/// Works like [`program`] for the task that the recipe names.
+/// Works like [`program`] for the task that the recipe names. What the process does at its end, as MPI does, follows.
 pub fn program_by_recipe() -> ExitCode {
     start(run).into()
 }

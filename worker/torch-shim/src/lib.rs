@@ -52,10 +52,12 @@ pub fn quiet_logs() {
     ffi::dt_set_log_level(level);
 }
 
-/// Ends the process, whose other threads may still run. Without CUDA, libtorch's static destructors do not run: they unregister
-/// each of its operators, which takes 0.14 s. With CUDA they run, because profilers write their records then.
+/// Ends the process, whose other threads may still run, but hold no stream. libtorch's static destructors do not run: they unregister
+/// each of its operators, which takes 0.14 s. They do run with CUDA, with `LD_PRELOAD` and with `LLVM_PROFILE_FILE`, because profilers
+/// write their records then.
 pub fn end_process(code: u8) -> ! {
-    if !cuda::is_loaded() {
+    let is_set = |name| std::env::var_os(name).is_some();
+    if !cuda::is_loaded() && !is_set("LD_PRELOAD") && !is_set("LLVM_PROFILE_FILE") {
         // A closed pipe is no error at the end.
         let _ = std::io::stdout().flush();
         // SAFETY: fflush of null writes all streams of C, and _exit does not return.

@@ -199,7 +199,7 @@ fn named_gpus_get_one_worker_each() {
         assert_eq!(size.note, None);
     }
     for (nproc, says) in [
-        (Nproc::Count(3), "--nproc 3 gives 3 workers, but --gpu-ids 1,0 names 2 GPUs"),
+        (Nproc::Count(3), "--nproc 3 gives 3 workers, but --gpu-ids 1,0 names 2 GPUs; leave out --nproc for"),
         (Nproc::Count(1), "--nproc 1 gives 1 worker, but"),
         (Nproc::Cpu, "--nproc cpu gives 6 workers, but"),
     ] {
@@ -215,5 +215,6 @@ fn gpu_ids_none_means_the_cpu() {
         assert_eq!((size.nproc, size.devices), (count, Devices::Cpu));
         assert_eq!((size.place.as_str(), size.note), (" on the CPU", None));
     }
-    assert!(chosen(Nproc::Gpu, "", never).is_err());
+    let error = chosen(Nproc::Gpu, "", never).unwrap_err().to_string();
+    assert!(error.contains("--nproc gpu and --gpu-ids none contradict each other"), "{error}");
 }

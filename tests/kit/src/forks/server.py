@@ -6,6 +6,7 @@ each still has a process of its own. Ends when standard input ends, thus with th
 """
 
 import array
+import atexit
 import gc
 import json
 import os
@@ -121,5 +122,23 @@ def become(request):
         return compile(file.read(), first, "exec"), main.__dict__
 
 
+def end(code):
+    """Ends the process, as Python does. The destructors of libtorch do not run: they would copy the memory that forks share."""
+    atexit._run_exitfuncs()
+    for stream in sys.stdout, sys.stderr:
+        stream.flush()
+    os._exit(code)
+
+
 load()
-exec(*become(accept(sys.argv[1])))
+try:
+    exec(*become(accept(sys.argv[1])))
+except SystemExit as reason:
+    if reason.code is not None and not isinstance(reason.code, int):
+        print(reason.code, file=sys.stderr)
+        end(1)
+    end(reason.code or 0)
+except Exception:
+    sys.excepthook(*sys.exc_info())
+    end(1)
+end(0)

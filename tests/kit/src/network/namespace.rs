@@ -27,11 +27,14 @@ echo ready
 while read -r line; do :; done
 set +e
 trap '' TERM INT HUP
-for round in 1 2 3; do
+for round in $(seq 200); do
+    alive=
     for network in /proc/[0-9]*/ns/net; do
         pid=${network#/proc/}; pid=${pid%%/*}
-        [ "$pid" = $$ ] || [ ! "$network" -ef /proc/$$/ns/net ] || kill -9 "$pid" 2>/dev/null
+        [ "$pid" != $$ ] && [ "$network" -ef /proc/$$/ns/net ] && alive=$pid && kill -9 "$pid" 2>/dev/null
     done
+    [ -n "$alive" ] || break
+    sleep 0.01
 done
 "#;
 

@@ -34,12 +34,9 @@ pub(crate) struct Args {
     /// Moments of each kind; the first of each is always the same
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     moments: u64,
-    /// Kinds whose names contain this text [default: all]
-    #[arg(long, value_name = "TEXT", default_value = "")]
-    only: String,
-    /// Only each N-th kind of these
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=100))]
-    one_of: u16,
+    /// Kinds whose names contain this text; repeatable [default: all]
+    #[arg(long, value_name = "TEXT")]
+    only: Vec<String>,
     /// Trainings at once
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=64))]
     jobs: u64,
@@ -53,7 +50,8 @@ pub(crate) struct Args {
 
 impl Args {
     fn kinds(&self) -> impl Iterator<Item = &'static Kind> {
-        KINDS.iter().filter(|kind| kind.name.contains(&self.only)).step_by(usize::from(self.one_of))
+        let is_named = |kind: &&Kind| self.only.iter().any(|text| kind.name.contains(text));
+        KINDS.iter().filter(move |kind| self.only.is_empty() || is_named(kind))
     }
 }
 
@@ -63,7 +61,11 @@ type Case = (Kind, u64);
 /// Runs all cases and prints those that failed, and a table. The exit code is 1 if a case failed.
 pub(crate) fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Result<u8> {
     let cases = cases(args);
-    ensure!(!cases.is_empty(), "--only {}: no kind of fault has this text in its name", args.only);
+    ensure!(
+        !cases.is_empty(),
+        "--only {}: no kind of fault has this text in its name",
+        args.only.join(" --only ")
+    );
     let programs = match find_fake_programs(workspace, signals, &args.set, args.bin_dir.as_deref())? {
         Ok(programs) => programs,
         Err(code) => return Ok(code),

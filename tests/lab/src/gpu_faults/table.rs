@@ -6,7 +6,7 @@ pub(super) struct Kind {
     pub(super) name: &'static str,
     /// The place of the fault: a function, or `launch` or `nccl`.
     pub(super) site: &'static str,
-    /// The first and the last call that fails. The first is that of the only moment in CI.
+    /// The first and the last call that fails. A check runs only the first, of some kinds; a thorough check, of all.
     pub(super) calls: (u64, u64),
     /// What happens there.
     pub(super) code: &'static str,

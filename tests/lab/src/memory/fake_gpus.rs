@@ -35,10 +35,9 @@ pub(super) fn run(bench: &Bench<'_>, workspace: &Workspace, args: &Args) -> Resu
             groups.extend(compare(&format!("predictions, fake {name}"), pairs)?);
         }
     } else {
-        groups.extend(compare(
-            "predictions, five fake GPUs in turn",
-            benches.iter().cycle().zip(CASES.iter().step_by(args.one_of.into())),
-        )?);
+        let is_named = |case: &&Case| args.only.iter().any(|text| case.name.contains(text));
+        let cases = CASES.iter().filter(|case| args.only.is_empty() || is_named(case));
+        groups.extend(compare("predictions, five fake GPUs in turn", benches.iter().cycle().zip(cases))?);
     }
     if let (Some(list), Some(python)) = (&args.programs, &args.python) {
         groups.extend(programs::run(&benches, workspace, python, list)?);

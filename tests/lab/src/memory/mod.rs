@@ -47,9 +47,9 @@ pub(crate) struct Args {
     /// Fake GPUs: run all configurations on every machine, not each on one
     #[arg(long)]
     every_machine: bool,
-    /// Fake GPUs: only each N-th configuration
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=100))]
-    one_of: u16,
+    /// Fake GPUs: configurations whose names contain this text; repeatable [default: all]
+    #[arg(long, value_name = "TEXT")]
+    only: Vec<String>,
     /// Fake GPUs: number of random trainings
     #[arg(long, default_value_t = 0)]
     trainings: u32,

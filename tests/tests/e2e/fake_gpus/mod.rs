@@ -122,19 +122,6 @@ impl Machine {
     }
 }
 
-#[test]
-fn a_run_on_gpus_resumes() {
-    if thorough::leaves_out("fake_gpus::nodes resumes a smaller network") {
-        return;
-    }
-    let Ok(machine) = Machine::new(2, &resnet18()) else { return };
-    let steps = |steps| format!("train.steps={steps}");
-    machine.train("run", &["--nproc", "2", "--set", &steps(3)]);
-    let (run, text) = machine.train("run", &["--nproc", "gpu", "--set", &steps(5)]);
-    assert!(text.contains("after step 3") && text.contains(" on 2 x GPU in "), "{text}");
-    assert_eq!(run.result().steps, Some(5));
-}
-
 /// The driver lists GPUs, and CUDA reports that there is none.
 #[test]
 fn a_machine_with_gpus_does_not_train_on_the_cpu_unasked() {

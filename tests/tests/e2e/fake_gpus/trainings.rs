@@ -28,13 +28,15 @@ lr_factor = 0.5
 #[test]
 fn stages_and_evaluations_run_on_their_own_gpus() {
     let recipe = gpt(6, STAGES).replacen("steps = 6\n", "", 1);
-    let Ok(machine) = Machine::new(2, &recipe) else { return };
-    let (run, text) = machine.train("run", &["--nproc", "2"]);
-    assert!(text.contains(" on 2 x GPU in "), "{text}");
+    let gpus = 2 * thorough::ranks();
+    let Ok(machine) = Machine::new(gpus, &recipe) else { return };
+    let number = gpus.to_string();
+    let (run, text) = machine.train("run", &["--nproc", &number]);
+    assert!(text.contains(&format!(" on {gpus} x GPU in ")), "{text}");
     assert_eq!(run.result().steps, Some(6), "{text}");
     machine.expect_own_gpus("run", &text);
 
-    let words = ["eval", "recipe.toml", "--checkpoint", "run", "--nproc", "2", "--json"];
+    let words = ["eval", "recipe.toml", "--checkpoint", "run", "--nproc", &number, "--json"];
     let mut command = machine.command(&words);
     let text =
         expect_exit_code(&finish(command.env("FAKE_GPU_COUNTS", machine.counts_path("eval")), LIMIT), 0);

@@ -35,6 +35,7 @@ fn a_model_without_weights_is_stepped_only_if_zeros_are_wanted() {
     let args = ["large.py:make", "--weights", "none", "--check-with", "layers=1"];
     let text = expect_exit_code(&import(&python, &folder, &args), 0);
     assert!(text.contains("none for tensors of 1 MiB or more"), "{text}");
+    assert!(text.contains("with layers=1, not at full size"), "{text}");
     let size = fs::metadata(folder.join("model.pt2")).unwrap().len();
     assert!(size < 1 << 20, "{size} bytes: {text}");
 

@@ -58,7 +58,7 @@ fn cropping_and_resizing_commute() {
     let plan = Crop::new((97, 40), (16, 16));
     let mut whole = vec![0; 3 * (plan.scaled.0 * plan.scaled.1) as usize];
     let all = Frame::rectangle((0, 0), (97, 40), plan.scaled);
-    resize::<U8x3>(&mut Resizer::new(), &image, (97, 40), &mut whole, all).unwrap();
+    resize(&mut Resizer::new(), Pixel::Rgb, (&image, (97, 40)), (&mut whole, all.target), all.part).unwrap();
     let got = square(&mut Fitter::default(), &image, (97, 40), 16);
     for y in 0..16usize {
         for x in 0..16usize {
@@ -117,8 +117,9 @@ fn a_cut_may_be_of_any_shape() {
     let crop = Crop::new((100, 50), (20, 30));
     assert_eq!((crop.scaled, crop.left, crop.top), ((60, 30), 20, 0));
     let frame = crop.frame((100, 50));
-    assert!((frame.left - 100.0 / 3.0).abs() < 1e-9 && (frame.width - 100.0 / 3.0).abs() < 1e-9);
-    assert_eq!((frame.top, frame.height), (0.0, 50.0));
+    let part = frame.part;
+    assert!((part.left - 100.0 / 3.0).abs() < 1e-9 && (part.width - 100.0 / 3.0).abs() < 1e-9);
+    assert_eq!((part.top, part.height), (0.0, 50.0));
 }
 
 #[test]

@@ -60,24 +60,6 @@ fn tensors_get_the_registrys_dtype_and_layout() {
 }
 
 #[test]
-fn an_adopted_tensor_stays_the_modules_tensor() {
-    let mut registry = Registry::new(Device::Cpu);
-    let held = Tensor::f_arange(6, (Kind::Double, Device::Cpu)).unwrap().view([2, 3]).tr();
-    assert!(!held.is_contiguous() && !held.requires_grad());
-    let mut root = registry.root();
-    root.sub("layer").adopt("weight", &held, Role::Parameter).unwrap();
-    let counter = Tensor::from(3i64);
-    root.adopt("counter", &counter, Role::Buffer).unwrap();
-    assert!(held.requires_grad() && held.is_contiguous() && held.kind() == Kind::Float);
-    assert_eq!((held.size(), held.double_value(&[2, 1])), (vec![3, 2], 5.0));
-    let mut registered = registry.get("layer.weight").unwrap().tensor().shallow_clone();
-    registered.f_set_data(&Tensor::zeros([3, 2], CPU)).unwrap();
-    assert_eq!(held.double_value(&[2, 1]), 0.0);
-    assert_eq!(registry.get("counter").unwrap().tensor().kind(), Kind::Int64);
-    assert_eq!((registry.parameter_count(), registry.buffers().count()), (6, 1));
-}
-
-#[test]
 fn data_replaced_through_the_registry_reaches_the_layer() {
     let (registry, weight) = small();
     let flat = Tensor::f_arange(6, CPU).unwrap();

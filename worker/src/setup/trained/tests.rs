@@ -2,7 +2,6 @@
 #![allow(clippy::unwrap_used)]
 use super::*;
 use crate::course::Needs;
-use crate::models::Role;
 use tch::{Device, Kind, Tensor};
 
 const NAMES: [&str; 5] = ["stem.w", "block.1.w", "block.2.w", "block.3.w", "head.w"];
@@ -11,7 +10,7 @@ fn registry() -> Registry {
     let mut registry = Registry::new(Device::Cpu);
     for name in NAMES {
         let tensor = Tensor::zeros([2, 3], (Kind::Float, Device::Cpu));
-        registry.root().adopt(name, &tensor, Role::Parameter).unwrap();
+        let _ = registry.root().parameter(name, &tensor).unwrap();
     }
     registry
 }

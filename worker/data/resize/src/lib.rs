@@ -1,0 +1,89 @@
+//! Resizes one plane of an image: bilinear with antialiasing, as torchvision does.
+//!
+//! fast_image_resize generates its code in the calling crate, which takes half a minute to compile. Here that happens once, and not
+//! again for the tests of the images' crate.
+
+use std::fmt::Display;
+
+pub use fast_image_resize::Resizer;
+use fast_image_resize::images::{TypedCroppedImage, TypedImage, TypedImageRef};
+use fast_image_resize::pixels::{F32, U8, U8x3};
+use fast_image_resize::{FilterType, PixelTrait, ResizeAlg, ResizeOptions};
+
+/// The pixels of a plane.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pixel {
+    /// Three bytes.
+    Rgb,
+    /// A byte.
+    Grey,
+    /// A number of four bytes.
+    F32,
+}
+
+impl Pixel {
+    /// Returns the bytes of a pixel.
+    pub fn size(self) -> usize {
+        match self {
+            Self::Rgb => size_of::<U8x3>(),
+            Self::Grey => size_of::<U8>(),
+            Self::F32 => size_of::<F32>(),
+        }
+    }
+}
+
+/// The part of a plane that is resized, in pixels.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Part {
+    /// The left edge.
+    pub left: f64,
+    /// The top edge.
+    pub top: f64,
+    /// The width.
+    pub width: f64,
+    /// The height.
+    pub height: f64,
+    /// Whether the part is cut out before it is resized, which needs whole numbers. Otherwise pixels at its edges also take from
+    /// their neighbours outside of it, as if the whole plane were resized first.
+    pub is_cut_first: bool,
+}
+
+/// Resizes a part of the plane `from` of this width and height to the plane `to` of the size `target`. The error is a reason.
+pub fn resize(
+    resizer: &mut Resizer,
+    pixel: Pixel,
+    (from, size): (&[u8], (u32, u32)),
+    (to, target): (&mut [u8], (u32, u32)),
+    part: Part,
+) -> Result<(), String> {
+    // The function for pixels of any type has code for all 15 types of the crate, which took minutes to compile.
+    let resize = match pixel {
+        Pixel::Rgb => resize_typed::<U8x3>,
+        Pixel::Grey => resize_typed::<U8>,
+        Pixel::F32 => resize_typed::<F32>,
+    };
+    resize(resizer, from, size, to, target, part)
+}
+
+/// Computes only the pixels in the part.
+fn resize_typed<P: PixelTrait>(
+    resizer: &mut Resizer,
+    from: &[u8],
+    (width, height): (u32, u32),
+    to: &mut [u8],
+    target: (u32, u32),
+    part: Part,
+) -> Result<(), String> {
+    let options = ResizeOptions::new().resize_alg(ResizeAlg::Convolution(FilterType::Bilinear));
+    let reason = |error: &dyn Display| error.to_string();
+    let source = TypedImageRef::<P>::from_buffer(width, height, from).map_err(|error| reason(&error))?;
+    let mut target = TypedImage::<P>::from_buffer(target.0, target.1, to).map_err(|error| reason(&error))?;
+    // The whole image is a part too: another type of images is as much code again.
+    let (options, [left, top, width, height]) = match part.is_cut_first {
+        true => (options, [part.left, part.top, part.width, part.height].map(|pixels| pixels as u32)),
+        false => (options.crop(part.left, part.top, part.width, part.height), [0, 0, width, height]),
+    };
+    let cut =
+        TypedCroppedImage::from_ref(&source, left, top, width, height).map_err(|error| reason(&error))?;
+    resizer.resize_typed(&cut, &mut target, &options).map_err(|error| reason(&error))
+}
