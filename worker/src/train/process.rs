@@ -37,7 +37,7 @@ pub fn program<T: BuildTask + 'static>() -> ExitCode {
     start(run_task::<T>).into()
 }
 
-/// Works like [`program`] for the task that the recipe names. What the process does at its end, as MPI does, follows.
+/// Works like [`program`] for the task that the recipe names. The caller ends the process, with its exit handlers, such as MPI's.
 pub fn program_by_recipe() -> ExitCode {
     start(run).into()
 }
