@@ -15,7 +15,8 @@ const PACKAGES: &[(&str, &[&str])] = &[
     ("worker/shared-memory", &[]),
     ("worker/torch-shim", &["worker/shared-memory"]),
     ("worker/recipe", &["common"]),
-    ("worker/data", &["common", "tests/kit", "worker/recipe", "worker/shared-memory"]),
+    ("worker/data/resize", &[]),
+    ("worker/data", &["common", "tests/kit", "worker/data/resize", "worker/recipe", "worker/shared-memory"]),
     ("worker/models", &["common", "worker/recipe", "worker/torch-shim"]),
     ("worker/collectives", &["common", "worker/shared-memory", "worker/torch-shim"]),
     (
