@@ -1,5 +1,6 @@
 //! `test` and `check`: the tests of every crate, and all checks before a change is merged.
 
+use std::env;
 use std::process::Command;
 use std::thread;
 use std::time::Instant;
@@ -7,7 +8,6 @@ use std::time::Instant;
 use anyhow::Result;
 
 use crate::hidden_tools::{self, HiddenTools};
-use crate::lanes::THREADS;
 use crate::process::Signals;
 use crate::setup::{self, SetArgs};
 use crate::workspace::Workspace;
@@ -67,9 +67,13 @@ pub fn test(workspace: &Workspace, signals: &Signals, args: &TestArgs) -> Result
     Ok(signals.run(set_test_threads(&mut cargo))?.code)
 }
 
-/// Runs twice as many tests at once as there are cores, unless the user sets a number: most tests wait.
+/// The number of tests of a binary that run at once.
+const THREADS: &str = "RUST_TEST_THREADS";
+
+/// Runs twice as many tests at once as there are cores, unless the user sets a number: most tests wait. With one thread,
+/// libtest would not give threads the names of tests.
 fn set_test_threads(cargo: &mut Command) -> &mut Command {
-    if std::env::var_os(THREADS).is_none() {
+    if env::var_os(THREADS).is_none() {
         let cores = thread::available_parallelism().map_or(1, usize::from);
         cargo.env(THREADS, (2 * cores).to_string());
     }
@@ -127,6 +131,10 @@ pub fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Result<u8> 
         Step::new("wheel", "cargo xtask wheel --profile dev --try", wheel),
         Step::new("MPI", mpi::SHOWN, || mpi::run(workspace, signals, ready)),
     ];
+    if env::var_os("RUSTC_WORKSPACE_WRAPPER").is_some_and(|wrapper| wrapper == "clippy-driver") {
+        steps.retain(|step| step.what != "lints");
+        eprintln!("lints: the build of the tests reports them");
+    }
     steps.retain(|step| args.thorough || !step.is_thorough);
     let mut times = Vec::new();
     for (index, Step { what, shown, run, .. }) in steps.iter().enumerate() {

@@ -1,7 +1,6 @@
 //! The tests of a check, in two lanes: the end-to-end tests are one binary that takes as long as all others. While one
 //! lane waits, for a time-out or its last test, the other uses the cores.
 
-use std::env;
 use std::process::Command;
 use std::thread;
 
@@ -16,9 +15,6 @@ const LONGEST: &str = "e2e";
 
 /// Binaries that nothing may run beside: last.
 const ALONE: &str = "alone";
-
-/// The number of tests of a binary that run at once.
-pub(crate) const THREADS: &str = "RUST_TEST_THREADS";
 
 /// Builds and runs all tests, and returns the exit code of the first cargo that failed. `cargo` has the environment
 /// of the tests. `prepare` makes what the tests need, beside the build.
@@ -47,15 +43,9 @@ pub(crate) fn run(
     }
     let mut rest = vec!["--lib"];
     rest.extend(others.iter().flat_map(|(kind, name)| [*kind, name]));
-    let mut others = test(&rest);
-    if env::var_os(THREADS).is_none() {
-        // With one thread, libtest does not give threads the names of tests.
-        let cores = thread::available_parallelism().map_or(1, usize::from);
-        others.env(THREADS, cores.max(2).to_string());
-    }
     // Lines have no name of their lane: people and programs look for `test result` at the start of a line.
     let ended: Vec<Result<u8>> = thread::scope(|scope| {
-        let lanes = [test(&["--test", LONGEST]), others]
+        let lanes = [test(&["--test", LONGEST]), test(&rest)]
             .map(|mut lane| scope.spawn(move || Ok(signals.run(&mut lane)?.code)));
         lanes.map(|lane| lane.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))).into()
     });
