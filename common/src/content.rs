@@ -132,7 +132,9 @@ impl Content {
         }
         let text = start.strip_prefix(b"\xef\xbb\xbf").unwrap_or(start).trim_ascii_start();
         let marked = |(mark, _): &&(&[u8], Self)| {
-            start.starts_with(mark) || (mark[0] == b'<' && starts_as(text, mark))
+            // Marks of texts are in any case.
+            let begins = || text.get(..mark.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(mark));
+            start.starts_with(mark) || (mark[0] == b'<' && begins())
         };
         let found = MARKS.iter().find(marked).map(|(_, content)| *content);
         match found {
@@ -249,11 +251,6 @@ impl fmt::Display for Content {
             Self::Zeros => "a file of zero bytes",
         })
     }
-}
-
-/// Returns whether the text begins with the mark, in any case.
-fn starts_as(text: &[u8], mark: &[u8]) -> bool {
-    text.get(..mark.len()).is_some_and(|start| start.eq_ignore_ascii_case(mark))
 }
 
 fn contains(bytes: &[u8], part: &[u8]) -> bool {

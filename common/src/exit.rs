@@ -98,7 +98,6 @@ mod tests {
     fn worker_codes_keep_their_meaning() {
         for (code, expected) in [(0, Success), (2, Usage), (3, OutOfMemory), (5, Rendezvous), (75, Requeue)] {
             assert_eq!(ExitStatus::from_worker_code(code), expected);
-            assert_eq!(i32::from(expected.code()), code);
         }
         for code in [1, 4, 42, 101, 134, -1] {
             assert_eq!(ExitStatus::from_worker_code(code), WorkerFailed, "{code}");

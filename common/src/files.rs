@@ -251,9 +251,7 @@ mod tests {
             fs::write(at(kept), "x").unwrap();
         }
         remove_temporary(folder.path()).unwrap();
-        let mut left = names(folder.path());
-        left.sort();
-        assert_eq!(left, [".dtrain-abc", "a.tmp", "manifest.json"].map(PathBuf::from));
+        assert_eq!(names(folder.path()), [".dtrain-abc", "a.tmp", "manifest.json"].map(PathBuf::from));
     }
 
     #[test]

@@ -64,10 +64,8 @@ pub fn ends_with(file: &File, end: &[u8]) -> io::Result<bool> {
 /// Removes from the file what a run that continues after step `last` writes again: lines of later steps, tests, an
 /// incomplete last line, and the evaluation after `last` if it `is_repeated`. Nothing happens without the file.
 pub fn drop_later(path: &Path, last: u64, is_repeated: bool) -> io::Result<()> {
-    let mut file = match OpenOptions::new().read(true).write(true).open(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        file => file?,
-    };
+    let opened = OpenOptions::new().read(true).write(true).open(path);
+    let Some(mut file) = files::none_if_missing(opened)? else { return Ok(()) };
     // The evaluation after `last` is behind the line of an earlier step.
     let (begin, rest) = unsettled(&mut file, last.saturating_sub(1))?;
     let drops = |line: &[u8]| is_repeated && line.starts_with(b"{\"eval\":") && step_of(line) == Some(last);

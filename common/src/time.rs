@@ -51,8 +51,9 @@ pub fn parse_clock(text: &str) -> Option<Duration> {
     let (days, clock) = text.split_once('-').unwrap_or(("0", text));
     let whole = |field: &str| field.parse::<u32>().ok().map(u64::from);
     let fields: Vec<u64> = clock.split(':').map(whole).collect::<Option<_>>()?;
-    let seconds = fields.iter().fold(0, |seconds, field| seconds * 60 + field);
+    // With more fields, the sum could overflow.
     let days = whole(days).filter(|_| fields.len() <= 3)?;
+    let seconds = fields.iter().fold(0, |seconds, field| seconds * 60 + field);
     Some(Duration::from_secs(days * 86400 + seconds))
 }
 
@@ -107,6 +108,7 @@ mod tests {
             "00:00:00",
             "10:00",
             "1:2:3:4",
+            "1:1:1:1:1:1:1:1:1:1:1:1:1:1:1",
             "-1:00:00",
             "h 3",
             "999999999 d",

@@ -61,21 +61,11 @@ def images(side, channels_last):
     return draw
 
 
-def windows(vocabulary, context):
-    """Returns a function that draws a batch of n windows, with the tokens shifted by one as targets."""
-
-    def draw(n):
-        text = torch.randint(vocabulary, (n, context + 1))
-        return text[:, :-1].contiguous(), text[:, 1:].contiguous()
-
-    return draw
-
-
 def build(name, tiny=False):
     """Returns the network, a function that draws n samples, and the units (images, tokens) in a sample."""
     if name == "gpt2":
         sizes, context = (models.GPT, 64) if tiny else (GPT2, CONTEXT)
-        return models.Gpt(context=context, **sizes), windows(sizes["vocabulary"], context), context
+        return models.Gpt(context=context, **sizes), models.windows(sizes["vocabulary"], context), context
     try:
         import torchvision
     except ImportError as error:

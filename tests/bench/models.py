@@ -51,6 +51,16 @@ class Gpt(nn.Module):
         return F.linear(self.ln_f(x), self.wte.weight)
 
 
+def windows(vocabulary, context):
+    """Returns a function that draws a batch of n windows, with the tokens shifted by one as targets."""
+
+    def draw(n):
+        text = torch.randint(vocabulary, (n, context + 1))
+        return text[:, :-1].contiguous(), text[:, 1:].contiguous()
+
+    return draw
+
+
 def build(name, context):
     """Returns the network, a function that draws n samples, and the units (images, tokens) in a sample."""
     if name == "resnet18":
@@ -60,11 +70,5 @@ def build(name, context):
         model = torchvision.models.resnet18(num_classes=10, zero_init_residual=True)
         return model, lambda n: (torch.randn(n, 3, 64, 64), torch.randint(10, (n,))), 1
     if name == "gpt":
-        vocabulary = GPT["vocabulary"]
-
-        def windows(n):
-            text = torch.randint(vocabulary, (n, context + 1))
-            return text[:, :-1].contiguous(), text[:, 1:].contiguous()
-
-        return Gpt(context=context, **GPT), windows, context
+        return Gpt(context=context, **GPT), windows(GPT["vocabulary"], context), context
     raise ValueError(f"no model {name}")

@@ -23,6 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 sys.dont_write_bytecode = True  # no __pycache__ in the source tree
 import formula  # noqa: E402
 from make_models import Gpt  # noqa: E402
+from make_reference import with_formula  # noqa: E402
 from opening import begin, version  # noqa: E402
 
 RANKS = 2
@@ -70,15 +71,10 @@ def build(case, dtype):
         "gpt": lambda: Gpt(vocabulary=31, context=20, width=48, depth=3, heads=4),
         "branches": Branches,
     }[case]()
-    state = {
-        name: torch.from_numpy(formula.state_value(name, tuple(tensor.shape))).to(tensor.dtype)
-        for name, tensor in model.state_dict().items()
-    }
-    for name in state:
+    for name, tensor in with_formula(model, dtype).state_dict().items():
         if name.endswith("bn2.weight"):
-            state[name].zero_()
-    model.load_state_dict(state, strict=True)
-    return model.to(dtype).train()
+            tensor.zero_()
+    return model.train()
 
 
 def sample(case, number):

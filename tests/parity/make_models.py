@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 sys.dont_write_bytecode = True  # no __pycache__ in the source tree
 import formula  # noqa: E402
-from make_reference import PROBES, write  # noqa: E402
+from make_reference import PROBES, with_formula, write  # noqa: E402
 from opening import begin, version  # noqa: E402
 
 
@@ -172,17 +172,6 @@ def cases():
     }
 
 
-def formula_model(build, settings, dtype):
-    """Returns the network with the formula's weights, rounded to float32 first as in the trainer."""
-    model = build(**settings)
-    state = {
-        name: torch.from_numpy(formula.state_value(name, tuple(tensor.shape))).to(tensor.dtype)
-        for name, tensor in model.state_dict().items()
-    }
-    model.load_state_dict(state, strict=True)
-    return model.to(dtype)
-
-
 def inputs(case, shape, classes, dtype):
     """Returns images or tokens, and their targets: a class per image, per pixel or per token."""
     count = torch.Size(shape).numel()
@@ -205,7 +194,7 @@ def run(case, dtype):
     """Runs one evaluation and one training pass (forward and backward) from the same weights."""
     build, settings, shape, classes, whole = cases()[case]
     given, target = inputs(case, shape, classes, dtype)
-    model = formula_model(build, settings, dtype).eval()
+    model = with_formula(build(**settings), dtype).eval()
     out = {}
     with torch.no_grad():
         out["eval.logits"] = model(given)

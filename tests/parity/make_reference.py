@@ -53,13 +53,12 @@ def state_list(architecture, build):
     return json.dumps(head)[:-1] + ', "state": [\n' + lines + "\n]}\n"
 
 
-def formula_model(build, dtype):
-    """Returns torchvision's model with the formula's weights, rounded to float32 first as in the trainer."""
-    model = build(weights=None, num_classes=CLASSES)
-    state = {}
-    for name, tensor in model.state_dict().items():
-        value = torch.from_numpy(formula.state_value(name, tuple(tensor.shape)))
-        state[name] = value.to(tensor.dtype)
+def with_formula(model, dtype):
+    """Returns a model with the formula's weights, rounded to float32 first as in the trainer."""
+    state = {
+        name: torch.from_numpy(formula.state_value(name, tuple(tensor.shape))).to(tensor.dtype)
+        for name, tensor in model.state_dict().items()
+    }
     model.load_state_dict(state, strict=True)
     return model.to(dtype)
 
@@ -70,7 +69,7 @@ def run(build, size, dtype):
     labels = torch.from_numpy(formula.labels(size, CLASSES, IMAGES[size]))
     out = {}
 
-    model = formula_model(build, dtype).eval()
+    model = with_formula(build(weights=None, num_classes=CLASSES), dtype).eval()
     with torch.no_grad():
         out["eval.logits"] = model(images)
     out["eval.loss"] = torch.nn.functional.cross_entropy(out["eval.logits"], labels)

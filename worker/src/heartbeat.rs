@@ -46,8 +46,7 @@ impl Heartbeat {
     /// As [`Heartbeat::guard_write`], for at most two minutes: a copy from a device that hangs does not end.
     #[must_use = "the copy is over when this is dropped"]
     pub(crate) fn guard_copy(&self) -> Option<WriteGuard> {
-        let file = self.0.as_ref()?;
-        Some(WriteGuard::begin(file, LONGEST_COPY))
+        self.0.as_ref().map(|file| WriteGuard::begin(file, LONGEST_COPY))
     }
 
     /// Sends heartbeats from a thread until the returned value is dropped, for at most 30 minutes, so that a
@@ -58,8 +57,7 @@ impl Heartbeat {
     /// time.
     #[must_use = "the write is over when this is dropped"]
     pub(crate) fn guard_write(&self) -> Option<WriteGuard> {
-        let file = self.0.as_ref()?;
-        Some(WriteGuard::begin(file, LONGEST_WRITE))
+        self.0.as_ref().map(|file| WriteGuard::begin(file, LONGEST_WRITE))
     }
 }
 

@@ -41,23 +41,12 @@ impl Range {
 ///
 /// Each name may have several brackets, and text after them. `[08-10]` pads with zeros as its first number.
 pub fn expand(text: &str) -> Result<Vec<String>> {
-    let mut cursor = Cursor { text, at: 0 };
-    let mut hosts = Vec::new();
-    loop {
-        let parts = cursor.name()?;
-        add(&mut hosts, &parts)?;
-        if cursor.is_done() {
-            return Ok(hosts);
-        }
-        cursor.expect(',', "a comma")?;
-    }
+    list(text, |cursor, hosts| add(hosts, &cursor.name()?))
 }
 
 /// Returns the numbers of a list in which `8(x4)` stands for four times 8, at most [`MOST`].
 pub fn counts(text: &str) -> Result<Vec<usize>> {
-    let mut cursor = Cursor { text, at: 0 };
-    let mut numbers = Vec::new();
-    loop {
+    list(text, |cursor, numbers| {
         let (value, _) = cursor.number()?;
         let value = usize::try_from(value).map_err(|_| HostlistError::TooMany)?;
         let times = match cursor.takes("(x") {
@@ -72,8 +61,17 @@ pub fn counts(text: &str) -> Result<Vec<usize>> {
             return Err(HostlistError::TooMany);
         }
         numbers.extend(std::iter::repeat_n(value, times));
+        Ok(())
+    })
+}
+
+/// Reads items with commas between them; `add` reads one and adds its entries.
+fn list<T>(text: &str, add: impl Fn(&mut Cursor<'_>, &mut Vec<T>) -> Result<()>) -> Result<Vec<T>> {
+    let (mut cursor, mut entries) = (Cursor { text, at: 0 }, Vec::new());
+    loop {
+        add(&mut cursor, &mut entries)?;
         if cursor.is_done() {
-            return Ok(numbers);
+            return Ok(entries);
         }
         cursor.expect(',', "a comma")?;
     }

@@ -156,19 +156,16 @@ impl Tasks {
 
     /// Checks that each number is below its limit.
     fn check(&self) -> Result<(), JobError> {
-        let below = |one: Option<Number>, limit: Option<Number>| match (one, limit) {
-            (Some(one), Some(limit)) if one.value >= limit.value => Err(contradiction(&one, &limit, "")),
+        type Compare = fn(&usize, &usize) -> bool;
+        let refuse = |one: Option<Number>, is: Compare, limit: Option<Number>| match (one, limit) {
+            (Some(one), Some(limit)) if is(&one.value, &limit.value) => Err(contradiction(&one, &limit, "")),
             _ => Ok(()),
         };
-        let at_most = |one: Option<Number>, limit: Option<Number>| match (one, limit) {
-            (Some(one), Some(limit)) if one.value > limit.value => Err(contradiction(&one, &limit, "")),
-            _ => Ok(()),
-        };
-        below(Some(self.rank), self.size)?;
-        below(self.local_rank, self.local_size)?;
-        below(self.node, self.nodes)?;
-        at_most(self.local_size, self.size)?;
-        at_most(self.nodes, self.size)
+        refuse(Some(self.rank), usize::ge, self.size)?;
+        refuse(self.local_rank, usize::ge, self.local_size)?;
+        refuse(self.node, usize::ge, self.nodes)?;
+        refuse(self.local_size, usize::gt, self.size)?;
+        refuse(self.nodes, usize::gt, self.size)
     }
 }
 

@@ -9,11 +9,9 @@ pub enum PmiError {
         "the environment variable {name} is {value:?}; expected {expected}: start all tasks with the same mpirun or srun"
     )]
     Variable {
-        /// Its name.
         name: &'static str,
         /// Empty if it is not set.
         value: String,
-        /// What it should be.
         expected: &'static str,
     },
     /// The starter's socket fails, or nothing came in time.
@@ -25,18 +23,10 @@ pub enum PmiError {
     #[error(
         "the starter of this task answered {answer:?} instead of {expected}; set MASTER_ADDR and MASTER_PORT, and unset PMI_FD"
     )]
-    Answer {
-        /// What the protocol demands.
-        expected: &'static str,
-        /// What came.
-        answer: String,
-    },
+    Answer { expected: &'static str, answer: String },
     /// A text does not fit into a value.
     #[error("a task's text of {bytes} bytes is too long for PMI")]
-    TooLong {
-        /// Its length.
-        bytes: usize,
-    },
+    TooLong { bytes: usize },
     /// PMIx's library is missing.
     #[error(
         "cannot load PMIx, by which this task was started: {0}; install libpmix.so.2, or set MASTER_ADDR and MASTER_PORT"
@@ -47,7 +37,6 @@ pub enum PmiError {
         "PMIx: {call} failed: {reason}; look for the end of another task, or set DTRAIN_PMI=off, MASTER_ADDR and MASTER_PORT"
     )]
     Pmix {
-        /// The function.
         call: &'static str,
         /// The library's own word.
         reason: String,

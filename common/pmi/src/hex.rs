@@ -1,13 +1,7 @@
 //! Texts as hexadecimal digits: PMI's values may have no blanks, semicolons or line ends.
 
-use std::fmt::Write;
-
 pub(crate) fn encode(text: &str) -> String {
-    text.bytes().fold(String::with_capacity(2 * text.len()), |mut out, byte| {
-        // Writing to a String does not fail.
-        let _ = write!(out, "{byte:02x}");
-        out
-    })
+    text.bytes().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Returns the text; `None` if these are no digits of UTF-8.

@@ -5,6 +5,7 @@
 //! text: its library is loaded when a starter uses it. No MPI library is needed.
 //!
 //! Sources: MPICH's `src/pmi` (PMI-1 "simple" wire protocol, and PMI-2); the PMIx standard, version 4.
+#![expect(missing_docs, reason = "the names of most fields and variants say what they are")]
 
 mod error;
 mod hex;
@@ -18,7 +19,7 @@ use std::fmt;
 pub use error::PmiError;
 
 use pmix::Pmix;
-use socket::Socket;
+use socket::{Socket, Task};
 use v1::V1;
 use v2::V2;
 
@@ -37,8 +38,6 @@ pub const PMIX_NAMESPACE: &str = "PMIX_NAMESPACE";
 ///
 /// Order: `put`, then `fence` by all tasks, then `get`.
 trait KeyValues: fmt::Debug + Send {
-    fn rank(&self) -> usize;
-    fn size(&self) -> usize;
     /// Keys and values have letters, digits and `-` only; values at most [`LONGEST_VALUE`] characters.
     fn put(&mut self, key: &str, value: &str) -> Result<(), PmiError>;
     /// Waits for all tasks.
@@ -56,6 +55,7 @@ const LONGEST_VALUE: usize = 1000;
 #[derive(Debug)]
 pub struct Pmi {
     values: Box<dyn KeyValues>,
+    task: Task,
     /// Number of the next gathering, for its keys.
     round: usize,
 }
@@ -66,11 +66,8 @@ pub enum Protocol {
     /// The one that the starter's variables name.
     #[default]
     Auto,
-    /// PMI-1.
     V1,
-    /// PMI-2.
     V2,
-    /// PMIx.
     Pmix,
     /// None: the variables are ignored.
     Off,
@@ -99,22 +96,32 @@ impl Pmi {
     pub fn connect(get: &dyn Fn(&str) -> Option<String>) -> Result<Option<Self>, PmiError> {
         let protocol = Protocol::read(get)?;
         let text = matches!(protocol, Protocol::Auto | Protocol::V1 | Protocol::V2);
-        let values: Box<dyn KeyValues> =
-            if let Some(socket) = text.then(|| Socket::of_starter(get)).transpose()?.flatten() {
-                if protocol == Protocol::V2 {
-                    Box::new(V2::connect(socket)?)
-                } else {
-                    match V1::connect(socket, socket::Task::of_variables(get)?)? {
-                        Ok(v1) => Box::new(v1),
-                        Err(socket) => Box::new(V2::connect(socket)?),
-                    }
-                }
-            } else if matches!(protocol, Protocol::Auto | Protocol::Pmix) && get(PMIX_NAMESPACE).is_some() {
-                Box::new(Pmix::connect()?)
+        let connected = if let Some(socket) = text.then(|| Socket::of_starter(get)).transpose()?.flatten() {
+            if protocol == Protocol::V2 {
+                Self::of_v2(socket)?
             } else {
-                return Ok(None);
-            };
-        Ok(Some(Self { values, round: 0 }))
+                Self::of_socket(socket, Task::of_variables(get)?)?
+            }
+        } else if matches!(protocol, Protocol::Auto | Protocol::Pmix) && get(PMIX_NAMESPACE).is_some() {
+            let (pmix, task) = Pmix::connect()?;
+            Self { values: Box::new(pmix), task, round: 0 }
+        } else {
+            return Ok(None);
+        };
+        Ok(Some(connected))
+    }
+
+    /// Connects by PMI-1, or by PMI-2 if the starter refuses it.
+    fn of_socket(socket: Socket, task: Task) -> Result<Self, PmiError> {
+        match V1::connect(socket)? {
+            Ok(v1) => Ok(Self { values: Box::new(v1), task, round: 0 }),
+            Err(socket) => Self::of_v2(socket),
+        }
+    }
+
+    fn of_v2(socket: Socket) -> Result<Self, PmiError> {
+        let (v2, task) = V2::connect(socket)?;
+        Ok(Self { values: Box::new(v2), task, round: 0 })
     }
 
     /// Works like [`Pmi::connect`] where PMI is no must: `None` without PMIx's library.
@@ -129,14 +136,12 @@ impl Pmi {
         }
     }
 
-    /// Returns the rank of this task.
     pub fn rank(&self) -> usize {
-        self.values.rank()
+        self.task.rank
     }
 
-    /// Returns the number of tasks.
     pub fn size(&self) -> usize {
-        self.values.size()
+        self.task.size
     }
 
     /// Returns the texts of all tasks by rank. All tasks call it, with texts of at most 500 bytes.

@@ -2,6 +2,7 @@
 //!
 //! Types and constants are those of `pmix_common.h`; they are the same in versions 3 to 5.
 
+use crate::socket::Task;
 use crate::{KeyValues, PmiError};
 use libloading::Library;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
@@ -88,13 +89,11 @@ impl Calls {
 #[derive(Debug)]
 pub(crate) struct Pmix {
     calls: Calls,
-    rank: usize,
-    size: usize,
     namespace: [c_char; 256],
 }
 
 impl Pmix {
-    pub(crate) fn connect() -> Result<Self, PmiError> {
+    pub(crate) fn connect() -> Result<(Self, Task), PmiError> {
         let calls = Calls::load()?;
         let mut own = MaybeUninit::<Process>::zeroed();
         // SAFETY: the library fills the process; no directives are a null pointer.
@@ -102,13 +101,12 @@ impl Pmix {
         calls.check("PMIx_Init", status)?;
         // SAFETY: all zeros are a process, and the library has filled it.
         let own = unsafe { own.assume_init() };
-        let mut pmix = Self { calls, rank: own.rank as usize, size: 0, namespace: own.namespace };
+        let pmix = Self { calls, namespace: own.namespace };
         let size = pmix.value(ALL_RANKS, JOB_SIZE)?;
         match size.kind {
-            UINT32 => pmix.size = size.data[0] as u32 as usize,
-            kind => return Err(other_kind(kind)),
+            UINT32 => Ok((pmix, Task { rank: own.rank as usize, size: size.data[0] as u32 as usize })),
+            kind => Err(other_kind(kind)),
         }
-        Ok(pmix)
     }
 
     /// Returns a copy of a value. The memory behind its pointers is never freed: a task asks for a few values once.
@@ -141,14 +139,6 @@ fn key(name: &str) -> Key {
 }
 
 impl KeyValues for Pmix {
-    fn rank(&self) -> usize {
-        self.rank
-    }
-
-    fn size(&self) -> usize {
-        self.size
-    }
-
     fn put(&mut self, name: &str, text: &str) -> Result<(), PmiError> {
         let text = CString::new(text).map_err(|_| PmiError::TooLong { bytes: text.len() })?;
         let mut value = Value { kind: STRING, data: [text.as_ptr() as u64, 0, 0] };

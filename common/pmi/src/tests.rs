@@ -3,8 +3,6 @@
 
 use super::socket::{Socket, Task, value};
 use super::{Pmi, PmiError};
-use crate::v1::V1;
-use crate::v2::V2;
 use proptest::prelude::*;
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -93,10 +91,7 @@ fn three_tasks_gather_texts_by_both_versions() {
                 let server = thread::spawn(move || serve(theirs, rank, version, &space, &all));
                 let task = thread::spawn(move || {
                     let socket = Socket::new(ours).unwrap();
-                    let mut pmi = match V1::connect(socket, Task { rank, size: 3 }).unwrap() {
-                        Ok(v1) => Pmi { values: Box::new(v1), round: 0 },
-                        Err(socket) => Pmi { values: Box::new(V2::connect(socket).unwrap()), round: 0 },
-                    };
+                    let mut pmi = Pmi::of_socket(socket, Task { rank, size: 3 }).unwrap();
                     assert_eq!((pmi.rank(), pmi.size()), (rank, 3));
                     let first = pmi.gather(&format!("host {rank}; a=b\n")).unwrap();
                     let second = pmi.gather("").unwrap();
@@ -116,14 +111,11 @@ fn three_tasks_gather_texts_by_both_versions() {
 }
 
 /// Connects to a starter that sends these bytes and closes.
-fn connect_to(bytes: &[u8]) -> Result<V2, PmiError> {
+fn connect_to(bytes: &[u8]) -> Result<Pmi, PmiError> {
     let (ours, mut theirs) = UnixStream::pair().unwrap();
     theirs.write_all(bytes).unwrap();
     theirs.shutdown(std::net::Shutdown::Write).unwrap();
-    match V1::connect(Socket::new(ours).unwrap(), Task { rank: 0, size: 1 })? {
-        Ok(_) => panic!("version 1 was not answered"),
-        Err(socket) => V2::connect(socket),
-    }
+    Pmi::of_socket(Socket::new(ours).unwrap(), Task { rank: 0, size: 1 })
 }
 
 #[test]
@@ -163,9 +155,8 @@ fn variables_of_another_process_are_no_starter() {
 fn a_text_that_is_too_long_is_an_error() {
     let (ours, mut theirs) = UnixStream::pair().unwrap();
     theirs.write_all(b"cmd=response_to_init rc=0\ncmd=my_kvsname kvsname=kvs_7\n").unwrap();
-    let task = Task { rank: 0, size: 1 };
-    let v1 = V1::connect(Socket::new(ours).unwrap(), task).unwrap().unwrap();
-    let error = Pmi { values: Box::new(v1), round: 0 }.gather(&"x".repeat(501)).unwrap_err();
+    let mut pmi = Pmi::of_socket(Socket::new(ours).unwrap(), Task { rank: 0, size: 1 }).unwrap();
+    let error = pmi.gather(&"x".repeat(501)).unwrap_err();
     assert!(matches!(error, PmiError::TooLong { bytes: 501 }), "{error}");
 }
 

@@ -1,19 +1,18 @@
 //! PMI-1: a line for each command, and one for its answer.
 
-use crate::socket::{Socket, Task, value};
+use crate::socket::{Socket, value};
 use crate::{KeyValues, PmiError};
 
 #[derive(Debug)]
 pub(crate) struct V1 {
     socket: Socket,
-    task: Task,
     /// Name of the key-value space.
     space: String,
 }
 
 impl V1 {
     /// Returns the socket if the starter refuses this version.
-    pub(crate) fn connect(mut socket: Socket, task: Task) -> Result<Result<Self, Socket>, PmiError> {
+    pub(crate) fn connect(mut socket: Socket) -> Result<Result<Self, Socket>, PmiError> {
         let answer = socket.ask("cmd=init pmi_version=1 pmi_subversion=1\n")?;
         if value(&answer, "cmd", ' ') != Some("response_to_init") {
             return Err(PmiError::Answer { expected: "response_to_init", answer });
@@ -21,7 +20,7 @@ impl V1 {
         if value(&answer, "rc", ' ') != Some("0") {
             return Ok(Err(socket));
         }
-        let mut connected = Self { socket, task, space: String::new() };
+        let mut connected = Self { socket, space: String::new() };
         connected.space = connected.ask("cmd=get_my_kvsname", "my_kvsname", Some("kvsname"))?;
         Ok(Ok(connected))
     }
@@ -40,14 +39,6 @@ impl V1 {
 }
 
 impl KeyValues for V1 {
-    fn rank(&self) -> usize {
-        self.task.rank
-    }
-
-    fn size(&self) -> usize {
-        self.task.size
-    }
-
     fn put(&mut self, key: &str, value: &str) -> Result<(), PmiError> {
         let command = format!("cmd=put kvsname={} key={key} value={value}", self.space);
         self.ask(&command, "put_result", None).map(drop)

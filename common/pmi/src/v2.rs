@@ -9,27 +9,25 @@ const HEAD: usize = 6;
 #[derive(Debug)]
 pub(crate) struct V2 {
     socket: Socket,
-    task: Task,
 }
 
 impl V2 {
     /// Begins again after a refused PMI-1, on the same socket.
-    pub(crate) fn connect(mut socket: Socket) -> Result<Self, PmiError> {
+    pub(crate) fn connect(mut socket: Socket) -> Result<(Self, Task), PmiError> {
         let answer = socket.ask("cmd=init pmi_version=2 pmi_subversion=0\n")?;
         if value(&answer, "cmd", ' ') != Some("response_to_init") || value(&answer, "rc", ' ') != Some("0") {
             return Err(PmiError::Answer { expected: "response_to_init with version 1.1 or 2.0", answer });
         }
-        let mut connected = Self { socket, task: Task { rank: 0, size: 0 } };
+        let mut connected = Self { socket };
         let id = std::env::var("PMI_JOBID").map_or_else(|_| String::new(), |id| format!("pmijobid={id};"));
         let rank = std::env::var(crate::PMI_RANK).unwrap_or_default();
         let command = format!("cmd=fullinit;{id}pmirank={rank};threaded=FALSE;");
         let answer = connected.ask(&command, "fullinit-response")?;
         let number = |key| value(&answer, key, ';').and_then(|number| number.trim().parse().ok());
         match (number("rank"), number("size")) {
-            (Some(rank), Some(size)) if rank < size => connected.task = Task { rank, size },
-            _ => return Err(PmiError::Answer { expected: "rank and size", answer }),
+            (Some(rank), Some(size)) if rank < size => Ok((connected, Task { rank, size })),
+            _ => Err(PmiError::Answer { expected: "rank and size", answer }),
         }
-        Ok(connected)
     }
 
     /// Sends a command and returns its answer, if it is the expected one.
@@ -48,14 +46,6 @@ impl V2 {
 }
 
 impl KeyValues for V2 {
-    fn rank(&self) -> usize {
-        self.task.rank
-    }
-
-    fn size(&self) -> usize {
-        self.task.size
-    }
-
     fn put(&mut self, key: &str, value: &str) -> Result<(), PmiError> {
         self.ask(&format!("cmd=kvs-put;key={key};value={value};"), "kvs-put-response").map(drop)
     }

@@ -39,10 +39,9 @@ impl FromStr for GpuId {
         let is_named = |rest: &str| {
             !rest.is_empty() && rest.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '/')
         };
-        let index = || text.parse().ok().filter(|_| !text.starts_with('+')).map(Self::Index);
         match text.strip_prefix("GPU-").or_else(|| text.strip_prefix("MIG-")) {
             Some(rest) => is_named(rest).then(|| Self::Uuid(text.into())),
-            None => index(),
+            None => text.parse().ok().filter(|_| !text.starts_with('+')).map(Self::Index),
         }
         .ok_or_else(|| GpuIdError(text.into()))
     }
@@ -128,11 +127,7 @@ impl Visible {
             error(format!("`{id}` is not a GPU{where_from}; choose from:"))
         };
         let device = match id {
-            GpuId::Index(index) => {
-                let position = usize::try_from(*index).ok();
-                let device = position.and_then(|position| self.devices().get(position));
-                *device.ok_or_else(not_there)?
-            }
+            GpuId::Index(index) => *self.devices().get(*index as usize).ok_or_else(not_there)?,
             GpuId::Uuid(uuid) => {
                 let everywhere = inventory.with_uuid_prefix(uuid);
                 let mut here = everywhere.iter().filter(|device| self.contains(**device));

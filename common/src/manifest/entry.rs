@@ -153,13 +153,8 @@ impl Slice<'_> {
             return Err(ManifestError::Size { path, expected: entry.bytes, got: offset + bytes });
         }
         if checksum != part.checksum {
-            return Err(ManifestError::Checksum {
-                path,
-                range: offset..offset + bytes,
-                whole: bytes == entry.bytes,
-                expected: part.checksum.digits().to_owned(),
-                got: checksum.digits().to_owned(),
-            });
+            let (range, whole) = (offset..offset + bytes, bytes == entry.bytes);
+            return Err(ManifestError::Checksum { path, range, whole });
         }
         Ok(())
     }

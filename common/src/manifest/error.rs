@@ -79,8 +79,6 @@ pub enum ManifestError {
         range: Range<u64>,
         /// Whether `range` is the whole file.
         whole: bool,
-        expected: String,
-        got: String,
     },
 }
 

@@ -163,8 +163,7 @@ impl Manifest {
         let json = |source| ManifestError::Json(path.into(), source);
         let Format { format } = serde_json::from_slice(bytes).map_err(json)?;
         if format > FORMAT {
-            let path = path.into();
-            return Err(ManifestError::NewerFormat { path, format });
+            return Err(ManifestError::NewerFormat { path: path.into(), format });
         }
         if format < OLDEST {
             return Err(ManifestError::UnknownFormat(path.into(), format));
@@ -207,13 +206,12 @@ impl Manifest {
         if bytes <= MAX_BYTES {
             return Ok(());
         }
-        let length =
-            |value: &dyn Fn() -> serde_json::Result<Vec<u8>>| value().map_or(0, |json| json.len() as u64);
+        let length = |json: serde_json::Result<Vec<u8>>| json.map_or(0, |json| json.len() as u64);
         Err(ManifestError::Unwritable {
             bytes,
-            class_names: length(&|| serde_json::to_vec(&self.class_names)),
-            extra: length(&|| serde_json::to_vec(&self.extra)),
-            recipe: length(&|| serde_json::to_vec(&self.recipe)),
+            class_names: length(serde_json::to_vec(&self.class_names)),
+            extra: length(serde_json::to_vec(&self.extra)),
+            recipe: length(serde_json::to_vec(&self.recipe)),
         })
     }
 
@@ -322,4 +320,4 @@ fn checksum_of(bytes: &[u8]) -> String {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

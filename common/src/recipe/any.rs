@@ -2,7 +2,7 @@
 
 use std::ops::Deref;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use serde::{Deserialize, Deserializer, Serialize, de};
 use toml::{Table, Value};
 
 use super::draft::{Draft, Source, read};
@@ -14,13 +14,16 @@ use super::values::OwnKinds;
 use super::{General, RecipeError, differences, validate};
 
 /// A recipe whose task, `[data]` and `[model]` only its trainer understands.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(transparent)]
 pub struct AnyRecipe {
     /// As written.
     table: Table,
     /// The word of the learning task.
+    #[serde(skip_serializing)]
     task: String,
     /// The settings of every trainer.
+    #[serde(skip_serializing)]
     general: General,
 }
 
@@ -92,11 +95,6 @@ impl AnyRecipe {
         Ok(Self { table, task, general: read("", Value::Table(rest))? })
     }
 
-    /// Returns a value of a section that the recipe holds.
-    fn value(&self, section: &str, key: &str) -> Option<&Value> {
-        self.table.get(section)?.get(key)
-    }
-
     /// Returns a section as it is written; empty if the recipe lacks it.
     pub fn section(&self, name: &str) -> Table {
         self.table.get(name).and_then(Value::as_table).cloned().unwrap_or_default()
@@ -142,7 +140,7 @@ impl AnyRecipe {
         let mut general = Settings::default();
         self.general.settings(&mut general);
         let of = |(key, default): &(String, String)| {
-            let found = key.split_once('.').and_then(|(section, key)| self.value(section, key));
+            let found = key.split_once('.').and_then(|(section, key)| self.table.get(section)?.get(key));
             (key.clone(), found.map_or_else(|| default.clone(), Value::to_string))
         };
         let named = |settings: Settings| settings.0.into_iter().map(|(key, value)| (key.to_owned(), value));
@@ -156,12 +154,6 @@ impl Deref for AnyRecipe {
 
     fn deref(&self) -> &General {
         &self.general
-    }
-}
-
-impl Serialize for AnyRecipe {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.table.serialize(serializer)
     }
 }
 

@@ -1,28 +1,26 @@
 //! Defaults that depend on other settings. They are filled in, so that a saved recipe is complete.
 
-use super::{Amp, General, Optim, OptimName, schedules};
+use super::{Amp, General, OptimName, schedules};
 
-/// Fills in settings of optimizer, schedule and precision.
-pub(super) fn fill(recipe: &mut General) {
-    optim(&mut recipe.optim);
-    if matches!(recipe.precision.amp, Amp::Auto | Amp::Fp16) {
-        // The default of PyTorch's GradScaler.
-        recipe.precision.loss_scale.get_or_insert(65536.0);
-    }
-}
-
-fn optim(optim: &mut Optim) {
-    let decay = if optim.name == OptimName::AdamW { 0.01 } else { 0.0 };
-    optim.weight_decay = optim.weight_decay.or(Some(decay));
-    match optim.name {
-        OptimName::AdamW | OptimName::Adam => {
-            optim.betas = optim.betas.or(Some([0.9, 0.999]));
-            optim.eps = optim.eps.or(Some(1e-8));
+impl General {
+    /// Fills in the defaults that depend on other settings.
+    pub fn fill(&mut self) {
+        if matches!(self.precision.amp, Amp::Auto | Amp::Fp16) {
+            // The default of PyTorch's GradScaler.
+            self.precision.loss_scale.get_or_insert(65536.0);
         }
-        OptimName::Sgd => {
-            optim.momentum = optim.momentum.or(Some(0.0));
-            optim.nesterov = optim.nesterov.or(Some(false));
+        let optim = &mut self.optim;
+        optim.weight_decay.get_or_insert(if optim.name == OptimName::AdamW { 0.01 } else { 0.0 });
+        match optim.name {
+            OptimName::AdamW | OptimName::Adam => {
+                optim.betas.get_or_insert([0.9, 0.999]);
+                optim.eps.get_or_insert(1e-8);
+            }
+            OptimName::Sgd => {
+                optim.momentum.get_or_insert(0.0);
+                optim.nesterov.get_or_insert(false);
+            }
         }
+        schedules::fill(&mut optim.schedule);
     }
-    schedules::fill(&mut optim.schedule);
 }

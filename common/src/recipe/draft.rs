@@ -10,7 +10,7 @@ use toml::{Table, Value};
 use super::error::{Details, RecipeError};
 use super::hints::{describe, nearest};
 use super::kinds::Key;
-use super::origin::{Origin, Override, Problem, dotted, is_stated};
+use super::origin::{Problem, dotted, is_stated, key_spans, line_of, not_toml};
 use super::values;
 use crate::content::{Content, shell_word};
 
@@ -55,10 +55,18 @@ impl Source {
     }
 }
 
+/// One `--set`.
+struct Override {
+    path: Vec<String>,
+    text: String,
+}
+
 /// What a text and overrides state, and where.
 pub struct Draft<'a> {
     stated: Value,
-    origin: Origin<'a>,
+    source_name: &'a str,
+    text: &'a str,
+    overrides: Vec<Override>,
 }
 
 impl<'a> Draft<'a> {
@@ -69,19 +77,19 @@ impl<'a> Draft<'a> {
     pub fn new(source: &'a Source, overrides: &[String], keys: &[Key]) -> Result<Self, RecipeError> {
         // Some editors begin a file with a byte order mark.
         let text = source.text.strip_prefix('\u{feff}').unwrap_or(&source.text);
-        let mut origin = Origin { source_name: &source.name, text, overrides: Vec::new() };
-        let table: Table = text.parse().map_err(|error| origin.not_toml(&error))?;
-        let mut stated = Value::Table(table);
+        let table: Table = text.parse().map_err(|error| not_toml(&source.name, text, &error))?;
+        let stated = Value::Table(table);
+        let mut draft = Self { stated, source_name: &source.name, text, overrides: Vec::new() };
         for set in overrides {
-            let applied = apply(keys, set, &mut stated).map_err(|message| Details {
+            let applied = apply(keys, set, &mut draft.stated).map_err(|message| Details {
                 source_name: Some(source.name.clone()),
                 set: Some(set.clone()),
                 message,
                 ..Details::default()
             })?;
-            origin.overrides.push(applied);
+            draft.overrides.push(applied);
         }
-        Ok(Self { stated, origin })
+        Ok(draft)
     }
 
     /// Returns all unknown keys, all wrong values, and missing keys of the general sections.
@@ -101,12 +109,33 @@ impl<'a> Draft<'a> {
 
     /// Returns the first problem in the order of the file as an error; then missing keys, then overrides.
     pub fn first(&self, problems: Vec<Problem>) -> Result<(), RecipeError> {
-        self.origin.first(problems)
+        let errors = problems.iter().map(|problem| self.error(problem));
+        // A problem without a line is a missing key, often because its name is misspelt in some line.
+        errors
+            .min_by_key(|error| (error.0.set.is_some(), error.0.line.is_none(), error.0.line))
+            .map_or(Ok(()), Err)
     }
 
     /// Returns the error of a problem.
     pub fn error(&self, problem: &Problem) -> RecipeError {
-        self.origin.error(problem)
+        let path = &problem.path;
+        // The longest prefix of the path that the file holds.
+        let spans = key_spans(self.text);
+        let held = spans.iter().filter(|span| path.starts_with(&span.path));
+        let held = held.max_by_key(|span| span.path.len());
+        let is_whole = held.is_some_and(|span| span.path.len() == path.len());
+        // An override decides a value if it sets it or a table around it, or makes a table the file lacks.
+        let decides =
+            |set: &&Override| path.starts_with(&set.path) || !is_whole && set.path.starts_with(path);
+        let set = self.overrides.iter().rfind(decides);
+        Details {
+            source_name: Some(self.source_name.into()),
+            line: held.filter(|_| set.is_none()).map(|span| line_of(self.text, span.key)),
+            key: Some(dotted(path)),
+            set: set.map(|set| set.text.clone()),
+            message: problem.message.clone(),
+        }
+        .into()
     }
 }
 

@@ -7,7 +7,6 @@
 mod any;
 mod auto;
 mod choices;
-mod custom;
 mod defaults;
 mod differences;
 mod draft;
@@ -27,8 +26,11 @@ mod texts;
 mod validate;
 mod values;
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use toml::Table;
+use toml::{Table, Value};
+
+use origin::dotted;
 
 pub use any::{AnyRecipe, Resolved};
 pub use auto::{Auto, Budget, Cache, MicroBatch, Switch, Workers};
@@ -77,8 +79,10 @@ pub struct General {
 }
 
 impl General {
-    /// Fills in the defaults that depend on other settings.
-    pub fn fill(&mut self) {
-        defaults::fill(self);
+    /// Reads the section `[custom]` as a `T`, a type of the user; a missing section is an empty one. With
+    /// `#[serde(deny_unknown_fields)]` an unknown key is an error that names the key.
+    pub fn custom_as<T: DeserializeOwned>(&self) -> Result<T, RecipeError> {
+        let custom = read("custom", Value::Table(self.custom.clone()));
+        custom.map_err(|problem| RecipeError::key_only(&dotted(&problem.path), problem.message))
     }
 }

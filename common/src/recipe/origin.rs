@@ -36,79 +36,36 @@ impl fmt::Display for Problem {
     }
 }
 
-/// One `--set`.
-pub(super) struct Override {
+/// Makes the error of a text that is not TOML, or that has too large an integer.
+pub(super) fn not_toml(source_name: &str, text: &str, error: &toml::de::Error) -> RecipeError {
+    let offset = error.span().map(|span| span.start);
+    // TOML's grammar allows integers of any length. For other errors there are no spans.
+    let spans = key_spans(text);
+    let around = |offset: usize| spans.iter().rfind(|span| span.value.contains(&offset));
+    let key = offset.and_then(around).map(|span| dotted(&span.path));
+    let message = match key {
+        Some(_) => format!("the number is too large; whole numbers go up to {}", i64::MAX),
+        None => format!("this is not TOML: {}", error.message()),
+    };
+    Details {
+        source_name: Some(source_name.into()),
+        line: offset.map(|offset| line_of(text, offset)),
+        key,
+        set: None,
+        message,
+    }
+    .into()
+}
+
+pub(super) struct KeySpan {
     pub(super) path: Vec<String>,
-    pub(super) text: String,
-}
-
-pub(super) struct Origin<'a> {
-    pub(super) source_name: &'a str,
-    pub(super) text: &'a str,
-    pub(super) overrides: Vec<Override>,
-}
-
-impl Origin<'_> {
-    /// Returns the first problem in the order of the file; then missing keys, then overrides.
-    pub(super) fn first(&self, problems: Vec<Problem>) -> Result<(), RecipeError> {
-        let errors = problems.iter().map(|problem| self.error(problem));
-        // A problem without a line is a missing key, often because its name is misspelt in some line.
-        errors
-            .min_by_key(|error| (error.0.set.is_some(), error.0.line.is_none(), error.0.line))
-            .map_or(Ok(()), Err)
-    }
-
-    pub(super) fn error(&self, problem: &Problem) -> RecipeError {
-        let path = &problem.path;
-        // The longest prefix of the path that the file holds.
-        let spans = key_spans(self.text);
-        let held = spans.iter().filter(|span| path.starts_with(&span.path));
-        let held = held.max_by_key(|span| span.path.len());
-        let is_whole = held.is_some_and(|span| span.path.len() == path.len());
-        let newest = |test: &dyn Fn(&Override) -> bool| self.overrides.iter().rev().find(|set| test(set));
-        // An override decides a value if it sets it or a table around it, or makes a table the file lacks.
-        let set = newest(&|set| path.starts_with(&set.path) || !is_whole && set.path.starts_with(path));
-        Details {
-            source_name: Some(self.source_name.into()),
-            line: held.filter(|_| set.is_none()).map(|span| line_of(self.text, span.key)),
-            key: Some(dotted(path)),
-            set: set.map(|set| set.text.clone()),
-            message: problem.message.clone(),
-        }
-        .into()
-    }
-
-    /// Makes the error of a text that is not TOML, or that has too large an integer.
-    pub(super) fn not_toml(&self, error: &toml::de::Error) -> RecipeError {
-        let offset = error.span().map(|span| span.start);
-        // TOML's grammar allows integers of any length. For other errors there are no spans.
-        let spans = key_spans(self.text);
-        let around = |offset: usize| spans.iter().rfind(|span| span.value.contains(&offset));
-        let key = offset.and_then(around).map(|span| dotted(&span.path));
-        let message = match key {
-            Some(_) => format!("the number is too large; whole numbers go up to {}", i64::MAX),
-            None => format!("this is not TOML: {}", error.message()),
-        };
-        Details {
-            source_name: Some(self.source_name.into()),
-            line: offset.map(|offset| line_of(self.text, offset)),
-            key,
-            set: None,
-            message,
-        }
-        .into()
-    }
-}
-
-struct KeySpan {
-    path: Vec<String>,
     /// Offset of the key, or of the table.
-    key: usize,
+    pub(super) key: usize,
     value: Range<usize>,
 }
 
 /// Returns every key of a text, each table before its keys; nothing if the text is not TOML.
-fn key_spans(text: &str) -> Vec<KeySpan> {
+pub(super) fn key_spans(text: &str) -> Vec<KeySpan> {
     fn visit(table: &DeTable<'_>, path: &[String], found: &mut Vec<KeySpan>) {
         for (key, value) in table {
             let path = [path, &[key.get_ref().to_string()]].concat();
@@ -136,7 +93,7 @@ fn key_spans(text: &str) -> Vec<KeySpan> {
     found
 }
 
-fn line_of(text: &str, offset: usize) -> usize {
+pub(super) fn line_of(text: &str, offset: usize) -> usize {
     1 + text.bytes().take(offset).filter(|byte| *byte == b'\n').count()
 }
 

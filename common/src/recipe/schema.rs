@@ -8,14 +8,11 @@ use super::kinds::{Key, Kind, Limit, Range};
 /// nothing.
 pub fn schema(keys: &[Key], defaults: &Value) -> Value {
     let mut schema = section(keys, defaults);
-    let about = json!({
+    schema.extend(object(json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "dtrain recipe",
         "required": ["task"],
-    });
-    for (key, value) in about.as_object().into_iter().flatten() {
-        schema.insert(key.clone(), value.clone());
-    }
+    })));
     Value::Object(schema)
 }
 

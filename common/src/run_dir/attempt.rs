@@ -71,9 +71,9 @@ impl AttemptRecord {
         write_atomic(&Self::path(attempt), &json)
     }
 
-    /// Returns the start of the attempt; `None` for a time that the clock does not have.
+    /// Returns the start of the attempt; `None` if it is unknown, or a time that the clock does not have.
     pub fn began(&self) -> Option<SystemTime> {
-        UNIX_EPOCH.checked_add(Duration::from_millis(self.began_ms))
+        UNIX_EPOCH.checked_add(Duration::from_millis(self.began_ms)).filter(|_| self.began_ms > 0)
     }
 }
 

@@ -189,12 +189,12 @@ mod tests {
     fn a_file_system_without_locks_uses_a_lease_and_reports_it() {
         let folder = tempfile::tempdir().unwrap();
         let run_dir = RunDir::new(folder.path());
-        for errno in [Errno::NOSYS, Errno::OPNOTSUPP, Errno::NOLCK] {
-            let without: TryLock = match errno {
-                Errno::NOSYS => |_| Err(TryLockError::Error(Errno::NOSYS.into())),
-                Errno::NOLCK => |_| Err(TryLockError::Error(Errno::NOLCK.into())),
-                _ => |_| Err(TryLockError::Error(Errno::OPNOTSUPP.into())),
-            };
+        let without: [TryLock; 3] = [
+            |_| Err(TryLockError::Error(Errno::NOSYS.into())),
+            |_| Err(TryLockError::Error(Errno::OPNOTSUPP.into())),
+            |_| Err(TryLockError::Error(Errno::NOLCK.into())),
+        ];
+        for without in without {
             let first = run_dir.lock(RUN, Duration::ZERO, without, Timing::USUAL).unwrap();
             let note = first.no_lock_message().unwrap();
             assert!(

@@ -15,15 +15,12 @@ use dtrain_batch::{
     Account, Array, Extra, JobSpec, Name, Setup, Size, System, Target, TextError, TimeLimit, Word, Work,
 };
 use dtrain_common::recipe::{AnyRecipe, Source};
+use dtrain_job::Allocation;
 use std::ffi::OsStr;
 use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
-
-/// The time between signal and limit by default, as that of `dtrain launch --time-margin`.
-const LONGEST_MARGIN: Duration = Duration::from_secs(120);
-const MARGIN_PART: u32 = 10;
 
 /// Writes the script.
 pub(crate) fn run(args: &BatchArgs) -> anyhow::Result<ExitCode> {
@@ -116,7 +113,8 @@ fn time_limit(args: &BatchArgs) -> anyhow::Result<Option<TimeLimit>> {
         }
         return Ok(None);
     };
-    let margin = (time / MARGIN_PART).min(LONGEST_MARGIN).max(Duration::from_secs(1));
+    // As by default that of `dtrain launch --time-margin`.
+    let margin = Allocation::margin(time).max(Duration::from_secs(1));
     let default = (!args.recipes.is_empty()).then_some(margin);
     Ok(Some(TimeLimit { time, signal_before: args.time.signal_before.or(default) }))
 }
@@ -139,14 +137,12 @@ fn find_dtrain(args: &BatchArgs) -> anyhow::Result<Word> {
     let found = search_path::find(OsStr::new("dtrain"), std::env::var_os("PATH").as_deref()).ok();
     match found.and_then(|found| found.canonicalize().ok()) == own.canonicalize().ok() {
         true => plain(),
-        false => path_word(&own),
+        false => {
+            let shown = own.display();
+            let text = own.to_str().with_context(|| format!("the path {shown} is not UTF-8; rename it"))?;
+            text.parse().with_context(|| format!("the path {shown} of dtrain"))
+        }
     }
-}
-
-fn path_word(path: &Path) -> anyhow::Result<Word> {
-    let text =
-        path.to_str().with_context(|| format!("the path {} is not UTF-8; rename it", path.display()))?;
-    text.parse().with_context(|| format!("the path {} of dtrain", path.display()))
 }
 
 /// Checks each recipe with the values of each run. Files of a container are not visible here. A login node may lack the

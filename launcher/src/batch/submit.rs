@@ -3,7 +3,7 @@
 use super::k8s;
 use super::system::{command, run};
 use anyhow::Context;
-use dtrain_batch::{JobSpec, System, secret_manifest};
+use dtrain_batch::{JobSpec, Name, System, secret_manifest};
 use std::fs::File;
 use std::io::Read;
 
@@ -19,7 +19,7 @@ pub(super) fn submit(system: System, spec: &JobSpec, script: &str) -> anyhow::Re
         run(system.name(), command(system), &secret)?;
     }
     let answer = run(system.name(), command(system), script)?;
-    let id = id(system, spec, &answer).with_context(|| {
+    let id = id(system, &spec.name, &answer).with_context(|| {
         format!("cannot find the job's id in the answer of {}: {answer:?}", command(system)[0])
     })?;
     crate::stdout::print(&format!("{id}\n")).context("cannot write to standard output")?;
@@ -28,7 +28,7 @@ pub(super) fn submit(system: System, spec: &JobSpec, script: &str) -> anyhow::Re
 }
 
 /// Finds the job's id in the answer to a submission.
-fn id(system: System, spec: &JobSpec, answer: &str) -> Option<String> {
+fn id(system: System, name: &Name, answer: &str) -> Option<String> {
     let last = answer.lines().map(str::trim).rfind(|line| !line.is_empty());
     let id = match system {
         // ID;CLUSTER
@@ -36,7 +36,7 @@ fn id(system: System, spec: &JobSpec, answer: &str) -> Option<String> {
         System::Pbs | System::Flux => last?.split_whitespace().next_back()?,
         // Job <71> is submitted to queue <normal>.
         System::Lsf => answer.split_once("Job <")?.1.split_once('>')?.0,
-        System::K8s => spec.name.as_str(),
+        System::K8s => name.as_str(),
     };
     (!id.is_empty()).then(|| id.to_owned())
 }
@@ -68,36 +68,10 @@ fn new_secret() -> anyhow::Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dtrain_batch::{Account, Extra, Setup, Size, Target, Work};
-
-    fn job() -> anyhow::Result<JobSpec> {
-        Ok(JobSpec {
-            name: "demo".parse()?,
-            size: Size {
-                nodes: 1,
-                least_nodes: 1,
-                gpus_per_node: 0,
-                gpu_resource: None,
-                cpus_per_task: None,
-                memory: None,
-            },
-            time: None,
-            account: Account::default(),
-            work: Work {
-                dtrain: "dtrain".parse()?,
-                target: Target::Program(Vec::new()),
-                run_dir: "a".parse()?,
-            },
-            setup: Setup::default(),
-            max_requeues: 0,
-            array: None,
-            runs_at_once: None,
-            extra: Extra::default(),
-        })
-    }
 
     #[test]
     fn ids_are_found_in_the_answers() -> anyhow::Result<()> {
+        let name = "demo".parse()?;
         for (system, answer, found) in [
             (System::Slurm, "71\n", Some("71")),
             (System::Slurm, "71;cluster\n", Some("71")),
@@ -108,7 +82,7 @@ mod tests {
             (System::Slurm, "\n", None),
             (System::Lsf, "queued", None),
         ] {
-            assert_eq!(id(system, &job()?, answer).as_deref(), found, "{answer:?}");
+            assert_eq!(id(system, &name, answer).as_deref(), found, "{answer:?}");
         }
         Ok(())
     }

@@ -7,13 +7,13 @@ use crate::cli::PruneArgs;
 use crate::stdout::print;
 use anyhow::{Context, bail};
 use dtrain_common::exit::ExitStatus;
+use dtrain_common::files::none_if_missing;
 use dtrain_common::recipe::AnyRecipe;
 use dtrain_common::run_dir::{Keep, REMOVED, RunDir, Stretch, rename_for_removal};
 use dtrain_common::text::{counted, size};
 use dtrain_common::units::Span;
 use serde::Deserialize;
 use std::fs;
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
@@ -227,10 +227,6 @@ fn whole_run(steps_per_epoch: u64) -> Stretch {
 /// Removes a folder. A checkpoint stays whole or disappears.
 fn remove(path: &Path) -> anyhow::Result<()> {
     let hidden = if name(path).starts_with(REMOVED) { Ok(path.to_owned()) } else { rename_for_removal(path) };
-    match hidden.and_then(fs::remove_dir_all) {
-        Err(error) if error.kind() != ErrorKind::NotFound => {
-            Err(error).with_context(|| format!("cannot remove {}", path.display()))
-        }
-        _ => Ok(()),
-    }
+    let removed = none_if_missing(hidden.and_then(fs::remove_dir_all));
+    removed.map(drop).with_context(|| format!("cannot remove {}", path.display()))
 }

@@ -18,18 +18,19 @@ pub(super) enum TensorFileError {
 pub(super) fn open(path: &Path) -> Result<SafetensorsFile, TensorFileError> {
     SafetensorsFile::open(path).map_err(|source| {
         let path = path.into();
-        match source {
-            SafetensorsError::Io(_) | SafetensorsError::NotRegular => TensorFileError::Io { path, source },
+        let reason = match source {
+            SafetensorsError::Io(_) | SafetensorsError::NotRegular => {
+                return TensorFileError::Io { path, source };
+            }
             SafetensorsError::Foreign(Content::Zeros) => {
-                let reason = format!("{source}: its data never arrived; use another checkpoint");
-                TensorFileError::Header { path, reason }
+                format!("{source}: its data never arrived; use another checkpoint")
             }
             SafetensorsError::Foreign(_) => {
-                let reason = format!("{source}, so it was exchanged or is damaged; use another checkpoint");
-                TensorFileError::Header { path, reason }
+                format!("{source}, so it was exchanged or is damaged; use another checkpoint")
             }
-            _ => TensorFileError::Header { path, reason: source.to_string() },
-        }
+            _ => source.to_string(),
+        };
+        TensorFileError::Header { path, reason }
     })
 }
 

@@ -135,4 +135,4 @@ fn signal(text: &str) -> Result<i32, String> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -254,13 +254,11 @@ mod tests {
 
     #[test]
     fn numbers_out_of_bounds_are_usage_errors() {
-        for line in
-            [["--nproc", "0"], ["--nproc", "-1"], ["--nproc", "x"], ["--nproc", "1.5"], ["--nproc", ""]]
-        {
-            assert_eq!(parse(&line).unwrap_err().exit_code(), 2, "{line:?}");
+        for number in ["0", "-1", "x", "1.5", "", "1025"] {
+            assert_eq!(parse(&["--nproc", number]).unwrap_err().exit_code(), 2, "{number:?}");
         }
-        for line in [["--nproc", "1025"], ["--shutdown-timeout", "604801"], ["--shutdown-timeout", "-1"]] {
-            assert_eq!(parse(&line).unwrap_err().exit_code(), 2, "{line:?}");
+        for number in ["604801", "-1"] {
+            assert_eq!(parse(&["--shutdown-timeout", number]).unwrap_err().exit_code(), 2, "{number:?}");
         }
         assert_eq!(parse(&["--shutdown-timeout", "0", "r"]).unwrap().shutdown_timeout(), Duration::ZERO);
     }

@@ -15,7 +15,6 @@ pub(super) fn object(list: &List) -> Value {
 
 fn of(list: &List, run: &Run) -> Value {
     let (record, result) = (&run.record, &run.result);
-    let text = |text: &str| (!text.is_empty()).then(|| text.to_owned());
     let cause = result.failure.as_ref().and_then(|failure| failure.cause.as_ref());
     json!({
         "name": list.name(run).to_string_lossy(),
@@ -24,8 +23,8 @@ fn of(list: &List, run: &Run) -> Value {
         "about": run.why,
         "problems": run.problems,
         "attempt": run.attempt,
-        "host": text(&record.host),
-        "began": time_value(run.began()),
+        "host": (!record.host.is_empty()).then_some(&record.host),
+        "began": time_value(record.began()),
         "nproc": (record.nproc > 0).then_some(record.nproc),
         "nodes": (record.nodes > 0).then_some(record.nodes),
         "job": record.job,

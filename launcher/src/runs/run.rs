@@ -8,12 +8,12 @@ use crate::cli::RunState;
 use crate::times::about;
 use dtrain_common::manifest::{BestSoFar, Manifest};
 use dtrain_common::result::RunResult;
-use dtrain_common::run_dir::{AttemptRecord, RunDir};
+use dtrain_common::run_dir::AttemptRecord;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 /// A row of the list. Unknown values are `None`.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Run {
     pub(super) path: PathBuf,
     pub(super) state: RunState,
@@ -41,7 +41,8 @@ impl Run {
     pub(super) fn read(found: &Found, now: SystemTime) -> Self {
         let run_dir = &found.run_dir;
         if let Some(error) = &found.error {
-            return Self::unreadable(run_dir, format!("cannot list the folder: {error}"));
+            let (path, why) = (run_dir.root().to_owned(), format!("cannot list the folder: {error}"));
+            return Self { path, state: RunState::Unreadable, why, ..Self::default() };
         }
         let mut problems = Problems::default();
         // Before the result, which a run writes before it gives the directory up.
@@ -76,8 +77,7 @@ impl Run {
             why.push_str(&format!(", no step for {}", about(silent)));
         }
         let record = record.unwrap_or_default();
-        let began = record.began().filter(|_| record.began_ms > 0);
-        let remaining = steps.remaining(&plan, began).filter(|_| is_running);
+        let remaining = steps.remaining(&plan, record.began()).filter(|_| is_running);
         // A result of the attempt before is not that of a run.
         let result = result.ok().flatten().filter(|_| !is_running).unwrap_or_default();
         let last = steps.last.as_ref();
@@ -98,31 +98,6 @@ impl Run {
             record,
             result,
         }
-    }
-
-    fn unreadable(run_dir: &RunDir, why: String) -> Self {
-        Self {
-            path: run_dir.root().to_owned(),
-            state: RunState::Unreadable,
-            why,
-            problems: Vec::new(),
-            attempt: None,
-            record: AttemptRecord::default(),
-            result: RunResult::default(),
-            step: None,
-            total_steps: None,
-            epoch: None,
-            total_epochs: None,
-            loss: None,
-            best: None,
-            remaining: None,
-            checkpoint: None,
-        }
-    }
-
-    /// Returns the start of the newest attempt.
-    pub(super) fn began(&self) -> Option<SystemTime> {
-        self.record.began().filter(|_| self.record.began_ms > 0)
     }
 
     /// Returns the whole percent of the steps that are done.

@@ -57,32 +57,28 @@ impl Evidence<'_> {
             129.. if failure.is_none() => RunState::Stopped,
             _ => RunState::Failed,
         };
-        let reason = || result.reason.clone().unwrap_or_else(|| format!("exit code {code}"));
-        let why = match (state, failure, result.wall_s) {
+        let why = match (state, failure.zip(cause), result.wall_s) {
             (RunState::Succeeded, _, Some(seconds)) => Duration::try_from_secs_f64(seconds)
                 .map_or(String::new(), |time| format!("took {}", about(time))),
             (RunState::Requeue, ..) => "stopped on request; start it again to resume".to_owned(),
-            (_, Some(Failure { rank, host, .. }), _) if cause.is_some() => {
-                let kind = cause.map_or("", |cause| cause.kind.as_str());
-                format!("rank {rank} on {host}: {kind}")
+            (_, Some((Failure { rank, host, .. }, cause)), _) => {
+                format!("rank {rank} on {host}: {}", cause.kind)
             }
-            _ => reason(),
+            _ => result.reason.clone().unwrap_or_else(|| format!("exit code {code}")),
         };
         (state, why)
     }
 
     fn without_result(&self) -> (RunState, String) {
-        let lost = |why: String| (RunState::Lost, why);
-        match self.presence {
+        let why = match self.presence {
             Some(Presence { pid, host, life: Life::Unseen(age) }) => {
-                lost(format!("no sign of life of process {pid} on {host} for {}", about(*age)))
+                format!("no sign of life of process {pid} on {host} for {}", about(*age))
             }
-            Some(Presence { pid, host, .. }) => {
-                lost(format!("process {pid} on {host} ended without a result"))
-            }
-            None if self.has_begun => lost("no result, and no process claims the run directory".to_owned()),
-            None => (RunState::NotStarted, "no attempt has begun".to_owned()),
-        }
+            Some(Presence { pid, host, .. }) => format!("process {pid} on {host} ended without a result"),
+            None if self.has_begun => "no result, and no process claims the run directory".to_owned(),
+            None => return (RunState::NotStarted, "no attempt has begun".to_owned()),
+        };
+        (RunState::Lost, why)
     }
 }
 

@@ -46,7 +46,7 @@ fn row(list: &List, run: &Run) -> Vec<String> {
     let job = run.record.job.as_ref();
     vec![
         name(list, run),
-        run.state.word().to_owned(),
+        run.state.word(),
         known(run.attempt.map(|attempt| attempt.to_string())),
         known(job.map(|job| plain(&format!("{} {}", job.system, job.id)))),
         known(of(run.epoch, run.total_epochs)),
@@ -77,7 +77,7 @@ fn best(run: &Run) -> Option<String> {
 /// Returns why the run is in its state, since when, and what could not be read.
 fn explanation(run: &Run) -> String {
     let mut text = run.why.clone();
-    match run.began() {
+    match run.record.began() {
         Some(began) if run.state == RunState::Running => {
             text.push_str(&format!(", since {}", local_time(began)))
         }

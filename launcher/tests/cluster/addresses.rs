@@ -1,6 +1,6 @@
 //! Which node leads, and by which address, where names and addresses mislead.
 
-use crate::harness::{Cluster, Launch, WORK, count_lines, expect_codes, with_short_lease};
+use crate::harness::{Cluster, Launch, WORK, count_lines, with_short_lease};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
@@ -17,9 +17,7 @@ fn start_in<'a>(cluster: &'a Cluster, node: usize, vars: &[(&str, &str)], args: 
 fn expect_run<'a>(cluster: &'a Cluster, start: impl Fn(usize) -> Launch<'a>) {
     let launches = [0, 1].map(start);
     cluster.wait_for_workers(0..2, 0);
-    cluster.finish_work();
-    let done = cluster.wait(launches);
-    expect_codes(&done, 0);
+    let done = cluster.finish(launches);
     done[0].expect_stderr("n0 leads the run at");
     assert_eq!(count_lines(&done, "leads the run at"), 1);
 }

@@ -117,8 +117,7 @@ fn the_leader_raises_its_limit_of_open_files_and_not_that_of_workers() {
     let files = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
     let soft: u64 = files.split_whitespace().nth(3).unwrap().parse().unwrap();
     assert!(soft > 500, "{files}");
-    cluster.finish_work();
-    expect_codes(&cluster.wait([launch]), 0);
+    cluster.finish([launch]);
 }
 
 #[test]
@@ -132,9 +131,7 @@ fn sixteen_agents_of_one_machine_choose_one_leader() {
     };
     let launches: Vec<_> = (0..16).map(start).collect();
     cluster.wait_for_workers(0..16, 0);
-    cluster.finish_work();
-    let done = cluster.wait(launches);
-    expect_codes(&done, 0);
+    let done = cluster.finish(launches);
     assert_eq!(count_lines(&done, "leads the run at"), 1);
     // Equal hosts: the messages name each agent.
     assert_eq!(count_lines(&done, "dtrain: n0 joined"), 1, "{}", done[0].stderr);

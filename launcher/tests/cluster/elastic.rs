@@ -21,8 +21,7 @@ fn the_others_go_on_without_a_killed_node() {
         launches.remove(nodes - 1).signal(Signal::KILL);
         cluster.wait_for_workers(0..nodes - 1, 1);
         assert_eq!(world(&cluster, 1), (nodes - 1).to_string());
-        cluster.finish_work();
-        expect_codes(&cluster.wait(launches), 0);
+        cluster.finish(launches);
         cluster.expect_one_writer();
     }
 }
@@ -43,8 +42,7 @@ fn a_node_that_comes_back_takes_part_after_the_next_failure() {
     cluster.signal_worker(0, Signal::KILL);
     cluster.wait_for_workers(0..3, 2);
     assert_eq!(["0", "1", "2"].map(|n| world(&cluster, n.parse().unwrap())), ["3", "2", "3"]);
-    cluster.finish_work();
-    expect_codes(&cluster.wait(launches), 0);
+    cluster.finish(launches);
     cluster.expect_one_writer();
 }
 
@@ -60,8 +58,7 @@ fn a_cut_half_is_fenced_before_the_other_goes_on() {
     let pid = cluster.worker(2);
     assert!(!cluster.network[2].processes().contains(&pid), "the cut node's worker still runs");
     expect_codes(&[apart.wait_leaving_processes()], 75);
-    cluster.finish_work();
-    expect_codes(&cluster.wait(launches), 0);
+    cluster.finish(launches);
     cluster.expect_one_writer();
 }
 
@@ -72,8 +69,7 @@ fn a_run_that_may_be_smaller_starts_without_the_absent() {
     let launches: Vec<_> = (0..2).map(start).collect();
     cluster.wait_for_workers(0..2, 0);
     assert_eq!(world(&cluster, 0), "2");
-    cluster.finish_work();
-    expect_codes(&cluster.wait(launches), 0);
+    cluster.finish(launches);
 }
 
 #[test]
@@ -88,9 +84,7 @@ fn a_node_that_gets_term_leaves_and_the_others_go_on() {
     let left = leaving.wait_leaving_processes();
     let text = "dtrain: exit code 143: n2 left the run, which continues without it";
     left.expect_code(143).expect_stderr(text);
-    cluster.finish_work();
-    let done = cluster.wait(launches);
-    expect_codes(&done, 0);
+    let done = cluster.finish(launches);
     done[0].expect_stderr("dtrain: n2 leaves the run: it was stopped by SIGTERM");
     cluster.expect_one_writer();
 }
@@ -105,9 +99,7 @@ fn a_surplus_node_waits_and_replaces_a_killed_one() {
     launches[2].wait_for_stderr("dtrain: this node waits as a spare until another node is lost or leaves");
     launches.remove(1).signal(Signal::KILL);
     cluster.wait_for_workers(0..2, 1);
-    cluster.finish_work();
-    let done = cluster.wait(launches);
-    expect_codes(&done, 0);
+    let done = cluster.finish(launches);
     done[0].expect_stderr("dtrain: n2 waits as a spare: 2 nodes take part already");
     cluster.expect_one_writer();
 }

@@ -59,8 +59,7 @@ fn a_short_pause_of_an_agent_disturbs_nothing() {
     let pids = freeze_agent(&cluster, 1, launches[1].child.id());
     std::thread::sleep(std::time::Duration::from_millis(300));
     thaw(&pids);
-    cluster.finish_work();
-    expect_codes(&cluster.wait(launches), 0);
+    cluster.finish(launches);
 }
 
 /// With the usual lease: switches that restart a port, and machines whose CPU time is used up.
@@ -82,8 +81,7 @@ fn silence_of_a_network_and_of_an_agent_for_two_seconds_disturbs_nothing() {
     std::thread::sleep(silence);
     let lost = launches.iter().map(|launch| launch.stderr()).find(|text| text.contains("lost"));
     assert_eq!(lost, None);
-    cluster.finish_work();
-    expect_codes(&cluster.wait(launches), 0);
+    cluster.finish(launches);
 }
 
 #[test]

@@ -124,6 +124,15 @@ impl Cluster {
         done
     }
 
+    /// Ends the workers of [`WORK`], and expects exit code 0 of all launchers.
+    #[track_caller]
+    pub(crate) fn finish<'a>(&'a self, launches: impl IntoIterator<Item = Launch<'a>>) -> Vec<Finished> {
+        self.finish_work();
+        let done = self.wait(launches);
+        expect_codes(&done, 0);
+        done
+    }
+
     /// Fails if an attempt wrote after a later one had begun.
     #[track_caller]
     pub(crate) fn expect_one_writer(&self) {

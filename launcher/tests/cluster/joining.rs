@@ -28,8 +28,7 @@ fn a_run_waits_for_another_node_in_place_of_one_that_failed() {
         leader.wait_for_stderr("n1 leaves the run: ");
         let other = cluster.start(2, nnodes, &flags, WORK);
         cluster.wait_for_workers(0..2, 0);
-        cluster.finish_work();
-        expect_codes(&cluster.wait([leader, other]), 0);
+        cluster.finish([leader, other]);
     }
 }
 
@@ -54,6 +53,5 @@ fn a_stranger_that_fails_does_not_end_a_run() {
     stranger.expect_code(5).expect_stderr("its --rdzv-id is other, and the leader's is own");
     let other = cluster.start(2, "2", &own, WORK);
     cluster.wait_for_workers(0..2, 0);
-    cluster.finish_work();
-    expect_codes(&cluster.wait([leader, other]), 0);
+    cluster.finish([leader, other]);
 }

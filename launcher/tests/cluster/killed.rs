@@ -1,6 +1,6 @@
 //! Agents that are killed, and disks that do not answer.
 
-use crate::harness::{Cluster, ENDPOINT, Launch, WORK, expect_codes};
+use crate::harness::{Cluster, ENDPOINT, Launch, WORK};
 use dtrain_test_kit::need::{Need, require};
 use dtrain_test_kit::process::{Signal, kill, output_text, signal, wait_until};
 use std::fs::{self, File};
@@ -42,8 +42,7 @@ fn nobody_waits_for_the_lease_of_a_launcher_or_guardian_that_was_killed_and_noth
         cluster.wait_for_workers([0], 1);
         assert!(begun.elapsed() < Duration::from_secs(15), "{victim}: {:?}", begun.elapsed());
         assert_ne!(killed.wait_leaving_processes().code, Some(0));
-        cluster.finish_work();
-        expect_codes(&cluster.wait(launches), 0);
+        cluster.finish(launches);
         cluster.expect_one_writer();
         for node in 0..2 {
             let left = entries(&cluster.scene.path(&format!("tmp{node}")));
@@ -77,8 +76,7 @@ fn a_later_launch_removes_the_folder_of_an_agent_that_was_killed_with_its_guardi
     }
     wait_until("the folder of the killed agent to go", || !left.exists());
     assert!(used.exists());
-    cluster.finish_work();
-    expect_codes(&cluster.wait(launches), 0);
+    cluster.finish(launches);
 }
 
 /// A separate file system on a node, as its `TMPDIR`, whose writes can be stopped. Drop lets them continue.
@@ -116,6 +114,5 @@ fn a_temporary_folder_that_does_not_answer_costs_no_lease() {
     let lost = launches.iter().map(Launch::stderr).find(|text| text.contains("lost"));
     assert_eq!(lost, None);
     assert!(disk.sh("fsfreeze -u \"$1\"").status().unwrap().success());
-    cluster.finish_work();
-    expect_codes(&cluster.wait(launches), 0);
+    cluster.finish(launches);
 }

@@ -99,17 +99,11 @@ impl<'a> Job<'a> {
     }
 }
 
-#[track_caller]
-fn expect_code(done: &Finished, code: i32) {
-    done.expect_code(code);
-}
-
 #[test]
 fn an_unresolvable_endpoint() {
     let Ok(cluster) = Cluster::new(2) else { return };
     let job = Job::new(&cluster).flags(1, &["--rdzv-endpoint", "head:29500"]);
-    let done = job.fail(1, &["head", "cannot be resolved"]);
-    expect_code(&done[1], 5);
+    job.fail(1, &["head", "cannot be resolved"])[1].expect_code(5);
 }
 
 #[test]
@@ -117,8 +111,7 @@ fn nothing_listens_at_the_endpoint() {
     let Ok(cluster) = Cluster::new(2) else { return };
     // Node 0 waits at another port.
     let job = Job::new(&cluster).flags(0, &["--rdzv-endpoint", "n0:29501"]);
-    let done = job.fail(1, &["n0:29500", "no process listens"]);
-    expect_code(&done[1], 5);
+    job.fail(1, &["n0:29500", "no process listens"])[1].expect_code(5);
 }
 
 #[test]
@@ -127,7 +120,7 @@ fn the_endpoints_host_is_down() {
     cluster.network.cut(&[0]);
     // A machine that is down looks like a firewall.
     let done = Job::new(&cluster).fail(1, &["n0:29500", "does not answer"]);
-    expect_code(&done[1], 5);
+    done[1].expect_code(5);
     // The leader knows only who came.
     done[0].expect_code(5).expect_stderr("only 1 of 2 nodes joined in time (n0)");
 }
@@ -137,8 +130,8 @@ fn a_firewall_closes_the_endpoints_port() {
     let Ok(cluster) = Cluster::new(2) else { return };
     cluster.network[0].block_ports(29500..=29500);
     let done = Job::new(&cluster).fail(1, &["n0:29500", "firewall"]);
-    expect_code(&done[1], 5);
-    expect_code(&done[0], 5);
+    done[1].expect_code(5);
+    done[0].expect_code(5);
 }
 
 #[test]
@@ -146,8 +139,7 @@ fn a_firewall_on_the_other_node_closes_the_workers_ports() {
     let Ok(cluster) = Cluster::new(2) else { return };
     cluster.network[1].block_ports(1..=65535);
     // Replies to connections that node 1 opens come to its automatic ports: leave those of the endpoint open.
-    let done = Job::new(&cluster).fail(1, &["n0:29500", "does not answer"]);
-    expect_code(&done[1], 5);
+    Job::new(&cluster).fail(1, &["n0:29500", "does not answer"])[1].expect_code(5);
 }
 
 #[test]
@@ -155,8 +147,8 @@ fn the_endpoint_is_an_address_of_no_node() {
     let Ok(cluster) = Cluster::new(2) else { return };
     let endpoint = &["--rdzv-endpoint", "10.77.0.99:29500"];
     let done = Job::new(&cluster).flags(0, endpoint).flags(1, endpoint).fail(0, &["10.77.0.99:29500"]);
-    expect_code(&done[0], 5);
-    expect_code(&done[1], 5);
+    done[0].expect_code(5);
+    done[1].expect_code(5);
 }
 
 #[test]
@@ -177,10 +169,7 @@ fn the_endpoints_name_is_a_loopback_address_on_its_own_node() {
     let hosts = cluster.network[0].hosts();
     let text = fs::read_to_string(&hosts).unwrap().replace("10.77.0.1 n0", "127.0.1.1 n0");
     fs::write(hosts, text).unwrap();
-    let launches = cluster.start_all("2", &[], WORK);
-    cluster.wait_for_workers(0..2, 0);
-    cluster.finish_work();
-    crate::harness::expect_codes(&cluster.wait(launches), 0);
+    cluster.finish(cluster.work(&[]));
 }
 
 #[test]
@@ -191,8 +180,7 @@ fn the_endpoints_name_has_the_address_of_another_network() {
     let hosts = cluster.network[1].hosts();
     let text = fs::read_to_string(&hosts).unwrap().replace("10.77.0.1 n0", "192.168.77.1 n0");
     fs::write(hosts, text).unwrap();
-    let done = Job::new(&cluster).fail(1, &["n0:29500", "192.168.77.1"]);
-    expect_code(&done[1], 5);
+    Job::new(&cluster).fail(1, &["n0:29500", "192.168.77.1"])[1].expect_code(5);
 }
 
 #[test]
@@ -216,18 +204,14 @@ fn the_interface_of_the_user_does_not_exist() {
 #[test]
 fn nodes_with_ipv6_only_run() {
     let Ok(cluster) = Cluster::with(Addresses::V6, &[0, 0]) else { return };
-    let launches = cluster.start_all("2", &[], WORK);
-    cluster.wait_for_workers(0..2, 0);
-    cluster.finish_work();
-    crate::harness::expect_codes(&cluster.wait(launches), 0);
+    cluster.finish(cluster.work(&[]));
 }
 
 #[test]
 fn an_ipv4_address_on_nodes_with_ipv6_only() {
     let Ok(cluster) = Cluster::with(Addresses::V6, &[0, 0]) else { return };
     let endpoint = &["--rdzv-endpoint", "10.77.0.1:29500"];
-    let done = Job::new(&cluster).flags(1, endpoint).fail(1, &["10.77.0.1:29500", "no route"]);
-    expect_code(&done[1], 5);
+    Job::new(&cluster).flags(1, endpoint).fail(1, &["10.77.0.1:29500", "no route"])[1].expect_code(5);
 }
 
 #[test]
@@ -236,7 +220,7 @@ fn two_jobs_at_one_port() {
     let ids = ["first", "second"].map(|id| ["--rdzv-endpoint", ENDPOINT, "--rdzv-id", id]);
     let done =
         Job::new(&cluster).flags(0, &ids[0]).flags(1, &ids[1]).fail(1, &["first", "second", "--rdzv-id"]);
-    expect_code(&done[1], 5);
+    done[1].expect_code(5);
 }
 
 #[test]
@@ -245,7 +229,7 @@ fn the_leaders_port_is_taken_by_another_program() {
     let _other = cluster.network[0].in_thread(|| TcpListener::bind("0.0.0.0:29500").unwrap());
     let words =
         ["this node should lead, but cluster-", "listens at port 29500; end it, or choose another port"];
-    expect_code(&Job::new(&cluster).fail(0, &words)[0], 5);
+    Job::new(&cluster).fail(0, &words)[0].expect_code(5);
 }
 
 /// A program that answers every connection with these bytes, or in silence.
@@ -266,8 +250,7 @@ fn the_endpoint_is_another_programs_port() {
         let Ok(cluster) = Cluster::new(2) else { return };
         answer(&cluster, bytes);
         let job = Job::new(&cluster).flags(0, &["--rdzv-endpoint", "n0:29501"]);
-        let done = job.fail(1, &["n0:29500", "not dtrain"]);
-        expect_code(&done[1], 5);
+        job.fail(1, &["n0:29500", "not dtrain"])[1].expect_code(5);
     }
 }
 
@@ -276,8 +259,7 @@ fn the_endpoint_accepts_and_says_nothing() {
     let Ok(cluster) = Cluster::new(2) else { return };
     answer(&cluster, b"");
     let job = Job::new(&cluster).flags(0, &["--rdzv-endpoint", "n0:29501"]);
-    let done = job.fail(1, &["n0:29500", "does not answer"]);
-    expect_code(&done[1], 5);
+    job.fail(1, &["n0:29500", "does not answer"])[1].expect_code(5);
 }
 
 #[test]
@@ -289,7 +271,7 @@ fn the_secrets_differ() {
         .flags(0, &secret("secret"))
         .flags(1, &secret("other"))
         .fail(1, &["secret differs"]);
-    expect_code(&done[1], 5);
+    done[1].expect_code(5);
     assert!(done[0].stderr.contains("n1") || done[0].stderr.contains("10.77.0.2"), "{}", done[0].stderr);
 }
 
@@ -299,7 +281,7 @@ fn one_node_has_no_secret() {
     let secret = ["--rdzv-endpoint", ENDPOINT, "--rdzv-secret", "secret"];
     let done =
         Job::new(&cluster).flags(0, &secret).fail(1, &["the leader has a secret and the member does not"]);
-    expect_code(&done[1], 5);
+    done[1].expect_code(5);
 }
 
 #[test]
@@ -318,16 +300,14 @@ fn a_firewall_closes_the_workers_ports_only() {
     let Ok(cluster) = Cluster::new(2) else { return };
     cluster.network[0].block_ports(1..=29499);
     cluster.network[0].block_ports(29501..=65535);
-    let done = Job::new(&cluster).fail(0, &["n1 -> n0", "firewall"]);
-    expect_code(&done[0], 5);
+    Job::new(&cluster).fail(0, &["n1 -> n0", "firewall"])[0].expect_code(5);
 }
 
 #[test]
 fn large_packets_are_lost() {
     let Ok(cluster) = Cluster::new(2) else { return };
     cluster.network[1].lose_large_packets(1000);
-    let done = Job::new(&cluster).fail(0, &["n0 -> n1", "n1 -> n0", "MTU"]);
-    expect_code(&done[0], 5);
+    Job::new(&cluster).fail(0, &["n0 -> n1", "n1 -> n0", "MTU"])[0].expect_code(5);
 }
 
 #[test]
@@ -336,8 +316,7 @@ fn a_firewall_closes_the_master_port_only() {
     cluster.network[0].block_ports(20_000..=29_499);
     cluster.network[0].block_ports(29_501..=32_767);
     let words = ["n1 -> n0", "a firewall blocks some ports", "open the TCP ports 20000 to 32767 of n0"];
-    let done = Job::new(&cluster).fail(0, &words);
-    expect_code(&done[1], 5);
+    Job::new(&cluster).fail(0, &words)[1].expect_code(5);
 }
 
 #[test]

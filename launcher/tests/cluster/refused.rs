@@ -27,8 +27,7 @@ fn a_node_rank_given_twice_is_refused() {
     cluster.wait_for_workers(0..2, 0);
     let third = cluster.start(2, "2", &flags("1"), WORK).wait_leaving_processes();
     third.expect_code(5);
-    cluster.finish_work();
-    expect_codes(&cluster.wait([first, second]), 0);
+    cluster.finish([first, second]);
 
     let Ok(cluster) = Cluster::new(3) else { return };
     let start = |(node, rank)| cluster.start(node, "3", &flags(rank), WORK);

@@ -13,8 +13,7 @@ fn all_nodes_restart_together_with_one_attempt_number() {
         cluster.signal_worker(attempt as usize, Signal::KILL);
     }
     cluster.wait_for_workers(0..3, 3);
-    cluster.finish_work();
-    expect_codes(&cluster.wait(launches), 0);
+    cluster.finish(launches);
     cluster.expect_one_writer();
 }
 
@@ -32,13 +31,10 @@ fn restarts_are_counted_over_all_nodes() {
 #[test]
 fn a_reset_connection_is_a_lost_node_that_may_come_back() {
     let Ok(cluster) = Cluster::new(2) else { return };
-    let launches = cluster.start_all("2", &["--max-restarts", "3"], WORK);
-    cluster.wait_for_workers(0..2, 0);
+    let launches = cluster.work(&["--max-restarts", "3"]);
     cluster.network[1].reset_connections();
     cluster.wait_for_workers(0..2, 1);
-    cluster.finish_work();
-    let done = cluster.wait(launches);
-    expect_codes(&done, 0);
+    let done = cluster.finish(launches);
     done[0].expect_stderr("n1");
     cluster.expect_one_writer();
 }
@@ -46,14 +42,12 @@ fn a_reset_connection_is_a_lost_node_that_may_come_back() {
 #[test]
 fn a_healed_partition_continues_in_the_next_attempt() {
     let Ok(cluster) = Cluster::new(3) else { return };
-    let launches = cluster.start_all("3", &["--max-restarts", "3"], WORK);
-    cluster.wait_for_workers(0..3, 0);
+    let launches = cluster.work(&["--max-restarts", "3"]);
     cluster.network.cut(&[1]);
     launches[0].wait_for_stderr("lost n1");
     cluster.network.heal();
     cluster.wait_for_workers(0..3, 1);
-    cluster.finish_work();
-    expect_codes(&cluster.wait(launches), 0);
+    cluster.finish(launches);
     cluster.expect_one_writer();
 }
 
@@ -61,15 +55,13 @@ fn a_healed_partition_continues_in_the_next_attempt() {
 fn a_launcher_that_was_killed_may_be_started_again() {
     let Ok(cluster) = Cluster::new(2) else { return };
     let flags = ["--max-restarts", "3"];
-    let mut launches = cluster.start_all("2", &flags, WORK);
-    cluster.wait_for_workers(0..2, 0);
+    let mut launches = cluster.work(&flags);
     let killed = launches.remove(1);
     signal(killed.child.id(), Signal::KILL);
     killed.wait_leaving_processes();
     launches[0].wait_for_stderr("lost n1");
     launches.push(cluster.start(1, "2", &flags, WORK));
     cluster.wait_for_workers(0..2, 1);
-    cluster.finish_work();
-    expect_codes(&cluster.wait(launches), 0);
+    cluster.finish(launches);
     cluster.expect_one_writer();
 }

@@ -126,16 +126,9 @@ for _ in range(2000):
     except ConnectionRefusedError: time.sleep(0.01)
 else: raise SystemExit('rank 0 is not reached')""#;
     let start = |node: usize| {
-        let mut command = cluster.command(&[
-            "--nnodes=3",
-            "--rdzv-endpoint",
-            ENDPOINT,
-            "--rdzv-secret=secret",
-            "--",
-            "sh",
-            "-c",
-            script,
-        ]);
+        let line =
+            ["--nnodes=3", "--rdzv-endpoint", ENDPOINT, "--rdzv-secret=secret", "--", "sh", "-c", script];
+        let mut command = cluster.command(&line);
         command.env("TORCHELASTIC_USE_AGENT_STORE", "False");
         cluster.scene.start_as(&format!(".n{node}"), cluster.network[node].enter(&command))
     };

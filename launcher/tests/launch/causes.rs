@@ -1,6 +1,6 @@
 //! The cause in the failure report: real processes with real signals and real messages.
 
-use crate::harness::{Finished, Scene, kill};
+use crate::harness::{Finished, Scene, kill, result};
 use dtrain_test_kit::cgroup::SmallGroup;
 use dtrain_test_kit::need::Skipped;
 use rustix::process::Signal;
@@ -9,8 +9,7 @@ use std::fs;
 use std::process::Command;
 
 fn failure(scene: &Scene) -> Value {
-    let result: Value = serde_json::from_str(&scene.read("run/result.json")).unwrap();
-    result["failure"].clone()
+    result(scene)["failure"].clone()
 }
 
 /// Runs one worker that must fail, and returns the kind of its cause.

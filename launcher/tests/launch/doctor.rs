@@ -5,15 +5,22 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// A trainer with this libtorch.
-const TRAINER: &str = "echo dtrain-worker 0.1.0; echo libtorch 2.11.0 in /no/such/lib";
+pub(crate) const TRAINER: &str = "echo dtrain-worker 0.1.0; echo libtorch 2.11.0 in /no/such/lib";
 
-fn doctor(scene: &Scene, args: &[&str], trainer: &str, variables: &[(&str, &str)]) -> Finished {
+/// Builds `dtrain doctor ARGS` with this script as the trainer.
+pub(crate) fn command(scene: &Scene, args: &[&str], trainer: &str) -> Command {
     let dtrain = Command::new(env!("CARGO_BIN_EXE_dtrain"));
     let mut command = scene.adapt(dtrain, &["doctor"]).into_command(args);
     for name in ["RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "GLOO_SOCKET_IFNAME"] {
         command.env_remove(name);
     }
-    command.env("FAKE_WORKER", trainer).envs(variables.iter().copied());
+    command.env("FAKE_WORKER", trainer);
+    command
+}
+
+fn doctor(scene: &Scene, args: &[&str], trainer: &str, variables: &[(&str, &str)]) -> Finished {
+    let mut command = command(scene, args, trainer);
+    command.envs(variables.iter().copied());
     scene.start(command).wait()
 }
 

@@ -1,5 +1,6 @@
 //! `dtrain doctor` on several nodes: processes of one machine, and network namespaces.
 
+use crate::doctor;
 use crate::harness::{Finished, Launch, Scene};
 use dtrain_test_kit::network::{Network, Node};
 use dtrain_test_kit::ranks::free_port;
@@ -8,16 +9,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-const TRAINER: &str = "echo dtrain-worker 0.1.0; echo libtorch 2.11.0 in /no/such/lib";
-
 fn command(scene: &Scene, args: &[&str]) -> Command {
-    let dtrain = Command::new(env!("CARGO_BIN_EXE_dtrain"));
-    let mut command = scene.adapt(dtrain, &["doctor", "--json"]).into_command(args);
-    for name in ["RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "GLOO_SOCKET_IFNAME"] {
-        command.env_remove(name);
-    }
-    command.env("FAKE_WORKER", TRAINER);
-    command
+    doctor::command(scene, &[&["--json"], args].concat(), doctor::TRAINER)
 }
 
 /// Returns `LEVEL WHAT: VALUE` of each row.

@@ -27,10 +27,8 @@ fn recipes_that_cannot_be_read_are_refused_before_anything_is_written() {
     let scene = Scene::new();
     fs::create_dir(scene.path(".folder.toml")).unwrap();
     fs::write(scene.path(".bytes.toml"), b"task = \"\xff\xfe\"\n").unwrap();
-    for (recipe, named) in
-        [(".folder.toml", ".folder.toml"), (".bytes.toml", ".bytes.toml"), (".absent.toml", ".absent.toml")]
-    {
-        scene.launch(&[recipe]).expect_code(2).expect_stderr(named);
+    for recipe in [".folder.toml", ".bytes.toml", ".absent.toml"] {
+        scene.launch(&[recipe]).expect_code(2).expect_stderr(recipe);
     }
     scene.expect_nothing_written();
 }

@@ -1,18 +1,11 @@
 //! Programs that a launch starts without `--`: commands, executable files, wrappers of pip.
 
-use crate::harness::Scene;
+use crate::harness::{Scene, executable};
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
 /// Words that are flags of the launcher too: after the program they are the program's.
 const OWN: [&str; 4] = ["--nnodes", "3", "--run-dir", "x"];
-
-/// Writes a file, which may be executed.
-fn write(scene: &Scene, name: &str, content: &str) {
-    fs::write(scene.path(name), content).unwrap();
-    fs::set_permissions(scene.path(name), fs::Permissions::from_mode(0o755)).unwrap();
-}
 
 /// Returns the path of the Python that tests find.
 fn python() -> String {
@@ -23,8 +16,8 @@ fn python() -> String {
 #[test]
 fn commands_and_executable_files_start_with_all_their_words() {
     let scene = Scene::new();
-    write(&scene, "run.sh", "#!/bin/sh\necho \"$0\" \"$@\"\n");
-    write(&scene, "t.py", "import sys\nprint(*sys.argv)\n");
+    executable(&scene, "run.sh", "#!/bin/sh\necho \"$0\" \"$@\"\n");
+    executable(&scene, "t.py", "import sys\nprint(*sys.argv)\n");
     for (program, expected) in [
         (&["./run.sh"][..], "./run.sh"),
         (&["run.sh"], "./run.sh"),
@@ -50,7 +43,7 @@ fn wrappers_of_pip_run_in_python() {
     for (name, command) in
         [("pip", format!("\"{python}\"")), ("bare", python.clone()), ("uv", format!("'{python}'"))]
     {
-        write(&scene, name, &format!("#!/bin/sh\n'''exec' {command} \"$0\" \"$@\"\n' '''\n{print}"));
+        executable(&scene, name, &format!("#!/bin/sh\n'''exec' {command} \"$0\" \"$@\"\n' '''\n{print}"));
         for path in [name, &format!("./{name}")] {
             let done = scene.launch(&[&["--nproc", "1", path][..], &OWN].concat());
             assert_eq!(done.expect_code(0).stdout(), format!("ran {}\n", OWN.join(" ")), "{path}");
@@ -58,17 +51,19 @@ fn wrappers_of_pip_run_in_python() {
     }
     // A relocatable environment of uv names its Python by its own place.
     let relocatable = r#""$(dirname -- "$(realpath -- "$0")")"/'python3'"#;
-    fs::create_dir(scene.path("moved")).unwrap();
-    write(&scene, "moved/python3", &format!("#!/bin/sh\necho \"its own $0\"\nexec {python} \"$@\"\n"));
-    write(&scene, "moved/tool", &format!("#!/bin/sh\n'''exec' {relocatable} \"$0\" \"$@\"\n' '''\n{print}"));
+    executable(&scene, "moved/python3", &format!("#!/bin/sh\necho \"its own $0\"\nexec {python} \"$@\"\n"));
+    executable(
+        &scene,
+        "moved/tool",
+        &format!("#!/bin/sh\n'''exec' {relocatable} \"$0\" \"$@\"\n' '''\n{print}"),
+    );
     let done = scene.launch(&["--nproc", "1", "moved/tool", "a"]);
     let own = scene.path("moved/python3");
     assert_eq!(done.expect_code(0).stdout(), format!("its own {}\nran a\n", own.display()));
     // A command that is installed in an environment runs in that, whatever environment is active.
-    fs::create_dir(scene.path("bin")).unwrap();
-    write(&scene, "bin/python3", &format!("#!/bin/sh\necho \"its own $0\"\nexec {python} \"$@\"\n"));
+    executable(&scene, "bin/python3", &format!("#!/bin/sh\necho \"its own $0\"\nexec {python} \"$@\"\n"));
     let own = scene.path("bin/python3");
-    write(&scene, "bin/tool", &format!("#!{}\n{print}", own.display()));
+    executable(&scene, "bin/tool", &format!("#!{}\n{print}", own.display()));
     let done = scene.launch(&["--nproc", "1", "bin/tool", "a"]);
     assert_eq!(done.expect_code(0).stdout(), format!("its own {}\nran a\n", own.display()));
 }
@@ -76,12 +71,11 @@ fn wrappers_of_pip_run_in_python() {
 #[test]
 fn a_recipe_is_not_hidden_by_a_program_in_path_but_by_a_file() {
     let scene = Scene::new();
-    fs::create_dir(scene.path("bin")).unwrap();
-    write(&scene, "bin/demo", "#!/bin/sh\necho a program\n");
+    executable(&scene, "bin/demo", "#!/bin/sh\necho a program\n");
     let mut command = scene.command(&["demo", "--set", "nonsense"]);
     command.env("PATH", format!("{}:/usr/bin:/bin", scene.path("bin").display()));
     scene.start(command).wait().expect_code(2).expect_stderr("nonsense");
-    write(&scene, "demo", "#!/bin/sh\necho a file \"$@\"\n");
+    executable(&scene, "demo", "#!/bin/sh\necho a file \"$@\"\n");
     assert_eq!(
         scene.launch(&["--nproc", "1", "demo", "--set", "x"]).expect_code(0).stdout(),
         "a file --set x\n"

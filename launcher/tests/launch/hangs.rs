@@ -1,9 +1,8 @@
 //! Workers that run without progress.
 
-use crate::harness::{Scene, kill, repeat, wait_until};
+use crate::harness::{Scene, add_to_path, kill, repeat, result, wait_until};
 use dtrain_test_kit::need::{self, Need};
 use rustix::process::Signal;
-use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::time::Duration;
 
@@ -16,30 +15,18 @@ const STUCK: &str = r#"
 #[test]
 fn workers_that_stop_beating_are_found_and_where_they_are_is_kept() {
     let scene = Scene::new();
-    let done = scene.sh(2, &["--hang-timeout", "3", "--run-dir", "out"], STUCK);
+    let done = scene.sh(2, &["--hang-timeout", "3", "--run-dir", "run"], STUCK);
     done.expect_code(4)
         .expect_stderr("dtrain: no progress: no heartbeat from rank 1 for ")
-        .expect_stderr("dtrain: thread stacks of rank 0: out/logs/attempt_0/rank_0/stacks.txt")
+        .expect_stderr("dtrain: thread stacks of rank 0: run/logs/attempt_0/rank_0/stacks.txt")
         .expect_stderr("killed by SIGABRT");
     for rank in 0..2 {
-        let stacks = scene.read(&format!("out/logs/attempt_0/rank_{rank}/stacks.txt"));
+        let stacks = scene.read(&format!("run/logs/attempt_0/rank_{rank}/stacks.txt"));
         assert!(stacks.contains("sleep: S (sleeping)"), "{stacks}");
     }
-    let result: serde_json::Value = serde_json::from_str(&scene.read("out/result.json")).unwrap();
+    let result = result(&scene);
     assert_eq!(result["failure"]["rank"], 1);
     assert!(result["reason"].as_str().unwrap().starts_with("no progress, rank 1"), "{result}");
-}
-
-/// Puts a debugger into PATH that prints nothing for 600 s.
-fn with_slow_debugger(scene: &Scene, mut command: Command) -> Command {
-    let tools = scene.path(".tools");
-    std::fs::create_dir(&tools).unwrap();
-    let debugger = tools.join("py-spy");
-    std::fs::write(&debugger, "#!/bin/sh\nexec sleep 600\n").unwrap();
-    std::fs::set_permissions(&debugger, std::fs::Permissions::from_mode(0o755)).unwrap();
-    let path = std::env::var("PATH").unwrap();
-    command.env("PATH", format!("{}:{path}", tools.display()));
-    command
 }
 
 #[test]
@@ -53,8 +40,10 @@ fn workers_that_go_on_while_they_are_inspected_are_not_stopped() {
             until [ -e "$TEST_DIR/go" ]; do sleep 0.05; done
             if [ $RANK = 0 ]; then : > "$DTRAIN_HEARTBEAT_FILE"; sleep 0.2; fi
             echo went on"#;
-        let args = ["--nproc", "2", "--hang-timeout", "2", "--", "sh", "-c", script];
-        let launch = scene.start(with_slow_debugger(&scene, scene.command(&args)));
+        let mut command = scene.command(&["--nproc", "2", "--hang-timeout", "2", "--", "sh", "-c", script]);
+        // A debugger that prints nothing for 600 s.
+        add_to_path(&scene, &mut command, "py-spy", "#!/bin/sh\nexec sleep 600\n");
+        let launch = scene.start(command);
         launch.wait_for_stderr("no progress");
         std::fs::write(scene.path("go"), "").unwrap();
         let done = launch.wait();

@@ -1,19 +1,16 @@
 //! `dtrain import`, with scripts as Python, and with a Python whose PyTorch is missing or too old.
 
-use crate::harness::{Finished, Scene, wait_until};
+use crate::harness::{Finished, Scene, executable, wait_until, words};
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use std::fs::{self, Permissions};
-use std::os::unix::fs::PermissionsExt;
+use std::fs;
 use std::process::Command;
 
 const OUT: &str = "model.pt2";
 
 /// Builds `dtrain import ARGS` with this script as Python.
 fn command(scene: &Scene, args: &[&str], python: &str) -> Command {
-    let file = scene.path("python");
-    fs::write(&file, format!("#!/bin/sh\n{python}\n")).unwrap();
-    fs::set_permissions(&file, Permissions::from_mode(0o755)).unwrap();
+    let file = executable(scene, "python", &format!("#!/bin/sh\n{python}\n"));
     let args = [&["import"], args].concat();
     let mut command = scene.adapt(Command::new(env!("CARGO_BIN_EXE_dtrain")), &[]).into_command(&args);
     command.env("PYTHON_EXEC", file);
@@ -40,20 +37,10 @@ fn with_torch(torch: &str) -> Finished {
 #[test]
 fn python_gets_the_script_and_the_request() {
     let scene = Scene::new();
-    let args = [
-        "hf:org/model",
-        "--output",
-        OUT,
-        "--classes=7",
-        "--image-size=32x48",
-        "--inputs=x=3x32x48,age=int64",
-        "--head=causal-lm",
-        "--seed=3",
-        "--arg=drop_path_rate=0.1",
-        "--arg=act=gelu",
-        "--check-with=layers=2",
-        "--pretrained",
-    ];
+    let args = words(
+        "hf:org/model --output model.pt2 --classes=7 --image-size=32x48 --inputs=x=3x32x48,age=int64 \
+         --head=causal-lm --seed=3 --arg=drop_path_rate=0.1 --arg=act=gelu --check-with=layers=2 --pretrained",
+    );
     let python = r#"printf %s "$1" > "$TEST_DIR/flag"; printf %s "$2" > "$TEST_DIR/command"; cat > "$TEST_DIR/script"
 printf %s "$3" > "$TEST_DIR/request"; echo summary; echo progress >&2"#;
     let done = run(&scene, &args, python);
@@ -63,7 +50,7 @@ printf %s "$3" > "$TEST_DIR/request"; echo summary; echo progress >&2"#;
     assert!(scene.read("script").ends_with("\nmain()\n"));
     // What `ps` shows stays one line.
     assert!(scene.read("command").len() < 100 && !scene.read("command").contains('\n'));
-    let request: Value = serde_json::from_str(&scene.read("request")).unwrap();
+    let mut request: Value = serde_json::from_str(&scene.read("request")).unwrap();
     let inputs = json!([
         { "name": "x", "dtype": "float32", "shape": [3, 32, 48] },
         { "name": "age", "dtype": "int64", "shape": [] },
@@ -74,7 +61,6 @@ printf %s "$3" > "$TEST_DIR/request"; echo summary; echo progress >&2"#;
         "library": [], "pretrained": true, "seed": 3, "check_with": { "layers": 2 }, "traceback": false,
         "weights": null,
     });
-    let mut request = request;
     let worker = request.as_object_mut().unwrap().remove("worker").unwrap();
     assert!(worker.as_str().unwrap().ends_with("dtrain-worker"), "{worker}");
     assert_eq!(request, expected);

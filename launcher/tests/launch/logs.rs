@@ -113,17 +113,14 @@ fn a_worker_dies_of_the_file_size_limit_as_it_would_alone() {
 fn a_full_disk_is_told_and_the_run_goes_on() {
     let scene = Scene::new();
     fs::create_dir(scene.path("small")).unwrap();
-    let mount = r#"mount -t tmpfs -o size=256k none small"#;
     let args = ["--log-dir", "small/logs", "--nproc", "2", "--", "sh", "-c", COUNT];
     // Mounting a file system needs a new namespace, which not every machine allows.
-    let inside = format!(
-        "{mount} && exec \"$0\" launch \"$@\" || exit 99; cat small/logs/attempt_0/rank_0/stdout.log"
-    );
-    let inside = inside.replace("exec \"$0\"", "\"$0\"");
+    let inside = r#"mount -t tmpfs -o size=256k none small && "$0" launch "$@" || exit 99
+        cat small/logs/attempt_0/rank_0/stdout.log"#;
     let mut command = scene
         .adapt(
             Command::new("unshare"),
-            &["--user", "--map-root-user", "--mount", "sh", "-c", &inside, env!("CARGO_BIN_EXE_dtrain")],
+            &["--user", "--map-root-user", "--mount", "sh", "-c", inside, env!("CARGO_BIN_EXE_dtrain")],
         )
         .into_command(&args);
     let Ok(output) = need::output(Need::Mount, &mut command) else { return };

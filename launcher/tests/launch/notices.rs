@@ -1,10 +1,9 @@
 //! Requests while no worker runs, and runs that cannot restart.
 
 use crate::ckpt::checkpoint;
-use crate::harness::{Finished, Launch, Scene, repeat, wait_until};
+use crate::harness::{Finished, Launch, Scene, add_to_path, executable, repeat, result, wait_until, words};
 use dtrain_test_kit::need::{self, Need};
 use rustix::process::Signal;
-use serde_json::Value;
 use std::fs;
 use std::time::Duration;
 
@@ -15,8 +14,13 @@ const RESTARTS: [&str; 2] = ["--max-restarts", "100"];
 
 /// Starts a training with this script as its worker.
 fn train<'a>(scene: &'a Scene, worker: &str) -> Launch<'a> {
-    let mut command = scene.command(&["demo", "--nproc", "1", "--run-dir", "run"]);
-    command.args(RESTARTS).env("FAKE_WORKER", worker);
+    train_with(scene, &["--nproc", "1"], worker)
+}
+
+/// Starts a training with these flags.
+fn train_with<'a>(scene: &'a Scene, flags: &[&str], worker: &str) -> Launch<'a> {
+    let mut command = scene.command(&["demo", "--run-dir", "run"]);
+    command.args(RESTARTS).args(flags).env("FAKE_WORKER", worker);
     scene.start(command)
 }
 
@@ -32,10 +36,6 @@ fn signalled_in_the_pause(launch: Launch<'_>, signal: Signal, after: usize) -> F
     std::thread::sleep(Duration::from_millis(after as u64));
     launch.signal(signal);
     launch.wait()
-}
-
-fn result(scene: &Scene) -> Value {
-    serde_json::from_str(&scene.read("run/result.json")).unwrap()
 }
 
 #[test]
@@ -63,11 +63,9 @@ fn a_notice_in_the_pause_of_a_leader_that_has_a_checkpoint_ends_with_75() {
     let worker = format!(
         "if [ $TORCHELASTIC_RESTART_COUNT = 2 ]; then cp -r made/checkpoints run/; fi; {FAIL_THREE_TIMES}"
     );
-    let nodes =
-        ["--nnodes", "1:2", "--rdzv-endpoint", "127.0.0.1:29377", "--rdzv-conf", "last_call_timeout=1"];
-    let mut command = scene.command(&["demo", "--nproc", "1", "--run-dir", "run"]);
-    command.args(RESTARTS).args(nodes).env("FAKE_WORKER", worker);
-    let done = signalled_in_the_pause(scene.start(command), Signal::USR1, 300);
+    let nodes = "--nproc 1 --nnodes 1:2 --rdzv-endpoint 127.0.0.1:29377 --rdzv-conf last_call_timeout=1";
+    let launch = train_with(&scene, &words(nodes), &worker);
+    let done = signalled_in_the_pause(launch, Signal::USR1, 300);
     done.expect_code(75).expect_stderr("--run-dir run");
     assert_eq!(result(&scene)["restarts"], 3);
 }
@@ -112,9 +110,7 @@ fn a_notice_that_comes_while_a_failure_is_handled_reaches_the_next_attempt() {
             exit 1
         fi
         trap 'exit 75' USR1; while :; do sleep 0.05 || :; done"#;
-    let mut command = scene.command(&["demo", "--nproc", "2", "--run-dir", "run"]);
-    command.args(RESTARTS).env("FAKE_WORKER", worker);
-    let launch = scene.start(command);
+    let launch = train_with(&scene, &["--nproc", "2"], worker);
     launch.wait_for_stderr("stopping the other 1 of 2 workers");
     launch.signal(Signal::USR1);
     std::thread::sleep(Duration::from_millis(300));
@@ -131,9 +127,7 @@ fn a_request_while_a_failure_of_a_training_with_a_checkpoint_is_handled_ends_wit
         trap '' TERM
         until [ -e "$TEST_DIR/go" ]; do sleep 0.05; done
         exit 1"#;
-    let mut command = scene.command(&["demo", "--nproc", "2", "--run-dir", "run"]);
-    command.args(RESTARTS).env("FAKE_WORKER", worker);
-    let launch = scene.start(command);
+    let launch = train_with(&scene, &["--nproc", "2"], worker);
     launch.wait_for_stderr("stopping the other 1 of 2 workers");
     launch.signal(Signal::TERM);
     launch.wait_for_stderr("received SIGTERM");
@@ -145,21 +139,11 @@ fn a_request_while_a_failure_of_a_training_with_a_checkpoint_is_handled_ends_wit
 
 /// Starts a training and waits until it asks the batch system, which answers when `answer` exists.
 fn train_with_slow_squeue<'a>(scene: &'a Scene, worker: &str) -> Launch<'a> {
-    let tools = scene.path(".tools");
-    fs::create_dir(&tools).unwrap();
-    let squeue = tools.join("squeue");
     let script = r#"#!/bin/sh
 : > "$TEST_DIR/.asked"; until [ -e "$TEST_DIR/answer" ]; do sleep 0.05; done; echo 1:00:00"#;
-    fs::write(&squeue, script).unwrap();
-    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-    fs::set_permissions(&squeue, mode).unwrap();
     let mut command = scene.command(&["demo", "--nproc", "1", "--run-dir", "run"]);
-    let path = std::env::var("PATH").unwrap();
-    command
-        .env("PATH", format!("{}:{path}", tools.display()))
-        .env("SLURM_JOB_ID", "7")
-        .env_remove("SLURM_JOB_END_TIME")
-        .env("FAKE_WORKER", worker);
+    add_to_path(scene, &mut command, "squeue", script);
+    command.env("SLURM_JOB_ID", "7").env_remove("SLURM_JOB_END_TIME").env("FAKE_WORKER", worker);
     let launch = scene.start(command);
     wait_until("squeue to be asked", || scene.path(".asked").exists());
     launch
@@ -281,13 +265,8 @@ fn a_training_that_is_terminated_before_its_first_step_loses_nothing() {
 #[test]
 fn a_restart_that_cannot_start_keeps_the_failure_and_its_code() {
     let scene = Scene::new();
-    fs::write(
-        scene.path("tool"),
-        "#!/bin/sh\n[ $RANK = 1 ] || exec sleep 600\nrm \"$0\"\necho broken >&2\nexit 7\n",
-    )
-    .unwrap();
-    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-    fs::set_permissions(scene.path("tool"), mode).unwrap();
+    let script = "#!/bin/sh\n[ $RANK = 1 ] || exec sleep 600\nrm \"$0\"\necho broken >&2\nexit 7\n";
+    executable(&scene, "tool", script);
     let args = ["--nproc", "2", "--max-restarts", "3", "--run-dir", "run", "--", "./tool"];
     let done = scene.launch(&args);
     done.expect_code(7).expect_stderr("dtrain: cannot restart: cannot start `").expect_stderr("broken");

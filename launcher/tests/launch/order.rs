@@ -4,7 +4,6 @@ use crate::harness::Scene;
 use crate::pty::Pty;
 use std::fs::File;
 use std::io::{self, Read, Seek};
-use std::process::Command;
 
 #[derive(Clone, Copy, Debug)]
 enum Sink {
@@ -33,28 +32,18 @@ fn into_one(scene: &Scene, sink: Sink, nproc: usize, flags: &[&str], script: &st
         Sink::Pipe => {
             let (mut read, write) = io::pipe().unwrap();
             command.stdout(write.try_clone().unwrap()).stderr(write);
-            read_to_the_end(command, |shown| read.read_to_end(shown), &mut shown)
+            let mut child = command.spawn().unwrap();
+            drop(command);
+            read.read_to_end(&mut shown).unwrap();
+            child.wait().unwrap().code()
         }
         Sink::Terminal => {
             let pty = Pty::new(200);
             pty.attach(&mut command);
-            let mut person = File::from(pty.person);
-            read_to_the_end(command, |shown| person.read_to_end(shown), &mut shown)
+            return pty.run(command);
         }
     };
     (shown, code)
-}
-
-fn read_to_the_end(
-    mut command: Command,
-    read: impl FnOnce(&mut Vec<u8>) -> io::Result<usize>,
-    shown: &mut Vec<u8>,
-) -> Option<i32> {
-    let mut child = command.spawn().unwrap();
-    drop(command);
-    // After the last process has closed a terminal, reading fails instead of ending.
-    let _ = read(shown);
-    child.wait().unwrap().code()
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! `dtrain plan`, `dtrain profile` and `dtrain gpu`, with a script as the worker.
 
-use crate::harness::{Finished, Scene};
+use crate::harness::{Finished, Scene, words};
 use rustix::process::Signal;
 use serde_json::Value;
 use std::process::Command;
@@ -32,20 +32,7 @@ fn job(scene: &Scene) -> (Vec<String>, Value) {
 #[test]
 fn a_plan_is_one_job_of_the_worker() {
     let scene = Scene::new();
-    let args = [
-        "plan",
-        "demo",
-        "--gpu",
-        "t4,24GiB",
-        "--nproc",
-        "2",
-        "--set",
-        "train.seed=7",
-        "--stage",
-        "all",
-        "--json",
-        "--measured",
-    ];
+    let args = words("plan demo --gpu t4,24GiB --nproc 2 --set train.seed=7 --stage all --json --measured");
     let mut plan = command(&scene, &args, ARGS);
     plan.env("RANK", "1").env("WORLD_SIZE", "2");
     let done = scene.start(plan).wait();

@@ -35,6 +35,16 @@ impl Pty {
         };
         command.stdin(open()).stdout(open()).stderr(open());
     }
+
+    /// Runs a command that has the terminal. Returns all that it shows, and its exit code.
+    pub(crate) fn run(self, mut command: Command) -> (Vec<u8>, Option<i32>) {
+        let mut child = command.spawn().unwrap();
+        drop(command);
+        let mut shown = Vec::new();
+        // After the last process has closed the terminal, reading fails instead of ending.
+        let _ = File::from(self.person).read_to_end(&mut shown);
+        (shown, child.wait().unwrap().code())
+    }
 }
 
 /// A bash with job control, on a new terminal.
@@ -47,8 +57,9 @@ pub(crate) struct Shell {
 }
 
 impl Shell {
-    /// Starts the shell in the scene's folder. `$DTRAIN` is the launcher.
-    pub(crate) fn start(scene: &Scene) -> Self {
+    /// Starts the shell in a new scene's folder. `$DTRAIN` is the launcher.
+    pub(crate) fn start() -> (Scene, Self) {
+        let scene = Scene::new();
         let pty = Pty::new(200);
         let words = ["--ctty", "bash", "--norc", "--noprofile", "-i"];
         let mut command = scene.adapt(Command::new("setsid"), &words).into_command::<&str>(&[]);
@@ -68,7 +79,7 @@ impl Shell {
         });
         let mut shell = Self { child, person, shown, seen: 0 };
         shell.expect("ready> ");
-        shell
+        (scene, shell)
     }
 
     /// Types a line.

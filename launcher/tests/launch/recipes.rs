@@ -1,7 +1,7 @@
 //! Recipe runs, with a script as the trainer.
 
 use crate::ckpt::checkpoint;
-use crate::harness::{Finished, Launch, Scene};
+use crate::harness::{Finished, Launch, Scene, executable, result, words};
 use dtrain_test_kit::programs::RESOLVE;
 use rustix::process::Signal;
 use serde_json::Value;
@@ -18,28 +18,13 @@ fn run(scene: &Scene, args: &[&str], worker: &str) -> Finished {
     start(scene, args, worker).wait()
 }
 
-#[track_caller]
-fn result(scene: &Scene) -> Value {
-    serde_json::from_str(&scene.read("run/result.json")).unwrap()
-}
-
 const TWO: [&str; 5] = ["--nproc", "2", "demo", "--run-dir", "run"];
 
 #[test]
 fn the_trainer_gets_the_prepared_run_directory_and_the_contract() {
     let scene = Scene::new();
     let worker = r#"printf '%s\n' "$@" > "$TEST_DIR/args.$RANK"; env > "$TEST_DIR/env.$RANK"; echo trained"#;
-    let args = [
-        "--nproc",
-        "2",
-        "demo",
-        "--set",
-        "train.effective_batch=10",
-        "--set",
-        "train.seed=7",
-        "--run-dir",
-        "run",
-    ];
+    let args = words("--nproc 2 demo --set train.effective_batch=10 --set train.seed=7 --run-dir run");
     let done = run(&scene, &args, worker);
     done.expect_code(0);
     for rank in 0..2 {
@@ -263,11 +248,8 @@ fn a_trainer_that_cannot_be_executed_leaves_the_earlier_run_as_it_was() {
     let scene = Scene::new();
     run(&scene, &TWO, "exit 0").expect_code(0);
     let before = scene.read("run/result.json");
-    fs::write(scene.path("broken"), "#!/no/such/interpreter\n").unwrap();
-    let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-    fs::set_permissions(scene.path("broken"), executable).unwrap();
     let mut command = scene.command(&TWO);
-    command.env("DTRAIN_WORKER", scene.path("broken"));
+    command.env("DTRAIN_WORKER", executable(&scene, "broken", "#!/no/such/interpreter\n"));
     scene
         .start(command)
         .wait()
@@ -282,12 +264,9 @@ fn a_restart_that_cannot_start_keeps_the_figures_of_the_attempt_before() {
     let scene = Scene::new();
     let worker =
         format!("#!/bin/sh\n{RESOLVE}\necho '{{\"steps\": 12}}' > \"$3/result.json\"\nrm \"$0\"\nexit 4\n");
-    fs::write(scene.path("once"), worker).unwrap();
-    let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-    fs::set_permissions(scene.path("once"), executable).unwrap();
     let one = ["--nproc", "1", "--max-restarts", "1", "demo", "--run-dir", "run"];
     let mut command = scene.command(&one);
-    command.env("DTRAIN_WORKER", scene.path("once"));
+    command.env("DTRAIN_WORKER", executable(&scene, "once", &worker));
     scene.start(command).wait().expect_code(4).expect_stderr("dtrain: cannot restart: cannot start `");
     assert_eq!(result(&scene)["steps"], 12);
 }

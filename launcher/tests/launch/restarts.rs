@@ -1,6 +1,6 @@
 //! Restarts of all workers after a failure.
 
-use crate::harness::{Scene, wait_until};
+use crate::harness::{Scene, executable, wait_until};
 use rustix::process::Signal;
 
 #[test]
@@ -48,9 +48,7 @@ fn the_last_failure_is_the_runs() {
 #[test]
 fn a_program_that_cannot_be_started_is_not_restarted() {
     let scene = Scene::new();
-    std::fs::write(scene.path("tool"), "#!/no/such/interpreter\n").unwrap();
-    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-    std::fs::set_permissions(scene.path("tool"), mode).unwrap();
+    executable(&scene, "tool", "#!/no/such/interpreter\n");
     let done = scene.launch(&["--nproc", "2", "--max-restarts", "5", "--", "./tool"]);
     done.expect_code(2).expect_stderr("cannot start `./tool`");
     assert!(!done.stderr.contains("restart"), "{}", done.stderr);

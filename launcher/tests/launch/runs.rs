@@ -1,11 +1,9 @@
 //! `dtrain runs` beside real launches.
 
-use crate::harness::{Finished, Scene, kill, wait_until};
+use crate::harness::{Finished, Scene, kill};
 use crate::pty::Pty;
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use std::fs::File;
-use std::io::Read;
 use std::process::Command;
 
 fn command(scene: &Scene, args: &[&str]) -> Command {
@@ -104,13 +102,8 @@ fn a_watch_redraws_a_terminal() {
     let mut watch = command(&scene, &["watch", "--interval", "0.1", "--count", "2"]);
     watch.env("TERM", "xterm");
     pty.attach(&mut watch);
-    let mut child = watch.spawn().unwrap();
-    drop(watch);
-    let mut shown = Vec::new();
-    // After the last process has closed the terminal, reading fails instead of ending.
-    let _ = File::from(pty.person).read_to_end(&mut shown);
-    wait_until("the watch to end", || child.try_wait().unwrap().is_some());
-    assert_eq!(child.wait().unwrap().code(), Some(0));
+    let (shown, code) = pty.run(watch);
+    assert_eq!(code, Some(0));
     let shown = String::from_utf8(shown).unwrap();
     let (first, second) = shown.split_once("\u{1b}[4A\r\u{1b}[J").unwrap();
     assert!(

@@ -96,8 +96,7 @@ const COUNTS: &str = r#"sh -c 'while :; do echo >> "count.$RANK"; : > "ready.$RA
 
 #[test]
 fn ctrl_z_suspends_the_whole_job_and_fg_and_bg_continue_it() {
-    let scene = Scene::new();
-    let mut shell = Shell::start(&scene);
+    let (scene, mut shell) = Shell::start();
     let job = || [scene.workers(), scene.launcher()].concat();
     let goes_on = || {
         let before = scene.read("count.1").len();
@@ -123,8 +122,7 @@ fn ctrl_z_suspends_the_whole_job_and_fg_and_bg_continue_it() {
 
 #[test]
 fn ctrl_z_suspends_nothing_where_no_shell_could_continue_it() {
-    let scene = Scene::new();
-    let mut shell = Shell::start(&scene);
+    let (scene, mut shell) = Shell::start();
     // As with `ssh host dtrain ...`, the launcher leads the session.
     shell.line(&format!(r#"exec "$DTRAIN" launch --nproc 2 -- {COUNTS}"#));
     scene.wait_for_ready(2);
@@ -136,8 +134,7 @@ fn ctrl_z_suspends_nothing_where_no_shell_could_continue_it() {
 
 #[test]
 fn tostop_stops_no_launch_in_the_foreground() {
-    let scene = Scene::new();
-    let mut shell = Shell::start(&scene);
+    let (_scene, mut shell) = Shell::start();
     shell.line(r#"stty tostop; "$DTRAIN" launch --nproc 1 -- echo he''llo; echo code $?"#);
     shell.expect("hello");
     shell.expect("code 0");
@@ -148,8 +145,7 @@ const READS: &str = r#"sh -c 'read line; echo "rank $RANK got <$line>"; sleep "$
 
 #[test]
 fn a_single_worker_reads_from_the_terminal() {
-    let scene = Scene::new();
-    let mut shell = Shell::start(&scene);
+    let (_scene, mut shell) = Shell::start();
     shell.line(&format!(r#""$DTRAIN" launch --nproc 1 -- {READS}; echo code $?"#));
     shell.line("typed");
     shell.expect("got <typed>");
@@ -158,8 +154,7 @@ fn a_single_worker_reads_from_the_terminal() {
 
 #[test]
 fn the_named_rank_alone_reads_from_the_terminal() {
-    let scene = Scene::new();
-    let mut shell = Shell::start(&scene);
+    let (_scene, mut shell) = Shell::start();
     shell.line(&format!(r#""$DTRAIN" launch --nproc 2 -- {READS}; echo code $?"#));
     shell.expect("code 0");
     shell.line(&format!(r#""$DTRAIN" launch --nproc 3 --stdin-rank 1 -- {READS}; echo code $?"#));
@@ -173,8 +168,7 @@ fn the_named_rank_alone_reads_from_the_terminal() {
 #[test]
 fn a_worker_that_reads_in_the_background_suspends_the_job_until_fg() {
     for ignores in ["", "trap '' TSTP; "] {
-        let scene = Scene::new();
-        let mut shell = Shell::start(&scene);
+        let (scene, mut shell) = Shell::start();
         shell.line(&format!(r#"({ignores}exec "$DTRAIN" launch --nproc 1 -- {READS}) &"#));
         wait_until("the launcher to run", || scene.launcher().len() == 1);
         wait_until_suspended(|| [scene.workers(), scene.launcher()].concat());
@@ -189,8 +183,7 @@ fn a_worker_that_reads_in_the_background_suspends_the_job_until_fg() {
 
 #[test]
 fn ctrl_z_and_ctrl_c_reach_a_worker_that_has_the_terminal() {
-    let scene = Scene::new();
-    let mut shell = Shell::start(&scene);
+    let (scene, mut shell) = Shell::start();
     let script = r#"sh -c 'read line; : > reading; read line; echo "got <$line>"; read line'"#;
     shell.line(&format!(r#""$DTRAIN" launch --nproc 1 -- {script}; echo code $?"#));
     shell.line("first");
@@ -207,8 +200,7 @@ fn ctrl_z_and_ctrl_c_reach_a_worker_that_has_the_terminal() {
 
 #[test]
 fn ctrl_c_stops_the_whole_job_after_a_worker_has_read_a_line() {
-    let scene = Scene::new();
-    let mut shell = Shell::start(&scene);
+    let (scene, mut shell) = Shell::start();
     let script = r#"sh -c 'if [ $RANK = 0 ]; then read line; fi; : > "ready.$RANK"; exec sleep 600'"#;
     shell.line(&format!(
         r#""$DTRAIN" launch --nproc 2 --stdin-rank 0 --max-restarts 3 -- {script}; echo code $?"#
@@ -224,8 +216,7 @@ fn ctrl_c_stops_the_whole_job_after_a_worker_has_read_a_line() {
 
 #[test]
 fn after_ctrl_c_on_the_stdin_worker_others_keep_their_time() {
-    let scene = Scene::new();
-    let mut shell = Shell::start(&scene);
+    let (scene, mut shell) = Shell::start();
     // Rank 0 dies of the signal so late that a second Ctrl-C would count as another request.
     let reads = r#"read line; trap "sleep 1; trap - INT; kill -INT \$\$" INT"#;
     let saves = r#"trap "sleep 2.5; echo rank 1 is whole; exit 0" INT"#;
@@ -246,8 +237,7 @@ const READS_KEYS: &str = r#"stty -icanon; : > "ready.$RANK"; read line"#;
 
 #[test]
 fn a_worker_that_dies_of_ctrl_c_while_it_reads_key_by_key_stops_the_whole_job() {
-    let scene = Scene::new();
-    let mut shell = Shell::start(&scene);
+    let (scene, mut shell) = Shell::start();
     shell.line(&format!(
         r#""$DTRAIN" launch --nproc 1 --max-restarts 3 -- sh -c '{READS_KEYS}'; echo code $?"#
     ));
@@ -260,8 +250,7 @@ fn a_worker_that_dies_of_ctrl_c_while_it_reads_key_by_key_stops_the_whole_job() 
 
 #[test]
 fn ctrl_z_stops_no_worker_that_reads_where_no_shell_could_continue_it() {
-    let scene = Scene::new();
-    let mut shell = Shell::start(&scene);
+    let (scene, mut shell) = Shell::start();
     shell.line(&format!(r#"exec "$DTRAIN" launch --nproc 1 -- sh -c '{READS_KEYS}; echo "got <$line>"'"#));
     scene.wait_for_ready(1);
     shell.keys(b"\x1a");
@@ -277,8 +266,7 @@ const COOKED: &str = r#"n=0; until stty -a | grep -q " icanon" || [ $n = 100 ]; 
 fn the_terminal_is_as_before_after_a_worker_at_a_prompt_was_stopped_or_killed() {
     for signal in [Signal::TERM, Signal::KILL] {
         for victim in ["worker", "launcher", "guardian"] {
-            let scene = Scene::new();
-            let mut shell = Shell::start(&scene);
+            let (scene, mut shell) = Shell::start();
             let script = r#"stty -icanon -echo; : > "ready.$RANK"; exec sleep 600"#;
             // Without job control, as in a script, no shell restores the terminal.
             shell.line(&format!(r#"sh -c '"$DTRAIN" launch --nproc 1 -- sh -c '\''{script}'\''; {COOKED}'"#));
@@ -305,8 +293,7 @@ fn parent_of(pid: u32) -> u32 {
 
 #[test]
 fn a_program_that_sets_the_modes_of_its_standard_output_reads_keys() {
-    let scene = Scene::new();
-    let mut shell = Shell::start(&scene);
+    let (scene, mut shell) = Shell::start();
     let script =
         r#"stty -icanon -echo <&1; : > "ready.$RANK"; key=$(dd bs=1 count=1 2>/dev/null); echo "got <$key>""#;
     shell.line(&format!(r#""$DTRAIN" launch --nproc 1 -- sh -c '{script}'; {COOKED}"#));
@@ -333,8 +320,7 @@ fn a_proc_of_another_pid_namespace_does_no_harm() {
 #[test]
 fn a_terminal_that_goes_away_ends_a_job_that_runs_or_is_suspended() {
     for suspended in [false, true] {
-        let scene = Scene::new();
-        let mut shell = Shell::start(&scene);
+        let (scene, mut shell) = Shell::start();
         shell.line(&format!(r#""$DTRAIN" launch --nproc 2 -- {COUNTS}"#));
         scene.wait_for_ready(2);
         if suspended {

@@ -1,6 +1,6 @@
 //! Signals to the launcher.
 
-use crate::harness::Scene;
+use crate::harness::{Finished, Scene, result};
 use dtrain_test_kit::freezer::Freezer;
 use dtrain_test_kit::process::{Signal, kill};
 use std::time::{Duration, Instant};
@@ -17,17 +17,24 @@ const STOP_SIGNALS: [(Signal, &str, i32); 4] = [
     (Signal::QUIT, "SIGQUIT", 131),
 ];
 
+/// Starts the launcher as [`Scene::start_sh`], sends it a signal, and waits for its end.
+#[track_caller]
+fn signalled(scene: &Scene, nproc: usize, flags: &[&str], script: &str, signal: Signal) -> Finished {
+    let launch = scene.start_sh(nproc, flags, script);
+    launch.signal(signal);
+    launch.wait()
+}
+
 #[test]
 fn stop_signals_are_forwarded_and_give_128_plus_their_number() {
     for (signal, name, code) in STOP_SIGNALS {
         let scene = Scene::new();
-        let launch = scene.start_sh(2, &["--shutdown-timeout", "600", "--run-dir", "run"], WAIT_FOR_EVER);
-        launch.signal(signal);
-        let done = launch.wait();
+        let flags = ["--shutdown-timeout", "600", "--run-dir", "run"];
+        let done = signalled(&scene, 2, &flags, WAIT_FOR_EVER, signal);
         done.expect_code(code).expect_stderr(&format!("received {name}, passed on to 2 workers"));
         done.expect_stderr(&format!("dtrain: exit code {code}: stopped by {name}\n"));
         assert!(!done.stderr.contains("failed"), "{}", done.stderr);
-        let result: serde_json::Value = serde_json::from_str(&scene.read("run/result.json")).unwrap();
+        let result = result(&scene);
         assert_eq!(result["exit_code"], code);
         assert_eq!(result["reason"], format!("stopped by {name}"));
     }
@@ -38,23 +45,19 @@ fn a_program_that_handles_the_signal_decides_the_code_unless_it_is_0() {
     for (signal, name, stopped) in STOP_SIGNALS {
         let trap = name.strip_prefix("SIG").unwrap();
         for (code, expected) in [(0, stopped), (7, 7)] {
-            let scene = Scene::new();
             let script = format!(
                 r#"trap 'echo cleaned up; exit {code}' {trap}; : > "$TEST_DIR/ready.$RANK"; while :; do sleep 0.05; done"#
             );
-            let launch = scene.start_sh(1, &["--shutdown-timeout", "600"], &script);
-            launch.signal(signal);
-            assert_eq!(launch.wait().expect_code(expected).stdout(), "cleaned up\n");
+            let done = signalled(&Scene::new(), 1, &["--shutdown-timeout", "600"], &script, signal);
+            assert_eq!(done.expect_code(expected).stdout(), "cleaned up\n");
         }
     }
 }
 
 #[test]
 fn workers_that_ignore_the_signal_are_killed_after_the_timeout() {
-    let scene = Scene::new();
-    let launch = scene.start_sh(2, &["--shutdown-timeout", "1"], DEAF);
-    launch.signal(Signal::TERM);
-    launch.wait().expect_code(143).expect_stderr("dtrain: killing rank 0, 1: still running after 1 s");
+    let done = signalled(&Scene::new(), 2, &["--shutdown-timeout", "1"], DEAF, Signal::TERM);
+    done.expect_code(143).expect_stderr("dtrain: killing rank 0, 1: still running after 1 s");
 }
 
 /// When asked to stop, writes a checkpoint for 4 s, with a heartbeat twice a second.
@@ -65,10 +68,7 @@ const WRITES: &str = r#"
 
 #[test]
 fn a_checkpoint_that_is_being_written_is_waited_for_beyond_the_timeout() {
-    let scene = Scene::new();
-    let launch = scene.start_sh(1, &["--shutdown-timeout", "1"], WRITES);
-    launch.signal(Signal::TERM);
-    let done = launch.wait();
+    let done = signalled(&Scene::new(), 1, &["--shutdown-timeout", "1"], WRITES, Signal::TERM);
     done.expect_code(143).expect_stderr(
         "dtrain: rank 0 still writes a checkpoint after 1 s (--shutdown-timeout): waiting for it; a second",
     );
@@ -222,9 +222,7 @@ const OWN_CODE: &str = r#"trap 'exit 3' TERM INT; : > "$TEST_DIR/ready.$RANK"; w
 fn a_program_that_ends_with_its_own_code_on_request_was_stopped_and_has_not_failed() {
     for (signal, name) in [(Signal::TERM, "SIGTERM"), (Signal::INT, "SIGINT")] {
         let scene = Scene::new();
-        let launch = scene.start_sh(2, &["--run-dir", "run"], OWN_CODE);
-        launch.signal(signal);
-        let done = launch.wait();
+        let done = signalled(&scene, 2, &["--run-dir", "run"], OWN_CODE, signal);
         done.expect_code(3)
             .expect_stderr(&format!(": exit code 3 after {name} from the launcher\n"))
             .expect_stderr("  stopped too: rank ");
@@ -249,14 +247,11 @@ fn a_program_that_ends_with_its_own_code_on_request_was_stopped_and_has_not_fail
 #[test]
 fn a_program_that_fails_while_it_stops_has_failed_unless_its_peer_stopped_first() {
     let on_request = |message: &str| {
-        let scene = Scene::new();
         let script = format!(
             r#"trap 'if [ $RANK = 0 ]; then exit 0; fi; sleep 0.3; printf "{message}" >&2; exit 1' TERM
             : > "$TEST_DIR/ready.$RANK"; while :; do sleep 0.05; done"#
         );
-        let launch = scene.start_sh(2, &[], &script);
-        launch.signal(Signal::TERM);
-        let done = launch.wait();
+        let done = signalled(&Scene::new(), 2, &[], &script, Signal::TERM);
         done.expect_code(1);
         done
     };

@@ -1,6 +1,6 @@
 //! The targets of the workers' output: torchrun's output flags and log directories.
 
-use crate::harness::{Finished, Scene};
+use crate::harness::{Finished, Scene, words};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
@@ -196,15 +196,9 @@ fn the_prefix_is_filled_in() {
 fn lines_with_certain_texts_are_copied() {
     let scene = Scene::new();
     let script = "echo step 1 loss 2; echo other; echo a,b; echo loss >&2; echo WARN: x >&2";
-    let flags = [
-        "--log-dir",
-        "logs",
-        "--duplicate-stdout-filters",
-        "loss,a,,b",
-        "--duplicate_stderr_filters=WARN",
-        "--local-ranks-filter",
-        "1,2",
-    ];
+    let flags = words(
+        "--log-dir logs --duplicate-stdout-filters loss,a,,b --duplicate_stderr_filters=WARN --local-ranks-filter 1,2",
+    );
     scene.sh(3, &flags, script).expect_code(0);
     let mut copied: Vec<_> =
         scene.read("logs/attempt_0/filtered_stdout.log").lines().map(str::to_owned).collect();

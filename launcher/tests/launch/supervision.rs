@@ -21,14 +21,16 @@ fn when_one_fails_the_others_are_stopped_and_nothing_is_left() {
     assert!(begun.elapsed() < Duration::from_secs(300), "nobody had to be killed");
 }
 
+/// Rank 1 fails, and rank 0 ignores SIGTERM.
+const DEAF_PEER: &str = r#"
+    if [ $RANK = 0 ]; then trap '' TERM; : > "$TEST_DIR/deaf"; while :; do sleep 0.1; done; fi
+    until [ -e "$TEST_DIR/deaf" ]; do sleep 0.01; done
+    exit 8"#;
+
 #[test]
 fn a_peer_that_ignores_sigterm_is_killed_after_the_timeout() {
-    let script = r#"
-        if [ $RANK = 0 ]; then trap '' TERM; : > "$TEST_DIR/deaf"; while :; do sleep 0.1; done; fi
-        until [ -e "$TEST_DIR/deaf" ]; do sleep 0.01; done
-        exit 8"#;
     let begun = Instant::now();
-    let done = Scene::new().sh(2, &["--shutdown-timeout", "1"], script);
+    let done = Scene::new().sh(2, &["--shutdown-timeout", "1"], DEAF_PEER);
     done.expect_code(8).expect_stderr("dtrain: killing rank 0: still running after 1 s");
     done.expect_stderr("stopped as a consequence: rank 0 (killed by SIGKILL)");
     assert!(begun.elapsed() >= Duration::from_secs(1));
@@ -36,12 +38,8 @@ fn a_peer_that_ignores_sigterm_is_killed_after_the_timeout() {
 
 #[test]
 fn a_timeout_of_zero_kills_at_once() {
-    let script = r#"
-        if [ $RANK = 0 ]; then trap '' TERM; : > "$TEST_DIR/deaf"; while :; do sleep 0.1; done; fi
-        until [ -e "$TEST_DIR/deaf" ]; do sleep 0.01; done
-        exit 8"#;
     Scene::new()
-        .sh(2, &["--shutdown-timeout", "0"], script)
+        .sh(2, &["--shutdown-timeout", "0"], DEAF_PEER)
         .expect_code(8)
         .expect_stderr("dtrain: killing rank 0");
 }

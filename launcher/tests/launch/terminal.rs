@@ -8,28 +8,11 @@ use std::io::Read;
 use std::path::PathBuf;
 
 /// Returns the launcher's output on a terminal of `columns`, for both streams, and its exit code.
-fn on_terminal(
-    scene: &Scene,
-    columns: u16,
-    nproc: &str,
-    script: &str,
-    vars: &[(&str, &str)],
-) -> (String, Option<i32>) {
-    on_terminal_with(scene, columns, &["--nproc", nproc], script, vars)
+fn on_terminal(scene: &Scene, columns: u16, flags: &[&str], script: &str) -> (String, Option<i32>) {
+    on_terminal_to(scene, columns, flags, script, &[], None)
 }
 
-/// Runs with these flags.
-fn on_terminal_with(
-    scene: &Scene,
-    columns: u16,
-    flags: &[&str],
-    script: &str,
-    vars: &[(&str, &str)],
-) -> (String, Option<i32>) {
-    on_terminal_to(scene, columns, flags, script, vars, None)
-}
-
-/// Runs with standard error in a file.
+/// Runs with these variables, and with standard error in a file.
 fn on_terminal_to(
     scene: &Scene,
     columns: u16,
@@ -45,12 +28,8 @@ fn on_terminal_to(
     if let Some(path) = stderr {
         command.stderr(File::create(path).unwrap());
     }
-    let mut child = command.spawn().unwrap();
-    drop(command);
-    let mut shown = Vec::new();
-    // After the last process has closed the terminal, reading fails instead of ending.
-    let _ = File::from(pty.person).read_to_end(&mut shown);
-    (String::from_utf8(shown).unwrap(), child.wait().unwrap().code())
+    let (shown, code) = pty.run(command);
+    (String::from_utf8(shown).unwrap(), code)
 }
 
 const ERASE: &str = "\r\u{1b}[2K";
@@ -66,7 +45,7 @@ fn a_frame_is_redrawn_around_lines_and_erased_at_the_end() {
             until [ -e "$TEST_DIR/drawn" ]; do sleep 0.01; done
             sleep 0.5; echo from one; sleep 0.5; : > "$TEST_DIR/said"
         fi"#;
-    let (shown, code) = on_terminal(&scene, 80, "2", script, &[]);
+    let (shown, code) = on_terminal(&scene, 80, &["--nproc", "2"], script);
     assert_eq!(code, Some(0), "{shown}");
     let expected = format!(" 10% of it{ERASE}[rank 1] from one\r\n 10% of it{ERASE}");
     assert!(shown.ends_with(&expected), "{shown:?}");
@@ -76,14 +55,14 @@ fn a_frame_is_redrawn_around_lines_and_erased_at_the_end() {
 fn a_line_takes_the_place_of_its_own_frame() {
     let script = r"printf '50%%\r' >&2; sleep 0.5; printf 'done\n' >&2";
     let flags = ["--nproc", "1", "--run-dir", "run"];
-    let (shown, _) = on_terminal_with(&Scene::new(), 80, &flags, script, &[]);
+    let (shown, _) = on_terminal(&Scene::new(), 80, &flags, script);
     assert!(shown.ends_with(&format!("50%{ERASE}done\r\n")), "{shown:?}");
 }
 
 #[test]
 fn frames_are_cut_to_the_width_and_those_of_other_ranks_are_dropped() {
     let script = r"printf '%s 123456789012345678901234567890\r' $RANK >&2; sleep 0.5";
-    let (shown, _) = on_terminal(&Scene::new(), 12, "2", script, &[]);
+    let (shown, _) = on_terminal(&Scene::new(), 12, &["--nproc", "2"], script);
     assert!(shown.ends_with(&format!("0 123456789{ERASE}")), "{shown:?}");
     assert!(!shown.contains("1 123"), "{shown:?}");
 }
@@ -91,14 +70,14 @@ fn frames_are_cut_to_the_width_and_those_of_other_ranks_are_dropped() {
 #[test]
 fn bars_that_begin_with_the_carriage_return_are_seen_at_once() {
     let script = r"printf '\r 10%%' >&2; sleep 0.5; printf '\r 20%%' >&2; sleep 0.5; printf '\r100%%\n' >&2";
-    let (shown, _) = on_terminal(&Scene::new(), 80, "1", script, &[]);
+    let (shown, _) = on_terminal(&Scene::new(), 80, &["--nproc", "1"], script);
     assert!(shown.contains(" 10%") && shown.contains(" 20%") && shown.ends_with("100%\r\n"), "{shown:?}");
 }
 
 #[test]
 fn the_only_worker_or_the_named_one_has_the_terminal_as_its_standard_output() {
     let terminal = r#"test -t 1 && echo "$RANK terminal" || echo "$RANK pipe""#;
-    let of = |flags: &[&str]| on_terminal_with(&Scene::new(), 80, flags, terminal, &[]).0;
+    let of = |flags: &[&str]| on_terminal(&Scene::new(), 80, flags, terminal).0;
     assert!(of(&["--nproc", "1"]).contains("terminal"));
     let named = of(&["--nproc", "2", "--stdin-rank", "1"]);
     assert!(
@@ -119,7 +98,7 @@ fn the_only_worker_or_the_named_one_has_the_terminal_as_its_standard_output() {
 #[test]
 fn the_only_worker_writes_to_a_terminal_of_the_same_size_on_both_streams() {
     let script = r"stty size <&1; stty size <&2; printf '\r 10%%' >&2; printf '\r    \r'; echo text; printf ' 20%%\n' >&2";
-    let (shown, _) = on_terminal(&Scene::new(), 77, "1", script, &[]);
+    let (shown, _) = on_terminal(&Scene::new(), 77, &["--nproc", "1"], script);
     assert!(shown.ends_with("24 77\r\n24 77\r\n\r 10%\r    \rtext\r\n 20%\r\n"), "{shown:?}");
 }
 
@@ -156,7 +135,7 @@ fn text_that_a_worker_prints_over_its_bar_is_a_line_and_the_bar_stays() {
     let script = r#"
         bar() { printf '\r %s%%|#  | 4/40 [00:01<00:09, 3.98it/s]' $1 >&2; }
         if [ $RANK = 0 ]; then bar 10; echo "{'loss': 1}"; bar 20; sleep 0.5; fi"#;
-    let (shown, _) = on_terminal(&scene, 80, "2", script, &[]);
+    let (shown, _) = on_terminal(&scene, 80, &["--nproc", "2"], script);
     assert!(shown.contains("[rank 0] {'loss': 1}\r\n"), "{shown:?}");
     let bar = " 20%|#  | 4/40 [00:01<00:09, 3.98it/s]";
     let end = format!("{bar}{ERASE}[rank 0] {bar}\r\n");
@@ -186,7 +165,7 @@ fn a_prompt_is_seen_at_once_and_ends_where_another_rank_begins() {
             until [ -e "$TEST_DIR/asked" ]; do sleep 0.01; done
             sleep 0.7; echo whole; sleep 0.7; : > "$TEST_DIR/said"
         fi"#;
-    let (shown, _) = on_terminal(&scene, 80, "2", script, &[]);
+    let (shown, _) = on_terminal(&scene, 80, &["--nproc", "2"], script);
     let expected = "[rank 0] Name: \r\n[rank 1] whole\r\n[rank 0] Ada\r\n";
     assert!(shown.ends_with(expected), "{shown:?}");
 }
@@ -194,12 +173,14 @@ fn a_prompt_is_seen_at_once_and_ends_where_another_rank_begins() {
 #[test]
 fn the_workers_are_told_whether_frames_are_shown() {
     let script = "echo progress=$DTRAIN_PROGRESS";
-    let (shown, _) = on_terminal(&Scene::new(), 80, "1", script, &[]);
-    assert!(shown.contains("progress=terminal"), "{shown:?}");
-    let (shown, _) = on_terminal(&Scene::new(), 80, "1", script, &[("TERM", "dumb")]);
-    assert!(shown.contains("progress=lines"), "{shown:?}");
-    let (shown, _) = on_terminal(&Scene::new(), 80, "1", script, &[("DTRAIN_PROGRESS", "lines")]);
-    assert!(shown.contains("progress=lines"), "{shown:?}");
+    for (vars, expected) in [
+        (&[][..], "progress=terminal"),
+        (&[("TERM", "dumb")], "progress=lines"),
+        (&[("DTRAIN_PROGRESS", "lines")], "progress=lines"),
+    ] {
+        let (shown, _) = on_terminal_to(&Scene::new(), 80, &["--nproc", "1"], script, vars, None);
+        assert!(shown.contains(expected), "{vars:?}: {shown:?}");
+    }
 }
 
 #[test]
@@ -207,7 +188,7 @@ fn a_bar_that_nobody_would_see_is_not_asked_for() {
     let scene = Scene::new();
     let script = r"echo progress=$DTRAIN_PROGRESS; printf ' 10%%\rdone\n' >&2";
     let flags = ["--nproc", "1", "--run-dir", "run", "--redirects", "2"];
-    let (shown, code) = on_terminal_with(&scene, 80, &flags, script, &[]);
+    let (shown, code) = on_terminal(&scene, 80, &flags, script);
     assert_eq!(code, Some(0));
     assert!(shown.contains("progress=lines"), "{shown:?}");
     assert!(!shown.contains("10%") && !shown.contains("done"), "{shown:?}");

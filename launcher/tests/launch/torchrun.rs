@@ -1,26 +1,18 @@
 //! torchrun's command line: the ways to name a program, its flags and their environment variables.
 
-use crate::harness::{Finished, Scene};
+use crate::harness::{Finished, Scene, executable, words};
 use dtrain_test_kit::ranks::free_port;
 use rustix::process::Signal;
 use std::ffi::OsStr;
 use std::fs;
 use std::net::TcpListener;
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
 use std::process::Command;
 
 /// A script as Python: writes its name and its arguments, each in brackets.
 const INTERPRETER: &str = "#!/bin/sh\n{ printf '[%s]' \"$0\" \"$@\"; echo; } > \"$TEST_DIR/.line.$RANK\"\n";
 /// Writes the variables that the flags change.
 const WRITE: &str = r#"echo "$ROLE_NAME $LOCAL_RANK $MASTER_ADDR $MASTER_PORT $TORCHELASTIC_RUN_ID" > "$TEST_DIR/.vars.$RANK""#;
-
-fn executable(path: &Path, content: &str) {
-    fs::create_dir_all(path.parent().unwrap()).unwrap();
-    fs::write(path, content).unwrap();
-    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
-}
 
 /// Runs the launcher with these variables set.
 #[track_caller]
@@ -44,7 +36,7 @@ fn refused(variables: &[(&str, &str)], args: &[&str], message: &str) {
 #[test]
 fn a_script_and_a_module_are_run_by_the_python_of_the_environment() {
     let scene = Scene::new();
-    executable(&scene.path(".venv/bin/python3"), INTERPRETER);
+    executable(&scene, ".venv/bin/python3", INTERPRETER);
     fs::write(scene.path(".t.py"), "").unwrap();
     let venv = scene.path(".venv");
     let python = venv.join("bin/python3");
@@ -80,7 +72,7 @@ fn a_real_python_gets_its_arguments_and_writes_unbuffered() {
 #[test]
 fn no_python_executes_the_program_itself() {
     let scene = Scene::new();
-    executable(&scene.path(".tool.py"), INTERPRETER);
+    executable(&scene, ".tool.py", INTERPRETER);
     scene.launch(&["--nproc", "1", "--no-python", "./.tool.py", "--role", "x"]).expect_code(0);
     assert_eq!(scene.read(".line.0"), "[./.tool.py][--role][x]\n");
     refused(&[], &["--no-python", "-m", "x"], "-m and --no-python contradict each other");
@@ -99,16 +91,10 @@ fn the_flags_reach_the_workers() {
         ["--role", "trainer", "--master-addr", "localhost", "--master-port", &port, "--rdzv-id", "job 7"];
     assert_eq!(vars(&flags), format!("trainer 1 localhost {port} job 7"));
     let endpoint = format!("127.0.0.1:{port}");
-    let all = [
-        "--nnodes=1:1",
-        "--node_rank=0",
-        "--rdzv_backend=c10d",
-        "--rdzv_conf=is_host=1",
-        "--rdzv_id=a",
-        "--rdzv_endpoint",
-        &endpoint,
-    ];
-    assert_eq!(vars(&all), format!("default 1 127.0.0.1 {port} a"));
+    let all = format!(
+        "--nnodes=1:1 --node_rank=0 --rdzv_backend=c10d --rdzv_conf=is_host=1 --rdzv_id=a --rdzv_endpoint {endpoint}"
+    );
+    assert_eq!(vars(&words(&all)), format!("default 1 127.0.0.1 {port} a"));
     let virtual_ranks =
         vars(&["--virtual-local-rank", "--standalone", "--rdzv-id=b", "--local-addr=127.0.0.1"]);
     assert!(virtual_ranks.starts_with("default 0 127.0.0.1 "), "{virtual_ranks}");
@@ -130,18 +116,11 @@ fn a_port_that_is_taken_is_named_before_anything_is_started() {
 #[test]
 fn flags_and_abbreviations_of_torchrun_are_accepted() {
     let scene = Scene::new();
-    let flags = [
-        "--nproc_per=2",
-        "--start-method=fork",
-        "--event-log=console",
-        "--logs-specs=x",
-        "--run-path",
-        "--standalone",
-        "--rdzv-endpoint=192.0.2.1:1",
-        "--master-addr=192.0.2.1",
-        "--local-addr=127.0.0.1",
-        "--rdzv-conf=is_host=0,store_type=file,own=1",
-    ];
+    let flags = words(
+        "--nproc_per=2 --start-method=fork --event-log=console --logs-specs=x --run-path --standalone \
+         --rdzv-endpoint=192.0.2.1:1 --master-addr=192.0.2.1 --local-addr=127.0.0.1 \
+         --rdzv-conf=is_host=0,store_type=file,own=1",
+    );
     fs::write(scene.path("t.py"), "import os\nprint(os.environ['RANK'])\n").unwrap();
     // With --standalone, --master-addr has effect and the endpoint has not, as with torchrun's static stores.
     let refused = scene.launch(&[&flags[..], &["t.py"]].concat());

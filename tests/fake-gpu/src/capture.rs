@@ -6,7 +6,7 @@ use std::ffi::c_int;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, ThreadId};
 
-use crate::codes::{self, Outcome};
+use crate::codes::{self, Code, Outcome};
 use crate::op::{Key, Op, new_handle};
 use crate::{counts, faults};
 
@@ -24,8 +24,7 @@ pub(crate) struct Node {
 
 /// A capture in progress.
 struct Capture {
-    id: u64,
-    /// The handle of the graph.
+    /// The handle of the graph, and the id of the capture.
     graph: usize,
     mode: c_int,
     origin: usize,
@@ -56,6 +55,16 @@ fn of<'a>(captures: &'a mut [Capture], stream: &Key) -> Option<&'a mut Capture> 
     captures.iter_mut().find(|capture| capture.streams.contains_key(&stream.id))
 }
 
+/// Fails a call with this code if it ends a capture.
+fn spoil(capture: Option<&mut Capture>, code: Code) -> Outcome {
+    let Some(capture) = capture else { return Ok(()) };
+    capture.is_valid = false;
+    if code == codes::CAPTURE_UNSUPPORTED {
+        counts::note("[forbidden in a capture]");
+    }
+    Err(code)
+}
+
 /// Fails a call that a capture forbids, which ends the capture. `cudaThreadExchangeStreamCaptureMode` documents when.
 pub(crate) fn allow_unsafe() -> Outcome {
     let (mode, own) = (MODE.get(), thread::current().id());
@@ -68,27 +77,13 @@ pub(crate) fn allow_unsafe() -> Outcome {
                 _ => false,
             }
         };
-        match captures.iter_mut().find(forbids) {
-            None => Ok(()),
-            Some(capture) => {
-                capture.is_valid = false;
-                counts::note("[forbidden in a capture]");
-                Err(codes::CAPTURE_UNSUPPORTED)
-            }
-        }
+        spoil(captures.iter_mut().find(forbids), codes::CAPTURE_UNSUPPORTED)
     })
 }
 
 /// Fails a call that cannot be made on a capturing stream, which ends the capture.
 pub(crate) fn forbid(stream: &Key) -> Outcome {
-    with(|captures| match of(captures, stream) {
-        None => Ok(()),
-        Some(capture) => {
-            capture.is_valid = false;
-            counts::note("[forbidden in a capture]");
-            Err(codes::CAPTURE_UNSUPPORTED)
-        }
-    })
+    with(|captures| spoil(of(captures, stream), codes::CAPTURE_UNSUPPORTED))
 }
 
 /// Fails an operation on the legacy stream while a stream that it waits for captures.
@@ -100,13 +95,7 @@ pub(crate) fn forbid_legacy(device: usize) -> Outcome {
             (capture.mode == GLOBAL || capture.thread == own)
                 && streams.any(|stream| stream.is_blocking && stream.device == device)
         };
-        match captures.iter_mut().find(waits) {
-            None => Ok(()),
-            Some(capture) => {
-                capture.is_valid = false;
-                Err(codes::CAPTURE_IMPLICIT)
-            }
-        }
+        spoil(captures.iter_mut().find(waits), codes::CAPTURE_IMPLICIT)
     })
 }
 
@@ -136,32 +125,29 @@ pub(crate) fn add(stream: &Key, op: Op) -> Outcome<Option<Op>> {
 }
 
 /// Returns the capture of a stream and the nodes that its next node follows.
-pub(crate) fn position(stream: &Key) -> Outcome<Option<(u64, Vec<usize>)>> {
+pub(crate) fn position(stream: &Key) -> Outcome<Option<(usize, Vec<usize>)>> {
     with(|captures| match of(captures, stream) {
         None => Ok(None),
         Some(capture) if !capture.is_valid => Err(codes::CAPTURE_INVALIDATED),
         Some(capture) => {
             let last = capture.streams.get(&stream.id).map(|position| position.last.clone());
-            Ok(Some((capture.id, last.unwrap_or_default())))
+            Ok(Some((capture.graph, last.unwrap_or_default())))
         }
     })
 }
 
 /// Makes a stream wait for nodes of a capture, which it joins.
-pub(crate) fn join(stream: &Key, id: u64, nodes: &[usize]) -> Outcome {
+pub(crate) fn join(stream: &Key, graph: usize, nodes: &[usize]) -> Outcome {
     with(|captures| {
-        if !captures.iter().any(|capture| capture.id == id) {
+        if !captures.iter().any(|capture| capture.graph == graph) {
             return Err(codes::CAPTURED_EVENT);
         }
-        if let Some(other) = of(captures, stream).filter(|other| other.id != id) {
-            other.is_valid = false;
-            return Err(codes::CAPTURE_MERGE);
-        }
+        spoil(of(captures, stream).filter(|other| other.graph != graph), codes::CAPTURE_MERGE)?;
         if stream.is_legacy() {
             return Err(codes::CAPTURE_IMPLICIT);
         }
         let new = || Position { device: stream.device, is_blocking: stream.is_blocking, last: Vec::new() };
-        if let Some(capture) = captures.iter_mut().find(|capture| capture.id == id) {
+        if let Some(capture) = captures.iter_mut().find(|capture| capture.graph == graph) {
             let last = &mut capture.streams.entry(stream.id).or_insert_with(new).last;
             last.extend(nodes);
             last.sort_unstable();
@@ -173,19 +159,13 @@ pub(crate) fn join(stream: &Key, id: u64, nodes: &[usize]) -> Outcome {
 
 /// Fails a capturing stream's wait for work outside of its capture.
 pub(crate) fn isolate(stream: &Key) -> Outcome {
-    with(|captures| match of(captures, stream) {
-        None => Ok(()),
-        Some(capture) => {
-            capture.is_valid = false;
-            Err(codes::CAPTURE_ISOLATION)
-        }
-    })
+    with(|captures| spoil(of(captures, stream), codes::CAPTURE_ISOLATION))
 }
 
 /// Ends a capture without a graph.
-pub(crate) fn invalidate(id: u64) {
+pub(crate) fn invalidate(graph: usize) {
     with(|captures| {
-        for capture in captures.iter_mut().filter(|capture| capture.id == id) {
+        for capture in captures.iter_mut().filter(|capture| capture.graph == graph) {
             capture.is_valid = false;
         }
     });
@@ -197,15 +177,10 @@ pub(crate) fn begin(stream: &Key, mode: c_int) -> Outcome {
         return Err(codes::CAPTURE_UNSUPPORTED);
     }
     with(|captures| {
-        if let Some(other) = of(captures, stream) {
-            other.is_valid = false;
-            return Err(codes::ILLEGAL_STATE);
-        }
+        spoil(of(captures, stream), codes::ILLEGAL_STATE)?;
         let position = Position { device: stream.device, is_blocking: stream.is_blocking, last: Vec::new() };
-        let graph = new_handle();
         captures.push(Capture {
-            id: graph as u64,
-            graph,
+            graph: new_handle(),
             mode,
             origin: stream.id,
             thread: thread::current().id(),

@@ -38,6 +38,24 @@ enum Object {
     Other,
 }
 
+impl Object {
+    /// Returns the stream of a handle.
+    fn stream(&mut self) -> Option<&mut usize> {
+        match self {
+            Self::Handle { stream } => Some(stream),
+            _ => None,
+        }
+    }
+
+    /// Returns the attributes of a descriptor.
+    fn attributes(&mut self) -> Option<&mut BTreeMap<c_int, Attribute>> {
+        match self {
+            Self::Descriptor(attributes) => Some(attributes),
+            _ => None,
+        }
+    }
+}
+
 static OBJECTS: Mutex<BTreeMap<usize, Object>> = Mutex::new(BTreeMap::new());
 
 fn create(to: *mut usize, object: Object) -> Outcome {
@@ -58,10 +76,7 @@ fn with<R>(handle: usize, act: impl FnOnce(&mut Object) -> Option<R>) -> Outcome
 }
 
 fn run(name: &'static str, handle: usize, uses: Vec<Use>) -> Outcome {
-    let stream = with(handle, |object| match object {
-        Object::Handle { stream } => Some(*stream),
-        _ => None,
-    })?;
+    let stream = with(handle, |object| object.stream().copied())?;
     launch::put_named(name, std::ptr::without_provenance_mut(stream), uses).map_err(|_| EXECUTION_FAILED)
 }
 
@@ -107,12 +122,8 @@ fn computed(name: c_int) -> Option<Vec<u8>> {
 
 /// Returns the tensors of a variant pack, whose direction is unknown: they are checked as read.
 fn tensors(pack: usize) -> Vec<Use> {
-    let pointers = with(pack, |object| match object {
-        Object::Descriptor(attributes) => attributes
-            .get(&(N::CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS as c_int))
-            .map(|found| found.bytes.clone()),
-        _ => None,
-    });
+    let name = N::CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS as c_int;
+    let pointers = with(pack, |object| Some(object.attributes()?.get(&name)?.bytes.clone()));
     let words = pointers.unwrap_or_default();
     let words = words.chunks_exact(8).filter_map(|word| word.try_into().ok()).map(usize::from_ne_bytes);
     words.filter(|at| *at != 0).map(|at| Use::read(at, 1)).collect()
@@ -128,20 +139,10 @@ api! { library:
     }
     fn cudnnDestroy(handle: usize) { destroy(handle) }
     fn cudnnSetStream(handle: usize, to: usize) {
-        with(handle, |object| match object {
-            Object::Handle { stream } => {
-                *stream = to;
-                Some(())
-            }
-            _ => None,
-        })
+        with(handle, |object| object.stream().map(|stream| *stream = to))
     }
     fn cudnnGetStream(handle: usize, to: *mut usize) {
-        let stream = with(handle, |object| match object {
-            Object::Handle { stream } => Some(*stream),
-            _ => None,
-        })?;
-        give(to, stream)
+        give(to, with(handle, |object| object.stream().copied())?)
     }
     fn cudnnCreateTensorDescriptor(to: *mut usize) {
         create(to, Object::Tensor { kind: 0, sizes: Vec::new(), strides: Vec::new() })
@@ -209,25 +210,22 @@ api! { library:
     fn cudnnBackendSetAttribute(descriptor: usize, name: c_int, kind: c_int, count: i64, from: *const c_void) {
         let size = size_of(kind) * count.max(0) as usize;
         let bytes = if size == 0 { Vec::new() } else { std::slice::from_raw_parts(from.cast::<u8>(), size).to_vec() };
-        with(descriptor, |object| match object {
-            Object::Descriptor(attributes) => {
-                attributes.insert(name, Attribute { count, bytes });
-                Some(())
-            }
-            _ => None,
+        with(descriptor, |object| {
+            object.attributes()?.insert(name, Attribute { count, bytes });
+            Some(())
         })
     }
     fn cudnnBackendGetAttribute(
         descriptor: usize, name: c_int, kind: c_int, most: i64, count: *mut i64, to: *mut c_void,
     ) {
         let unit = size_of(kind);
-        let (its_count, bytes) = with(descriptor, |object| match object {
-            Object::Descriptor(attributes) => Some(match (computed(name), attributes.get(&name)) {
+        let (its_count, bytes) = with(descriptor, |object| {
+            let own = object.attributes()?.get(&name);
+            Some(match (computed(name), own) {
                 (Some(bytes), _) => ((bytes.len() / unit).max(1) as i64, bytes),
                 (None, Some(found)) => (found.count, found.bytes.clone()),
                 (None, None) => (0, Vec::new()),
-            }),
-            _ => None,
+            })
         })?;
         give(count, its_count)?;
         if !to.is_null() {

@@ -96,7 +96,8 @@ fn fill_words(at: usize, value: u32, count: usize, handle: *mut c_void) -> Outco
     stream::of(handle)?.put(Op::new("fill", counts::Kind::Fill, work))
 }
 
-fn missing(name: &str) -> Outcome {
+/// Fails a function that is not implemented.
+pub(crate) fn missing(name: &str) -> Outcome {
     counts::unsupported("libcuda.so.1", name);
     Err(codes::NOT_SUPPORTED)
 }

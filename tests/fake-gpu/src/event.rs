@@ -21,7 +21,7 @@ enum Recorded {
     Moment(Arc<Moment>, Clock),
     /// Nodes of a capture.
     Captured {
-        capture: u64,
+        capture: usize,
         nodes: Vec<usize>,
     },
 }

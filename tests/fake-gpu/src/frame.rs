@@ -38,9 +38,5 @@ pub(crate) fn query(site: &Site, body: &mut dyn FnMut() -> Outcome) -> Code {
 
 /// A function of another library, which has its own codes.
 pub(crate) fn library(site: &Site, body: &mut dyn FnMut() -> Outcome) -> Code {
-    framed(site, |call| code_of(faults::fail(site.name, call).and_then(|()| body())))
-}
-
-fn code_of(outcome: Outcome) -> Code {
-    outcome.err().unwrap_or(0)
+    framed(site, |call| faults::fail(site.name, call).and_then(|()| body()).err().unwrap_or(0))
 }

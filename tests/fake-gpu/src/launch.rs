@@ -116,20 +116,17 @@ pub(crate) fn put(op: Op, handle: *mut c_void) -> Outcome {
         return Err(codes::NO_IMAGE);
     }
     check_pointers(device, &op.name, &op.uses);
-    if capture::is_capturing(&stream) {
-        return stream.put(with_time(op));
-    }
-    match faults::next_kernels(1) {
+    let fate = if capture::is_capturing(&stream) { Fate::Runs } else { faults::next_kernels(1) };
+    match fate {
+        Fate::Runs => stream.put(with_time(op)),
         Fate::Fails(code) => {
             device.fail(code);
-            return Ok(());
+            Ok(())
         }
         Fate::NeverEnds => {
-            return stream.put(Op { work: std::sync::Arc::new(|| faults::never_end()), ..op.blocking() });
+            stream.put(Op { work: std::sync::Arc::new(|| faults::never_end()), ..op.blocking() })
         }
-        Fate::Runs => {}
     }
-    stream.put(with_time(op))
 }
 
 /// Gives an operation the time of a kernel.

@@ -306,20 +306,18 @@ api! { runtime:
         capture::allow_unsafe()?;
         let base = at.expose_provenance();
         let registered = Allocation { base, size, device: device.ordinal, place: Place::Registered };
-        let is_new = with(|memory| {
-            let is_new = memory.find(base).is_none();
-            if is_new {
-                memory.live.insert(base, registered);
+        with(|memory| {
+            if memory.find(base).is_some() {
+                return Err(codes::REGISTERED);
             }
-            is_new
-        });
-        if is_new { Ok(()) } else { Err(codes::REGISTERED) }
+            memory.live.insert(base, registered);
+            Ok(())
+        })
     }
     fn cudaHostUnregister(at: *mut c_void) {
-        let is_registered = |found: &Allocation| found.place == Place::Registered;
-        let removed = with(|memory| match memory.live.get(&at.addr()).is_some_and(is_registered) {
-            true => memory.live.remove(&at.addr()),
-            false => None,
+        let removed = with(|memory| {
+            memory.live.get(&at.addr()).filter(|found| found.place == Place::Registered)?;
+            memory.live.remove(&at.addr())
         });
         let removed = removed.ok_or(codes::NOT_REGISTERED)?;
         check::forget(removed.base, removed.size);

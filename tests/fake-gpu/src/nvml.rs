@@ -37,8 +37,10 @@ fn memory_of(handle: usize) -> Outcome<(u64, u64)> {
     Ok((total, total - books::free(handle - 1)))
 }
 
-fn not_supported() -> Outcome {
-    Err(NOT_SUPPORTED as Code)
+/// Fails if the GPU has no such link.
+fn check_link(handle: usize, link: c_uint) -> Outcome {
+    unit_of(handle)?;
+    if MACHINE.link == Link::Nvlink && link < LINKS { Ok(()) } else { Err(NOT_SUPPORTED as Code) }
 }
 
 /// Lists the processes of a unit; of a GPU, those of its instances too.
@@ -150,7 +152,7 @@ api! { library:
     }
     fn nvmlDeviceGetUtilizationRates(handle: usize, to: *mut nvmlUtilization_t) {
         if unit_of(handle)?.instance.is_some() {
-            return not_supported();
+            return Err(NOT_SUPPORTED as Code);
         }
         give(to, nvmlUtilization_t { gpu: 50, memory: 20 })
     }
@@ -183,25 +185,16 @@ api! { library:
         pci(to, bus)
     }
     fn nvmlDeviceGetNvLinkState(handle: usize, link: c_uint, to: *mut c_uint) {
-        unit_of(handle)?;
-        if MACHINE.link != Link::Nvlink || link >= LINKS {
-            return not_supported();
-        }
+        check_link(handle, link)?;
         give(to, 1)
     }
     fn nvmlDeviceGetNvLinkRemoteDeviceType(handle: usize, link: c_uint, to: *mut c_uint) {
-        unit_of(handle)?;
-        if MACHINE.link != Link::Nvlink || link >= LINKS {
-            return not_supported();
-        }
+        check_link(handle, link)?;
         // 2: a switch, which connects all GPUs.
         give(to, 2)
     }
     fn nvmlDeviceGetNvLinkRemotePciInfo_v2(handle: usize, link: c_uint, to: *mut nvmlPciInfo_t) {
-        unit_of(handle)?;
-        if MACHINE.link != Link::Nvlink || link >= LINKS {
-            return not_supported();
-        }
+        check_link(handle, link)?;
         pci(to, 0xc0)
     }
     fn nvmlDeviceGetP2PStatus(first: usize, second: usize, _index: c_int, to: *mut c_int) {

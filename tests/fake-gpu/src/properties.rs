@@ -39,19 +39,16 @@ fn shared_kib_of_block(capability: Capability) -> usize {
 
 /// Returns an attribute; those without a meaning here are 0.
 pub(crate) fn attribute_of(device: &Device, attribute: c_int) -> c_int {
-    let is = |other: A| attribute == other as c_int;
     let unit = device.unit();
-    let Capability(major, minor) = unit.gpu().compute_capability;
-    let ones = [
-        A::cudaDevAttrUnifiedAddressing,
-        A::cudaDevAttrConcurrentKernels,
-        A::cudaDevAttrCanMapHostMemory,
-        A::cudaDevAttrCooperativeLaunch,
-        A::cudaDevAttrHostRegisterSupported,
-        A::cudaDevAttrMemoryPoolsSupported,
-        A::cudaDevAttrStreamPrioritiesSupported,
-    ];
+    let capability = unit.gpu().compute_capability;
     let table = [
+        (A::cudaDevAttrUnifiedAddressing, 1),
+        (A::cudaDevAttrConcurrentKernels, 1),
+        (A::cudaDevAttrCanMapHostMemory, 1),
+        (A::cudaDevAttrCooperativeLaunch, 1),
+        (A::cudaDevAttrHostRegisterSupported, 1),
+        (A::cudaDevAttrMemoryPoolsSupported, 1),
+        (A::cudaDevAttrStreamPrioritiesSupported, 1),
         (A::cudaDevAttrMaxThreadsPerBlock, 1024),
         (A::cudaDevAttrMaxBlockDimX, 1024),
         (A::cudaDevAttrMaxBlockDimY, 1024),
@@ -62,20 +59,11 @@ pub(crate) fn attribute_of(device: &Device, attribute: c_int) -> c_int {
         (A::cudaDevAttrMaxSharedMemoryPerBlock, 48 << 10),
         (A::cudaDevAttrWarpSize, 32),
         (A::cudaDevAttrMultiProcessorCount, unit.multiprocessors),
-        (
-            A::cudaDevAttrMaxThreadsPerMultiProcessor,
-            threads_per_multiprocessor(unit.gpu().compute_capability),
-        ),
-        (A::cudaDevAttrComputeCapabilityMajor, major),
-        (A::cudaDevAttrComputeCapabilityMinor, minor),
-        (
-            A::cudaDevAttrMaxSharedMemoryPerMultiprocessor,
-            (shared_kib(unit.gpu().compute_capability) << 10) as c_int,
-        ),
-        (
-            A::cudaDevAttrMaxSharedMemoryPerBlockOptin,
-            (shared_kib_of_block(unit.gpu().compute_capability) << 10) as c_int,
-        ),
+        (A::cudaDevAttrMaxThreadsPerMultiProcessor, threads_per_multiprocessor(capability)),
+        (A::cudaDevAttrComputeCapabilityMajor, capability.0),
+        (A::cudaDevAttrComputeCapabilityMinor, capability.1),
+        (A::cudaDevAttrMaxSharedMemoryPerMultiprocessor, (shared_kib(capability) << 10) as c_int),
+        (A::cudaDevAttrMaxSharedMemoryPerBlockOptin, (shared_kib_of_block(capability) << 10) as c_int),
         (A::cudaDevAttrMaxRegistersPerBlock, 65536),
         (A::cudaDevAttrMaxRegistersPerMultiprocessor, 65536),
         (A::cudaDevAttrL2CacheSize, 40 << 20),
@@ -85,8 +73,7 @@ pub(crate) fn attribute_of(device: &Device, attribute: c_int) -> c_int {
         (A::cudaDevAttrGlobalMemoryBusWidth, 5120),
         (A::cudaDevAttrMaxBlocksPerMultiprocessor, 32),
     ];
-    let found = table.into_iter().find(|(other, _)| is(*other)).map(|(_, value)| value);
-    found.unwrap_or_else(|| c_int::from(ones.into_iter().any(is)))
+    table.into_iter().find(|(other, _)| attribute == *other as c_int).map_or(0, |(_, value)| value)
 }
 
 fn describe(device: &Device, p: &mut cudaDeviceProp) {

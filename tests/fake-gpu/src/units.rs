@@ -68,25 +68,19 @@ pub(crate) fn visible() -> Vec<usize> {
         let has_instances = !MACHINE.gpus[gpu].mig.is_empty();
         UNITS.iter().position(|unit| unit.gpu == gpu && unit.instance.is_some() == has_instances)
     };
-    let all = 0..MACHINE.gpus.len();
-    let Ok(list) = env::var("CUDA_VISIBLE_DEVICES") else {
-        let mut units: Vec<usize> = all.filter_map(of_gpu).collect();
-        if let Some(first) = units.iter().position(|unit| UNITS[*unit].instance.is_some()) {
-            units = vec![units[first]];
-        }
-        return units;
-    };
     let find = |word: &str| match word.parse::<usize>() {
         Ok(index) if index < MACHINE.gpus.len() => of_gpu(index),
-        Ok(_) => None,
         Err(_) if word.starts_with("GPU-") || word.starts_with("MIG-") => {
             let mut found = (0..UNITS.len()).filter(|unit| UNITS[*unit].uuid.starts_with(word));
             found.next().filter(|_| found.next().is_none())
         }
-        Err(_) => None,
+        _ => None,
     };
-    // The first unknown word hides itself and all after it.
-    let mut units: Vec<usize> = list.split(',').map(str::trim).map_while(find).collect();
+    let mut units: Vec<usize> = match env::var("CUDA_VISIBLE_DEVICES") {
+        // The first unknown word hides itself and all after it.
+        Ok(list) => list.split(',').map(str::trim).map_while(find).collect(),
+        Err(_) => (0..MACHINE.gpus.len()).filter_map(of_gpu).collect(),
+    };
     // A list that names a device twice shows none.
     if (1..units.len()).any(|at| units[..at].contains(&units[at])) {
         return Vec::new();

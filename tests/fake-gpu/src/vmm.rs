@@ -7,11 +7,12 @@ use std::sync::{Mutex, PoisonError};
 use cudarc::driver::sys::{CUmemAccessDesc, CUmemAllocationProp};
 use rustix::mm::{self, MapFlags, MprotectFlags, ProtFlags};
 
-use crate::ffi::{Outcome, give};
+use crate::driver::missing;
+use crate::ffi::give;
 use crate::frame::api;
 use crate::memory::{self, CHUNK};
 use crate::op::new_handle;
-use crate::{books, codes, counts, device, stream};
+use crate::{books, codes, device, stream};
 
 /// Memory of a GPU, with or without addresses.
 struct Piece {
@@ -21,7 +22,6 @@ struct Piece {
     is_released: bool,
 }
 
-#[derive(Default)]
 struct State {
     pieces: BTreeMap<usize, Piece>,
     /// By address: the size and the piece.
@@ -47,11 +47,6 @@ impl State {
 /// Returns whether a range of the caller is one of whole chunks.
 fn is_whole(at: usize, size: usize) -> bool {
     size > 0 && at.is_multiple_of(CHUNK) && size.is_multiple_of(CHUNK)
-}
-
-fn missing(name: &str) -> Outcome {
-    counts::unsupported("libcuda.so.1", name);
-    Err(codes::NOT_SUPPORTED)
 }
 
 api! { library:

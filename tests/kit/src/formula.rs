@@ -4,6 +4,8 @@
 //! rounding to float32, every operation is integer arithmetic modulo 2^64 or correctly rounded float64, so
 //! that both versions agree bit by bit.
 
+use crate::faults::Random;
+
 /// Returns the 64-bit FNV-1a hash of the bytes of a name.
 pub fn name_hash(name: &str) -> u64 {
     name.bytes().fold(0xCBF2_9CE4_8422_2325, |state, byte| {
@@ -22,13 +24,8 @@ pub fn unit(name: &str, count: usize) -> Vec<f64> {
 }
 
 fn stream(name: &str, count: usize) -> impl Iterator<Item = u64> {
-    let seed = name_hash(name);
-    (1..=count as u64).map(move |index| {
-        let z = seed.wrapping_add(index.wrapping_mul(0x9E37_79B9_7F4A_7C15));
-        let z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    })
+    let mut random = Random::new(name_hash(name));
+    (0..count).map(move |_| random.next())
 }
 
 fn spread(name: &str, count: usize) -> impl Iterator<Item = f64> {

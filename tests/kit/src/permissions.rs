@@ -15,10 +15,7 @@ pub fn with_permissions<T: Send>(work: impl FnOnce() -> T + Send) -> T {
             give_up_overrides();
             work()
         });
-        match thread.join() {
-            Ok(value) => value,
-            Err(panic) => std::panic::resume_unwind(panic),
-        }
+        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })
 }
 

@@ -16,24 +16,11 @@ use crate::process::output_text;
 /// # Panics
 /// If a process cannot be started, or if some have not ended within `limit` (then they are killed).
 pub fn run(program: &Path, args: &[&str], world_size: usize, limit: Duration) -> Vec<Output> {
-    run_with(program, args, &[], world_size, limit)
+    run_on_nodes(program, args, &[], &[world_size], limit)
 }
 
-/// As [`run`], with further environment variables.
-///
-/// # Panics
-/// As [`run`].
-pub fn run_with(
-    program: &Path,
-    args: &[&str],
-    vars: &[(&str, &str)],
-    world_size: usize,
-    limit: Duration,
-) -> Vec<Output> {
-    run_on_nodes(program, args, vars, &[world_size], limit)
-}
-
-/// As [`run_with`], with this many ranks on each node. The nodes are one machine and differ in GROUP_RANK.
+/// As [`run`], with further environment variables, and with this many ranks on each node. The nodes are one machine
+/// and differ in GROUP_RANK.
 ///
 /// # Panics
 /// As [`run`].

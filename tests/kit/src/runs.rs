@@ -10,7 +10,7 @@ use dtrain_common::result::RunResult;
 use dtrain_common::run_dir::RunDir;
 use serde_json::Value;
 
-use crate::process::{finish, output_text};
+use crate::process::{expect_exit_code, finish, wait_until};
 use crate::programs::{dtrain, launch, without_outer_run};
 use crate::scene::Scene;
 
@@ -128,14 +128,20 @@ impl Sandbox {
         self.launch_with(nproc, run, sets, &[])
     }
 
-    /// Runs `dtrain ckpt` with these words in the sandbox's folder.
+    /// Returns the command of `dtrain` with these words, in the sandbox's folder.
+    pub fn dtrain(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(dtrain());
+        without_outer_run(&mut command);
+        command.args(words).current_dir(self.path(""));
+        command
+    }
+
+    /// Runs `dtrain ckpt` with these words.
     ///
     /// # Panics
     /// If the program does not start.
     pub fn ckpt(&self, words: &[&str]) -> Output {
-        let mut command = Command::new(dtrain());
-        without_outer_run(&mut command);
-        command.arg("ckpt").args(words).current_dir(self.path("")).output().unwrap()
+        self.dtrain(&["ckpt"]).args(words).output().unwrap()
     }
 
     /// As [`Sandbox::launch`], with further arguments before the recipe.
@@ -163,8 +169,7 @@ impl Sandbox {
     /// # Panics
     /// If the run fails.
     pub fn train(&self, nproc: usize, run: &str, sets: &[&str]) -> Run {
-        let output = self.launch(nproc, run, sets);
-        assert!(output.status.success(), "{}", output_text(&output));
+        expect_exit_code(&self.launch(nproc, run, sets), 0);
         self.run(run)
     }
 
@@ -215,6 +220,32 @@ impl Run {
 
     fn nested(&self, key: &str) -> Vec<Value> {
         self.metrics().into_iter().filter_map(|line| line.get(key).cloned()).collect()
+    }
+
+    /// Waits until metrics.jsonl has this number of lines.
+    ///
+    /// # Panics
+    /// If it does not in time.
+    #[track_caller]
+    pub fn wait_for_lines(&self, count: usize) {
+        let has_lines = |text: String| text.lines().count() >= count;
+        wait_until("some steps", || fs::read_to_string(self.0.metrics()).is_ok_and(has_lines));
+    }
+
+    /// Reads plan.json.
+    ///
+    /// # Panics
+    /// If it is absent or unreadable.
+    pub fn plan(&self) -> Value {
+        serde_json::from_slice(&fs::read(self.0.plan()).expect("plan.json")).expect("a plan")
+    }
+
+    /// Returns what a rank of the first attempt wrote to standard error.
+    ///
+    /// # Panics
+    /// If its log is absent.
+    pub fn log(&self, rank: usize) -> String {
+        fs::read_to_string(self.0.rank_logs(0, rank).join("stderr.log")).expect("a log")
     }
 
     /// Reads result.json.

@@ -260,7 +260,6 @@ PartitionName=high Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=10
     }
 
     fn start(&mut self) {
-        let flags = ["--foreground", "--force"].map(str::to_owned);
         let flag = |name: &str, file: &str| format!("--{name}={}", self.file(file).display());
         let files = [
             flag("socket", "munge.socket"),
@@ -269,7 +268,7 @@ PartitionName=high Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=10
             flag("log-file", "munged.log"),
             flag("seed-file", "munged.seed"),
         ];
-        let munged = self.spawn(0, Command::new("munged").args(flags).args(files));
+        let munged = self.spawn(0, Command::new("munged").args(["--foreground", "--force"]).args(files));
         self.controller.push(munged);
         let socket = self.file("munge.socket");
         wait_until("munged", || socket.exists());

@@ -1,13 +1,14 @@
 //! Trainings of small networks by the engine itself: one start of the ranks for many trainings.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::process::output_text;
-use crate::ranks::run_with;
+use crate::programs::program;
+use crate::ranks::run_on_nodes;
 use crate::runs::Sandbox;
 
 /// The limit for one start of the ranks on a busy machine.
@@ -27,18 +28,12 @@ pub struct Training {
 /// A name and the settings of each training.
 pub type TrainingList = Vec<(String, Vec<String>)>;
 
-/// Starts `world_size` ranks of `program` once for all trainings in `list`. Each entry has a name, which is
-/// its run directory in `sandbox`, and the values that it sets.
+/// Starts `world_size` ranks of the program `training-rank` once for all trainings in `list`. Each entry has a name,
+/// which is its run directory in `sandbox`, and the values that it sets.
 ///
 /// # Panics
 /// If a training fails, or if all together exceed the limit.
-pub fn train(
-    sandbox: &Sandbox,
-    program: &Path,
-    world_size: usize,
-    vars: &[(&str, &str)],
-    list: &TrainingList,
-) {
+pub fn train(sandbox: &Sandbox, world_size: usize, vars: &[(&str, &str)], list: &TrainingList) {
     let trainings: Vec<Training> = list
         .iter()
         .map(|(name, sets)| Training {
@@ -54,7 +49,7 @@ pub fn train(
     let mut vars = vars.to_vec();
     vars.push(("CUDA_VISIBLE_DEVICES", ""));
     let args = [path.to_str().expect("a path in UTF-8")];
-    let outputs = run_with(program, &args, &vars, world_size, LIMIT);
+    let outputs = run_on_nodes(&program("training-rank"), &args, &vars, &[world_size], LIMIT);
     for (rank, output) in outputs.iter().enumerate() {
         assert!(output.status.success(), "rank {rank} of {world_size}: {}", output_text(output));
     }

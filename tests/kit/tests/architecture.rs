@@ -84,12 +84,10 @@ fn architecture_names_what_exists() {
             continue;
         }
         let is_row = is_map && line.starts_with("| `");
-        for (number, span) in line.split('`').enumerate() {
-            let is_span = number % 2 == 1;
+        for span in line.split('`').skip(1).step_by(2) {
             let is_name =
                 span.contains("::") || is_row || span.starts_with(|first: char| first.is_uppercase());
-            if !is_span
-                || NOT_OURS.contains(&span)
+            if NOT_OURS.contains(&span)
                 || span.contains([' ', '!', '=', '-'])
                 || span.chars().all(|c| !c.is_lowercase())
             {

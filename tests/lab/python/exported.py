@@ -29,6 +29,12 @@ DEFAULTS = {"classes": None, "image_size": None, "channels": None, "inputs": [],
             "args": {}, "weights": None, "traceback": True}
 
 
+def name_of(source):
+    """Returns the name of a model to which its list gives none."""
+    kind, _, name = source.partition(":")
+    return f"{kind}_{name}" if kind in ("torchvision", "hf") else name
+
+
 def request_of(model, folder):
     """Returns the request that `dtrain import` makes of a model's source and flags."""
     request = dict(DEFAULTS)
@@ -217,6 +223,7 @@ def main():
     with open(models, "rb") as file:
         models = tomllib.load(file)["model"]
     for model in models:
+        model.setdefault("name", name_of(model["source"]))
         if only and only not in model["name"]:
             continue
         try:

@@ -1,7 +1,7 @@
 //! Running and ended commands, with a time limit.
 
 use std::path::Path;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -52,7 +52,7 @@ impl FinishedCommand {
 /// A command that may still run. Dropping it kills it.
 #[derive(Debug)]
 pub(crate) struct RunningCommand {
-    child: Option<Child>,
+    child: Child,
     /// Reads its standard error from the start: a full pipe would stop a training with its line per step.
     stderr: Option<JoinHandle<String>>,
     command_line: String,
@@ -80,23 +80,20 @@ impl RunningCommand {
         let kill_at = Instant::now() + LIMIT;
         Self {
             stderr: child.stderr.take().map(reader),
-            child: Some(child),
+            child,
             command_line,
             kill_at: deadline.map_or(kill_at, |deadline| kill_at.min(deadline)),
         }
     }
 
     /// Returns its process id.
-    pub(crate) fn pid(&self) -> u32 {
-        self.child.as_ref().map_or(0, Child::id)
+    pub(crate) fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
     }
 
     /// Fails with its last output if it has ended.
     pub(crate) fn expect_running(&mut self) -> Result<()> {
-        let Some(child) = &mut self.child else {
-            return Ok(());
-        };
-        let Some(status) = child.try_wait().context("cannot wait")? else {
+        let Some(status) = self.child.try_wait().context("cannot wait")? else {
             return Ok(());
         };
         let stderr = self.stderr.take().and_then(|reader| reader.join().ok());
@@ -108,57 +105,40 @@ impl RunningCommand {
         )
     }
 
-    /// Takes its standard input, if that is a pipe.
-    pub(crate) fn take_stdin(&mut self) -> Option<ChildStdin> {
-        self.child.as_mut()?.stdin.take()
-    }
-
     /// Takes its standard output, to read it during the run.
     pub(crate) fn take_stdout(&mut self) -> Option<ChildStdout> {
-        self.child.as_mut()?.stdout.take()
+        self.child.stdout.take()
     }
 
     /// Sends SIGTERM, as a batch system does.
     pub(crate) fn terminate(&self) {
-        let pid = i32::try_from(self.pid()).ok().and_then(Pid::from_raw);
-        if let Some(pid) = pid {
-            // It may have ended.
-            let _ = kill_process(pid, Signal::TERM);
-        }
+        // It may have ended.
+        let _ = kill_process(self.pid(), Signal::TERM);
     }
 
     /// Kills it with SIGKILL.
     pub(crate) fn kill(&mut self) {
-        if let Some(child) = &mut self.child {
-            // It may have ended.
-            let _ = child.kill();
-        }
+        // It may have ended.
+        let _ = self.child.kill();
     }
 
     /// Waits for its end; fails after the limit.
     pub(crate) fn wait(mut self, signals: &Signals, begun: Instant) -> Result<FinishedCommand> {
-        let Some(mut child) = self.child.take() else {
-            bail!("{} was waited for before", self.command_line);
-        };
-        let stdout = child.stdout.take().map(reader);
+        let stdout = self.child.stdout.take().map(reader);
         let status = loop {
-            match child.try_wait().context("cannot wait")? {
+            match self.child.try_wait().context("cannot wait")? {
                 Some(status) => break Some(status),
                 None if Instant::now() > self.kill_at => break None,
                 None => {}
             }
-            if let Err(interrupted) = signals.check() {
-                // It may have received the signal too; the kill ends it in any case.
-                let _ = child.kill();
-                let _ = child.wait();
-                return Err(interrupted.into());
-            }
+            // It may have received the signal too; its drop ends it in any case.
+            signals.check()?;
             thread::sleep(POLL_INTERVAL);
         };
         let took = begun.elapsed();
         if status.is_none() {
-            let _ = child.kill();
-            let _ = child.wait();
+            self.kill();
+            let _ = self.child.wait();
         }
         let join = |reader: Option<JoinHandle<String>>| {
             reader.and_then(|reader| reader.join().ok()).unwrap_or_default()
@@ -178,23 +158,19 @@ impl RunningCommand {
 
 impl Drop for RunningCommand {
     fn drop(&mut self) {
-        if let Some(child) = &mut self.child {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
+        self.kill();
+        let _ = self.child.wait();
     }
 }
 
 /// Reads a pipe to its end in a thread.
-fn reader(pipe: impl std::io::Read + Send + 'static) -> JoinHandle<String> {
-    thread::spawn(move || text_of(pipe))
-}
-
-fn text_of(mut pipe: impl std::io::Read) -> String {
-    let mut bytes = Vec::new();
-    // After an error, keeps the part that was read.
-    let _ = pipe.read_to_end(&mut bytes);
-    String::from_utf8_lossy(&bytes).into_owned()
+fn reader(mut pipe: impl std::io::Read + Send + 'static) -> JoinHandle<String> {
+    thread::spawn(move || {
+        let mut bytes = Vec::new();
+        // After an error, keeps the part that was read.
+        let _ = pipe.read_to_end(&mut bytes);
+        String::from_utf8_lossy(&bytes).into_owned()
+    })
 }
 
 /// Returns a CPU-only command with one thread per rank, as torchrun sets it, without outer variables.

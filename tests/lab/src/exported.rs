@@ -18,7 +18,7 @@ use crate::report::{Goal, Group, Report, Row, Verdict};
 pub(crate) const SCRIPT: &str = "tests/lab/python/exported.py";
 const MODELS: &str = "tests/lab/models.toml";
 pub(crate) const IMPORT: &str = "launcher/src/import";
-const REQUIREMENTS: &str = "tests/lab/python/requirements.txt";
+pub(crate) const REQUIREMENTS: &str = "tests/lab/python/requirements.txt";
 
 /// The arguments of `exported`.
 #[derive(Debug, clap::Args)]
@@ -37,30 +37,23 @@ pub(crate) struct Args {
 }
 
 /// What the script tells of one model.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
 struct Found {
     name: String,
-    #[serde(default)]
     nodes: f64,
-    #[serde(default)]
     operations: f64,
-    #[serde(default)]
     parameters: f64,
-    #[serde(default)]
     import_s: f64,
-    #[serde(default)]
     segments: f64,
     /// `equal`, or the largest relative difference.
     train: Option<serde_json::Value>,
     evaluate: Option<serde_json::Value>,
     recompute: Option<serde_json::Value>,
     bf16: Option<serde_json::Value>,
-    #[serde(default)]
     train_of: Vec<String>,
     /// The peak of a step in MiB, and the relative error of its prediction.
-    #[serde(default)]
     memory_mib: f64,
-    #[serde(default)]
     prediction_error: f64,
     /// The same with all segments recomputed, and its peak relative to that without.
     recompute_error: Option<f64>,
@@ -110,18 +103,15 @@ pub(crate) fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Resu
         Machine::describe(Some(workspace), serde_json::Value::Null)?,
     );
     report.groups.push(Group { rows, ..Group::new("Exported models beside PyTorch") });
-    report.publish(&work.join("results.json"))?;
-    Ok(u8::from(report.count(Verdict::Failed) > 0))
+    report.publish(&work.join("results.json"))
 }
 
 fn row(found: &Found) -> Row {
-    let mut row = Row::new(&found.name);
+    let row = Row::new(&found.name);
     if let Some(error) = &found.error {
-        row.verdict = Some(Verdict::Failed);
-        row.note = error.clone();
-        return row;
+        return row.with_verdict(Verdict::Failed, error);
     }
-    row = row
+    let mut row = row
         .with("nodes", found.nodes)
         .with("operations", found.operations)
         .with("million parameters", found.parameters / 1e6)
@@ -151,8 +141,7 @@ fn row(found: &Found) -> Row {
     });
     let mut differences: Vec<String> = differs.collect();
     differences.extend(found.train_of.iter().cloned());
-    row.verdict = Some(Verdict::of(differences.is_empty()));
-    row.note = differences.join(", ");
+    let row = row.with_verdict(Verdict::of(differences.is_empty()), differences.join(", "));
     match found.speed {
         Some(speed) if differences.is_empty() => {
             row.with("PyTorch / dtrain", speed).with_goal(speed, Some(Goal::AtLeast(1.0)))

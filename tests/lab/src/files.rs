@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use dtrain_common::run_dir::RunDir;
-pub(crate) use xtask::files::create_empty;
+pub(crate) use xtask::files::{create, create_empty, write};
 use xtask::process::Signals;
 use xtask::setup::{self, Ready, SetArgs};
 use xtask::workspace::Workspace;
@@ -19,9 +19,7 @@ pub(crate) fn find_programs(
     named: Option<&Path>,
 ) -> Result<Result<PathBuf, u8>> {
     if let Some(folder) = named {
-        let folder =
-            folder.canonicalize().with_context(|| format!("cannot open --bin-dir {}", folder.display()))?;
-        return Ok(Ok(folder));
+        return Ok(Ok(canonical("--bin-dir", folder)?));
     }
     build_programs(workspace, signals, &setup::run(workspace, signals, &set.clone().into())?)
 }
@@ -57,6 +55,11 @@ pub(crate) fn find_fake_programs(
     let code = signals.run(&mut build)?.code;
     signals.check()?;
     Ok(if code == 0 { found } else { Err(code) })
+}
+
+/// Returns the absolute path of the file or folder that the user names by this flag.
+pub(crate) fn canonical(flag: &str, path: &Path) -> Result<PathBuf> {
+    path.canonicalize().with_context(|| format!("cannot open {flag} {}", path.display()))
 }
 
 /// Creates a folder of this process in `parent`, and removes those of processes that have ended.

@@ -23,15 +23,6 @@ pub(crate) struct Args {
 pub(crate) fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Result<u8> {
     let ready = setup::run(workspace, signals, &args.set.clone().into())?;
     let mut cargo = ready.cargo(workspace);
-    cargo.env(CASES, args.cases.to_string()).args([
-        "test",
-        "--package",
-        "dtrain-tests",
-        "--test",
-        "alone",
-        "--",
-        "fuzz::",
-        "--nocapture",
-    ]);
-    Ok(signals.run(&mut cargo)?.code)
+    cargo.args(["test", "--package", "dtrain-tests", "--test", "alone", "--", "fuzz::", "--nocapture"]);
+    Ok(signals.run(cargo.env(CASES, args.cases.to_string()))?.code)
 }

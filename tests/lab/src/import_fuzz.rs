@@ -7,17 +7,16 @@ use std::process::Command;
 use anyhow::{Context, Result};
 use serde::Deserialize;
 use xtask::process::Signals;
-use xtask::setup::{Problem, SetArgs};
+use xtask::setup::SetArgs;
 use xtask::workspace::Workspace;
 
-use crate::files::{find_programs, read};
+use crate::exported::{IMPORT, REQUIREMENTS};
+use crate::files::{create, find_programs, read};
 use crate::machine::Machine;
 use crate::python::environment;
 use crate::report::{Group, Report, Row, Verdict};
 
 const SCRIPT: &str = "tests/lab/python/import_fuzz.py";
-const IMPORT: &str = "launcher/src/import";
-const REQUIREMENTS: &str = "tests/lab/python/requirements.txt";
 
 /// The arguments of `import-fuzz`.
 #[derive(Debug, clap::Args)]
@@ -77,16 +76,9 @@ impl Kind {
         matches!(self, Self::Different | Self::Crashed | Self::Unexplained)
     }
 
-    fn name(self) -> &'static str {
-        match self {
-            Self::Equal => "equal",
-            Self::Warned => "warned",
-            Self::Refused => "refused",
-            Self::Untrainable => "untrainable",
-            Self::Different => "different",
-            Self::Crashed => "crashed",
-            Self::Unexplained => "unexplained",
-        }
+    /// Returns the script's word.
+    fn name(self) -> String {
+        format!("{self:?}").to_lowercase()
     }
 }
 
@@ -104,7 +96,7 @@ pub(crate) fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Resu
         Err(code) => return Ok(code),
     };
     let work = workspace.target().join("import-fuzz");
-    std::fs::create_dir_all(&work).map_err(|error| Problem::write(&work, error))?;
+    create(&work)?;
     let mut script = Command::new(&python);
     script.current_dir(workspace.root()).args([SCRIPT, IMPORT]);
     script.arg(programs.join("dtrain-worker")).arg(&work);
@@ -122,8 +114,7 @@ pub(crate) fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Resu
         Machine::describe(Some(workspace), serde_json::Value::Null)?,
     );
     report.groups.push(Group { rows, ..Group::new("Random modules beside PyTorch") });
-    report.publish(&work.join("results.json"))?;
-    Ok(u8::from(report.count(Verdict::Failed) > 0))
+    report.publish(&work.join("results.json"))
 }
 
 /// Returns the last result of each seed, of the programs that ran last.
@@ -149,18 +140,15 @@ fn rows(found: &BTreeMap<u64, Found>) -> Vec<Row> {
     let total = (found.len() - untrainable).max(1) as f64;
     let shares = counts.iter().map(|(kind, count)| {
         let share = 100.0 * *count as f64 / total;
-        let mut row = Row::new(kind.name()).with("modules", *count as f64).with("share, %", share);
+        let row = Row::new(kind.name()).with("modules", *count as f64).with("share, %", share);
         let is_too_much = *kind == Kind::Refused && share > MOST_REFUSED;
-        row.verdict = Some(Verdict::of(!kind.is_finding() && !is_too_much));
-        row
+        row.with_verdict(Verdict::of(!kind.is_finding() && !is_too_much), "")
     });
     let findings = found.values().filter(|found| found.verdict.is_finding()).map(|found| {
-        let mut row = Row::new(format!("seed {}: {}", found.seed, found.verdict.name()));
-        row.verdict = Some(Verdict::Failed);
         let parts = found.smallest.as_ref().map(|smallest| smallest.features.join(", "));
         let sentence = found.sentence.clone().unwrap_or_default();
-        row.note = parts.map_or_else(|| sentence.clone(), |parts| format!("{parts}: {sentence}"));
-        row
+        let note = parts.map_or_else(|| sentence.clone(), |parts| format!("{parts}: {sentence}"));
+        Row::new(format!("seed {}: {}", found.seed, found.verdict.name())).with_verdict(Verdict::Failed, note)
     });
     let others =
         (untrainable > 0).then(|| Row::new("untrainable in PyTorch").with("modules", untrainable as f64));

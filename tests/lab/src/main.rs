@@ -18,7 +18,6 @@ mod memory;
 mod parity;
 mod python;
 mod report;
-mod rounds;
 mod soak;
 mod stats;
 mod torchrun;

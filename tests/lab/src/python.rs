@@ -8,7 +8,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use crate::files::read;
+use crate::files::{read, write};
 use xtask::process::Signals;
 use xtask::python::install;
 use xtask::setup::{Problem, find_python};
@@ -35,7 +35,7 @@ pub(crate) fn environment(
     eprintln!("installing PyTorch and torchvision into {}", workspace.show(&folder));
     make_environment(signals, &folder)?;
     install(signals, &python, &pinned, &folder, &[])?;
-    fs::write(&stamp, &pins).map_err(|error| Problem::write(&stamp, error))?;
+    write(&stamp, pins)?;
     Ok(python)
 }
 

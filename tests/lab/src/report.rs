@@ -2,13 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::fs;
 use std::path::Path;
 
 use anyhow::Result;
 use serde::Serialize;
-use xtask::setup::Problem;
 
+use crate::files::write;
 use crate::machine::Machine;
 use crate::stats::Spread;
 
@@ -163,26 +162,25 @@ impl Report {
         }
     }
 
-    pub(crate) fn count(&self, verdict: Verdict) -> usize {
+    fn count(&self, verdict: Verdict) -> usize {
         let rows = self.groups.iter().flat_map(|group| &group.rows);
         rows.filter(|row| row.verdict == Some(verdict)).count()
     }
 
-    /// Prints the tables, and writes them beside the JSON file `out`.
-    pub(crate) fn publish(&self, out: &Path) -> Result<()> {
+    /// Prints the tables, and writes them beside the JSON file `out`. Returns the exit code: 1 if a row has failed.
+    pub(crate) fn publish(&self, out: &Path) -> Result<u8> {
         print!("{self}");
         self.write(out)?;
         eprintln!("all figures: {}", out.display());
-        Ok(())
+        Ok(u8::from(self.count(Verdict::Failed) > 0))
     }
 
     /// Writes the JSON file `out`, and the tables beside it.
     pub(crate) fn write(&self, out: &Path) -> Result<()> {
         let mut json = serde_json::to_vec_pretty(self)?;
         json.push(b'\n');
-        fs::write(out, json).map_err(|error| Problem::write(out, error))?;
-        let tables = out.with_extension("md");
-        Ok(fs::write(&tables, self.to_string()).map_err(|error| Problem::write(&tables, error))?)
+        write(out, json)?;
+        write(&out.with_extension("md"), self.to_string())
     }
 }
 

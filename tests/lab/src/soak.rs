@@ -2,8 +2,6 @@
 //! a slow debugger, and send signals while no worker runs; or trainings on several nodes with random faults, or in
 //! jobs of Slurm. Not part of `cargo test`: they take minutes.
 
-use std::process::Command;
-
 use anyhow::Result;
 
 use xtask::process::Signals;
@@ -48,9 +46,8 @@ pub(crate) fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Resu
     if args.slurm {
         return run_trainings(workspace, signals, args, "netns,slurm", "interruptions_by_slurm");
     }
-    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    let mut cargo = workspace.cargo();
     cargo
-        .current_dir(workspace.root())
         .env(REPEATS, args.repeats().to_string())
         .args(["test", "--package", "dtrain", "--test", "launch", "--test", "cluster", "--", "--nocapture"])
         .args(args.case.as_deref().map_or(CASES.to_vec(), |case| vec![case]));

@@ -14,6 +14,8 @@ use dtrain_tests::trainings::{distance, tensors};
 
 const LIMIT: Duration = Duration::from_secs(120);
 
+const RANK: &str = env!("CARGO_BIN_EXE_conformance-rank-mpi");
+
 /// Returns a command that starts this many ranks by `mpirun`, with this transport.
 fn mpirun(ranks: usize, transport: &str) -> Command {
     let given = std::env::var("DTRAIN_TEST_MPIRUN").expect("DTRAIN_TEST_MPIRUN");
@@ -31,15 +33,7 @@ fn the_conformance_suite_passes() {
     let script = "RANK=${OMPI_COMM_WORLD_RANK:-$PMI_RANK}; export RANK LOCAL_RANK=$RANK; exec \"$@\"";
     for ranks in [2, 3] {
         let mut command = mpirun(ranks, "mpi");
-        command.args([
-            "sh",
-            "-c",
-            script,
-            "rank",
-            env!("CARGO_BIN_EXE_conformance-rank-mpi"),
-            "mpi",
-            "suite",
-        ]);
+        command.args(["sh", "-c", script, "rank", RANK, "mpi", "suite"]);
         command.env("WORLD_SIZE", ranks.to_string()).env("LOCAL_WORLD_SIZE", ranks.to_string());
         command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", free_port().to_string());
         let output = finish(&mut command, LIMIT);
@@ -88,8 +82,7 @@ fn the_demo_ends_in_gloos_weights() {
 
 #[test]
 fn ranks_without_mpirun_are_told_how_to_start() {
-    let program = Path::new(env!("CARGO_BIN_EXE_conformance-rank-mpi"));
-    for output in ranks::run(program, &["mpi", "suite"], 2, LIMIT) {
+    for output in ranks::run(Path::new(RANK), &["mpi", "suite"], 2, LIMIT) {
         let text = output_text(&output);
         assert!(!output.status.success(), "{text}");
         assert!(text.contains("start each with mpirun or srun --mpi"), "{text}");

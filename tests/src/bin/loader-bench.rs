@@ -8,6 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
+use dtrain_tests::cpu;
 use dtrain_worker::data::{
     CacheBudget, ImageFolder, ImageIndex, ImageOptions, Loader, LoaderOptions, MicroBatch,
 };
@@ -51,7 +52,7 @@ fn main() -> Result<(), Failure> {
     let mut loader = Loader::start(Arc::new(dataset), options, passes)?;
 
     run_pass(&mut loader, samples, size)?;
-    let (begun, cpu_before) = (Instant::now(), cpu_seconds()?);
+    let (begun, cpu_before) = (Instant::now(), cpu::time());
     let mut mean = 0.0;
     for _ in 0..epochs {
         mean = run_pass(&mut loader, samples, size)?;
@@ -60,20 +61,11 @@ fn main() -> Result<(), Failure> {
     let result = serde_json::json!({
         "images": images,
         "seconds": begun.elapsed().as_secs_f64(),
-        "cpu_seconds": cpu_seconds()? - cpu_before,
+        "cpu_seconds": (cpu::time() - cpu_before).as_secs_f64(),
         "mean": mean,
     });
     println!("{result}");
     Ok(())
-}
-
-/// Returns the processor time of all threads so far, in seconds.
-fn cpu_seconds() -> Result<f64, Failure> {
-    let stat = std::fs::read_to_string("/proc/self/stat")?;
-    // The name in parentheses may contain spaces; utime and stime are fields 14 and 15.
-    let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
-    let ticks: Vec<u64> = fields.skip(11).take(2).map(str::parse).collect::<Result<_, _>>()?;
-    Ok(ticks.iter().sum::<u64>() as f64 / rustix::param::clock_ticks_per_second() as f64)
 }
 
 /// Takes all batches of a pass; returns the mean of the checked values.

@@ -8,11 +8,11 @@
 
 use std::time::Instant;
 
+use dtrain_tests::cpu;
 use dtrain_torch_shim::memory;
 use dtrain_worker::models::{Gpt, GptConfig, Registry};
 use dtrain_worker::optim::{GroupOptions, Optimizer, Rule, WeightDecay};
 use dtrain_worker::state::Table;
-use rustix::time::{ClockId, clock_gettime};
 use tch::{Device, Kind, Reduction, Tensor};
 
 type Failure = Box<dyn std::error::Error>;
@@ -79,12 +79,6 @@ struct Step {
     bytes: u64,
 }
 
-/// Returns this process's processor time in seconds.
-fn cpu_seconds() -> f64 {
-    let time = clock_gettime(ClockId::ProcessCPUTime);
-    time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
-}
-
 fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     let (lower, upper) = ((values.len() - 1) / 2, values.len() / 2);
@@ -124,7 +118,7 @@ impl Bench {
     fn step(&mut self) -> Result<Step, Failure> {
         let before = memory::usage(Device::Cpu)?.allocated;
         memory::reset_peak(Device::Cpu)?;
-        let (begun, worked) = (Instant::now(), cpu_seconds());
+        let (begun, worked) = (Instant::now(), cpu::time());
         self.table.zero_grad()?;
         let length = self.tokens.size()[1] - 1;
         let logits = self.model.forward(&self.tokens.f_narrow(1, 0, length)?)?;
@@ -143,7 +137,7 @@ impl Bench {
         self.optimizer.step(&mut self.table, 1e-4, &used, None)?;
         Ok(Step {
             wall: begun.elapsed().as_secs_f64(),
-            cpu: cpu_seconds() - worked,
+            cpu: (cpu::time() - worked).as_secs_f64(),
             bytes: memory::usage(Device::Cpu)?.peak - before,
         })
     }

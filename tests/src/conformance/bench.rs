@@ -5,10 +5,10 @@
 use std::time::{Duration, Instant};
 
 use dtrain_worker::collectives::{ProcessGroup, ReduceOp, Work};
-use rustix::time::{ClockId, clock_gettime};
 use tch::{Device, Kind, Tensor};
 
 use super::{Failure, Group};
+use crate::cpu;
 
 const NUMEL: i64 = 45_000_000 / 4;
 const ROUNDS: usize = 31;
@@ -40,12 +40,12 @@ pub(super) fn run(group: Group) -> Result<(), Failure> {
         for storage in &mut storages {
             let _ = storage.tensor.fill_(1);
             g.barrier()?.wait()?;
-            let (begun, spent) = (Instant::now(), cpu_time());
+            let (begun, spent) = (Instant::now(), cpu::time());
             reduce(g, &storage.tensor)?;
             // The first round fills caches and is not counted.
             if round > 0 {
                 storage.wall.push(begun.elapsed());
-                storage.cpu += cpu_time().saturating_sub(spent);
+                storage.cpu += cpu::time().saturating_sub(spent);
             }
             g.barrier()?.wait()?;
             for _ in 0..20 {
@@ -140,12 +140,6 @@ fn reduce(g: &dyn ProcessGroup, tensor: &Tensor) -> Result<(), Failure> {
 fn median(times: &mut [Duration]) -> Duration {
     times.sort_unstable();
     times.get(times.len() / 2).copied().unwrap_or_default()
-}
-
-/// Returns the processor time of all threads of this process.
-fn cpu_time() -> Duration {
-    let time = clock_gettime(ClockId::ProcessCPUTime);
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 fn resident_bytes() -> Result<f64, Failure> {

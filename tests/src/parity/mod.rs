@@ -11,8 +11,11 @@ pub mod scaler;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
+use dtrain_worker::models::Registry;
 use serde_json::Value;
 use tch::{Device, Kind, Tensor};
+
+use crate::formula;
 
 static TARGET: OnceLock<(Device, PathBuf)> = OnceLock::new();
 
@@ -38,16 +41,25 @@ pub fn reference(name: &str) -> PathBuf {
     target().1.join(name)
 }
 
-/// Returns the path of a network's results.
+/// Returns the path of the results of a network, or of the optimizers.
 fn file(name: &str) -> PathBuf {
     reference(&format!("{name}.safetensors"))
 }
 
-/// Returns the description in the header of a network's results.
+/// Returns the description in the header of these results.
 fn about(name: &str) -> Value {
     let bytes = std::fs::read(file(name)).unwrap();
     let (_, metadata) = safetensors::SafeTensors::read_metadata(&bytes).unwrap();
     serde_json::from_str(&metadata.metadata().as_ref().unwrap()["about"]).unwrap()
+}
+
+/// Gives a network the formula's weights. The references begin with weights rounded to float32.
+fn set_weights(registry: &Registry) {
+    for entry in registry.state() {
+        let shape = entry.tensor().size();
+        let value = Tensor::from_slice(&formula::state_value(entry.name(), &shape)).view(&shape[..]);
+        tch::no_grad(|| entry.tensor().shallow_clone().copy_(&value.to_kind(Kind::Float)));
+    }
 }
 
 fn double(tensor: &Tensor) -> Tensor {

@@ -4,7 +4,7 @@
 
 use super::gradients::{self, Tolerance};
 use super::resnets::name;
-use super::{about, device, double, file, relative_l2};
+use super::{about, device, double, file, relative_l2, set_weights};
 use crate::formula;
 use dtrain_test_kit::assert_values;
 use dtrain_worker::models::{
@@ -79,23 +79,9 @@ impl Case {
         registry.kind = kind;
         registry.channels_last = channels_last;
         let forward = network(name, &about["settings"], &mut registry);
-        for entry in registry.state() {
-            let shape = entry.tensor().size();
-            let value = Tensor::from_slice(&formula::state_value(entry.name(), &shape)).view(&shape[..]);
-            // The references begin with weights rounded to float32.
-            let value = value.to_kind(Kind::Float);
-            tch::no_grad(|| entry.tensor().shallow_clone().copy_(&value));
-        }
-        let tolerance = Tolerance::of(kind);
-        Self {
-            name,
-            expected: TensorFile::open(&file(name)).unwrap(),
-            about,
-            registry,
-            forward,
-            kind,
-            tolerance,
-        }
+        set_weights(&registry);
+        let (expected, tolerance) = (TensorFile::open(&file(name)).unwrap(), Tolerance::of(kind));
+        Self { name, expected, about, registry, forward, kind, tolerance }
     }
 
     /// Returns every network in every dtype that its reference allows, in both memory formats.
@@ -114,19 +100,18 @@ impl Case {
     fn data(&self) -> (Tensor, Tensor) {
         let shape: Vec<i64> = serde_json::from_value(self.about["input"].clone()).unwrap();
         let classes = self.about["classes"].as_u64().unwrap();
+        let count = |shape: &[i64]| shape.iter().product::<i64>() as usize;
         let draw = |what: &str, shape: &[i64]| {
-            let count = shape.iter().product::<i64>() as usize;
-            let values: Vec<i64> = formula::words(&format!("{}.{what}", self.name), count)
+            let values: Vec<i64> = formula::words(&format!("{}.{what}", self.name), count(shape))
                 .into_iter()
                 .map(|word| (word % classes) as i64)
                 .collect();
             Tensor::from_slice(&values).view(shape)
         };
-        let count = shape.iter().product::<i64>() as usize;
         let input = if self.name == "gpt" {
             draw("input", &shape)
         } else {
-            let values: Vec<f32> = formula::unit(&format!("{}.input", self.name), count)
+            let values: Vec<f32> = formula::unit(&format!("{}.input", self.name), count(&shape))
                 .into_iter()
                 .map(|value| (1.5 * value) as f32)
                 .collect();

@@ -1,23 +1,18 @@
 //! Compares the optimizers, the moving average and the schedule with torch's: trajectories over 20 steps,
 //! rates of 100 steps. `tests/parity/README.md` describes the references.
 
-use super::device;
+use super::{about, device, file};
 use crate::formula;
 use dtrain_common::schedule::{Decay, Per, Schedule};
 use dtrain_test_kit::assert_values;
 use dtrain_worker::models::TensorFile;
 use dtrain_worker::optim::{GroupOptions, Optimizer, Rule, WeightDecay};
 use dtrain_worker::state::{AVERAGE, Average, Table};
-use safetensors::SafeTensors;
 use serde_json::Value;
 use tch::{Kind, Tensor};
 
 fn reference() -> (TensorFile, Value) {
-    let path = super::reference("optimizers.safetensors");
-    let bytes = std::fs::read(&path).unwrap();
-    let (_, header) = SafeTensors::read_metadata(&bytes).unwrap();
-    let about = header.metadata().as_ref().unwrap()["about"].clone();
-    (TensorFile::open(&path).unwrap(), serde_json::from_str(&about).unwrap())
+    (TensorFile::open(&file("optimizers")).unwrap(), about("optimizers"))
 }
 
 fn read(file: &TensorFile, name: &str) -> Tensor {

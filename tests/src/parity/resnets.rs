@@ -2,7 +2,7 @@
 //! gradients and running statistics. `tests/parity/README.md` describes the references.
 
 use super::gradients::{self, Tolerance};
-use super::{about, device, double, file, reference};
+use super::{about, device, double, file, reference, set_weights};
 use crate::formula;
 use dtrain_test_kit::assert_values;
 use dtrain_worker::models::{Architecture, Classifier, Registry, Role, TensorFile, build};
@@ -32,13 +32,7 @@ impl Case {
         let mut registry = Registry::new(device());
         registry.kind = kind;
         let model = build(arch, 3, classes, &mut registry).unwrap();
-        for entry in registry.state() {
-            let shape = entry.tensor().size();
-            // The references begin with weights rounded to float32.
-            let value = Tensor::from_slice(&formula::state_value(entry.name(), &shape)).view(&shape[..]);
-            let value = value.to_kind(Kind::Float);
-            tch::no_grad(|| entry.tensor().shallow_clone().copy_(&value));
-        }
+        set_weights(&registry);
         Self { registry, model, expected: TensorFile::open(&file(&name(arch))).unwrap(), about, kind }
     }
 

@@ -41,7 +41,7 @@ fn same(recipe: &str, ranks: usize, sets: &[&str], segments: usize) {
         assert_eq!(on.per_step(figure), off.per_step(figure), "{figure} of {sets:?}");
     }
     assert!(on.weights() == off.weights(), "weights of {sets:?}");
-    let log = std::fs::read_to_string(on.0.rank_logs(0, 0).join("stderr.log")).unwrap();
+    let log = on.log(0);
     let message = format!("recompute: all {segments} segments of the model are recomputed in backward");
     assert!(log.contains(&message), "{log}");
 }

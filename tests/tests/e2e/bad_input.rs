@@ -7,7 +7,7 @@ use std::time::Duration;
 use dtrain_common::gpu::{GpuError, inventory};
 use dtrain_test_kit::need::{self, Need};
 use dtrain_test_kit::thorough::{self, ranks};
-use dtrain_tests::process::{finish, output_text};
+use dtrain_tests::process::{expect_exit_code, finish, output_text};
 use dtrain_tests::runs::{Sandbox, TINY, contents, resnet18};
 
 /// Returns a recipe for an image folder.
@@ -56,9 +56,7 @@ fn expect_error(sandbox: &Sandbox, nproc: usize, sets: &[&str], more: &[&str], w
 
 /// Checks that the command ends with a usage error that contains these words, once.
 pub(crate) fn refused_by(command: &mut Command, words: &[&str]) {
-    let output = finish(command, LIMIT);
-    let text = output_text(&output);
-    assert_eq!(output.status.code(), Some(2), "{text}");
+    let text = expect_exit_code(&finish(command, LIMIT), 2);
     for word in words {
         assert!(text.contains(word), "no {word:?} in: {text}");
     }
@@ -87,9 +85,7 @@ fn a_few_corrupt_images_are_named_and_skipped() {
     let sandbox = Sandbox::new(&folder_recipe());
     image_folder(&sandbox, 100, 4);
     fs::write(sandbox.path("data/train/dark/broken.png"), b"not an image").unwrap();
-    let output = sandbox.launch(ranks(), "run", &["train.steps=2"]);
-    let text = output_text(&output);
-    assert!(output.status.success(), "{text}");
+    let text = expect_exit_code(&sandbox.launch(ranks(), "run", &["train.steps=2"]), 0);
     assert!(text.contains("broken.png") && text.contains("1 of 201"), "{text}");
     assert!(text.contains("200 training"), "{text}");
     assert!(!text.contains('\u{1b}'), "no colours in a pipe: {text:?}");
@@ -114,10 +110,8 @@ fn the_same_bad_images_count_once_and_bad_test_images_do_not_count() {
     cut_off(&sandbox, "test", 50);
     let sets =
         ["data.image_size=8", "train.effective_batch=505", "train.epochs=2", "checkpoint.every=1 epoch"];
-    let output = sandbox.launch(2, "run", &sets);
-    let text = output_text(&output);
     // 60 in each of two epochs are more than 1% of 10,100, and 60 different ones are less.
-    assert!(output.status.success(), "{text}");
+    let text = expect_exit_code(&sandbox.launch(2, "run", &sets), 0);
     let run = sandbox.run("run");
     assert_eq!(run.result().skipped_images, Some(60));
     let evaluations = run.evaluations();
@@ -134,9 +128,7 @@ fn the_same_bad_images_count_once_and_bad_test_images_do_not_count() {
 
     cut_off(&sandbox, "test", 110);
     let sets = ["data.image_size=8", "train.effective_batch=505", "train.steps=1"];
-    let output = sandbox.launch(ranks(), "many", &sets);
-    let text = output_text(&output);
-    assert_eq!(output.status.code(), Some(2), "{text}");
+    let text = expect_exit_code(&sandbox.launch(ranks(), "many", &sets), 2);
     assert!(text.contains("110 of 10100 test images are unreadable, more than the limit of 1%"), "{text}");
 }
 
@@ -150,9 +142,9 @@ fn images_with_an_exif_orientation_are_named() {
         ("stored", "the EXIF orientation of 1 file in train is ignored: "),
         ("exif", "turning 1 file in train by EXIF orientation: "),
     ] {
-        let output = sandbox.launch(ranks(), value, &["train.steps=1", &format!("data.orientation={value}")]);
-        let text = output_text(&output);
-        assert!(output.status.success() && text.contains(words) && text.contains("upright.jfif"), "{text}");
+        let set = format!("data.orientation={value}");
+        let text = expect_exit_code(&sandbox.launch(ranks(), value, &["train.steps=1", &set]), 0);
+        assert!(text.contains(words) && text.contains("upright.jfif"), "{text}");
     }
 }
 
@@ -168,9 +160,7 @@ fn twenty_of_many_corrupt_images_are_named() {
     for name in ["dark/a.gif", "dark/b.GIF", "light/c.heic", "notes.txt", "light/.hidden.gif"] {
         fs::write(sandbox.path(&format!("data/train/{name}")), b"").unwrap();
     }
-    let output = sandbox.launch(ranks(), "run", &["train.steps=1"]);
-    let text = output_text(&output);
-    assert!(output.status.success(), "{text}");
+    let text = expect_exit_code(&sandbox.launch(ranks(), "run", &["train.steps=1"]), 0);
     assert_eq!(text.matches("cannot be read and is left out").count(), 20, "{text}");
     assert!(text.contains("25 of 2500 images in train cannot be read and are left out"), "{text}");
     assert!(text.contains("ignoring 4 files in train: 2 .gif, 1 .heic, 1 .txt"), "{text}");
@@ -205,9 +195,8 @@ fn images_of_one_class_are_an_error() {
 #[test]
 fn a_batch_larger_than_the_training_set_is_reported() {
     let sandbox = Sandbox::new(TINY);
-    let run = sandbox.launch(ranks(), "run", &["train.effective_batch=128", "train.steps=1"]);
-    let text = output_text(&run);
-    assert!(run.status.success(), "{text}");
+    let text =
+        expect_exit_code(&sandbox.launch(ranks(), "run", &["train.effective_batch=128", "train.steps=1"]), 0);
     let words = "train.effective_batch = 128 is more than the 96 training samples: every step takes all 96";
     assert!(text.contains(words), "{text}");
 }
@@ -317,9 +306,8 @@ fn non_finite_values_are_not_trained_on() {
             tiff("test", class, index, false);
         }
     }
-    let output = finish(&mut sandbox.command(ranks(), "one", &["train.steps=2"], &[]), LIMIT);
-    let text = output_text(&output);
-    assert!(output.status.success(), "{text}");
+    let text =
+        expect_exit_code(&finish(&mut sandbox.command(ranks(), "one", &["train.steps=2"], &[]), LIMIT), 0);
     assert!(text.contains("007.tiff") && text.contains("not finite") && text.contains("1 of 120"), "{text}");
     assert!(sandbox.run("one").per_step("loss").iter().all(|loss| loss.is_finite()));
     for index in 0..60 {
@@ -358,7 +346,6 @@ fn another_run_is_not_overwritten() {
     // Its checkpoint does not fit another model in another folder either.
     let checkpoint = sandbox.path("run/checkpoints/latest");
     let resume = ["--resume", checkpoint.to_str().unwrap()];
-    let output = sandbox.launch_with(1, "other", &["model.depth=2"], &resume);
-    assert_eq!(output.status.code(), Some(2), "{}", output_text(&output));
+    expect_exit_code(&sandbox.launch_with(1, "other", &["model.depth=2"], &resume), 2);
     assert!(!sandbox.path("other").exists());
 }

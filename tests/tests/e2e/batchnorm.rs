@@ -2,7 +2,7 @@
 //! dependence on the micro-batch is reported before the run.
 
 use dtrain_test_kit::thorough;
-use dtrain_tests::process::output_text;
+use dtrain_tests::process::expect_exit_code;
 use dtrain_tests::runs::{Run, Sandbox, resnet18};
 
 const SYNCED: &str = "model.batchnorm=\"synced\"";
@@ -37,17 +37,8 @@ fn sandboxes() -> Vec<Sandbox> {
     thorough::cases(&[UNET.to_owned(), resnet18()], 1).iter().map(|recipe| Sandbox::new(recipe)).collect()
 }
 
-fn plan(run: &Run) -> serde_json::Value {
-    serde_json::from_slice(&std::fs::read(run.0.plan()).unwrap()).unwrap()
-}
-
 fn warnings(run: &Run) -> Vec<String> {
-    serde_json::from_value(plan(run)["warnings"].clone()).unwrap()
-}
-
-/// Returns the output of the run.
-fn log(run: &Run) -> String {
-    std::fs::read_to_string(run.0.rank_logs(0, 0).join("stderr.log")).unwrap()
+    serde_json::from_value(run.plan()["warnings"].clone()).unwrap()
 }
 
 fn assert_same(one: &[f64], other: &[f64], what: &str) {
@@ -120,9 +111,7 @@ fn group_batch_norm_does_not_depend_on_the_cut() {
             }
         }
         let sets = ["model.batchnorm=group:12", "memory.micro_batch=4", "train.effective_batch=24"];
-        let output = sandbox.launch(2, "refused", &sets);
-        let text = output_text(&output);
-        assert_eq!(output.status.code(), Some(2), "{text}");
+        let text = expect_exit_code(&sandbox.launch(2, "refused", &sets), 2);
         assert!(text.contains("memory.micro_batch to 6 or more") && text.contains("group:8"), "{text}");
     }
 }
@@ -148,7 +137,7 @@ fn uneven_micro_steps_do_not_block_synced_batch_norm() {
 /// Trains a step, checks that the plan's warnings are in the log, and returns them.
 fn warned(sandbox: &Sandbox, ranks: usize, name: &str, sets: &[&str]) -> String {
     let run = sandbox.train(ranks, name, &[&["train.steps=1"], sets].concat());
-    let (warnings, log) = (warnings(&run), log(&run));
+    let (warnings, log) = (warnings(&run), run.log(0));
     let lines = log.lines().filter(|line| line.contains("warning:")).count();
     assert_eq!(lines, warnings.len(), "{log}");
     for warning in &warnings {

@@ -109,8 +109,7 @@ fn a_stage_can_choose_its_own_best_metric() {
         let was = Manifest::read(&from).unwrap().best;
         assert_eq!(was.map(|best| best.step), Some(1));
         let at = format!("{name}-from-3");
-        let output = sandbox.launch_with(1, &at, &[restart], &["--resume", from.to_str().unwrap()]);
-        expect_exit_code(&output, 0);
+        expect_exit_code(&sandbox.launch_with(1, &at, &[restart], &["--resume", from.to_str().unwrap()]), 0);
         let resumed = sandbox.run(&at);
         assert_eq!((best(&resumed, losses(&resumed)[0]), kept(&resumed)), (4, vec![4, 6]), "{at}");
         // Resumed after it.
@@ -125,8 +124,7 @@ fn a_resume_in_another_folder_searches_its_own_best() {
     let most = "checkpoint.best=max loss";
     let first = sandbox.train(1, "first", &[most, "train.steps=2"]);
     let from = first.0.checkpoint(2);
-    let output = sandbox.launch_with(1, "second", &[most], &["--resume", from.to_str().unwrap()]);
-    expect_exit_code(&output, 0);
+    expect_exit_code(&sandbox.launch_with(1, "second", &[most], &["--resume", from.to_str().unwrap()]), 0);
     let second = sandbox.run("second");
     assert_eq!((best(&second, losses(&second)[0]), kept(&second)), (3, vec![3, 6]));
 }
@@ -134,8 +132,7 @@ fn a_resume_in_another_folder_searches_its_own_best() {
 #[test]
 fn an_unknown_best_metric_is_an_error_at_the_start() {
     let sandbox = falling();
-    let output = sandbox.launch(2, "run", &["checkpoint.best=max accuracy"]);
-    let text = expect_exit_code(&output, 2);
+    let text = expect_exit_code(&sandbox.launch(2, "run", &["checkpoint.best=max accuracy"]), 2);
     let words =
         "checkpoint.best: the task has no figure \"accuracy\"; use one of loss, perplexity, bits_per_";
     assert!(text.contains(words), "{text}");

@@ -24,21 +24,23 @@ every = "1 step"
 keep = 100
 "#;
 
-const FILES: [&str; 3] = ["model.safetensors", "optimizer-00000-of-00001.safetensors", "ema.safetensors"];
+pub(crate) const FILES: [&str; 3] =
+    ["model.safetensors", "optimizer-00000-of-00001.safetensors", "ema.safetensors"];
 
-fn tensors(folder: &Path, file: &str) -> BTreeMap<String, Tensor> {
+pub(crate) fn tensors(folder: &Path, file: &str) -> BTreeMap<String, Tensor> {
     let file = TensorFile::open(&folder.join(file)).unwrap();
     let read = |name: String| (name.clone(), file.read(&name).unwrap());
     file.names().into_iter().map(read).collect()
 }
 
 /// Compares tensors bit by bit, also if the files are divided differently.
-fn assert_same(one: &Path, other: &Path, files: &[&str]) {
+pub(crate) fn assert_same(one: &Path, other: &Path, files: &[&str]) {
     for file in files {
+        let path = other.join(file);
         let (one, other) = (tensors(one, file), tensors(other, file));
-        assert!(one.keys().eq(other.keys()), "{file} holds other tensors");
+        assert!(one.keys().eq(other.keys()), "{} holds other tensors", path.display());
         for (name, tensor) in one {
-            assert!(tensor.equal(&other[&name]), "{name} in {file}");
+            assert!(tensor.equal(&other[&name]), "{name} in {}", path.display());
         }
     }
 }
@@ -240,8 +242,7 @@ fn a_damaged_checkpoint_is_named_and_an_intact_one_resumes() {
         bytes[middle] ^= 1;
     });
     damage(3, FILES[1], &|bytes| bytes.truncate(bytes.len() - 1));
-    let output = sandbox.launch(2, "run", &[]);
-    let text = expect_exit_code(&output, 0);
+    let text = expect_exit_code(&sandbox.launch(2, "run", &[]), 0);
     let skips = |step: &str| text.lines().any(|line| line.contains("skipping") && line.contains(step));
     assert!(skips("step-00000004"), "{text}");
     assert!(skips("step-00000003") || text.contains("resuming from"), "{text}");
@@ -293,8 +294,7 @@ fn a_slow_checkpoint_is_not_a_hang() {
     // Both ranks wait for the last checkpoint: one writes, the other is idle.
     let sets = ["train.steps=2", "checkpoint.every=2 steps"];
     let mut command = sandbox.command(2, "slow", &sets, &["--hang-timeout", "2"]);
-    let output = command.env("DTRAIN_FAULT", "write:rank=1,after=0,pause=7s").output().unwrap();
-    expect_exit_code(&output, 0);
+    expect_exit_code(&command.env("DTRAIN_FAULT", "write:rank=1,after=0,pause=7s").output().unwrap(), 0);
     let run = sandbox.run("slow");
     assert_eq!(run.0.steps().unwrap(), [2]);
     let longest = run

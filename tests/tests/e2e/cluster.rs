@@ -1,6 +1,5 @@
 //! Trainings on several nodes, which are network namespaces of this machine, against those on one node.
 
-use std::process::Command;
 use std::sync::LazyLock;
 
 use dtrain_common::run_dir::RunDir;
@@ -17,11 +16,8 @@ fn start<'a>(scene: &'a Scene, name: &str, network: Option<(&Network, usize)>, f
     let mut command = programs::launch();
     command.env("CUDA_VISIBLE_DEVICES", "").args(flags);
     scene.mark(&mut command);
-    let command: Command = match network {
-        Some((network, node)) => {
-            let folder = scene.path("");
-            network[node].enter(command.current_dir(folder))
-        }
+    let command = match network {
+        Some((network, node)) => network[node].enter(&command),
         None => command,
     };
     scene.start_as(name, command)
@@ -129,19 +125,9 @@ fn shakespeare_on_two_nodes_ends_in_the_weights_of_one_node() {
     }
     let Ok(text) = programs::test_data("shakespeare") else { return };
     let root = format!("data.root={}", text.display());
-    let short = "optim.schedule={ name = \"constant\" }";
-    let flags = [
-        "--set",
-        &root,
-        "--set",
-        "train.steps=8",
-        "--set",
-        short,
-        "--set",
-        "log.every_steps=1",
-        "shakespeare",
-    ];
-    let Ok(()) = compare(&flags) else { return };
+    let short = ["train.steps=8", "optim.schedule={ name = \"constant\" }", "log.every_steps=1"];
+    let sets = [root.as_str()].into_iter().chain(short).flat_map(|set| ["--set", set]);
+    let Ok(()) = compare(&sets.chain(["shakespeare"]).collect::<Vec<_>>()) else { return };
 }
 
 /// A small training with steps enough for a failure between two checkpoints.

@@ -1,27 +1,32 @@
 //! Every backend passes the same suite with every number of ranks, as processes.
 
 use std::path::Path;
+use std::process::Output;
 use std::time::Duration;
 
 use dtrain_test_kit::thorough;
 use dtrain_tests::process::output_text;
-use dtrain_tests::ranks::{run, run_on_nodes};
+use dtrain_tests::ranks::run_on_nodes;
 
 const LIMIT: Duration = Duration::from_secs(120);
 
-fn conformance(backend: &str, scenario: &str, ranks: usize) -> Vec<std::process::Output> {
-    run(Path::new(env!("CARGO_BIN_EXE_conformance-rank")), &[backend, scenario], ranks, LIMIT)
+/// Runs a scenario on nodes with this many ranks each, and returns the ranks' output.
+fn conformance(backend: &str, scenario: &str, nodes: &[usize]) -> Vec<Output> {
+    let program = Path::new(env!("CARGO_BIN_EXE_conformance-rank"));
+    run_on_nodes(program, &[backend, scenario], &[], nodes, LIMIT)
+}
+
+/// Checks that ranks have ended well, and printed these words.
+#[track_caller]
+fn expect_success(outputs: &[Output], what: &str, words: &str) {
+    for (rank, output) in outputs.iter().enumerate() {
+        let text = output_text(output);
+        assert!(output.status.success() && text.contains(words), "{what}, rank {rank}: {text}");
+    }
 }
 
 fn suite(backend: &str, ranks: usize) {
-    for (rank, output) in conformance(backend, "suite", ranks).iter().enumerate() {
-        assert!(output.status.success(), "rank {rank} of {ranks}: {}", output_text(output));
-        assert!(
-            output_text(output).contains("ok shutdown"),
-            "rank {rank} of {ranks}: {}",
-            output_text(output)
-        );
-    }
+    expect_success(&conformance(backend, "suite", &[ranks]), backend, "ok shutdown");
 }
 
 #[test]
@@ -44,20 +49,13 @@ fn shared_memory() {
     }
 }
 
-/// Runs a scenario on nodes with this many ranks each, and returns the ranks' output.
-fn on_nodes(backend: &str, scenario: &str, nodes: &[usize]) -> Vec<std::process::Output> {
-    let program = Path::new(env!("CARGO_BIN_EXE_conformance-rank"));
-    run_on_nodes(program, &[backend, scenario], &[], nodes, LIMIT)
-}
-
 fn succeed_on_nodes(backend: &str, scenario: &str, nodes: &[usize]) {
-    for (rank, output) in on_nodes(backend, scenario, nodes).iter().enumerate() {
-        let text = output_text(output);
-        assert!(output.status.success(), "{scenario}, rank {rank} of {nodes:?}: {text}");
-        // The last rank may leave silently.
-        let is_silent = rank + 1 == nodes.iter().sum::<usize>() && !matches!(scenario, "suite");
-        assert!(is_silent || text.contains("ok "), "{scenario}, rank {rank} of {nodes:?}: {text}");
-    }
+    let outputs = conformance(backend, scenario, nodes);
+    let what = format!("{scenario} on {nodes:?}");
+    expect_success(&outputs, &what, "");
+    // The last rank may leave silently.
+    let silent = usize::from(scenario != "suite");
+    expect_success(&outputs[..outputs.len() - silent], &what, "ok ");
 }
 
 #[test]
@@ -65,7 +63,7 @@ fn nodes_of_one_rank_use_gloo() {
     for &backend in thorough::cases(&["auto", "gloo"], 1) {
         succeed_on_nodes(backend, "suite", &[1, 1]);
     }
-    for (rank, output) in on_nodes("nodes", "suite", &[1, 1]).iter().enumerate() {
+    for (rank, output) in conformance("nodes", "suite", &[1, 1]).iter().enumerate() {
         let text = output_text(output);
         assert!(text.contains("every node has one rank"), "rank {rank}: {text}");
     }
@@ -108,30 +106,20 @@ fn faults_on_several_nodes_are_detected() {
             succeed_on_nodes(backend, scenario, nodes);
             continue;
         }
-        let mut outputs = on_nodes(backend, scenario, nodes);
-        assert!(!outputs.pop().unwrap().status.success(), "the last rank was to die");
-        for (rank, output) in outputs.iter().enumerate() {
-            let text = output_text(output);
-            assert!(output.status.success(), "{scenario}, rank {rank} of {nodes:?}: {text}");
-        }
+        last_dies(backend, scenario, nodes);
     }
 }
 
 /// Checks that every rank ends well.
 fn all_succeed(backend: &str, scenario: &str, ranks: usize) {
-    for (rank, output) in conformance(backend, scenario, ranks).iter().enumerate() {
-        assert!(output.status.success(), "{scenario}, rank {rank} of {ranks}: {}", output_text(output));
-        assert!(output_text(output).contains("ok "), "{scenario}, rank {rank} of {ranks} did nothing");
-    }
+    expect_success(&conformance(backend, scenario, &[ranks]), scenario, "ok ");
 }
 
 /// Checks that the others notice the death of the last rank.
-fn last_dies(backend: &str, scenario: &str, ranks: usize) {
-    let outputs = conformance(backend, scenario, ranks);
-    for (rank, output) in outputs.iter().enumerate().take(ranks - 1) {
-        assert!(output.status.success(), "{scenario}, rank {rank} of {ranks}: {}", output_text(output));
-    }
-    assert!(!outputs[ranks - 1].status.success(), "the last rank was to die");
+fn last_dies(backend: &str, scenario: &str, nodes: &[usize]) {
+    let mut outputs = conformance(backend, scenario, nodes);
+    assert!(!outputs.pop().unwrap().status.success(), "the last rank was to die");
+    expect_success(&outputs, &format!("{scenario} on {nodes:?}"), "");
 }
 
 #[test]
@@ -145,23 +133,21 @@ fn a_dead_peer_is_detected() {
         ("shared", "peer-dies", 3),
     ];
     for &(backend, scenario, ranks) in thorough::cases(&cases, 3) {
-        last_dies(backend, scenario, ranks);
+        last_dies(backend, scenario, &[ranks]);
     }
 }
 
 #[test]
 fn a_peer_death_during_operations_is_detected() {
     for &ranks in thorough::cases(&[3, 2, 4], 1) {
-        last_dies("shared", "shared-peer-dies-amid", ranks);
+        last_dies("shared", "shared-peer-dies-amid", &[ranks]);
     }
 }
 
 #[test]
 fn a_peer_exit_during_operations_is_detected() {
     for &ranks in thorough::cases(&[2, 3], 1) {
-        for (rank, output) in conformance("shared", "shared-peer-leaves-amid", ranks).iter().enumerate() {
-            assert!(output.status.success(), "rank {rank} of {ranks}: {}", output_text(output));
-        }
+        expect_success(&conformance("shared", "shared-peer-leaves-amid", &[ranks]), "leaves", "");
     }
 }
 
@@ -176,13 +162,8 @@ fn an_operation_times_out() {
         ("shared", "time-out", 3),
     ];
     for &(backend, scenario, ranks) in thorough::cases(&cases, 2) {
-        for (rank, output) in conformance(backend, scenario, ranks).iter().enumerate() {
-            assert!(
-                output.status.success(),
-                "{backend} {scenario}, rank {rank} of {ranks}: {}",
-                output_text(output)
-            );
-        }
+        let what = format!("{backend} {scenario}");
+        expect_success(&conformance(backend, scenario, &[ranks]), &what, "");
     }
 }
 
@@ -222,12 +203,6 @@ fn the_benchmark_runs_and_shared_memory_is_the_default() {
     if thorough::leaves_out("the default: no_rank_gets_memory_that_one_rank_cannot_map") {
         return;
     }
-    for (rank, output) in conformance("auto", "bench", 2).iter().enumerate() {
-        let text = output_text(output);
-        assert!(output.status.success(), "rank {rank}: {text}");
-        assert!(
-            text.contains("shared memory allocated: 45 MB of Float all_reduce median"),
-            "rank {rank}: {text}"
-        );
-    }
+    let words = "shared memory allocated: 45 MB of Float all_reduce median";
+    expect_success(&conformance("auto", "bench", &[2]), "bench", words);
 }

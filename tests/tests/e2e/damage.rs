@@ -6,7 +6,7 @@ use std::path::Path;
 use dtrain_common::manifest::Manifest;
 use dtrain_common::run_dir::Resume;
 use dtrain_test_kit::thorough;
-use dtrain_tests::process::output_text;
+use dtrain_tests::process::expect_exit_code;
 use dtrain_tests::runs::{Run, Sandbox};
 use dtrain_worker::checkpoint::{choose, verify};
 
@@ -113,9 +113,7 @@ fn exchange(one: &Path, other: &Path) {
 fn checkpoints_of_other_runs_or_newer_formats_are_errors() {
     let (sandbox, run) = trained();
     let refused = |sets: &[&str], words: &str| {
-        let output = sandbox.launch(1, "run", sets);
-        let text = output_text(&output);
-        assert_eq!(output.status.code(), Some(2), "{text}");
+        let text = expect_exit_code(&sandbox.launch(1, "run", sets), 2);
         assert!(text.contains(words), "{words} in {text}");
     };
     refused(&["model.width=4", "train.steps=3"], "model.width");

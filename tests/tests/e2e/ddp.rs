@@ -1,8 +1,6 @@
 //! Compares whole trainings with PyTorch's DistributedDataParallel on two processes, from the same weights
 //! and batches. `tests/parity/make_ddp.py` makes the reference; `tests/parity/README.md` describes it.
 
-use std::path::Path;
-
 use dtrain_test_kit::thorough;
 use dtrain_tests::parity;
 use dtrain_tests::reference;
@@ -35,8 +33,7 @@ fn train(sandbox: &Sandbox, case: &str, reference: &Value, ranks: usize, wanted:
         ]
     };
     let list = wanted.iter().map(|&(double, steps)| (name(double), sets(double, steps))).collect();
-    let program = Path::new(env!("CARGO_BIN_EXE_training-rank"));
-    trainings::train(sandbox, program, ranks, &[], &list);
+    trainings::train(sandbox, ranks, &[], &list);
     wanted.iter().map(|&(double, _)| sandbox.run(&name(double))).collect()
 }
 

@@ -1,32 +1,25 @@
 //! `dtrain eval`, the test at the end of a run, initial weights, and data that changes during a run.
 
 use std::fs;
-use std::process::{Command, Output};
+use std::process::Output;
 
 use dtrain_common::manifest::Manifest;
 use dtrain_test_kit::thorough;
-use dtrain_tests::process::output_text;
-use dtrain_tests::programs::{dtrain, without_outer_run};
+use dtrain_tests::process::{expect_exit_code, output_text};
 use dtrain_tests::runs::{Sandbox, TINY, gpt, resnet18};
 use dtrain_worker::models::TensorFile;
 use serde_json::Value;
 
+use crate::bad_input::folder_recipe;
+
 fn eval(sandbox: &Sandbox, ranks: usize, checkpoint: &str, more: &[&str]) -> Output {
-    let mut command = Command::new(dtrain());
-    without_outer_run(&mut command);
-    let ranks = ranks.to_string();
-    command
-        .args(["eval", "recipe.toml", "--checkpoint", checkpoint, "--nproc", &ranks])
-        .args(more)
-        .current_dir(sandbox.path(""))
-        .output()
-        .unwrap()
+    let words = ["eval", "recipe.toml", "--checkpoint", checkpoint, "--nproc", &ranks.to_string()];
+    sandbox.dtrain(&words).args(more).output().unwrap()
 }
 
 fn answer(output: &Output) -> Value {
-    assert!(output.status.success(), "{}", output_text(output));
-    let text = String::from_utf8(output.stdout.clone()).unwrap();
-    serde_json::from_str(&text).unwrap_or_else(|_| panic!("{text}"))
+    let text = expect_exit_code(output, 0);
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{text}"))
 }
 
 #[test]
@@ -73,9 +66,7 @@ fn expect_unusable(recipe: &str, other: &str) {
     let sandbox = Sandbox::new(recipe);
     let run = sandbox.train(1, "run", &["train.steps=1"]);
     let expect_error = |more: &[&str], checkpoint: &str, words: &str| {
-        let output = eval(&sandbox, 1, checkpoint, more);
-        let text = output_text(&output);
-        assert_eq!(output.status.code(), Some(2), "{text}");
+        let text = expect_exit_code(&eval(&sandbox, 1, checkpoint, more), 2);
         assert!(text.contains(words), "{words} in {text}");
     };
     expect_error(&[], "nowhere", "no such folder");
@@ -112,9 +103,8 @@ fn the_final_test_uses_the_best_or_last_weights() {
             assert_eq!(found["loss"], there["loss"]);
             assert_eq!(run.result().test.get("loss").copied(), there["loss"].as_f64());
         }
-        let output = sandbox.launch(1, "refused", &["test.weights=best"]);
-        assert_eq!(output.status.code(), Some(2));
-        assert!(output_text(&output).contains("needs checkpoint.best"), "{}", output_text(&output));
+        let text = expect_exit_code(&sandbox.launch(1, "refused", &["test.weights=best"]), 2);
+        assert!(text.contains("needs checkpoint.best"), "{text}");
     }
 }
 
@@ -151,15 +141,13 @@ fn load_foreign_weights(&Sizes { ref recipe, head, larger, more }: &Sizes) {
     let steps = "train.steps=1";
 
     let expect_error = |sets: &[&str], words: &str| {
-        let output = sandbox.launch(1, "refused", sets);
-        assert_eq!(output.status.code(), Some(2), "{}", output_text(&output));
-        assert!(output_text(&output).contains(words), "{words} in {}", output_text(&output));
+        let text = expect_exit_code(&sandbox.launch(1, "refused", sets), 2);
+        assert!(text.contains(words), "{words} in {text}");
     };
     // One prefix of all names needs no setting.
     for mode in ["fine-tune", "strict", "partial"] {
-        let output = sandbox.launch(1, mode, &[&weights, steps, &format!("model.weights_mode={mode}")]);
-        let text = output_text(&output);
-        assert!(output.status.success(), "{text}");
+        let set = format!("model.weights_mode={mode}");
+        let text = expect_exit_code(&sandbox.launch(1, mode, &[&weights, steps, &set]), 0);
         let line = format!("w.safetensors: {loaded}, without the prefix `module.` of all names in the file");
         assert_eq!(text.matches(&line).count(), 1, "{text}");
     }
@@ -177,69 +165,50 @@ fn load_foreign_weights(&Sizes { ref recipe, head, larger, more }: &Sizes) {
     expect_error(&["model.weights_mode=strict", steps], "model.weights, which is not set");
     expect_error(&[&weights, "model.weights_rename=[[\"(\", \"\"]]", steps], "is not a regular expression");
 
-    let output = sandbox.launch(1, "renamed", &[&weights, steps, rename, "model.weights_mode=strict"]);
-    assert!(output.status.success(), "{}", output_text(&output));
-    assert!(output_text(&output).contains(&loaded), "{}", output_text(&output));
+    let sets = [&weights, steps, rename, "model.weights_mode=strict"];
+    let text = expect_exit_code(&sandbox.launch(1, "renamed", &sets), 0);
+    assert!(text.contains(&loaded), "{text}");
     let sets = [&weights, steps, rename, "model.weights_mode=partial", larger];
-    let output = sandbox.launch(2, "larger", &sets);
-    let text = output_text(&output);
-    assert!(output.status.success(), "{text}");
+    let text = expect_exit_code(&sandbox.launch(2, "larger", &sets), 0);
     assert!(text.contains(&format!("missing in the file, initial values kept: `{more}")), "{text}");
+}
+
+/// Writes the images of a class.
+fn black_images(sandbox: &Sandbox, split: &str, class: &str, count: usize) {
+    let folder = sandbox.path("data").join(split).join(class);
+    fs::create_dir_all(&folder).unwrap();
+    for number in 0..count {
+        image::RgbImage::new(32, 32).save(folder.join(format!("{number}.png"))).unwrap();
+    }
 }
 
 #[test]
 fn changed_data_of_a_run_is_reported() {
-    let sandbox = Sandbox::new(&TINY.replace(
-        "kind = \"generated\"\nclasses = 4\ntrain_samples = 96\ntest_samples = 37\n",
-        "root = \"pictures\"\n",
-    ));
-    let image = |split: &str, class: &str, name: &str| {
-        let folder = sandbox.path("pictures").join(split).join(class);
-        fs::create_dir_all(&folder).unwrap();
-        image::RgbImage::new(32, 32).save(folder.join(name)).unwrap();
-    };
+    let sandbox = Sandbox::new(&folder_recipe());
     for class in ["a", "b"] {
-        for number in 0..16 {
-            image("train", class, &format!("{number}.png"));
-        }
-        image("test", class, "t.png");
+        black_images(&sandbox, "train", class, 16);
+        black_images(&sandbox, "test", class, 1);
     }
     sandbox.train(1, "run", &["train.steps=2"]);
     // The same data in another folder counts as the same.
-    fs::rename(sandbox.path("pictures"), sandbox.path("moved")).unwrap();
+    fs::rename(sandbox.path("data"), sandbox.path("moved")).unwrap();
     let moved = "data.root=moved";
-    let output = sandbox.launch(1, "run", &["train.steps=3", moved]);
-    assert!(output.status.success(), "{}", output_text(&output));
-    assert!(!output_text(&output).contains("the data differs"), "{}", output_text(&output));
+    let text = expect_exit_code(&sandbox.launch(1, "run", &["train.steps=3", moved]), 0);
+    assert!(!text.contains("the data differs"), "{text}");
     fs::rename(sandbox.path("moved/train/a/3.png"), sandbox.path("moved/train/a/x.png")).unwrap();
-    let output = sandbox.launch(1, "run", &["train.steps=4", moved]);
-    assert!(output.status.success(), "{}", output_text(&output));
-    let text = output_text(&output);
+    let text = expect_exit_code(&sandbox.launch(1, "run", &["train.steps=4", moved]), 0);
     assert!(text.contains("warning: the data differs from the checkpoint's: as many samples"), "{text}");
     fs::remove_file(sandbox.path("moved/train/a/x.png")).unwrap();
-    let output = sandbox.launch(1, "run", &["train.steps=5", moved]);
-    assert!(
-        output_text(&output).contains("32 training and 2 test samples then, 31 training"),
-        "{}",
-        output_text(&output)
-    );
+    let text = output_text(&sandbox.launch(1, "run", &["train.steps=5", moved]));
+    assert!(text.contains("32 training and 2 test samples then, 31 training"), "{text}");
 }
 
 #[test]
 fn renamed_classes_are_an_error_in_eval_and_resume() {
-    let sandbox = Sandbox::new(&TINY.replace(
-        "kind = \"generated\"\nclasses = 4\ntrain_samples = 96\ntest_samples = 37\n",
-        "root = \"pictures\"\n",
-    ));
+    let sandbox = Sandbox::new(&folder_recipe());
     for class in ["cat", "dog", "emu"] {
-        for (split, images) in [("train", 8), ("test", 1)] {
-            let folder = sandbox.path("pictures").join(split).join(class);
-            fs::create_dir_all(&folder).unwrap();
-            for number in 0..images {
-                let image = image::RgbImage::new(32, 32);
-                image.save(folder.join(format!("{number}.png"))).unwrap();
-            }
-        }
+        black_images(&sandbox, "train", class, 8);
+        black_images(&sandbox, "test", class, 1);
     }
     let run = sandbox.train(1, "run", &["train.steps=1"]);
     let folder = run.0.checkpoint(1);
@@ -249,12 +218,11 @@ fn renamed_classes_are_an_error_in_eval_and_resume() {
 
     // The same number of classes in another order.
     for split in ["train", "test"] {
-        let of = sandbox.path("pictures").join(split);
+        let of = sandbox.path("data").join(split);
         fs::rename(of.join("cat"), of.join("feline")).unwrap();
     }
     for output in [eval(&sandbox, 1, "run", &[]), sandbox.launch(1, "run", &["train.steps=2"])] {
-        let text = output_text(&output);
-        assert_eq!(output.status.code(), Some(2), "{text}");
+        let text = expect_exit_code(&output, 2);
         for words in [
             "class 0 is \"cat\" in the checkpoint and \"dog\" in the data, class 1 is \"dog\" in the checkpoint and \"emu\" in the data",
             "restore the old folder names",
@@ -271,8 +239,7 @@ fn renamed_classes_are_an_error_in_eval_and_resume() {
         (sandbox.launch(2, "run", &["train.steps=2"]), 1),
         (sandbox.launch(1, "run", &["train.steps=3"]), 0),
     ] {
-        let text = output_text(&output);
-        assert!(output.status.success(), "{text}");
+        let text = expect_exit_code(&output, 0);
         assert_eq!(text.matches("has no class names").count(), warnings, "{text}");
     }
 }

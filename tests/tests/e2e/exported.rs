@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use dtrain_test_kit::{forks, thorough};
 use dtrain_tests::process::{expect_exit_code, finish, output_text};
-use dtrain_tests::programs::{dtrain, without_outer_run};
+use dtrain_tests::programs::dtrain;
 use dtrain_tests::runs::{Sandbox, assert_close};
 use dtrain_tests::trainings::{distance, tensors};
 use serde_json::Value;
@@ -202,9 +202,7 @@ fn texts_of_any_length_are_trained() {
     for &context in thorough::cases(&[7, 24], 1) {
         assert!(distance(&train(2, context, 3), &train(1, context, 8)) < 1e-6, "{context}");
     }
-    let output = sandbox.launch(1, "long", &["model.context=25"]);
-    let text = output_text(&output);
-    assert_eq!(output.status.code(), Some(2), "{text}");
+    let text = expect_exit_code(&sandbox.launch(1, "long", &["model.context=25"]), 2);
     assert!(text.contains("`tokens` has length 25 in dimension 1, and the program takes 2 to 24"), "{text}");
 }
 
@@ -246,10 +244,8 @@ fn pytorch_loads_checkpoints_strictly() {
         let sandbox = imported(&python, function, task, data, "");
         let run = sandbox.train(1, "run", &["ema.decay=0.5"]);
         let exported = sandbox.path("weights.safetensors");
-        let mut export = Command::new(dtrain());
-        without_outer_run(&mut export);
-        export.args(["ckpt", "export"]).arg(run.0.latest()).arg(&exported);
-        expect_exit_code(&finish(&mut export, LIMIT), 0);
+        let mut export = sandbox.dtrain(&["ckpt", "export"]);
+        expect_exit_code(&finish(export.arg(run.0.latest()).arg(&exported), LIMIT), 0);
         for file in [run.0.latest().join(MODEL), exported] {
             let told = self::python(&python, &["reload.py", function, file.to_str().unwrap()]);
             let line = told.lines().find(|line| line.starts_with('{')).unwrap();
@@ -298,9 +294,7 @@ fn operations_of_a_users_library_are_trained() {
     let one = tensors(&sandbox.train(1, "one", &[&named]), MODEL);
     let two = tensors(&sandbox.train(2, "two", &[&named, "memory.micro_batch=3"]), MODEL);
     assert!(distance(&two, &one) < 1e-6);
-    let output = sandbox.launch(1, "without", &[]);
-    assert_eq!(output.status.code(), Some(2));
-    let text = output_text(&output);
+    let text = expect_exit_code(&sandbox.launch(1, "without", &[]), 2);
     assert!(text.contains("dtrain_fixture::leaky") && text.contains("model.libraries"), "{text}");
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use dtrain_test_kit::need::{Need, require};
 use dtrain_test_kit::thorough;
-use dtrain_tests::process::{finish, output_text};
+use dtrain_tests::process::{expect_exit_code, finish};
 use dtrain_tests::programs::{build_folder, program, without_outer_run};
 
 #[test]
@@ -35,7 +35,6 @@ fn every_kind_of_fault_ends_with_its_cause_and_a_second_launch_trains() {
         faults.args(some.iter().flat_map(|kind| ["--only", kind]));
     }
     faults.arg("--bin-dir").arg(build_folder());
-    let output = finish(&mut faults, Duration::from_secs(500));
-    let text = output_text(&output);
-    assert!(output.status.success() && text.contains(" cases, 0 failed"), "{text}");
+    let text = expect_exit_code(&finish(&mut faults, Duration::from_secs(500)), 0);
+    assert!(text.contains(" cases, 0 failed"), "{text}");
 }

@@ -4,12 +4,10 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use dtrain_test_kit::forks;
-use dtrain_test_kit::need::{Need, require};
-use dtrain_test_kit::thorough;
+use dtrain_test_kit::{forks, thorough};
 use serde_json::Value;
 
-use crate::fake_gpus::Machine;
+use crate::fake_gpus::{Machine, need_cuda};
 use dtrain_tests::process::{expect_exit_code, finish};
 use dtrain_tests::programs::{dtrain, program, without_outer_run};
 
@@ -17,13 +15,8 @@ use dtrain_tests::programs::{dtrain, program, without_outer_run};
 /// normal one six of the networks, with one rank and with more.
 #[test]
 fn predictions_for_gpus_are_the_allocator_s_peaks() {
+    let Ok(()) = need_cuda() else { return };
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-    let torch = std::env::var_os("LIBTORCH").map_or(root.join("target/libtorch/torch"), Into::into);
-    let library = torch.join("lib/libtorch_cuda.so");
-    let found = library.exists().then_some(()).ok_or_else(|| format!("no {}", library.display()));
-    if require(Need::LibtorchCuda, found).is_err() {
-        return;
-    }
     let mut command = Command::new(program("lab"));
     without_outer_run(&mut command);
     command.args(["memory", "fake-gpus", "--dtrain"]).arg(dtrain());
@@ -69,12 +62,8 @@ fn plans_for_named_gpus_are_those_of_the_gpus() {
             plan["rows"][0]["fit"]["prediction"]["peak"].as_u64().unwrap()
         };
         let (named, found) = (peak(&["--gpu", name]), peak(&[]));
-        machine.train(name, &["--nproc", "1"]);
-        let plan: Value = serde_json::from_slice(
-            &std::fs::read(machine.sandbox.path(&format!("{name}/plan.json"))).unwrap(),
-        )
-        .unwrap();
-        let trained = plan["predictions"][0]["peak"].as_u64();
+        let (run, _) = machine.train(name, &["--nproc", "1"]);
+        let trained = run.plan()["predictions"][0]["peak"].as_u64();
         assert_eq!((Some(named), Some(found)), (trained, trained), "{name}");
     }
 }

@@ -154,8 +154,7 @@ fn inputs_come_from_flags_if_the_function_gives_none() {
     let output = import(&python, folder.path(), &["models.py:plain", "--inputs", "input=3x4x4"]);
     let text = expect_exit_code(&output, 0);
     assert!(text.contains("  outputs      output  float32  N x 3\n"), "{text}");
-    let output = import(&python, folder.path(), &["models.py:plain", "--force"]);
-    let text = expect_exit_code(&output, 2);
+    let text = expect_exit_code(&import(&python, folder.path(), &["models.py:plain", "--force"]), 2);
     assert!(text.contains("the inputs of plain in models.py are unknown"), "{text}");
     let unused = ["models.py:plain", "--inputs", "input=3x4x4", "--image-size", "4", "--force"];
     let text = expect_exit_code(&import(&python, folder.path(), &unused), 2);

@@ -219,8 +219,7 @@ fn pretrained_weights_fill_all_but_the_head() {
         text.starts_with("dtrain: pos_embed was resampled by timm for images of 64 x 64, from "),
         "{text}"
     );
-    let output = import(&python, folder.path(), &[&timm, "--pretrained", "--force"]);
-    let text = expect_exit_code(&output, 0);
+    let text = expect_exit_code(&import(&python, folder.path(), &[&timm, "--pretrained", "--force"]), 0);
     let trained =
         "  # the weights were trained for the middle 90% of each side, scaled with bicubic interpolation; ";
     assert!(text.contains(trained), "{text}");
@@ -273,8 +272,7 @@ fn a_program_of_evaluation_mode_is_trained_with_one_warning() {
     let Ok(python) = forks::pytorch() else { return };
     let sandbox = imported(&python, "normed", "classify", IMAGES, "");
     let warnings = |name: &str| {
-        let output = sandbox.launch(2, name, &["train.steps=1"]);
-        let text = expect_exit_code(&output, 0);
+        let text = expect_exit_code(&sandbox.launch(2, name, &["train.steps=1"]), 0);
         text.matches("warning: the program was exported in eval() mode").count()
     };
     if thorough::is_wanted() {

@@ -1,12 +1,10 @@
 //! Invariants 1 and 2: a recipe's result does not depend on ranks and micro-batch. Small networks
 //! without BatchNorm, in real processes, are compared with one rank that takes every step at once.
 
-use std::path::Path;
-
 use dtrain_common::batch::Partition;
 use dtrain_test_kit::thorough;
 use dtrain_tests::runs::Sandbox;
-use dtrain_tests::trainings::{self, TrainingList, distance, sets, tensors};
+use dtrain_tests::trainings::{TrainingList, distance, sets, tensors, train};
 
 /// The common recipe. With 40 samples, the last step is short: 8 samples or 1.
 const RECIPE: &str = r#"
@@ -46,11 +44,6 @@ fn micro_batches() -> &'static [Option<usize>] {
 const MODEL: &str = "model.safetensors";
 const OPTIMIZER: &str = "optimizer-00000-of-00001.safetensors";
 const EMA: &str = "ema.safetensors";
-
-fn train(sandbox: &Sandbox, ranks: usize, vars: &[(&str, &str)], list: &TrainingList) {
-    let program = Path::new(env!("CARGO_BIN_EXE_training-rank"));
-    trainings::train(sandbox, program, ranks, vars, list);
-}
 
 fn cut(micro_batch: Option<usize>) -> String {
     match micro_batch {

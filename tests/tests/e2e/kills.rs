@@ -4,7 +4,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use dtrain_test_kit::thorough;
-use dtrain_tests::process::{finish, output_text};
+use dtrain_tests::process::{expect_exit_code, finish};
 use dtrain_tests::programs::{build_folder, dtrain, without_outer_run, worker};
 
 /// The kills of the first seed are amid writes: of a worker, the guardian and all, with a rollback, with two ranks that shard, with another
@@ -25,8 +25,6 @@ fn expect_no_failures(which: &[&str]) {
     without_outer_run(&mut kills);
     // Cargo sets this variable to this test's package; the lab must find its own.
     kills.env_remove("CARGO_MANIFEST_DIR").arg("kills").args(which).arg("--bin-dir").arg(build_folder());
-    let output = finish(&mut kills, Duration::from_secs(300));
-    let text = output_text(&output);
-    assert!(output.status.success(), "{text}");
+    let text = expect_exit_code(&finish(&mut kills, Duration::from_secs(300)), 0);
     assert!(text.contains("0 damaged, 0 failed"), "{text}");
 }

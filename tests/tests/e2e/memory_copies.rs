@@ -3,7 +3,7 @@
 use std::process::Stdio;
 
 use dtrain_test_kit::thorough;
-use dtrain_tests::process::{Signal, output_text, rank_pid, signal, wait_until};
+use dtrain_tests::process::{Signal, expect_exit_code, rank_pid, signal};
 use dtrain_tests::runs::Sandbox;
 
 const RECIPE: &str = r#"
@@ -32,10 +32,6 @@ in_memory = true
 every_steps = 1
 "#;
 
-fn steps(sandbox: &Sandbox) -> usize {
-    std::fs::read_to_string(sandbox.path("run/metrics.jsonl")).map_or(0, |text| text.lines().count())
-}
-
 #[test]
 fn a_run_continues_with_the_next_step_after_a_death() {
     let cases = [(2, "true"), (1, "false"), (2, "false"), (3, "true")];
@@ -44,11 +40,9 @@ fn a_run_continues_with_the_next_step_after_a_death() {
         let shard = format!("memory.shard_optimizer={shard}");
         let mut command = sandbox.command(ranks, "run", &[&shard], &["--max-restarts", "2"]);
         let launcher = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-        wait_until("some steps", || steps(&sandbox) >= 20);
+        sandbox.run("run").wait_for_lines(20);
         signal(rank_pid(launcher.id(), ranks - 1), Signal::KILL);
-        let output = launcher.wait_with_output().unwrap();
-        let text = output_text(&output);
-        assert!(output.status.success(), "{text}");
+        let text = expect_exit_code(&launcher.wait_with_output().unwrap(), 0);
         let resumed = text
             .lines()
             .find(|line| line.contains("resumed from the copy in memory after step "))
@@ -78,12 +72,10 @@ fn evaluation_and_checkpoint_after_the_step_are_made_up() {
     let mut command = sandbox.command(2, "run", &sets, &["--max-restarts", "1"]);
     let launcher = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     // The copy of step 20 is written within this sleep; the evaluation takes far longer.
-    wait_until("step 20", || steps(&sandbox) >= 20);
+    sandbox.run("run").wait_for_lines(20);
     std::thread::sleep(std::time::Duration::from_millis(300));
     signal(rank_pid(launcher.id(), 0), Signal::KILL);
-    let output = launcher.wait_with_output().unwrap();
-    assert!(output.status.success(), "{}", output_text(&output));
-    let text = output_text(&output);
+    let text = expect_exit_code(&launcher.wait_with_output().unwrap(), 0);
     let resumed = ["the copy in memory", "run/checkpoints/step-00000020"];
     assert!(
         resumed.iter().any(|from| text.contains(&format!("resumed from {from} after step 20"))),

@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Command;
 use std::time::Duration;
 
 use dtrain_common::env::{DTRAIN_MEMORY_COPIES, WorkerEnv};
@@ -13,6 +13,8 @@ use dtrain_tests::process::{output_text, wait_until};
 use dtrain_tests::programs::{without_outer_run, worker};
 use dtrain_tests::ranks::{node_environments, start, wait};
 use dtrain_tests::runs::{Run, Sandbox, assert_close, gpt};
+
+use super::nodes::{checkpoint_files, expect_success};
 
 const LIMIT: Duration = Duration::from_secs(120);
 /// Many more than ranks take until they are killed, also on a busy machine.
@@ -108,12 +110,6 @@ impl Training {
     }
 }
 
-fn expect_success(outputs: &[Output]) {
-    for (rank, output) in outputs.iter().enumerate() {
-        assert!(output.status.success(), "rank {rank}: {}", output_text(output));
-    }
-}
-
 /// Returns the line about the resume, and the step if it is from memory.
 #[track_caller]
 fn resumed(text: &str) -> (&str, Option<usize>) {
@@ -126,10 +122,6 @@ fn resumed(text: &str) -> (&str, Option<usize>) {
 fn copy_all(from: &Path, to: &Path) {
     let copied = Command::new("cp").arg("-a").arg(from.join(".")).arg(to).status().unwrap();
     assert!(copied.success());
-}
-
-fn checkpoint_files(folder: &Path) -> Vec<Vec<u8>> {
-    FILES[..3].iter().map(|name| fs::read(folder.join(name)).unwrap()).collect()
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use dtrain_test_kit::forks;
 use dtrain_test_kit::thorough;
-use dtrain_tests::process::{finish, output_text};
+use dtrain_tests::process::{expect_exit_code, finish, output_text};
 use dtrain_tests::runs::{Run, Sandbox, assert_close};
 
 use crate::exported::{IMAGES, TEXTS, imported};
@@ -82,10 +82,8 @@ impl<'a> Ranks<'a> {
 
     fn launch(&self, name: &str, sets: &[&str], from: Option<&Run>, fault: &str) -> Output {
         let from = from.map(|run| run.0.latest());
-        let resume: Vec<&str> = match &from {
-            Some(folder) => vec!["--resume", folder.to_str().unwrap()],
-            None => Vec::new(),
-        };
+        let resume: Vec<&str> =
+            from.iter().flat_map(|folder| ["--resume", folder.to_str().unwrap()]).collect();
         let sets = [self.sets.as_slice(), sets].concat();
         let mut command = self.sandbox.command(self.nproc, name, &sets, &resume);
         command.env("DTRAIN_TRANSPORT", self.transport).env("CUDA_VISIBLE_DEVICES", "");
@@ -269,7 +267,7 @@ fn an_update_or_evaluation_without_memory_is_repeated() {
             let run = train(&format!("update-{after}"), &fault);
             assert_same_end(&run, &plain, &fault);
             assert_eq!(run.result().oom_replays, Some(0));
-            assert!(!log(&run, rank).contains("DTRAIN_FAULT had no effect"), "{fault}");
+            assert!(!run.log(rank).contains("DTRAIN_FAULT had no effect"), "{fault}");
         }
         // An evaluation restarts in smaller batches.
         let fault = format!("oom:rank={},step=4,phase=evaluate,after=20", nproc - 1);
@@ -299,9 +297,7 @@ fn the_micro_batch_halves_until_the_run_ends_with_a_table() {
         assert_eq!(run.result().oom_replays, Some(2));
 
         let fault = "oom:rank=0,step=3,phase=forward,times=9";
-        let output = ranks.launch(&name("never"), &[], Some(&base), fault);
-        let text = output_text(&output);
-        assert_eq!(output.status.code(), Some(3), "{text}");
+        let text = expect_exit_code(&ranks.launch(&name("never"), &[], Some(&base), fault), 3);
         for words in ["out of memory on rank 0 in forward at step 3", "batches of 1", "optimizer  ", "all  "]
         {
             assert!(text.contains(words), "no {words:?} in {text}");
@@ -320,7 +316,7 @@ fn the_micro_batch_grows_again_only_if_configured() {
     let grows = ranks.train("grows", &["memory.grow=true"], None, fault);
     assert_eq!(grows.result().micro_batch, Some(2));
     assert_close(&grows.per_step("loss"), &stays.per_step("loss"), 1e-5);
-    assert!(log(&grows, 0).contains("memory.grow: micro-batch 2 instead of 1"));
+    assert!(grows.log(0).contains("memory.grow: micro-batch 2 instead of 1"));
 }
 
 #[test]
@@ -353,9 +349,4 @@ fn any_budget_trains_exactly_or_ends_with_code_3() {
         ended > 0 && smaller > 0 && whole > 0,
         "{ended} ended, {smaller} trained in smaller micro-batches, {whole} in whole ones"
     );
-}
-
-/// Returns the output of a rank.
-fn log(run: &Run, rank: usize) -> String {
-    std::fs::read_to_string(run.0.rank_logs(0, rank).join("stderr.log")).unwrap()
 }

@@ -4,7 +4,7 @@ use std::process::{Command, Output};
 
 use dtrain_test_kit::cgroup::SmallGroup;
 use dtrain_test_kit::thorough;
-use dtrain_tests::process::output_text;
+use dtrain_tests::process::{expect_exit_code, output_text};
 use dtrain_tests::programs::{dtrain, without_outer_run, worker};
 use dtrain_tests::runs::{Sandbox, assert_close};
 use serde_json::Value;
@@ -68,19 +68,12 @@ lr = 0.001
 "#;
 
 fn ask(sandbox: &Sandbox, verb: &str, arguments: &[&str]) -> Output {
-    Command::new(dtrain())
-        .current_dir(sandbox.path(""))
-        .env("DTRAIN_WORKER", worker())
-        .env("OMP_NUM_THREADS", "1")
-        .arg(verb)
-        .arg("recipe.toml")
-        .args(arguments)
-        .output()
-        .unwrap()
+    let mut command = sandbox.dtrain(&[verb, "recipe.toml"]);
+    command.args(arguments).env("DTRAIN_WORKER", worker()).env("OMP_NUM_THREADS", "1").output().unwrap()
 }
 
 fn json(output: &Output) -> Value {
-    assert!(output.status.success(), "{}", output_text(output));
+    expect_exit_code(output, 0);
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
@@ -121,21 +114,17 @@ fn a_model_larger_than_any_machine_is_planned() {
         ["model.width=8192", "model.depth=9", "model.heads=64", "model.context=2048", "precision.amp=bf16"];
     let mut arguments = vec!["--gpu", "80GiB,192GiB", "--nproc", "4", "--json"];
     arguments.extend(large.iter().flat_map(|set| ["--set", set]));
-    let output = ask(&sandbox, "plan", &arguments);
-    let plan = json(&output);
+    let plan = json(&ask(&sandbox, "plan", &arguments));
     assert!(plan["subject"]["parameters"].as_u64().unwrap() > 7_000_000_000);
     assert!(plan["rows"][0].get("no-fit").is_some(), "{plan}");
     let fit = &plan["rows"][1]["fit"]["prediction"];
-    let cut = &fit["cut"];
-    let of = |key: &str| cut[key].as_u64().unwrap();
-    assert_eq!(of("ranks"), 4);
+    assert_eq!(fit["cut"]["ranks"], 4);
     assert!(fit["peak"].as_u64().unwrap() > 100 << 30, "four values for every parameter");
     assert!(fit["peak"].as_u64() <= plan["rows"][1]["budget"].as_u64());
     // If nothing fits: exit code 3.
     let mut arguments = vec!["--gpu", "8GiB"];
     arguments.extend(large.iter().flat_map(|set| ["--set", set]));
-    let output = ask(&sandbox, "plan", &arguments);
-    assert_eq!(output.status.code(), Some(3), "{}", output_text(&output));
+    expect_exit_code(&ask(&sandbox, "plan", &arguments), 3);
 }
 
 #[test]
@@ -143,7 +132,7 @@ fn a_run_fits_its_budget_or_names_a_micro_batch_that_fits() {
     let sandbox = Sandbox::new(GPT);
     let free = sandbox.train(1, "free", &[]);
     let peak = free.result().peak_memory_bytes[0];
-    let plan: Value = serde_json::from_slice(&std::fs::read(free.0.plan()).unwrap()).unwrap();
+    let plan = free.plan();
     let predicted = plan["predictions"][0]["peak"].as_f64().unwrap();
     assert!((predicted / peak as f64 - 1.0).abs() < 0.03, "{predicted} predicted, {peak} taken");
 
@@ -160,16 +149,12 @@ fn a_run_fits_its_budget_or_names_a_micro_batch_that_fits() {
 
     // A fixed micro-batch that does not fit: the run names one that fits, and retries in smaller ones.
     let set = format!("memory.budget={}", state + (peak - state) / 8);
-    let output = sandbox.launch(1, "stated", &[&set, "memory.micro_batch=12"]);
-    let text = output_text(&output);
-    assert!(output.status.success(), "{text}");
+    let text = expect_exit_code(&sandbox.launch(1, "stated", &[&set, "memory.micro_batch=12"]), 0);
     assert!(text.contains("; memory.micro_batch = ") && text.contains(" fits"), "{text}");
     assert!(!text.contains("no smaller cut"), "{text}");
 
     let set = format!("memory.budget={}", state / 2);
-    let output = sandbox.launch(1, "hopeless", &[&set]);
-    let text = output_text(&output);
-    assert_eq!(output.status.code(), Some(3), "{text}");
+    let text = expect_exit_code(&sandbox.launch(1, "hopeless", &[&set]), 3);
     assert!(
         text.contains("before the first step")
             && text.contains("optimizer")

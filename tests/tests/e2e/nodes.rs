@@ -11,8 +11,9 @@ use dtrain_test_kit::thorough;
 use dtrain_tests::process::{output_text, wait_until};
 use dtrain_tests::programs::{without_outer_run, worker};
 use dtrain_tests::ranks::{node_environments, start, wait};
-use dtrain_tests::runs::{Run, Sandbox, gpt};
+use dtrain_tests::runs::{Run, Sandbox, assert_close, gpt};
 
+use super::checkpoints;
 use super::file_systems::compile;
 
 const LIMIT: Duration = Duration::from_secs(120);
@@ -39,7 +40,7 @@ pub(super) fn train(sandbox: &Sandbox, nodes: &[usize], run: &str, args: &[&str]
     sandbox.run(run)
 }
 
-fn expect_success(outputs: &[Output]) {
+pub(super) fn expect_success(outputs: &[Output]) {
     for (rank, output) in outputs.iter().enumerate() {
         assert!(output.status.success(), "rank {rank}: {}", output_text(output));
     }
@@ -91,7 +92,7 @@ fn two_nodes_of_two_ranks_train_as_one_node_of_four() {
     let one = train(&sandbox, &[4], "one-node", &[]);
     for &nodes in thorough::cases(&[&[2, 2][..], &[1, 3]], 1) {
         let two = train(&sandbox, nodes, &format!("nodes-{}", nodes[0]), &[]);
-        dtrain_tests::runs::assert_close(&one.per_step("loss"), &two.per_step("loss"), 1e-5);
+        assert_close(&one.per_step("loss"), &two.per_step("loss"), 1e-5);
     }
 }
 
@@ -130,9 +131,8 @@ best = "min loss"
 [test]
 "#;
 
-fn checkpoint_files(folder: &Path) -> Vec<Vec<u8>> {
-    let names = ["model.safetensors", "optimizer-00000-of-00001.safetensors", "ema.safetensors"];
-    names.iter().map(|name| fs::read(folder.join(name)).unwrap()).collect()
+pub(super) fn checkpoint_files(folder: &Path) -> [Vec<u8>; 3] {
+    checkpoints::FILES.map(|name| fs::read(folder.join(name)).unwrap())
 }
 
 #[test]
@@ -170,11 +170,10 @@ fn a_run_without_shared_files_resumes_on_other_nodes() {
         fs::remove_dir_all(sandbox.path("node-0/run")).unwrap();
         // Only node 0 has the checkpoint.
         fs::rename(&from, sandbox.path("node-0/from")).unwrap();
-        let outputs = wait(start_apart(&sandbox, after, &["--resume", "from"]), LIMIT);
-        expect_success(&outputs);
+        expect_success(&wait(start_apart(&sandbox, after, &["--resume", "from"]), LIMIT));
         let resumed = take_run(&sandbox, after.len(), "resumed");
         let losses = [whole.per_step("loss")[4..].to_vec(), resumed.per_step("loss")];
-        dtrain_tests::runs::assert_close(&losses[0], &losses[1], 1e-5);
+        assert_close(&losses[0], &losses[1], 1e-5);
         if before == after {
             let last = |run: &Run| checkpoint_files(&run.0.checkpoint(6));
             assert!(last(&whole) == last(&resumed), "{before:?} to {after:?}");
@@ -202,7 +201,8 @@ fn a_shared_run_directory_may_have_another_path_on_a_node() {
     for steps in ["train.steps=4", "train.steps=6"] {
         let outputs = wait(start_apart(&sandbox, &[1, 1], &["--set", steps]), LIMIT);
         expect_success(&outputs);
-        assert!(!output_text(&outputs[0]).contains("rank 0 gathers"), "{}", output_text(&outputs[0]));
+        let text = output_text(&outputs[0]);
+        assert!(!text.contains("rank 0 gathers"), "{text}");
     }
     let temporary = fs::read_dir(sandbox.path("node-0/run")).unwrap().flatten();
     let names: Vec<_> = temporary.map(|entry| entry.file_name().into_string().unwrap()).collect();
@@ -267,8 +267,7 @@ fn nodes_that_share_no_files_evaluate_rank_0s_checkpoint() {
     let outputs = wait(start_apart(&sandbox, &[1, 1], &["--job", job]), LIMIT);
     expect_success(&outputs);
     let figures: serde_json::Value = serde_json::from_slice(&outputs[0].stdout).unwrap();
-    let tested = sandbox.path("node-0/run");
-    let tested = dtrain_tests::runs::Run(dtrain_common::run_dir::RunDir::new(tested)).result().test;
+    let tested = sandbox.run("node-0/run").result().test;
     assert_eq!(figures["loss"].as_f64(), tested.get("loss").copied(), "{figures}");
 }
 

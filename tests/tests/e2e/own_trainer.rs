@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use dtrain_common::question::CheckAnswer;
-use dtrain_tests::process::{expect_exit_code, output_text};
+use dtrain_tests::process::expect_exit_code;
 use dtrain_tests::programs::{launch, own_trainer, without_outer_run};
 use dtrain_tests::runs::{Run, Sandbox, assert_close};
 use serde_json::json;
@@ -24,7 +24,7 @@ fn as_program(sandbox: &Sandbox, nproc: usize, run: &str) -> Run {
         .current_dir(sandbox.path(""))
         .output()
         .unwrap();
-    assert!(output.status.success(), "{}", output_text(&output));
+    expect_exit_code(&output, 0);
     sandbox.run(run)
 }
 
@@ -49,8 +49,7 @@ fn own_trainer_learns_equally_on_one_and_two_ranks() {
     assert_eq!(losses.len(), 400);
     assert!(mean(&losses[380..]) < 0.2 * mean(&losses[..10]), "{losses:?}");
 
-    let output = as_worker(&sandbox, 1, "one", &["memory.micro_batch=27"]);
-    assert!(output.status.success(), "{}", output_text(&output));
+    expect_exit_code(&as_worker(&sandbox, 1, "one", &["memory.micro_batch=27"]), 0);
     let one = sandbox.run("one");
     assert_close(&losses, &one.per_step("loss"), 1e-5);
     let result = one.result();
@@ -65,9 +64,7 @@ fn own_trainer_learns_equally_on_one_and_two_ranks() {
 #[test]
 fn a_mistyped_custom_setting_is_named() {
     let sandbox = Sandbox::new("");
-    let output = as_worker(&sandbox, 2, "run", &["custom.widht=3"]);
-    let text = output_text(&output);
-    assert_eq!(output.status.code(), Some(2), "{text}");
+    let text = expect_exit_code(&as_worker(&sandbox, 2, "run", &["custom.widht=3"]), 2);
     assert!(text.contains("custom.widht") && text.contains("`width`"), "{text}");
     // The launcher has asked the trainer before it wrote anything.
     assert!(!sandbox.path("run").exists());
@@ -76,14 +73,9 @@ fn a_mistyped_custom_setting_is_named() {
 #[test]
 fn the_worker_names_the_program_of_a_custom_task() {
     let sandbox = Sandbox::new("");
-    let output = launch()
-        .args(["--nproc", "1", "--run-dir", "run"])
-        .arg(recipe())
-        .current_dir(sandbox.path(""))
-        .output()
-        .unwrap();
-    let text = output_text(&output);
-    assert_eq!(output.status.code(), Some(2), "{text}");
+    let mut command = launch();
+    command.args(["--nproc", "1", "--run-dir", "run"]).arg(recipe()).current_dir(sandbox.path(""));
+    let text = expect_exit_code(&command.output().unwrap(), 2);
     assert!(text.contains("DTRAIN_WORKER"), "{text}");
 }
 

@@ -1,11 +1,11 @@
 //! State of exported programs that a step must treat as a whole: shared blocks, groups of samples with several rows, buffers
 //! that are no statistics, and random numbers in evaluation.
 
-use std::process::{Command, Output};
+use std::process::Output;
 
 use dtrain_test_kit::{forks, thorough};
-use dtrain_tests::process::{expect_exit_code, finish, output_text};
-use dtrain_tests::programs::{dtrain, without_outer_run, worker};
+use dtrain_tests::process::{expect_exit_code, finish};
+use dtrain_tests::programs::worker;
 use dtrain_tests::runs::{Run, Sandbox};
 use dtrain_tests::trainings::{distance, tensors};
 
@@ -24,10 +24,8 @@ fn train(sandbox: &Sandbox, ranks: usize, sets: &[&str]) -> Run {
 
 /// Runs `dtrain` in the sandbox.
 fn ask(sandbox: &Sandbox, args: &[&str]) -> Output {
-    let mut command = Command::new(dtrain());
-    without_outer_run(&mut command);
-    command.args(args).env("CUDA_VISIBLE_DEVICES", "").env("OMP_NUM_THREADS", "1");
-    command.env("DTRAIN_WORKER", worker()).current_dir(sandbox.path(""));
+    let mut command = sandbox.dtrain(args);
+    command.env("CUDA_VISIBLE_DEVICES", "").env("OMP_NUM_THREADS", "1").env("DTRAIN_WORKER", worker());
     finish(&mut command, LIMIT)
 }
 
@@ -47,8 +45,8 @@ fn blocks_that_share_parameters_are_recomputed_with_overlap() {
         assert!(during == after, "{ranks} ranks: only the time of the reductions differs");
         assert!(distance(&during, &whole) < 1e-6, "{ranks} ranks");
     }
-    let output = ask(&sandbox, &["plan", "recipe.toml", "--set", "memory.recompute=on", "--gpu", "t4"]);
-    assert_eq!(output.status.code(), Some(0), "{}", output_text(&output));
+    let words = ["plan", "recipe.toml", "--set", "memory.recompute=on", "--gpu", "t4"];
+    expect_exit_code(&ask(&sandbox, &words), 0);
     if thorough::leaves_out("exported::stages_groups_averages_shards_and_bfloat16_apply") {
         return;
     }
@@ -120,8 +118,7 @@ fn an_evaluation_with_random_numbers_gives_the_same_figures() {
     let evaluate = |more: &[&str]| {
         let folder = folder.to_str().unwrap();
         let args = ["eval", "recipe.toml", "--checkpoint", folder, "--json"];
-        let output = ask(&sandbox, &[&args, more].concat());
-        let text = expect_exit_code(&output, 0);
+        let text = expect_exit_code(&ask(&sandbox, &[&args, more].concat()), 0);
         let line = text.lines().find(|line| line.starts_with('{')).unwrap().to_owned();
         let told: serde_json::Value = serde_json::from_str(&line).unwrap();
         (told["loss"].as_f64().unwrap(), told["accuracy"].as_f64().unwrap())
@@ -155,25 +152,19 @@ fn a_step_with_a_queue_is_not_divided() {
     let cuts: [(usize, &[&str]); 3] =
         [(2, &[]), (1, &["memory.micro_batch=4"]), (3, &["memory.micro_batch=4"])];
     for &(ranks, sets) in thorough::cases(&cuts, 1) {
-        let output = sandbox.launch(ranks, "refused", sets);
-        let text = output_text(&output);
-        assert_eq!(output.status.code(), Some(2), "{text}");
+        let text = expect_exit_code(&sandbox.launch(ranks, "refused", sets), 2);
         assert!(text.contains("`queue`, `pointer`") && text.contains(remedy), "{text}");
     }
     let plan = |sets: &[&str]| ask(&sandbox, &[&["plan", "recipe.toml", "--gpu", "t4"], sets].concat());
-    let output = plan(&[]);
-    let text = output_text(&output);
-    assert!(output.status.success() && text.contains("training writes `queue`, `pointer`"), "{text}");
+    let text = expect_exit_code(&plan(&[]), 0);
+    assert!(text.contains("training writes `queue`, `pointer`"), "{text}");
     for sets in thorough::cases(&[["--nproc", "2"], ["--set", "memory.micro_batch=4"]], 1) {
-        let output = plan(sets);
-        let text = output_text(&output);
-        assert!(output.status.code() == Some(2) && text.contains(remedy), "{text}");
+        let text = expect_exit_code(&plan(sets), 2);
+        assert!(text.contains(remedy), "{text}");
     }
 
     let mut command = sandbox.command(1, "full", &[], &[]);
     command.env("DTRAIN_FAULT", "oom:rank=0,step=2,phase=backward,times=9").env("CUDA_VISIBLE_DEVICES", "");
-    let output = command.output().unwrap();
-    let text = output_text(&output);
-    assert_eq!(output.status.code(), Some(3), "{text}");
+    let text = expect_exit_code(&command.output().unwrap(), 3);
     assert!(text.contains("the smallest possible (training writes `queue`"), "{text}");
 }

@@ -4,7 +4,7 @@ use std::fs;
 use std::process::Stdio;
 
 use dtrain_common::manifest::Manifest;
-use dtrain_tests::process::{Signal, expect_exit_code, output_text, signal, wait_until};
+use dtrain_tests::process::{Signal, expect_exit_code, signal};
 use dtrain_tests::runs::{Run, Sandbox};
 use serde_json::Value;
 
@@ -41,15 +41,13 @@ fn write_text(sandbox: &Sandbox, steps: usize) {
 }
 
 fn steps_per_epoch(run: &Run) -> u64 {
-    let plan: Value = serde_json::from_slice(&fs::read(run.0.plan()).unwrap()).unwrap();
-    plan["steps_per_epoch"].as_u64().unwrap()
+    run.plan()["steps_per_epoch"].as_u64().unwrap()
 }
 
 /// Resumes and returns the run, and what it printed.
 fn train(sandbox: &Sandbox, sets: &[&str]) -> (Run, String) {
-    let output = sandbox.launch(1, "run", sets);
-    assert!(output.status.success(), "{}", output_text(&output));
-    (sandbox.run("run"), output_text(&output))
+    let text = expect_exit_code(&sandbox.launch(1, "run", sets), 0);
+    (sandbox.run("run"), text)
 }
 
 #[test]
@@ -119,8 +117,7 @@ fn an_epoch_that_less_data_ends_is_evaluated() {
     for (name, epochs) in [("over", 1), ("goes-on", 2)] {
         write_text(&sandbox, 4000);
         let mut launcher = sandbox.command(1, name, &[], &[]).stdout(Stdio::null()).spawn().unwrap();
-        let metrics = sandbox.run(name).0.metrics();
-        wait_until("some steps", || fs::read_to_string(&metrics).is_ok_and(|text| text.lines().count() >= 6));
+        sandbox.run(name).wait_for_lines(6);
         signal(launcher.id(), Signal::TERM);
         assert_eq!(launcher.wait().unwrap().code(), Some(75));
         let stopped = sandbox.run(name).result().steps.unwrap();

@@ -32,8 +32,7 @@ fn new_checkpoints_after_a_rollback_are_kept() {
     let weights = run.weights();
     // Stopped early. If the later checkpoints stayed, each new one would be the oldest and be removed.
     let sets = ["train.steps=10"];
-    let output = sandbox.launch_with(1, "run", &sets, &["--resume", &own(&run, 4)]);
-    let text = expect_exit_code(&output, 0);
+    let text = expect_exit_code(&sandbox.launch_with(1, "run", &sets, &["--resume", &own(&run, 4)]), 0);
     assert!(text.contains("set aside 6 later checkpoints (steps 6 to 16) in"), "{text}");
     is_whole(&run, &[8, 10], 10);
     let aside = run.0.set_aside().unwrap();
@@ -101,8 +100,7 @@ fn expect_continuation_by_the_same_command(by: Signal) -> Option<i32> {
 
     let sets = [format!("train.steps={}", stopped + 2), "checkpoint.keep=3".to_owned()];
     let sets: Vec<&str> = sets.iter().map(String::as_str).collect();
-    let output = sandbox.launch_with(2, "run", &sets, &more);
-    let text = expect_exit_code(&output, 0);
+    let text = expect_exit_code(&sandbox.launch_with(2, "run", &sets, &more), 0);
     assert!(text.contains(&format!("after step {stopped}")), "{text}");
     assert!(text.contains("the newest since the run started from"), "{text}");
     assert_eq!(run.0.set_aside().unwrap().len(), 1);
@@ -152,8 +150,7 @@ fn a_rejected_rollback_moves_nothing() {
     let last = bytes.len() - 1;
     bytes[last] ^= 1;
     fs::write(&model, bytes).unwrap();
-    let output = sandbox.launch_with(1, "run", &[], &["--resume", &own(&run, 4)]);
-    expect_exit_code(&output, 2);
+    expect_exit_code(&sandbox.launch_with(1, "run", &[], &["--resume", &own(&run, 4)]), 2);
     assert_eq!(run.0.linked(&run.0.latest()), Some(16));
     assert_eq!(run.0.steps().unwrap(), [2, 4, 6, 8, 10, 12, 14, 16]);
     assert!(run.0.set_aside().unwrap().is_empty());

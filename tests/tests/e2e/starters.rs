@@ -1,12 +1,12 @@
 //! Ranks that an MPI starter starts, with neither a launcher nor MPI in the program.
 
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use dtrain_test_kit::need::{self, Need, Skipped};
 use dtrain_test_kit::thorough;
-use dtrain_tests::process::{Signal, finish, output_text, signal, wait_until};
+use dtrain_tests::process::{Signal, expect_exit_code, finish, output_text, signal};
 use dtrain_tests::programs::{dtrain, without_outer_run, worker};
 use dtrain_tests::runs::{Sandbox, TINY};
 
@@ -73,11 +73,8 @@ fn a_signal_to_mpirun_stops_all_ranks_with_a_checkpoint_and_a_second_start_resum
             .args(LONG)
             .stdout(Stdio::null())
             .stderr(Stdio::null());
-        let mut child: Child = command.spawn().unwrap();
-        let metrics = sandbox.path("run/metrics.jsonl");
-        wait_until("some steps", || {
-            std::fs::read_to_string(&metrics).is_ok_and(|text| text.lines().count() >= 2)
-        });
+        let mut child = command.spawn().unwrap();
+        sandbox.run("run").wait_for_lines(2);
         signal(child.id(), Signal::USR1);
         let code = child.wait().unwrap().code();
         let result = sandbox.run("run").result();
@@ -89,15 +86,9 @@ fn a_signal_to_mpirun_stops_all_ranks_with_a_checkpoint_and_a_second_start_resum
         let mut again = start(*starter, 2, &worker(), &sandbox.path(""));
         let epochs = format!("train.steps={}", steps + 3);
         again.args(["recipe.toml", "--run-dir", "run"]).args(LONG).args(["--set", &epochs]);
-        let output = finish(&mut again, LIMIT);
-        assert!(output.status.success(), "{}", output_text(&output));
-        assert!(output_text(&output).contains(&format!("after step {steps}")), "{}", output_text(&output));
+        let text = expect_exit_code(&finish(&mut again, LIMIT), 0);
+        assert!(text.contains(&format!("after step {steps}")), "{text}");
     }
-}
-
-/// Returns the lines with `error`.
-fn errors(output: &Output) -> Vec<String> {
-    output_text(output).lines().filter(|line| line.contains("error: ")).map(str::to_owned).collect()
 }
 
 #[test]
@@ -106,10 +97,9 @@ fn a_wrong_recipe_is_reported_once_and_ends_all_ranks() {
     let sandbox = Sandbox::new(TINY);
     for &starter in thorough::cases(&STARTERS, 2) {
         let mut command = start(starter, 3, &worker(), &sandbox.path(""));
-        let output =
-            finish(command.args(["recipe.toml", "--run-dir", "wrong", "--resume", "nowhere"]), LIMIT);
-        assert_eq!(output.status.code(), Some(2), "{}", output_text(&output));
-        let errors = errors(&output);
+        command.args(["recipe.toml", "--run-dir", "wrong", "--resume", "nowhere"]);
+        let text = expect_exit_code(&finish(&mut command, LIMIT), 2);
+        let errors: Vec<&str> = text.lines().filter(|line| line.contains("error: ")).collect();
         assert!(errors.len() == 1 && errors[0].contains("nowhere"), "{errors:?}");
     }
 }
@@ -133,9 +123,7 @@ fn launchers_of_mpiexec_learn_where_to_meet() {
         "-c",
         "echo rank $RANK of $WORLD_SIZE on $GROUP_RANK",
     ]);
-    let output = finish(&mut command, LIMIT);
-    let text = output_text(&output);
-    assert!(output.status.success(), "{text}");
+    let text = expect_exit_code(&finish(&mut command, LIMIT), 0);
     for line in ["rank 0 of 2 on 0", "rank 1 of 2 on 1", "which meet at "] {
         assert!(text.contains(line), "{line}: {text}");
     }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use dtrain_common::manifest::Manifest;
 use dtrain_test_kit::thorough;
-use dtrain_tests::process::{Signal, output_text, rank_pid, signal, wait_until};
+use dtrain_tests::process::{Signal, expect_exit_code, rank_pid, signal};
 use dtrain_tests::runs::{Run, Sandbox, TINY, resnet18};
 
 /// Far more steps than a test waits for, and no regular checkpoints.
@@ -14,10 +14,7 @@ const LONG: [&str; 2] = ["train.epochs=2000", "checkpoint.every=1000 epochs"];
 fn begin(sandbox: &Sandbox, ranks: usize, sets: &[&str], more: &[&str]) -> Child {
     let mut command = sandbox.command(ranks, "run", sets, more);
     let child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-    let metrics = sandbox.path("run/metrics.jsonl");
-    wait_until("some steps", || {
-        std::fs::read_to_string(&metrics).is_ok_and(|text| text.lines().count() >= 2)
-    });
+    sandbox.run("run").wait_for_lines(2);
     child
 }
 
@@ -67,10 +64,9 @@ fn a_run_stops_before_its_time_limit_and_is_not_restarted() {
     let sandbox = Sandbox::new(TINY);
     let begun = Instant::now();
     let limit = ["--time-limit", "20", "--time-margin", "15s", "--max-restarts", "3"];
-    let output = sandbox.launch_with(2, "run", &LONG, &limit);
-    assert_eq!(output.status.code(), Some(75), "{}", output_text(&output));
-    assert!(begun.elapsed() < Duration::from_secs(20), "{}", output_text(&output));
-    assert!(output_text(&output).contains("the time limit is near"), "{}", output_text(&output));
+    let text = expect_exit_code(&sandbox.launch_with(2, "run", &LONG, &limit), 75);
+    assert!(begun.elapsed() < Duration::from_secs(20), "{text}");
+    assert!(text.contains("the time limit is near"), "{text}");
     let steps = stopped_well(&sandbox.run("run"));
     assert_eq!(sandbox.run("run").result().restarts, 0);
 
@@ -120,11 +116,9 @@ fn a_missing_rank_is_waited_for_until_the_timeout() {
         let mut command = sandbox.command(3, "run", &LONG, &more);
         command.env("DTRAIN_TRANSPORT", transport);
         let launcher = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-        let metrics = sandbox.path("run/metrics.jsonl");
-        wait_until("a step", || metrics.metadata().is_ok_and(|meta| meta.len() > 0));
+        sandbox.run("run").wait_for_lines(1);
         signal(rank_pid(launcher.id(), 1), Signal::STOP);
-        let output = launcher.wait_with_output().unwrap();
-        assert_eq!(output.status.code(), Some(4), "{}", output_text(&output));
+        expect_exit_code(&launcher.wait_with_output().unwrap(), 4);
         let failure = sandbox.run("run").result().failure.expect("a failure");
         assert_ne!(failure.rank, 1, "the one that waits knows");
         let message = failure.message.unwrap();
@@ -144,9 +138,8 @@ fn a_missing_rank_is_waited_for_until_the_timeout() {
 fn a_run_directory_has_one_run_at_a_time() {
     let sandbox = Sandbox::new(TINY);
     let mut launcher = begin(&sandbox, 1, &LONG, &[]);
-    let output = sandbox.launch(1, "run", &LONG);
-    assert_eq!(output.status.code(), Some(2), "{}", output_text(&output));
-    assert!(output_text(&output).contains("in use by another run"), "{}", output_text(&output));
+    let text = expect_exit_code(&sandbox.launch(1, "run", &LONG), 2);
+    assert!(text.contains("in use by another run"), "{text}");
     signal(launcher.id(), Signal::TERM);
     assert_eq!(launcher.wait().unwrap().code(), Some(75));
     stopped_well(&sandbox.run("run"));

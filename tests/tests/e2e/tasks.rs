@@ -5,7 +5,7 @@ use std::fs;
 
 use dtrain_common::manifest::Manifest;
 use dtrain_test_kit::thorough::{self, ranks};
-use dtrain_tests::process::output_text;
+use dtrain_tests::process::expect_exit_code;
 use dtrain_tests::runs::{Run, Sandbox, assert_close};
 
 use crate::bad_input::refused_by;
@@ -159,18 +159,17 @@ fn masks_with_an_ignored_object_are_an_error() {
         &["data.masks=\"binary\"", "data.ignore=1"],
         &["hold class 0 alone", "set data.ignore to another value than 0 and 1"],
     );
-    let output = sandbox.launch(ranks(), "binary", &["data.masks=\"binary\"", "train.steps=1"]);
-    let text = output_text(&output);
-    assert!(output.status.success(), "{text}");
+    let text =
+        expect_exit_code(&sandbox.launch(ranks(), "binary", &["data.masks=\"binary\"", "train.steps=1"]), 0);
     let words =
         "pixels by class in 8 masks of train_masks: 0 31.2%, 1 68.8%; 0.0% are ignored (data.ignore = 255)";
     assert!(text.contains(words), "{text}");
 
     // Test masks with one class give a warning, and masks without a class an error.
     scenes_of(&sandbox, "test", 4, 7, 7);
-    let output = sandbox.launch(ranks(), "one", &["data.masks=\"binary\"", "train.steps=1"]);
-    let text = output_text(&output);
-    assert!(output.status.success() && text.contains("test_masks have only class 1"), "{text}");
+    let text =
+        expect_exit_code(&sandbox.launch(ranks(), "one", &["data.masks=\"binary\"", "train.steps=1"]), 0);
+    assert!(text.contains("test_masks have only class 1"), "{text}");
     scenes_of(&sandbox, "train", 8, 0, 1);
     scenes_of(&sandbox, "test", 4, 255, 255);
     expect_error(&sandbox, &[], &["test_masks", "value 255", "data.ignore = 255 excludes"]);
@@ -181,9 +180,7 @@ fn absent_classes_and_ignored_pixels_are_reported() {
     let sandbox = Sandbox::new(&scenes_recipe());
     scenes(&sandbox, "train", 8);
     scenes(&sandbox, "test", 4);
-    let output = sandbox.launch(ranks(), "run", &["data.classes=5", "train.steps=1"]);
-    let text = output_text(&output);
-    assert!(output.status.success(), "{text}");
+    let text = expect_exit_code(&sandbox.launch(ranks(), "run", &["data.classes=5", "train.steps=1"]), 0);
     // In 8 images, 0 to 7 of 16 rows have no class.
     for words in
         ["21.9% are ignored (data.ignore = 9)", "no pixel in 8 masks of train_masks is of class 2, 3, 4"]
@@ -212,14 +209,10 @@ fn a_step_without_a_pixel_that_counts_changes_nothing() {
         for index in 0..17 {
             let image = sandbox.path(&format!("data/{split}/{index:02}.png"));
             if image.exists() {
-                let class = |x, _| {
-                    image::Luma([if x > 30 {
-                        1u8
-                    } else if x < 2 {
-                        0
-                    } else {
-                        9
-                    }])
+                let class = |x: u32, _| match x {
+                    0..2 => image::Luma([0_u8]),
+                    2..31 => image::Luma([9]),
+                    _ => image::Luma([1]),
                 };
                 let mask = sandbox.path(&format!("data/{split}_masks/{index:02}.png"));
                 image::RgbImage::new(32, 16).save(image).unwrap();
@@ -227,9 +220,7 @@ fn a_step_without_a_pixel_that_counts_changes_nothing() {
             }
         }
     }
-    let output = sandbox.launch(ranks(), "nothing", &["train.steps=2"]);
-    let text = output_text(&output);
-    assert_eq!(output.status.code(), Some(2), "{text}");
+    let text = expect_exit_code(&sandbox.launch(ranks(), "nothing", &["train.steps=2"]), 2);
     let words = "no sample or pixel counted from step 1 to step 2";
     assert!(text.contains(words) && text.contains("data.ignore"), "{text}");
 }

@@ -4,9 +4,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use dtrain_test_kit::thorough;
-use dtrain_tests::process::{Signal, output_text, rank_pid, signal, wait_until};
+use dtrain_tests::process::{Signal, expect_exit_code, rank_pid, signal, wait_until};
 use dtrain_tests::programs::{self, worker};
-use dtrain_tests::runs::{Run, Sandbox, TINY, assert_close, resnet18};
+use dtrain_tests::runs::{Sandbox, TINY, assert_close, resnet18};
 
 #[test]
 fn a_run_learns_and_writes_all_its_files() {
@@ -63,10 +63,10 @@ fn expect_all_files(recipe: &str, least: u64) -> Vec<f64> {
     assert_eq!(steps.len(), 2, "{steps:?}");
     let latest = std::fs::read_link(run.0.latest()).unwrap();
     assert_eq!(latest.to_str(), Some("step-00000036"));
-    for file in [run.0.recipe(), run.0.plan(), run.0.rank_logs(0, 0).join("stderr.log")] {
+    for file in [run.0.recipe(), run.0.plan()] {
         assert!(file.is_file(), "{}", file.display());
     }
-    let log = std::fs::read_to_string(run.0.rank_logs(0, 0).join("stderr.log")).unwrap();
+    let log = run.log(0);
     assert!(log.contains("step 36/36") && log.contains("accuracy") && !log.contains('\r'), "{log}");
     losses
 }
@@ -109,8 +109,7 @@ fn real_images_give_the_same_losses_on_one_rank_and_on_two() {
             "optim.lr=3.125e-4",
             "optim.schedule.warmup=\"20 steps\"",
         ];
-        let output = command.args(sets.iter().flat_map(|set| ["--set", set])).output().unwrap();
-        assert!(output.status.success(), "{}", output_text(&output));
+        expect_exit_code(&command.args(sets.iter().flat_map(|set| ["--set", set])).output().unwrap(), 0);
         sandbox.run(&run).per_step("loss")
     };
     let (one, two) = (losses(1), losses(2));
@@ -125,7 +124,7 @@ fn an_effective_batch_that_does_not_divide_is_exact() {
     // 96 samples in steps of 14: six full steps and a last one of 12; three ranks hold 5, 5 and 4.
     let run = sandbox.train(3, "run", &["train.effective_batch=14"]);
     assert_eq!(run.per_step("samples"), [14.0, 28.0, 42.0, 56.0, 70.0, 84.0, 96.0]);
-    let plan: serde_json::Value = serde_json::from_slice(&std::fs::read(run.0.plan()).unwrap()).unwrap();
+    let plan = run.plan();
     assert_eq!(
         (plan["micro_batch"].as_u64(), plan["effective_batch"].as_u64()),
         (Some(5), Some(14)),
@@ -157,18 +156,9 @@ fn a_resumed_run_ends_in_the_same_weights() {
         let momentum = if optimizer == "sgd" { "optim.momentum=0.9" } else { "optim.weight_decay=0.1" };
         let recipe = TINY.replace("momentum = 0.9\n", "");
         std::fs::write(sandbox.path("recipe.toml"), recipe).unwrap();
-        let sets = |steps: &'static str| {
-            [
-                name.clone(),
-                momentum.into(),
-                "train.epochs=2".into(),
-                "checkpoint.every=\"5 steps\"".into(),
-                steps.into(),
-            ]
-        };
-        let train = |run: &str, steps| {
-            let sets = sets(steps);
-            sandbox.train(2, run, &sets.each_ref().map(String::as_str))
+        let train = |run: &str, steps: &str| {
+            let sets = [&name, momentum, "train.epochs=2", "checkpoint.every=\"5 steps\"", steps];
+            sandbox.train(2, run, &sets)
         };
         let whole = train(&format!("whole-{optimizer}"), "train.steps=9");
         let cut = format!("cut-{optimizer}");
@@ -190,8 +180,7 @@ fn a_stop_request_writes_a_checkpoint_and_exits_75() {
     let sets = ["train.epochs=2000", "checkpoint.every=\"100 epochs\""];
     let mut launcher = under_way(&sandbox, &sets);
     signal(launcher.id(), Signal::TERM);
-    let status = launcher.wait().unwrap();
-    assert_eq!(status.code(), Some(75));
+    assert_eq!(launcher.wait().unwrap().code(), Some(75));
     let run = sandbox.run("run");
     let result = run.result();
     assert_eq!(result.exit_code, Some(75));
@@ -202,8 +191,7 @@ fn a_stop_request_writes_a_checkpoint_and_exits_75() {
     assert_eq!(run.per_step("loss").len() as u64, steps);
 
     // The run resumes where it stopped.
-    let total = steps + 2;
-    let total = format!("train.steps={total}");
+    let total = format!("train.steps={}", steps + 2);
     let resumed = sandbox.train(2, "run", &["train.epochs=2000", "checkpoint.every=\"100 epochs\"", &total]);
     assert_eq!(resumed.per_step("loss").len() as u64, steps + 2);
 }
@@ -214,8 +202,7 @@ fn a_killed_worker_ends_the_run_and_is_named() {
     let mut launcher = under_way(&sandbox, &["train.epochs=2000"]);
     let victim = rank_pid(launcher.id(), 1);
     signal(victim, Signal::KILL);
-    let status = launcher.wait().unwrap();
-    assert_eq!(status.code(), Some(4));
+    assert_eq!(launcher.wait().unwrap().code(), Some(4));
     let failure = sandbox.run("run").result().failure.expect("a failure");
     assert_eq!((failure.rank, failure.signal.as_deref()), (1, Some("SIGKILL")));
     assert!(!std::path::Path::new(&format!("/proc/{victim}")).exists());
@@ -250,13 +237,9 @@ fn a_worker_started_by_hand_is_rank_0_of_1() {
     let sandbox = Sandbox::new(TINY);
     let mut command = Command::new(worker());
     programs::without_outer_run(&mut command);
-    let output = command
-        .args(["recipe.toml", "--run-dir", "run", "--set", "train.steps=2"])
-        .current_dir(sandbox.path(""))
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{}", output_text(&output));
-    let run: Run = sandbox.run("run");
+    command.args(["recipe.toml", "--run-dir", "run", "--set", "train.steps=2"]);
+    expect_exit_code(&command.current_dir(sandbox.path("")).output().unwrap(), 0);
+    let run = sandbox.run("run");
     assert_eq!(run.per_step("loss").len(), 2);
     assert_eq!((run.result().exit_code, run.result().nproc), (Some(0), Some(1)));
     assert!(run.0.recipe().is_file());
@@ -265,9 +248,7 @@ fn a_worker_started_by_hand_is_rank_0_of_1() {
 #[test]
 fn a_diverging_run_is_reported() {
     let sandbox = Sandbox::new(TINY);
-    let output = sandbox.launch(2, "run", &["optim.lr=1e30", "train.epochs=20"]);
-    assert_eq!(output.status.code(), Some(4), "{}", output_text(&output));
-    let text = output_text(&output);
+    let text = expect_exit_code(&sandbox.launch(2, "run", &["optim.lr=1e30", "train.epochs=20"]), 4);
     assert!(text.contains("not finite") && text.contains("optim.lr"), "{text}");
 }
 
@@ -277,9 +258,7 @@ fn a_run_that_ends_in_skipped_steps_fails() {
     for &(steps, which) in thorough::cases(&[(6, "from step 2 to step 6,"), (2, "at step 2,")], 1) {
         let name = format!("run-{steps}");
         let sets = ["optim.lr=1e30", &format!("train.steps={steps}")];
-        let output = sandbox.launch(2, &name, &sets);
-        let text = output_text(&output);
-        assert_eq!(output.status.code(), Some(4), "{text}");
+        let text = expect_exit_code(&sandbox.launch(2, &name, &sets), 4);
         for words in [which, "not finite", "optim.lr", "precision.amp"] {
             assert!(text.contains(words), "no {words:?} in: {text}");
         }
@@ -288,8 +267,7 @@ fn a_run_that_ends_in_skipped_steps_fails() {
         // The skipped last steps have no checkpoint: otherwise the same command would find the run complete.
         let last = sandbox.run(&name).0.checkpoint(steps);
         assert!(!last.exists(), "{}", last.display());
-        let again = sandbox.launch(2, &name, &sets);
-        assert_eq!(again.status.code(), Some(4), "{}", output_text(&again));
+        expect_exit_code(&sandbox.launch(2, &name, &sets), 4);
     }
 }
 
@@ -297,9 +275,6 @@ fn a_run_that_ends_in_skipped_steps_fails() {
 fn under_way(sandbox: &Sandbox, sets: &[&str]) -> Child {
     let mut command = sandbox.command(2, "run", sets, &[]);
     let launcher = command.stderr(Stdio::piped()).spawn().unwrap();
-    let metrics = sandbox.path("run/metrics.jsonl");
-    wait_until("some steps", || {
-        std::fs::read_to_string(&metrics).is_ok_and(|text| text.lines().count() >= 3)
-    });
+    sandbox.run("run").wait_for_lines(3);
     launcher
 }

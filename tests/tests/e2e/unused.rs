@@ -2,12 +2,11 @@
 //! another, and the weights equal those of one rank. See `Branches` in `tests/src/bin/training-rank/nets.rs`.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use dtrain_test_kit::thorough;
 use dtrain_tests::formula;
 use dtrain_tests::runs::{Run, Sandbox};
-use dtrain_tests::trainings::{self, TrainingList, distance, sets, tensors};
+use dtrain_tests::trainings::{distance, sets, tensors, train};
 use tch::Tensor;
 
 const RECIPE: &str = r#"
@@ -44,11 +43,6 @@ const VARIANTS: [(&str, &[&str]); 6] = [
     ("sgd", &["optim.name=\"sgd\"", "optim.lr=0.1", "optim.momentum=0.9"]),
 ];
 
-fn train(sandbox: &Sandbox, ranks: usize, list: &TrainingList) {
-    let program = Path::new(env!("CARGO_BIN_EXE_training-rank"));
-    trainings::train(sandbox, program, ranks, &[], list);
-}
-
 fn updates(state: &BTreeMap<String, Tensor>, layer: &str) -> f64 {
     let [weight, bias] =
         ["weight", "bias"].map(|which| state[&format!("step.{layer}.{which}")].double_value(&[]));
@@ -75,7 +69,7 @@ fn unused_parameters_end_equal_on_any_number_of_ranks() {
     let (variants, counts) = (thorough::cases(&VARIANTS, 3), thorough::cases(&[1, 3, 2], 2));
     for &ranks in counts {
         let list = variants.iter().map(|(name, values)| (format!("{name}-{ranks}"), sets(values))).collect();
-        train(&sandbox, ranks, &list);
+        train(&sandbox, ranks, &[], &list);
     }
     for &(variant, _) in variants {
         let alone = sandbox.run(&format!("{variant}-1"));
@@ -105,14 +99,14 @@ fn a_resumed_run_restores_update_counts() {
     };
     let sharded = ["memory.shard_optimizer=true", "reduce.bucket=\"1 KiB\""];
     // Half the run with one number of ranks, the rest with another.
-    train(&sandbox, 1, &vec![("whole".into(), steps("20", &[])), ("1-to-3".into(), steps("9", &[]))]);
-    train(&sandbox, 3, &vec![("1-to-3".into(), steps("20", &sharded))]);
+    train(&sandbox, 1, &[], &vec![("whole".into(), steps("20", &[])), ("1-to-3".into(), steps("9", &[]))]);
+    train(&sandbox, 3, &[], &vec![("1-to-3".into(), steps("20", &sharded))]);
     let mut names = vec!["1-to-3"];
     if thorough::is_wanted() {
         let first = vec![("2-to-3".into(), steps("9", &sharded)), ("2-to-2".into(), steps("9", &[]))];
-        train(&sandbox, 2, &first);
-        train(&sandbox, 3, &vec![("2-to-3".into(), steps("20", &[]))]);
-        train(&sandbox, 2, &vec![("2-to-2".into(), steps("20", &[]))]);
+        train(&sandbox, 2, &[], &first);
+        train(&sandbox, 3, &[], &vec![("2-to-3".into(), steps("20", &[]))]);
+        train(&sandbox, 2, &[], &vec![("2-to-2".into(), steps("20", &[]))]);
         names.extend(["2-to-3", "2-to-2"]);
     }
     let whole = sandbox.run("whole");

@@ -26,7 +26,7 @@ pub fn copy(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Writes a text.
-pub fn write(path: &Path, text: &str) -> Result<()> {
-    Ok(fs::write(path, text).map_err(|error| Problem::write(path, error))?)
+/// Writes a file.
+pub fn write(path: &Path, contents: impl AsRef<[u8]>) -> Result<()> {
+    Ok(fs::write(path, contents).map_err(|error| Problem::write(path, error))?)
 }

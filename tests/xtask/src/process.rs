@@ -123,10 +123,8 @@ fn forward(signal: usize, child: &Child) {
         _ if io::stdin().is_terminal() || io::stderr().is_terminal() => return,
         _ => Signal::INT,
     };
-    if let Some(pid) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
-        // A child that has just ended needs no signal.
-        let _ = kill_process(pid, signal);
-    }
+    // A child that has just ended needs no signal.
+    let _ = kill_process(Pid::from_child(child), signal);
 }
 
 /// Returns the command's program, for an error.

@@ -10,6 +10,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
+use crate::files::{create, write};
 use crate::process::Signals;
 use crate::python::install;
 use crate::setup::Problem;
@@ -42,7 +43,7 @@ pub(crate) fn prepare(workspace: &Workspace, signals: &Signals, compiler: Option
     let packages = folder.join("packages");
     let _ = fs::remove_dir_all(&folder);
     let empty = packages.join("empty");
-    fs::create_dir_all(&empty).map_err(|error| Problem::write(&empty, error))?;
+    create(&empty)?;
     let pinned = workspace.root().join("tests/xtask/requirements/pytorch.txt");
     let flags = ["--no-deps".as_ref(), "--quiet".as_ref(), "--target".as_ref(), packages.as_os_str()];
     install(signals, python, &pinned, &packages, &flags)?;
@@ -51,18 +52,19 @@ pub(crate) fn prepare(workspace: &Workspace, signals: &Signals, compiler: Option
     prepare.args(["-c", include_str!("pytorch/prepare.py")]).arg(&torch).arg(&empty);
     prepare.arg(compiler.unwrap_or_else(|| "c++".into()));
     ensure!(signals.run(&mut prepare)?.success(), "cannot prepare PyTorch for tests");
-    let write = |path: &Path, text: &str| fs::write(path, text).map_err(|error| Problem::write(path, error));
     write(&packages.join("sitecustomize.py"), include_str!("pytorch/sitecustomize.py"))?;
     let program = folder.join("bin/python");
     fs::create_dir_all(folder.join("bin")).map_err(|error| Problem::write(&folder, error))?;
-    write(&program, &script(python, &packages, &workspace.libtorch()))?;
+    write(&program, script(python, &packages, &workspace.libtorch()))?;
     fs::set_permissions(&program, PermissionsExt::from_mode(0o755))
         .with_context(|| format!("cannot make {} executable", program.display()))?;
+    // libtorch's wheel is unpacked without bytecode, and some tests let Python write none: each import would compile
+    // PyTorch again, for 2.5 s.
     let mut import = Command::new(&program);
-    let imported = signals.run(import.args(["-c", "import torch"]))?;
+    import.args(["-c", "import torch, torch._dynamo, torch.distributed, torch.export"]);
+    let imported = signals.run(import.env_remove("PYTHONDONTWRITEBYTECODE"))?;
     ensure!(imported.success(), "cannot import PyTorch for tests with {}", program.display());
-    write(&stamp, PINS)?;
-    Ok(())
+    write(&stamp, PINS)
 }
 
 fn is_right(python: &str) -> bool {

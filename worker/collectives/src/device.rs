@@ -27,12 +27,8 @@ fn is_on_host(collective: &Collective<'_>) -> bool {
 }
 
 impl ProcessGroup for DeviceGroup {
-    fn rank(&self) -> usize {
-        self.host.rank()
-    }
-
-    fn size(&self) -> usize {
-        self.host.size()
+    fn rank_and_size(&self) -> (usize, usize) {
+        self.host.rank_and_size()
     }
 
     fn set_timeout(&mut self, timeout: Duration) {

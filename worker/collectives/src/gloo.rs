@@ -33,9 +33,7 @@ impl GlooGroup {
             .map_err(|error| Operation::connecting(rank, timeout).error(error))?;
         Ok(Self { gloo, caller: Caller::new(rank, size) })
     }
-}
 
-impl GlooGroup {
     /// Sends a contiguous CPU tensor to rank `to`, which receives it. Blocks until it has.
     pub fn send(&self, tensor: &Tensor, to: usize) -> Result<(), CollectiveError> {
         self.exchange("send", Kind::Send(to), tensor)
@@ -77,12 +75,8 @@ impl Work for Pending {
 }
 
 impl ProcessGroup for GlooGroup {
-    fn rank(&self) -> usize {
-        self.caller.rank
-    }
-
-    fn size(&self) -> usize {
-        self.caller.size
+    fn rank_and_size(&self) -> (usize, usize) {
+        (self.caller.rank, self.caller.size)
     }
 
     fn set_timeout(&mut self, timeout: Duration) {

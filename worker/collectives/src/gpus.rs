@@ -53,7 +53,7 @@ pub(super) fn connect(
     host: &dyn ProcessGroup,
     timeout: Duration,
 ) -> Result<NcclGroup, RendezvousError> {
-    let (rank, size) = (host.rank(), host.size());
+    let (rank, size) = host.rank_and_size();
     let unique_id = share_unique_id(host, &nccl)?;
     let config = RankConfig { rank, size, timeout };
     Ok(NcclGroup::connect(&nccl, &unique_id, config, gpu, host.lost_peer())?)

@@ -49,11 +49,18 @@ pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10 * 60);
 
 /// The ranks of a run and their collectives.
 pub trait ProcessGroup: Send {
+    /// Returns this process's rank, 0-based, and the number of ranks.
+    fn rank_and_size(&self) -> (usize, usize);
+
     /// Returns this process's rank, 0-based.
-    fn rank(&self) -> usize;
+    fn rank(&self) -> usize {
+        self.rank_and_size().0
+    }
 
     /// Returns the number of ranks.
-    fn size(&self) -> usize;
+    fn size(&self) -> usize {
+        self.rank_and_size().1
+    }
 
     /// Sets the time-out of operations that start later.
     fn set_timeout(&mut self, timeout: Duration);

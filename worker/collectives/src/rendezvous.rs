@@ -78,7 +78,8 @@ impl Rendezvous {
     /// Sends every other rank the opening, an opaque message of any length. Rank 0 calls it.
     pub fn announce(&self, message: &[u8]) -> Result<(), RendezvousError> {
         self.publish(OPENING, message)?;
-        self.write_opening(b'+', &(message.len() as u64).to_le_bytes())
+        let bytes = (message.len() as u64).to_le_bytes();
+        self.publish_whole(OPENING, &[b"+".as_slice(), &bytes].concat())
     }
 
     /// Writes a message of any length for [`Rendezvous::fetch`].
@@ -122,7 +123,7 @@ impl Rendezvous {
     /// most two seconds), so that they do not report a lost connection. Rank 0 calls it.
     pub fn announce_failure(&self, reason: &str, code: u8) {
         let Some(store) = &self.store else { return };
-        if self.write_opening(b'-', &[&[code], reason.as_bytes()].concat()).is_err() {
+        if self.publish_whole(OPENING, &[b"-".as_slice(), &[code], reason.as_bytes()].concat()).is_err() {
             return;
         }
         let started = std::time::Instant::now();
@@ -131,13 +132,6 @@ impl Rendezvous {
         {
             std::thread::sleep(Duration::from_millis(5));
         }
-    }
-
-    fn write_opening(&self, mark: u8, message: &[u8]) -> Result<(), RendezvousError> {
-        let Some(store) = &self.store else { return Ok(()) };
-        let written = store.set(OPENING, &[&[mark], message].concat());
-        let rank = self.env.rank;
-        written.map_err(|source| RendezvousError::NoOpening(rank, source))
     }
 
     /// Waits for rank 0's opening. `NotStarted` carries its reason. The other ranks call it.

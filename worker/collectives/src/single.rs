@@ -13,12 +13,8 @@ use super::{Collective, CollectiveError, CompletedWork, Operation, ProcessGroup,
 pub struct LoneGroup(pub usize);
 
 impl ProcessGroup for LoneGroup {
-    fn rank(&self) -> usize {
-        0
-    }
-
-    fn size(&self) -> usize {
-        self.0
+    fn rank_and_size(&self) -> (usize, usize) {
+        (0, self.0)
     }
 
     fn set_timeout(&mut self, _timeout: Duration) {}

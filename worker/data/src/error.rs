@@ -155,7 +155,7 @@ pub enum DataError {
     #[error(
         "cannot keep the list of files in shared memory: {0}; free memory, or allow memfd_create to this process"
     )]
-    NoSharedMemory(#[source] MemoryError),
+    NoSharedMemory(#[from] MemoryError),
     #[error("cannot start a loader thread: {0}; lower data.workers or raise the process limit")]
     ThreadStart(#[source] io::Error),
     #[error(

@@ -15,18 +15,11 @@ use super::rng::{Domain, SampleRng, keyed};
 /// Part of a generated set. Both have the same classes, but different images.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Split {
-    Train,
-    Test,
+    Train = 0,
+    Test = 1,
 }
 
 impl Split {
-    pub(super) fn number(self) -> u64 {
-        match self {
-            Split::Train => 0,
-            Split::Test => 1,
-        }
-    }
-
     pub(super) fn name(self) -> &'static str {
         match self {
             Split::Train => "training",
@@ -134,7 +127,7 @@ impl<P: Painter> Dataset for GeneratedSet<P> {
             panic!("a generated set has two fields, not {}", out.len());
         };
         self.check(index);
-        let mut rng = keyed(P::DOMAIN, self.seed, self.split.number(), index as u64);
+        let mut rng = keyed(P::DOMAIN, self.seed, self.split as u64, index as u64);
         let drawing = self.painter.draw(index, self.image_size, &mut rng);
         let side = self.image_size as u32;
         let (size, values) = ((side, side), Values::F32(drawing.planes));

@@ -63,11 +63,7 @@ impl ImageIndex {
         if !unknown.is_empty() {
             // Classes that this split lacks are no error, unless they are these.
             let lacking = classes.iter().filter(|class| names.binary_search(class).is_err());
-            let remedy = unicode_form::remedy(
-                &folder,
-                unknown.iter().map(String::as_str),
-                lacking.map(String::as_str),
-            );
+            let remedy = unicode_form::remedy(&folder, &unknown, lacking);
             return Err(DataError::UnknownClasses(folder, unknown, remedy));
         }
         let above: HashSet<PathBuf> = canonical(&folder)?.ancestors().map(Path::to_path_buf).collect();
@@ -96,7 +92,7 @@ impl ImageIndex {
             root: root.to_path_buf(),
             split: split.to_owned(),
             classes,
-            images: images.pack().map_err(DataError::NoSharedMemory)?,
+            images: images.pack()?,
             class_ends,
             size: None,
             ignored,
@@ -135,7 +131,7 @@ impl ImageIndex {
             kept
         };
         let class_ends = self.class_ends.iter().map(|&end| up_to(end)).collect();
-        let images = self.images.kept(is_kept).map_err(DataError::NoSharedMemory)?;
+        let images = self.images.kept(is_kept)?;
         Ok(Self { images, class_ends, ..self.clone() })
     }
 }

@@ -96,12 +96,7 @@ impl<R: PairRule> PairIndex<R> {
         if !lonely_images.is_empty() || !lonely_masks.is_empty() {
             let folders = Box::new([image_folder, mask_folder]);
             let stems = |paths: &[String]| paths.iter().map(|path| stem(path)).collect::<Vec<_>>();
-            let (images, masks) = (stems(&lonely_images), stems(&lonely_masks));
-            let remedy = unicode_form::remedy(
-                &folders[1],
-                masks.iter().map(String::as_str),
-                images.iter().map(String::as_str),
-            );
+            let remedy = unicode_form::remedy(&folders[1], &stems(&lonely_masks), &stems(&lonely_images));
             let notes = Box::new((ignored, remedy));
             return Err(DataError::Unpaired(folders, lonely_images, lonely_masks, notes));
         }
@@ -110,8 +105,8 @@ impl<R: PairRule> PairIndex<R> {
             images: images.to_owned(),
             masks: masks.to_owned(),
             rule,
-            image_paths: image_files.pack().map_err(DataError::NoSharedMemory)?,
-            mask_paths: mask_files.pack().map_err(DataError::NoSharedMemory)?,
+            image_paths: image_files.pack()?,
+            mask_paths: mask_files.pack()?,
             size: None,
             ignored,
         })
@@ -132,8 +127,8 @@ impl<R: PairRule> PairIndex<R> {
     pub fn without_bad(&self, report: &CheckReport) -> Result<Self, DataError> {
         let is_good = report.good(self.count())?;
         Ok(Self {
-            image_paths: self.image_paths.kept(&is_good).map_err(DataError::NoSharedMemory)?,
-            mask_paths: self.mask_paths.kept(&is_good).map_err(DataError::NoSharedMemory)?,
+            image_paths: self.image_paths.kept(&is_good)?,
+            mask_paths: self.mask_paths.kept(&is_good)?,
             size: report.common_size(self, self.size)?,
             ..self.clone()
         })

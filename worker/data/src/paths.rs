@@ -147,25 +147,19 @@ impl Listing {
 
     /// Sorts the files from `first` on by their paths.
     pub(super) fn sort(&mut self, first: usize) {
-        let (before, files) = self.take(first);
-        let files = sorted(files, |a, b| compare(self.parts(a), self.parts(b)));
-        self.files = before;
-        self.files.extend(files);
+        let mut files = std::mem::take(&mut self.files);
+        files[first..].sort_unstable_by(|a, b| compare(self.parts(a), self.parts(b)));
+        self.files = files;
     }
 
     /// Sorts all files by their paths without the endings, then by their paths.
     pub(super) fn sort_by_stem(&mut self) {
-        let (_, files) = self.take(0);
-        self.files = sorted(files, |a, b| {
+        let mut files = std::mem::take(&mut self.files);
+        files.sort_unstable_by(|a, b| {
             let by_stem = compare(stem(self.parts(a)), stem(self.parts(b)));
             by_stem.then_with(|| compare(self.parts(a), self.parts(b)))
         });
-    }
-
-    fn take(&mut self, first: usize) -> (Vec<File>, Vec<File>) {
-        let mut before = std::mem::take(&mut self.files);
-        let files = before.split_off(first.min(before.len()));
-        (before, files)
+        self.files = files;
     }
 
     /// Compares a path with one of another list, both without their endings.
@@ -181,11 +175,6 @@ impl Listing {
             names: Texts::write(self.files.iter().map(|file| self.parts(file).1))?,
         })
     }
-}
-
-fn sorted(mut files: Vec<File>, compare: impl Fn(&File, &File) -> Ordering) -> Vec<File> {
-    files.sort_unstable_by(compare);
-    files
 }
 
 /// Compares two paths byte by byte.

@@ -60,11 +60,7 @@ impl TargetIndex {
             }
         }
         if let Some(row) = rows.into_values().min_by_key(|row| row.line) {
-            let remedy = unicode_form::remedy(
-                &folder,
-                missing.iter().map(String::as_str),
-                [row.file.as_str()].into_iter(),
-            );
+            let remedy = unicode_form::remedy(&folder, &missing, [&row.file]);
             let problem = TableProblem::NoImage(row.file, remedy);
             return Err(DataError::Table(folder.join(TARGETS), row.line, problem));
         }
@@ -72,8 +68,7 @@ impl TargetIndex {
             return Err(DataError::NoTargets(folder, missing));
         }
         let (root, split) = (root.to_path_buf(), split.to_owned());
-        let images = images.pack().map_err(DataError::NoSharedMemory)?;
-        let numbers = Packed::write(numbers).map_err(DataError::NoSharedMemory)?;
+        let (images, numbers) = (images.pack()?, Packed::write(numbers)?);
         Ok(Self { root, split, names: table.names, images, numbers, size: None, ignored })
     }
 
@@ -82,10 +77,9 @@ impl TargetIndex {
     pub fn without_bad(&self, report: &CheckReport) -> Result<Self, DataError> {
         let is_good = report.good(self.count())?;
         let width = self.names.len();
-        let numbers = self.numbers.kept(|at| is_good(at / width));
         Ok(Self {
-            images: self.images.kept(&is_good).map_err(DataError::NoSharedMemory)?,
-            numbers: numbers.map_err(DataError::NoSharedMemory)?,
+            images: self.images.kept(&is_good)?,
+            numbers: self.numbers.kept(|at| is_good(at / width))?,
             size: report.common_size(self, self.size)?,
             ..self.clone()
         })

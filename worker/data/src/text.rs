@@ -73,7 +73,6 @@ impl TextIndex {
         read_pieces(&files, &mut |piece| {
             characters.add(piece);
             digest.update(piece.as_bytes());
-            Ok(())
         })?;
         if let Some(character) = characters.only() {
             return Err(DataError::OneCharacter(root.to_path_buf(), character));
@@ -102,7 +101,6 @@ impl TextIndex {
             digest.update(piece.as_bytes());
             // Another text also has other characters, but that is not its first difference.
             unknown = unknown.take().or_else(|| encoder.add(piece).err());
-            Ok(())
         })?;
         if digest.finalize().to_string() != self.digest {
             return Err(DataError::TextDiffers(self.files.first().cloned().unwrap_or_default()));
@@ -136,17 +134,14 @@ fn texts(folder: &Path) -> Result<Vec<PathBuf>, DataError> {
 const PIECE_BYTES: usize = 1 << 20;
 
 /// Reads the files as one text, in pieces, so that a large text needs little memory besides its tokens.
-fn read_pieces(
-    files: &[PathBuf],
-    act: &mut dyn FnMut(&str) -> Result<(), DataError>,
-) -> Result<(), DataError> {
+fn read_pieces(files: &[PathBuf], act: &mut dyn FnMut(&str)) -> Result<(), DataError> {
     let mut bytes = vec![0; PIECE_BYTES];
     let mut ends_line = true;
     for path in files {
         let unreadable = |source| DataError::UnreadableText(path.clone(), source);
         let mut file = regular::open_file(path).map_err(unreadable)?;
         if !ends_line {
-            act("\n")?;
+            act("\n");
         }
         // `kept` bytes of a character that the last piece cut off are at the beginning; `before` are done.
         let (mut kept, mut before, mut is_empty) = (0, 0, true);
@@ -180,7 +175,7 @@ fn read_pieces(
             }
             if !piece.is_empty() {
                 (ends_line, is_empty) = (piece.ends_with('\n'), false);
-                act(piece)?;
+                act(piece);
             }
             bytes.copy_within(valid..all, 0);
             (kept, before) = (all - valid, before + valid);

@@ -9,12 +9,12 @@ use unicode_normalization::{UnicodeNormalization, is_nfc};
 /// Returns the remedy if names in `folder` are those of `wanted` in another Unicode form.
 pub(super) fn remedy<'a>(
     folder: &Path,
-    names: impl Iterator<Item = &'a str>,
-    wanted: impl Iterator<Item = &'a str>,
+    names: impl IntoIterator<Item = &'a String>,
+    wanted: impl IntoIterator<Item = &'a String>,
 ) -> Option<String> {
-    let composed = |name: &str| name.nfc().collect::<String>();
-    let by_form: HashMap<String, &str> = wanted.map(|name| (composed(name), name)).collect();
-    let mut alike = names.filter_map(|name| Some((name, *by_form.get(&composed(name))?)));
+    let composed = |name: &String| name.nfc().collect::<String>();
+    let by_form: HashMap<String, &String> = wanted.into_iter().map(|name| (composed(name), name)).collect();
+    let mut alike = names.into_iter().filter_map(|name| Some((name, *by_form.get(&composed(name))?)));
     let (name, other) = alike.find(|(name, other)| name != other)?;
     let form = if is_nfc(other) { "NFC" } else { "NFD" };
     Some(format!(
@@ -31,7 +31,7 @@ mod tests {
 
     #[test]
     fn names_in_two_forms_are_found() {
-        let found = |name: &str, other: &str| remedy(Path::new("x"), [name].into_iter(), [other].into_iter());
+        let found = |name: &str, other: &str| remedy(Path::new("x"), &[name.to_owned()], &[other.to_owned()]);
         for (one, other, form) in [
             ("caf\u{e9}", "cafe\u{301}", "NFD"),
             ("cafe\u{301}", "caf\u{e9}", "NFC"),

@@ -1,11 +1,12 @@
 //! Whether the rows that a batch normalisation sees for each sample follow each other, as groups of samples need. Two
 //! passes differ in the last sample only; the layers record a figure of each row.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use tch::{Kind, TchError, Tensor};
 
 use super::error::ModelError;
+use super::lock;
 
 /// The figures of a layer's rows in a pass.
 #[derive(Debug)]
@@ -19,21 +20,17 @@ pub(crate) struct RowFigures {
 pub(super) struct Recording(Mutex<Option<Vec<RowFigures>>>);
 
 impl Recording {
-    fn lock(&self) -> MutexGuard<'_, Option<Vec<RowFigures>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(super) fn begin(&self) {
-        *self.lock() = Some(Vec::new());
+        *lock(&self.0) = Some(Vec::new());
     }
 
     pub(super) fn end(&self) -> Vec<RowFigures> {
-        self.lock().take().unwrap_or_default()
+        lock(&self.0).take().unwrap_or_default()
     }
 
     /// Records the rows of a layer's input. Returns false if nothing is recorded.
     pub(super) fn add(&self, layer: &str, x: &Tensor) -> Result<bool, TchError> {
-        let mut recording = self.lock();
+        let mut recording = lock(&self.0);
         let Some(recording) = recording.as_mut() else { return Ok(false) };
         let rows = x.f_detach()?.f_reshape([x.size()[0], -1])?.f_to_kind(Kind::Double)?;
         let figures = rows.f_square()?.f_add(&rows)?.f_sum_dim_intlist([1i64].as_slice(), false, None)?;

@@ -2,13 +2,14 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use dtrain_torch_shim::fused;
 use tch::{TchError, Tensor};
 
 use super::batch_rows::{Recording, RowFigures};
 use super::error::ModelError;
+use super::lock;
 
 /// The participants whose micro-batches are normalised together.
 ///
@@ -56,18 +57,18 @@ impl BatchGroups {
 
     /// Begins a forward pass, in which layers do not count their batches at once, but in [`BatchGroups::end_forward`].
     pub fn begin_forward(&self) {
-        *self.counters() = Some(Vec::new());
+        *lock(&self.0.counters) = Some(Vec::new());
     }
 
     /// Adds 1 to `num_batches_tracked` of every layer that has normalised the micro-batch, in one operation.
     pub fn end_forward(&self) -> Result<(), ModelError> {
-        add_one(self.counters().take().unwrap_or_default())
+        add_one(lock(&self.0.counters).take().unwrap_or_default())
     }
 
     /// Counts a batch of a layer.
     pub(super) fn count(&self, counter: &Tensor) -> Result<(), ModelError> {
         let (owner, entry) = (std::ptr::from_ref(counter).addr(), counter.shallow_clone());
-        match &mut *self.counters() {
+        match &mut *lock(&self.0.counters) {
             None => add_one(vec![(owner, entry)]),
             Some(counters) => {
                 // One operation adds to a tensor once.
@@ -78,10 +79,6 @@ impl BatchGroups {
                 Ok(())
             }
         }
-    }
-
-    fn counters(&self) -> MutexGuard<'_, Option<Counters>> {
-        self.0.counters.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// From now on layers record their rows, and normalise by the running statistics.

@@ -10,6 +10,8 @@
 //! | images to classes of their pixels | a U-Net ([`UnetConfig`]) | [`build_unet`] |
 //! | text to its next token | a GPT ([`GptConfig`]) | [`Gpt::new`] |
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 use tch::Tensor;
 
 mod batch_rows;
@@ -23,6 +25,7 @@ mod gpt;
 mod layers;
 mod layout;
 mod mismatch;
+mod pairs;
 mod recognise;
 mod recompute;
 mod registry;
@@ -55,6 +58,11 @@ pub use unet::UnetConfig;
 pub use vit::VitConfig;
 pub use weight::{Shadow, Weight};
 pub use weights::{LoadReport, Renames, Resampled, WeightsMode, load_renamed, load_state};
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Computing does not change layers, and the rest is consistent; the panic is reported elsewhere.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// The available classifiers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -136,9 +136,7 @@ impl Mismatch {
 
     /// Removes and returns the differences of the classifier's head, if only its number of classes differs.
     pub(super) fn take_head(&mut self) -> Vec<ShapeDifference> {
-        let (head, rest) = std::mem::take(&mut self.shapes).into_iter().partition(is_other_class_count);
-        self.shapes = rest;
-        head
+        self.shapes.extract_if(.., |difference| is_other_class_count(difference)).collect()
     }
 }
 
@@ -186,22 +184,17 @@ pub(super) fn list_first<T>(items: &[T], show: impl Fn(&T) -> String) -> String 
 impl fmt::Display for Mismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let with_shape = |(name, shape): &(String, Vec<usize>)| format!("`{name}` {shape:?}");
-        let mut parts = Vec::new();
-        if !self.unexpected.is_empty() {
-            parts.push(format!("unexpected tensors: {}", list_first(&self.unexpected, with_shape)));
-        }
-        if !self.missing.is_empty() {
-            parts.push(format!("missing tensors: {}", list_first(&self.missing, with_shape)));
-        }
-        if !self.shapes.is_empty() {
-            let both =
-                |d: &ShapeDifference| format!("`{}` is {:?}, in the model {:?}", d.name, d.file, d.model);
-            parts.push(format!("different shapes: {}", list_first(&self.shapes, both)));
-        }
-        if !self.types.is_empty() {
-            let both = |d: &DtypeDifference| format!("`{}` is {}, in the model {}", d.name, d.file, d.model);
-            parts.push(format!("different dtypes: {}", list_first(&self.types, both)));
-        }
+        let shapes =
+            |d: &ShapeDifference| format!("`{}` is {:?}, in the model {:?}", d.name, d.file, d.model);
+        let types = |d: &DtypeDifference| format!("`{}` is {}, in the model {}", d.name, d.file, d.model);
+        let parts = [
+            ("unexpected tensors", list_first(&self.unexpected, with_shape)),
+            ("missing tensors", list_first(&self.missing, with_shape)),
+            ("different shapes", list_first(&self.shapes, shapes)),
+            ("different dtypes", list_first(&self.types, types)),
+        ];
+        let parts = parts.iter().filter(|(_, shown)| !shown.is_empty());
+        let parts: Vec<String> = parts.map(|(kind, shown)| format!("{kind}: {shown}")).collect();
         write!(f, "the file does not fit the model ({}): {}.", self.model, parts.join("; "))?;
         if self.is_class_count() {
             write!(

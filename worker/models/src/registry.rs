@@ -234,14 +234,8 @@ impl Scope<'_> {
         &self.prefix
     }
 
-    /// Returns the groups that batch normalisation normalises separately.
-    pub(super) fn groups(&self) -> &BatchGroups {
-        &self.registry.groups
-    }
-
-    /// Returns the participants that share the statistics of batch normalisation.
-    pub(super) fn sync(&self) -> Option<&Arc<dyn BatchSync>> {
-        self.registry.sync.as_ref()
+    pub(super) fn registry(&self) -> &Registry {
+        self.registry
     }
 
     /// Declares that PyTorch's module has the tensor `of` also under `name` (full names): a tied weight.

@@ -1,15 +1,15 @@
 //! The index of sharded weights, as Hugging Face writes it: `{"metadata": {}, "weight_map": {"TENSOR": "FILE"}}`.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
 use dtrain_common::content::{Content, MAX_INDEX_BYTES};
-use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 
 use super::error::{WeightsError, WeightsProblem};
 use super::foreign::{NAMED, foreign, shards_of_pickles};
+use super::pairs::pairs;
 
 /// The files of sharded weights.
 #[derive(Debug)]
@@ -31,7 +31,7 @@ impl Index {
         }
         let text = fs::read(path).map_err(read)?;
         let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&text);
-        let IndexFile { weight_map: Entries(entries) } = serde_json::from_slice(text)
+        let IndexFile { weight_map: entries } = serde_json::from_slice(text)
             .map_err(|error| invalid(format!("{error}; download it again, and do not edit it")))?;
         if entries.is_empty() {
             return Err(invalid(format!("its weight_map is empty; {NAMED}")));
@@ -76,34 +76,14 @@ pub fn shards(path: &Path) -> Vec<PathBuf> {
     names.map(|name| path.with_file_name(name)).collect()
 }
 
-#[derive(serde::Deserialize)]
+#[derive(Deserialize)]
 struct IndexFile {
-    weight_map: Entries,
+    #[serde(deserialize_with = "entries")]
+    weight_map: Vec<(String, String)>,
 }
 
-/// A map with all its entries, also of equal names.
-struct Entries(Vec<(String, String)>);
-
-impl<'de> Deserialize<'de> for Entries {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct All;
-        impl<'de> Visitor<'de> for All {
-            type Value = Entries;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a table of a file for each tensor")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Entries, A::Error> {
-                let mut entries = Vec::new();
-                while let Some(entry) = map.next_entry()? {
-                    entries.push(entry);
-                }
-                Ok(Entries(entries))
-            }
-        }
-        deserializer.deserialize_map(All)
-    }
+fn entries<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<(String, String)>, D::Error> {
+    pairs(deserializer, "a table of a file for each tensor")
 }
 
 #[cfg(test)]

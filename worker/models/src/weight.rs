@@ -1,11 +1,12 @@
 //! Parameters of matrix products and convolutions.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use dtrain_torch_shim::autocast::substitute_shadow;
 use tch::Tensor;
 
 use super::error::ModelError;
+use super::lock;
 
 /// A slot for a parameter's values in autocast's dtype, so that forward passes need not cast them. The
 /// trainer sets the values, and updates or removes them.
@@ -24,7 +25,7 @@ impl Shadow {
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Option<Tensor>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 

@@ -76,25 +76,28 @@ impl MpiGroup {
         let is_direct = (output.device(), output.kind()) == (device, kind);
         let fresh = || Tensor::f_empty([output.numel() as i64], (kind, device));
         let moved = |tensor: &Tensor, copy| tensor.f_to_device_(device, kind, false, copy)?.f_view(-1);
-        let staged = match collective {
+        let (staged, is_copied) = match collective {
             Collective::AllReduce(..) | Collective::ReduceScatter { .. } => {
                 // The result of MPI may not be in its input.
-                Staged { input: moved(&input, false)?, output: fresh()? }
+                (Staged { input: moved(&input, false)?, output: fresh()? }, true)
             }
             Collective::Broadcast(..) => {
                 let tensor = moved(&output, false)?;
-                return Ok((
-                    Staged { input: tensor.shallow_clone(), output: tensor.shallow_clone() },
-                    (!is_direct).then_some(output),
-                ));
+                (Staged { input: tensor.shallow_clone(), output: tensor }, !is_direct)
             }
             Collective::AllGather { .. } => {
                 let whole = if is_direct { output.f_view(-1)? } else { fresh()? };
-                let staged = Staged { input: moved(&input, true)?, output: whole };
-                return Ok((staged, (!is_direct).then_some(output)));
+                (Staged { input: moved(&input, true)?, output: whole }, !is_direct)
             }
         };
-        Ok((staged, Some(output)))
+        Ok((staged, is_copied.then_some(output)))
+    }
+
+    fn call(&self, operation: Operation, call: Call) -> Result<Box<Pending>, CollectiveError> {
+        let deadline = Instant::now().checked_add(operation.timeout);
+        let ended =
+            self.calls.call(call).ok_or_else(|| operation.failed("the thread of MPI has ended".into()))?;
+        Ok(Box::new(Pending { ended, operation, deadline, copy_back: None }))
     }
 }
 
@@ -126,22 +129,9 @@ impl Work for Pending {
     }
 }
 
-impl MpiGroup {
-    fn call(&self, operation: Operation, call: Call) -> Result<Box<Pending>, CollectiveError> {
-        let deadline = Instant::now().checked_add(operation.timeout);
-        let ended =
-            self.calls.call(call).ok_or_else(|| operation.failed("the thread of MPI has ended".into()))?;
-        Ok(Box::new(Pending { ended, operation, deadline, copy_back: None }))
-    }
-}
-
 impl ProcessGroup for MpiGroup {
-    fn rank(&self) -> usize {
-        self.caller.rank
-    }
-
-    fn size(&self) -> usize {
-        self.caller.size
+    fn rank_and_size(&self) -> (usize, usize) {
+        (self.caller.rank, self.caller.size)
     }
 
     fn set_timeout(&mut self, timeout: Duration) {

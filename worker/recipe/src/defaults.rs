@@ -24,10 +24,8 @@ fn data(recipe: &mut Recipe, is_stated: &dyn Fn(&str) -> bool) {
     for (key, values, imagenet, other) in
         [("data.mean", &mut data.mean, IMAGENET_MEAN, 0.0), ("data.std", &mut data.std, IMAGENET_STD, 1.0)]
     {
-        match is_stated(key) {
-            true => {}
-            false if data.channels == 3 => *values = imagenet.into(),
-            false => *values = vec![other; data.channels],
+        if !is_stated(key) {
+            *values = if data.channels == 3 { imagenet.into() } else { vec![other; data.channels] };
         }
     }
     if target == Some(Target::Mask) {

@@ -105,19 +105,15 @@ fn weights_of(folder: &Path) -> String {
 
 fn readable_file(path: &Path) -> Result<(), String> {
     let name = path.display();
+    let unreadable = |error: io::Error| match error.kind() {
+        io::ErrorKind::NotFound => format!("the file {name} does not exist{}", home_hint(path)),
+        _ => format!("the file {name} cannot be read: {error}"),
+    };
     // Opening a named pipe would wait for its writer.
-    let opened = std::fs::metadata(path).and_then(|meta| match meta.is_file() {
-        true => std::fs::File::open(path).map(Some),
-        false => Ok(None),
-    });
-    match opened {
-        Ok(Some(_)) => Ok(()),
-        Ok(None) => Err(format!("{name} is not a file")),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            Err(format!("the file {name} does not exist{}", home_hint(path)))
-        }
-        Err(error) => Err(format!("the file {name} cannot be read: {error}")),
+    if !std::fs::metadata(path).map_err(unreadable)?.is_file() {
+        return Err(format!("{name} is not a file"));
     }
+    std::fs::File::open(path).map(drop).map_err(unreadable)
 }
 
 fn home_hint(path: &Path) -> &'static str {

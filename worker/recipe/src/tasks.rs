@@ -4,14 +4,12 @@ use std::fmt;
 
 use dtrain_common::recipe::hints::and;
 use dtrain_common::recipe::kinds::PLANNED;
-use serde::de::Error;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::kinds::IMPORTED;
 use super::{Loss, ModelName, Target};
 
 /// What the checks of a recipe know of a task.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 pub struct TaskFacts {
     /// The word of a recipe.
     pub name: &'static str,
@@ -85,7 +83,7 @@ pub(super) const OTHER_TASKS: &[(&str, &str)] = &[
 ];
 
 /// The learning task of a recipe.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Task(&'static TaskFacts);
 
 impl Task {
@@ -133,14 +131,6 @@ pub(super) fn settings() -> impl Iterator<Item = (&'static str, String)> {
     keys.map(|key| (*key, owners(|facts| facts.settings.contains(key))))
 }
 
-impl PartialEq for Task {
-    fn eq(&self, other: &Self) -> bool {
-        self.0.name == other.0.name
-    }
-}
-
-impl Eq for Task {}
-
 impl fmt::Debug for Task {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Task({:?})", self.0.name)
@@ -150,18 +140,5 @@ impl fmt::Debug for Task {
 impl fmt::Display for Task {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.0.name)
-    }
-}
-
-impl Serialize for Task {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.0.name)
-    }
-}
-
-impl<'de> Deserialize<'de> for Task {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let name = String::deserialize(deserializer)?;
-        Self::named(&name).ok_or_else(|| D::Error::unknown_variant(&name, Self::NAMES))
     }
 }

@@ -159,12 +159,10 @@ impl Engine {
         if let Some(rank) = lost {
             return Some(Fault::PeerLost(rank));
         }
-        let late = |started: &StartedOperation| started.deadline.is_some_and(|deadline| deadline <= now);
-        let mut late = fronts().filter(|(started, _)| late(started));
-        late.next().and_then(|(started, stage)| {
-            let rank = control.missing_ranks(stage, started.sequence).next()?;
-            Some(Fault::TimedOut(rank, started.timeout))
-        })
+        let is_late = |started: &StartedOperation| started.deadline.is_some_and(|deadline| deadline <= now);
+        let (started, stage) = fronts().find(|(started, _)| is_late(started))?;
+        let rank = control.missing_ranks(stage, started.sequence).next()?;
+        Some(Fault::TimedOut(rank, started.timeout))
     }
 
     /// Returns the longest time to sleep.

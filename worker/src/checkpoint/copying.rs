@@ -110,12 +110,11 @@ impl Copier {
 
     /// Prepares memory for the first copy beside the training. Every rank calls this between two steps.
     pub(super) fn prepare(&mut self, model: &Model) -> Result<(), CheckpointError> {
-        let sources = items::files(model, &self.ranks, self.device)?;
-        let (_, bytes) = assign_parts(&layout(&sources, self.writers.clone())?, self.ranks.rank());
+        let bytes = copy_bytes(model, &self.ranks, self.writers.clone(), self.device)?;
         let (device, cancelled) = (self.device, Arc::clone(&self.cancelled));
         self.preparing = Some(BackgroundTask::begin(move || {
             lower_priority();
-            prepare_memory(bytes, device, &cancelled)
+            prepare_memory(bytes as usize, device, &cancelled)
         }));
         Ok(())
     }
@@ -323,34 +322,30 @@ mod tests {
     #[test]
     fn tensors_that_may_change_are_copied_at_once_and_others_later() {
         let tensor = |value| Tensor::full([1000], value, (Kind::Float, Device::Cpu));
-        let (mut changing, mut lasting) = (tensor(1.0), tensor(2.0));
-        let source =
-            |name: &str, tensor: &Tensor| Source::whole(name.into(), tensor.shallow_clone()).unwrap();
-        let mut sources = [source("changing", &changing), source("lasting", &lasting)];
-        sources[1].unchanged_until_update = true;
-        let sources = || vec![("file", sources.iter().map(copy_of).collect())];
+        let (changing, lasting) = (tensor(1.0), tensor(2.0));
+        let source = |name: &str, tensor: &Tensor, unchanged_until_update| Source {
+            unchanged_until_update,
+            ..Source::whole(name.into(), tensor.shallow_clone()).unwrap()
+        };
+        let sources =
+            || vec![("file", vec![source("changing", &changing, false), source("lasting", &lasting, true)])];
+        let fill = |tensor: &Tensor, value: f64| drop(tensor.shallow_clone().fill_(value));
 
         let mut copier = Copier::new(&Ranks::single(), 0..1, Device::Cpu, 2).unwrap();
         let copying = copier.start(sources(), None).unwrap();
         // The following step changes one tensor; the other stays unchanged until it is copied.
-        let _ = changing.fill_(-1.0);
-        let _ = lasting.fill_(3.0);
+        fill(&changing, -1.0);
+        fill(&lasting, 3.0);
         let copied = copying.finish().unwrap();
-        let _ = lasting.fill_(-1.0);
+        fill(&lasting, -1.0);
         all_are(&copied, 1.0, 3.0);
 
         // As by a GPU, beside the step; a CPU device copies at once.
         copier.copy_stream = Some(CopyStream::of(Device::Cpu).unwrap());
         let copying = copier.start(sources(), Some(copied.memory)).unwrap();
-        let _ = changing.fill_(-2.0);
+        fill(&changing, -2.0);
         copying.copy_done().unwrap().block_current_stream().unwrap();
         all_are(&copying.finish().unwrap(), -1.0, -1.0);
-    }
-
-    fn copy_of(source: &Source) -> Source {
-        let whole = source.elements(&(0..1000)).unwrap();
-        let copy = Source::whole(source.item.name.clone(), whole).unwrap();
-        Source { unchanged_until_update: source.unchanged_until_update, ..copy }
     }
 
     #[test]

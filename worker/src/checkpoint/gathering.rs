@@ -97,7 +97,7 @@ impl Gathering {
                 writes = false;
                 continue;
             }
-            for file in files {
+            for file in files.iter().filter(|file| file.parts_of(from).next().is_some()) {
                 if let Err(error) = receive_file(&messages, from, file, folder, disk, &mut writes)? {
                     outcome = outcome.and(Err(error));
                 }
@@ -111,7 +111,7 @@ fn lock(messages: &Mutex<GlooGroup>) -> MutexGuard<'_, GlooGroup> {
     messages.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Receives one rank's parts of a file. The outer error is the network's.
+/// Receives one rank's parts of a file, of which it has some. The outer error is the network's.
 fn receive_file(
     messages: &GlooGroup,
     from: usize,
@@ -121,31 +121,25 @@ fn receive_file(
     writes: &mut bool,
 ) -> Result<Result<(), CheckpointError>, CheckpointError> {
     let path = folder.join(&file.name);
-    if file.parts_of(from).next().is_none() {
-        return Ok(Ok(()));
-    }
-    let opened = Output::create(&path, file.bytes).map_err(CheckpointError::io("create", &path));
-    let (output, mut outcome) = match opened {
-        Ok(output) => (Some(output), Ok(())),
-        Err(error) => (None, Err(error)),
-    };
+    let mut output = Output::create(&path, file.bytes).map_err(CheckpointError::io("create", &path));
     let mut bytes = Vec::new();
     for part in file.parts_of(from) {
         let mut done = 0;
         while done < part.bytes {
             bytes.resize((part.bytes - done).min(CHUNK as u64) as usize, 0);
             receive_bytes(messages, from, &mut bytes)?;
-            if let (Some(output), true, Ok(())) = (&output, *writes, &outcome) {
-                outcome = disk
-                    .write_at(output, &bytes, part.offset + done)
-                    .map_err(CheckpointError::io("write", &path));
+            if let (Ok(file), true) = (&output, *writes)
+                && let Err(error) = disk.write_at(file, &bytes, part.offset + done)
+            {
+                output = Err(CheckpointError::io("write", &path)(error));
             }
             done += bytes.len() as u64;
         }
     }
-    if let (Some(output), true, Ok(())) = (&output, *writes, &outcome) {
-        outcome = output.sync().map_err(CheckpointError::io("sync", &path));
-    }
+    let outcome = output.and_then(|file| match *writes {
+        true => file.sync().map_err(CheckpointError::io("sync", &path)),
+        false => Ok(()),
+    });
     *writes = *writes && outcome.is_ok();
     Ok(outcome)
 }

@@ -165,7 +165,11 @@ fn divide(name: &str, header: Vec<u8>, items: &[(usize, &Item)], shares: &mut Sh
             done = end;
         };
         match &item.holders {
-            Holders::Parts(ends) => ends.iter().for_each(|&(end, rank)| push(end, rank)),
+            Holders::Parts(ends) => {
+                ends.iter().for_each(|&(end, rank)| push(end, rank));
+                let part = |&Piece { offset, bytes, rank, .. }: &Piece| Part { offset, bytes, rank };
+                file.shards.extend(file.pieces[begin..].iter().map(part));
+            }
             Holders::All { divisible: false } => push(elements, shares.assign_whole(elements * width)),
             Holders::All { divisible: true } => {
                 let mut end = 0;
@@ -175,10 +179,6 @@ fn divide(name: &str, header: Vec<u8>, items: &[(usize, &Item)], shares: &mut Sh
                     push(end, rank);
                 }
             }
-        }
-        if matches!(item.holders, Holders::Parts(_)) {
-            let part = |&Piece { offset, bytes, rank, .. }: &Piece| Part { offset, bytes, rank };
-            file.shards.extend(file.pieces[begin..].iter().map(part));
         }
     }
     file.parts = file.parts.into_iter().flat_map(Part::split).collect();

@@ -101,16 +101,12 @@ mod tests {
         (folder, run)
     }
 
-    fn one() -> Keep {
-        Keep::newest(1)
-    }
-
     #[test]
     fn a_commit_keeps_itself_and_the_targets_of_latest_and_best() {
         let (_folder, run) = run_of(&[16, 32, 48, 64, 128]);
         symlink("step-00000048", run.latest()).unwrap();
         symlink("step-00000016", run.best()).unwrap();
-        prune(&run, &one(), 64);
+        prune(&run, &Keep::newest(1), 64);
         assert_eq!(run.steps().unwrap(), [16, 48, 64, 128]);
     }
 
@@ -120,13 +116,13 @@ mod tests {
         // A file in place of a folder cannot be removed as a folder.
         let hidden = run.checkpoints().join(".removed-step-00000016");
         fs::write(&hidden, "").unwrap();
-        prune(&run, &one(), 32);
+        prune(&run, &Keep::newest(1), 32);
         // A second checkpoint of the same step is not affected.
         assert!(hidden.exists());
         assert_eq!(run.steps().unwrap(), [32]);
         fs::remove_file(&hidden).unwrap();
         fs::create_dir(&hidden).unwrap();
-        prune(&run, &one(), 32);
+        prune(&run, &Keep::newest(1), 32);
         assert!(!hidden.exists());
     }
 
@@ -141,7 +137,7 @@ mod tests {
         }
         prune(&run, &Keep::newest(2), 32);
         assert_eq!(run.steps().unwrap(), [8, 16, 24, 32], "16 and 32 are the newest two");
-        prune(&run, &one(), 32);
+        prune(&run, &Keep::newest(1), 32);
         assert_eq!(run.steps().unwrap(), [8, 24, 32]);
     }
 

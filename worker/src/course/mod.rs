@@ -83,11 +83,9 @@ impl RunPlan {
         };
         let lengths: Vec<Train> =
             (0..recipe.stages()).map(|number| recipe.of_stage(number).general.train).collect();
-        let views = match &data_periods[..] {
-            [] => Views::new(&lengths, &[DataPeriod { step: 0, train_samples }]),
-            periods => Views::new(&lengths, periods),
-        };
-        let views = views.map_err(at)?;
+        let unchanged = [DataPeriod { step: 0, train_samples }];
+        let periods: &[DataPeriod] = if data_periods.is_empty() { &unchanged } else { &data_periods };
+        let views = Views::new(&lengths, periods).map_err(at)?;
         let (mut stages, mut warnings) = (Vec::new(), Vec::new());
         for number in 0..recipe.stages() {
             let stage = StagePlan::new(recipe, number, ranks, &views, needs.max_micro_batch)

@@ -40,11 +40,10 @@ impl Needs {
         let (least, partition) = (self.min_micro_batch, *partition);
         self.check_undivided(&partition)?;
         if smallest < least {
-            let cause = match self.is_program_min {
-                true => "model.file is valid only for more",
-                false => "BatchNorm's last feature map is one pixel",
+            let (cause, larger) = match self.is_program_min {
+                true => ("model.file is valid only for more", ""),
+                false => ("BatchNorm's last feature map is one pixel", " or larger images"),
             };
-            let larger = if self.is_program_min { "" } else { " or larger images" };
             return Err(PlanError::MicroBatch { smallest, least, partition, cause, larger, remedy });
         }
         let largest = partition.micro_batch();

@@ -96,23 +96,18 @@ impl Changed {
             }
         };
         let span = warmup.unwrap_or(Span::Steps(0));
-        let (mut warm, mut course) = (u64::MAX, None);
+        // The first view begins at step 0, where a course is a new one.
+        let (mut warmup, mut decay) = (Pace::new(&(0..0)), Pace::new(&(0..0)));
+        let (mut reached, mut warm) = (u64::MAX, 0);
         for view in views.all() {
-            warm = view.reach(warm, stages, span);
-            let (rise, fall, now) = seen(view, warm);
-            course = Some(match course {
-                None => (Pace::new(&rise), Pace::new(&fall)),
-                Some((warmup, decay)) => {
-                    let (warmup, decay): (Pace, Pace) = (warmup, decay);
-                    (warmup.moved(view.from, &rise), decay.moved(now, &fall))
-                }
-            });
+            reached = view.reach(reached, stages, span);
+            let (rise, fall, now) = seen(view, reached);
+            (warmup, decay) = (warmup.moved(view.from, &rise), decay.moved(now, &fall));
+            warm = rise.end;
         }
-        let (rise, fall, _) = seen(&views.now, warm);
-        let (warmup, decay) = course.unwrap_or_else(|| (Pace::new(&rise), Pace::new(&fall)));
         let counts_epochs = matches!(alone.optim.schedule.every, Some(Span::Epochs(_)));
         let timeline = views.now.timeline.clone();
-        Self { timeline, stages: stages.clone(), warm: rise.end, warmup, decay, per, counts_epochs }
+        Self { timeline, stages: stages.clone(), warm, warmup, decay, per, counts_epochs }
     }
 
     fn place(&self, step: u64, begins: u64) -> Place {

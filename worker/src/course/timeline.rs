@@ -161,16 +161,10 @@ impl Timeline {
         steps / per_epoch
     }
 
-    /// Returns the pieces of a stage.
-    fn of_stage(&self, stage: usize) -> impl Iterator<Item = &Piece> {
-        self.0.iter().filter(move |piece| piece.stage == stage)
-    }
-
     /// Returns the steps of these stages.
     pub(super) fn steps(&self, stages: &Range<usize>) -> Range<u64> {
-        let begins = self.of_stage(stages.start).next().map_or(0, |piece| piece.steps.start);
-        let ends = self.of_stage(stages.end - 1).last().map_or(0, |piece| piece.steps.end);
-        begins..ends
+        let begins = self.within(stages).next().map_or(0, |piece| piece.steps.start);
+        begins..self.last_of(stages.end - 1).steps.end
     }
 
     /// Returns the step of the run at which `span`, counted from the start of these stages, is over. Beyond them, epochs are

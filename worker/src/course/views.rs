@@ -47,16 +47,15 @@ impl Views {
     /// that ended before, its end.
     pub(super) fn parts_reached(&self, stage: usize, parts: &[f64]) -> Vec<u64> {
         let mut reached = vec![u64::MAX; parts.len()];
-        let mut pace: Option<Pace> = None;
+        // The first view begins at step 0, where a course is a new one.
+        let mut pace = Pace::new(&(0..0));
         for view in self.all() {
-            let steps = view.timeline.steps(&(stage..stage + 1));
-            let now = pace.map_or_else(|| Pace::new(&steps), |pace| pace.moved(view.from, &steps));
+            pace = pace.moved(view.from, &view.timeline.steps(&(stage..stage + 1)));
             for (reached, part) in reached.iter_mut().zip(parts) {
                 if *reached > view.from {
-                    *reached = now.step_at(*part);
+                    *reached = pace.step_at(*part);
                 }
             }
-            pace = Some(now);
         }
         reached
     }

@@ -4,6 +4,8 @@ use dtrain_common::units::ByteSize;
 use serde::{Deserialize, Serialize};
 use tch::Device;
 
+use crate::device::kind;
+
 /// Memory in use on one device, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(crate) struct MemoryReport {
@@ -18,9 +20,8 @@ pub(crate) struct MemoryReport {
 impl MemoryReport {
     /// Returns a line such as `GPU memory: 12.34 GiB allocated | 13.21 GiB reserved`.
     pub(crate) fn line(&self, device: Device) -> String {
-        let kind = if device.is_cuda() { "GPU" } else { "CPU" };
         let (allocated, reserved) = (ByteSize(self.allocated), ByteSize(self.reserved));
-        format!("{kind} memory: {allocated} allocated | {reserved} reserved")
+        format!("{} memory: {allocated} allocated | {reserved} reserved", kind(device))
     }
 }
 

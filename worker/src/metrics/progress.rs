@@ -166,8 +166,7 @@ fn print(text: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::MemoryReport;
-    use crate::memory::StepMemory;
+    use crate::memory::{MemoryReport, StepMemory};
     use crate::metrics::{SkipCause, WaitMs};
 
     fn record(step: u64) -> StepRecord {

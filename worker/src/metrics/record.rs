@@ -2,8 +2,7 @@
 
 use serde::{Serialize, Serializer};
 
-use crate::memory::MemoryReport;
-use crate::memory::StepMemory;
+use crate::memory::{MemoryReport, StepMemory};
 
 /// A line of metrics.jsonl, see docs/run-directory.md: a step as it is, other records under a name.
 #[derive(Debug, Clone, Copy, Serialize)]

@@ -117,11 +117,11 @@ mod tests {
     use crate::step::StepError;
     use crate::tasks::TaskError;
 
-    fn allocation_failure() -> TchError {
+    pub(super) fn allocation_failure() -> TchError {
         tch::Tensor::f_zeros([1 << 50], (tch::Kind::Float, tch::Device::Cpu)).unwrap_err()
     }
 
-    fn other() -> TchError {
+    pub(super) fn other() -> TchError {
         tch::Tensor::from_slice(&[1f32]).f_view([3]).unwrap_err()
     }
 

@@ -35,12 +35,8 @@ pub(crate) fn retry_on_oom<T, E: OutOfMemory + From<TchError>>(
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use super::super::tests::{allocation_failure, other};
     use super::*;
-    use tch::{Kind, Tensor};
-
-    fn allocation_failure() -> TchError {
-        Tensor::f_zeros([1 << 50], (Kind::Float, Device::Cpu)).unwrap_err()
-    }
 
     /// Fails `times` times, and returns the number of tries.
     fn fails(times: usize, error: fn() -> TchError) -> Result<usize, usize> {
@@ -61,7 +57,6 @@ mod tests {
 
     #[test]
     fn another_failure_is_not_retried() {
-        let wrong_shape = || Tensor::from_slice(&[1f32]).f_view([3]).unwrap_err();
-        assert_eq!(fails(1, wrong_shape), Err(1));
+        assert_eq!(fails(1, other), Err(1));
     }
 }

@@ -95,14 +95,11 @@ fn by_cut(subject: &Subject, base: Cut, half: Amp) -> Vec<Candidate> {
     {
         let (before, micro_batch) = (micro_batch, halved.micro_batch());
         let what = format!("half the micro-batch: {micro_batch} instead of {before}");
-        let cut = Cut { micro_batch, ..base };
-        add(what, format!("memory.micro_batch={micro_batch}"), cut);
+        add(what, format!("memory.micro_batch={micro_batch}"), Cut { micro_batch, ..base });
     }
     if ranks > 1 && !base.shard_optimizer {
         let what = format!("shard the optimizer's state over {ranks} ranks");
-        let shard_optimizer = true;
-        let cut = Cut { shard_optimizer, ..base };
-        add(what, "memory.shard_optimizer=true".into(), cut);
+        add(what, "memory.shard_optimizer=true".into(), Cut { shard_optimizer: true, ..base });
     }
     if base.amp == Amp::Off {
         let what = format!("matrix products and convolutions in {half}; changes rounding");
@@ -130,8 +127,7 @@ fn by_setting(recipe: &Recipe) -> Vec<Candidate> {
     if let Some(name) = recipe.model.name.and_then(|name| name.facts().smaller)
         && recipe.model.weights.is_none()
     {
-        let what = "a smaller backbone; another experiment";
-        add(what.into(), format!("model.name={name}"));
+        add("a smaller backbone; another experiment".into(), format!("model.name={name}"));
     }
     candidates
 }

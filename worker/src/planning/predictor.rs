@@ -1,27 +1,23 @@
 //! Predicts the memory of cuts by a step on symbolic tensors: milliseconds for any model, and no memory.
 
 use crate::OutOfMemory;
-use crate::memory::Owners;
-use crate::memory::SEGMENT;
+use crate::memory::{MemoryStats, Owners, SEGMENT, StepMemory};
 use crate::planning::{Cut, GpuProperties, Mode, Prediction, Predictor, Subject};
 use crate::state::StateError;
-use crate::step::StepError;
+use crate::step::{BlankFeed, StepError, StepPlan};
 use dtrain_recipe::{Amp, Compile, MicroBatch, Recipe, Recompute, Switch};
 use dtrain_torch_shim::cuda;
 use dtrain_torch_shim::symbolic::{SimulatedGpu, Symbolic};
 use serde_json::Value;
 use tch::Device;
 
-use super::rehearsal::Rehearsal;
+use super::rehearsal::{Rehearsal, plan_step};
 use crate::course::BatchNorms;
-use crate::memory::MemoryStats;
-use crate::memory::StepMemory;
 use crate::models::ModelError;
 use crate::request::Request;
 use crate::run::TrainError;
 use crate::setup::error::WorkerError;
 use crate::setup::needs::batch_norms;
-use crate::step::BlankFeed;
 use crate::step::exchange::JointSum;
 use crate::tasks::{Batch, BuildTask, TaskError};
 
@@ -93,10 +89,11 @@ impl Target {
     }
 
     fn enter(self) -> Result<Symbolic, TrainError> {
-        Ok(match self {
-            Self::Cpu => Symbolic::enter(None)?,
-            Self::Gpu { gpu, .. } => Symbolic::enter(Some(gpu))?,
-        })
+        let gpu = match self {
+            Self::Cpu => None,
+            Self::Gpu { gpu, .. } => Some(gpu),
+        };
+        Ok(Symbolic::enter(gpu)?)
     }
 
     /// Returns the bytes that libraries keep after the operations in `region` since the last call.
@@ -202,11 +199,9 @@ fn unpredicted(error: WorkerError) -> WorkerError {
     if error.is_out_of_memory() {
         return error;
     }
-    let of_task =
-        |task: &TaskError| matches!(task, TaskError::Torch(_) | TaskError::Model(ModelError::Torch(_)));
     let is_of_libtorch = match &error {
         WorkerError::Train(TrainError::Step(StepError::Task(task))) | WorkerError::Task(task) => {
-            of_task(task)
+            matches!(task, TaskError::Torch(_) | TaskError::Model(ModelError::Torch(_)))
         }
         WorkerError::Train(TrainError::Step(
             StepError::Torch(_)
@@ -265,7 +260,8 @@ impl Rehearsal {
         let stats = MemoryStats::Symbolic(&region);
         let feed = BlankFeed { fields: data.fields().to_vec(), sizes: Vec::from(taken).into_iter() };
         let mut stage = self.begin(stats, feed, DEVICE)?;
-        let memory = stage.step(taken, partition.group())?.memory;
+        let plan = StepPlan { group: partition.group(), ..plan_step(taken) };
+        let memory = stage.step(&plan)?.memory;
         drop(stage);
         let batch = match (target, sizes.first()) {
             (Target::Gpu { .. }, Some(&samples)) => Batch::bytes_of(data.fields(), samples),

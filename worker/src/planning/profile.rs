@@ -86,8 +86,7 @@ impl Profile {
         }
         let mut out = String::new();
         let (device, budget) = (&self.device, size(self.budget));
-        let text = format!("Measured on {device}; tensors are limited to {budget}.");
-        paragraph(&mut out, 2, &text);
+        paragraph(&mut out, 2, &format!("Measured on {device}; tensors are limited to {budget}."));
         for stage in &self.stages {
             out.push('\n');
             write_stage(stage, &mut out);

@@ -1,5 +1,7 @@
 //! Rehearsals: training steps on rank 0 of ranks that do not exist, to measure memory only.
 
+use std::sync::Arc;
+
 use dtrain_common::env::WorkerEnv;
 use dtrain_recipe::{MicroBatch, Recipe, Recompute};
 use dtrain_torch_shim::memory::empty_cache;
@@ -11,18 +13,17 @@ use crate::collectives::{LoneGroup, Ranks};
 use crate::course::PhaseId;
 use crate::data::MicroBatch as Work;
 use crate::faults::Fault;
-use crate::memory::MemoryStats;
-use crate::memory::StepMemory;
-use crate::memory::budget;
+use crate::memory::{MemoryStats, StepMemory, budget};
 use crate::run::TrainError;
 use crate::setup::Setup;
 use crate::setup::error::WorkerError;
 use crate::setup::loader::loader_options;
 use crate::setup::opening::Opening;
-use crate::step::StepError;
-use crate::step::exchange::Exchange;
+use crate::step::exchange::{Exchange, RankSync};
 use crate::step::recover::Limits;
-use crate::step::{Attempt, Eager, Feed, LoaderFeed, Phases, Precision, Replica, StepPlan, Stepper, Taken};
+use crate::step::{
+    Attempt, Eager, Feed, LoaderFeed, Phases, Precision, Replica, StepError, StepPlan, Stepper, Taken,
+};
 use crate::tasks::BuildTask;
 
 /// A model with the state of its training, for one cut.
@@ -34,7 +35,8 @@ pub(super) struct Rehearsal {
     ranks: Ranks,
 }
 
-pub(super) struct Stage<'a, 'b, F> {
+/// Steps of a replica outside of a run.
+pub(crate) struct Stage<'a, 'b, F> {
     replica: &'a mut Replica,
     exchange: Exchange,
     stepper: Stepper<'b, F>,
@@ -75,27 +77,38 @@ impl Rehearsal {
         stats: MemoryStats<'b>,
         feed: F,
         device: Device,
-    ) -> Result<Stage<'_, 'b, F>, TrainError> {
-        let replica = &mut self.setup.replica;
-        let (model, sync) = (&replica.model, self.setup.batch_sync.clone());
-        let mut exchange = Exchange::new(self.ranks.clone(), sync, &model.table, self.recipe.reduce.clone())?;
-        exchange.prepare_statuses(model.task.facts().sums)?;
-        let phases = Phases::new(stats, Fault::default());
-        let limits = Limits::new(device, self.recipe.memory.budget);
-        let stepper = Stepper::new(model, feed, Box::new(Eager), phases, limits)?;
-        Ok(Stage { replica, exchange, stepper })
+    ) -> Result<Stage<'_, 'b, F>, StepError> {
+        let (ranks, sync) = (self.ranks.clone(), self.setup.batch_sync.clone());
+        Stage::begin(&mut self.setup.replica, ranks, sync, &self.recipe, stats, feed, device)
     }
 }
 
-impl<F: Feed> Stage<'_, '_, F> {
-    /// Takes a step of micro-batches of these sizes, which consist of groups of `group` samples.
-    pub(super) fn step(&mut self, sizes: &[usize], group: Option<usize>) -> Result<Taken, StepError> {
-        let plan = StepPlan { group, ..plan_step(sizes) };
-        let attempt = self.stepper.step(self.replica, &mut self.exchange, &plan, &mut ())?;
-        match attempt {
+impl<'a, 'b, F: Feed> Stage<'a, 'b, F> {
+    /// Prepares steps of `replica` on the micro-batches of `feed`.
+    pub(crate) fn begin(
+        replica: &'a mut Replica,
+        ranks: Ranks,
+        sync: Option<Arc<RankSync>>,
+        recipe: &Recipe,
+        stats: MemoryStats<'b>,
+        feed: F,
+        device: Device,
+    ) -> Result<Self, StepError> {
+        let model = &replica.model;
+        let mut exchange = Exchange::new(ranks, sync, &model.table, recipe.reduce.clone())?;
+        exchange.prepare_statuses(model.task.facts().sums)?;
+        let phases = Phases::new(stats, Fault::default());
+        let limits = Limits::new(device, recipe.memory.budget);
+        let stepper = Stepper::new(model, feed, Box::new(Eager), phases, limits)?;
+        Ok(Self { replica, exchange, stepper })
+    }
+
+    pub(crate) fn step(&mut self, plan: &StepPlan) -> Result<Taken, StepError> {
+        match self.stepper.step(self.replica, &mut self.exchange, plan, &mut ())? {
             Attempt::Taken(taken) => Ok(*taken),
             Attempt::Dropped(shortages) => {
-                let largest = sizes.iter().copied().max().unwrap_or_default();
+                let sizes = plan.micro_batches.iter().map(|range| range.len());
+                let largest = sizes.max().unwrap_or_default();
                 let owners = self.replica.model.owners();
                 Err(self.stepper.limits.exhausted_error(&shortages, largest, plan.step, owners))
             }
@@ -156,8 +169,9 @@ pub(crate) fn measure<T: BuildTask + 'static>(
     let options = loader_options(alone, cut.ranks);
     let feed = LoaderFeed::start(data, options, work.into_iter(), device)?;
     let mut stage = rehearsal.begin(MemoryStats::Device(device), feed, device)?;
+    let plan = StepPlan { group: partition.group(), ..plan_step(&sizes) };
     let step = || {
-        let taken = stage.step(&sizes, partition.group())?;
+        let taken = stage.step(&plan)?;
         Ok::<_, WorkerError>((taken.took.as_secs_f64() * 1e3, taken.memory))
     };
     let settle = || Ok(empty_cache(device).map_err(TrainError::from)?);

@@ -1,7 +1,7 @@
 //! Chooses the cut of every stage before the first step, from symbolic steps.
 
 use crate::planning::{Choice, Cut, CutRequest, Prediction, Predictor, Solver};
-use crate::step::StepError;
+use crate::step::{Exhausted, StepError};
 use dtrain_common::env::WorkerEnv;
 use dtrain_common::units::ByteSize;
 use dtrain_recipe::{Amp, MicroBatch, Recipe, Recompute};
@@ -12,8 +12,7 @@ use tch::{Device, Tensor};
 use super::{SymbolicPredictor, Target};
 use crate::OutOfMemory;
 use crate::collectives::{Collective, Ranks, ReduceOp};
-use crate::memory::other_usage;
-use crate::memory::{budget, report};
+use crate::memory::{budget, other_usage, report};
 use crate::out_of_memory::{catch_torch_panic, failed_allocation_bytes};
 use crate::request::Request;
 use crate::run::TrainError;
@@ -21,7 +20,6 @@ use crate::setup::Setup;
 use crate::setup::error::WorkerError;
 use crate::setup::host::Host;
 use crate::setup::opening::Opening;
-use crate::step::Exhausted;
 use crate::step::exchange::{JointSum, RankSync};
 use crate::tasks::BuildTask;
 
@@ -95,24 +93,17 @@ impl<'a> PlanInputs<'a> {
     }
 }
 
-/// Sets every stage's cut to rank 0's choice, prepares BatchNorm sums for it, and limits the tensors. Every rank calls this.
+/// Sets every stage's cut to rank 0's choice, prepares BatchNorm sums for it, and limits the tensors. Every rank calls this,
+/// with its own `inputs`.
 pub(crate) fn choose_cuts<T: BuildTask + 'static>(
     ranks: &Ranks,
     setup: &mut Setup,
-    request: &Request,
+    inputs: &PlanInputs<'_>,
     recipe: &Recipe,
-    survey: &Value,
     host: &Host,
 ) -> Result<ChosenCuts, WorkerError> {
     let limit = smallest_budget(ranks, host.allowed)?;
-    let inputs = PlanInputs {
-        request,
-        survey,
-        ranks: ranks.size(),
-        limit,
-        device: host.device,
-        amp: setup.replica.precision.amp(),
-    };
+    let inputs = PlanInputs { limit, amp: setup.replica.precision.amp(), ..*inputs };
     let chosen = if ranks.rank() == 0 { choose_on_rank_0::<T>(&inputs, recipe)? } else { Vec::new() };
     // The copies for checkpoints, which are known only now, may leave less than the built model has.
     if ranks.rank() == 0

@@ -88,8 +88,7 @@ fn write_header(plan: &MemoryPlan, out: &mut String) {
             "two micro-batches were measured, and the others are on a straight line through them"
         }
     };
-    let text = format!("Memory and time are {}: {how}.", plan.mode.label());
-    paragraph(out, 2, &text);
+    paragraph(out, 2, &format!("Memory and time are {}: {how}.", plan.mode.label()));
 }
 
 fn write_rows(plan: &MemoryPlan, out: &mut String) {
@@ -129,8 +128,7 @@ fn write_rows(plan: &MemoryPlan, out: &mut String) {
     );
     paragraph(out, 2, &margin);
     if let Some(budget) = plan.budget {
-        let text = format!("memory.budget limits tensors to {} on every GPU.", size(budget));
-        paragraph(out, 2, &text);
+        paragraph(out, 2, &format!("memory.budget limits tensors to {} on every GPU.", size(budget)));
     }
 }
 

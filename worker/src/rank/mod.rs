@@ -25,64 +25,31 @@ use place::{Introduction, Place, sharing};
 
 /// An error that keeps this process from learning its rank.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)]
 pub enum RankError {
-    /// The environment of the launcher is wrong.
     #[error(transparent)]
     Env(#[from] EnvError),
-    /// The environment of the job is wrong.
     #[error("cannot read the environment of this job: {0}")]
     Job(#[from] JobError),
-    /// The conversation with the starter failed.
     #[error(transparent)]
     Pmi(#[from] PmiError),
-    /// The starter is silent about something.
     #[error(
         "{starter} started this task as rank {rank}, but does not tell {missing}; start `dtrain launch` once on each node, or set \
          {remedy}"
     )]
-    Untold {
-        /// The starter's name.
-        starter: String,
-        /// The rank it told.
-        rank: usize,
-        /// What it does not tell.
-        missing: &'static str,
-        /// The variables that tell it instead.
-        remedy: &'static str,
-    },
-    /// The starter's texts and variables disagree.
+    Untold { starter: String, rank: usize, missing: &'static str, remedy: &'static str },
     #[error(
         "{starter} told this task rank {told}, and rank {other} by PMI; start all tasks with one mpirun or srun"
     )]
-    Contradiction {
-        /// The starter's name.
-        starter: String,
-        /// The rank by its variables.
-        told: usize,
-        /// The rank by PMI.
-        other: usize,
-    },
-    /// The name of rank 0's host has no address here.
+    Contradiction { starter: String, told: usize, other: usize },
     #[error(
         "cannot resolve {host}, the host of rank 0: {source}; correct the name server or /etc/hosts, or set MASTER_ADDR"
     )]
-    Unresolved {
-        /// The host.
-        host: String,
-        /// The resolver's word.
-        source: io::Error,
-    },
-    /// A port cannot be opened.
+    Unresolved { host: String, source: io::Error },
     #[error("cannot open a port for the other ranks: {0}; set MASTER_ADDR and MASTER_PORT")]
     Port(#[source] io::Error),
-    /// The environment of another task is not that of this version.
     #[error("rank {rank} introduced itself by {text:?}; run the same version of dtrain on all ranks")]
-    Introduction {
-        /// The other rank.
-        rank: usize,
-        /// What came from it.
-        text: String,
-    },
+    Introduction { rank: usize, text: String },
 }
 
 /// A rank, and its connection to what started it.

@@ -158,9 +158,8 @@ impl Training<'_> {
 
 /// Returns the peak memory in bytes by rank.
 pub(crate) fn peak_memory(ranks: &Ranks, own: u64) -> Result<Vec<u64>> {
-    let own = own as i64;
     let all = Tensor::f_zeros([ranks.size() as i64], (Kind::Int64, Device::Cpu))?;
-    let own = Tensor::f_from_slice(&[own])?;
+    let own = Tensor::f_from_slice(&[own as i64])?;
     ranks.start(Collective::AllGather { output: &all, input: &own })?.wait()?;
     let bytes = Vec::<i64>::try_from(&all)?;
     Ok(bytes.into_iter().map(|bytes| bytes as u64).collect())

@@ -10,9 +10,8 @@ use crate::data::LoaderOptions;
 use crate::memory::Owners;
 use crate::metrics::{Line, MicroBatches, OomRecord};
 use crate::run::error::Result;
-use crate::step::StepError;
-use crate::step::Warned;
 use crate::step::recover::{Shortage, Shortages, describe_shortages};
+use crate::step::{StepError, Warned};
 
 /// The state for retries of steps.
 pub(crate) struct RetryState {

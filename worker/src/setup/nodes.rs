@@ -11,7 +11,7 @@ use dtrain_common::manifest::Manifest;
 use dtrain_common::run_dir::RunDir;
 use tch::Tensor;
 
-use crate::checkpoint::{self, CheckpointError, CopiesPlace, Gathering, Neighbours};
+use crate::checkpoint::{self, CopiesPlace, Gathering, Neighbours};
 use crate::collectives::{Ranks, ReduceOp, Rendezvous};
 use crate::run::TrainError;
 use crate::setup::Setup;
@@ -170,10 +170,8 @@ pub(crate) fn agree(
         );
     }
     let writers = if in_order { nodes.local_size } else { 1 };
-    let gathering = match rendezvous.connect_messages("checkpoints")? {
-        Some(messages) => Gathering::sent(writers, messages),
-        None => Gathering::Shared,
-    };
+    let messages = rendezvous.connect_messages("checkpoints")?;
+    let gathering = messages.map_or(Gathering::Shared, |messages| Gathering::sent(writers, messages));
     Ok(Agreed { gathering, copies })
 }
 
@@ -187,9 +185,8 @@ fn reduced(own: &[i64], op: ReduceOp, ranks: &Ranks) -> Result<Vec<i64>> {
 /// Returns rank 0's manifest on every rank.
 pub(crate) fn send_manifest(own: Option<&Manifest>, ranks: &Ranks) -> Result<Manifest> {
     let bytes = own.map(serde_json::to_vec).transpose()?.unwrap_or_default();
-    let send =
-        |bytes: &[u8]| -> Result<Vec<u8>, CheckpointError> { checkpoint::broadcast_bytes(bytes, ranks) };
-    Ok(serde_json::from_slice(&send(&bytes).map_err(WorkerError::Evaluate)?)?)
+    let sent = checkpoint::broadcast_bytes(&bytes, ranks).map_err(WorkerError::Evaluate)?;
+    Ok(serde_json::from_slice(&sent)?)
 }
 
 #[cfg(test)]

@@ -4,9 +4,9 @@
 use std::iter::zip;
 
 use dtrain_common::env::WorkerEnv;
-use dtrain_recipe::{self as recipe, AtStageStart, Decay, OptimGroup, Recipe};
+use dtrain_recipe::{self as recipe, AtStageStart, OptimGroup, Recipe};
 
-use crate::course::RunPlan;
+use crate::course::{PhasePlan, RunPlan};
 use crate::models::{Entry, Registry};
 use crate::optim::{GroupError, ParameterInfo, assign_groups, match_names, match_rules};
 use crate::setup::error::{Result, WorkerError};
@@ -44,8 +44,9 @@ pub(crate) fn stages(
 
 /// Returns the trained parameters of every phase of every stage of `plan`, from the recipe's globs.
 fn phases(recipe: &Recipe, registry: &Registry, plan: &RunPlan) -> Result<Vec<Vec<Trained>>> {
-    let globs = Globs::new(recipe, registry);
-    let common = match_rules(&globs.infos, globs.rules).map_err(at("optim.group"))?;
+    let globs = Globs::new(registry);
+    let common_rules = &recipe.optim.group;
+    let common = match_rules(&globs.infos, common_rules).map_err(at("optim.group"))?;
     let by_recipe = globs.matching("model.freeze", &recipe.model.freeze)?;
     let base: Vec<bool> =
         zip(by_recipe, registry.parameters()).map(|(frozen, entry)| frozen || entry.is_frozen()).collect();
@@ -61,7 +62,7 @@ fn phases(recipe: &Recipe, registry: &Registry, plan: &RunPlan) -> Result<Vec<Ve
         let rules: &[OptimGroup] = stage.map_or(&[], |stage| &stage.group);
         let own = match_rules(&globs.infos, rules).map_err(at(format!("stage[{number}].group")))?;
         let rule = |(own, common): (&Option<usize>, &Option<usize>)| {
-            own.map(|own| &rules[own]).or(common.map(|common| &globs.rules[common]))
+            own.map(|own| &rules[own]).or(common.map(|common| &common_rules[common]))
         };
         let rule_of: Vec<Option<&OptimGroup>> = zip(&own, &common).map(rule).collect();
         // Phases of a stage only unfreeze, so the last phase trains most.
@@ -74,10 +75,16 @@ fn phases(recipe: &Recipe, registry: &Registry, plan: &RunPlan) -> Result<Vec<Ve
             let reason = "every parameter that it matches is frozen in this stage; remove the group, or unfreeze these parameters";
             return Err(WorkerError::NoEffect { key: format!("stage[{number}].group[{rule}]"), reason });
         }
-        stages.push(of.phases.iter().map(|of| globs.trained(&rule_of, &frozen[of.unfrozen])).collect());
+        let trained = |of: &PhasePlan| {
+            let (weight_decay, frozen) = (recipe.optim.weight_decay.unwrap_or(0.0), &frozen[of.unfrozen]);
+            let (group_of, groups) =
+                assign_groups(&globs.infos, &rule_of, frozen, weight_decay, recipe.optim.decay);
+            Trained { group_of, groups }
+        };
+        stages.push(of.phases.iter().map(trained).collect());
     }
     let trains = |rule: usize| zip(&common, &ever).any(|(own, ever)| *own == Some(rule) && *ever);
-    match (0..globs.rules.len()).find(|&rule| !trains(rule)) {
+    match (0..common_rules.len()).find(|&rule| !trains(rule)) {
         Some(rule) if !recipe.stage.is_empty() => Err(WorkerError::NoEffect {
             key: format!("optim.group[{rule}]"),
             reason: "every parameter that it matches is frozen in every stage; remove the group, or unfreeze these parameters",
@@ -91,25 +98,19 @@ fn at(key: impl Into<String>) -> impl FnOnce(GroupError) -> WorkerError {
     move |source| WorkerError::Globs { key, source }
 }
 
-/// The model's parameters, and the recipe's rules for them.
+/// The model's parameters.
 struct Globs<'a> {
     names: Vec<&'a str>,
     infos: Vec<ParameterInfo<'a>>,
-    rules: &'a [OptimGroup],
-    weight_decay: f64,
-    decay_on: Decay,
 }
 
 impl<'a> Globs<'a> {
-    fn new(recipe: &'a Recipe, registry: &'a Registry) -> Self {
+    fn new(registry: &'a Registry) -> Self {
         let entries: Vec<&Entry> = registry.parameters().collect();
         let info = |entry: &&'a Entry| ParameterInfo { name: entry.name(), dims: entry.tensor().dim() };
         Self {
             names: entries.iter().map(|entry| entry.name()).collect(),
             infos: entries.iter().map(info).collect(),
-            rules: &recipe.optim.group,
-            weight_decay: recipe.optim.weight_decay.unwrap_or(0.0),
-            decay_on: recipe.optim.decay,
         }
     }
 
@@ -161,12 +162,6 @@ impl<'a> Globs<'a> {
             return Err(WorkerError::NothingTrained { stage: stage.name.clone() });
         }
         Ok(all)
-    }
-
-    fn trained(&self, rule_of: &[Option<&OptimGroup>], frozen: &[bool]) -> Trained {
-        let (group_of, groups) =
-            assign_groups(&self.infos, rule_of, frozen, self.weight_decay, self.decay_on);
-        Trained { group_of, groups }
     }
 }
 

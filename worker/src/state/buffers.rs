@@ -17,8 +17,7 @@ use super::layout::Group;
 use super::table::Table;
 use crate::collectives::{Collective, CollectiveError, Ranks, ReduceOp, Work};
 use crate::out_of_memory::retry_on_oom;
-use crate::tensors::bytes;
-use crate::tensors::is_floating;
+use crate::tensors::{bytes, is_floating};
 
 /// Values of 32 and 16 bits from this magnitude on are summed as they are, not as changes: a change would
 /// round a small new value away. A constant still keeps its bits, as float64 is exact enough for that.
@@ -93,8 +92,7 @@ impl Buffers {
     pub(crate) fn new(table: &Table) -> Result<Self, TchError> {
         let blocks = table.blocks().iter().zip(table.data());
         let statistics = blocks.filter(|(block, _)| block.group == Group::Statistics);
-        let flats = statistics.map(|(_, data)| Flat::new(data));
-        let flats = flats.collect::<Result<_, _>>()?;
+        let flats = statistics.map(|(_, data)| Flat::new(data)).collect::<Result<_, _>>()?;
         Ok(Self { flats, is_single: false })
     }
 

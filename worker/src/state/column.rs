@@ -58,16 +58,13 @@ impl Role {
 
     /// Returns the first values for rows with this data.
     pub(super) fn initial(self, data: &Tensor) -> Result<Tensor, TchError> {
-        match self {
-            Self::Moment => data.f_zeros_like(),
-            Self::Average => copy_as(data, data.kind()),
-            Self::Shadow(kind) => copy_as(data, kind),
-        }
+        let kind = match self {
+            Self::Moment => return data.f_zeros_like(),
+            Self::Average => data.kind(),
+            Self::Shadow(kind) => kind,
+        };
+        let mut copy = Tensor::f_empty(data.size(), (kind, data.device()))?;
+        tch::no_grad(|| copy.f_copy_(data))?;
+        Ok(copy)
     }
-}
-
-fn copy_as(data: &Tensor, kind: Kind) -> Result<Tensor, TchError> {
-    let mut copy = Tensor::f_empty(data.size(), (kind, data.device()))?;
-    tch::no_grad(|| copy.f_copy_(data))?;
-    Ok(copy)
 }

@@ -5,8 +5,7 @@ use std::fmt;
 
 use dtrain_common::units::ByteSize;
 
-use crate::memory::OtherUsage;
-use crate::memory::Owners;
+use crate::memory::{OtherUsage, Owners};
 
 /// Out of memory with the model's smallest micro-batch, and no way left to save memory.
 #[derive(Debug, Clone, PartialEq, Eq)]

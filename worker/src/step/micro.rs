@@ -66,18 +66,9 @@ pub(crate) struct Eager;
 impl Executor for Eager {
     fn run(&mut self, passes: &mut Passes<'_, '_>, micro: &MicroStep<'_>) -> Result<()> {
         let scaled = |sum: &Tensor| sum.f_mul_scalar(micro.factor);
-        let hooks = if micro.is_last { Hooks::Armed } else { Hooks::Idle };
-        let loss = passes.forward_backward(micro.batch, scaled, hooks)?;
+        let loss = passes.forward_backward(micro.batch, scaled, micro.is_last)?;
         Ok(passes.tally.add(&loss)?)
     }
-}
-
-/// Whether the hooks of gradients send buckets.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Hooks {
-    Idle,
-    /// In the last micro-step of a step.
-    Armed,
 }
 
 /// Inputs of forward and backward.
@@ -89,12 +80,13 @@ pub(crate) struct Passes<'a, 'b> {
 }
 
 impl Passes<'_, '_> {
-    /// Computes the loss of a micro-batch, and backward from `scaled` of it.
+    /// Computes the loss of a micro-batch, and backward from `scaled` of it. In the last pass of a step
+    /// (`sends_buckets`), the hooks of gradients send buckets.
     pub(crate) fn forward_backward(
         &mut self,
         batch: &Batch,
         scaled: impl FnOnce(&Tensor) -> Result<Tensor, TchError>,
-        hooks: Hooks,
+        sends_buckets: bool,
     ) -> Result<Loss> {
         let Replica { model, precision } = self.replica;
         model.registry.groups().begin_forward();
@@ -102,7 +94,7 @@ impl Passes<'_, '_> {
         model.registry.groups().end_forward()?;
         self.phases.account.record_activations()?;
         self.phases.enter(Phase::Backward)?;
-        if hooks == Hooks::Armed {
+        if sends_buckets {
             self.exchange.arm();
         }
         model.recompute.backward(&scaled(&loss.sum)?)?;

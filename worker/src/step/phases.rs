@@ -3,8 +3,7 @@
 use dtrain_torch_shim::ShimError;
 
 use crate::faults::Fault;
-use crate::memory::Owners;
-use crate::memory::{Account, MemoryStats, Phase};
+use crate::memory::{Account, MemoryStats, Owners, Phase};
 
 /// Follows a step: call [`Phases::begin`], then [`Phases::enter`] or [`Phases::during`] for each phase.
 #[derive(Debug)]

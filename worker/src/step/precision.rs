@@ -156,18 +156,13 @@ impl Precision {
 
 /// Returns whether float32 products and convolutions use TF32; `auto` is true on GPUs that support it.
 pub(super) fn uses_tf32(setting: Switch, device: Device) -> Result<bool, PrecisionError> {
-    if !device.is_cuda() {
-        return match setting {
-            Switch::Value(true) => Err(PrecisionError::Tf32OnCpu),
-            Switch::Auto | Switch::Value(false) => Ok(false),
-        };
-    }
-    match setting {
-        Switch::Value(false) => Ok(false),
+    match (setting, device.is_cuda()) {
+        (Switch::Value(true), false) => Err(PrecisionError::Tf32OnCpu),
+        (Switch::Value(false), _) | (Switch::Auto, false) => Ok(false),
         // TF32 came with bfloat16, in compute capability 8.0. Asks all GPUs, so that all ranks agree.
-        Switch::Value(true) if !all_support_bf16() => Err(PrecisionError::NoTf32),
-        Switch::Value(true) => Ok(true),
-        Switch::Auto => Ok(all_support_bf16()),
+        (Switch::Value(true), true) if !all_support_bf16() => Err(PrecisionError::NoTf32),
+        (Switch::Value(true), true) => Ok(true),
+        (Switch::Auto, true) => Ok(all_support_bf16()),
     }
 }
 
@@ -184,18 +179,12 @@ impl Kernels {
     /// Returns the recipe's settings for `device`; None on a CPU.
     pub(crate) fn new(recipe: &Recipe, device: Device) -> Result<Option<Self>, PrecisionError> {
         let tf32 = uses_tf32(recipe.precision.tf32, device)?;
-        let cudnn_benchmark = recipe.model.cudnn_benchmark;
-        if !device.is_cuda() {
-            return match cudnn_benchmark {
-                Switch::Value(true) => Err(PrecisionError::BenchmarkOnCpu),
-                Switch::Auto | Switch::Value(false) => Ok(None),
-            };
-        }
-        Ok(Some(Self {
-            tf32,
+        match (recipe.model.cudnn_benchmark.value(), device.is_cuda()) {
+            (Some(true), false) => Err(PrecisionError::BenchmarkOnCpu),
+            (_, false) => Ok(None),
             // Samples have one shape, so few shapes of batches occur, and cuDNN measures each once.
-            cudnn_benchmark: cudnn_benchmark.value().unwrap_or(true),
-        }))
+            (stated, true) => Ok(Some(Self { tf32, cudnn_benchmark: stated.unwrap_or(true) })),
+        }
     }
 
     pub(crate) fn apply(self) -> Result<(), ShimError> {

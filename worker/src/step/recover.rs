@@ -12,8 +12,7 @@ use tch::Device;
 use super::error::StepError;
 use super::exhausted::Exhausted;
 use crate::OutOfMemory;
-use crate::memory::Owners;
-use crate::memory::{Phase, other_usage};
+use crate::memory::{Owners, Phase, other_usage};
 use crate::out_of_memory::failed_allocation_bytes;
 pub(crate) use crate::out_of_memory::{catch_torch_panic, retry_on_oom};
 

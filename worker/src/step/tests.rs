@@ -37,11 +37,8 @@ impl Work for CountedWork {
 struct RecordingGroup(Arc<Mutex<Vec<u64>>>, Arc<AtomicU64>);
 
 impl ProcessGroup for RecordingGroup {
-    fn rank(&self) -> usize {
-        0
-    }
-    fn size(&self) -> usize {
-        2
+    fn rank_and_size(&self) -> (usize, usize) {
+        (0, 2)
     }
     fn set_timeout(&mut self, _: Duration) {}
     fn start(&self, one: Collective<'_>) -> Result<Box<dyn Work>, CollectiveError> {
@@ -75,9 +72,8 @@ fn resnet(others: &[&str]) -> Setup {
     let sets = ["model.name=resnet18", "data.image_size=32", "train.effective_batch=8", "optim.clip=1.0"];
     let sets = sets.iter().chain(others);
     let recipe = Recipe::load("demo", &sets.map(ToString::to_string).collect::<Vec<_>>()).unwrap();
-    let mut context = SurveyContext { threads: 1, report: &mut |_| (), warn: &mut |_| () };
-    let survey = serde_json::to_value(Classify::survey(&recipe, &mut context).unwrap()).unwrap();
-    let opening = Opening::rehearsed(survey);
+    let survey = SurveyContext::with_log(|context| Classify::survey(&recipe, context)).unwrap();
+    let opening = Opening::rehearsed(serde_json::to_value(survey).unwrap());
     Setup::build::<Classify>(&recipe, &opening, &WorkerEnv::single(), Device::Cpu, None).unwrap()
 }
 

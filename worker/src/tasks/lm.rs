@@ -67,8 +67,7 @@ pub(super) fn survey_text(recipe: &Recipe) -> Result<Text, TaskError> {
     if recipe.data.kind == DataKind::Generated {
         return Ok(Text::Generated);
     }
-    let index = TextIndex::scan(checked_root(recipe)?, recipe.data.tokenizer)?;
-    Ok(Text::Files(index))
+    Ok(Text::Files(TextIndex::scan(checked_root(recipe)?, recipe.data.tokenizer)?))
 }
 
 /// Reads the text and divides it into windows of `context` tokens, of the training and of the test part.
@@ -87,10 +86,7 @@ pub(super) fn windows(
             (corpus, test as f64 / (train + test) as f64)
         }
     };
-    let windows = |split| {
-        let windows = TextWindows::new(corpus.clone(), split, test_fraction, context)?;
-        Ok::<_, TaskError>(Arc::new(windows))
-    };
+    let windows = |split| TextWindows::new(corpus.clone(), split, test_fraction, context).map(Arc::new);
     Ok((windows(Split::Train)?, windows(Split::Test)?))
 }
 

@@ -16,8 +16,7 @@ use crate::memory;
 use crate::models::Registry;
 use crate::planning::Prediction;
 use crate::planning::start::{ChosenCut, ChosenCuts, Fits};
-use crate::run::Followers;
-use crate::run::TrainError;
+use crate::run::{Followers, TrainError};
 use crate::setup::Setup;
 use crate::setup::error::WorkerError;
 use crate::setup::host::Host;
@@ -161,9 +160,7 @@ fn describe_prediction(stage: Option<&str>, chosen: &ChosenCut, segments: usize,
     let within = match (chosen.fits, limit) {
         (_, u64::MAX) => String::new(),
         (Fits::Yes, _) => format!(", limit {}", ByteSize(limit)),
-        (Fits::No | Fits::IfUnrestricted(_), _) => {
-            format!(", above the limit of {}", ByteSize(limit))
-        }
+        _ => format!(", above the limit of {}", ByteSize(limit)),
     };
     let remedy = match chosen.fits {
         Fits::Yes => String::new(),

@@ -68,8 +68,6 @@ pub(crate) fn prepare_run<T: BuildTask + 'static>(
         run_dir: run_dir.root().to_owned(),
         resume,
         copies: in_memory,
-        is_foreign: false,
-        best: None,
         data: fingerprint::digest(&survey),
         // Building the task has reported a file that cannot be read, or will.
         program: recipe.model.file.as_deref().and_then(|file| files::hash(file).ok()),

@@ -30,12 +30,10 @@ pub use self::process::{main_by_recipe, program, program_by_recipe};
 use self::training::{share_state, training};
 use crate::checkpoint::Gathering;
 use crate::faults::Fault;
-use crate::planning::EvalWeights;
-use crate::planning::start;
+use crate::planning::{EvalWeights, start};
 use crate::request::Request;
-use crate::run::TrainError;
 use crate::run::followers::ResumeOrigin;
-use crate::run::{peak_memory, run as run_training};
+use crate::run::{TrainError, peak_memory, run as run_training};
 use crate::setup::error::{Result, WorkerError};
 use crate::setup::host::Host;
 use crate::setup::room;
@@ -106,7 +104,7 @@ fn train<T: BuildTask + 'static>(recipe: &Recipe, request: &Request, env: &Worke
     let inputs = start::PlanInputs::of_rank(request, &opening.survey, recipe, env, &host);
     start::with_smallest_step::<T, _, _>(&inputs, recipe, || share_state(&ranks, &mut setup))?;
     room::leave(recipe, env, &mut host, &setup, &ranks, &agreed)?;
-    let chosen = start::choose_cuts::<T>(&ranks, &mut setup, request, recipe, &opening.survey, &host)?;
+    let chosen = start::choose_cuts::<T>(&ranks, &mut setup, &inputs, recipe, &host)?;
     let run_dir = RunDir::new(&opening.run_dir);
     let manifest = setup.resumed.as_ref().map(|resumed| &resumed.manifest);
     let origin = ResumeOrigin {

@@ -87,7 +87,7 @@ fn report(error: &WorkerError, env: Option<&WorkerEnv>, request: &Request) -> u8
         // That rank ends first, so that the launcher blames the rank that knows the cause.
         std::thread::sleep(LINGER);
     }
-    let message = message_of(error);
+    let message = without_advice(&error.to_string());
     let reported_by_launcher = is_reported_by_launcher(&message, error_file, request.prepared);
     let reported_by_rank_0 = !is_first && error.is_reported_by_rank_0();
     if !reported_by_launcher && !reported_by_rank_0 {
@@ -113,12 +113,7 @@ fn is_reported_by_launcher(message: &str, error_file: Option<&Path>, prepared: b
     error_file.is_some_and(|path| write_error_file(path, message)) && prepared
 }
 
-/// Returns the message without what libtorch appends to each of its own.
-fn message_of(error: &WorkerError) -> String {
-    without_advice(&error.to_string())
-}
-
-/// Removes the C++ stack, and the advice for developers of kernels.
+/// Removes what libtorch appends to each of its messages: the C++ stack, and the advice for developers of kernels.
 fn without_advice(text: &str) -> String {
     const ADVICE: [&str; 4] = [
         "Search for `cuda",
@@ -133,8 +128,7 @@ fn without_advice(text: &str) -> String {
 
 /// Writes torchrun's error file, which the launcher reads for its report. Returns whether it was written.
 fn write_error_file(path: &Path, message: &str) -> bool {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    let now = now.map_or(0, |since| since.as_secs());
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let json = serde_json::json!({
         "message": {
             "message": message,

@@ -23,8 +23,7 @@ pub(super) fn set_later_steps_aside(
 ) -> Result<(), WorkerError> {
     let (done, resumed) = (setup.course.done, &mut setup.resumed);
     let is_wanted = |best: &BestSoFar| Some(&best.by) == recipe.checkpoint.best.as_ref();
-    let best = resumed.as_mut().and_then(|resumed| resumed.manifest.best.take());
-    let best = best.filter(is_wanted);
+    let best = resumed.as_mut().and_then(|resumed| resumed.manifest.best.take()).filter(is_wanted);
     let (checkpoint, set_aside) =
         run_dir.start_from(checkpoint, done, best.as_ref().map(|best| best.step))?;
     setup.notes.extend(completed.iter().chain(&set_aside).filter_map(describe_rollback));

@@ -2,7 +2,7 @@
 
 use tch::{Device, Kind, Tensor};
 
-use crate::error::{ShimError, try_call};
+use crate::error::{ShimError, fetch, try_call};
 use crate::ffi;
 
 /// Makes `target` use `source`'s storage, shape and strides. `target` stays the same leaf of the graph, so
@@ -20,11 +20,9 @@ pub fn set_grad(target: &Tensor, grad: &Tensor) -> Result<(), ShimError> {
 
 /// Returns whether both tensors begin at the same place of one storage. Symbolic tensors have storages too.
 pub fn is_same_memory(a: &Tensor, b: &Tensor) -> Result<bool, ShimError> {
-    let mut is_same = false;
-    try_call("compare the memory of tensors", |error| {
-        ffi::dt_is_same_memory(a.into(), b.into(), &mut is_same, error)
-    })?;
-    Ok(is_same)
+    fetch("compare the memory of tensors", |out, error| {
+        ffi::dt_is_same_memory(a.into(), b.into(), out, error)
+    })
 }
 
 /// Drops the gradient of `target`.

@@ -29,22 +29,16 @@ fn block(x: &Tensor, w: &Tensor) -> Result<Tensor, TchError> {
     Ok(y)
 }
 
-fn to_shim_error(error: TchError) -> ShimError {
-    ShimError { op: "compute", kind: kind_of(&error), message: error.to_string() }
-}
-
 fn forward(x: &Tensor, w: &Tensor, recomputes: bool) -> Result<Tensor, ShimError> {
     let mut y = x.shallow_clone();
     for _ in 0..4 {
         let held = Arc::new(Mutex::new(w.shallow_clone()));
         y = match recomputes {
-            true => recompute(&[&y], move |inputs, _| {
-                block(&inputs[0], &held.lock().unwrap()).map_err(to_shim_error)
-            })?,
-            false => block(&y, w).map_err(to_shim_error)?,
+            true => recompute(&[&y], move |inputs, _| Ok(block(&inputs[0], &held.lock().unwrap())?))?,
+            false => block(&y, w)?,
         };
     }
-    y.f_sum(Kind::Float).map_err(to_shim_error)
+    Ok(y.f_sum(Kind::Float)?)
 }
 
 #[test]

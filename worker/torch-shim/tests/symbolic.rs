@@ -20,8 +20,10 @@ fn bias(length: i64) -> Option<Tensor> {
 /// Name, inputs, and the operation on them.
 type Case = (&'static str, fn() -> Vec<Tensor>, fn(&[Tensor]) -> Tensor);
 
+/// Convolves `t[0]` by the weight `t[1]`, in as many groups as fit their channels.
 fn conv(t: &[Tensor], stride: i64, padding: i64) -> Tensor {
-    t[0].conv2d(&t[1], t.get(2), [stride, stride], [padding, padding], [1, 1], 1)
+    let groups = t[0].size()[1] / t[1].size()[1];
+    t[0].conv2d(&t[1], t.get(2), [stride, stride], [padding, padding], [1, 1], groups)
 }
 
 fn channels_last(t: Tensor) -> Tensor {
@@ -101,12 +103,12 @@ const CASES: &[Case] = &[
     (
         "depthwise conv 7x7 channels-last of 32 channels",
         || vec![channels_last(x(&[4, 32, 16, 16])), x(&[32, 1, 7, 7])],
-        |t| t[0].conv2d(&t[1], None::<Tensor>, [1, 1], [3, 3], [1, 1], 32),
+        |t| conv(t, 1, 3),
     ),
     (
         "depthwise conv 5x5 channels-last",
         || vec![channels_last(x(&[4, 96, 16, 16])), x(&[96, 1, 5, 5])],
-        |t| t[0].conv2d(&t[1], None::<Tensor>, [1, 1], [2, 2], [1, 1], 96),
+        |t| conv(t, 1, 2),
     ),
     (
         "conv channels-last",
@@ -116,18 +118,14 @@ const CASES: &[Case] = &[
     (
         "depthwise conv 7x7 channels-last",
         || vec![channels_last(x(&[4, 96, 16, 16])), x(&[96, 1, 7, 7])],
-        |t| t[0].conv2d(&t[1], None::<Tensor>, [1, 1], [3, 3], [1, 1], 96),
+        |t| conv(t, 1, 3),
     ),
-    (
-        "conv 16x16 of images",
-        || vec![x(&[4, 3, 32, 32]).detach(), x(&[192, 3, 16, 16])],
-        |t| t[0].conv2d(&t[1], None::<&Tensor>, [16, 16], [0, 0], [1, 1], 1),
-    ),
+    ("conv 16x16 of images", || vec![x(&[4, 3, 32, 32]).detach(), x(&[192, 3, 16, 16])], |t| conv(t, 16, 0)),
     ("conv 3x3 of 100 channels", || vec![x(&[4, 100, 10, 10]), x(&[200, 100, 3, 3])], |t| conv(t, 1, 1)),
     (
         "depthwise conv 9x9 of maps of 2x2",
         || vec![x(&[4, 1000, 2, 2]), x(&[1000, 1, 9, 9])],
-        |t| t[0].conv2d(&t[1], None::<Tensor>, [1, 1], [4, 4], [1, 1], 1000),
+        |t| conv(t, 1, 4),
     ),
     (
         "depthwise conv 9x9 channels-last of maps of 1x1",
@@ -140,27 +138,23 @@ const CASES: &[Case] = &[
     (
         "depthwise conv 7x7 of constant maps",
         || vec![x(&[4, 96, 28, 28]).detach(), x(&[96, 1, 7, 7])],
-        |t| t[0].conv2d(&t[1], None::<Tensor>, [1, 1], [3, 3], [1, 1], 96),
+        |t| conv(t, 1, 3),
     ),
     (
         "grouped conv of 8 channels with a stride",
         || vec![x(&[4, 152, 28, 28]), x(&[152, 8, 3, 3])],
-        |t| t[0].conv2d(&t[1], None::<Tensor>, [2, 2], [1, 1], [1, 1], 19),
+        |t| conv(t, 2, 1),
     ),
-    (
-        "grouped conv of 4 channels",
-        || vec![x(&[4, 128, 28, 28]), x(&[128, 4, 3, 3])],
-        |t| t[0].conv2d(&t[1], None::<Tensor>, [1, 1], [1, 1], [1, 1], 32),
-    ),
+    ("grouped conv of 4 channels", || vec![x(&[4, 128, 28, 28]), x(&[128, 4, 3, 3])], |t| conv(t, 1, 1)),
     (
         "depthwise conv 3x3 of odd channels",
         || vec![x(&[8, 40, 32, 32]), x(&[40, 1, 3, 3])],
-        |t| t[0].conv2d(&t[1], None::<Tensor>, [1, 1], [1, 1], [1, 1], 40),
+        |t| conv(t, 1, 1),
     ),
     (
         "grouped conv channels-last",
         || vec![channels_last(x(&[4, 128, 32, 32])), x(&[128, 16, 3, 3])],
-        |t| t[0].conv2d(&t[1], None::<Tensor>, [1, 1], [1, 1], [1, 1], 8),
+        |t| conv(t, 1, 1),
     ),
     (
         "layer norm of images channels-last",
@@ -267,14 +261,9 @@ const CASES: &[Case] = &[
         "batch norm bf16",
         || vec![x(&[4, 16, 32, 32]), x(&[16]), x(&[16]), x(&[16]), x(&[16])],
         |t| {
-            let first = t[0].to_kind(Kind::BFloat16);
-            norm(&[
-                first,
-                t[1].shallow_clone(),
-                t[2].shallow_clone(),
-                t[3].shallow_clone(),
-                t[4].shallow_clone(),
-            ])
+            let mut t: Vec<Tensor> = t.iter().map(Tensor::shallow_clone).collect();
+            t[0] = t[0].to_kind(Kind::BFloat16);
+            norm(&t)
         },
     ),
     (
@@ -296,13 +285,13 @@ const CASES: &[Case] = &[
 const SMALL: u64 = 160 << 10;
 
 /// Runs forward, then backward. Returns allocated and peak bytes of each, and the result's shape.
-fn measure((_, inputs, operation): &Case, usage: &dyn Fn(bool) -> Usage) -> (Vec<u64>, Vec<i64>) {
+fn measure((_, inputs, operation): &Case, usage: &dyn Fn() -> Usage) -> (Vec<u64>, Vec<i64>) {
     let inputs = inputs();
-    let start = usage(true).allocated;
+    let start = usage().allocated;
     let y = operation(&inputs);
-    let forward = usage(true);
+    let forward = usage();
     y.square().sum(Kind::Float).backward();
-    let backward = usage(true);
+    let backward = usage();
     let bytes = [forward.allocated, forward.peak, backward.allocated, backward.peak];
     (bytes.iter().map(|bytes| bytes.wrapping_sub(start)).collect(), y.size())
 }
@@ -313,14 +302,14 @@ fn symbolic_operations_allocate_as_real_ones() {
     memory::enable_stats().unwrap();
     let mut wrong = Vec::new();
     for case in CASES {
-        let real = measure(case, &|_| {
+        let real = measure(case, &|| {
             let usage = memory::usage(CPU).unwrap();
             memory::reset_peak(CPU).unwrap();
             usage
         });
         let region = Symbolic::enter(None).unwrap();
         let symbolic = std::panic::catch_unwind(|| {
-            measure(case, &|_| {
+            measure(case, &|| {
                 let usage = region.usage().unwrap();
                 region.reset_peak().unwrap();
                 usage

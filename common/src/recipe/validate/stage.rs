@@ -39,14 +39,12 @@ impl Checks<'_> {
 
     fn stage_effect(&mut self, number: usize) {
         let (recipe, stage) = (self.recipe, &self.recipe.stage[number]);
-        let no_average = "the recipe has no [ema]";
-        let no_best = "checkpoint.best is not set";
         let (ema, best) = (stage.ema == AtStageStart::Restart, stage.best == AtStageStart::Restart);
         let (has_ema, has_best) = (recipe.ema.is_some(), recipe.checkpoint.best.is_some());
         for (has_no_effect, key, reason) in [
-            (ema && !has_ema, "ema", no_average),
+            (ema && !has_ema, "ema", "the recipe has no [ema]"),
             (ema && has_ema && number == 0, "ema", "the moving average begins with the run"),
-            (best && !has_best, "best", no_best),
+            (best && !has_best, "best", "checkpoint.best is not set"),
             (best && has_best && number == 0, "best", "checkpoint.best begins with the run"),
         ] {
             if has_no_effect {

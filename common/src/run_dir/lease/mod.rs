@@ -225,12 +225,10 @@ enum Renewal {
 
 /// Renews our own lease. Opens the file each time: an open file may become invalid (ESTALE).
 fn renew(path: &Path, own: &Holder, beat: u64) -> io::Result<Renewal> {
-    let mut file = match OpenOptions::new().read(true).write(true).open(path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => {
-            create(path, own)?;
-            return Ok(Renewal::Missing);
-        }
-        other => other?,
+    let opened = OpenOptions::new().read(true).write(true).open(path);
+    let Some(mut file) = files::none_if_missing(opened)? else {
+        create(path, own)?;
+        return Ok(Renewal::Missing);
     };
     let mut text = Vec::new();
     file.read_to_end(&mut text)?;

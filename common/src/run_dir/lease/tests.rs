@@ -14,15 +14,41 @@ fn elsewhere(beat: u64) -> String {
     holder.text(beat)
 }
 
-#[test]
-fn a_lease_held_on_this_machine_is_an_error_at_once_and_free_after_release() {
+fn place() -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x.lease");
-    let first = Lease::take(path.clone(), NONE, QUICK).unwrap();
-    match Lease::take(path.clone(), NONE, QUICK).unwrap_err() {
-        LeaseError::Held(who) => assert_eq!(who, Holder::this().describe()),
+    (folder, path)
+}
+
+/// Makes the lease of a process on another machine, which does not renew it.
+fn left_elsewhere() -> (tempfile::TempDir, PathBuf) {
+    let (folder, path) = place();
+    fs::write(&path, elsewhere(0)).unwrap();
+    (folder, path)
+}
+
+/// Returns the holder of a lease that is refused.
+fn held(taken: Result<Lease, LeaseError>) -> String {
+    match taken.unwrap_err() {
+        LeaseError::Held(who) => who,
         LeaseError::Io(error) => panic!("{error}"),
     }
+}
+
+#[track_caller]
+fn wait_until(is_so: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < Duration::from_secs(30));
+        std::thread::sleep(QUICK.renewal);
+    }
+}
+
+#[test]
+fn a_lease_held_on_this_machine_is_an_error_at_once_and_free_after_release() {
+    let (_folder, path) = place();
+    let first = Lease::take(path.clone(), NONE, QUICK).unwrap();
+    assert_eq!(held(Lease::take(path.clone(), NONE, QUICK)), Holder::this().describe());
     drop(first);
     assert!(!path.exists());
     Lease::take(path, NONE, QUICK).unwrap();
@@ -30,8 +56,7 @@ fn a_lease_held_on_this_machine_is_an_error_at_once_and_free_after_release() {
 
 #[test]
 fn a_lease_of_a_dead_process_of_this_machine_is_taken_at_once() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("x.lease");
+    let (_folder, path) = place();
     let dead = Holder { started: 1, ..Holder::this() };
     fs::write(&path, dead.text(7)).unwrap();
     let timing = Timing { stale: Duration::from_secs(3600), ..QUICK };
@@ -42,9 +67,7 @@ fn a_lease_of_a_dead_process_of_this_machine_is_taken_at_once() {
 
 #[test]
 fn a_lease_of_another_machine_is_taken_only_when_stale() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("x.lease");
-    fs::write(&path, elsewhere(0)).unwrap();
+    let (_folder, path) = left_elsewhere();
     let (stop, stopped) = mpsc::channel::<()>();
     let renewing = std::thread::spawn({
         let path = path.clone();
@@ -58,10 +81,8 @@ fn a_lease_of_another_machine_is_taken_only_when_stale() {
             }
         }
     });
-    match Lease::take(path.clone(), NONE, QUICK).unwrap_err() {
-        LeaseError::Held(who) => assert!(who.ends_with("on far"), "{who}"),
-        LeaseError::Io(error) => panic!("{error}"),
-    }
+    let who = held(Lease::take(path.clone(), NONE, QUICK));
+    assert!(who.ends_with("on far"), "{who}");
     drop(stop);
     renewing.join().unwrap();
     let begun = Instant::now();
@@ -71,9 +92,7 @@ fn a_lease_of_another_machine_is_taken_only_when_stale() {
 
 #[test]
 fn of_two_takers_of_a_stale_lease_the_last_has_it() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("x.lease");
-    fs::write(&path, elsewhere(0)).unwrap();
+    let (_folder, path) = left_elsewhere();
     let own = Holder::this();
     let other = Holder { pid: own.pid + 1, ..own.clone() };
     std::thread::scope(|scope| {
@@ -89,9 +108,7 @@ fn of_two_takers_of_a_stale_lease_the_last_has_it() {
 
 #[test]
 fn of_two_takers_from_a_lost_machine_one_has_the_lease() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("x.lease");
-    fs::write(&path, elsewhere(0)).unwrap();
+    let (_folder, path) = left_elsewhere();
     let holder = Holder::parse(&elsewhere(0)).unwrap().describe();
     let other = Holder { pid: Holder::this().pid + 1, ..Holder::this() };
     std::thread::scope(|scope| {
@@ -107,9 +124,7 @@ fn of_two_takers_from_a_lost_machine_one_has_the_lease() {
 
 #[test]
 fn a_renewed_lease_is_not_taken_from_its_holder() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("x.lease");
-    fs::write(&path, elsewhere(0)).unwrap();
+    let (_folder, path) = left_elsewhere();
     let holder = Holder::parse(&elsewhere(0)).unwrap().describe();
     std::thread::scope(|scope| {
         let taker = scope.spawn(|| Lease::take_from_lost(path.clone(), &holder, QUICK));
@@ -126,62 +141,38 @@ fn a_renewed_lease_is_not_taken_from_its_holder() {
 
 #[test]
 fn a_lease_of_another_holder_is_neither_renewed_nor_removed() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("x.lease");
+    let (_folder, path) = place();
     let lost = Lease::take(path.clone(), NONE, QUICK).unwrap();
     write_atomic(&path, elsewhere(3).as_bytes()).unwrap();
-    wait_until_lost(&lost);
+    wait_until(|| lost.is_lost());
     drop(lost);
     assert_eq!(fs::read_to_string(&path).unwrap(), elsewhere(3));
 }
 
-fn wait_until_lost(lease: &Lease) {
-    let begun = Instant::now();
-    while !lease.is_lost() {
-        assert!(begun.elapsed() < Duration::from_secs(30));
-        std::thread::sleep(QUICK.renewal);
-    }
-}
-
 #[test]
 fn a_suspended_process_of_this_machine_keeps_its_lease() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("x.lease");
+    let (_folder, path) = place();
     fs::write(&path, Holder::this().text(7)).unwrap();
     let patience = QUICK.stale + Duration::from_millis(200);
-    match Lease::take(path, patience, QUICK).unwrap_err() {
-        LeaseError::Held(who) => assert_eq!(who, Holder::this().describe()),
-        LeaseError::Io(error) => panic!("{error}"),
-    }
+    assert_eq!(held(Lease::take(path, patience, QUICK)), Holder::this().describe());
 }
 
 #[test]
 fn a_lease_is_renewed() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("x.lease");
+    let (_folder, path) = place();
     let _lease = Lease::take(path.clone(), NONE, QUICK).unwrap();
     let first = fs::read_to_string(&path).unwrap();
-    let begun = Instant::now();
-    while fs::read_to_string(&path).unwrap() == first {
-        assert!(begun.elapsed() < Duration::from_secs(30));
-        std::thread::sleep(QUICK.renewal);
-    }
+    wait_until(|| fs::read_to_string(&path).unwrap() != first);
 }
 
 fn wait_until_renewed(path: &Path) {
     let own = Holder::this();
-    let is_own = || content(path).unwrap().is_some_and(|text| Holder::parse(&text).as_ref() == Some(&own));
-    let begun = Instant::now();
-    while !is_own() {
-        assert!(begun.elapsed() < Duration::from_secs(30));
-        std::thread::sleep(QUICK.renewal);
-    }
+    wait_until(|| content(path).unwrap().is_some_and(|text| Holder::parse(&text).as_ref() == Some(&own)));
 }
 
 #[test]
 fn a_removed_or_truncated_lease_is_written_again() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("x.lease");
+    let (_folder, path) = place();
     let lease = Lease::take(path.clone(), NONE, QUICK).unwrap();
     fs::remove_file(&path).unwrap();
     wait_until_renewed(&path);
@@ -197,28 +188,22 @@ fn a_removed_or_truncated_lease_is_written_again() {
 
 #[test]
 fn a_lease_missing_after_a_long_pause_is_lost() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("x.lease");
+    let (_folder, path) = place();
     // As if the process had been suspended: at its next look, others could have taken the lease.
     let timing = Timing { stale: Duration::ZERO, ..QUICK };
     let lease = Lease::take(path.clone(), NONE, timing).unwrap();
     fs::remove_file(&path).unwrap();
-    wait_until_lost(&lease);
+    wait_until(|| lease.is_lost());
 }
 
 #[test]
 fn a_failed_renewal_is_reported_and_retried() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("x.lease");
+    let (_folder, path) = place();
     let lease = Lease::take(path.clone(), NONE, QUICK).unwrap();
     // A folder cannot be written like a file.
     fs::remove_file(&path).unwrap();
     fs::create_dir(&path).unwrap();
-    let begun = Instant::now();
-    while lease.failure().is_none() {
-        assert!(begun.elapsed() < Duration::from_secs(30));
-        std::thread::sleep(QUICK.renewal);
-    }
+    wait_until(|| lease.failure().is_some());
     fs::remove_dir(&path).unwrap();
     wait_until_renewed(&path);
     assert!(!lease.is_lost());

@@ -1,44 +1,43 @@
 //! Starting from a named checkpoint.
 
-use super::rollback::{point, run_of};
+use super::rollback::{broken_off, point, run_of};
 use super::*;
 use crate::manifest::ManifestError;
 
 #[test]
 fn from_starts_a_new_folder_from_another_runs_checkpoint() {
-    let place = place();
-    let old = place.run.root().parent().unwrap().join("old/step-00000007");
+    let run = &place().run;
+    let old = run.root().parent().unwrap().join("old/step-00000007");
     write_checkpoint(&old, 7, &recipe(&[]));
-    let start = place.run.prepare(&recipe(&["train.epochs=50"]), &Resume::From(old.clone())).unwrap();
+    let start = run.prepare(&recipe(&["train.epochs=50"]), &Resume::From(old.clone())).unwrap();
     assert_eq!(start, Start::Resume(old));
-    assert_eq!(saved(&place.run).train.epochs, Some(50));
+    assert_eq!(saved(run).train.epochs, Some(50));
 }
 
 #[test]
 fn from_with_an_unsuitable_checkpoint_is_an_error() {
-    let place = place();
-    let parent = place.run.root().parent().unwrap().to_path_buf();
+    let run = &place().run;
+    let parent = run.root().parent().unwrap().to_path_buf();
     let from = |path: &str| Resume::From(parent.join(path));
     write_checkpoint(&parent.join("other"), 7, &recipe(&["model.name=resnet34"]));
-    let error = prepare_error(&place.run, &recipe(&[]), &from("other"));
+    let error = prepare_error(run, &recipe(&[]), &from("other"));
     assert!(matches!(error, RunDirError::CheckpointDiffers { .. }), "{error}");
     assert!(error.to_string().contains("model.name is \"resnet34\" there and \"resnet18\" here"), "{error}");
-    assert!(!place.run.root().exists());
+    assert!(!run.root().exists());
 
     fs::create_dir(parent.join("empty")).unwrap();
-    let error = prepare_error(&place.run, &recipe(&[]), &from("empty"));
+    let error = prepare_error(run, &recipe(&[]), &from("empty"));
     assert!(matches!(error, RunDirError::Checkpoint(ManifestError::Missing { .. })), "{error}");
-    assert!(matches!(prepare_error(&place.run, &recipe(&[]), &from("no")), RunDirError::Checkpoint(_)));
+    assert!(matches!(prepare_error(run, &recipe(&[]), &from("no")), RunDirError::Checkpoint(_)));
     write_checkpoint(&parent.join("cut"), 7, &recipe(&[]));
     fs::write(parent.join("cut/model.safetensors"), "").unwrap();
-    let error = prepare_error(&place.run, &recipe(&[]), &from("cut"));
+    let error = prepare_error(run, &recipe(&[]), &from("cut"));
     assert!(matches!(error, RunDirError::Checkpoint(ManifestError::Size { .. })), "{error}");
 }
 
 #[test]
 fn from_goes_into_a_run_only_by_its_own_checkpoints() {
-    let place = place();
-    let run = &place.run;
+    let run = &place().run;
     let foreign = run.root().parent().unwrap().join("foreign");
     write_checkpoint(&foreign, 3, &recipe(&[]));
     run.prepare(&recipe(&[]), &Resume::Auto).unwrap();
@@ -63,21 +62,17 @@ fn from_goes_into_a_run_only_by_its_own_checkpoints() {
 
 #[test]
 fn a_folder_without_a_run_is_an_error_with_from_too() {
-    let place = place();
-    let old = place.run.root().parent().unwrap().join("old");
+    let run = &place().run;
+    let old = run.root().parent().unwrap().join("old");
     write_checkpoint(&old, 7, &recipe(&[]));
-    fs::create_dir_all(place.run.root()).unwrap();
-    fs::write(place.run.root().join("x"), "").unwrap();
-    assert!(matches!(
-        prepare_error(&place.run, &recipe(&[]), &Resume::From(old)),
-        RunDirError::NotARun { .. }
-    ));
+    fs::create_dir_all(run.root()).unwrap();
+    fs::write(run.root().join("x"), "").unwrap();
+    assert!(matches!(prepare_error(run, &recipe(&[]), &Resume::From(old)), RunDirError::NotARun { .. }));
 }
 
 #[test]
 fn a_launch_killed_after_writing_the_recipe_starts_from_the_named_checkpoint_again() {
-    let place = place();
-    let run = &place.run;
+    let run = &place().run;
     let foreign = run.root().parent().unwrap().join("foreign");
     write_checkpoint(&foreign, 3, &recipe(&[]));
     let from = Resume::From(foreign.clone());
@@ -88,16 +83,13 @@ fn a_launch_killed_after_writing_the_recipe_starts_from_the_named_checkpoint_aga
 
 #[test]
 fn latest_resolves_as_after_recovery() {
-    let place = run_of(&[16, 32, 48]);
-    let run = &place.run;
+    let run = &run_of(&[16, 32, 48]).run;
     let latest = || run.prepare(&recipe(&[]), &Resume::From(run.latest())).unwrap();
     // A commit: the checkpoint has its final name, but `latest` does not point to it yet.
     point(&run.next(), 48);
     point(&run.latest(), 32);
     assert_eq!(latest(), Start::Resume(run.checkpoint(48)));
     // A rollback that has moved nothing yet.
-    let folder = run.checkpoints().join(".rollback-1");
-    fs::create_dir(&folder).unwrap();
-    fs::write(folder.join("rollback.json"), r#"{"from": 48, "to": 16}"#).unwrap();
+    broken_off(run, 1, r#"{"from": 48, "to": 16}"#, &[]);
     assert_eq!(latest(), Start::Resume(run.checkpoint(16)));
 }

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use super::*;
 use crate::files::symlink_atomic;
-use crate::manifest::{FORMAT, FileEntry, Manifest};
+use crate::manifest::tests::sample;
+use crate::manifest::{FileEntry, Manifest};
 use crate::recipe::{AnyRecipe, Resolved};
 
 struct Place {
@@ -44,31 +45,16 @@ fn write_checkpoint(dir: &Path, step: u64, recipe: &Resolved) {
     let file = dir.join("model.safetensors");
     fs::write(&file, step.to_string()).unwrap();
     let manifest = Manifest {
-        format: FORMAT,
-        dtrain: "0.1.0".into(),
-        libtorch: "2.11.0".into(),
-        task: "classify".into(),
-        data_periods: Vec::new(),
-        program: None,
-        model: "resnet18".into(),
-        classes: 10,
-        class_names: Vec::new(),
         parameters: 1,
         step,
         epoch: 0,
         step_in_epoch: step,
-        stage: None,
         samples: step * 64,
         world_size: 1,
-        loss_scale: None,
-        ema_updates: None,
-        extra: serde_json::Value::Null,
         recipe: recipe.recipe.clone(),
         metrics: Default::default(),
-        best: None,
-        evaluation_missing: false,
-        data: None,
         files: vec![FileEntry::of(&file, "model.safetensors").unwrap()],
+        ..sample()
     };
     manifest.write(dir).unwrap();
 }
@@ -159,50 +145,50 @@ fn resume_reads() {
 #[test]
 fn a_new_or_empty_folder_starts_fresh() {
     for resume in [Resume::Auto, Resume::Never] {
-        let place = place();
-        assert_eq!(place.run.prepare(&recipe(&[]), &resume).unwrap(), Start::Fresh);
-        assert_eq!(saved(&place.run), recipe(&[]).recipe);
+        let run = &place().run;
+        assert_eq!(run.prepare(&recipe(&[]), &resume).unwrap(), Start::Fresh);
+        assert_eq!(saved(run), recipe(&[]).recipe);
     }
-    let place = place();
-    fs::create_dir_all(place.run.root()).unwrap();
-    assert_eq!(place.run.prepare(&recipe(&[]), &Resume::Never).unwrap(), Start::Fresh);
+    let run = &place().run;
+    fs::create_dir_all(run.root()).unwrap();
+    assert_eq!(run.prepare(&recipe(&[]), &Resume::Never).unwrap(), Start::Fresh);
 }
 
 #[test]
 fn a_run_without_checkpoints_starts_again() {
-    let place = place();
-    place.run.prepare(&recipe(&[]), &Resume::Auto).unwrap();
-    assert_eq!(place.run.prepare(&recipe(&["train.epochs=9"]), &Resume::Auto).unwrap(), Start::Fresh);
-    assert_eq!(saved(&place.run).train.epochs, Some(9), "the new length is saved");
+    let run = &place().run;
+    run.prepare(&recipe(&[]), &Resume::Auto).unwrap();
+    assert_eq!(run.prepare(&recipe(&["train.epochs=9"]), &Resume::Auto).unwrap(), Start::Fresh);
+    assert_eq!(saved(run).train.epochs, Some(9), "the new length is saved");
 }
 
 #[test]
 fn a_run_rejected_for_its_recipe_makes_room_for_a_corrected_one() {
-    let place = place();
+    let run = &place().run;
     let mended = recipe(&["train.effective_batch=8"]);
     for resume in [Resume::Auto, Resume::Never] {
-        place.run.prepare(&recipe(&[]), &Resume::Auto).unwrap();
+        run.prepare(&recipe(&[]), &Resume::Auto).unwrap();
         // It ended, but was not rejected: it stays a run.
-        fs::write(place.run.result(), r#"{"exit_code": 4}"#).unwrap();
-        prepare_error(&place.run, &mended, &resume);
-        fs::write(place.run.result(), r#"{"exit_code": 2}"#).unwrap();
-        assert_eq!(place.run.prepare(&mended, &resume).unwrap(), Start::Fresh);
-        assert_eq!(saved(&place.run), mended.recipe);
+        fs::write(run.result(), r#"{"exit_code": 4}"#).unwrap();
+        prepare_error(run, &mended, &resume);
+        fs::write(run.result(), r#"{"exit_code": 2}"#).unwrap();
+        assert_eq!(run.prepare(&mended, &resume).unwrap(), Start::Fresh);
+        assert_eq!(saved(run), mended.recipe);
         // It begins and is now a run.
-        fs::write(place.run.plan(), "{}").unwrap();
-        let error = prepare_error(&place.run, &recipe(&[]), &Resume::Auto);
+        fs::write(run.plan(), "{}").unwrap();
+        let error = prepare_error(run, &recipe(&[]), &Resume::Auto);
         assert!(matches!(error, RunDirError::Differs { .. }), "{error}");
-        fs::remove_dir_all(place.run.root()).unwrap();
+        fs::remove_dir_all(run.root()).unwrap();
     }
 }
 
 #[test]
 fn a_folder_without_a_run_is_left_alone() {
-    let place = place();
-    fs::create_dir_all(place.run.root()).unwrap();
-    fs::write(place.run.root().join("thesis.tex"), "years of work").unwrap();
+    let run = &place().run;
+    fs::create_dir_all(run.root()).unwrap();
+    fs::write(run.root().join("thesis.tex"), "years of work").unwrap();
     for resume in [Resume::Auto, Resume::Never] {
-        let error = prepare_error(&place.run, &recipe(&[]), &resume);
+        let error = prepare_error(run, &recipe(&[]), &resume);
         assert!(matches!(error, RunDirError::NotARun { .. }), "{error}");
         assert!(error.to_string().contains("thesis.tex"), "{error}");
     }
@@ -210,34 +196,34 @@ fn a_folder_without_a_run_is_left_alone() {
 
 #[test]
 fn a_path_that_is_not_a_folder_is_an_error() {
-    let place = place();
-    fs::create_dir_all(place.run.root().parent().unwrap()).unwrap();
-    fs::write(place.run.root(), "a file").unwrap();
-    assert!(matches!(prepare_error(&place.run, &recipe(&[]), &Resume::Auto), RunDirError::NotAFolder { .. }));
-    fs::remove_file(place.run.root()).unwrap();
-    std::os::unix::fs::symlink("nowhere", place.run.root()).unwrap();
-    assert!(matches!(prepare_error(&place.run, &recipe(&[]), &Resume::Auto), RunDirError::Io { .. }));
+    let run = &place().run;
+    fs::create_dir_all(run.root().parent().unwrap()).unwrap();
+    fs::write(run.root(), "a file").unwrap();
+    assert!(matches!(prepare_error(run, &recipe(&[]), &Resume::Auto), RunDirError::NotAFolder { .. }));
+    fs::remove_file(run.root()).unwrap();
+    std::os::unix::fs::symlink("nowhere", run.root()).unwrap();
+    assert!(matches!(prepare_error(run, &recipe(&[]), &Resume::Auto), RunDirError::Io { .. }));
 }
 
 #[test]
 fn never_with_any_run_is_an_error() {
-    let place = place();
-    place.run.prepare(&recipe(&[]), &Resume::Never).unwrap();
-    let error = prepare_error(&place.run, &recipe(&[]), &Resume::Never);
+    let run = &place().run;
+    run.prepare(&recipe(&[]), &Resume::Never).unwrap();
+    let error = prepare_error(run, &recipe(&[]), &Resume::Never);
     assert!(
         error.to_string().contains("holds another run, which is not overwritten; choose another --run-dir")
     );
     // Checkpoints alone make a run too.
-    fs::remove_file(place.run.recipe()).unwrap();
-    write_checkpoint(&place.run.checkpoint(1), 1, &recipe(&[]));
-    assert!(matches!(prepare_error(&place.run, &recipe(&[]), &Resume::Never), RunDirError::HoldsRun { .. }));
+    fs::remove_file(run.recipe()).unwrap();
+    write_checkpoint(&run.checkpoint(1), 1, &recipe(&[]));
+    assert!(matches!(prepare_error(run, &recipe(&[]), &Resume::Never), RunDirError::HoldsRun { .. }));
 }
 
 #[test]
 fn auto_with_another_experiment_is_an_error_with_the_differences() {
-    let place = place();
-    place.run.prepare(&recipe(&[]), &Resume::Auto).unwrap();
-    let error = prepare_error(&place.run, &recipe(&["optim.lr=0.5", "model.name=resnet34"]), &Resume::Auto);
+    let run = &place().run;
+    run.prepare(&recipe(&[]), &Resume::Auto).unwrap();
+    let error = prepare_error(run, &recipe(&["optim.lr=0.5", "model.name=resnet34"]), &Resume::Auto);
     let text = error.to_string();
     assert!(text.contains("model.name is \"resnet18\" there and \"resnet34\" here"), "{text}");
     assert!(text.contains("optim.lr is 0.001 there and 0.5 here"), "{text}");
@@ -245,8 +231,7 @@ fn auto_with_another_experiment_is_an_error_with_the_differences() {
 
 #[test]
 fn auto_takes_latest_else_the_highest_whole_step() {
-    let place = place();
-    let run = &place.run;
+    let run = &place().run;
     let recipe = recipe(&[]);
     run.prepare(&recipe, &Resume::Auto).unwrap();
     for step in [9, 10, 200] {
@@ -292,8 +277,7 @@ fn auto_takes_latest_else_the_highest_whole_step() {
 
 #[test]
 fn other_names_are_ignored() {
-    let place = place();
-    let run = &place.run;
+    let run = &place().run;
     run.prepare(&recipe(&[]), &Resume::Auto).unwrap();
     for name in [
         "step-",
@@ -310,8 +294,7 @@ fn other_names_are_ignored() {
 
 #[test]
 fn auto_without_a_saved_recipe_uses_the_checkpoints() {
-    let place = place();
-    let run = &place.run;
+    let run = &place().run;
     write_checkpoint(&run.checkpoint(5), 5, &recipe(&[]));
     let error = prepare_error(run, &recipe(&["train.seed=2"]), &Resume::Auto);
     assert!(matches!(error, RunDirError::CheckpointDiffers { .. }), "{error}");
@@ -324,9 +307,9 @@ fn auto_without_a_saved_recipe_uses_the_checkpoints() {
 
 #[test]
 fn auto_with_an_unreadable_saved_recipe_is_an_error() {
-    let place = place();
-    fs::create_dir_all(place.run.root()).unwrap();
-    fs::write(place.run.recipe(), "task = \"classify\"\nnext = 1\n").unwrap();
-    let error = prepare_error(&place.run, &recipe(&[]), &Resume::Auto);
+    let run = &place().run;
+    fs::create_dir_all(run.root()).unwrap();
+    fs::write(run.recipe(), "task = \"classify\"\nnext = 1\n").unwrap();
+    let error = prepare_error(run, &recipe(&[]), &Resume::Auto);
     assert!(error.to_string().contains("recipe.toml:2: next: unknown key"), "{error}");
 }

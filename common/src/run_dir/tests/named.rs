@@ -1,6 +1,6 @@
 //! The same command with a named checkpoint goes back once and then resumes.
 
-use super::rollback::{broken_off, point, run_of};
+use super::rollback::{broken_off, commit, run_of};
 use super::*;
 
 /// A rollback that brings step 48 back to a run that went back to step 16.
@@ -21,48 +21,42 @@ fn gone_back() -> (Place, Resume) {
     assert_eq!(launch(run, &from), Start::Resume(run.checkpoint(16)));
     run.start_from(&run.checkpoint(16), 16, None).unwrap();
     assert!(run.has_begun_with(&run.checkpoint(16)).unwrap());
-    write_checkpoint(&run.checkpoint(24), 24, &recipe(&[]));
-    point(&run.latest(), 24);
+    commit(run, 24);
     (place, from)
 }
 
 #[test]
 fn the_same_command_resumes_with_only_checkpoints_left() {
-    let (place, from) = gone_back();
-    let run = &place.run;
+    let (Place { run, .. }, from) = &gone_back();
     assert!(!run.result().exists());
     for _ in 0..2 {
-        assert_eq!(launch(run, &from), Start::Resume(run.checkpoint(24)));
+        assert_eq!(launch(run, from), Start::Resume(run.checkpoint(24)));
     }
     // The checkpoint that it began with may be gone by then.
     fs::remove_dir_all(run.checkpoint(16)).unwrap();
-    assert_eq!(launch(run, &from), Start::Resume(run.checkpoint(24)));
+    assert_eq!(launch(run, from), Start::Resume(run.checkpoint(24)));
 }
 
 #[test]
 fn the_same_command_rolls_back_again_after_a_good_end_or_another_command() {
-    let (place, from) = gone_back();
-    let run = &place.run;
+    let (Place { run, .. }, from) = &gone_back();
     run.record_end().unwrap();
     assert!(run.has_begun_with(&run.checkpoint(16)).unwrap());
-    assert_eq!(launch(run, &from), Start::Resume(run.checkpoint(16)));
+    assert_eq!(launch(run, from), Start::Resume(run.checkpoint(16)));
 
-    let (place, from) = gone_back();
-    let run = &place.run;
+    let (Place { run, .. }, from) = &gone_back();
     launch(run, &Resume::Auto);
-    assert_eq!(launch(run, &from), Start::Resume(run.checkpoint(16)));
+    assert_eq!(launch(run, from), Start::Resume(run.checkpoint(16)));
 
-    let (place, from) = gone_back();
-    let run = &place.run;
+    let (Place { run, .. }, from) = &gone_back();
     let other = Resume::From(run.checkpoint(24));
     assert_eq!(launch(run, &other), Start::Resume(run.checkpoint(24)));
-    assert_eq!(launch(run, &from), Start::Resume(run.checkpoint(16)));
+    assert_eq!(launch(run, from), Start::Resume(run.checkpoint(16)));
 }
 
 #[test]
 fn the_same_command_resumes_after_a_crash_while_restoring() {
-    let (place, _) = gone_back();
-    let run = &place.run;
+    let run = &gone_back().0.run;
     let aside = run.checkpoints().join("rollback-1/step-00000048");
     let from = Resume::From(aside.clone());
     assert_eq!(launch(run, &from), Start::Resume(aside.clone()));
@@ -76,8 +70,7 @@ fn the_same_command_resumes_after_a_crash_while_restoring() {
 
 #[test]
 fn a_run_that_died_before_its_first_checkpoint_starts_from_the_named_one_again() {
-    let place = place();
-    let run = &place.run;
+    let run = &place().run;
     let foreign = run.root().parent().unwrap().join("foreign");
     write_checkpoint(&foreign, 3, &recipe(&[]));
     let from = Resume::From(foreign.clone());
@@ -92,8 +85,7 @@ fn a_run_that_died_before_its_first_checkpoint_starts_from_the_named_one_again()
     let text = error.to_string();
     assert!(matches!(error, RunDirError::BeganElsewhere { .. }), "{text}");
     assert!(text.contains(&format!("--resume {}", foreign.display())), "{text}");
-    write_checkpoint(&run.checkpoint(4), 4, &recipe(&[]));
-    point(&run.latest(), 4);
+    commit(run, 4);
     assert_eq!(launch(run, &from), Start::Resume(run.checkpoint(4)));
 }
 
@@ -128,8 +120,7 @@ fn a_copied_run_directory_has_not_started_from_the_original_checkpoint() {
 
 #[test]
 fn a_restored_checkpoint_resumes_after_another_early_end() {
-    let (place, _) = gone_back();
-    let run = &place.run;
+    let run = &gone_back().0.run;
     let aside = run.checkpoints().join("rollback-1/step-00000048");
     let from = Resume::From(aside.clone());
     launch(run, &from);

@@ -1,15 +1,11 @@
 //! `latest` and `best` without symbolic links: as files, and as folders after `cp -rL`.
 
-use super::rollback::{point, run_of};
+use super::rollback::{newest, point, run_of};
 use super::*;
 
 /// As on a file system without links.
 fn point_by_file(link: &Path, step: u64) {
     fs::write(link, format!("step-{step:08}\n")).unwrap();
-}
-
-fn newest(run: &RunDir) -> Option<PathBuf> {
-    run.newest_checkpoint().unwrap().map(|(folder, _)| folder)
 }
 
 /// Copies a folder; links become what they point to.
@@ -24,10 +20,16 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
+/// Makes the checkpoint of step 32 one that cannot be read: its manifest is a link to itself, as EIO or ESTALE.
+fn make_unreadable(run: &RunDir) {
+    let manifest = run.checkpoint(32).join("manifest.json");
+    fs::remove_file(&manifest).unwrap();
+    std::os::unix::fs::symlink("manifest.json", &manifest).unwrap();
+}
+
 #[test]
 fn a_file_with_a_name_is_read_and_moved_like_a_link() {
-    let place = run_of(&[16, 32, 48]);
-    let run = &place.run;
+    let run = &run_of(&[16, 32, 48]).run;
     for link in [run.latest(), run.best()] {
         let _ = fs::remove_file(&link);
         point_by_file(&link, 32);
@@ -49,8 +51,7 @@ fn a_file_with_a_name_is_read_and_moved_like_a_link() {
 
 #[test]
 fn only_names_of_checkpoints_are_followed() {
-    let place = run_of(&[16]);
-    let run = &place.run;
+    let run = &run_of(&[16]).run;
     fs::remove_file(run.latest()).unwrap();
     for text in ["step-00000016/..", "../elsewhere", "", "step-16", &"x".repeat(100)] {
         fs::write(run.latest(), text).unwrap();
@@ -65,8 +66,7 @@ fn only_names_of_checkpoints_are_followed() {
 
 #[test]
 fn a_link_is_a_file_where_the_file_system_has_no_links() {
-    let place = run_of(&[16, 32]);
-    let run = &place.run;
+    let run = &run_of(&[16, 32]).run;
     // /proc refuses both; its error is that of the file.
     assert!(super::super::point(Path::new("/proc/latest"), "step-00000016").is_err());
     super::super::point(&run.latest(), "step-00000016").unwrap();
@@ -97,8 +97,7 @@ fn a_copied_run_resumes_and_has_links_again() {
 #[test]
 fn a_copy_from_between_the_two_links_of_a_commit_resumes() {
     for has_own in [true, false] {
-        let place = run_of(&[16, 32]);
-        let run = &place.run;
+        let run = &run_of(&[16, 32]).run;
         point(&run.latest(), 16);
         copy(&run.checkpoint(32), &run.next());
         if !has_own {
@@ -113,8 +112,7 @@ fn a_copy_from_between_the_two_links_of_a_commit_resumes() {
 
 #[test]
 fn figures_that_are_not_numbers_are_the_same_in_a_copy() {
-    let place = run_of(&[16]);
-    let run = &place.run;
+    let run = &run_of(&[16]).run;
     let mut manifest = Manifest::read(&run.checkpoint(16)).unwrap();
     manifest.metrics.insert("loss".to_owned(), f64::NAN);
     manifest.write(&run.checkpoint(16)).unwrap();
@@ -126,8 +124,7 @@ fn figures_that_are_not_numbers_are_the_same_in_a_copy() {
 
 #[test]
 fn weights_are_named_where_latest_is_a_file() {
-    let place = run_of(&[16]);
-    let run = &place.run;
+    let run = &run_of(&[16]).run;
     fs::remove_file(run.latest()).unwrap();
     point_by_file(&run.latest(), 16);
     let weights = run.checkpoint(16).join("model.safetensors");
@@ -137,11 +134,8 @@ fn weights_are_named_where_latest_is_a_file() {
 
 #[test]
 fn a_checkpoint_that_cannot_be_read_is_no_end_of_the_run() {
-    let place = run_of(&[16, 32]);
-    let run = &place.run;
-    let manifest = run.checkpoint(32).join("manifest.json");
-    fs::remove_file(&manifest).unwrap();
-    std::os::unix::fs::symlink("manifest.json", &manifest).unwrap();
+    let run = &run_of(&[16, 32]).run;
+    make_unreadable(run);
     assert!(run.may_have_checkpoint());
     let error = run.newest_checkpoint().unwrap_err();
     assert!(
@@ -184,19 +178,14 @@ fn a_whole_copy_is_never_lost() {
     verified(&place.run.checkpoint(32));
     assert_eq!(place.run.linked(&place.run.latest()), Some(32));
 
-    // The own one cannot be read (a link to itself, as EIO or ESTALE); it may be whole. The copy is damaged. Both are of other bytes, and whole.
-    let unreadable = |run: &RunDir| {
-        let manifest = run.checkpoint(32).join("manifest.json");
-        fs::remove_file(&manifest).unwrap();
-        std::os::unix::fs::symlink("manifest.json", &manifest).unwrap();
-    };
+    // The own one cannot be read; it may be whole. The copy is damaged. Both are of other bytes, and whole.
     let damaged = |run: &RunDir| fs::write(model(&run.latest()), "33").unwrap();
     let differs = |run: &RunDir| {
         let mut manifest = Manifest::read(&run.latest()).unwrap();
         manifest.samples += 1;
         manifest.write(&run.latest()).unwrap();
     };
-    for damage in [&unreadable as &dyn Fn(&RunDir), &damaged, &differs] {
+    for damage in [&make_unreadable as &dyn Fn(&RunDir), &damaged, &differs] {
         let (settled, place) = folder_in_place_of(damage);
         let [SettledCopy::Kept(_, aside)] = &settled[..] else { panic!("{settled:?}") };
         assert!(aside.ends_with("checkpoints/latest-copy") && model(aside).exists());
@@ -207,8 +196,7 @@ fn a_whole_copy_is_never_lost() {
 
 #[test]
 fn a_run_from_a_copy_of_latest_alone_finds_it_before_it_is_renamed() {
-    let place = run_of(&[16]);
-    let run = &place.run;
+    let run = &run_of(&[16]).run;
     fs::remove_file(run.latest()).unwrap();
     fs::rename(run.checkpoint(16), run.latest()).unwrap();
     assert_eq!(newest(run), Some(run.latest()));
@@ -218,10 +206,10 @@ fn a_run_from_a_copy_of_latest_alone_finds_it_before_it_is_renamed() {
 
 #[test]
 fn a_probe_leaves_nothing_and_names_what_is_refused() {
-    let place = run_of(&[16]);
-    let before = snapshot(place.run.root());
-    assert_eq!(place.run.probe().unwrap(), FileSystem { links: true, sync: true });
-    assert_eq!(snapshot(place.run.root()), before);
+    let run = &run_of(&[16]).run;
+    let before = snapshot(run.root());
+    assert_eq!(run.probe().unwrap(), FileSystem { links: true, sync: true });
+    assert_eq!(snapshot(run.root()), before);
     let error = probe(Path::new("/proc")).unwrap_err().to_string();
     assert!(error.starts_with("the file system of /proc cannot create a folder: "), "{error}");
     assert!(error.ends_with("; use a folder on another disk, such as a local one"), "{error}");

@@ -11,12 +11,15 @@ pub(super) fn run_of(steps: &[u64]) -> Place {
     let place = place();
     let run = &place.run;
     run.prepare(&recipe(&[]), &Resume::Auto).unwrap();
-    for step in steps {
-        write_checkpoint(&run.checkpoint(*step), *step, &recipe(&[]));
-        point(&run.latest(), *step);
-    }
+    steps.iter().for_each(|step| commit(run, *step));
     fs::write(run.metrics(), METRICS).unwrap();
     place
+}
+
+/// Writes a checkpoint, which is then the latest.
+pub(super) fn commit(run: &RunDir, step: u64) {
+    write_checkpoint(&run.checkpoint(step), step, &recipe(&[]));
+    point(&run.latest(), step);
 }
 
 pub(super) fn point(link: &Path, step: u64) {
@@ -50,14 +53,13 @@ fn set_aside(run: &RunDir) -> Vec<(String, Vec<u64>)> {
     run.set_aside().unwrap().into_iter().map(told).collect()
 }
 
-fn newest(run: &RunDir) -> Option<PathBuf> {
+pub(super) fn newest(run: &RunDir) -> Option<PathBuf> {
     run.newest_checkpoint().unwrap().map(|(folder, _)| folder)
 }
 
 #[test]
 fn a_rollback_sets_later_checkpoints_aside() {
-    let place = run_of(&[16, 32, 48, 64]);
-    let run = &place.run;
+    let run = &run_of(&[16, 32, 48, 64]).run;
     point(&run.best(), 48);
     let (own, told) = run.start_from(&run.checkpoint(32), 32, Some(16)).unwrap();
     assert_eq!(own, run.checkpoint(32));
@@ -84,13 +86,10 @@ fn a_rollback_sets_later_checkpoints_aside() {
 
 #[test]
 fn resuming_from_a_set_aside_checkpoint_restores_it() {
-    let place = run_of(&[16, 32, 48, 64]);
-    let run = &place.run;
+    let run = &run_of(&[16, 32, 48, 64]).run;
     run.start_from(&run.checkpoint(16), 16, None).unwrap();
-    for step in [24, 40] {
-        write_checkpoint(&run.checkpoint(step), step, &recipe(&[]));
-        point(&run.latest(), step);
-    }
+    commit(run, 24);
+    commit(run, 40);
     let aside = run.checkpoints().join("rollback-1/step-00000048");
     let start = run.prepare(&recipe(&[]), &Resume::From(aside.clone())).unwrap();
     assert_eq!(start, Start::Resume(aside.clone()));
@@ -108,8 +107,7 @@ fn resuming_from_a_set_aside_checkpoint_restores_it() {
 #[test]
 fn an_interrupted_rollback_is_completed_by_the_next_start() {
     for moved in 0..=2 {
-        let place = run_of(&[16, 32, 48, 64]);
-        let run = &place.run;
+        let run = &run_of(&[16, 32, 48, 64]).run;
         let folder = run.checkpoints().join(".rollback-1");
         fs::create_dir(&folder).unwrap();
         // Before the plan is written, nothing is to be done.
@@ -133,11 +131,9 @@ fn an_interrupted_rollback_is_completed_by_the_next_start() {
 
 #[test]
 fn an_interrupted_restore_is_completed_by_the_next_start() {
-    let place = run_of(&[16, 32, 48]);
-    let run = &place.run;
+    let run = &run_of(&[16, 32, 48]).run;
     run.start_from(&run.checkpoint(16), 16, None).unwrap();
-    write_checkpoint(&run.checkpoint(24), 24, &recipe(&[]));
-    point(&run.latest(), 24);
+    commit(run, 24);
     let aside = run.checkpoints().join("rollback-1/step-00000048");
     let written = r#"{"from": 24, "to": 16, "restores": "rollback-1/step-00000048"}"#;
     broken_off(run, 2, written, &[24]);
@@ -161,14 +157,12 @@ fn an_interrupted_restore_is_completed_by_the_next_start() {
 
 #[test]
 fn a_restored_checkpoint_follows_the_line_of_all_later_rollbacks() {
-    let place = run_of(&[8, 16, 32, 48]);
-    let run = &place.run;
+    let run = &run_of(&[8, 16, 32, 48]).run;
     fs::write(run.metrics(), "{\"step\": 8}\n{\"step\": 16}\n{\"step\": 48}\n").unwrap();
     run.start_from(&run.checkpoint(16), 16, None).unwrap();
     run.start_from(&run.checkpoint(8), 8, None).unwrap();
     // After the branch from the line of step 48, and before the step at which the earlier rollback left it.
-    write_checkpoint(&run.checkpoint(12), 12, &recipe(&[]));
-    point(&run.latest(), 12);
+    commit(run, 12);
     let aside = run.checkpoints().join("rollback-1/step-00000048");
     run.start_from(&aside, 48, None).unwrap();
     assert_eq!(run.steps().unwrap(), [8, 48]);
@@ -180,8 +174,7 @@ fn a_restored_checkpoint_follows_the_line_of_all_later_rollbacks() {
 
 #[test]
 fn an_interrupted_rollback_is_completed_before_the_next() {
-    let place = run_of(&[16, 32, 48, 64]);
-    let run = &place.run;
+    let run = &run_of(&[16, 32, 48, 64]).run;
     let folder = broken_off(run, 1, r#"{"from": 64, "to": 32}"#, &[48]);
     fs::write(folder.join("metrics.jsonl"), "{\"step\": 48}\n{\"step\": 64}\n").unwrap();
     let told = "{\"rollback\":{\"folder\":\"rollback-1\",\"from\":64,\"to\":32}}\n";
@@ -196,14 +189,12 @@ fn an_interrupted_rollback_is_completed_before_the_next() {
 
 #[test]
 fn best_is_updated_after_a_restore() {
-    let place = run_of(&[16, 32, 48]);
-    let run = &place.run;
+    let run = &run_of(&[16, 32, 48]).run;
     point(&run.best(), 48);
     run.start_from(&run.checkpoint(16), 16, None).unwrap();
     assert_eq!(run.linked(&run.best()), None);
     // The best step of the given-up line equals the best step of the restored one.
-    write_checkpoint(&run.checkpoint(24), 24, &recipe(&[]));
-    point(&run.latest(), 24);
+    commit(run, 24);
     point(&run.best(), 24);
     let aside = run.checkpoints().join("rollback-1/step-00000048");
     run.start_from(&aside, 48, Some(48)).unwrap();
@@ -212,8 +203,7 @@ fn best_is_updated_after_a_restore() {
 
 #[test]
 fn an_interrupted_commit_is_completed() {
-    let place = run_of(&[16, 32]);
-    let run = &place.run;
+    let run = &run_of(&[16, 32]).run;
     // The link was announced, but the checkpoint was not written.
     point(&run.next(), 48);
     assert_eq!(newest(run), Some(run.checkpoint(32)));
@@ -244,8 +234,7 @@ fn an_interrupted_commit_is_completed() {
 
 #[test]
 fn restoring_a_missing_checkpoint_is_an_error() {
-    let place = run_of(&[16, 32, 48]);
-    let run = &place.run;
+    let run = &run_of(&[16, 32, 48]).run;
     run.start_from(&run.checkpoint(16), 16, None).unwrap();
     let written = r#"{"from": 16, "to": 15, "restores": "rollback-1/step-00000048"}"#;
     broken_off(run, 2, written, &[]);
@@ -264,8 +253,7 @@ fn restoring_a_missing_checkpoint_is_an_error() {
 
 #[test]
 fn a_run_with_only_set_aside_checkpoints_does_not_start_fresh() {
-    let place = run_of(&[16, 32]);
-    let run = &place.run;
+    let run = &run_of(&[16, 32]).run;
     run.start_from(&run.checkpoint(16), 16, None).unwrap();
     fs::remove_dir_all(run.checkpoint(16)).unwrap();
     let error = prepare_error(run, &recipe(&[]), &Resume::Auto);
@@ -275,8 +263,7 @@ fn a_run_with_only_set_aside_checkpoints_does_not_start_fresh() {
 
 #[test]
 fn a_checkpoint_moved_by_an_interrupted_rollback_is_found() {
-    let place = run_of(&[16, 32, 48, 64]);
-    let run = &place.run;
+    let run = &run_of(&[16, 32, 48, 64]).run;
     broken_off(run, 1, r#"{"from": 64, "to": 32}"#, &[]);
     let named = run.checkpoint(64);
     let start = run.prepare(&recipe(&[]), &Resume::From(named.clone())).unwrap();
@@ -295,8 +282,7 @@ fn a_checkpoint_moved_by_an_interrupted_rollback_is_found() {
 
 #[test]
 fn the_linked_best_is_read_from_its_manifest() {
-    let place = run_of(&[16, 32, 48]);
-    let run = &place.run;
+    let run = &run_of(&[16, 32, 48]).run;
     assert_eq!(run.linked_best(48), None);
     point(&run.best(), 32);
     assert_eq!(run.linked_best(48), None, "it says nothing of a best one");

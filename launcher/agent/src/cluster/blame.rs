@@ -19,14 +19,8 @@ pub struct NodeEnd {
 impl NodeEnd {
     /// Returns whether the worker of this rank ran on the node.
     pub fn has(&self, rank: usize) -> bool {
-        let report = self.report.as_ref();
-        report.is_some_and(|report| {
-            let names = |named| named == rank;
-            let is_named = match report.cause {
-                Cause::Failed { rank } | Cause::Hung { rank } | Cause::NotStarted { rank, .. } => names(rank),
-                _ => false,
-            };
-            is_named || report.ends.iter().any(|end| names(end.rank))
+        self.report.as_ref().is_some_and(|report| {
+            report.cause.rank() == Some(rank) || report.ends.iter().any(|end| end.rank == rank)
         })
     }
 }

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 
 /// A node, as it describes itself when it joins.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(Default))]
 #[serde(deny_unknown_fields)]
 pub struct Node {
     pub host: String,
@@ -90,15 +91,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn node(host: &str, workers: usize, node_rank: Option<usize>) -> Node {
-        Node {
-            host: host.into(),
-            address: None,
-            instance: 0,
-            workers,
-            node_rank,
-            run_id: None,
-            fingerprints: BTreeMap::new(),
-        }
+        Node { host: host.into(), workers, node_rank, ..Node::default() }
     }
 
     #[test]

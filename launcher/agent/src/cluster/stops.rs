@@ -110,15 +110,8 @@ impl World {
             scene,
         };
         for node in 0..world.scene.nodes {
-            let own = Node {
-                host: format!("n{node}"),
-                address: None,
-                instance: node as u64,
-                workers: world.scene.workers,
-                node_rank: None,
-                run_id: None,
-                fingerprints: BTreeMap::new(),
-            };
+            let (host, instance, workers) = (format!("n{node}"), node as u64, world.scene.workers);
+            let own = Node { host, instance, workers, ..Node::default() };
             let policy = MemberPolicy { join_timeout: ms(60_000), rejoin_timeout: ms(10_000) };
             let (member, actions) = Member::new(own, policy, Duration::ZERO);
             let (requests, running) = (Requests::default(), Vec::new());

@@ -64,10 +64,6 @@ pub struct GuardianInfo {
 
 /// Returns the role of this process, from variables that workers do not inherit.
 pub fn role() -> Role {
-    let named = |variable| {
-        let named = std::env::var_os(variable)?;
-        Some(named.to_str()?.parse().ok().and_then(Pid::from_raw))
-    };
     let (front, guardian) = (named(DTRAIN_FRONT), named(DTRAIN_GUARDIAN));
     let follows = |named: Option<Pid>| named.is_some() && rustix::process::getppid() == named;
     let path = |variable| std::env::var_os(variable).map(PathBuf::from);
@@ -86,6 +82,12 @@ pub fn role() -> Role {
             if arranged.is_ok() && follows(front) { Role::Guardian } else { Role::Abandoned }
         }
     }
+}
+
+/// Returns the process that a variable names, if the variable is set.
+fn named(variable: &str) -> Option<Option<Pid>> {
+    let named = std::env::var_os(variable)?;
+    Some(named.to_str()?.parse().ok().and_then(Pid::from_raw))
 }
 
 /// Runs this command again as the launcher and waits. Signals not in `handled` keep their effect. On several
@@ -141,11 +143,6 @@ fn has_more_rights_than_its_user() -> bool {
     user != effective || !user.is_root() && has_capabilities()
 }
 
-/// Returns the process of the user behind this guardian, if there is another one.
-fn front() -> Option<Pid> {
-    std::env::var(DTRAIN_FRONT).ok()?.parse().ok().and_then(Pid::from_raw)
-}
-
 /// Starts this command again with these variables, passes signals to it, and returns its exit code. `fenced`: its
 /// lease.
 fn run_again(
@@ -166,7 +163,9 @@ fn run_again(
     let wanted: Vec<i32> = handled.iter().chain(&signals::JOB).copied().collect();
     let latest = LatestOfJob::watch().context("cannot receive signals")?;
     let relatives = family.clone();
-    let (front, mut requests, start_time) = (front(), Requests::default(), Instant::now());
+    // The process of the user behind this guardian, if there is another one.
+    let front = named(DTRAIN_FRONT).flatten();
+    let (mut requests, start_time) = (Requests::default(), Instant::now());
     handlers::listen(&wanted, move |signal, sender| match Signal::from_named_raw(signal) {
         Some(Signal::CHILD) => relatives.reap_orphans(),
         None => {}

@@ -78,10 +78,7 @@ impl Agent {
             // The workers are being stopped already.
             Event::OthersFailed | Event::OthersRequeue => {}
             Event::LeaseEnded => {
-                if self.phase == Phase::Running {
-                    self.stop(StopReason::OthersFailed { writing: false }, None);
-                }
-                self.kill_all(now, KillReason::LeaseEnded);
+                self.kill_all(StopReason::OthersFailed { writing: false }, KillReason::LeaseEnded, now);
             }
             Event::Forward { signal } => self.forward(signal),
             Event::Admit => self.pass_on(signals::USR1),
@@ -186,10 +183,7 @@ impl Agent {
     }
 
     fn verdict(&self) -> Verdict {
-        let ends = self.workers.iter().filter_map(|worker| match &worker.state {
-            WorkerState::Ended(end) => Some(end.clone()),
-            _ => None,
-        });
+        let ends = (0..self.workers.len()).filter_map(|rank| self.end_of(rank).cloned());
         let reason = match self.phase {
             Phase::Stopping(reason) => Some(reason),
             Phase::Running | Phase::Finished => None,

@@ -115,12 +115,10 @@ impl Progress {
         }
         let mut intervals: Vec<Duration> = rank.intervals.iter().copied().collect();
         intervals.sort_unstable();
-        let least = if intervals.len() < MIN_INTERVALS { policy.early? } else { policy.least };
-        // With few beats the longest time is the usual one.
-        let usual = if intervals.len() < MIN_INTERVALS {
-            intervals.last()
-        } else {
-            intervals.get(intervals.len() / 2)
+        let (least, usual) = match intervals.len() {
+            // With few beats the longest time is the usual one.
+            ..MIN_INTERVALS => (policy.early?, intervals.last()),
+            count => (policy.least, intervals.get(count / 2)),
         };
         let timeout = usual.map_or(Duration::ZERO, |usual| usual.saturating_mul(policy.factor)).max(least);
         let last = rank.last?;

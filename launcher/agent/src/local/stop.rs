@@ -4,7 +4,7 @@
 use super::event::{Action, KillReason, Notice};
 use super::state::{Agent, Phase, Suspicion, WorkerState};
 use super::times::{ALONE, INSPECTION, KILLED, SAME_REQUEST, STACK_DUMP_TIMEOUT, STILL_WRITING, TimeLimit};
-use super::verdict::{Cause, End, Outcome, StopReason, StopSource, Verdict};
+use super::verdict::{End, Outcome, StopReason, StopSource, Verdict};
 use crate::signals;
 use std::time::Duration;
 
@@ -27,10 +27,7 @@ impl Agent {
         self.stop_source = Some(StopSource::Request { signal });
         let is_after_ctrl_c = self.interrupted.is_some_and(|first| now >= first + SAME_REQUEST);
         if again || is_after_ctrl_c {
-            if self.phase == Phase::Running {
-                self.stop(StopReason::Signal { signal }, None);
-            }
-            return self.kill_all(now, KillReason::Requested);
+            return self.kill_all(StopReason::Signal { signal }, KillReason::Requested, now);
         }
         // The signals of several nodes are one request.
         if signals::URGENT.contains(&signal) && std::mem::replace(&mut self.is_asked, true) {
@@ -46,10 +43,7 @@ impl Agent {
     pub(super) fn abandoned(&mut self, now: Duration) {
         let signal = signals::KILL;
         self.stop_source = Some(StopSource::Request { signal });
-        if self.phase == Phase::Running {
-            self.stop(StopReason::Signal { signal }, None);
-        }
-        self.kill_all(now, KillReason::Abandoned);
+        self.kill_all(StopReason::Signal { signal }, KillReason::Abandoned, now);
     }
 
     pub(super) fn forward(&mut self, signal: i32) {
@@ -79,7 +73,7 @@ impl Agent {
 
     /// Returns the notices that this attempt did not handle, for the next attempt.
     pub(super) fn unhandled_notices(&self, verdict: &Verdict) -> Vec<i32> {
-        if !matches!(verdict.cause, Cause::Failed { .. } | Cause::Hung { .. } | Cause::NotStarted { .. }) {
+        if verdict.cause.rank().is_none() {
             return Vec::new();
         }
         // A program that started has received the notices from before its start.
@@ -163,7 +157,7 @@ impl Agent {
             }
             return;
         }
-        self.kill_all(now, KillReason::TimedOut(self.timeout(reason)));
+        self.kill_all(reason, KillReason::TimedOut(self.timeout(reason)), now);
     }
 
     /// Returns the workers that write a checkpoint, with the times of their last reports.
@@ -183,8 +177,12 @@ impl Agent {
         (until > now).then_some(until)
     }
 
-    /// Kills all running workers. After that, only their ends are awaited.
-    pub(super) fn kill_all(&mut self, now: Duration, why: KillReason) {
+    /// Kills all running workers; `reason` is that of the stop, unless one has begun. After that, only their ends are
+    /// awaited.
+    pub(super) fn kill_all(&mut self, reason: StopReason, why: KillReason, now: Duration) {
+        if self.phase == Phase::Running {
+            self.stop(reason, None);
+        }
         self.stop_by = None;
         let ranks = self.send_to_all(signals::KILL, now);
         if !ranks.is_empty() {

@@ -131,6 +131,14 @@ impl Cause {
     pub fn is_stopped(self) -> bool {
         matches!(self, Self::Stopped { signal } if signals::URGENT.contains(&signal))
     }
+
+    /// Returns the worker that the cause names.
+    pub(crate) fn rank(self) -> Option<usize> {
+        match self {
+            Self::Failed { rank } | Self::Hung { rank } | Self::NotStarted { rank, .. } => Some(rank),
+            _ => None,
+        }
+    }
 }
 
 impl Verdict {

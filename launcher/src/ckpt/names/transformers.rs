@@ -58,12 +58,11 @@ pub(super) fn vit_huggingface(name: &str) -> Option<Vec<Piece>> {
 /// Renames tensors outside the blocks: class token, positions, patches, last normalisation, head.
 fn around(name: &str, theirs: [&str; 5]) -> Option<String> {
     let [class, positions, patches, norm, head] = theirs;
-    match name {
+    let (layer, kind) = match name {
         "cls_token" => return Some(class.into()),
         "pos_embed" => return Some(positions.into()),
-        _ => {}
-    }
-    let (layer, kind) = name.rsplit_once('.')?;
+        _ => name.rsplit_once('.')?,
+    };
     let layer = match layer {
         "patch_embed.proj" => patches,
         "norm" => norm,

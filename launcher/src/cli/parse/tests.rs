@@ -7,14 +7,9 @@ use super::*;
 use proptest::prelude::*;
 use std::ffi::OsStr;
 
-fn parsed(line: &[&str]) -> Result<LaunchArgs, clap::Error> {
-    let words = ["dtrain", "launch"].iter().chain(line);
-    launch(words.map(OsString::from).collect(), false)
-}
-
 #[track_caller]
 fn target(line: &[&str]) -> (Form, String, Vec<String>) {
-    let args = parsed(line).unwrap();
+    let args = launch_words(line).unwrap();
     let target = args.target().unwrap().unwrap();
     let text = |word: &OsStr| word.to_str().unwrap().to_owned();
     (target.form, text(target.name), target.args.iter().map(|word| text(word)).collect())
@@ -38,7 +33,7 @@ fn the_form_follows_from_flags_and_name() {
     expect(&["--", "train.py"], Form::Program, "train.py", &[]);
     expect(&["--", "demo"], Form::Program, "demo", &[]);
     expect(&["-m", "--", "pkg.train"], Form::Module, "pkg.train", &[]);
-    assert_eq!(parsed(&["--nproc", "2"]).unwrap().target().unwrap(), None);
+    assert_eq!(launch_words(&["--nproc", "2"]).unwrap().target().unwrap(), None);
 }
 
 #[test]
@@ -49,7 +44,7 @@ fn arguments_after_a_script_or_module_belong_to_it() {
     {
         let line = [before, &own].concat();
         assert_eq!(target(&line).2, own, "{line:?}");
-        assert_eq!(parsed(&line).unwrap().nproc, Some(Nproc::Count(2)));
+        assert_eq!(launch_words(&line).unwrap().nproc, Some(Nproc::Count(2)));
     }
 }
 
@@ -60,12 +55,12 @@ fn a_recipe_keeps_its_flags_wherever_they_stand() {
         &["a.toml", "--set", "x=1", "--nproc", "2", "--set=y=2"],
         &["--set", "x=1", "--set", "y=2", "--nproc", "2", "a.toml"],
     ] {
-        let args = parsed(line).unwrap();
+        let args = launch_words(line).unwrap();
         assert_eq!(args.set, ["x=1", "y=2"]);
         assert_eq!(args.nproc, Some(Nproc::Count(2)));
         expect(line, Form::Recipe, "a.toml", &[]);
     }
-    let error = parsed(&["a.toml", "--epochs", "3"]).unwrap_err();
+    let error = launch_words(&["a.toml", "--epochs", "3"]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::UnknownArgument);
     let text = error.to_string();
     assert!(
@@ -86,7 +81,7 @@ fn two_targets_are_refused() {
         (&["a.toml", "-m"], "-m comes after `a.toml`"),
         (&["a.toml", "--no-python"], "--no-python comes after `a.toml`"),
     ] {
-        let error = parsed(line).unwrap().target().unwrap_err().to_string();
+        let error = launch_words(line).unwrap().target().unwrap_err().to_string();
         assert!(error.contains(says), "{line:?}: {error}");
     }
 }
@@ -117,7 +112,7 @@ proptest! {
     #[test]
     fn no_line_panics(line in prop::collection::vec("(--nproc|--set|-m|--|demo|t.py|--role|[a-z=.-]{0,4})", 0..7)) {
         let line: Vec<&str> = line.iter().map(String::as_str).collect();
-        if let Ok(args) = parsed(&line) {
+        if let Ok(args) = launch_words(&line) {
             let _ = args.target();
         }
     }

@@ -143,11 +143,10 @@ impl RendezvousArgs {
             bail!("--standalone and --nnodes {nodes} contradict each other: --standalone is one node");
         }
         let conf = self.rdzv_conf.as_ref();
-        let of_job = self.from_job.note.iter().cloned();
+        let mut notes: Vec<String> = self.from_job.note.iter().cloned().chain(self.outranked()).collect();
         if self.is_several() {
             self.rendezvous()?;
             let without_use = conf.map_or_else(|| Ok(Vec::new()), RdzvConf::without_use_on_several)?;
-            let mut notes: Vec<String> = of_job.chain(self.outranked()).collect();
             notes.retain(|note| !note.starts_with("--local-addr"));
             let note = (!without_use.is_empty()).then(|| {
                 format!("--rdzv-conf {} is ignored: dtrain has no such setting", without_use.join(", "))
@@ -166,7 +165,6 @@ impl RendezvousArgs {
                 bail!("{flag} has no effect on one node; leave it out, or give --nnodes");
             }
         }
-        let mut notes: Vec<String> = of_job.chain(self.outranked()).collect();
         let without_use = conf.map_or_else(|| Ok(Vec::new()), RdzvConf::without_use_on_one)?.join(", ");
         if !without_use.is_empty() {
             notes.push(format!(

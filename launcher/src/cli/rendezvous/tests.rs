@@ -1,27 +1,12 @@
 #![allow(clippy::unwrap_used)]
 
+use super::super::contract::tests::{notes, refused};
 use super::super::parse::launch_words;
 use super::*;
 use proptest::prelude::*;
 
 fn read(line: &[&str]) -> Result<RendezvousArgs, clap::Error> {
     launch_words(line).map(|args| args.contract.rendezvous)
-}
-
-#[track_caller]
-fn refused(line: &[&str], says: &[&str]) {
-    let error = match read(line) {
-        Ok(args) => args.check().unwrap_err().to_string(),
-        Err(error) => error.to_string(),
-    };
-    for word in says {
-        assert!(error.contains(word), "{line:?}: {error}");
-    }
-}
-
-#[track_caller]
-fn notes(line: &[&str]) -> Vec<String> {
-    read(line).unwrap().check().unwrap()
 }
 
 #[track_caller]

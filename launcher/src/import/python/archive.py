@@ -93,12 +93,8 @@ def graph_json(program):
     """Returns the program as JSON. Neither weights nor example inputs are pickled."""
     from torch._export.serde import serialize as serde
 
-    original = serde.serialize_torch_artifact
-    serde.serialize_torch_artifact = lambda *_, **__: b""
-    try:
+    with replaced(serde, "serialize_torch_artifact", lambda *_, **__: b""):
         return serde.serialize(program).exported_program
-    finally:
-        serde.serialize_torch_artifact = original
 
 
 def write_archive(file, training, evaluation, about):

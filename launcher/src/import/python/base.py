@@ -57,6 +57,17 @@ def step(name):
         print(f"dtrain: {name}: {seconds:.0f} s", file=sys.stderr, flush=True)
 
 
+@contextlib.contextmanager
+def replaced(owner, name, value):
+    """Gives an attribute another value for a while."""
+    original = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, original)
+
+
 def quiet():
     """Keeps the notes of libraries off the terminal."""
     import logging

@@ -45,10 +45,7 @@ def is_random(node):
 
 
 def counted(names):
-    counts = {}
-    for name in names:
-        counts[name] = counts.get(name, 0) + 1
-    return ", ".join(f"{count} {name}" for name, count in counts.items())
+    return ", ".join(f"{count} {name}" for name, count in collections.Counter(names).items())
 
 
 def dtype_of(tensor):

@@ -20,19 +20,15 @@ LONGEST_TEXT = 512
 
 def load(request):
     """Returns the module and its inputs."""
-    with without_values() if request["weights"] == "none" else contextlib.nullcontext():
-        return load_with_values(request)
-
-
-def load_with_values(request):
     kind, _, name = request["source"].partition(":")
     loaders = {"timm": from_timm, "torchvision": from_torchvision, "hf": from_hugging_face}
-    random.seed(request["seed"])
-    torch.manual_seed(request["seed"])
-    if kind in loaders:
-        return loaders[kind](name, request)
-    file, _, function = request["source"].rpartition(":")
-    return from_file(file, function, request)
+    with without_values() if request["weights"] == "none" else contextlib.nullcontext():
+        random.seed(request["seed"])
+        torch.manual_seed(request["seed"])
+        if kind in loaders:
+            return loaders[kind](name, request)
+        file, _, function = request["source"].rpartition(":")
+        return from_file(file, function, request)
 
 
 @contextlib.contextmanager
@@ -291,7 +287,9 @@ def make_masks_exportable():
     def ignore(padding_mask, query_length, kv_length, *rest, **named):
         if padding_mask is not None:
             return False
-        with untraced(masking_utils):
+        # It decides as without an export.
+        name = "is_torchdynamo_compiling"
+        with replaced(masking_utils, name, lambda: False) if hasattr(masking_utils, name) else contextlib.nullcontext():
             return original(padding_mask, query_length, kv_length, *rest, **named)
 
     if hasattr(masking_utils, "_vmap_for_bhqkv"):
@@ -299,21 +297,6 @@ def make_masks_exportable():
         masking_utils.TransformGetItemToIndex = contextlib.nullcontext
     if original:
         masking_utils._ignore_causal_mask_sdpa = ignore
-
-
-@contextlib.contextmanager
-def untraced(module):
-    """Makes transformers decide as it does without an export."""
-    name = "is_torchdynamo_compiling"
-    original = getattr(module, name, None)
-    if original is None:
-        yield
-        return
-    setattr(module, name, lambda: False)
-    try:
-        yield
-    finally:
-        setattr(module, name, original)
 
 
 def from_file(file, function, request):

@@ -90,7 +90,6 @@ def pretrained(maker, name, config, original, request):
     return model
 
 
-@contextlib.contextmanager
 def noting_missing(missing):
     """Appends to `missing` what each load of weights by a library leaves out: the module and the names."""
     original = torch.nn.Module.load_state_dict
@@ -100,8 +99,4 @@ def noting_missing(missing):
         missing.append((module, list(result.missing_keys)))
         return result
 
-    torch.nn.Module.load_state_dict = load
-    try:
-        yield
-    finally:
-        torch.nn.Module.load_state_dict = original
+    return replaced(torch.nn.Module, "load_state_dict", load)

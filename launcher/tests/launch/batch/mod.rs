@@ -3,10 +3,9 @@
 mod pods;
 mod systems;
 
-use crate::harness::{Finished, Scene};
+use crate::harness::{Finished, Scene, executable};
 use dtrain_test_kit::programs::{self, RESOLVE};
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
 fn batch(scene: &Scene, args: &[&str]) -> Finished {
@@ -93,9 +92,7 @@ fn batch_with_plan(scene: &Scene, args: &[&str], code: u8) -> Finished {
 
 /// Starts `dtrain batch` with a trainer that answers every plan by this shell program.
 fn batch_with_planner(scene: &Scene, args: &[&str], program: &str) -> Finished {
-    let worker = scene.path(".planner");
-    fs::write(&worker, format!("#!/bin/sh\n{RESOLVE}\n{program}\n")).unwrap();
-    fs::set_permissions(&worker, fs::Permissions::from_mode(0o755)).unwrap();
+    let worker = executable(scene, ".planner", &format!("#!/bin/sh\n{RESOLVE}\n{program}\n"));
     let mut command = Command::new(env!("CARGO_BIN_EXE_dtrain"));
     command.env("DTRAIN_WORKER", &worker).env("RESOLVER", programs::resolver()).current_dir(scene.path("."));
     command.arg("batch").args(args);

@@ -1,6 +1,7 @@
 //! `dtrain ckpt export`.
 
 use super::*;
+use crate::harness::words;
 
 #[test]
 fn names_of_classes_are_shown_and_exported() {
@@ -42,18 +43,7 @@ fn an_export_is_one_file_of_the_weights_asked_for() {
     );
     assert_eq!((first("conv1.weight"), first("fc.weight")), (f32(2.5), f32(-2.0)));
     ckpt(&scene, &["export", "a", "out.safetensors"]).expect_code(2).expect_stderr("--force overwrites it");
-    let raw = [
-        "export",
-        "a",
-        "out.safetensors",
-        "--force",
-        "--weights",
-        "raw",
-        "--names",
-        "huggingface",
-        "--dtype",
-        "bf16",
-    ];
+    let raw = words("export a out.safetensors --force --weights raw --names huggingface --dtype bf16");
     ckpt(&scene, &raw).expect_code(0);
     assert_eq!(first("resnet.embedder.embedder.convolution.weight"), (Dtype::BF16, vec![0xc0, 0x3f]));
     assert_eq!(

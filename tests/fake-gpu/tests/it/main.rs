@@ -8,7 +8,7 @@ mod planted;
 mod pytorch;
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::LazyLock;
 
 use dtrain_fake_gpu::layout::Layout;
@@ -77,11 +77,7 @@ impl Scene {
 
     /// Runs a program to its end.
     fn run(&self, command: &mut Command) -> Ended {
-        let child = command
-            .stdout(std::process::Stdio::piped())
-            .stderr(std::process::Stdio::piped())
-            .spawn()
-            .unwrap();
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let counts = self.counts().with_extension(format!("{}.json", child.id()));
         let output = child.wait_with_output().unwrap();
         let text = std::fs::read_to_string(counts).unwrap_or_default();

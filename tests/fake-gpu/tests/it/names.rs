@@ -57,11 +57,7 @@ fn imported(folder: &Path) -> Result<BTreeMap<String, BTreeSet<String>>, Skipped
 
 #[test]
 fn names_are_those_of_libtorch() {
-    let _ = compare();
-}
-
-fn compare() -> Result<(), Skipped> {
-    let imported = imported(&libtorch()?)?;
+    let Ok(imported) = libtorch().and_then(|folder| imported(&folder)) else { return };
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("sym");
     let listed: BTreeMap<String, BTreeSet<String>> = fs::read_dir(&folder)
         .unwrap()
@@ -77,7 +73,7 @@ fn compare() -> Result<(), Skipped> {
             let text: String = names.iter().map(|name| format!("{name}\n")).collect();
             fs::write(folder.join(format!("{library}.need")), text).unwrap();
         }
-        return Ok(());
+        return;
     }
     for (library, names) in &imported {
         let known = listed.get(library).cloned().unwrap_or_default();
@@ -88,5 +84,4 @@ fn compare() -> Result<(), Skipped> {
             "{library}: missing {missing:?}, not imported {unused:?}"
         );
     }
-    Ok(())
 }

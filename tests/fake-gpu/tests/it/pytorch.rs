@@ -44,8 +44,7 @@ fn program(name: &str) -> PathBuf {
 
 #[test]
 fn missing_wait_is_found_through_libtorch() {
-    let test = || -> Result<(), Skipped> {
-        let text = "
+    let text = "
 pinned, side = torch.ones(1000).pin_memory(), torch.cuda.Stream()
 device = torch.empty(1000, device='cuda')
 torch.cuda.synchronize()
@@ -55,19 +54,15 @@ if not bug:
     torch.cuda.current_stream().wait_stream(side)
 print((device + 1)[:1].item())
 ";
-        let ended = run(text, true, |_| {})?;
-        assert!(ended.err.contains("race: ") && ended.err.contains("CUDAFunctorOnSelf_add"), "{ended:?}");
-        let ended = run(text, false, |_| {})?;
-        assert_eq!((&ended.out[..], &ended.err[..]), ("2.0\n", ""));
-        Ok(())
-    };
-    let _ = test();
+    let Ok(ended) = run(text, true, |_| {}) else { return };
+    assert!(ended.err.contains("race: ") && ended.err.contains("CUDAFunctorOnSelf_add"), "{ended:?}");
+    let Ok(ended) = run(text, false, |_| {}) else { return };
+    assert_eq!((&ended.out[..], &ended.err[..]), ("2.0\n", ""));
 }
 
 #[test]
 fn stale_pointer_of_a_graph_is_found_through_libtorch() {
-    let test = || -> Result<(), Skipped> {
-        let text = "
+    let text = "
 x = torch.ones(8 << 20, device='cuda')
 y = torch.empty_like(x)
 graph = torch.cuda.CUDAGraph()
@@ -86,82 +81,64 @@ except RuntimeError as error:
     import os
     os._exit(0)
 ";
-        let ended = run(text, true, |_| {})?;
-        assert!(ended.out == "True\n" && ended.err.contains("freed memory"), "{ended:?}");
-        assert_eq!(run(text, false, |_| {})?.out, "fine\n");
-        Ok(())
-    };
-    let _ = test();
+    let Ok(ended) = run(text, true, |_| {}) else { return };
+    assert!(ended.out == "True\n" && ended.err.contains("freed memory"), "{ended:?}");
+    let Ok(ended) = run(text, false, |_| {}) else { return };
+    assert_eq!(ended.out, "fine\n");
 }
 
 #[test]
 fn operations_of_a_step_are_counted() {
-    let test = || -> Result<(), Skipped> {
-        let scene = Scene::new();
-        let mut python = python(&scene)?;
-        python.arg(program("resnet.py")).arg("5").env("FAKE_GPU_CHECK", "1");
-        let ended = scene.run(&mut python);
-        assert!(ended.code == Some(0) && ended.err.is_empty(), "{ended:?}");
-        let step = ended.counts["steps"].as_array().unwrap().last().unwrap();
-        let counted =
-            ["kernels", "copies", "host_waits", "collectives"].map(|name| step[name].as_u64().unwrap());
-        assert_eq!(counted, [279, 3, 1, 0]);
-        assert_eq!(ended.counts["contexts"], serde_json::json!([1]));
-        assert!(
-            ended.counts["calls"].as_object().unwrap().keys().all(|name| !name.starts_with("[reported]"))
-        );
-        Ok(())
-    };
-    let _ = test();
+    let scene = Scene::new();
+    let Ok(mut python) = python(&scene) else { return };
+    python.arg(program("resnet.py")).arg("5").env("FAKE_GPU_CHECK", "1");
+    let ended = scene.run(&mut python);
+    assert!(ended.code == Some(0) && ended.err.is_empty(), "{ended:?}");
+    let step = ended.counts["steps"].as_array().unwrap().last().unwrap();
+    let counted = ["kernels", "copies", "host_waits", "collectives"].map(|name| step[name].as_u64().unwrap());
+    assert_eq!(counted, [279, 3, 1, 0]);
+    assert_eq!(ended.counts["contexts"], serde_json::json!([1]));
+    assert!(ended.counts["calls"].as_object().unwrap().keys().all(|name| !name.starts_with("[reported]")));
 }
 
 #[test]
 fn data_parallel_training_uses_a_gpu_for_each_rank() {
-    let test = || -> Result<(), Skipped> {
-        let scene = Scene::new();
-        let mut python = python(&scene)?;
-        python.args(["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]);
-        python.arg(program("resnet.py")).arg("4").env("FAKE_GPU_COUNT", "2").env("FAKE_GPU_CHECK", "1");
-        let ended = scene.run(&mut python);
-        assert_eq!(ended.code, Some(0), "{ended:?}");
-        let mut steps = Vec::new();
-        for entry in std::fs::read_dir(scene.folder.path()).unwrap().map(Result::unwrap) {
-            let counts: serde_json::Value =
-                serde_json::from_slice(&std::fs::read(entry.path()).unwrap()).unwrap();
-            if counts["kernels"] != 0 {
-                let rank: usize = counts["rank"].as_str().unwrap().parse().unwrap();
-                assert_eq!(counts["contexts"][rank], 1);
-                assert_eq!(counts["contexts"][1 - rank], 0);
-                assert_eq!(counts["races"], 0);
-                let step = counts["steps"].as_array().unwrap().last().unwrap();
-                steps.push(["kernels", "collectives", "host_waits"].map(|name| step[name].as_u64().unwrap()));
-            }
+    let scene = Scene::new();
+    let Ok(mut python) = python(&scene) else { return };
+    python.args(["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]);
+    python.arg(program("resnet.py")).arg("4").env("FAKE_GPU_COUNT", "2").env("FAKE_GPU_CHECK", "1");
+    let ended = scene.run(&mut python);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let mut steps = Vec::new();
+    for entry in std::fs::read_dir(scene.folder.path()).unwrap().map(Result::unwrap) {
+        let counts: serde_json::Value =
+            serde_json::from_slice(&std::fs::read(entry.path()).unwrap()).unwrap();
+        if counts["kernels"] != 0 {
+            let rank: usize = counts["rank"].as_str().unwrap().parse().unwrap();
+            assert_eq!(counts["contexts"][rank], 1);
+            assert_eq!(counts["contexts"][1 - rank], 0);
+            assert_eq!(counts["races"], 0);
+            let step = counts["steps"].as_array().unwrap().last().unwrap();
+            steps.push(["kernels", "collectives", "host_waits"].map(|name| step[name].as_u64().unwrap()));
         }
-        assert_eq!(steps, [[343, 5, 1]; 2]);
-        Ok(())
-    };
-    let _ = test();
+    }
+    assert_eq!(steps, [[343, 5, 1]; 2]);
 }
 
 #[test]
 fn collectives_between_two_ranks_have_the_right_values() {
-    let test = || -> Result<(), Skipped> {
-        let scene = Scene::new();
-        let mut python = python(&scene)?;
-        python.args(["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]);
-        python.arg(program("collectives.py")).env("FAKE_GPU_COUNT", "2");
-        let ended = scene.run(&mut python);
-        assert!(ended.code == Some(0) && ended.out.matches("fine").count() == 2, "{ended:?}");
-        assert!(!ended.err.contains("is not implemented"), "{ended:?}");
-        Ok(())
-    };
-    let _ = test();
+    let scene = Scene::new();
+    let Ok(mut python) = python(&scene) else { return };
+    python.args(["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]);
+    python.arg(program("collectives.py")).env("FAKE_GPU_COUNT", "2");
+    let ended = scene.run(&mut python);
+    assert!(ended.code == Some(0) && ended.out.matches("fine").count() == 2, "{ended:?}");
+    assert!(!ended.err.contains("is not implemented"), "{ended:?}");
 }
 
 #[test]
 fn large_tensors_are_hollow() {
-    let test = || -> Result<(), Skipped> {
-        let text = "
+    let text = "
 x = torch.zeros(3 << 30, dtype=torch.uint8, device='cuda')
 y = x.clone()
 host = y.to('cpu', non_blocking=False) if bug else None
@@ -169,32 +146,27 @@ print(torch.cuda.memory_allocated() >> 30, y[5].item())
 import resource
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 2 << 20)
 ";
-        let ended = run(text, true, |command| {
-            command.env("FAKE_GPU_HOLLOW", "64MiB");
-        })?;
-        assert_eq!(ended.out, "6 0\nTrue\n");
-        Ok(())
+    let hollow = |command: &mut Command| {
+        command.env("FAKE_GPU_HOLLOW", "64MiB");
     };
-    let _ = test();
+    let Ok(ended) = run(text, true, hollow) else { return };
+    assert_eq!(ended.out, "6 0\nTrue\n");
 }
 
 #[test]
 fn expandable_segments_grow_and_shrink() {
-    let test = || -> Result<(), Skipped> {
-        let text = "
+    let text = "
 parts = [torch.ones(3 << 20, device='cuda') for _ in range(8)]
 before = torch.cuda.mem_get_info()[0]
 del parts
 torch.cuda.empty_cache()
 print((torch.cuda.mem_get_info()[0] - before) >> 20, torch.cuda.memory_reserved())
 ";
-        let ended = run(text, false, |command| {
-            command.env("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True");
-        })?;
-        // Segments of 20 MiB.
-        assert_eq!(ended.out, "100 0\n");
-        assert!(ended.counts["calls"]["cuMemMap"].as_u64().unwrap() > 0);
-        Ok(())
+    let expandable = |command: &mut Command| {
+        command.env("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True");
     };
-    let _ = test();
+    let Ok(ended) = run(text, false, expandable) else { return };
+    // Segments of 20 MiB.
+    assert_eq!(ended.out, "100 0\n");
+    assert!(ended.counts["calls"]["cuMemMap"].as_u64().unwrap() > 0);
 }

@@ -17,28 +17,17 @@ use std::path::{Path, PathBuf};
 
 use tokens::{is_word, tokens};
 
-/// Files that are in a circle today. Remove an entry when its circle is gone; add no entries.
-const KNOWN: &[&str] = &[];
-
 #[test]
 fn files_have_no_circular_imports() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap();
-    let mut found = BTreeMap::new();
+    let mut found = String::new();
     for source in crates(&root) {
-        for circle in Crate::read(&source).circles() {
+        for circle in circles(&Crate::read(&source).uses()) {
             let names: Vec<String> = circle.iter().map(|file| relative(&root, file)).collect();
-            found.extend(names.iter().map(|name| (name.clone(), names.join(", "))));
+            found += &format!("  {}\n", names.join(", "));
         }
     }
-    let new: BTreeSet<&String> =
-        found.iter().filter(|(file, _)| !KNOWN.contains(&file.as_str())).map(|(_, circle)| circle).collect();
-    assert!(
-        new.is_empty(),
-        "circles of files:\n{}",
-        new.into_iter().map(|circle| format!("  {circle}\n")).collect::<String>()
-    );
-    let gone: Vec<&&str> = KNOWN.iter().filter(|file| !found.contains_key(**file)).collect();
-    assert!(gone.is_empty(), "no longer in a circle, remove them from KNOWN: {gone:?}");
+    assert!(found.is_empty(), "circles of files:\n{found}");
 }
 
 /// Returns the `src` folders of the workspace's packages.
@@ -231,11 +220,6 @@ impl Crate {
             uses.entry(&module.file).or_default().extend(files.filter(|file| !own.contains(file)));
         }
         uses
-    }
-
-    /// Returns groups of files that all use each other, directly or through others.
-    fn circles(&self) -> Vec<BTreeSet<&Path>> {
-        circles(&self.uses())
     }
 }
 

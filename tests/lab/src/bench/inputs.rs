@@ -4,8 +4,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 
+use crate::files::{canonical, create, write};
 use xtask::process::Signals;
 use xtask::setup::Problem;
 
@@ -18,14 +19,14 @@ const LENGTH: usize = 200_000;
 /// Writes the text into the folder unless it exists, and returns the folder. The training speed depends only
 /// on the number of different characters, not on their order.
 pub(super) fn text(folder: &Path) -> Result<PathBuf> {
-    let path = folder.join("text/input.txt");
+    let folder = folder.join("text");
+    let path = folder.join("input.txt");
     let text = characters(LENGTH);
     if !fs::read_to_string(&path).is_ok_and(|there| there == text) {
-        let folder = path.parent().context("a file has a folder")?;
-        fs::create_dir_all(folder).map_err(|error| Problem::write(folder, error))?;
-        fs::write(&path, text).map_err(|error| Problem::write(&path, error))?;
+        create(&folder)?;
+        write(&path, text)?;
     }
-    Ok(folder.join("text"))
+    Ok(folder)
 }
 
 /// Returns `length` random characters, the same each time.
@@ -53,7 +54,7 @@ pub(super) fn images(
     signals: &Signals,
 ) -> Result<PathBuf> {
     if let Some(given) = given {
-        return given.canonicalize().with_context(|| format!("cannot open --images {}", given.display()));
+        return canonical("--images", given);
     }
     let made = folder.join("images");
     if made.is_dir() {

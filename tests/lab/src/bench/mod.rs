@@ -14,21 +14,21 @@ mod runner;
 mod table;
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
+use clap::ValueEnum;
 
 use crate::python::environment;
 use xtask::process::{Interrupted, Signals};
-use xtask::setup::{self, Problem, Ready, SetArgs};
+use xtask::setup::{self, Ready, SetArgs};
 use xtask::workspace::Workspace;
 
+use crate::files::{canonical, create};
 use crate::machine::Machine;
 use crate::report::{Group, Report, Row, Verdict};
-use crate::rounds::interleave;
 use benchmarks::Benchmark;
 use case::Case;
 pub(crate) use case::Steps;
@@ -89,13 +89,13 @@ pub(crate) fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Resu
     };
     let folder = workspace.target().join("bench");
     let out = args.out.clone().unwrap_or_else(|| folder.join("results.json"));
-    make_folder(&folder)?;
+    create(&folder)?;
     // Fails now, not after ten minutes.
-    make_folder(out.parent().unwrap_or(Path::new("")))?;
+    if let Some(parent) = out.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+        create(parent)?;
+    }
     let programs = match &args.bin_dir {
-        Some(programs) => programs
-            .canonicalize()
-            .with_context(|| format!("cannot open --bin-dir {}", programs.display()))?,
+        Some(programs) => canonical("--bin-dir", programs)?,
         None => {
             let code = build(workspace, signals, &ready, &benchmarks)?;
             if code != 0 {
@@ -148,7 +148,7 @@ pub(crate) fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Resu
 /// Returns the named benchmarks, each once and in the order of the list; all if none is named.
 fn chosen(names: &[Benchmark]) -> Vec<Benchmark> {
     let wanted = |benchmark: &Benchmark| names.is_empty() || names.contains(benchmark);
-    Benchmark::ALL.into_iter().filter(wanted).collect()
+    Benchmark::value_variants().iter().copied().filter(wanted).collect()
 }
 
 /// Returns the cases that the benchmarks need, each once, part by part.
@@ -167,18 +167,14 @@ fn parts(benchmarks: &[Benchmark]) -> Vec<Vec<Case>> {
 
 type Measured = BTreeMap<Case, Vec<Figures>>;
 
-/// Runs every part, round after round. Omits a failed case and reports its error; a signal ends everything.
+/// Runs every part. Omits a failed part and reports its error; a signal ends everything.
 fn measure(runner: &Runner<'_>, parts: &[Vec<Case>], rounds: usize) -> Result<(Measured, Group)> {
     let (mut measured, mut failed) = (Measured::new(), Group::new("failed measurements"));
     for part in parts {
         let Some(name) = part.first().map(|case| case.part()) else {
             continue;
         };
-        let own = interleave(part, rounds, |case, round| {
-            eprintln!("{name}: round {} of {rounds}: {}", round + 1, case.name());
-            runner.run(case)
-        });
-        match own.and_then(|own| runner::check_same_work(&own, &name).map(|()| own)) {
+        match measure_part(runner, part, &name, rounds) {
             Ok(own) => measured.extend(own),
             Err(error) if error.downcast_ref::<Interrupted>().is_some() => return Err(error),
             Err(error) => {
@@ -188,6 +184,19 @@ fn measure(runner: &Runner<'_>, parts: &[Vec<Case>], rounds: usize) -> Result<(M
         }
     }
     Ok((measured, failed))
+}
+
+/// Runs every case of a part once per round: a slow phase of the machine affects all cases.
+fn measure_part(runner: &Runner<'_>, part: &[Case], name: &str, rounds: usize) -> Result<Measured> {
+    let mut measured = Measured::new();
+    for round in 1..=rounds {
+        for case in part {
+            eprintln!("{name}: round {round} of {rounds}: {}", case.name());
+            measured.entry(*case).or_default().push(runner.run(*case)?);
+        }
+    }
+    runner::check_same_work(&measured, name)?;
+    Ok(measured)
 }
 
 fn build(workspace: &Workspace, signals: &Signals, ready: &Ready, benchmarks: &[Benchmark]) -> Result<u8> {
@@ -236,13 +245,6 @@ fn versions(python: &Path) -> Result<(String, String)> {
         python.display()
     );
     Ok((torch, torchvision))
-}
-
-fn make_folder(folder: &Path) -> Result<()> {
-    if !folder.as_os_str().is_empty() {
-        fs::create_dir_all(folder).map_err(|error| Problem::write(folder, error))?;
-    }
-    Ok(())
 }
 
 /// Returns the command without paths, which do not affect the figures.

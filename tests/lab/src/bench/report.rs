@@ -22,7 +22,7 @@ fn group(benchmark: Benchmark, table: &Table, measured: &BTreeMap<Case, Vec<Figu
     };
     let mut group = Group::new(format!("{}: {}", benchmark.name(), table.title));
     for &metric in &table.metrics {
-        let MetricFormat { text, unit, scale } = metric_format(metric, table.unit);
+        let (text, unit, scale) = metric_format(metric, table.unit);
         for &case in &table.cases {
             let target = table.targets.iter().find(|target| target.case == case && target.metric == metric);
             let goal = target.map(|target| match target.goal {
@@ -41,7 +41,7 @@ fn group(benchmark: Benchmark, table: &Table, measured: &BTreeMap<Case, Vec<Figu
         // Within each round: a slow round does not change the ratio.
         let ratio = of(comparison.over).zip(of(comparison.under));
         if let Some(ratio) = ratio.and_then(|(over, under)| Spread::ratio(&over, &under)) {
-            let text = metric_format(comparison.metric, table.unit).text;
+            let (text, ..) = metric_format(comparison.metric, table.unit);
             let name = format!("{} : {}, {text}", comparison.over.title(), comparison.under.title());
             group.rows.push(Row::new(name).with_spread(&ratio, "ratio", comparison.goal));
         }
@@ -49,17 +49,10 @@ fn group(benchmark: Benchmark, table: &Table, measured: &BTreeMap<Case, Vec<Figu
     group
 }
 
-/// How a metric is shown.
-struct MetricFormat {
-    text: &'static str,
-    unit: &'static str,
-    /// The factor from the value to the shown number.
-    scale: f64,
-}
-
-fn metric_format(metric: Metric, rate: &'static str) -> MetricFormat {
+/// Returns a metric's text, its unit, and the factor from the value to the shown number.
+fn metric_format(metric: Metric, rate: &'static str) -> (&'static str, &'static str, f64) {
     const MIB: f64 = 1.0 / (1 << 20) as f64;
-    let (text, unit, scale) = match metric {
+    match metric {
         Metric::Rate => ("rate", rate, 1.0),
         Metric::CpuRate => ("rate per processor second", rate, 1.0),
         Metric::StepMs => ("step", "ms", 1.0),
@@ -91,6 +84,5 @@ fn metric_format(metric: Metric, rate: &'static str) -> MetricFormat {
         Metric::ResumedStartMs => ("from the command to the first step of a resumed run", "ms", 1.0),
         Metric::DeathToStepMs => ("from the death to the next step", "ms", 1.0),
         Metric::BeyondLoadMs => ("from the death to the next step, minus loading", "ms", 1.0),
-    };
-    MetricFormat { text, unit, scale }
+    }
 }

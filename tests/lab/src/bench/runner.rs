@@ -158,24 +158,15 @@ impl Runner<'_> {
 
     /// Runs programs simultaneously to their ends. Standard output of the n-th goes to `n.out` in the folder,
     /// standard error to `n.err`.
-    fn run_all(&self, commands: Vec<Command>, folder: &Path) -> Result<()> {
+    pub(super) fn run_all(&self, commands: Vec<Command>, folder: &Path) -> Result<()> {
         let outcomes: Vec<Result<()>> = thread::scope(|scope| {
-            let threads: Vec<_> = commands
-                .into_iter()
-                .enumerate()
-                .map(|(number, command)| scope.spawn(move || self.run_one(command, number, folder)))
-                .collect();
-            let joined = threads.into_iter().map(|thread| thread.join());
-            joined
-                .map(|outcome| outcome.unwrap_or_else(|_| Err(anyhow!("a thread of the benchmark panicked"))))
-                .collect()
+            let run = |(number, command)| scope.spawn(move || self.run_expecting(0, command, number, folder));
+            let threads: Vec<_> = commands.into_iter().enumerate().map(run).collect();
+            let failed = || Err(anyhow!("a thread of the benchmark panicked"));
+            threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| failed())).collect()
         });
         self.signals.check()?;
         outcomes.into_iter().collect()
-    }
-
-    fn run_one(&self, command: Command, number: usize, folder: &Path) -> Result<()> {
-        self.run_expecting(0, command, number, folder)
     }
 
     /// Runs one program, which must end with this exit code, as [`Self::run_all`] does.

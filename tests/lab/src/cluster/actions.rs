@@ -31,11 +31,7 @@ impl World {
                     if let ToMember::Start { .. } = message {
                         self.outcomes.started_after.get_or_insert(self.now);
                     }
-                    self.send(
-                        to,
-                        |connection| Step::ToMember { connection, message: message.clone() },
-                        false,
-                    );
+                    self.send(to, Step::ToMember { connection: to, message });
                 }
                 LeaderAction::Close { member } => {
                     self.open_at_leader.remove(&member);
@@ -61,7 +57,7 @@ impl World {
     }
 
     /// Sends a message, in order with the others of its connection.
-    fn send(&mut self, connection: u64, step: impl Fn(u64) -> Step, is_to_leader: bool) {
+    fn send(&mut self, connection: u64, step: Step) {
         self.outcomes.messages += 1;
         let delay = match connection {
             0 => Duration::ZERO,
@@ -70,10 +66,10 @@ impl World {
         };
         let now = self.now;
         let Some((_, there, back)) = self.connections.get_mut(&connection) else { return };
-        let last = if is_to_leader { there } else { back };
+        let last = if matches!(step, Step::ToLeader { .. }) { there } else { back };
         let at = (now + delay).max(*last);
         *last = at;
-        self.at(at, step(connection));
+        self.at(at, step);
     }
 
     pub(super) fn tell_member(&mut self, node: usize, event: MemberEvent) {
@@ -93,11 +89,7 @@ impl World {
             match action {
                 MemberAction::Send(message) => {
                     if let Some(connection) = self.nodes[node].connection {
-                        self.send(
-                            connection,
-                            |connection| Step::ToLeader { connection, message: message.clone() },
-                            true,
-                        );
+                        self.send(connection, Step::ToLeader { connection, message });
                     }
                 }
                 MemberAction::Connect => self.after(ms(20), Step::Connect { node }),

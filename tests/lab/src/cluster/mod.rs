@@ -100,15 +100,9 @@ fn join_time(seed: u64) -> Option<Duration> {
     let setup = Setup {
         nodes: 1000,
         least: 1000,
-        max_restarts: 0,
         work: Duration::from_secs(1),
-        faults: 0,
-        spare: 0,
-        has_node_ranks: false,
-        is_late: false,
-        may_leave: false,
         slow_one_in: 1000,
-        fails_one_in: 0,
+        ..Setup::default()
     };
     let mut world = World::new(setup, seed);
     world.run();

@@ -9,6 +9,7 @@ use dtrain_test_kit::faults::Random;
 
 use super::step::{Step, ms};
 
+#[derive(Default)]
 pub(super) struct SimNode {
     pub(super) member: Option<Member>,
     pub(super) instance: u64,
@@ -38,22 +39,10 @@ pub(super) struct SimNode {
 impl SimNode {
     pub(super) fn new(random: &mut Random) -> Self {
         Self {
-            member: None,
-            instance: 0,
-            connection: None,
             offset: ms(random.below(10_000_000)),
             ppm: random.below(201) as i64 - 100,
-            is_cut_off: false,
-            is_frozen: false,
-            is_killed: false,
-            is_killed_awake: false,
-            held: VecDeque::new(),
-            running: None,
-            prepared: 0,
             earlier_logs: if random.below(30) == 0 { 1 + random.below(3) as u32 } else { 0 },
-            is_stopping: false,
-            was_asked: false,
-            ending: None,
+            ..Self::default()
         }
     }
 

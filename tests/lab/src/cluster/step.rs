@@ -10,57 +10,32 @@ use dtrain_test_kit::faults::Random;
 /// An event of the world, at a time.
 #[derive(Clone, Debug)]
 pub(super) enum Step {
-    Connect {
-        node: usize,
-    },
-    ToLeader {
-        connection: u64,
-        message: ToLeader,
-    },
-    ToMember {
-        connection: u64,
-        message: ToMember,
-    },
+    /// The node's member connects to the leader.
+    Connect { node: usize },
+    /// A message reaches the leader.
+    ToLeader { connection: u64, message: ToLeader },
+    /// A message reaches the member.
+    ToMember { connection: u64, message: ToMember },
     /// Both sides, or one, see the end of a connection.
-    Cut {
-        connection: u64,
-        at_leader: bool,
-        at_member: bool,
-    },
+    Cut { connection: u64, at_leader: bool, at_member: bool },
     /// A timer of the node, or of the leader (`None`), which a later one may have replaced.
-    Wake {
-        node: Option<usize>,
-        number: u64,
-    },
-    Prepared {
-        node: usize,
-        epoch: u64,
-        logs: u32,
-    },
-    Tried {
-        node: usize,
-        epoch: u64,
-        failures: Vec<(usize, FailedTry)>,
-    },
-    WorkersEnd {
-        node: usize,
-        attempt: u64,
-        how: How,
-    },
+    Wake { node: Option<usize>, number: u64 },
+    /// The node is prepared for an epoch.
+    Prepared { node: usize, epoch: u64, logs: u32 },
+    /// The node has tried to reach others.
+    Tried { node: usize, epoch: u64, failures: Vec<(usize, FailedTry)> },
+    /// The workers of an attempt end.
+    WorkersEnd { node: usize, attempt: u64, how: How },
+    /// A fault begins.
     Fault(Fault),
     /// The guardian of a killed launcher tells the leader.
-    Gone {
-        instance: u64,
-    },
-    Heal {
-        node: usize,
-    },
-    Thaw {
-        node: usize,
-    },
-    Return {
-        node: usize,
-    },
+    Gone { instance: u64 },
+    /// A partition ends.
+    Heal { node: usize },
+    /// A freeze ends.
+    Thaw { node: usize },
+    /// The node's agent starts, late or again.
+    Return { node: usize },
 }
 
 /// How workers end.

@@ -18,7 +18,7 @@ use super::node::SimNode;
 use super::step::{Fault, Step, ms};
 
 /// The settings of one simulated run.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Setup {
     pub(super) nodes: usize,
     pub(super) least: usize,

@@ -29,6 +29,7 @@ pub(super) enum End {
 }
 
 const ILLEGAL: &str = "an illegal memory access";
+const UNSPECIFIED: &str = "unspecified launch failure";
 const GRAPH: &[&str] = &["--set", "model.compile=graph"];
 /// A step is captured after three that run without a graph.
 const GRAPH_STEPS: u64 = 6;
@@ -63,7 +64,7 @@ pub(super) const KINDS: &[Kind] = &[
     on_one("ECC", "launch", (900, 1300), "ecc", failed("uncorrectable ECC error")),
     on_one("NVLink", "launch", (900, 1300), "nvlink", failed("uncorrectable NVLink error")),
     on_one("assertion", "launch", (900, 1300), "assert", failed("device-side assert triggered")),
-    on_one("launch failure", "launch", (900, 1300), "launch-failure", failed("unspecified launch failure")),
+    on_one("launch failure", "launch", (900, 1300), "launch-failure", failed(UNSPECIFIED)),
     on_one("lost", "launch", (900, 1300), "lost", failed("CUDA error: unknown error")),
     on_one("misaligned address", "launch", (900, 1300), "716", failed("misaligned address")),
     on_one("illegal instruction", "launch", (900, 1300), "715", failed("an illegal instruction")),
@@ -72,13 +73,7 @@ pub(super) const KINDS: &[Kind] = &[
     on_one("copy", "cudaMemcpyAsync", (30, 500), "illegal-address", failed(ILLEGAL)),
     on_one("fill", "cudaMemsetAsync", (3, 3), "illegal-address", failed(ILLEGAL)),
     on_one("recording an event", "cudaEventRecord", (9, 140), "999", failed("unknown error")),
-    on_one(
-        "waiting for an event",
-        "cudaEventSynchronize",
-        (2, 60),
-        "719",
-        failed("unspecified launch failure"),
-    ),
+    on_one("waiting for an event", "cudaEventSynchronize", (2, 60), "719", failed(UNSPECIFIED)),
     on_one("memory, once", "cuMemCreate", (8, 13), "2", End::Succeeds),
     on_one("pinned memory, once", "cudaHostAlloc", (2, 4), "out-of-memory", End::Succeeds),
     on_one("a handle of cuBLAS, once", "cublasCreate_v2", (1, 2), "3", End::Succeeds),
@@ -93,20 +88,8 @@ pub(super) const KINDS: &[Kind] = &[
     on_two("NCCL does not connect", "ncclCommInitRankConfig", (1, 1), "2", 1, End::Fails(5, "NCCL: ")),
     on_two("a group of collectives", "ncclGroupEnd", (2, 4), "3", 1, failed("NCCL: internal error")),
     on_two("the end of NCCL", "ncclCommFinalize", (1, 1), "3", 1, failed("NCCL: internal error")),
-    on_one(
-        "waiting for a stream",
-        "cudaStreamSynchronize",
-        (60, 120),
-        "719",
-        failed("unspecified launch failure"),
-    ),
-    on_one(
-        "waiting for the device",
-        "cudaDeviceSynchronize",
-        (3, 80),
-        "719",
-        failed("unspecified launch failure"),
-    ),
+    on_one("waiting for a stream", "cudaStreamSynchronize", (60, 120), "719", failed(UNSPECIFIED)),
+    on_one("waiting for the device", "cudaDeviceSynchronize", (3, 80), "719", failed(UNSPECIFIED)),
     on_one("creating an event", "cudaEventCreate", (3, 60), "999", failed("unknown error")),
     on_two("asking for an event", "cudaEventQuery", (20, 100), "ecc", 1, failed("uncorrectable ECC error")),
     on_two("a broadcast", "ncclBroadcast", (1, 3), "2", 0, failed("NCCL: unhandled system error")),

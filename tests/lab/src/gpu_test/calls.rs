@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use clap::ValueEnum;
+
 use super::checks::Part;
 
 /// The limit of a call.
@@ -22,16 +24,16 @@ pub(super) struct Call {
 
 /// Returns all calls: together they are the whole suite, in order.
 pub(super) fn calls(rounds: usize) -> Vec<Call> {
-    Part::ALL
-        .into_iter()
-        .flat_map(|part| {
+    Part::value_variants()
+        .iter()
+        .flat_map(|&part| {
             let seconds: Vec<u32> = part.checks(rounds).iter().map(|check| check.seconds).collect();
             let ranges = pieces(&seconds);
             let several = ranges.len() > 1;
             ranges.into_iter().zip(1..).map(move |(checks, number)| Call {
                 name: match several {
                     true => format!("{}-{number}", part.name()),
-                    false => part.name().to_owned(),
+                    false => part.name(),
                 },
                 part,
                 seconds: seconds[checks.clone()].iter().sum(),

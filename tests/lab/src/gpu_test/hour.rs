@@ -20,7 +20,7 @@ pub(super) enum Hour {
 
 /// Checks under one heading.
 pub(super) struct Section {
-    pub(super) title: &'static str,
+    pub(super) title: String,
     /// Time after which its checks are left out or stopped; none if it is unlimited.
     pub(super) time: Option<Duration>,
     /// What begins before its checks.
@@ -47,8 +47,8 @@ impl Hour {
 
     /// Returns the sections in their order; together they take at most eight minutes.
     pub(super) fn sections(self) -> Vec<Section> {
-        let section = |title, seconds, checks| Section {
-            title,
+        let section = |title: &str, seconds, checks| Section {
+            title: title.to_owned(),
             time: Some(Duration::from_secs(seconds)),
             before: None,
             checks,

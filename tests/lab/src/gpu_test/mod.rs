@@ -29,7 +29,7 @@ use xtask::workspace::Workspace;
 
 use crate::files::create_empty;
 use crate::machine::Machine;
-use crate::report::{Report, Row, Verdict};
+use crate::report::{Report, Row};
 use checks::{Check, Part};
 use finding::Finding;
 use hour::{Hour, Section};
@@ -138,15 +138,14 @@ pub(crate) fn run(signals: &Signals, args: &Args) -> Result<u8> {
     let machine = Machine::describe(workspace.as_ref(), serde_json::to_value(&status)?)?;
     let mut report = Report::new(command(args), machine);
     check(&suite, scope.sections(), &mut report, &out)?;
-    report.publish(&out)?;
-    let failed = report.count(Verdict::Failed);
-    if failed == 0 {
+    let code = report.publish(&out)?;
+    if code == 0 {
         // Files remain only if a check failed, to show the reason.
         fs::remove_dir_all(&work).map_err(|error| Problem::write(&work, error))?;
     } else {
         eprintln!("files of the runs: {}", work.display());
     }
-    Ok(u8::from(failed > 0))
+    Ok(code)
 }
 
 /// Returns the names of the GPUs to use: those that the user made visible, or all.
@@ -189,10 +188,7 @@ fn make_pack(signals: &Signals, args: &Args, folder: &Path) -> Result<u8> {
     let workspace = Workspace::find()?;
     let programs = match pack::build(&workspace, signals, &args.set)? {
         Ok(programs) => programs,
-        Err(code) => {
-            eprintln!("gpu-test failed: cannot build dtrain, see cargo's output");
-            return Ok(code);
-        }
+        Err(code) => return Ok(code),
     };
     pack::pack(&workspace, &programs, folder)?;
     eprintln!(
@@ -229,7 +225,7 @@ fn check(suite: &Suite<'_>, sections: Vec<Section>, report: &mut Report, out: &P
             let row = run_check(suite, check, section.time.is_some())?;
             // Without a result, the results of earlier rounds remain.
             let Some(row) = row else { continue };
-            report.add(section.title, row);
+            report.add(&section.title, row);
             report.write(out)?;
         }
     }

@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 
 use xtask::files::{copy, create, write};
 use xtask::process::Signals;
-use xtask::setup::{self, Problem, Ready, SetArgs};
+use xtask::setup::{self, Problem, SetArgs};
 use xtask::workspace::Workspace;
 
 /// Packages, and the programs of each that the suite starts.
@@ -58,7 +58,7 @@ The exit code is 0 if all checks pass, 1 if one fails, and 2 without a GPU.
 
 /// Builds the programs for release; returns their folder, or cargo's exit code if the build fails.
 pub(super) fn build(workspace: &Workspace, signals: &Signals, set: &SetArgs) -> Result<Result<PathBuf, u8>> {
-    let ready: Ready = setup::run(workspace, signals, &set.clone().into())?;
+    let ready = setup::run(workspace, signals, &set.clone().into())?;
     eprintln!("building dtrain and the suite; the first build takes some minutes");
     let mut build = ready.cargo(workspace);
     build.args(["build", "--release"]);
@@ -68,6 +68,7 @@ pub(super) fn build(workspace: &Workspace, signals: &Signals, set: &SetArgs) -> 
     let code = signals.run(&mut build)?.code;
     signals.check()?;
     if code != 0 {
+        eprintln!("gpu-test failed: cannot build dtrain, see cargo's output");
         return Ok(Err(code));
     }
     Ok(Ok(ready.build_folder(workspace)?.join("release")))

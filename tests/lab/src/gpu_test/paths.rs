@@ -3,11 +3,12 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use super::checks::Part;
 use super::scope::Scope;
 use super::{Args, TORCH, pack};
+use crate::files::canonical;
 use crate::python::environment;
 use xtask::process::{Interrupted, Signals};
 use xtask::workspace::Workspace;
@@ -33,17 +34,10 @@ impl Paths {
         let args = scope.args;
         let python = python(args)?;
         let torch = python.as_ref().and_then(|(_, libraries)| libraries.clone());
-        let named = args
-            .libtorch
-            .as_ref()
-            .map(|folder| {
-                folder.canonicalize().with_context(|| format!("cannot open --libtorch {}", folder.display()))
-            })
-            .transpose()?;
+        let named = args.libtorch.as_ref().map(|folder| canonical("--libtorch", folder)).transpose()?;
         let python = python.map(|(python, _)| python);
         if let Some(pack) = &args.pack {
-            let pack =
-                pack.canonicalize().with_context(|| format!("cannot open --pack {}", pack.display()))?;
+            let pack = canonical("--pack", pack)?;
             return Ok(Ok(Self {
                 programs: pack.join(pack::BIN),
                 bench: pack.join(pack::BENCH),
@@ -56,10 +50,7 @@ impl Paths {
         let workspace = Workspace::find()?;
         let programs = match pack::build(&workspace, signals, &args.set)? {
             Ok(programs) => programs,
-            Err(code) => {
-                eprintln!("gpu-test failed: cannot build dtrain, see cargo's output");
-                return Ok(Err(code));
-            }
+            Err(code) => return Ok(Err(code)),
         };
         let python = match python {
             None if scope.wants_part(Part::Benchmarks) => peer(&workspace, signals)?,

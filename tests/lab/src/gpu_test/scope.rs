@@ -1,6 +1,7 @@
 //! Selects the checks to run.
 
 use anyhow::{Context, Result};
+use clap::ValueEnum;
 
 use super::Args;
 use super::calls::{self, Call};
@@ -55,7 +56,7 @@ impl<'a> Scope<'a> {
             let checks: Vec<Check> = checks.map(|(_, check)| check).collect();
             Section { title: part.name(), time: None, before: None, checks }
         };
-        Part::ALL.into_iter().map(selected).collect()
+        Part::value_variants().iter().copied().map(selected).collect()
     }
 
     /// Returns the name of the JSON file.

@@ -3,7 +3,6 @@
 use std::cell::{Cell, RefCell};
 use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
@@ -18,10 +17,10 @@ use serde_json::Value;
 use super::finding::Finding;
 use super::proof::{Kind, Proofs};
 use crate::commands::{FinishedCommand, LIMIT, POLL_INTERVAL, RunningCommand};
-use crate::files::read;
+use crate::files::{self, read};
+use crate::python::free_port;
 use xtask::metrics;
 use xtask::process::Signals;
-use xtask::setup::Problem;
 
 const LD_LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
 
@@ -148,7 +147,7 @@ impl Suite<'_> {
     /// Writes a file into the suite's folder.
     pub(super) fn write(&self, name: &str, text: &str) -> Result<PathBuf> {
         let path = self.work.join(name);
-        fs::write(&path, text).map_err(|error| Problem::write(&path, error))?;
+        files::write(&path, text)?;
         Ok(path)
     }
 
@@ -288,16 +287,13 @@ fn set(command: &mut Command, training: &Training<'_>) {
 
 /// Returns environments of ranks that each seem to run on another machine.
 pub(super) fn envs_of_separate_hosts(ranks: usize) -> Result<Vec<WorkerEnv>> {
-    let port = TcpListener::bind(("127.0.0.1", 0))
-        .and_then(|listener| listener.local_addr())
-        .context("cannot open a port on 127.0.0.1")?
-        .port();
+    let master_port = free_port()?;
     let env = |rank| WorkerEnv {
         rank,
         group_rank: rank,
         world_size: ranks,
         group_world_size: ranks,
-        master_port: port,
+        master_port,
         ..WorkerEnv::single()
     };
     Ok((0..ranks).map(env).collect())

@@ -1,6 +1,6 @@
 //! One case: a run that is killed, checked, resumed, and compared with an undisturbed run.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -337,9 +337,4 @@ fn compare(plan: &Plan, run: &RunDir, reference: &Reference, outcome: &mut Outco
         outcome.failures.push(format!("the weights differ by {difference:e}"));
     }
     Ok(())
-}
-
-/// Returns the folder in which a failed case is kept.
-pub(super) fn failed_case_folder(folder: &Path, plan: &Plan) -> PathBuf {
-    folder.join(format!("failed-{}", plan.number))
 }

@@ -18,13 +18,13 @@ use anyhow::{Context, Result};
 use dtrain_test_kit::faults::Random;
 
 use xtask::process::Signals;
-use xtask::setup::{Problem, SetArgs};
+use xtask::setup::SetArgs;
 use xtask::workspace::Workspace;
 
-use crate::files::find_programs;
+use crate::files::{create, find_programs, write};
 use crate::machine::Machine;
 use crate::report::Report;
-use case::{CaseRunner, Outcome, Reference, failed_case_folder};
+use case::{CaseRunner, Outcome, Reference};
 use plan::{EVERY, Plan, STEPS};
 use table::Table;
 
@@ -96,7 +96,7 @@ pub(crate) fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Resu
     let folder = workspace.target().join("kills");
     let work = WorkFolder::new(&folder)?;
     let recipe_file = work.0.join("recipe.toml");
-    fs::write(&recipe_file, recipe()).map_err(|error| Problem::write(&recipe_file, error))?;
+    write(&recipe_file, recipe())?;
     let bench = CaseRunner { signals, programs, recipe: recipe_file, work: work.0.clone() };
     eprintln!("{} kills, {STEPS} steps per run, a checkpoint every {EVERY} steps, seed {seed}", args.moments);
     let begun = Instant::now();
@@ -140,7 +140,7 @@ fn finish(bench: &CaseRunner<'_>, folder: &Path, plan: &Plan, outcome: &Outcome)
     if outcome.failures.is_empty() {
         return fs::remove_dir_all(&own).with_context(|| format!("cannot remove {}", own.display()));
     }
-    let kept = failed_case_folder(folder, plan);
+    let kept = folder.join(format!("failed-{}", plan.number));
     if kept.exists() {
         fs::remove_dir_all(&kept).with_context(|| format!("cannot remove {}", kept.display()))?;
     }
@@ -157,7 +157,7 @@ struct WorkFolder(PathBuf);
 impl WorkFolder {
     fn new(folder: &Path) -> Result<Self> {
         let work = folder.join(format!("work-{}", std::process::id()));
-        fs::create_dir_all(&work).map_err(|error| Problem::write(&work, error))?;
+        create(&work)?;
         Ok(Self(work))
     }
 }

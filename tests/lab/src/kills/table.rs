@@ -1,7 +1,6 @@
 //! Summarizes all cases.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use dtrain_test_kit::faults::{Kind, Target};
 
@@ -57,7 +56,7 @@ impl Table {
             Resume::Restart => &mut self.restarts,
             Resume::Again | Resume::Ranks(_) => &mut self.again,
         };
-        times.extend(outcome.to_step.as_ref().map(milliseconds));
+        times.extend(outcome.to_step.map(|time| 1e3 * time.as_secs_f64()));
     }
 
     /// Returns the number of failed cases.
@@ -130,8 +129,4 @@ impl Table {
         ];
         vec![group, times_to_step]
     }
-}
-
-fn milliseconds(time: &Duration) -> f64 {
-    1e3 * time.as_secs_f64()
 }

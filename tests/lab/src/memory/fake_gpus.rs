@@ -6,12 +6,12 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use dtrain_common::run_dir::RunDir;
 use dtrain_test_kit::faults::Random;
-use xtask::setup::Problem;
 use xtask::workspace::Workspace;
 
 use super::accuracy::{self, ASSUMED, ON_FAKES, mib, profiles};
 use super::cases::{CASES, Case};
 use super::{Args, Bench, programs};
+use crate::files::write;
 use crate::report::{Group, Row, Verdict};
 
 /// A GPU that a fake one resembles: name, compute capability, multiprocessors, and GiB of memory.
@@ -73,7 +73,7 @@ fn on<'a>(bench: &Bench<'a>, Model(name, capability, multiprocessors, gib): &Mod
          multiprocessors = {multiprocessors}\nmemory = \"{gib}GiB\"\n",
         id(capability)
     );
-    fs::write(&file, text).map_err(|error| Problem::write(&file, error))?;
+    write(&file, text)?;
     Ok(Bench { machine: Some(file), dtrain: bench.dtrain.clone(), work: bench.work.clone(), ..*bench })
 }
 
@@ -92,7 +92,7 @@ fn train_all(benches: &[Bench<'_>], args: &Args) -> Result<Group> {
         let ranks = 1 << random.below(3);
         let graphs = random.below(2) == 1;
         // Between a hopeless and an ample budget for these networks.
-        let budget = (mib_bytes(48.0) * 16f64.powf(random.share())) as u64;
+        let budget = (48.0 * f64::from(1 << 20) * 16f64.powf(random.share())) as u64;
         let row = Row::new(format!(
             "{}, {ranks} x {name}{}, {:.0} MiB",
             case.name,
@@ -121,10 +121,6 @@ fn train_all(benches: &[Bench<'_>], args: &Args) -> Result<Group> {
     let note = format!("{trained} trained, {too_small} ended with exit code 3");
     group.rows.push(Row::new(format!("{} trainings", args.trainings)).with_verdict(Verdict::Passed, note));
     Ok(group)
-}
-
-fn mib_bytes(count: f64) -> f64 {
-    count * f64::from(1 << 20)
 }
 
 /// How a random training ended.

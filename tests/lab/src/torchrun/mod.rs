@@ -64,8 +64,7 @@ pub(crate) fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Resu
     launches.compare_script(&mut group.rows)?;
     group.rows.push(comparison_row("torchrun dtrain-worker recipe", launches.compare_worker())?);
     report.groups.push(group);
-    report.publish(&out)?;
-    Ok(u8::from(report.count(Verdict::Failed) > 0))
+    report.publish(&out)
 }
 
 /// Paths for the launches.

@@ -2,8 +2,7 @@
 
 use std::fs;
 
-use dtrain_test_kit::process::{output_text, wait_until};
-use dtrain_tests::process::{doctor, expect_exit_code, finish};
+use dtrain_tests::process::{doctor, expect_exit_code, finish, output_text};
 use dtrain_tests::runs::gpt;
 use serde_json::Value;
 
@@ -65,8 +64,7 @@ fn the_commands_show_free_and_end_a_training() {
     assert_eq!(machine.processes(), [[(HIDDEN, 2048)], [(HIDDEN, 1024)]]);
     let words = ["launch", "--run-dir", "run", "--gpu-ids", "1", "recipe.toml"];
     let launched = machine.sandbox.scene().start(machine.command(&words));
-    let metrics = machine.sandbox.path("run/metrics.jsonl");
-    wait_until("the first steps", || fs::read_to_string(&metrics).is_ok_and(|text| text.lines().count() > 3));
+    machine.sandbox.run("run").wait_for_lines(4);
 
     let during = machine.processes();
     assert_eq!(during[0], [(HIDDEN, 2048)]);
@@ -137,13 +135,11 @@ fn plans_and_profiles_respect_the_smaller_gpu() {
             "gpt on 2 x GPU in fp16 with a loss scale",
         ],
     );
-    let plan: Value = serde_json::from_slice(&fs::read(run.0.root().join("plan.json")).unwrap()).unwrap();
     // The T4, of which another process uses 1 GiB, less a context and a margin.
-    let budget = plan["budget_bytes"].as_u64().unwrap() >> 20;
+    let budget = run.plan()["budget_bytes"].as_u64().unwrap() >> 20;
     assert!((12_000..14 * 1024).contains(&budget), "{budget} MiB");
 
-    let done = doctor(|| finish(&mut machine.command(&["doctor"]), LIMIT));
-    let text = expect_exit_code(&done, 0);
+    let text = expect_exit_code(&doctor(|| finish(&mut machine.command(&["doctor"]), LIMIT)), 0);
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
     expect_parts(
         &text,

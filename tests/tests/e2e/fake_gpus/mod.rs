@@ -9,7 +9,7 @@ mod trainings;
 mod without_weights;
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Duration;
 
@@ -22,6 +22,15 @@ use dtrain_tests::runs::{Run, Sandbox, TINY, resnet18};
 use serde_json::{Value, json};
 
 const LIMIT: Duration = Duration::from_secs(240);
+
+/// Skips the test if libtorch is without CUDA.
+pub(crate) fn need_cuda() -> Result<(), Skipped> {
+    let default = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/libtorch/torch");
+    let torch = std::env::var_os("LIBTORCH").map_or_else(default, PathBuf::from);
+    let library = torch.join("lib/libtorch_cuda.so");
+    let found = library.exists().then_some(()).ok_or_else(|| format!("no {}", library.display()));
+    require(Need::LibtorchCuda, found)
+}
 
 /// A machine with this many fake GPUs, and runs on it.
 pub(crate) struct Machine {
@@ -36,15 +45,7 @@ impl Machine {
     }
 
     pub(crate) fn of(gpus: usize, sandbox: Sandbox) -> Result<Self, Skipped> {
-        let torch = std::env::var("LIBTORCH").unwrap_or_else(|_| {
-            Path::new(env!("CARGO_MANIFEST_DIR"))
-                .join("../target/libtorch/torch")
-                .to_string_lossy()
-                .into_owned()
-        });
-        let library = Path::new(&torch).join("lib/libtorch_cuda.so");
-        let found = library.exists().then_some(()).ok_or_else(|| format!("no {}", library.display()));
-        require(Need::LibtorchCuda, found)?;
+        need_cuda()?;
         Ok(Self { sandbox, gpus, id: MachineId::new() })
     }
 
@@ -91,7 +92,7 @@ impl Machine {
     }
 
     /// Returns the value of `FAKE_GPU_COUNTS` for a run.
-    fn counts_path(&self, run: &str) -> std::path::PathBuf {
+    fn counts_path(&self, run: &str) -> PathBuf {
         let folder = self.sandbox.path(&format!("counts-{run}"));
         fs::create_dir_all(&folder).unwrap();
         folder.join("counts")
@@ -137,9 +138,9 @@ fn a_machine_with_gpus_does_not_train_on_the_cpu_unasked() {
         );
         assert!(text.contains("--gpu-ids none"), "{text}");
     }
-    let output = machine.launch("run", &["--nproc", "1", "--gpu-ids", "none", "--set", "train.steps=1"], &[]);
-    let text = output_text(&output);
-    assert!(output.status.success() && text.contains(" on 1 x CPU in "), "{text}");
+    let args = ["--nproc", "1", "--gpu-ids", "none", "--set", "train.steps=1"];
+    let text = expect_exit_code(&machine.launch("run", &args, &[]), 0);
+    assert!(text.contains(" on 1 x CPU in "), "{text}");
 }
 
 /// A GPU that fails is a failed worker, at any moment, and another attempt continues.

@@ -8,11 +8,12 @@ use std::time::{Duration, Instant};
 
 use dtrain_test_kit::thorough;
 use dtrain_tests::process::{expect_exit_code, output_text, wait_until};
-use dtrain_tests::runs::{Sandbox, TINY, gpt};
+use dtrain_tests::runs::{Sandbox, gpt};
 use serde_json::Value;
 
 pub(crate) use self::machines::compile;
 use self::machines::{FuseFault, Machine};
+use super::bad_input::folder_recipe;
 
 /// A checkpoint at every second step, the first of which is the best.
 const RECIPE: &str = "[checkpoint]\nevery = \"2 steps\"\nkeep = 9\nbest = \"max loss\"\n";
@@ -36,7 +37,7 @@ struct Listed {
 #[track_caller]
 fn list(machine: &Machine) -> Listed {
     let output = machine.dtrain(&["ckpt", "ls", "run", "--json"]).output().unwrap();
-    assert!(output.status.success(), "{}", output_text(&output));
+    expect_exit_code(&output, 0);
     let json: Value = serde_json::from_slice(&output.stdout).unwrap();
     let all = json["checkpoints"].as_array().unwrap();
     let marked = |mark: &str| all.iter().find(|one| one[mark] == true).and_then(|one| one["step"].as_u64());
@@ -318,10 +319,7 @@ fn a_copy_that_followed_links_resumes() {
 /// 11,417 classes whose names have 250 characters, most of which JSON writes as six.
 #[test]
 fn a_manifest_that_no_resume_would_read_is_an_error_before_the_first_step() {
-    let generated = ["classes", "train_samples", "test_samples"];
-    let of_files = TINY.lines().filter(|line| !generated.iter().any(|key| line.starts_with(key)));
-    let recipe = of_files.collect::<Vec<_>>().join("\n").replace("kind = \"generated\"", "root = \"data\"");
-    let sandbox = Sandbox::new(&recipe);
+    let sandbox = Sandbox::new(&folder_recipe());
     let path = sandbox.path("picture.png");
     image::RgbImage::from_pixel(8, 8, image::Rgb([90, 10, 200])).save(&path).unwrap();
     let picture = fs::read(path).unwrap();

@@ -12,6 +12,7 @@ use std::process::Command;
 use dtrain_recipe::Recipe;
 use dtrain_recipe::WeightsMode;
 use dtrain_test_kit::forks;
+use dtrain_tests::runs::contents;
 use serde::Deserialize;
 
 /// A file and what a reader must find.
@@ -234,18 +235,4 @@ impl Make {
         new.dedup();
         Ok(new)
     }
-}
-
-/// Returns the contents of all files below a folder.
-fn contents(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
-    let mut found = BTreeMap::new();
-    for entry in fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() {
-            found.extend(contents(&path));
-        } else {
-            found.insert(path.clone(), fs::read(&path).unwrap());
-        }
-    }
-    found
 }

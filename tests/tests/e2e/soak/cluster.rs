@@ -1,6 +1,6 @@
 //! Starts the agents of a run, and starts those again that have failed, as a batch system does.
 
-use std::path::Path;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use dtrain_common::env::DTRAIN_WORKER;
@@ -118,13 +118,9 @@ pub(super) fn blamed(stderr: &str) -> Vec<usize> {
 }
 
 /// Copies the files of a failed training to a folder that remains.
-pub(super) fn keep(scene: &Scene, seed: u64) -> std::path::PathBuf {
+pub(super) fn keep(scene: &Scene, seed: u64) -> PathBuf {
     let folder = programs::build_folder().join(format!("soak-{seed}"));
     let _ = std::fs::remove_dir_all(&folder);
-    copy(&scene.path(""), &folder);
+    std::process::Command::new("cp").arg("-a").args([scene.path(""), folder.clone()]).status().unwrap();
     folder
-}
-
-fn copy(from: &Path, to: &Path) {
-    std::process::Command::new("cp").arg("-a").args([from, to]).status().unwrap();
 }

@@ -21,9 +21,7 @@ const MISTAKES: [Mistake; 3] = [
 fn invalid_stages_are_errors() {
     let sandbox = Sandbox::new(UNET);
     for &(nproc, sets, words) in &MISTAKES {
-        let output = sandbox.launch(nproc, "run", sets);
-        let text = output_text(&output);
-        assert_eq!(output.status.code(), Some(2), "{text}");
+        let text = expect_exit_code(&sandbox.launch(nproc, "run", sets), 2);
         for word in words {
             assert!(text.contains(word), "no {word:?} in: {text}");
         }

@@ -9,13 +9,11 @@ const STEPS: usize = 10;
 #[test]
 fn two_stages_with_progressive_unfreezing() {
     let sandbox = Sandbox::new(UNET);
-    let output = sandbox.launch(1, "one", &[]);
-    let text = output_text(&output);
-    assert!(output.status.success(), "{text}");
+    let text = expect_exit_code(&sandbox.launch(1, "one", &[]), 0);
     let run = sandbox.run("one");
 
     // Linear over 4 steps from 0.01, then over 6 from 0.005, each after a warm-up of one step.
-    let rates = figures_of(&run, "lr");
+    let rates = run.per_step("lr");
     let third = 0.01 / 3.0;
     let by_hand = [0.01, 0.01, 2.0 * third, third, 0.005, 0.005, 0.004, 0.003, 0.002, 0.001];
     assert_close(&rates, &by_hand, 1e-12);
@@ -26,14 +24,15 @@ fn two_stages_with_progressive_unfreezing() {
     assert_eq!(steps_of(&run, "epoch")[4], 3, "epochs are counted over the run");
 
     // Frozen parameters do not change in any bit; unfrozen ones change.
-    let weights: Vec<_> = (1..=STEPS).map(|step| tensors(&run, step, "model.safetensors")).collect();
+    let weights: Vec<_> =
+        (1..=STEPS).map(|step| tensors(&checkpoint(&run, step), "model.safetensors")).collect();
     for (group, begins) in BEGINS {
         let names = weights[0].keys().filter(|name| name.starts_with(group) && name.ends_with("weight"));
         let names: Vec<&String> = names.collect();
         assert!(!names.is_empty(), "no {group} in {:?}", weights[0].keys());
         for name in names {
             for step in 1..STEPS {
-                let moved = !same(&weights[step - 1][name], &weights[step][name]);
+                let moved = !weights[step - 1][name].equal(&weights[step][name]);
                 assert_eq!(moved, step >= begins, "{name} in step {}", step + 1);
             }
         }
@@ -53,7 +52,7 @@ fn two_stages_with_progressive_unfreezing() {
         assert!((8 * trained..8 * trained + 8000).contains(bytes), "{bytes} for {trained}");
     }
     let updates = |step: usize, name: &str| {
-        let state = tensors(&run, step, "optimizer-00000-of-00001.safetensors");
+        let state = tensors(&checkpoint(&run, step), "optimizer-00000-of-00001.safetensors");
         state.get(&format!("step.{name}")).map(|count| count.int64_value(&[]))
     };
     assert_eq!((updates(4, "outc.conv.weight"), updates(4, "inc.double_conv.0.weight")), (Some(4), None));
@@ -72,17 +71,17 @@ fn two_stages_with_progressive_unfreezing() {
     }
     let memory = text.lines().filter(|line| line.contains("memory: ") && line.contains(" reserved"));
     assert!(memory.count() >= 4, "at the start, before the stage and after each unfreezing: {text}");
-    let plan: Value = serde_json::from_slice(&std::fs::read(run.0.plan()).unwrap()).unwrap();
+    let plan = run.plan();
     assert_eq!(plan["stages"][1]["steps"], serde_json::json!([5, 10]), "{plan}");
     assert_eq!(plan["stages"][1]["phases"][2]["first_step"], 9, "{plan}");
 
     // Two ranks compute the same, and every checkpoint resumes with any number of ranks.
     let two = sandbox.train(2, "two", &[]);
-    assert_same_end(&run, &two, STEPS, "two ranks");
+    assert_same_end(&run, &two, STEPS);
     for &(step, nproc) in thorough::cases(&[(4, 2), (6, 1), (2, 1), (5, 1), (7, 2), (8, 2)], 2) {
         let name = format!("from-{step}");
         let resumed = resume(&sandbox, nproc, &name, &checkpoint(&run, step), &[]);
-        assert_same_end(&run, &resumed, STEPS, &name);
+        assert_same_end(&run, &resumed, STEPS);
         let begun: Vec<u64> =
             stage_lines(&resumed).iter().map(|line| line["step"].as_u64().unwrap()).collect();
         let expected: Vec<u64> = [5, 7, 9].into_iter().filter(|&first| first > step as u64).collect();

@@ -21,9 +21,8 @@ impl BackgroundBuild {
 impl Drop for BackgroundBuild {
     fn drop(&mut self) {
         let Some(child) = &mut self.0 else { return };
-        let group = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
         // A build that has ended needs no signal.
-        let _ = group.map(|group| kill_process_group(group, Signal::TERM));
+        let _ = kill_process_group(Pid::from_child(child), Signal::TERM);
         let _ = child.wait();
     }
 }

@@ -11,6 +11,7 @@ use rustix::fs::statvfs;
 
 use super::pins::{Arch, Pin, pins};
 use super::{Problem, Set, libtorch, pip, tools};
+use crate::files::create;
 use crate::process::Signals;
 use crate::workspace::Workspace;
 
@@ -38,7 +39,7 @@ impl Installation<'_> {
     /// Fetches missing packages, or all with `force`.
     pub(crate) fn complete(&self, force: bool) -> Result<()> {
         let target = self.workspace.target();
-        fs::create_dir_all(&target).map_err(|error| Problem::write(&target, error))?;
+        create(&target)?;
         let _lock = self.lock()?;
         let (staging, folder) = (self.workspace.staging(), self.workspace.libtorch());
         let tree = staging.join("tree");
@@ -83,7 +84,7 @@ impl Installation<'_> {
 
     /// Adds packages to a folder; enters each into the stamp when it is complete.
     fn add(&self, folder: &Path, wanted: &[Pin]) -> Result<()> {
-        fs::create_dir_all(folder).map_err(|error| Problem::write(folder, error))?;
+        create(folder)?;
         let all = pins(self.arch, Set::Cuda)?;
         let lines =
             |present: &[&Pin]| present.iter().map(|pin| format!("{}\n", pin.line)).collect::<String>();
@@ -106,7 +107,7 @@ impl Installation<'_> {
             eprintln!("[{}/{}] {pin} ({})", index + 1, wanted.len(), size(pin.fetch_bytes));
             // Unique for each process: a pip that outlives a killed set-up writes into a removed folder.
             let scratch = Scratch(self.workspace.staging().join(format!("{SCRATCH}{}", process::id())));
-            fs::create_dir_all(&scratch.0).map_err(|error| Problem::write(&scratch.0, error))?;
+            create(&scratch.0)?;
             let fetched = pip::download(self.signals, &python, self.arch, pin, &scratch.0, &target)?;
             pip::unpack(self.signals, &python, &fetched, pin, folder, &target)?;
             present.push(pin);

@@ -12,9 +12,7 @@ pub fn find_python() -> Result<OsString, Problem> {
     let python = OsString::from("python3");
     let output = match Command::new(&python).args(["-m", "pip", "--version"]).output() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(Problem::NoPython),
-        Err(error) => {
-            return Err(Problem::Python { reason: error.to_string() });
-        }
+        Err(error) => return Err(Problem::Python { reason: error.to_string() }),
         Ok(output) => output,
     };
     match String::from_utf8_lossy(&output.stderr) {

@@ -145,13 +145,11 @@ fn write_package(workspace: &Workspace, stage: &Path) -> Result<()> {
     // libtorch keeps its binary interface within a minor version.
     let torch = setup::LIBTORCH_VERSION.rsplit_once('.').map_or(setup::LIBTORCH_VERSION, |(minor, _)| minor);
     let metadata = format!("{METADATA}Version: {VERSION}\nRequires-Dist: torch=={torch}.*\n\n{DESCRIPTION}");
-    write(&about.join("METADATA"), &metadata)?;
-    write(
-        &about.join("WHEEL"),
-        &format!(
-            "Wheel-Version: 1.0\nGenerator: xtask {VERSION}\nRoot-Is-Purelib: false\nTag: py3-none-linux_{ARCH}\n"
-        ),
-    )
+    write(&about.join("METADATA"), metadata)?;
+    let wheel = format!(
+        "Wheel-Version: 1.0\nGenerator: xtask {VERSION}\nRoot-Is-Purelib: false\nTag: py3-none-linux_{ARCH}\n"
+    );
+    write(&about.join("WHEEL"), wheel)
 }
 
 /// What pip reads. torch 2.11 needs Python 3.10.
@@ -195,10 +193,9 @@ fn glibc_tag(shown: &str) -> Option<String> {
 fn find_wheel(output: &Path) -> Result<PathBuf> {
     let files = fs::read_dir(output).with_context(|| format!("cannot read {}", output.display()))?;
     let mut files = files.flatten().map(|entry| entry.path());
-    match files.find(|path| path.extension().is_some_and(|extension| extension == "whl")) {
-        Some(wheel) => Ok(wheel),
-        None => bail!("no wheel was written to {}", output.display()),
-    }
+    files
+        .find(|path| path.extension().is_some_and(|extension| extension == "whl"))
+        .with_context(|| format!("no wheel was written to {}", output.display()))
 }
 
 /// Writes the programs as a compressed archive, and checksums of them and of the wheel.
@@ -219,7 +216,7 @@ fn archive(workspace: &Workspace, output: &Path, programs: &[PathBuf; 3]) -> Res
     let files = PROGRAMS.map(|program| format!("{name}/{program}"));
     let mut sums = Command::new("sha256sum");
     sums.current_dir(output).args(files).arg(&file).arg(wheel.file_name().unwrap_or_default());
-    write(&output.join("SHA256SUMS"), &answer(&mut sums)?)?;
+    write(&output.join("SHA256SUMS"), answer(&mut sums)?)?;
     fs::remove_dir_all(&folder).map_err(|error| Problem::write(&folder, error))?;
     Ok(output.join(file))
 }

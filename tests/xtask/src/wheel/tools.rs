@@ -8,10 +8,10 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use crate::files::create_empty;
+use crate::files::{create_empty, write};
 use crate::process::{Signals, program_name};
 use crate::python::install;
-use crate::setup::{self, Problem};
+use crate::setup;
 use crate::workspace::Workspace;
 
 const PINS: &str = include_str!("../../requirements/wheel.txt");
@@ -35,7 +35,7 @@ impl Tools {
         let flags = ["--no-deps", "--quiet", "--target"].map(OsStr::new);
         let flags = [&flags[..], &[packages.as_os_str()]].concat();
         install(signals, &python, &pinned, &packages, &flags)?;
-        fs::write(&stamp, PINS).map_err(|error| Problem::write(&stamp, error))?;
+        write(&stamp, PINS)?;
         Ok(Self { python, packages })
     }
 

@@ -113,9 +113,6 @@ fn alone(command: &mut Command) -> &mut Command {
 fn site_packages(environment: &Path) -> Result<PathBuf> {
     let lib = environment.join("lib");
     let versions = fs::read_dir(&lib).with_context(|| format!("cannot read {}", lib.display()))?;
-    let sites = versions.flatten().map(|version| version.path().join("site-packages"));
-    sites
-        .into_iter()
-        .find(|site| site.is_dir())
-        .with_context(|| format!("no site-packages in {}", lib.display()))
+    let mut sites = versions.flatten().map(|version| version.path().join("site-packages"));
+    sites.find(|site| site.is_dir()).with_context(|| format!("no site-packages in {}", lib.display()))
 }

@@ -34,10 +34,6 @@ TORCH = {
 }
 
 
-def fail(mode):
-    sys.exit(WORDS[mode])
-
-
 def option(name):
     return sys.argv[sys.argv.index(name) + 1]
 
@@ -61,7 +57,7 @@ def download(mode):
         log.write(f"{name}\n")
     what, _, target = mode.partition(":")
     if what in WORDS and target in ("", name):
-        fail(what)
+        sys.exit(WORDS[what])
     if what == "hang" and target == name:
         with open(os.path.join(os.environ["TMPDIR"], "half.whl"), "w") as half:
             half.write("half a wheel")
@@ -73,22 +69,8 @@ def download(mode):
     make_wheel(dest, name, version, comment.split()[2])
 
 
-def make_environment(folder):
-    """Creates a python and a pip, as `-m venv` does. Both are this program."""
-    if os.environ.get("FAKE_VENV") == "none":
-        sys.exit("The virtual environment was not created successfully because ensurepip is not available.")
-    os.makedirs(os.path.join(folder, "bin"), exist_ok=True)
-    for name in ("python", "pip"):
-        path = os.path.join(folder, "bin", name)
-        with open(path, "w") as script:
-            script.write(f'#!/bin/sh\nexec {sys.executable} -I -S {os.path.abspath(__file__)} "$@"\n')
-        os.chmod(path, 0o755)
-
-
 mode = os.environ.get("FAKE_PIP", "ok")
-if sys.argv[1:3] == ["-m", "venv"]:
-    make_environment(sys.argv[-1])
-elif sys.argv[1:3] != ["-m", "pip"]:
+if sys.argv[1:3] != ["-m", "pip"]:
     if os.environ.get("FAKE_UNPACK") == "full":
         sys.exit("OSError: [Errno 28] No space left on device")
     os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
@@ -98,8 +80,3 @@ elif mode == "broken":
     sys.exit("ImportError: cannot import name 'main'")
 elif sys.argv[3] == "download":
     download(mode)
-elif sys.argv[3] == "install":
-    with open(os.environ["FAKE_LOG"], "a") as log:
-        log.write(f"install {option('--requirement')}\n")
-    if mode in WORDS:
-        fail(mode)

@@ -101,18 +101,33 @@ impl Machine {
 }
 
 impl Outcome {
+    /// Checks the exit code.
     #[track_caller]
-    pub(crate) fn ok(&self) -> &str {
-        assert_eq!(self.code, Some(0), "{}", self.stderr);
-        &self.stderr
+    pub(crate) fn ended(&self, code: i32) -> &Self {
+        assert_eq!(self.code, Some(code), "{}", self.stderr);
+        self
     }
 
-    /// Returns the last line: the error in one sentence.
     #[track_caller]
-    pub(crate) fn error(&self) -> &str {
-        assert_eq!(self.code, Some(1), "{}", self.stderr);
-        let line = self.stderr.lines().last().unwrap();
-        line.strip_prefix("error: ").unwrap_or_else(|| panic!("no error message: {}", self.stderr))
+    pub(crate) fn ok(&self) -> &Self {
+        self.ended(0)
+    }
+
+    /// Checks that standard error has these words.
+    #[track_caller]
+    pub(crate) fn says(&self, words: &str) -> &Self {
+        assert!(self.stderr.contains(words), "{words:?} is not in: {}", self.stderr);
+        self
+    }
+
+    /// Checks that the last line is an error, in one sentence, with all these words.
+    #[track_caller]
+    pub(crate) fn error(&self, all: &[&str]) {
+        let line = self.ended(1).stderr.lines().last().unwrap();
+        assert!(line.starts_with("error: "), "no error message: {}", self.stderr);
+        for words in all {
+            assert!(line.contains(words), "{words:?} is not in: {line}");
+        }
     }
 }
 

@@ -71,7 +71,7 @@ fn demo(last_loss: &str, accuracy: &str) -> Outcome {
 #[test]
 fn a_demo_reports_its_results_and_their_folder() {
     let outcome = demo("0.125", "0.925");
-    let line = outcome.ok().lines().last().unwrap();
+    let line = outcome.ok().stderr.lines().last().unwrap();
     for words in [
         "demo passed: loss 2.302 in the first step and 0.125 in the last of 2",
         "test accuracy 92.5% (chance 10.0%)",
@@ -83,34 +83,16 @@ fn a_demo_reports_its_results_and_their_folder() {
 
 #[test]
 fn a_demo_that_does_not_learn_fails() {
-    let outcome = demo("2.4", "0.925");
-    assert!(
-        outcome.error().starts_with("demo failed: ") && outcome.error().contains("did not fall"),
-        "{}",
-        outcome.stderr
-    );
-    let outcome = demo("0.1", "0.11");
-    assert!(outcome.error().contains("less than 3 times chance"), "{}", outcome.stderr);
+    demo("2.4", "0.925").error(&["error: demo failed: ", "did not fall"]);
+    demo("0.1", "0.11").error(&["less than 3 times chance"]);
 }
 
 #[test]
 fn a_demo_returns_the_exit_code_of_the_failed_step() {
-    let outcome = machine("exit 75").run(&["demo", "--cpu"], &[]);
-    assert_eq!(outcome.code, Some(75));
-    assert!(
-        outcome.stderr.ends_with("runs/demo-") || outcome.stderr.contains("exit code 75"),
-        "{}",
-        outcome.stderr
-    );
+    machine("exit 75").run(&["demo", "--cpu"], &[]).ended(75).says("exit code 75");
     let outcome = machine("exit 0").run(&["demo", "--cpu"], &[("FAIL", "build")]);
-    assert_eq!(outcome.code, Some(101));
-    assert!(outcome.stderr.contains("demo failed: cannot build dtrain"), "{}", outcome.stderr);
-    let outcome = machine("exit 0").run(&["demo", "--cpu"], &[]);
-    assert!(
-        outcome.error().contains("cannot read") && outcome.error().contains("result.json"),
-        "{}",
-        outcome.stderr
-    );
+    outcome.ended(101).says("demo failed: cannot build dtrain");
+    machine("exit 0").run(&["demo", "--cpu"], &[]).error(&["cannot read", "result.json"]);
 }
 
 #[test]
@@ -118,7 +100,7 @@ fn test_passes_its_arguments_to_cargo() {
     let machine = machine("");
     machine.run(&["test", "--cpu", "--", "batch", "--", "--nocapture"], &[]).ok();
     assert_eq!(calls(&machine), ["test --workspace batch -- --nocapture"]);
-    assert_eq!(machine.run(&["test", "--cpu"], &[("FAIL", "test")]).code, Some(101));
+    machine.run(&["test", "--cpu"], &[("FAIL", "test")]).ended(101);
 }
 
 #[test]
@@ -129,17 +111,10 @@ fn check_stops_at_the_first_failed_step() {
         machine.script(tool, "");
     }
     let outcome = machine.run(&["check", "--cpu"], &[]);
-    assert!(
-        outcome.ok().contains("check 4/8: tests: cargo test --workspace --no-fail-fast\n"),
-        "{}",
-        outcome.stderr
-    );
-    let demo = "cargo xtask demo --profile dev --epochs 2";
-    assert!(outcome.stderr.contains(&format!("check 6/8: demo: {demo}\n")), "{}", outcome.stderr);
-    assert!(outcome.stderr.contains("demo passed: "), "{}", outcome.stderr);
-    assert!(outcome.stderr.contains("\nwheel skipped: no strip on PATH"), "{}", outcome.stderr);
-    assert!(outcome.stderr.contains("\nMPI skipped: no mpicc.mpich"), "{}", outcome.stderr);
-    assert!(outcome.stderr.contains("\n2 tests without ip, iptables\n"), "{}", outcome.stderr);
+    outcome.ok().says("check 4/8: tests: cargo test --workspace --no-fail-fast\n");
+    outcome.says("check 6/8: demo: cargo xtask demo --profile dev --epochs 2\n").says("demo passed: ");
+    outcome.says("\nwheel skipped: no strip on PATH").says("\nMPI skipped: no mpicc.mpich");
+    outcome.says("\n2 tests without ip, iptables\n");
     // The last lines are the steps' durations.
     let last: Vec<&str> = outcome.stderr.lines().rev().take(8).collect();
     assert!(last[7].starts_with("formatting ") && last[0].starts_with("MPI "), "{last:?}");
@@ -178,23 +153,20 @@ fn check_stops_at_the_first_failed_step() {
         (8, "--tests", &hidden),
     ] {
         let outcome = machine.run(&["check", "--cpu"], &[("FAIL", step)]);
-        assert_eq!(outcome.code, Some(101));
+        outcome.ended(101);
         assert!(outcome.stderr.ends_with(&format!("to repeat it: {command}\n")), "{}", outcome.stderr);
         assert_eq!(calls(), all[..called]);
     }
     // A thorough check makes pages too.
-    let outcome = machine.run(&["check", "--cpu", "--thorough"], &[("FAIL", "doc")]);
-    assert_eq!(outcome.code, Some(101));
     let doc = "check 3/10: documentation: RUSTDOCFLAGS=-Dwarnings cargo doc --workspace --no-deps\n";
-    assert!(outcome.stderr.contains(doc), "{}", outcome.stderr);
+    machine.run(&["check", "--cpu", "--thorough"], &[("FAIL", "doc")]).ended(101).says(doc);
 }
 
 #[test]
 fn check_fails_if_the_demo_fails() {
-    let outcome = machine(&training("2.4", "0.925")).run(&["check", "--cpu"], &[]);
-    assert!(outcome.error().contains("did not fall"), "{}", outcome.stderr);
+    machine(&training("2.4", "0.925")).run(&["check", "--cpu"], &[]).error(&["did not fall"]);
     let outcome = machine("exit 4").run(&["check", "--cpu"], &[]);
-    assert_eq!(outcome.code, Some(4));
+    outcome.ended(4);
     let last = "to repeat it: cargo xtask demo --profile dev --epochs 2\n";
     assert!(outcome.stderr.ends_with(last), "{}", outcome.stderr);
 }
@@ -203,36 +175,24 @@ fn check_fails_if_the_demo_fails() {
 fn a_warning_or_a_dead_link_fails_the_book() {
     let machine = machine("");
     fs::create_dir(machine.root().join("docs")).unwrap();
-    let outcome = machine.run(&["book"], &[]);
-    assert!(
-        outcome.ok().contains("1 links checked, 0 dead\nbook: open target/book/index.html"),
-        "{}",
-        outcome.stderr
-    );
-    let outcome = machine.run(&["book"], &[("WARNING", "an unclosed tag")]);
-    assert!(
-        outcome.code == Some(1) && outcome.stderr.contains("mdBook reports errors or warnings"),
-        "{}",
-        outcome.stderr
-    );
-    let outcome = machine.run(&["book"], &[("LINK", "no.html")]);
-    assert!(
-        outcome.code == Some(1) && outcome.stderr.contains("index.html:1: dead link: no.html"),
-        "{}",
-        outcome.stderr
-    );
-    assert_eq!(machine.run(&["book"], &[("FAIL", "install")]).code, Some(101));
+    machine.run(&["book"], &[]).ok().says("1 links checked, 0 dead\nbook: open target/book/index.html");
+    for (variable, value, code, words) in [
+        ("WARNING", "an unclosed tag", 1, "mdBook reports errors or warnings"),
+        ("LINK", "no.html", 1, "index.html:1: dead link: no.html"),
+        ("FAIL", "install", 101, ""),
+    ] {
+        machine.run(&["book"], &[(variable, value)]).ended(code).says(words);
+    }
 }
 
 #[test]
 fn a_demo_builds_in_the_background_while_libtorch_is_fetched() {
     let machine = machine(&training("0.125", "0.925"));
-    let outcome = machine.run(&["demo", "--cpu"], &[("FAKE_PIP", "slow")]);
-    assert!(outcome.ok().contains("in the background"), "{}", outcome.stderr);
+    machine.run(&["demo", "--cpu"], &[("FAKE_PIP", "slow")]).ok().says("in the background");
     let build = "build --profile release --package dtrain --package dtrain-worker";
     assert_eq!(calls(&machine)[..2], [format!("{build} --keep-going"), build.to_owned()]);
     let outcome = machine.run(&["demo", "--cpu"], &[]);
-    assert!(!outcome.ok().contains("in the background"), "{}", outcome.stderr);
+    assert!(!outcome.ok().stderr.contains("in the background"), "{}", outcome.stderr);
     assert_eq!(calls(&machine)[0], build);
 }
 

@@ -16,8 +16,7 @@ fn stamp(machine: &Machine) -> String {
 /// Returns a machine with the CPU set, without notes of its set-up.
 fn set_up() -> Machine {
     let machine = Machine::new();
-    let outcome = machine.run(&["setup", "--cpu"], &[]);
-    assert!(outcome.ok().contains("CPU set (--cpu was given)"), "{}", outcome.stderr);
+    machine.run(&["setup", "--cpu"], &[]).ok().says("CPU set (--cpu was given)");
     assert_eq!(machine.fetched(), CPU);
     assert!(!machine.staging().exists());
     machine
@@ -47,8 +46,7 @@ fn a_second_set_up_fetches_nothing() {
 
     machine.remove("python3");
     let start = Instant::now();
-    let outcome = machine.run(&["setup", "--cpu"], &[]);
-    assert!(outcome.ok().contains("in target/libtorch"), "{}", outcome.stderr);
+    machine.run(&["setup", "--cpu"], &[]).ok().says("in target/libtorch");
     assert!(start.elapsed().as_secs_f64() < 2.0, "{:?}", start.elapsed());
     assert!(machine.fetched().is_empty());
     // A set of an earlier version has no stamp, and is kept.
@@ -69,9 +67,7 @@ fn a_driver_selects_the_cuda_set_and_only_missing_packages_are_fetched() {
     let machine = set_up();
     let library = "printf '\\tlibcuda.so.1 (libc6,x86-64) => /usr/lib/libcuda.so.1\\n'";
     machine.script("ldconfig", library);
-    let outcome = machine.run(&["setup"], &[]);
-    let words = "CUDA set (an NVIDIA driver was found: ";
-    assert!(outcome.ok().contains(words), "{}", outcome.stderr);
+    machine.run(&["setup"], &[]).ok().says("CUDA set (an NVIDIA driver was found: ");
     let fetched = machine.fetched();
     assert!(fetched.len() == 13 && fetched.iter().all(|name| !CPU.contains(&name.as_str())), "{fetched:?}");
     assert_eq!(stamp(&machine).lines().count(), 16);
@@ -136,13 +132,11 @@ fn the_users_libtorch_is_checked_and_used() {
     let version = own.join("include/torch/headeronly/version.h");
     fs::create_dir_all(version.parent().unwrap()).unwrap();
     fs::write(&version, header("11")).unwrap();
-    let outcome = machine.run(&["setup"], &[("LIBTORCH", named)]);
-    let words = format!("from LIBTORCH, {named}");
-    assert!(outcome.ok().contains(&words), "{}", outcome.stderr);
+    let run = |libtorch: &str| machine.run(&["setup"], &[("LIBTORCH", libtorch)]);
+    run(named).ok().says(&format!("from LIBTORCH, {named}"));
     assert!(machine.fetched().is_empty() && !machine.libtorch().exists());
     fs::write(own.join("build-version"), "2.11.0a0+git\n").unwrap();
-    let outcome = machine.run(&["setup"], &[("LIBTORCH", named)]);
-    assert!(outcome.error().contains("is version 2.11.0a0, not 2.11.0"), "{}", outcome.stderr);
+    run(named).error(&["is version 2.11.0a0, not 2.11.0"]);
     fs::remove_file(own.join("build-version")).unwrap();
 
     let root = machine.root();
@@ -152,8 +146,7 @@ fn the_users_libtorch_is_checked_and_used() {
         (root.to_str().unwrap(), "is not a libtorch"),
         ("", "not an absolute path"),
     ] {
-        let outcome = machine.run(&["setup"], &[("LIBTORCH", value)]);
-        assert!(outcome.error().contains(words), "{}", outcome.stderr);
+        run(value).error(&[words]);
     }
 }
 
@@ -164,6 +157,6 @@ fn the_build_uses_the_compiler_found() {
     machine.script("clang++", "cat >/dev/null");
     machine.script("cargo", "echo \"CXX=$CXX LIBTORCH=$LIBTORCH\" >&2");
     let outcome = machine.run(&["test", "--cpu"], &[]);
-    assert!(outcome.ok().contains("set CXX=clang++"), "{}", outcome.stderr);
+    outcome.ok().says("set CXX=clang++");
     assert!(outcome.stderr.ends_with("CXX=clang++ LIBTORCH=\n"), "{}", outcome.stderr);
 }

@@ -167,26 +167,22 @@ impl Communicator {
         operation: Operation,
     ) -> Result<(), CollectiveError> {
         let started = Instant::now();
-        let code = loop {
+        let error = loop {
             let now = match code {
                 SUCCESS | IN_PROGRESS => self.progress(state),
                 failed => failed,
             };
-            if now != IN_PROGRESS {
-                break now;
+            match now {
+                SUCCESS => return Ok(()),
+                IN_PROGRESS => {}
+                failed => break self.error(failed, state.raw, operation),
             }
             let waited = started.elapsed();
             if waited > operation.timeout {
-                let error = operation.timed_out();
-                self.end(state, error.clone());
-                return Err(error);
+                break operation.timed_out();
             }
             pause(waited, self.api.sleep);
         };
-        if code == SUCCESS {
-            return Ok(());
-        }
-        let error = self.error(code, state.raw, operation);
         self.end(state, error.clone());
         Err(error)
     }

@@ -184,16 +184,12 @@ impl NcclGroup {
     fn check(&self, collective: Collective<'_>) -> Result<(), CollectiveError> {
         self.caller.check(collective)?;
         let (device, own) = (collective.input().device(), self.device);
-        match device == own {
-            true => Ok(()),
-            false => {
-                let reason = format!("the tensor is on {device:?}, but this rank's group uses {own:?}");
-                Err(CollectiveError::InvalidTensor(
-                    Operation::new(collective.name(), self.caller.rank),
-                    reason,
-                ))
-            }
+        if device == own {
+            return Ok(());
         }
+        let operation = Operation::new(collective.name(), self.caller.rank);
+        let reason = format!("the tensor is on {device:?}, but this rank's group uses {own:?}");
+        Err(CollectiveError::InvalidTensor(operation, reason))
     }
 }
 
@@ -206,12 +202,8 @@ fn tensors<'a>(collective: &Collective<'a>) -> Vec<&'a Tensor> {
 }
 
 impl ProcessGroup for NcclGroup {
-    fn rank(&self) -> usize {
-        self.caller.rank
-    }
-
-    fn size(&self) -> usize {
-        self.caller.size
+    fn rank_and_size(&self) -> (usize, usize) {
+        (self.caller.rank, self.caller.size)
     }
 
     fn set_timeout(&mut self, timeout: Duration) {

@@ -153,15 +153,6 @@ impl NamedFaults {
         };
         to_error(self.operation, fault)
     }
-
-    /// Converts a fault of the last stage.
-    fn error_of_copy(&self, fault: Fault) -> CollectiveError {
-        match fault {
-            // The first rank may wait for another node.
-            Fault::TimedOut(0, _) => self.operation.timed_out(),
-            fault => self.error(fault),
-        }
-    }
 }
 
 struct Copying {
@@ -173,17 +164,17 @@ struct Copying {
 impl Work for Copying {
     fn wait(self: Box<Self>) -> Result<(), CollectiveError> {
         self.reduced.wait().map_err(|fault| self.names.error(fault))?;
-        self.copied.wait().map_err(|fault| self.names.error_of_copy(fault))
+        self.copied.wait().map_err(|fault| match fault {
+            // The first rank may wait for another node.
+            Fault::TimedOut(0, _) => self.names.operation.timed_out(),
+            fault => self.names.error(fault),
+        })
     }
 }
 
 impl ProcessGroup for NodesGroup {
-    fn rank(&self) -> usize {
-        self.caller.rank
-    }
-
-    fn size(&self) -> usize {
-        self.caller.size
+    fn rank_and_size(&self) -> (usize, usize) {
+        (self.caller.rank, self.caller.size)
     }
 
     fn set_timeout(&mut self, timeout: Duration) {

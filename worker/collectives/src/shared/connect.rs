@@ -74,9 +74,7 @@ pub(crate) enum Decision {
 }
 
 pub(crate) fn decide(all: &[Facts]) -> Decision {
-    let Some(first) = all.first() else {
-        return Decision::Gloo("the run has no ranks".into());
-    };
+    let first = all[0];
     if let Some(other) = all.iter().position(|facts| facts.preference != first.preference) {
         return Decision::Disagree([(0, first.preference), (other, all[other].preference)]);
     }

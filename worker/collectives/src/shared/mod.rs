@@ -41,7 +41,7 @@ impl SharedGroup {
     /// Creates shared memory for the ranks of `gloo` and agrees with them that all have it. Blocks until all
     /// have called. If a rank fails, all get back `gloo` and the rank with its reason.
     pub fn create(gloo: GlooGroup) -> Result<Result<Self, (GlooGroup, String)>, CollectiveError> {
-        let (rank, size) = (gloo.rank(), gloo.size());
+        let (rank, size) = gloo.rank_and_size();
         Ok(match join_team(&gloo, &gloo)? {
             Ok(member) => {
                 Ok(Self { member, gloo, segments: Segments::new(rank), caller: Caller::new(rank, size) })
@@ -114,12 +114,8 @@ pub(super) fn to_error(operation: Operation, fault: Fault) -> CollectiveError {
 }
 
 impl ProcessGroup for SharedGroup {
-    fn rank(&self) -> usize {
-        self.caller.rank
-    }
-
-    fn size(&self) -> usize {
-        self.caller.size
+    fn rank_and_size(&self) -> (usize, usize) {
+        (self.caller.rank, self.caller.size)
     }
 
     fn set_timeout(&mut self, timeout: Duration) {

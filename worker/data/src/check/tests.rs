@@ -12,7 +12,7 @@ use super::super::image_folder::ImageIndex;
 use dtrain_recipe::Orientation;
 
 use super::*;
-use crate::tests::images::{class_counts, encoded, folder, gradient, png, put};
+use crate::tests::images::{class_counts, encoded, folder, gradient, png, put, train};
 
 const PICTURES: Needs = Needs { channels: 3, resize: Resize::Crop, orientation: Orientation::Stored };
 
@@ -22,12 +22,10 @@ fn quiet(index: &ImageIndex, depth: Depth, threads: usize) -> CheckReport {
 
 /// A set of 202 images in two classes, two of them bad: one cut short, one a text.
 fn spoilt() -> (tempfile::TempDir, ImageIndex) {
-    let root = tempfile::tempdir().unwrap();
-    folder(root.path(), "train", &[("a", 101), ("b", 101)]);
+    let (root, index) = train(&[("a", 101), ("b", 101)]);
     let whole = png(8, 8);
     put(root.path().join("train/a/050.png"), &whole[..whole.len() - 20]);
     put(root.path().join("train/b/007.png"), b"<html>moved</html>");
-    let index = ImageIndex::scan(root.path(), "train", None).unwrap();
     (root, index)
 }
 
@@ -105,9 +103,7 @@ fn losing_all_images_of_a_class_is_an_error() {
 
 #[test]
 fn files_that_cannot_be_opened_are_bad() {
-    let root = tempfile::tempdir().unwrap();
-    folder(root.path(), "train", &[("a", 2)]);
-    let index = ImageIndex::scan(root.path(), "train", None).unwrap();
+    let (_root, index) = train(&[("a", 2)]);
     fs::remove_file(index.image_path(0)).unwrap();
     for depth in [Depth::Header, Depth::Full] {
         let report = quiet(&index, depth, 1);
@@ -124,9 +120,7 @@ fn files_that_cannot_be_opened_are_bad() {
 #[test]
 fn a_file_without_permission_is_bad() {
     use std::os::unix::fs::PermissionsExt;
-    let root = tempfile::tempdir().unwrap();
-    folder(root.path(), "train", &[("a", 1)]);
-    let index = ImageIndex::scan(root.path(), "train", None).unwrap();
+    let (_root, index) = train(&[("a", 1)]);
     fs::set_permissions(index.image_path(0), fs::Permissions::from_mode(0o000)).unwrap();
     let report = with_permissions(|| quiet(&index, Depth::Full, 1));
     assert!(report.bad[0].reason.contains("denied"));
@@ -145,10 +139,8 @@ fn a_header_far_into_the_file_is_found() {
 
 #[test]
 fn images_that_are_not_resized_have_one_size() {
-    let root = tempfile::tempdir().unwrap();
-    folder(root.path(), "train", &[("a", 100), ("b", 50)]);
+    let (root, index) = train(&[("a", 100), ("b", 50)]);
     put(root.path().join("train/a/000.png"), b"bad");
-    let index = ImageIndex::scan(root.path(), "train", None).unwrap();
     let needs = Needs { resize: Resize::None, ..PICTURES };
     let found =
         |index: &ImageIndex| index.without_bad(&check(index, needs, Depth::Header, 2, &mut |_, _| ()));
@@ -171,9 +163,7 @@ fn images_that_are_not_resized_have_one_size() {
 
 #[test]
 fn the_channels_are_checked() {
-    let root = tempfile::tempdir().unwrap();
-    folder(root.path(), "train", &[("a", 3)]);
-    let index = ImageIndex::scan(root.path(), "train", None).unwrap();
+    let (_root, index) = train(&[("a", 3)]);
     for depth in [Depth::Header, Depth::Full] {
         let bad = |channels| {
             let needs = Needs { channels, ..PICTURES };

@@ -62,10 +62,7 @@ impl ImageDecoder for Jpeg<'_> {
     fn read_image(self, out: &mut [u8]) -> ImageResult<()> {
         let Err(error) = self.read_whole(out) else { return Ok(()) };
         // If both decoders fail, the first reason is the better one.
-        self.read_damaged(out).map_err(|_| {
-            let format = ImageFormatHint::Exact(ImageFormat::Jpeg);
-            ImageError::Decoding(DecodingError::new(format, error))
-        })
+        self.read_damaged(out).map_err(|_| undecoded(error))
     }
 
     fn read_image_boxed(self: Box<Self>, out: &mut [u8]) -> ImageResult<()> {
@@ -86,14 +83,14 @@ impl Jpeg<'_> {
     fn read_damaged(&self, out: &mut [u8]) -> ImageResult<()> {
         let decoder = JpegDecoder::new(Cursor::new(self.bytes))?;
         if (decoder.dimensions(), decoder.color_type()) != (self.dimensions(), self.color_type()) {
-            let format = ImageFormatHint::Exact(ImageFormat::Jpeg);
-            return Err(ImageError::Decoding(DecodingError::new(
-                format,
-                "another size or kind than its header states",
-            )));
+            return Err(undecoded("another size or kind than its header states"));
         }
         decoder.read_image(out)
     }
+}
+
+fn undecoded(reason: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> ImageError {
+    ImageError::Decoding(DecodingError::new(ImageFormatHint::Exact(ImageFormat::Jpeg), reason))
 }
 
 /// Reads the frame header, which comes before all pixels.

@@ -1,11 +1,9 @@
 #![allow(clippy::unwrap_used)]
 
-use std::path::Path;
-
 use proptest::prelude::*;
 
 use super::*;
-use crate::tests::images::gradient;
+use crate::tests::images::{bytes_of, gradient, reference};
 
 /// Returns the square's pixels, gathered from the view.
 fn square(fitter: &mut Fitter, rgb: &[u8], size: (u32, u32), side: u32) -> Vec<u8> {
@@ -19,10 +17,7 @@ fn picture(rgb: &[u8], (width, height): (u32, u32)) -> Raster {
 }
 
 fn bytes(view: View<'_>) -> Vec<u8> {
-    match view.to_raster().values {
-        Values::U8(values) => values,
-        Values::F32(_) => panic!("8-bit values were expected"),
-    }
+    bytes_of(view.to_raster())
 }
 
 #[test]
@@ -164,10 +159,9 @@ fn masks_take_the_nearest_pixel() {
     assert_eq!(fitted(cut), [2, 3, 6, 7]);
 }
 
-/// `tests/parity/README.md` describes how the files are made.
 #[test]
 fn a_part_is_cut_out_and_then_resized_as_in_torchvision() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/parity/reference/pictures");
+    let folder = reference("pictures");
     let read = |name: &str| image::open(folder.join(name)).unwrap().to_rgb8();
     let cases: Vec<serde_json::Value> =
         serde_json::from_slice(&std::fs::read(folder.join("crops.json")).unwrap()).unwrap();

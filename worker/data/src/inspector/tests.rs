@@ -1,19 +1,12 @@
 #![allow(clippy::unwrap_used)]
 
-use std::path::PathBuf;
-
 use dtrain_recipe::Resize;
 
 use super::super::mask_rule::{MaskKind, MaskRule};
 use super::super::pixel_target::MapRule;
 use super::super::raster::{Labels, Values};
 use super::*;
-use crate::tests::images::{chunk, put};
-
-/// `tests/parity/README.md` describes how the files are made.
-fn pictures() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/parity/reference/pictures")
-}
+use crate::tests::images::{chunk, put, reference};
 
 fn needs(orientation: Orientation, channels: usize) -> Needs {
     Needs { channels, resize: Resize::None, orientation }
@@ -28,11 +21,11 @@ fn values(image: &Raster) -> &[u8] {
 
 #[test]
 fn pictures_are_turned_as_in_pillow() {
-    let stored = image::open(pictures().join("turned-1.png")).unwrap().to_rgb8();
+    let stored = image::open(reference("pictures").join("turned-1.png")).unwrap().to_rgb8();
     for tag in 1..=8 {
-        let shown = image::open(pictures().join(format!("shown-{tag}.bmp"))).unwrap().to_rgb8();
+        let shown = image::open(reference("pictures").join(format!("shown-{tag}.bmp"))).unwrap().to_rgb8();
         for ending in ["png", "webp", "tif", "jpg"] {
-            let path = pictures().join(format!("turned-{tag}.{ending}"));
+            let path = reference("pictures").join(format!("turned-{tag}.{ending}"));
             let mut inspector = Inspector::for_check();
             for (orientation, expected) in [(Orientation::Stored, &stored), (Orientation::Exif, &shown)] {
                 for depth in [Depth::Header, Depth::Full] {
@@ -63,7 +56,7 @@ fn pictures_are_turned_as_in_pillow() {
 fn exif_data_behind_the_pixels_is_found_at_both_depths() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("late.png");
-    let file = std::fs::read(pictures().join("turned-6.png")).unwrap();
+    let file = std::fs::read(reference("pictures").join("turned-6.png")).unwrap();
     let place = |kind: &[u8]| file.windows(4).position(|it| it == kind).unwrap() - 4;
     let (exif, end) = (place(b"eXIf"), place(b"IEND"));
     let length = u32::from_be_bytes(file[exif..exif + 4].try_into().unwrap()) as usize + 12;
@@ -103,7 +96,7 @@ fn the_memory_of_a_huge_image_is_freed_and_results_are_kept() {
 #[test]
 fn targets_turn_like_images_of_one_channel() {
     for tag in 1..=8 {
-        let path = pictures().join(format!("turned-{tag}.tif"));
+        let path = reference("pictures").join(format!("turned-{tag}.tif"));
         let mut inspector = Inspector::default();
         inspector.image(&path, needs(Orientation::Stored, 1), Depth::Full).unwrap();
         let image = &inspector.image;
@@ -123,7 +116,7 @@ fn lossy_masks_are_errors_and_lossy_maps_are_marked() {
         let mut inspector = Inspector::for_check();
         let mut read = |name: &str, rule| {
             inspector
-                .pixels(&pictures().join(name), rule, Orientation::Stored, depth)
+                .pixels(&reference("pictures").join(name), rule, Orientation::Stored, depth)
                 .map_err(|error| error.to_string())
         };
         let error = read("mask-lossy.webp", mask.into()).unwrap_err();

@@ -4,9 +4,11 @@
 
 use std::fs;
 use std::io::Cursor;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use image::{DynamicImage, GrayImage, ImageFormat, Luma, Rgb, RgbImage};
+
+use crate::raster::{Raster, Values};
 
 /// Makes an RGB image whose pixels show their position: red grows with x, green with y.
 pub(crate) fn gradient(width: u32, height: u32) -> RgbImage {
@@ -94,6 +96,27 @@ pub(crate) fn folder(root: &Path, split: &str, classes: &[(&str, usize)]) {
         for number in 0..*images {
             put(root.join(split).join(class).join(format!("{number:03}.png")), &png(8, 8));
         }
+    }
+}
+
+/// Makes a split `train` with these images, and lists it.
+pub(crate) fn train(classes: &[(&str, usize)]) -> (tempfile::TempDir, crate::ImageIndex) {
+    let root = tempfile::tempdir().unwrap();
+    folder(root.path(), "train", classes);
+    let index = crate::ImageIndex::scan(root.path(), "train", None).unwrap();
+    (root, index)
+}
+
+/// Returns a file or folder that other programs have written: `tests/parity/README.md` describes how.
+pub(crate) fn reference(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/parity/reference").join(name)
+}
+
+/// Returns the values of an image of 8 bits.
+pub(crate) fn bytes_of(image: Raster) -> Vec<u8> {
+    match image.values {
+        Values::U8(values) => values,
+        Values::F32(values) => panic!("8-bit values were expected, not {values:?}"),
     }
 }
 

@@ -6,8 +6,7 @@ use dtrain_torch_shim::program::{Argument, Operand, Operation, Output, Whole};
 use tch::{Kind, Tensor};
 
 use super::dtype::is_whole;
-use super::graph::for_calls;
-use super::graph::{Meaning, Program};
+use super::graph::{Meaning, Program, for_calls};
 use super::modes;
 
 /// A buffer that the program for training changes.
@@ -28,23 +27,21 @@ pub(super) fn written(program: &Program) -> Vec<WrittenBuffer> {
     let mut note = |buffer: usize, is_usual: bool| *found.entry(buffer).or_insert(true) &= is_usual;
     let mut sums: Vec<(usize, usize)> = Vec::new();
     let mut statistics: Vec<usize> = Vec::new();
-    for item in &program.items {
-        for_calls(item, &mut |operation, arguments, outputs, writes| {
-            let is_norm = modes::is_training_norm(&operation.name, arguments)
-                || modes::moved_statistics(&operation.name, arguments).next().is_some();
-            let counted = counted(program, operation, arguments);
-            for buffer in program.changed_buffers(operation, arguments, writes) {
-                note(buffer, is_norm || counted == Some(Operand::Fixed(buffer)));
-            }
-            let results: Vec<usize> = outputs.iter().flat_map(Output::slots).collect();
-            if let (Some(Operand::Slot(of)), [sum]) = (counted, results.as_slice()) {
-                sums.push((*sum, of));
-            }
-            if is_norm {
-                statistics.extend(results);
-            }
-        });
-    }
+    for_calls(&program.items, &mut |operation, arguments, outputs, writes| {
+        let is_norm = modes::is_training_norm(&operation.name, arguments)
+            || modes::moved_statistics(&operation.name, arguments).next().is_some();
+        let counted = counted(program, operation, arguments);
+        for buffer in program.changed_buffers(operation, arguments, writes) {
+            note(buffer, is_norm || counted == Some(Operand::Fixed(buffer)));
+        }
+        let results: Vec<usize> = outputs.iter().flat_map(Output::slots).collect();
+        if let (Some(Operand::Slot(of)), [sum]) = (counted, results.as_slice()) {
+            sums.push((*sum, of));
+        }
+        if is_norm {
+            statistics.extend(results);
+        }
+    });
     for (buffer, value) in &program.mutations {
         let Meaning::Slot(value) = value else {
             note(*buffer, false);

@@ -197,17 +197,17 @@ impl Exported {
     /// normalisation has a single value per channel of a sample.
     pub fn min_micro_batch(&self) -> usize {
         let of_norms = if self.has_small_norms { 2 } else { 1 };
-        self.train_guards.batches().least().max(of_norms)
+        self.train_guards.batches.least().max(of_norms)
     }
 
     /// Returns the most samples of a training micro-batch for which the program is valid, if there is a limit.
     pub fn max_micro_batch(&self) -> Option<usize> {
-        self.train_guards.batches().most()
+        self.train_guards.batches.most()
     }
 
     /// Returns the fewest samples of an evaluation's batch, and the most if there is a limit.
     pub fn evaluation_batches(&self) -> (usize, Option<usize>) {
-        let batches = self.evaluation_guards.batches();
+        let batches = self.evaluation_guards.batches;
         (batches.least(), batches.most())
     }
 

@@ -47,7 +47,6 @@ pub(super) fn outputs(module: &GraphModule, count: usize, noted: &[String]) -> V
 struct Tree {
     #[serde(rename = "type")]
     kind: Option<String>,
-    #[serde(default)]
     context: Option<String>,
     #[serde(default)]
     children_spec: Vec<Tree>,

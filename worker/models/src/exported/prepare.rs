@@ -55,14 +55,12 @@ pub(super) fn prepare(
     let dropped = dropped(program, purpose);
     let mut last = vec![None; program.is_tensor.len()];
     let mut position = 0;
-    for item in &program.items {
-        graph::for_calls(item, &mut |_, arguments, _, _| {
-            for slot in slots(arguments).filter(|_| !dropped[position]) {
-                last[slot] = Some(position);
-            }
-            position += 1;
-        });
-    }
+    graph::for_calls(&program.items, &mut |_, arguments, _, _| {
+        for slot in slots(arguments).filter(|_| !dropped[position]) {
+            last[slot] = Some(position);
+        }
+        position += 1;
+    });
     for slot in program.kept() {
         last[slot] = Some(usize::MAX);
     }
@@ -90,13 +88,11 @@ pub(super) fn prepare(
 /// later, and no kept call needs them.
 fn dropped(program: &Program, purpose: Purpose) -> Vec<bool> {
     let mut calls = Vec::new();
-    for item in &program.items {
-        graph::for_calls(item, &mut |_, arguments, outputs, writes| {
-            let written: Vec<usize> = writes.iter().flat_map(|written| program.buffers(written)).collect();
-            let read: Vec<usize> = program.read_buffers(arguments, outputs).collect();
-            calls.push((program.only_updates(outputs, writes), written, read));
-        });
-    }
+    graph::for_calls(&program.items, &mut |_, arguments, outputs, writes| {
+        let written: Vec<usize> = writes.iter().flat_map(|written| program.buffers(written)).collect();
+        let read: Vec<usize> = program.read_buffers(arguments, outputs).collect();
+        calls.push((program.only_updates(outputs, writes), written, read));
+    });
     let mut dropped = vec![false; calls.len()];
     if purpose == Purpose::Train {
         return dropped;
@@ -240,16 +236,6 @@ impl Preparation<'_> {
         }
     }
 
-    fn traits(&self, operation: &Operation, argument: &str) -> Result<dtrain_torch_shim::program::Traits> {
-        operation.traits(argument).map_err(|source| {
-            self.archive.error(Problem::Operation {
-                operation: full_name(operation),
-                place: String::new(),
-                source,
-            })
-        })
-    }
-
     /// Records that the call draws random numbers. Without a program for evaluation, that is an error there.
     fn note_random(
         &mut self,
@@ -257,10 +243,11 @@ impl Preparation<'_> {
         operation: &Operation,
         arguments: &[(String, Argument)],
     ) -> Result<()> {
-        if !self.traits(operation, "")?.draws {
-            return Ok(());
-        }
-        if modes::is_deterministic(&operation.name, arguments) {
+        let traits = operation.traits("").map_err(|source| {
+            let (operation, place) = (full_name(operation), String::new());
+            self.archive.error(Problem::Operation { operation, place, source })
+        })?;
+        if !traits.draws || modes::is_deterministic(&operation.name, arguments) {
             return Ok(());
         }
         self.draws = true;

@@ -1,6 +1,6 @@
 //! Runs the steps of a program.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use dtrain_torch_shim::autocast::Autocast;
 use dtrain_torch_shim::grad_mode::GradMode;
@@ -11,6 +11,7 @@ use super::graph::{Meaning, Mode, Program};
 use super::place::Place;
 use crate::error::ModelError;
 use crate::layers::{BatchNorm, copy_of};
+use crate::lock;
 use crate::recompute::{Segment, is_recomputing};
 
 pub(super) enum Step {
@@ -132,7 +133,7 @@ impl Body {
     /// steps use.
     fn compute(&self, outside: &Mutex<Frame>, inputs: &[&Tensor]) -> Result<Tensor, ModelError> {
         let mut frame = Frame::new(self.values)?;
-        let mut outside = outside.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut outside = lock(outside);
         frame.copy_from(&outside, &self.numbers)?;
         for (&slot, tensor) in self.inputs.iter().zip(inputs) {
             frame.set(slot, tensor)?;
@@ -196,7 +197,7 @@ fn run_segment(segment: &Segment<Body>, dead: &[i64], frame: &mut Frame) -> Resu
     // The segment takes its layers itself.
     drop(body);
     let result = segment.run_slice(&borrowed, move |body, inputs| body.compute(&outside, inputs))?;
-    frame.copy_from(&given.lock().unwrap_or_else(PoisonError::into_inner), &results)?;
+    frame.copy_from(&lock(&given), &results)?;
     frame.clear(dead)?;
     frame.set(output, &result)?;
     Ok(())

@@ -6,6 +6,8 @@ use std::collections::{BTreeMap, HashMap};
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer};
 
+use crate::pairs::pairs;
+
 #[derive(Debug, Deserialize)]
 pub(super) struct Version {
     pub schema_version: SchemaVersion,
@@ -26,16 +28,13 @@ pub(super) struct Document {
     #[serde(default)]
     pub range_constraints: BTreeMap<String, Range>,
     /// Conditions on sizes, since torch 2.9.
-    #[serde(default)]
     pub guards_code: Option<Vec<String>>,
 }
 
 /// The values of a symbol.
 #[derive(Debug, Deserialize)]
 pub(super) struct Range {
-    #[serde(default)]
     pub min_val: Option<i64>,
-    #[serde(default)]
     pub max_val: Option<i64>,
 }
 
@@ -109,11 +108,6 @@ pub(super) enum MaybeTensor {
     AsNone(IgnoredAny),
 }
 
-#[derive(Debug, Deserialize)]
-pub(super) struct GraphValue {
-    pub graph: Box<Graph>,
-}
-
 /// A number that is written as text if it is infinite or not a number.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Float(pub f64);
@@ -163,7 +157,7 @@ pub(super) enum Value {
     AsMemoryFormat(i64),
     AsLayout(i64),
     AsDevice(IgnoredAny),
-    AsGraph(GraphValue),
+    AsGraph { graph: Box<Graph> },
 }
 
 #[derive(Debug, Deserialize)]
@@ -200,14 +194,12 @@ pub(super) enum OutputSpec {
 #[derive(Debug, Deserialize)]
 pub(super) struct ModuleCall {
     pub fqn: String,
-    #[serde(default)]
     pub signature: Option<CallSignature>,
 }
 
 #[derive(Debug, Deserialize)]
 pub(super) struct CallSignature {
     pub out_spec: String,
-    #[serde(default)]
     pub forward_arg_names: Option<Vec<String>>,
 }
 
@@ -219,7 +211,6 @@ pub(super) struct TensorMeta {
     pub requires_grad: bool,
     #[serde(default)]
     pub strides: Vec<Size>,
-    #[serde(default)]
     pub storage_offset: Option<Size>,
 }
 
@@ -261,7 +252,7 @@ impl Size {
 /// The list of weights or constants of an archive: names and files, in the order of `state_dict`.
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct Payloads {
-    #[serde(deserialize_with = "pairs")]
+    #[serde(deserialize_with = "payloads")]
     pub config: Vec<(String, Payload)>,
 }
 
@@ -273,42 +264,19 @@ pub(super) struct Payload {
     pub tensor_meta: Option<TensorMeta>,
 }
 
-/// Reads an object as pairs in the order of the file.
-fn pairs<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
-    deserializer: D,
-) -> Result<Vec<(String, T)>, D::Error> {
-    struct Visitor<T>(std::marker::PhantomData<T>);
-    impl<'de, T: Deserialize<'de>> serde::de::Visitor<'de> for Visitor<T> {
-        type Value = Vec<(String, T)>;
-
-        fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-            formatter.write_str("an object")
-        }
-
-        fn visit_map<A: serde::de::MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-            let mut found = Vec::new();
-            while let Some(pair) = map.next_entry()? {
-                found.push(pair);
-            }
-            Ok(found)
-        }
-    }
-    deserializer.deserialize_map(Visitor(std::marker::PhantomData))
+fn payloads<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<(String, Payload)>, D::Error> {
+    pairs(deserializer, "an object")
 }
 
 /// What `dtrain import` adds to an archive.
 #[derive(Debug, Default, Deserialize)]
+#[serde(default)]
 pub(super) struct Notes {
-    #[serde(default)]
     pub inputs: Vec<String>,
-    #[serde(default)]
     pub outputs: Vec<String>,
-    #[serde(default)]
     pub evaluation_outputs: Vec<String>,
-    #[serde(default)]
     pub guards: Option<Both<Vec<NotedGuard>>>,
     /// Whether the archive lacks large tensors, by `dtrain import --weights none`.
-    #[serde(default)]
     pub without_weights: bool,
 }
 
@@ -316,7 +284,6 @@ pub(super) struct Notes {
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct Checked {
     /// The smallest batches for which the programs were compared with the model.
-    #[serde(default)]
     pub smallest: Option<Both<i64>>,
 }
 

@@ -91,14 +91,13 @@ struct Uses {
 fn uses(program: &Program) -> Uses {
     let mut uses = Uses::default();
     for (index, item) in program.items.iter().enumerate() {
-        let (used, own) = values(item);
-        let mut numbers = Vec::new();
-        fixed(item, &mut numbers);
+        let one = std::slice::from_ref(item);
+        let (used, own) = values(one);
         let mut written = Vec::new();
-        for_calls(item, &mut |_, _, _, writes| written.extend(writes.iter().filter_map(slot_of)));
+        for_calls(one, &mut |_, _, _, writes| written.extend(writes.iter().filter_map(slot_of)));
         if passes_gradients(item, program) {
             let is_differentiable = used.iter().any(|slot| uses.has_gradient(*slot, program))
-                || numbers.iter().any(|number| program.fixed[*number].requires_grad());
+                || fixed(one).iter().any(|number| program.fixed[*number].requires_grad());
             if is_differentiable {
                 let changed =
                     own.iter().chain(&written).flat_map(|slot| program.with_roots(&Operand::Slot(*slot)));
@@ -148,7 +147,7 @@ fn passes_gradients(item: &Item, program: &Program) -> bool {
         return false;
     }
     let mut passes = false;
-    for_calls(item, &mut |operation, _, outputs, writes| {
+    for_calls(std::slice::from_ref(item), &mut |operation, _, outputs, writes| {
         let name = operation.name.strip_prefix("aten::").unwrap_or_default();
         let gives_tensor = outputs.iter().flat_map(Output::slots).any(|slot| program.is_tensor[slot]);
         passes |= !WITHOUT_GRADIENT.contains(&name) && (gives_tensor || !writes.is_empty());
@@ -179,27 +178,29 @@ impl Uses {
     }
 }
 
-/// Returns the values that an item uses and defines.
-fn values(item: &Item) -> (Vec<usize>, Vec<usize>) {
+/// Returns the values that items use and define.
+fn values(items: &[Item]) -> (Vec<usize>, Vec<usize>) {
     let (mut used, mut own) = (Vec::new(), Vec::new());
-    for_calls(item, &mut |_, arguments, outputs, _| {
+    for_calls(items, &mut |_, arguments, outputs, _| {
         used.extend(slots(arguments));
         own.extend(outputs.iter().flat_map(Output::slots));
     });
     (used, own)
 }
 
-/// Appends the fixed tensors that an item uses.
-fn fixed(item: &Item, into: &mut Vec<usize>) {
-    for_calls(item, &mut |_, arguments, _, _| {
+/// Returns the fixed tensors that items use, each once.
+fn fixed(items: &[Item]) -> Vec<usize> {
+    let mut found = Vec::new();
+    for_calls(items, &mut |_, arguments, _, _| {
         for operand in all_operands(arguments) {
             if let Operand::Fixed(number) = operand
-                && !into.contains(number)
+                && !found.contains(number)
             {
-                into.push(*number);
+                found.push(*number);
             }
         }
     });
+    found
 }
 
 struct Search<'a> {
@@ -240,24 +241,21 @@ impl Search<'_> {
         if range.len() != module.operations {
             return None;
         }
-        let (mut inputs, mut numbers, mut tensors) = (Vec::new(), Vec::new(), Vec::new());
-        let (mut outputs, mut seen) = (Vec::new(), HashSet::new());
-        for item in &self.program.items[range.clone()] {
-            fixed(item, &mut tensors);
-            let (used, own) = values(item);
-            for slot in used.into_iter().filter(|slot| !self.is_inside(*slot, &range)) {
-                if !seen.insert(slot) {
-                    continue;
-                }
-                match self.program.is_tensor[slot] {
-                    true => inputs.push(slot),
-                    false => numbers.push(slot as i64),
-                }
+        let items = &self.program.items[range.clone()];
+        let (used, own) = values(items);
+        let (mut inputs, mut numbers, mut seen) = (Vec::new(), Vec::new(), HashSet::new());
+        for slot in used.into_iter().filter(|slot| !self.is_inside(*slot, &range)) {
+            if !seen.insert(slot) {
+                continue;
             }
-            outputs.extend(own.into_iter().filter(|slot| self.uses.is_used_from(*slot, range.end)));
+            match self.program.is_tensor[slot] {
+                true => inputs.push(slot),
+                false => numbers.push(slot as i64),
+            }
         }
+        let outputs = own.into_iter().filter(|slot| self.uses.is_used_from(*slot, range.end));
         let (outputs, results): (Vec<usize>, Vec<usize>) =
-            outputs.into_iter().partition(|slot| self.program.is_tensor[*slot]);
+            outputs.partition(|slot| self.program.is_tensor[*slot]);
         let [output] = outputs.as_slice() else { return None };
         let is_own = self.is_own(Operand::Slot(*output), &range);
         let regroups = inputs.iter().any(|slot| self.uses.regroups(*slot, &range, self.program));
@@ -269,10 +267,10 @@ impl Search<'_> {
         if !is_own || regroups || !is_same {
             return None;
         }
-        let records = self.program.items[range.clone()].iter().any(is_masked_attention);
+        let (fixed, records) = (fixed(items), has_masked_attention(items));
         let results = results.into_iter().map(|slot| slot as i64).collect();
         let name = path.to_owned();
-        Some(Part { name, range, inputs, numbers, fixed: tensors, output: *output, results, records })
+        Some(Part { name, range, inputs, numbers, fixed, output: *output, results, records })
     }
 
     fn is_inside(&self, slot: usize, range: &Range<usize>) -> bool {
@@ -292,53 +290,46 @@ impl Search<'_> {
         let bases: HashSet<usize> =
             inputs.iter().flat_map(|slot| program.with_roots(&Operand::Slot(*slot))).collect();
         let mut is_changed = false;
-        for item in &program.items[range.end..] {
-            for_calls(item, &mut |operation, arguments, _, writes| {
-                is_changed |= writes.iter().filter_map(slot_of).any(|slot| bases.contains(&slot));
-                let changed = program.changed_buffers(operation, arguments, writes);
-                is_changed |= changed.iter().any(|buffer| read.contains(buffer));
-            });
-        }
+        for_calls(&program.items[range.end..], &mut |operation, arguments, _, writes| {
+            is_changed |= writes.iter().filter_map(slot_of).any(|slot| bases.contains(&slot));
+            let changed = program.changed_buffers(operation, arguments, writes);
+            is_changed |= changed.iter().any(|buffer| read.contains(buffer));
+        });
         is_changed
     }
 
     /// Returns the buffers that operations change, and those that they read without changing them in the same call.
     fn buffers(&self, range: &Range<usize>) -> (HashSet<usize>, HashSet<usize>) {
         let (mut changed, mut read) = (HashSet::new(), HashSet::new());
-        for item in &self.program.items[range.clone()] {
-            for_calls(item, &mut |operation, arguments, outputs, writes| {
-                let own = self.program.changed_buffers(operation, arguments, writes);
-                let read_here = self.program.read_buffers(arguments, outputs);
-                read.extend(read_here.filter(|buffer| !own.contains(buffer)));
-                changed.extend(own);
-            });
-        }
+        for_calls(&self.program.items[range.clone()], &mut |operation, arguments, outputs, writes| {
+            let own = self.program.changed_buffers(operation, arguments, writes);
+            let read_here = self.program.read_buffers(arguments, outputs);
+            read.extend(read_here.filter(|buffer| !own.contains(buffer)));
+            changed.extend(own);
+        });
         (changed, read)
     }
 
     /// Returns whether computing the operations again changes nothing outside but buffers, by calls without a result.
     fn is_repeatable(&self, range: &Range<usize>) -> bool {
         let mut is_repeatable = true;
-        for item in &self.program.items[range.clone()] {
-            for_calls(item, &mut |operation, arguments, outputs, writes| {
-                let changes_value =
-                    |written: &Operand| matches!(written, Operand::Slot(_)) && !self.is_own(*written, range);
-                let changes_buffer =
-                    writes.iter().any(|written| self.program.buffers(written).next().is_some());
-                is_repeatable &= !writes.iter().any(changes_value);
-                is_repeatable &= !changes_buffer || self.program.only_updates(outputs, writes);
-                // The layer of batch normalisation moves statistics once.
-                is_repeatable &= modes::is_training_norm(&operation.name, arguments)
-                    || modes::moved_statistics(&operation.name, arguments).next().is_none();
-            });
-        }
+        for_calls(&self.program.items[range.clone()], &mut |operation, arguments, outputs, writes| {
+            let changes_value =
+                |written: &Operand| matches!(written, Operand::Slot(_)) && !self.is_own(*written, range);
+            let changes_buffer = writes.iter().any(|written| self.program.buffers(written).next().is_some());
+            is_repeatable &= !writes.iter().any(changes_value);
+            is_repeatable &= !changes_buffer || self.program.only_updates(outputs, writes);
+            // The layer of batch normalisation moves statistics once.
+            is_repeatable &= modes::is_training_norm(&operation.name, arguments)
+                || modes::moved_statistics(&operation.name, arguments).next().is_none();
+        });
         is_repeatable
     }
 }
 
-fn is_masked_attention(item: &Item) -> bool {
+fn has_masked_attention(items: &[Item]) -> bool {
     let mut found = false;
-    for_calls(item, &mut |operation, arguments, _, _| {
+    for_calls(items, &mut |operation, arguments, _, _| {
         let is_masked = modes::given(arguments, "attn_mask").is_some_and(|mask| *mask != Argument::None);
         found |= is_masked && operation.name == "aten::scaled_dot_product_attention";
     });

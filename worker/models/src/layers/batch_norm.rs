@@ -58,19 +58,15 @@ impl BatchNorm {
     pub fn with_weight(scope: &mut Scope<'_>, channels: i64, weight: f64) -> Result<Self, ModelError> {
         let full = |value: f64| Tensor::f_full([channels], value, CPU_FLOAT);
         let none = Tensor::f_zeros([0i64; 0], (Kind::Int64, Device::Cpu))?;
-        Ok(Self {
-            name: scope.name().to_owned(),
-            weight: Some(scope.parameter("weight", &full(weight)?)?),
-            bias: Some(scope.parameter("bias", &full(0.0)?)?),
-            running: Some([
-                scope.buffer("running_mean", &full(0.0)?)?,
-                scope.buffer("running_var", &full(1.0)?)?,
-            ]),
-            num_batches_tracked: Some(scope.buffer("num_batches_tracked", &none)?),
-            options: BatchNormOptions::default(),
-            sync: scope.sync().cloned(),
-            groups: scope.groups().clone(),
-        })
+        let weight = scope.parameter("weight", &full(weight)?)?;
+        let bias = scope.parameter("bias", &full(0.0)?)?;
+        let mean = scope.buffer("running_mean", &full(0.0)?)?;
+        let variance = scope.buffer("running_var", &full(1.0)?)?;
+        let num_batches_tracked = Some(scope.buffer("num_batches_tracked", &none)?);
+        let (parameters, running) = ([Some(weight), Some(bias)], Some((mean, variance)));
+        let options = BatchNormOptions::default();
+        let layer = Self::of_tensors(scope.registry(), scope.name(), parameters, running, options);
+        Ok(Self { num_batches_tracked, ..layer })
     }
 
     /// Makes a layer of tensors that are registered already: weight and bias, and the running mean and variance.

@@ -8,7 +8,7 @@ mod summary;
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use dtrain_torch_shim::recompute::{Pass, grad_enabled, recompute};
 use dtrain_torch_shim::symbolic::stands_for_gpu;
@@ -17,6 +17,7 @@ use tch::{TchError, Tensor};
 
 use self::summary::{Precision, Summary};
 use super::error::ModelError;
+use super::lock;
 
 /// The number of segments, from the model's beginning, that backward recomputes; initially 0. Clones are
 /// handles of the same value. It may change between two steps, equally on all ranks.
@@ -195,11 +196,6 @@ impl<T: Send + 'static> Segment<T> {
         *seen = changes;
         runs.is_power_of_two()
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Computing does not change layers, and the rest is consistent; the panic is reported elsewhere.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 thread_local! {

@@ -25,10 +25,16 @@ pub(crate) fn write_tensors(path: &Path, tensors: &[(&str, Tensor)]) {
     fs::write(path, bytes).unwrap();
 }
 
+/// Returns a path in a new folder, which is removed with the first value.
+pub(crate) fn new_file(name: &str) -> (tempfile::TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join(name);
+    (folder, path)
+}
+
 #[test]
 fn every_truncation_is_a_typed_error() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("whole.safetensors");
+    let (folder, path) = new_file("whole.safetensors");
     let values = Tensor::from_slice(&[0.0f64, 1.0, 2.0, 3.0]);
     write_tensors(&path, &[("a", values.to_kind(Kind::Half)), ("b", values.view([2, 2]))]);
     let bytes = fs::read(&path).unwrap();
@@ -49,8 +55,7 @@ fn every_truncation_is_a_typed_error() {
 
 #[test]
 fn headers_of_any_length_are_of_safetensors() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("w.safetensors");
+    let (folder, path) = new_file("w.safetensors");
     let index = folder.path().join("model.safetensors.index.json");
     fs::write(&index, r#"{"weight_map": {"a": "w.safetensors"}}"#).unwrap();
     // The first bytes are those of a pickle, of a pickle, and of JSON.
@@ -69,8 +74,7 @@ fn headers_of_any_length_are_of_safetensors() {
 
 #[test]
 fn garbage_is_a_typed_error() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("garbage");
+    let (folder, path) = new_file("garbage");
     let with_header = |header: &str| {
         let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
         bytes.extend_from_slice(header.as_bytes());
@@ -110,8 +114,7 @@ fn garbage_is_a_typed_error() {
 
 #[test]
 fn a_tensor_is_read_into_any_layout() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("file.safetensors");
+    let (_folder, path) = new_file("file.safetensors");
     let values = Tensor::from_slice(&[0.5f64, 1.0, 2.0, 3.0, 4.0, 5.0]).view([2, 3]);
     write_tensors(&path, &[("a", values.shallow_clone())]);
     let file = TensorFile::open(&path).unwrap();
@@ -138,8 +141,7 @@ fn a_tensor_is_read_into_any_layout() {
 
 #[test]
 fn a_hostile_empty_shape_and_an_unknown_dtype_are_errors() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("odd");
+    let (_folder, path) = new_file("odd");
     let header = r#"{"a":{"dtype":"F32","shape":[0,18446744073709551615],"data_offsets":[0,0]},"b":{"dtype":"F8_E4M3","shape":[1],"data_offsets":[0,1]}}"#;
     let bytes = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), b"1"].concat();
     fs::write(&path, bytes).unwrap();
@@ -177,8 +179,7 @@ fn every_kind() -> Vec<(&'static str, Tensor)> {
 
 #[test]
 fn every_dtype_survives_a_round_trip() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("tensors.safetensors");
+    let (_folder, path) = new_file("tensors.safetensors");
     let tensors = every_kind();
     write_tensors(&path, &tensors);
 

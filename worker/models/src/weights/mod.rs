@@ -152,7 +152,7 @@ pub fn load_renamed(
     use_first_names(registry, &mut names);
     let mut fit = Fit::of(registry, &names, mode)?;
     let mut renamed = None;
-    if !fit.is_exact() {
+    if !fit.mismatch.is_empty() {
         let mut tried = Vec::new();
         for change in prefix::changes(registry, &file) {
             if let Some(mut names) = change.apply(&file) {
@@ -213,6 +213,7 @@ fn view(file: &TensorFile) -> View<'_> {
 /// What a file has for a model.
 struct Fit {
     mode: WeightsMode,
+    /// The tensors of the file and of the model without a counterpart, as far as the mode requires one.
     mismatch: Mismatch,
     /// The tensors of the model.
     wanted: usize,
@@ -253,18 +254,13 @@ impl Fit {
         Ok(fit)
     }
 
-    /// Returns whether every tensor of the file and of the model has its counterpart, as far as the mode requires.
-    fn is_exact(&self) -> bool {
-        self.mismatch.is_empty()
-    }
-
     /// Returns whether changed names all fit where the names as they are do not: nothing that was loaded is lost.
     fn is_better(&self, plain: &Self) -> bool {
         let uses_all = self.mismatch.unexpected.is_empty()
             && self.mismatch.shapes.is_empty()
             && self.mismatch.types.is_empty();
         let is_partial = self.mode == WeightsMode::Partial && plain.fitting == 0 && self.fitting > 0;
-        self.is_exact() || (is_partial && uses_all)
+        self.mismatch.is_empty() || (is_partial && uses_all)
     }
 
     fn load(

@@ -32,19 +32,9 @@ fn errors_of_groups_have_a_line_and_a_remedy() {
         assert_eq!((error.key(), error.line()), (Some(key), Some(line)), "{error}");
         assert!(error.message().contains(part), "{error}");
     }
-    expect_error(
-        SMALL,
-        &["optim.group=3"],
-        "optim.group",
-        "expected sections [[optim.group]], got the whole number 3",
-    );
-    expect_error(
-        SMALL,
-        &["optim.group=[3]"],
-        "optim.group",
-        "expected sections [[optim.group]], got the list [3]",
-    );
-    expect_error(SMALL, &["optim.match=x"], "optim.match", "it belongs in [[optim.group]]");
+    expect_set_error(SMALL, "optim.group=3", "expected sections [[optim.group]], got the whole number 3");
+    expect_set_error(SMALL, "optim.group=[3]", "expected sections [[optim.group]], got the list [3]");
+    expect_set_error(SMALL, "optim.match=x", "it belongs in [[optim.group]]");
 }
 
 #[test]
@@ -64,11 +54,5 @@ fn groups_can_be_set_from_the_command_line() {
         )
     );
     // A factor of 1 keeps parameters from a later group.
-    assert!(
-        parse(
-            SMALL,
-            &["optim.group=[{ match = \"a.b\", lr_factor = 1 }, { match = \"a.*\", lr_factor = 2 }]"]
-        )
-        .is_ok()
-    );
+    small(&["optim.group=[{ match = \"a.b\", lr_factor = 1 }, { match = \"a.*\", lr_factor = 2 }]"]);
 }

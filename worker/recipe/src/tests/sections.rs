@@ -13,8 +13,8 @@ fn a_scaled_loss_is_for_float16() {
         let part = format!("precision.amp is {amp:?}");
         expect_error(SMALL, &[&set, "precision.loss_scale=1024"], "precision.loss_scale", &part);
     }
-    expect_error(SMALL, &["precision.loss_scale=0"], "precision.loss_scale", "a number above 0");
-    expect_error(SMALL, &["precision.amp=fp8"], "precision.amp", "\"auto\", \"off\", \"bf16\", \"fp16\"");
+    expect_set_error(SMALL, "precision.loss_scale=0", "a number above 0");
+    expect_set_error(SMALL, "precision.amp=fp8", "\"auto\", \"off\", \"bf16\", \"fp16\"");
 }
 
 #[test]
@@ -59,7 +59,7 @@ fn buckets_are_sizes() {
         ("reduce.compress=fp8", "\"none\", \"bf16\", \"fp16\""),
         ("memory.shard_optimizer=2", "true or false"),
     ] {
-        expect_error(SMALL, &[set], set.split_once('=').unwrap().0, part);
+        expect_set_error(SMALL, set, part);
     }
 }
 
@@ -88,7 +88,7 @@ fn checkpoints_are_written_after_training_or_time() {
         ("checkpoint.keep_every=0 epochs", "is zero"),
         ("checkpoint.on_failure=ignore", "\"stop\", \"continue\""),
     ] {
-        expect_error(SMALL, &[set], set.split_once('=').unwrap().0, part);
+        expect_set_error(SMALL, set, part);
     }
 }
 

@@ -137,7 +137,7 @@ fn errors_of_stages_have_a_line_and_a_remedy() {
     ] {
         expect_error(&text, &[], key, part);
     }
-    expect_error(SMALL, &["stage=3"], "stage", "expected sections [[stage]]");
+    expect_set_error(SMALL, "stage=3", "expected sections [[stage]]");
 }
 
 #[test]

@@ -63,7 +63,7 @@ impl Checks<'_> {
         let data = &self.recipe.data;
         let channels = data.channels;
         for (key, count) in [("data.mean", data.mean.len()), ("data.std", data.std.len())] {
-            let or = match self.is_stated("data.channels") {
+            let or = match self.draft.states("data.channels") {
                 true => String::new(),
                 false => format!(", or set data.channels = {count}"),
             };
@@ -84,7 +84,7 @@ impl Checks<'_> {
         let data = &self.recipe.data;
         let classes = data.classes;
         match data.masks {
-            Masks::Index if !self.is_stated("data.classes") => self.add(
+            Masks::Index if !self.draft.states("data.classes") => self.add(
                 "data.classes",
                 "missing; state the number of classes in the masks, without data.ignore",
             ),

@@ -41,10 +41,6 @@ impl Checks<'_> {
     fn add(&mut self, key: &str, message: impl Into<String>) {
         self.problems.push(Problem::at(key, message));
     }
-
-    fn is_stated(&self, key: &str) -> bool {
-        self.draft.states(key)
-    }
 }
 
 /// Returns the number of training samples, if the recipe alone determines it.

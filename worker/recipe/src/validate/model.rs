@@ -99,7 +99,7 @@ impl Checks<'_> {
 
     /// Returns which of two conflicting keys to report: the first that the recipe states.
     fn first_given(&self, [first, second]: [&'static str; 2]) -> &'static str {
-        if self.is_stated(first) || !self.is_stated(second) { first } else { second }
+        if self.draft.states(first) || !self.draft.states(second) { first } else { second }
     }
 
     fn patch(&mut self, name: &str, patch: usize) {

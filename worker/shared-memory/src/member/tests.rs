@@ -19,12 +19,13 @@ impl Rank {
         Region::new(&self.data, self.member.shared.control.rank()).unwrap()
     }
 
-    fn write(&self, values: &[f32]) {
-        let region = self.region();
-        assert!(size_of_val(values) <= region.bytes());
-        for (at, value) in values.iter().enumerate() {
+    /// Writes the first values of this rank.
+    fn write(&self, count: usize) {
+        let (region, rank) = (self.region(), self.member.shared.control.rank());
+        assert!(count * 4 <= region.bytes());
+        for at in 0..count {
             // SAFETY: inside the region, and no operation is in flight.
-            unsafe { region.as_ptr().cast::<f32>().add(at).write(*value) };
+            unsafe { region.as_ptr().cast::<f32>().add(at).write(value(rank, at)) };
         }
     }
 
@@ -76,9 +77,7 @@ proptest! {
         let count = each * size;
         let total = first + count + 7;
         let ranks = team(size, total);
-        for (rank, handle) in ranks.iter().enumerate() {
-            handle.write(&(0..total).map(|at| value(rank, at)).collect::<Vec<_>>());
-        }
+        ranks.iter().for_each(|handle| handle.write(total));
         let run = |collective| {
             let pending: Vec<_> = ranks.iter().map(|handle| handle.start(collective, first, count, LONG)).collect();
             pending.iter().try_for_each(Pending::wait).unwrap();
@@ -97,14 +96,10 @@ proptest! {
         check(&|rank, at| if mine(rank, at) { sum(size, at) } else { value(rank, at) });
         run(Collective::AllGather);
         check(&|_, at| sum(size, at));
-        for (rank, handle) in ranks.iter().enumerate() {
-            handle.write(&(0..total).map(|at| value(rank, at)).collect::<Vec<_>>());
-        }
+        ranks.iter().for_each(|handle| handle.write(total));
         run(SUM);
         check(&|_, at| sum(size, at));
-        for (rank, handle) in ranks.iter().enumerate() {
-            handle.write(&(0..total).map(|at| value(rank, at)).collect::<Vec<_>>());
-        }
+        ranks.iter().for_each(|handle| handle.write(total));
         run(Collective::Reduce(Reduction::Sum));
         check(&|rank, at| if rank == 0 { sum(size, at) } else { value(rank, at) });
         run(Collective::Broadcast);
@@ -119,7 +114,7 @@ fn a_thousand_operations_in_flight_from_ranks_of_different_speed() {
         std::thread::scope(|scope| {
             for (rank, handle) in ranks.iter().enumerate() {
                 scope.spawn(move || {
-                    handle.write(&(0..16_000).map(|at| value(rank, at)).collect::<Vec<_>>());
+                    handle.write(16_000);
                     let pending: Vec<_> = (0..1000)
                         .map(|index| {
                             if rank == 1 && index % 100 == 0 {
@@ -254,7 +249,7 @@ fn run_rank_1_until_killed() {
     data.reserve(1).unwrap();
     let handle =
         Rank { member: Member::new(Control::open(&control, 1).unwrap()).unwrap(), data: Arc::new(data) };
-    handle.write(&(0..100).map(|at| value(1, at)).collect::<Vec<_>>());
+    handle.write(100);
     handle.start(SUM, 0, 100, LONG).wait().unwrap();
     // Rank 0 kills this process while it waits.
     let _ = handle.start(SUM, 0, 100, LONG).wait();
@@ -279,7 +274,7 @@ fn a_killed_process_is_detected() {
         std::thread::sleep(Duration::from_millis(5));
     }
     let handle = Rank { member: Member::new(control).unwrap(), data: Arc::new(data) };
-    handle.write(&(0..100).map(|at| value(0, at)).collect::<Vec<_>>());
+    handle.write(100);
     handle.start(SUM, 0, 100, LONG).wait().unwrap();
     let got = handle.read(100);
     assert!((0..100).all(|at| got[at].to_bits() == sum(2, at).to_bits()));

@@ -80,14 +80,12 @@ impl Neighbours {
     pub(super) fn exchange(&self, slot: &Path, shards: &Shards) -> Result<(), CheckpointError> {
         let messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
         let (rank, Route { to, from, sends_first }) = (messages.rank(), &self.route);
+        let send = || transfer(&messages, Peer::To(*to), slot, shards, rank);
         if *sends_first {
-            transfer(&messages, Peer::To(*to), slot, shards, rank)?;
+            send()?;
         }
         from.iter().try_for_each(|from| transfer(&messages, Peer::From(*from), slot, shards, *from))?;
-        match sends_first {
-            true => Ok(()),
-            false => transfer(&messages, Peer::To(*to), slot, shards, rank),
-        }
+        if *sends_first { Ok(()) } else { send() }
     }
 
     /// Sends rank 0 the shards of `slot` that `source` names.

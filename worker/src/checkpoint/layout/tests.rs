@@ -122,9 +122,7 @@ proptest! {
             prop_assert!(own <= share.max(file.header.len() as u64) + 4 * ranks as u64, "{own} of {}", file.bytes);
         }
     }
-}
 
-proptest! {
     #[test]
     fn large_parts_are_divided_evenly(bytes in prop_oneof![0u64..3 * PART_BYTES, any::<u64>().prop_map(|bytes| bytes % (1 << 40))]) {
         let whole = Part { offset: 5, bytes, rank: 3 };

@@ -10,14 +10,12 @@ use super::contents::{Owed, Rest, keep, manifest};
 use crate::checkpoint::{self, Checkpoints};
 use crate::heartbeat::Heartbeat;
 use crate::metrics::{EvalRecord, Line};
-use crate::run::best::figures_of;
-use crate::run::best::format_figure;
+use crate::run::best::{figures_of, format_figure};
 use crate::run::error::Result;
 use crate::run::evaluate::evaluate;
 use crate::run::follower::{Flow, Follower, Followers};
 use crate::run::{Course, Training};
-use crate::step::StepError;
-use crate::step::{Status, StepObserver, Taken};
+use crate::step::{Status, StepError, StepObserver, Taken};
 use crate::stop::StopFlag;
 
 pub(crate) struct Archive<'a> {
@@ -134,8 +132,7 @@ impl<'a> Archive<'a> {
         others: &mut Followers<'_>,
     ) -> Result<()> {
         let _writing = self.heartbeat.guard_write();
-        let Course { done: step, best, .. } = &training.course;
-        let (step, best) = (*step, best.so_far.clone());
+        let (step, best) = (training.course.done, training.course.best.so_far.clone());
         let amended = match training.exchange.rank() {
             0 => checkpoint::amend(self.origin.run_dir, step, figures_of(evaluation), best, &keep(training)),
             _ => Ok(()),

@@ -6,8 +6,7 @@ use crate::heartbeat::Heartbeat;
 use crate::run::Training;
 use crate::run::error::Result;
 use crate::run::follower::{Flow, Follower, Followers};
-use crate::step::StepError;
-use crate::step::{Status, Taken};
+use crate::step::{Status, StepError, Taken};
 
 /// Keeps a copy of the last step's state in memory that outlives the workers.
 pub(crate) struct Copies {

@@ -14,8 +14,7 @@ use crate::run::Training;
 use crate::run::best::figures_of;
 use crate::run::error::{Result, TrainError};
 use crate::run::follower::{Flow, Follower, Followers};
-use crate::step::StepError;
-use crate::step::{Status, Taken};
+use crate::step::{Status, StepError, Taken};
 use crate::stop::StopFlag;
 
 impl Follower for Heartbeat {

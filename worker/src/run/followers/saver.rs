@@ -13,8 +13,7 @@ use crate::metrics::{CheckpointRecord, Line};
 use crate::run::Training;
 use crate::run::error::Result;
 use crate::run::follower::Followers;
-use crate::step::Status;
-use crate::step::StepError;
+use crate::step::{Status, StepError};
 
 impl Archive<'_> {
     /// Begins a checkpoint. Training continues during the copy, until [`Archive::settle`].

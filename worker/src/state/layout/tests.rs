@@ -3,15 +3,13 @@
 use super::*;
 use proptest::prelude::*;
 
+fn row(len: i64, kind: Kind, group: usize) -> Row {
+    Row { name: String::new(), shape: vec![len], strides: vec![1], kind, group: Group::Trained(group) }
+}
+
 fn specs() -> impl Strategy<Value = Vec<Row>> {
     let kind = prop::sample::select(vec![Kind::Float, Kind::Double]);
-    let spec = (1i64..3000, kind, 0usize..3).prop_map(|(len, kind, group)| Row {
-        name: String::new(),
-        shape: vec![len],
-        strides: vec![1],
-        kind,
-        group: Group::Trained(group),
-    });
+    let spec = (1i64..3000, kind, 0usize..3).prop_map(|(len, kind, group)| row(len, kind, group));
     prop::collection::vec(spec, 1..40)
 }
 
@@ -65,14 +63,7 @@ proptest! {
 
 #[test]
 fn only_a_row_larger_than_the_limit_exceeds_it() {
-    let spec = |len| Row {
-        name: String::new(),
-        shape: vec![len],
-        strides: vec![1],
-        kind: Kind::Float,
-        group: Group::Trained(0),
-    };
-    let specs: Vec<Row> = [100, 200, 5000, 16, 16].map(spec).into();
+    let specs = [100, 200, 5000, 16, 16].map(|len| row(len, Kind::Float, 0));
     let options = LayoutOptions { first_bucket_bytes: 1200, bucket_bytes: 4000, shards: 1 };
     let layout = Layout::new(&specs, &[0, 1, 2, 3, 4], options);
     let rows: Vec<_> = layout.buckets.iter().map(|b| b.rows.clone()).collect();

@@ -25,32 +25,21 @@ fn totals(loss_sum: f64, weight: f64) -> Totals {
 }
 
 #[test]
-fn a_finite_step_has_factor_1() {
-    let commit = Some(1.0);
-    assert_eq!(choose_factor(&totals(1.0, 8.0), 1.0, 3.0, true, &step_plan(None)), commit);
-    assert_eq!(choose_factor(&totals(1.0, 8.0), 1.0, 3.0, true, &step_plan(Some(5.0))), commit);
-}
-
-#[test]
-fn unreadable_samples_are_excluded_from_the_mean() {
-    assert_eq!(choose_factor(&totals(1.0, 6.0), 8.0 / 6.0, 3.0, true, &step_plan(None)), Some(8.0 / 6.0));
-}
-
-#[test]
-fn clipping_equals_torch() {
-    assert_eq!(
-        choose_factor(&totals(1.0, 8.0), 1.0, 4.0, true, &step_plan(Some(1.0))),
-        Some(1.0 / (4.0 + 1e-6))
-    );
-}
-
-#[test]
-fn non_finite_steps_are_skipped() {
-    let skip = None;
-    assert_eq!(choose_factor(&totals(1.0, 8.0), 1.0, f64::NAN, true, &step_plan(None)), skip);
-    assert_eq!(choose_factor(&totals(1.0, 8.0), 1.0, f64::INFINITY, true, &step_plan(Some(1.0))), skip);
-    assert_eq!(choose_factor(&totals(f64::NAN, 8.0), 1.0, 1.0, true, &step_plan(None)), skip);
-    assert_eq!(choose_factor(&totals(0.0, 0.0), f64::INFINITY, f64::NAN, true, &step_plan(None)), skip);
+fn the_factor_excludes_unreadable_samples_clips_and_skips() {
+    for (loss, weight, correction, norm, clip, factor) in [
+        (1.0, 8.0, 1.0, 3.0, None, Some(1.0)),
+        (1.0, 8.0, 1.0, 3.0, Some(5.0), Some(1.0)),
+        (1.0, 6.0, 8.0 / 6.0, 3.0, None, Some(8.0 / 6.0)),
+        // As in torch.
+        (1.0, 8.0, 1.0, 4.0, Some(1.0), Some(1.0 / (4.0 + 1e-6))),
+        (1.0, 8.0, 1.0, f64::NAN, None, None),
+        (1.0, 8.0, 1.0, f64::INFINITY, Some(1.0), None),
+        (f64::NAN, 8.0, 1.0, 1.0, None, None),
+        (0.0, 0.0, f64::INFINITY, f64::NAN, None, None),
+    ] {
+        let chosen = choose_factor(&totals(loss, weight), correction, norm, true, &step_plan(clip));
+        assert_eq!(chosen, factor, "loss {loss}, weight {weight}, norm {norm}, {clip:?}");
+    }
 }
 
 /// Returns parameters with these gradients, and their optimizer.

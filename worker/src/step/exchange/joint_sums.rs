@@ -161,19 +161,12 @@ mod tests {
     use crate::collectives::{Collective, Operation, ProcessGroup, Work};
     use crate::state::Table;
 
-    fn sum(elements: usize) -> JointSum {
-        JointSum { elements, kind: Kind::Float, device: Device::Cpu }
-    }
-
     /// One of two ranks, which records its sums and sends nothing; the flag makes `health` fail.
     struct Counting(Arc<Mutex<Vec<usize>>>, bool);
 
     impl ProcessGroup for Counting {
-        fn rank(&self) -> usize {
-            0
-        }
-        fn size(&self) -> usize {
-            2
+        fn rank_and_size(&self) -> (usize, usize) {
+            (0, 2)
         }
         fn set_timeout(&mut self, _: Duration) {}
         fn start(&self, one: Collective<'_>) -> Result<Box<dyn Work>, CollectiveError> {
@@ -186,23 +179,12 @@ mod tests {
             Ok(Box::new(crate::collectives::CompletedWork))
         }
         fn health(&self) -> Result<(), CollectiveError> {
-            match self.1 {
-                false => Ok(()),
-                true => {
-                    Err(CollectiveError::PeerLost(Operation::new("all_reduce", 0), "made to fail".to_owned()))
-                }
-            }
+            let lost = CollectiveError::PeerLost(Operation::new("all_reduce", 0), "made to fail".to_owned());
+            if self.1 { Err(lost) } else { Ok(()) }
         }
         fn shutdown(self: Box<Self>) -> Result<(), CollectiveError> {
             Ok(())
         }
-    }
-
-    fn sync() -> (RankSync, Arc<Mutex<Vec<usize>>>) {
-        let seen = Arc::default();
-        let sync = RankSync::new(2);
-        sync.connect(Ranks::new(Box::new(Counting(Arc::clone(&seen), false))));
-        (sync, seen)
     }
 
     #[test]
@@ -225,7 +207,8 @@ mod tests {
 
     #[test]
     fn a_failed_rank_joins_the_remaining_sums() {
-        let (sync, seen) = sync();
+        let (sync, seen) = (RankSync::new(2), Arc::default());
+        sync.connect(Ranks::new(Box::new(Counting(Arc::clone(&seen), false))));
         let call = |elements: i64| {
             let ones = Tensor::ones([elements], (Kind::Float, Device::Cpu));
             sync.all_reduce(&ones).map(drop)
@@ -249,6 +232,7 @@ mod tests {
         assert_eq!(*seen.lock().unwrap(), [3, 5, 5, 3]);
         sync.forget();
         assert!(matches!(sync.join_remaining_sums(1), Err(StepError::UnknownSums)));
+        let sum = |elements| JointSum { elements, kind: Kind::Float, device: Device::Cpu };
         sync.set_sums(vec![sum(2), sum(7)]).unwrap();
         seen.lock().unwrap().clear();
         sync.join_remaining_sums(1).unwrap();

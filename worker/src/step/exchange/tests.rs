@@ -32,10 +32,6 @@ fn exchange(table: &Table, overlap: bool) -> Exchange {
     Exchange::new(Ranks::single(), None, table, options).unwrap()
 }
 
-fn buffers() -> Buffers {
-    Buffers::default()
-}
-
 #[test]
 fn a_step_records_used_parameters_and_their_order() {
     let (leaves, table) = table();
@@ -45,7 +41,7 @@ fn a_step_records_used_parameters_and_their_order() {
     (&leaves[0] * &leaves[2]).sum(Kind::Float).backward();
     exchange.arm();
     (&leaves[2] * 2.0).sum(Kind::Float).backward();
-    let status = exchange.agree(&buffers(), Status::default(), None).unwrap();
+    let status = exchange.agree(&Buffers::default(), Status::default(), None).unwrap();
     assert_eq!(status.used(false), [true, false, true]);
     assert_eq!(exchange.gradient_order().unwrap(), [2, 1, 0], "parameters without a gradient come last");
     let first = |table: &Table| -> Vec<f64> {
@@ -57,7 +53,7 @@ fn a_step_records_used_parameters_and_their_order() {
 
     exchange.begin(0).unwrap();
     exchange.arm();
-    let status = exchange.agree(&buffers(), Status::default(), None).unwrap();
+    let status = exchange.agree(&Buffers::default(), Status::default(), None).unwrap();
     assert_eq!(status.used(false), [false; 3], "a rank without samples");
     assert_eq!(first(&table), [0.0; 3], "nothing is left of the step before");
 }
@@ -66,12 +62,8 @@ fn a_step_records_used_parameters_and_their_order() {
 struct RecordingGroup(Arc<Mutex<Vec<usize>>>);
 
 impl ProcessGroup for RecordingGroup {
-    fn rank(&self) -> usize {
-        0
-    }
-
-    fn size(&self) -> usize {
-        1
+    fn rank_and_size(&self) -> (usize, usize) {
+        (0, 1)
     }
 
     fn set_timeout(&mut self, _timeout: Duration) {}
@@ -140,7 +132,7 @@ fn replayed_gradients_accumulate_like_others() {
     // The second micro-step runs with hooks.
     exchange.arm();
     (&leaves[2] * 3.0).sum(Kind::Float).backward();
-    let status = exchange.agree(&buffers(), Status::default(), None).unwrap();
+    let status = exchange.agree(&Buffers::default(), Status::default(), None).unwrap();
     assert_eq!(status.used(false), [true, false, true]);
     let first: Vec<f64> = views.iter().map(|view| view.double_value(&[0])).collect();
     assert_eq!(first, [1.0, 0.0, 5.0], "b has no gradient");
@@ -177,7 +169,7 @@ fn an_undone_capture_leaves_no_error_and_no_gradient() {
     leaves[1].sum(Kind::Float).backward();
     exchange.arm();
     leaves[0].sum(Kind::Float).backward();
-    let status = exchange.agree(&buffers(), Status::default(), None).unwrap();
+    let status = exchange.agree(&Buffers::default(), Status::default(), None).unwrap();
     assert_eq!(status.used(false), [true, true, false]);
     let first = |leaf: usize| table.grads().unwrap()[leaf].double_value(&[0]);
     assert_eq!([first(0), first(1)], [2.0, 1.0]);
@@ -193,7 +185,7 @@ fn a_gradient_changed_after_its_bucket_started_is_an_error() {
         for _ in 0..2 {
             (&leaves[0] + &leaves[1] + &leaves[2]).sum(Kind::Float).backward();
         }
-        exchange.agree(&buffers(), Status::default(), None)
+        exchange.agree(&Buffers::default(), Status::default(), None)
     };
     assert!(backward_twice(false).is_ok());
     let error = backward_twice(true).unwrap_err();
@@ -283,7 +275,7 @@ fn a_gradient_of_several_passes_is_reduced_after_backward() {
             leaves[leaf].sum(Kind::Float).backward();
             since()
         });
-        let status = exchange.agree(&buffers(), Status::default(), None);
+        let status = exchange.agree(&Buffers::default(), Status::default(), None);
         let grads: Vec<f64> = table.grads().unwrap().iter().map(|grad| grad.double_value(&[0])).collect();
         assert_eq!((status.unwrap().used(false), grads), (vec![true; 3], vec![1.0, 1.0, 2.0]));
         // Buffers and status are an operation each.
@@ -311,7 +303,7 @@ fn an_exchange_adapts_to_a_rearranged_table() {
     exchange.begin(0).unwrap();
     exchange.arm();
     leaves[1].sum(Kind::Float).backward();
-    let status = exchange.agree(&buffers(), Status::default(), None).unwrap();
+    let status = exchange.agree(&Buffers::default(), Status::default(), None).unwrap();
     assert_eq!(status.used(false), [false, true, false]);
     // Dropping the exchange removes its hooks.
     drop(exchange);

@@ -10,12 +10,17 @@ fn on() -> Graphs {
     Graphs { addresses_final: true, ..Graphs::new(Device::Cuda(0)) }
 }
 
+/// Checks that the next micro-steps of this kind run kernel by kernel.
+fn expect_eager(graphs: &mut Graphs, key: GraphKey, micro_steps: usize) {
+    for _ in 0..micro_steps {
+        assert_eq!(graphs.choose_mode(key), ExecutionMode::Eager, "{key:?}");
+    }
+}
+
 #[test]
 fn graphs_are_disabled_on_a_cpu_with_a_reason() {
     let mut on_cpu = Graphs::new(Device::Cpu);
-    for _ in 0..2 * WARM_UP {
-        assert_eq!(on_cpu.choose_mode(key(4, true)), ExecutionMode::Eager);
-    }
+    expect_eager(&mut on_cpu, key(4, true), 2 * WARM_UP);
     assert_eq!(on_cpu.take_disabled_reason().unwrap(), "the training is on the CPU");
     assert_eq!(on_cpu.replays(), Some(0));
 }
@@ -25,9 +30,7 @@ fn graphs_disabled_in_a_phase_are_enabled_in_the_next() {
     let mut graphs = on();
     graphs.disable("recompute");
     assert_eq!(graphs.take_disabled_reason().unwrap(), "recompute");
-    for _ in 0..2 * WARM_UP {
-        assert_eq!(graphs.choose_mode(key(4, true)), ExecutionMode::Eager);
-    }
+    expect_eager(&mut graphs, key(4, true), 2 * WARM_UP);
     graphs.begin_phase();
     graphs.set_addresses_final();
     let modes: Vec<ExecutionMode> = (0..=WARM_UP).map(|_| graphs.choose_mode(key(4, true))).collect();
@@ -37,9 +40,7 @@ fn graphs_disabled_in_a_phase_are_enabled_in_the_next() {
 #[test]
 fn a_key_is_captured_after_its_warm_up() {
     let mut graphs = on();
-    for _ in 0..WARM_UP {
-        assert_eq!(graphs.choose_mode(key(4, true)), ExecutionMode::Eager);
-    }
+    expect_eager(&mut graphs, key(4, true), WARM_UP);
     graphs.addresses_final = false;
     assert_eq!(graphs.choose_mode(key(4, true)), ExecutionMode::Eager, "its addresses will change");
     graphs.set_addresses_final();
@@ -59,12 +60,8 @@ fn a_key_is_captured_after_its_warm_up() {
 #[test]
 fn no_micro_step_is_captured_before_the_first_of_a_step() {
     let mut graphs = on();
-    for _ in 0..2 * WARM_UP {
-        assert_eq!(graphs.choose_mode(key(4, false)), ExecutionMode::Eager);
-    }
-    for _ in 0..WARM_UP {
-        assert_eq!(graphs.choose_mode(key(4, true)), ExecutionMode::Eager);
-    }
+    expect_eager(&mut graphs, key(4, false), 2 * WARM_UP);
+    expect_eager(&mut graphs, key(4, true), WARM_UP);
     assert_eq!(graphs.choose_mode(key(4, true)), ExecutionMode::Capture);
 }
 
@@ -78,9 +75,7 @@ fn a_failed_capture_is_reported_once_and_disables_captures() {
     let reason = graphs.take_disabled_reason().unwrap();
     assert!(reason.starts_with("the capture of a step failed: "), "{reason}");
     assert_eq!(graphs.take_disabled_reason(), None);
-    for _ in 0..2 * WARM_UP {
-        assert_eq!(graphs.choose_mode(key(2, true)), ExecutionMode::Eager);
-    }
+    expect_eager(&mut graphs, key(2, true), 2 * WARM_UP);
     let replayed: Result<_, StepError> = graphs.replay(key(2, true), &batch, 1.0);
     assert!(replayed.unwrap().is_none());
     assert_eq!(graphs.replays(), Some(0));

@@ -80,16 +80,13 @@ fn short_or_missing_texts_are_errors() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("short.txt");
     std::fs::write(&path, "too short a text").unwrap();
-    let mut sentences = Vec::new();
-    let mut survey = |root: &Path| {
+    let survey = |root: &Path| {
         let text = RECIPE.replace(
             "kind = \"generated\"\ntrain_samples = 7\ntest_samples = 3\n",
             &format!("root = {root:?}\n"),
         );
         let recipe = Recipe::parse("test", &text, &[]).unwrap();
-        let mut context =
-            SurveyContext { threads: 1, report: &mut |sentence| sentences.push(sentence), warn: &mut |_| () };
-        Lm::survey(&recipe, &mut context).and_then(|text| build(&recipe, text))
+        SurveyContext::with_log(|context| Lm::survey(&recipe, context)).and_then(|text| build(&recipe, text))
     };
     let error = survey(&path).err().unwrap().to_string();
     assert!(error.contains("16") && error.contains("context"), "{error}");

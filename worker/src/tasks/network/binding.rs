@@ -62,10 +62,7 @@ pub(super) fn check(input: &Port, field: &Field) -> Result<(), Unfit> {
         return Err(Unfit::Kind { input: name(), takes, field: field.name, has });
     }
     let found: Vec<i64> = field.shape.iter().map(|&length| length as i64).collect();
-    let (batch, takes) = match input.shape.split_first() {
-        Some((batch, takes)) => (*batch, takes),
-        None => (None, [].as_slice()),
-    };
+    let (batch, takes) = input.shape.split_first().unwrap_or((&None, &[]));
     let fits = |(takes, has): (&Option<i64>, &i64)| takes.is_none_or(|takes| takes == *has);
     let same_rank = input.shape.len() == found.len() + 1;
     if !same_rank || !takes.iter().zip(&found).all(fits) {
@@ -78,7 +75,7 @@ pub(super) fn check(input: &Port, field: &Field) -> Result<(), Unfit> {
         });
     }
     match batch {
-        Some(batch) => Err(Unfit::FixedBatch { input: name(), batch }),
+        Some(batch) => Err(Unfit::FixedBatch { input: name(), batch: *batch }),
         None => Ok(()),
     }
 }

@@ -72,15 +72,14 @@ impl Program {
         fields: &[Field],
         usual: &[&str],
     ) -> Result<Network, TaskError> {
-        let bound = self.bound(recipe, fields, usual);
-        let Bound { inputs, train, evaluate } = bound.map_err(|unfit| self.unfit(unfit))?;
+        let bound = self.bound(recipe, fields, usual).map_err(|unfit| self.unfit(unfit))?;
         let shape = |name: &&str| fields.iter().find(|field| field.name == *name).map(|field| &field.shape);
-        let shapes = inputs.iter().filter_map(shape);
+        let shapes = bound.inputs.iter().filter_map(shape);
         let shapes: Vec<Vec<i64>> =
             shapes.map(|shape| shape.iter().map(|length| *length as i64).collect()).collect();
         let valid = self.exported.set_lengths(&shapes);
         valid.map_err(|problem| self.unfit(Unfit::Sizes(problem.to_string())))?;
-        Ok(Network { program: self, inputs, train, evaluate })
+        Ok(Network { program: self, bound })
     }
 
     fn bound(&self, recipe: &Recipe, fields: &[Field], usual: &[&str]) -> Result<Bound, Unfit> {
@@ -117,10 +116,7 @@ struct Bound {
 /// A program whose inputs are bound to fields of the data.
 pub(super) struct Network {
     program: Program,
-    /// The field of each input.
-    inputs: Vec<&'static str>,
-    train: Chosen,
-    evaluate: Chosen,
+    bound: Bound,
 }
 
 impl Network {
@@ -133,14 +129,14 @@ impl Network {
         let check = |port: &Port| {
             outputs::check(port, expected, fits).map_err(|unfit| TaskError::from(self.program.unfit(unfit)))
         };
-        self.train.all().map(|at| &self.ports(Mode::Train)[at]).try_for_each(check)?;
+        self.bound.train.all().map(|at| &self.ports(Mode::Train)[at]).try_for_each(check)?;
         check(self.main(Mode::Evaluate))
     }
 
     fn chosen(&self, mode: Mode) -> &Chosen {
         match mode {
-            Mode::Train => &self.train,
-            Mode::Evaluate => &self.evaluate,
+            Mode::Train => &self.bound.train,
+            Mode::Evaluate => &self.bound.evaluate,
         }
     }
 
@@ -164,7 +160,7 @@ impl Network {
 
     /// Returns the fields that the program takes.
     pub(super) fn fields(&self) -> &[&'static str] {
-        &self.inputs
+        &self.bound.inputs
     }
 
     /// Runs the program on `inputs`, the values of [`Network::fields`].
@@ -174,7 +170,7 @@ impl Network {
 
     /// Runs the program on a batch. Returns the main output, and in training the auxiliary ones.
     pub(super) fn outputs(&self, batch: &Batch, mode: Mode) -> Result<Outputs, TaskError> {
-        let inputs: Vec<_> = self.inputs.iter().map(|name| batch.field(name)).collect::<Result<_, _>>()?;
+        let inputs: Vec<_> = self.fields().iter().map(|name| batch.field(name)).collect::<Result<_, _>>()?;
         let all = self.run(&inputs, mode)?;
         let Chosen { main, auxiliary } = self.chosen(mode);
         let output = |at: usize| all[at].shallow_clone();
@@ -200,7 +196,7 @@ impl Network {
 
     /// Returns ", " and the outputs for training that are neither the main one nor auxiliary nor `used`; or nothing.
     pub(super) fn unused_outputs(&self, used: &[&str]) -> String {
-        let is_used = |at: usize| self.train.all().any(|used| used == at);
+        let is_used = |at: usize| self.bound.train.all().any(|used| used == at);
         let ports = self.ports(Mode::Train).iter().enumerate();
         let rest = ports.filter(|(at, port)| !is_used(*at) && !used.contains(&port.name.as_str()));
         match rest.map(|(_, port)| port.name.as_str()).collect::<Vec<_>>().join(", ") {

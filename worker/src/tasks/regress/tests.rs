@@ -155,45 +155,35 @@ fn smaller_maps_are_enlarged() {
 
 #[test]
 fn sums_are_equal_for_every_partition() {
-    let parts = |samples: i64| [vec![(0, samples)], vec![(0, 1), (1, samples - 1)]];
     for loss in LOSSES {
         let moments = [0.5, 1.0, 2.0].map(|width| Moments::of([-width, width, 0.3 * width].into_iter()));
         let units = Units::new(Some(&moments), 3, Device::Cpu).unwrap();
-        let (output, targets) = vectors();
-        let totals = parts(4).map(|parts| {
-            let of = |(first, samples): (i64, i64)| {
-                let (output, targets) = (output.narrow(0, first, samples), targets.narrow(0, first, samples));
-                let weights = Tensor::ones([samples], CPU);
-                vector_loss(&only(&output), &targets, &weights, &units, &zeros(3), loss).unwrap()
-            };
-            total(parts.into_iter().map(of))
+        assert_parts_add_up(vectors(), |output, targets, weights| {
+            vector_loss(output, targets, weights, &units, &zeros(3), loss)
         });
-        assert_close(&totals);
-        let (output, targets) = maps();
         let units = Units::new(Some(&moments[..1]), 1, Device::Cpu).unwrap();
-        let totals = parts(3).map(|parts| {
-            let of = |(first, samples): (i64, i64)| {
-                let (output, targets) = (output.narrow(0, first, samples), targets.narrow(0, first, samples));
-                map_loss(&only(&output), &targets, &Tensor::ones([samples], CPU), &units, loss).unwrap()
-            };
-            total(parts.into_iter().map(of))
+        assert_parts_add_up(maps(), |output, targets, weights| {
+            map_loss(output, targets, weights, &units, loss)
         });
-        assert_close(&totals);
     }
 }
 
-/// Adds up losses: the sum, the weight and the figures.
-fn total(losses: impl Iterator<Item = Loss>) -> Vec<f64> {
-    let values = losses.map(|loss| {
+/// Checks that sum, weight and figures of all samples are those of the first sample and of the others together.
+fn assert_parts_add_up(
+    (output, targets): (Tensor, Tensor),
+    loss: impl Fn(&Outputs, &Tensor, &Tensor) -> Result<Loss, TaskError>,
+) {
+    let values = |first: i64, samples: i64| {
+        let part = |of: &Tensor| of.narrow(0, first, samples);
+        let loss = loss(&only(&part(&output)), &part(&targets), &Tensor::ones([samples], CPU)).unwrap();
         let mut values = vec![loss.sum.double_value(&[]), loss.weight.double_value(&[])];
         values.extend(Vec::<f64>::try_from(loss.sums).unwrap());
         values
-    });
-    values.reduce(|sum, values| sum.iter().zip(&values).map(|(a, b)| a + b).collect()).unwrap()
-}
-
-fn assert_close([whole, parts]: &[Vec<f64>; 2]) {
-    assert!(whole.iter().zip(parts).all(|(a, b)| (a - b).abs() < 1e-5), "{whole:?} {parts:?}");
+    };
+    let samples = output.size()[0];
+    let (whole, first, others) = (values(0, samples), values(0, 1), values(1, samples - 1));
+    let added = first.iter().zip(&others).map(|(a, b)| a + b);
+    assert!(whole.iter().zip(added).all(|(a, b)| (a - b).abs() < 1e-5), "{whole:?} {first:?} {others:?}");
 }
 
 /// A coloured image of one pixel, as PNG.

@@ -2,13 +2,13 @@
 
 use std::collections::HashMap;
 
-use crate::planning::{Cut, Measured, MemoryPlan, Mode, PlanQuestion, Prediction, Predictor, report};
+use crate::planning::{
+    Cut, Measured, MemoryPlan, Mode, PlanQuestion, Prediction, Predictor, SymbolicPredictor, Target, report,
+};
 use dtrain_common::exit::ExitStatus;
 
 use super::trial::{CutTrial, NO_LIMIT, ProcessOutcome, start};
 use super::{Subject, print_answer};
-use crate::planning::SymbolicPredictor;
-use crate::planning::Target;
 use crate::request::Request;
 use crate::setup::error::{Result, WorkerError};
 use crate::tasks::BuildTask;
@@ -66,19 +66,18 @@ const STEPS: usize = 2;
 
 impl<T: BuildTask + 'static> MeasuringPredictor<'_, T> {
     fn measured(&self, overrides: &[String], cut: Cut) -> Result<Measured> {
-        let without =
-            |why| WorkerError::Trial(format!("{why}; plan without --measured, which needs no memory"));
         let trial = CutTrial { cut, stage: self.stage, steps: STEPS, limit: NO_LIMIT };
-        match start(self.request, overrides, &trial)? {
-            ProcessOutcome::Ran(measured) => Ok(*measured),
+        let micro_batch = cut.micro_batch;
+        let why = match start(self.request, overrides, &trial)? {
+            ProcessOutcome::Ran(measured) => return Ok(*measured),
             ProcessOutcome::OutOfMemory => {
-                Err(without(format!("a micro-batch of {} does not fit on this machine", cut.micro_batch)))
+                format!("a micro-batch of {micro_batch} does not fit on this machine")
             }
-            ProcessOutcome::Died(how) => Err(without(format!(
-                "the process that measured a micro-batch of {} died ({how})",
-                cut.micro_batch
-            ))),
-        }
+            ProcessOutcome::Died(how) => {
+                format!("the process that measured a micro-batch of {micro_batch} died ({how})")
+            }
+        };
+        Err(WorkerError::Trial(format!("{why}; plan without --measured, which needs no memory")))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::planning::{
     Choice, Cut, CutRequest, MeasuredStage, Optimal, Prediction, Profile, ProfileQuestion, ProfiledStage,
-    Solver, Subject as Planned, Trial, TrialOutcome, find_largest,
+    Solver, Subject as Planned, SymbolicPredictor, Target, Trial, TrialOutcome, find_largest,
 };
 use dtrain_common::exit::ExitStatus;
 use dtrain_recipe::Amp;
@@ -12,8 +12,6 @@ use super::trial::{CutTrial, NO_LIMIT, ProcessOutcome, start};
 use super::{Subject, print_answer};
 use crate::device;
 use crate::memory::budget;
-use crate::planning::SymbolicPredictor;
-use crate::planning::Target;
 use crate::run::TrainError;
 use crate::setup::error::{Result, WorkerError};
 use crate::setup::room;
@@ -99,12 +97,8 @@ fn profile_stage<T: BuildTask + 'static>(
         }),
         ProcessOutcome::OutOfMemory | ProcessOutcome::Died(_) => None,
     };
-    let optimal = match question.find_optimal {
-        true => Some(search(&planned_for, cut, limit, |cut| {
-            start(request, &[], &trial(cut, TRY_STEPS, NO_LIMIT))
-        })?),
-        false => None,
-    };
+    let try_cut = |cut| start(request, &[], &trial(cut, TRY_STEPS, NO_LIMIT));
+    let optimal = question.find_optimal.then(|| search(&planned_for, cut, limit, try_cut)).transpose()?;
     let found = optimal.as_ref().is_some_and(|optimal| optimal.largest.is_some());
     let fits = found || (measured.is_some() && matches!(choice, Choice::Fit { .. }));
     let profiled = ProfiledStage { subject: planned_for, measured, optimal };

@@ -47,15 +47,15 @@ pub(super) fn run<T: BuildTask + 'static>(
 
 /// Starts the process for the same recipe with `overrides` on top, and waits for its end.
 pub(super) fn start(request: &Request, overrides: &[String], trial: &CutTrial) -> Result<ProcessOutcome> {
-    let failed = |error: &std::io::Error| WorkerError::Trial(error.to_string());
-    let program = std::env::current_exe().map_err(|error| failed(&error))?;
+    let failed = |error: std::io::Error| WorkerError::Trial(error.to_string());
+    let program = std::env::current_exe().map_err(failed)?;
     let mut command = Command::new(program);
     command.arg(&request.recipe);
     for set in request.overrides.iter().chain(overrides) {
         command.args(["--set", set]);
     }
     command.args(["--job", &serde_json::to_string(trial)?]).stdin(Stdio::null());
-    let output = command.output().map_err(|error| failed(&error))?;
+    let output = command.output().map_err(failed)?;
     match output.status.code() {
         Some(0) => Ok(ProcessOutcome::Ran(serde_json::from_slice(&output.stdout)?)),
         Some(code) if code == i32::from(ExitStatus::OutOfMemory.code()) => Ok(ProcessOutcome::OutOfMemory),

@@ -73,10 +73,7 @@ fn errors_of_cuda_have_names_and_remedies() {
         );
         let ours = format!("error: rank 1 on GPU 1: {words}{ADDED}");
         for (outcome, text) in [(EXIT_1, &python), (ABORTED, &native), (EXIT_1, &ours)] {
-            let cause = found(outcome, text).unwrap_or_else(|| panic!("{words}"));
-            assert_eq!(cause.kind, kind, "{words}");
-            assert!(cause.text.contains(says), "{}", cause.text);
-            assert!(!cause.peer_lost, "{words}");
+            assert!(!expect_cause(outcome, text, kind, says).peer_lost, "{words}");
         }
     }
 }
@@ -129,9 +126,7 @@ fn words_without_an_error_of_cuda() {
             "compute-sanitizer",
         ),
     ] {
-        let cause = found(EXIT_1, &format!("{words}\n")).unwrap_or_else(|| panic!("{words}"));
-        assert_eq!(cause.kind, kind, "{words}");
-        assert!(cause.text.contains(says), "{}", cause.text);
+        expect_cause(EXIT_1, &format!("{words}\n"), kind, says);
     }
 }
 
@@ -191,9 +186,7 @@ fn errors_of_nccl_have_remedies() {
             "NCCL_DEBUG=VERSION",
         ),
     ] {
-        let cause = found(EXIT_1, &format!("{words}\n")).unwrap_or_else(|| panic!("{words}"));
-        assert_eq!(cause.kind, Kind::Nccl, "{words}");
-        assert!(cause.text.contains(says), "{}", cause.text);
+        expect_cause(EXIT_1, &format!("{words}\n"), Kind::Nccl, says);
     }
     // CUDA's error about the GPU is nearer to the cause than NCCL's.
     let lost = format!(

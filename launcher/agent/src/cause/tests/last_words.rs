@@ -98,9 +98,7 @@ fn exceptions_that_python_programs_end_by() {
         // If process groups exist, torch puts the rank before every line.
         let with_rank: String = text.lines().map(|line| format!("[rank3]: {line}\n")).collect();
         for text in [text, with_rank] {
-            let cause = found(EXIT_1, &text).unwrap_or_else(|| panic!("{exception}"));
-            assert_eq!(cause.kind, kind, "{exception}");
-            assert!(cause.text.contains(says), "{}", cause.text);
+            let cause = expect_cause(EXIT_1, &text, kind, says);
             assert!(cause.text.ends_with("(at /home/a/train.py:13, in step)"), "{}", cause.text);
         }
     }
@@ -147,8 +145,6 @@ fn last_words_without_a_traceback() {
             "went away",
         ),
     ] {
-        let cause = found(outcome, text).unwrap_or_else(|| panic!("{text}"));
-        assert_eq!(cause.kind, kind, "{text}");
-        assert!(cause.text.contains(says), "{}", cause.text);
+        expect_cause(outcome, text, kind, says);
     }
 }

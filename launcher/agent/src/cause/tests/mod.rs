@@ -14,6 +14,15 @@ fn found(outcome: Outcome, stderr: &str) -> Option<Cause> {
     cause(&evidence(outcome, &stderr))
 }
 
+/// Expects this cause of a worker with this outcome and this standard error.
+#[track_caller]
+fn expect_cause(outcome: Outcome, stderr: &str, kind: Kind, says: &str) -> Cause {
+    let cause = found(outcome, stderr).unwrap_or_else(|| panic!("{outcome:?}: {stderr}"));
+    assert_eq!(cause.kind, kind, "{outcome:?}: {stderr}");
+    assert!(cause.text.contains(says), "{}", cause.text);
+    cause
+}
+
 fn evidence(outcome: Outcome, stderr: &[String]) -> Evidence<'_> {
     Evidence { outcome, sent: &[], stderr, error_file: None, memory_kill: None }
 }
@@ -81,16 +90,9 @@ fn known_signals_are_a_cause_by_themselves() {
         (24, Kind::CpuTime, "ulimit -t"),
         (25, Kind::FileSize, "ulimit -f"),
     ] {
-        let cause = found(Outcome::Signaled(signal), "some text").unwrap();
-        assert_eq!(cause.kind, kind, "{signal}");
-        assert!(cause.text.contains(says), "{}", cause.text);
-        let shell = found(Outcome::Exited(128 + signal), "").unwrap();
-        assert_eq!(shell.kind, kind, "{signal}");
-        assert!(
-            shell.text.contains(&format!("(exit code {}, as in a shell)", 128 + signal)),
-            "{}",
-            shell.text
-        );
+        expect_cause(Outcome::Signaled(signal), "some text", kind, says);
+        let code = 128 + signal;
+        expect_cause(Outcome::Exited(code), "", kind, &format!("(exit code {code}, as in a shell)"));
         let sent = Evidence { sent: &[signal], ..evidence(Outcome::Signaled(signal), &[]) };
         assert_eq!(cause_kind(&sent), None, "the launcher's own signal {signal}");
     }

@@ -192,10 +192,7 @@ impl Judgement {
     pub fn blames(&self, node: &NodeEnd) -> bool {
         match self.cause {
             ClusterCause::NodeLost { group_rank } => node.group_rank == group_rank,
-            ClusterCause::Workers(
-                Cause::Failed { rank } | Cause::Hung { rank } | Cause::NotStarted { rank, .. },
-            ) => node.has(rank),
-            ClusterCause::Workers(_) => false,
+            ClusterCause::Workers(cause) => cause.rank().is_some_and(|rank| node.has(rank)),
         }
     }
 }

@@ -23,9 +23,7 @@ impl Member {
 
     /// Kills the workers if their lease has ended.
     pub(super) fn check_lease(&mut self, now: Duration) {
-        if let Connection::Joined { lease, .. } = &self.connection
-            && lease.end() <= now
-        {
+        if self.lease().is_some_and(|lease| lease.end() <= now) {
             self.actions.push(MemberAction::Disconnect);
             self.lose_leader(now);
         }
@@ -76,16 +74,14 @@ impl Member {
 
     /// Ends without a leader, once no worker runs.
     pub(super) fn give_up(&mut self, now: Duration) {
-        if self.is_over || self.runs() || matches!(self.connection, Connection::Joined { .. }) {
+        if self.is_over || self.runs() || self.lease().is_some() {
             return;
         }
         let is_too_long = self.is_leader_gone || self.alone_since.saturating_add(self.patience()) <= now;
         match (self.asked, self.leader) {
             (_, Some(_)) if is_too_long && self.ended_well => {
-                self.finish(MemberEnding::Decided {
-                    code: ExitStatus::Success.code(),
-                    reason: String::new(),
-                });
+                let (code, reason) = (ExitStatus::Success.code(), String::new());
+                self.finish(MemberEnding::Decided { code, reason });
             }
             (Some(signal), _) => self.finish(MemberEnding::Stopped { signal }),
             (None, Some(_)) if is_too_long => self.finish(MemberEnding::LeaderLost),

@@ -4,7 +4,7 @@ mod connection;
 #[cfg(test)]
 mod tests;
 
-use super::lease::{Lease, Times};
+use super::lease::{Lease, Moment, Times};
 use super::message::{
     Blame, Endpoint, Preparation, Report, RunInfo, StopReason, ToLeader, ToMember, VERSION, WorkerEnd,
 };
@@ -235,7 +235,7 @@ impl Member {
             }
             MemberEvent::Asked { signal, again } => {
                 self.asked = Some(signal);
-                if matches!(self.connection, Connection::Joined { .. }) {
+                if self.lease().is_some() {
                     self.send(ToLeader::Asked { signal, again });
                 }
             }
@@ -250,11 +250,7 @@ impl Member {
     /// Returns when the lease of this node's workers ends; `None` without a lease.
     pub fn lease_end(&self) -> Option<Duration> {
         // The lease of an earlier connection counts until its workers have ended.
-        let end = self.kill_at.or(match &self.connection {
-            Connection::Joined { lease, .. } => Some(lease.end()),
-            _ => None,
-        });
-        end.filter(|_| self.runs())
+        self.kill_at.or(self.lease().map(Lease::end)).filter(|_| self.runs())
     }
 
     /// Returns the time by which the driver must send [`MemberEvent::Timer`].
@@ -273,7 +269,7 @@ impl Member {
             ToMember::Decided { code, reason } => self.finish(MemberEnding::Decided { code, reason }),
             ToMember::Welcome { times, run, is_spare } => self.welcome(times, run, is_spare, now),
             // The lease has just ended: the leader may have gone on without this node.
-            _ if !matches!(self.connection, Connection::Joined { .. }) => {}
+            _ if self.lease().is_none() => {}
             ToMember::EndedWell => self.ended_well = true,
             ToMember::Beat { number, time } => {
                 if let Connection::Joined { lease, .. } = &mut self.connection {
@@ -349,10 +345,8 @@ impl Member {
             Cause::NotStarted { rank, temporary } => Cause::NotStarted { rank: first + rank, temporary },
             other => other,
         };
-        let silent_since = match &self.connection {
-            Connection::Joined { lease, .. } => verdict.silent_since.map(|at| lease.on_leaders_clock(at)),
-            _ => None,
-        };
+        let silent_since =
+            verdict.silent_since.zip(self.lease()).map(|(at, lease)| lease.on_leaders_clock(at));
         // A message has a limited length, and the first failures decide.
         let (failed, well): (Vec<_>, Vec<_>) =
             verdict.ends.into_iter().partition(|end| end.outcome != Outcome::Exited(0));
@@ -369,17 +363,18 @@ impl Member {
     }
 
     fn on_leaders_clock(&self, end: End) -> WorkerEnd {
-        let at = match &self.connection {
-            Connection::Joined { lease, .. } => lease.on_leaders_clock(end.at),
-            _ => super::lease::Moment { at: end.at, error: Duration::MAX },
-        };
+        let unknown = Moment { at: end.at, error: Duration::MAX };
+        let at = self.lease().map_or(unknown, |lease| lease.on_leaders_clock(end.at));
         let first = self.placement.map_or(0, |placement| placement.first_rank);
-        WorkerEnd {
-            rank: first + end.rank,
-            outcome: end.outcome,
-            at,
-            sent: end.sent,
-            lost_peer: end.lost_peer,
+        let End { rank, outcome, sent, lost_peer, .. } = end;
+        WorkerEnd { rank: first + rank, outcome, at, sent, lost_peer }
+    }
+
+    /// Returns the lease of this connection, once the leader has admitted the node.
+    fn lease(&self) -> Option<&Lease> {
+        match &self.connection {
+            Connection::Joined { lease, .. } => Some(lease),
+            _ => None,
         }
     }
 

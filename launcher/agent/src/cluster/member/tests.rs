@@ -1,9 +1,7 @@
 #![allow(clippy::unwrap_used)]
 
 use super::*;
-use crate::cluster::lease::Moment;
 use crate::signals::{INT, TERM};
-use std::collections::BTreeMap;
 
 const REJOIN: Duration = Duration::from_secs(10);
 
@@ -12,15 +10,7 @@ fn ms(n: u64) -> Duration {
 }
 
 fn member() -> Member {
-    let node = Node {
-        host: "n1".into(),
-        address: None,
-        instance: 1,
-        workers: 1,
-        node_rank: None,
-        run_id: None,
-        fingerprints: BTreeMap::new(),
-    };
+    let node = Node { host: "n1".into(), instance: 1, workers: 1, ..Node::default() };
     let policy = MemberPolicy { join_timeout: ms(600_000), rejoin_timeout: REJOIN };
     Member::new(node, policy, Duration::ZERO).0
 }

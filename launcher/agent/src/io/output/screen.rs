@@ -122,8 +122,7 @@ impl Writer {
         let stream = source.stream;
         let index = self.open_index(stream);
         match start {
-            Start::Raw if self.open[index] == Some(source) => {}
-            Start::Continued(_) if self.open[index] == Some(source) => {}
+            Start::Raw | Start::Continued(_) if self.open[index] == Some(source) => {}
             // Another source has ended the line since.
             Start::Continued(_) if matches!(text, b"\n" | b"\r\n") => return,
             Start::Continued(prefix) => {

@@ -131,8 +131,7 @@ impl Terminal {
                 self.note_modes();
                 tcsetpgrp(&self.tty, worker).is_ok()
             }
-            Some(_) => false,
-            None => false,
+            _ => false,
         }
     }
 

@@ -39,6 +39,12 @@ fn hear<const N: usize>(client: &mut TcpStream) -> [u8; N] {
     answer
 }
 
+/// Expects that the server answers a ping.
+fn expect_answer(client: &mut TcpStream) {
+    client.write_all(b"\x0dping").unwrap();
+    assert_eq!(hear(client), *b"ping");
+}
+
 /// Expects a closed connection: a reset, if the server had not read everything.
 fn expect_end(client: &mut TcpStream) {
     match client.read(&mut [0]) {
@@ -93,8 +99,7 @@ fn waiting_clients_are_woken_and_lost_clients_forgotten() {
     let mut setter = store.client();
     setter.write_all(&sent(1, &[Bytes(b"key"), Bytes(b"")])).unwrap();
     assert_eq!(hear(&mut waiting), [0]);
-    setter.write_all(b"\x0dping").unwrap();
-    assert_eq!(hear(&mut setter), *b"ping");
+    expect_answer(&mut setter);
 }
 
 #[test]
@@ -114,8 +119,7 @@ fn bad_clients_are_closed_and_told_of_once_and_others_are_served() {
         }
     }
     drop(store.connect());
-    good.write_all(b"\x0dping").unwrap();
-    assert_eq!(hear(&mut good), *b"ping");
+    expect_answer(&mut good);
     let clients_seen = store.serving.end();
     assert!(clients_seen.clients && clients_seen.strangers);
     let reported: Vec<String> = store.reported.try_iter().collect();
@@ -134,9 +138,7 @@ fn a_client_that_does_not_read_gets_no_more_answers_until_it_does() {
     let value = vec![7; 1 << 20];
     client.write_all(&sent(1, &[Bytes(b"key"), Bytes(&value)])).unwrap();
     client.write_all(&sent(3, &[Bytes(b"key")]).repeat(40)).unwrap();
-    let mut other = store.client();
-    other.write_all(b"\x0dping").unwrap();
-    assert_eq!(hear(&mut other), *b"ping");
+    expect_answer(&mut store.client());
     let mut answer = vec![0; (8 + value.len()) * 40];
     client.read_exact(&mut answer).unwrap();
     assert!(answer.chunks(8 + value.len()).all(|one| one[8..] == value));
@@ -151,9 +153,7 @@ fn an_answer_that_would_take_the_memory_is_refused() {
     keys.extend([Bytes(b"key"); 1000]);
     client.write_all(&sent(10, &keys)).unwrap();
     expect_end(&mut client);
-    let mut other = store.client();
-    other.write_all(b"\x0dping").unwrap();
-    assert_eq!(hear(&mut other), *b"ping");
+    expect_answer(&mut store.client());
     assert!(store.reported.recv().unwrap().contains("has more than"));
 }
 
@@ -173,9 +173,7 @@ fn requests_that_would_take_the_memory_together_are_refused() {
     expect_end(&mut last);
     let reported = store.reported.recv().unwrap();
     assert!(reported.contains("the store is full"), "{reported}");
-    let mut other = store.client();
-    other.write_all(b"\x0dping").unwrap();
-    assert_eq!(hear(&mut other), *b"ping");
+    expect_answer(&mut store.client());
 }
 
 #[test]

@@ -45,9 +45,11 @@ impl ConnectError {
     pub fn is_permanent(&self) -> bool {
         matches!(self, Self::Rejected(refusal) if *refusal != Refusal::TooMany)
     }
+}
 
-    /// Returns the reason for an error of the connection's start.
-    pub(super) fn of(error: &io::Error) -> Self {
+/// The reason for an error of the connection's start.
+impl From<io::Error> for ConnectError {
+    fn from(error: io::Error) -> Self {
         match error.kind() {
             ErrorKind::ConnectionRefused => Self::Refused,
             ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable => Self::Unreachable,
@@ -77,21 +79,18 @@ pub(super) struct Attempt {
 impl Attempt {
     /// Starts to connect, from the local address `source` if there is one.
     pub(super) fn start(address: SocketAddr, source: Option<IpAddr>) -> Result<Self, ConnectError> {
-        let open = || {
-            let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-            let socket = socket_with(family, SocketType::STREAM, flags, None)?;
-            sockopt::set_tcp_nodelay(&socket, true)?;
-            Ok(TcpStream::from(socket))
-        };
-        let socket = open().map_err(|error: Errno| ConnectError::of(&error.into()))?;
+        let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = socket_with(family, SocketType::STREAM, flags, None).map_err(io::Error::from)?;
+        sockopt::set_tcp_nodelay(&socket, true).map_err(io::Error::from)?;
+        let socket = TcpStream::from(socket);
         if let Some(source) = source {
             bind(&socket, &SocketAddr::new(source, 0))
                 .map_err(|error| ConnectError::Source(source, io::Error::from(error).kind()))?;
         }
         match connect(&socket, &address) {
             Ok(()) | Err(Errno::INPROGRESS | Errno::INTR) => Ok(Self { socket, handshake: None }),
-            Err(error) => Err(ConnectError::of(&error.into())),
+            Err(error) => Err(io::Error::from(error).into()),
         }
     }
 
@@ -123,13 +122,9 @@ impl Attempt {
     }
 
     fn greet(&mut self, secret: &Secret) -> Result<(), ConnectError> {
-        let of = |error: &io::Error| ConnectError::of(error);
-        let connected = sockopt::socket_error(&self.socket).and_then(|error| error);
-        connected.map_err(|error| of(&error.into()))?;
+        sockopt::socket_error(&self.socket).and_then(|error| error).map_err(io::Error::from)?;
         // A free port of this machine can be connected to itself.
-        if self.socket.peer_addr().map_err(|error| of(&error))?
-            == self.socket.local_addr().map_err(|error| of(&error))?
-        {
+        if self.socket.peer_addr()? == self.socket.local_addr()? {
             return Err(ConnectError::Refused);
         }
         let (handshake, greeting) =

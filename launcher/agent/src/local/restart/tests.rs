@@ -9,28 +9,14 @@ const NOW: Duration = Duration::from_secs(1000);
 
 /// Returns the policy of a run whose workers are asked to stop at this second.
 fn limited(ask: u64) -> RestartPolicy {
-    let limit = TimeLimit {
-        ask: Duration::from_secs(ask),
-        end: Duration::from_secs(ask + 60),
-        signal: signals::USR1,
-    };
-    RestartPolicy { limit: Some(limit), ..POLICY }
+    let (ask, end) = (Duration::from_secs(ask), Duration::from_secs(ask + 60));
+    RestartPolicy { limit: Some(TimeLimit { ask, end, signal: signals::USR1 }), ..POLICY }
 }
 
 fn verdict(cause: Cause, code: i32, stop_source: Option<StopSource>) -> Verdict {
-    Verdict {
-        cause,
-        ends: vec![End {
-            rank: 0,
-            outcome: Outcome::Exited(code),
-            at: Duration::ZERO,
-            sent: Vec::new(),
-            lost_peer: false,
-        }],
-        stop_source,
-        silent_since: None,
-        notices: Vec::new(),
-    }
+    let (outcome, at) = (Outcome::Exited(code), Duration::ZERO);
+    let ends = vec![End { rank: 0, outcome, at, sent: Vec::new(), lost_peer: false }];
+    Verdict { cause, ends, stop_source, silent_since: None, notices: Vec::new() }
 }
 
 fn failed(code: i32) -> Verdict {

@@ -134,15 +134,7 @@ fn a_notice_that_an_attempt_does_not_heed_is_left_for_the_next() {
 
 #[test]
 fn a_notice_from_before_reaches_workers_when_they_are_started() {
-    let policy = Policy {
-        workers: 2,
-        shutdown_timeout: TIMEOUT,
-        requeue_code: None,
-        hang: None,
-        limit: None,
-        notices: vec![USR1],
-    };
-    let mut agent = Agent::new(policy);
+    let mut agent = Agent::new(Policy { notices: vec![USR1], ..policy(2) });
     agent.begin(Duration::ZERO);
     let notify = |rank, signal| Action::Notify { rank, signal };
     assert_eq!(agent.on(&Event::Started { rank: 0 }, ms(1)), [notify(0, USR1), Action::Start { rank: 1 }]);
@@ -155,16 +147,8 @@ fn a_notice_from_before_reaches_workers_when_they_are_started() {
 
 #[test]
 fn nothing_is_started_after_the_time_limit() {
-    let limited = || {
-        Agent::new(Policy {
-            workers: 2,
-            shutdown_timeout: TIMEOUT,
-            requeue_code: None,
-            hang: None,
-            limit: Some(TimeLimit { ask: ms(100), end: ms(200), signal: TERM }),
-            notices: Vec::new(),
-        })
-    };
+    let limit = Some(TimeLimit { ask: ms(100), end: ms(200), signal: TERM });
+    let limited = || Agent::new(Policy { limit, ..policy(2) });
     assert_eq!(verdict(&limited().begin(ms(100))).cause, Cause::TimeIsUp);
     let mut agent = limited();
     agent.begin(ms(99));
@@ -200,7 +184,7 @@ fn a_training_that_has_lost_other_nodes_is_killed_soon_unless_it_writes() {
 #[test]
 fn a_peer_of_another_node_is_lost_because_of_others() {
     let mut agent = running(2, None);
-    on(&mut agent, &Event::Ended { rank: 0, outcome: Outcome::Exited(1), at: ms(5), lost_peer: true }, 5);
+    lose_peer(&mut agent, 0, 5);
     on(&mut agent, &Event::OthersFailed, 10);
     assert_eq!(verdict(&die(&mut agent, 1, TERM, 40)).cause, Cause::OthersFailed);
 }
@@ -216,7 +200,7 @@ fn a_worker_that_failed_before_the_others_is_to_blame() {
 
 #[test]
 fn a_worker_that_starts_after_the_end_of_the_lease_is_killed() {
-    let mut agent = Agent::new(Policy { workers: 2, shutdown_timeout: TIMEOUT, ..Policy::default() });
+    let mut agent = Agent::new(policy(2));
     agent.begin(Duration::ZERO);
     assert_eq!(on(&mut agent, &Event::LeaseEnded, 1), []);
     assert_eq!(on(&mut agent, &Event::Started { rank: 0 }, 2), to(KILL, &[0]));

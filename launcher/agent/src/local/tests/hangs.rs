@@ -6,14 +6,8 @@ const LEAST: u64 = 5_000;
 
 /// Builds a group of two that beat once a second until 10 s and then stop; a hang counts from 15 s on.
 fn beating(shutdown_timeout: Duration) -> Agent {
-    let mut agent = Agent::new(Policy {
-        workers: 2,
-        shutdown_timeout,
-        requeue_code: Some(75),
-        hang: Some(HangPolicy { factor: 2, least: ms(LEAST), early: None }),
-        limit: None,
-        notices: Vec::new(),
-    });
+    let hang = Some(HangPolicy { factor: 2, least: ms(LEAST), early: None });
+    let mut agent = Agent::new(Policy { shutdown_timeout, requeue_code: Some(75), hang, ..policy(2) });
     agent.begin(Duration::ZERO);
     agent.on(&Event::Started { rank: 0 }, ms(0));
     agent.on(&Event::Started { rank: 1 }, ms(0));
@@ -175,14 +169,9 @@ fn a_job_that_was_frozen_while_it_stopped_has_its_time_anew_but_not_for_ever() {
 #[test]
 fn a_time_limit_goes_on_while_a_job_is_frozen_but_workers_may_still_stop() {
     let limited = || {
-        let mut agent = Agent::new(Policy {
-            workers: 1,
-            shutdown_timeout: ms(4000),
-            requeue_code: Some(75),
-            hang: None,
-            limit: Some(TimeLimit { ask: ms(10_000), end: ms(20_000), signal: USR1 }),
-            notices: Vec::new(),
-        });
+        let (shutdown_timeout, requeue_code) = (ms(4000), Some(75));
+        let limit = Some(TimeLimit { ask: ms(10_000), end: ms(20_000), signal: USR1 });
+        let mut agent = Agent::new(Policy { shutdown_timeout, requeue_code, limit, ..policy(1) });
         agent.begin(Duration::ZERO);
         agent.on(&Event::Started { rank: 0 }, ms(0));
         agent

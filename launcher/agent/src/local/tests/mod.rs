@@ -18,16 +18,14 @@ fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
 }
 
+/// Returns the policy of programs without a limit.
+fn policy(workers: usize) -> Policy {
+    Policy { workers, shutdown_timeout: TIMEOUT, ..Policy::default() }
+}
+
 /// Returns a group of `workers`, all running, at 0 ms.
 fn running(workers: usize, requeue_code: Option<i32>) -> Agent {
-    let mut agent = Agent::new(Policy {
-        workers,
-        shutdown_timeout: TIMEOUT,
-        requeue_code,
-        hang: None,
-        limit: None,
-        notices: Vec::new(),
-    });
+    let mut agent = Agent::new(Policy { requeue_code, ..policy(workers) });
     let mut next = agent.begin(Duration::ZERO);
     for rank in 0..workers {
         assert_eq!(next, [Action::Start { rank }], "workers start one after the other");

@@ -134,14 +134,7 @@ fn a_worker_killed_by_a_passed_on_signal_has_failed() {
 
 #[test]
 fn a_program_that_does_not_start_ends_the_run_with_the_others_killed() {
-    let mut agent = Agent::new(Policy {
-        workers: 3,
-        shutdown_timeout: TIMEOUT,
-        requeue_code: None,
-        hang: None,
-        limit: None,
-        notices: Vec::new(),
-    });
+    let mut agent = Agent::new(policy(3));
     agent.begin(Duration::ZERO);
     assert_eq!(agent.on(&Event::Started { rank: 0 }, ms(1)), [Action::Start { rank: 1 }]);
     assert_eq!(
@@ -155,14 +148,7 @@ fn a_program_that_does_not_start_ends_the_run_with_the_others_killed() {
 
 #[test]
 fn the_first_program_that_does_not_start_leaves_nothing_to_wait_for() {
-    let mut agent = Agent::new(Policy {
-        workers: 2,
-        shutdown_timeout: TIMEOUT,
-        requeue_code: None,
-        hang: None,
-        limit: None,
-        notices: Vec::new(),
-    });
+    let mut agent = Agent::new(policy(2));
     agent.begin(Duration::ZERO);
     let last = agent.on(&Event::NotStarted { rank: 0, temporary: false }, ms(2));
     assert_eq!(verdict(&last).cause, Cause::NotStarted { rank: 0, temporary: false });
@@ -171,14 +157,7 @@ fn the_first_program_that_does_not_start_leaves_nothing_to_wait_for() {
 
 #[test]
 fn a_stop_while_workers_are_being_started_reaches_the_one_in_the_making() {
-    let mut agent = Agent::new(Policy {
-        workers: 3,
-        shutdown_timeout: TIMEOUT,
-        requeue_code: None,
-        hang: None,
-        limit: None,
-        notices: Vec::new(),
-    });
+    let mut agent = Agent::new(policy(3));
     agent.begin(Duration::ZERO);
     agent.on(&Event::Started { rank: 0 }, ms(1));
     assert_eq!(signals_in(&stop(&mut agent, INT, 2)), to(INT, &[0]));
@@ -198,15 +177,7 @@ fn nothing_happens_after_the_end() {
 
 #[test]
 fn an_endless_timeout_does_not_overflow() {
-    let policy = Policy {
-        workers: 1,
-        shutdown_timeout: Duration::MAX,
-        requeue_code: None,
-        hang: None,
-        limit: None,
-        notices: Vec::new(),
-    };
-    let mut agent = Agent::new(policy);
+    let mut agent = Agent::new(Policy { shutdown_timeout: Duration::MAX, ..policy(1) });
     agent.begin(Duration::ZERO);
     agent.on(&Event::Started { rank: 0 }, ms(1));
     stop(&mut agent, TERM, 10);
@@ -215,14 +186,8 @@ fn an_endless_timeout_does_not_overflow() {
 
 /// Builds a group of two whose workers are asked to stop at 100 ms, and killed at 150 ms.
 fn limited(signal: i32, requeue_code: Option<i32>) -> Agent {
-    let mut agent = Agent::new(Policy {
-        workers: 2,
-        shutdown_timeout: TIMEOUT,
-        requeue_code,
-        hang: None,
-        limit: Some(TimeLimit { ask: ms(100), end: ms(150), signal }),
-        notices: Vec::new(),
-    });
+    let limit = Some(TimeLimit { ask: ms(100), end: ms(150), signal });
+    let mut agent = Agent::new(Policy { requeue_code, limit, ..policy(2) });
     agent.begin(Duration::ZERO);
     agent.on(&Event::Started { rank: 0 }, ms(0));
     agent.on(&Event::Started { rank: 1 }, ms(0));
@@ -270,14 +235,8 @@ fn a_program_that_ends_well_when_its_time_is_up_is_started_again() {
 
 #[test]
 fn a_worker_in_the_making_is_told_of_the_time_limit_too() {
-    let mut agent = Agent::new(Policy {
-        workers: 2,
-        shutdown_timeout: TIMEOUT,
-        requeue_code: None,
-        hang: None,
-        limit: Some(TimeLimit { ask: ms(10), end: ms(20), signal: USR1 }),
-        notices: Vec::new(),
-    });
+    let limit = Some(TimeLimit { ask: ms(10), end: ms(20), signal: USR1 });
+    let mut agent = Agent::new(Policy { limit, ..policy(2) });
     agent.begin(Duration::ZERO);
     agent.on(&Event::Started { rank: 0 }, ms(5));
     timer(&mut agent, 10);
@@ -344,9 +303,8 @@ fn a_killed_worker_that_does_not_end_is_given_up_after_a_while() {
 
 #[test]
 fn the_limit_of_another_node_is_no_second_signal() {
-    let limit = TimeLimit { ask: ms(1000), end: ms(60_000), signal: TERM };
-    let mut agent =
-        Agent::new(Policy { workers: 1, shutdown_timeout: TIMEOUT, limit: Some(limit), ..Policy::default() });
+    let limit = Some(TimeLimit { ask: ms(1000), end: ms(60_000), signal: TERM });
+    let mut agent = Agent::new(Policy { limit, ..policy(1) });
     agent.begin(Duration::ZERO);
     on(&mut agent, &Event::Started { rank: 0 }, 0);
     assert_eq!(signals_in(&timer(&mut agent, 1000)), to(TERM, &[0]));

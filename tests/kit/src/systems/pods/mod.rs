@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use super::{adapt, programs_folder, spool};
 use crate::network::Network;
-use crate::process::{LONG, Signal, kill};
+use crate::process::{Signal, kill, wait_until};
 use crate::scene::{Finished, Launch, Scene};
 
 const BACKOFF: Duration = Duration::from_secs(1);
@@ -144,12 +144,13 @@ impl<'a> Job<'a> {
     /// If it does not hold in time.
     #[track_caller]
     pub fn run_until(&mut self, what: &str, mut condition: impl FnMut(&Self) -> bool) {
-        let begun = Instant::now();
-        while !condition(self) {
-            assert!(begun.elapsed() < LONG, "waited {LONG:?} for {what}");
-            self.advance();
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        wait_until(what, || {
+            let holds = condition(self);
+            if !holds {
+                self.advance();
+            }
+            holds
+        });
     }
 
     /// Asks a pod to end, as a drained node does.

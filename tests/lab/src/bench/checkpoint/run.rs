@@ -117,12 +117,12 @@ impl Runner<'_> {
                 mark.workers().into_iter().for_each(Process::kill);
                 (Instant::now(), next)
             });
-            let stepped = killed.and_then(|(at, next)| Ok((until(&|| has_step(&next))? - at, at)));
+            let stepped = killed.and_then(|(at, next)| Ok(until(&|| has_step(&next))? - at));
             if stepped.is_err() {
                 mark.kill_all();
             }
             let ended = launch.join().unwrap_or_else(|_| Err(anyhow!("a thread of the benchmark panicked")));
-            let (took, _) = stepped?;
+            let took = stepped?;
             ended.map(|()| 1e3 * took.as_secs_f64())
         })?;
         let first = ENDS[1] + 1;

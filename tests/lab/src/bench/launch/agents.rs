@@ -7,7 +7,7 @@ use std::process::{Child, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -71,12 +71,7 @@ impl Runner<'_> {
 
     /// Runs agents with the same command line to their ends.
     fn run_agents(&self, agents: u32, line: &[OsString], folder: &Path) -> Result<()> {
-        thread::scope(|scope| {
-            let run = |number| move || self.run_expecting(0, start(line, folder), number, folder);
-            let threads: Vec<_> = (0..agents as usize).map(|number| scope.spawn(run(number))).collect();
-            let failed = || Err(anyhow!("a thread of the benchmark panicked"));
-            threads.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(|_| failed()))
-        })
+        self.run_all((0..agents).map(|_| start(line, folder)).collect(), folder)
     }
 
     /// Returns whether the condition held within this time.

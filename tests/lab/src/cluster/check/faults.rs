@@ -8,42 +8,24 @@ use super::node::Side;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
-    WorkerFails {
-        node: usize,
-    },
+    /// A worker fails, and its node stops the others.
+    WorkerFails { node: usize },
     /// The agent dies; another process kills its workers.
-    Crash {
-        node: usize,
-        returns: bool,
-    },
+    Crash { node: usize, returns: bool },
     /// The connection is reset. `drops`: with all messages on their way.
-    Reset {
-        node: usize,
-        drops: bool,
-    },
+    Reset { node: usize, drops: bool },
     /// Nothing arrives on either side.
-    Cut {
-        node: usize,
-    },
+    Cut { node: usize },
     /// No process of the node runs.
-    Freeze {
-        node: usize,
-    },
+    Freeze { node: usize },
     /// The launcher of the node is asked to stop.
-    Ask {
-        node: usize,
-    },
-    Leave {
-        node: usize,
-    },
+    Ask { node: usize },
+    /// The node's agent ends.
+    Leave { node: usize },
     /// The node does not reach another one, if it tries at once.
-    CannotReach {
-        node: usize,
-    },
+    CannotReach { node: usize },
     /// The next preparation takes longer.
-    Slow {
-        node: usize,
-    },
+    Slow { node: usize },
 }
 
 impl Model {

@@ -55,7 +55,8 @@ fn search(bounds: &Bounds, planted: Planted) -> Searched {
         };
         let mut next = model.clone();
         searched.steps += 1;
-        let result = next.take(step).and_then(|()| next.check());
+        next.take(step);
+        let result = next.check();
         let is_new = result.is_err() || seen.insert(next.fingerprint());
         if !is_new {
             continue;
@@ -102,7 +103,8 @@ pub(super) fn run(states: usize) -> Result<()> {
                 seconds(begun.elapsed())
             );
             if let Some((violation, path)) = searched.violation {
-                bail!("{violation}\n{}", described(&path));
+                let steps: String = path.iter().map(|step| format!("  {step:?}\n")).collect();
+                bail!("{violation}\n{steps}");
             }
         }
     }
@@ -119,10 +121,6 @@ pub(super) fn run(states: usize) -> Result<()> {
         );
     }
     Ok(())
-}
-
-fn described(path: &[Step]) -> String {
-    path.iter().map(|step| format!("  {step:?}\n")).collect()
 }
 
 fn seconds(time: Duration) -> String {

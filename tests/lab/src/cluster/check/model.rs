@@ -95,7 +95,7 @@ impl Model {
             leader_hash: hash_of(&leader),
             leader,
             is_over: false,
-            nodes: std::array::from_fn(|_| NodeState::new()),
+            nodes: Default::default(),
             faults_left: bounds.faults,
             had_fault: false,
             fault_ticks: bounds.fault_ticks,
@@ -244,7 +244,8 @@ impl Model {
                 }
                 MemberAction::Start { .. } => {
                     let epoch = state.prepared;
-                    if state.workers.replace(Workers::new(epoch, now)).is_some() {
+                    let workers = Workers { epoch, since: now, ..Workers::default() };
+                    if state.workers.replace(workers).is_some() {
                         self.fail("workers are started beside others of the node");
                     } else if epoch != started {
                         self.fail(&format!("epoch {epoch} runs, but {started} was started last"));
@@ -326,19 +327,8 @@ impl Model {
         let mut hasher = DefaultHasher::new();
         (self.now, self.leader_hash, self.is_over, self.faults_left, self.started).hash(&mut hasher);
         for node in &self.nodes {
-            let NodeState {
-                member_hash, wants_connection, prepared, is_preparing, is_slow, was_asked, ..
-            } = node;
-            (
-                member_hash,
-                node.member.is_some(),
-                wants_connection,
-                prepared,
-                is_preparing,
-                is_slow,
-                was_asked,
-            )
-                .hash(&mut hasher);
+            (node.member_hash, node.member.is_some(), node.wants_connection, node.prepared).hash(&mut hasher);
+            (node.is_preparing, node.is_slow, node.was_asked).hash(&mut hasher);
             (node.trying, node.cannot_reach).hash(&mut hasher);
             (node.workers, node.frozen, node.cut, node.returns, node.old_start.is_some()).hash(&mut hasher);
             for link in &node.links {

@@ -23,7 +23,7 @@ pub(super) struct Link {
     pub(super) at_member: Side,
 }
 
-#[derive(Clone, Copy, Debug, Hash, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, Hash, PartialEq, Eq)]
 pub(super) struct Workers {
     pub(super) epoch: u64,
     pub(super) since: u32,
@@ -35,7 +35,7 @@ pub(super) struct Workers {
     pub(super) is_exempt: bool,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct NodeState {
     pub(super) member: Option<Member>,
     pub(super) member_hash: u64,
@@ -61,26 +61,6 @@ pub(super) struct NodeState {
 }
 
 impl NodeState {
-    pub(super) fn new() -> Self {
-        Self {
-            member: None,
-            member_hash: 0,
-            links: Vec::new(),
-            wants_connection: false,
-            prepared: 0,
-            is_preparing: false,
-            is_slow: false,
-            was_asked: false,
-            trying: None,
-            cannot_reach: false,
-            workers: None,
-            frozen: None,
-            cut: None,
-            returns: None,
-            old_start: None,
-        }
-    }
-
     /// Returns the connection that the member knows.
     pub(super) fn own_link(&mut self) -> Option<&mut Link> {
         self.links.iter_mut().find(|link| link.at_member != Side::Closed)
@@ -108,11 +88,5 @@ impl Link {
         if self.at_member == Side::Open {
             self.at_member = Side::Ending;
         }
-    }
-}
-
-impl Workers {
-    pub(super) fn new(epoch: u64, since: u32) -> Self {
-        Self { epoch, since, stopped: None, killed: None, failed: false, asked: false, is_exempt: false }
     }
 }

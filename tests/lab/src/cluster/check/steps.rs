@@ -17,37 +17,19 @@ use super::faults::Fault;
 use super::model::{KILL, Model, NODES};
 use super::node::{Link, Side, Workers};
 
+/// A step. `Local`: one that only its node sees, which is a message, a timer, a connection, or the end of a preparation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// A step that only its node sees: a message, a timer, a connection, the end of a preparation.
-    Local {
-        node: usize,
-    },
-    ToLeader {
-        node: usize,
-        link: usize,
-    },
-    EndAtLeader {
-        node: usize,
-        link: usize,
-    },
-    EndAtMember {
-        node: usize,
-    },
+    Local { node: usize },
+    ToLeader { node: usize, link: usize },
+    EndAtLeader { node: usize, link: usize },
+    EndAtMember { node: usize },
     LeaderTimer,
-    WorkersEnd {
-        node: usize,
-    },
+    WorkersEnd { node: usize },
     Fault(Fault),
-    Heal {
-        node: usize,
-    },
-    Thaw {
-        node: usize,
-    },
-    Return {
-        node: usize,
-    },
+    Heal { node: usize },
+    Thaw { node: usize },
+    Return { node: usize },
     Tick,
 }
 
@@ -193,8 +175,8 @@ impl Model {
         }
     }
 
-    /// Takes a step. Returns an error where it breaks an invariant.
-    pub(super) fn take(&mut self, step: Step) -> Result<(), String> {
+    /// Takes a step; [`Self::check`] tells whether it breaks an invariant.
+    pub(super) fn take(&mut self, step: Step) {
         match step {
             Step::Local { node } => self.local_step(node),
             Step::ToLeader { node, link } => self.receive_at_leader(node, link),
@@ -232,7 +214,6 @@ impl Model {
         for node in &mut self.nodes {
             node.links.retain(|it| it.at_leader != Side::Closed || it.at_member != Side::Closed);
         }
-        Ok(())
     }
 
     fn workers_end(&mut self, node: usize) {

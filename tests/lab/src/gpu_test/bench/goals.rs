@@ -66,7 +66,7 @@ pub(super) fn finding(case: &Case, rounds: &Rounds) -> Finding {
     let own_failed = [Mode::Dtrain, Mode::Graph].iter().any(|mode| rounds.failed.contains_key(mode));
     let missed = goals.iter().any(|goal| goal.is_met == Some(false));
     let all_judged = goals.iter().all(|goal| goal.is_met.is_some());
-    let finding = if own_failed || missed || invalid.is_some() {
+    let mut finding = if own_failed || missed || invalid.is_some() {
         Finding::failed(note)
     } else if all_judged {
         Finding::passed(note)
@@ -85,19 +85,23 @@ pub(super) fn finding(case: &Case, rounds: &Rounds) -> Finding {
         ("peak_dtrain_to_eager", eager_memory),
         ("peak_dtrain_graph_to_ddp", ratio(&peaks(Mode::Graph), &peaks(Mode::Ddp))),
     ];
-    let finding = ratios.into_iter().fold(finding, |finding, (name, ratio)| match ratio {
-        Some(ratio) => finding.with(name, ratio),
-        None => finding,
-    });
-    let finding = match case.has_goals {
-        true => finding,
-        false => with_columns(finding, rounds),
-    };
-    rounds.measured.keys().fold(finding, |finding, mode| with_figures(finding, case, rounds, *mode))
+    finding.figures.extend(known(ratios.map(|(name, ratio)| (name.to_owned(), ratio))));
+    if !case.has_goals {
+        finding.columns.extend(known(columns(rounds)));
+    }
+    for mode in rounds.measured.keys() {
+        finding.figures.extend(known(figures(case, rounds, *mode)));
+    }
+    finding
 }
 
-/// Adds the columns of the table: rates, their ratios within rounds, and peaks.
-fn with_columns(finding: Finding, rounds: &Rounds) -> Finding {
+/// Returns the figures that were measured.
+fn known(figures: impl IntoIterator<Item = (String, Option<f64>)>) -> impl Iterator<Item = (String, f64)> {
+    figures.into_iter().filter_map(|(name, value)| Some((name, value?)))
+}
+
+/// Returns the columns of the table: rates, their ratios within rounds, and peaks.
+fn columns(rounds: &Rounds) -> Vec<(String, Option<f64>)> {
     let rates = |mode: Mode| rounds.values(mode, |measured| measured.rate);
     let peaks = |mode: Mode| rounds.values(mode, |measured| measured.peak_allocated / f64::from(1 << 30));
     let dtrain = rates(Mode::Dtrain);
@@ -110,10 +114,7 @@ fn with_columns(finding: Finding, rounds: &Rounds) -> Finding {
     ]);
     columns.extend(all.map(|mode| (format!("{}, GiB", mode.title()), median(&peaks(mode)))));
     columns.push(("rounds".to_owned(), Some(dtrain.len() as f64)));
-    columns.into_iter().fold(finding, |finding, (name, value)| match value {
-        Some(value) => finding.with_column(name, value),
-        None => finding,
-    })
+    columns
 }
 
 impl Rounds {
@@ -180,8 +181,8 @@ fn goal(text: &str, ratio: Option<f64>, bound: f64, holds: fn(&f64, &f64) -> boo
     }
 }
 
-/// Adds the figures of one mode.
-fn with_figures(finding: Finding, case: &Case, rounds: &Rounds, mode: Mode) -> Finding {
+/// Returns the figures of one mode.
+fn figures(case: &Case, rounds: &Rounds, mode: Mode) -> [(String, Option<f64>); 5] {
     let (key, unit) = (mode.key(), case.network.unit());
     let middle = |figure: fn(&Measured) -> f64| median(&rounds.values(mode, figure));
     let rate = middle(|measured| measured.rate);
@@ -190,17 +191,13 @@ fn with_figures(finding: Finding, case: &Case, rounds: &Rounds, mode: Mode) -> F
         Mode::Dtrain | Mode::Graph => middle(|measured| measured.wait_data_ms.unwrap_or(0.0)),
         _ => None,
     };
-    let figures = [
+    [
         (format!("{key}_{unit}_per_s"), rate),
         (format!("{key}_mfu"), mfu),
         (format!("{key}_peak_allocated_bytes"), middle(|measured| measured.peak_allocated)),
         (format!("{key}_peak_reserved_bytes"), middle(|measured| measured.peak_reserved)),
         (format!("{key}_wait_data_ms"), waited),
-    ];
-    figures.into_iter().fold(finding, |finding, (name, value)| match value {
-        Some(value) => finding.with(name, value),
-        None => finding,
-    })
+    ]
 }
 
 /// Returns the larger value of each round; if one way was not measured, the other's values.

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 
 use crate::bench::numbers;
+use crate::files::{create, create_empty, write};
 use xtask::setup::Problem;
 
 /// A set of images.
@@ -42,10 +43,8 @@ pub(in crate::gpu_test) fn images(work: &Path, set: &Images) -> Result<PathBuf> 
             for index in 0..count {
                 let class = if part == "test" { 0 } else { index % set.classes };
                 let class = folder.join(format!("{part}/{class:04}"));
-                fs::create_dir_all(&class).map_err(|error| Problem::write(&class, error))?;
-                let path = class.join(format!("{index:04}.bmp"));
-                fs::write(&path, bitmap(set.side, &mut next))
-                    .map_err(|error| Problem::write(&path, error))?;
+                create(&class)?;
+                write(&class.join(format!("{index:04}.bmp")), bitmap(set.side, &mut next))?;
             }
         }
         Ok(())
@@ -55,20 +54,14 @@ pub(in crate::gpu_test) fn images(work: &Path, set: &Images) -> Result<PathBuf> 
 /// Writes a text with as many different characters as GPT-2 has tokens into a folder in `work`, unless it
 /// exists, and returns the folder.
 pub(super) fn text(work: &Path) -> Result<PathBuf> {
-    once(&work.join("bench-text"), |folder| {
-        let path = folder.join("input.txt");
-        fs::write(&path, characters(CHARACTERS)).map_err(|error| Problem::write(&path, error).into())
-    })
+    once(&work.join("bench-text"), |folder| write(&folder.join("input.txt"), characters(CHARACTERS)))
 }
 
 /// Fills a folder, which gets its name only when it is complete.
 fn once(folder: &Path, fill: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
     if !folder.is_dir() {
         let part = folder.with_extension("part");
-        if part.exists() {
-            fs::remove_dir_all(&part).map_err(|error| Problem::write(&part, error))?;
-        }
-        fs::create_dir_all(&part).map_err(|error| Problem::write(&part, error))?;
+        create_empty(&part)?;
         fill(&part)?;
         fs::rename(&part, folder).map_err(|error| Problem::write(folder, error))?;
     }

@@ -52,12 +52,8 @@ pub(super) struct Case {
     has_goals: bool,
 }
 
-/// The result of one run.
-enum Run {
-    Measured(Measured),
-    /// This Python or this machine cannot be compared with.
-    NotHere(String),
-}
+/// A result, or why this Python or this machine cannot be compared with.
+pub(super) type Here<T> = Result<T, String>;
 
 /// The results of a case's rounds.
 #[derive(Debug, Default)]
@@ -127,23 +123,18 @@ impl Case {
         };
         let input = self.network.input(suite)?;
         for round in numbers {
-            let modes = match self.has_goals {
-                true => Mode::in_round(self.is_small, round),
-                false => Mode::in_first_round(round),
-            };
-            for mode in modes {
+            for mode in Mode::in_round(self, round) {
                 if rounds.failed.contains_key(&mode) || suite.is_fake && mode.compiles() {
                     continue;
                 }
+                let name = self.folder(mode, round);
                 let run = match mode.pytorch() {
-                    Some(word) => self.pytorch(suite, python, mode, word, round),
-                    None => self.dtrain(suite, &input, mode, round),
+                    Some(word) => self.pytorch(suite, python, word, &name),
+                    None => self.dtrain(suite, &input, mode, &name).map(Ok),
                 };
                 match run {
-                    Ok(Run::Measured(measured)) => rounds.measured.entry(mode).or_default().push(measured),
-                    Ok(Run::NotHere(reason)) => {
-                        return Ok(Finding::skipped(format!("{reason}; {REMEDY}")));
-                    }
+                    Ok(Ok(measured)) => rounds.measured.entry(mode).or_default().push(measured),
+                    Ok(Err(reason)) => return Ok(Finding::skipped(format!("{reason}; {REMEDY}"))),
                     Err(error) => {
                         // If the user stopped it, this is no finding.
                         suite.signals.check()?;
@@ -168,7 +159,7 @@ impl Case {
         Ok(found)
     }
 
-    fn dtrain(&self, suite: &Suite<'_>, input: &Path, mode: Mode, round: usize) -> Result<Run> {
+    fn dtrain(&self, suite: &Suite<'_>, input: &Path, mode: Mode, name: &str) -> Result<Measured> {
         let recipe = suite.bench.join(format!("gpu-{}.toml", self.network.recipe()));
         let recipe = files::read(&recipe)?;
         let mut sets = vec![
@@ -179,10 +170,8 @@ impl Case {
         ];
         sets.extend(mode.setting().map(str::to_owned));
         let sets: Vec<&str> = sets.iter().map(String::as_str).collect();
-        let name = self.folder(mode, round);
-        let ended =
-            suite.try_training(&Training { name: &name, recipe: &recipe, ranks: 1, sets: &sets, vars: &[] });
-        let run = suite.run_dir(&name);
+        let ended = suite.try_training(&Training { name, recipe: &recipe, ranks: 1, sets: &sets, vars: &[] });
+        let run = suite.run_dir(name);
         let measured = ended.and_then(|ended| {
             let ended = ended.expect(0)?;
             suite.proofs.add_training(&ended.stderr, 1, Kind::Gpu)?;
@@ -194,17 +183,17 @@ impl Case {
             fs::remove_dir_all(&checkpoints)
                 .with_context(|| format!("cannot remove {}", checkpoints.display()))?;
         }
-        measured.map(Run::Measured)
+        measured
     }
 
-    fn pytorch(&self, suite: &Suite<'_>, python: &Path, mode: Mode, word: &str, round: usize) -> Result<Run> {
-        let out = suite.work.join(format!("{}.json", self.folder(mode, round)));
+    fn pytorch(&self, suite: &Suite<'_>, python: &Path, word: &str, name: &str) -> Result<Here<Measured>> {
+        let out = suite.work.join(format!("{name}.json"));
         let ended = suite.run(&mut self.pytorch_command(suite, python, word, (self.steps, &out)))?;
         if ended.code == NOT_HERE {
-            return Ok(Run::NotHere(last_line(&ended.stderr)));
+            return Ok(Err(last_line(&ended.stderr)));
         }
         ended.expect(0)?;
-        read::read_pytorch(&files::read(&out)?, self).map(Run::Measured)
+        read::read_pytorch(&files::read(&out)?, self).map(Ok)
     }
 
     fn pytorch_command(

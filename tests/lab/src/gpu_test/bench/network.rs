@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 
 use super::super::suite::Suite;
-use super::inputs;
+use super::{Case, inputs};
 
 /// Tokens per window of GPT-2.
 const CONTEXT: u64 = 1024;
@@ -89,22 +89,18 @@ pub(super) enum Mode {
 }
 
 impl Mode {
-    /// Returns the modes of a round in their order. The first mode changes each round, so that a warm GPU does
-    /// not always slow the same mode. Round 0 begins with PyTorch, to see whether it can run.
-    pub(super) fn in_round(is_small: bool, round: usize) -> Vec<Self> {
-        let mut modes = vec![Self::Ddp, Self::Eager, Self::Dtrain, Self::Graph, Self::Compile];
-        if is_small {
+    /// Returns the modes of a case's round in their order. The first mode changes each round, so that a warm GPU
+    /// does not always slow the same mode. Round 0 begins with PyTorch, to see whether it can run.
+    pub(super) fn in_round(case: &Case, round: usize) -> Vec<Self> {
+        let mut modes = vec![Self::Eager, Self::Dtrain, Self::Graph, Self::Compile];
+        if case.has_goals {
+            modes.insert(0, Self::Ddp);
+        }
+        if case.is_small {
             modes.push(Self::CompileGraphs);
         }
         let first = round % modes.len();
         modes.rotate_left(first);
-        modes
-    }
-
-    /// Returns the modes of a round without DistributedDataParallel, as [`Self::in_round`].
-    pub(super) fn in_first_round(round: usize) -> Vec<Self> {
-        let mut modes = vec![Self::Eager, Self::Dtrain, Self::Graph, Self::Compile];
-        modes.rotate_left(round % 4);
         modes
     }
 

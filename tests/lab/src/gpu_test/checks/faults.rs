@@ -1,11 +1,11 @@
 //! Checks of faults on GPUs.
 
-use std::io::{BufRead, BufReader, Write};
-use std::process::{ChildStdin, Stdio};
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Signal, kill_process};
 
 use super::recipes::{LM, LONG};
 use super::{Check, check};
@@ -31,36 +31,18 @@ pub(in crate::gpu_test) fn checks() -> Vec<Check> {
     ]
 }
 
-/// A process that holds a GPU's memory until it is dropped.
-struct MemoryHolder {
-    started: RunningCommand,
-    stdin: Option<ChildStdin>,
-}
-
-impl MemoryHolder {
-    /// Takes all memory except `left` bytes.
-    fn start(suite: &Suite<'_>, left: u64) -> Result<Self> {
-        let mut command = suite.program("gpu-rank");
-        command.args(["hold-memory", &left.to_string()]).stdin(Stdio::piped());
-        let mut started = suite.start(&mut command)?;
-        let stdin = started.take_stdin();
-        let stdout = started.take_stdout().context("the pipe is there")?;
-        let mut line = String::new();
-        BufReader::new(stdout).read_line(&mut line)?;
-        ensure!(line.starts_with("taken "), "gpu-rank did not allocate the GPU's memory");
-        suite.proofs.add("gpu-rank");
-        Ok(Self { started, stdin })
-    }
-}
-
-impl Drop for MemoryHolder {
-    fn drop(&mut self) {
-        if let Some(mut stdin) = self.stdin.take() {
-            // The process ends when this pipe is closed.
-            let _ = stdin.flush();
-        }
-        self.started.kill();
-    }
+/// Starts a process that holds all of a GPU's memory except `left` bytes until it is dropped.
+fn hold_memory(suite: &Suite<'_>, left: u64) -> Result<RunningCommand> {
+    let mut command = suite.program("gpu-rank");
+    // The process would end if this pipe were closed.
+    command.args(["hold-memory", &left.to_string()]).stdin(Stdio::piped());
+    let mut holder = suite.start(&mut command)?;
+    let stdout = holder.take_stdout().context("the pipe is there")?;
+    let mut line = String::new();
+    BufReader::new(stdout).read_line(&mut line)?;
+    ensure!(line.starts_with("taken "), "gpu-rank did not allocate the GPU's memory");
+    suite.proofs.add("gpu-rank");
+    Ok(holder)
 }
 
 /// Returns the first line that contains a word.
@@ -73,14 +55,14 @@ fn training<'a>(name: &'a str, ranks: usize, sets: &'a [&'a str]) -> Training<'a
 }
 
 fn train_on_full_gpu(suite: &Suite<'_>) -> Result<Finding> {
-    let holder = MemoryHolder::start(suite, 200 << 20)?;
+    let holder = hold_memory(suite, 200 << 20)?;
     let ended = suite.try_training(&training("full", 1, &[]))?.expect(2)?.expect_stderr("free")?;
     drop(holder);
     Ok(Finding::passed(format!("exit code 2: {}", line_with(&ended.stderr, "free"))))
 }
 
 fn train_on_crowded_gpu(suite: &Suite<'_>) -> Result<Finding> {
-    let holder = MemoryHolder::start(suite, 3 << 30)?;
+    let holder = hold_memory(suite, 3 << 30)?;
     let run = suite.train(&training("crowded", 1, &["memory.micro_batch=auto"]))?;
     drop(holder);
     let sentence = line_with(&run.stderr, "free");
@@ -108,7 +90,7 @@ fn signal_second_rank(suite: &Suite<'_>, name: &str, signal: Signal) -> Result<F
         .map(|command| suite.start(command))
         .collect::<Result<Vec<_>>>()?;
     suite.wait_for_fifth_step(name, &mut ranks)?;
-    send_signal(ranks[1].pid(), signal)?;
+    kill_process(ranks[1].pid(), signal).context("cannot signal the rank")?;
     let begun = Instant::now();
     let first = ranks.remove(0).wait(suite.signals, begun)?;
     ranks[0].kill();
@@ -140,9 +122,4 @@ fn stop_training(suite: &Suite<'_>) -> Result<Finding> {
         has_checkpoint,
         format!("exit code 75 after {:.1} s, with a checkpoint", ended.took.as_secs_f64()),
     ))
-}
-
-fn send_signal(pid: u32, signal: Signal) -> Result<()> {
-    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).context("the rank has ended")?;
-    kill_process(pid, signal).context("cannot signal the rank")
 }

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::{Check, check};
 use crate::files;
-use crate::gpu_test::bench::{Images, NOT_HERE, images, last_line};
+use crate::gpu_test::bench::{Here, Images, NOT_HERE, images, last_line};
 use crate::gpu_test::finding::Finding;
 use crate::gpu_test::suite::{Suite, Training};
 use crate::stats::median;
@@ -37,9 +37,6 @@ pub(in crate::gpu_test) fn checks() -> Vec<Check> {
         check("ViT-S/16 of timm, bfloat16: speed", 20, compare_speed),
     ]
 }
-
-/// Why there is nothing to compare, or the value.
-type Here<T> = Result<T, String>;
 
 fn compare_losses(suite: &Suite<'_>) -> Result<Finding> {
     let root =

@@ -11,6 +11,7 @@ mod recipes;
 mod training;
 
 use anyhow::Result;
+use clap::ValueEnum;
 
 use super::bench;
 pub(super) use super::check::Check;
@@ -25,7 +26,7 @@ pub(super) use memory::first_predictions;
 pub(super) use training::devices;
 
 /// The parts of the suite.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Part {
     /// The driver; each worker uses only its own GPU
     Machine,
@@ -46,28 +47,9 @@ pub(super) enum Part {
 }
 
 impl Part {
-    pub(super) const ALL: [Self; 8] = [
-        Self::Machine,
-        Self::Nccl,
-        Self::Kernels,
-        Self::Training,
-        Self::Graphs,
-        Self::Memory,
-        Self::Faults,
-        Self::Benchmarks,
-    ];
-
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Machine => "machine",
-            Self::Nccl => "nccl",
-            Self::Kernels => "kernels",
-            Self::Training => "training",
-            Self::Graphs => "graphs",
-            Self::Memory => "memory",
-            Self::Faults => "faults",
-            Self::Benchmarks => "benchmarks",
-        }
+    /// Returns its name on the command line.
+    pub(super) fn name(self) -> String {
+        self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
     }
 
     /// Returns its checks; benchmarks take `rounds` rounds.
@@ -92,7 +74,6 @@ impl Part {
     }
 }
 
-/// Runs a check. An error is a failed check.
 /// Creates a check from a function.
 fn check(name: &str, seconds: u32, run: fn(&Suite<'_>) -> Result<Finding>) -> Check {
     Check { name: name.to_owned(), seconds, run: Box::new(run) }

@@ -14,11 +14,7 @@ fn nccl() -> Nccl {
     Nccl(Box::leak(Box::new(fake::api())))
 }
 
-fn join(nccl: &Nccl, unique_id: &UniqueId, config: RankConfig) -> Result<NcclGroup, CollectiveError> {
-    join_with(nccl, unique_id, config, None)
-}
-
-fn join_with(
+fn join(
     nccl: &Nccl,
     unique_id: &UniqueId,
     config: RankConfig,
@@ -38,7 +34,7 @@ fn ranks(size: usize, body: impl Fn(NcclGroup, &UniqueId) + Sync) {
             let (nccl, unique_id, body) = (&nccl, &unique_id, &body);
             scope.spawn(move || {
                 let timeout = TIMEOUT;
-                body(join(nccl, unique_id, RankConfig { rank, size, timeout }).unwrap(), unique_id);
+                body(join(nccl, unique_id, RankConfig { rank, size, timeout }, None).unwrap(), unique_id);
             });
         }
     });
@@ -242,13 +238,13 @@ fn a_rank_that_the_host_group_misses_ends_the_group() {
     let config = |rank| RankConfig { rank, size: 2, timeout: TIMEOUT };
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let group = join(&nccl, &unique_id, config(1)).unwrap();
+            let group = join(&nccl, &unique_id, config(1), None).unwrap();
             group.barrier().unwrap().wait().unwrap();
         });
         let is_gone = Arc::new(AtomicBool::new(false));
         let seen = Arc::clone(&is_gone);
         let lost_peer: LostPeer = Arc::new(move || seen.load(Ordering::SeqCst).then_some(1));
-        let group = join_with(&nccl, &unique_id, config(0), Some(lost_peer)).unwrap();
+        let group = join(&nccl, &unique_id, config(0), Some(lost_peer)).unwrap();
         group.barrier().unwrap().wait().unwrap();
         is_gone.store(true, Ordering::SeqCst);
         std::thread::sleep(Duration::from_millis(300));
@@ -265,7 +261,7 @@ fn a_rank_that_the_host_group_misses_ends_the_group() {
 fn a_rank_that_does_not_connect_is_a_time_out() {
     let nccl = nccl();
     let config = RankConfig { rank: 0, size: 2, timeout: Duration::from_millis(100) };
-    let error = join(&nccl, &nccl.create_unique_id().unwrap(), config).err().unwrap();
+    let error = join(&nccl, &nccl.create_unique_id().unwrap(), config, None).err().unwrap();
     let text = error.to_string();
     assert!(matches!(error, CollectiveError::TimedOut(operation, _) if operation.op == "connect"), "{text}");
     assert_eq!(nccl.version(), Version(fake::VERSION));

@@ -13,7 +13,7 @@ use tiff::encoder::{Compression, TiffEncoder, colortype};
 use super::super::super::raster::Labels;
 use super::super::*;
 use super::raw_tiff::{Tiff, le, tiff};
-use crate::tests::images::{encoded, gradient, gray, png, raw_png};
+use crate::tests::images::{bytes_of, encoded, gradient, gray, png, raw_png};
 
 fn data(bytes: &[u8], channels: usize) -> Result<Raster, SampleError> {
     // Old content of the memory must not show.
@@ -22,13 +22,6 @@ fn data(bytes: &[u8], channels: usize) -> Result<Raster, SampleError> {
     assert_eq!(header(bytes, channels)?, (out.width, out.height));
     assert_eq!(out.channels, channels);
     Ok(out)
-}
-
-fn bytes_of(image: Raster) -> Vec<u8> {
-    match image.values {
-        Values::U8(values) => values,
-        Values::F32(values) => panic!("8-bit values were expected, not {values:?}"),
-    }
 }
 
 fn floats_of(image: Raster) -> Vec<f32> {

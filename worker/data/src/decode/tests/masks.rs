@@ -2,14 +2,12 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::path::Path;
-
 use image::{DynamicImage, GrayImage, ImageBuffer, ImageFormat, Luma, LumaA, Rgb};
 
 use super::super::super::raster::Labels;
 use super::super::*;
 use super::raw_tiff::{le, tiff};
-use crate::tests::images::{encoded, gradient, gray, raw_png};
+use crate::tests::images::{encoded, gradient, gray, raw_png, reference};
 
 fn labels(bytes: &[u8]) -> Result<(Vec<u16>, (u32, u32)), SampleError> {
     let mut out = Labels { values: vec![9; 3], ..Labels::default() };
@@ -79,11 +77,9 @@ fn a_map_of_several_bands_has_the_remedy_for_maps() {
     assert!(error.contains("this image has 3 channels; save it as a grey PNG"), "{error}");
 }
 
-/// `tests/parity/README.md` describes how the files are made.
 #[test]
 fn masks_are_refused_for_their_compression_and_not_for_their_ending() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/parity/reference/pictures");
-    let read = |name: &str| std::fs::read(folder.join(name)).unwrap();
+    let read = |name: &str| std::fs::read(reference("pictures").join(name)).unwrap();
     for name in ["mask-lossless.webp", "mask-lossless-animated.webp", "mask-lzw.tif"] {
         let (values, size) = labels(&read(name)).unwrap();
         assert_eq!(size, (24, 24));

@@ -12,7 +12,7 @@ use proptest::prelude::*;
 
 use self::raw_tiff::tiff;
 use super::*;
-use crate::tests::images::{encoded, gradient, png, raw_png};
+use crate::tests::images::{encoded, gradient, png, raw_png, reference};
 
 fn decode(bytes: &[u8]) -> Result<(Vec<u8>, (u32, u32)), SampleError> {
     let (mut raw, mut rgb) = (vec![7; 5], vec![7; 5]);
@@ -40,12 +40,10 @@ fn jpeg_gives_nearly_the_pixels() {
     assert!(error < 4 * rgb.len() as u32, "mean error {}", error as f32 / rgb.len() as f32);
 }
 
-/// `tests/parity/README.md` describes how the files are made.
 #[test]
 fn jpeg_pixels_equal_those_of_pillow() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/parity/reference/jpeg");
     let mut cases = 0;
-    for entry in std::fs::read_dir(&folder).unwrap() {
+    for entry in std::fs::read_dir(reference("jpeg")).unwrap() {
         let path = entry.unwrap().path();
         if path.extension().is_none_or(|ending| ending != "jpg") {
             continue;
@@ -68,9 +66,8 @@ fn jpeg_pixels_equal_those_of_pillow() {
 /// Pillow reads all of these files.
 #[test]
 fn a_jpeg_with_damaged_codes_is_correct_above_the_damage() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/parity/reference/jpeg");
     for name in ["444", "420", "restarts", "grey"] {
-        let whole = std::fs::read(folder.join(name).with_extension("jpg")).unwrap();
+        let whole = std::fs::read(reference("jpeg").join(name).with_extension("jpg")).unwrap();
         let (good, (width, height)) = decode(&whole).unwrap();
         let scan = memchr::memmem::find(&whole, &[0xff, 0xda]).unwrap();
         let first = scan + 2 + usize::from(u16::from_be_bytes([whole[scan + 2], whole[scan + 3]]));
@@ -96,10 +93,7 @@ fn a_jpeg_with_damaged_codes_is_correct_above_the_damage() {
 
 #[test]
 fn jpeg_headers_are_read_without_the_rest() {
-    let whole = std::fs::read(
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/parity/reference/jpeg/progressive.jpg"),
-    );
-    let whole = whole.unwrap();
+    let whole = std::fs::read(reference("jpeg/progressive.jpg")).unwrap();
     let sof = whole.windows(2).position(|pair| pair == [0xff, 0xc2]).unwrap();
     assert_eq!(header(&whole[..sof + 20], 3).unwrap(), (37, 23));
     let text = header(&whole[..sof + 8], 3).unwrap_err().to_string();

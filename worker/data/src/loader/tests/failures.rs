@@ -10,10 +10,10 @@ use rustix::io::Errno;
 use super::super::super::dataset::{Column, Field};
 use super::super::super::error::{BadSample, SampleError};
 use super::super::super::rng::SampleRng;
-use super::super::super::{ImageFolder, ImageIndex, ImageOptions};
+use super::super::super::{ImageFolder, ImageOptions};
 use super::super::*;
 use super::numbers::{Numbers, all, images, labels, options, work};
-use crate::tests::images::{folder, png, put};
+use crate::tests::images::{png, put, train};
 
 #[test]
 fn a_bad_image_has_no_weight_and_is_named() {
@@ -41,23 +41,16 @@ fn a_readable_image_stands_in_for_a_bad_one_whatever_the_batches_and_threads() {
     assert!(alone[0] != 8.0 && alone[0].fract() == 0.0 && alone[1] > 0.0 && alone[2] == -1.0, "{alone:?}");
     assert_eq!(values(3, &[&[5, 8, 9], &[1, 2, 3, 8]]), [&alone[..], &alone].concat());
     // If no sample is readable, none replaces another.
-    let root = tempfile::tempdir().unwrap();
-    folder(root.path(), "train", &[("a", 3)]);
-    let index = ImageIndex::scan(root.path(), "train", None).unwrap();
+    let (_root, index) = train(&[("a", 3)]);
     (0..3).for_each(|image| put(crate::ImageList::image_path(&index, image), b""));
-    let batch = &super::numbers::all(
-        Arc::new(ImageFolder::new(index, ImageOptions::square(8))),
-        options(2),
-        work(&[&[0, 1, 2]]),
-    )[0];
+    let set = ImageFolder::new(index, ImageOptions::square(8));
+    let batch = &all(Arc::new(set), options(2), work(&[&[0, 1, 2]]))[0];
     assert_eq!((batch.bad.len(), &*batch.weights), (3, &[0.0; 3][..]));
 }
 
 #[test]
 fn a_file_damaged_after_the_check_costs_one_image() {
-    let root = tempfile::tempdir().unwrap();
-    folder(root.path(), "train", &[("a", 3)]);
-    let index = ImageIndex::scan(root.path(), "train", None).unwrap();
+    let (_root, index) = train(&[("a", 3)]);
     put(crate::ImageList::image_path(&index, 1), &png(8, 8)[..40]);
     let set = ImageFolder::new(index, ImageOptions::square(8));
     let batch = &all(Arc::new(set), options(2), work(&[&[0, 1, 2]]))[0];

@@ -8,17 +8,9 @@ use super::super::super::dataset::{Column, load_one};
 use super::super::super::normalize::Normalize;
 use super::super::super::rng::{Domain, keyed};
 use super::super::*;
+use super::options;
 use crate::SampleError;
-use crate::tests::images::{encoded, folder, gradient, put};
-
-/// Options for squares whose values stay unchanged, from 0 to 1.
-fn plain(side: u32) -> ImageOptions {
-    ImageOptions {
-        normalize: Normalize::new(&[0.0; 3], &[1.0; 3]),
-        augment: Augment::Flip,
-        ..ImageOptions::square(side)
-    }
-}
+use crate::tests::images::{encoded, gradient, put, train};
 
 /// Returns the values of one image.
 fn image(set: &ImageFolder, index: usize, random: Option<&mut SampleRng>) -> Result<Vec<f32>, SampleError> {
@@ -32,9 +24,8 @@ fn rng(sample: u64) -> SampleRng {
 
 #[test]
 fn an_image_is_read_and_flipped_for_half_of_the_samples() {
-    let root = tempfile::tempdir().unwrap();
-    folder(root.path(), "train", &[("a", 1), ("b", 1)]);
-    let set = ImageFolder::new(ImageIndex::scan(root.path(), "train", None).unwrap(), plain(8));
+    let (_root, index) = train(&[("a", 1), ("b", 1)]);
+    let set = ImageFolder::new(index, options(8, Augment::Flip, 0));
     assert_eq!((set.len(), set.list.classes.len()), (2, 2));
     let normalize = Normalize::new(&[0.0; 3], &[1.0; 3]);
     assert_eq!(set.fields(), [Field::image("image", [3, 8, 8], normalize), Field::i64("label", [])]);
@@ -60,10 +51,9 @@ fn an_image_is_read_and_flipped_for_half_of_the_samples() {
 
 #[test]
 fn a_bad_image_is_an_error_and_leaves_the_set_usable() {
-    let root = tempfile::tempdir().unwrap();
-    folder(root.path(), "train", &[("a", 2)]);
+    let (root, index) = train(&[("a", 2)]);
     put(root.path().join("train/a/000.png"), b"no image");
-    let set = ImageFolder::new(ImageIndex::scan(root.path(), "train", None).unwrap(), plain(4));
+    let set = ImageFolder::new(index, options(4, Augment::Flip, 0));
     assert!(matches!(image(&set, 0, None), Err(SampleError::NotAnImage(_))));
     image(&set, 1, None).unwrap();
     std::fs::remove_file(set.list.image_path(1)).unwrap();
@@ -77,7 +67,8 @@ fn a_large_photograph_becomes_a_small_square() {
     let photograph = root.join("Image_01L.jpg");
     let folder = tempfile::tempdir().unwrap();
     put(folder.path().join("train/eye/1.jpg"), &std::fs::read(photograph).unwrap());
-    let set = ImageFolder::new(ImageIndex::scan(folder.path(), "train", None).unwrap(), plain(224));
+    let index = ImageIndex::scan(folder.path(), "train", None).unwrap();
+    let set = ImageFolder::new(index, options(224, Augment::Flip, 0));
     let out = image(&set, 0, None).unwrap();
     let mean = |plane: usize| out[plane * 224 * 224..][..224 * 224].iter().sum::<f32>() / (224.0 * 224.0);
     assert!(mean(0) > mean(1) && mean(1) > mean(2), "a retina is red: {} {} {}", mean(0), mean(1), mean(2));

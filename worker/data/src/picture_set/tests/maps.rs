@@ -1,6 +1,5 @@
 #![allow(clippy::unwrap_used)]
 
-use super::super::super::cache::CacheBudget;
 use super::super::super::check::check;
 use super::super::super::dataset::load_one;
 use super::super::super::needs::Needs;
@@ -8,18 +7,10 @@ use super::super::super::normalize::Normalize;
 use super::super::super::pixel_target::MapRule;
 use super::super::super::rng::{Domain, keyed};
 use super::super::*;
+use super::options;
 use crate::tests::images::{encoded, gray, png, put};
 use dtrain_test_kit::programs::test_data;
 use image::{ImageBuffer, ImageFormat, Luma};
-
-fn options(side: u32, augment: Augment, bytes: u64) -> ImageOptions {
-    ImageOptions {
-        normalize: Normalize::new(&[0.0; 3], &[1.0; 3]),
-        augment,
-        cache: CacheBudget::new(bytes),
-        ..ImageOptions::square(side)
-    }
-}
 
 fn pair(image: &[u8], map: &[u8], rule: MapRule) -> (tempfile::TempDir, MapIndex) {
     let root = tempfile::tempdir().unwrap();
@@ -109,25 +100,14 @@ fn real_heights_are_metres() {
         }
     }
     let index = MapIndex::scan(root.path(), "img", "lab", MapRule { scale: 1.0, ignore: None }).unwrap();
-    let report = check(
-        &index,
-        Needs { channels: 4, resize: Resize::None, orientation: Orientation::Stored },
-        Depth::Full,
-        2,
-        &mut |_, _| (),
-    );
+    let needs = Needs { channels: 4, resize: Resize::None, orientation: Orientation::Stored };
+    let checked = |threads| check(&index, needs, Depth::Full, threads, &mut |_, _| ());
+    let report = checked(2);
     assert!(report.bad.is_empty(), "{:?}", report.bad);
     let moments = report.moments;
     assert_eq!(moments.count, 7 * 400 * 400);
     assert!(moments.min >= 0.0 && (50.0..100.0).contains(&moments.max), "{moments:?}");
-    let again = check(
-        &index,
-        Needs { channels: 4, resize: Resize::None, orientation: Orientation::Stored },
-        Depth::Full,
-        1,
-        &mut |_, _| (),
-    );
-    assert_eq!(again.moments, moments, "whatever the number of threads");
+    assert_eq!(checked(1).moments, moments, "whatever the number of threads");
     let options = ImageOptions {
         channels: 4,
         normalize: Normalize::new(&[0.0; 4], &[1.0; 4]),

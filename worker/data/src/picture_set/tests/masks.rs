@@ -1,9 +1,7 @@
 #![allow(clippy::unwrap_used)]
 
-use super::super::super::cache::CacheBudget;
 use super::super::super::dataset::load_one;
 use super::super::super::mask_rule::{MaskKind, MaskRule};
-use super::super::super::normalize::Normalize;
 use super::super::super::rng::{Domain, keyed};
 use super::super::*;
 use crate::tests::images::{encoded, gray, png, put};
@@ -13,13 +11,7 @@ use image::{ImageFormat, Rgb, RgbImage};
 const AUGMENTS: [Augment; 4] = [Augment::None, Augment::Flip, Augment::CropFlip, Augment::ResizedCropFlip];
 
 fn options(side: u32, augment: Augment, resize: Resize, bytes: u64) -> ImageOptions {
-    ImageOptions {
-        normalize: Normalize::new(&[0.0; 3], &[1.0; 3]),
-        augment,
-        resize,
-        cache: CacheBudget::new(bytes),
-        ..ImageOptions::square(side)
-    }
+    ImageOptions { resize, ..super::options(side, augment, bytes) }
 }
 
 /// Loads image and mask.

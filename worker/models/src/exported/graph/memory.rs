@@ -190,21 +190,17 @@ impl Program {
             _ => None,
         })
     }
-}
 
-impl Program {
     /// Makes views independent of the memory layouts on the device of the export: another device may have computed a
     /// view's source in another order, and `reshape` then copies it. A view stays if later operations change its
     /// memory.
     pub(super) fn make_portable(&mut self) {
         let mut written = HashMap::new();
         let mut position = 0;
-        for item in &self.items {
-            for_calls(item, &mut |_, _, _, writes| {
-                written.extend(writes.iter().map(|root| (*root, position)));
-                position += 1;
-            });
-        }
+        for_calls(&self.items, &mut |_, _, _, writes| {
+            written.extend(writes.iter().map(|root| (*root, position)));
+            position += 1;
+        });
         let mut items = std::mem::take(&mut self.items);
         position = 0;
         for_calls_mut(&mut items, &mut |operation, arguments, outputs| {

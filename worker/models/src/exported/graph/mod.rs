@@ -61,14 +61,18 @@ pub(super) struct Item {
     pub modules: Vec<(String, String)>,
 }
 
-/// Calls a function with the parts of every call of an item.
+/// Calls a function with the parts of every call of these items.
 pub(super) fn for_calls(
-    item: &Item,
+    items: &[Item],
     each: &mut impl FnMut(&Operation, &[(String, Argument)], &[Output], &[Operand]),
 ) {
-    match &item.action {
-        Action::Call { operation, arguments, outputs, writes } => each(operation, arguments, outputs, writes),
-        Action::Region { body, .. } => body.iter().for_each(|item| for_calls(item, each)),
+    for item in items {
+        match &item.action {
+            Action::Region { body, .. } => for_calls(body, each),
+            Action::Call { operation, arguments, outputs, writes } => {
+                each(operation, arguments, outputs, writes);
+            }
+        }
     }
 }
 
@@ -259,7 +263,7 @@ impl Resolver<'_> {
             }
             _ => return Err(self.archive.error(Problem::Unsupported(kind.to_owned(), place.to_string()))),
         };
-        let Some(Value::AsGraph(schema::GraphValue { graph })) = values.next() else {
+        let Some(Value::AsGraph { graph }) = values.next() else {
             return Err(self.invalid(format!("{kind} has no graph")));
         };
         let mut inner = Names::new();

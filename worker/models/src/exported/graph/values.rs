@@ -71,7 +71,7 @@ impl Resolver<'_> {
             Value::AsMemoryFormat(format) => return number("a memory format", memory_format(*format)),
             Value::AsLayout(kind) => return number("a layout", layout(*kind)),
             Value::AsDevice(_) => Argument::Device,
-            Value::AsGraph(_) => return Err(self.invalid("a graph is an argument of an operation")),
+            Value::AsGraph { .. } => return Err(self.invalid("a graph is an argument of an operation")),
         })
     }
 

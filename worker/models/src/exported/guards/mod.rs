@@ -70,7 +70,8 @@ pub(super) struct Guards {
     guards: Vec<Guard>,
     /// Range of the length of each dimension of each input.
     ranges: Vec<Vec<Batches>>,
-    batches: Batches,
+    /// The batches for which the program is valid.
+    pub batches: Batches,
     /// Whether the file has the guards of this program.
     pub is_known: bool,
 }
@@ -119,11 +120,6 @@ impl Guards {
         let mut read = Self { names: names.to_vec(), guards, ranges, batches, is_known };
         read.batches = read.narrowed(None).map_err(|problem| archive.error(problem))?;
         Ok(read)
-    }
-
-    /// Returns the batches for which the program is valid.
-    pub(super) fn batches(&self) -> Batches {
-        self.batches
     }
 
     /// Checks the program for inputs of these shapes, without the batch.

@@ -32,15 +32,10 @@ fn written_buffers_are_known_with_their_kind() {
 
 #[test]
 fn counters_that_change_otherwise_are_not_usual() {
-    let entries = Entries::of("classifier").edit_program(|program| {
-        let nodes = program["graph"]["nodes"].as_array_mut().unwrap();
-        let counter = json!({"as_tensor": {"name": "b_bn_num_batches_tracked"}});
-        let node = json!({
-            "target": "torch.ops.aten.remainder_.Scalar",
-            "inputs": [{"name": "self", "arg": counter}, {"name": "other", "arg": {"as_int": 7}}],
-            "outputs": [{"as_tensor": {"name": "added"}}],
-        });
-        nodes.push(node);
+    let entries = Entries::of("classifier").edit_nodes(|nodes| {
+        let counter = tensor("b_bn_num_batches_tracked");
+        let inputs = json!([{"name": "self", "arg": counter}, {"name": "other", "arg": {"as_int": 7}}]);
+        nodes.push(node("remainder_.Scalar", inputs, "added"));
     });
     let (program, _) = load_bytes(&entries.bytes()).unwrap();
     let other: Vec<&str> = program
@@ -94,8 +89,7 @@ fn results_that_are_buffers_keep_their_values() {
     // Evaluation returns the buffer that it has changed.
     let entries = Entries::of("changed").edit("extra/evaluation.json", |document| {
         let specs = document["graph_module"]["signature"]["output_specs"].as_array_mut().unwrap();
-        let buffer = json!({"as_tensor": {"name": "b_blocks_0_seen"}});
-        specs[0]["user_output"]["arg"] = buffer;
+        specs[0]["user_output"]["arg"] = tensor("b_blocks_0_seen");
     });
     let (program, _) = load_bytes(&entries.bytes()).unwrap();
     let image = expected("changed")["input.image"].shallow_clone();

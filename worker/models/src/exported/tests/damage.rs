@@ -214,11 +214,10 @@ fn evaluation_without_a_program_of_its_own_draws_no_random_numbers() {
 
 #[test]
 fn computed_weights_of_normalisations_are_refused() {
-    let computed = Entries::of("plain").edit_program(|program| {
-        let nodes = program["graph"]["nodes"].as_array_mut().unwrap();
+    let computed = Entries::of("plain").edit_nodes(|nodes| {
         let norms = nodes.iter_mut().filter(|node| node["target"] == "torch.ops.aten.batch_norm.default");
         let of_batch = norms.last().unwrap();
-        of_batch["inputs"][1]["arg"] = json!({"as_tensor": {"name": "view"}});
+        of_batch["inputs"][1]["arg"] = tensor("view");
     });
     refused(&computed, &["the weight of a batch normalisation in `without`", "is computed"]);
 }

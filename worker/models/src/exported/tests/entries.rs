@@ -50,6 +50,11 @@ impl Entries {
         self.edit("models/model.json", |document| change(&mut document["graph_module"]))
     }
 
+    /// Changes the operations of the program for training.
+    pub(crate) fn edit_nodes(self, change: impl FnOnce(&mut Vec<Value>)) -> Self {
+        self.edit_program(|program| change(program["graph"]["nodes"].as_array_mut().unwrap()))
+    }
+
     /// Changes the smallest batch for which the program for training is valid.
     #[allow(dead_code)]
     pub(crate) fn valid_from(self, least: i64) -> Self {

@@ -26,10 +26,24 @@ const WEIGHTS: &str = "data/weights/model_weights_config.json";
 
 /// Changes the first operation whose target contains `target`.
 fn edit_node(case: &str, target: &str, change: impl FnOnce(&mut Value)) -> Entries {
-    Entries::of(case).edit_program(|program| {
-        let nodes = program["graph"]["nodes"].as_array_mut().unwrap();
+    Entries::of(case).edit_nodes(|nodes| {
         change(nodes.iter_mut().find(|node| node["target"].as_str().unwrap().contains(target)).unwrap());
     })
+}
+
+fn tensor(name: &str) -> Value {
+    json!({"as_tensor": {"name": name}})
+}
+
+/// Returns an operation with a tensor as its result.
+fn node(target: &str, inputs: Value, result: &str) -> Value {
+    json!({"target": format!("torch.ops.aten.{target}"), "inputs": inputs, "outputs": [tensor(result)]})
+}
+
+/// Returns the place of the first operation of block 1 of `classifier`.
+fn block_of(nodes: &[Value]) -> usize {
+    let is_inside = |node: &Value| node["metadata"]["nn_module_stack"].to_string().contains("blocks.1.conv1");
+    nodes.iter().position(is_inside).unwrap()
 }
 
 fn refused(entries: &Entries, words: &[&str]) {

@@ -59,25 +59,16 @@ fn changes_of_parameters_and_constants_are_refused() {
     let change = |name: &str| {
         edit_node("text", "torch.ops.aten.layer_norm.default", |node| {
             node["target"] = json!("torch.ops.aten.mul_.Tensor");
-            let tensor = json!({"as_tensor": {"name": name}});
             node["inputs"] =
-                json!([{"name": "self", "arg": tensor}, {"name": "other", "arg": {"as_int": 2}}]);
+                json!([{"name": "self", "arg": tensor(name)}, {"name": "other", "arg": {"as_int": 2}}]);
         })
     };
     refused(&change("p_embed_weight"), &["aten::mul_ in `", "the parameter `embed.weight` in place"]);
     // Through a view.
-    let through_view = Entries::of("text").edit_program(|program| {
-        let nodes = program["graph"]["nodes"].as_array_mut().unwrap();
-        let tensor = |name: &str| json!({"as_tensor": {"name": name}});
-        let view = json!({
-            "target": "torch.ops.aten.detach.default", "inputs": [{"name": "self", "arg": tensor("p_embed_weight")}],
-            "outputs": [tensor("seen")],
-        });
-        let change = json!({
-            "target": "torch.ops.aten.zero_.default", "inputs": [{"name": "self", "arg": tensor("seen")}],
-            "outputs": [tensor("gone")],
-        });
-        nodes.extend([view, change]);
+    let of = |name: &str| json!([{"name": "self", "arg": tensor(name)}]);
+    let through_view = Entries::of("text").edit_nodes(|nodes| {
+        let view = node("detach.default", of("p_embed_weight"), "seen");
+        nodes.extend([view, node("zero_.default", of("seen"), "gone")]);
     });
     refused(&through_view, &["aten::zero_", "the parameter `embed.weight` in place"]);
     // The mask as a constant of the program.
@@ -87,14 +78,8 @@ fn changes_of_parameters_and_constants_are_refused() {
         *mask = json!({"tensor_constant": {"arg": {"name": "b_mask"}, "tensor_constant_name": "mask"}});
     });
     refused(&constant, &["the tensor `mask` in place", "register_buffer"]);
-    let complex = Entries::of("changed").edit_program(|program| {
-        let tensor = json!({"as_tensor": {"name": "b_blocks_0_turns"}});
-        let node = json!({
-            "target": "torch.ops.aten.zero_.default", "inputs": [{"name": "self", "arg": tensor}],
-            "outputs": [{"as_tensor": {"name": "gone"}}],
-        });
-        program["graph"]["nodes"].as_array_mut().unwrap().push(node);
-    });
+    let complex = Entries::of("changed")
+        .edit_nodes(|nodes| nodes.push(node("zero_.default", of("b_blocks_0_turns"), "gone")));
     refused(&complex, &["the complex buffer `blocks.0.turns` in place", "torch.view_as_real"]);
 }
 
@@ -141,14 +126,9 @@ fn operations_without_a_derivative_are_refused_where_gradients_pass() {
     assert!(load_bytes(&without("tanh").bytes()).is_ok());
     refused(&without("zero"), &["aten::zero", "has no derivative"]);
     // No gradient passes from the inputs alone.
-    let outside = Entries::of("functional").edit_program(|program| {
-        let nodes = program["graph"]["nodes"].as_array_mut().unwrap();
-        let zeros = json!({"as_tensor": {"name": "zeros"}});
-        let image = std::mem::replace(&mut nodes[0]["inputs"][0]["arg"], zeros.clone());
-        let node = json!({
-            "target": "torch.ops.aten.zero.default", "inputs": [{"name": "self", "arg": image}], "outputs": [zeros],
-        });
-        nodes.insert(0, node);
+    let outside = Entries::of("functional").edit_nodes(|nodes| {
+        let image = std::mem::replace(&mut nodes[0]["inputs"][0]["arg"], tensor("zeros"));
+        nodes.insert(0, node("zero.default", json!([{"name": "self", "arg": image}]), "zeros"));
     });
     assert!(load_bytes(&outside.bytes()).is_ok());
 }

@@ -29,44 +29,35 @@ fn each_call_of_a_module_is_a_segment_and_one_with_two_results_is_not() {
 
 /// Adds an operation on a buffer behind the first operation of a block.
 fn with_operation(target: &str, inputs: Value) -> Entries {
-    Entries::of("classifier").edit_program(|program| {
-        let graph = &mut program["graph"];
-        let nodes = graph["nodes"].as_array_mut().unwrap();
-        let of_block =
-            |node: &Value| node["metadata"]["nn_module_stack"].to_string().contains("blocks.1.conv1");
-        let at = nodes.iter().position(of_block).unwrap();
-        let metadata = nodes[at]["metadata"].clone();
-        let output = json!([{"as_tensor": {"name": "added"}}]);
-        let node = json!({"target": target, "inputs": inputs, "outputs": output, "metadata": metadata});
+    Entries::of("classifier").edit_nodes(|nodes| {
+        let at = block_of(nodes);
+        let mut node = node(target, inputs, "added");
+        node["metadata"] = nodes[at]["metadata"].clone();
         nodes.insert(at + 1, node);
     })
 }
 
 #[test]
 fn modules_that_cannot_be_repeated_are_no_segments() {
-    let tensor = |name: &str| json!({"as_tensor": {"name": name}});
     let [mean, x] = [tensor("b_blocks_1_bn_num_batches_tracked"), tensor("p_blocks_1_bn_weight")];
     let count = |entries: Entries| load_bytes(&entries.bytes()).unwrap().1.recompute().segments();
     // The counter is read and changed.
     let read = json!([{"name": "self", "arg": x}, {"name": "other", "arg": mean}]);
-    assert_eq!(count(with_operation("torch.ops.aten.add.Tensor", read)), 2);
+    assert_eq!(count(with_operation("add.Tensor", read)), 2);
     // Nothing reads it but operations that change it.
     let change = json!([{"name": "self", "arg": mean}, {"name": "other", "arg": {"as_int": 2}}]);
-    assert_eq!(count(with_operation("torch.ops.aten.mul_.Tensor", change)), 3);
+    assert_eq!(count(with_operation("mul_.Tensor", change)), 3);
     // A layer behind the block changes the counter that the block reads.
     let later = tensor("b_bn_num_batches_tracked");
     let read =
         json!([{"name": "self", "arg": tensor("p_blocks_1_bn_weight")}, {"name": "other", "arg": later}]);
-    assert_eq!(count(with_operation("torch.ops.aten.add.Tensor", read)), 2);
+    assert_eq!(count(with_operation("add.Tensor", read)), 2);
 }
 
 /// Adds a number that block 1 computes and the last layers use.
 fn with_number() -> Entries {
-    Entries::of("classifier").edit_program(|program| {
-        let nodes = program["graph"]["nodes"].as_array_mut().unwrap();
-        let of_block =
-            |node: &Value| node["metadata"]["nn_module_stack"].to_string().contains("blocks.1.conv1");
-        let at = nodes.iter().position(of_block).unwrap();
+    Entries::of("classifier").edit_nodes(|nodes| {
+        let at = block_of(nodes);
         let (metadata, number) = (nodes[at]["metadata"].clone(), json!({"as_name": "number"}));
         let one = |name: &str| json!({"name": name, "arg": {"as_int": 1}});
         let node = json!({
@@ -96,17 +87,11 @@ fn later_operations_may_use_the_numbers_of_a_segment() {
 fn a_module_that_shares_an_input_it_uses_twice_is_no_segment() {
     // Block 1 uses its input a second time, and the head uses it too.
     let count = |inside: bool, outside: Option<&str>| {
-        let entries = Entries::of("classifier").edit_program(|program| {
-            let nodes = program["graph"]["nodes"].as_array_mut().unwrap();
-            let of_block =
-                |node: &Value| node["metadata"]["nn_module_stack"].to_string().contains("blocks.1.conv1");
-            let at = nodes.iter().position(of_block).unwrap();
+        let entries = Entries::of("classifier").edit_nodes(|nodes| {
+            let at = block_of(nodes);
             let (input, metadata) = (nodes[at]["inputs"][0]["arg"].clone(), nodes[at]["metadata"].clone());
             let added = |name: &str, operation: &str| {
-                let inputs = json!([{"name": "self", "arg": input}]);
-                let outputs = json!([{"as_tensor": {"name": name}}]);
-                let target = format!("torch.ops.aten.{operation}.default");
-                json!({"target": target, "inputs": inputs, "outputs": outputs})
+                node(&format!("{operation}.default"), json!([{"name": "self", "arg": input}]), name)
             };
             if let Some(operation) = outside {
                 nodes.push(added("outside", operation));
@@ -127,22 +112,17 @@ fn a_module_that_shares_an_input_it_uses_twice_is_no_segment() {
 
 #[test]
 fn a_module_whose_input_changes_later_is_no_segment() {
-    let entries = Entries::of("classifier").edit_program(|program| {
-        let nodes = program["graph"]["nodes"].as_array_mut().unwrap();
-        let of_block =
-            |node: &&Value| node["metadata"]["nn_module_stack"].to_string().contains("blocks.1.conv1");
-        let input = nodes.iter().find(of_block).unwrap()["inputs"][0]["arg"].clone();
+    let entries = Entries::of("classifier").edit_nodes(|nodes| {
+        let input = nodes[block_of(nodes)]["inputs"][0]["arg"].clone();
         let inputs = json!([{"name": "self", "arg": input}, {"name": "other", "arg": {"as_int": 2}}]);
-        let output = json!([{"as_tensor": {"name": "added"}}]);
-        nodes.push(json!({"target": "torch.ops.aten.mul_.Tensor", "inputs": inputs, "outputs": output}));
+        nodes.push(node("mul_.Tensor", inputs, "added"));
     });
     assert_eq!(load_bytes(&entries.bytes()).unwrap().1.recompute().segments(), 2);
 }
 
 #[test]
 fn a_computed_momentum_is_an_error() {
-    let entries = Entries::of("classifier").edit_program(|program| {
-        let nodes = program["graph"]["nodes"].as_array_mut().unwrap();
+    let entries = Entries::of("classifier").edit_nodes(|nodes| {
         let is_norm = |node: &Value| node["target"] == "torch.ops.aten.batch_norm.default";
         let at = nodes.iter().position(is_norm).unwrap();
         let arguments = nodes[at]["inputs"].as_array_mut().unwrap();

@@ -40,8 +40,7 @@ fn a_program_that_was_exported_in_evaluation_mode_is_warned_of() {
 #[test]
 fn an_order_inside_the_batch_is_warned_of_by_module_and_line() {
     let turned = |dim: i64| {
-        Entries::of("classifier").edit_program(|program| {
-            let nodes = program["graph"]["nodes"].as_array_mut().unwrap();
+        Entries::of("classifier").edit_nodes(|nodes| {
             let relu =
                 nodes.iter_mut().find(|node| node["target"] == "torch.ops.aten.relu_.default").unwrap();
             relu["target"] = "torch.ops.aten.flip.default".into();

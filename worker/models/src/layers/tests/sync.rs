@@ -55,6 +55,15 @@ fn create_participants(count: usize) -> Vec<Arc<dyn BatchSync>> {
         .collect()
 }
 
+/// Calls `run` for each item on a thread of its own. Returns the results in the items' order.
+fn in_threads<I: Send, T: Send>(items: impl IntoIterator<Item = I>, run: impl Fn(I) -> T + Sync) -> Vec<T> {
+    std::thread::scope(|scope| {
+        let run = &run;
+        let threads: Vec<_> = items.into_iter().map(|item| scope.spawn(move || run(item))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
 pub(crate) type Forward = Box<dyn Fn(&Tensor) -> Result<Tensor, ModelError> + Send>;
 
 /// Compares outputs and gradients of a model from `make` for the whole `x` and for its parts in threads.
@@ -92,17 +101,8 @@ pub(crate) fn compare(make: &dyn Fn(&mut Registry) -> Forward, x: &Tensor, parts
         .map(|part| part.detach().copy().set_requires_grad(true))
         .collect();
     let (registries, forwards): (Vec<_>, Vec<_>) = joint.into_iter().unzip();
-    let outputs: Vec<Tensor> = std::thread::scope(|scope| {
-        let threads: Vec<_> = forwards
-            .into_iter()
-            .zip(&pieces)
-            .map(|(forward, piece)| {
-                let piece = piece.shallow_clone();
-                scope.spawn(move || forward(&piece).unwrap())
-            })
-            .collect();
-        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
-    });
+    let given = forwards.into_iter().zip(pieces.iter().map(Tensor::shallow_clone));
+    let outputs = in_threads(given, |(forward, piece)| forward(&piece).unwrap());
     let near = |got: &Tensor, expected: &Tensor, name: &str| {
         // With two values a channel, the normalised values are near 1 and -1, and the gradient is what is left
         // of terms 10,000 times larger and more: its error is relative to the terms.
@@ -184,20 +184,11 @@ fn a_large_mean_keeps_the_variance_accurate() {
         .collect();
     // In float32 the squares of these values differ by less than their last digit.
     let parts = [[10_000.0f32, 10_001.0], [10_002.0, 10_003.0]];
-    let outputs: Vec<Tensor> = std::thread::scope(|scope| {
-        let threads: Vec<_> = layers
-            .into_iter()
-            .zip(parts)
-            .map(|((registry, layer), part)| {
-                scope.spawn(move || {
-                    let y = layer.forward(&Tensor::from_slice(&part).view([2, 1, 1, 1]), true).unwrap();
-                    let variance = registry.get("bn.running_var").unwrap().tensor();
-                    assert!((variance.double_value(&[0]) - (0.9 + 0.1 * 5.0 / 3.0)).abs() < 1e-5);
-                    y
-                })
-            })
-            .collect();
-        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    let outputs = in_threads(layers.into_iter().zip(parts), |((registry, layer), part)| {
+        let y = layer.forward(&Tensor::from_slice(&part).view([2, 1, 1, 1]), true).unwrap();
+        let variance = registry.get("bn.running_var").unwrap().tensor();
+        assert!((variance.double_value(&[0]) - (0.9 + 0.1 * 5.0 / 3.0)).abs() < 1e-5);
+        y
     });
     let expected = [-1.5f64, -0.5, 0.5, 1.5].map(|value| value / (1.25f64 + 1e-5).sqrt());
     let got = Tensor::cat(&outputs, 0).view([4]);
@@ -209,25 +200,16 @@ fn a_large_mean_keeps_the_variance_accurate() {
 
 #[test]
 fn too_few_values_fail_on_all_and_one_participant_is_ignored() {
-    let outcomes: Vec<_> = std::thread::scope(|scope| {
-        let threads: Vec<_> = create_participants(2)
-            .into_iter()
-            .enumerate()
-            .map(|(index, participant)| {
-                scope.spawn(move || {
-                    let mut registry = Registry::new(Device::Cpu);
-                    registry.set_batch_sync(Some(participant));
-                    let layer = BatchNorm::new(&mut registry.root().sub("bn"), 5).unwrap();
-                    let x = values([index as i64, 5, 1, 1]).to_kind(Kind::Float);
-                    let outcome = layer.forward(&x, true).map(drop);
-                    let counter = registry.get("bn.num_batches_tracked").unwrap().tensor();
-                    assert_eq!(counter.int64_value(&[]), 0);
-                    assert!(layer.forward(&x, false).is_ok());
-                    outcome
-                })
-            })
-            .collect();
-        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    let outcomes = in_threads((0i64..).zip(create_participants(2)), |(index, participant)| {
+        let mut registry = Registry::new(Device::Cpu);
+        registry.set_batch_sync(Some(participant));
+        let layer = BatchNorm::new(&mut registry.root().sub("bn"), 5).unwrap();
+        let x = values([index, 5, 1, 1]).to_kind(Kind::Float);
+        let outcome = layer.forward(&x, true).map(drop);
+        let counter = registry.get("bn.num_batches_tracked").unwrap().tensor();
+        assert_eq!(counter.int64_value(&[]), 0);
+        assert!(layer.forward(&x, false).is_ok());
+        outcome
     });
     for outcome in outcomes {
         assert!(matches!(outcome, Err(ModelError::Batch { .. })), "{outcome:?}");
@@ -239,27 +221,21 @@ fn too_few_values_fail_on_all_and_one_participant_is_ignored() {
 
 #[test]
 fn half_precision_values_have_float32_statistics() {
-    let [one, other] = <[_; 2]>::try_from(create_participants(2)).ok().unwrap();
     let half = values([4, 5, 6, 6]).to_kind(Kind::BFloat16);
-    let run = |participant: Arc<dyn BatchSync>, x: Tensor| {
-        move || {
-            let mut registry = Registry::new(Device::Cpu);
-            registry.set_batch_sync(Some(participant));
-            let layer = BatchNorm::new(&mut registry.root().sub("bn"), 5).unwrap();
-            let y = layer.forward(&x, true).unwrap();
-            assert_eq!(y.kind(), Kind::BFloat16);
-            (y, registry.get("bn.running_var").unwrap().tensor().shallow_clone())
-        }
-    };
-    let (first, second) = (half.narrow(0, 0, 1), half.narrow(0, 1, 3));
-    let (a, b) = std::thread::scope(|scope| {
-        let threads = [scope.spawn(run(one, first)), scope.spawn(run(other, second))];
-        threads.map(|thread| thread.join().unwrap()).into()
+    let parts = [half.narrow(0, 0, 1), half.narrow(0, 1, 3)];
+    let outcomes = in_threads(create_participants(2).into_iter().zip(parts), |(participant, x)| {
+        let mut registry = Registry::new(Device::Cpu);
+        registry.set_batch_sync(Some(participant));
+        let layer = BatchNorm::new(&mut registry.root().sub("bn"), 5).unwrap();
+        let y = layer.forward(&x, true).unwrap();
+        assert_eq!(y.kind(), Kind::BFloat16);
+        (y, registry.get("bn.running_var").unwrap().tensor().shallow_clone())
     });
+    let [a, b] = outcomes.as_slice() else { panic!("two participants") };
     let mut registry = Registry::new(Device::Cpu);
     let layer = BatchNorm::new(&mut registry.root().sub("bn"), 5).unwrap();
     let expected = layer.forward(&half.to_kind(Kind::Float), true).unwrap();
-    let got = Tensor::cat(&[a.0, b.0], 0).to_kind(Kind::Float);
+    let got = Tensor::cat(&[&a.0, &b.0], 0).to_kind(Kind::Float);
     assert!(got.allclose(&expected, 0.01, 0.01, false));
     let variance = registry.get("bn.running_var").unwrap().tensor();
     assert!(a.1.equal(&b.1) && a.1.allclose(variance, 1e-5, 1e-6, false));

@@ -1,7 +1,7 @@
 #![allow(clippy::unwrap_used)]
 use tch::{Device, Kind, Tensor};
 
-use super::super::tensor_file::tests::write_tensors;
+use super::super::tensor_file::tests::{new_file, write_tensors};
 use super::super::{Architecture, Gpt, GptConfig, UnetConfig, VitConfig, build, build_unet};
 use super::*;
 
@@ -42,8 +42,7 @@ fn mismatch_text(registry: &Registry, path: &Path, mode: WeightsMode) -> String 
 
 #[test]
 fn a_saved_model_loads_into_another() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("model.safetensors");
+    let (_folder, path) = new_file("model.safetensors");
     let (a, b) = (model(Architecture::ResNet18, 10), model(Architecture::ResNet18, 10));
     let mut counter = a.get("bn1.num_batches_tracked").unwrap().tensor().shallow_clone();
     let _ = counter.f_fill_(12).unwrap();
@@ -62,8 +61,7 @@ fn a_saved_model_loads_into_another() {
 
 #[test]
 fn other_float_types_are_converted_and_counters_may_be_missing() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("half.safetensors");
+    let (_folder, path) = new_file("half.safetensors");
     let (a, b) = (model(Architecture::ResNet18, 10), model(Architecture::ResNet18, 10));
     write_changed(&a, &path, |name, tensor| match name {
         "conv1.weight" => Some(tensor.to_kind(Kind::Half)),
@@ -81,8 +79,7 @@ fn other_float_types_are_converted_and_counters_may_be_missing() {
 
 #[test]
 fn fine_tuning_keeps_a_head_of_other_classes_and_strict_is_an_error() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("pretrained.safetensors");
+    let (_folder, path) = new_file("pretrained.safetensors");
     let (a, b) = (model(Architecture::ResNet18, 1000), model(Architecture::ResNet18, 10));
     save(&a, &path);
 
@@ -109,8 +106,7 @@ fn fine_tuning_keeps_a_head_of_other_classes_and_strict_is_an_error() {
 
 #[test]
 fn another_network_is_named() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("other.safetensors");
+    let (_folder, path) = new_file("other.safetensors");
     let (small, large) = (model(Architecture::ResNet18, 10), model(Architecture::ResNet34, 10));
     for mode in [WeightsMode::Strict, WeightsMode::FineTune] {
         save(&large, &path);
@@ -126,8 +122,7 @@ fn another_network_is_named() {
 
 #[test]
 fn fine_tuning_accepts_only_a_different_head() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("odd.safetensors");
+    let (_folder, path) = new_file("odd.safetensors");
     let registry = model(Architecture::ResNet18, 10);
     write_changed(&registry, &path, |name, tensor| match name {
         "conv1.weight" => Some(Tensor::zeros([64, 1, 7, 7], (Kind::Float, Device::Cpu))),
@@ -148,8 +143,7 @@ const GPT: GptConfig = GptConfig { vocabulary: 9, context: 6, width: 8, depth: 2
 
 #[test]
 fn a_repeated_tied_weight_must_be_equal() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("gpt.safetensors");
+    let (_folder, path) = new_file("gpt.safetensors");
     let [a, b] = [0, 1].map(|_| {
         let mut registry = Registry::new(Device::Cpu);
         Gpt::new(GPT, &mut registry).unwrap();
@@ -189,8 +183,7 @@ fn a_repeated_tied_weight_must_be_equal() {
 
 #[test]
 fn every_network_is_saved_loaded_and_fine_tuned() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("net.safetensors");
+    let (_folder, path) = new_file("net.safetensors");
     let vit = VitConfig { image_size: 8, patch: 4, width: 8, depth: 2, heads: 2 };
     let make = |network: &str, classes: usize| {
         let mut registry = Registry::new(Device::Cpu);
@@ -232,8 +225,7 @@ fn every_network_is_saved_loaded_and_fine_tuned() {
 
 #[test]
 fn position_embeddings_of_another_image_size_are_resampled() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("vit.safetensors");
+    let (_folder, path) = new_file("vit.safetensors");
     let make = |image_size: usize, classes: usize| {
         let mut registry = Registry::new(Device::Cpu);
         let vit = VitConfig { image_size, patch: 4, width: 8, depth: 1, heads: 2 };
@@ -259,8 +251,7 @@ fn position_embeddings_of_another_image_size_are_resampled() {
 
 #[test]
 fn a_float64_model_is_loaded_to_the_bit() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("model.safetensors");
+    let (_folder, path) = new_file("model.safetensors");
     let make = || {
         let mut registry = Registry::new(Device::Cpu);
         registry.kind = Kind::Double;

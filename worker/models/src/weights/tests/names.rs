@@ -22,8 +22,8 @@ fn all_same(a: &Registry, b: &Registry) -> bool {
     a.state().iter().all(|entry| same(a, b, entry.name()))
 }
 
-fn none() -> Renames {
-    Renames::default()
+fn load(registry: &Registry, path: &Path, mode: WeightsMode) -> Result<LoadReport, ModelError> {
+    load_renamed(registry, path, mode, &Renames::default())
 }
 
 /// Returns the pairs and the mode of a remedy, as a recipe would read them.
@@ -42,14 +42,13 @@ fn settings(text: &str, mode: WeightsMode) -> (Renames, WeightsMode) {
 
 #[test]
 fn one_prefix_of_all_names_is_changed_with_a_line() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("w.safetensors");
+    let (_folder, path) = new_file("w.safetensors");
     let a = model(Architecture::ResNet18, 10);
     for prefix in ["module.", "model.", "state_dict.", "_orig_mod.", "state_dict.model.module.", "net_g.0."] {
         write_named(&a, &path, |name| vec![format!("{prefix}{name}")]);
         for mode in MODES {
             let b = model(Architecture::ResNet18, 10);
-            let report = load_renamed(&b, &path, mode, &none()).unwrap();
+            let report = load(&b, &path, mode).unwrap();
             let line = format!("122 tensors loaded, without the prefix `{prefix}` of all names in the file");
             assert_eq!(report.to_string(), line);
             assert!(all_same(&a, &b), "{prefix} {mode:?}");
@@ -71,7 +70,7 @@ fn one_prefix_of_all_names_is_changed_with_a_line() {
         ("net.", "module.m.", "with the prefix `net.` in the place of `module.m.` in all names in the file"),
     ] {
         write_named(&a, &path, |name| vec![name.replacen(from, to, 1)]);
-        let text = load_renamed(&b, &path, WeightsMode::Strict, &none()).unwrap().to_string();
+        let text = load(&b, &path, WeightsMode::Strict).unwrap().to_string();
         assert_eq!(text, format!("2 tensors loaded, {line}"));
         assert!(all_same(&a, &b));
     }
@@ -79,35 +78,27 @@ fn one_prefix_of_all_names_is_changed_with_a_line() {
 
 #[test]
 fn a_missing_head_keeps_its_initial_values() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("w.safetensors");
+    let (_folder, path) = new_file("w.safetensors");
     let (a, b) = (model(Architecture::ResNet18, 10), model(Architecture::ResNet18, 10));
     let head = b.get("fc.weight").unwrap().tensor().copy();
     for (prefix, other) in [("", None), ("module.", None), ("", Some("head.fc.weight"))] {
         write_named(&a, &path, |name| match (is_head(name), other) {
-            (true, None) => Vec::new(),
-            (true, Some(other)) => {
-                if name == "fc.weight" {
-                    vec![other.to_owned()]
-                } else {
-                    Vec::new()
-                }
-            }
+            (true, Some(other)) if name == "fc.weight" => vec![other.to_owned()],
+            (true, _) => Vec::new(),
             (false, _) => vec![format!("{prefix}{name}")],
         });
-        let text = load_renamed(&b, &path, WeightsMode::FineTune, &none()).unwrap().to_string();
+        let text = load(&b, &path, WeightsMode::FineTune).unwrap().to_string();
         assert!(text.starts_with("120 tensors loaded"), "{text}");
         assert!(text.ends_with("; the classifier keeps its initial values (the file has none)"), "{text}");
         assert!(same(&a, &b, "conv1.weight") && b.get("fc.weight").unwrap().tensor().equal(&head));
-        let text = load_renamed(&b, &path, WeightsMode::Strict, &none()).unwrap_err().to_string();
+        let text = load(&b, &path, WeightsMode::Strict).unwrap_err().to_string();
         assert!(text.contains("does not fit the model"), "{text}");
     }
 }
 
 #[test]
 fn advice_is_a_setting_that_works() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("w.safetensors");
+    let (_folder, path) = new_file("w.safetensors");
     let a = model(Architecture::ResNet18, 10);
     // Two copies of the model, as in self-distillation; names with more than a prefix; names of a user's own rename.
     let pair = |a: &str, b: &str| (a.to_owned(), b.to_owned());
@@ -142,8 +133,7 @@ fn advice_is_a_setting_that_works() {
 
 #[test]
 fn half_of_a_model_is_not_loaded_in_silence() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("w.safetensors");
+    let (_folder, path) = new_file("w.safetensors");
     let a = model(Architecture::ResNet18, 10);
     write_named(&a, &path, |name| match name.starts_with("layer") {
         true => vec![format!("module.{name}")],
@@ -151,7 +141,7 @@ fn half_of_a_model_is_not_loaded_in_silence() {
     });
     // Each name fits with the prefix or without: all are renamed.
     let b = model(Architecture::ResNet18, 10);
-    assert_eq!(load_renamed(&b, &path, WeightsMode::Partial, &none()).unwrap().loaded, 122);
+    assert_eq!(load(&b, &path, WeightsMode::Partial).unwrap().loaded, 122);
     assert!(all_same(&a, &b));
     // Here they do not, and what loaded before still loads.
     write_named(&a, &path, |name| match name.starts_with("layer") {
@@ -159,7 +149,7 @@ fn half_of_a_model_is_not_loaded_in_silence() {
         false => vec![name.to_owned(), format!("{name}.old")],
     });
     let b = model(Architecture::ResNet18, 10);
-    let text = load_renamed(&b, &path, WeightsMode::Partial, &none()).unwrap().to_string();
+    let text = load(&b, &path, WeightsMode::Partial).unwrap().to_string();
     assert!(
         text.starts_with("8 tensors loaded, 19 batch counters missing in the file; 95 missing in the file"),
         "{text}"
@@ -174,11 +164,9 @@ fn half_of_a_model_is_not_loaded_in_silence() {
 
 #[test]
 fn other_networks_parts_and_shapes_have_a_remedy() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("w-00002-of-00003.safetensors");
+    let (folder, path) = new_file("w-00002-of-00003.safetensors");
     let (small, large) = (model(Architecture::ResNet18, 10), model(Architecture::ResNet34, 10));
-    let refused =
-        |registry: &Registry, mode| load_renamed(registry, &path, mode, &none()).unwrap_err().to_string();
+    let refused = |registry: &Registry, mode| load(registry, &path, mode).unwrap_err().to_string();
     write_named(&small, &path, |name| if name < "layer2" { vec![name.to_owned()] } else { Vec::new() });
     let text = refused(&small, WeightsMode::FineTune);
     let part = "The file is part 2 of 3: set model.weights to the index of all parts";
@@ -196,22 +184,18 @@ fn other_networks_parts_and_shapes_have_a_remedy() {
         &path,
         |name| if in_part(name) { vec![format!("module.{name}")] } else { Vec::new() },
     );
-    let report = load_renamed(&small, &path, WeightsMode::Partial, &none()).unwrap().to_string();
+    let report = load(&small, &path, WeightsMode::Partial).unwrap().to_string();
     assert!(report.contains("without the prefix `module.`") && report.contains(part), "{report}");
 
     let path = folder.path().join("w.safetensors");
-    let refused =
-        |registry: &Registry, mode| load_renamed(registry, &path, mode, &none()).unwrap_err().to_string();
+    let refused = |registry: &Registry, mode| load(registry, &path, mode).unwrap_err().to_string();
     save(&large, &path);
     let text = refused(&small, WeightsMode::FineTune);
     assert!(
         text.ends_with("Use weights of a resnet18, or train a resnet34 (model.name = \"resnet34\")."),
         "{text}"
     );
-    assert_eq!(
-        load_renamed(&large, &path, WeightsMode::FineTune, &none()).unwrap().loaded,
-        large.state().len()
-    );
+    assert_eq!(load(&large, &path, WeightsMode::FineTune).unwrap().loaded, large.state().len());
     let other = model(Architecture::ResNet34, 7);
     let text = refused(&other, WeightsMode::Strict);
     assert!(
@@ -226,7 +210,7 @@ fn other_networks_parts_and_shapes_have_a_remedy() {
     let text = refused(&small, WeightsMode::FineTune);
     let words = "Set model.weights_mode = \"partial\" to load 121 of the model's 122 tensors and initialise the others.";
     assert!(text.ends_with(words), "{text}");
-    assert_eq!(load_renamed(&small, &path, WeightsMode::Partial, &none()).unwrap().loaded, 121);
+    assert_eq!(load(&small, &path, WeightsMode::Partial).unwrap().loaded, 121);
 }
 
 /// A model whose `head` is its `table` again.
@@ -242,8 +226,7 @@ fn tied() -> Registry {
 
 #[test]
 fn a_tied_tensor_is_found_under_its_second_name() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("w.safetensors");
+    let (_folder, path) = new_file("w.safetensors");
     let a = tied();
     for (prefix, renamed) in
         [("", ""), ("module.", ", without the prefix `module.` of all names in the file")]
@@ -251,7 +234,7 @@ fn a_tied_tensor_is_found_under_its_second_name() {
         write_named(&a, &path, |name| vec![format!("{prefix}{}", name.replace("table", "head"))]);
         for mode in MODES {
             let b = tied();
-            let text = load_renamed(&b, &path, mode, &none()).unwrap().to_string();
+            let text = load(&b, &path, mode).unwrap().to_string();
             assert_eq!(text, format!("2 tensors loaded{renamed}; `head` of the file is the tied `table`"));
             assert!(all_same(&a, &b));
         }
@@ -261,7 +244,7 @@ fn a_tied_tensor_is_found_under_its_second_name() {
         "table" => vec!["module.table".to_owned(), "head".to_owned()],
         name => vec![format!("module.{name}")],
     });
-    let report = load_renamed(&tied(), &path, WeightsMode::Strict, &none()).unwrap();
+    let report = load(&tied(), &path, WeightsMode::Strict).unwrap();
     assert_eq!(
         report.to_string(),
         "2 tensors loaded, without the prefix `module.` of 2 of the 3 names in the file"
@@ -270,8 +253,7 @@ fn a_tied_tensor_is_found_under_its_second_name() {
 
 #[test]
 fn tied_values_that_are_not_finite_are_named() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("w.safetensors");
+    let (_folder, path) = new_file("w.safetensors");
     let values = |last: f32| Tensor::from_slice(&[1.0, 2.0, 3.0, 4.0, 5.0, last]).view([3, 2]);
     for (table, head, words) in [
         (values(f32::NAN), values(f32::NAN), "the tensor `table` has 1 values that are not finite"),
@@ -279,15 +261,14 @@ fn tied_values_that_are_not_finite_are_named() {
         (values(6.0), values(7.0), "`head` differs from `table`"),
     ] {
         write_tensors(&path, &[("table", table), ("net.scale", values(0.0)), ("head", head)]);
-        let text = load_renamed(&tied(), &path, WeightsMode::Strict, &none()).unwrap_err().to_string();
+        let text = load(&tied(), &path, WeightsMode::Strict).unwrap_err().to_string();
         assert!(text.contains(words), "{text}");
     }
 }
 
 #[test]
 fn values_that_are_not_finite_are_named() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("w.safetensors");
+    let (_folder, path) = new_file("w.safetensors");
     let make = || {
         let mut registry = Registry::new(Device::Cpu);
         let init = Tensor::zeros([2, 3], (Kind::Float, Device::Cpu));
@@ -315,7 +296,7 @@ fn values_that_are_not_finite_are_named() {
     ] {
         for kind in [Kind::Float, Kind::Double] {
             write_tensors(&path, &[("weight", weight.to_kind(kind)), ("mask", mask.to_kind(kind))]);
-            let loaded = load_renamed(&make(), &path, WeightsMode::Strict, &none());
+            let loaded = load(&make(), &path, WeightsMode::Strict);
             match words {
                 Some(words) => assert!(loaded.unwrap_err().to_string().contains(words), "{words}"),
                 None => assert_eq!(loaded.unwrap().loaded, 2),
@@ -341,15 +322,14 @@ fn sharded_weights_with_a_prefix_are_loaded() {
         a.state().iter().map(|entry| (format!("model.{}", entry.name()), part(entry.name()))).collect();
     let index = folder.path().join("model.safetensors.index.json");
     fs::write(&index, serde_json::json!({"metadata": {}, "weight_map": map}).to_string()).unwrap();
-    assert_eq!(load_renamed(&b, &index, WeightsMode::Strict, &none()).unwrap().loaded, 122);
+    assert_eq!(load(&b, &index, WeightsMode::Strict).unwrap().loaded, 122);
     assert!(all_same(&a, &b));
 }
 
 /// The advice looks at every name once: 100,000 names in less than the time of 30 comparisons of all pairs of 1,000.
 #[test]
 fn advice_takes_linear_time() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("w.safetensors");
+    let (_folder, path) = new_file("w.safetensors");
     let one = Tensor::zeros([1], (Kind::Uint8, Device::Cpu));
     let names: Vec<String> =
         (0..100_000).map(|number| format!("a.b.{}.c.{}.weight", number / 100, number)).collect();
@@ -357,6 +337,6 @@ fn advice_takes_linear_time() {
     write_tensors(&path, &tensors);
     let small = model(Architecture::ResNet18, 10);
     let begun = std::time::Instant::now();
-    assert!(load_renamed(&small, &path, WeightsMode::FineTune, &none()).is_err());
+    assert!(load(&small, &path, WeightsMode::FineTune).is_err());
     assert!(begun.elapsed() < std::time::Duration::from_secs(20), "{:?}", begun.elapsed());
 }

@@ -1,7 +1,7 @@
 //! Runs one case by the engine, as a training does.
 
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use dtrain_common::env::WorkerEnv;
@@ -9,23 +9,19 @@ use dtrain_recipe::{Recipe, Recompute};
 use dtrain_torch_shim::memory;
 use tch::{Device, Tensor};
 
-use super::Case;
+use super::{Case, Check};
 use crate::collectives::Ranks;
 use crate::course::{PhaseId, RunPlan};
-use crate::faults::Fault;
 use crate::memory::MemoryStats;
 use crate::models::{Exported, ModelError, Registry, TensorFile};
 use crate::optim::Model;
-use crate::planning::rehearsal::plan_step;
+use crate::planning::rehearsal::{Stage, plan_step};
 use crate::run::TrainError;
 use crate::setup::error::{Result, WorkerError};
 use crate::setup::needs::needs;
 use crate::setup::task::registry;
 use crate::setup::trained;
-use crate::step::StepError;
-use crate::step::exchange::Exchange;
-use crate::step::recover::Limits;
-use crate::step::{Attempt, DeviceBatch, Eager, Feed, Phases, Precision, Replica, StepPlan, Stepper};
+use crate::step::{DeviceBatch, Feed, Precision, Replica, StepError, StepPlan};
 use crate::tasks::{Given, Mode, Passes, Replay, TaskError};
 use crate::tensors::is_floating;
 
@@ -44,15 +40,6 @@ name = "sgd"
 lr = 1.0
 "#;
 
-/// The program of a check and its inputs.
-pub(super) struct Setting {
-    pub(super) file: PathBuf,
-    pub(super) libraries: Vec<PathBuf>,
-    pub(super) inputs: PathBuf,
-    /// Other values of parameters.
-    pub(super) values: Option<PathBuf>,
-}
-
 /// The values after a step, or an evaluation, by kind and name.
 pub(super) struct Found {
     pub(super) outputs: Vec<(String, Tensor)>,
@@ -60,20 +47,22 @@ pub(super) struct Found {
     pub(super) buffers: Vec<(String, Tensor)>,
 }
 
-/// Runs a case and passes the values of each step to `see`. Returns the number of recomputed segments.
+/// Runs a case of the check in `folder`, and passes the values of each step to `see`. Returns the number of recomputed segments.
 pub(super) fn run(
-    setting: &Setting,
+    folder: &Path,
+    check: &Check,
     case: &Case,
     mut see: impl FnMut(usize, Found) -> Result<()>,
 ) -> Result<usize> {
     let mut recipe = Recipe::parse("check", RECIPE, &case.set)?;
-    recipe.model.file = Some(setting.file.clone());
-    recipe.model.libraries.clone_from(&setting.libraries);
+    recipe.model.file = Some(folder.join(&check.file));
+    recipe.model.libraries = check.libraries.iter().map(|library| folder.join(library)).collect();
     let mut registry = registry(&recipe, Device::Cpu);
     registry.is_batch_grouped = recipe.model.batchnorm.group().is_some();
-    let task = Replay::load(&recipe, &mut registry, |program| given(&setting.inputs, program))?;
-    if let Some(values) = &setting.values {
-        set_values(&registry, values)?;
+    let inputs = folder.join(case.inputs.as_ref().unwrap_or(&check.inputs));
+    let task = Replay::load(&recipe, &mut registry, |program| given(&inputs, program))?;
+    if let Some(values) = &check.values {
+        set_values(&registry, &folder.join(values))?;
     }
     let passes = task.passes();
     let names = [Mode::Train, Mode::Evaluate].map(|mode| output_names(task.exported(), mode));
@@ -144,13 +133,9 @@ fn replica(recipe: &Recipe, task: Replay, registry: Registry) -> Result<Replica>
 
 /// Takes one step of micro-batches of these sizes.
 fn train(replica: &mut Replica, recipe: &Recipe, step: usize, sizes: &[usize], lr: f64) -> Result<()> {
-    let mut exchange = Exchange::new(Ranks::single(), None, &replica.model.table, recipe.reduce.clone())?;
-    exchange.prepare_statuses(replica.model.task.facts().sums)?;
-    let phases = Phases::new(MemoryStats::Device(Device::Cpu), Fault::default());
-    let limits = Limits::new(Device::Cpu, recipe.memory.budget);
-    let feed = Parts::of(sizes);
-    let mut stepper = Stepper::new(&replica.model, feed, Box::new(Eager), phases, limits)?;
-    let plan = StepPlan {
+    let (ranks, stats) = (Ranks::single(), MemoryStats::Device(Device::Cpu));
+    let mut stage = Stage::begin(replica, ranks, None, recipe, stats, Parts::of(sizes), Device::Cpu)?;
+    stage.step(&StepPlan {
         step: step as u64 + 1,
         lr,
         clip: None,
@@ -158,15 +143,8 @@ fn train(replica: &mut Replica, recipe: &Recipe, step: usize, sizes: &[usize], l
         group: recipe.model.batchnorm.group(),
         is_rehearsed: false,
         ..plan_step(sizes)
-    };
-    match stepper.step(replica, &mut exchange, &plan, &mut ())? {
-        Attempt::Taken(_) => Ok(()),
-        Attempt::Dropped(shortages) => {
-            let largest = sizes.iter().copied().max().unwrap_or_default();
-            let owners = replica.model.owners();
-            Err(limits.exhausted_error(&shortages, largest, plan.step, owners).into())
-        }
-    }
+    })?;
+    Ok(())
 }
 
 fn evaluate(replica: &Replica, sizes: &[usize]) -> Result<()> {

@@ -10,7 +10,6 @@ use dtrain_common::exit::ExitStatus;
 use dtrain_common::question::{CaseAnswer, CheckAnswer, CheckQuestion};
 use serde::Deserialize;
 
-use self::case::Setting;
 use super::print_answer;
 use crate::setup::error::{Result, WorkerError};
 
@@ -88,12 +87,8 @@ fn answer_of(folder: &Path, check: &Check, case: &Case) -> CaseAnswer {
 }
 
 fn compare(folder: &Path, check: &Check, case: &Case) -> Result<CaseAnswer> {
-    let libraries = check.libraries.iter().map(|library| folder.join(library)).collect();
-    let inputs = folder.join(case.inputs.as_ref().unwrap_or(&check.inputs));
-    let values = check.values.as_ref().map(|values| folder.join(values));
-    let setting = Setting { file: folder.join(&check.file), libraries, inputs, values };
     let mut expected = compare::Expected::open(&folder.join(&case.expected))?;
     let tolerance = case.tolerance.unwrap_or(check.tolerance);
-    let recomputed = case::run(&setting, case, |step, found| expected.compare(step, &found))?;
+    let recomputed = case::run(folder, check, case, |step, found| expected.compare(step, &found))?;
     Ok(CaseAnswer { recomputed, ..expected.answer(tolerance) })
 }

@@ -47,9 +47,7 @@ fn a_job_that_replaces_no_node_ends_when_too_few_can_come() {
 
 #[test]
 fn a_node_that_cannot_prepare_leaves_its_place_to_another() {
-    let mut cluster = Cluster::new(2..=2);
-    cluster.join(0);
-    cluster.join(1);
+    let mut cluster = Cluster::joined(2..=2);
     let mut actions = cluster.receive(1, ToLeader::Leaving { reason: "disk full".into() });
     actions.extend(cluster.drained(0, Report::empty()));
     assert_eq!(ending(&actions), None, "{actions:?}");

@@ -9,11 +9,11 @@ mod trial;
 use super::*;
 use crate::cluster::blame::ClusterCause;
 use crate::cluster::lease::Times;
-use crate::cluster::message::{Endpoint, RunInfo, VERSION};
+use crate::cluster::message::{Endpoint, Preparation, RunInfo, VERSION};
 use crate::cluster::ranks::Node;
+use crate::cluster::trial::Place;
 use crate::local::{Outcome, RestartPolicy, Restarts};
 use crate::signals::{INT, TERM, USR2};
-use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
 fn ms(n: u64) -> Duration {
@@ -49,12 +49,18 @@ impl Cluster {
         Self { leader: Leader::new(policy, restarts, Duration::ZERO), now: Duration::ZERO }
     }
 
-    /// Returns a cluster whose nodes have joined and run workers.
-    fn running(nodes: RangeInclusive<usize>) -> Self {
+    /// Returns a cluster whose nodes have joined.
+    fn joined(nodes: RangeInclusive<usize>) -> Self {
         let mut cluster = Self::new(nodes.clone());
         for id in 0..*nodes.end() as u64 {
             cluster.join(id);
         }
+        cluster
+    }
+
+    /// Returns a cluster whose nodes have joined and run workers.
+    fn running(nodes: RangeInclusive<usize>) -> Self {
+        let mut cluster = Self::joined(nodes);
         cluster.start();
         cluster
     }
@@ -73,9 +79,8 @@ impl Cluster {
     }
 
     fn join_as(&mut self, id: MemberId, host: String, address: Option<&str>) -> Vec<LeaderAction> {
-        let (fingerprints, instance) = (BTreeMap::new(), id % 100);
         let address = address.map(|address| address.parse().unwrap());
-        let node = Node { host, address, instance, workers: 1, node_rank: None, run_id: None, fingerprints };
+        let node = Node { host, address, instance: id % 100, workers: 1, ..Node::default() };
         self.receive(id, ToLeader::Join { version: VERSION, node })
     }
 
@@ -83,14 +88,15 @@ impl Cluster {
         self.leader.here().map(|(id, _)| id).collect()
     }
 
-    fn start(&mut self) {
-        let epoch = self.leader.epoch;
+    /// Lets a node be ready, with an address for rank 0.
+    fn node_is_ready(&mut self, id: MemberId, logs: u32, place: Option<Place>) -> Vec<LeaderAction> {
         let listens = Some(Endpoint { host: "n0".into(), port: 1, is_served: false });
+        self.receive(id, ToLeader::Ready { epoch: self.leader.epoch, listens, logs, place })
+    }
+
+    fn start(&mut self) {
         for id in self.ids() {
-            self.receive(
-                id,
-                ToLeader::Ready { epoch, listens: listens.clone(), logs: self.leader.logs - 1, place: None },
-            );
+            self.node_is_ready(id, self.leader.logs - 1, None);
         }
         assert!(matches!(self.leader.phase, Phase::Running { .. }), "{:?}", self.leader.phase);
     }
@@ -104,10 +110,9 @@ impl Cluster {
         let mut all = Vec::new();
         for id in self.ids() {
             let own = self.leader.peers[&id].part.as_ref().map(|part| part.placement.first_rank);
-            let at = Moment::exact(self.now);
-            let end = WorkerEnd { rank, outcome: Outcome::Exited(1), at, sent: vec![], lost_peer: false };
+            let ends = vec![exited(rank, 1, self.now)];
             let report = match own == Some(rank) {
-                true => Report { cause: Cause::Failed { rank }, ends: vec![end], ..Report::empty() },
+                true => Report { cause: Cause::Failed { rank }, ends, ..Report::empty() },
                 false => Report { cause: Cause::OthersFailed, ..Report::empty() },
             };
             all.extend(self.drained(id, report));
@@ -129,6 +134,11 @@ impl Cluster {
     }
 }
 
+fn exited(rank: usize, code: i32, at: Duration) -> WorkerEnd {
+    let (outcome, at) = (Outcome::Exited(code), Moment::exact(at));
+    WorkerEnd { rank, outcome, at, sent: vec![], lost_peer: false }
+}
+
 fn stops(actions: &[LeaderAction]) -> Vec<(MemberId, StopReason)> {
     let stop = |action: &LeaderAction| match action {
         LeaderAction::Send { to, message: ToMember::Stop { reason, .. } } => Some((*to, reason.clone())),
@@ -137,12 +147,17 @@ fn stops(actions: &[LeaderAction]) -> Vec<(MemberId, StopReason)> {
     actions.iter().filter_map(stop).collect()
 }
 
-fn proposed(actions: &[LeaderAction]) -> Vec<u64> {
-    let propose = |action: &LeaderAction| match action {
-        LeaderAction::Send { message: ToMember::Propose(it), .. } => Some(it.epoch),
+/// Returns the proposals, and to whom they go.
+fn proposals(actions: &[LeaderAction]) -> Vec<(MemberId, &Preparation)> {
+    let proposals = actions.iter().filter_map(|action| match action {
+        LeaderAction::Send { to, message: ToMember::Propose(it) } => Some((*to, it)),
         _ => None,
-    };
-    actions.iter().filter_map(propose).collect()
+    });
+    proposals.collect()
+}
+
+fn proposed(actions: &[LeaderAction]) -> Vec<u64> {
+    proposals(actions).iter().map(|(_, it)| it.epoch).collect()
 }
 
 fn ending(actions: &[LeaderAction]) -> Option<&Ending> {
@@ -172,20 +187,13 @@ fn a_node_that_leaves_ends_a_run_that_needs_it() {
 
 #[test]
 fn a_node_lost_before_the_start_is_not_awaited() {
-    let mut cluster = Cluster::new(2..=3);
-    for id in 0..3 {
-        cluster.join(id);
-    }
+    let mut cluster = Cluster::joined(2..=3);
     assert_eq!(stops(&cluster.on(LeaderEvent::Disconnected { from: 2 })).len(), 2);
     cluster.drained(0, Report::empty());
     let actions = cluster.drained(1, Report::empty());
     assert_eq!(proposed(&actions), [2, 2]);
     // Some nodes may have prepared the log folder of the first epoch.
-    let is_new = |action: &LeaderAction| match action {
-        LeaderAction::Send { message: ToMember::Propose(it), .. } => it.logs == 1,
-        _ => true,
-    };
-    assert!(actions.iter().all(is_new), "{actions:?}");
+    assert!(proposals(&actions).iter().all(|(_, it)| it.logs == 1), "{actions:?}");
 }
 
 #[test]
@@ -198,9 +206,7 @@ fn a_fenced_node_sets_no_timer_while_others_stop() {
 
 #[test]
 fn the_run_ends_if_the_leaders_own_node_cannot_prepare() {
-    let mut cluster = Cluster::new(2..=2);
-    cluster.join(0);
-    cluster.join(1);
+    let mut cluster = Cluster::joined(2..=2);
     cluster.receive(1, ToLeader::Ready { epoch: 1, listens: None, logs: 0, place: None });
     let mut actions = cluster.pass(ms(30_000));
     actions.extend(cluster.drained(1, Report::empty()));
@@ -212,8 +218,7 @@ fn the_run_ends_if_the_leaders_own_node_cannot_prepare() {
 
 #[test]
 fn a_first_node_without_an_address_leaves() {
-    let mut cluster = Cluster::new(1..=1);
-    cluster.join(0);
+    let mut cluster = Cluster::joined(1..=1);
     let actions = cluster.receive(0, ToLeader::Ready { epoch: 1, listens: None, logs: 0, place: None });
     let rest = cluster.pass(ms(200));
     assert!(matches!(ending(&[actions, rest].concat()), Some(Ending::NodeLeft { .. })));
@@ -234,15 +239,9 @@ fn a_node_that_comes_after_the_end_gets_the_exit_code() {
 #[test]
 fn signals_that_no_attempt_handled_go_to_the_next() {
     let mut cluster = Cluster::running(1..=1);
-    let cause = Cause::Failed { rank: 0 };
-    let at = Moment::exact(ms(1));
-    let ends = vec![WorkerEnd { rank: 0, outcome: Outcome::Exited(1), at, sent: vec![], lost_peer: false }];
+    let (cause, ends) = (Cause::Failed { rank: 0 }, vec![exited(0, 1, ms(1))]);
     let actions = cluster.drained(0, Report { cause, ends, notices: vec![USR2], ..Report::empty() });
-    let propose = actions.iter().find_map(|action| match action {
-        LeaderAction::Send { message: ToMember::Propose(it), .. } => Some(&it.notices),
-        _ => None,
-    });
-    assert_eq!(propose, Some(&vec![USR2]));
+    assert_eq!(proposals(&actions)[0].1.notices, [USR2]);
 }
 
 #[test]

@@ -27,10 +27,8 @@ fn nodes_with_equal_hosts_have_different_names() {
     let failure = result::Failure { rank: 1, host: clone(), ..Default::default() };
     let banner = vec!["dtrain: rank 1 failed after 0.1 s on clone: exit code 1".to_owned()];
     let blame = Blame { failure, ended: String::new(), reported: None, banner };
-    let at = Moment::exact(cluster.now);
-    let ends = vec![WorkerEnd { rank: 1, outcome: Outcome::Exited(1), at, sent: vec![], lost_peer: false }];
     let (blame, cause) = (Some(Box::new(blame)), Cause::Failed { rank: 1 });
-    let report = Report { blame, cause, ends, ..Report::empty() };
+    let report = Report { blame, cause, ends: vec![exited(1, 1, cluster.now)], ..Report::empty() };
     let mut actions = cluster.drained(1, report);
     assert!(stops(&actions).iter().all(|(_, reason)| matches!(reason,
         StopReason::WorkerFailed { host, .. } if host == "clone (10.0.0.2)")));
@@ -49,18 +47,12 @@ fn nodes_with_equal_hosts_have_different_names() {
 
 #[test]
 fn all_nodes_use_the_same_number_of_the_log_folder() {
-    let numbers = |actions: &[LeaderAction]| -> Vec<u32> {
-        let number = |action: &LeaderAction| match action {
-            LeaderAction::Send { message: ToMember::Propose(it), .. } => Some(it.logs),
-            _ => None,
-        };
-        actions.iter().filter_map(number).collect()
-    };
+    let numbers =
+        |actions: &[LeaderAction]| -> Vec<u32> { proposals(actions).iter().map(|(_, it)| it.logs).collect() };
     let mut cluster = Cluster::new(2..=2);
     cluster.join(0);
     assert_eq!(numbers(&cluster.join(1)), [0, 0]);
-    let listens = Some(Endpoint { host: "n0".into(), port: 1, is_served: false });
-    cluster.receive(0, ToLeader::Ready { epoch: 1, listens, logs: 0, place: None });
+    cluster.node_is_ready(0, 0, None);
     // An earlier run has left logs on this node.
     let other = cluster.receive(1, ToLeader::Ready { epoch: 1, listens: None, logs: 4, place: None });
     assert_eq!(stops(&other), [(0, StopReason::Regroup), (1, StopReason::Regroup)]);
@@ -73,11 +65,9 @@ fn all_nodes_use_the_same_number_of_the_log_folder() {
 #[test]
 fn a_signal_for_a_training_before_a_restart_ends_the_run_if_there_is_a_checkpoint() {
     for has_checkpoint in [false, true] {
-        let mut cluster = Cluster::new(1..=1);
+        let mut cluster = Cluster::running(1..=1);
         let policy = RestartPolicy { max_restarts: 9, training: true, ..RestartPolicy::default() };
         cluster.leader.restarts = Restarts::new(policy);
-        cluster.join(0);
-        cluster.start();
         let notices = vec![crate::signals::USR1];
         let report = Report { cause: Cause::Hung { rank: 0 }, has_checkpoint, notices, ..Report::empty() };
         let actions = cluster.drained(0, report);
@@ -91,8 +81,7 @@ fn a_signal_for_a_training_before_a_restart_ends_the_run_if_there_is_a_checkpoin
 fn a_worker_that_rejects_the_recipe_has_not_failed() {
     for (code, is_told) in [(2, false), (1, true)] {
         let mut cluster = Cluster::running(2..=2);
-        let at = Moment::exact(cluster.now);
-        let end = WorkerEnd { rank: 1, outcome: Outcome::Exited(code), at, sent: vec![], lost_peer: false };
+        let end = exited(1, code, cluster.now);
         let actions = cluster.receive(1, ToLeader::Failed { epoch: 1, end });
         assert_eq!(stops(&actions).len(), 1);
         let failed =

@@ -27,11 +27,7 @@ fn decided(actions: &[LeaderAction]) -> Vec<(MemberId, u8)> {
 }
 
 fn placed(actions: &[LeaderAction]) -> Vec<MemberId> {
-    let propose = |action: &LeaderAction| match action {
-        LeaderAction::Send { to, message: ToMember::Propose(_) } => Some(*to),
-        _ => None,
-    };
-    actions.iter().filter_map(propose).collect()
+    proposals(actions).iter().map(|(to, _)| *to).collect()
 }
 
 #[test]
@@ -125,8 +121,7 @@ fn a_program_restarts_without_the_node_that_leaves() {
     let stopped = Report { cause: Cause::Stopped { signal: TERM }, ..Report::empty() };
     let mut actions = cluster.drained(1, stopped);
     // Its peer fails before it is stopped, with a message that names no lost peer.
-    let at = Moment::exact(cluster.now);
-    let ends = vec![WorkerEnd { rank: 0, outcome: Outcome::Exited(1), at, sent: vec![], lost_peer: false }];
+    let ends = vec![exited(0, 1, cluster.now)];
     actions.extend(cluster.drained(0, Report { cause: Cause::Failed { rank: 0 }, ends, ..Report::empty() }));
     actions.extend(cluster.pass(ms(2000)));
     actions.extend(cluster.pass(Times::short().length));
@@ -195,8 +190,7 @@ fn a_node_that_fails_while_it_leaves_stops_the_others() {
 
 #[test]
 fn a_worker_that_fails_while_a_node_leaves_or_joins_stops_the_others() {
-    let at = Moment::exact(ms(1));
-    let end = WorkerEnd { rank: 1, outcome: Outcome::Exited(1), at, sent: vec![], lost_peer: false };
+    let end = exited(1, 1, ms(1));
     let mut cluster = elastic(2..=3);
     cluster.receive(2, term(false));
     let epoch = cluster.leader.epoch;

@@ -1,29 +1,20 @@
 //! The trial of the connections before a start.
 
 use super::*;
-use crate::cluster::trial::{FailedTry, Fault, Place};
+use crate::cluster::trial::{FailedTry, Fault};
 
 impl Cluster {
     /// Returns a cluster whose nodes have joined and try each other.
     fn trying(nodes: RangeInclusive<usize>) -> (Self, Vec<LeaderAction>) {
-        let mut cluster = Self::new(nodes.clone());
-        for id in 0..*nodes.end() as u64 {
-            cluster.join(id);
-        }
+        let mut cluster = Self::joined(nodes);
         let actions = cluster.ready(cluster.ids());
         (cluster, actions)
     }
 
     /// Lets these nodes be ready for tries.
     fn ready(&mut self, ids: Vec<MemberId>) -> Vec<LeaderAction> {
-        let epoch = self.leader.epoch;
-        let listens = Some(Endpoint { host: "n0".into(), port: 1, is_served: false });
-        let mut all = Vec::new();
-        for id in ids {
-            let place = Some(Place::closed([10, 0, 0, id as u8].into()));
-            all.extend(self.receive(id, ToLeader::Ready { epoch, listens: listens.clone(), logs: 0, place }));
-        }
-        all
+        let place = |id: MemberId| Some(Place::closed([10, 0, 0, id as u8].into()));
+        ids.into_iter().flat_map(|id| self.node_is_ready(id, 0, place(id))).collect()
     }
 
     /// Lets all nodes answer; these pairs fail.
@@ -56,13 +47,7 @@ fn nodes_try_each_other_before_the_first_start_and_with_each_new_node() {
     assert_eq!(tries(&actions), [(0, vec![1]), (1, vec![0])]);
     cluster.tried(&[]);
     assert!(matches!(cluster.leader.phase, Phase::Running { .. }));
-    let has_trial = |actions: &[LeaderAction]| {
-        let propose = |action: &LeaderAction| match action {
-            LeaderAction::Send { message: ToMember::Propose(it), .. } => Some(it.has_trial),
-            _ => None,
-        };
-        actions.iter().find_map(propose)
-    };
+    let has_trial = |actions: &[LeaderAction]| proposals(actions).first().map(|(_, it)| it.has_trial);
     let again = cluster.fail(0);
     assert_eq!(has_trial(&[again, cluster.pass(ms(5000))].concat()), Some(false));
     cluster.start();
@@ -119,13 +104,9 @@ fn a_node_that_is_lost_during_the_trial_begins_another_epoch() {
 
 #[test]
 fn nodes_on_one_machine_do_not_try_its_loopback_address() {
-    let mut cluster = Cluster::new(2..=2);
-    cluster.join(0);
-    cluster.join(1);
-    let listens = Some(Endpoint { host: "n0".into(), port: 1, is_served: false });
+    let mut cluster = Cluster::joined(2..=2);
     for id in [0, 1] {
-        let place = Some(Place::closed([127, 0, 0, 1].into()));
-        cluster.receive(id, ToLeader::Ready { epoch: 1, listens: listens.clone(), logs: 0, place });
+        cluster.node_is_ready(id, 0, Some(Place::closed([127, 0, 0, 1].into())));
     }
     assert!(matches!(cluster.leader.phase, Phase::Running { .. }));
 }

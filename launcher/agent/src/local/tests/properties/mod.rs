@@ -14,15 +14,10 @@ const SILENCE: Duration = Duration::from_secs(3);
 /// An event of the simulated world.
 #[derive(Clone, Debug)]
 enum TestEvent {
-    Exit {
+    Ended {
         pick: usize,
-        code: i32,
-    },
-    LostPeer {
-        pick: usize,
-    },
-    Crash {
-        pick: usize,
+        outcome: Outcome,
+        lost_peer: bool,
     },
     Stop {
         signal: i32,
@@ -51,12 +46,12 @@ enum TestEvent {
 
 fn test_event() -> impl Strategy<Value = TestEvent> {
     use TestEvent::*;
-    let rank = any::<usize>();
+    let end = |outcome, lost_peer| move |pick| Ended { pick, outcome, lost_peer };
     prop_oneof![
-        3 => (rank, prop_oneof![3 => Just(0), 1 => Just(1), 1 => Just(75), 1 => Just(143)])
-            .prop_map(|(pick, code)| Exit { pick, code }),
-        1 => any::<usize>().prop_map(|pick| Crash { pick }),
-        1 => any::<usize>().prop_map(|pick| LostPeer { pick }),
+        3 => (any::<usize>(), prop_oneof![3 => Just(0), 1 => Just(1), 1 => Just(75), 1 => Just(143)])
+            .prop_map(|(pick, code)| Ended { pick, outcome: Outcome::Exited(code), lost_peer: false }),
+        1 => any::<usize>().prop_map(end(Outcome::Signaled(11), false)),
+        1 => any::<usize>().prop_map(end(Outcome::Exited(1), true)),
         1 => (prop::sample::select(signals::STOP.to_vec()), prop::bool::weighted(0.3))
             .prop_map(|(signal, again)| Stop { signal, again }),
         1 => prop::sample::select(signals::FORWARD.to_vec()).prop_map(|signal| Forward { signal }),

@@ -178,14 +178,12 @@ impl World {
     fn end(&mut self, rank: usize, outcome: Outcome, lost_peer: bool) {
         self.running.remove(&rank);
         self.killed.remove(&rank);
-        let at = self.now;
-        self.tell(&Event::Ended { rank, outcome, at, lost_peer });
+        self.tell(&Event::Ended { rank, outcome, at: self.now, lost_peer });
     }
 
     fn beat(&mut self, rank: usize, writing: bool) {
         self.last_beat[rank] = self.now;
-        let at = self.now;
-        self.tell(&Event::Beat { rank, at, writing });
+        self.tell(&Event::Beat { rank, at: self.now, writing });
     }
 
     fn signal(&mut self, event: &Event) {
@@ -214,19 +212,9 @@ impl World {
         let running: Vec<usize> = self.running.iter().copied().collect();
         let picked = |pick: usize| (!running.is_empty()).then(|| running[pick % running.len()]);
         match *test_event {
-            TestEvent::Exit { pick, code } => {
+            TestEvent::Ended { pick, outcome, lost_peer } => {
                 if let Some(rank) = picked(pick) {
-                    self.end(rank, Outcome::Exited(code), false);
-                }
-            }
-            TestEvent::LostPeer { pick } => {
-                if let Some(rank) = picked(pick) {
-                    self.end(rank, Outcome::Exited(1), true);
-                }
-            }
-            TestEvent::Crash { pick } => {
-                if let Some(rank) = picked(pick) {
-                    self.end(rank, Outcome::Signaled(11), false);
+                    self.end(rank, outcome, lost_peer);
                 }
             }
             TestEvent::Beat { pick, writing } => {

@@ -86,19 +86,11 @@ fn launch(calls: Vec<Call>) -> Code {
         return SUCCESS;
     };
     let enqueue_all = move || calls.into_iter().for_each(|(_, stream, kernel)| stream.enqueue(kernel));
-    match (comm.size, LAUNCHES_IMMEDIATELY.get()) {
-        // A single rank blocks.
-        (1, _) => {
-            enqueue_all();
-            SUCCESS
-        }
-        (_, true) => {
-            enqueue_all();
-            IN_PROGRESS
-        }
-        (_, false) => {
-            comm.background.run(enqueue_all);
-            IN_PROGRESS
-        }
+    // A single rank blocks.
+    let is_single = comm.size == 1;
+    match is_single || LAUNCHES_IMMEDIATELY.get() {
+        true => enqueue_all(),
+        false => comm.background.run(enqueue_all),
     }
+    if is_single { SUCCESS } else { IN_PROGRESS }
 }
