@@ -237,4 +237,9 @@ mod tests {
         let full = DeviceError::Failed { rank: 0, source: error(ErrorKind::OutOfMemory) };
         assert!(full.is_out_of_memory());
     }
+
+    #[test]
+    fn entering_the_cpu_succeeds() {
+        assert!(enter(Device::Cpu).is_ok());
+    }
 }

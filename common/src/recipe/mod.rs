@@ -30,8 +30,6 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
-use origin::dotted;
-
 pub use any::{AnyRecipe, Resolved};
 pub use auto::{Auto, Budget, Cache, MicroBatch, Switch, Workers};
 pub use choices::{
@@ -82,7 +80,13 @@ impl General {
     /// Reads the section `[custom]` as a `T`, a type of the user; a missing section is an empty one. With
     /// `#[serde(deny_unknown_fields)]` an unknown key is an error that names the key.
     pub fn custom_as<T: DeserializeOwned>(&self) -> Result<T, RecipeError> {
-        let custom = read("custom", Value::Table(self.custom.clone()));
-        custom.map_err(|problem| RecipeError::key_only(&dotted(&problem.path), problem.message))
+        serde_path_to_error::deserialize(Value::Table(self.custom.clone())).map_err(|error| {
+            // The user's keys may have any characters. serde writes "." as the path of the section itself.
+            let key = match error.path().to_string().as_str() {
+                "." => "custom".to_owned(),
+                path => format!("custom.{path}"),
+            };
+            RecipeError::key_only(&key, error.into_inner().message())
+        })
     }
 }

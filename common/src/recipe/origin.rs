@@ -1,4 +1,4 @@
-//! The source of each value of a recipe, and the report of problems at that place.
+//! The places of a recipe's keys in its text.
 
 use std::fmt;
 use std::ops::Range;

@@ -113,7 +113,7 @@ fn time_limit(args: &BatchArgs) -> anyhow::Result<Option<TimeLimit>> {
         }
         return Ok(None);
     };
-    // As by default that of `dtrain launch --time-margin`.
+    // The default of `dtrain launch --time-margin`.
     let margin = Allocation::margin(time).max(Duration::from_secs(1));
     let default = (!args.recipes.is_empty()).then_some(margin);
     Ok(Some(TimeLimit { time, signal_before: args.time.signal_before.or(default) }))

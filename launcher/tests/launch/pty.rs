@@ -43,6 +43,7 @@ impl Pty {
         let mut shown = Vec::new();
         // After the last process has closed the terminal, reading fails instead of ending.
         let _ = File::from(self.person).read_to_end(&mut shown);
+        wait_until("the command to end", || child.try_wait().unwrap().is_some());
         (shown, child.wait().unwrap().code())
     }
 }

@@ -13,6 +13,7 @@ use super::raster::{Raster, Values};
 use super::rng::{Domain, SampleRng, keyed};
 
 /// Part of a generated set. Both have the same classes, but different images.
+/// The numbers are keys of the images' generators: they must not change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Split {
     Train = 0,

@@ -60,7 +60,7 @@ pub use weight::{Shadow, Weight};
 pub use weights::{LoadReport, Renames, Resampled, WeightsMode, load_renamed, load_state};
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Computing does not change layers, and the rest is consistent; the panic is reported elsewhere.
+    // The panic is reported elsewhere, and what the mutexes hold stays consistent.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -97,17 +97,25 @@ impl Changed {
         };
         let span = warmup.unwrap_or(Span::Steps(0));
         // The first view begins at step 0, where a course is a new one.
-        let (mut warmup, mut decay) = (Pace::new(&(0..0)), Pace::new(&(0..0)));
+        let (mut rise_pace, mut fall_pace) = (Pace::new(&(0..0)), Pace::new(&(0..0)));
         let (mut reached, mut warm) = (u64::MAX, 0);
         for view in views.all() {
             reached = view.reach(reached, stages, span);
             let (rise, fall, now) = seen(view, reached);
-            (warmup, decay) = (warmup.moved(view.from, &rise), decay.moved(now, &fall));
+            (rise_pace, fall_pace) = (rise_pace.moved(view.from, &rise), fall_pace.moved(now, &fall));
             warm = rise.end;
         }
         let counts_epochs = matches!(alone.optim.schedule.every, Some(Span::Epochs(_)));
         let timeline = views.now.timeline.clone();
-        Self { timeline, stages: stages.clone(), warm, warmup, decay, per, counts_epochs }
+        Self {
+            timeline,
+            stages: stages.clone(),
+            warm,
+            warmup: rise_pace,
+            decay: fall_pace,
+            per,
+            counts_epochs,
+        }
     }
 
     fn place(&self, step: u64, begins: u64) -> Place {

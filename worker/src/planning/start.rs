@@ -94,7 +94,7 @@ impl<'a> PlanInputs<'a> {
 }
 
 /// Sets every stage's cut to rank 0's choice, prepares BatchNorm sums for it, and limits the tensors. Every rank calls this,
-/// with its own `inputs`.
+/// with its own `inputs`, whose `limit` and `amp` are replaced by what all have agreed on.
 pub(crate) fn choose_cuts<T: BuildTask + 'static>(
     ranks: &Ranks,
     setup: &mut Setup,

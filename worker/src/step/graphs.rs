@@ -13,7 +13,7 @@ use dtrain_torch_shim::memory;
 use dtrain_torch_shim::stream::Stream;
 use tch::{Device, Kind, Tensor};
 
-use super::micro::{DecisionKey, Eager, Executor, MicroStep, Passes};
+use super::micro::{DecisionKey, Eager, Executor, Hooks, MicroStep, Passes};
 use super::recover::catch_torch_panic;
 use super::status::{Tally, figures};
 use crate::memory::MicroStepMemory;
@@ -301,8 +301,7 @@ fn run_capture(passes: &Passes<'_, '_>, batch: &Batch, factor: &Tensor) -> Resul
         tally: &mut nothing,
     };
     // Buckets are reduced after the last replay.
-    let sends_buckets = false;
-    let loss = captured.forward_backward(batch, |sum| sum.f_mul(factor), sends_buckets)?;
+    let loss = captured.forward_backward(batch, |sum| sum.f_mul(factor), Hooks::Idle)?;
     Ok(CaptureResult {
         figures: figures(&loss)?,
         memory: phases.account.micro_step()?,

@@ -66,9 +66,18 @@ pub(crate) struct Eager;
 impl Executor for Eager {
     fn run(&mut self, passes: &mut Passes<'_, '_>, micro: &MicroStep<'_>) -> Result<()> {
         let scaled = |sum: &Tensor| sum.f_mul_scalar(micro.factor);
-        let loss = passes.forward_backward(micro.batch, scaled, micro.is_last)?;
+        let hooks = if micro.is_last { Hooks::Armed } else { Hooks::Idle };
+        let loss = passes.forward_backward(micro.batch, scaled, hooks)?;
         Ok(passes.tally.add(&loss)?)
     }
+}
+
+/// Whether the hooks of gradients send buckets.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Hooks {
+    Idle,
+    /// In the last micro-step of a step.
+    Armed,
 }
 
 /// Inputs of forward and backward.
@@ -80,13 +89,12 @@ pub(crate) struct Passes<'a, 'b> {
 }
 
 impl Passes<'_, '_> {
-    /// Computes the loss of a micro-batch, and backward from `scaled` of it. In the last pass of a step
-    /// (`sends_buckets`), the hooks of gradients send buckets.
+    /// Computes the loss of a micro-batch, and backward from `scaled` of it.
     pub(crate) fn forward_backward(
         &mut self,
         batch: &Batch,
         scaled: impl FnOnce(&Tensor) -> Result<Tensor, TchError>,
-        sends_buckets: bool,
+        hooks: Hooks,
     ) -> Result<Loss> {
         let Replica { model, precision } = self.replica;
         model.registry.groups().begin_forward();
@@ -94,7 +102,7 @@ impl Passes<'_, '_> {
         model.registry.groups().end_forward()?;
         self.phases.account.record_activations()?;
         self.phases.enter(Phase::Backward)?;
-        if sends_buckets {
+        if hooks == Hooks::Armed {
             self.exchange.arm();
         }
         model.recompute.backward(&scaled(&loss.sum)?)?;

@@ -160,7 +160,7 @@ fn describe_prediction(stage: Option<&str>, chosen: &ChosenCut, segments: usize,
     let within = match (chosen.fits, limit) {
         (_, u64::MAX) => String::new(),
         (Fits::Yes, _) => format!(", limit {}", ByteSize(limit)),
-        _ => format!(", above the limit of {}", ByteSize(limit)),
+        (Fits::No | Fits::IfUnrestricted(_), _) => format!(", above the limit of {}", ByteSize(limit)),
     };
     let remedy = match chosen.fits {
         Fits::Yes => String::new(),

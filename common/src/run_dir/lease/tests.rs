@@ -28,6 +28,7 @@ fn left_elsewhere() -> (tempfile::TempDir, PathBuf) {
 }
 
 /// Returns the holder of a lease that is refused.
+#[track_caller]
 fn held(taken: Result<Lease, LeaseError>) -> String {
     match taken.unwrap_err() {
         LeaseError::Held(who) => who,

@@ -287,9 +287,11 @@ def make_masks_exportable():
     def ignore(padding_mask, query_length, kv_length, *rest, **named):
         if padding_mask is not None:
             return False
-        # It decides as without an export.
+        # transformers decides as it does without an export.
         name = "is_torchdynamo_compiling"
-        with replaced(masking_utils, name, lambda: False) if hasattr(masking_utils, name) else contextlib.nullcontext():
+        has_name = hasattr(masking_utils, name)
+        untraced = replaced(masking_utils, name, lambda: False) if has_name else contextlib.nullcontext()
+        with untraced:
             return original(padding_mask, query_length, kv_length, *rest, **named)
 
     if hasattr(masking_utils, "_vmap_for_bhqkv"):

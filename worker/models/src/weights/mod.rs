@@ -213,7 +213,7 @@ fn view(file: &TensorFile) -> View<'_> {
 /// What a file has for a model.
 struct Fit {
     mode: WeightsMode,
-    /// The tensors of the file and of the model without a counterpart, as far as the mode requires one.
+    /// The differences between file and model, as far as the mode forbids them.
     mismatch: Mismatch,
     /// The tensors of the model.
     wanted: usize,

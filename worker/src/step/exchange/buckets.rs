@@ -66,9 +66,14 @@ pub(super) struct Gradient {
 }
 
 impl Gradient {
-    /// Begins a step without a gradient, or forgets it amid a step. Backward `may_place` its tensor there.
+    /// Begins a step without a gradient. Backward `may_place` its tensor there.
     pub(super) fn begin(&self, may_place: bool) -> Result<()> {
         Ok(begin_gradient(&self.leaf, may_place)?)
+    }
+
+    /// Forgets the gradient amid a step.
+    pub(super) fn forget(&self) -> Result<()> {
+        self.begin(false)
     }
 
     /// Makes the table's view the parameter's gradient, so that later gradients are added to it.
@@ -151,7 +156,7 @@ impl State {
         self.waiting_bytes = 0;
         for ((gradient, now), before) in self.gradients.iter().zip(&mut self.used).zip(used) {
             if std::mem::replace(now, *before) != *before {
-                gradient.begin(false)?;
+                gradient.forget()?;
             }
         }
         Ok(())

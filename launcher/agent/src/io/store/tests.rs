@@ -40,6 +40,7 @@ fn hear<const N: usize>(client: &mut TcpStream) -> [u8; N] {
 }
 
 /// Expects that the server answers a ping.
+#[track_caller]
 fn expect_answer(client: &mut TcpStream) {
     client.write_all(b"\x0dping").unwrap();
     assert_eq!(hear(client), *b"ping");
