@@ -108,6 +108,9 @@ pub(crate) fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Resu
 
 fn row(found: &Found) -> Row {
     let row = Row::new(&found.name);
+    if found.name.is_empty() {
+        return row.with_verdict(Verdict::Failed, "the script wrote no name");
+    }
     if let Some(error) = &found.error {
         return row.with_verdict(Verdict::Failed, error);
     }

@@ -80,3 +80,5 @@ elif mode == "broken":
     sys.exit("ImportError: cannot import name 'main'")
 elif sys.argv[3] == "download":
     download(mode)
+elif sys.argv[3] != "--version":
+    sys.exit(f"unexpected: pip {sys.argv[3]}")
