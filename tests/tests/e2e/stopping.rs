@@ -63,9 +63,10 @@ fn two_simultaneous_signals_are_one_request() {
 fn a_run_stops_before_its_time_limit_and_is_not_restarted() {
     let sandbox = Sandbox::new(TINY);
     let begun = Instant::now();
-    let limit = ["--time-limit", "20", "--time-margin", "15s", "--max-restarts", "3"];
+    // Asked after 5 s. On a busy machine a checkpoint may take longer than these.
+    let limit = ["--time-limit", "50", "--time-margin", "45s", "--max-restarts", "3"];
     let text = expect_exit_code(&sandbox.launch_with(2, "run", &LONG, &limit), 75);
-    assert!(begun.elapsed() < Duration::from_secs(20), "{text}");
+    assert!(begun.elapsed() < Duration::from_secs(50), "{text}");
     assert!(text.contains("the time limit is near"), "{text}");
     let steps = stopped_well(&sandbox.run("run"));
     assert_eq!(sandbox.run("run").result().restarts, 0);

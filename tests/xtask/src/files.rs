@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-use crate::setup::Problem;
+use crate::problem::Problem;
 
 /// Creates a folder, and those above it.
 pub fn create(folder: &Path) -> Result<()> {

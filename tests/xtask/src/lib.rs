@@ -9,6 +9,7 @@ mod hidden_tools;
 mod lanes;
 pub mod metrics;
 pub mod mpi;
+mod problem;
 pub mod process;
 pub mod python;
 mod pytorch;

@@ -6,6 +6,9 @@ use std::process::Command;
 
 use anyhow::{Result, bail};
 
+/// The version of libtorch that dtrain is built with.
+pub(crate) const LIBTORCH_VERSION: &str = "2.11.0";
+
 /// The workspace of this program.
 #[derive(Debug)]
 pub struct Workspace {

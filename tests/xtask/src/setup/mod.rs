@@ -10,7 +10,6 @@ mod install;
 mod libtorch;
 mod pins;
 mod pip;
-mod problem;
 mod tools;
 
 use std::ffi::OsString;
@@ -21,19 +20,16 @@ use std::{env, fs};
 
 use anyhow::{Context, Result};
 
+pub use crate::problem::Problem;
 use crate::process::Signals;
-use crate::workspace::Workspace;
+use crate::workspace::{LIBTORCH_VERSION, Workspace};
 use background_build::BackgroundBuild;
 use choice::Choice;
 pub use choice::{Set, SetArgs};
 use install::Installation;
 use pins::Arch;
 pub use pip::explain;
-pub use problem::Problem;
 pub use tools::find_python;
-
-/// The version of libtorch that dtrain is built with.
-pub(crate) const LIBTORCH_VERSION: &str = "2.11.0";
 
 /// The arguments of `setup`.
 #[derive(Debug, Default, clap::Args)]

@@ -18,7 +18,7 @@ use self::tools::{Tools, answer};
 use crate::files::{copy, create, create_empty, write};
 use crate::process::Signals;
 use crate::setup::{self, Problem, Ready, SetArgs};
-use crate::workspace::Workspace;
+use crate::workspace::{LIBTORCH_VERSION, Workspace};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// The launcher, the trainer, and what answers about recipes for it.
@@ -143,7 +143,7 @@ fn write_package(workspace: &Workspace, stage: &Path) -> Result<()> {
     create(&about.join("licenses"))?;
     copy_licenses(workspace, &about.join("licenses"))?;
     // libtorch keeps its binary interface within a minor version.
-    let torch = setup::LIBTORCH_VERSION.rsplit_once('.').map_or(setup::LIBTORCH_VERSION, |(minor, _)| minor);
+    let torch = LIBTORCH_VERSION.rsplit_once('.').map_or(LIBTORCH_VERSION, |(minor, _)| minor);
     let metadata = format!("{METADATA}Version: {VERSION}\nRequires-Dist: torch=={torch}.*\n\n{DESCRIPTION}");
     write(&about.join("METADATA"), metadata)?;
     let wheel = format!(

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use super::LIBTORCH_VERSION;
+use crate::workspace::LIBTORCH_VERSION;
 
 /// Why the machine could not be prepared.
 #[derive(Debug, thiserror::Error)]
