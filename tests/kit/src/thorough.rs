@@ -19,7 +19,7 @@ pub fn ranks() -> usize {
     if is_wanted() { 2 } else { 1 }
 }
 
-/// Returns whether this check leaves out what follows in a test, and says so. `why`: where a normal check sees the same defect.
+/// Returns whether this check leaves out what follows in a test, and prints it. `why`: where a normal check sees the same defect.
 pub fn leaves_out(why: &str) -> bool {
     let is_left_out = !is_wanted();
     if is_left_out {

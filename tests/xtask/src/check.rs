@@ -38,18 +38,18 @@ struct Step<'a> {
     what: &'static str,
     /// The command that repeats it.
     shown: String,
-    /// Whether only a thorough check has it.
-    is_thorough: bool,
+    /// Whether this check has it.
+    is_wanted: bool,
     run: Box<dyn Fn() -> Result<u8> + 'a>,
 }
 
 impl<'a> Step<'a> {
     fn new(what: &'static str, shown: impl Into<String>, run: impl Fn() -> Result<u8> + 'a) -> Self {
-        Self { what, shown: shown.into(), is_thorough: false, run: Box::new(run) }
+        Self { what, shown: shown.into(), is_wanted: true, run: Box::new(run) }
     }
 
-    fn only_thorough(self) -> Self {
-        Self { is_thorough: true, ..self }
+    fn only_if(self, is_wanted: bool) -> Self {
+        Self { is_wanted, ..self }
     }
 }
 
@@ -114,28 +114,26 @@ pub fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Result<u8> 
         }
         wheel::write_all(workspace, signals, ready, "dev", true)
     };
+    // `.ci/run` sets it: the build of the tests reports the lints.
+    let is_clippy_compiler = env::var_os("RUSTC_WORKSPACE_WRAPPER").is_some_and(|it| it == "clippy-driver");
     let mut steps = vec![
         cargo("formatting", None, "fmt --all --check"),
-        cargo("lints", None, "clippy --workspace --all-targets -- -D warnings"),
+        cargo("lints", None, "clippy --workspace --all-targets -- -D warnings").only_if(!is_clippy_compiler),
         cargo("documentation", Some(("RUSTDOCFLAGS", "-Dwarnings")), "doc --workspace --no-deps")
-            .only_thorough(),
+            .only_if(args.thorough),
         Step::new("links of pages", "cargo xtask book", || book::check_pages(workspace)),
         Step::new("tests", "cargo test --workspace --no-fail-fast", test),
         Step::new("tests without tools", hidden.shown(), || {
             hidden.test(workspace, signals, ready.cargo(workspace))
         }),
-        Step::new("book", "cargo xtask book", || book::run(workspace, signals, ready)).only_thorough(),
+        Step::new("book", "cargo xtask book", || book::run(workspace, signals, ready)).only_if(args.thorough),
         Step::new("demo", format!("cargo xtask demo --profile dev --epochs {DEMO_EPOCHS}"), || {
             demo::train(workspace, signals, ready, "dev", Some(DEMO_EPOCHS))
         }),
         Step::new("wheel", "cargo xtask wheel --profile dev --try", wheel),
-        Step::new("MPI", mpi::SHOWN, || mpi::run(workspace, signals, ready)),
+        Step::new("MPI", mpi::shown(), || mpi::run(workspace, signals, ready)),
     ];
-    if env::var_os("RUSTC_WORKSPACE_WRAPPER").is_some_and(|wrapper| wrapper == "clippy-driver") {
-        steps.retain(|step| step.what != "lints");
-        eprintln!("lints: the build of the tests reports them");
-    }
-    steps.retain(|step| args.thorough || !step.is_thorough);
+    steps.retain(|step| step.is_wanted);
     let mut times = Vec::new();
     for (index, Step { what, shown, run, .. }) in steps.iter().enumerate() {
         eprintln!("check {}/{}: {what}: {shown}", index + 1, steps.len());

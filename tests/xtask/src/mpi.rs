@@ -22,11 +22,15 @@ const MPIRUN: &str = "DTRAIN_TEST_MPIRUN";
 const STEPS: [&str; 3] = [
     "clean -p mpi-sys",
     "build --workspace --features dtrain-mpi-tests/mpi --bin dtrain-worker-mpi --test mpi",
-    "test --workspace --features dtrain-mpi-tests/mpi --test mpi",
+    TEST,
 ];
 
-/// The command that people repeat, with the MPICC and mpirun that are printed.
-pub const SHOWN: &str = "cargo test --workspace --features dtrain-mpi-tests/mpi --test mpi";
+const TEST: &str = "test --workspace --features dtrain-mpi-tests/mpi --test mpi";
+
+/// Returns the command that people repeat, with the MPICC and mpirun that are printed.
+pub(crate) fn shown() -> String {
+    format!("cargo {TEST}")
+}
 
 /// Runs the tests and returns the exit code of the first failed step.
 ///
@@ -44,7 +48,7 @@ pub fn run(workspace: &Workspace, signals: &Signals, ready: &Ready) -> Result<u8
             eprintln!("MPI skipped: no {compiler} on PATH");
             continue;
         }
-        eprintln!("MPICC={compiler} {MPIRUN}='{mpirun}' {SHOWN}");
+        eprintln!("MPICC={compiler} {MPIRUN}='{mpirun}' {}", shown());
         for step in STEPS {
             let mut cargo = ready.cargo(workspace);
             cargo.args(step.split(' ')).env("MPICC", compiler).env(MPIRUN, mpirun);

@@ -160,6 +160,11 @@ fn check_stops_at_the_first_failed_step() {
     // A thorough check makes pages too.
     let doc = "check 3/10: documentation: RUSTDOCFLAGS=-Dwarnings cargo doc --workspace --no-deps\n";
     machine.run(&["check", "--cpu", "--thorough"], &[("FAIL", "doc")]).ended(101).says(doc);
+    // If clippy compiles the tests, it reports the lints there, and no step repeats them.
+    let by_clippy = [("RUSTC_WORKSPACE_WRAPPER", "clippy-driver"), ("FAIL", "--no-run")];
+    calls();
+    machine.run(&["check", "--cpu"], &by_clippy).ended(101).says("check 3/7: tests: ");
+    assert_eq!(calls(), [all[0], all[2], all[3]]);
 }
 
 #[test]

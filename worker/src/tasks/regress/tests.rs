@@ -168,7 +168,7 @@ fn sums_are_equal_for_every_partition() {
     }
 }
 
-/// Checks that sum, weight and figures of all samples are those of the first sample and of the others together.
+/// Checks that sum, weight and figures of all samples are those of the first sample and of all others.
 fn assert_parts_add_up(
     (output, targets): (Tensor, Tensor),
     loss: impl Fn(&Outputs, &Tensor, &Tensor) -> Result<Loss, TaskError>,

@@ -55,7 +55,7 @@ fn create_participants(count: usize) -> Vec<Arc<dyn BatchSync>> {
         .collect()
 }
 
-/// Calls `run` for each item on a thread of its own. Returns the results in the items' order.
+/// Calls `run` for each item on a separate thread. Returns the results in the items' order.
 fn in_threads<I: Send, T: Send>(items: impl IntoIterator<Item = I>, run: impl Fn(I) -> T + Sync) -> Vec<T> {
     std::thread::scope(|scope| {
         let run = &run;
