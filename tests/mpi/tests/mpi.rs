@@ -43,9 +43,17 @@ fn the_conformance_suite_passes() {
     }
 }
 
-/// Six steps of the built-in recipe `demo`.
-const DEMO: [&str; 10] = [
+/// Six steps of the built-in recipe `demo` with a small network.
+const DEMO: [&str; 17] = [
     "demo",
+    "--set=model.name=\"vit\"",
+    "--set=model.width=32",
+    "--set=model.depth=2",
+    "--set=model.heads=2",
+    "--set=model.patch=8",
+    // Several buckets, although the network is small.
+    "--set=reduce.first_bucket=\"1 KiB\"",
+    "--set=reduce.bucket=\"8 KiB\"",
     "--set=data.train_samples=384",
     "--set=data.test_samples=16",
     "--set=train.epochs=1",

@@ -57,7 +57,7 @@ impl<'a> Step<'a> {
 const THOROUGH: &str = "DTRAIN_THOROUGH";
 
 /// The epochs of the demo, which runs last with the tests' build: enough to see that it learns.
-const DEMO_EPOCHS: u32 = 2;
+const DEMO_EPOCHS: u32 = 1;
 
 /// Runs the tests and returns cargo's exit code.
 pub fn test(workspace: &Workspace, signals: &Signals, args: &TestArgs) -> Result<u8> {

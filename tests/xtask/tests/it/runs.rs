@@ -112,7 +112,7 @@ fn check_stops_at_the_first_failed_step() {
     }
     let outcome = machine.run(&["check", "--cpu"], &[]);
     outcome.ok().says("check 4/8: tests: cargo test --workspace --no-fail-fast\n");
-    outcome.says("check 6/8: demo: cargo xtask demo --profile dev --epochs 2\n").says("demo passed: ");
+    outcome.says("check 6/8: demo: cargo xtask demo --profile dev --epochs 1\n").says("demo passed: ");
     outcome.says("\nwheel skipped: no strip on PATH").says("\nMPI skipped: no mpicc.mpich");
     outcome.says("\n2 tests without ip, iptables\n");
     // The last lines are the steps' durations.
@@ -172,7 +172,7 @@ fn check_fails_if_the_demo_fails() {
     machine(&training("2.4", "0.925")).run(&["check", "--cpu"], &[]).error(&["did not fall"]);
     let outcome = machine("exit 4").run(&["check", "--cpu"], &[]);
     outcome.ended(4);
-    let last = "to repeat it: cargo xtask demo --profile dev --epochs 2\n";
+    let last = "to repeat it: cargo xtask demo --profile dev --epochs 1\n";
     assert!(outcome.stderr.ends_with(last), "{}", outcome.stderr);
 }
 
