@@ -12,7 +12,7 @@ import sys
 
 import numpy as np
 from PIL import Image, ImageOps
-from torchvision.transforms import functional
+from torchvision.transforms import InterpolationMode, functional
 
 sys.dont_write_bytecode = True  # no __pycache__ in the source tree
 from make_jpeg import scene  # noqa: E402
@@ -69,8 +69,9 @@ def main():
     picture.save(out / "crops.png", optimize=True)
     cases = []
     for number, ((left, top, width, height), size) in enumerate(CROPS):
-        part = functional.resized_crop(picture, top, left, height, width, size[::-1], antialias=True)
-        part.save(out / f"crop-{number}.png", optimize=True)
+        for name, mode in [("crop", InterpolationMode.BILINEAR), ("bicubic", InterpolationMode.BICUBIC)]:
+            part = functional.resized_crop(picture, top, left, height, width, size[::-1], mode, antialias=True)
+            part.save(out / f"{name}-{number}.png", optimize=True)
         cases.append({"corner": [left, top], "size": [width, height], "target": list(size)})
     (out / "crops.json").write_text(json.dumps(cases, indent=1) + "\n")
 

@@ -27,6 +27,8 @@ pub enum Kind {
     Section(&'static [Key]),
     /// A list of sections with these keys; the first n keys are required.
     Sections(&'static [Key], usize),
+    /// A list of sections, each with the keys of its `name`.
+    Named(&'static [Named]),
     /// A section with any keys.
     Free,
     /// One of these words; the second list has words of other versions, each with what became of it.
@@ -40,6 +42,13 @@ pub enum Kind {
     Size(u64),
     /// Any other kind, with its description and its types in JSON.
     Other(&'static str, &'static [&'static str], Check),
+}
+
+/// The keys of a section with this name.
+#[derive(Clone, Copy)]
+pub struct Named {
+    pub name: &'static str,
+    pub keys: &'static [Key],
 }
 
 /// Larger than any real batch or data set; keeps products of counts far from overflow.
@@ -148,6 +157,7 @@ impl Range {
     pub const AT_LEAST_ONE: Self = Self::new("of at least 1", Limit::At(1.0), Limit::None);
     pub const ABOVE_ZERO: Self = Self::new("above 0", Limit::Before(0.0), Limit::None);
     pub const BELOW_ONE: Self = Self::new("of at least 0 and below 1", Limit::At(0.0), Limit::Before(1.0));
+    pub const UP_TO_ONE: Self = Self::new("above 0 and up to 1", Limit::Before(0.0), Limit::At(1.0));
     pub const INSIDE: Self = Self::new("above 0 and below 1", Limit::Before(0.0), Limit::Before(1.0));
 
     const fn new(words: &'static str, least: Limit, most: Limit) -> Self {
@@ -185,7 +195,7 @@ fn fits(kind: &Kind, value: &Value) -> Result<bool, String> {
         |min: i64, max: i64| value.as_integer().is_some_and(|number| (min..=max).contains(&number));
     Ok(match *kind {
         // The keys of a section are checked one by one.
-        Kind::Section(_) | Kind::Sections(..) => true,
+        Kind::Section(_) | Kind::Sections(..) | Kind::Named(_) => true,
         Kind::Free => {
             let table = value.as_table();
             table.map(|table| table.values().try_for_each(finite)).transpose()?.is_some()
@@ -204,7 +214,7 @@ fn fits(kind: &Kind, value: &Value) -> Result<bool, String> {
 
 fn expected(kind: &Kind) -> String {
     match *kind {
-        Kind::Section(_) | Kind::Sections(..) => "a section".into(),
+        Kind::Section(_) | Kind::Sections(..) | Kind::Named(_) => "a section".into(),
         Kind::Free => "a section with the settings of your trainer".into(),
         Kind::Choice(built, _) => one_of(built),
         Kind::Whole(min, MAX_COUNT..) => format!("a whole number of at least {min}"),
@@ -255,7 +265,7 @@ pub fn each(value: &Value, check: fn(&Value) -> Result<(), String>) -> Result<bo
 }
 
 /// Returns whether the value is a table that is not empty, and checks its values.
-fn each_entry(value: &Value, check: fn(&Value) -> Result<(), String>) -> Result<bool, String> {
+pub fn each_entry(value: &Value, check: fn(&Value) -> Result<(), String>) -> Result<bool, String> {
     let checked =
         |(name, value): (&String, &Value)| check(value).map_err(|message| format!("`{name}`: {message}"));
     match value.as_table() {

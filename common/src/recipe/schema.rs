@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::kinds::{Key, Kind, Limit, Range};
+use super::kinds::{Key, Kind, Limit, Named, Range};
 
 /// Returns the schema (JSON Schema, draft 2020-12) of recipes with these keys. `defaults` has the sections of a recipe that states
 /// nothing.
@@ -50,6 +50,17 @@ fn kind(kind: &Kind, defaults: &Value) -> Map<String, Value> {
             let names: Vec<_> = keys[..required].iter().map(|key| key.name).collect();
             member.insert("required".to_owned(), names.into());
             json!({"type": "array", "items": member})
+        }
+        Kind::Named(named) => {
+            let member = |one: &Named| {
+                let mut member = section(one.keys, &Value::Null);
+                if let Some(Value::Object(keys)) = member.get_mut("properties") {
+                    keys.insert("name".to_owned(), json!({"const": one.name}));
+                }
+                member.insert("required".to_owned(), json!(["name"]));
+                member
+            };
+            json!({"type": "array", "items": {"oneOf": named.iter().map(member).collect::<Vec<_>>()}})
         }
         Kind::Free => json!({"type": "object"}),
         Kind::Choice(words, _) => json!({"enum": words}),

@@ -2,9 +2,9 @@
 
 use toml::Value;
 
-use super::hints::{describe, nearest};
+use super::hints::{describe, nearest, one_of};
 use super::keys::Section;
-use super::kinds::{self, Key, Kind};
+use super::kinds::{self, Key, Kind, Named};
 use super::origin::{Problem, dotted, is_stated};
 use super::{Checkpoint, Ema, Log, Memory, Optim, Precision, Reduce, Stage, Test, Train};
 
@@ -111,6 +111,9 @@ fn at<'a>(recipe: &'a mut Value, path: &[String]) -> Option<&'a mut Value> {
     })
 }
 
+/// The key that decides the other keys of a section.
+const NAME: &str = "name";
+
 /// A check of every section.
 struct Sections<'a> {
     /// The keys of a recipe.
@@ -138,12 +141,43 @@ impl Sections<'_> {
                     }
                     _ => format!("expected sections [[{}]], got {}", dotted(&path), describe(value)),
                 },
+                Some(Kind::Named(named)) => match value.as_array() {
+                    Some(list) if list.iter().all(Value::is_table) => {
+                        self.named(named, &path, list);
+                        continue;
+                    }
+                    _ => format!(
+                        "expected a list such as [{{ name = \"{}\" }}], got {}",
+                        named[0].name,
+                        describe(value)
+                    ),
+                },
                 Some(kind) => match kinds::check(kind, value) {
                     Ok(()) => continue,
                     Err(message) => message,
                 },
             };
             self.problems.push(Problem { path, message });
+        }
+    }
+
+    /// Checks the sections of a list, each with the keys of its name.
+    fn named(&mut self, named: &[Named], path: &[String], list: &[Value]) {
+        let names: Vec<_> = named.iter().map(|one| one.name).collect();
+        for (index, value) in list.iter().enumerate() {
+            let path = [path, &[format!("[{index}]")]].concat();
+            let name = value.get(NAME);
+            let found = named.iter().find(|one| name.and_then(Value::as_str) == Some(one.name));
+            let Some(found) = found else {
+                let got =
+                    name.map_or("missing; it is".to_owned(), |name| format!("{} is not", describe(name)));
+                let message = format!("{got} {}", one_of(&names));
+                self.problems.push(Problem { path: [&path[..], &[NAME.to_owned()]].concat(), message });
+                continue;
+            };
+            let mut settings = value.clone();
+            settings.as_table_mut().map(|table| table.remove(NAME));
+            self.section(found.keys, &path, &settings);
         }
     }
 

@@ -9,9 +9,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use dtrain_tests::cpu;
-use dtrain_worker::data::{
-    CacheBudget, ImageFolder, ImageIndex, ImageOptions, Loader, LoaderOptions, MicroBatch,
-};
+use dtrain_worker::data::sources::classes;
+use dtrain_worker::data::{CacheBudget, FileSet, ImageOptions, Loader, LoaderOptions, MicroBatch};
 
 type Failure = Box<dyn std::error::Error>;
 
@@ -36,9 +35,9 @@ fn main() -> Result<(), Failure> {
     else {
         return Err("the name of FOLDER must be UTF-8".into());
     };
-    let index = ImageIndex::scan(root, split, None)?;
-    let samples = u32::try_from(index.images.len())?;
-    let dataset = ImageFolder::new(
+    let index = classes::scan(root, split, None)?;
+    let samples = u32::try_from(index.count())?;
+    let dataset = FileSet::new(
         index,
         ImageOptions { cache: CacheBudget::new(cache << 20), ..ImageOptions::square(size) },
     );
@@ -46,7 +45,7 @@ fn main() -> Result<(), Failure> {
     // Adds a pass before the counted ones and a pass after: the threads load ahead at both ends.
     let passes = (0..=epochs + 1).flat_map(move |epoch| {
         let all: Vec<u32> = (0..samples).collect();
-        let batches = all.chunks(batch).map(|indices| MicroBatch { epoch, indices: indices.to_vec() });
+        let batches = all.chunks(batch).map(|indices| MicroBatch::of(epoch, indices.to_vec()));
         batches.collect::<Vec<_>>()
     });
     let mut loader = Loader::start(Arc::new(dataset), options, passes)?;
@@ -75,7 +74,7 @@ fn run_pass(loader: &mut Loader, samples: u32, size: u32) -> Result<f64, Failure
     while taken < samples {
         let batch = loader.next().ok_or("the loader ended early")??;
         if let Some(bad) = batch.bad.first() {
-            return Err(format!("cannot read {}: {}", bad.path, bad.reason).into());
+            return Err(format!("cannot read {}: {}", bad.sample.path, bad.sample.reason).into());
         }
         let values =
             batch.column("image").and_then(|column| column.as_f32()).ok_or("a batch has no images")?;

@@ -4,7 +4,9 @@
 use dtrain_test_kit::thorough;
 use dtrain_tests::process::expect_exit_code;
 use dtrain_tests::runs::{Run, Sandbox, resnet18};
+use dtrain_tests::trainings::{distance, tensors};
 
+const MODEL: &str = "model.safetensors";
 const SYNCED: &str = "model.batchnorm=\"synced\"";
 
 /// A U-Net: the smallest network with batch norm.
@@ -153,5 +155,27 @@ fn local_batch_norm_warns_about_the_micro_batch() {
         let two = warned(sandbox, 2, "two", &[]);
         assert!(two.contains("depends on the micro-batch") && two.contains("8 of the step's 16"), "{two}");
         assert!(two.contains("set model.batchnorm = \"synced\""), "{two}");
+    }
+}
+
+/// The statistics of a trained network: its gradients, unlike those of before, do not depend on the cut.
+#[test]
+fn frozen_statistics_stay_and_no_cut_changes_the_result() {
+    let sandbox = &sandboxes()[0];
+    let first = sandbox.train(1, "first", &["train.steps=2"]);
+    let weights = first.0.checkpoint(2).join("model.safetensors");
+    let from = format!("model.weights={}", weights.display());
+    let frozen = [from.as_str(), "model.batchnorm=frozen", "train.steps=3"];
+    let whole = sandbox.train(1, "whole", &frozen);
+    assert!(warnings(&whole).is_empty(), "{:?}", warnings(&whole));
+    let (before, after) = (tensors(&first, MODEL), tensors(&whole, MODEL));
+    let statistics: Vec<_> = before.keys().filter(|name| name.contains("running_")).collect();
+    assert!(!statistics.is_empty() && statistics.iter().all(|name| before[*name] == after[*name]));
+    assert!(before.iter().any(|(name, values)| name.ends_with("weight") && *values != after[name]));
+    for &ranks in thorough::cases(&[3, 2], 1) {
+        let sets = [&frozen[..], &["memory.micro_batch=1"]].concat();
+        let other = sandbox.train(ranks, &format!("cut-{ranks}"), &sets);
+        let apart = distance(&tensors(&other, MODEL), &after);
+        assert!(apart < 1e-6, "{ranks} ranks: {apart}");
     }
 }

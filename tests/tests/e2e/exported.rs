@@ -68,7 +68,7 @@ const MODEL: &str = "model.safetensors";
 const CUTS: [(usize, usize, &str); 4] = [(3, 2, "on"), (1, 3, "off"), (1, 1, "on"), (2, 4, "off")];
 
 /// Trains in several cuts, and compares the weights with those of one rank that takes each step at once.
-fn same_in_every_cut(sandbox: &Sandbox) {
+pub(crate) fn same_in_every_cut(sandbox: &Sandbox) {
     let train = |ranks: usize, name: &str, sets: &[&str]| tensors(&sandbox.train(ranks, name, sets), MODEL);
     let whole = train(1, "whole", &[]);
     for &(ranks, micro_batch, recompute) in thorough::cases(&CUTS, 1) {

@@ -1,56 +1,20 @@
 //! A check of every image before training starts, so that bad files are reported at once, not hours later.
 
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use dtrain_recipe::Resize;
+use dtrain_recipe::{Orientation, Resize};
 
 use super::class_counts::ClassCounts;
-use super::dataset::Field;
-use super::error::{BadSample, DataError, Result};
+use super::error::{BadSample, DataError, Result, SampleError};
 use super::inspector::Inspector;
 use super::marks::Marks;
 use super::moments::Moments;
 use super::needs::{Depth, Needs};
-use super::pixel_target::PixelRule;
-
-/// The learning target of one image.
-pub enum Target<'a> {
-    Label(u32),
-    Vector(&'a [f32]),
-    /// The file with a target for each pixel, and the rule to read it.
-    Pixels(PathBuf, PixelRule),
-}
-
-/// A list of image files with targets.
-pub trait ImageList: Send + Sync {
-    /// Returns the number of samples.
-    fn count(&self) -> usize;
-
-    /// Returns the path of one sample's image.
-    fn image_path(&self, sample: usize) -> PathBuf;
-
-    /// Checks one sample and returns the size of its image, (width, height).
-    fn inspect(
-        &self,
-        sample: usize,
-        needs: Needs,
-        depth: Depth,
-        inspector: &mut Inspector,
-    ) -> Result<(u32, u32)> {
-        inspector.image(&self.image_path(sample), needs, depth)
-    }
-
-    /// Returns the target of a sample.
-    fn target(&self, sample: usize) -> Target<'_>;
-
-    /// Returns the field of the target for images of this size in pixels.
-    fn target_field(&self, height: usize, width: usize) -> Field;
-}
+use super::samples::{LABEL, ListValues, Samples};
 
 /// Result of [`check`].
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -77,20 +41,20 @@ const PROGRESS_EVERY: Duration = Duration::from_millis(100);
 
 /// Checks all samples in `threads` threads (at least one). Calls `progress(done, total)` on this thread
 /// regularly and once at the end.
-pub fn check<L: ImageList>(
-    index: &L,
+pub fn check(
+    samples: &Samples,
     needs: Needs,
     depth: Depth,
     threads: usize,
     progress: &mut dyn FnMut(usize, usize),
 ) -> CheckReport {
     let inspect = |sample, inspector: &mut Inspector| {
-        let size = index.inspect(sample, needs, depth, inspector)?;
-        Ok((needs.resize == Resize::None).then_some(size))
+        let size = samples.inspect(sample, needs, depth, inspector)?;
+        Ok(size.filter(|_| needs.resize == Resize::None))
     };
-    let mut report = inspect_all(index.count(), inspect, threads, progress);
+    let mut report = inspect_all(samples.count(), inspect, threads, progress);
     for bad in &mut report.bad {
-        bad.path = index.image_path(bad.index).display().to_string();
+        bad.path = samples.describe(bad.index);
     }
     report
 }
@@ -174,11 +138,10 @@ impl CheckReport {
     /// Returns the common size of the good images: `expected`, else the first's. Others are an error.
     pub(super) fn common_size(
         &self,
-        list: &impl ImageList,
+        list: &Samples,
         expected: Option<(u32, u32)>,
     ) -> Result<Option<(u32, u32)>, DataError> {
-        let named =
-            |(sample, size): &(usize, (u32, u32))| (list.image_path(*sample).display().to_string(), *size);
+        let named = |(sample, size): &(usize, (u32, u32))| (list.describe(*sample), *size);
         let Some(first) = self.sizes.first() else { return Ok(None) };
         let size = expected.unwrap_or(first.1);
         match self.sizes.iter().find(|(_, other)| *other != size) {
@@ -188,6 +151,100 @@ impl CheckReport {
                 Err(DataError::MixedSizes(named(other), given.unwrap_or_else(|| named(first))))
             }
         }
+    }
+}
+
+/// Masks that a header check decodes of a larger set, to know their values. It takes seconds.
+pub(super) const COUNTED: usize = 2_000;
+
+impl Samples {
+    /// Checks one sample and returns the size of its first image, mask or map, (width, height).
+    pub(super) fn inspect(
+        &self,
+        sample: usize,
+        needs: Needs,
+        depth: Depth,
+        inspector: &mut Inspector,
+    ) -> Result<Option<(u32, u32)>> {
+        let mut images = self.images().map(|files| files.path(&self.root, sample));
+        let mut first = images.next().map(|path| inspector.image(&path, needs, depth)).transpose()?;
+        for path in images {
+            let checked = inspector.image(&path, needs, depth).and_then(|size| match first {
+                Some(first) if needs.resize == Resize::None && size != first => {
+                    Err(SampleError::Size(size, first))
+                }
+                _ => Ok(()),
+            });
+            checked.map_err(|error| error.of("image", &path))?;
+        }
+        let mut is_first = true;
+        for list in &self.lists {
+            let ListValues::Pixels(files, rule) = &list.values else { continue };
+            let depth = if self.is_counted(sample) { Depth::Full } else { depth };
+            let path = files.path(&self.root, sample);
+            let size = inspector.pixels(&path, *rule, needs.orientation, depth)?;
+            rule.check_size(&path, size, *first.get_or_insert(size))?;
+            // The statistics are of one field: classes of several mean different things.
+            if depth == Depth::Full && std::mem::take(&mut is_first) {
+                inspector.count(sample, rule.outside());
+            }
+        }
+        Ok(first)
+    }
+
+    /// Returns whether any check decodes this sample's masks: up to [`COUNTED`] samples, evenly spread.
+    fn is_counted(&self, sample: usize) -> bool {
+        sample.is_multiple_of(self.count().div_ceil(COUNTED).max(1))
+    }
+
+    /// Returns the set without the samples that `report` found bad. Errors: more than 1% bad samples, a class
+    /// without good samples, and different sizes of images that are not resized.
+    pub fn without_bad(&self, report: &CheckReport) -> Result<Self, DataError> {
+        let is_good = report.good(self.count())?;
+        let kept = self.kept(&is_good)?;
+        // Other fields of classes than the target may lose some.
+        let of_label = |samples: &'_ Self| samples.class_list().is_some_and(|(field, ..)| field == LABEL);
+        let (names, classes) = if of_label(self) { self.classes() } else { Default::default() };
+        let found = |classes: &[u32]| {
+            let mut found = vec![false; names.len()];
+            classes.iter().for_each(|&class| found[class as usize] = true);
+            found
+        };
+        let (before, after) = (found(classes), found(if names.is_empty() { &[] } else { kept.classes().1 }));
+        if let Some(lost) = (0..names.len()).find(|&class| before[class] && !after[class]) {
+            let of_class = report.bad.iter().filter(|bad| classes[bad.index] as usize == lost);
+            return Err(DataError::ClassLost(names[lost].clone(), of_class.cloned().collect()));
+        }
+        Ok(Self { size: report.common_size(self, self.size)?, ..kept })
+    }
+
+    /// Returns the classes in the first masks. If the check decoded only some of them and found fewer than `wanted`
+    /// classes, decodes the others until it has found that many: a class may be rare.
+    pub fn class_counts(
+        &self,
+        report: &CheckReport,
+        wanted: usize,
+        threads: usize,
+        progress: &mut dyn FnMut(usize, usize),
+    ) -> ClassCounts {
+        let mut class_counts = report.class_counts.clone();
+        let Some((masks, rule)) = self.pixels() else { return class_counts };
+        if class_counts.classes() >= wanted || class_counts.masks + report.bad.len() >= self.count() {
+            return class_counts;
+        }
+        let is_enough = AtomicBool::new(false);
+        // A bad mask is reported when it is loaded, as in every set with a header check. Turning a mask changes
+        // no count.
+        let inspect = |sample, inspector: &mut Inspector| {
+            if !self.is_counted(sample) && !is_enough.load(Ordering::Relaxed) {
+                inspector.pixels(&masks.path(&self.root, sample), rule, Orientation::Stored, Depth::Full)?;
+                inspector.count(sample, rule.outside());
+                is_enough.fetch_or(inspector.class_counts.classes() >= wanted, Ordering::Relaxed);
+            }
+            Ok(None)
+        };
+        class_counts.add(&inspect_all(self.count(), inspect, threads, progress).class_counts);
+        class_counts
     }
 }
 

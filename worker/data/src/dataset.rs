@@ -21,9 +21,9 @@ pub enum FieldKind {
 /// One part of a sample, such as its image or its class.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Field {
-    /// The name for tasks: `image` (`[C, H, W]`), `label` (`[]`), `mask` or `map` (`[H, W]`), `targets` (`[K]`,
-    /// numbers); `tokens`, `targets` (`[T]`, tokens).
-    pub name: &'static str,
+    /// The name for tasks, such as `image` (`[C, H, W]`), `label` (`[]`), `mask` or `map` (`[H, W]`), `targets` (`[K]`,
+    /// numbers); `tokens`, `targets` (`[T]`, tokens). A table's fields have its own names.
+    pub name: Cow<'static, str>,
     pub kind: FieldKind,
     /// The shape in one sample; empty for a single number.
     pub shape: Vec<usize>,
@@ -33,17 +33,21 @@ pub struct Field {
 
 impl Field {
     /// Makes a field of floating-point values.
-    pub fn f32(name: &'static str, shape: impl Into<Vec<usize>>) -> Self {
-        Self { name, kind: FieldKind::F32, shape: shape.into(), normalize: None }
+    pub fn f32(name: impl Into<Cow<'static, str>>, shape: impl Into<Vec<usize>>) -> Self {
+        Self { name: name.into(), kind: FieldKind::F32, shape: shape.into(), normalize: None }
     }
 
     /// Makes a field of integers.
-    pub fn i64(name: &'static str, shape: impl Into<Vec<usize>>) -> Self {
+    pub fn i64(name: impl Into<Cow<'static, str>>, shape: impl Into<Vec<usize>>) -> Self {
         Self { kind: FieldKind::I64, ..Self::f32(name, shape) }
     }
 
-    /// Makes a field of images, `[C, H, W]`, that are normalised on the way to the model.
-    pub fn image(name: &'static str, shape: [usize; 3], normalize: Normalize) -> Self {
+    /// Makes a field of images, `[C, H, W]` or `[L, C, H, W]`, that are normalised on the way to the model.
+    pub fn image(
+        name: impl Into<Cow<'static, str>>,
+        shape: impl Into<Vec<usize>>,
+        normalize: Normalize,
+    ) -> Self {
         Self { normalize: Some(Arc::new(normalize)), ..Self::f32(name, shape) }
     }
 
@@ -67,7 +71,7 @@ impl Column {
         let len = samples * field.values();
         match (&field.normalize, field.kind) {
             (Some(normalize), _) => {
-                let plane = field.shape.iter().skip(1).product();
+                let plane = field.shape.iter().rev().take(2).product();
                 Self::Pixels(Pixels::new(Arc::clone(normalize), plane, len))
             }
             (None, FieldKind::F32) => Self::F32(vec![0.0; len]),
@@ -193,6 +197,11 @@ pub trait Dataset: Send + Sync {
 
     /// Describes the sample for messages, for example by its path.
     fn describe(&self, index: usize) -> String;
+
+    /// Returns the set of single samples, if this is a set of [pairs](super::pairs::Pairs) of them.
+    fn singles(&self) -> Option<&dyn Dataset> {
+        None
+    }
 }
 
 /// Loads one sample into new columns, in the order of the fields; for tests and inspection.

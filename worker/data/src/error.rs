@@ -2,17 +2,15 @@
 
 use std::fmt;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use dtrain_common::content::Content;
 use dtrain_shared_memory::MemoryError;
 use rustix::io::Errno;
 
 use super::ignored::{EXTENSIONS, Ignored};
-use super::target_table::{TARGETS, TableProblem};
-
-/// Most names or files that a message lists; further ones are only counted.
-const LISTED: usize = 5;
+use super::names::{LISTED, listed};
+use super::table_problem::{TARGETS, TableProblem};
 
 /// Most unreadable files that are named; further ones are only counted.
 pub const MOST_NAMED: usize = 20;
@@ -71,6 +69,8 @@ pub enum DataError {
         .0.0, .0.1.0, .0.1.1, .1.0, .1.1.0, .1.1.1, turned(.0.1, .1.1)
     )]
     MixedSizes((String, (u32, u32)), (String, (u32, u32))),
+    #[error("{0} is alone in its set, and data.pairs gives each sample another as its partner; add samples")]
+    NoPartner(String),
     #[error("the name of {} is not valid UTF-8; rename it", .0.display())]
     NotUnicode(PathBuf),
     #[error(
@@ -80,13 +80,11 @@ pub enum DataError {
     #[error("no image of class `{}` can be used; replace them or remove the class:{}", .0, lines(.1))]
     ClassLost(String, Vec<BadSample>),
     #[error(
-        "{} has images of one class only, `{}`, but a classifier needs at least two; add a folder of images for each other \
-         class, or set data.root and data.train to the folder that holds the class folders",
-        .0.display(), .1
+        "{} has images of one class only, `{}`, but a classifier needs at least two; {}", .0.display(), .1, .2
     )]
-    OneClass(PathBuf, String),
+    OneClass(PathBuf, String, &'static str),
     #[error("the training masks in {} {}, but a model needs at least two classes to learn; {}", .0.display(), .1, .2)]
-    OneMaskClass(PathBuf, String, &'static str),
+    OneMaskClass(PathBuf, String, String),
     #[error(
         "every pixel of the test masks in {} has the value {}, which data.ignore = {} excludes; \
          set data.ignore to the value that means no class",
@@ -107,9 +105,9 @@ pub enum DataError {
     Table(PathBuf, usize, TableProblem),
     #[error(
         "cannot read {}: {}; {}", .0.display(), .1,
-        remedy_of(.1, "write a line `file,NAME,...` and a line for each image into it")
+        remedy_of(.1, .2)
     )]
-    UnreadableTable(PathBuf, #[source] io::Error),
+    UnreadableTable(PathBuf, #[source] io::Error, &'static str),
     #[error(
         "{} in {} without a line in {TARGETS}: {}; add lines, or remove the images",
         plural(.1.len(), "image", "images"), .0.display(), listed(.1)
@@ -226,12 +224,13 @@ pub enum SampleError {
     )]
     MaskValue { value: u16, column: usize, row: usize, classes: usize, ignore: i64 },
     #[error(
-        "its mask {} has {}x{} pixels, but the image {}x{}; make both the same size{}", .0, .1.0, .1.1, .2.0, .2.1,
-        turned(*.1, *.2)
+        "its {} {} has {}x{} pixels, but the image {}x{}; make both the same size{}", .0, .1, .2.0, .2.1, .3.0, .3.1,
+        turned(*.2, *.3)
     )]
-    MaskSize(String, (u32, u32), (u32, u32)),
-    #[error("its mask {0}: {1}")]
-    Mask(String, #[source] Box<SampleError>),
+    PixelSize(&'static str, String, (u32, u32), (u32, u32)),
+    /// A file of the sample, by its kind and path, besides its first image.
+    #[error("its {0} {1}: {2}")]
+    Of(&'static str, String, #[source] Box<SampleError>),
     #[error("damaged: {0}; copy or download it again, or remove it")]
     Damaged(String),
     #[error(
@@ -242,6 +241,11 @@ pub enum SampleError {
 }
 
 impl SampleError {
+    /// Returns the error of another file than the sample's first image; `kind` is the word for it.
+    pub(super) fn of(self, kind: &'static str, path: &Path) -> Self {
+        Self::Of(kind, path.display().to_string(), Box::new(self))
+    }
+
     /// Returns the number of an error of the system that may concern all files, such as a lost file server.
     pub(super) fn outage(&self) -> Option<i32> {
         match self {
@@ -249,7 +253,7 @@ impl SampleError {
                 io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => None,
                 _ => error.raw_os_error(),
             },
-            Self::Mask(_, error) => error.outage(),
+            Self::Of(_, _, error) => error.outage(),
             _ => None,
         }
     }
@@ -285,7 +289,10 @@ fn remedy_of(error: &io::Error, usual: &'static str) -> &'static str {
 
 fn remedy_of_file(error: &io::Error) -> String {
     match error.kind() {
-        io::ErrorKind::NotFound => "; it is a link to a missing file, or was removed: restore it".to_owned(),
+        io::ErrorKind::NotFound => {
+            "; it is a link to a missing file, or was removed: restore it, or correct the path in a table that names it"
+                .to_owned()
+        }
         // The reason names a remedy.
         io::ErrorKind::InvalidInput => String::new(),
         _ => format!("; {}", remedy_of(error, "give the user of dtrain read permission")),
@@ -319,15 +326,6 @@ pub struct BadSample {
 impl fmt::Display for BadSample {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.path, self.reason)
-    }
-}
-
-/// Writes "`a`, `b`, `c`" or, for many names, "`a`, `b`, `c`, `d`, `e` and 7 more".
-pub(super) fn listed<S: AsRef<str>>(names: &[S]) -> String {
-    let shown: Vec<String> = names.iter().map(|name| format!("`{}`", name.as_ref())).take(LISTED).collect();
-    match names.len() - shown.len() {
-        0 => shown.join(", "),
-        rest => format!("{} and {rest} more", shown.join(", ")),
     }
 }
 

@@ -1,7 +1,7 @@
 //! From an image of any size to one of the data set's size.
 
 use dtrain_recipe::Resize;
-use dtrain_resize::{Part, Pixel, Resizer, resize};
+use dtrain_resize::{Filter, Part, Pixel, Resizer, resize};
 
 use super::error::{Result, SampleError};
 use super::raster::{Labels, Raster, Values, View};
@@ -12,15 +12,16 @@ pub struct Frame {
     part: Part,
     /// Width and height of the result.
     target: (u32, u32),
+    filter: Filter,
 }
 
 impl Frame {
-    /// Selects the part of an image of the size `source` (width, height) for `target` pixels. For squares,
-    /// `crop` is `Resize(size)` and `CenterCrop(size)` of torchvision.
-    pub fn new(resize: Resize, source: (u32, u32), target: (u32, u32)) -> Result<Self> {
+    /// Selects the part of an image of the size `source` (width, height) for `target` pixels. For squares, `crop` is
+    /// `Resize(size / fraction)` and `CenterCrop(size)` of torchvision.
+    pub fn new(resize: Resize, fraction: f64, source: (u32, u32), target: (u32, u32)) -> Result<Self> {
         let all = Self::rectangle((0, 0), source, target);
         match resize {
-            Resize::Crop => Ok(Crop::new(source, target).frame(source)),
+            Resize::Crop => Ok(Crop::new(fraction, source, target).frame(source)),
             Resize::Stretch => Ok(all),
             Resize::None if source == target => Ok(all),
             Resize::None => Err(SampleError::Size(source, target)),
@@ -37,7 +38,12 @@ impl Frame {
             height: f64::from(size.1),
             is_cut_first: true,
         };
-        Self { part, target }
+        Self { part, target, filter: Filter::default() }
+    }
+
+    /// Interpolates by `filter`, not bilinearly.
+    pub fn by(self, filter: Filter) -> Self {
+        Self { filter, ..self }
     }
 
     fn exact(&self) -> Option<(usize, usize)> {
@@ -47,7 +53,7 @@ impl Frame {
     }
 }
 
-/// Resizes images: bilinear with antialiasing, as torchvision does. Holds the working memory of one thread.
+/// Resizes images with antialiasing, as torchvision does. Holds the working memory of one thread.
 #[derive(Debug, Default)]
 pub struct Fitter {
     resizer: Resizer,
@@ -78,7 +84,7 @@ impl Fitter {
         let (source, plane) = (view.plane * pixel.size(), width * height * pixel.size());
         for (from, to) in from.chunks_exact(source).zip(to.chunks_exact_mut(plane)) {
             let (from, to) = ((from, (image.width, image.height)), (to, frame.target));
-            resize(&mut self.resizer, pixel, from, to, frame.part)
+            resize(&mut self.resizer, pixel, from, to, (frame.part, frame.filter))
                 .map_err(|reason| SampleError::Damaged(format!("cannot be resized: {reason}")))?;
         }
         Ok(View::whole(&self.values, width, height, image.channels))
@@ -119,7 +125,7 @@ struct Crop {
 }
 
 impl Crop {
-    fn new((width, height): (u32, u32), target: (u32, u32)) -> Self {
+    fn new(fraction: f64, (width, height): (u32, u32), target: (u32, u32)) -> Self {
         assert!(
             width > 0 && height > 0 && target.0 > 0 && target.1 > 0,
             "{width}x{height} to {}x{}: no side may be 0",
@@ -130,11 +136,14 @@ impl Crop {
         let longer = |side: u32, long: u32, short: u32| {
             (u64::from(side) * u64::from(long) / u64::from(short)).min(u64::from(u32::MAX)) as u32
         };
-        let is_tall = u64::from(width) * u64::from(target.1) <= u64::from(height) * u64::from(target.0);
+        // As timm, rounded down.
+        let whole = |side: u32| ((f64::from(side) / fraction) as u32).max(side);
+        let shorter = (whole(target.0), whole(target.1));
+        let is_tall = u64::from(width) * u64::from(shorter.1) <= u64::from(height) * u64::from(shorter.0);
         let scaled = if is_tall {
-            (target.0, longer(target.0, height, width))
+            (shorter.0, longer(shorter.0, height, width))
         } else {
-            (longer(target.1, width, height), target.1)
+            (longer(shorter.1, width, height), shorter.1)
         };
         Self {
             target,
@@ -155,7 +164,7 @@ impl Crop {
         let (left, width) = span(source.0, self.scaled.0, self.left, self.target.0);
         let (top, height) = span(source.1, self.scaled.1, self.top, self.target.1);
         let part = Part { left, top, width, height, is_cut_first: false };
-        Frame { part, target: self.target }
+        Frame { part, target: self.target, filter: Filter::default() }
     }
 }
 

@@ -99,6 +99,7 @@ fn height(blob: &Blob, x: f32, y: f32) -> Option<f32> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use crate::changes::Changes;
     use dtrain_recipe::Augment;
 
     use super::*;
@@ -120,7 +121,9 @@ mod tests {
 
     #[test]
     fn a_map_goes_where_its_image_goes() {
-        let set = |augment| GeneratedMaps::new(9, 24, 3, Split::Train).with_augment(augment);
+        let set = |augment: Augment| {
+            GeneratedMaps::new(9, 24, 3, Split::Train).with_changes(Changes::new(&augment.changes()))
+        };
         let load = |augment, index, random: Option<u64>| {
             let mut rng = random.map(|sample| keyed(Domain::Augment, 1, 0, sample));
             let columns = load_one(&set(augment), index, rng.as_mut()).unwrap();

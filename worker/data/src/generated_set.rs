@@ -1,9 +1,8 @@
 //! The common part of generated sets of images.
 
-use dtrain_recipe::Augment;
 use rand_chacha::rand_core::Rng;
 
-use super::augment::{Choice, draw};
+use super::changes::{Changes, Drawn};
 use super::dataset::{Column, Dataset, Field};
 use super::error::Result;
 use super::fit::Fitter;
@@ -67,7 +66,7 @@ pub struct GeneratedSet<P> {
     seed: u64,
     split: Split,
     normalize: Normalize,
-    augment: Augment,
+    changes: Changes,
     ignore: i64,
     fields: [Field; 2],
 }
@@ -88,7 +87,7 @@ impl<P: Painter> GeneratedSet<P> {
             seed,
             split,
             normalize: Normalize::default(),
-            augment: Augment::None,
+            changes: Changes::default(),
             ignore: 255,
             fields: [Field::f32("image", [3, image_size, image_size]), P::field(image_size)],
         }
@@ -100,8 +99,8 @@ impl<P: Painter> GeneratedSet<P> {
     }
 
     /// Sets the random changes in training.
-    pub fn with_augment(self, augment: Augment) -> Self {
-        Self { augment, ..self }
+    pub fn with_changes(self, changes: Changes) -> Self {
+        Self { changes, ..self }
     }
 
     /// Sets the mask value of pixels outside of the image.
@@ -133,13 +132,13 @@ impl<P: Painter> Dataset for GeneratedSet<P> {
         let side = self.image_size as u32;
         let (size, values) = ((side, side), Values::F32(drawing.planes));
         let drawn = Raster { width: side, height: side, channels: 3, values };
-        let choice = random.map_or(Choice::default(), |rng| draw(self.augment, rng, size, size));
-        let mut fitter = Fitter::default();
+        let choice = random.map_or_else(Drawn::default, |rng| self.changes.draw(rng, size, size));
+        let (mut fitter, mut coloured) = (Fitter::default(), Raster::default());
         let view = match choice.frame {
             Some(frame) => fitter.fit(&drawn, frame)?,
             None => drawn.view(),
         };
-        self.normalize.write(view, choice.placement, image.f32());
+        self.normalize.write(choice.coloured(view, &mut coloured), choice.placement, image.f32());
         match drawing.target {
             Target::Class(class) => target.i64()[0] = i64::from(class),
             Target::Vector(numbers) => target.f32().copy_from_slice(&numbers),

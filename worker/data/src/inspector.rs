@@ -100,8 +100,7 @@ impl Inspector {
             Ok::<_, SampleError>((size, turn_of(bytes, orientation)?, lossy.is_some()))
         });
         self.file = file;
-        let (size, turn, is_lossy) =
-            decoded.map_err(|source| SampleError::Mask(path.display().to_string(), Box::new(source)))?;
+        let (size, turn, is_lossy) = decoded.map_err(|error| error.of(rule.word(), path))?;
         self.mark_turned(path, turn);
         if let (true, Some(marks)) = (is_lossy, &mut self.marks) {
             marks.lossy_maps.add(path);

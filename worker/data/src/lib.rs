@@ -4,13 +4,10 @@
 //! Data flows one way:
 //!
 //! ```text
-//! ImageIndex::scan  -> check -> ImageFolder  ┐
-//! MaskIndex::scan   -> check -> ImageMasks   ┤
-//! TargetIndex::scan -> check -> ImageVectors ┤   file -> decode -> fit -> (cache) -> augment -> normalize
-//! MapIndex::scan    -> check -> ImageMaps    ┤
-//! TextIndex::scan   -> Corpus -> TextWindows ┤
-//!         Generated and its siblings ────────┴─ Dataset ─┐
-//! epoch_order -> MicroBatch ─────────────────────────────┴─ Loader -> Batch
+//! sources::*::scan -> Samples -> check -> FileSet ┐   file -> decode -> fit -> (cache) -> changes -> normalize
+//! TextIndex::scan  -> Corpus ----------> TextWindows ┤
+//!              Generated and its siblings ───────────┴─ Dataset ─┐
+//! Sampler -> MicroBatch      ─────────────────────────────┴─ Loader -> Batch
 //! ```
 //!
 //! The [`Field`]s of a set define its samples: an image with its class, mask, numbers or map, or a piece of a
@@ -20,74 +17,77 @@
 
 #![expect(missing_docs, reason = "the names of most fields and variants say what they are")]
 
-pub mod augment;
 pub mod cache;
+mod changes;
 pub mod check;
 pub mod class_counts;
 pub mod dataset;
 pub mod decode;
 pub mod error;
+mod file_set;
 pub mod fit;
 pub mod generated;
 pub mod generated_masks;
 pub mod generated_numbers;
 pub mod generated_set;
 pub mod ignored;
-pub mod image_folder;
 pub mod inspector;
 pub mod loader;
 pub mod marks;
-pub mod mask_folder;
 pub mod mask_rule;
 pub mod moments;
+mod names;
 mod needs;
 pub mod normalize;
-pub mod order;
 pub mod packed;
+pub mod pairs;
 pub mod paths;
-mod picture_set;
 pub mod pixel_target;
 pub mod pixels;
 mod plane;
 pub mod raster;
 mod regular;
 pub mod rng;
-pub mod target_folder;
-pub mod target_table;
+pub mod sampler;
+mod samples;
+pub mod sources;
+mod table_problem;
 pub mod text;
 pub mod text_windows;
 mod turn;
-mod unicode_form;
 pub mod vocabulary;
 
 #[cfg(test)]
 mod tests;
 
 pub use cache::{CacheBudget, cache_bytes, free_host_bytes};
-pub use check::{CheckReport, ImageList, Target, check, too_many_bad};
+pub use changes::Changes;
+pub use check::{CheckReport, check, too_many_bad};
 pub use class_counts::ClassCounts;
 pub use dataset::{Column, Dataset, Field, FieldKind, load_one};
+pub use dtrain_resize::Filter;
 pub use error::{BadSample, DataError, SampleError};
+pub use file_set::{FileSet, ImageOptions};
 pub use generated::Generated;
 pub use generated_masks::GeneratedMasks;
 pub use generated_numbers::{GeneratedMaps, GeneratedVectors};
 pub use generated_set::{GeneratedSet, Split};
 pub use ignored::Ignored;
-pub use image_folder::ImageIndex;
 pub use inspector::Inspector;
-pub use loader::{Batch, Loader, LoaderOptions, MicroBatch};
+pub use loader::{BadPlace, Batch, Loader, LoaderOptions, MicroBatch};
 pub use marks::{Marked, Marks};
-pub use mask_folder::{MapIndex, MaskIndex};
 pub use mask_rule::{MaskKind, MaskRule};
 pub use moments::Moments;
 pub use needs::{Depth, Needs};
 pub use normalize::Normalize;
-pub use order::epoch_order;
-pub use picture_set::{ImageFolder, ImageMaps, ImageMasks, ImageOptions, ImageVectors, PictureSet};
+pub use pairs::Pairs;
 pub use pixel_target::{MapRule, PixelRule};
 pub use pixels::Pixels;
 pub use rng::SampleRng;
-pub use target_folder::TargetIndex;
+pub use sampler::shuffled::epoch_order;
+pub use sampler::{Place, Sampler, Sampling};
+pub use samples::{ClassSets, Files, List, ListValues, Samples, TableLines};
+pub use table_problem::TableProblem;
 pub use text::{Corpus, TextIndex};
 pub use text_windows::TextWindows;
 pub use vocabulary::{Tokens, Vocabulary};

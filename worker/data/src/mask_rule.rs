@@ -1,6 +1,6 @@
-//! The meaning of a mask's values, and the check of its size.
+//! The meaning of a mask's values.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
@@ -48,8 +48,9 @@ impl MaskRule {
         }
     }
 
-    /// Makes the error of masks in `folder` with at most one class; `ignored` is the share of ignored pixels.
-    pub fn one_class(self, folder: PathBuf, only: Option<usize>, ignored: f64) -> DataError {
+    /// Makes the error of masks in `place` with at most one class; `ignored` is the share of ignored pixels.
+    /// `setting`: the setting that names the masks, and `to the` what.
+    pub fn one_class(self, place: PathBuf, only: Option<usize>, ignored: f64, setting: &str) -> DataError {
         let left_out = format!(
             "{:.1}% of the pixels have the value {}, which data.ignore excludes",
             100.0 * ignored,
@@ -64,22 +65,16 @@ impl MaskRule {
             MaskKind::Index if ignored > 0.0 => {
                 "if every value but 0 is the object, set data.masks = \"binary\"; else set data.ignore to the value that \
                  means no class"
+                    .to_owned()
             }
             MaskKind::Index => {
-                "the value of a pixel is its class: if these files are not masks, set data.train_masks to the folder of the \
-                 masks"
+                format!("the value of a pixel is its class: if these files are not masks, set {setting} of the masks")
             }
-            MaskKind::Binary if ignored > 0.0 => "set data.ignore to another value than 0 and 1",
-            MaskKind::Binary => {
-                "0 is class 0 and any other value class 1: if these files are not masks, set data.train_masks to the folder \
-                 of the masks"
-            }
+            MaskKind::Binary if ignored > 0.0 => "set data.ignore to another value than 0 and 1".to_owned(),
+            MaskKind::Binary => format!(
+                "0 is class 0 and any other value class 1: if these files are not masks, set {setting} of the masks"
+            ),
         };
-        DataError::OneMaskClass(folder, held, remedy)
+        DataError::OneMaskClass(place, held, remedy)
     }
-}
-
-/// Checks that a mask has the size of its image.
-pub(super) fn same_size(path: &Path, mask: (u32, u32), image: (u32, u32)) -> Result<()> {
-    if mask == image { Ok(()) } else { Err(SampleError::MaskSize(path.display().to_string(), mask, image)) }
 }

@@ -123,11 +123,22 @@ impl Listing {
     pub(super) fn add(&mut self, name: &str) {
         // Folders without images do not count.
         self.folders.extend(self.entered.take());
+        self.add_in(self.folders.len().saturating_sub(1) as u32, name);
+    }
+
+    /// Adds a folder, for [`Listing::add_in`], and returns its number.
+    pub(super) fn folder(&mut self, folder: &str) -> u32 {
+        self.folders.push(folder.to_owned());
+        self.folders.len() as u32 - 1
+    }
+
+    /// Adds a file of the folder of this number.
+    pub(super) fn add_in(&mut self, folder: u32, name: &str) {
         let (start, length) = (self.names.len() as u64, name.len().min(usize::from(u16::MAX)) as u16);
         self.names.push_str(name);
-        self.files.push(File { start, folder: self.folders.len().saturating_sub(1) as u32, length });
+        self.files.push(File { start, folder, length });
         if self.files.len().is_multiple_of(REPORT_EVERY) {
-            let folder = self.folders.last().map_or("", String::as_str);
+            let folder = self.folders.get(folder as usize).map_or("", String::as_str);
             tracing::info!("listed {} million images, up to {folder:?}", self.files.len() / REPORT_EVERY);
         }
     }

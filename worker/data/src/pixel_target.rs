@@ -1,8 +1,11 @@
 //! The learning target of each pixel: classes of a mask, or numbers of a map.
 
+use std::path::Path;
+
 use serde::{Deserialize, Serialize};
 
 use super::dataset::Column;
+use super::error::{Result, SampleError};
 use super::fit::{Frame, fit_labels};
 use super::mask_rule::MaskRule;
 use super::plane::Placement;
@@ -10,7 +13,7 @@ use super::raster::{Labels, Raster, Values};
 use super::turn::Turn;
 
 /// The rule to read a file with a target for each pixel.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub enum PixelRule {
     Mask(MaskRule),
     Map(MapRule),
@@ -34,6 +37,22 @@ impl PixelRule {
         match self {
             Self::Mask(rule) => rule.ignore,
             Self::Map(_) => 0,
+        }
+    }
+
+    /// Returns the word for such a file.
+    pub(super) fn word(self) -> &'static str {
+        match self {
+            Self::Mask(_) => "mask",
+            Self::Map(_) => "map",
+        }
+    }
+
+    /// Checks that the file has the size of its image.
+    pub(super) fn check_size(self, path: &Path, size: (u32, u32), image: (u32, u32)) -> Result<()> {
+        match size == image {
+            true => Ok(()),
+            false => Err(SampleError::PixelSize(self.word(), path.display().to_string(), size, image)),
         }
     }
 }

@@ -24,9 +24,19 @@ impl Pixels {
         Self { normalize, plane, values: Values::U8(vec![0; len]) }
     }
 
+    /// Allocates `len` values of the same kind of images.
+    pub(super) fn sized(&self, len: usize) -> Self {
+        Self::new(Arc::clone(&self.normalize), self.plane, len)
+    }
+
     /// Returns the values; 8-bit values are not normalised yet.
     pub fn values(&self) -> &Values {
         &self.values
+    }
+
+    /// Returns the number of values of one channel of one image.
+    pub fn plane(&self) -> usize {
+        self.plane
     }
 
     pub fn normalize(&self) -> &Normalize {

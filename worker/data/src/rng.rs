@@ -16,7 +16,14 @@ pub type SampleRng = ChaCha8Rng;
 pub enum Domain {
     /// The permutation of an epoch: (seed, epoch, 0).
     Order,
-    /// The augmentation of one sample in one epoch: (seed, epoch, sample).
+    /// The partners of a step's samples: (seed, step, 0).
+    Pairs,
+    /// The order of an epoch with as many samples of each class: (seed, epoch, 0).
+    Balanced,
+    /// One episode of an epoch: (seed, epoch, episode).
+    Episode,
+    /// The augmentation of one sample in one epoch: (seed, epoch, sample); a sample that came r times before in the epoch has
+    /// r x 2^32 more.
     Augment,
     /// The samples in place of one that cannot be loaded: (seed, epoch, sample).
     StandIn,
@@ -44,6 +51,9 @@ impl Domain {
     fn tag(self) -> &'static [u8; 8] {
         match self {
             Domain::Order => b"order   ",
+            Domain::Pairs => b"pairs   ",
+            Domain::Balanced => b"balanced",
+            Domain::Episode => b"episode ",
             Domain::Augment => b"augment ",
             Domain::StandIn => b"stand-in",
             Domain::GeneratedImage => b"gen-img ",

@@ -81,6 +81,8 @@ pub struct Registry {
     pub channels_last: bool,
     /// Whether batch normalisation uses groups, which [`Registry::groups`] sets before each step.
     pub is_batch_grouped: bool,
+    /// Whether batch normalisation in training normalises by the running statistics and leaves them.
+    pub is_batch_frozen: bool,
     /// Whether an exported program has a batch normalisation with one value per channel and row.
     pub has_small_norms: bool,
     /// What the user must know of the model, in sentences.
@@ -102,6 +104,7 @@ impl Registry {
             kind: Kind::Float,
             channels_last: false,
             is_batch_grouped: false,
+            is_batch_frozen: false,
             has_small_norms: false,
             warnings: Vec::new(),
             sync: None,

@@ -15,17 +15,19 @@ pub enum BatchNorm {
     Synced,
     /// Groups of this many samples of the step, at least 1, for any partition; the last group may be smaller.
     Group(usize),
+    /// None: training normalises by the running statistics, which stay.
+    Frozen,
 }
 
 impl BatchNorm {
     /// The values that are one word.
-    pub const NAMES: &'static [&'static str] = &["local", "synced"];
+    pub const NAMES: &'static [&'static str] = &["local", "synced", "frozen"];
 
     /// Returns the samples of a group, if there are groups.
     pub fn group(self) -> Option<usize> {
         match self {
             Self::Group(samples) => Some(samples),
-            Self::Local | Self::Synced => None,
+            Self::Local | Self::Synced | Self::Frozen => None,
         }
     }
 }
@@ -41,9 +43,10 @@ impl FromStr for BatchNorm {
         match text {
             "local" => Ok(Self::Local),
             "synced" => Ok(Self::Synced),
+            "frozen" => Ok(Self::Frozen),
             _ => group().ok_or_else(|| {
                 format!(
-                    "expected one of \"local\", \"synced\", or \"group:\" with the number of samples, such as \
+                    "expected one of \"local\", \"synced\", \"frozen\", or \"group:\" with the number of samples, such as \
                      \"group:16\", got {text:?}"
                 )
             }),
@@ -56,6 +59,7 @@ impl fmt::Display for BatchNorm {
         match self {
             Self::Local => f.write_str("local"),
             Self::Synced => f.write_str("synced"),
+            Self::Frozen => f.write_str("frozen"),
             Self::Group(samples) => write!(f, "group:{samples}"),
         }
     }
@@ -68,7 +72,13 @@ mod tests {
 
     #[test]
     fn batchnorm_values_round_trip_and_errors_list_them() {
-        for batchnorm in [BatchNorm::Local, BatchNorm::Synced, BatchNorm::Group(1), BatchNorm::Group(16)] {
+        for batchnorm in [
+            BatchNorm::Local,
+            BatchNorm::Synced,
+            BatchNorm::Frozen,
+            BatchNorm::Group(1),
+            BatchNorm::Group(16),
+        ] {
             assert_eq!(batchnorm.to_string().parse::<BatchNorm>().unwrap(), batchnorm);
         }
         for text in

@@ -14,6 +14,7 @@ choices! {
         Folder = "folder": "A folder of images.",
         Generated = "generated": "Samples that dtrain generates, for trials without a download.",
         Text = "text": "A text file, or a folder of them.",
+        Table = "table": "A CSV table with a column for each field, such as the paths of images.",
     }
 
     /// The learning target of a sample.
@@ -23,6 +24,12 @@ choices! {
         Vector = "vector": "Numbers for an image, from a row of a table.",
         Map = "map": "A number for each pixel of an image, from a second image.",
         Tokens = "tokens": "The next token of a text.",
+    }
+
+    /// The order of the training samples.
+    Sampler {
+        Shuffled = "shuffled": "Each sample once in an epoch, in a random order.",
+        Balanced = "balanced": "Each class as often as every other in a random order; an epoch has as many samples.",
     }
 
     /// The meaning of a mask's values.
@@ -36,6 +43,12 @@ choices! {
         Crop = "crop": "The shorter side is scaled to it, and the middle square is cut out.",
         Stretch = "stretch": "Both sides are scaled to it.",
         None = "none": "Not at all: all images have the same size, and the network takes it.",
+    }
+
+    /// How the pixels of a resized image are interpolated.
+    Interpolation {
+        Bilinear = "bilinear": "From two pixels on each side.",
+        Bicubic = "bicubic": "From four pixels on each side.",
     }
 
     /// The orientation in which images are used.

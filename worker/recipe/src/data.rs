@@ -1,13 +1,17 @@
 //! `[data]`: the samples.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use dtrain_common::recipe::kinds::{CACHE, COUNT, FLAG, Kind, PART, PATH, Range, choice};
 use dtrain_common::recipe::{Cache, Workers};
 use dtrain_common::section;
 
-use super::kinds::FOLDER_NAME;
-use super::{Augment, DataKind, Masks, Orientation, Resize, Target, Tokenizer};
+use super::changes::CHANGES;
+use super::kinds::{FIELDS, FOLDER_NAME};
+use super::{
+    Augment, Change, DataKind, Interpolation, Masks, Orientation, Resize, Sampler, Target, Tokenizer,
+};
 
 /// Mean of ImageNet's training images by channel.
 pub const IMAGENET_MEAN: [f64; 3] = [0.485, 0.456, 0.406];
@@ -21,11 +25,14 @@ section! {
         kind: DataKind = DataKind::Folder, choice(DataKind::NAMES), experiment;
         /// Regress and program: the learning target of a sample; filled in (vector, class, or tokens of a text).
         target: Option<Target> = None, choice(Target::NAMES), experiment;
-        /// Folder that holds the folders below; for text a file or a folder of files. Absolute when loaded.
+        /// Folder that holds the folders below; for text a file or a folder of files; for a table its file. Absolute when loaded.
         root: Option<PathBuf> = None, PATH;
-        /// Name of the folder of training images below `root`.
+        /// Tables: the fields of a sample, each `KIND` or `KIND:COLUMN,COLUMN`; filled in with those of the task.
+        #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+        fields: BTreeMap<String, String> = BTreeMap::new(), FIELDS, experiment;
+        /// Name of the folder of training images below `root`, or of the training samples in a table's column `split`.
         train: String = "train".into(), FOLDER_NAME, experiment;
-        /// Name of the folder of test images below `root`.
+        /// Name of the folder of test images below `root`, or of the test samples in a table's column `split`.
         test: String = "test".into(), FOLDER_NAME, experiment;
         /// Name of the folder of the training images' masks or maps below `root`.
         train_masks: String = "train_masks".into(), FOLDER_NAME, experiment;
@@ -33,7 +40,7 @@ section! {
         test_masks: String = "test_masks".into(), FOLDER_NAME, experiment;
         /// The meaning of a mask's values.
         masks: Masks = Masks::Index, choice(Masks::NAMES), experiment;
-        /// The value of mask or map pixels that training ignores, as in the file; filled in for masks (255).
+        /// The value, as in the file, of pixels that do not count: of the target's, else of masks, else of maps. Filled in for masks (255).
         ignore: Option<u16> = None, Kind::Whole(0, u16::MAX as i64), experiment;
         /// A map's unit: the number of a white pixel of 8 or 16 bits, or the factor of floating-point values.
         target_scale: f64 = 1.0, Kind::Number(Range::ABOVE_ZERO), experiment;
@@ -43,6 +50,10 @@ section! {
         image_size: usize = 224, Kind::Whole(1, 4096), experiment;
         /// How a folder's images are brought to that size.
         resize: Resize = Resize::Crop, choice(Resize::NAMES), experiment;
+        /// The part of the scaled image's shorter side that the square of `resize = "crop"` keeps; torchvision's weights have 0.875.
+        crop_fraction: f64 = 1.0, Kind::Number(Range::UP_TO_ONE), experiment;
+        /// How an image's pixels are interpolated when it is resized, always with antialiasing; masks and maps keep their values.
+        interpolation: Interpolation = Interpolation::Bilinear, choice(Interpolation::NAMES), experiment;
         /// Whether images, masks and maps are turned as their EXIF data states, each file by its own.
         orientation: Orientation = Orientation::Stored, choice(Orientation::NAMES), experiment;
         /// Channels of an image; `mean` and `std` have one number for each.
@@ -51,8 +62,15 @@ section! {
         mean: Vec<f64> = IMAGENET_MEAN.into(), Kind::Numbers(1, 64, Range::ANY), experiment;
         /// Standard deviation of each channel; the input is divided by it.
         std: Vec<f64> = IMAGENET_STD.into(), Kind::Numbers(1, 64, Range::ABOVE_ZERO), experiment;
-        /// Random changes to training samples.
+        /// Random changes to training samples, by a word; for images each stands for a list of `changes`.
         augment: Augment = Augment::None, choice(Augment::NAMES), experiment;
+        /// Random changes to training images, in this order. In place of `augment`.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        changes: Vec<Change> = Vec::new(), CHANGES, experiment;
+        /// The order of the training samples.
+        sampler: Sampler = Sampler::Shuffled, choice(Sampler::NAMES), experiment;
+        /// Whether each sample has another of its step as a partner: fields `pair_image` and so on.
+        pairs: bool = false, FLAG, experiment;
         /// Loader threads of each rank.
         workers: Workers = Workers::Auto, Kind::AutoOrWhole(1, 1024);
         /// Memory for a folder's decoded images, for each rank.

@@ -1,6 +1,8 @@
 //! Defaults that depend on other settings. They are filled in, so that a saved recipe is complete.
 
-use super::{Augment, DataKind, IMAGENET_MEAN, IMAGENET_STD, Masks, Model, ModelName, Recipe, Target, Task};
+use super::{
+    Augment, ColumnKind, DataKind, IMAGENET_MEAN, IMAGENET_STD, Masks, Model, ModelName, Recipe, Target, Task,
+};
 
 /// Fills in settings of data and model; `is_stated`: whether the recipe states a key.
 pub(super) fn fill(recipe: &mut Recipe, is_stated: &dyn Fn(&str) -> bool) {
@@ -9,7 +11,10 @@ pub(super) fn fill(recipe: &mut Recipe, is_stated: &dyn Fn(&str) -> bool) {
 }
 
 fn data(recipe: &mut Recipe, is_stated: &dyn Fn(&str) -> bool) {
+    let fields = if recipe.data.fields.is_empty() { recipe.fields().unwrap_or_default() } else { Vec::new() };
+    let (has_masks, ignores_maps) = (recipe.has(ColumnKind::Mask), recipe.ignores_maps());
     let (task, target, data) = (recipe.task, recipe.target(), &mut recipe.data);
+    data.fields.extend(fields.into_iter().map(|field| (field.field, field.kind.as_str().to_owned())));
     if task.chooses_target() {
         data.target = target;
     }
@@ -28,9 +33,11 @@ fn data(recipe: &mut Recipe, is_stated: &dyn Fn(&str) -> bool) {
             *values = if data.channels == 3 { imagenet.into() } else { vec![other; data.channels] };
         }
     }
-    if target == Some(Target::Mask) {
-        data.ignore.get_or_insert(255);
-        let binary = data.kind == DataKind::Folder && data.masks == Masks::Binary;
+    if has_masks {
+        if !ignores_maps {
+            data.ignore.get_or_insert(255);
+        }
+        let binary = data.kind.is_of_images() && data.masks == Masks::Binary;
         if binary && !is_stated("data.classes") {
             data.classes = 2;
         }

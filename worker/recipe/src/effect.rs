@@ -4,7 +4,7 @@ use dtrain_common::recipe::hints::and;
 use dtrain_common::recipe::{Amp, WithoutEffect};
 
 use super::networks::WITH_BATCH_NORM;
-use super::{DataKind, ModelName, Recipe, Resize, Target, tasks};
+use super::{Change, ColumnKind, DataKind, ModelName, Recipe, Resize, Target, tasks};
 
 impl Recipe {
     pub(super) fn settings_without_effect(&self) -> Vec<(&'static str, String)> {
@@ -32,16 +32,25 @@ impl Recipe {
         let generated = self.data.kind == DataKind::Generated;
         let (target, folders) = (self.target(), "data.train_masks data.test_masks");
         let files = "data.train data.test data.orientation data.cache";
-        let sizes = "data.image_size data.resize data.channels data.mean data.std";
+        let sizes =
+            "data.image_size data.resize data.channels data.mean data.std data.changes data.interpolation";
         let of_images = format!("it applies to images, and {}", self.reason());
         list.add(target == Some(Target::Tokens), files, &*of_images);
         list.add(target == Some(Target::Tokens), sizes, of_images);
         let only = |what| format!("it applies to {what}, and {}", self.reason());
-        let of_pixels = target.is_some_and(Target::is_of_pixels);
-        list.add(!of_pixels, folders, only("masks and maps"));
-        list.add(!of_pixels, "data.ignore", only("masks and maps"));
-        list.add(target != Some(Target::Mask), "data.masks", only("masks"));
-        list.add(target != Some(Target::Map), "data.target_scale", only("maps"));
+        let (masks, maps) = (self.has(ColumnKind::Mask), self.has(ColumnKind::Map));
+        list.add(!target.is_some_and(Target::is_of_pixels), folders, only("masks and maps"));
+        list.add(!masks && !maps, "data.ignore", only("masks and maps"));
+        list.add(!masks, "data.masks", only("masks"));
+        list.add(!maps, "data.target_scale", only("maps"));
+        let table = self.data.kind == DataKind::Table;
+        list.add(!table, "data.fields", "it applies to data.kind = \"table\"");
+        list.add(table, folders, "the columns in data.fields name the files (data.kind is \"table\")");
+        let has_files =
+            [ColumnKind::Image, ColumnKind::Mask, ColumnKind::Map].into_iter().any(|kind| self.has(kind));
+        for keys in [sizes, "data.augment data.orientation data.cache data.crop_fraction"] {
+            list.add(table && !has_files, keys, "no field in data.fields is an image, mask or map");
+        }
         let from_nowhere = "generated data has no files (data.kind is \"generated\")";
         list.add(generated, "data.root", from_nowhere);
         list.add(generated, files, from_nowhere);
@@ -49,6 +58,13 @@ impl Recipe {
         list.add(generated, "data.masks data.target_scale", from_nowhere);
         list.add(generated && target == Some(Target::Map), "data.ignore", from_nowhere);
         list.add(generated, "data.resize", "generated images have the size data.image_size");
+        list.add(generated, "data.interpolation", from_nowhere);
+        let takes_parts = self.changes().iter().any(|change| matches!(change, Change::ResizedCrop(_)));
+        let no_scaling = "images keep their own size (data.resize is \"none\")";
+        list.add(self.data.resize == Resize::None && !takes_parts, "data.interpolation", no_scaling);
+        let fraction = "it applies to data.resize = \"crop\"";
+        list.add(generated || self.data.resize != Resize::Crop, "data.crop_fraction", fraction);
+        list.add(target == Some(Target::Tokens), "data.crop_fraction", fraction);
         let keeps = !generated && self.data.resize == Resize::None;
         list.add(keeps, "data.image_size", "images keep their own size (data.resize is \"none\")");
     }
@@ -71,16 +87,30 @@ impl Recipe {
         for (key, owners) in tasks::settings() {
             list.add(!self.task.facts().settings.contains(&key), key, self.of_tasks(&owners));
         }
+        let of_classes = match self.data.kind == DataKind::Table && self.has(ColumnKind::Class) {
+            true => {
+                "it applies to the target; set data.target = \"class\", with its field `label`".to_owned()
+            }
+            false => format!("it applies to classes, and {}", self.reason()),
+        };
+        list.add(target != Some(Target::Class), "data.sampler", of_classes);
+        let of_images = format!("it applies to images, and {}", self.reason());
+        list.add(tokens, "data.pairs", of_images);
+        let network = "only a program in model.file has an input for a partner";
+        list.add(self.program().is_none(), "data.pairs", network);
         let of_texts = format!("it applies to texts, and {}", self.reason());
         list.add(!tokens, "data.tokenizer data.test_fraction", of_texts);
         let counted = "generated data has data.test_samples test samples (data.kind is \"generated\")";
         list.add(generated, "data.test_fraction", counted);
         list.add(tokens, "data.classes", "a language model's classes are the tokens of its text");
         let numbers = matches!(target, Some(Target::Vector | Target::Map));
-        list.add(numbers, "data.classes", format!("it applies to classes, and {}", self.reason()));
+        let masks = self.has(ColumnKind::Mask);
+        list.add(numbers && !masks, "data.classes", format!("it applies to classes, and {}", self.reason()));
         // The masks alone do not state the number of classes.
-        let folders = "the class folders determine it (data.kind is \"folder\")";
-        list.add(!generated && target != Some(Target::Mask), "data.classes", folders);
+        let from =
+            if self.data.kind == DataKind::Table { "table determines" } else { "class folders determine" };
+        let files = format!("the {from} it (data.kind is {kind:?})");
+        list.add(!generated && !masks, "data.classes", files);
         let all = format!("all samples are used (data.kind is {kind:?})");
         list.add(!generated, "data.train_samples data.test_samples", all);
     }

@@ -3,13 +3,13 @@
 use std::path::{Component, Path};
 
 use dtrain_common::recipe::hints::describe;
-use dtrain_common::recipe::kinds::{Kind, each, parsed};
+use dtrain_common::recipe::kinds::{Kind, NAME, check, each, each_entry, parsed};
 use toml::Value;
 
 use super::{BatchNorm, Loss};
 
 pub(super) const BATCH_NORM: Kind = Kind::Other(
-    "\"local\", \"synced\", or a group of samples such as \"group:16\"",
+    "\"local\", \"synced\", \"frozen\", or a group of samples such as \"group:16\"",
     &["string"],
     parsed::<BatchNorm>,
 );
@@ -20,6 +20,11 @@ pub(super) const FOLDER_NAME: Kind = Kind::Other(
     &["string"],
     |value| Ok(value.as_str().is_some_and(is_folder_name)),
 );
+/// A table of texts, not empty.
+pub(super) const FIELDS: Kind =
+    Kind::Other("a table of fields, such as { image = \"image:path\" }", &["object"], |value| {
+        each_entry(value, |value| check(&NAME, value))
+    });
 /// Pairs of a regular expression and a replacement, at least one.
 pub(super) const RENAMES: Kind =
     Kind::Other("a list of pairs, such as [[\"^module\\\\.\", \"\"]]", &["array"], |value| {

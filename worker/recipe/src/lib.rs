@@ -6,7 +6,9 @@
 //! default of its task, model, optimizer and schedule filled in.
 
 mod batchnorm;
+mod changes;
 mod choices;
+mod columns;
 mod data;
 mod defaults;
 mod effect;
@@ -26,10 +28,12 @@ use std::ops::{Deref, DerefMut};
 use dtrain_common::batch::{BatchError, Partition};
 
 pub use batchnorm::BatchNorm;
+pub use changes::{Brightness, Change, Crop, Flip, ResizedCrop};
 pub use choices::{
-    Augment, Compile, DataKind, Loss, Masks, MemoryFormat, Orientation, Resize, Target, Tokenizer,
-    WeightsMode,
+    Augment, Compile, DataKind, Interpolation, Loss, Masks, MemoryFormat, Orientation, Resize, Sampler,
+    Target, Tokenizer, WeightsMode,
 };
+pub use columns::{ColumnKind, FieldColumns};
 pub use data::{Data, IMAGENET_MEAN, IMAGENET_STD};
 pub use dtrain_common::recipe::{
     Amp, AnyRecipe, AtStageStart, Auto, Best, Budget, ByteSize, Cache, Checkpoint, Compress, Decay, Ema,

@@ -55,6 +55,10 @@ impl Recipe {
                     })?;
                 }
             }
+            DataKind::Table => {
+                let remedy = "set data.root to the file of the table";
+                readable_file(root()?).map_err(|message| of_root(message, remedy))?;
+            }
             // A text is a file or a folder of files.
             DataKind::Text => {
                 let root = root()?;

@@ -5,17 +5,27 @@ use std::path::Path;
 use super::{DataKind, Recipe, Target};
 
 impl Recipe {
-    /// Returns the learning target of a sample; `None` for a user's own task.
+    /// Returns the learning target of a sample; `None` for a user's own task, and for a program with a table's fields.
     pub fn target(&self) -> Option<Target> {
         let targets = self.task.facts().targets;
         let stated = self.data.target.filter(|_| self.task.chooses_target());
         let is_text = self.data.kind == DataKind::Text && targets.contains(&Target::Tokens);
-        stated.or(is_text.then_some(Target::Tokens)).or(targets.first().copied())
+        // A program takes any fields of a table.
+        let is_free = self.task.facts().returns_loss && self.data.kind == DataKind::Table;
+        let usual = targets.first().copied().filter(|_| !is_free);
+        stated.or(is_text.then_some(Target::Tokens)).or(usual)
     }
 
     /// Returns the exported program that is the network, if there is one.
     pub fn program(&self) -> Option<&Path> {
         self.model.file.as_deref().filter(|_| !self.task.facts().is_own)
+    }
+}
+
+impl DataKind {
+    /// Returns whether the samples are files of images.
+    pub fn is_of_images(self) -> bool {
+        matches!(self, Self::Folder | Self::Table)
     }
 }
 

@@ -21,7 +21,7 @@ pub(crate) use stage::{PhasePlan, StagePlan};
 
 use self::timeline::{Piece, Timeline};
 use self::views::Views;
-use crate::data::{MicroBatch, epoch_order};
+use crate::data::{MicroBatch, Place, Sampling};
 
 /// A run's plan, the same on every rank.
 #[derive(Debug, Clone)]
@@ -241,26 +241,31 @@ impl RunPlan {
         self.timeline.last_of(self.stages.len() - 1).next_epoch()
     }
 
-    /// Returns the micro-batches of `rank` after step `done`. The samples of a step depend only on the seed,
-    /// not on the number of ranks or the micro-batch.
+    /// Returns the micro-batches of `rank` after step `done`. The samples of a step and their partners depend only on the
+    /// seed, not on the number of ranks or the micro-batch.
     pub(crate) fn micro_batches(
         &self,
         rank: usize,
         done: u64,
-    ) -> impl Iterator<Item = MicroBatch> + Send + 'static {
-        let plan = self.clone();
-        let mut current: Option<(u64, Vec<u32>)> = None;
+        sampling: &Sampling,
+    ) -> impl Iterator<Item = MicroBatch> + Send + use<> {
+        let (plan, sampling) = (self.clone(), sampling.clone());
+        let mut current: Option<(u64, Vec<Place>)> = None;
         (done..self.total_steps).flat_map(move |step| {
             let position = plan.position(step);
             let Position { stage, epoch, step_in_epoch } = position;
             let order = match current.take() {
                 Some((of, order)) if of == epoch => order,
-                _ => epoch_order(plan.train_samples as usize, plan.seed, epoch),
+                _ => sampling.epoch(plan.seed, epoch),
             };
             let first = step_in_epoch as usize * plan.stages[stage].partition.effective_batch();
-            let step_indices = &order[first..first + plan.step_samples(position)];
-            let micro_batch =
-                |range: Range<usize>| MicroBatch { epoch, indices: step_indices[range].to_vec() };
+            let places = &order[first..first + plan.step_samples(position)];
+            let partners = sampling.partners(places, plan.seed, step);
+            let micro_batch = |range: Range<usize>| MicroBatch {
+                epoch,
+                places: places[range.clone()].to_vec(),
+                partners: partners.get(range).unwrap_or_default().to_vec(),
+            };
             let ranges = plan.micro_ranges(position, rank).into_iter();
             let work: Vec<MicroBatch> = ranges.map(micro_batch).collect();
             current = Some((epoch, order));

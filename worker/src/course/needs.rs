@@ -29,6 +29,8 @@ pub(crate) struct Needs {
     pub(crate) depends: Option<String>,
     /// Buffers whose values of several micro-batches cannot be joined: every step is one micro-batch of one rank.
     pub(crate) undivided: Vec<String>,
+    /// Whether each sample has a partner in its step.
+    pub(crate) has_partners: bool,
     /// The samples of a BatchNorm group, and the fewest that the model takes.
     pub(crate) group: Option<(usize, usize)>,
 }
@@ -39,6 +41,9 @@ impl Needs {
         let smallest = partition.smallest_micro_batch();
         let (least, partition) = (self.min_micro_batch, *partition);
         self.check_undivided(&partition)?;
+        if self.has_partners && partition.effective_batch() == 1 {
+            return Err(PlanError::NoPartner { remedy });
+        }
         if smallest < least {
             let (cause, larger) = match self.is_program_min {
                 true => ("model.file is valid only for more", ""),
@@ -189,6 +194,10 @@ pub enum PlanError {
         .partition.effective_batch()
     )]
     Undivided { buffers: String, partition: Partition },
+    #[error(
+        "a step of one sample has no partner for it, and data.pairs gives each sample one; change train.effective_batch{remedy}"
+    )]
+    NoPartner { remedy: &'static str },
     #[error(
         "a BatchNorm group of {smallest} is too small: the model needs at least {least} samples, since BatchNorm's last feature map \
          is one pixel; change model.batchnorm or train.effective_batch{remedy}"

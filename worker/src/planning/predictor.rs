@@ -304,7 +304,8 @@ mod tests {
                  [train]\nsteps = 1\neffective_batch = 4\n"
             );
             let recipe = Recipe::parse("test", &recipe, &[]).unwrap();
-            let rehearsal = Rehearsal::build::<Segment>(&recipe, Value::Null, 0, 1, DEVICE).unwrap();
+            let rehearsal =
+                Rehearsal::build::<Segment>(&recipe, Value::from("Generated"), 0, 1, DEVICE).unwrap();
             rehearsal.subject().depends
         };
         assert_eq!(depends("local"), ["BatchNorm normalises over each micro-batch"]);

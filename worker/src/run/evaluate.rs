@@ -13,7 +13,8 @@ use super::follower::Followers;
 use super::retry::{SmallerSteps, owners, report_oom};
 use crate::collectives::{Ranks, ReduceOp};
 use crate::data::rng::{Domain, keyed};
-use crate::data::{Loader, LoaderOptions, MicroBatch, too_many_bad};
+use crate::data::sampler::pairs::partners;
+use crate::data::{BadPlace, Loader, LoaderOptions, MicroBatch, too_many_bad};
 use crate::faults::Fault;
 use crate::memory::Phase;
 use crate::metrics::{EvalRecord, Figures, MicroBatches};
@@ -145,11 +146,15 @@ impl Evaluator<'_> {
         followers: &mut Followers<'_>,
     ) -> Result<Option<(Totals, usize)>> {
         let test_set = Arc::clone(&self.task.facts().test);
-        let own = batches_of(test_set.len(), self.ranks.size(), self.ranks.rank(), batch, least);
+        let (samples, pairs) = (test_set.len(), test_set.singles().is_some());
+        let own = batches_of(samples, self.ranks.size(), self.ranks.rank(), batch, least);
         let mut first = own.first().map_or(0, |batch| batch.start);
-        let work = own
-            .into_iter()
-            .map(|batch| MicroBatch { epoch: 0, indices: batch.map(|index| index as u32).collect() });
+        let partners = if pairs { test_partners(samples) } else { Vec::new() };
+        let work = own.into_iter().map(move |batch| {
+            let partners = partners.get(batch.clone()).unwrap_or_default();
+            let partners = MicroBatch::of(0, partners.iter().copied()).places;
+            MicroBatch { partners, ..MicroBatch::of(0, batch.map(|index| index as u32)) }
+        });
         let options = LoaderOptions { augment: false, ..self.loader };
         let mut loader = Loader::start(test_set, options, work)?;
         let mut tally = Tally::new(self.task.facts().sums, self.limits.device)?;
@@ -159,7 +164,9 @@ impl Evaluator<'_> {
                 return Ok(None);
             }
             let decoded = decoded?;
-            unreadable += decoded.bad.len();
+            // A sample that cannot be read is there twice with pairs: once as a partner.
+            let is_own = |bad: &&BadPlace| decoded.indices[bad.place] as usize == bad.sample.index;
+            unreadable += decoded.bad.iter().filter(is_own).count();
             let batch = to_device(decoded, &loader, warned, self.limits.device)?;
             // Whatever was drawn before, an evaluation with the same batches gives the same figures.
             let seed = keyed(Domain::Evaluate, self.loader.seed, first as u64, 0).next_u64();
@@ -186,6 +193,12 @@ impl Evaluator<'_> {
             best: None,
         }
     }
+}
+
+/// Returns the partner of each test sample, the same in every evaluation of every run.
+fn test_partners(samples: usize) -> Vec<u32> {
+    let all: Vec<u32> = (0..samples as u32).collect();
+    partners(&all, 0, 0)
 }
 
 /// Evaluates the test set, with the moving average if any. Returns None if a rank was asked to stop.

@@ -150,9 +150,9 @@ impl Training<'_> {
     /// Loads the micro-batches of the plan from the next step on.
     fn restart_loader(&mut self) -> Result<()> {
         let Course { plan, done, .. } = &self.course;
-        let work = plan.micro_batches(self.exchange.rank(), *done);
-        let train_set = self.replica.model.task.facts().train.clone();
-        Ok(self.stepper.feed.restart(train_set, self.retry.loader, work)?)
+        let facts = self.replica.model.task.facts();
+        let work = plan.micro_batches(self.exchange.rank(), *done, &facts.sampling());
+        Ok(self.stepper.feed.restart(facts.train.clone(), self.retry.loader, work)?)
     }
 }
 

@@ -11,13 +11,14 @@ use crate::data::packed::PLACE;
 use crate::setup::error::WorkerError;
 use crate::tasks::Task;
 
-/// Keys of locations, which may change: of the data, and of memory.
-const LOCATION_KEYS: [&str; 2] = ["root", PLACE];
+/// Keys of locations, which may change: of the data, of its lines in a table, and of memory.
+const LOCATION_KEYS: [&str; 3] = ["root", "dtrain_table", PLACE];
 /// Keys of lists of paths; only the last part of a path counts.
 const PATH_KEYS: [&str; 1] = ["files"];
 
-/// The form of surveys: raise it if the hash of the same data changes. 1: long lists and texts are hashed on their own.
-pub(crate) const FORM: u32 = 1;
+/// The form of surveys: raise it if the hash of the same data changes. 1: long lists and texts are hashed on their own;
+/// 2: a set is a list for each field.
+pub(crate) const FORM: u32 = 2;
 
 /// Returns the SHA-256 of a survey in hexadecimal digits, independent of the data's folder.
 pub(crate) fn digest(survey: &Value) -> String {

@@ -20,6 +20,8 @@ pub(crate) fn loader_options(recipe: &Recipe, local_world_size: usize) -> Loader
         prefetch_batches: 4,
         seed: recipe.train.seed,
         // A custom data set decides itself how to use random numbers.
-        augment: recipe.data.augment != Augment::None || recipe.task.facts().is_own,
+        augment: recipe.data.augment != Augment::None
+            || !recipe.data.changes.is_empty()
+            || recipe.task.facts().is_own,
     }
 }

@@ -81,7 +81,7 @@ impl Setup {
         }
         let facts = task.facts();
         let data = DataFingerprint {
-            train_samples: facts.train.len() as u64,
+            train_samples: facts.sampling().sampler.places() as u64,
             test_samples: facts.test.len() as u64,
             sha256: opening.data.clone(),
             form: fingerprint::FORM,

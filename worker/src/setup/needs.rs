@@ -21,7 +21,9 @@ pub(crate) fn check_figure(task: &dyn Task, wanted: &str) -> Result<()> {
 /// Returns the requirements of a task's model.
 pub(crate) fn needs(task: &dyn Task, registry: &Registry, recipe: &Recipe) -> Needs {
     let facts = task.facts();
-    let min_micro_batch = facts.batches.least;
+    // A built-in network's minimum is that of BatchNorm.
+    let is_free = registry.is_batch_frozen && recipe.program().is_none();
+    let min_micro_batch = if is_free { 1 } else { facts.batches.least };
     // The minimum of a program may have another reason.
     let least = match recipe.program() {
         Some(_) => 1 + usize::from(registry.has_small_norms),
@@ -33,6 +35,7 @@ pub(crate) fn needs(task: &dyn Task, registry: &Registry, recipe: &Recipe) -> Ne
         max_micro_batch: facts.batches.most,
         batch_norms: batch_norms(registry),
         depends: facts.micro_batch_warning.clone(),
+        has_partners: facts.sampling().has_partners,
         undivided: facts.undivided_buffers.clone(),
         group: recipe.model.batchnorm.group().map(|group| (group, least)),
     }
@@ -41,7 +44,7 @@ pub(crate) fn needs(task: &dyn Task, registry: &Registry, recipe: &Recipe) -> Ne
 /// Returns which samples share the model's BatchNorm statistics.
 pub(crate) fn batch_norms(registry: &Registry) -> BatchNorms {
     match (registry.is_batch_grouped, registry.is_batch_synced()) {
-        _ if !registry.has_batch_norms() => BatchNorms::None,
+        _ if !registry.has_batch_norms() || registry.is_batch_frozen => BatchNorms::None,
         (true, _) => BatchNorms::Grouped,
         (false, true) => BatchNorms::Synced,
         (false, false) => BatchNorms::Local,

@@ -2,7 +2,7 @@
 
 use dtrain_common::env::WorkerEnv;
 use dtrain_common::units::ByteSize;
-use dtrain_recipe::{DataKind, Recipe};
+use dtrain_recipe::Recipe;
 use tch::Device;
 
 use crate::checkpoint;
@@ -53,7 +53,7 @@ pub(crate) fn is_shared(recipe: &Recipe, device: Device) -> bool {
 /// Returns the bytes of `allowed`, by [`bytes`](crate::memory::budget::bytes), that are left for the tensors of one of
 /// `local_ranks` ranks if each has `copies` bytes for checkpoints and its share of the cache of images.
 pub(crate) fn beside(recipe: &Recipe, allowed: u64, copies: u64, local_ranks: usize) -> u64 {
-    let has_images = recipe.data.kind == DataKind::Folder;
+    let has_images = recipe.data.kind.is_of_images();
     let cache = if has_images { cache_bytes(recipe.data.cache, local_ranks) } else { 0 };
     less(allowed, copies + cache)
 }

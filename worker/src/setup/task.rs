@@ -26,12 +26,12 @@ pub(crate) fn registry_of_rank(
     device: Device,
 ) -> (Registry, Option<Arc<RankSync>>) {
     // Groups may span ranks, at the latest after running out of memory.
-    let sums = recipe.model.batchnorm != BatchNorm::Local && env.world_size > 1;
+    let is_joint = matches!(recipe.model.batchnorm, BatchNorm::Synced | BatchNorm::Group(_));
+    let sums = is_joint && env.world_size > 1;
     let batch_sync = sums.then(|| Arc::new(RankSync::new(env.world_size)));
     let mut registry = registry(recipe, device);
-    if recipe.model.batchnorm.group().is_some() {
-        registry.is_batch_grouped = true;
-    }
+    registry.is_batch_grouped = recipe.model.batchnorm.group().is_some();
+    registry.is_batch_frozen = recipe.model.batchnorm == BatchNorm::Frozen;
     registry.set_batch_sync(batch_sync.clone().map(|sync| sync as Arc<dyn BatchSync>));
     (registry, batch_sync)
 }

@@ -210,6 +210,7 @@ impl Warned {
     /// Warns of the first samples; all are counted as `skipped_images`.
     fn warn(&mut self, decoded: &data::Batch) {
         for bad in &decoded.bad {
+            let bad = &bad.sample;
             if self.0.len() >= MOST_NAMED || !self.0.insert(bad.index) {
                 continue;
             }
@@ -257,8 +258,7 @@ mod tests {
 
     fn feed(plan: &[&[u32]]) -> LoaderFeed {
         let options = LoaderOptions { threads: 1, prefetch_batches: 4, seed: 1, augment: false };
-        let work: Vec<MicroBatch> =
-            plan.iter().map(|indices| MicroBatch { epoch: 0, indices: indices.to_vec() }).collect();
+        let work: Vec<MicroBatch> = plan.iter().map(|indices| MicroBatch::of(0, indices.to_vec())).collect();
         let data = Arc::new(Numbers([Field::i64("x", [])]));
         LoaderFeed::start(data, options, work.into_iter(), Device::Cpu).unwrap()
     }
@@ -305,7 +305,10 @@ mod tests {
     #[test]
     fn an_unreadable_sample_is_reported_once() {
         let mut warned = Warned::default();
-        let bad = |index: usize| data::BadSample { index, path: String::new(), reason: String::new() };
+        let bad = |index: usize| {
+            let sample = data::BadSample { index, path: String::new(), reason: String::new() };
+            data::BadPlace { place: 0, sample }
+        };
         for _ in 0..3 {
             warned.warn(&data::Batch { bad: vec![bad(4), bad(7), bad(4)], ..data::Batch::default() });
         }

@@ -1,5 +1,7 @@
 //! A task's input: a micro-batch on its device.
 
+use std::borrow::Cow;
+
 use dtrain_torch_shim::{ShimError, cuda};
 use tch::kind::Element;
 use tch::{Device, Kind, TchError, Tensor};
@@ -12,7 +14,7 @@ use crate::data::{self, Column, Field, FieldKind, Normalize, Pixels};
 #[derive(Debug)]
 pub struct Batch {
     /// Names and values: N x the field's shape, float32 or int64.
-    pub(super) fields: Vec<(&'static str, Tensor)>,
+    pub(super) fields: Vec<(Cow<'static, str>, Tensor)>,
     /// N weights, float32: 1, or 0 for a sample that could not be read.
     pub weights: Tensor,
     /// The sum of the weights.
@@ -30,9 +32,9 @@ impl Batch {
             let values = match column {
                 Column::F32(values) => to_device(values, device)?,
                 Column::I64(values) => to_device(values, device)?,
-                Column::Pixels(pixels) => images(pixels, samples, device)?,
+                Column::Pixels(pixels) => images(pixels, device)?,
             };
-            fields.push((field.name, values.f_view(shape(field, samples).as_slice())?));
+            fields.push((field.name.clone(), values.f_view(shape(field, samples).as_slice())?));
         }
         Ok(Self {
             fields,
@@ -50,7 +52,7 @@ impl Batch {
                 FieldKind::I64 => Kind::Int64,
             };
             let shape = shape(field, samples);
-            Ok((field.name, Tensor::f_zeros(shape.as_slice(), (kind, device))?))
+            Ok((field.name.clone(), Tensor::f_zeros(shape.as_slice(), (kind, device))?))
         };
         Ok(Self {
             fields: fields.iter().map(zeros).collect::<Result<_, TchError>>()?,
@@ -78,7 +80,7 @@ impl Batch {
     }
 
     pub(crate) fn duplicate(&self) -> Result<Self, TchError> {
-        let empty = |(name, values): &(&'static str, Tensor)| Ok((*name, values.f_empty_like()?));
+        let empty = |(name, values): &(Cow<'static, str>, Tensor)| Ok((name.clone(), values.f_empty_like()?));
         let mut copy = Self {
             fields: self.fields.iter().map(empty).collect::<Result<_, TchError>>()?,
             weights: self.weights.f_empty_like()?,
@@ -114,11 +116,11 @@ impl Batch {
     }
 
     /// Returns the values of a field: N x the field's shape.
-    pub fn field(&self, name: &'static str) -> Result<&Tensor, TaskError> {
+    pub fn field(&self, name: &str) -> Result<&Tensor, TaskError> {
         let found = self.fields.iter().find(|(known, _)| *known == name);
         found.map(|(_, values)| values).ok_or_else(|| TaskError::NoField {
-            name,
-            fields: self.fields.iter().map(|(known, _)| *known).collect(),
+            name: name.to_owned(),
+            fields: self.fields.iter().map(|(known, _)| known.to_string()).collect(),
         })
     }
 }
@@ -131,20 +133,20 @@ fn shape(field: &Field, samples: usize) -> Vec<i64> {
 
 /// Returns a flat tensor of normalised images on `device`. 8-bit images go to a GPU as they are, a quarter of the
 /// bytes, and a table on the GPU gives the same values.
-fn images(pixels: &Pixels, samples: usize, device: Device) -> Result<Tensor, ShimError> {
+fn images(pixels: &Pixels, device: Device) -> Result<Tensor, ShimError> {
     match pixels.values() {
-        Values::U8(bytes) if device.is_cuda() => look_up(bytes, pixels.normalize(), samples, device),
+        Values::U8(bytes) if device.is_cuda() => look_up(bytes, pixels.normalize(), pixels.plane(), device),
         _ => to_device(&pixels.to_f32(), device),
     }
 }
 
 /// Looks up the normalised values of 8-bit images on the device, as a flat tensor.
-fn look_up(bytes: &[u8], normalize: &Normalize, samples: usize, device: Device) -> Result<Tensor, ShimError> {
-    let (samples, channels) = (samples as i64, normalize.channels() as i64);
+fn look_up(bytes: &[u8], normalize: &Normalize, plane: usize, device: Device) -> Result<Tensor, ShimError> {
+    let (plane, channels) = (plane as i64, normalize.channels() as i64);
     let tables = to_device(&normalize.tables().concat(), device)?;
     let options = (Kind::Int, device);
     let first = Tensor::f_arange_start_step(0, 256 * channels, 256, options)?.f_view([1, -1, 1])?;
-    let mut indices = to_device(bytes, device)?.f_to_kind(Kind::Int)?.f_view([samples, channels, -1])?;
+    let mut indices = to_device(bytes, device)?.f_to_kind(Kind::Int)?.f_view([-1, channels, plane])?;
     let indices = indices.f_add_(&first)?.f_view([-1])?;
     Ok(tables.f_index_select(0, &indices)?)
 }
@@ -168,7 +170,7 @@ mod tests {
         let bytes: Vec<u8> = (0..2 * 2 * 3 * 256).map(|at| (at * 7 % 256) as u8).collect();
         let mut expected = Vec::new();
         normalize.look_up(&bytes, 3 * 128, &mut expected);
-        let values = look_up(&bytes, &normalize, 4, Device::Cpu).unwrap();
+        let values = look_up(&bytes, &normalize, 3 * 128, Device::Cpu).unwrap();
         assert_eq!(Vec::<f32>::try_from(values).unwrap(), expected);
     }
 }

@@ -3,8 +3,9 @@
 use dtrain_recipe::{ModelName, Recipe};
 use tch::{Reduction, Tensor};
 
-use super::images::{self, ImageSets};
 use super::network::{ImageNetwork, MAIN_OUTPUTS, Network, Program};
+use super::per_sample::loss_of;
+use super::samples::{self, Sets, Survey};
 use super::{Batch, BuildContext, BuildTask, Facts, Loss, Mode, SurveyContext, Task, TaskError, Totals};
 use crate::models::{self, Architecture, Registry, VitConfig};
 
@@ -15,15 +16,17 @@ pub struct Classify {
 }
 
 impl BuildTask for Classify {
-    type Survey = images::Survey;
+    type Survey = Survey;
     const DRAWS_ONLY_WEIGHTS: bool = true;
 
-    fn survey(recipe: &Recipe, context: &mut SurveyContext<'_>) -> Result<Self::Survey, TaskError> {
-        images::survey(recipe, true, context)
+    fn survey(recipe: &Recipe, context: &mut SurveyContext<'_>) -> Result<Survey, TaskError> {
+        /// One class teaches nothing.
+        const LEAST_CLASSES: usize = 2;
+        samples::survey(recipe, LEAST_CLASSES, context)
     }
 
-    fn build(recipe: &Recipe, survey: Self::Survey, context: BuildContext<'_>) -> Result<Self, TaskError> {
-        let sets = images::sets(recipe, survey, context.local_ranks);
+    fn build(recipe: &Recipe, survey: Survey, context: BuildContext<'_>) -> Result<Self, TaskError> {
+        let sets = samples::sets(recipe, survey, context.local_ranks, || Ok(0))?;
         let model = match recipe.program() {
             Some(_) => ImageNetwork::Exported(Box::new(exported(recipe, &sets, context.registry)?)),
             None => {
@@ -32,18 +35,13 @@ impl BuildTask for Classify {
                 ImageNetwork::Built(model)
             }
         };
-        let facts = Facts {
-            classes: sets.classes,
-            class_names: sets.class_names,
-            sums: 1,
-            ..Facts::new(sets.train, sets.test, format!("{} classes", sets.classes))
-        };
+        let facts = Facts { sums: 1, ..sets.facts() };
         let facts = facts.with_model(&model, |model| model.min_micro_batch(recipe.data.image_size));
         Ok(Self { model, facts })
     }
 }
 
-fn exported(recipe: &Recipe, sets: &ImageSets, registry: &mut Registry) -> Result<Network, TaskError> {
+fn exported(recipe: &Recipe, sets: &Sets, registry: &mut Registry) -> Result<Network, TaskError> {
     let network = Program::load(recipe, registry)?.bind(recipe, sets.train.fields(), &MAIN_OUTPUTS)?;
     let classes = sets.classes;
     let expected = format!(
@@ -85,7 +83,7 @@ impl Task for Classify {
         let losses = logits
             .loss(|logits| logits.f_cross_entropy_loss(labels, None::<Tensor>, Reduction::None, -100, 0.0))?;
         let right = logits.main.f_argmax(1, false)?.f_eq_tensor(labels)?;
-        images::loss_of(&losses, Some(right), &batch.weights)
+        loss_of(&losses, Some(right), &batch.weights)
     }
 
     fn figures(&self, totals: &Totals) -> Vec<(&'static str, f64)> {

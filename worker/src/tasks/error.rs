@@ -31,7 +31,7 @@ pub enum TaskError {
     #[error(transparent)]
     Custom(Box<dyn Error + Send + Sync>),
     #[error("the data has no field `{name}`, only `{}`; choose a data.kind with the fields of the task", fields.join("`, `"))]
-    NoField { name: &'static str, fields: Vec<&'static str> },
+    NoField { name: String, fields: Vec<String> },
 }
 
 impl OutOfMemory for TaskError {

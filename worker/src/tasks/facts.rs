@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::network::{Model, Network};
-use crate::data::Dataset;
+use crate::data::{Dataset, Sampling};
 use crate::models::Exported;
 
 /// What the engine knows of a task. It is fixed when the task is built.
@@ -13,6 +13,8 @@ use crate::models::Exported;
 pub struct Facts {
     /// The training samples.
     pub train: Arc<dyn Dataset>,
+    /// Which training samples stand in a step; without it each once in an epoch. See [`Facts::sampling`].
+    pub sampling: Option<Sampling>,
     /// The test samples.
     pub test: Arc<dyn Dataset>,
     /// The data in a few words, such as "100 classes".
@@ -74,9 +76,10 @@ impl BatchSizes {
 
 impl Facts {
     /// Returns the facts of a task of which nothing else is known: no classes and no figures, samples of weight 1,
-    /// and a loss that may do anything.
+    /// each training sample once in an epoch, and a loss that may do anything.
     pub fn new(train: Arc<dyn Dataset>, test: Arc<dyn Dataset>, description: impl Into<String>) -> Self {
         Self {
+            sampling: None,
             train,
             test,
             description: description.into(),
@@ -93,6 +96,11 @@ impl Facts {
             lacks_guards: false,
             extra: Value::Null,
         }
+    }
+
+    /// Returns which training samples stand in a step.
+    pub fn sampling(&self) -> Sampling {
+        self.sampling.clone().unwrap_or_else(|| Sampling::shuffled(self.train.len()))
     }
 
     /// Adds what the file of an exported program states: the sizes of batches, buffers that cannot be divided, and

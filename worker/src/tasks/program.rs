@@ -4,7 +4,7 @@ use dtrain_recipe::Recipe;
 use tch::{Device, Kind, TchError, Tensor};
 
 use super::network::{Network, Program as Exported};
-use super::samples::{self, Samples, Survey};
+use super::samples::{self, Sets, Survey};
 use super::{Batch, BuildContext, BuildTask, Facts, Loss, Mode, SurveyContext, Task, TaskError, Totals};
 use crate::models::Port;
 use crate::tensors::is_floating;
@@ -59,20 +59,20 @@ impl BuildTask for Program {
     type Survey = Survey;
 
     fn survey(recipe: &Recipe, context: &mut SurveyContext<'_>) -> Result<Survey, TaskError> {
-        samples::survey(recipe, context)
+        samples::survey(recipe, 1, context)
     }
 
     fn build(recipe: &Recipe, survey: Survey, context: BuildContext<'_>) -> Result<Self, TaskError> {
         let exported = Exported::load(recipe, context.registry)?;
-        let samples = samples::sets(recipe, survey, context.local_ranks, || exported.context(recipe))?;
-        let network = exported.bind(recipe, samples.train.fields(), &[LOSS])?;
+        let sets = samples::sets(recipe, survey, context.local_ranks, || exported.context(recipe))?;
+        let network = exported.bind(recipe, sets.train.fields(), &[LOSS])?;
         let expected = "task = \"program\" needs the loss, a scalar or one number for each sample; set model.output to another \
                         output, or the task to the one that computes this model's loss";
         network.check_outputs(expected, &|shape| is_scalar(shape) || matches!(shape, [None]))?;
         let [train, evaluate] = [Mode::Train, Mode::Evaluate].map(|mode| network.ports(mode));
         let figures = figures(train, evaluate, &network.main(Mode::Evaluate).name);
         let used: Vec<_> = figures.iter().map(|figure| figure.name.as_str()).collect();
-        let facts = facts(samples, used.len()).with_program(&network, &used);
+        let facts = facts(&sets, used.len()).with_program(&network, &used);
         let mut program = Self { network, figures, facts };
         program.facts.is_capturable &= !program.computes_means(Mode::Train);
         if is_scalar(&program.network.main(Mode::Train).shape) {
@@ -86,16 +86,10 @@ impl BuildTask for Program {
     }
 }
 
-fn facts(samples: Samples, sums: usize) -> Facts {
-    let vocabulary = samples.vocabulary.as_ref();
+fn facts(sets: &Sets, sums: usize) -> Facts {
+    let vocabulary = sets.text.as_ref().map(|text| &text.corpus().vocabulary);
     let extra = vocabulary.map_or(serde_json::Value::Null, |it| serde_json::json!({ "vocabulary": it }));
-    Facts {
-        classes: samples.classes,
-        class_names: samples.class_names,
-        sums,
-        extra,
-        ..Facts::new(samples.train, samples.test, samples.description)
-    }
+    Facts { sums, extra: sets.extra(extra), ..sets.facts() }
 }
 
 /// Returns the sum over the samples of an output: a mean of `count` samples, or a number for each sample with

@@ -22,9 +22,9 @@ pub enum Unfit {
          one of them, or export the model without this input",
         names(fields)
     )]
-    Unfed { input: String, fields: Vec<&'static str> },
+    Unfed { input: String, fields: Vec<String> },
     #[error("model.inputs feeds `{input}` from {field:?}, which the data lacks; it has {}", names(fields))]
-    NoField { input: String, field: String, fields: Vec<&'static str> },
+    NoField { input: String, field: String, fields: Vec<String> },
     #[error(
         "{key} names {name:?}, which the program lacks; {}it has {}",
         suggestion(name, known),
@@ -35,7 +35,7 @@ pub enum Unfit {
         "the input `{input}` takes {takes}, but the field `{field}` of the data is {has}; set model.inputs to another field, or \
          export the model with an input of this type"
     )]
-    Kind { input: String, takes: String, field: &'static str, has: &'static str },
+    Kind { input: String, takes: String, field: String, has: &'static str },
     #[error(
         "the input `{input}` has a fixed batch of {batch}; import the model again with a dynamic first dimension"
     )]
@@ -43,7 +43,7 @@ pub enum Unfit {
     #[error(
         "the input `{input}` takes {takes} for each sample, but the field `{field}` of the data has {has}; {remedy}"
     )]
-    Shape { input: String, takes: String, field: &'static str, has: String, remedy: String },
+    Shape { input: String, takes: String, field: String, has: String, remedy: String },
     #[error("{0}")]
     Sizes(String),
     #[error("the length of its texts is not fixed; set model.context to the number of tokens of a sample")]

@@ -68,7 +68,7 @@ impl Replay {
     pub(crate) fn batch_of(samples: &Range<usize>) -> Result<Batch, TchError> {
         let rows: Vec<i64> = samples.clone().map(|row| row as i64).collect();
         Ok(Batch {
-            fields: vec![(ROWS, Tensor::f_from_slice(&rows)?)],
+            fields: vec![(ROWS.into(), Tensor::f_from_slice(&rows)?)],
             weights: Tensor::f_ones([samples.len() as i64], (Kind::Float, Device::Cpu))?,
             weight: samples.len() as f64,
             blank: false,

@@ -9,7 +9,7 @@ use crate::data::{self, Column, Field, Generated, Loader, LoaderOptions, MicroBa
 
 fn decoded(indices: &[u32]) -> data::Batch {
     let options = LoaderOptions { threads: 1, prefetch_batches: 1, seed: 1, augment: false };
-    let work = MicroBatch { epoch: 0, indices: indices.to_vec() };
+    let work = MicroBatch::of(0, indices.to_vec());
     let set = Arc::new(Generated::new(3, 10, 4, 1, Split::Train));
     Loader::start(set, options, std::iter::once(work)).unwrap().next().unwrap().unwrap()
 }

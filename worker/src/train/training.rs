@@ -44,8 +44,9 @@ pub(super) fn training<'a>(
     let Setup { replica, course, batch_sync, .. } = setup;
     let model = &replica.model;
     let loader = loader_options(recipe, env.local_world_size);
-    let work = course.plan.micro_batches(ranks.rank(), course.done);
-    let feed = LoaderFeed::start(model.task.facts().train.clone(), loader, work, device)?;
+    let facts = model.task.facts();
+    let work = course.plan.micro_batches(ranks.rank(), course.done, &facts.sampling());
+    let feed = LoaderFeed::start(facts.train.clone(), loader, work, device)?;
     let mut exchange = Exchange::new(ranks, batch_sync, &model.table, recipe.reduce.clone())?;
     exchange.prepare_statuses(model.task.facts().sums)?;
     let phases = Phases::new(MemoryStats::Device(device), fault);

@@ -6,10 +6,7 @@ use std::path::Path;
 use dtrain_recipe::Recipe;
 use dtrain_recipe::{Orientation, Resize, Tokenizer};
 use dtrain_worker::data::raster::{Labels, Raster, Values};
-use dtrain_worker::data::{
-    Depth, ImageIndex, ImageList, MaskIndex, MaskKind, MaskRule, Needs, Target, TargetIndex, TextIndex,
-    Tokens, check, decode,
-};
+use dtrain_worker::data::{Depth, MaskKind, MaskRule, Needs, TextIndex, Tokens, check, decode, sources};
 use dtrain_worker::models::{Registry, Renames, load_renamed};
 use tch::{Device, Kind, Tensor};
 
@@ -78,7 +75,7 @@ fn checks_find(bytes: &[u8], channels: usize, size: (u32, u32)) -> Result<(), St
     let root = tempfile::tempdir().unwrap();
     fs::create_dir_all(root.path().join("train/class")).unwrap();
     fs::write(root.path().join("train/class/x.png"), bytes).unwrap();
-    let index = ImageIndex::scan(root.path(), "train", None).map_err(said)?;
+    let index = sources::classes::scan(root.path(), "train", None).map_err(said)?;
     for orientation in [Orientation::Stored, Orientation::Exif] {
         let needs = Needs { channels, resize: Resize::None, orientation };
         let sizes = [Depth::Header, Depth::Full].map(|depth| {
@@ -120,12 +117,8 @@ fn text(settings: &Settings) -> Result<Vec<f32>, String> {
 }
 
 fn table(folder: &Path) -> Result<Vec<f32>, String> {
-    let index = TargetIndex::scan(folder, "train", None).map_err(said)?;
-    let numbers = |sample| match index.target(sample) {
-        Target::Vector(numbers) => numbers.to_vec(),
-        _ => Vec::new(),
-    };
-    Ok((0..index.count()).flat_map(numbers).collect())
+    let index = sources::numbers::scan(folder, "train", None).map_err(said)?;
+    Ok(index.numbers().1.to_vec())
 }
 
 fn weights(case: &Case, settings: &Settings) -> Result<Vec<f32>, String> {
@@ -160,15 +153,15 @@ fn weights(case: &Case, settings: &Settings) -> Result<Vec<f32>, String> {
 }
 
 fn classes(folder: &Path) -> Result<Vec<f32>, String> {
-    let train = ImageIndex::scan(folder, "train", None).map_err(said)?;
-    let test = ImageIndex::scan(folder, "test", Some(&train.classes)).map_err(said)?;
-    assert_eq!(test.classes, train.classes);
+    let train = sources::classes::scan(folder, "train", None).map_err(said)?;
+    let test = sources::classes::scan(folder, "test", Some(train.classes().0)).map_err(said)?;
+    assert_eq!(test.classes().0, train.classes().0);
     Ok(Vec::new())
 }
 
 fn pairs(folder: &Path) -> Result<Vec<f32>, String> {
     let rule = MaskRule { kind: MaskKind::Index, classes: 5, ignore: 255 };
-    let index = MaskIndex::scan(folder, "images", "masks", rule).map_err(said)?;
+    let index = sources::pairs::scan(folder, "images", "masks", rule.into()).map_err(said)?;
     assert_eq!(index.count(), 2);
     Ok(Vec::new())
 }

@@ -1,4 +1,4 @@
-//! Resizes one plane of an image: bilinear with antialiasing, as torchvision does.
+//! Resizes one plane of an image with antialiasing, as torchvision does.
 //!
 //! fast_image_resize generates its code in the calling crate, which takes half a minute to compile. Here that happens once, and not
 //! again for the tests of the images' crate.
@@ -9,6 +9,16 @@ pub use fast_image_resize::Resizer;
 use fast_image_resize::images::{TypedCroppedImage, TypedImage, TypedImageRef};
 use fast_image_resize::pixels::{F32, U8, U8x3};
 use fast_image_resize::{FilterType, PixelTrait, ResizeAlg, ResizeOptions};
+
+/// How pixels are interpolated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Filter {
+    /// In straight lines.
+    #[default]
+    Bilinear,
+    /// By cubic polynomials with the parameter -0.5, as Pillow and torchvision.
+    Bicubic,
+}
 
 /// The pixels of a plane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,7 +64,7 @@ pub fn resize(
     pixel: Pixel,
     (from, size): (&[u8], (u32, u32)),
     (to, target): (&mut [u8], (u32, u32)),
-    part: Part,
+    (part, filter): (Part, Filter),
 ) -> Result<(), String> {
     // The function for pixels of any type has code for all 15 types of the crate, which took minutes to compile.
     let resize = match pixel {
@@ -62,19 +72,32 @@ pub fn resize(
         Pixel::Grey => resize_typed::<U8>,
         Pixel::F32 => resize_typed::<F32>,
     };
-    resize(resizer, from, size, to, target, part)
+    if filter == Filter::Bilinear {
+        return resize(resizer, (from, size), (to, target), part, FilterType::Bilinear);
+    }
+    // Rows first, as Pillow: cubic polynomials leave the range of bytes, so what is cut off depends on the order.
+    let (rows, columns) = match part.is_cut_first {
+        true => (part, Part { left: 0.0, top: 0.0, width: f64::from(target.0), ..part }),
+        false => (
+            Part { top: 0.0, height: f64::from(size.1), ..part },
+            Part { left: 0.0, width: f64::from(target.0), ..part },
+        ),
+    };
+    let between = (target.0, rows.height as u32);
+    let mut memory = vec![0; between.0 as usize * between.1 as usize * pixel.size()];
+    resize(resizer, (from, size), (&mut memory, between), rows, FilterType::CatmullRom)?;
+    resize(resizer, (&memory, between), (to, target), columns, FilterType::CatmullRom)
 }
 
 /// Computes only the pixels in the part.
 fn resize_typed<P: PixelTrait>(
     resizer: &mut Resizer,
-    from: &[u8],
-    (width, height): (u32, u32),
-    to: &mut [u8],
-    target: (u32, u32),
+    (from, (width, height)): (&[u8], (u32, u32)),
+    (to, target): (&mut [u8], (u32, u32)),
     part: Part,
+    filter: FilterType,
 ) -> Result<(), String> {
-    let options = ResizeOptions::new().resize_alg(ResizeAlg::Convolution(FilterType::Bilinear));
+    let options = ResizeOptions::new().resize_alg(ResizeAlg::Convolution(filter));
     let reason = |error: &dyn Display| error.to_string();
     let source = TypedImageRef::<P>::from_buffer(width, height, from).map_err(|error| reason(&error))?;
     let mut target = TypedImage::<P>::from_buffer(target.0, target.1, to).map_err(|error| reason(&error))?;

@@ -7,21 +7,20 @@ use dtrain_test_kit::programs::test_data;
 use image::ImageFormat;
 use proptest::prelude::*;
 
-use super::super::ignored::Ignored;
-use super::super::image_folder::ImageIndex;
+use super::super::sources::classes;
 use dtrain_recipe::Orientation;
 
 use super::*;
-use crate::tests::images::{class_counts, encoded, folder, gradient, png, put, train};
+use crate::tests::images::{class_counts, encoded, folder, gradient, paths, png, put, train};
 
 const PICTURES: Needs = Needs { channels: 3, resize: Resize::Crop, orientation: Orientation::Stored };
 
-fn quiet(index: &ImageIndex, depth: Depth, threads: usize) -> CheckReport {
+fn quiet(index: &Samples, depth: Depth, threads: usize) -> CheckReport {
     check(index, PICTURES, depth, threads, &mut |_, _| ())
 }
 
 /// A set of 202 images in two classes, two of them bad: one cut short, one a text.
-fn spoilt() -> (tempfile::TempDir, ImageIndex) {
+fn spoilt() -> (tempfile::TempDir, Samples) {
     let (root, index) = train(&[("a", 101), ("b", 101)]);
     let whole = png(8, 8);
     put(root.path().join("train/a/050.png"), &whole[..whole.len() - 20]);
@@ -46,12 +45,8 @@ fn bad_images_are_named_and_left_out() {
     );
     let kept = index.without_bad(&report).unwrap();
     assert_eq!(class_counts(&kept), [100, 100]);
-    assert!(
-        (0..kept.count())
-            .map(|at| kept.images.get(at))
-            .all(|path| path != "a/050.png" && path != "b/007.png")
-    );
-    assert_eq!(kept.classes, index.classes);
+    assert!(paths(&kept).iter().all(|path| path != "a/050.png" && path != "b/007.png"));
+    assert_eq!(kept.classes().0, index.classes().0);
     // The file that is cut short still has its header.
     let quick = quiet(&index, Depth::Header, 2);
     assert_eq!(quick.bad.iter().map(|bad| bad.index).collect::<Vec<_>>(), [108]);
@@ -63,9 +58,9 @@ fn bad_images_are_named_and_left_out() {
 #[test]
 fn more_than_one_percent_is_an_error() {
     let (root, index) = spoilt();
-    let index = index.kept(|image| image > 1).unwrap();
+    let index = index.kept(&|image| image > 1).unwrap();
     assert!(index.without_bad(&quiet(&index, Depth::Full, 2)).is_ok(), "2 of 200 are 1%");
-    let index = index.kept(|image| image > 0).unwrap();
+    let index = index.kept(&|image| image > 0).unwrap();
     let text = index.without_bad(&quiet(&index, Depth::Full, 2)).unwrap_err().to_string();
     assert!(text.starts_with("2 of 199 images cannot be used, more than the 1%"), "{text}");
     assert!(
@@ -81,7 +76,7 @@ fn many_bad_images_are_listed_in_part() {
     for number in 0..8 {
         put(root.path().join(format!("train/a/{number}.png")), b"");
     }
-    let index = ImageIndex::scan(root.path(), "train", None).unwrap();
+    let index = classes::scan(root.path(), "train", None).unwrap();
     let text = index.without_bad(&quiet(&index, Depth::Header, 2)).unwrap_err().to_string();
     assert!(text.starts_with("8 of 8 images") && text.contains("a/4.png: the file is empty"), "{text}");
     assert!(!text.contains("a/5.png") && text.ends_with("and 3 more"), "{text}");
@@ -92,12 +87,12 @@ fn losing_all_images_of_a_class_is_an_error() {
     let root = tempfile::tempdir().unwrap();
     folder(root.path(), "train", &[("a", 150)]);
     put(root.path().join("train/rare/1.png"), b"");
-    let index = ImageIndex::scan(root.path(), "train", None).unwrap();
+    let index = classes::scan(root.path(), "train", None).unwrap();
     let text = index.without_bad(&quiet(&index, Depth::Full, 2)).unwrap_err().to_string();
     assert!(text.starts_with("no image of class `rare` can be used"), "{text}");
     assert!(text.contains("rare/1.png: the file is empty"), "{text}");
     // A class without samples before the check, as in a test split, is not lost.
-    let index = ImageIndex::scan(root.path(), "train", None).unwrap().kept(|image| image < 150).unwrap();
+    let index = classes::scan(root.path(), "train", None).unwrap().kept(&|image| image < 150).unwrap();
     assert_eq!(index.without_bad(&quiet(&index, Depth::Full, 2)).unwrap(), index);
 }
 
@@ -133,7 +128,7 @@ fn a_header_far_into_the_file_is_found() {
     let tiff = encoded(gradient(300, 300), ImageFormat::Tiff);
     assert!(tiff.len() > 2 * crate::regular::HEADER_BYTES);
     put(root.path().join("train/a/1.tif"), &tiff);
-    let index = ImageIndex::scan(root.path(), "train", None).unwrap();
+    let index = classes::scan(root.path(), "train", None).unwrap();
     assert_eq!(quiet(&index, Depth::Header, 1).bad, []);
 }
 
@@ -142,8 +137,7 @@ fn images_that_are_not_resized_have_one_size() {
     let (root, index) = train(&[("a", 100), ("b", 50)]);
     put(root.path().join("train/a/000.png"), b"bad");
     let needs = Needs { resize: Resize::None, ..PICTURES };
-    let found =
-        |index: &ImageIndex| index.without_bad(&check(index, needs, Depth::Header, 2, &mut |_, _| ()));
+    let found = |index: &Samples| index.without_bad(&check(index, needs, Depth::Header, 2, &mut |_, _| ()));
     assert_eq!(found(&index).unwrap().size, Some((8, 8)));
     assert_eq!(index.without_bad(&quiet(&index, Depth::Header, 2)).unwrap().size, None);
     put(root.path().join("train/b/007.png"), &png(8, 12));
@@ -155,7 +149,7 @@ fn images_that_are_not_resized_have_one_size() {
         "{text}"
     );
     // The test split must have the training images' size.
-    let mut index = index.kept(|image| image < 100).unwrap();
+    let mut index = index.kept(&|image| image < 100).unwrap();
     index.size = Some((32, 8));
     let text = found(&index).unwrap_err().to_string();
     assert!(text.contains("but every training image has 32x8"), "{text}");
@@ -178,15 +172,9 @@ fn the_channels_are_checked() {
 
 #[test]
 fn nothing_to_check_is_no_error() {
-    let index = ImageIndex {
-        root: "r".into(),
-        split: "s".to_owned(),
-        classes: vec![],
-        images: crate::paths::Listing::default().pack().unwrap(),
-        class_ends: vec![],
-        size: None,
-        ignored: Ignored::default(),
-    };
+    let root = tempfile::tempdir().unwrap();
+    folder(root.path(), "train", &[("a", 1)]);
+    let index = classes::scan(root.path(), "train", None).unwrap().kept(&|_| false).unwrap();
     assert_eq!(quiet(&index, Depth::Full, 4), CheckReport { checked: 0, ..CheckReport::default() });
 }
 
@@ -199,7 +187,7 @@ fn the_depth_follows_the_size() {
 #[test]
 fn a_real_set_is_good() {
     let Ok(root) = test_data("cifar100") else { return };
-    let index = ImageIndex::scan(&root, "test", None).unwrap();
+    let index = classes::scan(&root, "test", None).unwrap();
     assert_eq!(quiet(&index, Depth::Full, 2), CheckReport { checked: 1000, ..CheckReport::default() });
 }
 

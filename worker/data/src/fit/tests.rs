@@ -8,7 +8,7 @@ use crate::tests::images::{bytes_of, gradient, reference};
 /// Returns the square's pixels, gathered from the view.
 fn square(fitter: &mut Fitter, rgb: &[u8], size: (u32, u32), side: u32) -> Vec<u8> {
     let image = picture(rgb, size);
-    let frame = Frame::new(Resize::Crop, size, (side, side)).unwrap();
+    let frame = Frame::new(Resize::Crop, 1.0, size, (side, side)).unwrap();
     bytes(fitter.fit(&image, frame).unwrap())
 }
 
@@ -40,20 +40,30 @@ fn cuts_agree_with_torchvision() {
     // int(round((scaled - size) / 2)) in Python, for differences 0 to 8.
     let expected = [0, 0, 1, 2, 2, 2, 3, 4, 4];
     assert_eq!(std::array::from_fn(|n| half_to_even(n as u32)), expected);
-    let plan = Crop::new((999, 960), (224, 224));
+    let plan = Crop::new(1.0, (999, 960), (224, 224));
     assert_eq!((plan.scaled, plan.left, plan.top), ((233, 224), 4, 0));
-    let plan = Crop::new((100, 333), (32, 32));
+    let plan = Crop::new(1.0, (100, 333), (32, 32));
     assert_eq!((plan.scaled, plan.left, plan.top), ((32, 106), 0, 37));
+    // Resize(256) and CenterCrop(224).
+    let plan = Crop::new(0.875, (500, 375), (224, 224));
+    assert_eq!((plan.scaled, plan.left, plan.top), ((341, 256), 58, 16));
 }
 
 #[test]
 fn cropping_and_resizing_commute() {
     // The box in the original must give the same as resizing everything and then cropping.
     let image = gradient(97, 40);
-    let plan = Crop::new((97, 40), (16, 16));
+    let plan = Crop::new(1.0, (97, 40), (16, 16));
     let mut whole = vec![0; 3 * (plan.scaled.0 * plan.scaled.1) as usize];
     let all = Frame::rectangle((0, 0), (97, 40), plan.scaled);
-    resize(&mut Resizer::new(), Pixel::Rgb, (&image, (97, 40)), (&mut whole, all.target), all.part).unwrap();
+    resize(
+        &mut Resizer::new(),
+        Pixel::Rgb,
+        (&image, (97, 40)),
+        (&mut whole, all.target),
+        (all.part, all.filter),
+    )
+    .unwrap();
     let got = square(&mut Fitter::default(), &image, (97, 40), 16);
     for y in 0..16usize {
         for x in 0..16usize {
@@ -79,7 +89,7 @@ proptest! {
         let mut fitter = Fitter::default();
         let flat = vec![77u8; (3 * width * height) as usize];
         prop_assert!(square(&mut fitter, &flat, (width, height), side).iter().all(|&value| value == 77));
-        let plan = Crop::new((width, height), (side, side));
+        let plan = Crop::new(1.0, (width, height), (side, side));
         prop_assert_eq!(plan.scaled.0.min(plan.scaled.1), side);
         prop_assert!(plan.left + side <= plan.scaled.0 && plan.top + side <= plan.scaled.1);
     }
@@ -95,21 +105,21 @@ proptest! {
 #[test]
 fn stretch_shows_all_and_none_requires_the_size() {
     let image = picture(&gradient(64, 16), (64, 16));
-    let frame = Frame::new(Resize::Stretch, (64, 16), (8, 8)).unwrap();
+    let frame = Frame::new(Resize::Stretch, 1.0, (64, 16), (8, 8)).unwrap();
     let got = bytes(Fitter::default().fit(&image, frame).unwrap());
     // Red grows from left to right over the whole width, green from top to bottom over the whole height.
     assert!(got[0] < 20 && got[3 * 7] > 225, "{} {}", got[0], got[3 * 7]);
     assert!(got[1] < 20 && got[3 * 56 + 1] > 220, "{} {}", got[1], got[3 * 56 + 1]);
-    let frame = Frame::new(Resize::None, (64, 16), (64, 16)).unwrap();
+    let frame = Frame::new(Resize::None, 1.0, (64, 16), (64, 16)).unwrap();
     assert_eq!(bytes(Fitter::default().fit(&image, frame).unwrap()), *gradient(64, 16));
-    let text = Frame::new(Resize::None, (64, 16), (64, 17)).unwrap_err().to_string();
+    let text = Frame::new(Resize::None, 1.0, (64, 16), (64, 17)).unwrap_err().to_string();
     assert_eq!(text, "it has 64x16 pixels, expected 64x17; set data.resize = \"crop\" or \"stretch\"");
 }
 
 #[test]
 fn a_cut_may_be_of_any_shape() {
     // 100x50 covers 20x30 when scaled by 0.6: 60x30; the frame shows the middle third.
-    let crop = Crop::new((100, 50), (20, 30));
+    let crop = Crop::new(1.0, (100, 50), (20, 30));
     assert_eq!((crop.scaled, crop.left, crop.top), ((60, 30), 20, 0));
     let frame = crop.frame((100, 50));
     let part = frame.part;
@@ -121,7 +131,7 @@ fn a_cut_may_be_of_any_shape() {
 fn planes_are_resized_as_pictures_are() {
     // The three planes of a picture as data must become the same as the picture, up to rounding.
     let image = gradient(50, 41);
-    let frame = Frame::new(Resize::Crop, (50, 41), (16, 16)).unwrap();
+    let frame = Frame::new(Resize::Crop, 1.0, (50, 41), (16, 16)).unwrap();
     let expected = bytes(Fitter::default().fit(&picture(&image, (50, 41)), frame).unwrap());
     let plane = |c: usize| image.iter().skip(c).step_by(3).copied();
     let planes: Vec<u8> = [0, 1, 2, 0].into_iter().flat_map(plane).collect();
@@ -155,7 +165,7 @@ fn masks_take_the_nearest_pixel() {
     assert_eq!(fitted(Frame::rectangle((0, 0), (4, 2), (4, 2))), mask.values);
     assert_eq!(fitted(Frame::rectangle((0, 0), (4, 2), (2, 1))), [6, 8]);
     assert_eq!(fitted(Frame::rectangle((1, 0), (2, 1), (4, 2))), [2, 2, 3, 3, 2, 2, 3, 3]);
-    let cut = Frame::new(Resize::Crop, (4, 2), (2, 2)).unwrap();
+    let cut = Frame::new(Resize::Crop, 1.0, (4, 2), (2, 2)).unwrap();
     assert_eq!(fitted(cut), [2, 3, 6, 7]);
 }
 
@@ -178,11 +188,14 @@ fn a_part_is_cut_out_and_then_resized_as_in_torchvision() {
             (number(0), number(1))
         };
         let frame = Frame::rectangle(pair("corner"), pair("size"), pair("target"));
+        let bicubic = read(&format!("bicubic-{number}.png"));
+        let cubic = bytes(fitter.fit(&image, frame.by(Filter::Bicubic)).unwrap());
         let expected = read(&format!("crop-{number}.png"));
         let got = bytes(fitter.fit(&image, frame).unwrap());
         let off =
             |got: &[u8], expected: &[u8]| std::iter::zip(got, expected).map(|(a, b)| a.abs_diff(*b)).max();
         assert!(off(&got, &expected) <= Some(1), "{case}: off by {:?}", off(&got, &expected));
+        assert!(off(&cubic, &bicubic) <= Some(1), "{case}: bicubic off by {:?}", off(&cubic, &bicubic));
         let green: Vec<u8> = expected.iter().skip(1).step_by(3).copied().collect();
         let got = bytes(fitter.fit(&planes, frame).unwrap());
         assert!(off(&got[green.len()..2 * green.len()], &green) <= Some(1), "{case}");

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use crate::changes::Changes;
 use dtrain_recipe::Augment;
 use proptest::prelude::*;
 
@@ -38,7 +39,7 @@ fn images_depend_only_on_seed_split_and_number() {
 
 #[test]
 fn the_augmentation_mirrors_the_same_image() {
-    let set = set(3, 10, 8, 1, Split::Train).with_augment(Augment::Flip);
+    let set = set(3, 10, 8, 1, Split::Train).with_changes(Changes::new(&Augment::Flip.changes()));
     let upright = load(&set, 4);
     let mirrored: Vec<f32> = upright.chunks(8).flat_map(|row| row.iter().rev().copied()).collect();
     let mut seen = BTreeSet::new();

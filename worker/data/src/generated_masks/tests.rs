@@ -1,5 +1,6 @@
 #![allow(clippy::unwrap_used)]
 
+use crate::changes::Changes;
 use dtrain_recipe::Augment;
 
 use super::super::dataset::{Dataset, load_one};
@@ -80,7 +81,7 @@ fn the_mask_goes_where_the_image_goes() {
         let black = |index: usize| {
             let set = GeneratedMasks::new(3, 20, 32, 1, Split::Train)
                 .with_normalize(Normalize::new(&[0.0; 3], &[1.0; 3]))
-                .with_augment(augment)
+                .with_changes(Changes::new(&augment.changes()))
                 .with_ignore(-1);
             load(&set, index, Some(5))
         };

@@ -18,7 +18,7 @@ use super::error::DataError;
 mod batch;
 mod threads;
 
-pub use batch::{Batch, LoaderOptions, MicroBatch};
+pub use batch::{BadPlace, Batch, LoaderOptions, MicroBatch};
 
 /// The loading threads. Iterate to get the batches. Dropping it stops the threads after their current sample.
 pub struct Loader {

@@ -8,7 +8,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use super::super::dataset::{Column, Dataset, Field, columns_for};
 use super::super::error::{BadSample, DataError, SampleError};
 use super::super::rng::{Domain, below, keyed};
-use super::batch::{Batch, LoaderOptions, MicroBatch};
+use super::super::sampler::Place;
+use super::batch::{BadPlace, Batch, LoaderOptions, MicroBatch};
 
 /// Samples that are tried in place of one that cannot be loaded. More than 1% of such samples end a run.
 const STAND_INS: usize = 16;
@@ -42,7 +43,7 @@ pub(super) struct State {
 }
 
 pub(super) struct LoadingBatch {
-    epoch: u64,
+    request: Arc<MicroBatch>,
     pub(super) samples: usize,
     /// Samples that threads have taken, and samples that are in the batch.
     claimed: usize,
@@ -52,9 +53,15 @@ pub(super) struct LoadingBatch {
     pub(super) failed: Option<DataError>,
 }
 
+/// A sample that could not be loaded.
+struct Failed {
+    index: usize,
+    error: SampleError,
+}
+
 enum Task {
-    /// Loads the sample at a position of a batch of an epoch.
-    Load(Arc<Mutex<Batch>>, u64, usize),
+    /// Loads the sample at a position of a batch.
+    Load(Arc<Mutex<Batch>>, Arc<MicroBatch>, usize),
     /// Takes the next micro-batch, which gets this memory.
     Open(Upcoming, Vec<Column>),
 }
@@ -77,8 +84,8 @@ impl Shared {
             let mut sample = columns_for(self.fields(), 1);
             while let Some(task) = self.next_task() {
                 match task {
-                    Task::Load(batch, epoch, position) => {
-                        self.loaded(&batch, self.load(&batch, epoch, position, &mut sample).err());
+                    Task::Load(batch, request, position) => {
+                        self.loaded(&batch, self.load(&batch, &request, position, &mut sample).err());
                     }
                     Task::Open(work, memory) => self.open(work, memory),
                 }
@@ -98,7 +105,8 @@ impl Shared {
                 |loading: &&mut LoadingBatch| loading.failed.is_none() && loading.claimed < loading.samples;
             if let Some(loading) = state.batches.iter_mut().find(unclaimed) {
                 loading.claimed += 1;
-                return Some(Task::Load(Arc::clone(&loading.batch), loading.epoch, loading.claimed - 1));
+                let (batch, request) = (Arc::clone(&loading.batch), Arc::clone(&loading.request));
+                return Some(Task::Load(batch, request, loading.claimed - 1));
             }
             let room = !state.exhausted && state.batches.len() < self.options.prefetch_batches;
             if room && let Some(work) = state.work.take() {
@@ -113,13 +121,14 @@ impl Shared {
     fn open(&self, mut work: Upcoming, memory: Vec<Column>) {
         let taken = catch_unwind(AssertUnwindSafe(|| {
             let micro_batch = work.next()?;
-            Some((micro_batch.epoch, self.empty_batch(micro_batch, memory)))
+            let batch = self.empty_batch(&micro_batch, memory);
+            Some((Arc::new(micro_batch), batch))
         }));
         let mut state = self.lock();
-        let (epoch, batch, failed) = match taken {
-            Ok(Some((epoch, batch))) => {
+        let (request, batch, failed) = match taken {
+            Ok(Some((request, batch))) => {
                 state.work = Some(work);
-                (epoch, batch, None)
+                (request, batch, None)
             }
             Ok(None) => {
                 state.exhausted = true;
@@ -128,11 +137,15 @@ impl Shared {
             }
             Err(panic) => {
                 state.exhausted = true;
-                (0, Batch::default(), Some(panicked("the plan of the next batch".to_owned(), panic)))
+                (
+                    Arc::default(),
+                    Batch::default(),
+                    Some(panicked("the plan of the next batch".to_owned(), panic)),
+                )
             }
         };
         state.batches.push_back(LoadingBatch {
-            epoch,
+            request,
             samples: batch.indices.len(),
             claimed: 0,
             done: 0,
@@ -144,8 +157,8 @@ impl Shared {
         self.batch_changed.notify_all();
     }
 
-    fn empty_batch(&self, micro_batch: MicroBatch, memory: Vec<Column>) -> Batch {
-        let samples = micro_batch.indices.len();
+    fn empty_batch(&self, micro_batch: &MicroBatch, memory: Vec<Column>) -> Batch {
+        let samples = micro_batch.places.len();
         let fields = self.fields();
         let mut columns = memory;
         let mut pairs = columns.iter().zip(&**fields);
@@ -159,7 +172,7 @@ impl Shared {
             fields: Arc::clone(fields),
             columns,
             weights: vec![0.0; samples],
-            indices: micro_batch.indices,
+            indices: micro_batch.places.iter().map(|place| place.sample).collect(),
             bad: Vec::new(),
         }
     }
@@ -168,15 +181,16 @@ impl Shared {
     fn load(
         &self,
         batch: &Mutex<Batch>,
-        epoch: u64,
+        request: &MicroBatch,
         position: usize,
         own: &mut [Column],
     ) -> Result<(), DataError> {
-        let index = lock(batch).indices[position] as usize;
+        let (place, partner) = (request.places[position], request.partners.get(position).copied());
+        let (index, epoch) = (place.sample as usize, request.epoch);
         let outcome = catch_unwind(AssertUnwindSafe(|| {
-            let error = match self.load_sample(index, epoch, own) {
+            let Failed { index, error } = match self.load_place(place, partner, epoch, own) {
                 Ok(()) => return (None, true),
-                Err(error) => error,
+                Err(failed) => failed,
             };
             let path = self.dataset.describe(index);
             let bad = BadSample { index, path, reason: error.to_string() };
@@ -194,15 +208,34 @@ impl Shared {
         }
         match bad {
             None => batch.weights[position] = 1.0,
-            Some(bad) => batch.bad.push(bad),
+            Some(sample) => batch.bad.push(BadPlace { place: position, sample }),
         }
         Ok(())
     }
 
-    fn load_sample(&self, index: usize, epoch: u64, own: &mut [Column]) -> Result<(), SampleError> {
+    /// Loads a sample and its partner, if it has one.
+    fn load_place(
+        &self,
+        place: Place,
+        partner: Option<Place>,
+        epoch: u64,
+        own: &mut [Column],
+    ) -> Result<(), Failed> {
         let LoaderOptions { seed, augment, .. } = self.options;
-        let mut rng = augment.then(|| keyed(Domain::Augment, seed, epoch, index as u64));
-        self.dataset.load(index, rng.as_mut(), own)
+        let load = |dataset: &dyn Dataset, place: Place, own: &mut [Column]| {
+            let key = u64::from(place.repeat) << u32::BITS | u64::from(place.sample);
+            let mut rng = augment.then(|| keyed(Domain::Augment, seed, epoch, key));
+            let index = place.sample as usize;
+            dataset.load(index, rng.as_mut(), own).map_err(|error| Failed { index, error })
+        };
+        match (self.dataset.singles(), partner) {
+            (Some(singles), Some(partner)) => {
+                let (first, second) = own.split_at_mut(own.len() / 2);
+                load(singles, place, first)?;
+                load(singles, partner, second)
+            }
+            _ => load(&*self.dataset, place, own),
+        }
     }
 
     /// Loads another sample in place of one that cannot be loaded: statistics over a batch need a plausible one.
@@ -212,9 +245,12 @@ impl Shared {
     fn load_stand_in(&self, index: usize, epoch: u64, error: &SampleError, own: &mut [Column]) -> bool {
         let samples = u32::try_from(self.dataset.len()).unwrap_or(u32::MAX);
         let mut rng = keyed(Domain::StandIn, self.options.seed, epoch, index as u64);
-        let others = (0..STAND_INS).map(|_| below(&mut rng, samples) as usize);
-        for other in others.filter(|&other| other != index) {
-            match self.load_sample(other, epoch, own) {
+        let others = (0..STAND_INS).map(|_| below(&mut rng, samples));
+        for other in others.filter(|&other| other as usize != index) {
+            match self
+                .load_place(Place { sample: other, repeat: 0 }, None, epoch, own)
+                .map_err(|failed| failed.error)
+            {
                 Ok(()) => return true,
                 Err(again) if again.outage().is_some() && again.outage() == error.outage() => return false,
                 Err(_) => {}
@@ -241,8 +277,7 @@ impl Shared {
             self.batch_changed.notify_all();
         } else if loading.done == loading.samples {
             // Threads finish in any order; errors are reported in the batch's order.
-            let Batch { bad, indices, .. } = &mut *lock(batch);
-            bad.sort_by_cached_key(|bad| indices.iter().position(|&index| index as usize == bad.index));
+            lock(batch).bad.sort_by_key(|bad| bad.place);
             self.batch_changed.notify_all();
         }
     }

@@ -46,7 +46,7 @@ proptest! {
         seed: u64,
     ) {
         let mut shuffled: Vec<String> = names.iter().cloned().collect();
-        let order = super::super::order::epoch_order(shuffled.len(), seed, 0);
+        let order = super::super::sampler::shuffled::epoch_order(shuffled.len(), seed, 0);
         shuffled = order.iter().map(|&at| shuffled[at as usize].clone()).collect();
         let mut found = listing(&shuffled);
         found.sort(0);

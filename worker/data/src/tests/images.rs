@@ -100,10 +100,10 @@ pub(crate) fn folder(root: &Path, split: &str, classes: &[(&str, usize)]) {
 }
 
 /// Makes a split `train` with these images, and lists it.
-pub(crate) fn train(classes: &[(&str, usize)]) -> (tempfile::TempDir, crate::ImageIndex) {
+pub(crate) fn train(classes: &[(&str, usize)]) -> (tempfile::TempDir, crate::Samples) {
     let root = tempfile::tempdir().unwrap();
     folder(root.path(), "train", classes);
-    let index = crate::ImageIndex::scan(root.path(), "train", None).unwrap();
+    let index = crate::sources::classes::scan(root.path(), "train", None).unwrap();
     (root, index)
 }
 
@@ -121,8 +121,14 @@ pub(crate) fn bytes_of(image: Raster) -> Vec<u8> {
 }
 
 /// Returns the number of images of each class.
-pub(crate) fn class_counts(index: &crate::ImageIndex) -> Vec<usize> {
-    let of =
-        |class| (0..crate::ImageList::count(index)).filter(|&image| index.class_of(image) == class).count();
-    (0..index.classes.len()).map(of).collect()
+pub(crate) fn class_counts(samples: &crate::Samples) -> Vec<usize> {
+    let (names, classes) = samples.classes();
+    let of = |class| classes.iter().filter(|&&of_sample| of_sample as usize == class).count();
+    (0..names.len()).map(of).collect()
+}
+
+/// Returns the paths of the samples' first images, below their folder.
+pub(crate) fn paths(samples: &crate::Samples) -> Vec<String> {
+    let files = samples.images().next().unwrap();
+    (0..files.paths.len()).map(|at| files.paths.get(at)).collect()
 }

@@ -139,7 +139,8 @@ impl Exported {
                 (prepare(&archive, registry, &program, Purpose::Evaluate)?, outputs, guards)
             }
         };
-        let has_small_norms = registry.has_small_norms && !registry.is_batch_synced();
+        let is_of_rows = !registry.is_batch_synced() && !registry.is_batch_frozen;
+        let has_small_norms = registry.has_small_norms && is_of_rows;
         Ok(Self {
             inputs,
             outputs,

@@ -303,6 +303,10 @@ impl Preparation<'_> {
         };
         let options = BatchNormOptions { momentum: real("momentum", 0.1)?, eps: real("eps", 1e-5)? };
         let running = fixed("running_mean").zip(fixed("running_var"));
+        if self.registry.is_batch_frozen && running.is_none() {
+            let reason = format!("a batch normalisation{} has no running statistics to freeze", item.place);
+            return Err(self.archive.error(Problem::Unfit(reason)).into());
+        }
         let name = item.modules.last().map_or("", |(path, _)| path.as_str());
         let norm =
             BatchNorm::of_tensors(self.registry, name, [fixed("weight"), fixed("bias")], running, options);

@@ -43,6 +43,8 @@ pub struct BatchNorm {
     /// None if its owner counts the batches.
     num_batches_tracked: Option<Tensor>,
     options: BatchNormOptions,
+    /// Whether training normalises by the running statistics too.
+    is_frozen: bool,
     sync: Option<Arc<dyn BatchSync>>,
     groups: BatchGroups,
 }
@@ -84,14 +86,19 @@ impl BatchNorm {
             running: running.map(|(mean, variance)| [mean, variance]),
             num_batches_tracked: None,
             options,
+            is_frozen: registry.is_batch_frozen,
             sync: registry.sync().cloned(),
             groups: registry.groups().clone(),
         }
     }
 
-    /// Normalises by the batch's statistics and updates the running ones (`train`), or by the running ones.
+    /// Normalises by the batch's statistics and updates the running ones (`train`), or by the running ones: always if the
+    /// registry's [`Registry::is_batch_frozen`].
     /// In training, one value per channel over all participants is [`ModelError::Batch`].
     pub fn forward(&self, x: &Tensor, train: bool) -> Result<Tensor, ModelError> {
+        if let (true, Some(running)) = (self.is_frozen, &self.running) {
+            return self.normalise(x, Some(running), false);
+        }
         if train && self.groups.record(&self.name, x)? {
             return match &self.running {
                 Some(running) => self.normalise(x, Some(running), false),

@@ -1,6 +1,8 @@
 #![allow(clippy::unwrap_used)]
 
+mod changes;
 mod checks;
+mod columns;
 mod course;
 mod custom;
 mod differences;

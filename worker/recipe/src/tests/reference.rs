@@ -48,7 +48,9 @@ pub(super) fn schema_keys() -> Vec<String> {
 fn schema_and_types_agree() {
     fn leaves(value: &serde_json::Value, path: &str, found: &mut Vec<String>) {
         match value.as_object() {
-            Some(map) if ![".custom", ".model.inputs", ".model.auxiliary"].contains(&path) => {
+            Some(map)
+                if ![".custom", ".data.fields", ".model.inputs", ".model.auxiliary"].contains(&path) =>
+            {
                 map.iter().for_each(|(name, inner)| leaves(inner, &format!("{path}.{name}"), found))
             }
             _ => found.push(path.trim_start_matches('.').to_string()),
@@ -169,6 +171,15 @@ fn the_reference_lists_every_key_and_word() {
                 // A sub-section or a list of sections has its own heading.
                 kinds::Kind::Section(inner) | kinds::Kind::Sections(inner, _) => {
                     visit(inner, docs_of(&format!("### `{}`", key.name)));
+                }
+                kinds::Kind::Named(named) => {
+                    let part = docs_of(&format!("### `{}`", key.name));
+                    for one in *named {
+                        assert!(part.contains(&format!("| `\"{}\"` |", one.name)), "no row for {}", one.name);
+                        for key in one.keys {
+                            assert!(part.contains(&format!("| `{}` |", key.name)), "no row for {}", key.name);
+                        }
+                    }
                 }
                 kinds::Kind::Choice(words, _) => {
                     for word in *words {

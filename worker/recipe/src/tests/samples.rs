@@ -214,9 +214,14 @@ best = "restart"
 
 const CUSTOM_ALONE: &str = "task = \"custom\"\n[[stage]]\nname = \"a\"\nepochs = 2\n";
 
+pub(super) const TABLE: &str =
+    "task = \"classify\"\n[data]\nkind = \"table\"\nroot = \"/t.csv\"\n[train]\nepochs = 1\n";
+
 /// The texts of recipes of every task.
-pub(super) const TEXTS: [&str; 13] = [
+pub(super) const TEXTS: [&str; 15] = [
+    super::changes::CHANGES,
     SMALL,
+    TABLE,
     FULL,
     SEGMENT,
     BINARY,

@@ -80,7 +80,11 @@ fn a_custom_task_takes_any_settings() {
 
 #[test]
 fn a_task_takes_its_kinds_of_data() {
-    expect_set_error(SMALL, "data.kind=text", "takes the kinds \"folder\", \"generated\", not \"text\"");
+    expect_set_error(
+        SMALL,
+        "data.kind=text",
+        "takes the kinds \"folder\", \"table\", \"generated\", not \"text\"",
+    );
     expect_set_error(SEGMENT, "data.kind=text", "task = \"segment\" takes");
     expect_set_error(LM, "data.kind=folder", "takes the kinds \"text\", \"generated\", not \"folder\"");
     // A wrong pairing is reported before the settings that it makes useless.

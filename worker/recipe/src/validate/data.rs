@@ -3,7 +3,8 @@
 use dtrain_common::recipe::hints::quoted;
 
 use super::{Checks, DataKind, Recipe};
-use crate::{Augment, Masks, Resize, Target};
+use crate::changes;
+use crate::{Augment, ColumnKind, Masks, Resize, Target};
 
 impl Checks<'_> {
     /// Checks that the task takes this kind of data and this augmentation.
@@ -23,9 +24,13 @@ impl Checks<'_> {
             None => format!("\"{task}\""),
         };
         let tokens = target == Some(Target::Tokens);
-        let kinds = [if tokens { DataKind::Text } else { DataKind::Folder }, DataKind::Generated];
+        let kinds: &[_] = match tokens {
+            true => &[DataKind::Text, DataKind::Generated],
+            false => &[DataKind::Folder, DataKind::Table, DataKind::Generated],
+        };
         if !kinds.contains(&data.kind) {
-            let (takes, kind) = (quoted(&kinds.map(DataKind::as_str)), data.kind.as_str());
+            let names: Vec<_> = kinds.iter().map(|kind| kind.as_str()).collect();
+            let (takes, kind) = (quoted(&names), data.kind.as_str());
             self.add("data.kind", format!("task = {name} takes the kinds {takes}, not {kind:?}"));
         }
         let takes = |augment: &str| augment == "none" || tokens == (augment == Augment::Shift.as_str());
@@ -40,6 +45,7 @@ impl Checks<'_> {
         let data = &self.recipe.data;
         let root = match data.kind {
             DataKind::Folder => "name the folder that holds the train and test folders",
+            DataKind::Table => "name the file of the table",
             DataKind::Text | DataKind::Generated => "name a text file (.txt) or a folder of them",
         };
         if data.root.is_none() && data.kind != DataKind::Generated {
@@ -49,13 +55,28 @@ impl Checks<'_> {
         if target != Some(Target::Tokens) {
             self.channels();
         }
-        if data.kind == DataKind::Folder {
-            if target == Some(Target::Mask) {
-                self.mask_classes();
-            }
-            if target.is_some_and(Target::is_of_pixels) {
-                self.mask_folders();
-            }
+        self.changes();
+        if data.pairs && self.recipe.stage.is_empty() && self.recipe.train.effective_batch == 1 {
+            self.add("data.pairs", "a step of one sample has no partner for it; raise train.effective_batch");
+        }
+        for (key, message) in self.recipe.fields().err().unwrap_or_default() {
+            self.add(&key, message);
+        }
+        if data.kind.is_of_images() && self.recipe.has(ColumnKind::Mask) {
+            self.mask_classes();
+        }
+        if data.kind == DataKind::Folder && target.is_some_and(Target::is_of_pixels) {
+            self.mask_folders();
+        }
+    }
+
+    fn changes(&mut self) {
+        let data = &self.recipe.data;
+        if let Some((at, message)) = changes::problem(&data.changes) {
+            self.add(&format!("data.changes[{at}]"), message);
+        }
+        if !data.changes.is_empty() && self.draft.states("data.augment") && data.augment != Augment::None {
+            self.add("data.augment", "data.changes lists the changes; remove one of the two settings");
         }
     }
 
@@ -116,6 +137,6 @@ impl Checks<'_> {
 /// Returns the size of the network's input, if the recipe states it.
 pub(super) fn image_size(recipe: &Recipe) -> Option<usize> {
     let data = &recipe.data;
-    let own = data.kind == DataKind::Folder && data.resize == Resize::None;
+    let own = data.kind.is_of_images() && data.resize == Resize::None;
     (!own).then_some(data.image_size)
 }

@@ -15,6 +15,7 @@ impl Default for Needs {
             batch_norms: BatchNorms::None,
             depends: None,
             undivided: Vec::new(),
+            has_partners: false,
             group: None,
         }
     }
@@ -56,14 +57,16 @@ fn recipe(batch: usize, more: &str) -> Recipe {
 
 /// Returns the samples of every step, loaded by all ranks together.
 fn steps(plan: &RunPlan, ranks: usize, done: u64) -> Vec<Vec<u32>> {
-    let mut work: Vec<_> = (0..ranks).map(|rank| plan.micro_batches(rank, done)).collect();
+    let sampling = Sampling::shuffled(plan.train_samples as usize);
+    let mut work: Vec<_> = (0..ranks).map(|rank| plan.micro_batches(rank, done, &sampling)).collect();
     (done..plan.total_steps)
         .map(|step| {
             let position = plan.position(step);
             let of_rank = |(rank, work): (usize, &mut _)| {
                 let micro_steps = plan.micro_ranges(position, rank).len();
                 Iterator::take(work, micro_steps)
-                    .flat_map(|micro: MicroBatch| micro.indices)
+                    .flat_map(|micro: MicroBatch| micro.places)
+                    .map(|place| place.sample)
                     .collect::<Vec<_>>()
             };
             work.iter_mut().enumerate().flat_map(of_rank).collect()
@@ -217,4 +220,49 @@ fn dependence_on_the_micro_batch_is_a_warning() {
     let plan = RunPlan::new(&recipe(16, four), 1, 32, &needs).unwrap();
     assert!(plan.warnings[0].contains("pairs are formed within it; "), "{:?}", plan.warnings);
     assert!(RunPlan::new(&recipe(16, ""), 1, 32, &needs).unwrap().warnings.is_empty());
+}
+
+/// The samples and partners of a step are the same on any ranks, from any step on and after a retry with smaller micro-batches.
+#[test]
+fn partners_are_of_the_step_and_not_of_its_cut() {
+    let needs = Needs { has_partners: true, ..Needs::default() };
+    let recipe = recipe(7, "");
+    let sampling = Sampling { has_partners: true, ..Sampling::shuffled(23) };
+    let steps = |plan: &RunPlan, ranks: usize, done: u64| -> Vec<Vec<(u32, u32)>> {
+        let mut work: Vec<_> = (0..ranks).map(|rank| plan.micro_batches(rank, done, &sampling)).collect();
+        let mut of_step = |position| {
+            let mut pairs = Vec::new();
+            for (rank, work) in work.iter_mut().enumerate() {
+                for micro in work.by_ref().take(plan.micro_ranges(position, rank).len()) {
+                    let both = std::iter::zip(micro.places, micro.partners);
+                    pairs.extend(both.map(|(own, partner)| (own.sample, partner.sample)));
+                }
+            }
+            pairs
+        };
+        (done..plan.total_steps).map(|step| of_step(plan.position(step))).collect()
+    };
+    let plan = RunPlan::new(&recipe, 1, 23, &needs).unwrap();
+    let expected = steps(&plan, 1, 0);
+    assert_eq!(expected.len(), 12);
+    for pairs in &expected {
+        assert!(pairs.iter().all(|(own, partner)| own != partner), "{pairs:?}");
+        let sorted = |mut samples: Vec<u32>| {
+            samples.sort_unstable();
+            samples
+        };
+        let (own, partners): (Vec<_>, Vec<_>) = pairs.iter().copied().unzip();
+        assert_eq!(sorted(own), sorted(partners));
+    }
+    for ranks in 1..=3 {
+        let plan = RunPlan::new(&recipe, ranks, 23, &needs).unwrap();
+        for plan in [plan.with_micro_batches(0, 1).unwrap(), plan] {
+            for done in [0, 5, 11] {
+                assert_eq!(steps(&plan, ranks, done), expected[done as usize..], "{ranks} ranks from {done}");
+            }
+        }
+    }
+    // The last step of an epoch of 22 samples has one.
+    let error = RunPlan::new(&recipe, 1, 22, &needs).unwrap_err().to_string();
+    assert!(error.contains("a step of one sample has no partner for it"), "{error}");
 }

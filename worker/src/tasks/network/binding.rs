@@ -24,28 +24,26 @@ fn usual_names(field: &str) -> &'static [&'static str] {
 /// Returns the field of each input. `stated` are `model.inputs`; the first of `fields` is the sample itself.
 pub(super) fn bind(
     inputs: &[Port],
-    fields: &[&'static str],
+    fields: &[&str],
     stated: &BTreeMap<String, String>,
-) -> Result<Vec<&'static str>, Unfit> {
+) -> Result<Vec<String>, Unfit> {
     let known = || inputs.iter().map(|port| port.name.clone()).collect::<Vec<_>>();
     if let Some(name) = stated.keys().find(|name| inputs.iter().all(|port| port.name != **name)) {
         return Err(Unfit::NoPort { key: "model.inputs", name: name.clone(), known: known() });
     }
     let field_named = |name: &str| fields.iter().copied().find(|field| *field == name);
+    let owned = || fields.iter().map(|field| (*field).to_owned()).collect::<Vec<_>>();
     let bound = |port: &Port| {
         let (input, name) = (port.name.clone(), port.name.as_str());
         if let Some(field) = stated.get(name) {
             let found = field_named(field);
-            return found.ok_or_else(|| Unfit::NoField {
-                input,
-                field: field.clone(),
-                fields: fields.to_vec(),
-            });
+            let found = found.map(str::to_owned);
+            return found.ok_or_else(|| Unfit::NoField { input, field: field.clone(), fields: owned() });
         }
         let usual = || fields.iter().copied().find(|field| usual_names(field).contains(&name));
         let only = || fields.first().copied().filter(|_| inputs.len() == 1);
         let found = field_named(name).or_else(usual).or_else(only);
-        found.ok_or_else(|| Unfit::Unfed { input, fields: fields.to_vec() })
+        found.map(str::to_owned).ok_or_else(|| Unfit::Unfed { input, fields: owned() })
     };
     inputs.iter().map(bound).collect()
 }
@@ -59,7 +57,7 @@ pub(super) fn check(input: &Port, field: &Field) -> Result<(), Unfit> {
     };
     if input.kind != kind {
         let takes = format!("{:?}", input.kind).to_lowercase();
-        return Err(Unfit::Kind { input: name(), takes, field: field.name, has });
+        return Err(Unfit::Kind { input: name(), takes, field: field.name.to_string(), has });
     }
     let found: Vec<i64> = field.shape.iter().map(|&length| length as i64).collect();
     let (batch, takes) = input.shape.split_first().unwrap_or((&None, &[]));
@@ -69,9 +67,9 @@ pub(super) fn check(input: &Port, field: &Field) -> Result<(), Unfit> {
         return Err(Unfit::Shape {
             input: name(),
             takes: lengths(takes),
-            field: field.name,
+            field: field.name.to_string(),
             has: lengths(&found.iter().copied().map(Some).collect::<Vec<_>>()),
-            remedy: remedy(field.name, takes, &found),
+            remedy: remedy(&field.name, takes, &found),
         });
     }
     match batch {
@@ -82,6 +80,15 @@ pub(super) fn check(input: &Port, field: &Field) -> Result<(), Unfit> {
 
 fn remedy(field: &str, takes: &[Option<i64>], has: &[i64]) -> String {
     match (field, takes, has) {
+        (_, [_, _, _], [count, _, _, _]) => format!(
+            "it is a list of {count} images: name one column in data.fields.{field}, or import a model that takes a list"
+        ),
+        (_, [Some(count), _, _, _], [_, _, _]) => {
+            format!("name {count} columns in data.fields.{field}, as \"image:LEFT,RIGHT\"")
+        }
+        (_, [Some(takes), _, _, _], [count, _, _, _]) if takes != count => {
+            format!("name {takes} columns in data.fields.{field}, not {count}")
+        }
         ("image", [Some(takes), ..], [has, ..]) if takes != has => {
             format!("set data.channels = {takes}, or import the model again with {has} channels")
         }

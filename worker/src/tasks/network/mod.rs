@@ -60,7 +60,7 @@ impl Program {
         let inputs = self.exported.inputs();
         let fields = binding::bind(inputs, &["tokens", "targets"], &recipe.model.inputs);
         let fields = fields.map_err(|unfit| self.unfit(unfit))?;
-        let tokens = fields.iter().zip(inputs).find(|(field, _)| **field == "tokens");
+        let tokens = fields.iter().zip(inputs).find(|(field, _)| *field == "tokens");
         let length = tokens.and_then(|(_, port)| port.shape.get(1).copied().flatten());
         length.map(|length| length as usize).ok_or_else(|| self.unfit(Unfit::NoContext).into())
     }
@@ -73,7 +73,7 @@ impl Program {
         usual: &[&str],
     ) -> Result<Network, TaskError> {
         let bound = self.bound(recipe, fields, usual).map_err(|unfit| self.unfit(unfit))?;
-        let shape = |name: &&str| fields.iter().find(|field| field.name == *name).map(|field| &field.shape);
+        let shape = |name: &String| fields.iter().find(|field| field.name == *name).map(|field| &field.shape);
         let shapes = bound.inputs.iter().filter_map(shape);
         let shapes: Vec<Vec<i64>> =
             shapes.map(|shape| shape.iter().map(|length| *length as i64).collect()).collect();
@@ -84,7 +84,7 @@ impl Program {
 
     fn bound(&self, recipe: &Recipe, fields: &[Field], usual: &[&str]) -> Result<Bound, Unfit> {
         let (model, exported) = (&recipe.model, &self.exported);
-        let names: Vec<_> = fields.iter().map(|field| field.name).collect();
+        let names: Vec<_> = fields.iter().map(|field| &*field.name).collect();
         let inputs = binding::bind(exported.inputs(), &names, &model.inputs)?;
         for (port, name) in exported.inputs().iter().zip(&inputs) {
             fields
@@ -108,7 +108,7 @@ impl Program {
 /// How a program is used.
 struct Bound {
     /// The field of each input.
-    inputs: Vec<&'static str>,
+    inputs: Vec<String>,
     train: Chosen,
     evaluate: Chosen,
 }
@@ -159,7 +159,7 @@ impl Network {
     }
 
     /// Returns the fields that the program takes.
-    pub(super) fn fields(&self) -> &[&'static str] {
+    pub(super) fn fields(&self) -> &[String] {
         &self.bound.inputs
     }
 

@@ -3,8 +3,8 @@
 use dtrain_recipe as recipe;
 use tch::{Device, Kind, Reduction, TchError, Tensor};
 
-use super::super::images::{loss_of, sample_means};
 use super::super::network::{Outputs, enlarged};
+use super::super::per_sample::{loss_of, sample_means};
 use super::super::{Loss, TaskError};
 use crate::data::Moments;
 

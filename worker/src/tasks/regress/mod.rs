@@ -7,8 +7,7 @@ use tch::Tensor;
 
 use self::loss::{Units, map_loss, vector_loss, vector_metrics};
 use super::network::{MAIN_OUTPUTS, Network, Program, enlarges};
-use super::numbers::{self, NumberSets, Survey};
-use super::samples::describe_numbers;
+use super::samples::{self, Sets, Survey};
 use super::{
     Batch, BuildContext, BuildTask, Facts, Loss, Mode, StageView, SurveyContext, Task, TaskError, Totals,
 };
@@ -29,16 +28,16 @@ impl BuildTask for Regress {
     type Survey = Survey;
 
     fn survey(recipe: &Recipe, context: &mut SurveyContext<'_>) -> Result<Survey, TaskError> {
-        numbers::survey(recipe, context)
+        samples::survey(recipe, 1, context)
     }
 
     fn build(recipe: &Recipe, survey: Survey, context: BuildContext<'_>) -> Result<Self, TaskError> {
-        let sets = numbers::sets(recipe, survey, context.local_ranks)?;
+        let sets = samples::sets(recipe, survey, context.local_ranks, || Ok(0))?;
         let device = context.registry.device();
         let network = Program::load(recipe, context.registry)?;
         let network = network.bind(recipe, sets.train.fields(), &MAIN_OUTPUTS)?;
         check_outputs(&network, &sets)?;
-        let numbers = sets.names.len().max(1);
+        let numbers = sets.numbers.len().max(1);
         let normalise = recipe.data.normalize_targets.then_some(sets.moments.as_slice());
         let mut center: Vec<f64> = sets.moments.iter().map(|moments| moments.mean).collect();
         center.resize(numbers, 0.0);
@@ -50,34 +49,28 @@ impl BuildTask for Regress {
             center: Tensor::f_from_slice(&center)?.f_to_device(device)?,
             // For later stages see `begin_stage`.
             loss: recipe.of_stage(0).model.loss,
-            is_map: sets.names.is_empty(),
+            is_map: sets.numbers.is_empty(),
         })
     }
 }
 
-fn facts(sets: &NumberSets, Units { mean, deviation, .. }: &Units) -> Facts {
-    let NumberSets { train, test, names, size, .. } = sets;
-    let (width, height) = *size;
+fn facts(sets: &Sets, Units { mean, deviation, .. }: &Units) -> Facts {
+    let Sets { numbers: names, size: (width, height), .. } = sets;
     let (sums, weight_per_sample) = match names.len() {
         0 => (2, (width * height) as f64),
         count => (4 * count, 1.0),
     };
-    let extra = serde_json::json!({
+    let extra = sets.extra(serde_json::json!({
         "targets": { "names": names, "mean": mean, "deviation": deviation }
-    });
-    Facts {
-        sums,
-        weight_per_sample,
-        extra,
-        ..Facts::new(train.clone(), test.clone(), describe_numbers(names, *size))
-    }
+    }));
+    Facts { sums, weight_per_sample, extra, ..sets.facts() }
 }
 
-fn check_outputs(network: &Network, sets: &NumberSets) -> Result<(), TaskError> {
+fn check_outputs(network: &Network, sets: &Sets) -> Result<(), TaskError> {
     let (width, height) = sets.size;
-    let numbers = sets.names.len() as i64;
+    let numbers = sets.numbers.len() as i64;
     let remedy = "set model.output to another output, or change the model and import it again";
-    if sets.names.is_empty() {
+    if sets.numbers.is_empty() {
         let expected = format!(
             "maps need N x height x width or N x 1 x height x width, for images of {height} x {width} or less; {remedy}"
         );
@@ -86,7 +79,7 @@ fn check_outputs(network: &Network, sets: &NumberSets) -> Result<(), TaskError> 
             _ => false,
         });
     }
-    let names = sets.names.join(", ");
+    let names = sets.numbers.join(", ");
     let expected = format!("the {numbers} targets ({names}) need N x {numbers}; {remedy}");
     network.check_outputs(&expected, &|shape| match *shape {
         [None] => numbers == 1,

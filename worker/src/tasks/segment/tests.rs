@@ -87,7 +87,7 @@ fn mean_iou_ignores_absent_classes() {
     let recipe = Recipe::parse("test", recipe, &[]).unwrap();
     let mut registry = crate::models::Registry::new(Device::Cpu);
     let context = BuildContext { registry: &mut registry, local_ranks: 1 };
-    let task = Segment::build(&recipe, None, context).unwrap();
+    let task = Segment::build(&recipe, Survey::Generated, context).unwrap();
     let totals = Totals { loss_sum: 7.0, weight: 5.0, sums: vec![1.0, 1.0, 1.0, 0.0, 3.0, 3.0, 1.0, 0.0] };
     let [(first, mean_iou), (second, accuracy)] = task.figures(&totals)[..] else {
         panic!("two figures");

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use super::super::super::dataset::{Column, Field};
 use super::super::super::error::{BadSample, SampleError};
 use super::super::super::rng::SampleRng;
-use super::super::super::{ImageFolder, ImageOptions};
+use super::super::super::{FileSet, ImageOptions, Pairs};
 use super::super::*;
 use super::numbers::{Numbers, all, images, labels, options, work};
 use crate::tests::images::{png, put, train};
@@ -23,14 +23,15 @@ fn a_bad_image_has_no_weight_and_is_named() {
     assert_eq!(batch.unreadable().collect::<Vec<_>>(), [(1, 8), (3, 8)]);
     assert_eq!((labels(batch)[0], labels(batch)[2], images(batch)[6]), (5, 2, 9.0));
     let bad = BadSample { index: 8, path: "number 8".to_owned(), reason: "the file is empty".to_owned() };
-    assert_eq!(batch.bad, [bad.clone(), bad]);
+    let at = |place| BadPlace { place, sample: bad.clone() };
+    assert_eq!(batch.bad, [at(1), at(3)]);
 }
 
 #[test]
 fn a_readable_image_stands_in_for_a_bad_one_whatever_the_batches_and_threads() {
     let values = |threads, batches: &[&[u32]]| -> Vec<f32> {
         let set = Numbers { bad: Some(8), ..Numbers::default() };
-        let of_one = |indices: &&[u32]| MicroBatch { epoch: 4, indices: indices.to_vec() };
+        let of_one = |indices: &&[u32]| MicroBatch::of(4, indices.to_vec());
         let all = all(Arc::new(set), options(threads), batches.iter().map(of_one).collect());
         let image = |batch: &Batch, place: usize| images(batch)[3 * place..3 * place + 3].to_vec();
         let bad = all.iter().flat_map(|batch| batch.unreadable().map(|(place, _)| image(batch, place)));
@@ -42,8 +43,8 @@ fn a_readable_image_stands_in_for_a_bad_one_whatever_the_batches_and_threads() {
     assert_eq!(values(3, &[&[5, 8, 9], &[1, 2, 3, 8]]), [&alone[..], &alone].concat());
     // If no sample is readable, none replaces another.
     let (_root, index) = train(&[("a", 3)]);
-    (0..3).for_each(|image| put(crate::ImageList::image_path(&index, image), b""));
-    let set = ImageFolder::new(index, ImageOptions::square(8));
+    (0..3).for_each(|image| put(index.image_path(image), b""));
+    let set = FileSet::new(index, ImageOptions::square(8));
     let batch = &all(Arc::new(set), options(2), work(&[&[0, 1, 2]]))[0];
     assert_eq!((batch.bad.len(), &*batch.weights), (3, &[0.0; 3][..]));
 }
@@ -51,17 +52,19 @@ fn a_readable_image_stands_in_for_a_bad_one_whatever_the_batches_and_threads() {
 #[test]
 fn a_file_damaged_after_the_check_costs_one_image() {
     let (_root, index) = train(&[("a", 3)]);
-    put(crate::ImageList::image_path(&index, 1), &png(8, 8)[..40]);
-    let set = ImageFolder::new(index, ImageOptions::square(8));
+    put(index.image_path(1), &png(8, 8)[..40]);
+    let set = FileSet::new(index, ImageOptions::square(8));
     let batch = &all(Arc::new(set), options(2), work(&[&[0, 1, 2]]))[0];
     assert_eq!(batch.weights, [1.0, 0.0, 1.0]);
-    assert!(batch.bad[0].path.ends_with("a/001.png") && batch.bad[0].reason.starts_with("damaged"));
+    assert!(
+        batch.bad[0].sample.path.ends_with("a/001.png") && batch.bad[0].sample.reason.starts_with("damaged")
+    );
 }
 
 #[test]
 fn dropping_in_the_middle_stops_at_once() {
     let set = Arc::new(Numbers { slow: true, ..Numbers::default() });
-    let endless = (0..).map(|epoch| MicroBatch { epoch, indices: (0..1000).collect() });
+    let endless = (0..).map(|epoch| MicroBatch::of(epoch, 0..1000));
     let mut loader = Loader::start(set.clone(), options(4), endless).unwrap();
     loader.next().unwrap().unwrap();
     let start = Instant::now();
@@ -98,7 +101,7 @@ fn a_sample_out_of_range_becomes_an_error() {
 fn a_panic_in_the_plan_becomes_an_error_in_order() {
     let plan = (0..).map(|epoch| {
         assert!(epoch < 2, "no third batch");
-        MicroBatch { epoch, indices: vec![4] }
+        MicroBatch::of(epoch, vec![4])
     });
     let mut loader = Loader::start(Arc::new(Numbers::default()), options(2), plan).unwrap();
     assert_eq!(loader.next().unwrap().unwrap().indices, [4]);
@@ -160,4 +163,26 @@ fn panicking_threads_do_not_hang_the_loader() {
     let mut loader = Loader::start(Arc::new(Hopeless), options(2), work(&[&[0]]).into_iter()).unwrap();
     assert!(loader.next().unwrap().unwrap_err().to_string().contains("no fields"));
     assert!(loader.next().is_none());
+}
+
+#[test]
+fn a_sample_whose_partner_is_bad_does_not_count() {
+    let set = Pairs::new(Arc::new(Numbers { bad: Some(8), ..Numbers::default() }));
+    let partners = MicroBatch::of(0, [9, 5, 8]).places;
+    let work = MicroBatch { partners, ..MicroBatch::of(0, [5, 8, 9]) };
+    let batch = &all(Arc::new(set), options(2), vec![work])[0];
+    assert_eq!(batch.weights, [1.0, 0.0, 0.0]);
+    assert_eq!(batch.unreadable().collect::<Vec<_>>(), [(1, 8), (2, 8)], "the bad sample, not its partner");
+    let names: Vec<_> = batch.fields.iter().map(|field| &*field.name).collect();
+    assert_eq!(names, ["image", "label", "pair_image", "pair_label"]);
+    let own = batch.column("image").unwrap().as_f32().unwrap();
+    let partner = batch.column("pair_image").unwrap().as_f32().unwrap();
+    assert_eq!((own[0], partner[0]), (5.0, 9.0));
+    // The random change of a sample is the same wherever it stands.
+    let alone = &all(Arc::new(Numbers::default()), options(1), work_of(&[9]))[0];
+    assert_eq!(partner[..3], images(alone)[..3]);
+}
+
+fn work_of(indices: &[u32]) -> Vec<MicroBatch> {
+    vec![MicroBatch::of(0, indices.to_vec())]
 }

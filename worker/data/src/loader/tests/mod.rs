@@ -10,7 +10,9 @@ use dtrain_recipe::Augment;
 use proptest::prelude::*;
 
 use self::numbers::{Numbers, all, eventually, images, labels, options, work};
+use super::super::changes::Changes;
 use super::super::dataset::Column;
+use super::super::sampler::Place;
 use super::super::{Generated, Split};
 use super::*;
 
@@ -52,7 +54,7 @@ fn loaded_batches_come_without_waiting() {
 #[test]
 fn augmentation_depends_on_seed_epoch_and_sample() {
     let noise = |seed, epoch, augment| {
-        let work = vec![MicroBatch { epoch, indices: vec![1, 7, 1] }];
+        let work = vec![MicroBatch::of(epoch, vec![1, 7, 1])];
         let batch =
             &all(Arc::new(Numbers::default()), LoaderOptions { seed, augment, ..options(2) }, work)[0];
         [images(batch)[1], images(batch)[4], images(batch)[7]]
@@ -69,7 +71,7 @@ fn augmentation_depends_on_seed_epoch_and_sample() {
 #[test]
 fn prefetching_is_bounded() {
     let set = Arc::new(Numbers::default());
-    let endless = (0..).map(|epoch| MicroBatch { epoch, indices: vec![1; 4] });
+    let endless = (0..).map(|epoch| MicroBatch::of(epoch, vec![1; 4]));
     let mut loader = Loader::start(set.clone(), options(4), endless).unwrap();
     assert!(eventually(|| set.loaded.load(Ordering::SeqCst) == 12));
     std::thread::sleep(Duration::from_millis(30));
@@ -139,7 +141,7 @@ proptest! {
         prefetch_batches in 0usize..6,
         bad in 0usize..1000,
     ) {
-        let plan: Vec<MicroBatch> = (0..).zip(&batches).map(|(epoch, indices)| MicroBatch { epoch, indices: indices.clone() }).collect();
+        let plan: Vec<MicroBatch> = (0..).zip(&batches).map(|(epoch, indices)| MicroBatch::of(epoch, indices.clone())).collect();
         let set = Arc::new(Numbers { slow: true, bad: Some(bad), ..Numbers::default() });
         let alone = all(set.clone(), LoaderOptions { threads: 0, prefetch_batches: 0, ..options(1) }, plan.clone());
         let shared = all(set, LoaderOptions { prefetch_batches, ..options(threads) }, plan);
@@ -150,11 +152,21 @@ proptest! {
     /// The same samples in other micro-batches are the same images.
     #[test]
     fn content_is_independent_of_the_partition(cut in 1usize..20, threads in 1usize..5) {
-        let set: Arc<dyn Dataset> = Arc::new(Generated::new(5, 100, 6, 1, Split::Train).with_augment(Augment::ResizedCropFlip));
+        let set: Arc<dyn Dataset> = Arc::new(Generated::new(5, 100, 6, 1, Split::Train).with_changes(Changes::new(&Augment::ResizedCropFlip.changes())));
         let indices: Vec<u32> = (0..40).rev().collect();
-        let whole = all(set.clone(), options(threads), vec![MicroBatch { epoch: 2, indices: indices.clone() }]);
-        let pieces = indices.chunks(cut).map(|piece| MicroBatch { epoch: 2, indices: piece.to_vec() }).collect();
+        let whole = all(set.clone(), options(threads), vec![MicroBatch::of(2, indices.clone())]);
+        let pieces = indices.chunks(cut).map(|piece| MicroBatch::of(2, piece.to_vec())).collect();
         let pieces: Vec<f32> = all(set, options(1), pieces).iter().flat_map(|batch| images(batch).to_vec()).collect();
         prop_assert_eq!(images(&whole[0]), &pieces);
     }
+}
+
+#[test]
+fn a_sample_that_stands_twice_in_an_epoch_has_two_random_changes() {
+    let place = |repeat| Place { sample: 7, repeat };
+    let work = MicroBatch { places: vec![place(0), place(1), place(0)], ..MicroBatch::default() };
+    let batch =
+        &all(Arc::new(Numbers::default()), LoaderOptions { augment: true, ..options(2) }, vec![work])[0];
+    let changes = [1, 4, 7].map(|at| images(batch)[at]);
+    assert!(changes[0] != changes[1] && changes[0] == changes[2], "{changes:?}");
 }

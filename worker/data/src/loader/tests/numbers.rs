@@ -82,7 +82,7 @@ pub(super) fn options(threads: usize) -> LoaderOptions {
 }
 
 pub(super) fn work(batches: &[&[u32]]) -> Vec<MicroBatch> {
-    (0..).zip(batches).map(|(epoch, indices)| MicroBatch { epoch, indices: indices.to_vec() }).collect()
+    (0..).zip(batches).map(|(epoch, indices)| MicroBatch::of(epoch, indices.to_vec())).collect()
 }
 
 pub(super) fn all(dataset: Arc<dyn Dataset>, options: LoaderOptions, work: Vec<MicroBatch>) -> Vec<Batch> {

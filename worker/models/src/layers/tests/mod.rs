@@ -33,6 +33,25 @@ fn batch_norm_counts_and_normalises_only_in_training() {
 }
 
 #[test]
+fn frozen_statistics_normalise_in_training_and_stay() {
+    let mut registry = Registry::new(Device::Cpu);
+    registry.is_batch_frozen = true;
+    let layer = BatchNorm::new(&mut registry.root().sub("bn"), 2).unwrap();
+    let running = || registry.buffers().map(|entry| entry.tensor().copy()).collect::<Vec<_>>();
+    let before = running();
+    let x = Tensor::from_slice(&[1f32, 2.0, 3.0, -4.0]).view([2, 2]).set_requires_grad(true);
+    let trained = layer.forward(&x, true).unwrap();
+    assert_eq!(trained, layer.forward(&x, false).unwrap());
+    // One value per channel is enough.
+    assert_eq!(layer.forward(&x.narrow(0, 1, 1), true).unwrap(), trained.narrow(0, 1, 1));
+    assert_eq!(running(), before);
+    trained.sum(Kind::Float).backward();
+    // The statistics are constants: 1 / sqrt(1 + eps) for each value.
+    let expected = (1.0 + 1e-5f64).powf(-0.5);
+    assert!((x.grad() - expected).abs().max().double_value(&[]) < 1e-6);
+}
+
+#[test]
 fn groups_are_normalised_separately_and_move_the_statistics_by_their_mean() {
     let x = Tensor::randn([7, 2, 3, 3], (Kind::Double, Device::Cpu)) * 3.0 + 1.0;
     let layer = |name: &str| {

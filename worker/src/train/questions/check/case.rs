@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use dtrain_common::env::WorkerEnv;
-use dtrain_recipe::{Recipe, Recompute};
+use dtrain_recipe::{BatchNorm, Recipe, Recompute};
 use dtrain_torch_shim::memory;
 use tch::{Device, Tensor};
 
@@ -59,6 +59,7 @@ pub(super) fn run(
     recipe.model.libraries = check.libraries.iter().map(|library| folder.join(library)).collect();
     let mut registry = registry(&recipe, Device::Cpu);
     registry.is_batch_grouped = recipe.model.batchnorm.group().is_some();
+    registry.is_batch_frozen = recipe.model.batchnorm == BatchNorm::Frozen;
     let inputs = folder.join(case.inputs.as_ref().unwrap_or(&check.inputs));
     let task = Replay::load(&recipe, &mut registry, |program| given(&inputs, program))?;
     if let Some(values) = &check.values {

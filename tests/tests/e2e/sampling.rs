@@ -1,0 +1,38 @@
+//! Orders of the training samples, and partners.
+
+use dtrain_test_kit::{forks, thorough};
+use dtrain_tests::runs::Sandbox;
+
+use crate::checkpoints::assert_same;
+use crate::exported::{IMAGES, imported, same_in_every_cut};
+
+#[test]
+fn a_program_of_pairs_trains_alike_in_every_cut() {
+    let Ok(python) = forks::pytorch() else { return };
+    let data = format!("{IMAGES}\npairs = true\naugment = \"crop-flip\"");
+    let sandbox = imported(&python, "pair_loss", "program", &data, "");
+    same_in_every_cut(&sandbox);
+    // With itself as its partner, each difference would be 0.
+    let figures = sandbox.run("whole").result().final_metrics;
+    assert!(figures["difference"] > 0.01, "{figures:?}");
+}
+
+#[test]
+fn balanced_classes_are_the_same_samples_on_any_ranks() {
+    let recipe = "task = \"classify\"\n[data]\nkind = \"generated\"\nimage_size = 16\nclasses = 3\ntrain_samples = 20\n\
+                  test_samples = 4\nsampler = \"balanced\"\n[model]\nname = \"vit\"\nwidth = 16\ndepth = 1\nheads = 2\npatch = 8\n\
+                  [train]\neffective_batch = 6\nepochs = 2\n[log]\nevery_steps = 1\n";
+    let sandbox = Sandbox::new(recipe);
+    let one = sandbox.train(1, "one", &[]);
+    for &ranks in thorough::cases(&[2, 3], 1) {
+        let other = sandbox.train(ranks, &format!("ranks-{ranks}"), &["memory.micro_batch=1"]);
+        for (one, other) in one.per_step("loss").iter().zip(other.per_step("loss")) {
+            assert!((one - other).abs() < 1e-6, "{one} {other}");
+        }
+    }
+    let shuffled = sandbox.train(1, "shuffled", &["data.sampler=shuffled"]);
+    assert_ne!(shuffled.per_step("loss"), one.per_step("loss"));
+    let again = sandbox.train(1, "again", &[]);
+    let [one, again] = [one, again].map(|run| run.0.checkpoint(8));
+    assert_same(&one, &again, &["model.safetensors"]);
+}

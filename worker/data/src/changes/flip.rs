@@ -1,0 +1,12 @@
+//! Mirror images.
+
+use dtrain_recipe::Flip;
+
+use super::super::rng::{SampleRng, unit};
+use super::{Change, Drawn, Sizes};
+
+impl Change for Flip {
+    fn draw(&self, rng: &mut SampleRng, _: Sizes, drawn: &mut Drawn) {
+        drawn.placement.flip = f64::from(unit(rng)) >= 1.0 - self.share;
+    }
+}

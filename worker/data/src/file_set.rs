@@ -1,0 +1,329 @@
+//! Files as a data set: images, masks and maps are decoded and prepared, classes and numbers copied.
+
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use dtrain_recipe::{Orientation, Resize};
+use dtrain_resize::Filter;
+
+use super::cache::{Cache, CacheBudget};
+use super::changes::{Changes, Drawn};
+use super::dataset::{Column, Dataset, Field};
+use super::error::Result;
+use super::fit::{Fitter, Frame};
+use super::inspector::{Inspector, KEPT_BYTES};
+use super::needs::{Depth, Needs};
+use super::normalize::Normalize;
+use super::pixel_target::{PixelRule, PixelTarget};
+use super::pixels::Pixels;
+use super::raster::Raster;
+use super::rng::SampleRng;
+use super::samples::{Files, ListValues, Samples};
+
+/// Preparation of the images of a set.
+#[derive(Debug, Clone)]
+pub struct ImageOptions {
+    /// Channels; 3 for RGB pictures, else the number that every file has.
+    pub channels: usize,
+    /// Width and height of every image after resizing, in pixels; at least 1.
+    pub size: (u32, u32),
+    pub resize: Resize,
+    /// The part of the scaled shorter side that [`Resize::Crop`] keeps; above 0 and up to 1.
+    pub crop_fraction: f64,
+    /// The interpolation of images.
+    pub filter: Filter,
+    /// Whether images, masks and maps are turned, each as its own EXIF data states.
+    pub orientation: Orientation,
+    /// The last step; it must have as many channels.
+    pub normalize: Normalize,
+    /// Random changes, applied if a sample is loaded with a generator.
+    pub changes: Changes,
+    pub cache: CacheBudget,
+}
+
+impl ImageOptions {
+    /// Returns RGB squares of `side` pixels, as torchvision's weights expect, without changes and cache.
+    pub fn square(side: u32) -> Self {
+        Self {
+            channels: 3,
+            size: (side, side),
+            resize: Resize::Crop,
+            crop_fraction: 1.0,
+            filter: Filter::default(),
+            orientation: Orientation::Stored,
+            normalize: Normalize::default(),
+            changes: Changes::default(),
+            cache: CacheBudget::default(),
+        }
+    }
+}
+
+/// Samples of files, prepared alike.
+///
+/// A mask or map changes like the sample's first image: the same resizing, by the nearest pixel, and the same random
+/// choices. Pixels that a random shift brings in from outside of the image are [`super::MaskRule::ignore`] or, in a
+/// map, NaN. Random changes leave classes and numbers as they are.
+#[derive(Debug)]
+pub struct FileSet {
+    samples: Samples,
+    options: ImageOptions,
+    fields: Vec<Field>,
+    /// Decoded files before random changes: resized, or original if a random crop comes before resizing. Those of one
+    /// sample follow each other.
+    cache: Cache<Part>,
+    /// Working memory of idle threads; as many as the most threads that loaded at once.
+    idle: Mutex<Vec<Scratch>>,
+}
+
+/// A decoded file.
+#[derive(Debug)]
+enum Part {
+    /// An image, and its size before it was resized.
+    Image(Raster, (u32, u32)),
+    Target(PixelTarget),
+}
+
+#[derive(Debug, Default)]
+struct Scratch {
+    decoded: Inspector,
+    fitter: Fitter,
+    coloured: Raster,
+}
+
+impl Scratch {
+    fn held_bytes(&self) -> usize {
+        self.decoded.held_bytes() + self.fitter.held_bytes() + self.coloured.values.held_bytes()
+    }
+}
+
+impl FileSet {
+    /// Makes the set of `samples`. Panics if the normalisation has another number of channels.
+    pub fn new(samples: Samples, options: ImageOptions) -> Self {
+        let (channels, size) = (options.channels, (options.size.0 as usize, options.size.1 as usize));
+        assert_eq!(
+            options.normalize.channels(),
+            channels,
+            "a mean and a standard deviation for each channel"
+        );
+        Self {
+            fields: samples.fields(channels, size, &options.normalize),
+            cache: Cache::new(samples.count() * samples.files(), options.cache.clone()),
+            options,
+            idle: Mutex::default(),
+            samples,
+        }
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Vec<Scratch>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes a sample. Its images and masks get the same random choices: each file draws from a copy of `random`.
+    fn load_in(
+        &self,
+        scratch: &mut Scratch,
+        index: usize,
+        random: Option<&SampleRng>,
+        out: &mut [Column],
+    ) -> Result<()> {
+        let mut numbers = 0..;
+        let mut file = |files| File { files, sample: index, number: numbers.next().unwrap_or_default() };
+        let (mut first, mut draws) = (None, Draws { random, first: None });
+        for (list, out) in self.samples.lists.iter().zip(out) {
+            match &list.values {
+                ListValues::Images(images) => {
+                    let images: Vec<_> = images.iter().map(&mut file).collect();
+                    let size = self.images(scratch, &images, &mut draws, out.pixels())?;
+                    first.get_or_insert(size);
+                }
+                ListValues::Pixels(files, rule) => {
+                    self.target(scratch, file(files), *rule, first, &mut draws, out)?;
+                }
+                ListValues::Classes { numbers, .. } => out.i64()[0] = i64::from(numbers[index]),
+                ListValues::ClassSets { sets, .. } => {
+                    out.f32().fill(0.0);
+                    sets.of(index).iter().for_each(|&class| out.f32()[class as usize] = 1.0);
+                }
+                ListValues::Numbers { names, values } => {
+                    out.f32().copy_from_slice(&values[index * names.len()..][..names.len()]);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the images of a field, and returns the size of the first before it was resized.
+    fn images(
+        &self,
+        scratch: &mut Scratch,
+        files: &[File<'_>],
+        draws: &mut Draws<'_>,
+        out: &mut Pixels,
+    ) -> Result<(u32, u32)> {
+        if let [file] = files {
+            return self.image(scratch, *file, draws, out);
+        }
+        let length = out.values().len() / files.len().max(1);
+        out.resize(length * files.len());
+        let mut one = out.sized(length);
+        let mut first = None;
+        for (number, file) in files.iter().enumerate() {
+            let size = self.image(scratch, *file, draws, &mut one)?;
+            first.get_or_insert(size);
+            out.copy(number * length..(number + 1) * length, &one);
+        }
+        Ok(first.unwrap_or_default())
+    }
+
+    /// Writes an image, and returns its size before it was resized.
+    fn image(
+        &self,
+        scratch: &mut Scratch,
+        file: File<'_>,
+        draws: &mut Draws<'_>,
+        out: &mut Pixels,
+    ) -> Result<(u32, u32)> {
+        let written = self.write_image(scratch, file, draws, out);
+        written.map_err(|error| match file.number {
+            // A message names the sample by its first image.
+            0 => error,
+            _ => error.of("image", &file.path(&self.samples)),
+        })
+    }
+
+    fn write_image(
+        &self,
+        scratch: &mut Scratch,
+        file: File<'_>,
+        draws: &mut Draws<'_>,
+        out: &mut Pixels,
+    ) -> Result<(u32, u32)> {
+        let Scratch { decoded, fitter, coloured } = scratch;
+        let kept = self.cache.get(self.slot(file));
+        let (image, size) = match kept {
+            Some(Part::Image(image, size)) => (image, *size),
+            _ => {
+                let ImageOptions { channels, resize, orientation, .. } = self.options;
+                let needs = Needs { channels, resize, orientation };
+                let size = decoded.image(&file.path(&self.samples), needs, Depth::Full)?;
+                (&decoded.image, size)
+            }
+        };
+        let is_fitted = kept.is_some() && !self.options.changes.need_decoded();
+        let (frame, drawn) = self.choose((image.width, image.height), is_fitted, draws)?;
+        let view = fitter.fit(image, frame)?;
+        if kept.is_none() {
+            // A random crop shows another part each time, so the whole image is kept.
+            let view = if self.options.changes.need_decoded() { image.view() } else { view };
+            let bytes = view.value_bytes();
+            self.cache.insert_with(self.slot(file), bytes, || Part::Image(view.to_raster(), size));
+        }
+        out.write(drawn.coloured(view, coloured), drawn.placement);
+        Ok(size)
+    }
+
+    /// Writes a mask or map of an image of the size `image`.
+    fn target(
+        &self,
+        scratch: &mut Scratch,
+        file: File<'_>,
+        rule: PixelRule,
+        image: Option<(u32, u32)>,
+        draws: &mut Draws<'_>,
+        out: &mut Column,
+    ) -> Result<()> {
+        let kept = self.cache.get(self.slot(file));
+        let target = match kept {
+            Some(Part::Target(target)) => target,
+            _ => {
+                let path = file.path(&self.samples);
+                let size = scratch.decoded.pixels(&path, rule, self.options.orientation, Depth::Full)?;
+                rule.check_size(&path, size, image.unwrap_or(size))?;
+                &scratch.decoded.target
+            }
+        };
+        let is_fitted = kept.is_some() && !self.options.changes.need_decoded();
+        let (frame, drawn) = self.choose(target.size(), is_fitted, draws)?;
+        let fitted = target.fit(frame);
+        if kept.is_none() {
+            let all = if self.options.changes.need_decoded() { target } else { &fitted };
+            self.cache.insert_with(self.slot(file), all.value_bytes(), || Part::Target(all.clone()));
+        }
+        fitted.write(drawn.placement, rule.outside(), out);
+        Ok(())
+    }
+
+    /// Returns the place of a file in the cache.
+    fn slot(&self, file: File<'_>) -> usize {
+        file.sample * self.samples.files() + file.number
+    }
+
+    /// Returns the part of an image of the size `source`, and what was drawn; `is_fitted`: the image is from the cache and has
+    /// its size already. The first file of a sample decides what the others share.
+    fn choose(&self, source: (u32, u32), is_fitted: bool, draws: &mut Draws<'_>) -> Result<(Frame, Drawn)> {
+        let ImageOptions { size, resize, crop_fraction, filter, ref changes, .. } = self.options;
+        // Also with a random crop instead: an image of a wrong size is an error.
+        let plain = match is_fitted {
+            true => Frame::rectangle((0, 0), size, size),
+            false => Frame::new(resize, crop_fraction, source, size)?,
+        };
+        let source = if changes.need_decoded() { source } else { size };
+        let draw = |random: &SampleRng| changes.draw(&mut random.clone(), source, size);
+        let mut drawn = draws.random.map_or_else(Drawn::default, draw);
+        match &draws.first {
+            // A rectangle depends on the file's size, and with it the draws that follow.
+            Some(first) => drawn = first.with_frame(drawn.frame),
+            None => draws.first = Some(drawn.clone()),
+        }
+        Ok((drawn.frame.unwrap_or(plain).by(filter), drawn))
+    }
+}
+
+/// The random choices of a sample.
+struct Draws<'a> {
+    random: Option<&'a SampleRng>,
+    /// Those of its first file.
+    first: Option<Drawn>,
+}
+
+/// A file of a sample.
+#[derive(Clone, Copy)]
+struct File<'a> {
+    files: &'a Files,
+    sample: usize,
+    /// Its number among the sample's files.
+    number: usize,
+}
+
+impl File<'_> {
+    fn path(self, samples: &Samples) -> PathBuf {
+        self.files.path(&samples.root, self.sample)
+    }
+}
+
+impl Dataset for FileSet {
+    fn len(&self) -> usize {
+        self.samples.count()
+    }
+
+    fn fields(&self) -> &[Field] {
+        &self.fields
+    }
+
+    fn load(&self, index: usize, random: Option<&mut SampleRng>, out: &mut [Column]) -> Result<()> {
+        assert_eq!(out.len(), self.fields.len(), "a column for each field");
+        let mut scratch = self.idle().pop().unwrap_or_default();
+        let loaded = self.load_in(&mut scratch, index, random.as_deref(), out);
+        if scratch.held_bytes() <= KEPT_BYTES {
+            self.idle().push(scratch);
+        }
+        loaded
+    }
+
+    fn describe(&self, index: usize) -> String {
+        self.samples.describe(index)
+    }
+}
+
+#[cfg(test)]
+mod tests;

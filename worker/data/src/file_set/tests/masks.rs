@@ -1,0 +1,107 @@
+#![allow(clippy::unwrap_used)]
+
+use super::super::*;
+use crate::dataset::load_one;
+use crate::mask_rule::{MaskKind, MaskRule};
+use crate::rng::{Domain, keyed};
+use crate::sources::pairs;
+use crate::tests::images::{encoded, gray, png, put};
+use dtrain_recipe::Augment;
+use dtrain_test_kit::programs::test_data;
+use image::{ImageFormat, Rgb, RgbImage};
+
+const AUGMENTS: [Augment; 4] = [Augment::None, Augment::Flip, Augment::CropFlip, Augment::ResizedCropFlip];
+
+fn options(side: u32, augment: Augment, resize: Resize, bytes: u64) -> ImageOptions {
+    ImageOptions { resize, ..super::options(side, augment, bytes) }
+}
+
+/// Loads image and mask.
+fn load(set: &FileSet, random: Option<u64>) -> (Vec<f32>, Vec<i64>) {
+    let mut rng = random.map(|sample| keyed(Domain::Augment, 1, 0, sample));
+    let columns = load_one(set, 0, rng.as_mut()).unwrap();
+    (columns[0].as_f32().unwrap().to_vec(), columns[1].as_i64().unwrap().to_vec())
+}
+
+/// Makes one image in blocks of 8 pixels; its red is 20 times the mask's class plus 20.
+fn blocks() -> (tempfile::TempDir, Samples) {
+    let class = |x: u32, y: u32| (x / 8 + 3 * (y / 8)) as u8 % 11;
+    let root = tempfile::tempdir().unwrap();
+    let image = RgbImage::from_fn(64, 48, |x, y| Rgb([20 + 20 * class(x, y), 255, 0]));
+    put(root.path().join("i/1.bmp"), &encoded(image, ImageFormat::Bmp));
+    put(root.path().join("m/1.png"), &gray(64, 48, class));
+    let rule = MaskRule { kind: MaskKind::Index, classes: 11, ignore: 255 };
+    let index = pairs::scan(root.path(), "i", "m", rule.into()).unwrap();
+    (root, index)
+}
+
+#[test]
+fn a_mask_goes_where_its_image_goes() {
+    let (_root, index) = blocks();
+    for augment in AUGMENTS {
+        for (resize, side) in [(Resize::Crop, 48), (Resize::Crop, 32), (Resize::Stretch, 40)] {
+            let set = FileSet::new(index.clone(), options(side, augment, resize, 0));
+            assert_eq!(set.fields()[1], Field::i64("mask", [side as usize, side as usize]));
+            assert_eq!(set.len(), 1);
+            let mut changed = false;
+            for sample in 0..30 {
+                let (image, mask) = load(&set, Some(sample));
+                changed |= mask != load(&set, None).1;
+                let pixels = (side * side) as usize;
+                let mut right = 0;
+                for (at, &class) in mask.iter().enumerate() {
+                    let (red, green) = (image[at] * 255.0, image[pixels + at]);
+                    // Green is full inside the image; pixels from outside are black and of no class.
+                    assert_eq!(class == 255, green == 0.0, "{augment:?} {resize:?}");
+                    right += usize::from(class == 255 || (red - 20.0 - 20.0 * class as f32).abs() < 1.0);
+                }
+                // At the borders of blocks a resized image has mixed colours, but its mask has not.
+                assert!(right * 10 > pixels * 4, "{augment:?} {resize:?}: {right} of {pixels}");
+            }
+            assert_eq!(changed, augment != Augment::None);
+        }
+    }
+}
+
+#[test]
+fn the_cache_changes_nothing() {
+    let (_root, index) = blocks();
+    for augment in AUGMENTS {
+        let sets = [0, 1 << 20]
+            .map(|bytes| FileSet::new(index.clone(), options(24, augment, Resize::Stretch, bytes)));
+        for sample in 0..8 {
+            assert_eq!(load(&sets[0], Some(sample)), load(&sets[1], Some(sample)), "{augment:?}");
+            assert_eq!(load(&sets[0], None), load(&sets[1], None), "{augment:?}");
+        }
+    }
+}
+
+#[test]
+fn a_bad_mask_is_a_bad_sample() {
+    let (root, index) = blocks();
+    put(root.path().join("m/1.png"), &gray(64, 48, |_, _| 12));
+    let set = FileSet::new(index, options(8, Augment::None, Resize::Crop, 0));
+    let text = load_one(&set, 0, None).unwrap_err().to_string();
+    assert!(text.starts_with("its mask ") && text.contains("the value 12"), "{text}");
+    put(root.path().join("m/1.png"), &gray(48, 48, |_, _| 1));
+    let text = load_one(&set, 0, None).unwrap_err().to_string();
+    assert!(text.contains("has 48x48 pixels, but the image 64x48; make both the same size"), "{text}");
+    put(root.path().join("m/1.png"), &png(64, 48));
+    let text = load_one(&set, 0, None).unwrap_err().to_string();
+    assert!(text.contains("holds colours or fractions"), "{text}");
+    assert!(set.describe(0).ends_with("i/1.bmp"));
+}
+
+#[test]
+fn real_street_scenes_have_masks() {
+    let Ok(root) = test_data("camvid") else { return };
+    let rule = MaskRule { kind: MaskKind::Index, classes: 11, ignore: 11 };
+    let index = pairs::scan(&root, "val", "valannot", rule.into()).unwrap();
+    let set = FileSet::new(index, options(160, Augment::CropFlip, Resize::Stretch, 0));
+    for sample in 0..set.len() {
+        let columns = load_one(&set, sample, None).unwrap();
+        let mask = columns[1].as_i64().unwrap();
+        assert!(mask.iter().all(|value| (0..=11).contains(value)));
+        assert!((0..11).filter(|class| mask.contains(class)).count() > 4);
+    }
+}

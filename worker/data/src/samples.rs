@@ -1,0 +1,295 @@
+//! The samples of a set as lists, one for each field: files, classes and numbers.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use dtrain_shared_memory::MemoryError;
+use serde::{Deserialize, Serialize};
+
+use super::dataset::Field;
+use super::ignored::Ignored;
+use super::moments::Moments;
+use super::normalize::Normalize;
+use super::packed::Packed;
+use super::paths::Paths;
+use super::pixel_target::PixelRule;
+
+/// The field of the class that is the target.
+pub(super) const LABEL: &str = "label";
+
+/// The samples of one set. The processes of a machine share the lists.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Samples {
+    /// The folder of the data.
+    pub root: PathBuf,
+    /// The name of the set in messages, such as `train`.
+    pub set: String,
+    /// Where the samples stand, if that is a table.
+    #[serde(default, rename = "dtrain_table")]
+    pub table: Option<TableLines>,
+    /// The fields of each sample, in the order of the data set's columns. Masks and maps have the size of the first image.
+    pub lists: Vec<List>,
+    /// Width and height of all images if they are not resized: the required size, or the size found.
+    #[serde(default)]
+    pub size: Option<(u32, u32)>,
+    /// Unused files; known only after a scan.
+    #[serde(skip)]
+    pub ignored: Ignored,
+}
+
+/// The lines of samples in a table.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TableLines {
+    pub path: PathBuf,
+    /// The number of each sample's line, from 1.
+    pub lines: Packed<u32>,
+}
+
+/// A field of all samples.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct List {
+    /// The name of the field.
+    pub field: String,
+    pub values: ListValues,
+}
+
+/// The values of a field of all samples, by sample.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum ListValues {
+    /// Images: `[C, H, W]`, or `[L, C, H, W]` for several files a sample.
+    Images(Vec<Files>),
+    /// A class or a number for each pixel of the sample's first image: `[H, W]`.
+    Pixels(Files, PixelRule),
+    /// A class, by its number among the names: `[]`.
+    Classes { names: Vec<String>, numbers: Packed<u32> },
+    /// Any number of classes: for each name 1 or 0, `[names]`.
+    ClassSets { names: Vec<String>, sets: ClassSets },
+    /// A number for each name: `[names]`. All of one sample follow each other.
+    Numbers { names: Vec<String>, values: Packed<f32> },
+}
+
+/// The classes of each sample, by their numbers among the names.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClassSets {
+    /// Where the classes of each sample end.
+    ends: Packed<u64>,
+    numbers: Packed<u32>,
+}
+
+impl ClassSets {
+    pub(super) fn write(
+        sets: impl Iterator<Item = impl Iterator<Item = u32>> + Clone,
+    ) -> Result<Self, MemoryError> {
+        let ends = sets.clone().scan(0, |end, set| {
+            *end += set.count() as u64;
+            Some(*end)
+        });
+        Ok(Self { ends: Packed::write(ends)?, numbers: Packed::write(sets.flatten())? })
+    }
+
+    /// Returns the classes of a sample.
+    pub fn of(&self, sample: usize) -> &[u32] {
+        let start = if sample == 0 { 0 } else { self.ends[sample - 1] };
+        let range: Range<usize> = start as usize..self.ends[sample] as usize;
+        // Another process may have written the lists.
+        self.numbers.get(range).unwrap_or_default()
+    }
+}
+
+/// The files of a field, below a folder of the data's.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Files {
+    /// The folder below [`Samples::root`]; `""` for that folder itself.
+    pub folder: String,
+    pub paths: Paths,
+}
+
+impl Files {
+    pub(super) fn path(&self, root: &Path, sample: usize) -> PathBuf {
+        self.paths.below(&root.join(&self.folder), sample)
+    }
+}
+
+impl List {
+    pub(super) fn new(field: &str, values: ListValues) -> Self {
+        Self { field: field.to_owned(), values }
+    }
+
+    /// Returns the number of samples.
+    fn count(&self) -> usize {
+        match &self.values {
+            ListValues::Images(images) => images.first().map_or(0, |files| files.paths.len()),
+            ListValues::Pixels(files, _) => files.paths.len(),
+            ListValues::Classes { numbers, .. } => numbers.len(),
+            ListValues::ClassSets { sets, .. } => sets.ends.len(),
+            ListValues::Numbers { names, values } => values.len() / names.len().max(1),
+        }
+    }
+
+    fn kept(&self, is_kept: &dyn Fn(usize) -> bool) -> Result<Self, MemoryError> {
+        let files = |files: &Files| Ok(Files { paths: files.paths.kept(is_kept)?, ..files.clone() });
+        let values = match &self.values {
+            ListValues::Images(images) => {
+                ListValues::Images(images.iter().map(files).collect::<Result<_, _>>()?)
+            }
+            ListValues::Pixels(pixels, rule) => ListValues::Pixels(files(pixels)?, *rule),
+            ListValues::Classes { names, numbers } => {
+                ListValues::Classes { names: names.clone(), numbers: numbers.kept(is_kept)? }
+            }
+            ListValues::ClassSets { names, sets } => {
+                let kept = (0..self.count()).filter(|&at| is_kept(at));
+                let sets = ClassSets::write(kept.map(|at| sets.of(at).iter().copied()))?;
+                ListValues::ClassSets { names: names.clone(), sets }
+            }
+            ListValues::Numbers { names, values } => {
+                let values = values.kept(|at| is_kept(at / names.len()))?;
+                ListValues::Numbers { names: names.clone(), values }
+            }
+        };
+        Ok(Self { field: self.field.clone(), values })
+    }
+}
+
+impl Samples {
+    /// Returns the number of samples.
+    pub fn count(&self) -> usize {
+        self.lists.first().map_or(0, List::count)
+    }
+
+    /// Returns the number of files of a sample.
+    pub(super) fn files(&self) -> usize {
+        let of = |list: &List| match &list.values {
+            ListValues::Images(images) => images.len(),
+            ListValues::Pixels(..) => 1,
+            ListValues::Classes { .. } | ListValues::ClassSets { .. } | ListValues::Numbers { .. } => 0,
+        };
+        self.lists.iter().map(of).sum()
+    }
+
+    /// Returns the files of images, the first field's first.
+    pub fn images(&self) -> impl Iterator<Item = &Files> {
+        self.lists.iter().flat_map(|list| match &list.values {
+            ListValues::Images(images) => images.as_slice(),
+            _ => &[],
+        })
+    }
+
+    /// Returns the path of one sample's first image.
+    pub fn image_path(&self, sample: usize) -> PathBuf {
+        self.images().next().map_or_else(PathBuf::new, |files| files.path(&self.root, sample))
+    }
+
+    /// Describes a sample for messages: by the path of its first image, and its line in a table.
+    pub fn describe(&self, sample: usize) -> String {
+        let path = self.image_path(sample);
+        match &self.table {
+            None => path.display().to_string(),
+            Some(table) if path.as_os_str().is_empty() => {
+                format!("{}:{}", table.path.display(), table.lines[sample])
+            }
+            Some(table) => {
+                let name = table.path.file_name().unwrap_or_default().display();
+                format!("{} ({name}:{})", path.display(), table.lines[sample])
+            }
+        }
+    }
+
+    /// Returns the path of `folder` of the samples, or of their table.
+    pub fn place(&self, folder: &str) -> PathBuf {
+        self.table.as_ref().map_or_else(|| self.root.join(folder), |table| table.path.clone())
+    }
+
+    /// Returns the first list of masks or maps, and the rule to read them.
+    pub fn pixels(&self) -> Option<(&Files, PixelRule)> {
+        self.lists.iter().find_map(|list| match &list.values {
+            ListValues::Pixels(files, rule) => Some((files, *rule)),
+            _ => None,
+        })
+    }
+
+    /// Returns the names of the classes and the class of each sample; empty without classes.
+    pub fn classes(&self) -> (&[String], &[u32]) {
+        self.class_list().map(|(_, names, numbers)| (names, &**numbers)).unwrap_or_default()
+    }
+
+    /// Returns the class of each sample in memory that can be shared.
+    pub fn class_numbers(&self) -> Option<&Packed<u32>> {
+        self.class_list().map(|(.., numbers)| numbers)
+    }
+
+    /// Returns the name of the first field of classes, the names of the classes, and the class of each sample.
+    pub(super) fn class_list(&self) -> Option<(&str, &[String], &Packed<u32>)> {
+        self.lists.iter().find_map(|list| match &list.values {
+            ListValues::Classes { names, numbers } => Some((list.field.as_str(), names.as_slice(), numbers)),
+            _ => None,
+        })
+    }
+
+    /// Returns the names of the classes of each field but `without`, by field.
+    pub fn classes_but(&self, without: Option<&str>) -> BTreeMap<&str, &[String]> {
+        let lists = self.lists.iter().filter(|list| Some(list.field.as_str()) != without);
+        let named = lists.filter_map(|list| match &list.values {
+            ListValues::Classes { names, .. } | ListValues::ClassSets { names, .. } => {
+                Some((list.field.as_str(), names.as_slice()))
+            }
+            _ => None,
+        });
+        named.collect()
+    }
+
+    /// Returns the names of the numbers and the numbers of all samples; empty without numbers.
+    pub fn numbers(&self) -> (&[String], &[f32]) {
+        let found = self.lists.iter().find_map(|list| match &list.values {
+            ListValues::Numbers { names, values } => Some((names.as_slice(), &**values)),
+            _ => None,
+        });
+        found.unwrap_or_default()
+    }
+
+    /// Returns the statistics of each number.
+    pub fn moments(&self) -> Vec<Moments> {
+        let (names, values) = self.numbers();
+        let of = |at| Moments::of(values.iter().copied().skip(at).step_by(names.len()));
+        (0..names.len()).map(of).collect()
+    }
+
+    /// Returns the fields for images of this size in pixels.
+    pub(super) fn fields(
+        &self,
+        channels: usize,
+        (width, height): (usize, usize),
+        normalize: &Normalize,
+    ) -> Vec<Field> {
+        let field = |list: &List| {
+            let name = list.field.clone();
+            match &list.values {
+                ListValues::Images(images) => {
+                    let lengths = [images.len(), channels, height, width];
+                    let shape = if images.len() == 1 { &lengths[1..] } else { &lengths };
+                    Field::image(name, shape, normalize.clone())
+                }
+                ListValues::Pixels(_, PixelRule::Mask(_)) => Field::i64(name, [height, width]),
+                ListValues::Pixels(_, PixelRule::Map(_)) => Field::f32(name, [height, width]),
+                ListValues::Classes { .. } => Field::i64(name, []),
+                ListValues::ClassSets { names, .. } | ListValues::Numbers { names, .. } => {
+                    Field::f32(name, [names.len()])
+                }
+            }
+        };
+        self.lists.iter().map(field).collect()
+    }
+
+    /// Returns the samples for which `is_kept`.
+    pub(super) fn kept(&self, is_kept: &dyn Fn(usize) -> bool) -> Result<Self, MemoryError> {
+        if (0..self.count()).all(is_kept) {
+            return Ok(self.clone());
+        }
+        let lines = |table: &TableLines| {
+            Ok(TableLines { path: table.path.clone(), lines: table.lines.kept(is_kept)? })
+        };
+        let table = self.table.as_ref().map(lines).transpose()?;
+        let lists = self.lists.iter().map(|list| list.kept(is_kept)).collect::<Result<_, _>>()?;
+        Ok(Self { table, lists, ..self.clone() })
+    }
+}

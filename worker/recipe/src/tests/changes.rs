@@ -1,0 +1,95 @@
+//! `data.changes`, its words, and how images are scaled.
+
+use super::*;
+use crate::{Augment, Change, Crop, Flip, ResizedCrop, Sampler};
+
+/// Class folders with every setting of how images are scaled, changed and ordered.
+pub(super) const CHANGES: &str = r#"
+task = "classify"
+[data]
+root = "/data/c"
+crop_fraction = 0.875
+interpolation = "bicubic"
+sampler = "balanced"
+changes = [
+    { name = "resized-crop", area = [0.3, 1], ratio = [1.0, 2.0] },
+    { name = "crop" },
+    { name = "flip", share = 0.25 },
+    { name = "brightness", strength = 0.2 },
+]
+[train]
+epochs = 3
+"#;
+
+#[test]
+fn a_list_has_the_defaults_of_each_change() {
+    let recipe = parse(CHANGES, &[]).unwrap();
+    let [first, second, third, _] = &recipe.changes()[..] else { panic!("four changes") };
+    let crop = ResizedCrop { area: [0.3, 1.0], ratio: [1.0, 2.0] };
+    assert_eq!(*first, Change::ResizedCrop(crop));
+    assert_eq!(*second, Change::Crop(Crop { padding: 0.125 }));
+    assert_eq!(*third, Change::Flip(Flip { share: 0.25 }));
+    assert_eq!(recipe.data.sampler, Sampler::Balanced);
+    round_trip(&recipe);
+    let other = parse(CHANGES, &["data.changes.[2].share=0.3"]);
+    assert!(other.is_err(), "a member of a list cannot be set");
+    let other = parse(CHANGES, &["data.changes=[{name=\"flip\"}]"]).unwrap();
+    assert_eq!(other.changes(), Augment::Flip.changes());
+    let [(key, ..)] = &recipe.differences(&other)[..] else { panic!("one difference") };
+    assert_eq!(key, "data.changes");
+}
+
+#[test]
+fn words_stand_for_lists_with_the_usual_settings() {
+    let of = |word: &str| parse(SMALL, &[&format!("data.augment={word}")]).unwrap().changes();
+    let flip = Change::Flip(Flip { share: 0.5 });
+    let crop = Change::Crop(Crop { padding: 0.125 });
+    let resized = Change::ResizedCrop(ResizedCrop { area: [0.08, 1.0], ratio: [0.75, 4.0 / 3.0] });
+    assert_eq!(of("none"), []);
+    assert_eq!(of("flip"), std::slice::from_ref(&flip));
+    assert_eq!(of("crop-flip"), [crop, flip.clone()]);
+    assert_eq!(of("resized-crop-flip"), [resized, flip]);
+}
+
+#[test]
+fn wrong_lists_are_errors_that_name_the_change() {
+    for (list, key, part) in [
+        ("3", "data.changes", "expected a list such as [{ name = \"resized-crop\" }], got"),
+        ("[\"flip\"]", "data.changes", "expected a list such as"),
+        ("[{name=\"flop\"}]", "data.changes[0].name", "\"flop\""),
+        ("[{name=\"flop\"}]", "data.changes[0].name", "\"resized-crop\", \"crop\", \"flip\", \"brightness\""),
+        ("[{share=0.5}]", "data.changes[0].name", "missing; "),
+        ("[{name=\"flip\", padding=0.5}]", "data.changes[0].padding", "takes share"),
+        ("[{name=\"flip\", share=1.5}]", "data.changes[0].share", "a number above 0 and below 1"),
+        ("[{name=\"crop\"}, {name=\"crop\"}]", "data.changes[1]", "the change is there twice"),
+        ("[{name=\"flip\"}, {name=\"resized-crop\"}]", "data.changes[1]", "put it first"),
+        ("[{name=\"resized-crop\", area=[0.5, 0.2]}]", "data.changes[0]", "put the smaller number first"),
+        ("[{name=\"resized-crop\", area=[0.5, 1.2]}]", "data.changes[0]", "no larger part than 1"),
+    ] {
+        expect_error(SMALL, &[&format!("data.changes={list}")], key, part);
+    }
+    let both = ["data.augment=flip", "data.changes=[{name=\"flip\"}]"];
+    expect_error(SMALL, &both, "data.augment", "remove one of the two settings");
+    let text = samples::LM;
+    expect_error(text, &["data.changes=[{name=\"flip\"}]"], "data.changes", "it applies to images");
+    expect_set_error(samples::SEGMENT, "data.crop_fraction=0.9", "it applies to data.resize = \"crop\"");
+    expect_set_error(SMALL, "data.interpolation=bicubic", "generated data has no files");
+    expect_set_error(samples::SEGMENT, "data.sampler=balanced", "it applies to classes");
+    expect_set_error(SMALL, "data.pairs=true", "only a program in model.file has an input for a partner");
+    let program = ["model.file=/m.pt2", "data.pairs=true", "train.effective_batch=1"];
+    expect_error(SMALL, &program, "data.pairs", "a step of one sample has no partner");
+}
+
+/// An editor gets the settings of each change.
+#[test]
+fn the_json_schema_has_the_settings_of_each_change() {
+    let schema = Recipe::schema(None).unwrap();
+    let members = &schema["properties"]["data"]["properties"]["changes"]["items"]["oneOf"];
+    let of = |name: &str| {
+        let has = |member: &&serde_json::Value| member["properties"]["name"]["const"] == name;
+        members.as_array().unwrap().iter().find(has).unwrap().clone()
+    };
+    assert!(of("flip")["properties"]["share"].is_object() && of("crop")["properties"]["share"].is_null());
+    assert_eq!(of("flip")["required"], serde_json::json!(["name"]));
+    assert_eq!(of("flip")["additionalProperties"], false);
+}

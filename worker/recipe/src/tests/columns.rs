@@ -1,0 +1,120 @@
+//! `data.kind = "table"` and `data.fields`.
+
+use super::samples::TABLE;
+use super::*;
+use crate::{ColumnKind, DataKind, FieldColumns};
+
+fn column(field: &str, kind: ColumnKind, columns: &[&str]) -> FieldColumns {
+    let columns = columns.iter().map(|name| name.to_string()).collect();
+    FieldColumns { field: field.to_owned(), kind, columns }
+}
+
+#[test]
+fn a_table_has_the_fields_of_the_task_unless_others_are_stated() {
+    let recipe = parse(TABLE, &[]).unwrap();
+    let (image, label) =
+        (column("image", ColumnKind::Image, &["image"]), column("label", ColumnKind::Class, &["label"]));
+    assert_eq!(recipe.fields().unwrap(), [image, label.clone()]);
+    assert_eq!(recipe.data.fields.len(), 2, "a saved recipe has them");
+    round_trip(&recipe);
+    // Images come first, then the target, then the others by name.
+    let stated = [
+        "data.fields.a=numbers: x , y",
+        "data.fields.label=class",
+        "data.fields.image=image:p",
+        "data.fields.b=image:q,r",
+        "model.file=/m.pt2",
+    ];
+    let found = parse(TABLE, &stated).unwrap().fields().unwrap();
+    let expected = [
+        column("image", ColumnKind::Image, &["p"]),
+        column("b", ColumnKind::Image, &["q", "r"]),
+        label,
+        column("a", ColumnKind::Numbers, &["x", "y"]),
+    ];
+    assert_eq!(found, expected);
+    assert_eq!(small(&[]).data.kind, DataKind::Generated);
+    assert_eq!(small(&[]).fields().unwrap(), []);
+}
+
+#[test]
+fn a_program_takes_any_fields_and_its_target_if_stated() {
+    let program = TABLE.replace("classify", "program") + "[model]\nfile = \"/m.pt2\"\n";
+    let recipe = parse(&program, &[]).unwrap();
+    assert_eq!((recipe.target(), recipe.data.target), (None, None));
+    assert_eq!(recipe.fields().unwrap(), [column("image", ColumnKind::Image, &["image"])]);
+    round_trip(&recipe);
+    let numbers = parse(&program, &["data.fields.x=numbers:a,b"]).unwrap();
+    assert_eq!(numbers.fields().unwrap(), [column("x", ColumnKind::Numbers, &["a", "b"])]);
+    let stated = ["data.fields.x=numbers", "data.target=class"];
+    expect_error(&program, &stated, "data.fields", "needs the field `label`");
+}
+
+#[test]
+fn the_settings_of_masks_and_maps_are_those_of_any_field() {
+    let program = TABLE.replace("classify", "program") + "[model]\nfile = \"/m.pt2\"\n";
+    let both = ["data.fields.a=mask", "data.fields.b=map", "data.classes=3", "data.target_scale=2.0"];
+    let recipe = parse(&program, &both).unwrap();
+    assert_eq!((recipe.data.ignore, recipe.ignores_maps()), (Some(255), false));
+    round_trip(&recipe);
+    let of_target =
+        parse(&program, &[&both[..], &["data.fields.map=map", "data.target=map"]].concat()).unwrap();
+    assert_eq!((of_target.data.ignore, of_target.ignores_maps()), (None, true));
+    // Without files, nothing is decoded; with pairs, the partner's fields have names of their own.
+    let numbers = "data.fields.x=numbers:a,b";
+    for set in
+        ["data.image_size=8", "data.changes=[{name=\"flip\"}]", "data.cache=off", "data.crop_fraction=0.9"]
+    {
+        let key = set.split_once('=').unwrap().0;
+        expect_error(&program, &[numbers, set], key, "no field in data.fields is an image, mask or map");
+    }
+    let own = ["data.pairs=true", "data.fields.image=image", "data.fields.pair_image=image:other"];
+    expect_error(&program, &own, "data.fields.pair_image", "rename the field");
+    let classes = ["data.fields.image=image", "data.fields.label=class", "data.sampler=balanced"];
+    expect_error(&program, &classes, "data.sampler", "set data.target = \"class\"");
+    let scaled = ["data.resize=none", "data.interpolation=bicubic"];
+    expect_error(&program, &scaled, "data.interpolation", "images keep their own size");
+    let maps = parse(&program, &["data.fields.b=map", "data.ignore=7"]).unwrap();
+    assert!(maps.ignores_maps());
+    expect_set_error(&program, "data.ignore=7", "it applies to masks and maps");
+    expect_error(
+        &program,
+        &["data.fields.a=mask"],
+        "data.classes",
+        "state the number of classes in the masks",
+    );
+}
+
+#[test]
+fn wrong_fields_are_errors_with_a_remedy() {
+    for (set, part) in [
+        ("data.fields.label=klass", "\"klass\" is no kind of field; the kinds are "),
+        ("data.fields.label=class:a,b", "a field of the kind \"class\" has one column, not 2"),
+        ("data.fields.image=image:a,,b", "a name of a column is empty"),
+        ("data.fields.image=image:a,a", "the column \"a\" is there twice"),
+        ("data.fields.image=image:a,b", "the network takes one image for each sample; name one column"),
+        ("data.fields.age=numbers", "the network has no input for this field; remove it"),
+        ("data.fields.label=numbers", "the task takes the kind \"class\" for this field, not \"numbers\""),
+    ] {
+        let key = set.split_once('=').unwrap().0;
+        let others = ["data.fields.image=image", "data.fields.label=class"];
+        let mut sets: Vec<&str> = others.into_iter().filter(|other| !other.starts_with(key)).collect();
+        sets.push(set);
+        expect_error(TABLE, &sets, key, part);
+    }
+    expect_error(
+        TABLE,
+        &["data.fields.image=image"],
+        "data.fields",
+        "needs the field `label`; add label = \"class:COLUMN\"",
+    );
+    expect_error(SMALL, &["data.fields.image=image"], "data.fields", "it applies to data.kind = \"table\"");
+    let masks = TABLE.replace("classify", "segment") + "[model]\nname = \"unet\"\n";
+    expect_error(
+        &masks,
+        &["data.train_masks=m", "data.classes=2"],
+        "data.train_masks",
+        "the columns in data.fields name the files",
+    );
+    expect_set_error(TABLE, "data.classes=3", "the table determines it");
+}

@@ -1,0 +1,138 @@
+//! Files of images: their check before a run, and their preparation.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use dtrain_common::text::counted;
+use dtrain_recipe::{Interpolation, Orientation, Recipe, Resize};
+
+use super::super::{SurveyContext, TaskError};
+use crate::data::error::MOST_NAMED;
+use crate::data::generated_set::Painter;
+use crate::data::ignored::EXTENSIONS;
+use crate::data::{
+    self, CacheBudget, Changes, CheckReport, Dataset, Depth, FileSet, Filter, GeneratedSet, ImageOptions,
+    Marks, Needs, Normalize, Samples, cache_bytes,
+};
+
+/// Checks the paths of the recipe, and returns the data's.
+pub(super) fn checked_root(recipe: &Recipe) -> Result<&Path, TaskError> {
+    recipe.check_paths()?;
+    Ok(recipe.data.root.as_deref().unwrap_or(Path::new(".")))
+}
+
+fn needs(recipe: &Recipe) -> Needs {
+    let data = &recipe.data;
+    Needs { channels: data.channels, resize: data.resize, orientation: data.orientation }
+}
+
+/// Checks every file of a set. Warns of files that are ignored by name and of unreadable files.
+pub(super) fn check(samples: &Samples, recipe: &Recipe, context: &mut SurveyContext<'_>) -> CheckReport {
+    let (Samples { set: split, ignored, .. }, needs) = (samples, needs(recipe));
+    if ignored.files() > 0 {
+        (context.warn)(format!(
+            "ignoring {} in {split}: {ignored}; images end in {}, and are in the class folders if there are any",
+            counted(ignored.files(), "file"),
+            EXTENSIONS.join(", ")
+        ));
+    }
+    let depth = Depth::for_len(samples.count());
+    let report =
+        data::check(samples, needs, depth, context.threads, &mut progress_callback(context.report, split));
+    for bad in report.bad.iter().take(MOST_NAMED) {
+        (context.warn)(format!("{} cannot be read and is left out: {}", bad.path, bad.reason));
+    }
+    if !report.bad.is_empty() {
+        let (bad, count) = (report.bad.len(), samples.count());
+        let first = format!("; the first {MOST_NAMED} are listed above");
+        let named = if bad > MOST_NAMED { &first } else { "" };
+        (context.warn)(format!("{bad} of {count} images in {split} cannot be read and are left out{named}"));
+    }
+    report_marks(&report.marks, needs.orientation, split, context);
+    report
+}
+
+fn report_marks(marks: &Marks, orientation: Orientation, split: &str, context: &mut SurveyContext<'_>) {
+    let turned = counted(marks.turned.files, "file");
+    match orientation {
+        _ if marks.turned.files == 0 => {}
+        Orientation::Stored => (context.warn)(format!(
+            "the EXIF orientation of {turned} in {split} is ignored: {}; to turn them as viewers do, set \
+             data.orientation = \"exif\"",
+            marks.turned
+        )),
+        Orientation::Exif => {
+            (context.report)(format!("turning {turned} in {split} by EXIF orientation: {}", marks.turned))
+        }
+    }
+    if marks.lossy_maps.files > 0 {
+        (context.warn)(format!(
+            "lossy compression has changed the numbers of {} in {split}: {}; export the maps again as PNG, or as TIFF without JPEG",
+            counted(marks.lossy_maps.files, "file"),
+            marks.lossy_maps
+        ));
+    }
+}
+
+/// Returns a callback that reports progress through many files.
+pub(super) fn progress_callback<'a>(
+    report: &'a mut dyn FnMut(String),
+    folder: &'a str,
+) -> impl FnMut(usize, usize) {
+    /// Files between two reports.
+    const REPORT_EVERY: usize = 50_000;
+    let mut reported = 0;
+    move |done, total| {
+        if done - reported >= REPORT_EVERY {
+            reported = done;
+            report(format!("checked {done} of {total} images in {folder}"));
+        }
+    }
+}
+
+/// Returns the preparation of training images (with the recipe's random changes) and of test images (without).
+/// They share the cache for decoded images. `size` is the size of images that are not resized.
+fn options(recipe: &Recipe, size: Option<(u32, u32)>, local_ranks: usize) -> (ImageOptions, ImageOptions) {
+    let data = &recipe.data;
+    let side = data.image_size as u32;
+    let test = ImageOptions {
+        channels: data.channels,
+        size: size.unwrap_or((side, side)),
+        resize: data.resize,
+        crop_fraction: data.crop_fraction,
+        filter: match data.interpolation {
+            Interpolation::Bilinear => Filter::Bilinear,
+            Interpolation::Bicubic => Filter::Bicubic,
+        },
+        orientation: data.orientation,
+        normalize: Normalize::new(&data.mean, &data.std),
+        changes: Changes::default(),
+        cache: CacheBudget::new(cache_bytes(data.cache, local_ranks)),
+    };
+    let train = ImageOptions { changes: Changes::new(&recipe.changes()), ..test.clone() };
+    (train, test)
+}
+
+/// Returns width and height of images that keep the size `found`, if they do, and those of the network's input.
+pub(super) fn sizes(recipe: &Recipe, found: Option<(u32, u32)>) -> (Option<(u32, u32)>, (usize, usize)) {
+    let own = found.filter(|_| recipe.data.resize == Resize::None);
+    let square = (recipe.data.image_size, recipe.data.image_size);
+    (own, own.map_or(square, |(width, height)| (width as usize, height as usize)))
+}
+
+/// Applies the recipe's normalisation and random changes to a generated set.
+pub(super) fn prepared<P: Painter>(set: GeneratedSet<P>, recipe: &Recipe) -> GeneratedSet<P> {
+    let data = &recipe.data;
+    set.with_normalize(Normalize::new(&data.mean, &data.std)).with_changes(Changes::new(&recipe.changes()))
+}
+
+/// Returns the training and the test set of surveyed files.
+pub(super) fn sets(
+    recipe: &Recipe,
+    [train, test]: [Samples; 2],
+    local_ranks: usize,
+) -> [Arc<dyn Dataset>; 2] {
+    let (own, _) = sizes(recipe, train.size);
+    let (train_options, test_options) = options(recipe, own, local_ranks);
+    [Arc::new(FileSet::new(train, train_options)), Arc::new(FileSet::new(test, test_options))]
+}

@@ -1,0 +1,309 @@
+//! The samples of a run: what rank 0 finds, and the data sets that every rank makes of it.
+
+mod files;
+mod masks;
+mod numbers;
+pub(super) mod text;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use dtrain_recipe::{self as recipe, DataKind, Recipe, Target};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::{Facts, SurveyContext, TaskError};
+use crate::data::generated_numbers::NUMBERS;
+use crate::data::packed::Packed;
+use crate::data::sampler::balanced::Balanced;
+use crate::data::sources::table::Reading;
+use crate::data::sources::{classes, pairs, table};
+use crate::data::{
+    self, DataError, Dataset, Generated, GeneratedMaps, GeneratedMasks, GeneratedVectors, Moments, Pairs,
+    Samples, Sampling, Split, TextWindows,
+};
+use text::Text;
+
+pub(super) use masks::rule as mask_rule;
+
+/// The samples as found by rank 0, without unreadable ones.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Survey {
+    /// Files of training and test, and the statistics of the training targets by number.
+    Files(Box<[Samples; 2]>, Vec<Moments>),
+    /// Generated samples.
+    Generated,
+    /// A text.
+    Text(Text),
+}
+
+/// The data sets of a run.
+pub(super) struct Sets {
+    pub(super) train: Arc<dyn Dataset>,
+    pub(super) test: Arc<dyn Dataset>,
+    /// Which training samples stand in a step.
+    pub(super) sampling: Sampling,
+    /// 0 without classes.
+    pub(super) classes: usize,
+    /// Names of the classes in the order of their numbers; empty for generated images and for masks.
+    pub(super) class_names: Vec<String>,
+    /// The names of the classes of other fields of a table, by field.
+    pub(super) other_classes: BTreeMap<String, Vec<String>>,
+    /// The names of numbers as targets.
+    pub(super) numbers: Vec<String>,
+    /// Statistics of the training targets, by number; of generated ones only if they are normalised.
+    pub(super) moments: Vec<Moments>,
+    /// Width and height of the images.
+    pub(super) size: (usize, usize),
+    /// The training windows of a text.
+    pub(super) text: Option<Arc<TextWindows>>,
+    pub(super) description: String,
+}
+
+/// Scans and checks the samples. A set of one class is an error if `least_classes` is 2.
+pub(super) fn survey(
+    recipe: &Recipe,
+    least_classes: usize,
+    context: &mut SurveyContext<'_>,
+) -> Result<Survey, TaskError> {
+    let target = recipe.target();
+    if target == Some(Target::Tokens) {
+        return text::survey(recipe).map(Survey::Text);
+    }
+    if recipe.data.kind == DataKind::Generated {
+        return Ok(Survey::Generated);
+    }
+    let train = list(recipe, target, None)?;
+    if let (Some(Target::Class), [class], true) = (target, train.classes().0, least_classes > 1) {
+        let remedy = match train.table {
+            Some(_) => "add training lines of other classes",
+            None => {
+                "add a folder of images for each other class, or set data.root and data.train to the folder that holds the \
+                 class folders"
+            }
+        };
+        return Err(DataError::OneClass(train.place(&train.set), class.clone(), remedy).into());
+    }
+    let (train, moments) = match target {
+        Some(Target::Mask) => (masks::check_training(train, recipe, context)?, Vec::new()),
+        Some(Target::Map) => {
+            let (train, moments) = numbers::check_maps(train, recipe, context)?;
+            (train, vec![moments])
+        }
+        Some(Target::Vector) => {
+            let train = usable(train, recipe, context)?;
+            let moments = train.moments();
+            (train, moments)
+        }
+        Some(Target::Class | Target::Tokens) | None => (usable(train, recipe, context)?, Vec::new()),
+    };
+    let test = Samples { size: train.size, ..list(recipe, target, Some(&train))? };
+    let test = match target {
+        Some(Target::Mask) => masks::check_test(test, recipe, context)?,
+        Some(Target::Map) => numbers::check_maps(test, recipe, context)?.0,
+        Some(Target::Vector | Target::Class | Target::Tokens) | None => usable(test, recipe, context)?,
+    };
+    let is_vector = target == Some(Target::Vector);
+    if is_vector {
+        numbers::report(&train, &moments, context);
+    }
+    let names = if is_vector { train.numbers().0 } else { &[] };
+    numbers::check_moments(recipe, names, &moments)?;
+    Ok(Survey::Files(Box::new([train, test]), moments))
+}
+
+/// Lists the training samples or, with `train`, the test samples.
+fn list(recipe: &Recipe, target: Option<Target>, train: Option<&Samples>) -> Result<Samples, TaskError> {
+    let (root, data) = (files::checked_root(recipe)?, &recipe.data);
+    let (set, targets) = match train {
+        None => (&data.train, &data.train_masks),
+        Some(_) => (&data.test, &data.test_masks),
+    };
+    let (mask, map) = (mask_rule(recipe), numbers::map_rule(recipe));
+    Ok(match target {
+        _ if data.kind == DataKind::Table => {
+            // A loaded recipe has no problems.
+            let fields = recipe.fields().unwrap_or_default();
+            table::scan(root, set, &fields, Reading { mask, map, train })?
+        }
+        Some(Target::Mask) => pairs::scan(root, set, targets, mask.into())?,
+        Some(Target::Map) => pairs::scan(root, set, targets, map.into())?,
+        Some(Target::Vector) => {
+            data::sources::numbers::scan(root, set, train.map(|train| train.numbers().0))?
+        }
+        Some(Target::Class | Target::Tokens) | None => {
+            classes::scan(root, set, train.map(|train| train.classes().0))?
+        }
+    })
+}
+
+/// Returns the samples that can be read.
+fn usable(samples: Samples, recipe: &Recipe, context: &mut SurveyContext<'_>) -> Result<Samples, TaskError> {
+    let report = files::check(&samples, recipe, context);
+    Ok(samples.without_bad(&report)?)
+}
+
+/// Makes the data sets; `context` returns the tokens of a sample of text.
+pub(super) fn sets(
+    recipe: &Recipe,
+    survey: Survey,
+    local_ranks: usize,
+    context: impl FnOnce() -> Result<usize, TaskError>,
+) -> Result<Sets, TaskError> {
+    let target = recipe.target();
+    let mut sets = match survey {
+        Survey::Text(text) => {
+            let (train, test) = text::windows(recipe, text, context()?)?;
+            let (classes, description) = (train.corpus().vocabulary.size(), text::describe(&train));
+            let text = Some(Arc::clone(&train));
+            return Ok(Sets { classes, text, description, ..Sets::of(train, test) });
+        }
+        Survey::Files(files, moments) => {
+            // Other fields of a table are no targets.
+            let of =
+                |wanted, names: &[String]| if target == Some(wanted) { names.to_vec() } else { Vec::new() };
+            let class_names = of(Target::Class, files[0].classes().0);
+            let numbers = of(Target::Vector, files[0].numbers().0);
+            let (_, size) = files::sizes(recipe, files[0].size);
+            let labels = files[0].class_numbers().cloned();
+            // The target's names have a place of their own.
+            let of_target = (target == Some(Target::Class)).then_some("label");
+            let other_classes = files[0].classes_but(of_target);
+            let own = |(field, names): (&str, &[String])| (field.to_owned(), names.to_vec());
+            let other_classes = other_classes.into_iter().map(own).collect();
+            let [train, test] = files::sets(recipe, *files, local_ranks);
+            let sets = Sets {
+                classes: class_names.len(),
+                class_names,
+                other_classes,
+                numbers,
+                moments,
+                size,
+                ..Sets::of(train, test)
+            };
+            sets.sampled(recipe, labels)?
+        }
+        Survey::Generated => generated(recipe, target)?,
+    };
+    let (width, height) = sets.size;
+    if target == Some(Target::Mask) {
+        (sets.classes, sets.class_names) = (recipe.data.classes, Vec::new());
+    }
+    sets.description = match target {
+        Some(Target::Mask) => format!("{} classes of pixels, {width} x {height} images", sets.classes),
+        Some(Target::Map) => format!("maps of {width} x {height} pixels"),
+        Some(Target::Vector) => format!("targets {}", sets.numbers.join(", ")),
+        Some(Target::Class | Target::Tokens) => format!("{} classes", sets.classes),
+        None => {
+            let names: Vec<_> = sets.train.fields().iter().map(|field| &*field.name).collect();
+            format!("fields {}", names.join(", "))
+        }
+    };
+    Ok(sets)
+}
+
+impl Sets {
+    /// Returns sets of which nothing else is known.
+    fn of(train: Arc<dyn Dataset>, test: Arc<dyn Dataset>) -> Self {
+        Self {
+            sampling: Sampling::shuffled(train.len()),
+            train,
+            test,
+            classes: 0,
+            class_names: Vec::new(),
+            other_classes: BTreeMap::new(),
+            numbers: Vec::new(),
+            moments: Vec::new(),
+            size: (0, 0),
+            text: None,
+            description: String::new(),
+        }
+    }
+}
+
+impl Sets {
+    /// Returns the facts that follow from the data.
+    pub(super) fn facts(&self) -> Facts {
+        Facts {
+            sampling: Some(self.sampling.clone()),
+            classes: self.classes,
+            class_names: self.class_names.clone(),
+            extra: self.extra(Value::Null),
+            ..Facts::new(Arc::clone(&self.train), Arc::clone(&self.test), self.description.clone())
+        }
+    }
+
+    /// Returns what a saved model needs: `own` with the names of the classes of other fields, which number them.
+    pub(super) fn extra(&self, own: Value) -> Value {
+        if self.other_classes.is_empty() {
+            return own;
+        }
+        let mut all =
+            serde_json::Map::from_iter([("classes".to_owned(), serde_json::json!(self.other_classes))]);
+        if let Value::Object(own) = own {
+            all.extend(own);
+        }
+        Value::Object(all)
+    }
+
+    /// Adds the recipe's order of the training samples, whose classes are `labels`, and their partners.
+    fn sampled(self, recipe: &Recipe, labels: Option<Packed<u32>>) -> Result<Self, TaskError> {
+        let Self { mut train, mut test, mut sampling, .. } = self;
+        if let (recipe::Sampler::Balanced, Some(classes)) = (recipe.data.sampler, labels) {
+            sampling.sampler = Arc::new(Balanced { classes });
+        }
+        if recipe.data.pairs {
+            if let Some(set) = [&train, &test].into_iter().find(|set| set.len() == 1) {
+                return Err(DataError::NoPartner(set.describe(0)).into());
+            }
+            (train, test) = (Arc::new(Pairs::new(train)), Arc::new(Pairs::new(test)));
+            sampling.has_partners = true;
+        }
+        Ok(Self { train, test, sampling, ..self })
+    }
+}
+
+fn generated(recipe: &Recipe, target: Option<Target>) -> Result<Sets, TaskError> {
+    let (data, seed) = (&recipe.data, recipe.train.seed);
+    let (classes, side) = (data.classes, data.image_size);
+    let set = |samples, split| -> Arc<dyn Dataset> {
+        match target {
+            Some(Target::Mask) => {
+                let set = GeneratedMasks::new(classes, samples, side, seed, split);
+                Arc::new(files::prepared(set, recipe).with_ignore(mask_rule(recipe).ignore))
+            }
+            Some(Target::Map) => {
+                Arc::new(files::prepared(GeneratedMaps::new(samples, side, seed, split), recipe))
+            }
+            Some(Target::Vector) => {
+                Arc::new(files::prepared(GeneratedVectors::new(samples, side, seed, split), recipe))
+            }
+            Some(Target::Class | Target::Tokens) | None => {
+                Arc::new(files::prepared(Generated::new(classes, samples, side, seed, split), recipe))
+            }
+        }
+    };
+    let (train, test) = (set(data.train_samples, Split::Train), set(data.test_samples, Split::Test));
+    let numbers =
+        if target == Some(Target::Vector) { NUMBERS.map(String::from).to_vec() } else { Vec::new() };
+    let is_number = matches!(target, Some(Target::Vector | Target::Map));
+    let moments = match is_number && data.normalize_targets {
+        true => numbers::first_moments(train.as_ref(), numbers.len().max(1)),
+        false => Vec::new(),
+    };
+    numbers::check_moments(recipe, &numbers, &moments)?;
+    let classes = if target == Some(Target::Class) { classes } else { 0 };
+    // A list in shared memory, which a host may lack, only if it is used.
+    let labels = match data.sampler {
+        recipe::Sampler::Shuffled => None,
+        recipe::Sampler::Balanced => {
+            let label = |sample| (sample % data.classes) as u32;
+            Some(Packed::write((0..train.len()).map(label)).map_err(DataError::from)?)
+        }
+    };
+    let sets = Sets { classes, numbers, moments, size: (side, side), ..Sets::of(train, test) };
+    sets.sampled(recipe, labels)
+}
+
+#[cfg(test)]
+mod tests;

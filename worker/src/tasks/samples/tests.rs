@@ -1,0 +1,41 @@
+#![allow(clippy::unwrap_used)]
+
+use super::numbers::check_moments;
+use super::*;
+use crate::data::load_one;
+
+fn recipe(data: &str) -> Recipe {
+    let text = format!(
+        "task = \"regress\"\n[data]\nkind = \"generated\"\nimage_size = 16\ntrain_samples = 30\ntest_samples = 5\n{data}\n\
+         [model]\nfile = \"/m.pt2\"\n[train]\nsteps = 1\n"
+    );
+    Recipe::parse("test", &text, &[]).unwrap()
+}
+
+#[test]
+fn generated_targets_are_numbers_or_maps() {
+    let made = |data| sets(&recipe(data), Survey::Generated, 1, || Ok(1)).unwrap();
+    let sets = made("normalize_targets = true");
+    assert_eq!((sets.numbers.len(), sets.size), (2, (16, 16)));
+    assert_eq!((sets.train.len(), sets.test.len()), (30, 5));
+    let columns: Vec<_> = (0..30).map(|index| load_one(sets.train.as_ref(), index, None).unwrap()).collect();
+    for (number, moments) in sets.moments.iter().enumerate() {
+        let mean: f32 = columns.iter().map(|it| it[1].as_f32().unwrap()[number]).sum::<f32>() / 30.0;
+        assert!((moments.mean - f64::from(mean)).abs() < 1e-5 && moments.deviation() > 0.0);
+    }
+    let maps = made("target = \"map\"");
+    assert!(maps.numbers.is_empty() && maps.moments.is_empty());
+    assert_eq!(maps.train.fields()[1], crate::data::Field::f32("map", [16, 16]));
+}
+
+#[test]
+fn equal_targets_cannot_be_normalised() {
+    let moments = [Moments::of([1.0, 2.0].into_iter()), Moments::of([3.0, 3.0].into_iter())];
+    let names = ["a", "b"].map(String::from);
+    check_moments(&recipe(""), &names, &moments).unwrap();
+    let normalised = recipe("normalize_targets = true");
+    let text = check_moments(&normalised, &names, &moments).unwrap_err().to_string();
+    assert!(text.contains("the training targets `b` are all 3, and data.normalize_targets"), "{text}");
+    let text = check_moments(&normalised, &[], &moments[1..]).unwrap_err().to_string();
+    assert!(text.contains("the training targets of the maps are all 3"), "{text}");
+}
