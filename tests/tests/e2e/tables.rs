@@ -29,10 +29,10 @@ fn a_table_trains_as_the_folders_of_its_files() {
         "data.root=data/table.csv",
         "data.fields.image=image:photo",
         "data.fields.label=class:kind",
-        "data.augment=resized-crop-flip",
+        "data.changes=[{ name = \"resized-crop\" }, { name = \"flip\" }]",
     ];
     for &ranks in thorough::cases(&[2, 1, 3], 1) {
-        let folders = sandbox.train(ranks, &format!("folders-{ranks}"), &of_table[4..]);
+        let folders = sandbox.train(ranks, &format!("folders-{ranks}"), &["data.augment=resized-crop-flip"]);
         let table = sandbox.train(ranks, &format!("table-{ranks}"), &of_table);
         assert_eq!(folders.per_step("loss"), table.per_step("loss"));
         let [folders, table] = [folders, table].map(|run| run.0.checkpoint(3));

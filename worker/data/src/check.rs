@@ -14,7 +14,7 @@ use super::inspector::Inspector;
 use super::marks::Marks;
 use super::moments::Moments;
 use super::needs::{Depth, Needs};
-use super::samples::{LABEL, ListValues, Samples};
+use super::samples::{ListValues, Samples};
 
 /// Result of [`check`].
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -202,15 +202,13 @@ impl Samples {
     pub fn without_bad(&self, report: &CheckReport) -> Result<Self, DataError> {
         let is_good = report.good(self.count())?;
         let kept = self.kept(&is_good)?;
-        // Other fields of classes than the target may lose some.
-        let of_label = |samples: &'_ Self| samples.class_list().is_some_and(|(field, ..)| field == LABEL);
-        let (names, classes) = if of_label(self) { self.classes() } else { Default::default() };
+        let (names, classes) = self.classes();
         let found = |classes: &[u32]| {
             let mut found = vec![false; names.len()];
             classes.iter().for_each(|&class| found[class as usize] = true);
             found
         };
-        let (before, after) = (found(classes), found(if names.is_empty() { &[] } else { kept.classes().1 }));
+        let (before, after) = (found(classes), found(kept.classes().1));
         if let Some(lost) = (0..names.len()).find(|&class| before[class] && !after[class]) {
             let of_class = report.bad.iter().filter(|bad| classes[bad.index] as usize == lost);
             return Err(DataError::ClassLost(names[lost].clone(), of_class.cloned().collect()));

@@ -118,7 +118,7 @@ impl FileSet {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes a sample. Its images and masks get the same random choices: each file draws from a copy of `random`.
+    /// Writes a sample. Its images and masks get the same random choices.
     fn load_in(
         &self,
         scratch: &mut Scratch,
@@ -209,8 +209,7 @@ impl FileSet {
                 (&decoded.image, size)
             }
         };
-        let is_fitted = kept.is_some() && !self.options.changes.need_decoded();
-        let (frame, drawn) = self.choose((image.width, image.height), is_fitted, draws)?;
+        let (frame, drawn) = self.choose((image.width, image.height), kept.is_some(), draws)?;
         let view = fitter.fit(image, frame)?;
         if kept.is_none() {
             // A random crop shows another part each time, so the whole image is kept.
@@ -242,8 +241,7 @@ impl FileSet {
                 &scratch.decoded.target
             }
         };
-        let is_fitted = kept.is_some() && !self.options.changes.need_decoded();
-        let (frame, drawn) = self.choose(target.size(), is_fitted, draws)?;
+        let (frame, drawn) = self.choose(target.size(), kept.is_some(), draws)?;
         let fitted = target.fit(frame);
         if kept.is_none() {
             let all = if self.options.changes.need_decoded() { target } else { &fitted };
@@ -258,13 +256,14 @@ impl FileSet {
         file.sample * self.samples.files() + file.number
     }
 
-    /// Returns the part of an image of the size `source`, and what was drawn; `is_fitted`: the image is from the cache and has
-    /// its size already. The first file of a sample decides what the others share.
-    fn choose(&self, source: (u32, u32), is_fitted: bool, draws: &mut Draws<'_>) -> Result<(Frame, Drawn)> {
+    /// Returns the part of an image of the size `source`, which may be from the cache, and what was drawn. The first file of a
+    /// sample decides what the others share.
+    fn choose(&self, source: (u32, u32), is_cached: bool, draws: &mut Draws<'_>) -> Result<(Frame, Drawn)> {
         let ImageOptions { size, resize, crop_fraction, filter, ref changes, .. } = self.options;
-        // Also with a random crop instead: an image of a wrong size is an error.
-        let plain = match is_fitted {
+        let plain = match is_cached && !changes.need_decoded() {
+            // It was resized before it was cached.
             true => Frame::rectangle((0, 0), size, size),
+            // Also with a random crop instead: an image of a wrong size is an error.
             false => Frame::new(resize, crop_fraction, source, size)?,
         };
         let source = if changes.need_decoded() { source } else { size };

@@ -16,7 +16,7 @@ use super::paths::Paths;
 use super::pixel_target::PixelRule;
 
 /// The field of the class that is the target.
-pub(super) const LABEL: &str = "label";
+const LABEL: &str = "label";
 
 /// The samples of one set. The processes of a machine share the lists.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -208,34 +208,30 @@ impl Samples {
         })
     }
 
-    /// Returns the names of the classes and the class of each sample; empty without classes.
+    /// Returns the names of the classes of the field `label`, and the class of each sample; empty without it.
     pub fn classes(&self) -> (&[String], &[u32]) {
-        self.class_list().map(|(_, names, numbers)| (names, &**numbers)).unwrap_or_default()
+        self.labels().map(|(names, numbers)| (names, &**numbers)).unwrap_or_default()
     }
 
-    /// Returns the class of each sample in memory that can be shared.
-    pub fn class_numbers(&self) -> Option<&Packed<u32>> {
-        self.class_list().map(|(.., numbers)| numbers)
-    }
-
-    /// Returns the name of the first field of classes, the names of the classes, and the class of each sample.
-    pub(super) fn class_list(&self) -> Option<(&str, &[String], &Packed<u32>)> {
+    /// Returns the names of the classes of the field `label`, and the class of each sample in memory that can be shared.
+    pub fn labels(&self) -> Option<(&[String], &Packed<u32>)> {
         self.lists.iter().find_map(|list| match &list.values {
-            ListValues::Classes { names, numbers } => Some((list.field.as_str(), names.as_slice(), numbers)),
+            ListValues::Classes { names, numbers } if list.field == LABEL => {
+                Some((names.as_slice(), numbers))
+            }
             _ => None,
         })
     }
 
-    /// Returns the names of the classes of each field but `without`, by field.
-    pub fn classes_but(&self, without: Option<&str>) -> BTreeMap<&str, &[String]> {
-        let lists = self.lists.iter().filter(|list| Some(list.field.as_str()) != without);
-        let named = lists.filter_map(|list| match &list.values {
+    /// Returns the names of the classes of each field, by field.
+    pub fn class_names(&self) -> BTreeMap<String, Vec<String>> {
+        let named = |list: &List| match &list.values {
             ListValues::Classes { names, .. } | ListValues::ClassSets { names, .. } => {
-                Some((list.field.as_str(), names.as_slice()))
+                Some((list.field.clone(), names.clone()))
             }
             _ => None,
-        });
-        named.collect()
+        };
+        self.lists.iter().filter_map(named).collect()
     }
 
     /// Returns the names of the numbers and the numbers of all samples; empty without numbers.

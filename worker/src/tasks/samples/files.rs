@@ -92,7 +92,11 @@ pub(super) fn progress_callback<'a>(
 
 /// Returns the preparation of training images (with the recipe's random changes) and of test images (without).
 /// They share the cache for decoded images. `size` is the size of images that are not resized.
-fn options(recipe: &Recipe, size: Option<(u32, u32)>, local_ranks: usize) -> (ImageOptions, ImageOptions) {
+pub(super) fn options(
+    recipe: &Recipe,
+    size: Option<(u32, u32)>,
+    local_ranks: usize,
+) -> (ImageOptions, ImageOptions) {
     let data = &recipe.data;
     let side = data.image_size as u32;
     let test = ImageOptions {

@@ -165,12 +165,12 @@ pub(super) fn sets(
             let class_names = of(Target::Class, files[0].classes().0);
             let numbers = of(Target::Vector, files[0].numbers().0);
             let (_, size) = files::sizes(recipe, files[0].size);
-            let labels = files[0].class_numbers().cloned();
-            // The target's names have a place of their own.
-            let of_target = (target == Some(Target::Class)).then_some("label");
-            let other_classes = files[0].classes_but(of_target);
-            let own = |(field, names): (&str, &[String])| (field.to_owned(), names.to_vec());
-            let other_classes = other_classes.into_iter().map(own).collect();
+            let labels = files[0].labels().map(|(_, labels)| labels.clone());
+            let mut other_classes = files[0].class_names();
+            if target == Some(Target::Class) {
+                // `class_names` has them.
+                other_classes.remove("label");
+            }
             let [train, test] = files::sets(recipe, *files, local_ranks);
             let sets = Sets {
                 classes: class_names.len(),
@@ -219,9 +219,7 @@ impl Sets {
             description: String::new(),
         }
     }
-}
 
-impl Sets {
     /// Returns the facts that follow from the data.
     pub(super) fn facts(&self) -> Facts {
         Facts {

@@ -2,7 +2,7 @@
 
 use super::numbers::check_moments;
 use super::*;
-use crate::data::load_one;
+use crate::data::{Filter, load_one};
 
 fn recipe(data: &str) -> Recipe {
     let text = format!(
@@ -38,4 +38,17 @@ fn equal_targets_cannot_be_normalised() {
     assert!(text.contains("the training targets `b` are all 3, and data.normalize_targets"), "{text}");
     let text = check_moments(&normalised, &[], &moments[1..]).unwrap_err().to_string();
     assert!(text.contains("the training targets of the maps are all 3"), "{text}");
+}
+
+#[test]
+fn images_are_prepared_as_the_recipe_states() {
+    let text = "task = \"classify\"\n[data]\nroot = \"/d\"\ncrop_fraction = 0.875\ninterpolation = \"bicubic\"\nchanges = \
+                [{ name = \"flip\" }]\n[train]\nsteps = 1\n";
+    let recipe = Recipe::parse("test", text, &[]).unwrap();
+    let (train, test) = files::options(&recipe, None, 1);
+    for options in [&train, &test] {
+        assert_eq!((options.crop_fraction, options.filter), (0.875, Filter::Bicubic));
+    }
+    assert!(format!("{:?}", train.changes).contains("Flip"), "{:?}", train.changes);
+    assert!(!format!("{:?}", test.changes).contains("Flip"), "{:?}", test.changes);
 }
