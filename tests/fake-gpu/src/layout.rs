@@ -6,6 +6,7 @@
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::{env, fs, io};
 
 use anyhow::{Context, Result, bail};
@@ -253,8 +254,10 @@ fn replace(target: &Path, link: &Path) -> Result<()> {
     if fs::read_link(link).is_ok_and(|found| found == target) {
         return Ok(());
     }
-    // Others may start at the same time.
-    let new = PathBuf::from(format!("{}.{}.new", link.display(), std::process::id()));
+    // Other processes and threads may do the same at this time.
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let (process, count) = (std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+    let new = PathBuf::from(format!("{}.{process}.{count}.new", link.display()));
     symlink(target, &new)
         .and_then(|()| fs::rename(&new, link))
         .with_context(|| format!("cannot create {}", link.display()))
