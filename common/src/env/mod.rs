@@ -82,7 +82,7 @@ pub const DTRAIN_TEMPORARY: &str = "DTRAIN_TEMPORARY";
 /// Transport between the ranks: `shared` (memory within each node), `gloo` (TCP), or unset or `auto`.
 pub const DTRAIN_TRANSPORT: &str = "DTRAIN_TRANSPORT";
 /// For tests: makes allocations fail in a worker, such as `oom:rank=1,step=3,phase=backward`. `step` counts
-/// from 1. `phase` is `forward`, `backward`, `reduce`, `prepare`, `update` or `evaluate` (after `step`).
+/// from 1. `phase` is `outputs`, `forward`, `backward`, `reduce`, `prepare`, `update` or `evaluate` (after `step`).
 /// `micro_step=2` selects a rank's second micro-step, `after=5` lets five allocations of the phase succeed
 /// first, `times=2` also fails the first retry of the step.
 pub const DTRAIN_FAULT: &str = "DTRAIN_FAULT";

@@ -78,7 +78,7 @@ fn recompute_does_not_change_a_language_model() {
 
 #[test]
 fn recompute_does_not_change_networks_with_batch_norm() {
-    let steps = "train.steps=4";
+    let steps = "train.steps=2";
     // Joint sums over the ranks within segments, during the sums of the gradients.
     same(&resnet18(), 2, &[steps, "model.batchnorm=\"synced\""], 9);
     same(

@@ -34,7 +34,7 @@ pub(crate) fn image_folder(sandbox: &Sandbox, train: usize, test: usize) {
 }
 
 /// Writes the folders of [`image_folder`] with equal images of a class, which are links to one file.
-fn equal_images(sandbox: &Sandbox, train: usize, test: usize) {
+pub(crate) fn equal_images(sandbox: &Sandbox, train: usize, test: usize) {
     image_folder(sandbox, 1, 1);
     for (split, count) in [("train", train), ("test", test)] {
         for class in ["dark", "light"] {
@@ -92,7 +92,7 @@ fn a_few_corrupt_images_are_named_and_skipped() {
 }
 
 /// Images whose header is whole and whose pixels are not: a check of headers does not find them.
-fn cut_off(sandbox: &Sandbox, split: &str, images: usize) {
+pub(crate) fn cut_off(sandbox: &Sandbox, split: &str, images: usize) {
     for index in 0..images {
         let path = sandbox.path(&format!("data/{split}/dark/{index:05}.png"));
         let whole = fs::read(&path).unwrap();

@@ -20,13 +20,11 @@ fn every_kind_of_fault_ends_with_its_cause_and_a_second_launch_trains() {
     without_outer_run(&mut faults);
     // Cargo sets this variable to this test's package; the lab must find its own.
     faults.env_remove("CARGO_MANIFEST_DIR").args(["gpu-faults", "--moments", "1"]);
-    // The start, a kernel, memory, an event, NCCL and a graph; faults that end with an error, with a hang and well.
+    // The start, a kernel, memory, NCCL and a graph; faults that end with an error, with a hang and well.
     let some = [
         "initialization",
-        "ECC",
         "a kernel never ends",
         "memory, once",
-        "waiting for an event",
         "NCCL does not connect",
         "NCCL hangs",
         "a capture",

@@ -47,6 +47,7 @@ mod slurm;
 mod soak;
 mod stages;
 mod starters;
+mod step_losses;
 mod stopping;
 mod tables;
 mod tasks;

@@ -10,6 +10,7 @@ use dtrain_tests::process::{expect_exit_code, finish, output_text};
 use dtrain_tests::runs::{Run, Sandbox, assert_close};
 
 use crate::exported::{IMAGES, TEXTS, imported};
+use crate::step_losses;
 
 /// A GPT on a generated text, with all state that a step changes: moments, average, clipping.
 const LM: &str = r#"
@@ -200,11 +201,15 @@ fn exported_programs_take_the_step_again() {
     let Ok(python) = forks::pytorch() else { return };
     let sets = ["train.effective_batch=12", "train.steps=4", "ema.decay=0.9"];
     let recomputed = [&sets[..], &["memory.recompute=on", "memory.shard_optimizer=true"]].concat();
-    for (function, task, data, sets) in
-        [("gpt", "lm", TEXTS, &recomputed[..]), ("normed", "classify", IMAGES, &sets[..])]
-    {
-        let sandbox = imported(&python, function, task, data, "");
-        Ranks::new(&sandbox, 2, sets).assert_taken_again(&["backward,after=9", "forward,after=9"], 1);
+    let phases = ["backward,after=9", "forward,after=9"];
+    for (function, task, data, model, sets, phases) in [
+        ("gpt", "lm", TEXTS, "", &recomputed[..], phases),
+        ("normed", "classify", IMAGES, "", &sets[..], phases),
+        // The first pass of a loss over the step, on the one rank that has no memory.
+        ("towers", "program", IMAGES, step_losses::TOWERS, &recomputed[..], ["outputs,after=9", phases[0]]),
+    ] {
+        let sandbox = imported(&python, function, task, data, model);
+        Ranks::new(&sandbox, 2, sets).assert_taken_again(&phases, 1);
     }
 }
 

@@ -32,6 +32,13 @@ choices! {
         Balanced = "balanced": "Each class as often as every other in a random order; an epoch has as many samples.",
     }
 
+    /// How the values that micro-batches give to a buffer are joined.
+    Join {
+        Mean = "mean": "The mean of the changes, weighted by samples: averages, centres.",
+        Append = "append": "The rows of all samples go to the queue, in the order of the step.",
+        Last = "last": "The value after the step's last sample.",
+    }
+
     /// The meaning of a mask's values.
     Masks {
         Index = "index": "The value of a pixel is its class; of a palette image, the palette's index.",

@@ -135,9 +135,11 @@ impl Recipe {
         let program = self.program().is_some();
         list.add(
             !program,
-            "model.inputs model.output model.auxiliary model.libraries model.zero_weights",
+            "model.inputs model.output model.auxiliary model.libraries model.state model.zero_weights",
             of_programs,
         );
+        let twice = "a step with model.losses is not captured";
+        list.add(!self.model.losses.is_empty(), "model.compile", twice);
         list.add(facts.returns_loss, "model.auxiliary", "the program returns the loss itself");
         list.add(
             self.model.weights.is_none(),

@@ -3,10 +3,10 @@
 use std::path::{Component, Path};
 
 use dtrain_common::recipe::hints::describe;
-use dtrain_common::recipe::kinds::{Kind, NAME, check, each, each_entry, parsed};
+use dtrain_common::recipe::kinds::{Kind, NAME, check, choice, each, each_entry, parsed};
 use toml::Value;
 
-use super::{BatchNorm, Loss};
+use super::{BatchNorm, Join, Loss};
 
 pub(super) const BATCH_NORM: Kind = Kind::Other(
     "\"local\", \"synced\", \"frozen\", or a group of samples such as \"group:16\"",
@@ -24,6 +24,11 @@ pub(super) const FOLDER_NAME: Kind = Kind::Other(
 pub(super) const FIELDS: Kind =
     Kind::Other("a table of fields, such as { image = \"image:path\" }", &["object"], |value| {
         each_entry(value, |value| check(&NAME, value))
+    });
+/// A table of joins, not empty.
+pub(super) const JOINS: Kind =
+    Kind::Other("a table of joins, such as { queue = \"append\" }", &["object"], |value| {
+        each_entry(value, |value| check(&choice(Join::NAMES), value))
     });
 /// Pairs of a regular expression and a replacement, at least one.
 pub(super) const RENAMES: Kind =

@@ -14,6 +14,7 @@ mod defaults;
 mod effect;
 mod kinds;
 mod load;
+mod losses;
 mod model;
 mod networks;
 mod paths;
@@ -30,7 +31,7 @@ use dtrain_common::batch::{BatchError, Partition};
 pub use batchnorm::BatchNorm;
 pub use changes::{Brightness, Change, Crop, Flip, ResizedCrop};
 pub use choices::{
-    Augment, Compile, DataKind, Interpolation, Loss, Masks, MemoryFormat, Orientation, Resize, Sampler,
+    Augment, Compile, DataKind, Interpolation, Join, Loss, Masks, MemoryFormat, Orientation, Resize, Sampler,
     Target, Tokenizer, WeightsMode,
 };
 pub use columns::{ColumnKind, FieldColumns};
@@ -41,6 +42,7 @@ pub use dtrain_common::recipe::{
     Precision, RecipeError, Recompute, Reduce, Resolved, Scaling, Schedule, ScheduleName, Span, Stage,
     Switch, Test, TestWeights, Train, Unfreeze, Workers,
 };
+pub use losses::{Balance, Clip, Siglip, StepLoss, Supcon};
 pub use model::Model;
 pub use networks::{LastPart, ModelName, NetworkFacts};
 pub use tasks::{Task, TaskFacts};

@@ -9,8 +9,9 @@ use dtrain_common::recipe::kinds::{
 };
 use dtrain_common::section;
 
-use super::kinds::{BATCH_NORM, LOSS, RENAMES};
-use super::{BatchNorm, Compile, Loss, MemoryFormat, ModelName, WeightsMode};
+use super::kinds::{BATCH_NORM, JOINS, LOSS, RENAMES};
+use super::losses::STEP_LOSSES;
+use super::{BatchNorm, Compile, Join, Loss, MemoryFormat, ModelName, StepLoss, WeightsMode};
 
 /// Larger than any real network; keeps the arithmetic of sizes far from overflow.
 const MAX_SIZE: i64 = 1 << 16;
@@ -35,6 +36,9 @@ section! {
         libraries: Vec<PathBuf> = Vec::new(), PATHS;
         /// Regress: the loss; filled in (mse).
         loss: Loss = Loss::CrossEntropy, LOSS, experiment;
+        /// Program: losses over all samples of a step, which are added to the program's own, if it returns one.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        losses: Vec<StepLoss> = Vec::new(), STEP_LOSSES, experiment;
         /// Size of a token's vector (vit, gpt) or channels of the first level (unet); filled in (192, 384, 32).
         width: Option<usize> = None, Kind::Whole(1, MAX_SIZE), experiment;
         /// Blocks (vit, gpt) or times that a unet halves the image; filled in (12, 6, 4).
@@ -54,6 +58,9 @@ section! {
         weights_rename: Vec<(String, String)> = Vec::new(), RENAMES;
         /// Whether to train although the file has no weights, from zeros: for measurements of memory and speed.
         zero_weights: bool = false, FLAG, experiment;
+        /// Programs and own trainers: how a step joins the values that its micro-batches give to a buffer, by name.
+        #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+        state: BTreeMap<String, Join> = BTreeMap::new(), JOINS, experiment;
         /// Globs of the parameters that are not trained.
         freeze: Vec<String> = Vec::new(), GLOBS, experiment;
         /// The samples that BatchNorm normalises together in training.

@@ -100,7 +100,7 @@ impl Needs {
         let buffers = self.undivided_buffers()?;
         Some(format!(
             "training writes {buffers}, so every step is one micro-batch of one rank: values of several micro-batches cannot \
-             be joined"
+             be joined, unless model.state says how"
         ))
     }
 
@@ -189,8 +189,8 @@ pub enum PlanError {
     )]
     LargeMicroBatch { largest: usize, most: usize },
     #[error(
-        "training writes {buffers}, and the values of several micro-batches cannot be joined: {partition} is not possible; train \
-         on one rank with memory.micro_batch = {}",
+        "training writes {buffers}, and the values of several micro-batches cannot be joined: {partition} is not possible; say \
+         in model.state how to join them, or train on one rank with memory.micro_batch = {}",
         .partition.effective_batch()
     )]
     Undivided { buffers: String, partition: Partition },

@@ -61,6 +61,8 @@ fn to_report(usage: Usage) -> MemoryReport {
 /// The parts of a step that may run out of memory, and the evaluation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
+    /// The first pass of a loss over the whole step, and its derivative; they count as memory of the forward pass.
+    Outputs,
     /// Placement of a micro-batch, and the forward pass.
     Forward,
     /// Backward, with the reductions that start in it and the work after each micro-batch.
@@ -76,12 +78,20 @@ pub(crate) enum Phase {
 }
 
 impl Phase {
-    pub(crate) const ALL: [Self; 6] =
-        [Self::Forward, Self::Backward, Self::Reduce, Self::AllocateUpdate, Self::Update, Self::Evaluate];
+    pub(crate) const ALL: [Self; 7] = [
+        Self::Outputs,
+        Self::Forward,
+        Self::Backward,
+        Self::Reduce,
+        Self::AllocateUpdate,
+        Self::Update,
+        Self::Evaluate,
+    ];
 
     /// Returns the name in messages, metrics and DTRAIN_FAULT.
     pub(crate) fn name(self) -> &'static str {
         match self {
+            Self::Outputs => "outputs",
             Self::Forward => "forward",
             Self::Backward => "backward",
             Self::Reduce => "reduce",
@@ -204,7 +214,7 @@ impl<'a> Account<'a> {
         let Some(phase) = self.phase.take() else { return Ok(()) };
         let peak = self.stats.usage()?.peak;
         let of_phase = match phase {
-            Phase::Forward => &mut self.peaks.forward,
+            Phase::Outputs | Phase::Forward => &mut self.peaks.forward,
             Phase::Backward => &mut self.peaks.backward,
             Phase::Reduce | Phase::AllocateUpdate => &mut self.peaks.reduce,
             Phase::Update | Phase::Evaluate => &mut self.peaks.update,

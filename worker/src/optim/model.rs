@@ -36,7 +36,7 @@ impl Model {
     ) -> Result<Self, StateError> {
         let mut table = Table::new(&stages.parameters(id, &registry)?, stages.layout, stages.shard)?;
         let optimizer = optimizer(stages, id, &mut table)?;
-        let buffers = Buffers::new(&table)?;
+        let buffers = Buffers::new(&table, &stages.joins)?;
         let mut model = Self { task, registry, recompute, table, buffers, optimizer, average: None };
         model.add_average(stages)?;
         Ok(model)

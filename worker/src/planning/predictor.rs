@@ -171,7 +171,7 @@ impl<'a, T: BuildTask + 'static> SymbolicPredictor<'a, T> {
     }
 
     /// Returns the sums over ranks of each micro-step of `cut`, in order; may be empty.
-    pub(crate) fn joint_sums(&mut self, cut: Cut) -> Result<Vec<JointSum>, WorkerError> {
+    pub(crate) fn joint_sums(&mut self, cut: Cut) -> Result<[Vec<JointSum>; 2], WorkerError> {
         self.predict(&[], cut)?;
         let built = self.built.as_ref();
         let sync = built.and_then(|(_, built)| built.setup.batch_sync.as_ref());
@@ -258,9 +258,10 @@ impl Rehearsal {
         let data = self.setup.replica.model.task.facts().train.clone();
         let _ = (region.take_flops(), target.take_library_bytes(&region));
         let stats = MemoryStats::Symbolic(&region);
-        let feed = BlankFeed { fields: data.fields().to_vec(), sizes: Vec::from(taken).into_iter() };
+        let feed = BlankFeed::new(data.fields(), taken);
         let mut stage = self.begin(stats, feed, DEVICE)?;
-        let plan = StepPlan { group: partition.group(), ..plan_step(taken) };
+        let plan =
+            StepPlan { samples: partition.effective_batch(), group: partition.group(), ..plan_step(taken) };
         let memory = stage.step(&plan)?.memory;
         drop(stage);
         let batch = match (target, sizes.first()) {

@@ -175,7 +175,8 @@ pub(crate) fn measure<T: BuildTask + 'static>(
     let options = loader_options(alone, cut.ranks);
     let feed = LoaderFeed::start(data, options, work.into_iter(), device)?;
     let mut stage = rehearsal.begin(MemoryStats::Device(device), feed, device)?;
-    let plan = StepPlan { group: partition.group(), ..plan_step(&sizes) };
+    let plan =
+        StepPlan { samples: partition.effective_batch(), group: partition.group(), ..plan_step(&sizes) };
     let step = || {
         let taken = stage.step(&plan)?;
         Ok::<_, WorkerError>((taken.took.as_secs_f64() * 1e3, taken.memory))

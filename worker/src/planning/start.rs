@@ -213,7 +213,7 @@ fn predict_joint_sums<T: BuildTask + 'static>(
     match keep_generator(|| predictor.joint_sums(cut))? {
         Ok(sums) => {
             let there = |sum| JointSum { device: inputs.device, ..sum };
-            Ok(sync.set_sums(sums.into_iter().map(there).collect())?)
+            Ok(sync.set_sums(sums.map(|of_pass| of_pass.into_iter().map(there).collect()))?)
         }
         // The first micro-step then records them.
         Err(error) => {

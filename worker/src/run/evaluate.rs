@@ -11,6 +11,7 @@ use tch::{Device, Tensor};
 use super::Training;
 use super::follower::Followers;
 use super::retry::{SmallerSteps, owners, report_oom};
+use super::share_values::ShareValues;
 use crate::collectives::{Ranks, ReduceOp};
 use crate::data::rng::{Domain, keyed};
 use crate::data::sampler::pairs::partners;
@@ -22,7 +23,7 @@ use crate::run::error::{Result, TrainError};
 use crate::step::recover::{Limits, Shortage, catch_torch_panic, retry_on_oom};
 use crate::step::{Precision, Status, Tally, Warned, to_device};
 use crate::stop::StopFlag;
-use crate::tasks::{Facts, Mode, Task, Totals};
+use crate::tasks::{Facts, Mode, Task, TaskError, Totals};
 
 /// The inputs of an evaluation: a model without its training.
 pub(crate) struct Evaluator<'a> {
@@ -32,6 +33,16 @@ pub(crate) struct Evaluator<'a> {
     pub(crate) loader: LoaderOptions,
     pub(crate) limits: Limits,
     pub(crate) stop: &'a StopFlag,
+    /// The samples of a training step: a loss over a step is the mean over as many test samples at a time.
+    pub(crate) step_samples: usize,
+}
+
+/// The sums over a rank's share of the test set.
+struct Share {
+    totals: Totals,
+    unreadable: usize,
+    /// For a loss over a step.
+    values: ShareValues,
 }
 
 /// The result of an evaluation, the same on every rank.
@@ -121,9 +132,10 @@ impl Evaluator<'_> {
         let sums = catch_torch_panic(|| self.sum_up(batch, least, warned, followers))
             .unwrap_or_else(|error| Err(error.into()));
         fault.end();
+        let mut own = ShareValues::default();
         match self.limits.find_shortage(sums, Phase::Evaluate)? {
-            Ok(Some((totals, unreadable))) => {
-                (status.totals, status.bad_samples) = (totals, unreadable as f64)
+            Ok(Some(Share { totals, unreadable, values })) => {
+                (status.totals, status.bad_samples, own) = (totals, unreadable as f64, values)
             }
             Ok(None) => status.stop = 1.0,
             Err(shortage) => {
@@ -133,18 +145,26 @@ impl Evaluator<'_> {
         }
         let merged = retry_on_oom(Device::Cpu, || Tensor::f_from_slice(&status.values()))?;
         self.ranks.all_reduce(&merged, ReduceOp::Sum)?.wait()?;
-        Ok(status.merge(&merged)?)
+        let mut status = status.merge(&merged)?;
+        if let Some(loss) = self.task.step_loss()
+            && status.stop == 0.0
+            && !status.ran_out()
+        {
+            let samples = self.task.facts().test.len();
+            let mean = own.mean(loss, samples, self.step_samples, self.ranks, self.limits.device)?;
+            status.totals.loss_sum += mean * status.totals.weight;
+        }
+        Ok(status)
     }
 
-    /// Returns the sums over this rank's share of the test set, and its unreadable samples; None if a stop is requested
-    /// before its end.
+    /// Returns the sums over this rank's share of the test set; None if a stop is requested before its end.
     fn sum_up(
         &self,
         batch: usize,
         least: usize,
         warned: &mut Warned,
         followers: &mut Followers<'_>,
-    ) -> Result<Option<(Totals, usize)>> {
+    ) -> Result<Option<Share>> {
         let test_set = Arc::clone(&self.task.facts().test);
         let (samples, pairs) = (test_set.len(), test_set.singles().is_some());
         let own = batches_of(samples, self.ranks.size(), self.ranks.rank(), batch, least);
@@ -158,7 +178,7 @@ impl Evaluator<'_> {
         let options = LoaderOptions { augment: false, ..self.loader };
         let mut loader = Loader::start(test_set, options, work)?;
         let mut tally = Tally::new(self.task.facts().sums, self.limits.device)?;
-        let mut unreadable = 0;
+        let (mut unreadable, mut values) = (0, ShareValues::default());
         while let Some(decoded) = loader.next() {
             if self.stop.is_requested() {
                 return Ok(None);
@@ -167,16 +187,28 @@ impl Evaluator<'_> {
             // A sample that cannot be read is there twice with pairs: once as a partner.
             let is_own = |bad: &&BadPlace| decoded.indices[bad.place] as usize == bad.sample.index;
             unreadable += decoded.bad.iter().filter(is_own).count();
-            let batch = to_device(decoded, &loader, warned, self.limits.device)?;
+            let batch = to_device(&decoded, warned, self.limits.device)?;
+            loader.recycle(decoded);
             // Whatever was drawn before, an evaluation with the same batches gives the same figures.
             let seed = keyed(Domain::Evaluate, self.loader.seed, first as u64, 0).next_u64();
             rng::seed(seed)?;
+            let loss = match self.task.step_loss() {
+                None => self.forward(|| self.task.loss(&batch, Mode::Evaluate))?,
+                Some(whole) => {
+                    let (loss, found) = self.forward(|| whole.forward(&batch, Mode::Evaluate))?;
+                    values.add(first, &found, &batch.weights, whole)?;
+                    loss
+                }
+            };
+            tally.add(&loss)?;
             first += batch.weights.numel();
-            let loss = || tch::no_grad(|| self.task.loss(&batch, Mode::Evaluate));
-            tally.add(&self.precision.run(loss)??)?;
             followers.advance();
         }
-        Ok(Some((tally.totals()?, unreadable)))
+        Ok(Some(Share { totals: tally.totals()?, unreadable, values }))
+    }
+
+    fn forward<T>(&self, compute: impl FnOnce() -> Result<T, TaskError>) -> Result<T> {
+        Ok(self.precision.run(|| tch::no_grad(compute))??)
     }
 
     fn record(&self, status: &Status, step: u64, epoch: u64, begun: Instant) -> EvalRecord {
@@ -235,6 +267,7 @@ fn evaluate_live(
         loader: retry.loader,
         limits: stepper.limits,
         stop,
+        step_samples: course.plan.stage(last).partition.effective_batch(),
     };
     let (fault, warned) = (&mut stepper.phases.fault, &mut retry.warned_tests);
     match evaluator.run(first, step, epoch, fault, warned, followers)? {

@@ -20,7 +20,7 @@ pub(crate) fn check_figure(task: &dyn Task, wanted: &str) -> Result<()> {
 
 /// Returns the requirements of a task's model.
 pub(crate) fn needs(task: &dyn Task, registry: &Registry, recipe: &Recipe) -> Needs {
-    let facts = task.facts();
+    let (facts, joins) = (task.facts(), &recipe.model.state);
     // A built-in network's minimum is that of BatchNorm.
     let is_free = registry.is_batch_frozen && recipe.program().is_none();
     let min_micro_batch = if is_free { 1 } else { facts.batches.least };
@@ -36,7 +36,12 @@ pub(crate) fn needs(task: &dyn Task, registry: &Registry, recipe: &Recipe) -> Ne
         batch_norms: batch_norms(registry),
         depends: facts.micro_batch_warning.clone(),
         has_partners: facts.sampling().has_partners,
-        undivided: facts.undivided_buffers.clone(),
+        undivided: facts
+            .undivided_buffers
+            .iter()
+            .filter(|name| !joins.contains_key(*name))
+            .cloned()
+            .collect(),
         group: recipe.model.batchnorm.group().map(|group| (group, least)),
     }
 }

@@ -39,6 +39,7 @@ pub(crate) fn stages(
         layout,
         shard: if layout.shards > 1 { env.rank } else { 0 },
         ema: recipe.ema,
+        joins: recipe.model.state.clone(),
     })
 }
 

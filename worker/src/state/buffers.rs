@@ -7,13 +7,20 @@
 //! Whole numbers and truth values are those of a rank's last micro-batch, and the largest over the ranks that
 //! have samples: the same for counters and flags that each micro-batch changes alike.
 //!
+//! `model.state` gives buffers another join: see [`super::joined`].
+//!
 //! Changes are summed in float64. A buffer without a change keeps its bits: its change is -0, and x + -0 = x. If a
 //! single micro-batch is the whole step, the layers' values are the new ones, and nothing is summed.
 
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use dtrain_recipe::Join;
 use tch::{Kind, TchError, Tensor};
 
 use super::error::Result;
-use super::layout::Group;
+use super::joined::{self, Joined};
+use super::layout::{Block, Group};
 use super::table::Table;
 use crate::collectives::{Collective, CollectiveError, Ranks, ReduceOp, Work};
 use crate::out_of_memory::retry_on_oom;
@@ -30,6 +37,10 @@ const CHUNK: i64 = 1 << 20;
 #[derive(Debug, Default)]
 pub(crate) struct Buffers {
     flats: Vec<Flat>,
+    /// Those that are not joined as the others.
+    joined: Vec<Joined>,
+    /// The samples of the step.
+    samples: usize,
     /// Whether a single micro-batch is the whole step.
     is_single: bool,
 }
@@ -89,16 +100,18 @@ impl Flat {
 
 impl Buffers {
     /// Creates the buffers for the statistics in `table`, whose blocks never move.
-    pub(crate) fn new(table: &Table) -> Result<Self, TchError> {
-        let blocks = table.blocks().iter().zip(table.data());
-        let statistics = blocks.filter(|(block, _)| block.group == Group::Statistics);
-        let flats = statistics.map(|(_, data)| Flat::new(data)).collect::<Result<_, _>>()?;
-        Ok(Self { flats, is_single: false })
+    pub(crate) fn new(table: &Table, joins: &BTreeMap<String, Join>) -> Result<Self> {
+        let is_buffer = |block: &Block| block.group == Group::Statistics;
+        let joined = joined::of(joins, table.blocks().iter().filter(|block| is_buffer(block)))?;
+        let flats = table.blocks().iter().zip(table.data()).filter(|(block, _)| is_buffer(block));
+        let flats = flats.map(|(_, data)| Flat::new(data)).collect::<Result<_, TchError>>()?;
+        Ok(Self { flats, joined, ..Self::default() })
     }
 
     /// Returns all bytes, including the copies for the current step.
     pub(crate) fn bytes(&self) -> u64 {
-        self.flats.iter().flat_map(Flat::tensors).map(bytes).sum()
+        let joined = self.joined.iter().flat_map(Joined::parts);
+        self.flats.iter().flat_map(Flat::tensors).chain(joined).map(bytes).sum()
     }
 
     /// Moves `new_values` into the memory that `allocate` (elements, dtype) returns, as [`Table::share`] does.
@@ -114,10 +127,21 @@ impl Buffers {
         Ok(())
     }
 
-    /// Starts a step; `is_single`: one micro-batch of one rank. The sum over ranks includes the base once, from rank 0;
-    /// all ranks have the same base.
-    pub(crate) fn begin_step(&mut self, rank: usize, is_single: bool) -> Result<(), TchError> {
-        self.is_single = is_single;
+    /// Starts a step of `samples`; `is_single`: one micro-batch of one rank. The sum over ranks includes the base once, from
+    /// rank 0; all ranks have the same base.
+    pub(crate) fn begin_step(
+        &mut self,
+        rank: usize,
+        is_single: bool,
+        samples: usize,
+    ) -> Result<(), TchError> {
+        (self.is_single, self.samples) = (is_single, samples);
+        if !is_single {
+            for joined in &mut self.joined {
+                let data = &self.flats[joined.flat].data;
+                tch::no_grad(|| joined.begin(samples, reduced_kind(data.kind()), data.device()))?;
+            }
+        }
         self.for_each(|flat| {
             flat.before.f_copy_(&flat.data)?;
             if is_single {
@@ -141,13 +165,18 @@ impl Buffers {
         })
     }
 
-    /// Records the change that a micro-step with this share of the step's samples made, and sets the buffers
-    /// back to their values before the step.
-    pub(crate) fn record_change(&mut self, share: f64) -> Result<(), TchError> {
+    /// Records the change that the micro-batch at these places of the step made, and sets the buffers back to their values
+    /// before the step.
+    pub(crate) fn record_change(&mut self, places: &Range<usize>) -> Result<()> {
         if self.is_single {
             return Ok(());
         }
-        self.for_each(|flat| {
+        for joined in &mut self.joined {
+            let Flat { data, before, .. } = &self.flats[joined.flat];
+            tch::no_grad(|| joined.record(data, before, places, self.samples))?;
+        }
+        let share = places.len() as f64 / self.samples as f64;
+        Ok(self.for_each(|flat| {
             match &flat.base {
                 // In this order an unchanged value gives -0, which changes no sum.
                 Some(base) => {
@@ -162,13 +191,15 @@ impl Buffers {
                 None => flat.new_values.f_copy_(&flat.data)?,
             }
             flat.data.f_copy_(&flat.before)
-        })
+        })?)
     }
 
     pub(crate) fn start_reduce(&self, ranks: &Ranks) -> Result<Box<dyn Work>> {
         let op = |flat: &Flat| if flat.base.is_some() { ReduceOp::Sum } else { ReduceOp::Max };
         let summed = if self.is_single { &[] } else { self.flats.as_slice() };
         let all = summed.iter().map(|flat| Collective::AllReduce(&flat.new_values, op(flat)));
+        let joined = if self.is_single { &[] } else { self.joined.as_slice() };
+        let all = all.chain(joined::sums(joined));
         Ok(ranks.start_all(&all.collect::<Vec<_>>())?)
     }
 
@@ -178,11 +209,16 @@ impl Buffers {
     }
 
     /// Makes the reduced values the layers' buffers. A dropped step does not call it and changes nothing.
-    pub(crate) fn commit(&mut self) -> Result<(), TchError> {
+    pub(crate) fn commit(&mut self) -> Result<()> {
         if self.is_single {
             return Ok(());
         }
-        self.for_each(|flat| flat.data.f_copy_(&flat.new_values))
+        self.for_each(|flat| flat.data.f_copy_(&flat.new_values))?;
+        for joined in &mut self.joined {
+            let Flat { data, before, .. } = &self.flats[joined.flat];
+            tch::no_grad(|| retry_on_oom(data.device(), || joined.commit(data, before)))?;
+        }
+        Ok(())
     }
 
     fn for_each(&mut self, change: impl FnMut(&mut Flat) -> Result<(), TchError>) -> Result<(), TchError> {

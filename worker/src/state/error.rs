@@ -22,6 +22,17 @@ pub enum StateError {
     Collective(#[from] CollectiveError),
     #[error("parameter {name}: {source}")]
     Moved { name: String, source: ShimError },
+    #[error("model.state names `{name}`, which is no buffer of the model; it has {}", names(known))]
+    NoBuffer { name: String, known: Vec<String> },
+    #[error("model.state.{name}: {problem}")]
+    Join { name: String, problem: &'static str },
+}
+
+fn names(all: &[String]) -> String {
+    match all {
+        [] => "none".to_owned(),
+        all => format!("`{}`", all.join("`, `")),
+    }
 }
 
 impl StateError {
@@ -37,6 +48,7 @@ impl OutOfMemory for StateError {
             Self::Torch(error) => error.is_out_of_memory(),
             Self::Kernel(error) | Self::Moved { source: error, .. } => error.is_out_of_memory(),
             Self::Collective(error) => error.is_out_of_memory(),
+            Self::NoBuffer { .. } | Self::Join { .. } => false,
         }
     }
 }

@@ -4,6 +4,7 @@ mod average;
 mod buffers;
 mod column;
 mod error;
+mod joined;
 mod layout;
 mod moves;
 mod shadow;

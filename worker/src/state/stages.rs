@@ -5,7 +5,9 @@
 //! Across a boundary only three things continue: the rows' values, the moving average, and, if the boundary
 //! only unfreezes parameters, the optimizer's state of the parameters trained before.
 
-use dtrain_recipe::{AtStageStart, Ema as EmaSettings, Recipe};
+use std::collections::BTreeMap;
+
+use dtrain_recipe::{AtStageStart, Ema as EmaSettings, Join, Recipe};
 use tch::TchError;
 
 use super::layout::{Group, LayoutOptions};
@@ -58,6 +60,8 @@ pub(crate) struct Stages {
     pub(crate) shard: usize,
     /// The moving average, if the recipe has `[ema]`.
     pub(crate) ema: Option<EmaSettings>,
+    /// How buffers are joined, if not as usual: `model.state`.
+    pub(crate) joins: BTreeMap<String, Join>,
 }
 
 impl Trained {

@@ -79,6 +79,7 @@ impl StepError {
             self,
             Self::Data(_)
                 | Self::Model(ModelError::Recomputed { .. })
+                | Self::State(StateError::NoBuffer { .. } | StateError::Join { .. })
                 | Self::Task(TaskError::Model(
                     ModelError::Batch(..) | ModelError::Rows(..) | ModelError::View(_),
                 ))

@@ -1,6 +1,6 @@
 //! The micro-batches of a training, from the loader to the device.
 
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -26,6 +26,12 @@ pub(crate) struct DeviceBatch {
 pub(crate) trait Feed {
     fn next(&mut self) -> Result<DeviceBatch>;
 
+    /// Begins a step that takes its micro-batches once or twice.
+    fn repeat(&mut self, _is_repeated: bool) {}
+
+    /// Goes back to the step's first micro-batch. Call it once in a step, after all were taken.
+    fn again(&mut self) {}
+
     /// Fetches the next micro-batch if that is free. Call it when the last micro-batch is freed.
     fn prefetch(&mut self) {}
 
@@ -35,20 +41,33 @@ pub(crate) trait Feed {
     }
 }
 
-/// Micro-batches of these sizes without values on the CPU, for rehearsals.
+/// Micro-batches without values on the CPU, for the rehearsal of a step.
 pub(crate) struct BlankFeed {
-    pub(crate) fields: Vec<Field>,
-    pub(crate) sizes: std::vec::IntoIter<usize>,
+    fields: Vec<Field>,
+    sizes: Vec<usize>,
+    taken: usize,
+}
+
+impl BlankFeed {
+    /// Makes micro-batches of these sizes.
+    pub(crate) fn new(fields: &[Field], sizes: &[usize]) -> Self {
+        Self { fields: fields.to_vec(), sizes: sizes.to_vec(), taken: 0 }
+    }
 }
 
 impl Feed for BlankFeed {
     fn next(&mut self) -> Result<DeviceBatch> {
-        let samples = self.sizes.next().ok_or(StepError::LoaderEnded)?;
+        let samples = *self.sizes.get(self.taken).ok_or(StepError::LoaderEnded)?;
+        self.taken += 1;
         Ok(DeviceBatch {
             batch: Batch::blank(&self.fields, samples, Device::Cpu)?,
             unreadable: Vec::new(),
             data_wait: Duration::ZERO,
         })
+    }
+
+    fn again(&mut self) {
+        self.taken = 0;
     }
 }
 
@@ -63,6 +82,12 @@ pub(crate) struct LoaderFeed {
     /// The stream of the copies; created for the first copy.
     copies: Option<Stream>,
     prefetched: Prefetch,
+    /// Whether a step takes its micro-batches twice.
+    is_repeated: bool,
+    /// The step's decoded micro-batches, for the second time.
+    kept: VecDeque<data::Batch>,
+    /// How many of these are next.
+    again: usize,
 }
 
 /// The state of the next micro-batch.
@@ -71,8 +96,8 @@ enum Prefetch {
     Empty,
     /// Decoded but not copied, because an allocation failed; or an error of the loader.
     Decoded(Result<data::Batch, data::DataError>),
-    /// On the device, once the event is reached.
-    OnDevice(DeviceBatch, Option<Event>),
+    /// On the device, once the event is reached; with what was decoded.
+    OnDevice(DeviceBatch, Option<Event>, data::Batch),
 }
 
 impl LoaderFeed {
@@ -88,6 +113,9 @@ impl LoaderFeed {
             device,
             copies: None,
             prefetched: Prefetch::Empty,
+            is_repeated: false,
+            kept: VecDeque::new(),
+            again: 0,
         })
     }
 
@@ -99,12 +127,14 @@ impl LoaderFeed {
         work: impl Iterator<Item = MicroBatch> + Send + 'static,
     ) -> Result<()> {
         self.prefetched = Prefetch::Empty;
+        self.kept.clear();
+        self.again = 0;
         self.loader = Loader::start(dataset, options, work)?;
         Ok(())
     }
 
     fn fetch_if_loaded(&mut self) {
-        if !matches!(self.prefetched, Prefetch::Empty) {
+        if self.again > 0 || !matches!(self.prefetched, Prefetch::Empty) {
             return;
         }
         self.prefetched = match self.loader.next_if_loaded() {
@@ -114,8 +144,7 @@ impl LoaderFeed {
                 Ok((batch, copied)) => {
                     self.warned.warn(&decoded);
                     let (unreadable, data_wait) = (decoded.unreadable().collect(), Duration::ZERO);
-                    self.loader.recycle(decoded);
-                    Prefetch::OnDevice(DeviceBatch { batch, unreadable, data_wait }, copied)
+                    Prefetch::OnDevice(DeviceBatch { batch, unreadable, data_wait }, copied, decoded)
                 }
                 // Its step tries again, and reports a failure.
                 Err(_) => Prefetch::Decoded(Ok(decoded)),
@@ -136,6 +165,27 @@ impl LoaderFeed {
         Ok((batch, Some(copied)))
     }
 
+    /// Keeps a copied micro-batch for the second time, or recycles its memory.
+    fn keep_or_recycle(&mut self, decoded: data::Batch) {
+        match self.is_repeated {
+            true => self.kept.push_back(decoded),
+            false => self.loader.recycle(decoded),
+        }
+    }
+
+    /// Returns a micro-batch of the step for the second time, if these are next.
+    fn next_again(&mut self) -> Result<Option<DeviceBatch>> {
+        if self.again == 0 {
+            return Ok(None);
+        }
+        let Some(decoded) = self.kept.pop_front() else { return Ok(None) };
+        self.again -= 1;
+        let batch = Batch::new(&decoded, self.device)?;
+        let unreadable = decoded.unreadable().collect();
+        self.loader.recycle(decoded);
+        Ok(Some(DeviceBatch { batch, unreadable, data_wait: Duration::ZERO }))
+    }
+
     /// Frees the micro-batch that was fetched ahead. Call it before the feed is replaced.
     pub(crate) fn drop_prefetched(&mut self) {
         self.prefetched = Prefetch::Empty;
@@ -144,9 +194,13 @@ impl LoaderFeed {
 
 impl Feed for LoaderFeed {
     fn next(&mut self) -> Result<DeviceBatch> {
+        if let Some(fetched) = self.next_again()? {
+            return Ok(fetched);
+        }
         let started = Instant::now();
         let decoded = match std::mem::replace(&mut self.prefetched, Prefetch::Empty) {
-            Prefetch::OnDevice(fetched, copied) => {
+            Prefetch::OnDevice(fetched, copied, decoded) => {
+                self.keep_or_recycle(decoded);
                 if let Some(copied) = copied {
                     wait_for_copy(&fetched.batch, &copied, self.device)?;
                 }
@@ -157,8 +211,19 @@ impl Feed for LoaderFeed {
         };
         let data_wait = started.elapsed();
         let unreadable = decoded.unreadable().collect();
-        let batch = to_device(decoded, &self.loader, &mut self.warned, self.device)?;
+        let batch = to_device(&decoded, &mut self.warned, self.device)?;
+        self.keep_or_recycle(decoded);
         Ok(DeviceBatch { batch, unreadable, data_wait })
+    }
+
+    fn repeat(&mut self, is_repeated: bool) {
+        self.is_repeated = is_repeated;
+        self.kept.clear();
+        self.again = 0;
+    }
+
+    fn again(&mut self) {
+        self.again = self.kept.len();
     }
 
     /// Keeps an error for [`Feed::next`], which returns it in the step of the micro-batch.
@@ -170,7 +235,7 @@ impl Feed for LoaderFeed {
 
     fn prefetched_bytes(&self) -> u64 {
         match &self.prefetched {
-            Prefetch::OnDevice(fetched, _) => fetched.batch.bytes(),
+            Prefetch::OnDevice(fetched, ..) => fetched.batch.bytes(),
             _ => 0,
         }
     }
@@ -189,17 +254,10 @@ fn wait_for_copy(batch: &Batch, copied: &Event, device: Device) -> Result<(), Sh
     Ok(())
 }
 
-/// Copies a decoded batch to the device, reports unreadable samples, and recycles the memory.
-pub(crate) fn to_device(
-    decoded: data::Batch,
-    loader: &Loader,
-    warned: &mut Warned,
-    device: Device,
-) -> Result<Batch> {
-    warned.warn(&decoded);
-    let batch = Batch::new(&decoded, device)?;
-    loader.recycle(decoded);
-    Ok(batch)
+/// Copies a decoded batch to the device, and reports unreadable samples.
+pub(crate) fn to_device(decoded: &data::Batch, warned: &mut Warned, device: Device) -> Result<Batch> {
+    warned.warn(decoded);
+    Ok(Batch::new(decoded, device)?)
 }
 
 /// The unreadable samples of a data set that were reported. Each is reported once, however often it is loaded.
@@ -299,6 +357,27 @@ mod tests {
                 }
             }
             assert!(matches!(feed.next(), Err(StepError::LoaderEnded)));
+        }
+    }
+
+    /// Steps of two, one and two micro-batches, which those of several take twice.
+    #[test]
+    fn a_step_takes_its_own_micro_batches_again() {
+        for fetched in [false, true] {
+            let mut feed = feed(&[&[1, 2], &[3], &[4], &[5, 6], &[8]]);
+            for step in [&[vec![1, 2], vec![3]][..], &[vec![4]], &[vec![5, 6], vec![8]]] {
+                feed.repeat(step.len() > 1);
+                for pass in 0..2 {
+                    for (at, samples) in step.iter().enumerate().filter(|_| pass == 0 || step.len() > 1) {
+                        assert_eq!(values(&feed.next().unwrap()), *samples, "{step:?} {pass}");
+                        let is_last = at + 1 == step.len();
+                        if fetched && (pass == 1 || step.len() == 1) && is_last && *samples != [8] {
+                            fetch(&mut feed);
+                        }
+                    }
+                    feed.again();
+                }
+            }
         }
     }
 

@@ -8,7 +8,7 @@ use super::phases::Phases;
 use super::status::Tally;
 use crate::memory::Phase;
 use crate::step::error::Result;
-use crate::tasks::{Batch, Loss, Mode};
+use crate::tasks::{Batch, Loss, Mode, Task, TaskError};
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct MicroStep<'a> {
@@ -19,6 +19,12 @@ pub(crate) struct MicroStep<'a> {
     pub(crate) is_first: bool,
     /// Whether it is the last of its step: buckets start as they become complete.
     pub(crate) is_last: bool,
+}
+
+impl MicroStep<'_> {
+    pub(super) fn hooks(&self) -> Hooks {
+        if self.is_last { Hooks::Armed } else { Hooks::Idle }
+    }
 }
 
 /// What [`Executor::decide`] computes besides its tensors: two decisions with equal keys do the same.
@@ -66,8 +72,7 @@ pub(crate) struct Eager;
 impl Executor for Eager {
     fn run(&mut self, passes: &mut Passes<'_, '_>, micro: &MicroStep<'_>) -> Result<()> {
         let scaled = |sum: &Tensor| sum.f_mul_scalar(micro.factor);
-        let hooks = if micro.is_last { Hooks::Armed } else { Hooks::Idle };
-        let loss = passes.forward_backward(micro.batch, scaled, hooks)?;
+        let loss = passes.forward_backward(micro.batch, scaled, micro.hooks())?;
         Ok(passes.tally.add(&loss)?)
     }
 }
@@ -96,16 +101,31 @@ impl Passes<'_, '_> {
         scaled: impl FnOnce(&Tensor) -> Result<Tensor, TchError>,
         hooks: Hooks,
     ) -> Result<Loss> {
+        let loss = self.forward(|task| task.loss(batch, Mode::Train))?;
+        self.backward(|| scaled(&loss.sum), hooks)?;
+        Ok(loss)
+    }
+
+    /// Runs a forward pass of the task.
+    pub(super) fn forward<T>(&self, compute: impl FnOnce(&dyn Task) -> Result<T, TaskError>) -> Result<T> {
         let Replica { model, precision } = self.replica;
         model.registry.groups().begin_forward();
-        let loss = precision.run(|| model.task.loss(batch, Mode::Train))??;
+        let computed = precision.run(|| compute(model.task.as_ref()))??;
         model.registry.groups().end_forward()?;
+        Ok(computed)
+    }
+
+    /// Runs the backward pass of a loss whose graph exists.
+    pub(super) fn backward(
+        &mut self,
+        scaled: impl FnOnce() -> Result<Tensor, TchError>,
+        hooks: Hooks,
+    ) -> Result<()> {
         self.phases.account.record_activations()?;
         self.phases.enter(Phase::Backward)?;
         if hooks == Hooks::Armed {
             self.exchange.arm();
         }
-        model.recompute.backward(&scaled(&loss.sum)?)?;
-        Ok(loss)
+        Ok(self.replica.model.recompute.backward(&scaled()?)?)
     }
 }

@@ -19,6 +19,7 @@ pub(crate) mod scaler;
 mod status;
 #[cfg(test)]
 mod tests;
+mod whole;
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -29,7 +30,7 @@ use rand_chacha::rand_core::Rng;
 use tch::{Device, Kind, TchError, Tensor};
 
 use self::decide::{decide_and_update, decides_on_device};
-use self::exchange::Exchange;
+use self::exchange::{Exchange, Pass};
 pub(crate) use self::feed::{BlankFeed, DeviceBatch, Feed, LoaderFeed, Warned, to_device};
 use self::graphs::Graphs;
 pub(crate) use self::graphs::use_capturable_stream;
@@ -45,6 +46,8 @@ pub(crate) use self::error::StepError;
 pub(crate) use self::exhausted::Exhausted;
 pub use self::scaler::{GradScaler, ScalerOptions};
 pub(crate) use self::status::{Status, Tally};
+pub(crate) use self::whole::Gathered;
+use self::whole::Joined;
 use crate::data::rng::{Domain, keyed};
 use crate::memory::{Phase, StepMemory};
 use crate::metrics::SkipCause;
@@ -152,6 +155,25 @@ pub(crate) struct Stepper<'b, F> {
     pub(crate) phases: Phases<'b>,
     pub(crate) limits: Limits,
     tally: Tally,
+    /// The values of a step's samples for a loss over all, from the first step on.
+    gathered: Option<Gathered>,
+}
+
+/// Begins the forward pass of the micro-batch at `places`.
+fn begin_micro_step(
+    replica: &Replica,
+    exchange: &Exchange,
+    plan: &StepPlan,
+    places: &Range<usize>,
+    pass: Pass,
+) -> Result<()> {
+    // Random numbers depend on the step and the micro-batch's first sample in it, whatever the ranks: a retry or a
+    // resumed run draws the same.
+    let mut seeds = keyed(Domain::Torch, plan.seed, plan.step, places.start as u64);
+    rng::seed(seeds.next_u64())?;
+    exchange.begin_micro_step(pass);
+    replica.model.registry.groups().begin_micro_batch(places.len());
+    Ok(())
 }
 
 /// Memory of an update besides gathering: scalars, and scratch space of a norm.
@@ -166,7 +188,7 @@ impl<'b, F: Feed> Stepper<'b, F> {
         limits: Limits,
     ) -> Result<Self> {
         let tally = Tally::new(model.task.facts().sums, limits.device)?;
-        Ok(Self { feed, executor, phases, limits, tally })
+        Ok(Self { feed, executor, phases, limits, tally, gathered: None })
     }
 
     /// Sets how many figures the task counts in the next steps.
@@ -187,7 +209,7 @@ impl<'b, F: Feed> Stepper<'b, F> {
         self.phases.begin(plan.step, replica.model.owners(), self.feed.prefetched_bytes())?;
         replica.model.registry.groups().set(plan.group);
         let is_single = exchange.ranks().size() == 1 && plan.micro_batches.len() == 1;
-        replica.model.buffers.begin_step(exchange.rank(), is_single)?;
+        replica.model.buffers.begin_step(exchange.rank(), is_single, plan.samples)?;
         replica.model.table.refresh_shadow()?;
         exchange.begin(replica.model.recompute.count())?;
         self.tally.begin();
@@ -249,13 +271,19 @@ impl<'b, F: Feed> Stepper<'b, F> {
         plan: &StepPlan,
     ) -> Result<(ComputeResult, Option<Shortage>)> {
         let mut computed = ComputeResult::default();
-        let outcome = catch_torch_panic(|| self.micro_steps(replica, exchange, plan, &mut computed));
-        let outcome = outcome.map_err(StepError::from).and_then(|outcome| outcome);
-        let shortage = self.limits.find_shortage(outcome, self.phases.current)?.err();
+        let shortage = match self.first_pass(replica, exchange, plan, &mut computed)? {
+            Err(shortage) => Some(shortage),
+            Ok(joined) => {
+                let outcome =
+                    catch_torch_panic(|| self.micro_steps(replica, exchange, plan, joined, &mut computed));
+                let outcome = outcome.map_err(StepError::from).and_then(|outcome| outcome);
+                self.limits.find_shortage(outcome, self.phases.current)?.err()
+            }
+        };
         if shortage.is_some() {
             exchange.abandon()?;
             self.limits.empty_cache();
-            exchange.join_remaining_sums(plan.micro_batches.len() - computed.micro_steps)?;
+            exchange.join_remaining_sums(Pass::Whole, plan.micro_batches.len() - computed.micro_steps)?;
         }
         Ok((computed, shortage))
     }
@@ -266,17 +294,17 @@ impl<'b, F: Feed> Stepper<'b, F> {
         replica: &mut Replica,
         exchange: &Exchange,
         plan: &StepPlan,
+        mut joined: Option<Joined>,
         computed: &mut ComputeResult,
     ) -> Result<()> {
         for (index, range) in plan.micro_batches.iter().enumerate() {
-            // Random numbers depend on the step and the micro-batch's first sample in it, whatever the ranks: a retry or a
-            // resumed run draws the same.
-            let mut seeds = keyed(Domain::Torch, plan.seed, plan.step, range.start as u64);
-            rng::seed(seeds.next_u64())?;
-            exchange.begin_micro_step();
-            replica.model.registry.groups().begin_micro_batch(range.len());
+            begin_micro_step(replica, exchange, plan, range, Pass::Whole)?;
             self.phases.enter(Phase::Forward)?;
-            let DeviceBatch { batch, unreadable, data_wait } = self.feed.next()?;
+            let (fetched, values) = match joined.as_mut().and_then(Joined::take_kept) {
+                Some((fetched, values)) => (fetched, Some(values)),
+                None => (self.feed.next()?, None),
+            };
+            let DeviceBatch { batch, unreadable, data_wait } = fetched;
             computed.data_wait += data_wait;
             let in_step = |(place, index)| (range.start + place, index);
             computed.unreadable.extend(unreadable.into_iter().map(in_step));
@@ -288,9 +316,11 @@ impl<'b, F: Feed> Stepper<'b, F> {
                 is_last,
             };
             let mut passes = Passes { replica, exchange, phases: &mut self.phases, tally: &mut self.tally };
-            self.executor.run(&mut passes, &micro)?;
-            let share = range.len() as f64 / plan.samples as f64;
-            replica.model.buffers.record_change(share)?;
+            match &joined {
+                Some(joined) => joined.run(&mut passes, &micro, range, values)?,
+                None => self.executor.run(&mut passes, &micro)?,
+            }
+            replica.model.buffers.record_change(range)?;
             self.phases.fault.end();
             exchange.end_micro_step()?;
             computed.micro_steps += 1;

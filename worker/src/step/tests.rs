@@ -98,8 +98,7 @@ impl Bench {
         let model = &setup.replica.model;
         let mut exchange = Exchange::new(ranks, None, &model.table, options).unwrap();
         exchange.prepare_statuses(model.task.facts().sums).unwrap();
-        let feed =
-            BlankFeed { fields: model.task.facts().train.fields().to_vec(), sizes: Vec::new().into_iter() };
+        let feed = BlankFeed::new(model.task.facts().train.fields(), &[8]);
         let phases = Phases::new(MemoryStats::Device(Device::Cpu), Fault::default());
         let limits = Limits::new(Device::Cpu, Budget::Auto);
         let stepper = Stepper::new(model, feed, Box::new(Eager), phases, limits).unwrap();
@@ -107,7 +106,7 @@ impl Bench {
     }
 
     fn step(&mut self) -> Counted {
-        self.stepper.feed.sizes = vec![8].into_iter();
+        self.stepper.feed.again();
         self.seen.lock().unwrap().clear();
         self.works.store(0, Ordering::Relaxed);
         let (counting, before) = (OperationCounter::start().unwrap(), WAITS.get());

@@ -9,10 +9,12 @@ mod network;
 mod per_sample;
 mod program;
 mod program_error;
+mod program_losses;
 mod regress;
 mod replay;
 mod samples;
 mod segment;
+mod step_loss;
 
 use dtrain_common::recipe::kinds::Key;
 use dtrain_recipe::{self as recipe, Recipe};
@@ -29,6 +31,7 @@ pub use program::Program;
 pub use regress::Regress;
 pub(crate) use replay::{Given, Passes, Replay};
 pub use segment::Segment;
+pub use step_loss::{StepLoss, StepValue};
 
 use crate::models::{Registry, without_random_init};
 
@@ -97,6 +100,12 @@ pub trait Task {
     /// # Errors
     /// If memory runs out, or the batch does not fit the model.
     fn loss(&self, batch: &Batch, mode: Mode) -> Result<Loss, TaskError>;
+
+    /// Returns the part of the loss that needs all samples of a step; None without such a part. Then the engine calls
+    /// [`StepLoss::forward`] in place of [`Task::loss`].
+    fn step_loss(&self) -> Option<&dyn StepLoss> {
+        None
+    }
 
     /// Computes named figures for people from the sums over a test set, besides the loss; the main one first.
     fn figures(&self, _totals: &Totals) -> Vec<(&str, f64)> {

@@ -1,20 +1,30 @@
 //! Programs that return their loss: any data, any model.
 
-use dtrain_recipe::Recipe;
+use dtrain_recipe::{Join, Recipe};
 use tch::{Device, Kind, TchError, Tensor};
 
-use super::network::{Network, Program as Exported};
+use super::network::{Network, Program as Exported, unfit_output};
+use super::program_losses::{self, Losses};
 use super::samples::{self, Sets, Survey};
-use super::{Batch, BuildContext, BuildTask, Facts, Loss, Mode, SurveyContext, Task, TaskError, Totals};
+use super::{
+    Batch, BuildContext, BuildTask, Facts, Loss, Mode, StepLoss, StepValue, SurveyContext, Task, TaskError,
+    Totals,
+};
 use crate::models::Port;
 use crate::tensors::is_floating;
 
 /// The usual name of the loss.
 const LOSS: &str = "loss";
 
-/// The task `program`. The loss is a scalar, the mean of a micro-batch, or one number for each sample.
+/// The task `program`. The loss is a scalar, the mean of a micro-batch, or one number for each sample; and those of
+/// `model.losses`, which take outputs of all samples of a step.
 pub struct Program {
     network: Network,
+    /// Whether the main output is the program's own loss.
+    has_own: bool,
+    losses: Option<Losses>,
+    /// Whether a queue gets a row for each sample, also for an unreadable one.
+    keeps_rows: bool,
     figures: Vec<Figure>,
     facts: Facts,
 }
@@ -65,17 +75,34 @@ impl BuildTask for Program {
     fn build(recipe: &Recipe, survey: Survey, context: BuildContext<'_>) -> Result<Self, TaskError> {
         let exported = Exported::load(recipe, context.registry)?;
         let sets = samples::sets(recipe, survey, context.local_ranks, || exported.context(recipe))?;
-        let network = exported.bind(recipe, sets.train.fields(), &[LOSS])?;
+        let (stated, fields) = (&recipe.model, sets.train.fields());
+        let taken = program_losses::outputs(&stated.losses, exported.exported().outputs());
+        let taken = taken.map_err(|unfit| exported.unfit(unfit))?;
+        let usual: Vec<_> = [LOSS].into_iter().chain(taken.iter().copied()).collect();
+        let network = exported.bind(recipe, fields, &usual)?;
+        let losses = Losses::bind(&stated.losses, &network, fields).map_err(|unfit| network.unfit(unfit))?;
+        let main = &network.main(Mode::Train).name;
+        let has_own = losses.is_none() || stated.output.is_some() || main == LOSS;
         let expected = "task = \"program\" needs the loss, a scalar or one number for each sample; set model.output to another \
                         output, or the task to the one that computes this model's loss";
-        network.check_outputs(expected, &|shape| is_scalar(shape) || matches!(shape, [None]))?;
+        let keeps_rows = stated.state.values().any(|join| *join == Join::Append);
+        if has_own {
+            network.check_outputs(expected, &|shape| is_scalar(shape) || matches!(shape, [None]))?;
+            let own = network.main(Mode::Train);
+            if keeps_rows && is_scalar(&own.shape) {
+                let each = "model.state appends a row for each sample, also for an unreadable one, which no mean can leave out; \
+                            return one number for each sample";
+                return Err(network.unfit(unfit_output(own, each)));
+            }
+        }
         let [train, evaluate] = [Mode::Train, Mode::Evaluate].map(|mode| network.ports(mode));
-        let figures = figures(train, evaluate, &network.main(Mode::Evaluate).name);
-        let used: Vec<_> = figures.iter().map(|figure| figure.name.as_str()).collect();
-        let facts = facts(&sets, used.len()).with_program(&network, &used);
-        let mut program = Self { network, figures, facts };
+        let own = if has_own { network.main(Mode::Evaluate).name.as_str() } else { LOSS };
+        let figures = figures(train, evaluate, own);
+        let used: Vec<_> = figures.iter().map(|figure| figure.name.as_str()).chain(taken).collect();
+        let facts = facts(&sets, figures.len()).with_program(&network, &used);
+        let mut program = Self { network, has_own, losses, keeps_rows, figures, facts };
         program.facts.is_capturable &= !program.computes_means(Mode::Train);
-        if is_scalar(&program.network.main(Mode::Train).shape) {
+        if has_own && is_scalar(&program.network.main(Mode::Train).shape) {
             let mean = "the program returns the mean loss of a micro-batch, which is exact only if all samples have equal \
                         weight in it";
             let other = program.facts.micro_batch_warning.take();
@@ -109,22 +136,104 @@ impl Program {
     /// Returns whether the program computes means of a batch. Unreadable samples would change them, and are removed.
     fn computes_means(&self, mode: Mode) -> bool {
         let ports = self.network.ports(mode);
+        // A number that a loss takes, such as a temperature, is no mean.
+        let numbers = |port: &&Port| !self.losses.as_ref().is_some_and(|losses| losses.takes(&port.name));
         let figures = self.figures.iter().filter_map(|figure| figure.at(mode)).map(|at| &ports[at]);
-        figures.chain([self.network.main(mode)]).any(|port| is_scalar(&port.shape))
+        let figures = figures.filter(numbers);
+        let own = self.has_own.then(|| self.network.main(mode));
+        figures.chain(own).any(|port| is_scalar(&port.shape))
     }
 
-    /// Returns the inputs and the weights of their samples; without unreadable samples, if they are removed.
-    fn inputs(&self, batch: &Batch, mode: Mode) -> Result<(Vec<Tensor>, Tensor), TaskError> {
+    /// Returns the inputs of the samples that count: of all, or without unreadable ones, if means of a batch are computed.
+    /// A figure that is a mean counts an unreadable sample, if a queue needs its row.
+    fn inputs(&self, batch: &Batch, mode: Mode) -> Result<Counted, TaskError> {
         let fields = self.network.fields().iter().map(|name| batch.field(name));
         let all = batch.weight == batch.samples() as f64 || batch.weight == 0.0;
-        if all || !self.computes_means(mode) {
-            let fields = fields.map(|field| Ok(field?.shallow_clone())).collect::<Result<_, TaskError>>()?;
-            return Ok((fields, batch.weights.shallow_clone()));
+        if all || (self.keeps_rows && mode == Mode::Train) || !self.computes_means(mode) {
+            let inputs = fields.map(|field| Ok(field?.shallow_clone())).collect::<Result<_, TaskError>>()?;
+            return Ok(Counted { inputs, weights: batch.weights.shallow_clone(), rows: None });
         }
         let rows = batch.weights.f_nonzero()?.f_view([-1])?;
         let select = |values: &Tensor| values.f_index_select(0, &rows);
-        let fields = fields.map(|field| Ok(select(field?)?)).collect::<Result<_, TaskError>>()?;
-        Ok((fields, select(&batch.weights)?))
+        let inputs = fields.map(|field| Ok(select(field?)?)).collect::<Result<_, TaskError>>()?;
+        Ok(Counted { inputs, weights: select(&batch.weights)?, rows: Some(rows) })
+    }
+
+    /// Computes the loss of the samples alone, and the outputs.
+    fn run(&self, counted: &Counted, batch: &Batch, mode: Mode) -> Result<(Loss, Vec<Tensor>), TaskError> {
+        let outputs = self.network.run(&counted.inputs.iter().collect::<Vec<_>>(), mode)?;
+        let ports = self.network.ports(mode);
+        let sum = |at: usize, kind| {
+            let output: &Tensor = &outputs[at];
+            sum_of(&output.f_to_kind(kind)?, &ports[at].shape, &counted.weights, batch.weight)
+        };
+        let device = batch.weights.device();
+        let figure = |figure: &Figure| match figure.at(mode) {
+            Some(at) => tch::no_grad(|| sum(at, Kind::Double)),
+            None => Tensor::f_zeros([] as [i64; 0], (Kind::Double, device)),
+        };
+        let own = match self.has_own {
+            true => sum(self.network.main_at(mode), Kind::Float)?,
+            false => Tensor::f_zeros([] as [i64; 0], (Kind::Float, device))?,
+        };
+        let loss = Loss {
+            sum: own,
+            weight: batch.weights.f_sum(Kind::Double)?,
+            sums: stacked(self.figures.iter().map(figure), device)?,
+        };
+        Ok((loss, outputs))
+    }
+}
+
+/// The samples of a batch that count.
+struct Counted {
+    /// The values of [`Network::fields`].
+    inputs: Vec<Tensor>,
+    weights: Tensor,
+    /// Their places in the batch, if some samples are left out.
+    rows: Option<Tensor>,
+}
+
+impl Counted {
+    /// Returns an output of the samples that count as one of all samples, with 0 for the others.
+    fn spread(&self, output: &Tensor, port: &Port, samples: usize) -> Result<Tensor, TchError> {
+        match (&self.rows, port.shape.first()) {
+            (Some(rows), Some(None)) => {
+                let shape: Vec<i64> = [samples as i64].into_iter().chain(output.size().drain(1..)).collect();
+                Tensor::f_zeros(&shape, (output.kind(), output.device()))?.f_index_copy(0, rows, output)
+            }
+            _ => Ok(output.shallow_clone()),
+        }
+    }
+}
+
+impl StepLoss for Program {
+    fn values(&self) -> &[StepValue] {
+        self.losses.as_ref().map_or(&[], Losses::values)
+    }
+
+    fn forward(&self, batch: &Batch, mode: Mode) -> Result<(Loss, Vec<Tensor>), TaskError> {
+        let counted = self.inputs(batch, mode)?;
+        let (loss, outputs) = self.run(&counted, batch, mode)?;
+        let Some(losses) = &self.losses else { return Ok((loss, Vec::new())) };
+        let spread = |at: usize| {
+            let output = counted.spread(&outputs[at], &self.network.ports(mode)[at], batch.samples())?;
+            match self.network.ports(mode)[at].shape.first() {
+                Some(None) if output.size()[0] != batch.samples() as i64 => {
+                    let each = "a loss over a step takes a value for each of the N samples, and this is of another number";
+                    Err(self.network.unfit(unfit_output(&self.network.ports(mode)[at], each)))
+                }
+                _ => Ok(output),
+            }
+        };
+        Ok((loss, losses.of_batch(&spread, batch, mode)?))
+    }
+
+    fn mean(&self, values: &[Tensor], weights: &Tensor) -> Result<Tensor, TaskError> {
+        match &self.losses {
+            Some(losses) => losses.mean(values, weights),
+            None => Ok(Tensor::f_zeros([] as [i64; 0], (Kind::Float, weights.device()))?),
+        }
     }
 }
 
@@ -134,23 +243,11 @@ impl Task for Program {
     }
 
     fn loss(&self, batch: &Batch, mode: Mode) -> Result<Loss, TaskError> {
-        let (inputs, weights) = self.inputs(batch, mode)?;
-        let outputs = self.network.run(&inputs.iter().collect::<Vec<_>>(), mode)?;
-        let ports = self.network.ports(mode);
-        let sum = |at: usize, kind| {
-            let output: &Tensor = &outputs[at];
-            sum_of(&output.f_to_kind(kind)?, &ports[at].shape, &weights, batch.weight)
-        };
-        let device = batch.weights.device();
-        let figure = |figure: &Figure| match figure.at(mode) {
-            Some(at) => tch::no_grad(|| sum(at, Kind::Double)),
-            None => Tensor::f_zeros([] as [i64; 0], (Kind::Double, device)),
-        };
-        Ok(Loss {
-            sum: sum(self.network.main_at(mode), Kind::Float)?,
-            weight: batch.weights.f_sum(Kind::Double)?,
-            sums: stacked(self.figures.iter().map(figure), device)?,
-        })
+        Ok(self.run(&self.inputs(batch, mode)?, batch, mode)?.0)
+    }
+
+    fn step_loss(&self) -> Option<&dyn StepLoss> {
+        self.losses.is_some().then_some(self)
     }
 
     fn figures(&self, totals: &Totals) -> Vec<(&str, f64)> {

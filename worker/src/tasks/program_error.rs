@@ -54,6 +54,11 @@ pub enum Unfit {
     NoOutputs,
     #[error("the program has {}; set model.output to the name of the main one", names(.0))]
     NoMain(Vec<String>),
+    #[error(
+        "model.losses names the classes {name:?}, but the fields with a class for each sample are {}",
+        names(classes)
+    )]
+    NoClasses { name: String, classes: Vec<String> },
     #[error("the output `{output}` has the shape {shape} for N samples, but {expected}")]
     Output { output: String, shape: String, expected: String },
 }

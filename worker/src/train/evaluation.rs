@@ -155,6 +155,7 @@ fn evaluate<T: BuildTask + 'static>(
         loader: loader_options(recipe, of.env.local_world_size),
         limits,
         stop: of.stop,
+        step_samples: recipe.of_stage(recipe.stage.len().saturating_sub(1)).train.effective_batch,
     };
     // BatchNorm groups apply to training only.
     let limit = recipe.memory.micro_batch.value();

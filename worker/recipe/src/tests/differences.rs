@@ -79,6 +79,16 @@ fn the_engines_settings_are_differences() {
         (samples::LM, &["data.test_fraction=0.5"], "data.test_fraction", ["0.2", "0.5"]),
         (samples::LM, &["model.context=16"], "model.context", ["32", "16"]),
         (samples::LM, &["optim.schedule.rise=0.5"], "optim.schedule.rise", ["0.2", "0.5"]),
+        (
+            super::losses::LOSSES,
+            &["model.losses=[{ name = \"balance\", gates = \"g\" }]"],
+            "model.losses",
+            [
+                "[{ name = \"clip\", weight = 1.0, left = \"image_embeds\", right = \"text_embeds\", scale = \"logit_scale\" }, { \
+                 name = \"balance\", weight = 0.5, gates = \"gates\" }]",
+                "[{ name = \"balance\", weight = 0.01, gates = \"g\" }]",
+            ],
+        ),
         (samples::REGRESS, &["model.loss=l1"], "model.loss", ["\"huber\"", "\"l1\""]),
     ] {
         let (mine, theirs) = (parse(text, &[]).unwrap(), parse(text, sets).unwrap());

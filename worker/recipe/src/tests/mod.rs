@@ -10,6 +10,7 @@ mod errors;
 mod exported;
 mod fuzz;
 mod groups;
+mod losses;
 mod model;
 mod overrides;
 mod reading;

@@ -49,7 +49,8 @@ fn schema_and_types_agree() {
     fn leaves(value: &serde_json::Value, path: &str, found: &mut Vec<String>) {
         match value.as_object() {
             Some(map)
-                if ![".custom", ".data.fields", ".model.inputs", ".model.auxiliary"].contains(&path) =>
+                if ![".custom", ".data.fields", ".model.inputs", ".model.auxiliary", ".model.state"]
+                    .contains(&path) =>
             {
                 map.iter().for_each(|(name, inner)| leaves(inner, &format!("{path}.{name}"), found))
             }
@@ -111,6 +112,7 @@ fn every_word_of_the_schema_reads() {
         ("data.resize", Resize::NAMES),
         ("data.augment", Augment::NAMES),
         ("data.tokenizer", Tokenizer::NAMES),
+        ("model.state.queue", Join::NAMES),
         ("model.name", ModelName::NAMES),
         ("model.loss", Loss::NAMES),
         ("model.batchnorm", BatchNorm::NAMES),

@@ -218,8 +218,9 @@ pub(super) const TABLE: &str =
     "task = \"classify\"\n[data]\nkind = \"table\"\nroot = \"/t.csv\"\n[train]\nepochs = 1\n";
 
 /// The texts of recipes of every task.
-pub(super) const TEXTS: [&str; 15] = [
+pub(super) const TEXTS: [&str; 16] = [
     super::changes::CHANGES,
+    super::losses::LOSSES,
     SMALL,
     TABLE,
     FULL,

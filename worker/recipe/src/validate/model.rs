@@ -5,7 +5,7 @@ use dtrain_common::recipe::no_effect;
 
 use super::Checks;
 use super::data::image_size;
-use crate::{Loss, ModelName};
+use crate::{Loss, ModelName, losses};
 
 impl Checks<'_> {
     pub(super) fn model_pairing(&mut self) {
@@ -71,6 +71,11 @@ impl Checks<'_> {
         let model = &self.recipe.model;
         if self.recipe.task.facts().network.is_none() && model.file.is_none() {
             self.add("model.file", "missing; name a file that `dtrain import` wrote");
+        }
+        let stages = self.recipe.stage.iter().filter_map(|stage| stage.effective_batch);
+        let smallest = stages.chain([self.recipe.train.effective_batch]).min().unwrap_or(1);
+        if let Some((at, message)) = losses::problem(&model.losses, smallest) {
+            self.add(&format!("model.losses[{at}]"), message);
         }
         if let Some(output) = &model.output
             && model.auxiliary.contains_key(output)

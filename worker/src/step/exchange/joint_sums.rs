@@ -31,10 +31,22 @@ pub(crate) struct JointSum {
     pub(crate) device: Device,
 }
 
+/// A pass of all micro-steps.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Pass {
+    /// Forward alone, for a loss over the whole step.
+    Outputs,
+    /// Forward and backward.
+    #[default]
+    Whole,
+}
+
 #[derive(Debug, Default)]
 struct Sums {
-    /// The sums of every micro-step, in order, once known.
-    recorded: Option<Vec<JointSum>>,
+    /// By pass: the sums of every micro-step, in order, once known.
+    recorded: [Option<Vec<JointSum>>; 2],
+    /// The pass of the current micro-step.
+    pass: Pass,
     /// The sums of the current micro-step so far.
     current: Vec<JointSum>,
     /// Memory for `join_remaining_sums`, one tensor per dtype and device, allocated in advance.
@@ -52,12 +64,18 @@ impl RankSync {
         let _ = self.ranks.set(Mutex::new(ranks));
     }
 
-    /// Sets the sums of a micro-step, in order, before the first one. Without it, a failure in the first
+    /// Sets the sums of a micro-step in each pass, in order, before the first one. Without it, a failure in the first
     /// micro-step ends the run.
-    pub(crate) fn set_sums(&self, sums: Vec<JointSum>) -> Result<()> {
+    pub(crate) fn set_sums(&self, [outputs, whole]: [Vec<JointSum>; 2]) -> Result<()> {
+        self.record(Pass::Outputs, outputs)?;
+        self.record(Pass::Whole, whole)
+    }
+
+    fn record(&self, pass: Pass, sums: Vec<JointSum>) -> Result<()> {
         let mut state = lock(&self.sums);
-        state.buffers = allocate_buffers(&sums)?;
-        state.recorded = Some(sums);
+        state.recorded[pass as usize] = Some(sums);
+        let all: Vec<_> = state.recorded.iter().flatten().flatten().copied().collect();
+        state.buffers = allocate_buffers(&all)?;
         Ok(())
     }
 
@@ -66,9 +84,10 @@ impl RankSync {
         self.ranks.get().map(lock).map_or(Ok(()), |ranks| ranks.health())
     }
 
-    /// Returns the sums of a micro-step, in order, once a micro-step has run.
-    pub(crate) fn sums(&self) -> Option<Vec<JointSum>> {
-        lock(&self.sums).recorded.clone()
+    /// Returns the sums of a micro-step in each pass, in order, once a micro-step has run.
+    pub(crate) fn sums(&self) -> Option<[Vec<JointSum>; 2]> {
+        let [outputs, whole] = lock(&self.sums).recorded.clone();
+        Some([outputs.unwrap_or_default(), whole?])
     }
 
     /// Forgets the sums. Call it when the model changes its computation.
@@ -76,25 +95,33 @@ impl RankSync {
         *lock(&self.sums) = Sums::default();
     }
 
-    pub(super) fn begin(&self) {
-        lock(&self.sums).current.clear();
+    pub(super) fn begin(&self, pass: Pass) {
+        let mut state = lock(&self.sums);
+        state.current.clear();
+        state.pass = pass;
     }
 
     pub(super) fn end(&self) -> Result<()> {
-        let current = std::mem::take(&mut lock(&self.sums).current);
-        let is_recorded = lock(&self.sums).recorded.is_some();
-        if is_recorded { Ok(()) } else { self.set_sums(current) }
+        let (current, pass, is_recorded) = {
+            let mut state = lock(&self.sums);
+            let (current, pass) = (std::mem::take(&mut state.current), state.pass);
+            (current, pass, state.recorded[pass as usize].is_some())
+        };
+        if is_recorded { Ok(()) } else { self.record(pass, current) }
     }
 
-    /// Takes part, with zeros, in the sums that the other ranks still wait for in `micro_steps`; the first of
+    /// Takes part, with zeros, in the sums that the other ranks still wait for in `micro_steps` of a pass; the first of
     /// these may have failed midway.
-    pub(super) fn join_remaining_sums(&self, micro_steps: usize) -> Result<()> {
+    pub(super) fn join_remaining_sums(&self, pass: Pass, micro_steps: usize) -> Result<()> {
         let mut state = lock(&self.sums);
         let done = std::mem::take(&mut state.current).len();
         if micro_steps == 0 || self.size == 1 {
             return Ok(());
         }
-        let recorded = state.recorded.as_ref().ok_or(StepError::UnknownSums)?;
+        let [_, whole] = &state.recorded;
+        // Without sums in the whole pass, there are none in a part of it.
+        let none = whole.as_ref().filter(|whole| whole.is_empty());
+        let recorded = state.recorded[pass as usize].as_ref().or(none).ok_or(StepError::UnknownSums)?;
         let every = std::iter::repeat_n(recorded, micro_steps).flatten();
         let Some(ranks) = self.ranks.get().map(lock) else { return Ok(()) };
         for sum in every.skip(done) {
@@ -213,29 +240,29 @@ mod tests {
             let ones = Tensor::ones([elements], (Kind::Float, Device::Cpu));
             sync.all_reduce(&ones).map(drop)
         };
-        sync.begin();
-        assert!(matches!(sync.join_remaining_sums(2), Err(StepError::UnknownSums)));
+        sync.begin(Pass::Whole);
+        assert!(matches!(sync.join_remaining_sums(Pass::Whole, 2), Err(StepError::UnknownSums)));
         for elements in [3, 5, 5, 3] {
             call(elements).unwrap();
         }
         sync.end().unwrap();
         seen.lock().unwrap().clear();
         // The second of four micro-steps fails after its first sum.
-        sync.begin();
+        sync.begin(Pass::Whole);
         call(3).unwrap();
-        sync.join_remaining_sums(3).unwrap();
+        sync.join_remaining_sums(Pass::Whole, 3).unwrap();
         assert_eq!(*seen.lock().unwrap(), [3, 5, 5, 3, 3, 5, 5, 3, 3, 5, 5, 3]);
         // A failure between micro-steps, and a failure after the last one.
         seen.lock().unwrap().clear();
-        sync.join_remaining_sums(1).unwrap();
-        sync.join_remaining_sums(0).unwrap();
+        sync.join_remaining_sums(Pass::Whole, 1).unwrap();
+        sync.join_remaining_sums(Pass::Whole, 0).unwrap();
         assert_eq!(*seen.lock().unwrap(), [3, 5, 5, 3]);
         sync.forget();
-        assert!(matches!(sync.join_remaining_sums(1), Err(StepError::UnknownSums)));
+        assert!(matches!(sync.join_remaining_sums(Pass::Whole, 1), Err(StepError::UnknownSums)));
         let sum = |elements| JointSum { elements, kind: Kind::Float, device: Device::Cpu };
-        sync.set_sums(vec![sum(2), sum(7)]).unwrap();
+        sync.set_sums([Vec::new(), vec![sum(2), sum(7)]]).unwrap();
         seen.lock().unwrap().clear();
-        sync.join_remaining_sums(1).unwrap();
+        sync.join_remaining_sums(Pass::Whole, 1).unwrap();
         assert_eq!(*seen.lock().unwrap(), [2, 7]);
     }
 }

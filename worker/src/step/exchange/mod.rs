@@ -23,7 +23,7 @@ use dtrain_torch_shim::tensor;
 use tch::{Device, Kind, TchError, Tensor};
 
 use self::buckets::{PendingReduction, Shared, State};
-pub(crate) use self::joint_sums::{JointSum, RankSync};
+pub(crate) use self::joint_sums::{JointSum, Pass, RankSync};
 use super::recover::retry_on_oom;
 use super::status::Status;
 use crate::OutOfMemory;
@@ -98,7 +98,7 @@ impl Exchange {
 
     /// Returns whether normalisations sum over ranks in a micro-step; also true before the first micro-step.
     pub(crate) fn has_joint_sums(&self) -> bool {
-        self.sync.as_ref().is_some_and(|sync| sync.sums().is_none_or(|sums| !sums.is_empty()))
+        self.sync.as_ref().is_some_and(|sync| sync.sums().is_none_or(|[_, whole]| !whole.is_empty()))
     }
 
     /// Returns an empty status for a task that counts `sums` figures.
@@ -139,9 +139,9 @@ impl Exchange {
         state.clear()
     }
 
-    pub(crate) fn begin_micro_step(&self) {
+    pub(crate) fn begin_micro_step(&self, pass: Pass) {
         if let Some(sync) = &self.sync {
-            sync.begin();
+            sync.begin(pass);
         }
     }
 
@@ -203,9 +203,9 @@ impl Exchange {
         state.forget_since(&none)
     }
 
-    /// Takes part in the sums that other ranks wait for in `micro_steps`; the first may have failed midway.
-    pub(crate) fn join_remaining_sums(&self, micro_steps: usize) -> Result<()> {
-        self.sync.as_ref().map_or(Ok(()), |sync| sync.join_remaining_sums(micro_steps))
+    /// Takes part in the sums that other ranks wait for in `micro_steps` of a pass; the first may have failed midway.
+    pub(crate) fn join_remaining_sums(&self, pass: Pass, micro_steps: usize) -> Result<()> {
+        self.sync.as_ref().map_or(Ok(()), |sync| sync.join_remaining_sums(pass, micro_steps))
     }
 
     /// Starts the remaining buckets after backward. Returns whether an allocation for a reduction failed.

@@ -19,6 +19,7 @@ use crate::data::Field;
 use crate::models::{Exported, Port, Registry};
 
 pub(super) use model::{ImageNetwork, Model};
+pub(super) use outputs::unfit as unfit_output;
 
 /// The usual names of the main output.
 pub(super) const MAIN_OUTPUTS: [&str; 3] = ["logits", "out", "output"];
@@ -100,7 +101,7 @@ impl Program {
         Ok(Bound { inputs, train, evaluate })
     }
 
-    fn unfit(&self, unfit: Unfit) -> ProgramError {
+    pub(super) fn unfit(&self, unfit: Unfit) -> ProgramError {
         ProgramError::Unfit { path: self.path.clone(), unfit: Box::new(unfit) }
     }
 }
@@ -182,6 +183,11 @@ impl Network {
 
     pub(super) fn exported(&self) -> &Exported {
         &self.program.exported
+    }
+
+    /// Returns an error that names the program's file.
+    pub(super) fn unfit(&self, unfit: Unfit) -> TaskError {
+        self.program.unfit(unfit).into()
     }
 
     pub(super) fn draws_random_numbers(&self) -> bool {

@@ -50,20 +50,28 @@ pub(super) fn check(
     expected: &str,
     fits: &dyn Fn(&[Option<i64>]) -> bool,
 ) -> Result<(), Unfit> {
-    let floating = is_floating(output.kind);
-    if floating && fits(&output.shape) {
-        return Ok(());
+    match is_floating(output.kind) && fits(&output.shape) {
+        true => Ok(()),
+        false => Err(unfit(output, expected)),
     }
-    let kind = if floating { String::new() } else { format!(" of {:?}", output.kind).to_lowercase() };
+}
+
+/// Returns the error for an output that is not as `expected` says.
+pub(in crate::tasks) fn unfit(output: &Port, expected: &str) -> Unfit {
+    let kind = if is_floating(output.kind) {
+        String::new()
+    } else {
+        format!(" of {:?}", output.kind).to_lowercase()
+    };
     let shape = match output.shape.split_first() {
         Some((None, [])) => "N".to_owned(),
         Some((None, rest)) => format!("N x {}", lengths(rest)),
         Some(_) => lengths(&output.shape),
         None => "of a scalar".to_owned(),
     };
-    Err(Unfit::Output {
+    Unfit::Output {
         output: output.name.clone(),
         shape: format!("{shape}{kind}"),
         expected: expected.to_owned(),
-    })
+    }
 }
