@@ -96,6 +96,13 @@ impl BatchNorm {
     /// registry's [`Registry::is_batch_frozen`].
     /// In training, one value per channel over all participants is [`ModelError::Batch`].
     pub fn forward(&self, x: &Tensor, train: bool) -> Result<Tensor, ModelError> {
+        if x.dim() < 2 {
+            let shape = x.size();
+            return Err(TchError::Shape(format!(
+                "BatchNorm takes N x channels, and this has the shape {shape:?}"
+            ))
+            .into());
+        }
         if let (true, Some(running)) = (self.is_frozen, &self.running) {
             return self.normalise(x, Some(running), false);
         }

@@ -161,6 +161,13 @@ fn a_wrong_shape_is_an_error_and_not_a_panic() {
     assert!(matches!(linear.forward(&x), Err(ModelError::Torch(_))));
     let x = Tensor::f_zeros([2, 3, 9, 9], CPU_FLOAT).unwrap();
     assert_eq!(conv.forward(&x).unwrap().size(), [2, 4, 9, 9]);
+    // Of a changed program file.
+    let mut registry = Registry::new(Device::Cpu);
+    let norm = BatchNorm::new(&mut registry.root().sub("bn"), 2).unwrap();
+    for shape in [&[][..], &[3]] {
+        let error = norm.forward(&Tensor::zeros(shape, (Kind::Float, Device::Cpu)), true).unwrap_err();
+        assert!(error.to_string().contains("BatchNorm takes N x channels"), "{error}");
+    }
 }
 
 #[test]
