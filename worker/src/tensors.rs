@@ -11,3 +11,8 @@ pub(crate) fn bytes(tensor: &Tensor) -> u64 {
 pub(crate) fn is_floating(kind: Kind) -> bool {
     matches!(kind, Kind::Float | Kind::Double | Kind::Half | Kind::BFloat16)
 }
+
+/// Returns whether values of this dtype are complex numbers.
+pub(crate) fn is_complex(kind: Kind) -> bool {
+    matches!(kind, Kind::ComplexHalf | Kind::ComplexFloat | Kind::ComplexDouble)
+}

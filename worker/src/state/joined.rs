@@ -16,7 +16,7 @@ use super::error::{Result, StateError};
 use super::layout::{Block, Slot};
 use crate::collectives::{Collective, ReduceOp};
 use crate::out_of_memory::retry_on_oom;
-use crate::tensors::is_floating;
+use crate::tensors::{is_complex, is_floating};
 
 /// A buffer with a join of its own.
 #[derive(Debug)]
@@ -83,10 +83,6 @@ pub(super) fn of<'a>(
         found.push(Joined { flat, slot: slot.clone(), way });
     }
     Ok(found)
-}
-
-fn is_complex(kind: Kind) -> bool {
-    matches!(kind, Kind::ComplexHalf | Kind::ComplexFloat | Kind::ComplexDouble)
 }
 
 /// Returns zeros of this shape, of earlier steps if they fit. Retries, because this rank cannot report a failure.

@@ -86,8 +86,8 @@ pub(crate) struct LoaderFeed {
     is_repeated: bool,
     /// The step's decoded micro-batches, for the second time.
     kept: VecDeque<data::Batch>,
-    /// How many of these are next.
-    again: usize,
+    /// Whether these are next.
+    is_second: bool,
 }
 
 /// The state of the next micro-batch.
@@ -115,7 +115,7 @@ impl LoaderFeed {
             prefetched: Prefetch::Empty,
             is_repeated: false,
             kept: VecDeque::new(),
-            again: 0,
+            is_second: false,
         })
     }
 
@@ -128,13 +128,13 @@ impl LoaderFeed {
     ) -> Result<()> {
         self.prefetched = Prefetch::Empty;
         self.kept.clear();
-        self.again = 0;
+        self.is_second = false;
         self.loader = Loader::start(dataset, options, work)?;
         Ok(())
     }
 
     fn fetch_if_loaded(&mut self) {
-        if self.again > 0 || !matches!(self.prefetched, Prefetch::Empty) {
+        if self.is_second && !self.kept.is_empty() || !matches!(self.prefetched, Prefetch::Empty) {
             return;
         }
         self.prefetched = match self.loader.next_if_loaded() {
@@ -175,11 +175,10 @@ impl LoaderFeed {
 
     /// Returns a micro-batch of the step for the second time, if these are next.
     fn next_again(&mut self) -> Result<Option<DeviceBatch>> {
-        if self.again == 0 {
+        if !self.is_second {
             return Ok(None);
         }
         let Some(decoded) = self.kept.pop_front() else { return Ok(None) };
-        self.again -= 1;
         let batch = Batch::new(&decoded, self.device)?;
         let unreadable = decoded.unreadable().collect();
         self.loader.recycle(decoded);
@@ -219,11 +218,11 @@ impl Feed for LoaderFeed {
     fn repeat(&mut self, is_repeated: bool) {
         self.is_repeated = is_repeated;
         self.kept.clear();
-        self.again = 0;
+        self.is_second = false;
     }
 
     fn again(&mut self) {
-        self.again = self.kept.len();
+        self.is_second = true;
     }
 
     /// Keeps an error for [`Feed::next`], which returns it in the step of the micro-batch.

@@ -4,7 +4,7 @@ use dtrain_parts::losses;
 use dtrain_recipe::StepLoss as Settings;
 use tch::{Kind, TchError, Tensor};
 
-use super::network::{Network, unfit_output};
+use super::network::{Network, named_output, unfit_output};
 use super::program_error::Unfit;
 use super::{Batch, Mode, StepValue, TaskError};
 use crate::data::{Field, FieldKind};
@@ -110,14 +110,7 @@ fn mean(settings: &Settings, values: &[&Tensor], weights: &Tensor) -> Result<Ten
 pub(super) fn outputs<'a>(all: &'a [Settings], ports: &[Port]) -> Result<Vec<&'a str>, Unfit> {
     let taken = all.iter().flat_map(|settings| taken(settings).1);
     let names = taken.filter(|(_, wanted)| *wanted != Wanted::Classes).map(|(name, _)| name);
-    names.map(|name| at(name, ports, KEY).map(|_| name)).collect()
-}
-
-/// Returns the number of the output of this name.
-fn at(name: &str, ports: &[Port], key: &'static str) -> Result<usize, Unfit> {
-    let known = || ports.iter().map(|port| port.name.clone()).collect();
-    let at = ports.iter().position(|port| port.name == name);
-    at.ok_or_else(|| Unfit::NoPort { key, name: name.to_owned(), known: known() })
+    names.map(|name| named_output(ports, name, KEY).map(|_| name)).collect()
 }
 
 impl Losses {
@@ -204,7 +197,7 @@ fn output(
     ports: &[Port],
     key: &'static str,
 ) -> Result<(usize, StepValue), Unfit> {
-    let at = at(name, ports, key)?;
+    let at = named_output(ports, name, key)?;
     let shape = wanted.shape(&ports[at].shape).filter(|_| is_floating(ports[at].kind));
     let shape = shape.ok_or_else(|| unfit_output(&ports[at], wanted.words()))?;
     Ok((at, StepValue { kind: Kind::Float, shape, is_of_sample: wanted != Wanted::Number }))

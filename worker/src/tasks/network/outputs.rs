@@ -21,6 +21,20 @@ impl Chosen {
     }
 }
 
+fn names(outputs: &[Port]) -> Vec<String> {
+    outputs.iter().map(|port| port.name.clone()).collect()
+}
+
+fn position(outputs: &[Port], name: &str) -> Option<usize> {
+    outputs.iter().position(|port| port.name == name)
+}
+
+/// Returns the number of the output of this name, which `key` of a recipe states.
+pub(in crate::tasks) fn named(outputs: &[Port], name: &str, key: &'static str) -> Result<usize, Unfit> {
+    let missing = || Unfit::NoPort { key, name: name.to_owned(), known: names(outputs) };
+    position(outputs, name).ok_or_else(missing)
+}
+
 /// Chooses the main output: `stated` (`model.output`), else the only one, else the first of the `usual` names.
 pub(super) fn choose(
     outputs: &[Port],
@@ -28,18 +42,16 @@ pub(super) fn choose(
     usual: &[&str],
     auxiliary: &BTreeMap<String, f64>,
 ) -> Result<Chosen, Unfit> {
-    let known = || outputs.iter().map(|port| port.name.clone()).collect::<Vec<_>>();
-    let at = |name: &str| outputs.iter().position(|port| port.name == name);
-    let named = |key, name: &str| {
-        at(name).ok_or_else(|| Unfit::NoPort { key, name: name.to_owned(), known: known() })
-    };
-    let weighted = |(name, weight): (&String, &f64)| Ok((named("model.auxiliary", name)?, *weight));
+    let weighted = |(name, weight): (&String, &f64)| Ok((named(outputs, name, "model.auxiliary")?, *weight));
     let auxiliary: Vec<_> = auxiliary.iter().map(weighted).collect::<Result<_, Unfit>>()?;
     let main = match (stated, outputs) {
         (_, []) => return Err(Unfit::NoOutputs),
-        (Some(name), _) => named("model.output", name)?,
+        (Some(name), _) => named(outputs, name, "model.output")?,
         (None, [_]) => 0,
-        (None, _) => usual.iter().find_map(|name| at(name)).ok_or_else(|| Unfit::NoMain(known()))?,
+        (None, _) => {
+            let found = usual.iter().find_map(|name| position(outputs, name));
+            found.ok_or_else(|| Unfit::NoMain(names(outputs)))?
+        }
     };
     Ok(Chosen { main, auxiliary })
 }

@@ -9,7 +9,7 @@ use tch::{Kind, Tensor};
 use super::case::Found;
 use crate::models::{ModelError, TensorFile};
 use crate::setup::error::Result;
-use crate::tensors::is_floating;
+use crate::tensors::{is_complex, is_floating};
 
 /// The elements that are compared at a time: 8 MiB of float64.
 const CHUNK: i64 = 1 << 20;
@@ -191,10 +191,6 @@ fn for_chunks(
         each(&part(one)?, &part(other)?)?;
     }
     Ok(())
-}
-
-fn is_complex(kind: Kind) -> bool {
-    matches!(kind, Kind::ComplexFloat | Kind::ComplexDouble)
 }
 
 /// Returns the numbers of a tensor as a vector.
