@@ -94,14 +94,18 @@ pub fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Result<u8> 
             Ok(signals.run(&mut cargo)?.code)
         })
     };
+    let cargo_of_tests = || {
+        let mut cargo = ready.cargo(workspace);
+        if args.thorough {
+            cargo.env(THOROUGH, "1");
+        }
+        cargo
+    };
     // One run shows all tests that fail.
     let test = || {
         let cargo = || {
-            let mut cargo = ready.cargo(workspace);
+            let mut cargo = cargo_of_tests();
             set_test_threads(&mut cargo).env(hidden_tools::RECORD, hidden.record());
-            if args.thorough {
-                cargo.env(THOROUGH, "1");
-            }
             cargo
         };
         let prepare = || pytorch::prepare(workspace, signals, ready.compiler.as_deref());
@@ -124,7 +128,7 @@ pub fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Result<u8> 
         Step::new("links of pages", "cargo xtask book", || book::check_pages(workspace)),
         Step::new("tests", "cargo test --workspace --no-fail-fast", test),
         Step::new("tests without tools", hidden.shown(), || {
-            hidden.test(workspace, signals, ready.cargo(workspace))
+            hidden.test(workspace, signals, cargo_of_tests())
         }),
         Step::new("book", "cargo xtask book", || book::run(workspace, signals, ready)).only_if(args.thorough),
         Step::new("demo", format!("cargo xtask demo --profile dev --epochs {DEMO_EPOCHS}"), || {

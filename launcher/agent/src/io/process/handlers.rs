@@ -134,7 +134,9 @@ mod tests {
     #[test]
     fn the_last_of_suspend_and_continue_counts() {
         let latest = LatestOfJob::watch().ok();
-        for (signal, is_continue) in [(Signal::TSTP, false), (Signal::CONT, true), (Signal::TTIN, false)] {
+        let signals = [Signal::CONT, Signal::TSTP, Signal::CONT, Signal::TTIN];
+        // Each changes the answer, so that its handler has run before the next signal.
+        for (signal, is_continue) in signals.into_iter().zip([true, false, true, false]) {
             assert!(rustix::process::kill_process(rustix::process::getpid(), signal).is_ok());
             let start_time = std::time::Instant::now();
             // The kernel may interrupt another thread.
