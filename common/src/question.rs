@@ -190,6 +190,9 @@ pub struct CaseAnswer {
     /// The recomputed segments.
     #[serde(default)]
     pub recomputed: usize,
+    /// The operations whose random numbers depend on the micro-batch, with their places in the model.
+    #[serde(default)]
+    pub by_micro_batch: Vec<String>,
     /// Why the case failed, or which tensor differs.
     #[serde(default)]
     pub error: Option<String>,

@@ -23,7 +23,7 @@ use crate::op::{Op, new_handle};
 use crate::{capture, codes, messages, stream};
 
 /// A kernel of a program.
-struct Kernel {
+pub(crate) struct Kernel {
     name: String,
     launches: AtomicU64,
     form: OnceLock<Form>,
@@ -69,7 +69,7 @@ fn demangle(name: &str) -> String {
     }
 }
 
-fn kernel_of(host: *const c_void) -> Outcome<&'static Kernel> {
+pub(crate) fn kernel_of(host: *const c_void) -> Outcome<&'static Kernel> {
     let kernels = KERNELS.lock().unwrap_or_else(PoisonError::into_inner);
     kernels.get(&host.addr()).copied().ok_or(codes::INVALID_FUNCTION)
 }
@@ -148,10 +148,10 @@ pub(crate) fn put_named(name: &'static str, stream: *mut c_void, uses: Vec<Use>)
 }
 
 /// The size of a launch.
-struct Shape {
-    grid: dim3,
-    block: dim3,
-    shared: usize,
+pub(crate) struct Shape {
+    pub(crate) grid: dim3,
+    pub(crate) block: dim3,
+    pub(crate) shared: usize,
 }
 
 impl Shape {
@@ -166,7 +166,7 @@ impl Shape {
     }
 }
 
-fn start(kernel: &'static Kernel, shape: Shape, args: &Args, handle: *mut c_void) -> Outcome {
+pub(crate) fn start(kernel: &'static Kernel, shape: Shape, args: &Args, handle: *mut c_void) -> Outcome {
     let stream = stream::of(handle)?;
     stream.device().open()?;
     if stream.device != device::current()?.ordinal {
@@ -219,9 +219,19 @@ unsafe extern "C" fn __cudaRegisterFunction(
     _size: *mut c_int,
 ) {
     // SAFETY: the compiler's registration code passes a constant text.
-    let name = unsafe { text_of(name) }.into_owned();
+    register(host.addr(), unsafe { text_of(name) }.into_owned());
+}
+
+fn register(number: usize, name: String) {
     let kernel = Box::leak(Box::new(Kernel { name, launches: AtomicU64::new(0), form: OnceLock::new() }));
-    KERNELS.lock().unwrap_or_else(PoisonError::into_inner).insert(host.addr(), kernel);
+    KERNELS.lock().unwrap_or_else(PoisonError::into_inner).insert(number, kernel);
+}
+
+/// Adds a kernel that a program compiled. Returns its number.
+pub(crate) fn add_kernel(name: String) -> usize {
+    let number = new_handle();
+    register(number, name);
+    number
 }
 
 #[unsafe(no_mangle)]

@@ -45,6 +45,7 @@ pub mod layout;
 pub mod machine;
 mod memory;
 mod messages;
+mod modules;
 mod nccl;
 mod nvml;
 mod op;

@@ -121,7 +121,7 @@ impl Bench {
         let (begun, worked) = (Instant::now(), cpu::time());
         self.table.zero_grad()?;
         let length = self.tokens.size()[1] - 1;
-        let logits = self.model.forward(&self.tokens.f_narrow(1, 0, length)?)?;
+        let logits = self.model.forward(&self.tokens.f_narrow(1, 0, length)?, true)?;
         let targets = self.tokens.f_narrow(1, 1, length)?.f_reshape([-1])?;
         let loss = logits.f_view([-1, KINDS as i64])?.f_cross_entropy_loss(
             &targets,

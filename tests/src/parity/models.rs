@@ -52,7 +52,7 @@ fn network(name: &str, settings: &Value, registry: &mut Registry) -> Forward {
                 heads: get("heads"),
             };
             let model = Gpt::new(config, registry).unwrap();
-            Box::new(move |x, _| model.forward(x))
+            Box::new(move |x, _| model.forward(x, false))
         }
         "unet" => {
             let config = UnetConfig {

@@ -143,7 +143,7 @@ fn a_nondeterministic_segment_ends_the_run() {
 /// Returns the MiB that forward keeps for backward, and then gradients, above the memory before the step.
 fn activations(model: &Gpt, recompute: &Recompute, tokens: &Tensor) -> f64 {
     let step = || {
-        let loss = model.forward(tokens).unwrap().logsumexp([-1], false).sum(Kind::Float);
+        let loss = model.forward(tokens, true).unwrap().logsumexp([-1], false).sum(Kind::Float);
         recompute.backward(&loss).unwrap();
     };
     // The first step creates the gradients.
@@ -186,7 +186,7 @@ fn running_out_of_memory_in_recompute_is_reported() {
     let tokens = Tensor::zeros([2, 16], (Kind::Int64, Device::Cpu));
     // Fails in the recomputed forward, and in the backward pass through it.
     for allocation in [1, 10, 20, 30, 60] {
-        let loss = model.forward(&tokens).unwrap().sum(Kind::Float);
+        let loss = model.forward(&tokens, true).unwrap().sum(Kind::Float);
         memory::fail_allocation(allocation);
         let outcome = registry.recompute().backward(&loss);
         let left = memory::allocations_until_failure();
@@ -194,7 +194,7 @@ fn running_out_of_memory_in_recompute_is_reported() {
         let error = outcome.unwrap_err();
         assert!(left == 0 && error.is_out_of_memory(), "{allocation}: {error}");
     }
-    let loss = model.forward(&tokens).unwrap().sum(Kind::Float);
+    let loss = model.forward(&tokens, true).unwrap().sum(Kind::Float);
     registry.recompute().backward(&loss).unwrap();
 }
 

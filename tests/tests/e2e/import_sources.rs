@@ -126,6 +126,14 @@ fn modes_and_orders_are_warned_of() {
         let text = taken(&python, folder.path(), &[&format!("{HIDDEN}:{function}")]);
         assert!(text.starts_with(&format!("dtrain: warning: {words}")), "{text}");
     }
+    if thorough::leaves_out(
+        "program_state::an_evaluation_with_random_numbers_gives_the_same_figures, for the run",
+    ) {
+        return;
+    }
+    let text = taken(&python, folder.path(), &["state.py:noisy"]);
+    let start = "dtrain: warning: results depend on the micro-batch: scaled_dot_product_attention (";
+    assert!(text.starts_with(start) && text.contains("--arg attn_implementation=eager"), "{text}");
 }
 
 #[test]

@@ -18,9 +18,9 @@ fn a_program_of_pairs_trains_alike_in_every_cut() {
 }
 
 #[test]
-fn balanced_classes_are_the_same_samples_on_any_ranks() {
+fn balanced_classes_and_dropout_are_the_same_on_any_ranks() {
     let recipe = "task = \"classify\"\n[data]\nkind = \"generated\"\nimage_size = 16\nclasses = 3\ntrain_samples = 20\n\
-                  test_samples = 4\nsampler = \"balanced\"\n[model]\nname = \"vit\"\nwidth = 16\ndepth = 1\nheads = 2\npatch = 8\n\
+                  test_samples = 4\nsampler = \"balanced\"\n[model]\nname = \"vit\"\nwidth = 16\ndepth = 2\nheads = 2\npatch = 8\ndropout = 0.2\ndrop_path = 0.3\n\
                   [train]\neffective_batch = 6\nepochs = 2\n[log]\nevery_steps = 1\n";
     let sandbox = Sandbox::new(recipe);
     let one = sandbox.train(1, "one", &[]);
@@ -30,8 +30,13 @@ fn balanced_classes_are_the_same_samples_on_any_ranks() {
             assert!((one - other).abs() < 1e-6, "{one} {other}");
         }
     }
-    let shuffled = sandbox.train(1, "shuffled", &["data.sampler=shuffled"]);
-    assert_ne!(shuffled.per_step("loss"), one.per_step("loss"));
+    for (name, set) in [
+        ("shuffled", "data.sampler=shuffled"),
+        ("without-dropout", "model.dropout=0"),
+        ("without-drop-path", "model.drop_path=0"),
+    ] {
+        assert_ne!(sandbox.train(1, name, &[set]).per_step("loss"), one.per_step("loss"), "{name}");
+    }
     let again = sandbox.train(1, "again", &[]);
     let [one, again] = [one, again].map(|run| run.0.checkpoint(8));
     assert_same(&one, &again, &["model.safetensors"]);

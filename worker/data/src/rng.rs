@@ -43,6 +43,8 @@ pub enum Domain {
     User,
     /// The seed of torch's generators for a micro-batch: (seed, step, its first sample in the step).
     Torch,
+    /// The key of random numbers by sample, such as dropout: (seed, step, 0), and for evaluations (seed, 0, 1).
+    BySample,
     /// The seed of torch's generators for a batch of an evaluation: (seed, its first sample, 0).
     Evaluate,
 }
@@ -64,6 +66,7 @@ impl Domain {
             Domain::GeneratedText => b"gen-txt ",
             Domain::User => b"own     ",
             Domain::Torch => b"torch   ",
+            Domain::BySample => b"bysample",
             Domain::Evaluate => b"evaluate",
         }
     }

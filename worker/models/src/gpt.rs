@@ -3,7 +3,7 @@
 use tch::{Kind, Tensor};
 
 use super::error::ModelError;
-use super::layers::{Block, BlockNames, BlockOptions, Embedding, Init, LayerNorm};
+use super::layers::{Block, BlockNames, BlockOptions, Dropout, Embedding, Init, LayerNorm};
 use super::recompute::Segment;
 use super::registry::Registry;
 use super::settings;
@@ -32,12 +32,13 @@ pub struct GptConfig {
 /// Names are GPT-2's; weights are stored as in `nn.Linear` (output x input, as in nanoGPT; files of Hugging
 /// Face have them transposed). The head shares the token embedding: `lm_head.weight` in a file is a copy of
 /// it, which is neither read nor written. Each block normalises first (eps 1e-5); GELU is the tanh form.
-/// Initial weights are normal with deviation 0.02, those at the end of a branch 0.02 / sqrt(2 depth). There
-/// is no dropout: its masks would depend on the partition of the batch.
+/// Initial weights are normal with deviation 0.02, those at the end of a branch 0.02 / sqrt(2 depth). The registry's dropout
+/// follows the embeddings and both branches of a block; weights of the attention are not dropped.
 #[derive(Debug)]
 pub struct Gpt {
     tokens: Embedding,
     positions: Embedding,
+    dropout: Dropout,
     blocks: Vec<Segment<Block>>,
     norm: LayerNorm,
     context: i64,
@@ -60,6 +61,8 @@ impl Gpt {
             causal: true,
             eps: 1e-5,
             gelu: "tanh",
+            drops_inside: false,
+            drop_path: 0.0,
             init: Init::Normal(0.02),
             residual: Init::Normal(0.02 / (2.0 * depth as f64).sqrt()),
             names: BlockNames::GPT2,
@@ -69,12 +72,15 @@ impl Gpt {
         let mut scope = root.sub("transformer");
         let tokens = Embedding::with_head(&mut scope.sub("wte"), vocabulary, width, options.init)?;
         let positions = Embedding::new(&mut scope.sub("wpe"), context, width, options.init)?;
+        let rate = scope.registry().dropout;
+        let dropout = Dropout::new(&mut scope, rate);
         let mut stack = scope.sub("h");
         let blocks = (0..depth).map(|index| stack.sub(index).segment(|scope| Block::new(scope, &options)));
         let blocks = blocks.collect::<Result<_, _>>()?;
         Ok(Self {
             tokens,
             positions,
+            dropout,
             blocks,
             norm: LayerNorm::new(&mut scope.sub("ln_f"), width, options.eps)?,
             context,
@@ -82,19 +88,19 @@ impl Gpt {
     }
 
     /// Computes N x T x vocabulary logits of the token after each of N x T int64 tokens. T may be less than
-    /// the context. A token beyond the vocabulary is an error only on the CPU.
-    pub fn forward(&self, tokens: &Tensor) -> Result<Tensor, ModelError> {
-        self.tokens.scores(&self.features(tokens)?)
+    /// the context. A token beyond the vocabulary is an error only on the CPU. Dropout applies if `train`.
+    pub fn forward(&self, tokens: &Tensor, train: bool) -> Result<Tensor, ModelError> {
+        self.tokens.scores(&self.features(tokens, train)?)
     }
 
     /// Computes the sum of the cross-entropies of the next tokens `targets` (N x T, int64) for the `tokens`
     /// of [`Gpt::forward`], without holding all logits at once. Targets of [`Gpt::NO_TARGET`] are ignored.
-    pub fn loss(&self, tokens: &Tensor, targets: &Tensor) -> Result<Tensor, ModelError> {
-        self.tokens.cross_entropy(&self.features(tokens)?, targets)
+    pub fn loss(&self, tokens: &Tensor, targets: &Tensor, train: bool) -> Result<Tensor, ModelError> {
+        self.tokens.cross_entropy(&self.features(tokens, train)?, targets)
     }
 
     /// Computes the input of the head, N x T x width.
-    fn features(&self, tokens: &Tensor) -> Result<Tensor, ModelError> {
+    fn features(&self, tokens: &Tensor, train: bool) -> Result<Tensor, ModelError> {
         let (kind, shape) = (tokens.f_kind()?, tokens.size());
         let length = match shape[..] {
             [samples, length] if samples > 0 && length > 0 && kind == Kind::Int64 => length,
@@ -106,9 +112,10 @@ impl Gpt {
         if length > self.context {
             return Err(ModelError::Context(length, self.context));
         }
-        let mut x = self.tokens.forward(tokens)?.f_add(&self.positions.first(length)?)?;
+        let x = self.tokens.forward(tokens)?.f_add(&self.positions.first(length)?)?;
+        let mut x = self.dropout.forward(&x, train)?;
         for block in &self.blocks {
-            x = block.run(&x, Block::forward)?;
+            x = block.run(&x, move |block, x| block.forward(x, train))?;
         }
         self.norm.forward(&x)
     }
@@ -117,6 +124,7 @@ impl Gpt {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use dtrain_torch_shim::rng::BySample;
     use tch::{Device, Reduction};
 
     use super::*;
@@ -177,13 +185,13 @@ mod tests {
     fn no_token_attends_to_a_later_one() {
         let (registry, model) = small();
         let x = tokens([2, 8]);
-        let logits = model.forward(&x).unwrap();
+        let logits = model.forward(&x, true).unwrap();
         assert_eq!(logits.size(), [2, 8, 11]);
-        let shorter = model.forward(&x.narrow(1, 0, 5)).unwrap();
+        let shorter = model.forward(&x.narrow(1, 0, 5), true).unwrap();
         assert!(logits.narrow(1, 0, 5).allclose(&shorter, 1e-4, 1e-6, false));
         let other = x.copy();
         let _ = other.select(1, 5).fill_(0);
-        let changed = (model.forward(&other).unwrap() - &logits).abs().sum_dim_intlist(
+        let changed = (model.forward(&other, true).unwrap() - &logits).abs().sum_dim_intlist(
             [0, 2].as_slice(),
             false,
             Kind::Float,
@@ -198,13 +206,29 @@ mod tests {
     }
 
     #[test]
+    fn dropout_draws_by_sample_in_training() {
+        let (mut registry, x) = (Registry::new(Device::Cpu), tokens([4, 8]));
+        registry.dropout = 0.2;
+        let model = Gpt::new(SMALL, &mut registry).unwrap();
+        let run = |key, first: i64, count: i64, train| {
+            let _samples = BySample::enter(key, &(first as usize..(first + count) as usize)).unwrap();
+            model.forward(&x.narrow(0, first, count), train).unwrap()
+        };
+        let whole = run(1, 0, 4, true);
+        let parts = Tensor::cat(&[run(1, 0, 1, true), run(1, 1, 3, true)], 0);
+        assert!(whole.allclose(&parts, 1e-5, 1e-6, false));
+        assert!(!whole.allclose(&run(2, 0, 4, true), 1e-5, 1e-6, false));
+        assert!(run(1, 0, 4, false).equal(&run(2, 0, 4, false)), "an evaluation draws");
+    }
+
+    #[test]
     fn the_loss_equals_that_of_the_logits() {
         let (registry, model) = small();
         let x = tokens([3, 8]);
         let _ = x.select(1, 2).fill_(4);
-        let logits = model.forward(&x).unwrap().view([-1, 11]);
+        let logits = model.forward(&x, true).unwrap().view([-1, 11]);
         let expected = logits.cross_entropy_loss(&x.view([-1]), None::<&Tensor>, Reduction::Sum, -100, 0.0);
-        let got = model.loss(&x, &x).unwrap();
+        let got = model.loss(&x, &x, true).unwrap();
         assert_eq!(got, expected);
         got.backward();
         assert!(registry.parameters().all(|entry| entry.tensor().grad().defined()));
@@ -224,15 +248,15 @@ mod tests {
             assert!(matches!(&error, ModelError::Setting { key: got, .. } if *got == key), "{key}: {error}");
         }
         let (_registry, model) = small();
-        let error = model.forward(&tokens([1, 9])).unwrap_err();
+        let error = model.forward(&tokens([1, 9]), true).unwrap_err();
         assert!(matches!(error, ModelError::Context(9, 8)), "{error}");
         assert!(error.to_string().contains("`model.context`"), "{error}");
         for wrong in
             [tokens([1, 0]), tokens([0, 4]), tokens([1, 4]).to_kind(Kind::Int), tokens([1, 4]).view([4])]
         {
-            assert!(matches!(model.forward(&wrong), Err(ModelError::Input { .. })));
+            assert!(matches!(model.forward(&wrong, true), Err(ModelError::Input { .. })));
         }
         let beyond = Tensor::from_slice(&[3i64, 11]).view([1, 2]);
-        assert!(matches!(model.forward(&beyond), Err(ModelError::Torch(_))));
+        assert!(matches!(model.forward(&beyond, true), Err(ModelError::Torch(_))));
     }
 }

@@ -45,8 +45,8 @@ pub use exported::{Exported, Port, WrittenBuffer};
 pub use exported_error::{ExportedError, Problem};
 pub use gpt::{Gpt, GptConfig};
 pub use layers::{
-    BatchNorm, Block, BlockNames, BlockOptions, Conv2d, ConvOptions, ConvTranspose2d, Embedding, Init,
-    LayerNorm, Linear, without_random_init,
+    BatchNorm, Block, BlockNames, BlockOptions, Conv2d, ConvOptions, ConvTranspose2d, DropPath, Dropout,
+    Embedding, Init, LayerNorm, Linear, without_random_init,
 };
 pub use layout::{channels_last, is_channels_last};
 pub use mismatch::{DtypeDifference, Mismatch, ShapeDifference};

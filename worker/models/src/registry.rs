@@ -83,6 +83,10 @@ pub struct Registry {
     pub is_batch_grouped: bool,
     /// Whether batch normalisation in training normalises by the running statistics and leaves them.
     pub is_batch_frozen: bool,
+    /// The probability of [`Dropout`](super::Dropout) in blocks and embeddings that are built later.
+    pub dropout: f64,
+    /// The probability of [`DropPath`](super::DropPath) in the last block of a network that is built later.
+    pub drop_path: f64,
     /// Whether an exported program has a batch normalisation with one value per channel and row.
     pub has_small_norms: bool,
     /// What the user must know of the model, in sentences.
@@ -90,6 +94,9 @@ pub struct Registry {
     sync: Option<Arc<dyn BatchSync>>,
     groups: BatchGroups,
     recompute: Recompute,
+    /// The number of operations so far that draw random numbers.
+    draws: u32,
+    has_dropout: bool,
     entries: Vec<Entry>,
     tied: Vec<(String, String)>,
     /// The ties whose tensors checkpoints have under both names.
@@ -105,11 +112,15 @@ impl Registry {
             channels_last: false,
             is_batch_grouped: false,
             is_batch_frozen: false,
+            dropout: 0.0,
+            drop_path: 0.0,
             has_small_norms: false,
             warnings: Vec::new(),
             sync: None,
             groups: BatchGroups::default(),
             recompute: Recompute::default(),
+            draws: 0,
+            has_dropout: false,
             entries: Vec::new(),
             tied: Vec::new(),
             repeated: Vec::new(),
@@ -193,6 +204,17 @@ impl Registry {
         Segment::new(layers, name, number, parameters, self.recompute.clone())
     }
 
+    /// Numbers an operation that draws random numbers: no other of the network has this number.
+    pub(super) fn take_draw(&mut self) -> u32 {
+        self.draws += 1;
+        self.draws
+    }
+
+    /// Returns whether a layer of this crate draws random numbers in training.
+    pub fn has_dropout(&self) -> bool {
+        self.has_dropout
+    }
+
     pub(super) fn sync(&self) -> Option<&Arc<dyn BatchSync>> {
         self.sync.as_ref()
     }
@@ -239,6 +261,12 @@ impl Scope<'_> {
 
     pub(super) fn registry(&self) -> &Registry {
         self.registry
+    }
+
+    /// Numbers a dropout.
+    pub(super) fn take_dropout(&mut self) -> u32 {
+        self.registry.has_dropout = true;
+        self.registry.take_draw()
     }
 
     /// Declares that PyTorch's module has the tensor `of` also under `name` (full names): a tied weight.

@@ -76,7 +76,7 @@ impl UpBlock {
 }
 
 /// The segmenter. Convolutions before a batch normalisation have a ResNet's initial values, the others
-/// PyTorch's. No dropout: its masks would depend on the partition of the batch.
+/// PyTorch's. No dropout.
 #[derive(Debug)]
 pub(super) struct Unet {
     inc: Segment<DoubleConv>,

@@ -3,7 +3,7 @@
 use tch::Tensor;
 
 use super::error::ModelError;
-use super::layers::{Block, BlockNames, BlockOptions, Conv2d, ConvOptions, Init, LayerNorm, Linear};
+use super::layers::{Block, BlockNames, BlockOptions, Conv2d, ConvOptions, Dropout, Init, LayerNorm, Linear};
 use super::layout::input_layout;
 use super::recompute::Segment;
 use super::registry::Registry;
@@ -34,14 +34,15 @@ pub struct VitConfig {
 ///
 /// Each patch of the image becomes a token. A class token is put before them, and learned positions are
 /// added. The head gets the class token's features after the last block and normalisation. Each block
-/// normalises first (eps 1e-6); GELU is exact. No dropout and no stochastic depth: their masks would depend
-/// on the partition of the batch. As in timm, initial values of linear layers and positions are normal with
+/// normalises first (eps 1e-6); GELU is exact. The registry's dropout follows the positions, GELU and both branches of a block;
+/// its stochastic depth grows linearly from 0 in the first block. As in timm, initial values of linear layers and positions are normal with
 /// deviation 0.02, truncated at two deviations; the patch layer has PyTorch's initial values.
 #[derive(Debug)]
 pub(super) struct Vit {
     cls_token: Tensor,
     pos_embed: Tensor,
     patch_embed: Conv2d,
+    dropout: Dropout,
     blocks: Vec<Segment<Block>>,
     norm: LayerNorm,
     head: Linear,
@@ -70,6 +71,8 @@ impl Vit {
             causal: false,
             eps: 1e-6,
             gelu: "none",
+            drops_inside: true,
+            drop_path: 0.0,
             init: Init::Truncated(0.02),
             residual: Init::Truncated(0.02),
             names: BlockNames::TIMM,
@@ -83,13 +86,20 @@ impl Vit {
             ConvOptions { stride: patch, bias: true, init: Init::FanIn, ..ConvOptions::kernel(patch) };
         let patch_embed =
             Conv2d::new(&mut root.sub("patch_embed").sub("proj"), (channels, width), projection)?;
+        let (rate, drop_path) = (root.registry().dropout, root.registry().drop_path);
+        let dropout = Dropout::new(&mut root, rate);
         let mut scope = root.sub("blocks");
-        let blocks = (0..depth).map(|index| scope.sub(index).segment(|scope| Block::new(scope, &options)));
+        let last = (depth - 1).max(1) as f64;
+        let blocks = (0..depth).map(|index| {
+            let options = BlockOptions { drop_path: drop_path * index as f64 / last, ..options };
+            scope.sub(index).segment(|scope| Block::new(scope, &options))
+        });
         let blocks = blocks.collect::<Result<_, _>>()?;
         Ok(Self {
             cls_token,
             pos_embed,
             patch_embed,
+            dropout,
             blocks,
             norm: LayerNorm::new(&mut root.sub("norm"), width, options.eps)?,
             head: Linear::with_init(&mut root.sub("head"), width, classes, options.init)?,
@@ -109,16 +119,16 @@ impl Vit {
 }
 
 impl Classifier for Vit {
-    fn forward(&self, images: &Tensor, _train: bool) -> Result<Tensor, ModelError> {
+    fn forward(&self, images: &Tensor, train: bool) -> Result<Tensor, ModelError> {
         let shape = images.size();
         let side = self.image_size;
         if !matches!(shape[..], [n, c, h, w] if n > 0 && c == self.channels && h == side && w == side) {
             let expected = format!("images of shape N x {} x {side} x {side} with N > 0", self.channels);
             return Err(ModelError::Input(expected, shape));
         }
-        let mut x = self.tokens(images)?;
+        let mut x = self.dropout.forward(&self.tokens(images)?, train)?;
         for block in &self.blocks {
-            x = block.run(&x, Block::forward)?;
+            x = block.run(&x, move |block, x| block.forward(x, train))?;
         }
         // The head needs only the class token, and the normalisation is per token.
         self.head.forward(&self.norm.forward(&x.f_select(1, 0)?)?)
@@ -132,6 +142,7 @@ impl Classifier for Vit {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use dtrain_torch_shim::rng::BySample;
     use tch::{Device, Kind};
 
     use super::super::{Architecture, build};
@@ -190,6 +201,29 @@ mod tests {
             let one = model.forward(&x.narrow(0, 1, 1), true).unwrap();
             assert!(logits.narrow(0, 1, 1).allclose(&one, 1e-4, 1e-6, false));
             assert_eq!(model.min_micro_batch(16), 1);
+        }
+    }
+
+    #[test]
+    fn dropout_and_stochastic_depth_draw_by_sample_in_training() {
+        let x = images([4, 3, 16, 16]);
+        for (dropout, drop_path) in [(0.2, 0.0), (0.0, 0.5)] {
+            let mut registry = Registry::new(Device::Cpu);
+            (registry.dropout, registry.drop_path) = (dropout, drop_path);
+            let model = Vit::new(SMALL, 3, 7, &mut registry).unwrap();
+            let run = |key, places: std::ops::Range<usize>, train| {
+                let _samples = BySample::enter(key, &places).unwrap();
+                model.forward(&x.narrow(0, places.start as i64, places.len() as i64), train).unwrap()
+            };
+            let whole = run(1, 0..4, true);
+            let parts = Tensor::cat(&[run(1, 0..1, true), run(1, 1..4, true)], 0);
+            assert!(whole.allclose(&parts, 1e-5, 1e-6, false));
+            assert!(!whole.allclose(&run(2, 0..4, true), 1e-5, 1e-6, false));
+            assert!(run(1, 0..4, false).equal(&run(2, 0..4, false)), "an evaluation draws");
+            let mut plain = Registry::new(Device::Cpu);
+            Vit::new(SMALL, 3, 7, &mut plain).unwrap();
+            assert!(registry.has_dropout() && !plain.has_dropout());
+            assert_eq!(registry.parameter_count(), plain.parameter_count());
         }
     }
 

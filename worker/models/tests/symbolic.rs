@@ -17,10 +17,10 @@ fn the_loss_needs_less_memory_than_all_logits() {
         region.usage().unwrap().peak
     };
     let whole = peak(&|model, x| {
-        let logits = model.forward(x).unwrap().view([-1, 50_257]);
+        let logits = model.forward(x, true).unwrap().view([-1, 50_257]);
         logits.cross_entropy_loss(&x.view([-1]), None::<&Tensor>, Reduction::Sum, -100, 0.0)
     });
-    let chunks = peak(&|model, x| model.loss(x, x).unwrap());
+    let chunks = peak(&|model, x| model.loss(x, x, true).unwrap());
     let logits = 4 * 8 * 1024 * 50_257;
     assert!(chunks + 2 * logits < whole, "{chunks} in chunks, {whole} with all logits");
 }

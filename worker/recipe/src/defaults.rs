@@ -56,4 +56,6 @@ fn model(task: Task, model: &mut Model, is_stated: &dyn Fn(&str) -> bool) {
     model.heads = model.heads.or(network.heads);
     model.patch = model.patch.or(network.patch);
     model.context = model.context.or(network.context);
+    model.dropout = model.dropout.or(network.drops.then_some(0.0));
+    model.drop_path = model.drop_path.or(network.drops_paths.then_some(0.0));
 }

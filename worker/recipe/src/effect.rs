@@ -151,13 +151,23 @@ impl Recipe {
             Some(name) => format!("the model is {:?}", name.as_str()),
         };
         let named = self.model.name.map(ModelName::facts);
-        let sizes = ["model.width", "model.depth", "model.heads", "model.patch", "model.context"];
+        const SETTINGS: [&str; 7] = [
+            "model.width",
+            "model.depth",
+            "model.heads",
+            "model.patch",
+            "model.context",
+            "model.dropout",
+            "model.drop_path",
+        ];
         let tokens = program && self.target() == Some(Target::Tokens);
-        for key in sizes.into_iter().filter(|key| !(tokens && *key == "model.context")) {
+        for key in SETTINGS.into_iter().filter(|key| !(tokens && *key == "model.context")) {
             let owners = and(&ModelName::all(|network| network.takes(key)));
             let takes = named.is_some_and(|network| network.takes(key));
             list.add(!takes, key, format!("it applies to {owners}; {network}"));
         }
+        let one_block = "one block has no stochastic depth; set model.depth to at least 2";
+        list.add(self.model.depth == Some(1), "model.drop_path", one_block);
         let has_batch_norm = named.is_some_and(|network| network.has_batch_norm);
         let of_models =
             |what: &str| format!("it applies to models {what}, that is {WITH_BATCH_NORM}; {network}");

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use dtrain_common::recipe::Switch;
 use dtrain_common::recipe::kinds::{
-    AUTO_OR_FLAG, FLAG, GLOBS, Kind, NAME, NAMES, PATH, PATHS, WEIGHTS, choice,
+    AUTO_OR_FLAG, FLAG, GLOBS, Kind, NAME, NAMES, PATH, PATHS, Range, WEIGHTS, choice,
 };
 use dtrain_common::section;
 
@@ -47,6 +47,10 @@ section! {
         heads: Option<usize> = None, Kind::Whole(1, 1024), experiment;
         /// Width and height of a vit's patch in pixels, a divisor of the image's; filled in (16).
         patch: Option<usize> = None, Kind::Whole(1, 4096), experiment;
+        /// The probability with which an element is dropped in training (vit, gpt), as by torch.nn.Dropout; filled in (0).
+        dropout: Option<f64> = None, Kind::Number(Range::BELOW_ONE), experiment;
+        /// The probability with which the last block's branches of a sample are dropped (vit); filled in (0).
+        drop_path: Option<f64> = None, Kind::Number(Range::BELOW_ONE), experiment;
         /// Tokens of a sample: the context of a gpt, filled in (256), or the length of a program's input.
         context: Option<usize> = None, Kind::Whole(1, 1 << 20), experiment;
         /// The absolute path of a safetensors file with initial weights under their usual PyTorch names.

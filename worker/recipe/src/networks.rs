@@ -35,6 +35,10 @@ pub struct NetworkFacts {
     pub patch: Option<usize>,
     /// `model.context`
     pub context: Option<usize>,
+    /// Whether it has dropout (`model.dropout`).
+    pub drops: bool,
+    /// Whether it has stochastic depth (`model.drop_path`).
+    pub drops_paths: bool,
     /// Whether each unit of depth halves the image and doubles the width.
     pub halves: bool,
     /// Whether it has convolutions.
@@ -78,6 +82,8 @@ const VIT: NetworkFacts = NetworkFacts {
     depth: Some(12),
     heads: Some(3),
     patch: Some(16),
+    drops: true,
+    drops_paths: true,
     convolves: true,
     ..NetworkFacts::new(
         "a vision transformer",
@@ -108,6 +114,7 @@ const GPT: NetworkFacts = NetworkFacts {
     depth: Some(6),
     heads: Some(6),
     context: Some(256),
+    drops: true,
     ..NetworkFacts::new(
         "a GPT",
         Target::Tokens,
@@ -121,17 +128,18 @@ const GPT: NetworkFacts = NetworkFacts {
 };
 
 impl NetworkFacts {
-    /// Returns whether the network has a size of this key.
+    /// Returns whether the network has a setting of this key.
     pub(super) fn takes(&self, key: &str) -> bool {
-        let size = match key {
-            "model.width" => self.width,
-            "model.depth" => self.depth,
-            "model.heads" => self.heads,
-            "model.patch" => self.patch,
-            "model.context" => self.context,
-            _ => None,
-        };
-        size.is_some()
+        match key {
+            "model.width" => self.width.is_some(),
+            "model.depth" => self.depth.is_some(),
+            "model.heads" => self.heads.is_some(),
+            "model.patch" => self.patch.is_some(),
+            "model.context" => self.context.is_some(),
+            "model.dropout" => self.drops,
+            "model.drop_path" => self.drops_paths,
+            _ => false,
+        }
     }
 
     /// A network without sizes.
@@ -144,6 +152,8 @@ impl NetworkFacts {
             heads: None,
             patch: None,
             context: None,
+            drops: false,
+            drops_paths: false,
             halves: false,
             convolves: false,
             has_batch_norm: false,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use dtrain_common::batch::batches_of;
-use dtrain_torch_shim::rng;
+use dtrain_torch_shim::rng::{self, BySample};
 use rand_chacha::rand_core::Rng;
 use tch::{Device, Tensor};
 
@@ -192,6 +192,8 @@ impl Evaluator<'_> {
             // Whatever was drawn before, an evaluation with the same batches gives the same figures.
             let seed = keyed(Domain::Evaluate, self.loader.seed, first as u64, 0).next_u64();
             rng::seed(seed)?;
+            let key = keyed(Domain::BySample, self.loader.seed, 0, 1).next_u64();
+            let _draws = BySample::enter(key, &(first..first + batch.weights.numel()))?;
             let loss = match self.task.step_loss() {
                 None => self.forward(|| self.task.loss(&batch, Mode::Evaluate))?,
                 Some(whole) => {

@@ -32,6 +32,8 @@ pub(crate) fn registry_of_rank(
     let mut registry = registry(recipe, device);
     registry.is_batch_grouped = recipe.model.batchnorm.group().is_some();
     registry.is_batch_frozen = recipe.model.batchnorm == BatchNorm::Frozen;
+    registry.dropout = recipe.model.dropout.unwrap_or(0.0);
+    registry.drop_path = recipe.model.drop_path.unwrap_or(0.0);
     registry.set_batch_sync(batch_sync.clone().map(|sync| sync as Arc<dyn BatchSync>));
     (registry, batch_sync)
 }

@@ -136,8 +136,8 @@ mod tests {
                 let sum = |x: Tensor| x.to_kind(Kind::Float).square().sum(Kind::Float);
                 // One use per weight and region: with casts, two uses would add gradients in bfloat16.
                 let loss = match micro_step {
-                    0 => model.loss(&tokens, &tokens).unwrap(),
-                    _ => sum(model.forward(&tokens).unwrap()),
+                    0 => model.loss(&tokens, &tokens, true).unwrap(),
+                    _ => sum(model.forward(&tokens, true).unwrap()),
                 } + sum(conv.forward(&image).unwrap());
                 drop(region);
                 loss.backward();

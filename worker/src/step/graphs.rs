@@ -316,6 +316,9 @@ fn find_obstacle(model: &Model, joint_sums: bool) -> Option<&'static str> {
             "the task does not declare that its loss does the same work on every batch of a size (`Facts::is_capturable`)",
         );
     }
+    if model.registry.has_dropout() {
+        return Some("dropout draws anew in each step, and a graph repeats the draws of its capture");
+    }
     if joint_sums {
         return Some("model.batchnorm sums over the ranks within a step");
     }

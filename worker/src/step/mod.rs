@@ -25,7 +25,7 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use dtrain_recipe::Compile;
-use dtrain_torch_shim::rng;
+use dtrain_torch_shim::rng::{self, BySample};
 use rand_chacha::rand_core::Rng;
 use tch::{Device, Kind, TchError, Tensor};
 
@@ -159,21 +159,22 @@ pub(crate) struct Stepper<'b, F> {
     gathered: Option<Gathered>,
 }
 
-/// Begins the forward pass of the micro-batch at `places`.
+/// Begins the forward pass of the micro-batch at `places`. Its random numbers are drawn while the result lives.
 fn begin_micro_step(
     replica: &Replica,
     exchange: &Exchange,
     plan: &StepPlan,
     places: &Range<usize>,
     pass: Pass,
-) -> Result<()> {
-    // Random numbers depend on the step and the micro-batch's first sample in it, whatever the ranks: a retry or a
-    // resumed run draws the same.
+) -> Result<BySample> {
+    // Those that cannot be drawn by sample depend on the step and the micro-batch's first sample in it, whatever the
+    // ranks: a retry or a resumed run draws the same.
     let mut seeds = keyed(Domain::Torch, plan.seed, plan.step, places.start as u64);
     rng::seed(seeds.next_u64())?;
+    let key = keyed(Domain::BySample, plan.seed, plan.step, 0).next_u64();
     exchange.begin_micro_step(pass);
     replica.model.registry.groups().begin_micro_batch(places.len());
-    Ok(())
+    Ok(BySample::enter(key, places)?)
 }
 
 /// Memory of an update besides gathering: scalars, and scratch space of a norm.
@@ -298,7 +299,7 @@ impl<'b, F: Feed> Stepper<'b, F> {
         computed: &mut ComputeResult,
     ) -> Result<()> {
         for (index, range) in plan.micro_batches.iter().enumerate() {
-            begin_micro_step(replica, exchange, plan, range, Pass::Whole)?;
+            let _draws = begin_micro_step(replica, exchange, plan, range, Pass::Whole)?;
             self.phases.enter(Phase::Forward)?;
             let (fetched, values) = match joined.as_mut().and_then(Joined::take_kept) {
                 Some((fetched, values)) => (fetched, Some(values)),

@@ -244,7 +244,7 @@ impl<F: Feed> Stepper<'_, F> {
         let is_kept = plan.micro_batches.len() == 1 && !exchange.has_joint_sums();
         self.feed.repeat(!is_kept);
         for (index, places) in plan.micro_batches.iter().enumerate() {
-            begin_micro_step(replica, exchange, plan, places, Pass::Outputs)?;
+            let _draws = begin_micro_step(replica, exchange, plan, places, Pass::Outputs)?;
             let mut fetched = self.feed.next()?;
             computed.data_wait += std::mem::take(&mut fetched.data_wait);
             let passes = Passes { replica, exchange, phases: &mut self.phases, tally: &mut self.tally };

@@ -121,7 +121,7 @@ impl Facts {
         let mut facts = self.with_exported(network.exported());
         facts.description += &network.unused_outputs(used);
         facts.leaves_parameters_unchanged = true;
-        facts.is_capturable = !network.draws_random_numbers();
+        facts.is_capturable = !network.exported().draws_random_numbers();
         facts.micro_batch_warning = network.micro_batch_warning();
         facts
     }

@@ -83,7 +83,7 @@ impl Task for Lm {
         let readable = targets.f_masked_fill(&unreadable, Gpt::NO_TARGET)?;
         let samples = batch.weights.f_ne(0.0)?.f_sum(Kind::Double)?;
         let sum = match &self.model {
-            Model::Built(model) => model.loss(batch.field("tokens")?, &readable)?,
+            Model::Built(model) => model.loss(batch.field("tokens")?, &readable, mode == Mode::Train)?,
             Model::Exported(network) => {
                 network.outputs(batch, mode)?.loss(|logits| cross_entropy(logits, &readable))?
             }

@@ -1,6 +1,7 @@
 //! Programs that return their loss: any data, any model.
 
 use dtrain_recipe::{Join, Recipe};
+use dtrain_torch_shim::rng::BySample;
 use tch::{Device, Kind, TchError, Tensor};
 
 use super::network::{Network, Program as Exported, unfit_output};
@@ -161,6 +162,7 @@ impl Program {
 
     /// Computes the loss of the samples alone, and the outputs.
     fn run(&self, counted: &Counted, batch: &Batch, mode: Mode) -> Result<(Loss, Vec<Tensor>), TaskError> {
+        let _draws = counted.draws()?;
         let outputs = self.network.run(&counted.inputs.iter().collect::<Vec<_>>(), mode)?;
         let ports = self.network.ports(mode);
         let sum = |at: usize, kind| {
@@ -195,6 +197,13 @@ struct Counted {
 }
 
 impl Counted {
+    /// Lets the samples that count draw as they do among all, if some are left out.
+    fn draws(&self) -> Result<Option<BySample>, TchError> {
+        let Some(rows) = &self.rows else { return Ok(None) };
+        let rows = Vec::<i64>::try_from(rows)?;
+        BySample::select(&rows).map(Some).map_err(|error| TchError::Torch(error.message))
+    }
+
     /// Returns an output of the samples that count as one of all samples, with 0 for the others.
     fn spread(&self, output: &Tensor, port: &Port, samples: usize) -> Result<Tensor, TchError> {
         match (&self.rows, port.shape.first()) {

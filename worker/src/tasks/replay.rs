@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use dtrain_recipe::Recipe;
-use dtrain_torch_shim::rng;
+use dtrain_torch_shim::rng::{self, BySample};
 use tch::{Device, Kind, TchError, Tensor};
 
 use super::network::Program;
@@ -105,7 +105,9 @@ impl Task for Replay {
         let first = numbers.f_int64_value(&[0])?;
         let inputs = self.given.inputs.iter().map(|input| input.f_narrow(0, first, count));
         let inputs = inputs.collect::<Result<Vec<_>, _>>()?;
-        rng::seed((SEED + first) as u64).map_err(|error| TchError::Torch(error.message))?;
+        // PyTorch's own generator, as in the reference.
+        let draws = BySample::off().and_then(|draws| rng::seed((SEED + first) as u64).map(|()| draws));
+        let _draws = draws.map_err(|error| TchError::Torch(error.message))?;
         let outputs = self.exported().run(&inputs.iter().collect::<Vec<_>>(), mode == Mode::Train)?;
         let mut sum = Tensor::f_zeros([] as [i64; 0], (Kind::Float, Device::Cpu))?;
         if mode == Mode::Train {

@@ -2,6 +2,7 @@
 // (Chen et al. 2016, arXiv 1604.06174; the reentrant form of torch.utils.checkpoint).
 #include "boundary.h"
 #include "callback.h"
+#include "draws.h"
 #include "memory.h"
 
 #include <ATen/Context.h>
@@ -27,6 +28,7 @@ constexpr std::array<at::DeviceType, 2> kAutocast{at::kCPU, at::kCUDA};
 struct ThreadState {
   std::array<std::pair<bool, at::ScalarType>, kAutocast.size()> autocast;
   bool cache;
+  std::shared_ptr<const dtrain::Samples> samples;
   // The CPU and the GPUs of the inputs, with the states of their generators.
   std::vector<at::Device> devices{at::Device(at::kCPU)};
   std::vector<at::Tensor> states;
@@ -44,6 +46,7 @@ struct ThreadState {
     for (size_t index = 0; index < kAutocast.size(); ++index)
       autocast[index] = {at::autocast::is_autocast_enabled(kAutocast[index]), at::autocast::get_autocast_dtype(kAutocast[index])};
     cache = at::autocast::is_autocast_cache_enabled();
+    samples = dtrain::samples_here();
     states.clear();
     for (const auto& device : devices) {
       auto generator = at::globalContext().defaultGenerator(device);
@@ -58,6 +61,7 @@ struct ThreadState {
       at::autocast::set_autocast_enabled(kAutocast[index], autocast[index].first);
     }
     at::autocast::set_autocast_cache_enabled(cache);
+    dtrain::samples_here() = samples;
     for (size_t index = 0; index < devices.size(); ++index) {
       auto generator = at::globalContext().defaultGenerator(devices[index]);
       const std::lock_guard<std::mutex> held(generator.mutex());

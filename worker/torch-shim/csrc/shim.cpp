@@ -5,6 +5,7 @@
 #include "c10d.cpp"
 #include "context.cpp"
 #include "cross_entropy.cpp"
+#include "draws.cpp"
 #include "hooks.cpp"
 #include "memory.cpp"
 #include "recompute.cpp"

@@ -161,6 +161,14 @@ Results dropout(const Call& call) {
   return {at::empty_like(x), at::empty_like(x, x.options().dtype(at::kBool))};
 }
 
+// dtrain::dropout_by(Tensor input, ...), dtrain::draw(Tensor like, ...): draws.cpp computes with contiguous rows.
+Results drawn_by_sample(const Call& call) {
+  const auto x = call.tensor(0);
+  const auto out = at::empty_like(x);
+  if (!x.is_contiguous()) allocate_temporary(x.sizes(), x.options());
+  return {out};
+}
+
 // Rules of operations with an overload of other arguments, by their whole names.
 const std::unordered_map<std::string, Rule>& rules_of_overloads() {
   static const std::unordered_map<std::string, Rule> all{
@@ -199,6 +207,8 @@ const std::unordered_map<std::string, Rule>& rules() {
       {"aten::nll_loss2d_backward", like_second},
       {"aten::embedding_dense_backward", embedding_backward},
       {"aten::native_dropout", dropout},
+      {"dtrain::dropout_by", drawn_by_sample},
+      {"dtrain::draw", drawn_by_sample},
       {"aten::index_select", index_select},
       {"aten::repeat", repeat},
       {"aten::where", where},

@@ -396,11 +396,13 @@ class Verdict:
     def __init__(self, facts, answers):
         self.batches, self.left_out = facts["batches"], facts["left_out"]
         self.smallest, self.why, self.largest = {"train": 1, "evaluate": 1}, {}, 0.0
+        self.by_micro_batch = []
         for mode, key in (("training", "train"), ("evaluation", "evaluate")):
             if mode in facts["refused"]:
                 self.refuse_one(key, facts["refused"][mode])
             for case in (case for case in facts["cases"] if case["name"].startswith(mode)):
                 answer = answers[case["name"]]
+                self.by_micro_batch = self.by_micro_batch or answer["by_micro_batch"]
                 if not answer["error"]:
                     self.largest = max(self.largest, answer["largest"])
                 elif case["batch"] == 1:
@@ -427,7 +429,13 @@ class Verdict:
 
     def warnings(self):
         words = {"train": "micro-batches", "evaluate": "batches of an evaluation"}
-        return [f"{words[key]} need at least 2 samples, because a single one is refused ({why})" for key, why in self.why.items()]
+        # An order of samples has a warning of its own.
+        draws = [draw for draw in self.by_micro_batch if not draw.startswith(("randperm", "randint"))]
+        more = f" and {len(draws) - 3} more" if len(draws) > 3 else ""
+        named = f"results depend on the micro-batch: {', '.join(draws[:3])}{more} cannot draw random numbers by sample"
+        attention = any(draw.startswith("scaled_dot_product_attention") for draw in draws)
+        remedy = "; models of transformers can with --arg attn_implementation=eager" if attention else ""
+        return ([named + remedy] if draws else []) + [f"{words[key]} need at least 2 samples, because a single one is refused ({why})" for key, why in self.why.items()]
 
     def lines(self, changed):
         largest = f"largest difference {self.largest:.1e} of a tensor's size" if self.largest else "equal bit by bit"

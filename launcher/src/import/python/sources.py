@@ -218,6 +218,8 @@ def change_config(config, request):
     own = {"num_labels": "classes", "image_size": "image-size", "num_channels": "channels", "n_channels": "channels"}
     add_args({}, request, own)
     for name, value in request["args"].items():
+        # transformers keeps it under this name.
+        name = "_attn_implementation" if name == "attn_implementation" else name
         if not hasattr(config, name):
             known = [key for key in inspect.signature(type(config).__init__).parameters if key not in ("self", "kwargs")]
             raise unknown_arg(name, type(config).__name__, known)

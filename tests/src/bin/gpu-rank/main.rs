@@ -13,6 +13,7 @@ mod streams;
 use std::path::PathBuf;
 
 use dtrain_test_kit::no_values;
+use dtrain_tests::draws::draws_are_those_of_the_cpu;
 use dtrain_tests::parity::{self, models, optimizers, resnets, scaler};
 use dtrain_tests::segments::dropout_draws_the_same;
 use dtrain_torch_shim::cuda;
@@ -63,6 +64,8 @@ fn main() -> Result<(), Failure> {
         ["segments"] => {
             dropout_draws_the_same(GPU);
             println!("ok dropout within segments");
+            draws_are_those_of_the_cpu(GPU);
+            println!("ok dropout by sample");
         }
         ["streams"] => streams::run()?,
         ["graph"] => graph::run()?,

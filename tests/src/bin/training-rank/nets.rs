@@ -176,7 +176,7 @@ impl Net {
             Self::ResNet18(model) => model.forward(x, train)?,
             Self::Gpt(model) => {
                 // The mean over a sample's tokens.
-                let logits = model.forward(x)?.f_transpose(1, 2)?;
+                let logits = model.forward(x, train)?.f_transpose(1, 2)?;
                 return Ok(cross_entropy(&logits, targets)?.f_mean_dim(&[1i64][..], false, None)?);
             }
         };

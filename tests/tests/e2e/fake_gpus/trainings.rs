@@ -31,10 +31,12 @@ fn stages_and_evaluations_run_on_their_own_gpus() {
     let gpus = 2 * thorough::ranks();
     let Ok(machine) = Machine::new(gpus, &recipe) else { return };
     let number = gpus.to_string();
-    let (run, text) = machine.train("run", &["--nproc", &number]);
+    let (run, text) = machine.train("run", &["--nproc", &number, "--set", "model.dropout=0.1"]);
     assert!(text.contains(&format!(" on {gpus} x GPU in ")), "{text}");
     assert_eq!(run.result().steps, Some(6), "{text}");
-    machine.expect_own_gpus("run", &text);
+    let counts = machine.expect_own_gpus("run", &text);
+    // NVRTC's kernel.
+    assert!(counts.iter().all(|rank| rank["kernel_names"].to_string().contains("dtrain_draw_float")));
 
     let words = ["eval", "recipe.toml", "--checkpoint", "run", "--nproc", &number, "--json"];
     let mut command = machine.command(&words);

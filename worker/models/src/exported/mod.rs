@@ -5,13 +5,16 @@
 //! numbers) -> [`prepare`] (calls with prepared arguments) -> [`run`].
 
 mod archive;
+mod axis;
 mod buffers;
+mod draws;
 mod dtype;
 mod gradients;
 mod graph;
 mod guards;
 mod modes;
 mod names;
+mod order;
 mod place;
 mod prepare;
 mod rows;
@@ -175,9 +178,15 @@ impl Exported {
         self.lacks_weights
     }
 
+    /// Returns the operations, with their places in the model, whose random numbers in training depend on the micro-batch,
+    /// such as dropout within attention. Those of others depend on the sample.
+    pub fn draws_by_micro_batch(&self) -> &[String] {
+        &self.train.draws.by_micro_batch
+    }
+
     /// Returns whether training draws random numbers, such as dropout.
     pub fn draws_random_numbers(&self) -> bool {
-        self.train.draws
+        self.train.draws.count > 0
     }
 
     /// Returns whether the file has the conditions on sizes under which it was exported.

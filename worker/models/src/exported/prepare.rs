@@ -8,8 +8,10 @@ use dtrain_torch_shim::symbolic::stands_for_gpu;
 use tch::{Device, Tensor};
 
 use super::archive::Archive;
+use super::draws::{self, Draws, Replaced};
 use super::graph::{self, Action, Item, Mode, Processor, Program};
 use super::modes;
+use super::order::Orders;
 use super::run::{Body, Runnable, Step};
 use super::segments::{self, Part};
 use super::slots::slots;
@@ -37,8 +39,8 @@ struct Preparation<'a> {
     last: Vec<Option<usize>>,
     /// The number of calls so far.
     position: usize,
-    /// Whether the steps draw random numbers.
-    draws: bool,
+    draws: Draws,
+    orders: Orders,
     /// Whether evaluation leaves out the call at each position.
     dropped: Vec<bool>,
     /// Buffers that the steps change, and that keep their values because the steps evaluate.
@@ -71,7 +73,8 @@ pub(super) fn prepare(
         purpose,
         last,
         position: 0,
-        draws: false,
+        draws: Draws::default(),
+        orders: Orders::of(program),
         dropped,
         restored: BTreeSet::new(),
     };
@@ -187,7 +190,10 @@ impl Preparation<'_> {
             modes::evaluate(&operation.name, &mut arguments);
         }
         self.restored.extend(self.program.changed_buffers(operation, &arguments, writes));
-        self.note_random(item, operation, &arguments)?;
+        let by_sample = match self.draws(item, operation, &arguments)? {
+            true => self.by_sample(item, operation, &arguments, outputs),
+            false => None,
+        };
         if self.purpose == Purpose::Train && modes::given(&arguments, "sparse") == Some(&Argument::Bool(true))
         {
             let reason = format!(
@@ -206,6 +212,13 @@ impl Preparation<'_> {
             arguments.retain(|(name, _)| name != "cudnn_enabled");
             arguments.push(("cudnn_enabled".to_owned(), Argument::Bool(true)));
         }
+        let operation = match &by_sample {
+            Some((by_sample, given)) => {
+                arguments.clone_from(given);
+                by_sample
+            }
+            None => operation,
+        };
         let used: Vec<Output> = outputs.iter().map(|output| self.used(output)).collect();
         let (fixed, device) = (&self.program.fixed, self.registry.device());
         let call = Call::new(operation, &arguments, fixed, device, &used, &frees);
@@ -236,21 +249,15 @@ impl Preparation<'_> {
         }
     }
 
-    /// Records that the call draws random numbers. Without a program for evaluation, that is an error there.
-    fn note_random(
-        &mut self,
-        item: &Item,
-        operation: &Operation,
-        arguments: &[(String, Argument)],
-    ) -> Result<()> {
+    /// Returns whether the call draws random numbers. Without a program for evaluation, that is an error there.
+    fn draws(&self, item: &Item, operation: &Operation, arguments: &[(String, Argument)]) -> Result<bool> {
         let traits = operation.traits("").map_err(|source| {
             let (operation, place) = (full_name(operation), String::new());
             self.archive.error(Problem::Operation { operation, place, source })
         })?;
         if !traits.draws || modes::is_deterministic(&operation.name, arguments) {
-            return Ok(());
+            return Ok(false);
         }
-        self.draws = true;
         if self.purpose == Purpose::EvaluateTraining {
             let reason = format!(
                 "the file has no program for evaluation, and {}{} would draw random numbers in it: write the file by `dtrain \
@@ -260,7 +267,28 @@ impl Preparation<'_> {
             );
             return Err(self.archive.error(Problem::Unfit(reason)));
         }
-        Ok(())
+        Ok(true)
+    }
+
+    /// Returns the operation by sample in place of a random one, or notes that it draws by micro-batch.
+    fn by_sample(
+        &mut self,
+        item: &Item,
+        operation: &Operation,
+        arguments: &[(String, Argument)],
+        outputs: &[Output],
+    ) -> Option<Replaced> {
+        self.draws.count += 1;
+        let number = self.registry.take_draw();
+        let replaced = draws::by_sample(self.program, &self.orders, operation, arguments, outputs, number);
+        if replaced.is_none() {
+            self.draws.by_micro_batch.push(format!(
+                "{}{}",
+                operation.name.trim_start_matches("aten::"),
+                item.place
+            ));
+        }
+        replaced
     }
 
     fn norm(

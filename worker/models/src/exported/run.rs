@@ -7,6 +7,7 @@ use dtrain_torch_shim::grad_mode::GradMode;
 use dtrain_torch_shim::program::{Call, Frame};
 use tch::{Device, TchError, Tensor};
 
+use super::draws::Draws;
 use super::graph::{Meaning, Mode, Program};
 use super::place::Place;
 use crate::error::ModelError;
@@ -59,8 +60,7 @@ pub(super) struct Runnable {
     /// Buffers whose values a run does not keep.
     restored: Vec<usize>,
     steps: Vec<Step>,
-    /// Whether it draws random numbers.
-    pub draws: bool,
+    pub draws: Draws,
 }
 
 impl Runnable {
@@ -68,7 +68,7 @@ impl Runnable {
     pub(super) fn new(
         program: &Program,
         steps: Vec<Step>,
-        draws: bool,
+        draws: Draws,
         restored: Option<Vec<usize>>,
     ) -> Self {
         Self {

@@ -238,6 +238,32 @@ impl SizeExpression {
         };
         name.filter(|name| name.chars().all(|part| part.is_ascii_alphanumeric() || part == '_'))
     }
+
+    /// Returns its symbols, also those of values that are known only in a run.
+    pub(super) fn symbols(&self) -> impl Iterator<Item = &str> {
+        self.names().filter(|name| !is_number(name) && !PRODUCT.contains(name))
+    }
+
+    /// Returns whether it is a product of symbols and whole numbers, such as `12*s77`.
+    pub(super) fn is_product(&self) -> bool {
+        let is_symbol = |name: &str| name.strip_prefix(['s', 'u']).is_some_and(is_number);
+        let is_factor = |name: &str| PRODUCT.contains(&name) || is_symbol(name) || is_number(name);
+        let has_others = self.expr_str.contains(['+', '-', '/', '%']) || self.expr_str.contains("**");
+        self.names().all(is_factor) && !has_others
+    }
+
+    fn names(&self) -> impl Iterator<Item = &str> {
+        self.expr_str
+            .split(|part: char| !part.is_ascii_alphanumeric() && part != '_')
+            .filter(|name| !name.is_empty())
+    }
+}
+
+/// SymPy's words in a product of symbols.
+const PRODUCT: [&str; 6] = ["Mul", "Integer", "Symbol", "positive", "integer", "True"];
+
+fn is_number(name: &str) -> bool {
+    name.bytes().all(|digit| digit.is_ascii_digit())
 }
 
 impl Size {

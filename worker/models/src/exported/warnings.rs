@@ -68,7 +68,7 @@ fn visit(items: &[Item], each: &mut impl FnMut(&Item, &Operation, &[(String, Arg
 }
 
 /// Returns whether an operation makes an order of the first dimension, which is the batch or has it folded in.
-fn orders_batch(
+pub(super) fn orders_batch(
     program: &Program,
     name: &str,
     arguments: &[(String, Argument)],

@@ -1,11 +1,12 @@
 //! The layers of the networks, each of which registers its tensors under PyTorch's names.
 //!
 //! Initial values come from torch's global CPU generator, so that after the same `tch::manual_seed` every
-//! rank builds the same model on any hardware. No layer has dropout: a mask per micro-batch would make the
-//! result depend on the partition of the batch.
+//! rank builds the same model on any hardware. Dropout draws by sample, so that the partition of
+//! the batch does not matter.
 
 mod batch_norm;
 mod conv;
+mod dropout;
 mod init;
 mod linear;
 mod transformer;
@@ -13,6 +14,7 @@ mod transformer;
 pub use batch_norm::BatchNorm;
 pub(crate) use batch_norm::{BatchNormOptions, copy_of};
 pub use conv::{Conv2d, ConvOptions, ConvTranspose2d};
+pub use dropout::{DropPath, Dropout};
 pub use init::{Init, without_random_init};
 pub use linear::{Embedding, Linear};
 pub use transformer::{Block, BlockNames, BlockOptions, LayerNorm};

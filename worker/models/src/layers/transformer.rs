@@ -4,6 +4,7 @@ use tch::Tensor;
 
 use super::super::error::ModelError;
 use super::super::registry::Scope;
+use super::dropout::{DropPath, Dropout};
 use super::init::{CPU_FLOAT, Init};
 use super::linear::Linear;
 
@@ -64,6 +65,10 @@ pub struct BlockOptions {
     pub eps: f64,
     /// GELU (Hendrycks and Gimpel 2016, arXiv 1606.08415): `none` is exact, `tanh` is GPT-2's form.
     pub gelu: &'static str,
+    /// Whether dropout follows GELU, too, and not only both branches.
+    pub drops_inside: bool,
+    /// The probability with which a branch of a sample is dropped.
+    pub drop_path: f64,
     /// Initial values of all but the last layer of a branch.
     pub init: Init,
     /// Initial values of the last layer of each branch.
@@ -74,7 +79,8 @@ pub struct BlockOptions {
 
 /// Multi-head self-attention (Vaswani et al. 2017, arXiv 1706.03762) with one layer for queries, keys and
 /// values, and a perceptron with an inner layer of four times the width. Each has a normalisation before it
-/// and a residual connection: 12 width² + 13 width parameters. No dropout.
+/// and a residual connection: 12 width² + 13 width parameters. At the end of each branch is a dropout of the registry's
+/// probability; weights of the attention are not dropped.
 #[derive(Debug)]
 pub struct Block {
     options: BlockOptions,
@@ -84,12 +90,16 @@ pub struct Block {
     norm2: LayerNorm,
     widen: Linear,
     narrow: Linear,
+    dropouts: [Dropout; 3],
+    drop_paths: [DropPath; 2],
 }
 
 impl Block {
     /// Registers the parts under the names of `options`, attention in `attn` and perceptron in `mlp`.
     pub fn new(scope: &mut Scope<'_>, options: &BlockOptions) -> Result<Self, ModelError> {
-        let BlockOptions { width, eps, init, residual, names, .. } = *options;
+        let BlockOptions { width, eps, init, residual, names, drop_path, .. } = *options;
+        let dropout = scope.registry().dropout;
+        let inside = if options.drops_inside { dropout } else { 0.0 };
         let ([norm1, norm2], [qkv, proj], [widen, narrow]) = (names.norms, names.attention, names.mlp);
         let linear = |scope: &mut Scope<'_>, part, name, (input, output), init| {
             Linear::with_init(&mut scope.sub(part).sub(name), input, output, init)
@@ -102,14 +112,19 @@ impl Block {
             norm2: LayerNorm::new(&mut scope.sub(norm2), width, eps)?,
             widen: linear(scope, "mlp", widen, (width, 4 * width), init)?,
             narrow: linear(scope, "mlp", narrow, (4 * width, width), residual)?,
+            dropouts: [dropout, inside, dropout].map(|p| Dropout::new(scope, p)),
+            drop_paths: [drop_path; 2].map(|p| DropPath::new(scope, p)),
         })
     }
 
-    /// Transforms N x T x width; keeps the shape.
-    pub fn forward(&self, x: &Tensor) -> Result<Tensor, ModelError> {
-        let x = x.f_add(&self.attention(&self.norm1.forward(x)?)?)?;
+    /// Transforms N x T x width; keeps the shape. Dropout applies if `train`.
+    pub fn forward(&self, x: &Tensor, train: bool) -> Result<Tensor, ModelError> {
+        let ([attended, inside, narrowed], [first, second]) = (&self.dropouts, &self.drop_paths);
+        let branch = attended.forward(&self.attention(&self.norm1.forward(x)?)?, train)?;
+        let x = x.f_add(&first.forward(&branch, train)?)?;
         let wide = self.widen.forward(&self.norm2.forward(&x)?)?.f_gelu(self.options.gelu)?;
-        Ok(x.f_add(&self.narrow.forward(&wide)?)?)
+        let branch = narrowed.forward(&self.narrow.forward(&inside.forward(&wide, train)?)?, train)?;
+        Ok(x.f_add(&second.forward(&branch, train)?)?)
     }
 
     pub(super) fn attention(&self, x: &Tensor) -> Result<Tensor, ModelError> {

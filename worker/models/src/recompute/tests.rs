@@ -72,7 +72,7 @@ fn a_gpt_has_the_same_gradients() {
     let mut registry = Registry::new(Device::Cpu);
     let model = Gpt::new(config, &mut registry).unwrap();
     let tokens = [0, 1].map(|_| Tensor::randint(11, [2, 8], (Kind::Int64, Device::Cpu)));
-    let forward: Forward = Box::new(move |x| model.forward(x));
+    let forward: Forward = Box::new(move |x| model.forward(x, true));
     compare(&registry, &forward, &tokens, 3);
 }
 

@@ -24,6 +24,10 @@ fn differences_are_those_of_the_experiment() {
     ];
     assert_eq!(recipe.differences(&small(&free)), []);
     assert_eq!(recipe.differences(&small(&["precision.tf32=false"])), []);
+    let [plain, stated, dropped] =
+        [&[][..], &["model.dropout=0"], &["model.dropout=0.1"]].map(|set| parse(samples::VIT, set).unwrap());
+    assert_eq!(plain.differences(&stated), []);
+    assert_eq!(plain.differences(&dropped).len(), 1);
     let cached = parse(FULL, &["data.cache=off"]).unwrap();
     assert_eq!(parse(FULL, &[]).unwrap().differences(&cached), []);
     let program = |file: &str| parse(samples::PROGRAM, &[&format!("model.file={file}")]).unwrap();

@@ -45,12 +45,15 @@ fn settings_of_other_networks_have_no_effect() {
         (LM, "model.memory_format=contiguous", "the ResNets and \"unet\"; the model is \"gpt\""),
         (LM, "model.cudnn_benchmark=true", "models with convolutions; the model is \"gpt\""),
         (VIT, "model.context=8", "the model is \"vit\""),
+        (SMALL, "model.dropout=0.1", "it applies to \"vit\" and \"gpt\"; the model is \"resnet18\""),
+        (LM, "model.drop_path=0.1", "it applies to \"vit\"; the model is \"gpt\""),
         (VIT, "model.batchnorm=synced", "the model is \"vit\""),
         (VIT, "model.memory_format=channels-last", "the model is \"vit\""),
     ] {
         expect_set_error(text, set, "this setting has no effect");
         expect_set_error(text, set, part);
     }
+    expect_error(VIT, &["model.depth=1"], "model.drop_path", "one block has no stochastic depth");
 }
 
 #[test]

@@ -59,6 +59,7 @@ width = 64
 depth = 2
 heads = 2
 context = 32
+dropout = 0.1
 [train]
 steps = 50
 [optim]
@@ -97,6 +98,7 @@ width = 48
 depth = 2
 heads = 4
 patch = 8
+drop_path = 0.1
 [train]
 epochs = 1
 [optim]

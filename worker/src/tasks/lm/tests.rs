@@ -38,7 +38,7 @@ fn every_token_weighs_the_same() {
     assert_eq!(loss.weight.double_value(&[]), 32.0);
     assert_eq!(loss.sums.size(), [0]);
     let Model::Built(model) = &task.model else { panic!("a built-in network") };
-    let logits = model.forward(batch.field("tokens").unwrap()).unwrap();
+    let logits = model.forward(batch.field("tokens").unwrap(), false).unwrap();
     let targets = batch.field("targets").unwrap();
     let first = cross_entropy(&logits.narrow(0, 0, 1), &targets.narrow(0, 0, 1)).unwrap();
     let targets = targets.unsqueeze(-1);

@@ -190,14 +190,17 @@ impl Network {
         self.program.unfit(unfit).into()
     }
 
-    pub(super) fn draws_random_numbers(&self) -> bool {
-        self.program.exported.draws_random_numbers()
-    }
-
     /// Returns the warning for random numbers, a text to follow "depends on the micro-batch:".
     pub(super) fn micro_batch_warning(&self) -> Option<String> {
-        let words = "the program draws random numbers, such as dropout, for each micro-batch";
-        self.draws_random_numbers().then(|| words.to_owned())
+        const SHOWN: usize = 3;
+        let draws = self.program.exported.draws_by_micro_batch();
+        let rest = match draws.len().saturating_sub(SHOWN) {
+            0 => String::new(),
+            rest => format!(" and {rest} more"),
+        };
+        let shown = draws[..draws.len().min(SHOWN)].join(", ");
+        (!draws.is_empty())
+            .then(|| format!("the program draws random numbers for each micro-batch in {shown}{rest}"))
     }
 
     /// Returns ", " and the outputs for training that are neither the main one nor auxiliary nor `used`; or nothing.

@@ -49,6 +49,8 @@ objects! {
     SymbolicMode, dt_symbolic_leave;
     /// A count of a thread's operations.
     CountingMode, dt_count_leave;
+    /// The samples of the thread's random numbers before a region, which end it.
+    SamplesHandle, dt_samples_leave;
     /// The values of a program's run.
     FrameHandle, dt_frame_free;
     /// A prepared call of an operation.
@@ -319,6 +321,17 @@ unsafe extern "C" {
     pub(crate) safe fn dt_symbolic_library_threads(blas: &mut u32, lt: &mut u32);
     pub(crate) safe fn dt_symbolic_gpu() -> bool;
     pub(crate) safe fn dt_symbolic_here() -> bool;
+}
+
+// draws.cpp
+fallible! {
+    safe fn dt_dropout(x: Borrowed<'_>, p: f64, number: i64, dim: i64, out: &mut Option<NewTensor>);
+    unsafe fn dt_samples_enter(key: u64, places: *const i64, count: usize, before: &mut Option<Owned<SamplesHandle>>);
+    unsafe fn dt_samples_select(rows: *const i64, count: usize, before: &mut Option<Owned<SamplesHandle>>);
+}
+#[cfg(test)]
+unsafe extern "C" {
+    pub(crate) safe fn dt_philox(key: u64, call: u64, place: u32, operation: u32, numbers: &mut [u32; 4]);
 }
 
 // cross_entropy.cpp

@@ -14,6 +14,7 @@ use self::memory::Effects;
 pub(super) use self::memory::UNMARKED_VIEWS;
 use self::values::name_of;
 use super::archive::Archive;
+use super::axis::{Axis, Symbols};
 use super::dtype::dtype;
 use super::place::Place;
 use super::schema::{self, Graph, Node, Value};
@@ -136,9 +137,22 @@ pub(super) struct Program {
     pub whole: HashSet<usize>,
     /// Shapes of values, by number; None for a length that depends on the batch.
     pub shapes: HashMap<usize, Vec<Option<i64>>>,
+    /// Where the samples of values lie, by number.
+    pub axes: HashMap<usize, Axis>,
+    /// The symbols of the number of samples.
+    pub samples: Symbols,
 }
 
 impl Program {
+    fn set_shape(&mut self, slot: usize, meta: &schema::TensorMeta) {
+        self.shapes.insert(slot, shape(meta));
+        // Random operations on complex numbers draw both parts.
+        let is_complex = dtype(meta.dtype)
+            .is_some_and(|(kind, _)| matches!(kind, Kind::ComplexFloat | Kind::ComplexDouble));
+        let axis = if is_complex { Axis::Unknown } else { self.samples.axis(&meta.sizes) };
+        self.axes.insert(slot, axis);
+    }
+
     /// Returns the values that the end of a run needs: results, and new values of buffers.
     pub(super) fn kept(&self) -> impl Iterator<Item = usize> + '_ {
         let returned = self.returned.iter().filter_map(|returned| returned.operand);

@@ -17,6 +17,11 @@ impl Resolver<'_> {
         });
         let changed: HashSet<&str> = changed.collect();
         for spec in &module.signature.input_specs {
+            if let InputSpec::UserInput { arg: Value::AsTensor(schema::Name { name }) } = spec {
+                metas.get(name).into_iter().for_each(|meta| self.program.samples.add(&meta.sizes));
+            }
+        }
+        for spec in &module.signature.input_specs {
             match spec {
                 InputSpec::Parameter { arg, parameter_name: of } => {
                     self.fix(arg, of, metas, Role::Parameter, names)?;
@@ -37,7 +42,7 @@ impl Resolver<'_> {
                     let slot = self.new_slot(true);
                     let meta = metas.get(name).cloned();
                     if let Some(meta) = &meta {
-                        self.program.shapes.insert(slot, shape(meta));
+                        self.program.set_shape(slot, meta);
                     }
                     names.insert(name.clone(), Meaning::Slot(slot));
                     self.program.inputs.push(Input { slot, name: name.clone(), meta });

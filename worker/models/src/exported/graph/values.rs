@@ -4,7 +4,7 @@ use dtrain_torch_shim::program::{Argument, Operand, Output, Whole};
 
 use super::super::dtype::{dtype, is_whole, layout, memory_format};
 use super::super::schema::{self, Graph, MaybeTensor, Value};
-use super::{Meaning, Names, Resolver, shape};
+use super::{Meaning, Names, Resolver};
 use crate::exported_error::Result;
 
 impl Resolver<'_> {
@@ -79,7 +79,7 @@ impl Resolver<'_> {
         let mut define = |name: &str, is_tensor: bool| {
             let slot = self.new_slot(is_tensor);
             if let Some(meta) = graph.tensor_values.get(name) {
-                self.program.shapes.insert(slot, shape(meta));
+                self.program.set_shape(slot, meta);
                 if dtype(meta.dtype).is_some_and(|(kind, _)| is_whole(kind)) {
                     self.program.whole.insert(slot);
                 }

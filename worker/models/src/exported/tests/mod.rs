@@ -4,6 +4,7 @@
 mod archives;
 mod buffers;
 mod damage;
+mod draws;
 mod entries;
 mod memory;
 mod parity;

@@ -126,11 +126,7 @@ fn weights_become_the_registrys_dtype() {
 }
 
 #[test]
-fn random_numbers_and_small_batches_are_known() {
-    assert!(load("plain").0.draws_random_numbers());
-    for case in ["classifier", "numbers", "regions", "functional", "text"] {
-        assert!(!load(case).0.draws_random_numbers(), "{case}");
-    }
+fn small_batches_are_known() {
     let least = |entries: Entries| load_bytes(&entries.bytes()).unwrap().0.min_micro_batch();
     for (case, of_norms) in
         [("classifier", 2), ("numbers", 2), ("regions", 2), ("plain", 1), ("functional", 1), ("text", 1)]

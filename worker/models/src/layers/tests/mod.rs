@@ -206,6 +206,8 @@ fn attention_equals_the_textbook_formula() {
         causal: true,
         eps: 1e-5,
         gelu: "tanh",
+        drops_inside: true,
+        drop_path: 0.0,
         init: Init::Normal(0.5),
         residual: Init::Normal(0.5),
         names: BlockNames::GPT2,

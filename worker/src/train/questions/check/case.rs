@@ -47,13 +47,21 @@ pub(super) struct Found {
     pub(super) buffers: Vec<(String, Tensor)>,
 }
 
-/// Runs a case of the check in `folder`, and passes the values of each step to `see`. Returns the number of recomputed segments.
+/// A program that has run.
+pub(super) struct Ran {
+    /// The number of recomputed segments.
+    pub(super) recomputed: usize,
+    /// The operations whose random numbers depend on the micro-batch.
+    pub(super) by_micro_batch: Vec<String>,
+}
+
+/// Runs a case of the check in `folder`, and passes the values of each step to `see`.
 pub(super) fn run(
     folder: &Path,
     check: &Check,
     case: &Case,
     mut see: impl FnMut(usize, Found) -> Result<()>,
-) -> Result<usize> {
+) -> Result<Ran> {
     let mut recipe = Recipe::parse("check", RECIPE, &case.set)?;
     recipe.model.file = Some(folder.join(&check.file));
     recipe.model.libraries = check.libraries.iter().map(|library| folder.join(library)).collect();
@@ -66,6 +74,7 @@ pub(super) fn run(
         set_values(&registry, &folder.join(values))?;
     }
     let passes = task.passes();
+    let by_micro_batch = task.exported().draws_by_micro_batch().to_vec();
     let names = [Mode::Train, Mode::Evaluate].map(|mode| output_names(task.exported(), mode));
     let mut replica = replica(&recipe, task, registry)?;
     for (step, sizes) in case.steps.iter().enumerate() {
@@ -77,7 +86,7 @@ pub(super) fn run(
         let found = found(&replica, &names[1], &case.evaluate, &passes)?;
         see(case.steps.len(), Found { gradients: Vec::new(), ..found })?;
     }
-    Ok(replica.model.recompute.count())
+    Ok(Ran { recomputed: replica.model.recompute.count(), by_micro_batch })
 }
 
 /// Gives parameters the values of a file.

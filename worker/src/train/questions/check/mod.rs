@@ -89,6 +89,7 @@ fn answer_of(folder: &Path, check: &Check, case: &Case) -> CaseAnswer {
 fn compare(folder: &Path, check: &Check, case: &Case) -> Result<CaseAnswer> {
     let mut expected = compare::Expected::open(&folder.join(&case.expected))?;
     let tolerance = case.tolerance.unwrap_or(check.tolerance);
-    let recomputed = case::run(folder, check, case, |step, found| expected.compare(step, &found))?;
-    Ok(CaseAnswer { recomputed, ..expected.answer(tolerance) })
+    let ran = case::run(folder, check, case, |step, found| expected.compare(step, &found))?;
+    let case::Ran { recomputed, by_micro_batch } = ran;
+    Ok(CaseAnswer { recomputed, by_micro_batch, ..expected.answer(tolerance) })
 }
