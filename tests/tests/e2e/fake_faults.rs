@@ -21,14 +21,7 @@ fn every_kind_of_fault_ends_with_its_cause_and_a_second_launch_trains() {
     // Cargo sets this variable to this test's package; the lab must find its own.
     faults.env_remove("CARGO_MANIFEST_DIR").args(["gpu-faults", "--moments", "1"]);
     // The start, a kernel, memory, NCCL and a graph; faults that end with an error, with a hang and well.
-    let some = [
-        "initialization",
-        "a kernel never ends",
-        "memory, once",
-        "NCCL does not connect",
-        "NCCL hangs",
-        "a capture",
-    ];
+    let some = ["initialization", "a kernel never ends", "memory, once", "NCCL hangs", "a capture"];
     if !thorough::is_wanted() {
         faults.args(some.iter().flat_map(|kind| ["--only", kind]));
     }

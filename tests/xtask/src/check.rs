@@ -135,7 +135,10 @@ pub fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Result<u8> 
             demo::train(workspace, signals, ready, "dev", Some(DEMO_EPOCHS))
         }),
         Step::new("wheel", "cargo xtask wheel --profile dev --try", wheel),
-        Step::new("MPI", mpi::shown(), || mpi::run(workspace, signals, ready)),
+        Step::new("MPI", mpi::shown(), || {
+            let libraries = if args.thorough { mpi::Libraries::All } else { mpi::Libraries::First };
+            mpi::run(workspace, signals, ready, libraries)
+        }),
     ];
     steps.retain(|step| step.is_wanted);
     let mut times = Vec::new();

@@ -14,10 +14,19 @@ use crate::process::Signals;
 use crate::setup::{self, Problem};
 use crate::workspace::Workspace;
 
+/// A small network: that of the demo learns in the demo of the build.
+const SMALL: [(&str, &str); 5] = [
+    ("model.name", "\"vit\""),
+    ("model.width", "16"),
+    ("model.depth", "1"),
+    ("model.heads", "2"),
+    ("model.patch", "8"),
+];
+
 /// A training and its metrics by the Python package.
 const SCRIPT: &str = "\
 import dtrain
-dtrain.launch('demo', nproc=1, set={'train.epochs': 2, 'data.train_samples': 192}, run_dir='by python')
+dtrain.launch('demo', nproc=1, set={'train.epochs': 2, 'data.train_samples': 192, **SMALL}, run_dir='by python')
 metrics = dtrain.read('by python')
 assert metrics['train']['step'] == [1, 2, 3, 4, 5, 6], metrics
 open('by python/metrics.jsonl', 'a').write('{\"step\": 7, ')
@@ -48,7 +57,6 @@ pub(super) fn run(workspace: &Workspace, signals: &Signals, wheel: &Path) -> Res
     pip.args(["install", "--quiet", "--disable-pip-version-check", "--no-index", "--no-deps"]).arg(wheel);
     answer(&mut pip)?;
     let mut demo = Command::new(environment.join("bin/dtrain"));
-    // That the network learns is shown by the demo of the build.
     demo.args([
         "launch",
         "--run-dir",
@@ -57,8 +65,10 @@ pub(super) fn run(workspace: &Workspace, signals: &Signals, wheel: &Path) -> Res
         "--set=train.epochs=2",
         "--set=data.train_samples=384",
     ]);
+    demo.args(SMALL.map(|(key, value)| format!("--set={key}={value}")));
     let mut script = Command::new(&own);
-    script.args(["-c", SCRIPT]);
+    let small = SMALL.map(|(key, value)| format!("'{key}': {value}")).join(", ");
+    script.args(["-c", &format!("SMALL = {{{small}}}\n{SCRIPT}")]);
     for (number, command) in [demo, script].iter_mut().enumerate() {
         let finished = signals.run(alone(command).current_dir(&folder))?;
         signals.check()?;

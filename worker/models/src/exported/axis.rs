@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use super::schema::Size;
 
-/// Where the samples of a value lie.
+/// The place of the samples in a value's shape.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Axis {
     /// The length of this dimension is the number of samples.

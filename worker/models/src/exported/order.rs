@@ -1,5 +1,5 @@
-//! Whether the samples of a value stand in the order of the inputs, and whether the rows of a value, of which each sample has
-//! several, lie together: `[N, T, ...]` folded to `[N * T, ...]` and not `[T, N, ...]` to `[T * N, ...]`.
+//! Whether a value has the order of the inputs' samples, and whether the rows of a sample, if it has several, are
+//! neighbours: `[N, T, ...]` folded to `[N * T, ...]` and not `[T, N, ...]` to `[T * N, ...]`.
 
 use std::collections::HashSet;
 
@@ -77,10 +77,12 @@ const BY_ROW: [&str; 56] = [
 /// The order of the samples in the values of a program.
 #[derive(Debug, Default)]
 pub(super) struct Orders {
-    /// Values of rows that are known to lie together.
+    /// Values in which the rows of a sample are known to be neighbours.
     rows: HashSet<usize>,
-    /// Values whose samples may stand in another order than in the inputs.
+    /// Values that may have another order of samples than the inputs.
     mixed: HashSet<usize>,
+    /// The numbers from 0 on, also with further dimensions: as an index they keep the order.
+    counted: HashSet<usize>,
 }
 
 impl Orders {
@@ -93,7 +95,7 @@ impl Orders {
         orders
     }
 
-    /// Returns where the samples of a value lie, if they stand in the order of the inputs.
+    /// Returns the axis of a value that has the order of the inputs' samples.
     pub(super) fn axis(&self, program: &Program, slot: usize) -> Axis {
         match program.axes.get(&slot) {
             None => Axis::Unknown,
@@ -105,7 +107,11 @@ impl Orders {
 
     fn add(&mut self, program: &Program, name: &str, arguments: &[(String, Argument)], outputs: &[Output]) {
         let takes: Vec<usize> = all_operands(arguments).filter_map(slot_of).collect();
-        if reorders(program, name, arguments) || takes.iter().any(|slot| self.mixed.contains(slot)) {
+        let keeps_count = KEEPS_COUNT.contains(&name) && takes.iter().all(|slot| self.counted.contains(slot));
+        if begins_at_0(arguments) && (name == "arange" || keeps_count && !takes.is_empty()) {
+            self.counted.extend(outputs.iter().flat_map(Output::slots));
+        }
+        if self.reorders(program, name, arguments) || takes.iter().any(|slot| self.mixed.contains(slot)) {
             self.mixed.extend(outputs.iter().flat_map(Output::slots));
         }
         let axis = |slot: &usize| program.axes.get(slot).copied();
@@ -120,25 +126,41 @@ impl Orders {
             self.rows.extend(outputs.iter().flat_map(Output::slots).filter(of_rows));
         }
     }
+
+    /// Returns whether an operation may give the first dimension, that of the samples, another order.
+    fn reorders(&self, program: &Program, name: &str, arguments: &[(String, Argument)]) -> bool {
+        let source = arguments.first().and_then(|(_, argument)| operands(argument).first()).and_then(slot_of);
+        let axis = source.and_then(|slot| program.axes.get(&slot));
+        if !matches!(axis, Some(Axis::Samples(0) | Axis::Rows(0))) {
+            return false;
+        }
+        match name {
+            "index" => match given(arguments, "indices") {
+                Some(Argument::Values(indices)) => match indices.first() {
+                    None | Some(Operand::None) => false,
+                    Some(first) => !slot_of(first).is_some_and(|slot| self.counted.contains(&slot)),
+                },
+                _ => true,
+            },
+            "index_select" | "gather" | "take_along_dim" | "sort" => {
+                matches!(given(arguments, "dim"), Some(Argument::Int(Whole::Number(0) | Whole::Slot(_))))
+            }
+            _ => orders_batch(program, name, arguments, &HashSet::new()),
+        }
+    }
 }
 
-/// Returns whether an operation may give the first dimension, that of the samples, another order.
-fn reorders(program: &Program, name: &str, arguments: &[(String, Argument)]) -> bool {
-    let source = arguments.first().and_then(|(_, argument)| operands(argument).first()).and_then(slot_of);
-    let axis = source.and_then(|slot| program.axes.get(&slot));
-    if !matches!(axis, Some(Axis::Samples(0) | Axis::Rows(0))) {
-        return false;
-    }
-    match name {
-        "index" => match given(arguments, "indices") {
-            Some(Argument::Values(indices)) => !matches!(indices.first(), None | Some(Operand::None)),
-            _ => true,
-        },
-        "index_select" | "gather" | "take_along_dim" | "sort" => {
-            matches!(given(arguments, "dim"), Some(Argument::Int(Whole::Number(0) | Whole::Slot(_))))
-        }
-        _ => orders_batch(program, name, arguments, &HashSet::new()),
-    }
+/// Operations of `aten` that give the numbers from 0 on further dimensions.
+const KEEPS_COUNT: [&str; 8] =
+    ["unsqueeze", "view", "reshape", "expand", "to", "clone", "contiguous", "slice"];
+
+/// Returns whether the start and the step of an operation, such as `arange` and `slice`, are 0 and 1.
+fn begins_at_0(arguments: &[(String, Argument)]) -> bool {
+    let is = |name, number| match given(arguments, name) {
+        None | Some(Argument::None) => true,
+        Some(argument) => argument == &Argument::Int(Whole::Number(number)),
+    };
+    is("start", 0) && is("step", 1)
 }
 
 #[cfg(test)]
@@ -226,6 +248,22 @@ mod tests {
             ("softmax", dim(0)),
         ] {
             assert_eq!(axis(name, &[argument]), SAMPLES, "{name}");
+        }
+        // The samples by their numbers, as for the token that each has chosen.
+        for (start, expected) in [(0, SAMPLES), (1, Axis::Unknown)] {
+            let calls = [
+                ("arange", &[][..], SAMPLES),
+                ("unsqueeze", &[1][..], SAMPLES),
+                ("index", &[0][..], SAMPLES),
+            ];
+            let mut program = program(SAMPLES, &calls);
+            let add = |item: &mut Item, name: &str, argument| {
+                let Action::Call { arguments, .. } = &mut item.action else { unreachable!() };
+                arguments.push((name.to_owned(), argument));
+            };
+            add(&mut program.items[0], "start", Argument::Int(Whole::Number(start)));
+            add(&mut program.items[2], "indices", Argument::Values(vec![Operand::Slot(2), Operand::Slot(2)]));
+            assert_eq!(Orders::of(&program).axis(&program, 3), expected, "from {start}");
         }
     }
 }

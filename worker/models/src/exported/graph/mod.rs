@@ -137,7 +137,7 @@ pub(super) struct Program {
     pub whole: HashSet<usize>,
     /// Shapes of values, by number; None for a length that depends on the batch.
     pub shapes: HashMap<usize, Vec<Option<i64>>>,
-    /// Where the samples of values lie, by number.
+    /// The dimensions of the samples in values, by number.
     pub axes: HashMap<usize, Axis>,
     /// The symbols of the number of samples.
     pub samples: Symbols,
