@@ -10,6 +10,7 @@ use std::sync::{Mutex, MutexGuard};
 
 use dtrain_models::{Exported, ModelError, Registry};
 use dtrain_torch_shim::memory;
+use dtrain_torch_shim::rng::BySample;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use tch::{Device, Kind, Tensor};
@@ -108,6 +109,8 @@ fn try_to_run((program, registry): (Exported, Registry)) {
     let Ok(inputs) = program.inputs().iter().map(input).collect::<Result<Vec<_>, _>>() else { return };
     let inputs: Vec<&Tensor> = inputs.iter().collect();
     registry.recompute().set_all();
+    // Random operations draw by sample, as in a training.
+    let _samples = BySample::enter(1, &(0..2)).unwrap();
     if let Ok(outputs) = program.run(&inputs, true) {
         let floats = outputs.iter().filter(|output| output.kind() == Kind::Float && output.requires_grad());
         for output in floats {

@@ -166,7 +166,7 @@ impl Recipe {
             let takes = named.is_some_and(|network| network.takes(key));
             list.add(!takes, key, format!("it applies to {owners}; {network}"));
         }
-        let one_block = "one block has no stochastic depth; set model.depth to at least 2";
+        let one_block = "one block has no stochastic depth, and model.depth is 1";
         list.add(self.model.depth == Some(1), "model.drop_path", one_block);
         let has_batch_norm = named.is_some_and(|network| network.has_batch_norm);
         let of_models =

@@ -119,6 +119,8 @@ def recipe_lines(request, inputs, outputs):
     lines += ["  [model]", f"  file = {json.dumps(request['output'])}"]
     if fields:
         lines.append(f"  inputs = {{ {', '.join(f'{json.dumps(name)} = {json.dumps(field)}' for name, field in fields.items())} }}")
+    if step_loss(outputs):
+        lines.append(f'  losses = [{{ name = "{step_loss(outputs)}" }}]')
     if request["library"]:
         lines.append(f"  libraries = {json.dumps([os.path.abspath(file) for file in request['library']])}")
     return lines
@@ -161,11 +163,18 @@ def targets(fit, inputs):
     return target, named if len(inputs.names) == 2 else {}
 
 
+def step_loss(outputs):
+    """Returns the loss over all samples of a step whose usual outputs these are, or None."""
+    if not {"image_embeds", "text_embeds", "logit_scale"} <= set(outputs):
+        return None
+    return "siglip" if "logit_bias" in outputs else "clip"
+
+
 def task(inputs, outputs):
     """Returns the task that fits the name or the shape of the main output, or None."""
     name = main_output(outputs)
     main = outputs[name]
-    if name == "loss":
+    if name == "loss" or step_loss(outputs):
         return "program"
     if not inputs.tensors[0].is_floating_point():
         return "lm" if main.dim() == 3 else None

@@ -10,7 +10,8 @@ fn both(name: &str, change: impl Fn(&mut Command)) -> [Ended; 2] {
         let scene = Scene::new();
         let mut command = scene.command("planted");
         command.args([name, which]).env("FAKE_GPU_COUNT", "2").env("FAKE_GPU_CHECK", "1");
-        command.env("FAKE_GPU_KERNEL_NS", "20000000");
+        // Longer than a busy machine stops a program.
+        command.env("FAKE_GPU_KERNEL_NS", "200000000");
         change(&mut command);
         let ended = scene.run(&mut command);
         assert_eq!(ended.code, Some(0), "{ended:?}");
