@@ -1,7 +1,7 @@
 // Dropout and other random numbers that depend on (step, operation, sample, element), so that a step draws the same for
 // every cut. Operations of the namespace `dtrain` stand for those of `aten`, with the number of the operation in the
 // network and the dimension of the samples; -1 for a tensor that all samples share. Outside of a micro-batch
-// (dt_samples_exchange) they draw from libtorch's generator as `aten` does.
+// (dt_samples_enter) they draw from libtorch's generator as `aten` does.
 #include "boundary.h"
 #include "draws.h"
 

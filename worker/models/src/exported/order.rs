@@ -113,6 +113,8 @@ impl Orders {
         }
         if self.reorders(program, name, arguments) || takes.iter().any(|slot| self.mixed.contains(slot)) {
             self.mixed.extend(outputs.iter().flat_map(Output::slots));
+            // Its result is the value that it changes.
+            self.mixed.extend(takes.first().filter(|_| name.ends_with('_')));
         }
         let axis = |slot: &usize| program.axes.get(slot).copied();
         let is_reshape = RESHAPES.contains(&name);
@@ -135,14 +137,15 @@ impl Orders {
             return false;
         }
         match name {
-            "index" => match given(arguments, "indices") {
+            "index" | "index_put" | "index_put_" => match given(arguments, "indices") {
                 Some(Argument::Values(indices)) => match indices.first() {
                     None | Some(Operand::None) => false,
                     Some(first) => !slot_of(first).is_some_and(|slot| self.counted.contains(&slot)),
                 },
                 _ => true,
             },
-            "index_select" | "gather" | "take_along_dim" | "sort" => {
+            "index_select" | "index_copy" | "index_copy_" | "gather" | "scatter" | "scatter_"
+            | "take_along_dim" | "sort" => {
                 matches!(given(arguments, "dim"), Some(Argument::Int(Whole::Number(0) | Whole::Slot(_))))
             }
             _ => orders_batch(program, name, arguments, &HashSet::new()),
@@ -237,6 +240,8 @@ mod tests {
             ("flip", dims(0)),
             ("roll", dims(-2)),
             ("index", indices(Operand::Slot(0))),
+            ("index_put", indices(Operand::Slot(0))),
+            ("scatter", dim(0)),
         ] {
             assert_eq!(axis(name, &[argument]), Axis::Unknown, "{name}");
         }
