@@ -35,8 +35,8 @@ pub struct VitConfig {
 /// Each patch of the image becomes a token. A class token is put before them, and learned positions are
 /// added. The head gets the class token's features after the last block and normalisation. Each block
 /// normalises first (eps 1e-6); GELU is exact. The registry's dropout follows the positions, GELU and both branches of a block;
-/// its stochastic depth grows linearly from 0 in the first block. As in timm, initial values of linear layers and positions are normal with
-/// deviation 0.02, truncated at two deviations; the patch layer has PyTorch's initial values.
+/// its stochastic depth grows linearly from 0 in the first block. As in timm, initial values of linear layers and
+/// positions are normal with deviation 0.02, truncated at two deviations; the patch layer has PyTorch's initial values.
 #[derive(Debug)]
 pub(super) struct Vit {
     cls_token: Tensor,

@@ -36,7 +36,7 @@ constexpr uint32_t kShared = 0xFFFFFFFF;
 // Threads get units of a block; fewer are not worth a thread.
 constexpr int64_t kUnitsOfThread = 16;
 
-// Returns the job of a tensor, whose dimension `dim` has equally many rows for each sample, those of a sample together.
+// Returns the job of a tensor, whose dimension `dim` has equally many rows for each sample; the rows of a sample are neighbours.
 // `places` must outlive it.
 Job job_of(const Tensor& x, int64_t key, at::IntArrayRef places, int64_t number, int64_t dim) {
   Job job{static_cast<uint64_t>(key), nullptr, kShared, 1, 1, x.numel(), 0.0, 0, static_cast<uint32_t>(number), kDropout};

@@ -64,7 +64,7 @@ impl BySample {
 ///
 /// In a region of [`BySample`], whether an element is dropped depends on the step's key, `operation` (a number that no
 /// other operation of the network has), the sample's place in the step, and the element's number in its sample. The
-/// samples are dimension `dim` of `x`, which has equally many rows for each, those of a sample together. Backward draws
+/// samples are dimension `dim` of `x`, which has equally many rows for each; the rows of a sample are neighbours. Backward draws
 /// again, and keeps no mask. Elsewhere libtorch's generator draws, as in `torch.nn.functional.dropout`.
 ///
 /// # Errors

@@ -32,8 +32,8 @@ const BY_SAMPLE: [(&str, &str); 17] = [
 /// The random operations of a program.
 #[derive(Debug, Default)]
 pub(super) struct Draws {
-    /// How many there are.
-    pub count: usize,
+    /// Whether there are any.
+    pub any: bool,
     /// Those that draw by micro-batch, with their places in the model.
     pub by_micro_batch: Vec<String>,
 }
@@ -60,7 +60,7 @@ pub(super) fn by_sample(
         (Some(Argument::Value(Operand::Slot(slot))), _) => orders.axis(program, *slot),
         // A parameter or a buffer.
         (Some(Argument::Value(Operand::Fixed(number))), _) if !program.fixed[*number].is_complex() => {
-            program.samples.axis(&[])
+            program.symbols.axis(&[])
         }
         (None, [Output::One(Some(slot))]) => orders.axis(program, *slot),
         _ => Axis::Unknown,

@@ -186,7 +186,7 @@ impl Exported {
 
     /// Returns whether training draws random numbers, such as dropout.
     pub fn draws_random_numbers(&self) -> bool {
-        self.train.draws.count > 0
+        self.train.draws.any
     }
 
     /// Returns whether the file has the conditions on sizes under which it was exported.

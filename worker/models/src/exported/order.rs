@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_lie_together_if_the_samples_came_first() {
+    fn rows_are_neighbours_if_the_samples_came_first() {
         const ROWS: Axis = Axis::Rows(0);
         let fold: (&str, &[usize], Axis) = ("reshape", &[0], ROWS);
         let is_known = |input, calls: &[(&str, &[usize], Axis)]| {

@@ -278,7 +278,7 @@ impl Preparation<'_> {
         arguments: &[(String, Argument)],
         outputs: &[Output],
     ) -> Option<Replaced> {
-        self.draws.count += 1;
+        self.draws.any = true;
         let number = self.registry.take_draw();
         let replaced = draws::by_sample(self.program, &self.orders, operation, arguments, outputs, number);
         if replaced.is_none() {

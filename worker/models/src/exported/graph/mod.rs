@@ -139,8 +139,8 @@ pub(super) struct Program {
     pub shapes: HashMap<usize, Vec<Option<i64>>>,
     /// The dimensions of the samples in values, by number.
     pub axes: HashMap<usize, Axis>,
-    /// The symbols of the number of samples.
-    pub samples: Symbols,
+    /// The symbols of lengths.
+    pub symbols: Symbols,
 }
 
 impl Program {
@@ -149,7 +149,7 @@ impl Program {
         // Random operations on complex numbers draw both parts.
         let is_complex = dtype(meta.dtype)
             .is_some_and(|(kind, _)| matches!(kind, Kind::ComplexFloat | Kind::ComplexDouble));
-        let axis = if is_complex { Axis::Unknown } else { self.samples.axis(&meta.sizes) };
+        let axis = if is_complex { Axis::Unknown } else { self.symbols.axis(&meta.sizes) };
         self.axes.insert(slot, axis);
     }
 

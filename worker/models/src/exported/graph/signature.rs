@@ -18,7 +18,7 @@ impl Resolver<'_> {
         let changed: HashSet<&str> = changed.collect();
         for spec in &module.signature.input_specs {
             if let InputSpec::UserInput { arg: Value::AsTensor(schema::Name { name }) } = spec {
-                metas.get(name).into_iter().for_each(|meta| self.program.samples.add(&meta.sizes));
+                metas.get(name).into_iter().for_each(|meta| self.program.symbols.add(&meta.sizes));
             }
         }
         for spec in &module.signature.input_specs {
