@@ -85,7 +85,7 @@ fn run_pass(loader: &mut Loader, samples: u32, size: u32) -> Result<f64, Failure
                 checked += size.div_ceil(STRIDE);
             }
         }
-        taken += batch.indices.len();
+        taken += batch.weights.len();
         loader.recycle(batch);
     }
     Ok(sum / checked as f64)

@@ -3,6 +3,7 @@
 use dtrain_test_kit::{forks, thorough};
 use dtrain_tests::runs::Sandbox;
 
+use crate::bad_input::refused_by;
 use crate::checkpoints::assert_same;
 use crate::exported::{IMAGES, imported, same_in_every_cut};
 
@@ -15,6 +16,26 @@ fn a_program_of_pairs_trains_alike_in_every_cut() {
     // With itself as its partner, each difference would be 0.
     let figures = sandbox.run("whole").result().final_metrics;
     assert!(figures["difference"] > 0.01, "{figures:?}");
+}
+
+#[test]
+fn episodes_train_alike_in_every_cut() {
+    let Ok(python) = forks::pytorch() else { return };
+    let data = "image_size = 16\nclasses = 4\ntrain_samples = 40\ntest_samples = 24\naugment = \"crop-flip\"\n\
+                episodes = { n_way = 3, k_shot = 2, n_query = 2, train = 20, test = 9 }";
+    let sandbox = imported(&python, "prototypes", "program", data, "");
+    same_in_every_cut(&sandbox);
+    let run = sandbox.run("whole");
+    // Three epochs of 20 episodes in steps of 8: two steps and half a step.
+    let samples = run.per_step("samples");
+    assert_eq!(samples[..4], [8.0, 16.0, 20.0, 28.0]);
+    let figures = run.result().final_metrics;
+    assert!(figures["accuracy"] > 0.4, "chance is a third: {figures:?}");
+    let mut command = sandbox.command(1, "small", &["data.episodes.n_query=5"], &[]);
+    refused_by(
+        &mut command,
+        &["the class 0 in a generated set has 6 images, fewer than the 7 that an episode takes"],
+    );
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::error::Result;
+use super::groups::Groups;
 use super::normalize::Normalize;
 use super::pixels::Pixels;
 use super::rng::SampleRng;
@@ -198,9 +199,14 @@ pub trait Dataset: Send + Sync {
     /// Describes the sample for messages, for example by its path.
     fn describe(&self, index: usize) -> String;
 
-    /// Returns the set of single samples, if this is a set of [pairs](super::pairs::Pairs) of them.
-    fn singles(&self) -> Option<&dyn Dataset> {
+    /// Returns how the samples are made of single samples, if they are.
+    fn groups(&self) -> Option<&Groups> {
         None
+    }
+
+    /// Returns the number of single samples, such as images.
+    fn singles(&self) -> usize {
+        self.groups().map_or(self.len(), |groups| groups.singles().len())
     }
 }
 

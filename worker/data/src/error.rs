@@ -71,6 +71,15 @@ pub enum DataError {
     MixedSizes((String, (u32, u32)), (String, (u32, u32))),
     #[error("{0} is alone in its set, and data.pairs gives each sample another as its partner; add samples")]
     NoPartner(String),
+    #[error(
+        "{0} has {1} classes, fewer than the {2} of an episode; add classes, or lower data.episodes.n_way"
+    )]
+    FewClasses(String, usize, usize),
+    #[error(
+        "the class {class} in {place} has {found} images, fewer than the {needed} that an episode takes (k_shot and n_query); add \
+         images, remove the class, or lower data.episodes.n_query"
+    )]
+    SmallClass { place: String, class: String, found: usize, needed: usize },
     #[error("the name of {} is not valid UTF-8; rename it", .0.display())]
     NotUnicode(PathBuf),
     #[error(

@@ -16,7 +16,7 @@ use super::paths::Paths;
 use super::pixel_target::PixelRule;
 
 /// The field of the class that is the target.
-const LABEL: &str = "label";
+pub(super) const LABEL: &str = "label";
 
 /// The samples of one set. The processes of a machine share the lists.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -232,6 +232,13 @@ impl Samples {
             _ => None,
         };
         self.lists.iter().filter_map(named).collect()
+    }
+
+    /// Returns the samples without the classes of the field `label`.
+    #[must_use]
+    pub fn without_labels(mut self) -> Self {
+        self.lists.retain(|list| list.field != LABEL);
+        self
     }
 
     /// Returns the names of the numbers and the numbers of all samples; empty without numbers.

@@ -10,7 +10,8 @@ use dtrain_common::section;
 use super::changes::CHANGES;
 use super::kinds::{FIELDS, FOLDER_NAME};
 use super::{
-    Augment, Change, DataKind, Interpolation, Masks, Orientation, Resize, Sampler, Target, Tokenizer,
+    Augment, Change, DataKind, Episodes, Interpolation, Masks, Orientation, Resize, Sampler, Target,
+    Tokenizer,
 };
 
 /// Mean of ImageNet's training images by channel.
@@ -71,6 +72,9 @@ section! {
         sampler: Sampler = Sampler::Shuffled, choice(Sampler::NAMES), experiment;
         /// Whether each sample has another of its step as a partner: fields `pair_image` and so on.
         pairs: bool = false, FLAG, experiment;
+        /// Episodes in place of single images: fields `support_image`, `query_image` and so on.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        episodes: Option<Episodes> = None, Kind::Section(Episodes::KEYS), experiment;
         /// Loader threads of each rank.
         workers: Workers = Workers::Auto, Kind::AutoOrWhole(1, 1024);
         /// Memory for a folder's decoded images, for each rank.

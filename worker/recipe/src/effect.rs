@@ -93,7 +93,7 @@ impl Recipe {
             }
             false => format!("it applies to classes, and {}", self.reason()),
         };
-        list.add(target != Some(Target::Class), "data.sampler", of_classes);
+        list.add(target != Some(Target::Class), "data.sampler data.episodes", of_classes);
         let of_images = format!("it applies to images, and {}", self.reason());
         list.add(tokens, "data.pairs", of_images);
         let network = "only a program in model.file has an input for a partner";

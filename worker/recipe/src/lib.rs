@@ -12,6 +12,7 @@ mod columns;
 mod data;
 mod defaults;
 mod effect;
+mod episodes;
 mod kinds;
 mod load;
 mod losses;
@@ -42,6 +43,7 @@ pub use dtrain_common::recipe::{
     Precision, RecipeError, Recompute, Reduce, Resolved, Scaling, Schedule, ScheduleName, Span, Stage,
     Switch, Test, TestWeights, Train, Unfreeze, Workers,
 };
+pub use episodes::Episodes;
 pub use losses::{Balance, Clip, Siglip, StepLoss, Supcon};
 pub use model::Model;
 pub use networks::{LastPart, ModelName, NetworkFacts};

@@ -67,7 +67,7 @@ const TASKS: &[TaskFacts] = &[
         name: "program",
         targets: &[Target::Class, Target::Mask, Target::Vector, Target::Map, Target::Tokens],
         returns_loss: true,
-        settings: &["model.losses"],
+        settings: &["data.episodes", "model.losses"],
         ..TaskFacts::NONE
     },
     TaskFacts { name: "custom", is_own: true, ..TaskFacts::NONE },

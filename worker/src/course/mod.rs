@@ -241,7 +241,7 @@ impl RunPlan {
         self.timeline.last_of(self.stages.len() - 1).next_epoch()
     }
 
-    /// Returns the micro-batches of `rank` after step `done`. The samples of a step and their partners depend only on the
+    /// Returns the micro-batches of `rank` after step `done`. The members of a step depend only on the
     /// seed, not on the number of ranks or the micro-batch.
     pub(crate) fn micro_batches(
         &self,
@@ -259,12 +259,12 @@ impl RunPlan {
                 _ => sampling.epoch(plan.seed, epoch),
             };
             let first = step_in_epoch as usize * plan.stages[stage].partition.effective_batch();
-            let places = &order[first..first + plan.step_samples(position)];
-            let partners = sampling.partners(places, plan.seed, step);
+            let places = sampling.step(&order, first, plan.step_samples(position), plan.seed, step);
+            let width = sampling.width();
             let micro_batch = |range: Range<usize>| MicroBatch {
                 epoch,
-                places: places[range.clone()].to_vec(),
-                partners: partners.get(range).unwrap_or_default().to_vec(),
+                places: places[range.start * width..range.end * width].to_vec(),
+                width,
             };
             let ranges = plan.micro_ranges(position, rank).into_iter();
             let work: Vec<MicroBatch> = ranges.map(micro_batch).collect();

@@ -165,11 +165,8 @@ pub(crate) fn measure<T: BuildTask + 'static>(
     let work: Vec<Work> = (0..warm_up + steps)
         .flat_map(|_| ranges.iter().cloned())
         .map(|range| {
-            let sample = |at: usize| (at % samples) as u32;
-            // With a partner, as in training: loading takes twice as long.
-            let next = range.clone().filter(|_| data.singles().is_some()).map(|at| sample(at + 1));
-            let partners = Work::of(0, next).places;
-            Work { partners, ..Work::of(0, range.map(sample)) }
+            // With all members of a sample, as in training: loading takes as long.
+            Work::of(0, range.map(|at| (at % samples) as u32))
         })
         .collect();
     let options = loader_options(alone, cut.ranks);

@@ -14,8 +14,7 @@ use super::retry::{SmallerSteps, owners, report_oom};
 use super::share_values::ShareValues;
 use crate::collectives::{Ranks, ReduceOp};
 use crate::data::rng::{Domain, keyed};
-use crate::data::sampler::pairs::partners;
-use crate::data::{BadPlace, Loader, LoaderOptions, MicroBatch, too_many_bad};
+use crate::data::{Loader, LoaderOptions, MicroBatch, too_many_bad};
 use crate::faults::Fault;
 use crate::memory::Phase;
 use crate::metrics::{EvalRecord, Figures, MicroBatches};
@@ -93,7 +92,9 @@ impl Evaluator<'_> {
                 return Ok(Evaluated::Stopped);
             }
             if !status.ran_out() {
-                let (bad, total) = (status.bad_samples as usize, self.task.facts().test.len());
+                let test = &self.task.facts().test;
+                let members = test.groups().map_or(1, |groups| groups.width());
+                let (bad, total) = (status.bad_samples as usize, test.len() * members);
                 if too_many_bad(bad, total) {
                     return Err(TrainError::TooManyBad { what: "test", bad, total });
                 }
@@ -166,15 +167,9 @@ impl Evaluator<'_> {
         followers: &mut Followers<'_>,
     ) -> Result<Option<Share>> {
         let test_set = Arc::clone(&self.task.facts().test);
-        let (samples, pairs) = (test_set.len(), test_set.singles().is_some());
-        let own = batches_of(samples, self.ranks.size(), self.ranks.rank(), batch, least);
+        let own = batches_of(test_set.len(), self.ranks.size(), self.ranks.rank(), batch, least);
         let mut first = own.first().map_or(0, |batch| batch.start);
-        let partners = if pairs { test_partners(samples) } else { Vec::new() };
-        let work = own.into_iter().map(move |batch| {
-            let partners = partners.get(batch.clone()).unwrap_or_default();
-            let partners = MicroBatch::of(0, partners.iter().copied()).places;
-            MicroBatch { partners, ..MicroBatch::of(0, batch.map(|index| index as u32)) }
-        });
+        let work = own.into_iter().map(|batch| MicroBatch::of(0, batch.map(|index| index as u32)));
         let options = LoaderOptions { augment: false, ..self.loader };
         let mut loader = Loader::start(test_set, options, work)?;
         let mut tally = Tally::new(self.task.facts().sums, self.limits.device)?;
@@ -184,9 +179,7 @@ impl Evaluator<'_> {
                 return Ok(None);
             }
             let decoded = decoded?;
-            // A sample that cannot be read is there twice with pairs: once as a partner.
-            let is_own = |bad: &&BadPlace| decoded.indices[bad.place] as usize == bad.sample.index;
-            unreadable += decoded.bad.iter().filter(is_own).count();
+            unreadable += decoded.bad.len();
             let batch = to_device(&decoded, warned, self.limits.device)?;
             loader.recycle(decoded);
             // Whatever was drawn before, an evaluation with the same batches gives the same figures.
@@ -227,12 +220,6 @@ impl Evaluator<'_> {
             best: None,
         }
     }
-}
-
-/// Returns the partner of each test sample, the same in every evaluation of every run.
-fn test_partners(samples: usize) -> Vec<u32> {
-    let all: Vec<u32> = (0..samples as u32).collect();
-    partners(&all, 0, 0)
 }
 
 /// Evaluates the test set, with the moving average if any. Returns None if a rank was asked to stop.

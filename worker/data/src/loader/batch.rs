@@ -7,21 +7,25 @@ use super::super::error::BadSample;
 use super::super::sampler::Place;
 
 /// A request: samples of one epoch, in this order.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MicroBatch {
     /// The epoch, which decides the samples' augmentation.
     pub epoch: u64,
-    /// The samples; may be empty.
+    /// The samples; may be empty. Of a set of [groups](super::super::groups::Groups) the members, one sample after the other.
     pub places: Vec<Place>,
-    /// The partner of each sample; empty if the data set has no pairs.
-    pub partners: Vec<Place>,
+    /// The number of members of a sample. 1 for sets of groups, too, whose members then are its own.
+    pub width: usize,
 }
 
 impl MicroBatch {
-    /// Requests these samples, each as if it stood once in the epoch, without partners.
+    /// Requests these samples, each as if it stood once in the epoch.
     pub fn of(epoch: u64, indices: impl IntoIterator<Item = u32>) -> Self {
-        let place = |sample| Place { sample, repeat: 0 };
-        Self { epoch, places: indices.into_iter().map(place).collect(), partners: Vec::new() }
+        Self { epoch, places: indices.into_iter().map(Place::first).collect(), width: 1 }
+    }
+
+    /// Returns the number of samples.
+    pub fn samples(&self) -> usize {
+        self.places.len() / self.width
     }
 }
 
@@ -31,10 +35,8 @@ pub struct Batch {
     pub fields: Arc<[Field]>,
     /// The values of the n samples by field; for a sample that could not be loaded, those of another sample.
     pub columns: Vec<Column>,
-    /// n weights: 1, or 0 for a sample that could not be loaded or whose partner could not.
+    /// n weights: 1, or 0 for a sample of which a member could not be loaded.
     pub weights: Vec<f32>,
-    /// n numbers of samples, as requested.
-    pub indices: Vec<u32>,
     /// The places whose samples could not be loaded, in their order.
     pub bad: Vec<BadPlace>,
 }
@@ -43,7 +45,7 @@ pub struct Batch {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BadPlace {
     pub place: usize,
-    /// The sample or partner that could not be loaded.
+    /// The first single sample that could not be loaded.
     pub sample: BadSample,
 }
 

@@ -53,7 +53,15 @@ pub(super) struct LoadingBatch {
     pub(super) failed: Option<DataError>,
 }
 
-/// A sample that could not be loaded.
+/// A thread's own columns.
+struct Buffer {
+    /// For one sample.
+    sample: Vec<Column>,
+    /// For one of its members, if it has several.
+    member: Vec<Column>,
+}
+
+/// A single sample that could not be loaded.
 struct Failed {
     index: usize,
     error: SampleError,
@@ -81,11 +89,12 @@ impl Shared {
     /// Runs a thread. Every failure in it reaches the consumer.
     pub(super) fn run(&self) {
         let outcome = catch_unwind(AssertUnwindSafe(|| {
-            let mut sample = columns_for(self.fields(), 1);
+            let member = self.dataset.groups().map(|groups| groups.buffer()).unwrap_or_default();
+            let mut own = Buffer { sample: columns_for(self.fields(), 1), member };
             while let Some(task) = self.next_task() {
                 match task {
                     Task::Load(batch, request, position) => {
-                        self.loaded(&batch, self.load(&batch, &request, position, &mut sample).err());
+                        self.loaded(&batch, self.load(&batch, &request, position, &mut own).err());
                     }
                     Task::Open(work, memory) => self.open(work, memory),
                 }
@@ -138,7 +147,7 @@ impl Shared {
             Err(panic) => {
                 state.exhausted = true;
                 (
-                    Arc::default(),
+                    Arc::new(MicroBatch::of(0, [])),
                     Batch::default(),
                     Some(panicked("the plan of the next batch".to_owned(), panic)),
                 )
@@ -146,7 +155,7 @@ impl Shared {
         };
         state.batches.push_back(LoadingBatch {
             request,
-            samples: batch.indices.len(),
+            samples: batch.weights.len(),
             claimed: 0,
             done: 0,
             batch: Arc::new(Mutex::new(batch)),
@@ -158,7 +167,7 @@ impl Shared {
     }
 
     fn empty_batch(&self, micro_batch: &MicroBatch, memory: Vec<Column>) -> Batch {
-        let samples = micro_batch.places.len();
+        let samples = micro_batch.samples();
         let fields = self.fields();
         let mut columns = memory;
         let mut pairs = columns.iter().zip(&**fields);
@@ -168,38 +177,35 @@ impl Shared {
         for (column, field) in columns.iter_mut().zip(&**fields) {
             column.resize(samples * field.values());
         }
-        Batch {
-            fields: Arc::clone(fields),
-            columns,
-            weights: vec![0.0; samples],
-            indices: micro_batch.places.iter().map(|place| place.sample).collect(),
-            bad: Vec::new(),
-        }
+        Batch { fields: Arc::clone(fields), columns, weights: vec![0.0; samples], bad: Vec::new() }
     }
 
-    /// Loads one sample into its slot in the batch. `own` is the thread's buffer for one sample.
+    /// Loads one sample into its slot in the batch.
     fn load(
         &self,
         batch: &Mutex<Batch>,
         request: &MicroBatch,
         position: usize,
-        own: &mut [Column],
+        own: &mut Buffer,
     ) -> Result<(), DataError> {
-        let (place, partner) = (request.places[position], request.partners.get(position).copied());
-        let (index, epoch) = (place.sample as usize, request.epoch);
+        let places = &request.places[position * request.width..(position + 1) * request.width];
+        let epoch = request.epoch;
         let outcome = catch_unwind(AssertUnwindSafe(|| {
-            let Failed { index, error } = match self.load_place(place, partner, epoch, own) {
+            let Failed { index, error } = match self.load_places(places, epoch, own) {
                 Ok(()) => return (None, true),
                 Err(failed) => failed,
             };
-            let path = self.dataset.describe(index);
+            let path = self.singles().describe(index);
             let bad = BadSample { index, path, reason: error.to_string() };
             (Some(bad), self.load_stand_in(index, epoch, &error, own))
         }));
-        let (bad, has_values) = outcome.map_err(|panic| panicked(format!("sample {index}"), panic))?;
+        let (bad, has_values) = outcome.map_err(|panic| {
+            let index = places.first().map_or(0, |place| place.sample);
+            panicked(format!("sample {index}"), panic)
+        })?;
 
         let mut batch = lock(batch);
-        for (column, own) in batch.columns.iter_mut().zip(&*own) {
+        for (column, own) in batch.columns.iter_mut().zip(&own.sample) {
             let place = position * own.len()..(position + 1) * own.len();
             match has_values {
                 true => column.copy(place, own),
@@ -213,50 +219,68 @@ impl Shared {
         Ok(())
     }
 
-    /// Loads a sample and its partner, if it has one.
-    fn load_place(
-        &self,
-        place: Place,
-        partner: Option<Place>,
-        epoch: u64,
-        own: &mut [Column],
-    ) -> Result<(), Failed> {
-        let LoaderOptions { seed, augment, .. } = self.options;
-        let load = |dataset: &dyn Dataset, place: Place, own: &mut [Column]| {
-            let key = u64::from(place.repeat) << u32::BITS | u64::from(place.sample);
-            let mut rng = augment.then(|| keyed(Domain::Augment, seed, epoch, key));
-            let index = place.sample as usize;
-            dataset.load(index, rng.as_mut(), own).map_err(|error| Failed { index, error })
+    /// Loads the members of a sample.
+    fn load_places(&self, places: &[Place], epoch: u64, own: &mut Buffer) -> Result<(), Failed> {
+        let Some(groups) = self.dataset.groups() else {
+            return self.load_place(&*self.dataset, places[0], epoch, &mut own.sample);
         };
-        match (self.dataset.singles(), partner) {
-            (Some(singles), Some(partner)) => {
-                let (first, second) = own.split_at_mut(own.len() / 2);
-                load(singles, place, first)?;
-                load(singles, partner, second)
+        let mut load = |at: usize, place: Place| {
+            self.load_place(groups.singles(), place, epoch, &mut own.member)?;
+            groups.put(at, &own.member, &mut own.sample);
+            Ok(())
+        };
+        match places {
+            &[Place { sample, repeat }] => {
+                let members = groups.members(sample as usize).iter().enumerate();
+                members
+                    .map(|(at, &sample)| (at, Place { sample, repeat }))
+                    .try_for_each(|(at, place)| load(at, place))
             }
-            _ => load(&*self.dataset, place, own),
+            places => places.iter().enumerate().try_for_each(|(at, place)| load(at, *place)),
         }
     }
 
-    /// Loads another sample in place of one that cannot be loaded: statistics over a batch need a plausible one.
-    /// It depends on (seed, epoch, sample) alone, so it is the same in every batch and on every rank. Returns
+    fn load_place(
+        &self,
+        dataset: &dyn Dataset,
+        place: Place,
+        epoch: u64,
+        own: &mut [Column],
+    ) -> Result<(), Failed> {
+        let key = u64::from(place.repeat) << u32::BITS | u64::from(place.sample);
+        let mut rng = self.options.augment.then(|| keyed(Domain::Augment, self.options.seed, epoch, key));
+        let index = place.sample as usize;
+        dataset.load(index, rng.as_mut(), own).map_err(|error| Failed { index, error })
+    }
+
+    /// Loads another sample in place of one that cannot be loaded, as all members: statistics over a batch need a plausible
+    /// one. It depends on (seed, epoch, sample) alone, so it is the same in every batch and on every rank. Returns
     /// whether one of a few could be loaded. During an outage the others fail too, perhaps each after a time-out, so the
     /// first one that fails for the same reason is the last.
-    fn load_stand_in(&self, index: usize, epoch: u64, error: &SampleError, own: &mut [Column]) -> bool {
-        let samples = u32::try_from(self.dataset.len()).unwrap_or(u32::MAX);
+    fn load_stand_in(&self, index: usize, epoch: u64, error: &SampleError, own: &mut Buffer) -> bool {
+        let (singles, groups) = (self.singles(), self.dataset.groups());
+        let samples = u32::try_from(singles.len()).unwrap_or(u32::MAX);
         let mut rng = keyed(Domain::StandIn, self.options.seed, epoch, index as u64);
         let others = (0..STAND_INS).map(|_| below(&mut rng, samples));
         for other in others.filter(|&other| other as usize != index) {
-            match self
-                .load_place(Place { sample: other, repeat: 0 }, None, epoch, own)
-                .map_err(|failed| failed.error)
+            let buffer = if groups.is_some() { &mut own.member } else { &mut own.sample };
+            match self.load_place(singles, Place::first(other), epoch, buffer).map_err(|failed| failed.error)
             {
-                Ok(()) => return true,
+                Ok(()) => {
+                    if let Some(groups) = groups {
+                        (0..groups.width()).for_each(|at| groups.put(at, &own.member, &mut own.sample));
+                    }
+                    return true;
+                }
                 Err(again) if again.outage().is_some() && again.outage() == error.outage() => return false,
                 Err(_) => {}
             }
         }
         false
+    }
+
+    fn singles(&self) -> &dyn Dataset {
+        self.dataset.groups().map_or(&*self.dataset, |groups| groups.singles())
     }
 
     /// Records that a sample of a batch is done.

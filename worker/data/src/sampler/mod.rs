@@ -4,10 +4,10 @@
 //! samples of a step are the same under every partition.
 
 pub mod balanced;
+pub mod episodes;
 pub mod pairs;
 pub mod shuffled;
 
-use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -18,10 +18,15 @@ pub trait Sampler: fmt::Debug + Send + Sync {
     /// Returns the number of places of an epoch.
     fn places(&self) -> usize;
 
-    /// Returns the sample at each place of an epoch.
+    /// Returns how many members a place has.
+    fn width(&self) -> usize {
+        1
+    }
+
+    /// Returns the samples at all places of an epoch; those of one place follow each other.
     fn epoch(&self, seed: u64, epoch: u64) -> Vec<u32>;
 
-    /// Returns whether a sample may stand at several places of an epoch.
+    /// Returns whether a sample may stand several times in an epoch.
     fn has_repeats(&self) -> bool {
         false
     }
@@ -32,15 +37,22 @@ pub trait Sampler: fmt::Debug + Send + Sync {
 pub struct Place {
     /// Its number in the data set.
     pub sample: u32,
-    /// At how many earlier places of the epoch it stands: each time it has other random changes.
+    /// How often it stands earlier in the epoch: each time it has other random changes.
     pub repeat: u32,
+}
+
+impl Place {
+    /// Returns the first place of a sample.
+    pub fn first(sample: u32) -> Self {
+        Self { sample, repeat: 0 }
+    }
 }
 
 /// How the steps of a training are filled.
 #[derive(Debug, Clone)]
 pub struct Sampling {
     pub sampler: Arc<dyn Sampler>,
-    /// Whether each sample has a partner in its step.
+    /// Whether each sample has a partner in its step. Only for samplers of width 1.
     pub has_partners: bool,
 }
 
@@ -50,30 +62,36 @@ impl Sampling {
         Self { sampler: Arc::new(Shuffled(samples)), has_partners: false }
     }
 
-    /// Returns the places of an epoch.
+    /// Returns the number of members at each place of a step.
+    pub fn width(&self) -> usize {
+        self.sampler.width() * if self.has_partners { 2 } else { 1 }
+    }
+
+    /// Returns the places of an epoch, each with as many as the sampler's width.
     pub fn epoch(&self, seed: u64, epoch: u64) -> Vec<Place> {
         let samples = self.sampler.epoch(seed, epoch);
         if !self.sampler.has_repeats() {
-            return samples.into_iter().map(|sample| Place { sample, repeat: 0 }).collect();
+            return samples.into_iter().map(Place::first).collect();
         }
-        let mut counts = HashMap::new();
+        let mut counts = vec![0; samples.iter().max().map_or(0, |&most| most as usize + 1)];
         let mut place = |sample| {
-            let count = counts.entry(sample).or_insert(0);
+            let count: &mut u32 = &mut counts[sample as usize];
             *count += 1;
             Place { sample, repeat: *count - 1 }
         };
         samples.into_iter().map(&mut place).collect()
     }
 
-    /// Returns the partner of each of a step's places; empty without partners. Steps count over the run.
-    pub fn partners(&self, places: &[Place], seed: u64, step: u64) -> Vec<Place> {
-        match self.has_partners {
-            true => {
-                let samples: Vec<_> = places.iter().map(|place| place.sample).collect();
-                let partners = pairs::partners(&samples, seed, step);
-                partners.into_iter().map(|partner| places[partner as usize]).collect()
-            }
-            false => Vec::new(),
+    /// Returns the members of a step that stands at `first` to `first` + `count` in an epoch, [`Sampling::width`] for each
+    /// place. Steps count over the run.
+    pub fn step(&self, epoch: &[Place], first: usize, count: usize, seed: u64, step: u64) -> Vec<Place> {
+        let width = self.sampler.width();
+        let places = &epoch[first * width..(first + count) * width];
+        if !self.has_partners {
+            return places.to_vec();
         }
+        let samples: Vec<_> = places.iter().map(|place| place.sample).collect();
+        let partners = pairs::partners(&samples, seed, step);
+        places.iter().zip(partners).flat_map(|(own, partner)| [*own, places[partner as usize]]).collect()
     }
 }

@@ -30,7 +30,7 @@ const BETWEEN: char = '|';
 pub struct Reading<'a> {
     pub mask: MaskRule,
     pub map: MapRule,
-    /// The training samples, which give the classes of other sets.
+    /// The training samples, which give the classes of other sets in the fields that both have.
     pub train: Option<&'a Samples>,
 }
 
@@ -216,13 +216,13 @@ impl Table<'_> {
         train: Option<&'n Samples>,
         mut found: impl Iterator<Item = Named<'n>>,
     ) -> Result<BTreeMap<&'n str, u32>, DataError> {
-        let Some(train) = train else {
+        let list = train.and_then(|train| train.lists.iter().find(|list| list.field == field.field));
+        let Some(list) = list else {
             let names: BTreeSet<&str> = found.map(|named| named.name).collect();
             return Ok(names.into_iter().zip(0..).collect());
         };
-        let list = train.lists.iter().find(|list| list.field == field.field);
-        let names = match list.map(|list| &list.values) {
-            Some(ListValues::Classes { names, .. } | ListValues::ClassSets { names, .. }) => names.as_slice(),
+        let names = match &list.values {
+            ListValues::Classes { names, .. } | ListValues::ClassSets { names, .. } => names.as_slice(),
             _ => &[],
         };
         let names: BTreeMap<_, _> = names.iter().map(String::as_str).zip(0..).collect();

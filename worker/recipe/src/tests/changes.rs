@@ -1,7 +1,7 @@
 //! `data.changes`, its words, and how images are scaled.
 
 use super::*;
-use crate::{Augment, Change, Crop, Flip, ResizedCrop, Sampler};
+use crate::{Augment, Change, Crop, Episodes, Flip, ResizedCrop, Sampler};
 
 /// Class folders with every setting of how images are scaled, changed and ordered.
 pub(super) const CHANGES: &str = r#"
@@ -78,6 +78,30 @@ fn wrong_lists_are_errors_that_name_the_change() {
     expect_set_error(SMALL, "data.pairs=true", "only a program in model.file has an input for a partner");
     let program = ["model.file=/m.pt2", "data.pairs=true", "train.effective_batch=1"];
     expect_error(SMALL, &program, "data.pairs", "a step of one sample has no partner");
+}
+
+#[test]
+fn episodes_are_for_programs_and_decide_all_members() {
+    let set = |more: &[&str]| parse(SMALL, &[&["task=program", "model.file=/m.pt2"], more].concat());
+    let recipe = set(&["data.episodes.n_way=3"]).unwrap();
+    let episodes = Episodes { n_way: 3, k_shot: 1, n_query: 15, train: 200, test: 600 };
+    assert_eq!(recipe.data.episodes, Some(episodes));
+    round_trip(&recipe);
+    let plain = set(&[]).unwrap();
+    assert_eq!(plain.data.episodes, None);
+    let [(key, ..)] = &recipe.differences(&plain)[..] else { panic!("one difference") };
+    assert_eq!(key, "data.episodes");
+    let episodes = "data.episodes.k_shot=2";
+    for (other, key, part) in [
+        ("data.pairs=true", "data.pairs", "remove one of the two settings"),
+        ("data.sampler=balanced", "data.sampler", "remove one of the two settings"),
+        ("data.target=vector", "data.episodes", "it applies to classes"),
+        ("data.episodes.n_query=0", "data.episodes.n_query", "a whole number from 1"),
+        ("data.episodes.shots=1", "data.episodes.shots", "n_way"),
+    ] {
+        expect_error(SMALL, &["task=program", "model.file=/m.pt2", episodes, other], key, part);
+    }
+    expect_error(SMALL, &[episodes], "data.episodes", "it applies to task = \"program\"");
 }
 
 /// An editor gets the settings of each change.

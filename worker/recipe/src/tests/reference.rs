@@ -1,5 +1,7 @@
 //! The schema, the types and the list of the experiment's settings have the same keys.
 
+use dtrain_common::recipe::keys::Section;
+
 use super::*;
 
 static KEYS: [kinds::Key; 14] = load::OWN.keys();
@@ -23,6 +25,10 @@ fn every_key_is_of_the_experiment_or_free() {
     for (section, keys) in free {
         decided.extend(keys.split(' ').map(|key| format!("{section}.{key}")));
     }
+    // One setting, because without it none of its own is there.
+    let episodes = decided.iter().position(|key| key == "data.episodes").unwrap();
+    decided.remove(episodes);
+    decided.extend(Episodes::KEYS.iter().map(|key| format!("data.episodes.{}", key.name)));
     decided.sort();
     assert_eq!(decided, schema_keys());
 }

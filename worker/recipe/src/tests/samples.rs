@@ -220,7 +220,20 @@ pub(super) const TABLE: &str =
     "task = \"classify\"\n[data]\nkind = \"table\"\nroot = \"/t.csv\"\n[train]\nepochs = 1\n";
 
 /// The texts of recipes of every task.
-pub(super) const TEXTS: [&str; 16] = [
+/// Few-shot learning.
+const EPISODES: &str = r#"
+task = "program"
+[data]
+root = "/data/b"
+episodes = { n_way = 3, n_query = 5, train = 100, test = 50 }
+[model]
+file = "/m/prototypes.pt2"
+[train]
+epochs = 2
+"#;
+
+pub(super) const TEXTS: [&str; 17] = [
+    EPISODES,
     super::changes::CHANGES,
     super::losses::LOSSES,
     SMALL,

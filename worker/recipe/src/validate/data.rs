@@ -4,7 +4,7 @@ use dtrain_common::recipe::hints::quoted;
 
 use super::{Checks, DataKind, Recipe};
 use crate::changes;
-use crate::{Augment, ColumnKind, Masks, Resize, Target};
+use crate::{Augment, ColumnKind, Masks, Resize, Sampler, Target};
 
 impl Checks<'_> {
     /// Checks that the task takes this kind of data and this augmentation.
@@ -58,6 +58,16 @@ impl Checks<'_> {
         self.changes();
         if data.pairs && self.recipe.stage.is_empty() && self.recipe.train.effective_batch == 1 {
             self.add("data.pairs", "a step of one sample has no partner for it; raise train.effective_batch");
+        }
+        if data.episodes.is_some() {
+            let message =
+                "data.episodes decides which images stand in a sample; remove one of the two settings";
+            if data.pairs {
+                self.add("data.pairs", message);
+            }
+            if data.sampler != Sampler::Shuffled {
+                self.add("data.sampler", message);
+            }
         }
         for (key, message) in self.recipe.fields().err().unwrap_or_default() {
             self.add(&key, message);

@@ -234,8 +234,8 @@ fn partners_are_of_the_step_and_not_of_its_cut() {
             let mut pairs = Vec::new();
             for (rank, work) in work.iter_mut().enumerate() {
                 for micro in work.by_ref().take(plan.micro_ranges(position, rank).len()) {
-                    let both = std::iter::zip(micro.places, micro.partners);
-                    pairs.extend(both.map(|(own, partner)| (own.sample, partner.sample)));
+                    assert_eq!(micro.width, 2);
+                    pairs.extend(micro.places.chunks(2).map(|pair| (pair[0].sample, pair[1].sample)));
                 }
             }
             pairs

@@ -19,8 +19,8 @@ use crate::data::sampler::balanced::Balanced;
 use crate::data::sources::table::Reading;
 use crate::data::sources::{classes, pairs, table};
 use crate::data::{
-    self, DataError, Dataset, Generated, GeneratedMaps, GeneratedMasks, GeneratedVectors, Moments, Pairs,
-    Samples, Sampling, Split, TextWindows,
+    self, DataError, Dataset, EpisodeShape, Episodes, Generated, GeneratedMaps, GeneratedMasks,
+    GeneratedVectors, Groups, Moments, Samples, Sampling, Split, TextWindows, TooFew,
 };
 use text::Text;
 
@@ -120,6 +120,9 @@ fn list(recipe: &Recipe, target: Option<Target>, train: Option<&Samples>) -> Res
         Some(_) => (&data.test, &data.test_masks),
     };
     let (mask, map) = (mask_rule(recipe), numbers::map_rule(recipe));
+    // Few-shot learning is tested on other classes.
+    let novel = train.filter(|_| data.episodes.is_some()).map(|train| train.clone().without_labels());
+    let train = novel.as_ref().or(train);
     Ok(match target {
         _ if data.kind == DataKind::Table => {
             // A loaded recipe has no problems.
@@ -132,7 +135,7 @@ fn list(recipe: &Recipe, target: Option<Target>, train: Option<&Samples>) -> Res
             data::sources::numbers::scan(root, set, train.map(|train| train.numbers().0))?
         }
         Some(Target::Class | Target::Tokens) | None => {
-            classes::scan(root, set, train.map(|train| train.classes().0))?
+            classes::scan(root, set, train.and_then(Samples::labels).map(|(names, _)| names))?
         }
     })
 }
@@ -165,7 +168,7 @@ pub(super) fn sets(
             let class_names = of(Target::Class, files[0].classes().0);
             let numbers = of(Target::Vector, files[0].numbers().0);
             let (_, size) = files::sizes(recipe, files[0].size);
-            let labels = files[0].labels().map(|(_, labels)| labels.clone());
+            let labels = [0, 1].map(|set| Labels::of(&files[set]));
             let mut other_classes = files[0].class_names();
             if target == Some(Target::Class) {
                 // `class_names` has them.
@@ -193,7 +196,13 @@ pub(super) fn sets(
         Some(Target::Mask) => format!("{} classes of pixels, {width} x {height} images", sets.classes),
         Some(Target::Map) => format!("maps of {width} x {height} pixels"),
         Some(Target::Vector) => format!("targets {}", sets.numbers.join(", ")),
-        Some(Target::Class | Target::Tokens) => format!("{} classes", sets.classes),
+        Some(Target::Class | Target::Tokens) => {
+            let episodes = recipe.data.episodes.as_ref().map(|shape| {
+                let recipe::Episodes { n_way, k_shot, n_query, .. } = shape;
+                format!(", episodes of {n_way} classes with {k_shot} support and {n_query} query images each")
+            });
+            format!("{} classes{}", sets.classes, episodes.unwrap_or_default())
+        }
         None => {
             let names: Vec<_> = sets.train.fields().iter().map(|field| &*field.name).collect();
             format!("fields {}", names.join(", "))
@@ -244,20 +253,62 @@ impl Sets {
         Value::Object(all)
     }
 
-    /// Adds the recipe's order of the training samples, whose classes are `labels`, and their partners.
-    fn sampled(self, recipe: &Recipe, labels: Option<Packed<u32>>) -> Result<Self, TaskError> {
+    /// Adds the recipe's order of the training samples, their partners or episodes. `labels` are the classes of both sets.
+    fn sampled(self, recipe: &Recipe, [labels, of_test]: [Option<Labels>; 2]) -> Result<Self, TaskError> {
         let Self { mut train, mut test, mut sampling, .. } = self;
-        if let (recipe::Sampler::Balanced, Some(classes)) = (recipe.data.sampler, labels) {
-            sampling.sampler = Arc::new(Balanced { classes });
+        if let (Some(episodes), Some(labels), Some(of_test)) = (&recipe.data.episodes, &labels, &of_test) {
+            let episodes =
+                [labels.episodes(episodes, episodes.train)?, of_test.episodes(episodes, episodes.test)?];
+            (train, test) = (
+                Arc::new(Groups::episodes(train, &episodes[0])),
+                Arc::new(Groups::episodes(test, &episodes[1])),
+            );
+            let [of_train, _] = episodes;
+            sampling.sampler = Arc::new(of_train);
+        }
+        if let (recipe::Sampler::Balanced, Some(labels)) = (recipe.data.sampler, labels) {
+            sampling.sampler = Arc::new(Balanced { classes: labels.numbers });
         }
         if recipe.data.pairs {
             if let Some(set) = [&train, &test].into_iter().find(|set| set.len() == 1) {
                 return Err(DataError::NoPartner(set.describe(0)).into());
             }
-            (train, test) = (Arc::new(Pairs::new(train)), Arc::new(Pairs::new(test)));
+            (train, test) = (Arc::new(Groups::pairs(train)), Arc::new(Groups::pairs(test)));
             sampling.has_partners = true;
         }
         Ok(Self { train, test, sampling, ..self })
+    }
+}
+
+/// The classes of a set's samples.
+struct Labels {
+    /// The set in messages.
+    place: String,
+    /// May be empty.
+    names: Vec<String>,
+    numbers: Packed<u32>,
+}
+
+impl Labels {
+    fn of(samples: &Samples) -> Option<Self> {
+        let (names, numbers) = samples.labels()?;
+        let place = samples.place(&samples.set).display().to_string();
+        Some(Self { place, names: names.to_vec(), numbers: numbers.clone() })
+    }
+
+    /// Returns `count` episodes of a recipe's shape.
+    fn episodes(&self, shape: &recipe::Episodes, count: usize) -> Result<Episodes, DataError> {
+        let &recipe::Episodes { n_way: ways, k_shot: shots, n_query: queries, .. } = shape;
+        let shape = EpisodeShape { ways, shots, queries };
+        Episodes::new(shape, count, &self.numbers).map_err(|too_few| match too_few {
+            TooFew::Classes(found) => DataError::FewClasses(self.place.clone(), found, ways),
+            TooFew::Samples { class, found } => {
+                let name =
+                    self.names.get(class).map_or_else(|| class.to_string(), |name| format!("{name:?}"));
+                let (place, needed) = (self.place.clone(), shape.of_class());
+                DataError::SmallClass { place, class: name, found, needed }
+            }
+        })
     }
 }
 
@@ -292,13 +343,17 @@ fn generated(recipe: &Recipe, target: Option<Target>) -> Result<Sets, TaskError>
     numbers::check_moments(recipe, &numbers, &moments)?;
     let classes = if target == Some(Target::Class) { classes } else { 0 };
     // A list in shared memory, which a host may lack, only if it is used.
-    let labels = match data.sampler {
-        recipe::Sampler::Shuffled => None,
-        recipe::Sampler::Balanced => {
+    let needs_labels = data.sampler == recipe::Sampler::Balanced || data.episodes.is_some();
+    let labels = |set: &Arc<dyn Dataset>| match needs_labels {
+        false => Ok(None),
+        true => {
             let label = |sample| (sample % data.classes) as u32;
-            Some(Packed::write((0..train.len()).map(label)).map_err(DataError::from)?)
+            let numbers = Packed::write((0..set.len()).map(label)).map_err(DataError::from)?;
+            let place = "a generated set".to_owned();
+            Ok::<_, TaskError>(Some(Labels { place, names: Vec::new(), numbers }))
         }
     };
+    let labels = [labels(&train)?, labels(&test)?];
     let sets = Sets { classes, numbers, moments, size: (side, side), ..Sets::of(train, test) };
     sets.sampled(recipe, labels)
 }

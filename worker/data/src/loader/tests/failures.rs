@@ -10,9 +10,9 @@ use rustix::io::Errno;
 use super::super::super::dataset::{Column, Field};
 use super::super::super::error::{BadSample, SampleError};
 use super::super::super::rng::SampleRng;
-use super::super::super::{FileSet, ImageOptions, Pairs};
+use super::super::super::{FileSet, Groups, ImageOptions};
 use super::super::*;
-use super::numbers::{Numbers, all, images, labels, options, work};
+use super::numbers::{Numbers, all, images, indices, labels, options, work};
 use crate::tests::images::{png, put, train};
 
 #[test]
@@ -82,7 +82,7 @@ fn a_panic_in_a_sample_becomes_an_error_in_order() {
         let mut loader =
             Loader::start(Arc::new(set), options(threads), work(&[&[1, 2], &[5, 6, 7], &[8]]).into_iter())
                 .unwrap();
-        assert_eq!(loader.next().unwrap().unwrap().indices, [1, 2]);
+        assert_eq!(indices(&loader.next().unwrap().unwrap()), [1.0, 2.0]);
         let text = loader.next().unwrap().unwrap_err().to_string();
         assert!(text.starts_with("loading stopped at sample 6: made to fail;"), "{text}");
         assert!(loader.next().is_none());
@@ -104,8 +104,8 @@ fn a_panic_in_the_plan_becomes_an_error_in_order() {
         MicroBatch::of(epoch, vec![4])
     });
     let mut loader = Loader::start(Arc::new(Numbers::default()), options(2), plan).unwrap();
-    assert_eq!(loader.next().unwrap().unwrap().indices, [4]);
-    assert_eq!(loader.next().unwrap().unwrap().indices, [4]);
+    assert_eq!(indices(&loader.next().unwrap().unwrap()), [4.0]);
+    assert_eq!(indices(&loader.next().unwrap().unwrap()), [4.0]);
     let text = loader.next().unwrap().unwrap_err().to_string();
     assert!(text.starts_with("loading stopped at the plan of the next batch: no third batch"), "{text}");
     assert!(loader.next().is_none());
@@ -167,9 +167,8 @@ fn panicking_threads_do_not_hang_the_loader() {
 
 #[test]
 fn a_sample_whose_partner_is_bad_does_not_count() {
-    let set = Pairs::new(Arc::new(Numbers { bad: Some(8), ..Numbers::default() }));
-    let partners = MicroBatch::of(0, [9, 5, 8]).places;
-    let work = MicroBatch { partners, ..MicroBatch::of(0, [5, 8, 9]) };
+    let set = Groups::pairs(Arc::new(Numbers { bad: Some(8), ..Numbers::default() }));
+    let work = MicroBatch { width: 2, ..MicroBatch::of(0, [5, 9, 8, 5, 9, 8]) };
     let batch = &all(Arc::new(set), options(2), vec![work])[0];
     assert_eq!(batch.weights, [1.0, 0.0, 0.0]);
     assert_eq!(batch.unreadable().collect::<Vec<_>>(), [(1, 8), (2, 8)], "the bad sample, not its partner");

@@ -9,7 +9,7 @@ use std::time::Duration;
 use dtrain_recipe::Augment;
 use proptest::prelude::*;
 
-use self::numbers::{Numbers, all, eventually, images, labels, options, work};
+use self::numbers::{Numbers, all, eventually, images, indices, labels, options, work};
 use super::super::changes::Changes;
 use super::super::dataset::Column;
 use super::super::sampler::Place;
@@ -21,8 +21,8 @@ fn batches_come_in_order_with_their_content() {
     let batches = all(Arc::new(Numbers::default()), options(2), work(&[&[5, 8], &[], &[999]]));
     assert_eq!(batches.len(), 3);
     assert_eq!(
-        (&*batches[0].indices, labels(&batches[0]), &*batches[0].weights),
-        (&[5, 8][..], &[5, 1][..], &[1.0, 1.0][..])
+        (indices(&batches[0]), labels(&batches[0]), &*batches[0].weights),
+        (vec![5.0, 8.0], &[5, 1][..], &[1.0, 1.0][..])
     );
     assert_eq!((images(&batches[0])[0], images(&batches[0])[3], images(&batches[0]).len()), (5.0, 8.0, 6));
     assert!(
@@ -39,15 +39,15 @@ fn loaded_batches_come_without_waiting() {
     let mut loader =
         Loader::start(Arc::new(Numbers::default()), options(2), work(&[&[5, 8], &[1], &[999]]).into_iter())
             .unwrap();
-    assert_eq!(loader.next().unwrap().unwrap().indices, [5, 8]);
+    assert_eq!(indices(&loader.next().unwrap().unwrap()), [5.0, 8.0]);
     let second = loop {
         match loader.next_if_loaded() {
             Some(batch) => break batch.unwrap(),
             None => std::thread::sleep(Duration::from_millis(1)),
         }
     };
-    assert_eq!(second.indices, [1]);
-    assert_eq!(loader.next().unwrap().unwrap().indices, [999]);
+    assert_eq!(indices(&second), [1.0]);
+    assert_eq!(indices(&loader.next().unwrap().unwrap()), [999.0]);
     assert!(loader.next_if_loaded().is_none() && loader.next().is_none());
 }
 
@@ -164,7 +164,7 @@ proptest! {
 #[test]
 fn a_sample_that_stands_twice_in_an_epoch_has_two_random_changes() {
     let place = |repeat| Place { sample: 7, repeat };
-    let work = MicroBatch { places: vec![place(0), place(1), place(0)], ..MicroBatch::default() };
+    let work = MicroBatch { places: vec![place(0), place(1), place(0)], ..MicroBatch::of(0, []) };
     let batch =
         &all(Arc::new(Numbers::default()), LoaderOptions { augment: true, ..options(2) }, vec![work])[0];
     let changes = [1, 4, 7].map(|at| images(batch)[at]);
