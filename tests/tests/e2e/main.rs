@@ -14,6 +14,7 @@ mod conformance;
 mod containers;
 mod damage;
 mod ddp;
+mod documents;
 mod evaluation;
 mod exported;
 mod fake_faults;

@@ -150,6 +150,11 @@ pub enum DataError {
     )]
     ShortText { part: &'static str, tokens: usize, context: usize },
     #[error(
+        "the {part} part of the text has none of its {documents} documents of two or more tokens; use a text with more \
+         documents, set data.documents to another unit or change data.test_fraction"
+    )]
+    NoDocuments { part: &'static str, documents: usize },
+    #[error(
         "the text has the character {0:?} (character {1}), which the vocabulary of {2} characters lacks; use the text \
          of the vocabulary, or start a new run"
     )]

@@ -6,6 +6,7 @@
 //! ```text
 //! sources::*::scan -> Samples -> check -> FileSet ┐   file -> decode -> fit -> (cache) -> changes -> normalize
 //! TextIndex::scan  -> Corpus ----------> TextWindows ┤
+//!                    └───────────────> TextDocuments ┤
 //!              Generated and its siblings ───────────┴─ Dataset ─┐
 //! Sampler -> MicroBatch      ─────────────────────────────┴─ Loader -> Batch
 //! ```
@@ -23,6 +24,7 @@ pub mod check;
 pub mod class_counts;
 pub mod dataset;
 pub mod decode;
+pub mod documents;
 pub mod error;
 mod file_set;
 pub mod fit;
@@ -41,6 +43,7 @@ mod names;
 mod needs;
 pub mod normalize;
 pub mod packed;
+mod packing;
 pub mod paths;
 pub mod pixel_target;
 pub mod pixels;
@@ -53,6 +56,7 @@ mod samples;
 pub mod sources;
 mod table_problem;
 pub mod text;
+pub mod text_documents;
 pub mod text_windows;
 mod turn;
 pub mod vocabulary;
@@ -65,6 +69,7 @@ pub use changes::Changes;
 pub use check::{CheckReport, check, too_many_bad};
 pub use class_counts::ClassCounts;
 pub use dataset::{Column, Dataset, Field, FieldKind, load_one};
+pub use documents::DocumentBounds;
 pub use dtrain_resize::Filter;
 pub use error::{BadSample, DataError, SampleError};
 pub use file_set::{FileSet, ImageOptions};
@@ -90,5 +95,6 @@ pub use sampler::{Place, Sampler, Sampling};
 pub use samples::{ClassSets, Files, List, ListValues, Samples, TableLines};
 pub use table_problem::TableProblem;
 pub use text::{Corpus, TextIndex};
+pub use text_documents::TextDocuments;
 pub use text_windows::TextWindows;
 pub use vocabulary::{Tokens, Vocabulary};

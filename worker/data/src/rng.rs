@@ -20,6 +20,8 @@ pub enum Domain {
     Pairs,
     /// The order of an epoch with as many samples of each class: (seed, epoch, 0).
     Balanced,
+    /// The order of an epoch whose steps have samples of similar lengths: (seed, epoch, 0).
+    Buckets,
     /// One episode of an epoch: (seed, epoch, episode).
     Episode,
     /// The augmentation of one sample in one epoch: (seed, epoch, sample); a sample that came r times before in the epoch has
@@ -55,6 +57,7 @@ impl Domain {
             Domain::Order => b"order   ",
             Domain::Pairs => b"pairs   ",
             Domain::Balanced => b"balanced",
+            Domain::Buckets => b"buckets ",
             Domain::Episode => b"episode ",
             Domain::Augment => b"augment ",
             Domain::StandIn => b"stand-in",

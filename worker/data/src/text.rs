@@ -8,9 +8,10 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use blake3::Hasher;
 use dtrain_common::content::{Content, shell_word};
 use dtrain_common::files::unused;
-use dtrain_recipe::Tokenizer;
+use dtrain_recipe::{Documents, Tokenizer};
 use serde::{Deserialize, Serialize};
 
+use super::documents::{DocumentBounds, DocumentFinder};
 use super::error::DataError;
 use super::regular;
 use super::rng::{Domain, SampleRng, below, keyed};
@@ -62,23 +63,31 @@ pub struct TextIndex {
     pub tokens: u64,
     /// The BLAKE3 hash of the text; the other ranks compare it.
     digest: String,
+    /// Where its documents stand; None if the text is one sequence.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub documents: Option<DocumentBounds>,
 }
 
 impl TextIndex {
     /// Reads the text at `root`: a file, or all `*.txt` files of a folder by name, except hidden ones. Adds a
     /// missing line break between two files. Holds none of it. A text without two different characters is an error.
-    pub fn scan(root: &Path, tokenizer: Tokenizer) -> Result<Self, DataError> {
+    pub fn scan(root: &Path, tokenizer: Tokenizer, documents: Documents) -> Result<Self, DataError> {
         let files = if root.is_dir() { texts(root)? } else { vec![root.to_path_buf()] };
         let (mut characters, mut digest) = (Characters::new(tokenizer), Hasher::new());
-        read_pieces(&files, &mut |piece| {
+        let mut finder = DocumentFinder::new(documents, tokenizer);
+        read_pieces(&files, &mut |file, piece| {
             characters.add(piece);
             digest.update(piece.as_bytes());
+            if let Some(finder) = &mut finder {
+                finder.add(file, piece);
+            }
         })?;
         if let Some(character) = characters.only() {
             return Err(DataError::OneCharacter(root.to_path_buf(), character));
         }
         let digest = digest.finalize().to_string();
-        Ok(Self { files, vocabulary: characters.vocabulary(), tokens: characters.count, digest })
+        let documents = finder.map(DocumentFinder::finish).transpose()?;
+        Ok(Self { files, vocabulary: characters.vocabulary(), tokens: characters.count, digest, documents })
     }
 
     /// Reads the text as it was scanned, on any rank. As long as this process has it in use, it is not read again.
@@ -97,7 +106,7 @@ impl TextIndex {
     fn read(&self) -> Result<Corpus, DataError> {
         let mut encoder = Encoder::new(&self.vocabulary, self.tokens as usize);
         let (mut digest, mut unknown) = (Hasher::new(), None);
-        read_pieces(&self.files, &mut |piece| {
+        read_pieces(&self.files, &mut |_, piece| {
             digest.update(piece.as_bytes());
             // Another text also has other characters, but that is not its first difference.
             unknown = unknown.take().or_else(|| encoder.add(piece).err());
@@ -133,15 +142,16 @@ fn texts(folder: &Path) -> Result<Vec<PathBuf>, DataError> {
 /// Bytes of a text that are read at once.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// Reads the files as one text, in pieces, so that a large text needs little memory besides its tokens.
-fn read_pieces(files: &[PathBuf], act: &mut dyn FnMut(&str)) -> Result<(), DataError> {
+/// Reads the files as one text, in pieces, so that a large text needs little memory besides its tokens. `act` gets the number of
+/// a piece's file, or None for the line break between two files.
+fn read_pieces(files: &[PathBuf], act: &mut dyn FnMut(Option<usize>, &str)) -> Result<(), DataError> {
     let mut bytes = vec![0; PIECE_BYTES];
     let mut ends_line = true;
-    for path in files {
+    for (number, path) in files.iter().enumerate() {
         let unreadable = |source| DataError::UnreadableText(path.clone(), source);
         let mut file = regular::open_file(path).map_err(unreadable)?;
         if !ends_line {
-            act("\n");
+            act(None, "\n");
         }
         // `kept` bytes of a character that the last piece cut off are at the beginning; `before` are done.
         let (mut kept, mut before, mut is_empty) = (0, 0, true);
@@ -175,7 +185,7 @@ fn read_pieces(files: &[PathBuf], act: &mut dyn FnMut(&str)) -> Result<(), DataE
             }
             if !piece.is_empty() {
                 (ends_line, is_empty) = (piece.ends_with('\n'), false);
-                act(piece);
+                act(Some(number), piece);
             }
             bytes.copy_within(valid..all, 0);
             (kept, before) = (all - valid, before + valid);

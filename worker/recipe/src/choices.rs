@@ -30,6 +30,7 @@ choices! {
     Sampler {
         Shuffled = "shuffled": "Each sample once in an epoch, in a random order.",
         Balanced = "balanced": "Each class as often as every other in a random order; an epoch has as many samples.",
+        Buckets = "buckets": "Each document once in an epoch; those of a step have similar lengths.",
     }
 
     /// How the values that micro-batches give to a buffer are joined.
@@ -77,6 +78,13 @@ choices! {
     Tokenizer {
         Chars = "chars": "A character; the vocabulary is the set of characters that occur.",
         Bytes = "bytes": "A byte; the vocabulary has 256.",
+    }
+
+    /// The unit of text that is one document.
+    Documents {
+        None = "none": "The text is one sequence of tokens, cut into windows.",
+        Files = "files": "A file.",
+        Lines = "lines": "A line without its break; blank lines are no documents.",
     }
 
     /// The loss of a regression or of a user's trainer.

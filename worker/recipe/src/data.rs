@@ -10,8 +10,8 @@ use dtrain_common::section;
 use super::changes::CHANGES;
 use super::kinds::{FIELDS, FOLDER_NAME};
 use super::{
-    Augment, Change, DataKind, Episodes, Interpolation, Masks, Orientation, Resize, Sampler, Target,
-    Tokenizer,
+    Augment, Change, DataKind, Documents, Episodes, Interpolation, Masks, Orientation, Resize, Sampler,
+    Target, Tokenizer,
 };
 
 /// Mean of ImageNet's training images by channel.
@@ -87,6 +87,10 @@ section! {
         test_samples: usize = 400, COUNT, experiment;
         /// The unit of text that is one token.
         tokenizer: Tokenizer = Tokenizer::Chars, choice(Tokenizer::NAMES), experiment;
+        /// The unit of text that is one document, and a sample; none: samples are windows of the whole text.
+        documents: Documents = Documents::None, choice(Documents::NAMES), experiment;
+        /// Whether a sample holds as many documents as it has room for.
+        pack: bool = false, FLAG, experiment;
         /// The part at the end of a text that is the test set; above 0 and below 1.
         test_fraction: f64 = 0.1, PART, experiment;
     }

@@ -1,7 +1,8 @@
 //! Defaults that depend on other settings. They are filled in, so that a saved recipe is complete.
 
 use super::{
-    Augment, ColumnKind, DataKind, IMAGENET_MEAN, IMAGENET_STD, Masks, Model, ModelName, Recipe, Target, Task,
+    Augment, ColumnKind, DataKind, Documents, IMAGENET_MEAN, IMAGENET_STD, Masks, Model, ModelName, Recipe,
+    Target, Task,
 };
 
 /// Fills in settings of data and model; `is_stated`: whether the recipe states a key.
@@ -22,7 +23,7 @@ fn data(recipe: &mut Recipe, is_stated: &dyn Fn(&str) -> bool) {
         if !is_stated("data.kind") {
             data.kind = DataKind::Text;
         }
-        if !is_stated("data.augment") {
+        if !is_stated("data.augment") && data.documents == Documents::None {
             data.augment = Augment::Shift;
         }
     }

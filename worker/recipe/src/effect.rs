@@ -91,15 +91,26 @@ impl Recipe {
             true => {
                 "it applies to the target; set data.target = \"class\", with its field `label`".to_owned()
             }
+            false if tokens => {
+                "it applies to classes and to documents, and data.documents is \"none\"".to_owned()
+            }
             false => format!("it applies to classes, and {}", self.reason()),
         };
-        list.add(target != Some(Target::Class), "data.sampler data.episodes", of_classes);
+        list.add(target != Some(Target::Class) && !self.has_documents(), "data.sampler", &*of_classes);
+        list.add(target != Some(Target::Class), "data.episodes", of_classes);
         let of_images = format!("it applies to images, and {}", self.reason());
         list.add(tokens, "data.pairs", of_images);
         let network = "only a program in model.file has an input for a partner";
         list.add(self.program().is_none(), "data.pairs", network);
         let of_texts = format!("it applies to texts, and {}", self.reason());
-        list.add(!tokens, "data.tokenizer data.test_fraction", of_texts);
+        list.add(!tokens, "data.tokenizer data.test_fraction data.documents data.pack", of_texts);
+        let of_documents = "it applies to documents, and data.documents is \"none\"";
+        list.add(tokens && !generated && !self.has_documents(), "data.pack", of_documents);
+        list.add(
+            generated,
+            "data.documents data.pack",
+            "a generated text has no documents (data.kind is \"generated\")",
+        );
         let counted = "generated data has data.test_samples test samples (data.kind is \"generated\")";
         list.add(generated, "data.test_fraction", counted);
         list.add(tokens, "data.classes", "a language model's classes are the tokens of its text");
@@ -140,6 +151,10 @@ impl Recipe {
         );
         let twice = "a step with model.losses is not captured";
         list.add(!self.model.losses.is_empty(), "model.compile", twice);
+        let of_many_lengths =
+            "batches of documents without data.pack have many lengths, and a graph repeats one";
+        let trims = self.has_documents() && !self.data.pack && !program;
+        list.add(trims, "model.compile", of_many_lengths);
         list.add(facts.returns_loss, "model.auxiliary", "the program returns the loss itself");
         list.add(
             self.model.weights.is_none(),

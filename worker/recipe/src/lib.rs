@@ -32,8 +32,8 @@ use dtrain_common::batch::{BatchError, Partition};
 pub use batchnorm::BatchNorm;
 pub use changes::{Brightness, Change, Crop, Flip, ResizedCrop};
 pub use choices::{
-    Augment, Compile, DataKind, Interpolation, Join, Loss, Masks, MemoryFormat, Orientation, Resize, Sampler,
-    Target, Tokenizer, WeightsMode,
+    Augment, Compile, DataKind, Documents, Interpolation, Join, Loss, Masks, MemoryFormat, Orientation,
+    Resize, Sampler, Target, Tokenizer, WeightsMode,
 };
 pub use columns::{ColumnKind, FieldColumns};
 pub use data::{Data, IMAGENET_MEAN, IMAGENET_STD};

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::{DataKind, Recipe, Target};
+use super::{DataKind, Documents, Recipe, Target};
 
 impl Recipe {
     /// Returns the learning target of a sample; `None` for a user's own task, and for a program with a table's fields.
@@ -14,6 +14,12 @@ impl Recipe {
         let is_free = self.task.facts().returns_loss && self.data.kind == DataKind::Table;
         let usual = targets.first().copied().filter(|_| !is_free);
         stated.or(is_text.then_some(Target::Tokens)).or(usual)
+    }
+
+    /// Returns whether the samples are documents of a text.
+    pub fn has_documents(&self) -> bool {
+        let is_text = self.data.kind == DataKind::Text && self.target() == Some(Target::Tokens);
+        is_text && self.data.documents != Documents::None
     }
 
     /// Returns the exported program that is the network, if there is one.

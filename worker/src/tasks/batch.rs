@@ -19,6 +19,8 @@ pub struct Batch {
     pub weights: Tensor,
     /// The sum of the weights.
     pub weight: f64,
+    /// The number of tokens of the longest document; None if the samples are no documents, or are blank.
+    pub(super) longest: Option<usize>,
     pub(super) blank: bool,
 }
 
@@ -40,6 +42,7 @@ impl Batch {
             fields,
             weights: to_device(&decoded.weights, device)?,
             weight: decoded.weights.iter().map(|&weight| f64::from(weight)).sum(),
+            longest: longest(decoded),
             blank: false,
         })
     }
@@ -58,6 +61,7 @@ impl Batch {
             fields: fields.iter().map(zeros).collect::<Result<_, TchError>>()?,
             weights: Tensor::f_ones([samples as i64], (Kind::Float, device))?,
             weight: samples as f64,
+            longest: None,
             blank: true,
         })
     }
@@ -96,7 +100,7 @@ impl Batch {
             own.f_copy_(values)?;
         }
         self.weights.f_copy_(&other.weights)?;
-        self.weight = other.weight;
+        (self.weight, self.longest) = (other.weight, other.longest);
         Ok(())
     }
 
@@ -123,6 +127,16 @@ impl Batch {
             fields: self.fields.iter().map(|(known, _)| known.to_string()).collect(),
         })
     }
+}
+
+/// Returns how many tokens the longest sample has before its padding, by the field `documents`.
+fn longest(decoded: &data::Batch) -> Option<usize> {
+    let at =
+        decoded.fields.iter().position(|field| field.name == "documents" && field.kind == FieldKind::I64)?;
+    let (field, column) = (&decoded.fields[at], decoded.columns[at].as_i64()?);
+    let length =
+        |sample: &[i64]| sample.iter().rposition(|&document| document > 0).map_or(0, |last| last + 1);
+    column.chunks(field.values().max(1)).map(length).max()
 }
 
 /// Returns N x the field's shape.

@@ -1,20 +1,22 @@
 //! Language modelling: cross-entropy of the next token, summed over tokens. The loss is in nats per token.
 
-use std::sync::Arc;
-
 use dtrain_recipe::Recipe;
 use tch::{Kind, Reduction, TchError, Tensor};
 
 use super::network::{MAIN_OUTPUTS, Model, Network, Program};
-use super::samples::text::{self, Text, windows};
+use super::samples::text::{self, Text, TextSets};
 use super::{Batch, BuildContext, BuildTask, Facts, Loss, Mode, SurveyContext, Task, TaskError, Totals};
-use crate::data::{Dataset, TextWindows, Vocabulary};
+use crate::data::Vocabulary;
 use crate::models::{Gpt, GptConfig};
 
 /// The task `lm`. The loss is a sum over tokens; tokens of unreadable samples have weight 0.
 pub struct Lm {
     model: Model<Gpt>,
-    text: Arc<TextWindows>,
+    vocabulary: Vocabulary,
+    /// Whether the samples are documents, so that not every token has a target.
+    has_documents: bool,
+    /// Whether the built-in network leaves out padding.
+    trims: bool,
     facts: Facts,
 }
 
@@ -22,8 +24,8 @@ impl BuildTask for Lm {
     type Survey = Text;
     const DRAWS_ONLY_WEIGHTS: bool = true;
 
-    fn survey(recipe: &Recipe, _: &mut SurveyContext<'_>) -> Result<Text, TaskError> {
-        text::survey(recipe)
+    fn survey(recipe: &Recipe, context: &mut SurveyContext<'_>) -> Result<Text, TaskError> {
+        text::survey(recipe, context)
     }
 
     fn build(
@@ -33,28 +35,34 @@ impl BuildTask for Lm {
     ) -> Result<Self, TaskError> {
         if recipe.program().is_some() {
             let program = Program::load(recipe, registry)?;
-            let (train, test) = windows(recipe, text, program.context(recipe)?)?;
-            let model = Model::Exported(Box::new(exported(recipe, program, &train)?));
-            return Ok(Self::new(model, train, test));
+            let context = program.context(recipe)?;
+            let sets = text::sets(recipe, text, context)?;
+            let model = Model::Exported(Box::new(exported(recipe, program, &sets, context)?));
+            return Ok(Self::new(recipe, model, sets));
         }
         let model = &recipe.model;
         // A loaded recipe has all sizes of its network.
         let context = model.context.unwrap_or(256);
-        let (train, test) = windows(recipe, text, context)?;
+        let sets = text::sets(recipe, text, context)?;
         let config = GptConfig {
-            vocabulary: train.corpus().vocabulary.size(),
+            vocabulary: sets.vocabulary.size(),
             context,
             width: model.width.unwrap_or(384),
             depth: model.depth.unwrap_or(6),
             heads: model.heads.unwrap_or(6),
         };
-        Ok(Self::new(Model::Built(Gpt::new(config, registry)?), train, test))
+        Ok(Self::new(recipe, Model::Built(Gpt::new(config, registry)?), sets))
     }
 }
 
-fn exported(recipe: &Recipe, program: Program, train: &TextWindows) -> Result<Network, TaskError> {
-    let network = program.bind(recipe, train.fields(), &MAIN_OUTPUTS)?;
-    let (context, vocabulary) = (train.context() as i64, train.corpus().vocabulary.size() as i64);
+fn exported(
+    recipe: &Recipe,
+    program: Program,
+    sets: &TextSets,
+    context: usize,
+) -> Result<Network, TaskError> {
+    let network = program.bind(recipe, sets.train.fields(), &MAIN_OUTPUTS)?;
+    let (context, vocabulary) = (context as i64, sets.vocabulary.size() as i64);
     let expected = format!(
         "task = \"lm\" needs logits, N x {context} x V with V at least the vocabulary of {vocabulary} tokens; set model.output to \
          another output, or import the model again with this vocabulary"
@@ -81,23 +89,22 @@ impl Task for Lm {
         let targets = batch.field("targets")?;
         let unreadable = batch.weights.f_eq(0.0)?.f_view([-1, 1])?;
         let readable = targets.f_masked_fill(&unreadable, Gpt::NO_TARGET)?;
-        let samples = batch.weights.f_ne(0.0)?.f_sum(Kind::Double)?;
+        let weight = self.weight(batch, &readable)?;
         let sum = match &self.model {
-            Model::Built(model) => model.loss(batch.field("tokens")?, &readable, mode == Mode::Train)?,
+            Model::Built(model) => {
+                let [tokens, targets] = self.without_padding(batch, [batch.field("tokens")?, &readable])?;
+                model.loss(&tokens, &targets, mode == Mode::Train)?
+            }
             Model::Exported(network) => {
                 network.outputs(batch, mode)?.loss(|logits| cross_entropy(logits, &readable))?
             }
         };
-        Ok(Loss {
-            sum,
-            weight: samples.f_mul_scalar(targets.size2()?.1)?,
-            sums: Tensor::f_zeros([0], (Kind::Double, targets.device()))?,
-        })
+        Ok(Loss { sum, weight, sums: Tensor::f_zeros([0], (Kind::Double, targets.device()))? })
     }
 
     /// Returns the perplexity, exp(loss), and the loss in bits.
     fn figures(&self, totals: &Totals) -> Vec<(&'static str, f64)> {
-        let bits = match self.vocabulary() {
+        let bits = match self.vocabulary {
             Vocabulary::Chars(_) => "bits_per_char",
             Vocabulary::Bytes => "bits_per_byte",
         };
@@ -107,20 +114,47 @@ impl Task for Lm {
 }
 
 impl Lm {
-    fn new(model: Model<Gpt>, train: Arc<TextWindows>, test: Arc<TextWindows>) -> Self {
-        let vocabulary = &train.corpus().vocabulary;
+    fn new(recipe: &Recipe, model: Model<Gpt>, sets: TextSets) -> Self {
+        let TextSets { train, test, sampling, vocabulary, mean_targets, description } = sets;
         let facts = Facts {
+            sampling: Some(sampling),
             classes: vocabulary.size(),
-            weight_per_sample: train.context() as f64,
+            weight_per_sample: mean_targets,
             extra: serde_json::json!({ "vocabulary": vocabulary }),
-            ..Facts::new(train.clone(), test, text::describe(&train))
+            ..Facts::new(train, test, description)
         };
-        Self { facts: facts.with_model(&model, |_| 1), model, text: train }
+        let mut facts = facts.with_model(&model, |_| 1);
+        let has_documents = recipe.has_documents();
+        // Packed samples have little padding, and the same work for every batch can be captured.
+        let trims = has_documents && !recipe.data.pack && matches!(model, Model::Built(_));
+        facts.is_capturable &= !trims;
+        Self { model, vocabulary, has_documents, trims, facts }
+    }
+
+    /// Returns the number of targets that count, float64: all of readable samples, or those of `targets` that documents have.
+    fn weight(&self, batch: &Batch, targets: &Tensor) -> Result<Tensor, TaskError> {
+        Ok(match self.has_documents {
+            true => targets.f_ge(0)?.f_sum(Kind::Double)?,
+            false => batch.weights.f_ne(0.0)?.f_sum(Kind::Double)?.f_mul_scalar(targets.size2()?.1)?,
+        })
+    }
+
+    /// Returns the first columns of N x T values, up to the last token of the batch's longest document, and to a multiple of
+    /// 8, which GPUs compute fastest. A token attends to none after it and draws by its own place, so the loss stays the same.
+    fn without_padding(&self, batch: &Batch, values: [&Tensor; 2]) -> Result<[Tensor; 2], TaskError> {
+        const MULTIPLE: usize = 8;
+        let [tokens, targets] = values;
+        let columns = match batch.longest.filter(|_| self.trims) {
+            Some(longest) => longest.max(1).next_multiple_of(MULTIPLE) as i64,
+            None => return Ok([tokens.shallow_clone(), targets.shallow_clone()]),
+        };
+        let columns = columns.min(tokens.size2()?.1);
+        Ok([tokens.f_narrow(1, 0, columns)?, targets.f_narrow(1, 0, columns)?])
     }
 
     /// Returns the vocabulary of the model's tokens.
     pub fn vocabulary(&self) -> &Vocabulary {
-        &self.text.corpus().vocabulary
+        &self.vocabulary
     }
 }
 

@@ -115,8 +115,10 @@ impl BuildTask for Program {
 }
 
 fn facts(sets: &Sets, sums: usize) -> Facts {
-    let vocabulary = sets.text.as_ref().map(|text| &text.corpus().vocabulary);
-    let extra = vocabulary.map_or(serde_json::Value::Null, |it| serde_json::json!({ "vocabulary": it }));
+    let extra = sets
+        .vocabulary
+        .as_ref()
+        .map_or(serde_json::Value::Null, |it| serde_json::json!({ "vocabulary": it }));
     Facts { sums, extra: sets.extra(extra), ..sets.facts() }
 }
 

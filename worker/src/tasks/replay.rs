@@ -71,6 +71,7 @@ impl Replay {
             fields: vec![(ROWS.into(), Tensor::f_from_slice(&rows)?)],
             weights: Tensor::f_ones([samples.len() as i64], (Kind::Float, Device::Cpu))?,
             weight: samples.len() as f64,
+            longest: None,
             blank: false,
         })
     }

@@ -4,6 +4,7 @@
 //! samples of a step are the same under every partition.
 
 pub mod balanced;
+pub mod buckets;
 pub mod episodes;
 pub mod pairs;
 pub mod shuffled;

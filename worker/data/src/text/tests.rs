@@ -6,7 +6,7 @@ use super::*;
 use crate::tests::images::put;
 
 fn scan(root: &Path) -> Result<(TextIndex, Corpus), DataError> {
-    let index = TextIndex::scan(root, Tokenizer::Chars)?;
+    let index = TextIndex::scan(root, Tokenizer::Chars, Documents::None)?;
     let corpus = index.load()?;
     assert_eq!(index.tokens, corpus.tokens.count() as u64);
     Ok((index, corpus))
@@ -101,7 +101,7 @@ fn a_text_of_one_character_is_an_error() {
         ("aaaaaaab", Tokenizer::Bytes, false),
     ] {
         put(&file, text.as_bytes());
-        let scanned = TextIndex::scan(&file, tokenizer);
+        let scanned = TextIndex::scan(&file, tokenizer, Documents::None);
         assert_eq!(scanned.is_err(), is_error, "{text}");
         if let Err(error) = scanned {
             let said = error.to_string();
@@ -171,11 +171,37 @@ fn pieces_cut_no_character_and_no_file() {
     assert!(matches!(*corpus.tokens, Tokens::U8(_)));
     assert_eq!((index.tokens, index.vocabulary.size()), (expected.chars().count() as u64, 7));
     assert!(text(&corpus) == expected);
-    let bytes = TextIndex::scan(root.path(), Tokenizer::Bytes).unwrap();
+    let bytes = TextIndex::scan(root.path(), Tokenizer::Bytes, Documents::None).unwrap();
     assert_eq!(bytes.tokens, expected.len() as u64);
     assert!(text(&bytes.load().unwrap()) == expected);
     put(root.path().join("a.txt"), &long.as_bytes()[..long.len() - 2]);
     let error = scan(root.path()).unwrap_err().to_string();
     let last = long.char_indices().last().unwrap().0;
     assert!(error.contains(&format!("a.txt is not UTF-8 from byte {last} on")), "{error}");
+}
+
+#[test]
+fn documents_are_found_in_a_text_and_sent_with_it() {
+    let root = tempfile::tempdir().unwrap();
+    for (name, text) in [("a.txt", "\u{feff}one\ntwo"), ("b.txt", "\n"), ("c.txt", "x"), ("d.txt", "three\n")]
+    {
+        put(root.path().join(name), text.as_bytes());
+    }
+    let found = |documents| {
+        let index = TextIndex::scan(root.path(), Tokenizer::Chars, documents).unwrap();
+        let text = text(&index.load().unwrap());
+        let sent: TextIndex = serde_json::from_value(serde_json::to_value(&index).unwrap()).unwrap();
+        assert_eq!(sent, index);
+        let bounds = sent.documents.unwrap();
+        let cut = |[start, end]: &[u64; 2]| text[*start as usize..*end as usize].to_owned();
+        (bounds.all().iter().map(cut).collect::<Vec<_>>(), bounds.left_out)
+    };
+    assert_eq!(found(Documents::Lines), (["one", "two", "three"].map(String::from).to_vec(), 1));
+    assert_eq!(found(Documents::Files), (["one\ntwo", "three\n"].map(String::from).to_vec(), 1));
+    let (windows, _) = scan(root.path()).unwrap();
+    let sent = serde_json::to_value(&windows).unwrap();
+    assert!(
+        sent.get("documents").is_none(),
+        "the fingerprint of a text without documents stays the same: {sent}"
+    );
 }

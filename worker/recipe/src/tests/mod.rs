@@ -6,6 +6,7 @@ mod columns;
 mod course;
 mod custom;
 mod differences;
+mod documents;
 mod errors;
 mod exported;
 mod fuzz;

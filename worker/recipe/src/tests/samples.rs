@@ -219,7 +219,6 @@ const CUSTOM_ALONE: &str = "task = \"custom\"\n[[stage]]\nname = \"a\"\nepochs =
 pub(super) const TABLE: &str =
     "task = \"classify\"\n[data]\nkind = \"table\"\nroot = \"/t.csv\"\n[train]\nepochs = 1\n";
 
-/// The texts of recipes of every task.
 /// Few-shot learning.
 const EPISODES: &str = r#"
 task = "program"
@@ -232,8 +231,10 @@ file = "/m/prototypes.pt2"
 epochs = 2
 "#;
 
-pub(super) const TEXTS: [&str; 17] = [
+/// The texts of recipes of every task.
+pub(super) const TEXTS: [&str; 18] = [
     EPISODES,
+    super::documents::DOCUMENTS,
     super::changes::CHANGES,
     super::losses::LOSSES,
     SMALL,

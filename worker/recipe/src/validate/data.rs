@@ -72,11 +72,55 @@ impl Checks<'_> {
         for (key, message) in self.recipe.fields().err().unwrap_or_default() {
             self.add(&key, message);
         }
+        if self.recipe.has_documents() {
+            self.documents();
+        } else if data.sampler == Sampler::Buckets && target == Some(Target::Class) {
+            let message =
+                "\"buckets\" takes documents of a text by their length; use \"shuffled\" or \"balanced\"";
+            self.add("data.sampler", message);
+        }
         if data.kind.is_of_images() && self.recipe.has(ColumnKind::Mask) {
             self.mask_classes();
         }
         if data.kind == DataKind::Folder && target.is_some_and(Target::is_of_pixels) {
             self.mask_folders();
+        }
+    }
+
+    /// Checks settings of documents. Samples of a step are taken by length, so all stages have the same step.
+    fn documents(&mut self) {
+        let data = &self.recipe.data;
+        if data.augment == Augment::Shift {
+            let message = "windows of a text are shifted, and documents are no windows; remove the setting, or set data.documents \
+                           = \"none\"";
+            self.add("data.augment", message);
+        }
+        match data.sampler {
+            Sampler::Shuffled => {}
+            Sampler::Balanced => {
+                self.add(
+                    "data.sampler",
+                    "documents have no classes to balance; use \"shuffled\" or \"buckets\"",
+                );
+            }
+            Sampler::Buckets if data.pack => {
+                let message = "\"buckets\" takes documents by their length, and packed samples are all nearly full; set data.pack \
+                               = false, or use \"shuffled\"";
+                self.add("data.sampler", message);
+            }
+            Sampler::Buckets => {
+                let batch = self.recipe.train.effective_batch;
+                let stages = self.recipe.stage.iter().enumerate();
+                let others =
+                    stages.filter(|(_, stage)| stage.effective_batch.is_some_and(|other| other != batch));
+                for (number, _) in others {
+                    let message = format!(
+                        "data.sampler = \"buckets\" fills steps of train.effective_batch = {batch}; remove the setting, or set \
+                         data.sampler = \"shuffled\""
+                    );
+                    self.add(&format!("stage[{number}].effective_batch"), message);
+                }
+            }
         }
     }
 

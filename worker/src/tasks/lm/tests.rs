@@ -93,3 +93,88 @@ fn short_or_missing_texts_are_errors() {
     let error = survey(&folder.path().join("absent.txt")).err().unwrap().to_string();
     assert!(error.contains("absent.txt"), "{error}");
 }
+
+/// Builds the task for the lines of a text, and a batch of its first three training samples, the second unreadable.
+fn of_lines(text: &str, sets: &[&str]) -> (Lm, Batch) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("lines.txt");
+    std::fs::write(&path, text).unwrap();
+    let recipe = RECIPE.replace(
+        "kind = \"generated\"\ntrain_samples = 7\ntest_samples = 3\n",
+        &format!("root = {path:?}\ndocuments = \"lines\"\n"),
+    );
+    let sets: Vec<String> = sets.iter().map(|set| set.to_string()).collect();
+    let recipe = Recipe::parse("test", &recipe, &sets).unwrap();
+    let text = SurveyContext::with_log(|context| Lm::survey(&recipe, context)).unwrap();
+    tch::manual_seed(2);
+    let task = build(&recipe, text).unwrap();
+    let set = &task.facts().train;
+    let samples: Vec<Vec<Column>> =
+        (0..3).map(|index| load_one(set.as_ref(), index, None).unwrap()).collect();
+    let column = |field: usize| {
+        let values = samples.iter().flat_map(|sample| sample[field].as_i64().unwrap());
+        Column::I64(values.copied().collect())
+    };
+    let decoded = crate::data::Batch {
+        fields: set.fields().into(),
+        columns: (0..4).map(column).collect(),
+        weights: vec![1.0, 0.0, 1.0],
+        ..Default::default()
+    };
+    let batch = Batch::new(&decoded, Device::Cpu).unwrap();
+    (task, batch)
+}
+
+#[test]
+fn padding_is_left_out_without_a_change_of_the_loss() {
+    let (task, mut batch) = of_lines("a cat\nthe red dog\nabc\nsee\n", &[]);
+    assert_eq!((batch.longest, task.facts().is_capturable), (Some(11), false));
+    assert_eq!(task.facts().weight_per_sample, (4.0 + 10.0 + 2.0) / 3.0);
+    let columns = |batch: &Batch| {
+        let tokens = batch.field("tokens").unwrap();
+        task.without_padding(batch, [tokens, tokens]).unwrap()[0].size()
+    };
+    assert_eq!(columns(&batch), [3, 16]);
+    batch.longest = Some(3);
+    assert_eq!(columns(&batch), [3, 8]);
+    // The second sample, which is longer, is unreadable.
+    let trimmed = task.loss(&batch, Mode::Train).unwrap();
+    batch.longest = None;
+    assert_eq!(columns(&batch), [3, 16]);
+    let whole = task.loss(&batch, Mode::Train).unwrap();
+    assert_eq!((trimmed.weight.double_value(&[]), whole.weight.double_value(&[])), (6.0, 6.0));
+    let [trimmed, whole] = [trimmed, whole].map(|loss| loss.sum.double_value(&[]));
+    assert!((trimmed - whole).abs() < 1e-6 * whole, "{trimmed} {whole}");
+    assert_eq!(Gpt::NO_TARGET, crate::data::text_documents::NO_TARGET);
+}
+
+#[test]
+fn packed_documents_count_their_targets() {
+    let text = "a cat\nthe red dog\nabc\n".repeat(4);
+    let (task, batch) = of_lines(&text, &["data.pack=true", "data.test_fraction=0.3"]);
+    let set = &task.facts().train;
+    let targets = |index: usize| {
+        let columns = load_one(set.as_ref(), index, None).unwrap();
+        columns[1].as_i64().unwrap().iter().filter(|&&target| target >= 0).count() as f64
+    };
+    let loss = task.loss(&batch, Mode::Evaluate).unwrap();
+    assert_eq!(loss.weight.double_value(&[]), targets(0) + targets(2));
+    let all: f64 = (0..set.len()).map(targets).sum();
+    assert_eq!(task.facts().weight_per_sample, all / set.len() as f64);
+    assert!(task.facts().is_capturable, "the same work for every batch");
+}
+
+#[test]
+fn buckets_are_the_order_of_documents_by_length() {
+    let text = "a cat\nthe red dog\nabc\n".repeat(30);
+    let (task, _) = of_lines(&text, &["data.sampler=buckets", "train.effective_batch=9"]);
+    let order = task.facts().sampling().epoch(1, 0);
+    let length = |at: usize| {
+        let columns = load_one(task.facts().train.as_ref(), order[at].sample as usize, None).unwrap();
+        columns[2].as_i64().unwrap().iter().sum::<i64>()
+    };
+    assert_eq!(order.len(), 81);
+    for step in 0..9 {
+        assert!((1..9).all(|at| length(9 * step) == length(9 * step + at)), "step {step}");
+    }
+}

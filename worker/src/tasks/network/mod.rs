@@ -59,7 +59,11 @@ impl Program {
             return Ok(context);
         }
         let inputs = self.exported.inputs();
-        let fields = binding::bind(inputs, &["tokens", "targets"], &recipe.model.inputs);
+        let fields = match recipe.has_documents() {
+            true => &["tokens", "targets", "documents", "positions"][..],
+            false => &["tokens", "targets"],
+        };
+        let fields = binding::bind(inputs, fields, &recipe.model.inputs);
         let fields = fields.map_err(|unfit| self.unfit(unfit))?;
         let tokens = fields.iter().zip(inputs).find(|(field, _)| *field == "tokens");
         let length = tokens.and_then(|(_, port)| port.shape.get(1).copied().flatten());

@@ -47,6 +47,17 @@ fn inputs_take_fields_by_name() {
 }
 
 #[test]
+fn documents_and_positions_are_inputs_by_name() {
+    let fields = ["tokens", "targets", "documents", "positions"];
+    for inputs in
+        [["idx", "targets", "documents", "positions"], ["input_ids", "labels", "documents", "position_ids"]]
+    {
+        let ports = inputs.map(float);
+        assert_eq!(bind(&ports, &fields, &stated(&[])).unwrap(), fields, "{inputs:?}");
+    }
+}
+
+#[test]
 fn an_input_without_a_field_is_an_error_with_a_remedy() {
     let said = |inputs: &[&str], entries: &[(&str, &str)]| {
         let ports: Vec<_> = inputs.iter().map(|name| float(name)).collect();

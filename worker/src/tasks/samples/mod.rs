@@ -20,9 +20,9 @@ use crate::data::sources::table::Reading;
 use crate::data::sources::{classes, pairs, table};
 use crate::data::{
     self, DataError, Dataset, EpisodeShape, Episodes, Generated, GeneratedMaps, GeneratedMasks,
-    GeneratedVectors, Groups, Moments, Samples, Sampling, Split, TextWindows, TooFew,
+    GeneratedVectors, Groups, Moments, Samples, Sampling, Split, TooFew, Vocabulary,
 };
-use text::Text;
+use text::{Text, TextSets};
 
 pub(super) use masks::rule as mask_rule;
 
@@ -55,8 +55,8 @@ pub(super) struct Sets {
     pub(super) moments: Vec<Moments>,
     /// Width and height of the images.
     pub(super) size: (usize, usize),
-    /// The training windows of a text.
-    pub(super) text: Option<Arc<TextWindows>>,
+    /// The vocabulary of a text.
+    pub(super) vocabulary: Option<Vocabulary>,
     pub(super) description: String,
 }
 
@@ -68,7 +68,7 @@ pub(super) fn survey(
 ) -> Result<Survey, TaskError> {
     let target = recipe.target();
     if target == Some(Target::Tokens) {
-        return text::survey(recipe).map(Survey::Text);
+        return text::survey(recipe, context).map(Survey::Text);
     }
     if recipe.data.kind == DataKind::Generated {
         return Ok(Survey::Generated);
@@ -156,10 +156,10 @@ pub(super) fn sets(
     let target = recipe.target();
     let mut sets = match survey {
         Survey::Text(text) => {
-            let (train, test) = text::windows(recipe, text, context()?)?;
-            let (classes, description) = (train.corpus().vocabulary.size(), text::describe(&train));
-            let text = Some(Arc::clone(&train));
-            return Ok(Sets { classes, text, description, ..Sets::of(train, test) });
+            let TextSets { train, test, sampling, vocabulary, description, .. } =
+                text::sets(recipe, text, context()?)?;
+            let (classes, vocabulary) = (vocabulary.size(), Some(vocabulary));
+            return Ok(Sets { sampling, classes, vocabulary, description, ..Sets::of(train, test) });
         }
         Survey::Files(files, moments) => {
             // Other fields of a table are no targets.
@@ -224,7 +224,7 @@ impl Sets {
             numbers: Vec::new(),
             moments: Vec::new(),
             size: (0, 0),
-            text: None,
+            vocabulary: None,
             description: String::new(),
         }
     }

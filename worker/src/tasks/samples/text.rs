@@ -1,13 +1,17 @@
-//! A text, from files or generated, in windows of tokens.
+//! A text, from files or generated: windows of tokens, or documents.
 
 use std::sync::Arc;
 
-use dtrain_recipe::{DataKind, Recipe};
+use dtrain_common::text::counted;
+use dtrain_recipe::{DataKind, Documents, Recipe, Sampler};
 use serde::{Deserialize, Serialize};
 
-use super::super::TaskError;
+use super::super::{SurveyContext, TaskError};
 use super::files::checked_root;
-use crate::data::{Corpus, Split, TextIndex, TextWindows};
+use crate::data::sampler::buckets::Buckets;
+use crate::data::{
+    Corpus, Dataset, DocumentBounds, Sampling, Split, TextDocuments, TextIndex, TextWindows, Vocabulary,
+};
 
 /// The text of a run.
 #[derive(Debug, Serialize, Deserialize)]
@@ -18,23 +22,40 @@ pub enum Text {
     Generated,
 }
 
-/// Scans the text.
-pub(in crate::tasks) fn survey(recipe: &Recipe) -> Result<Text, TaskError> {
-    if recipe.data.kind == DataKind::Generated {
-        return Ok(Text::Generated);
-    }
-    Ok(Text::Files(TextIndex::scan(checked_root(recipe)?, recipe.data.tokenizer)?))
+/// The data sets of a text.
+pub(in crate::tasks) struct TextSets {
+    pub(in crate::tasks) train: Arc<dyn Dataset>,
+    pub(in crate::tasks) test: Arc<dyn Dataset>,
+    pub(in crate::tasks) sampling: Sampling,
+    pub(in crate::tasks) vocabulary: Vocabulary,
+    /// The mean number of targets in a training sample.
+    pub(in crate::tasks) mean_targets: f64,
+    pub(in crate::tasks) description: String,
 }
 
-/// Reads the text and divides it into windows of `context` tokens, of the training and of the test part.
-pub(in crate::tasks) fn windows(
-    recipe: &Recipe,
-    text: Text,
-    context: usize,
-) -> Result<(Arc<TextWindows>, Arc<TextWindows>), TaskError> {
+/// Scans the text. Warns of documents that are left out.
+pub(in crate::tasks) fn survey(recipe: &Recipe, context: &mut SurveyContext<'_>) -> Result<Text, TaskError> {
+    let data = &recipe.data;
+    if data.kind == DataKind::Generated {
+        return Ok(Text::Generated);
+    }
+    let index = TextIndex::scan(checked_root(recipe)?, data.tokenizer, data.documents)?;
+    let left_out = index.documents.as_ref().map_or(0, |documents| documents.left_out as usize);
+    if left_out > 0 {
+        let documents = counted(left_out, "document");
+        (context.warn)(format!("leaving out {documents} of one token, which predicts nothing"));
+    }
+    Ok(Text::Files(index))
+}
+
+/// Reads the text and divides it into samples of `context` tokens, of the training and of the test part.
+pub(in crate::tasks) fn sets(recipe: &Recipe, text: Text, context: usize) -> Result<TextSets, TaskError> {
     let data = &recipe.data;
     let (corpus, test_fraction) = match text {
-        Text::Files(index) => (index.load()?, data.test_fraction),
+        Text::Files(index) => match &index.documents {
+            Some(bounds) => return documents(recipe, index.load()?, bounds, context),
+            None => (index.load()?, data.test_fraction),
+        },
         Text::Generated => {
             // As many windows as in the recipe; each part has one more token, its last target.
             let (train, test) = (data.train_samples * context + 1, data.test_samples * context + 1);
@@ -43,15 +64,49 @@ pub(in crate::tasks) fn windows(
         }
     };
     let windows = |split| TextWindows::new(corpus.clone(), split, test_fraction, context).map(Arc::new);
-    Ok((windows(Split::Train)?, windows(Split::Test)?))
+    let (train, test) = (windows(Split::Train)?, windows(Split::Test)?);
+    Ok(TextSets {
+        sampling: Sampling::shuffled(train.len()),
+        mean_targets: context as f64,
+        description: format!("windows of {context} tokens, {}", describe(&corpus)),
+        vocabulary: corpus.vocabulary,
+        train,
+        test,
+    })
 }
 
-/// Describes the windows of a text.
-pub(in crate::tasks) fn describe(windows: &TextWindows) -> String {
-    let (corpus, context) = (windows.corpus(), windows.context());
-    format!(
-        "windows of {context} tokens, {} tokens of text, vocabulary of {}",
-        corpus.tokens.count(),
-        corpus.vocabulary.size()
-    )
+fn documents(
+    recipe: &Recipe,
+    corpus: Corpus,
+    bounds: &DocumentBounds,
+    context: usize,
+) -> Result<TextSets, TaskError> {
+    let data = &recipe.data;
+    let part = |split| {
+        TextDocuments::new(corpus.clone(), bounds, split, data.test_fraction, context, data.pack)
+            .map(Arc::new)
+    };
+    let (train, test) = (part(Split::Train)?, part(Split::Test)?);
+    let mut sampling = Sampling::shuffled(train.len());
+    if data.sampler == Sampler::Buckets {
+        let (lengths, step) = (train.lengths().into(), recipe.train.effective_batch);
+        sampling.sampler = Arc::new(Buckets { lengths, step });
+    }
+    let unit = match data.documents {
+        Documents::Files => "file",
+        Documents::Lines | Documents::None => "line",
+    };
+    let (all, packed) = (counted(bounds.all().len(), unit), if data.pack { "packed into" } else { "in" });
+    Ok(TextSets {
+        sampling,
+        mean_targets: train.mean_targets(),
+        description: format!("{all} {packed} samples of {context} tokens, {}", describe(&corpus)),
+        vocabulary: corpus.vocabulary,
+        train,
+        test,
+    })
+}
+
+fn describe(corpus: &Corpus) -> String {
+    format!("{} tokens of text, vocabulary of {}", corpus.tokens.count(), corpus.vocabulary.size())
 }
