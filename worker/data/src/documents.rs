@@ -1,5 +1,7 @@
 //! Where the documents of a text stand: its files, or its lines.
 
+use std::ops::Range;
+
 use dtrain_recipe::{Documents, Tokenizer};
 use dtrain_shared_memory::MemoryError;
 use serde::{Deserialize, Serialize};
@@ -19,6 +21,12 @@ impl DocumentBounds {
     /// Returns the first token of each document and the one after its last.
     pub fn all(&self) -> &[[u64; 2]] {
         &self.bounds
+    }
+
+    /// Returns those of a part of the text that begins and ends with a document.
+    pub fn within(&self, part: &Range<u64>) -> &[[u64; 2]] {
+        let before = |end: u64| self.bounds.partition_point(|[start, _]| *start < end);
+        &self.bounds[before(part.start)..before(part.end)]
     }
 }
 

@@ -71,6 +71,10 @@ pub enum DataError {
     MixedSizes((String, (u32, u32)), (String, (u32, u32))),
     #[error("{0} is alone in its set, and data.pairs gives each sample another as its partner; add samples")]
     NoPartner(String),
+    #[error("in {}: {error}", .source_root.display())]
+    OfSource { source_root: PathBuf, error: Box<DataError> },
+    #[error("the field `{field}` is {one}, but {other}; give all sources the same fields")]
+    OtherFields { field: String, one: String, other: String },
     #[error(
         "{0} has {1} classes, fewer than the {2} of an episode; add classes, or lower data.episodes.n_way"
     )]

@@ -74,6 +74,16 @@ impl Paths {
         (self.folders.get(self.folder[at] as usize), self.names.get(at))
     }
 
+    /// Returns the folders of the files.
+    pub(super) fn folders(&self) -> impl Iterator<Item = &str> {
+        (0..self.folders.ends.len()).map(|at| self.folders.get(at))
+    }
+
+    /// Returns the number of a file's folder, and its name.
+    pub(super) fn place(&self, at: usize) -> (usize, &str) {
+        (self.folder[at] as usize, self.names.get(at))
+    }
+
     /// Returns the paths for which `is_kept`.
     pub(super) fn kept(&self, is_kept: impl Fn(usize) -> bool) -> Result<Self, MemoryError> {
         if (0..self.len()).all(&is_kept) {

@@ -22,6 +22,8 @@ pub enum Domain {
     Balanced,
     /// The order of an epoch whose steps have samples of similar lengths: (seed, epoch, 0).
     Buckets,
+    /// The order of an epoch with sources by weight: (seed, epoch, 0).
+    Mixture,
     /// One episode of an epoch: (seed, epoch, episode).
     Episode,
     /// The augmentation of one sample in one epoch: (seed, epoch, sample); a sample that came r times before in the epoch has
@@ -58,6 +60,7 @@ impl Domain {
             Domain::Pairs => b"pairs   ",
             Domain::Balanced => b"balanced",
             Domain::Buckets => b"buckets ",
+            Domain::Mixture => b"mixture ",
             Domain::Episode => b"episode ",
             Domain::Augment => b"augment ",
             Domain::StandIn => b"stand-in",

@@ -8,7 +8,9 @@ use dtrain_shared_memory::MemoryError;
 use serde::{Deserialize, Serialize};
 
 use super::dataset::Field;
+use super::error::DataError;
 use super::ignored::Ignored;
+use super::joined::SourcePart;
 use super::moments::Moments;
 use super::normalize::Normalize;
 use super::packed::Packed;
@@ -28,6 +30,9 @@ pub struct Samples {
     /// Where the samples stand, if that is a table.
     #[serde(default, rename = "dtrain_table")]
     pub table: Option<TableLines>,
+    /// The sources that the samples are joined from; empty if it is one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sources: Vec<SourcePart>,
     /// The fields of each sample, in the order of the data set's columns. Masks and maps have the size of the first image.
     pub lists: Vec<List>,
     /// Width and height of all images if they are not resized: the required size, or the size found.
@@ -88,6 +93,10 @@ impl ClassSets {
         Ok(Self { ends: Packed::write(ends)?, numbers: Packed::write(sets.flatten())? })
     }
 
+    pub(super) fn count(&self) -> usize {
+        self.ends.len()
+    }
+
     /// Returns the classes of a sample.
     pub fn of(&self, sample: usize) -> &[u32] {
         let start = if sample == 0 { 0 } else { self.ends[sample - 1] };
@@ -122,7 +131,7 @@ impl List {
             ListValues::Images(images) => images.first().map_or(0, |files| files.paths.len()),
             ListValues::Pixels(files, _) => files.paths.len(),
             ListValues::Classes { numbers, .. } => numbers.len(),
-            ListValues::ClassSets { sets, .. } => sets.ends.len(),
+            ListValues::ClassSets { sets, .. } => sets.count(),
             ListValues::Numbers { names, values } => values.len() / names.len().max(1),
         }
     }
@@ -183,7 +192,8 @@ impl Samples {
     /// Describes a sample for messages: by the path of its first image, and its line in a table.
     pub fn describe(&self, sample: usize) -> String {
         let path = self.image_path(sample);
-        match &self.table {
+        let (table, sample) = self.origin(sample);
+        match table {
             None => path.display().to_string(),
             Some(table) if path.as_os_str().is_empty() => {
                 format!("{}:{}", table.path.display(), table.lines[sample])
@@ -195,8 +205,22 @@ impl Samples {
         }
     }
 
-    /// Returns the path of `folder` of the samples, or of their table.
+    /// Returns the table of a sample, and its number there.
+    fn origin(&self, mut sample: usize) -> (Option<&TableLines>, usize) {
+        for part in &self.sources {
+            if sample < part.samples {
+                return (part.table(), sample);
+            }
+            sample -= part.samples;
+        }
+        (self.table.as_ref(), sample)
+    }
+
+    /// Returns the path of `folder` of the samples, or of their table; of joined samples all places.
     pub fn place(&self, folder: &str) -> PathBuf {
+        if let Some(places) = self.places() {
+            return places;
+        }
         self.table.as_ref().map_or_else(|| self.root.join(folder), |table| table.path.clone())
     }
 
@@ -284,15 +308,20 @@ impl Samples {
     }
 
     /// Returns the samples for which `is_kept`.
-    pub(super) fn kept(&self, is_kept: &dyn Fn(usize) -> bool) -> Result<Self, MemoryError> {
+    pub(super) fn kept(&self, is_kept: &dyn Fn(usize) -> bool) -> Result<Self, DataError> {
         if (0..self.count()).all(is_kept) {
             return Ok(self.clone());
         }
         let lines = |table: &TableLines| {
-            Ok(TableLines { path: table.path.clone(), lines: table.lines.kept(is_kept)? })
+            Ok::<_, DataError>(TableLines { path: table.path.clone(), lines: table.lines.kept(is_kept)? })
         };
         let table = self.table.as_ref().map(lines).transpose()?;
+        let (mut sources, mut first) = (Vec::new(), 0);
+        for part in &self.sources {
+            sources.push(part.kept(&|at| is_kept(first + at))?);
+            first += part.samples;
+        }
         let lists = self.lists.iter().map(|list| list.kept(is_kept)).collect::<Result<_, _>>()?;
-        Ok(Self { table, lists, ..self.clone() })
+        Ok(Self { table, sources, lists, ..self.clone() })
     }
 }

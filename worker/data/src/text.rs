@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{self, Read};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -54,8 +55,27 @@ impl Corpus {
 /// The texts that this process has in memory: a run and the prediction of its memory have the same.
 static IN_USE: Mutex<Vec<(TextIndex, Weak<Tokens>)>> = Mutex::new(Vec::new());
 
+/// A source of text.
+#[derive(Debug, Clone, Copy)]
+pub struct TextRoot<'a> {
+    /// A file or a folder.
+    pub path: &'a Path,
+    /// Its weight in a mixture.
+    pub weight: Option<f64>,
+}
+
+/// The text of one of several sources.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TextPart {
+    /// The number of its first token, and the one after its last.
+    pub tokens: Range<u64>,
+    pub weight: Option<f64>,
+    /// Where it is. A survey's fingerprint does not count it.
+    pub root: PathBuf,
+}
+
 /// The text of a run, as rank 0 found it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TextIndex {
     pub files: Vec<PathBuf>,
     pub vocabulary: Vocabulary,
@@ -66,28 +86,63 @@ pub struct TextIndex {
     /// Where its documents stand; None if the text is one sequence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub documents: Option<DocumentBounds>,
+    /// The sources; empty if it is one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    sources: Vec<TextPart>,
 }
 
 impl TextIndex {
-    /// Reads the text at `root`: a file, or all `*.txt` files of a folder by name, except hidden ones. Adds a
+    /// Reads the texts at `roots`, of which each is a file, or all `*.txt` files of a folder by name, except hidden ones. Adds a
     /// missing line break between two files. Holds none of it. A text without two different characters is an error.
-    pub fn scan(root: &Path, tokenizer: Tokenizer, documents: Documents) -> Result<Self, DataError> {
-        let files = if root.is_dir() { texts(root)? } else { vec![root.to_path_buf()] };
+    pub fn scan(
+        roots: &[TextRoot<'_>],
+        tokenizer: Tokenizer,
+        documents: Documents,
+    ) -> Result<Self, DataError> {
+        let (mut files, mut source_of) = (Vec::new(), Vec::new());
+        for (source, root) in roots.iter().enumerate() {
+            files.extend(if root.path.is_dir() { texts(root.path)? } else { vec![root.path.to_path_buf()] });
+            source_of.resize(files.len(), source);
+        }
         let (mut characters, mut digest) = (Characters::new(tokenizer), Hasher::new());
         let mut finder = DocumentFinder::new(documents, tokenizer);
+        let mut ranges = vec![0..0; roots.len()];
         read_pieces(&files, &mut |file, piece| {
+            let before = characters.count;
             characters.add(piece);
             digest.update(piece.as_bytes());
             if let Some(finder) = &mut finder {
                 finder.add(file, piece);
             }
+            // A line break between two sources is of neither.
+            if let Some(file) = file {
+                let range: &mut Range<u64> = &mut ranges[source_of[file]];
+                range.start = if range.end == 0 { before } else { range.start };
+                range.end = characters.count;
+            }
         })?;
-        if let Some(character) = characters.only() {
-            return Err(DataError::OneCharacter(root.to_path_buf(), character));
+        if let (Some(character), Some(first)) = (characters.only(), roots.first()) {
+            return Err(DataError::OneCharacter(first.path.to_path_buf(), character));
         }
         let digest = digest.finalize().to_string();
         let documents = finder.map(DocumentFinder::finish).transpose()?;
-        Ok(Self { files, vocabulary: characters.vocabulary(), tokens: characters.count, digest, documents })
+        let part = |(root, tokens): (&TextRoot<'_>, Range<u64>)| TextPart {
+            tokens,
+            weight: root.weight,
+            root: root.path.to_path_buf(),
+        };
+        let sources = match roots.len() {
+            1 => Vec::new(),
+            _ => roots.iter().zip(ranges).map(part).collect(),
+        };
+        let (vocabulary, tokens) = (characters.vocabulary(), characters.count);
+        Ok(Self { files, vocabulary, tokens, digest, documents, sources })
+    }
+
+    /// Returns the text of each source.
+    pub fn parts(&self) -> Vec<TextPart> {
+        let whole = || TextPart { tokens: 0..self.tokens, weight: None, root: PathBuf::new() };
+        if self.sources.is_empty() { vec![whole()] } else { self.sources.clone() }
     }
 
     /// Reads the text as it was scanned, on any rank. As long as this process has it in use, it is not read again.

@@ -1,7 +1,6 @@
 //! Documents of a text as a data set for language models.
 
 use super::dataset::{Column, Dataset, Field};
-use super::documents::DocumentBounds;
 use super::error::{DataError, Result};
 use super::generated_set::Split;
 use super::packing::Packs;
@@ -67,7 +66,7 @@ impl TextDocuments {
     /// Makes samples of `context` tokens. The last `test_fraction` of the documents, at least one, is the test part.
     pub fn new(
         corpus: Corpus,
-        documents: &DocumentBounds,
+        documents: &[[u64; 2]],
         split: Split,
         test_fraction: f64,
         context: usize,
@@ -77,15 +76,14 @@ impl TextDocuments {
             (1..u32::MAX as usize).contains(&context) && (0.0..=1.0).contains(&test_fraction),
             "samples of {context} tokens, {test_fraction} of the text for tests"
         );
-        let all = documents.all();
-        let test = (all.len() as f64 * test_fraction).round().max(1.0) as usize;
-        let (train, test) = all.split_at(all.len().saturating_sub(test));
+        let test = (documents.len() as f64 * test_fraction).round().max(1.0) as usize;
+        let (train, test) = documents.split_at(documents.len().saturating_sub(test));
         let part = match split {
             Split::Train => train,
             Split::Test => test,
         };
         if part.is_empty() {
-            return Err(DataError::NoDocuments { part: split.name(), documents: all.len() });
+            return Err(DataError::NoDocuments { part: split.name(), documents: documents.len() });
         }
         let pieces = pieces(part, context);
         let lengths = || pieces.iter().map(|piece| piece.inputs(context) as u32).collect::<Vec<_>>();

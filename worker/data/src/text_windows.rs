@@ -1,5 +1,7 @@
 //! Windows of a text as a data set for language models.
 
+use std::ops::Range;
+
 use super::dataset::{Column, Dataset, Field};
 use super::error::{DataError, Result};
 use super::generated_set::Split;
@@ -23,17 +25,23 @@ pub struct TextWindows {
 }
 
 impl TextWindows {
-    /// Makes windows of `context` tokens. The last `test_fraction` of the tokens is the test part.
-    pub fn new(corpus: Corpus, split: Split, test_fraction: f64, context: usize) -> Result<Self, DataError> {
+    /// Makes windows of `context` tokens of a part of the text. The last `test_fraction` of its tokens is the test part.
+    pub fn new(
+        corpus: Corpus,
+        part: Range<u64>,
+        split: Split,
+        test_fraction: f64,
+        context: usize,
+    ) -> Result<Self, DataError> {
         assert!(
             context > 0 && (0.0..=1.0).contains(&test_fraction),
             "windows of {context} tokens, {test_fraction} of the text for tests"
         );
-        let total = corpus.tokens.count();
-        let border = total - (total as f64 * test_fraction).round() as usize;
+        let (first, last) = (part.start as usize, part.end as usize);
+        let border = last - ((last - first) as f64 * test_fraction).round() as usize;
         let (start, end) = match split {
-            Split::Train => (0, border),
-            Split::Test => (border, total),
+            Split::Train => (first, border),
+            Split::Test => (border, last),
         };
         if end - start < context + 1 {
             return Err(DataError::ShortText { part: split.name(), tokens: end - start, context });

@@ -3,7 +3,7 @@
 use dtrain_common::choices;
 use dtrain_common::recipe::hints::and;
 
-use super::{DataKind, Recipe, Target};
+use super::{Data, DataKind, Recipe, Target};
 
 choices! {
     /// What the cells of a field's columns are.
@@ -75,7 +75,8 @@ impl Recipe {
         let of_table = |(field, text): (&String, &String)| {
             FieldColumns::parse(field, text).is_ok_and(|columns| columns.kind == kind)
         };
-        is_target || self.data.kind == DataKind::Table && self.data.fields.iter().any(of_table)
+        let of_source = |alone: &Data| alone.kind == DataKind::Table && alone.fields.iter().any(of_table);
+        is_target || self.by_source().iter().any(|alone| of_source(&alone.data))
     }
 
     /// Returns whether `data.ignore` is a value of maps, else of masks: of the target or, if that is neither, of masks if

@@ -9,9 +9,10 @@ use dtrain_common::section;
 
 use super::changes::CHANGES;
 use super::kinds::{FIELDS, FOLDER_NAME};
+use super::sources::SOURCES;
 use super::{
     Augment, Change, DataKind, Documents, Episodes, Interpolation, Masks, Orientation, Resize, Sampler,
-    Target, Tokenizer,
+    Source, Target, Tokenizer,
 };
 
 /// Mean of ImageNet's training images by channel.
@@ -28,6 +29,9 @@ section! {
         target: Option<Target> = None, choice(Target::NAMES), experiment;
         /// Folder that holds the folders below; for text a file or a folder of files; for a table its file. Absolute when loaded.
         root: Option<PathBuf> = None, PATH;
+        /// Several sources of samples, in place of `root`.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        source: Vec<Source> = Vec::new(), SOURCES;
         /// Tables: the fields of a sample, each `KIND` or `KIND:COLUMN,COLUMN`; filled in with those of the task.
         #[serde(skip_serializing_if = "BTreeMap::is_empty")]
         fields: BTreeMap<String, String> = BTreeMap::new(), FIELDS, experiment;

@@ -43,8 +43,10 @@ impl Recipe {
         list.add(!masks && !maps, "data.ignore", only("masks and maps"));
         list.add(!masks, "data.masks", only("masks"));
         list.add(!maps, "data.target_scale", only("maps"));
-        let table = self.data.kind == DataKind::Table;
-        list.add(!table, "data.fields", "it applies to data.kind = \"table\"");
+        let sources = self.by_source();
+        let has_table = sources.iter().any(|alone| alone.data.kind == DataKind::Table);
+        let table = sources.iter().all(|alone| alone.data.kind == DataKind::Table);
+        list.add(!has_table, "data.fields", "it applies to data.kind = \"table\"");
         list.add(table, folders, "the columns in data.fields name the files (data.kind is \"table\")");
         let has_files =
             [ColumnKind::Image, ColumnKind::Mask, ColumnKind::Map].into_iter().any(|kind| self.has(kind));
@@ -52,7 +54,8 @@ impl Recipe {
             list.add(table && !has_files, keys, "no field in data.fields is an image, mask or map");
         }
         let from_nowhere = "generated data has no files (data.kind is \"generated\")";
-        list.add(generated, "data.root", from_nowhere);
+        list.add(generated, "data.root data.source", from_nowhere);
+        list.add(!self.data.source.is_empty(), "data.root", "each [[data.source]] has its own root");
         list.add(generated, files, from_nowhere);
         list.add(generated, folders, from_nowhere);
         list.add(generated, "data.masks data.target_scale", from_nowhere);

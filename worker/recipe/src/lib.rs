@@ -20,6 +20,7 @@ mod model;
 mod networks;
 mod paths;
 mod resolve;
+mod sources;
 mod target;
 mod tasks;
 mod validate;
@@ -47,6 +48,7 @@ pub use episodes::Episodes;
 pub use losses::{Balance, Clip, Siglip, StepLoss, Supcon};
 pub use model::Model;
 pub use networks::{LastPart, ModelName, NetworkFacts};
+pub use sources::Source;
 pub use tasks::{Task, TaskFacts};
 
 /// A whole recipe.

@@ -17,7 +17,9 @@ pub(super) fn make_absolute(recipe: &mut Recipe) -> Vec<Problem> {
         ("model.weights", recipe.model.weights.as_mut()),
     ];
     let one = one.into_iter().filter_map(|(key, path)| path.map(|path| (key, path)));
-    for (key, path) in one.chain(recipe.model.libraries.iter_mut().map(|path| ("model.libraries", path))) {
+    let sources = recipe.data.source.iter_mut().map(|source| ("data.source", &mut source.root));
+    let libraries = recipe.model.libraries.iter_mut().map(|path| ("model.libraries", path));
+    for (key, path) in one.chain(sources).chain(libraries) {
         match std::path::absolute(&*path) {
             Ok(absolute) => *path = absolute,
             Err(error) => problems.push(Problem::at(key, format!("cannot be made absolute: {error}"))),
@@ -33,10 +35,33 @@ impl Recipe {
         if self.task.facts().is_own {
             return Ok(());
         }
+        for (number, alone) in self.by_source().iter().enumerate() {
+            alone.check_source().map_err(|(key, message)| {
+                let key = self.source_key(number, key);
+                RecipeError::key_only(
+                    &key,
+                    message.replace("data.root", &self.source_key(number, "data.root")),
+                )
+            })?;
+        }
+        let model = &self.model;
+        if let Some(folder) = model.weights.as_ref().map(|path| follow(path)).filter(|path| path.is_dir()) {
+            return Err(RecipeError::key_only("model.weights", weights_of(&folder)));
+        }
+        let files = [("model.file", &model.file), ("model.weights", &model.weights)];
+        let files = files.into_iter().flat_map(|(key, path)| path.iter().map(move |path| (key, path)));
+        for (key, path) in files.chain(model.libraries.iter().map(|path| ("model.libraries", path))) {
+            readable_file(path).map_err(|message| RecipeError::key_only(key, message))?;
+        }
+        Ok(())
+    }
+
+    /// Checks the paths of the only source. An error is the key and the message.
+    fn check_source(&self) -> Result<(), (&'static str, String)> {
         let data = &self.data;
-        let missing = || RecipeError::key_only("data.root", "missing; name the folder that holds the data");
+        let missing = || ("data.root", "missing; name the folder that holds the data".to_owned());
         let root = || data.root.as_deref().ok_or_else(missing);
-        let of_root = |message, remedy| RecipeError::key_only("data.root", format!("{message}; {remedy}"));
+        let of_root = |message, remedy| ("data.root", format!("{message}; {remedy}"));
         match data.kind {
             DataKind::Folder => {
                 let root = root()?;
@@ -50,9 +75,8 @@ impl Recipe {
                 ];
                 let needed = if self.target().is_some_and(Target::is_of_pixels) { 4 } else { 2 };
                 for (key, name) in &folders[..needed] {
-                    list(&root.join(name)).map_err(|message| {
-                        RecipeError::key_only(key, format!("{message}; {}", folders_of(root)))
-                    })?;
+                    list(&root.join(name))
+                        .map_err(|message| (*key, format!("{message}; {}", folders_of(root))))?;
                 }
             }
             DataKind::Table => {
@@ -67,15 +91,6 @@ impl Recipe {
                 checked.map_err(|message| of_root(message, remedy))?;
             }
             DataKind::Generated => {}
-        }
-        let model = &self.model;
-        if let Some(folder) = model.weights.as_ref().map(|path| follow(path)).filter(|path| path.is_dir()) {
-            return Err(RecipeError::key_only("model.weights", weights_of(&folder)));
-        }
-        let files = [("model.file", &model.file), ("model.weights", &model.weights)];
-        let files = files.into_iter().flat_map(|(key, path)| path.iter().map(move |path| (key, path)));
-        for (key, path) in files.chain(model.libraries.iter().map(|path| ("model.libraries", path))) {
-            readable_file(path).map_err(|message| RecipeError::key_only(key, message))?;
         }
         Ok(())
     }

@@ -87,6 +87,9 @@ impl RankFacts {
                 section.remove(key);
             }
         }
+        for source in recipe.pointer_mut("/data/source").and_then(Value::as_array_mut).into_iter().flatten() {
+            source.as_object_mut().and_then(|source| source.remove("root"));
+        }
         Ok(Self {
             host: dtrain_common::host::name(),
             libtorch: format!("{}, {}", dtrain_torch_shim::libtorch_version(), size_of_libtorch()),

@@ -6,7 +6,9 @@ use std::path::Path;
 use dtrain_recipe::Recipe;
 use dtrain_recipe::{Documents, Orientation, Resize, Tokenizer};
 use dtrain_worker::data::raster::{Labels, Raster, Values};
-use dtrain_worker::data::{Depth, MaskKind, MaskRule, Needs, TextIndex, Tokens, check, decode, sources};
+use dtrain_worker::data::{
+    Depth, MaskKind, MaskRule, Needs, TextIndex, TextRoot, Tokens, check, decode, sources,
+};
 use dtrain_worker::models::{Registry, Renames, load_renamed};
 use tch::{Device, Kind, Tensor};
 
@@ -109,7 +111,12 @@ fn mask(settings: &Settings) -> Result<Vec<f32>, String> {
 }
 
 fn text(settings: &Settings) -> Result<Vec<f32>, String> {
-    let index = TextIndex::scan(&settings.path, Tokenizer::Bytes, Documents::None).map_err(said)?;
+    let index = TextIndex::scan(
+        &[TextRoot { path: &settings.path, weight: None }],
+        Tokenizer::Bytes,
+        Documents::None,
+    )
+    .map_err(said)?;
     Ok(match &*index.load().map_err(said)?.tokens {
         Tokens::U8(tokens) => tokens.iter().map(|token| f32::from(*token)).collect(),
         other => return Err(format!("{} tokens of another size", other.count())),

@@ -6,6 +6,7 @@
 pub mod balanced;
 pub mod buckets;
 pub mod episodes;
+pub mod mixture;
 pub mod pairs;
 pub mod shuffled;
 

@@ -71,6 +71,7 @@ pub fn scan(root: &Path, split: &str, classes: Option<&[String]>) -> Result<Samp
         root: root.to_path_buf(),
         set: split.to_owned(),
         table: None,
+        sources: Vec::new(),
         lists: vec![List::new("image", images), List::new("label", labels)],
         size: None,
         ignored,

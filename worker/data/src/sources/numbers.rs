@@ -48,6 +48,7 @@ pub fn scan(root: &Path, split: &str, names: Option<&[String]>) -> Result<Sample
         root: root.to_path_buf(),
         set: split.to_owned(),
         table: None,
+        sources: Vec::new(),
         lists: vec![List::new("image", images), List::new("targets", targets)],
         size: None,
         ignored,

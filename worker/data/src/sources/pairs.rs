@@ -55,7 +55,15 @@ pub fn scan(root: &Path, images: &str, masks: &str, rule: PixelRule) -> Result<S
         List::new("image", ListValues::Images(vec![files(images, image_files)?])),
         List::new(field, masks),
     ];
-    Ok(Samples { root: root.to_path_buf(), set: images.to_owned(), table: None, lists, size: None, ignored })
+    Ok(Samples {
+        root: root.to_path_buf(),
+        set: images.to_owned(),
+        table: None,
+        sources: Vec::new(),
+        lists,
+        size: None,
+        ignored,
+    })
 }
 
 /// Lists the images below a folder, sorted by their paths without endings, which must differ.

@@ -47,7 +47,15 @@ pub fn scan(
     let root = path.parent().unwrap_or(Path::new("")).to_owned();
     let lines = Packed::write(table.rows.lines.iter().map(|&line| line as u32))?;
     let table = Some(TableLines { path: path.to_owned(), lines });
-    Ok(Samples { root, set: split.to_owned(), table, lists, size: None, ignored: Ignored::default() })
+    Ok(Samples {
+        root,
+        set: split.to_owned(),
+        table,
+        sources: Vec::new(),
+        lists,
+        size: None,
+        ignored: Ignored::default(),
+    })
 }
 
 /// The rows of a set, with the columns of its fields.

@@ -5,8 +5,12 @@ use dtrain_test_kit::programs::test_data;
 use super::*;
 use crate::tests::images::put;
 
+fn only(path: &Path) -> TextRoot<'_> {
+    TextRoot { path, weight: None }
+}
+
 fn scan(root: &Path) -> Result<(TextIndex, Corpus), DataError> {
-    let index = TextIndex::scan(root, Tokenizer::Chars, Documents::None)?;
+    let index = TextIndex::scan(&[only(root)], Tokenizer::Chars, Documents::None)?;
     let corpus = index.load()?;
     assert_eq!(index.tokens, corpus.tokens.count() as u64);
     Ok((index, corpus))
@@ -101,7 +105,7 @@ fn a_text_of_one_character_is_an_error() {
         ("aaaaaaab", Tokenizer::Bytes, false),
     ] {
         put(&file, text.as_bytes());
-        let scanned = TextIndex::scan(&file, tokenizer, Documents::None);
+        let scanned = TextIndex::scan(&[only(&file)], tokenizer, Documents::None);
         assert_eq!(scanned.is_err(), is_error, "{text}");
         if let Err(error) = scanned {
             let said = error.to_string();
@@ -171,7 +175,7 @@ fn pieces_cut_no_character_and_no_file() {
     assert!(matches!(*corpus.tokens, Tokens::U8(_)));
     assert_eq!((index.tokens, index.vocabulary.size()), (expected.chars().count() as u64, 7));
     assert!(text(&corpus) == expected);
-    let bytes = TextIndex::scan(root.path(), Tokenizer::Bytes, Documents::None).unwrap();
+    let bytes = TextIndex::scan(&[only(root.path())], Tokenizer::Bytes, Documents::None).unwrap();
     assert_eq!(bytes.tokens, expected.len() as u64);
     assert!(text(&bytes.load().unwrap()) == expected);
     put(root.path().join("a.txt"), &long.as_bytes()[..long.len() - 2]);
@@ -188,7 +192,7 @@ fn documents_are_found_in_a_text_and_sent_with_it() {
         put(root.path().join(name), text.as_bytes());
     }
     let found = |documents| {
-        let index = TextIndex::scan(root.path(), Tokenizer::Chars, documents).unwrap();
+        let index = TextIndex::scan(&[only(root.path())], Tokenizer::Chars, documents).unwrap();
         let text = text(&index.load().unwrap());
         let sent: TextIndex = serde_json::from_value(serde_json::to_value(&index).unwrap()).unwrap();
         assert_eq!(sent, index);
@@ -204,4 +208,24 @@ fn documents_are_found_in_a_text_and_sent_with_it() {
         sent.get("documents").is_none(),
         "the fingerprint of a text without documents stays the same: {sent}"
     );
+}
+
+#[test]
+fn sources_follow_each_other_and_keep_their_weights() {
+    let folder = tempfile::tempdir().unwrap();
+    let [one, two] = ["one.txt", "two.txt"].map(|name| folder.path().join(name));
+    put(&one, b"ab\ncd");
+    put(&two, b"efg");
+    let roots = [TextRoot { path: &one, weight: Some(1.0) }, TextRoot { path: &two, weight: Some(0.5) }];
+    let index = TextIndex::scan(&roots, Tokenizer::Chars, Documents::Lines).unwrap();
+    assert_eq!(text(&index.load().unwrap()), "ab\ncd\nefg");
+    let parts = index.parts();
+    let found: Vec<_> = parts.iter().map(|part| (part.tokens.clone(), part.weight)).collect();
+    assert_eq!(found, [(0..5, Some(1.0)), (6..9, Some(0.5))]);
+    let documents = index.documents.as_ref().unwrap();
+    let within = [0, 1].map(|part: usize| documents.within(&parts[part].tokens).to_vec());
+    assert_eq!(within, [vec![[0, 2], [3, 5]], vec![[6, 9]]]);
+    let alone = TextIndex::scan(&roots[..1], Tokenizer::Chars, Documents::None).unwrap();
+    assert_eq!(alone.parts()[0].tokens, 0..5);
+    assert!(!serde_json::to_string(&alone).unwrap().contains("weight"));
 }

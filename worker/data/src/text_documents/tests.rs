@@ -18,7 +18,7 @@ fn lines(
     let mut finder = DocumentFinder::new(Documents::Lines, Tokenizer::Bytes).unwrap();
     finder.add(Some(0), text);
     let corpus = Corpus::new(Tokenizer::Bytes, text).unwrap();
-    TextDocuments::new(corpus, &finder.finish().unwrap(), split, test_fraction, context, is_packed)
+    TextDocuments::new(corpus, finder.finish().unwrap().all(), split, test_fraction, context, is_packed)
 }
 
 /// Returns tokens, targets, documents and positions of a sample; tokens as text, with `-` for no token or target.

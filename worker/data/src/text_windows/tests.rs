@@ -27,12 +27,12 @@ fn load(set: &TextWindows, index: usize, random: Option<u64>) -> (Vec<i64>, Vec<
 
 #[test]
 fn windows_follow_each_other_and_targets_are_one_ahead() {
-    let set = TextWindows::new(counting(100), Split::Train, 0.2, 10).unwrap();
+    let set = TextWindows::new(counting(100), 0..100, Split::Train, 0.2, 10).unwrap();
     assert_eq!(set.len(), 7, "of 80 tokens the last has no successor");
     assert_eq!(load(&set, 0, None), ((0..10).collect(), (1..11).collect()));
     assert_eq!(load(&set, 6, None), ((60..70).collect(), (61..71).collect()));
     assert_eq!(set.describe(6), "tokens 60 to 69 of the text (training)");
-    let test = TextWindows::new(counting(100), Split::Test, 0.2, 10).unwrap();
+    let test = TextWindows::new(counting(100), 0..100, Split::Test, 0.2, 10).unwrap();
     assert_eq!((test.len(), test.context()), (1, 10));
     assert_eq!(load(&test, 0, None), ((80..90).collect(), (81..91).collect()));
     assert_eq!(test.fields(), [Field::i64("tokens", [10]), Field::i64("targets", [10])]);
@@ -41,7 +41,7 @@ fn windows_follow_each_other_and_targets_are_one_ahead() {
 
 #[test]
 fn training_windows_shift_in_every_epoch() {
-    let set = TextWindows::new(counting(1000), Split::Train, 0.1, 16).unwrap();
+    let set = TextWindows::new(counting(1000), 0..1000, Split::Train, 0.1, 16).unwrap();
     let starts: BTreeSet<i64> = (0..400).map(|epoch| load(&set, 5, Some(epoch)).0[0]).collect();
     assert_eq!(starts, (80..96).collect());
     assert_eq!(load(&set, 5, Some(3)), load(&set, 5, Some(3)));
@@ -50,7 +50,7 @@ fn training_windows_shift_in_every_epoch() {
 #[test]
 fn short_texts_name_the_settings() {
     let text = |tokens, split| {
-        TextWindows::new(counting(tokens), split, 0.5, 10)
+        TextWindows::new(counting(tokens), 0..tokens as u64, split, 0.5, 10)
             .map(|set| set.len().to_string())
             .unwrap_or_else(|error| error.to_string())
     };
@@ -73,7 +73,7 @@ proptest! {
     /// For all sizes, windows stay within their part, so that no test token is trained on.
     #[test]
     fn the_parts_do_not_touch(tokens in 30usize..400, context in 1usize..12, fraction in 0.3f64..0.7, epoch: u64) {
-        let part = |split| TextWindows::new(counting(tokens), split, fraction, context);
+        let part = |split| TextWindows::new(counting(tokens), 0..tokens as u64, split, fraction, context);
         let (Ok(train), Ok(test)) = (part(Split::Train), part(Split::Test)) else {
             return Ok(());
         };

@@ -18,6 +18,7 @@ mod reading;
 mod reference;
 mod samples;
 mod sections;
+mod sources;
 mod stages;
 mod tasks;
 

@@ -10,7 +10,7 @@ static KEYS: [kinds::Key; 14] = load::OWN.keys();
 #[test]
 fn every_key_is_of_the_experiment_or_free() {
     let free = [
-        ("data", "root workers cache"),
+        ("data", "root source workers cache"),
         ("model", "file libraries weights weights_mode weights_rename memory_format cudnn_benchmark compile"),
         ("train", "epochs steps"),
         ("precision", "amp loss_scale tf32"),

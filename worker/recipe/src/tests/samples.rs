@@ -231,8 +231,22 @@ file = "/m/prototypes.pt2"
 epochs = 2
 "#;
 
+/// Two texts.
+pub(super) const LM_SOURCES: &str = r#"
+task = "lm"
+[data]
+[[data.source]]
+root = "/data/a"
+[[data.source]]
+root = "/data/b.txt"
+[train]
+epochs = 1
+"#;
+
 /// The texts of recipes of every task.
-pub(super) const TEXTS: [&str; 18] = [
+pub(super) const TEXTS: [&str; 20] = [
+    super::sources::SOURCES,
+    LM_SOURCES,
     EPISODES,
     super::documents::DOCUMENTS,
     super::changes::CHANGES,

@@ -4,7 +4,7 @@ use dtrain_common::recipe::hints::quoted;
 
 use super::{Checks, DataKind, Recipe};
 use crate::changes;
-use crate::{Augment, ColumnKind, Masks, Resize, Sampler, Target};
+use crate::{Augment, ColumnKind, Masks, Resize, Sampler, Source, Target};
 
 impl Checks<'_> {
     /// Checks that the task takes this kind of data and this augmentation.
@@ -48,7 +48,7 @@ impl Checks<'_> {
             DataKind::Table => "name the file of the table",
             DataKind::Text | DataKind::Generated => "name a text file (.txt) or a folder of them",
         };
-        if data.root.is_none() && data.kind != DataKind::Generated {
+        if data.root.is_none() && data.source.is_empty() && data.kind != DataKind::Generated {
             self.add("data.root", format!("missing; {root}, or set data.kind = \"generated\""));
         }
         let target = self.recipe.target();
@@ -69,9 +69,14 @@ impl Checks<'_> {
                 self.add("data.sampler", message);
             }
         }
-        for (key, message) in self.recipe.fields().err().unwrap_or_default() {
-            self.add(&key, message);
+        for (number, alone) in self.recipe.by_source().iter().enumerate() {
+            for (key, message) in alone.fields().err().unwrap_or_default() {
+                let own = data.source.get(number).is_some_and(|source| !source.fields.is_empty());
+                let key = if own { self.recipe.source_key(number, &key) } else { key };
+                self.add(&key, message);
+            }
         }
+        self.sources();
         if self.recipe.has_documents() {
             self.documents();
         } else if data.sampler == Sampler::Buckets && target == Some(Target::Class) {
@@ -119,6 +124,65 @@ impl Checks<'_> {
                          data.sampler = \"shuffled\""
                     );
                     self.add(&format!("stage[{number}].effective_batch"), message);
+                }
+            }
+        }
+    }
+
+    fn sources(&mut self) {
+        let recipe = self.recipe;
+        let data = &recipe.data;
+        let weighted = data.source.iter().filter(|source| source.weight.is_some()).count();
+        let tokens = recipe.target() == Some(Target::Tokens);
+        let pixels = recipe.target().is_some_and(Target::is_of_pixels);
+        for (number, source) in data.source.iter().enumerate() {
+            let mut add =
+                |name: &str, message: &str| self.add(&format!("data.source[{number}].{name}"), message);
+            let is_same = |other: &Source| {
+                Source { weight: None, ..other.clone() } == Source { weight: None, ..source.clone() }
+            };
+            if data.source[..number].iter().any(is_same) {
+                add("root", "the source is there twice; remove one of the two");
+            }
+            if source.weight == Some(0.0) {
+                add("weight", "no sample is taken with weight 0; raise it, or remove the source");
+            }
+            if (1..data.source.len()).contains(&weighted) && source.weight.is_none() {
+                add("weight", "missing; state the weights of all sources, or of none");
+            }
+            let decides = match (data.sampler, &data.episodes) {
+                (_, Some(_)) => Some("data.episodes"),
+                (Sampler::Shuffled, None) => None,
+                _ => Some("data.sampler"),
+            };
+            if let (Some(key), Some(_)) = (decides, source.weight) {
+                add(
+                    "weight",
+                    &format!("{key} decides how often a sample is taken; remove one of the two settings"),
+                );
+            }
+            if source.kind.is_some_and(|kind| tokens || !kind.is_of_images()) {
+                add(
+                    "kind",
+                    "a source of images is a \"folder\" or a \"table\", and texts are not mixed with them; set data.kind",
+                );
+            }
+            let kind = source.kind.unwrap_or(data.kind);
+            let masks = pixels && kind == DataKind::Folder;
+            for (name, is_stated, applies, message) in [
+                ("fields", !source.fields.is_empty(), kind == DataKind::Table, "it applies to a table"),
+                ("train", source.train.is_some(), !tokens, "it applies to images"),
+                ("test", source.test.is_some(), !tokens, "it applies to images"),
+                (
+                    "train_masks",
+                    source.train_masks.is_some(),
+                    masks,
+                    "it applies to folders of masks and maps",
+                ),
+                ("test_masks", source.test_masks.is_some(), masks, "it applies to folders of masks and maps"),
+            ] {
+                if is_stated && !applies {
+                    add(name, &format!("this setting has no effect: {message}; remove it"));
                 }
             }
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use dtrain_common::text::counted;
 use dtrain_recipe::{Interpolation, Orientation, Recipe, Resize};
 
-use super::super::{SurveyContext, TaskError};
+use super::super::SurveyContext;
 use crate::data::error::MOST_NAMED;
 use crate::data::generated_set::Painter;
 use crate::data::ignored::EXTENSIONS;
@@ -15,10 +15,9 @@ use crate::data::{
     Marks, Needs, Normalize, Samples, cache_bytes,
 };
 
-/// Checks the paths of the recipe, and returns the data's.
-pub(super) fn checked_root(recipe: &Recipe) -> Result<&Path, TaskError> {
-    recipe.check_paths()?;
-    Ok(recipe.data.root.as_deref().unwrap_or(Path::new(".")))
+/// Returns the path of the only source.
+pub(super) fn root(recipe: &Recipe) -> &Path {
+    recipe.data.root.as_deref().unwrap_or(Path::new("."))
 }
 
 fn needs(recipe: &Recipe) -> Needs {

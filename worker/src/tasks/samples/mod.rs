@@ -20,7 +20,7 @@ use crate::data::sources::table::Reading;
 use crate::data::sources::{classes, pairs, table};
 use crate::data::{
     self, DataError, Dataset, EpisodeShape, Episodes, Generated, GeneratedMaps, GeneratedMasks,
-    GeneratedVectors, Groups, Moments, Samples, Sampling, Split, TooFew, Vocabulary,
+    GeneratedVectors, Groups, Mixture, Moments, Samples, Sampling, SourcePart, Split, TooFew, Vocabulary,
 };
 use text::{Text, TextSets};
 
@@ -73,6 +73,7 @@ pub(super) fn survey(
     if recipe.data.kind == DataKind::Generated {
         return Ok(Survey::Generated);
     }
+    recipe.check_paths()?;
     let train = list(recipe, target, None)?;
     if let (Some(Target::Class), [class], true) = (target, train.classes().0, least_classes > 1) {
         let remedy = match train.table {
@@ -112,17 +113,28 @@ pub(super) fn survey(
     Ok(Survey::Files(Box::new([train, test]), moments))
 }
 
-/// Lists the training samples or, with `train`, the test samples.
+/// Lists the training samples or, with `train`, the test samples, of all sources.
 fn list(recipe: &Recipe, target: Option<Target>, train: Option<&Samples>) -> Result<Samples, TaskError> {
-    let (root, data) = (files::checked_root(recipe)?, &recipe.data);
+    // Few-shot learning is tested on other classes.
+    let novel = train.filter(|_| recipe.data.episodes.is_some()).map(|train| train.clone().without_labels());
+    let train = novel.as_ref().or(train);
+    let weights = recipe.data.source.iter().map(|source| source.weight).chain([None]);
+    let all = recipe.by_source().into_iter().zip(weights);
+    let all = all.map(|(alone, weight)| Ok((list_source(&alone, target, train)?, weight)));
+    Ok(Samples::join(all.collect::<Result<_, TaskError>>()?)?)
+}
+
+fn list_source(
+    recipe: &Recipe,
+    target: Option<Target>,
+    train: Option<&Samples>,
+) -> Result<Samples, TaskError> {
+    let (root, data) = (files::root(recipe), &recipe.data);
     let (set, targets) = match train {
         None => (&data.train, &data.train_masks),
         Some(_) => (&data.test, &data.test_masks),
     };
     let (mask, map) = (mask_rule(recipe), numbers::map_rule(recipe));
-    // Few-shot learning is tested on other classes.
-    let novel = train.filter(|_| data.episodes.is_some()).map(|train| train.clone().without_labels());
-    let train = novel.as_ref().or(train);
     Ok(match target {
         _ if data.kind == DataKind::Table => {
             // A loaded recipe has no problems.
@@ -169,13 +181,14 @@ pub(super) fn sets(
             let numbers = of(Target::Vector, files[0].numbers().0);
             let (_, size) = files::sizes(recipe, files[0].size);
             let labels = [0, 1].map(|set| Labels::of(&files[set]));
+            let mixture = mixture(&files[0].sources);
             let mut other_classes = files[0].class_names();
             if target == Some(Target::Class) {
                 // `class_names` has them.
                 other_classes.remove("label");
             }
             let [train, test] = files::sets(recipe, *files, local_ranks);
-            let sets = Sets {
+            let mut sets = Sets {
                 classes: class_names.len(),
                 class_names,
                 other_classes,
@@ -184,6 +197,9 @@ pub(super) fn sets(
                 size,
                 ..Sets::of(train, test)
             };
+            if let Some(mixture) = mixture {
+                sets.sampling.sampler = Arc::new(mixture);
+            }
             sets.sampled(recipe, labels)?
         }
         Survey::Generated => generated(recipe, target)?,
@@ -278,6 +294,13 @@ impl Sets {
         }
         Ok(Self { train, test, sampling, ..self })
     }
+}
+
+/// Returns the order of sources with weights.
+fn mixture(sources: &[SourcePart]) -> Option<Mixture> {
+    let weights = sources.iter().map(|part| part.weight).collect::<Option<Vec<f64>>>()?;
+    let samples = sources.iter().map(|part| part.samples).collect();
+    (!weights.is_empty()).then_some(Mixture { samples, weights })
 }
 
 /// The classes of a set's samples.

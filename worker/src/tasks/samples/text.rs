@@ -1,16 +1,18 @@
 //! A text, from files or generated: windows of tokens, or documents.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use dtrain_common::text::counted;
-use dtrain_recipe::{DataKind, Documents, Recipe, Sampler};
+use dtrain_recipe::{Data, DataKind, Documents, Recipe, Sampler};
 use serde::{Deserialize, Serialize};
 
 use super::super::{SurveyContext, TaskError};
-use super::files::checked_root;
+use super::files;
 use crate::data::sampler::buckets::Buckets;
 use crate::data::{
-    Corpus, Dataset, DocumentBounds, Sampling, Split, TextDocuments, TextIndex, TextWindows, Vocabulary,
+    Concatenated, Corpus, DataError, Dataset, Mixture, Sampling, Split, TextDocuments, TextIndex, TextPart,
+    TextRoot, TextWindows, Vocabulary,
 };
 
 /// The text of a run.
@@ -39,7 +41,12 @@ pub(in crate::tasks) fn survey(recipe: &Recipe, context: &mut SurveyContext<'_>)
     if data.kind == DataKind::Generated {
         return Ok(Text::Generated);
     }
-    let index = TextIndex::scan(checked_root(recipe)?, data.tokenizer, data.documents)?;
+    recipe.check_paths()?;
+    let sources = recipe.by_source();
+    let weights = data.source.iter().map(|source| source.weight).chain([None]);
+    let root = |(alone, weight)| TextRoot { path: files::root(alone), weight };
+    let roots: Vec<_> = sources.iter().map(|alone| &**alone).zip(weights).map(root).collect();
+    let index = TextIndex::scan(&roots, data.tokenizer, data.documents)?;
     let left_out = index.documents.as_ref().map_or(0, |documents| documents.left_out as usize);
     if left_out > 0 {
         let documents = counted(left_out, "document");
@@ -48,63 +55,108 @@ pub(in crate::tasks) fn survey(recipe: &Recipe, context: &mut SurveyContext<'_>)
     Ok(Text::Files(index))
 }
 
-/// Reads the text and divides it into samples of `context` tokens, of the training and of the test part.
+/// Reads the text and divides it into samples of `context` tokens, of the training and of the test part. Each source is divided
+/// on its own.
 pub(in crate::tasks) fn sets(recipe: &Recipe, text: Text, context: usize) -> Result<TextSets, TaskError> {
     let data = &recipe.data;
-    let (corpus, test_fraction) = match text {
-        Text::Files(index) => match &index.documents {
-            Some(bounds) => return documents(recipe, index.load()?, bounds, context),
-            None => (index.load()?, data.test_fraction),
-        },
+    let (corpus, parts, test_fraction, documents) = match text {
+        Text::Files(index) => (index.load()?, index.parts(), data.test_fraction, index.documents),
         Text::Generated => {
             // As many windows as in the recipe; each part has one more token, its last target.
             let (train, test) = (data.train_samples * context + 1, data.test_samples * context + 1);
             let corpus = Corpus::generated(data.tokenizer, train + test, recipe.train.seed)?;
-            (corpus, test as f64 / (train + test) as f64)
+            let whole =
+                TextPart { tokens: 0..corpus.tokens.count() as u64, weight: None, root: PathBuf::new() };
+            (corpus, vec![whole], test as f64 / (train + test) as f64, None)
         }
     };
-    let windows = |split| TextWindows::new(corpus.clone(), split, test_fraction, context).map(Arc::new);
-    let (train, test) = (windows(Split::Train)?, windows(Split::Test)?);
+    let mut divided = Divided::default();
+    for part in &parts {
+        let added = match &documents {
+            Some(bounds) => divided.add_documents(data, &corpus, bounds.within(&part.tokens), context),
+            None => divided.add_windows(&corpus, part, test_fraction, context),
+        };
+        added.map_err(|error| match parts.len() {
+            1 => error,
+            _ => DataError::OfSource { source_root: part.root.clone(), error: Box::new(error) },
+        })?;
+    }
+    let lengths: Vec<usize> = divided.train.iter().map(|set| set.len()).collect();
+    let samples: usize = lengths.iter().sum();
+    let mut sampling = Sampling::shuffled(samples);
+    if data.sampler == Sampler::Buckets {
+        let (lengths, step) = (divided.lengths.into(), recipe.train.effective_batch);
+        sampling.sampler = Arc::new(Buckets { lengths, step });
+    }
+    if let Some(weights) = parts.iter().map(|part| part.weight).collect() {
+        sampling.sampler = Arc::new(Mixture { samples: lengths, weights });
+    }
+    let form = match &documents {
+        None => format!("windows of {context} tokens"),
+        Some(bounds) => {
+            let unit = match data.documents {
+                Documents::Files => "file",
+                Documents::Lines | Documents::None => "line",
+            };
+            let packed = if data.pack { "packed into" } else { "in" };
+            format!("{} {packed} samples of {context} tokens", counted(bounds.all().len(), unit))
+        }
+    };
     Ok(TextSets {
-        sampling: Sampling::shuffled(train.len()),
-        mean_targets: context as f64,
-        description: format!("windows of {context} tokens, {}", describe(&corpus)),
+        sampling,
+        mean_targets: divided.targets / samples as f64,
+        description: format!("{form}, {}", describe(&corpus)),
         vocabulary: corpus.vocabulary,
-        train,
-        test,
+        train: Concatenated::of(divided.train),
+        test: Concatenated::of(divided.test),
     })
 }
 
-fn documents(
-    recipe: &Recipe,
-    corpus: Corpus,
-    bounds: &DocumentBounds,
-    context: usize,
-) -> Result<TextSets, TaskError> {
-    let data = &recipe.data;
-    let part = |split| {
-        TextDocuments::new(corpus.clone(), bounds, split, data.test_fraction, context, data.pack)
-            .map(Arc::new)
-    };
-    let (train, test) = (part(Split::Train)?, part(Split::Test)?);
-    let mut sampling = Sampling::shuffled(train.len());
-    if data.sampler == Sampler::Buckets {
-        let (lengths, step) = (train.lengths().into(), recipe.train.effective_batch);
-        sampling.sampler = Arc::new(Buckets { lengths, step });
+/// The sets of the sources.
+#[derive(Default)]
+struct Divided {
+    train: Vec<Arc<dyn Dataset>>,
+    test: Vec<Arc<dyn Dataset>>,
+    /// The number of targets in all training samples.
+    targets: f64,
+    /// The number of tokens in each training sample of documents.
+    lengths: Vec<u32>,
+}
+
+impl Divided {
+    fn add_windows(
+        &mut self,
+        corpus: &Corpus,
+        part: &TextPart,
+        test_fraction: f64,
+        context: usize,
+    ) -> Result<(), DataError> {
+        let windows =
+            |split| TextWindows::new(corpus.clone(), part.tokens.clone(), split, test_fraction, context);
+        let (train, test) = (windows(Split::Train)?, windows(Split::Test)?);
+        self.targets += (train.len() * context) as f64;
+        self.train.push(Arc::new(train));
+        self.test.push(Arc::new(test));
+        Ok(())
     }
-    let unit = match data.documents {
-        Documents::Files => "file",
-        Documents::Lines | Documents::None => "line",
-    };
-    let (all, packed) = (counted(bounds.all().len(), unit), if data.pack { "packed into" } else { "in" });
-    Ok(TextSets {
-        sampling,
-        mean_targets: train.mean_targets(),
-        description: format!("{all} {packed} samples of {context} tokens, {}", describe(&corpus)),
-        vocabulary: corpus.vocabulary,
-        train,
-        test,
-    })
+
+    fn add_documents(
+        &mut self,
+        data: &Data,
+        corpus: &Corpus,
+        documents: &[[u64; 2]],
+        context: usize,
+    ) -> Result<(), DataError> {
+        let part = |split| {
+            TextDocuments::new(corpus.clone(), documents, split, data.test_fraction, context, data.pack)
+        };
+        let (train, test) = (part(Split::Train)?, part(Split::Test)?);
+        self.targets += train.mean_targets() * train.len() as f64;
+        self.lengths.extend(train.lengths());
+        self.train.push(Arc::new(train));
+        self.test.push(Arc::new(test));
+        Ok(())
+    }
 }
 
 fn describe(corpus: &Corpus) -> String {

@@ -221,6 +221,7 @@ proptest! {
         let index = Samples {
             root: root.into(),
             set: "train".to_owned(),
+            sources: Vec::new(),
             lists: vec![
                 List::new("image", ListValues::Images(images)),
                 List::new("label", ListValues::Classes { names: classes, numbers }),

@@ -1,0 +1,232 @@
+//! Samples of several sources.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::error::DataError;
+use super::ignored::Ignored;
+use super::packed::Packed;
+use super::paths::{Listing, Paths};
+use super::pixel_target::PixelRule;
+use super::samples::{ClassSets, Files, List, ListValues, Samples, TableLines};
+
+/// One of the sources that samples are joined from.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SourcePart {
+    /// The number of its samples, which follow those of the source before.
+    pub samples: usize,
+    /// Its weight in a mixture.
+    pub weight: Option<f64>,
+    /// Where they are. A survey's fingerprint does not count it.
+    root: PathBuf,
+    set: String,
+    #[serde(default, rename = "dtrain_table")]
+    table: Option<TableLines>,
+}
+
+impl SourcePart {
+    /// Returns the folder or the table.
+    fn place(&self) -> PathBuf {
+        self.table.as_ref().map_or_else(|| self.root.join(&self.set), |table| table.path.clone())
+    }
+
+    pub(super) fn table(&self) -> Option<&TableLines> {
+        self.table.as_ref()
+    }
+
+    /// Returns the part with the samples for which `is_kept`.
+    pub(super) fn kept(&self, is_kept: &dyn Fn(usize) -> bool) -> Result<Self, DataError> {
+        let samples = (0..self.samples).filter(|&at| is_kept(at)).count();
+        let lines = |table: &TableLines| {
+            Ok::<_, DataError>(TableLines { path: table.path.clone(), lines: table.lines.kept(is_kept)? })
+        };
+        Ok(Self { samples, table: self.table.as_ref().map(lines).transpose()?, ..self.clone() })
+    }
+}
+
+impl Samples {
+    /// Joins the samples of sources, in their order, each with its weight. Classes are those of all sources, by name.
+    ///
+    /// # Errors
+    /// Sources with other fields. Panics without a source.
+    pub fn join(mut sources: Vec<(Self, Option<f64>)>) -> Result<Self, DataError> {
+        if sources.len() == 1 {
+            return Ok(sources.remove(0).0);
+        }
+        let (first, others) = sources.split_first().unwrap_or_else(|| panic!("no source to join"));
+        let parts: Vec<SourcePart> = sources.iter().map(|(samples, weight)| part(samples, *weight)).collect();
+        let roots: Vec<&Path> = sources.iter().map(|(samples, _)| samples.root.as_path()).collect();
+        let root = common_folder(&roots);
+        for (at, (other, _)) in others.iter().enumerate() {
+            same_fields((&first.0, &parts[0]), (other, &parts[at + 1]))?;
+            same_fields((other, &parts[at + 1]), (&first.0, &parts[0]))?;
+        }
+        let mut ignored = Ignored::default();
+        sources.iter().for_each(|(samples, _)| ignored.add(&samples.ignored));
+        let all: Vec<&Self> = sources.iter().map(|(samples, _)| samples).collect();
+        let lists = first.0.lists.iter().map(|list| join_lists(list, &all, &root));
+        let lists = lists.collect::<Result<_, _>>()?;
+        let names: BTreeSet<&str> = all.iter().map(|samples| samples.set.as_str()).collect();
+        let set = names.into_iter().collect::<Vec<_>>().join(" and ");
+        Ok(Self { root, set, table: None, sources: parts, lists, size: None, ignored })
+    }
+
+    /// Returns the folders or tables of the sources, for messages; None if the samples are of one source.
+    pub(super) fn places(&self) -> Option<PathBuf> {
+        let places: Vec<_> = self.sources.iter().map(|part| part.place().display().to_string()).collect();
+        (!places.is_empty()).then(|| places.join(" and ").into())
+    }
+}
+
+fn part(samples: &Samples, weight: Option<f64>) -> SourcePart {
+    let Samples { root, set, table, .. } = samples.clone();
+    SourcePart { samples: samples.count(), weight, root, set, table }
+}
+
+/// Returns the longest path that all begin with.
+fn common_folder(roots: &[&Path]) -> PathBuf {
+    let mut common = roots[0].to_path_buf();
+    while !roots.iter().all(|root| root.starts_with(&common)) {
+        common.pop();
+    }
+    common
+}
+
+/// Checks that the second source has the fields of the first.
+fn same_fields(
+    (one, first): (&Samples, &SourcePart),
+    (other, second): (&Samples, &SourcePart),
+) -> Result<(), DataError> {
+    for list in &one.lists {
+        let found = other.lists.iter().find(|of_other| of_other.field == list.field);
+        let (has, lacks) = (content(&list.values), found.map(|list| content(&list.values)));
+        if lacks.as_ref() != Some(&has) {
+            let at = |what: &str, part: &SourcePart| format!("{what} in {}", part.place().display());
+            return Err(DataError::OtherFields {
+                field: list.field.clone(),
+                one: at(&has, first),
+                other: at(lacks.as_deref().unwrap_or("missing"), second),
+            });
+        }
+    }
+    Ok(())
+}
+
+/// Says what a field is.
+fn content(values: &ListValues) -> String {
+    match values {
+        ListValues::Images(files) if files.len() == 1 => "an image".to_owned(),
+        ListValues::Images(files) => format!("a list of {} images", files.len()),
+        ListValues::Pixels(_, PixelRule::Mask(_)) => "a mask".to_owned(),
+        ListValues::Pixels(_, PixelRule::Map(_)) => "a map".to_owned(),
+        ListValues::Classes { .. } => "a class".to_owned(),
+        ListValues::ClassSets { .. } => "any number of classes".to_owned(),
+        ListValues::Numbers { names, .. } => format!("the numbers {}", names.join(", ")),
+    }
+}
+
+/// Joins a field of all sources, which have it.
+fn join_lists(list: &List, sources: &[&Samples], root: &Path) -> Result<List, DataError> {
+    let of = |samples: &'_ Samples| samples.lists.iter().position(|of| of.field == list.field);
+    let lists: Vec<&ListValues> =
+        sources.iter().filter_map(|samples| Some(&samples.lists[of(samples)?].values)).collect();
+    let files = |pick: &dyn Fn(&ListValues) -> Option<Files>| {
+        let with_roots = sources.iter().zip(&lists);
+        let all: Vec<(&Path, Files)> = with_roots
+            .filter_map(|(samples, values)| Some((samples.root.as_path(), pick(values)?)))
+            .collect();
+        Ok::<_, DataError>(Files { folder: String::new(), paths: join_paths(&all, root)? })
+    };
+    let values = match &list.values {
+        ListValues::Images(images) => {
+            let column = |at: usize| {
+                files(&|values| match values {
+                    ListValues::Images(images) => Some(images[at].clone()),
+                    _ => None,
+                })
+            };
+            ListValues::Images((0..images.len()).map(column).collect::<Result<_, _>>()?)
+        }
+        ListValues::Pixels(_, rule) => {
+            let of_pixels = |values: &ListValues| match values {
+                ListValues::Pixels(files, _) => Some(files.clone()),
+                _ => None,
+            };
+            ListValues::Pixels(files(&of_pixels)?, *rule)
+        }
+        ListValues::Classes { .. } => {
+            let classes = lists.iter().filter_map(|values| match values {
+                ListValues::Classes { names, numbers } => Some((names, numbers)),
+                _ => None,
+            });
+            let classes: Vec<_> = classes.collect();
+            let (names, number) = union(classes.iter().map(|(names, _)| *names));
+            let numbers = classes.iter().flat_map(|(names, numbers)| {
+                let new: Vec<u32> = names.iter().map(|name| number[name.as_str()]).collect();
+                numbers.iter().map(move |&old| new[old as usize])
+            });
+            ListValues::Classes { numbers: Packed::write(numbers)?, names }
+        }
+        ListValues::ClassSets { .. } => {
+            let sets = lists.iter().filter_map(|values| match values {
+                ListValues::ClassSets { names, sets } => Some((names, sets)),
+                _ => None,
+            });
+            let sets: Vec<_> = sets.collect();
+            let (names, number) = union(sets.iter().map(|(names, _)| *names));
+            let new: Vec<Vec<u32>> = sets
+                .iter()
+                .map(|(names, _)| names.iter().map(|name| number[name.as_str()]).collect())
+                .collect();
+            let of_samples = sets.iter().zip(&new).flat_map(|((_, sets), new)| {
+                (0..sets.count()).map(move |at| sets.of(at).iter().map(move |&old| new[old as usize]))
+            });
+            let sets = ClassSets::write(of_samples)?;
+            ListValues::ClassSets { names, sets }
+        }
+        ListValues::Numbers { names, .. } => {
+            let values = lists.iter().flat_map(|values| match values {
+                ListValues::Numbers { values, .. } => values,
+                _ => [].as_slice(),
+            });
+            ListValues::Numbers { names: names.clone(), values: Packed::write(values.copied())? }
+        }
+    };
+    Ok(List { field: list.field.clone(), values })
+}
+
+/// Returns all names in order, and the number of each.
+fn union<'a>(names: impl Iterator<Item = &'a Vec<String>>) -> (Vec<String>, BTreeMap<&'a str, u32>) {
+    let all: BTreeSet<&str> = names.flatten().map(String::as_str).collect();
+    let number = all.into_iter().zip(0..).collect::<BTreeMap<_, _>>();
+    (number.keys().map(|name| (*name).to_owned()).collect(), number)
+}
+
+/// Joins the paths of files below several roots as paths below `root`, which all roots begin with.
+fn join_paths(all: &[(&Path, Files)], root: &Path) -> Result<Paths, DataError> {
+    let mut joined = Listing::default();
+    for (of_source, files) in all {
+        let below = of_source.strip_prefix(root).unwrap_or(of_source).join(&files.folder);
+        let below = below.to_str().ok_or_else(|| DataError::NotUnicode(below.clone()))?;
+        let folders: Vec<u32> =
+            files.paths.folders().map(|folder| joined.folder(&path_of(below, folder))).collect();
+        for at in 0..files.paths.len() {
+            let (folder, name) = files.paths.place(at);
+            joined.add_in(folders[folder], name);
+        }
+    }
+    Ok(joined.pack()?)
+}
+
+fn path_of(folder: &str, name: &str) -> String {
+    match (folder, name) {
+        ("", name) => name.to_owned(),
+        (folder, "") => folder.trim_end_matches('/').to_owned(),
+        (folder, name) => format!("{}/{name}", folder.trim_end_matches('/')),
+    }
+}
+
+#[cfg(test)]
+mod tests;
