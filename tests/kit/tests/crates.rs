@@ -18,7 +18,7 @@ const PACKAGES: &[(&str, &[&str])] = &[
     ("worker/data/resize", &[]),
     ("worker/data", &["common", "tests/kit", "worker/data/resize", "worker/recipe", "worker/shared-memory"]),
     ("worker/models", &["common", "worker/recipe", "worker/torch-shim"]),
-    ("worker/parts", &["worker/torch-shim"]),
+    ("worker/parts", &["worker/recipe", "worker/torch-shim"]),
     ("worker/collectives", &["common", "worker/shared-memory", "worker/torch-shim"]),
     (
         "worker",

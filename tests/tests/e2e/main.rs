@@ -20,6 +20,7 @@ mod exported;
 mod fake_faults;
 mod fake_gpus;
 mod fake_memory;
+mod figures;
 mod file_systems;
 mod forks;
 mod guides;

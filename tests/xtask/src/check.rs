@@ -5,7 +5,7 @@ use std::process::Command;
 use std::thread;
 use std::time::Instant;
 
-use anyhow::Result;
+use anyhow::{Context, Result, ensure};
 
 use crate::hidden_tools::{self, HiddenTools};
 use crate::process::Signals;
@@ -80,6 +80,18 @@ fn set_test_threads(cargo: &mut Command) -> &mut Command {
     cargo
 }
 
+/// Returns the source files of the repository. Of itself `cargo fmt` does not find those that `automod::dir!` makes modules.
+fn sources(workspace: &Workspace) -> Result<Vec<String>> {
+    let mut git = Command::new("git");
+    git.args(["ls-files", "--cached", "--others", "--exclude-standard", "*.rs"])
+        .current_dir(workspace.root());
+    let listed = git.output().context("git cannot be started")?;
+    ensure!(listed.status.success(), "{}", String::from_utf8_lossy(&listed.stderr));
+    let files = String::from_utf8(listed.stdout)?;
+    // A file that is removed and not committed is listed.
+    Ok(files.lines().filter(|file| workspace.root().join(file).is_file()).map(str::to_owned).collect())
+}
+
 /// Runs the steps until one fails, and returns its exit code. Only a thorough check makes the pages of rustdoc and of the book.
 pub fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Result<u8> {
     let mut set_up = setup::Args::from(args.set.clone());
@@ -121,7 +133,11 @@ pub fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Result<u8> 
     // `.ci/run` sets it: the build of the tests reports the lints.
     let is_clippy_compiler = env::var_os("RUSTC_WORKSPACE_WRAPPER").is_some_and(|it| it == "clippy-driver");
     let mut steps = vec![
-        cargo("formatting", None, "fmt --all --check"),
+        Step::new("formatting", "cargo fmt --all --check -- $(git ls-files '*.rs')", || {
+            let mut cargo = ready.cargo(workspace);
+            cargo.args(["fmt", "--all", "--check", "--"]).args(sources(workspace)?);
+            Ok(signals.run(&mut cargo)?.code)
+        }),
         cargo("lints", None, "clippy --workspace --all-targets -- -D warnings").only_if(!is_clippy_compiler),
         cargo("documentation", Some(("RUSTDOCFLAGS", "-Dwarnings")), "doc --workspace --no-deps")
             .only_if(args.thorough),

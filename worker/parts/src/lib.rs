@@ -1,3 +1,13 @@
-//! Parts that tasks share: functions of tensors. No ranks, no micro-batches, no recipes.
+//! Parts that tasks share: losses and figures of tensors, by the settings of a recipe. No ranks, no micro-batches, no data.
 
+pub mod figures;
+mod loss;
 pub mod losses;
+mod outputs;
+#[cfg(test)]
+mod parity;
+mod wanted;
+
+pub use loss::Loss;
+pub use outputs::{Outputs, enlarged};
+pub use wanted::Wanted;

@@ -13,10 +13,12 @@ mod data;
 mod defaults;
 mod effect;
 mod episodes;
+pub mod figures;
 mod kinds;
 mod load;
-mod losses;
+pub mod losses;
 mod model;
+mod named;
 mod networks;
 mod paths;
 mod resolve;
@@ -45,7 +47,8 @@ pub use dtrain_common::recipe::{
     Switch, Test, TestWeights, Train, Unfreeze, Workers,
 };
 pub use episodes::Episodes;
-pub use losses::{Balance, Clip, Siglip, StepLoss, Supcon};
+pub use figures::Figure;
+pub use losses::StepLoss;
 pub use model::Model;
 pub use networks::{LastPart, ModelName, NetworkFacts};
 pub use sources::Source;

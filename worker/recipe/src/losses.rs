@@ -1,91 +1,70 @@
 //! `model.losses`: losses over all samples of a step, declared once for each.
 
-use dtrain_common::recipe::keys::Section;
-use dtrain_common::recipe::kinds::{Kind, NAME, Named, Range};
-use dtrain_common::section;
-use serde::{Deserialize, Serialize};
+use dtrain_common::recipe::kinds::{Kind, NAME, Range};
+
+use super::named::named;
 
 const ABOVE_ZERO: Kind = Kind::Number(Range::ABOVE_ZERO);
 
+named! { $
 /// A loss over all samples of a step. It reads outputs of the program and fields of the data by name.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "name", rename_all = "kebab-case")]
-pub enum StepLoss {
-    /// Pairs among all pairs, by cross-entropy.
-    Clip(Clip),
-    /// Each of all pairs, by the sigmoid.
-    Siglip(Siglip),
-    /// Samples of a class among all samples.
-    Supcon(Supcon),
-    /// Even use of experts.
-    Balance(Balance),
+StepLoss, STEP_LOSSES, each_step_loss, "model.losses":
+
+/// The mean of two cross-entropies, of the right partner of each row on both sides (Radford et al. 2021, arXiv 2103.00020).
+"clip" Clip {
+    /// The factor of the loss in the sum of all.
+    weight: f64 = 1.0, ABOVE_ZERO;
+    /// The output with one vector for each sample; vectors are normalised.
+    left: String = "image_embeds".to_owned(), NAME;
+    /// The output with the vector of its partner.
+    right: String = "text_embeds".to_owned(), NAME;
+    /// The output, one number, by which cosines are multiplied: 1 / temperature.
+    scale: String = "logit_scale".to_owned(), NAME;
 }
 
-/// The losses, with their settings.
-pub(super) const STEP_LOSSES: Kind = Kind::Named(&[
-    Named { name: "clip", keys: Clip::KEYS },
-    Named { name: "siglip", keys: Siglip::KEYS },
-    Named { name: "supcon", keys: Supcon::KEYS },
-    Named { name: "balance", keys: Balance::KEYS },
-]);
-
-section! {
-    /// The mean of two cross-entropies, of the right partner of each row on both sides (Radford et al. 2021, arXiv 2103.00020).
-    Clip "model.losses" {
-        /// The factor of the loss in the sum of all.
-        weight: f64 = 1.0, ABOVE_ZERO;
-        /// The output with one vector for each sample; vectors are normalised.
-        left: String = "image_embeds".to_owned(), NAME;
-        /// The output with the vector of its partner.
-        right: String = "text_embeds".to_owned(), NAME;
-        /// The output, one number, by which cosines are multiplied: 1 / temperature.
-        scale: String = "logit_scale".to_owned(), NAME;
-    }
+/// The sum over all pairs of the sigmoid loss, for each sample (Zhai et al. 2023, arXiv 2303.15343).
+"siglip" Siglip {
+    /// The factor of the loss in the sum of all.
+    weight: f64 = 1.0, ABOVE_ZERO;
+    /// The output with one vector for each sample; vectors are normalised.
+    left: String = "image_embeds".to_owned(), NAME;
+    /// The output with the vector of its partner.
+    right: String = "text_embeds".to_owned(), NAME;
+    /// The output, one number, by which cosines are multiplied.
+    scale: String = "logit_scale".to_owned(), NAME;
+    /// The output, one number, which is added to all products.
+    bias: String = "logit_bias".to_owned(), NAME;
 }
 
-section! {
-    /// The sum over all pairs of the sigmoid loss, for each sample (Zhai et al. 2023, arXiv 2303.15343).
-    Siglip "model.losses" {
-        /// The factor of the loss in the sum of all.
-        weight: f64 = 1.0, ABOVE_ZERO;
-        /// The output with one vector for each sample; vectors are normalised.
-        left: String = "image_embeds".to_owned(), NAME;
-        /// The output with the vector of its partner.
-        right: String = "text_embeds".to_owned(), NAME;
-        /// The output, one number, by which cosines are multiplied.
-        scale: String = "logit_scale".to_owned(), NAME;
-        /// The output, one number, which is added to all products.
-        bias: String = "logit_bias".to_owned(), NAME;
-    }
+/// The mean log-likelihood of the other samples of the same class (Khosla et al. 2020, arXiv 2004.11362, L_out). A
+/// sample alone in its class has the loss 0.
+"supcon" Supcon {
+    /// The factor of the loss in the sum of all.
+    weight: f64 = 1.0, ABOVE_ZERO;
+    /// The output with one vector for each sample; vectors are normalised.
+    vectors: String = "embeds".to_owned(), NAME;
+    /// The field with the class of each sample.
+    classes: String = "label".to_owned(), NAME;
+    /// The divisor of cosines.
+    temperature: f64 = 0.07, ABOVE_ZERO;
 }
 
-section! {
-    /// The mean log-likelihood of the other samples of the same class (Khosla et al. 2020, arXiv 2004.11362, L_out). A
-    /// sample alone in its class has the loss 0.
-    Supcon "model.losses" {
-        /// The factor of the loss in the sum of all.
-        weight: f64 = 1.0, ABOVE_ZERO;
-        /// The output with one vector for each sample; vectors are normalised.
-        vectors: String = "embeds".to_owned(), NAME;
-        /// The field with the class of each sample.
-        classes: String = "label".to_owned(), NAME;
-        /// The divisor of cosines.
-        temperature: f64 = 0.07, ABOVE_ZERO;
-    }
+/// Experts x the sum over experts of (part of the rows whose largest gate it is) x (mean gate): Fedus et al. 2021, arXiv
+/// 2101.03961. The least value is about 1.
+"balance" Balance {
+    /// The factor of the loss in the sum of all.
+    weight: f64 = 0.01, ABOVE_ZERO;
+    /// The output with a probability for each expert in its last dimension.
+    gates: String = "gates".to_owned(), NAME;
 }
-
-section! {
-    /// Experts x the sum over experts of (part of the rows whose largest gate it is) x (mean gate): Fedus et al. 2021, arXiv
-    /// 2101.03961. The least value is about 1.
-    Balance "model.losses" {
-        /// The factor of the loss in the sum of all.
-        weight: f64 = 0.01, ABOVE_ZERO;
-        /// The output with a probability for each expert in its last dimension.
-        gates: String = "gates".to_owned(), NAME;
-    }
 }
 
 impl StepLoss {
+    /// Returns the factor of the loss in the sum of all.
+    pub fn weight(&self) -> f64 {
+        each_step_loss!(self, it => it.weight)
+    }
+
     /// Returns whether the loss compares samples with each other.
     fn compares(&self) -> bool {
         !matches!(self, Self::Balance(_))

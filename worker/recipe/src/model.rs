@@ -9,9 +9,10 @@ use dtrain_common::recipe::kinds::{
 };
 use dtrain_common::section;
 
+use super::figures::FIGURES;
 use super::kinds::{BATCH_NORM, JOINS, LOSS, RENAMES};
 use super::losses::STEP_LOSSES;
-use super::{BatchNorm, Compile, Join, Loss, MemoryFormat, ModelName, StepLoss, WeightsMode};
+use super::{BatchNorm, Compile, Figure, Join, Loss, MemoryFormat, ModelName, StepLoss, WeightsMode};
 
 /// Larger than any real network; keeps the arithmetic of sizes far from overflow.
 const MAX_SIZE: i64 = 1 << 16;
@@ -39,6 +40,9 @@ section! {
         /// Program: losses over all samples of a step, which are added to the program's own, if it returns one.
         #[serde(skip_serializing_if = "Vec::is_empty")]
         losses: Vec<StepLoss> = Vec::new(), STEP_LOSSES, experiment;
+        /// Classify and program: further figures of evaluations.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        figures: Vec<Figure> = Vec::new(), FIGURES;
         /// Size of a token's vector (vit, gpt) or channels of the first level (unet); filled in (192, 384, 32).
         width: Option<usize> = None, Kind::Whole(1, MAX_SIZE), experiment;
         /// Blocks (vit, gpt) or times that a unet halves the image; filled in (12, 6, 4).

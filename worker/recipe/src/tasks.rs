@@ -1,5 +1,6 @@
 //! The tasks: what the checks of a recipe know of each, declared once.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use dtrain_common::recipe::hints::and;
@@ -47,6 +48,7 @@ const TASKS: &[TaskFacts] = &[
         name: "classify",
         targets: &[Target::Class],
         network: Some(ModelName::Resnet18),
+        settings: &["model.figures"],
         ..TaskFacts::NONE
     },
     TaskFacts {
@@ -67,7 +69,7 @@ const TASKS: &[TaskFacts] = &[
         name: "program",
         targets: &[Target::Class, Target::Mask, Target::Vector, Target::Map, Target::Tokens],
         returns_loss: true,
-        settings: &["data.episodes", "model.losses"],
+        settings: &["data.episodes", "model.losses", "model.figures"],
         ..TaskFacts::NONE
     },
     TaskFacts { name: "custom", is_own: true, ..TaskFacts::NONE },
@@ -128,8 +130,8 @@ pub(super) fn owners(is_owner: impl Fn(&TaskFacts) -> bool) -> String {
 
 /// Returns each setting that applies to some tasks only, with these tasks as a message names them.
 pub(super) fn settings() -> impl Iterator<Item = (&'static str, String)> {
-    let keys = TASKS.iter().flat_map(|facts| facts.settings);
-    keys.map(|key| (*key, owners(|facts| facts.settings.contains(key))))
+    let keys: BTreeSet<_> = TASKS.iter().flat_map(|facts| facts.settings).collect();
+    keys.into_iter().map(|key| (*key, owners(|facts| facts.settings.contains(key))))
 }
 
 impl fmt::Debug for Task {

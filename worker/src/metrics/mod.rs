@@ -7,7 +7,8 @@ mod record;
 /// Formats a figure for people; shares are in percent.
 pub(crate) fn figure(name: &str, value: f64) -> String {
     match name {
-        "accuracy" | "pixel_accuracy" | "mean_iou" => format!("{:.2}%", value * 100.0),
+        "mean_iou" => format!("{:.2}%", value * 100.0),
+        _ if name.ends_with("accuracy") => format!("{:.2}%", value * 100.0),
         _ => format!("{value:.4}"),
     }
 }

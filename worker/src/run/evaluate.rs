@@ -11,6 +11,7 @@ use tch::{Device, Tensor};
 use super::Training;
 use super::follower::Followers;
 use super::retry::{SmallerSteps, owners, report_oom};
+use super::share_rows::ShareRows;
 use super::share_values::ShareValues;
 use crate::collectives::{Ranks, ReduceOp};
 use crate::data::rng::{Domain, keyed};
@@ -22,7 +23,7 @@ use crate::run::error::{Result, TrainError};
 use crate::step::recover::{Limits, Shortage, catch_torch_panic, retry_on_oom};
 use crate::step::{Precision, Status, Tally, Warned, to_device};
 use crate::stop::StopFlag;
-use crate::tasks::{Facts, Mode, Task, TaskError, Totals};
+use crate::tasks::{Batch, Facts, Mode, Passed, Task, TaskError, Totals};
 
 /// The inputs of an evaluation: a model without its training.
 pub(crate) struct Evaluator<'a> {
@@ -42,6 +43,7 @@ struct Share {
     unreadable: usize,
     /// For a loss over a step.
     values: ShareValues,
+    rows: ShareRows,
 }
 
 /// The result of an evaluation, the same on every rank.
@@ -87,7 +89,7 @@ impl Evaluator<'_> {
         let (least, most) = check_sizes(self.task)?;
         let mut batch = batch.min(most.unwrap_or(usize::MAX)).max(least);
         loop {
-            let status = self.attempt(batch, least, fault, warned, step, followers)?;
+            let (status, of_rows) = self.attempt(batch, least, fault, warned, step, followers)?;
             if status.stop > 0.0 {
                 return Ok(Evaluated::Stopped);
             }
@@ -101,7 +103,7 @@ impl Evaluator<'_> {
                 if status.totals.weight <= 0.0 {
                     return Err(TrainError::NothingTested);
                 }
-                let record = self.record(&status, step, epoch, begun);
+                let record = self.record(&status, of_rows, step, epoch, begun);
                 return Ok(Evaluated::Whole(Box::new(record), batch));
             }
             if batch <= least {
@@ -118,7 +120,7 @@ impl Evaluator<'_> {
     }
 
     /// Returns the sums over the test set in batches of these samples, the usual and the fewest, and the ranks without
-    /// memory.
+    /// memory; and the figures that are made of rows.
     fn attempt(
         &self,
         batch: usize,
@@ -127,16 +129,17 @@ impl Evaluator<'_> {
         warned: &mut Warned,
         step: u64,
         followers: &mut Followers<'_>,
-    ) -> Result<Status> {
+    ) -> Result<(Status, Vec<(String, f64)>)> {
         let mut status = Status::empty(self.task.facts().sums, self.ranks.size());
         fault.begin(Phase::Evaluate, step, 1);
         let sums = catch_torch_panic(|| self.sum_up(batch, least, warned, followers))
             .unwrap_or_else(|error| Err(error.into()));
         fault.end();
-        let mut own = ShareValues::default();
+        let (mut own, mut rows) = Default::default();
         match self.limits.find_shortage(sums, Phase::Evaluate)? {
-            Ok(Some(Share { totals, unreadable, values })) => {
-                (status.totals, status.bad_samples, own) = (totals, unreadable as f64, values)
+            Ok(Some(share)) => {
+                (status.totals, status.bad_samples) = (share.totals, share.unreadable as f64);
+                (own, rows) = (share.values, share.rows);
             }
             Ok(None) => status.stop = 1.0,
             Err(shortage) => {
@@ -147,15 +150,16 @@ impl Evaluator<'_> {
         let merged = retry_on_oom(Device::Cpu, || Tensor::f_from_slice(&status.values()))?;
         self.ranks.all_reduce(&merged, ReduceOp::Sum)?.wait()?;
         let mut status = status.merge(&merged)?;
-        if let Some(loss) = self.task.step_loss()
-            && status.stop == 0.0
-            && !status.ran_out()
-        {
+        if status.stop > 0.0 || status.ran_out() {
+            return Ok((status, Vec::new()));
+        }
+        if let Some(loss) = self.task.step_loss() {
             let samples = self.task.facts().test.len();
             let mean = own.mean(loss, samples, self.step_samples, self.ranks, self.limits.device)?;
             status.totals.loss_sum += mean * status.totals.weight;
         }
-        Ok(status)
+        let of_rows = rows.figures(self.task, self.ranks)?;
+        Ok((status, of_rows))
     }
 
     /// Returns the sums over this rank's share of the test set; None if a stop is requested before its end.
@@ -174,6 +178,7 @@ impl Evaluator<'_> {
         let mut loader = Loader::start(test_set, options, work)?;
         let mut tally = Tally::new(self.task.facts().sums, self.limits.device)?;
         let (mut unreadable, mut values) = (0, ShareValues::default());
+        let mut rows = ShareRows::new(self.task)?;
         while let Some(decoded) = loader.next() {
             if self.stop.is_requested() {
                 return Ok(None);
@@ -187,39 +192,55 @@ impl Evaluator<'_> {
             rng::seed(seed)?;
             let key = keyed(Domain::BySample, self.loader.seed, 0, 1).next_u64();
             let _draws = BySample::enter(key, &(first..first + batch.weights.numel()))?;
-            let loss = match self.task.step_loss() {
-                None => self.forward(|| self.task.loss(&batch, Mode::Evaluate))?,
-                Some(whole) => {
-                    let (loss, found) = self.forward(|| whole.forward(&batch, Mode::Evaluate))?;
-                    values.add(first, &found, &batch.weights, whole)?;
-                    loss
-                }
-            };
-            tally.add(&loss)?;
+            let passed = self.forward(|| pass(self.task, &batch))?;
+            if let Some(whole) = self.task.step_loss() {
+                values.add(first, &passed.values, &batch.weights, whole)?;
+            }
+            if let Some(figures) = self.task.row_figures() {
+                rows.add(first, &passed.rows, figures)?;
+            }
+            tally.add(&passed.loss)?;
             first += batch.weights.numel();
             followers.advance();
         }
-        Ok(Some(Share { totals: tally.totals()?, unreadable, values }))
+        Ok(Some(Share { totals: tally.totals()?, unreadable, values, rows }))
     }
 
     fn forward<T>(&self, compute: impl FnOnce() -> Result<T, TaskError>) -> Result<T> {
         Ok(self.precision.run(|| tch::no_grad(compute))??)
     }
 
-    fn record(&self, status: &Status, step: u64, epoch: u64, begun: Instant) -> EvalRecord {
+    fn record(
+        &self,
+        status: &Status,
+        of_rows: Vec<(String, f64)>,
+        step: u64,
+        epoch: u64,
+        begun: Instant,
+    ) -> EvalRecord {
         let (totals, unreadable) = (&status.totals, status.bad_samples as u64);
-        let named = self.task.figures(totals).into_iter();
+        let named = self.task.figures(totals).into_iter().map(|(name, value)| (name.to_owned(), value));
         EvalRecord {
             step,
             epoch,
             loss: totals.loss(),
-            metrics: Figures(named.map(|(name, value)| (name.to_owned(), value)).collect()),
+            metrics: Figures(named.chain(of_rows).collect()),
             samples: self.task.facts().test.len() as u64 - unreadable,
             unreadable,
             eval_ms: begun.elapsed().as_secs_f64() * 1e3,
             best: None,
         }
     }
+}
+
+/// Computes a batch by the function that the task has for it.
+fn pass(task: &dyn Task, batch: &Batch) -> Result<Passed, TaskError> {
+    let (loss, values) = match (task.row_figures(), task.step_loss()) {
+        (Some(figures), _) => return figures.forward(batch),
+        (None, Some(whole)) => whole.forward(batch, Mode::Evaluate)?,
+        (None, None) => (task.loss(batch, Mode::Evaluate)?, Vec::new()),
+    };
+    Ok(Passed { loss, values, rows: Vec::new() })
 }
 
 /// Evaluates the test set, with the moving average if any. Returns None if a rank was asked to stop.

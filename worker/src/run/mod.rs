@@ -8,6 +8,7 @@ mod follower;
 pub(crate) mod followers;
 mod phases;
 mod retry;
+pub(crate) mod share_rows;
 mod share_values;
 
 use std::time::{Instant, SystemTime};

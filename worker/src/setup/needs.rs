@@ -4,6 +4,7 @@ use dtrain_recipe::Recipe;
 
 use crate::course::{BatchNorms, Needs};
 use crate::models::Registry;
+use crate::run::share_rows::names;
 use crate::setup::error::{Result, WorkerError};
 use crate::tasks::{Task, Totals};
 
@@ -11,7 +12,7 @@ use crate::tasks::{Task, Totals};
 pub(crate) fn check_figure(task: &dyn Task, wanted: &str) -> Result<()> {
     let nothing = Totals { loss_sum: 0.0, weight: 1.0, sums: vec![0.0; task.facts().sums] };
     let figures = task.figures(&nothing).into_iter().map(|(name, _)| name.to_owned());
-    let known: Vec<String> = std::iter::once("loss".to_owned()).chain(figures).collect();
+    let known: Vec<String> = std::iter::once("loss".to_owned()).chain(figures).chain(names(task)).collect();
     match known.iter().any(|name| name == wanted) {
         true => Ok(()),
         false => Err(WorkerError::NoFigure { wanted: wanted.to_owned(), known }),

@@ -1,17 +1,23 @@
 //! Image classification: cross-entropy on the logits, and accuracy.
 
-use dtrain_recipe::{ModelName, Recipe};
-use tch::{Reduction, Tensor};
+use dtrain_parts::losses::classes::cross_entropies;
+use dtrain_recipe::figures::Accuracy;
+use dtrain_recipe::{Figure, ModelName, Recipe};
+use tch::{Kind, Tensor};
 
-use super::network::{ImageNetwork, MAIN_OUTPUTS, Network, Program};
-use super::per_sample::loss_of;
+use super::figures::{Figures, Ports};
+use super::network::{ImageNetwork, MAIN_OUTPUTS, Model, Network, Program};
 use super::samples::{self, Sets, Survey};
-use super::{Batch, BuildContext, BuildTask, Facts, Loss, Mode, SurveyContext, Task, TaskError, Totals};
-use crate::models::{self, Architecture, Registry, VitConfig};
+use super::{
+    Batch, BuildContext, BuildTask, ByRows, Facts, Loss, Mode, Passed, RowFigures, SurveyContext, Task,
+    TaskError, Totals,
+};
+use crate::models::{self, Architecture, Port, Registry, VitConfig};
 
 /// The task `classify`.
 pub struct Classify {
     model: ImageNetwork,
+    figures: Figures,
     facts: Facts,
 }
 
@@ -35,9 +41,11 @@ impl BuildTask for Classify {
                 ImageNetwork::Built(model)
             }
         };
-        let facts = Facts { sums: 1, ..sets.facts() };
-        let facts = facts.with_model(&model, |model| model.min_micro_batch(recipe.data.image_size));
-        Ok(Self { model, facts })
+        let figures = figures(recipe, &model, &sets)?;
+        let facts = Facts { sums: figures.sums(), ..sets.facts() };
+        let facts = facts
+            .with_model(&model, &figures.outputs(), |model| model.min_micro_batch(recipe.data.image_size));
+        Ok(Self { model, figures, facts })
     }
 }
 
@@ -72,21 +80,64 @@ fn architecture(recipe: &Recipe) -> Architecture {
     }
 }
 
+/// Returns the accuracy, and the figures of the recipe, which may have another accuracy.
+fn figures(recipe: &Recipe, model: &ImageNetwork, sets: &Sets) -> Result<Figures, TaskError> {
+    let own = Figure::Accuracy(Accuracy::default());
+    let mut all = recipe.model.figures.clone();
+    if all.iter().all(|figure| figure.label() != own.label()) {
+        all.insert(0, own);
+    }
+    match model {
+        Model::Exported(network) => {
+            Figures::bind(&all, &Ports::of(network, false), sets).map_err(|unfit| network.unfit(unfit))
+        }
+        Model::Built(_) => {
+            let shape = vec![None, Some(sets.classes as i64)];
+            let logits = [Port { name: "logits".to_owned(), kind: Kind::Float, shape }];
+            let ports = Ports { train: &logits, evaluate: &logits, main: (0, 0), is_loss: false };
+            Figures::bind(&all, &ports, sets).map_err(|unfit| TaskError::Figures(Box::new(unfit)))
+        }
+    }
+}
+
+impl Classify {
+    fn of_outputs(&self, outputs: &[Tensor], batch: &Batch, mode: Mode) -> Result<Loss, TaskError> {
+        let labels = batch.field("label")?;
+        let losses = self.model.logits(outputs, mode).loss(|logits| cross_entropies(logits, labels))?;
+        let sums = self.figures.add(&|at| Ok(outputs[at].shallow_clone()), batch, mode)?;
+        Ok(Loss::of_samples(&losses, &batch.weights, sums)?)
+    }
+}
+
+impl RowFigures for Classify {
+    fn figures(&self) -> Vec<(&str, &dyn ByRows)> {
+        self.figures.by_rows()
+    }
+
+    fn forward(&self, batch: &Batch) -> Result<Passed, TaskError> {
+        let outputs = self.model.run(batch, Mode::Evaluate)?;
+        Ok(Passed {
+            loss: self.of_outputs(&outputs, batch, Mode::Evaluate)?,
+            values: Vec::new(),
+            rows: self.figures.rows(&|at| Ok(outputs[at].shallow_clone()), batch)?,
+        })
+    }
+}
+
 impl Task for Classify {
     fn facts(&self) -> &Facts {
         &self.facts
     }
 
     fn loss(&self, batch: &Batch, mode: Mode) -> Result<Loss, TaskError> {
-        let labels = batch.field("label")?;
-        let logits = self.model.logits(batch, mode)?;
-        let losses = logits
-            .loss(|logits| logits.f_cross_entropy_loss(labels, None::<Tensor>, Reduction::None, -100, 0.0))?;
-        let right = logits.main.f_argmax(1, false)?.f_eq_tensor(labels)?;
-        loss_of(&losses, Some(right), &batch.weights)
+        self.of_outputs(&self.model.run(batch, mode)?, batch, mode)
     }
 
-    fn figures(&self, totals: &Totals) -> Vec<(&'static str, f64)> {
-        vec![("accuracy", totals.sums[0] / totals.weight)]
+    fn row_figures(&self) -> Option<&dyn RowFigures> {
+        self.figures.has_rows().then_some(self)
+    }
+
+    fn figures(&self, totals: &Totals) -> Vec<(&str, f64)> {
+        self.figures.figures(&totals.sums, totals.weight)
     }
 }

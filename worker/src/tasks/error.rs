@@ -5,7 +5,7 @@ use std::error::Error;
 use dtrain_recipe::RecipeError;
 use tch::TchError;
 
-use super::program_error::ProgramError;
+use super::program_error::{ProgramError, Unfit};
 use crate::OutOfMemory;
 use crate::data::DataError;
 use crate::models::ModelError;
@@ -27,6 +27,9 @@ pub enum TaskError {
     Recipe(#[from] RecipeError),
     #[error(transparent)]
     Program(#[from] ProgramError),
+    /// A figure that does not fit a built-in network or the data.
+    #[error("{0}")]
+    Figures(Box<Unfit>),
     /// An error of a user's task.
     #[error(transparent)]
     Custom(Box<dyn Error + Send + Sync>),
@@ -43,7 +46,9 @@ impl OutOfMemory for TaskError {
                 let mut tasks = causes(error.as_ref()).filter_map(|error| error.downcast_ref::<Self>());
                 any_cause_is_oom(error.as_ref()) || tasks.any(Self::is_out_of_memory)
             }
-            Self::Data(_) | Self::Recipe(_) | Self::Program(_) | Self::NoField { .. } => false,
+            Self::Data(_) | Self::Recipe(_) | Self::Program(_) | Self::Figures(_) | Self::NoField { .. } => {
+                false
+            }
         }
     }
 }

@@ -126,8 +126,14 @@ impl Facts {
         facts
     }
 
-    /// Adds the facts of a network. `least`: the fewest samples of a training micro-batch of a built-in one.
-    pub(super) fn with_model<B>(mut self, model: &Model<B>, least: impl FnOnce(&B) -> usize) -> Self {
+    /// Adds the facts of a network. `used` are the outputs that are figures. `least`: the fewest samples of a training
+    /// micro-batch of a built-in one.
+    pub(super) fn with_model<B>(
+        mut self,
+        model: &Model<B>,
+        used: &[&str],
+        least: impl FnOnce(&B) -> usize,
+    ) -> Self {
         match model {
             Model::Built(built) => {
                 self.batches.least = least(built);
@@ -135,7 +141,7 @@ impl Facts {
                 self.is_capturable = true;
                 self
             }
-            Model::Exported(network) => self.with_program(network, &[]),
+            Model::Exported(network) => self.with_program(network, used),
         }
     }
 }

@@ -1,7 +1,9 @@
 //! Language modelling: cross-entropy of the next token, summed over tokens. The loss is in nats per token.
 
+use dtrain_parts::figures::perplexity;
+use dtrain_parts::losses::tokens;
 use dtrain_recipe::Recipe;
-use tch::{Kind, Reduction, TchError, Tensor};
+use tch::Tensor;
 
 use super::network::{MAIN_OUTPUTS, Model, Network, Program};
 use super::samples::text::{self, Text, TextSets};
@@ -74,12 +76,6 @@ fn exported(
     Ok(network)
 }
 
-/// Returns the sum of the cross-entropies of `targets`, N x T, in `logits`, N x T x V.
-fn cross_entropy(logits: &Tensor, targets: &Tensor) -> Result<Tensor, TchError> {
-    let (logits, targets) = (logits.f_flatten(0, 1)?, targets.f_flatten(0, 1)?);
-    logits.f_cross_entropy_loss(&targets, None::<Tensor>, Reduction::Sum, Gpt::NO_TARGET, 0.0)
-}
-
 impl Task for Lm {
     fn facts(&self) -> &Facts {
         &self.facts
@@ -87,19 +83,21 @@ impl Task for Lm {
 
     fn loss(&self, batch: &Batch, mode: Mode) -> Result<Loss, TaskError> {
         let targets = batch.field("targets")?;
-        let unreadable = batch.weights.f_eq(0.0)?.f_view([-1, 1])?;
-        let readable = targets.f_masked_fill(&unreadable, Gpt::NO_TARGET)?;
-        let weight = self.weight(batch, &readable)?;
+        let readable = tokens::readable(targets, &batch.weights, Gpt::NO_TARGET)?;
         let sum = match &self.model {
             Model::Built(model) => {
                 let [tokens, targets] = self.without_padding(batch, [batch.field("tokens")?, &readable])?;
                 model.loss(&tokens, &targets, mode == Mode::Train)?
             }
             Model::Exported(network) => {
-                network.outputs(batch, mode)?.loss(|logits| cross_entropy(logits, &readable))?
+                let outputs = network.outputs(batch, mode)?;
+                outputs.loss(|logits| tokens::cross_entropy(logits, &readable, Gpt::NO_TARGET))?
             }
         };
-        Ok(Loss { sum, weight, sums: Tensor::f_zeros([0], (Kind::Double, targets.device()))? })
+        match self.has_documents {
+            true => Ok(tokens::loss_of_targets(sum, &readable)?),
+            false => Ok(tokens::loss(sum, &batch.weights, targets.size2()?.1)?),
+        }
     }
 
     /// Returns the perplexity, exp(loss), and the loss in bits.
@@ -108,8 +106,8 @@ impl Task for Lm {
             Vocabulary::Chars(_) => "bits_per_char",
             Vocabulary::Bytes => "bits_per_byte",
         };
-        let loss = totals.loss();
-        vec![("perplexity", loss.exp()), (bits, loss / std::f64::consts::LN_2)]
+        let [perplexity, of_token] = perplexity::metrics(totals.loss());
+        vec![("perplexity", perplexity), (bits, of_token)]
     }
 }
 
@@ -123,20 +121,12 @@ impl Lm {
             extra: serde_json::json!({ "vocabulary": vocabulary }),
             ..Facts::new(train, test, description)
         };
-        let mut facts = facts.with_model(&model, |_| 1);
+        let mut facts = facts.with_model(&model, &[], |_| 1);
         let has_documents = recipe.has_documents();
         // Packed samples have little padding, and the same work for every batch can be captured.
         let trims = has_documents && !recipe.data.pack && matches!(model, Model::Built(_));
         facts.is_capturable &= !trims;
         Self { model, vocabulary, has_documents, trims, facts }
-    }
-
-    /// Returns the number of targets that count, float64: all of readable samples, or those of `targets` that documents have.
-    fn weight(&self, batch: &Batch, targets: &Tensor) -> Result<Tensor, TaskError> {
-        Ok(match self.has_documents {
-            true => targets.f_ge(0)?.f_sum(Kind::Double)?,
-            false => batch.weights.f_ne(0.0)?.f_sum(Kind::Double)?.f_mul_scalar(targets.size2()?.1)?,
-        })
     }
 
     /// Returns the first columns of N x T values, up to the last token of the batch's longest document, and to a multiple of

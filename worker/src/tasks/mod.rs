@@ -4,14 +4,15 @@ mod batch;
 mod classify;
 mod error;
 mod facts;
+mod figures;
 mod lm;
 mod network;
-mod per_sample;
 mod program;
 mod program_error;
 mod program_losses;
 mod regress;
 mod replay;
+mod row_figures;
 mod samples;
 mod segment;
 mod step_loss;
@@ -20,33 +21,21 @@ use dtrain_common::recipe::kinds::Key;
 use dtrain_recipe::{self as recipe, Recipe};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tch::Tensor;
 
 pub use batch::Batch;
 pub use classify::Classify;
+pub use dtrain_parts::Loss;
 pub use error::TaskError;
 pub use facts::{BatchSizes, Facts};
 pub use lm::Lm;
 pub use program::Program;
 pub use regress::Regress;
 pub(crate) use replay::{Given, Passes, Replay};
+pub use row_figures::{ByRows, Passed, RowFigures};
 pub use segment::Segment;
 pub use step_loss::{StepLoss, StepValue};
 
 use crate::models::{Registry, without_random_init};
-
-/// A micro-batch's loss and figures.
-#[derive(Debug)]
-pub struct Loss {
-    /// The weighted sum of the losses of the samples (pixels, tokens): a scalar in the autograd graph.
-    pub sum: Tensor,
-    /// The sum of their weights: a scalar of any float dtype. The gradient of a step is the gradient of the
-    /// sum of all `sum` divided by the sum of all `weight`, over all micro-batches, for every partition.
-    pub weight: Tensor,
-    /// The input of [`Task::figures`], summed over micro-batches and ranks: float64, one-dimensional,
-    /// [`Facts::sums`] elements, detached.
-    pub sums: Tensor,
-}
 
 /// Sums over all micro-batches and ranks, of a step or an evaluation.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -104,6 +93,12 @@ pub trait Task {
     /// Returns the part of the loss that needs all samples of a step; None without such a part. Then the engine calls
     /// [`StepLoss::forward`] in place of [`Task::loss`].
     fn step_loss(&self) -> Option<&dyn StepLoss> {
+        None
+    }
+
+    /// Returns the figures of evaluations that need all test samples at once; None without any. Then an evaluation calls
+    /// [`RowFigures::forward`] in place of [`Task::loss`].
+    fn row_figures(&self) -> Option<&dyn RowFigures> {
         None
     }
 

@@ -4,12 +4,14 @@ use dtrain_recipe::{Join, Recipe};
 use dtrain_torch_shim::rng::BySample;
 use tch::{Device, Kind, TchError, Tensor};
 
+use super::figures::{Figures, Ports};
 use super::network::{Network, Program as Exported, unfit_output};
+use super::program_error::Unfit;
 use super::program_losses::{self, Losses};
 use super::samples::{self, Sets, Survey};
 use super::{
-    Batch, BuildContext, BuildTask, Facts, Loss, Mode, StepLoss, StepValue, SurveyContext, Task, TaskError,
-    Totals,
+    Batch, BuildContext, BuildTask, ByRows, Facts, Loss, Mode, Passed, RowFigures, StepLoss, StepValue,
+    SurveyContext, Task, TaskError, Totals,
 };
 use crate::models::Port;
 use crate::tensors::is_floating;
@@ -26,7 +28,10 @@ pub struct Program {
     losses: Option<Losses>,
     /// Whether a queue gets a row for each sample, also for an unreadable one.
     keeps_rows: bool,
+    /// The outputs that are figures.
     figures: Vec<Figure>,
+    /// Those of `model.figures`.
+    listed: Figures,
     facts: Facts,
 }
 
@@ -99,9 +104,16 @@ impl BuildTask for Program {
         let [train, evaluate] = [Mode::Train, Mode::Evaluate].map(|mode| network.ports(mode));
         let own = if has_own { network.main(Mode::Evaluate).name.as_str() } else { LOSS };
         let figures = figures(train, evaluate, own);
-        let used: Vec<_> = figures.iter().map(|figure| figure.name.as_str()).chain(taken).collect();
-        let facts = facts(&sets, figures.len()).with_program(&network, &used);
-        let mut program = Self { network, has_own, losses, keeps_rows, figures, facts };
+        let listed = Figures::bind(&stated.figures, &Ports::of(&network, has_own), &sets)
+            .map_err(|unfit| network.unfit(unfit))?;
+        if let Some(label) = listed.labels().find(|label| figures.iter().any(|figure| figure.name == **label))
+        {
+            return Err(network.unfit(Unfit::TwoFigures(label.to_owned())));
+        }
+        let used = figures.iter().map(|figure| figure.name.as_str()).chain(taken).chain(listed.outputs());
+        let used: Vec<_> = used.collect();
+        let facts = facts(&sets, figures.len() + listed.sums()).with_program(&network, &used);
+        let mut program = Self { network, has_own, losses, keeps_rows, figures, listed, facts };
         program.facts.is_capturable &= !program.computes_means(Mode::Train);
         if has_own && is_scalar(&program.network.main(Mode::Train).shape) {
             let mean = "the program returns the mean loss of a micro-batch, which is exact only if all samples have equal \
@@ -183,9 +195,48 @@ impl Program {
         let loss = Loss {
             sum: own,
             weight: batch.weights.f_sum(Kind::Double)?,
-            sums: stacked(self.figures.iter().map(figure), device)?,
+            sums: match self.listed.sums() {
+                0 => stacked(self.figures.iter().map(figure), device)?,
+                _ => {
+                    let listed =
+                        self.listed.add(&|at| self.whole(counted, &outputs, at, batch, mode), batch, mode)?;
+                    Tensor::f_cat(&[stacked(self.figures.iter().map(figure), device)?, listed], 0)?
+                }
+            },
         };
         Ok((loss, outputs))
+    }
+}
+
+impl Program {
+    /// Returns an output of all samples of a batch.
+    fn whole(
+        &self,
+        counted: &Counted,
+        outputs: &[Tensor],
+        at: usize,
+        batch: &Batch,
+        mode: Mode,
+    ) -> Result<Tensor, TaskError> {
+        let port = &self.network.ports(mode)[at];
+        let output = counted.spread(&outputs[at], port, batch.samples())?;
+        match port.shape.first() {
+            Some(None) if output.size()[0] != batch.samples() as i64 => {
+                let each =
+                    "a loss or figure takes a value for each of the N samples, and this is of another number";
+                Err(self.network.unfit(unfit_output(port, each)))
+            }
+            _ => Ok(output),
+        }
+    }
+
+    fn step_values(
+        &self,
+        output: &dyn Fn(usize) -> Result<Tensor, TaskError>,
+        batch: &Batch,
+        mode: Mode,
+    ) -> Result<Vec<Tensor>, TaskError> {
+        self.losses.as_ref().map_or(Ok(Vec::new()), |losses| losses.of_batch(output, batch, mode))
     }
 }
 
@@ -226,18 +277,8 @@ impl StepLoss for Program {
     fn forward(&self, batch: &Batch, mode: Mode) -> Result<(Loss, Vec<Tensor>), TaskError> {
         let counted = self.inputs(batch, mode)?;
         let (loss, outputs) = self.run(&counted, batch, mode)?;
-        let Some(losses) = &self.losses else { return Ok((loss, Vec::new())) };
-        let spread = |at: usize| {
-            let output = counted.spread(&outputs[at], &self.network.ports(mode)[at], batch.samples())?;
-            match self.network.ports(mode)[at].shape.first() {
-                Some(None) if output.size()[0] != batch.samples() as i64 => {
-                    let each = "a loss over a step takes a value for each of the N samples, and this is of another number";
-                    Err(self.network.unfit(unfit_output(&self.network.ports(mode)[at], each)))
-                }
-                _ => Ok(output),
-            }
-        };
-        Ok((loss, losses.of_batch(&spread, batch, mode)?))
+        let values = self.step_values(&|at| self.whole(&counted, &outputs, at, batch, mode), batch, mode)?;
+        Ok((loss, values))
     }
 
     fn mean(&self, values: &[Tensor], weights: &Tensor) -> Result<Tensor, TaskError> {
@@ -245,6 +286,20 @@ impl StepLoss for Program {
             Some(losses) => losses.mean(values, weights),
             None => Ok(Tensor::f_zeros([] as [i64; 0], (Kind::Float, weights.device()))?),
         }
+    }
+}
+
+impl RowFigures for Program {
+    fn figures(&self) -> Vec<(&str, &dyn ByRows)> {
+        self.listed.by_rows()
+    }
+
+    fn forward(&self, batch: &Batch) -> Result<Passed, TaskError> {
+        let counted = self.inputs(batch, Mode::Evaluate)?;
+        let (loss, outputs) = self.run(&counted, batch, Mode::Evaluate)?;
+        let output = |at| self.whole(&counted, &outputs, at, batch, Mode::Evaluate);
+        let values = self.step_values(&output, batch, Mode::Evaluate)?;
+        Ok(Passed { loss, values, rows: self.listed.rows(&output, batch)? })
     }
 }
 
@@ -261,9 +316,15 @@ impl Task for Program {
         self.losses.is_some().then_some(self)
     }
 
+    fn row_figures(&self) -> Option<&dyn RowFigures> {
+        self.listed.has_rows().then_some(self)
+    }
+
     fn figures(&self, totals: &Totals) -> Vec<(&str, f64)> {
-        let figures = self.figures.iter().zip(&totals.sums);
-        figures.map(|(figure, sum)| (figure.name.as_str(), sum / totals.weight)).collect()
+        let (own, listed) = totals.sums.split_at(self.figures.len());
+        let own =
+            self.figures.iter().zip(own).map(|(figure, sum)| (figure.name.as_str(), sum / totals.weight));
+        own.chain(self.listed.figures(listed, totals.weight)).collect()
     }
 }
 

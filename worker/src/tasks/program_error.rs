@@ -55,10 +55,12 @@ pub enum Unfit {
     #[error("the program has {}; set model.output to the name of the main one", names(.0))]
     NoMain(Vec<String>),
     #[error(
-        "model.losses names the classes {name:?}, but the fields with a class for each sample are {}",
+        "{key} names the classes {name:?}, but the fields with a class for each sample are {}",
         names(classes)
     )]
-    NoClasses { name: String, classes: Vec<String> },
+    NoClasses { key: &'static str, name: String, classes: Vec<String> },
+    #[error("an output of the program is the figure {0:?} too; set label in model.figures to another name")]
+    TwoFigures(String),
     #[error("the output `{output}` has the shape {shape} for N samples, but {expected}")]
     Output { output: String, shape: String, expected: String },
 }

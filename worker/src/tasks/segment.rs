@@ -1,9 +1,10 @@
 //! Semantic segmentation: cross-entropy on the logits of every pixel, and mean IoU.
 
+use dtrain_parts::figures::areas;
+use dtrain_parts::losses::pixels::pixel_loss;
 use dtrain_recipe::Recipe;
-use tch::{Kind, Reduction, TchError, Tensor};
 
-use super::network::{ImageNetwork, MAIN_OUTPUTS, Network, Outputs, Program, enlarged, enlarges};
+use super::network::{ImageNetwork, MAIN_OUTPUTS, Network, Program, enlarges};
 use super::samples::{self, Survey, mask_rule};
 use super::{Batch, BuildContext, BuildTask, Facts, Loss, Mode, SurveyContext, Task, TaskError, Totals};
 use crate::data::Dataset;
@@ -40,7 +41,7 @@ impl BuildTask for Segment {
         let (classes, ignore) = (sets.classes, mask_rule(recipe).ignore);
         let (width, height) = size;
         let facts = Facts { sums: 2 * classes, weight_per_sample: (width * height) as f64, ..sets.facts() };
-        let facts = facts.with_model(&model, |model| model.min_micro_batch(width.min(height)));
+        let facts = facts.with_model(&model, &[], |model| model.min_micro_batch(width.min(height)));
         Ok(Self { model, facts, classes, ignore })
     }
 }
@@ -91,76 +92,19 @@ fn exported(
     Ok(network)
 }
 
-/// Computes the loss of `logits`, N x K x H x W or smaller with K at least `classes`, for the classes `mask`,
-/// N x H x W int64. Smaller logits are enlarged. Pixels of value `ignore`, and all pixels of samples with
-/// weight 0 in `weights`, N, do not count.
-fn pixel_loss(
-    logits: &Outputs,
-    mask: &Tensor,
-    weights: &Tensor,
-    ignore: i64,
-    classes: usize,
-) -> Result<Loss, TaskError> {
-    let (_, height, width) = mask.size3()?;
-    let logits = logits.map(|logits| enlarged(logits, (height, width)))?;
-    let unreadable = weights.f_eq(0.0)?.f_view([-1, 1, 1])?;
-    let target = mask.f_masked_fill(&unreadable, ignore)?;
-    let counted = target.f_ne(ignore)?;
-    // A mean would need the number of counted pixels in the whole step.
-    let sum = logits
-        .loss(|logits| logits.f_cross_entropy_loss(&target, None::<Tensor>, Reduction::Sum, ignore, 0.0))?;
-    let classes = classes as i64;
-    let mut predicted = logits.main.f_detach()?.f_argmax(1, false)?;
-    if logits.main.size()[1] > classes {
-        // Classes that the data lacks are in no area.
-        predicted = predicted.f_clamp_max(classes)?;
-    }
-    Ok(Loss {
-        sum,
-        weight: counted.f_sum(Kind::Double)?,
-        sums: areas(&predicted, &target, &counted, classes)?,
-    })
-}
-
-/// Counts the pixels of each class: [intersections, unions] of mask and prediction, 2 x classes, float64.
-/// `predicted` and `target` are classes; only pixels with `counted` true count.
-fn areas(predicted: &Tensor, target: &Tensor, counted: &Tensor, classes: i64) -> Result<Tensor, TchError> {
-    let one = Tensor::f_ones([1], (Kind::Double, target.device()))?;
-    let each = one.f_expand([target.numel() as i64], false)?;
-    let count = |values: &Tensor, among: &Tensor| {
-        // Ignored pixels have a separate bin, because selecting pixels would wait for the GPU.
-        let bins = values.f_where_scalarother(among, classes)?.f_reshape([-1])?;
-        Tensor::f_zeros([classes + 1], (Kind::Double, target.device()))?
-            .f_scatter_add_(0, &bins, &each)?
-            .f_narrow(0, 0, classes)
-    };
-    let right = counted.f_logical_and(&predicted.f_eq_tensor(target)?)?;
-    let intersections = count(target, &right)?;
-    let unions = count(target, counted)?.f_add(&count(predicted, counted)?)?.f_sub(&intersections)?;
-    Tensor::f_cat(&[intersections, unions], 0)
-}
-
 impl Task for Segment {
     fn facts(&self) -> &Facts {
         &self.facts
     }
 
     fn loss(&self, batch: &Batch, mode: Mode) -> Result<Loss, TaskError> {
-        let logits = self.model.logits(batch, mode)?;
-        pixel_loss(&logits, batch.field("mask")?, &batch.weights, self.ignore, self.classes)
+        let logits = self.model.logits(&self.model.run(batch, mode)?, mode);
+        Ok(pixel_loss(&logits, batch.field("mask")?, &batch.weights, self.ignore, self.classes)?)
     }
 
     /// Returns the mean intersection over union of the classes in mask or prediction, and the pixel accuracy.
     fn figures(&self, totals: &Totals) -> Vec<(&'static str, f64)> {
-        let (intersections, unions) = totals.sums.split_at(self.classes);
-        let both = intersections.iter().zip(unions);
-        let occurring = both.filter(|(_, union)| **union > 0.0);
-        let ratios: Vec<f64> = occurring.map(|(both, either)| both / either).collect();
-        let right: f64 = intersections.iter().sum();
-        vec![
-            ("mean_iou", ratios.iter().sum::<f64>() / ratios.len() as f64),
-            ("pixel_accuracy", right / totals.weight),
-        ]
+        areas::metrics(&totals.sums, totals.weight).into()
     }
 }
 

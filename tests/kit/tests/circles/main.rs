@@ -97,6 +97,16 @@ impl Crate {
                     }
                     at += 2;
                 }
+                // `automod::dir!`: every file of the folder is a child.
+                "automod" => {
+                    let children = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
+                    for file in children.filter(|path| path.extension().is_some_and(|end| end == "rs")) {
+                        let child = file.file_stem().unwrap().to_str().unwrap().to_owned();
+                        if !["mod", "lib", "main"].contains(&child.as_str()) {
+                            self.module([name.clone(), vec![child]].concat(), &file);
+                        }
+                    }
+                }
                 "fn" | "struct" | "enum" | "union" | "trait" | "type" | "const" | "static" | "mod"
                 | "macro_rules" => {
                     let skipped =

@@ -1,21 +1,28 @@
-//! Losses over all samples of a step: each is the mean over N samples.
-//!
-//! `weights` has N weights, float32: 0 for a sample that must add nothing, else 1. No function reads values on the host, so
-//! none waits for a device.
+//! Losses, a file each. Those over all samples of a step implement [`OverStep`] for their settings in a recipe.
 
-mod balance;
-mod clip;
-mod siglip;
-mod supcon;
-#[cfg(test)]
-mod tests;
+// A new file needs no line here.
+automod::dir!(pub "src/losses");
 
+use dtrain_recipe::{StepLoss, each_step_loss};
 use tch::{Kind, TchError, Tensor};
 
-pub use balance::balance;
-pub use clip::clip;
-pub use siglip::siglip;
-pub use supcon::supcon;
+use crate::Wanted;
+
+/// A loss over all samples of a step: the mean over N samples.
+pub trait OverStep {
+    /// Returns the names of the values that it takes, and what they must be.
+    fn takes(&self) -> Vec<(&str, Wanted)>;
+
+    /// Returns the mean loss, one number, from the `values` in the order of [`OverStep::takes`]. `weights` has N weights,
+    /// float32: 0 for a sample that must add nothing and may have any values, else 1. It must not read values on the host,
+    /// which would wait for a device.
+    fn mean(&self, values: &[&Tensor], weights: &Tensor) -> Result<Tensor, TchError>;
+}
+
+/// Returns the functions of a recipe's loss.
+pub fn over_step(settings: &StepLoss) -> &dyn OverStep {
+    each_step_loss!(settings, it => it)
+}
 
 /// A logit whose exponential is 0 beside any other. Infinity would make the derivative of a row without other logits NaN.
 const NOTHING: f64 = -1e30;

@@ -9,6 +9,7 @@ mod differences;
 mod documents;
 mod errors;
 mod exported;
+mod figures;
 mod fuzz;
 mod groups;
 mod losses;

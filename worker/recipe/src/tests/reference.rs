@@ -11,7 +11,10 @@ static KEYS: [kinds::Key; 14] = load::OWN.keys();
 fn every_key_is_of_the_experiment_or_free() {
     let free = [
         ("data", "root source workers cache"),
-        ("model", "file libraries weights weights_mode weights_rename memory_format cudnn_benchmark compile"),
+        (
+            "model",
+            "file figures libraries weights weights_mode weights_rename memory_format cudnn_benchmark compile",
+        ),
         ("train", "epochs steps"),
         ("precision", "amp loss_scale tf32"),
         ("memory", "micro_batch budget recompute grow shard_optimizer"),

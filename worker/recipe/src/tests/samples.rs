@@ -244,11 +244,12 @@ epochs = 1
 "#;
 
 /// The texts of recipes of every task.
-pub(super) const TEXTS: [&str; 20] = [
+pub(super) const TEXTS: [&str; 21] = [
     super::sources::SOURCES,
     LM_SOURCES,
     EPISODES,
     super::documents::DOCUMENTS,
+    super::figures::FIGURES,
     super::changes::CHANGES,
     super::losses::LOSSES,
     SMALL,

@@ -5,7 +5,7 @@ use dtrain_common::recipe::no_effect;
 
 use super::Checks;
 use super::data::image_size;
-use crate::{Loss, ModelName, losses};
+use crate::{Loss, ModelName, figures, losses};
 
 impl Checks<'_> {
     pub(super) fn model_pairing(&mut self) {
@@ -76,6 +76,9 @@ impl Checks<'_> {
         let smallest = stages.chain([self.recipe.train.effective_batch]).min().unwrap_or(1);
         if let Some((at, message)) = losses::problem(&model.losses, smallest) {
             self.add(&format!("model.losses[{at}]"), message);
+        }
+        if let Some((at, message)) = figures::problem(&model.figures) {
+            self.add(&format!("model.figures[{at}]"), message);
         }
         if let Some(output) = &model.output
             && model.auxiliary.contains_key(output)

@@ -6,10 +6,11 @@ mod outputs;
 
 use std::path::PathBuf;
 
+use dtrain_parts::Outputs;
 use dtrain_recipe::{BatchNorm, Recipe};
 use dtrain_torch_shim::program::load_library;
 use dtrain_torch_shim::symbolic::is_symbolic;
-use tch::{Kind, TchError, Tensor};
+use tch::Tensor;
 
 use super::program_error::{ProgramError, Unfit};
 use outputs::Chosen;
@@ -175,14 +176,23 @@ impl Network {
 
     /// Runs the program on a batch. Returns the main output, and in training the auxiliary ones.
     pub(super) fn outputs(&self, batch: &Batch, mode: Mode) -> Result<Outputs, TaskError> {
+        Ok(self.chosen_of(&self.run_batch(batch, mode)?, mode))
+    }
+
+    /// Runs the program on a batch. Returns all outputs.
+    fn run_batch(&self, batch: &Batch, mode: Mode) -> Result<Vec<Tensor>, TaskError> {
         let inputs: Vec<_> = self.fields().iter().map(|name| batch.field(name)).collect::<Result<_, _>>()?;
-        let all = self.run(&inputs, mode)?;
+        self.run(&inputs, mode)
+    }
+
+    /// Returns the main output among all, and in training the auxiliary ones.
+    fn chosen_of(&self, all: &[Tensor], mode: Mode) -> Outputs {
         let Chosen { main, auxiliary } = self.chosen(mode);
         let output = |at: usize| all[at].shallow_clone();
-        Ok(Outputs {
+        Outputs {
             main: output(*main),
             auxiliary: auxiliary.iter().map(|(at, weight)| (output(*at), *weight)).collect(),
-        })
+        }
     }
 
     pub(super) fn exported(&self) -> &Exported {
@@ -216,47 +226,6 @@ impl Network {
             rest if rest.is_empty() => rest,
             rest => format!(", outputs without effect: {rest}"),
         }
-    }
-}
-
-/// The outputs of a network that have a loss.
-pub(super) struct Outputs {
-    pub(super) main: Tensor,
-    /// Further outputs and the weights of their losses.
-    pub(super) auxiliary: Vec<(Tensor, f64)>,
-}
-
-impl Outputs {
-    pub(super) fn only(main: Tensor) -> Self {
-        Self { main, auxiliary: Vec::new() }
-    }
-
-    /// Changes every output alike.
-    pub(super) fn map(&self, change: impl Fn(&Tensor) -> Result<Tensor, TchError>) -> Result<Self, TchError> {
-        let auxiliary = self.auxiliary.iter().map(|(output, weight)| Ok((change(output)?, *weight)));
-        Ok(Self { main: change(&self.main)?, auxiliary: auxiliary.collect::<Result<_, TchError>>()? })
-    }
-
-    /// Returns the loss of the main output plus the weighted losses of the others.
-    pub(super) fn loss(
-        &self,
-        loss: impl Fn(&Tensor) -> Result<Tensor, TchError>,
-    ) -> Result<Tensor, TchError> {
-        let mut sum = loss(&self.main)?;
-        for (output, weight) in &self.auxiliary {
-            sum = sum.f_add(&loss(output)?.f_mul_scalar(*weight)?)?;
-        }
-        Ok(sum)
-    }
-}
-
-/// Returns N x C x height x width outputs, enlarged bilinearly to `size` (height, width) if they are smaller.
-pub(super) fn enlarged(output: &Tensor, size: (i64, i64)) -> Result<Tensor, TchError> {
-    match output.size().as_slice() {
-        [_, _, height, width] if (*height, *width) != size => {
-            output.f_to_kind(Kind::Float)?.f_upsample_bilinear2d([size.0, size.1], false, None, None)
-        }
-        _ => Ok(output.shallow_clone()),
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use tch::Kind;
+
 use super::binding::{bind, check};
 use super::outputs::choose;
 use super::*;
@@ -185,12 +187,7 @@ fn outputs_of_another_shape_are_errors_that_name_it() {
 }
 
 #[test]
-fn smaller_outputs_are_enlarged() {
-    let options = (Kind::BFloat16, tch::Device::Cpu);
-    let small = Tensor::ones([2, 3, 4, 5], options);
-    let large = enlarged(&small, (8, 10)).unwrap();
-    assert_eq!((large.size(), large.kind()), (vec![2, 3, 8, 10], Kind::Float));
-    assert_eq!(enlarged(&small, (4, 5)).unwrap().kind(), Kind::BFloat16, "of the same size: as they are");
+fn lengths_up_to_the_image_s_are_enlarged() {
     assert!(enlarges(Some(8), 8) && enlarges(Some(1), 8) && enlarges(None, 8));
     assert!(!enlarges(Some(9), 8) && !enlarges(Some(0), 8));
 }

@@ -1,11 +1,10 @@
 //! Regression by an exported program: numbers for each image, or one for each pixel.
 
-mod loss;
-
+use dtrain_parts::figures::errors::{map_metrics, vector_metrics};
+use dtrain_parts::losses::regression::{Units, map_loss, vector_loss};
 use dtrain_recipe::{self as recipe, Recipe};
 use tch::Tensor;
 
-use self::loss::{Units, map_loss, vector_loss, vector_metrics};
 use super::network::{MAIN_OUTPUTS, Network, Program, enlarges};
 use super::samples::{self, Sets, Survey};
 use super::{
@@ -38,10 +37,16 @@ impl BuildTask for Regress {
         let network = network.bind(recipe, sets.train.fields(), &MAIN_OUTPUTS)?;
         check_outputs(&network, &sets)?;
         let numbers = sets.numbers.len().max(1);
-        let normalise = recipe.data.normalize_targets.then_some(sets.moments.as_slice());
         let mut center: Vec<f64> = sets.moments.iter().map(|moments| moments.mean).collect();
         center.resize(numbers, 0.0);
-        let units = Units::new(normalise, numbers, device)?;
+        let units = match recipe.data.normalize_targets {
+            true => {
+                let moments = sets.moments.iter().map(|moments| (moments.mean, moments.deviation()));
+                let (mean, deviation) = moments.unzip();
+                Units::normalised(mean, deviation, device)?
+            }
+            false => Units::of_targets(numbers),
+        };
         Ok(Self {
             facts: facts(&sets, &units).with_program(&network, &[]),
             network,
@@ -95,13 +100,14 @@ impl Task for Regress {
 
     fn loss(&self, batch: &Batch, mode: Mode) -> Result<Loss, TaskError> {
         let outputs = self.network.outputs(batch, mode)?;
-        match self.is_map {
+        let loss = match self.is_map {
             true => map_loss(&outputs, batch.field("map")?, &batch.weights, &self.units, self.loss),
             false => {
                 let targets = batch.field("targets")?;
                 vector_loss(&outputs, targets, &batch.weights, &self.units, &self.center, self.loss)
             }
-        }
+        };
+        Ok(loss?)
     }
 
     fn begin_stage(&mut self, stage: &StageView<'_>) -> Result<(), TaskError> {
@@ -112,11 +118,9 @@ impl Task for Regress {
     /// Returns the mean absolute and the root mean squared error in the unit of the targets, and for vectors
     /// the coefficient of determination.
     fn figures(&self, totals: &Totals) -> Vec<(&str, f64)> {
-        match totals.sums.as_slice() {
-            [absolute, squared] => {
-                vec![("mae", absolute / totals.weight), ("rmse", (squared / totals.weight).sqrt())]
-            }
-            sums => vector_metrics(sums, totals.weight).into(),
+        match totals.sums[..] {
+            [absolute, squared] => map_metrics([absolute, squared], totals.weight).into(),
+            _ => vector_metrics(&totals.sums, totals.weight).into(),
         }
     }
 }

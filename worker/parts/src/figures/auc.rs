@@ -1,0 +1,124 @@
+//! The area under the curve of true over false positives: Hanley and McNeil 1982, doi 10.1148/radiology.143.1.7063747.
+
+use dtrain_recipe::figures::Auc;
+use tch::{Kind, TchError, Tensor};
+
+use super::rows::ByRows;
+use super::{Figure, Made, Shape, Source};
+
+/// Of too many samples, scores are counted in as many bins, of equal widths of their logistic function.
+const BINS: usize = 1 << 16;
+
+impl Figure for Auc {
+    fn takes(&self) -> Vec<Source<'_>> {
+        vec![Source::Output(self.output.as_deref()), Source::Classes(&self.classes)]
+    }
+
+    fn check(&self, shapes: &[Shape], classes: Option<usize>) -> Result<(), String> {
+        let least = |known: Option<i64>| known.filter(|known| *known <= self.positive as i64);
+        let logits = match shapes[0][..] {
+            [None] | [None, Some(1)] => None,
+            [None, k] => k,
+            _ => {
+                return Err(
+                    "auc takes logits, N x K, or a score for each sample, N; set output to them".to_owned()
+                );
+            }
+        };
+        if shapes[1].len() != 1 {
+            return Err(format!("auc takes one class for each sample, and `{}` has several", self.classes));
+        }
+        match least(logits).or(least(classes.map(|classes| classes as i64))) {
+            Some(known) => Err(format!(
+                "auc counts class {} as positive, and there are {known} classes; set positive below {known}",
+                self.positive
+            )),
+            None => Ok(()),
+        }
+    }
+
+    fn made(&self) -> Made<'_> {
+        Made::ByRows(self)
+    }
+}
+
+/// A row is a score, and 2 for a positive or 1 for a negative sample.
+impl ByRows for Auc {
+    fn columns(&self) -> usize {
+        2
+    }
+
+    /// The score is the logit of the positive class less the log of the sum of the others' exponentials, which is the log of
+    /// its odds; or the output itself, if it has one number for each sample.
+    fn rows(&self, values: &[&Tensor], weights: &Tensor) -> Result<Tensor, TchError> {
+        let output = values[0].f_detach()?.f_to_kind(Kind::Float)?;
+        let classes = match output.size()[..] {
+            [_, classes] if classes > 1 => classes,
+            _ => 1,
+        };
+        let positive = self.positive as i64;
+        let scores = match classes {
+            1 => output.f_reshape([-1])?,
+            _ => {
+                let before = output.f_narrow(1, 0, positive)?;
+                let after = output.f_narrow(1, positive + 1, classes - positive - 1)?;
+                let others = Tensor::f_cat(&[before, after], 1)?.f_logsumexp([1i64].as_slice(), false)?;
+                output.f_select(1, positive)?.f_sub(&others)?
+            }
+        };
+        let marks = values[1].f_eq(positive)?.f_to_kind(Kind::Float)?.f_add_scalar(1.0)?;
+        Tensor::f_stack(&[scores, marks], 1)?.f_masked_fill(&weights.f_eq(0.0)?.f_unsqueeze(1)?, 0.0)
+    }
+
+    fn of_rows(&self, rows: &[f32]) -> f64 {
+        let mut scores: Vec<_> = samples(rows).collect();
+        if scores.iter().any(|(score, _)| score.is_nan()) {
+            return f64::NAN;
+        }
+        scores.sort_unstable_by(|(a, _), (b, _)| a.total_cmp(b));
+        area(scores.chunk_by(|(a, _), (b, _)| a == b).map(|equal| {
+            let positives = equal.iter().filter(|(_, is_positive)| *is_positive).count();
+            [(equal.len() - positives) as f64, positives as f64]
+        }))
+    }
+
+    /// Returns the negative and the positive samples of each bin, in turns, and the scores that are no number.
+    fn sums(&self, rows: &[f32]) -> Vec<f64> {
+        let mut sums = vec![0.0; 2 * BINS + 1];
+        for (score, is_positive) in samples(rows) {
+            let part = 1.0 / (1.0 + (-f64::from(score)).exp());
+            let bin = ((part * BINS as f64) as usize).min(BINS - 1);
+            sums[if score.is_nan() { 2 * BINS } else { 2 * bin + usize::from(is_positive) }] += 1.0;
+        }
+        sums
+    }
+
+    fn of_sums(&self, sums: &[f64]) -> f64 {
+        match sums[2 * BINS] {
+            0.0 => area(sums.chunks_exact(2).map(|bin| [bin[0], bin[1]])),
+            _ => f64::NAN,
+        }
+    }
+}
+
+/// Returns the score of each sample that counts, and whether it is positive.
+fn samples(rows: &[f32]) -> impl Iterator<Item = (f32, bool)> {
+    let counted = rows.chunks_exact(2).filter(|row| row[1] != 0.0);
+    // -0 and 0 are equal scores.
+    counted.map(|row| (row[0] + 0.0, row[1] == 2.0))
+}
+
+/// Returns the part of all pairs in which the positive sample has the larger score; NaN without a pair. `equal`: the
+/// negative and the positive samples of each score, rising. All counts are exact.
+fn area(equal: impl Iterator<Item = [f64; 2]>) -> f64 {
+    let (mut below, mut all, mut won) = (0.0, 0.0, 0.0);
+    for [negatives, positives] in equal {
+        won += positives * (below + 0.5 * negatives);
+        below += negatives;
+        all += positives;
+    }
+    won / (below * all)
+}
+
+#[cfg(test)]
+mod tests;

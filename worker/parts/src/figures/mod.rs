@@ -1,0 +1,63 @@
+//! Figures of evaluations, a file each. Sums are added in float64; ratios and roots come last. Those of `model.figures`
+//! implement [`Figure`] for their settings.
+
+// A new file needs no line here.
+automod::dir!(pub "src/figures");
+
+use dtrain_recipe::{Figure as Settings, each_figure};
+use tch::{TchError, Tensor};
+
+use self::rows::ByRows;
+
+/// A value that a figure takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Source<'a> {
+    /// The output of this name, else the main one.
+    Output(Option<&'a str>),
+    /// The field with classes of each sample: int64, N or N x M.
+    Classes(&'a str),
+}
+
+/// A figure of an evaluation.
+pub trait Figure {
+    /// Returns what it takes, first an output.
+    fn takes(&self) -> Vec<Source<'_>>;
+
+    /// Checks the shapes of the values in the order of [`Figure::takes`]; a length that is not fixed, such as N, is None.
+    /// `classes`: the classes of the field in the data, if known. The error says what the figure needs.
+    fn check(&self, shapes: &[Shape], classes: Option<usize>) -> Result<(), String>;
+
+    /// Returns how the figure is made.
+    fn made(&self) -> Made<'_>;
+}
+
+/// The lengths of a value.
+pub type Shape = Vec<Option<i64>>;
+
+/// How a figure is made of all samples.
+pub enum Made<'a> {
+    /// Of sums.
+    BySums(&'a dyn BySums),
+    /// Of all samples at once.
+    ByRows(&'a dyn ByRows),
+}
+
+/// A figure that is made of sums over the samples.
+pub trait BySums {
+    /// Returns the sums of a batch, float64, one-dimensional and detached: always [`BySums::sums`] elements. Samples of
+    /// weight 0 add nothing. It must not read values on the host.
+    fn add(&self, values: &[&Tensor], weights: &Tensor) -> Result<Tensor, TchError>;
+
+    /// Returns the number of sums.
+    fn sums(&self) -> usize {
+        1
+    }
+
+    /// Returns the figure from the sums over samples of this weight.
+    fn figure(&self, sums: &[f64], weight: f64) -> f64;
+}
+
+/// Returns the functions of a recipe's figure.
+pub fn named(settings: &Settings) -> &dyn Figure {
+    each_figure!(settings, it => it)
+}

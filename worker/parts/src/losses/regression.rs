@@ -1,0 +1,103 @@
+//! The losses of regressions. All are sums with weights, so they do not depend on the cut of a step.
+
+use dtrain_recipe as recipe;
+use tch::{Device, Kind, Reduction, TchError, Tensor};
+
+use crate::figures::errors::{map_sums, vector_sums};
+use crate::loss::sample_means;
+use crate::{Loss, Outputs, enlarged};
+
+/// The unit of the network's output, by number: target = mean + deviation x output.
+pub struct Units {
+    /// By number.
+    pub mean: Vec<f64>,
+    /// By number.
+    pub deviation: Vec<f64>,
+    /// The values of the two lists, float64 on the device; None if the output has the targets' unit.
+    values: Option<[Tensor; 2]>,
+}
+
+impl Units {
+    /// Returns the units of `numbers` numbers in the targets' unit.
+    pub fn of_targets(numbers: usize) -> Self {
+        Self { mean: vec![0.0; numbers], deviation: vec![1.0; numbers], values: None }
+    }
+
+    /// Returns the units of targets that are normalised by these means and deviations.
+    pub fn normalised(mean: Vec<f64>, deviation: Vec<f64>, device: Device) -> Result<Self, TchError> {
+        let on_device = |list: &[f64]| Tensor::f_from_slice(list)?.f_to_device(device);
+        let values = Some([on_device(&mean)?, on_device(&deviation)?]);
+        Ok(Self { mean, deviation, values })
+    }
+
+    /// Returns the output, float32, that predicts `targets`.
+    fn goal(&self, targets: &Tensor) -> Result<Tensor, TchError> {
+        let Some([mean, deviation]) = &self.values else { return targets.f_to_kind(Kind::Float) };
+        let centred = targets.f_to_kind(Kind::Double)?.f_sub(mean)?;
+        centred.f_div(deviation)?.f_to_kind(Kind::Float)
+    }
+
+    /// Returns the differences of an output to `targets`, in their unit, float64 and detached.
+    fn errors(&self, output: &Tensor, targets: &Tensor) -> Result<Tensor, TchError> {
+        let mut output = output.f_detach()?.f_to_kind(Kind::Double)?;
+        if let Some([mean, deviation]) = &self.values {
+            output = output.f_mul(deviation)?.f_add(mean)?;
+        }
+        output.f_sub(targets)
+    }
+}
+
+/// Returns the loss of each element.
+fn elementwise(output: &Tensor, goal: &Tensor, loss: recipe::Loss) -> Result<Tensor, TchError> {
+    match loss {
+        recipe::Loss::L1 => output.f_sub(goal)?.f_abs(),
+        recipe::Loss::Huber => output.f_huber_loss(goal, Reduction::None, 1.0),
+        _ => output.f_sub(goal)?.f_square(),
+    }
+}
+
+/// Computes the loss of outputs, N x K (or N for K = 1), for `targets`, N x K: the mean of each sample, times
+/// its weight in `weights`, N. The figures are those of [`vector_sums`] with `center`, K float64.
+pub fn vector_loss(
+    outputs: &Outputs,
+    targets: &Tensor,
+    weights: &Tensor,
+    units: &Units,
+    center: &Tensor,
+    loss: recipe::Loss,
+) -> Result<Loss, TchError> {
+    let (shape, goal) = (targets.size(), units.goal(targets)?);
+    let outputs = outputs.map(|output| output.f_to_kind(Kind::Float)?.f_reshape(shape.as_slice()))?;
+    let losses = outputs.loss(|output| sample_means(&elementwise(output, &goal, loss)?))?;
+    let unreadable = weights.f_eq(0.0)?;
+    let losses = losses.f_masked_fill(&unreadable, 0.0)?;
+    let errors = units.errors(&outputs.main, targets)?;
+    Loss::of_samples(&losses, weights, vector_sums(&errors, targets, center, &unreadable)?)
+}
+
+/// Computes the loss of outputs, N x H x W or N x 1 x H x W or smaller, for the maps `targets`, N x H x W. The
+/// loss is a sum over pixels. Pixels without a number (NaN), and all pixels of samples with weight 0 in
+/// `weights`, N, do not count. The figures are those of [`map_sums`].
+pub fn map_loss(
+    outputs: &Outputs,
+    targets: &Tensor,
+    weights: &Tensor,
+    units: &Units,
+    loss: recipe::Loss,
+) -> Result<Loss, TchError> {
+    let (_, height, width) = targets.size3()?;
+    let left_out = targets.f_isnan()?.f_logical_or(&weights.f_eq(0.0)?.f_view([-1, 1, 1])?)?;
+    let targets = targets.f_masked_fill(&left_out, 0.0)?;
+    let goal = units.goal(&targets)?;
+    let outputs = outputs.map(|output| {
+        let planes = if output.dim() == 3 { output.f_unsqueeze(1)? } else { output.shallow_clone() };
+        enlarged(&planes, (height, width))?.f_to_kind(Kind::Float)?.f_squeeze_dim(1)
+    })?;
+    let sum = outputs
+        .loss(|output| elementwise(output, &goal, loss)?.f_masked_fill(&left_out, 0.0)?.f_sum(Kind::Float))?;
+    let sums = map_sums(&units.errors(&outputs.main, &targets)?, &left_out)?;
+    Ok(Loss { sum, weight: left_out.f_logical_not()?.f_sum(Kind::Double)?, sums })
+}
+
+#[cfg(test)]
+mod tests;

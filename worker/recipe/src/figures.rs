@@ -1,0 +1,73 @@
+//! `model.figures`: figures of an evaluation, declared once for each.
+
+use dtrain_common::metrics::NO_FIGURES;
+use dtrain_common::recipe::kinds::{Kind, NAME};
+
+use super::named::named;
+
+/// More classes than any network has.
+const MOST: i64 = 1 << 24;
+
+named! { $
+/// A figure of an evaluation. It reads an output of the network and fields of the data by name.
+Figure, FIGURES, each_figure, "model.figures":
+
+/// The part of the samples whose class is among the largest logits.
+"accuracy" Accuracy {
+    /// The output with the logits, N x K, or N x M x K for M classes of each sample; by default the main one.
+    output: Option<String> = None, NAME;
+    /// The field with the class or classes of each sample.
+    classes: String = "label".to_owned(), NAME;
+    /// The number of largest logits among which the class counts as right.
+    top: usize = 1, Kind::Whole(1, MOST);
+    /// The name of the figure; by default accuracy, or top5_accuracy with top = 5.
+    label: Option<String> = None, NAME;
+}
+
+/// The area under the curve of true over false positives for all thresholds, which is the probability that a positive sample
+/// has a larger score than another (Hanley and McNeil 1982). Equal scores count one half.
+"auc" Auc {
+    /// The output with the logits, N x K, or with a score for each sample, N; by default the main one.
+    output: Option<String> = None, NAME;
+    /// The field with the class of each sample.
+    classes: String = "label".to_owned(), NAME;
+    /// The number of the class that counts as positive; all others count as negative.
+    positive: usize = 1, Kind::Whole(0, MOST);
+    /// The name of the figure; by default auc.
+    label: Option<String> = None, NAME;
+}
+}
+
+impl Accuracy {
+    fn usual_label(&self) -> String {
+        if self.top == 1 { "accuracy".to_owned() } else { format!("top{}_accuracy", self.top) }
+    }
+}
+
+impl Auc {
+    fn usual_label(&self) -> String {
+        "auc".to_owned()
+    }
+}
+
+impl Figure {
+    /// Returns the name of the figure.
+    pub fn label(&self) -> String {
+        each_figure!(self, it => it.label.clone().unwrap_or_else(|| it.usual_label()))
+    }
+}
+
+/// Returns why a list of figures cannot be computed, with the number of the figure.
+pub(super) fn problem(figures: &[Figure]) -> Option<(usize, String)> {
+    figures.iter().enumerate().find_map(|(at, figure)| {
+        let label = figure.label();
+        let problem = if figures[..at].iter().any(|other| other.label() == label) {
+            format!("another figure has the name {label:?}; set label to another name")
+        } else if label == "loss" || NO_FIGURES.contains(&label.as_str()) {
+            format!("a line of metrics.jsonl has {label:?} already; set label to another name")
+        } else {
+            return None;
+        };
+        Some((at, problem))
+    })
+}

@@ -1,0 +1,49 @@
+//! Figures of an evaluation that need a row of numbers of every test sample.
+
+use dtrain_parts::figures::rows::{MOST, Share, name};
+use tch::{TchError, Tensor};
+
+use crate::collectives::{Ranks, ReduceOp};
+use crate::run::error::Result;
+use crate::tasks::{RowFigures, Task};
+
+/// The rows of a rank's share of the test set, on the host, for each figure.
+#[derive(Default)]
+pub(super) struct ShareRows(Vec<Share>);
+
+impl ShareRows {
+    /// Allocates the rows of a task's test set.
+    pub(super) fn new(task: &dyn Task) -> Result<Self, TchError> {
+        let samples = task.facts().test.len();
+        let figures = task.row_figures().map_or(Vec::new(), RowFigures::figures);
+        figures
+            .into_iter()
+            .map(|(_, figure)| Share::new(figure, samples, MOST))
+            .collect::<Result<_, _>>()
+            .map(Self)
+    }
+
+    /// Adds the rows of the samples from number `first` on.
+    pub(super) fn add(&mut self, first: usize, rows: &[Tensor], of: &dyn RowFigures) -> Result<(), TchError> {
+        let mut shares = self.0.iter_mut().zip(of.figures()).zip(rows);
+        shares.try_for_each(|((share, (_, figure)), rows)| share.add(figure, first, rows))
+    }
+
+    /// Returns the figures of the test set. Each value is 0 on all ranks but one, so rows add up exactly. Every rank calls it.
+    pub(super) fn figures(&self, task: &dyn Task, ranks: &Ranks) -> Result<Vec<(String, f64)>> {
+        let Some(of) = task.row_figures() else { return Ok(Vec::new()) };
+        let mut found = Vec::new();
+        for ((share, (_, figure)), name) in self.0.iter().zip(of.figures()).zip(names(task)) {
+            ranks.all_reduce(share.values(), ReduceOp::Sum)?.wait()?;
+            found.push((name, share.figure(figure)?));
+        }
+        Ok(found)
+    }
+}
+
+/// Returns the names of the figures of a task that are made of rows.
+pub(crate) fn names(task: &dyn Task) -> Vec<String> {
+    let samples = task.facts().test.len();
+    let figures = task.row_figures().map_or(Vec::new(), RowFigures::figures);
+    figures.into_iter().map(|(label, _)| name(label, samples, MOST)).collect()
+}
