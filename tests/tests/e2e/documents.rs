@@ -38,8 +38,13 @@ fn lines() -> String {
 
 /// Trains with the setting on one rank, and in other cuts. Returns what the first run printed, and its losses.
 fn same_in_every_cut(set: &str) -> (String, Vec<f64>) {
-    let sandbox = Sandbox::new(RECIPE);
+    same_with(RECIPE, set)
+}
+
+fn same_with(recipe: &str, set: &str) -> (String, Vec<f64>) {
+    let sandbox = Sandbox::new(recipe);
     fs::write(sandbox.path("lines.txt"), lines()).unwrap();
+    fs::write(sandbox.path("more.txt"), lines().to_uppercase()).unwrap();
     let text = expect_exit_code(&sandbox.launch(1, "whole", &[set]), 0);
     let whole = sandbox.run("whole");
     let losses = whole.per_step("loss");
@@ -67,4 +72,19 @@ fn packed_documents_are_the_same_in_every_cut() {
     assert!(text.contains("40 lines packed into samples of 24 tokens"), "{text}");
     // Alone, the 36 training lines are 50 samples, which are 9 steps of 6.
     assert!(losses.len() < 2 * 9, "{losses:?}");
+}
+
+#[test]
+fn texts_by_weight_are_the_same_in_every_cut() {
+    let weigh = |weight: &str| {
+        let sources = format!(
+            "[[data.source]]\nroot = \"lines.txt\"\nweight = 1\n[[data.source]]\nroot = \"more.txt\"\nweight = {weight}\n"
+        );
+        RECIPE.replace("root = \"lines.txt\"\n", "") + &sources
+    };
+    let (text, losses) = same_with(&weigh("2.5"), "data.pack=true");
+    assert!(text.contains("80 lines packed into samples of 24 tokens"), "{text}");
+    let (_, others) = same_with(&weigh("1"), "data.pack=true");
+    assert_eq!(losses.len(), others.len());
+    assert_ne!(losses, others);
 }

@@ -34,7 +34,9 @@ fn episodes_train_alike_in_every_cut() {
     let mut command = sandbox.command(1, "small", &["data.episodes.n_query=5"], &[]);
     refused_by(
         &mut command,
-        &["the class 0 in a generated set has 6 images, fewer than the 7 that an episode takes"],
+        &[
+            "images of the class 0 in the generated data (data.test_samples): 6, fewer than the 7 that an episode takes",
+        ],
     );
 }
 

@@ -44,6 +44,11 @@ impl Dataset for Concatenated {
         set.load(index, random, out)
     }
 
+    /// The largest of the first set: of texts, all sets have samples of the same length.
+    fn largest(&self) -> usize {
+        self.0[0].largest()
+    }
+
     fn describe(&self, index: usize) -> String {
         let (set, index) = self.find(index);
         set.describe(index)

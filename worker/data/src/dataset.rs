@@ -199,6 +199,11 @@ pub trait Dataset: Send + Sync {
     /// Describes the sample for messages, for example by its path.
     fn describe(&self, index: usize) -> String;
 
+    /// Returns the sample that takes the most memory in a step, if that differs: rehearsals begin with it.
+    fn largest(&self) -> usize {
+        0
+    }
+
     /// Returns how the samples are made of single samples, if they are.
     fn groups(&self) -> Option<&Groups> {
         None

@@ -76,12 +76,12 @@ pub enum DataError {
     #[error("the field `{field}` is {one}, but {other}; give all sources the same fields")]
     OtherFields { field: String, one: String, other: String },
     #[error(
-        "{0} has {1} classes, fewer than the {2} of an episode; add classes, or lower data.episodes.n_way"
+        "classes in {0}: {1}, fewer than the {2} of an episode; add classes, or lower data.episodes.n_way"
     )]
     FewClasses(String, usize, usize),
     #[error(
-        "the class {class} in {place} has {found} images, fewer than the {needed} that an episode takes (k_shot and n_query); add \
-         images, remove the class, or lower data.episodes.n_query"
+        "images of the class {class} in {place}: {found}, fewer than the {needed} that an episode takes (k_shot and n_query); add \
+         images, remove the class, or lower data.episodes.k_shot or n_query"
     )]
     SmallClass { place: String, class: String, found: usize, needed: usize },
     #[error("the name of {} is not valid UTF-8; rename it", .0.display())]

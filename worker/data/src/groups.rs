@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use super::dataset::{Column, Dataset, Field, columns_for};
 use super::error::Result;
@@ -17,8 +17,14 @@ pub struct Groups {
     fields: Vec<Field>,
     parts: Vec<Part>,
     singles: Arc<dyn Dataset>,
-    /// The members of each sample, one sample after the other.
-    members: Vec<u32>,
+    members: Members,
+}
+
+/// The members of a sample whose number alone is given, as in evaluations: the same in every run.
+enum Members {
+    /// Itself and its partner. Training does not need the list.
+    Pairs(OnceLock<Vec<u32>>),
+    Episodes(Episodes),
 }
 
 /// Members that stand next to each other, and their fields.
@@ -33,31 +39,26 @@ struct Part {
 
 impl Groups {
     /// Makes pairs of the samples of a set: the fields of a sample, and those of its partner with names that begin with
-    /// `pair_`. Panics if there is one sample.
+    /// `pair_`.
     pub fn pairs(singles: Arc<dyn Dataset>) -> Self {
         let part = |prefix| Part { prefix, members: 1, of_class: None };
-        let own: Vec<u32> = (0..singles.len() as u32).collect();
-        // The same partners in every evaluation of every run.
-        let partners = partners(&own, 0, 0);
-        let members = own.into_iter().zip(partners).flat_map(|(own, partner)| [own, partner]).collect();
-        Self::new(singles, vec![part(""), part("pair_")], members)
+        Self::new(singles, vec![part(""), part("pair_")], Members::Pairs(OnceLock::new()))
     }
 
     /// Makes episodes of the samples of a set, class by class: the fields of `support` samples have names that begin with
     /// `support_`, those of `query` samples begin with `query_`, both with the samples as their first dimension. The field
     /// `label` numbers the classes of the episode.
-    pub fn episodes(singles: Arc<dyn Dataset>, episodes: &Episodes) -> Self {
+    pub fn episodes(singles: Arc<dyn Dataset>, episodes: Episodes) -> Self {
         let part = |prefix, of_class| Part {
             prefix,
             members: episodes.shape.ways * of_class,
             of_class: Some(of_class),
         };
         let parts = vec![part("support_", episodes.shape.shots), part("query_", episodes.shape.queries)];
-        let members = episodes.fixed();
-        Self::new(singles, parts, members)
+        Self::new(singles, parts, Members::Episodes(episodes))
     }
 
-    fn new(singles: Arc<dyn Dataset>, parts: Vec<Part>, members: Vec<u32>) -> Self {
+    fn new(singles: Arc<dyn Dataset>, parts: Vec<Part>, members: Members) -> Self {
         let field = |part: &Part, field: &Field| Field {
             name: Cow::Owned(format!("{}{}", part.prefix, field.name)),
             shape: part
@@ -84,9 +85,15 @@ impl Groups {
     }
 
     /// Returns the members of a sample.
-    pub fn members(&self, index: usize) -> &[u32] {
-        let width = self.width();
-        &self.members[index * width..(index + 1) * width]
+    pub fn members(&self, index: usize) -> Vec<u32> {
+        assert!(index < self.len(), "sample {index} of {}", self.len());
+        match &self.members {
+            Members::Episodes(episodes) => episodes.fixed(index),
+            Members::Pairs(all) => {
+                let own = || (0..self.singles.len() as u32).collect::<Vec<_>>();
+                vec![index as u32, all.get_or_init(|| partners(&own(), 0, 0))[index]]
+            }
+        }
     }
 
     /// Makes the columns of one member.
@@ -120,7 +127,10 @@ impl Groups {
 
 impl Dataset for Groups {
     fn len(&self) -> usize {
-        self.members.len() / self.width()
+        match &self.members {
+            Members::Pairs(_) => self.singles.len(),
+            Members::Episodes(episodes) => episodes.count,
+        }
     }
 
     fn fields(&self) -> &[Field] {
@@ -129,8 +139,8 @@ impl Dataset for Groups {
 
     fn load(&self, index: usize, mut random: Option<&mut SampleRng>, out: &mut [Column]) -> Result<()> {
         let mut single = self.buffer();
-        for (at, member) in self.members(index).iter().enumerate() {
-            self.singles.load(*member as usize, random.as_deref_mut(), &mut single)?;
+        for (at, member) in self.members(index).into_iter().enumerate() {
+            self.singles.load(member as usize, random.as_deref_mut(), &mut single)?;
             self.put(at, &single, out);
         }
         Ok(())
@@ -159,7 +169,7 @@ mod tests {
         let classes = Packed::write((0..40).map(|sample| sample % 5)).unwrap();
         let shape = EpisodeShape { ways: 3, shots: 1, queries: 2 };
         let episodes = Episodes::new(shape, 7, &classes).unwrap();
-        let set = Groups::episodes(singles.clone(), &episodes);
+        let set = Groups::episodes(singles.clone(), episodes.clone());
         assert_eq!((set.len(), set.width(), set.singles().len()), (7, 9, 40));
         let named: Vec<_> = set.fields().iter().map(|field| (&*field.name, &*field.shape)).collect();
         let expected: [(&str, &[usize]); 4] = [
@@ -196,6 +206,6 @@ mod tests {
         // By itself, as in an evaluation, an episode has its own members.
         let fixed = load_one(set.as_ref(), 2, None).unwrap();
         assert_eq!(fixed[0].as_f32().unwrap()[..pixels], alone(set.members(2)[0]));
-        assert_eq!(set.members(2), &episodes.fixed()[18..27]);
+        assert_eq!(set.members(2), episodes.epoch(0, 0)[18..27]);
     }
 }

@@ -147,6 +147,10 @@ impl Dataset for TextDocuments {
         Ok(())
     }
 
+    fn largest(&self) -> usize {
+        self.lengths().into_iter().enumerate().max_by_key(|(_, length)| *length).map_or(0, |(at, _)| at)
+    }
+
     fn describe(&self, index: usize) -> String {
         let mut pieces = self.of(index);
         let first = pieces.next().map_or(0..0, |piece| piece.start..piece.start + u64::from(piece.tokens));

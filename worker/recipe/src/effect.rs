@@ -100,7 +100,8 @@ impl Recipe {
             false => format!("it applies to classes, and {}", self.reason()),
         };
         list.add(target != Some(Target::Class) && !self.has_documents(), "data.sampler", &*of_classes);
-        list.add(target != Some(Target::Class), "data.episodes", of_classes);
+        let images = format!("it applies to classes of images, and {}", self.reason());
+        list.add(target != Some(Target::Class), "data.episodes", images);
         let of_images = format!("it applies to images, and {}", self.reason());
         list.add(tokens, "data.pairs", of_images);
         let network = "only a program in model.file has an input for a partner";

@@ -80,7 +80,7 @@ pub(super) const OTHER_TASKS: &[(&str, &str)] = &[
     ("cod", PLANNED),
     ("fgvc", PLANNED),
     ("elevation", PLANNED),
-    ("few-shot", PLANNED),
+    ("few-shot", "is task = \"program\" with data.episodes"),
     ("reasoning-seg", PLANNED),
     ("torchscript", IMPORTED),
 ];

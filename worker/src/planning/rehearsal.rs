@@ -161,12 +161,12 @@ pub(crate) fn measure<T: BuildTask + 'static>(
     let sizes: Vec<usize> = ranges.iter().map(|range| range.len()).collect();
     let warm_up = if device.is_cuda() { WARM_UP } else { 0 };
     let data = rehearsal.setup.replica.model.task.facts().train.clone();
-    let samples = data.len();
+    let (samples, first) = (data.len(), data.largest());
     let work: Vec<Work> = (0..warm_up + steps)
         .flat_map(|_| ranges.iter().cloned())
         .map(|range| {
             // With all members of a sample, as in training: loading takes as long.
-            Work::of(0, range.map(|at| (at % samples) as u32))
+            Work::of(0, range.map(|at| ((first + at) % samples) as u32))
         })
         .collect();
     let options = loader_options(alone, cut.ranks);

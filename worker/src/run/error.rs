@@ -41,12 +41,12 @@ pub enum TrainError {
     )]
     NonFinite { what: &'static str, first: u64, last: u64 },
     #[error(
-        "no sample or pixel counted {}: all images are unreadable, or all their pixels have the value of data.ignore; check the images \
+        "no sample or pixel counted {}: each sample has an unreadable image, or all pixels have the value of data.ignore; check the images \
          and masks", steps(*first, *last)
     )]
     NothingCounted { first: u64, last: u64 },
     #[error(
-        "no sample or pixel of the test set counts: all images are unreadable, or all their pixels have the value of data.ignore; \
+        "no sample or pixel of the test set counts: each sample has an unreadable image, or all their pixels have the value of data.ignore; \
          check the test images and masks, or set data.resize = \"stretch\" if cropping removes all other pixels"
     )]
     NothingTested,

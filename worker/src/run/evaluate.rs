@@ -1,5 +1,6 @@
 //! Distributed evaluation: counts every sample of the test set once, for any number of ranks.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -21,7 +22,7 @@ use crate::memory::Phase;
 use crate::metrics::{EvalRecord, Figures, MicroBatches};
 use crate::run::error::{Result, TrainError};
 use crate::step::recover::{Limits, Shortage, catch_torch_panic, retry_on_oom};
-use crate::step::{Precision, Status, Tally, Warned, to_device};
+use crate::step::{Precision, Status, Tally, Warned, gather_numbers, to_device};
 use crate::stop::StopFlag;
 use crate::tasks::{Batch, Facts, Mode, Passed, Task, TaskError, Totals};
 
@@ -40,7 +41,10 @@ pub(crate) struct Evaluator<'a> {
 /// The sums over a rank's share of the test set.
 struct Share {
     totals: Totals,
-    unreadable: usize,
+    /// The samples that do not count, because they or a member could not be read.
+    left_out: usize,
+    /// The numbers of what could not be read.
+    unreadable: HashSet<u32>,
     /// For a loss over a step.
     values: ShareValues,
     rows: ShareRows,
@@ -94,12 +98,6 @@ impl Evaluator<'_> {
                 return Ok(Evaluated::Stopped);
             }
             if !status.ran_out() {
-                let test = &self.task.facts().test;
-                let members = test.groups().map_or(1, |groups| groups.width());
-                let (bad, total) = (status.bad_samples as usize, test.len() * members);
-                if too_many_bad(bad, total) {
-                    return Err(TrainError::TooManyBad { what: "test", bad, total });
-                }
                 if status.totals.weight <= 0.0 {
                     return Err(TrainError::NothingTested);
                 }
@@ -135,11 +133,11 @@ impl Evaluator<'_> {
         let sums = catch_torch_panic(|| self.sum_up(batch, least, warned, followers))
             .unwrap_or_else(|error| Err(error.into()));
         fault.end();
-        let (mut own, mut rows) = Default::default();
+        let (mut own, mut rows, mut unreadable) = Default::default();
         match self.limits.find_shortage(sums, Phase::Evaluate)? {
             Ok(Some(share)) => {
-                (status.totals, status.bad_samples) = (share.totals, share.unreadable as f64);
-                (own, rows) = (share.values, share.rows);
+                (status.totals, status.bad_samples) = (share.totals, share.left_out as f64);
+                (own, rows, unreadable) = (share.values, share.rows, share.unreadable);
             }
             Ok(None) => status.stop = 1.0,
             Err(shortage) => {
@@ -152,6 +150,14 @@ impl Evaluator<'_> {
         let mut status = status.merge(&merged)?;
         if status.stop > 0.0 || status.ran_out() {
             return Ok((status, Vec::new()));
+        }
+        if status.bad_samples > 0.0 {
+            let unreadable = unreadable.into_iter().collect::<Vec<_>>();
+            let all: HashSet<u32> = gather_numbers(self.ranks, &unreadable)?.into_iter().collect();
+            let (bad, total) = (all.len(), self.task.facts().test.singles());
+            if too_many_bad(bad, total) {
+                return Err(TrainError::TooManyBad { what: "test", bad, total });
+            }
         }
         if let Some(loss) = self.task.step_loss() {
             let samples = self.task.facts().test.len();
@@ -177,14 +183,15 @@ impl Evaluator<'_> {
         let options = LoaderOptions { augment: false, ..self.loader };
         let mut loader = Loader::start(test_set, options, work)?;
         let mut tally = Tally::new(self.task.facts().sums, self.limits.device)?;
-        let (mut unreadable, mut values) = (0, ShareValues::default());
+        let (mut left_out, mut unreadable, mut values) = (0, HashSet::new(), ShareValues::default());
         let mut rows = ShareRows::new(self.task)?;
         while let Some(decoded) = loader.next() {
             if self.stop.is_requested() {
                 return Ok(None);
             }
             let decoded = decoded?;
-            unreadable += decoded.bad.len();
+            left_out += decoded.weights.iter().filter(|weight| **weight == 0.0).count();
+            unreadable.extend(decoded.unreadable());
             let batch = to_device(&decoded, warned, self.limits.device)?;
             loader.recycle(decoded);
             // Whatever was drawn before, an evaluation with the same batches gives the same figures.
@@ -203,7 +210,7 @@ impl Evaluator<'_> {
             first += batch.weights.numel();
             followers.advance();
         }
-        Ok(Some(Share { totals: tally.totals()?, unreadable, values, rows }))
+        Ok(Some(Share { totals: tally.totals()?, left_out, unreadable, values, rows }))
     }
 
     fn forward<T>(&self, compute: impl FnOnce() -> Result<T, TaskError>) -> Result<T> {

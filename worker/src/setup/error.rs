@@ -71,6 +71,11 @@ pub enum WorkerError {
          set model.zero_weights = true to measure memory or speed"
     )]
     NoWeights,
+    #[error(
+        "the order of the training samples has {given} members at each place, and a sample of the data set takes {taken}; give \
+         Facts::train a set of groups with as many, or Facts::sampling another order"
+    )]
+    Members { given: usize, taken: usize },
     #[error("model.weights_rename: {reason}")]
     Rename { reason: String },
     #[error("cannot evaluate: {0}")]

@@ -15,9 +15,11 @@ pub(crate) fn loader_options(recipe: &Recipe, local_world_size: usize) -> Loader
     /// Beyond this, more threads rarely help one rank.
     const MOST_THREADS: usize = 8;
     let own_share = cores_per_rank(local_world_size).min(MOST_THREADS);
+    let threads = recipe.data.workers.value().unwrap_or(own_share);
     LoaderOptions {
-        threads: recipe.data.workers.value().unwrap_or(own_share),
-        prefetch_batches: 4,
+        threads,
+        // A thread loads a whole episode, and a micro-batch may be one.
+        prefetch_batches: if recipe.data.episodes.is_some() { threads.max(4) } else { 4 },
         seed: recipe.train.seed,
         // A custom data set decides itself how to use random numbers.
         augment: recipe.data.augment != Augment::None

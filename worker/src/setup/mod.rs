@@ -28,7 +28,7 @@ use tch::Device;
 
 use self::error::Result;
 pub use self::error::WorkerError;
-use self::needs::needs;
+use self::needs::{check_members, needs};
 use self::opening::Opening;
 use self::restore::{Resumed, read_manifest, restore};
 use self::task::{build_task, recompute_all, registry_of_rank};
@@ -87,6 +87,7 @@ impl Setup {
             form: fingerprint::FORM,
         };
         check_sizes(task.as_ref())?;
+        check_members(task.as_ref())?;
         if facts.lacks_guards {
             notes.push(UNKNOWN_BRANCHES.to_owned());
         }

@@ -19,6 +19,18 @@ pub(crate) fn check_figure(task: &dyn Task, wanted: &str) -> Result<()> {
     }
 }
 
+/// Returns an error if the task's order of samples gives them other members than they take.
+pub(crate) fn check_members(task: &dyn Task) -> Result<()> {
+    let facts = task.facts();
+    let taken = facts.train.groups().map_or(1, |groups| groups.width());
+    match facts.sampling().width() {
+        // A group whose number alone is given has its own members.
+        1 => Ok(()),
+        given if given == taken => Ok(()),
+        given => Err(WorkerError::Members { given, taken }),
+    }
+}
+
 /// Returns the requirements of a task's model.
 pub(crate) fn needs(task: &dyn Task, registry: &Registry, recipe: &Recipe) -> Needs {
     let (facts, joins) = (task.facts(), &recipe.model.state);

@@ -16,8 +16,8 @@ use crate::tasks::Batch;
 /// A micro-batch on its device.
 pub(crate) struct DeviceBatch {
     pub(crate) batch: Batch,
-    /// The samples that could not be read: place in the micro-batch, and number.
-    pub(crate) unreadable: Vec<(usize, u32)>,
+    /// The numbers of the samples that could not be read.
+    pub(crate) unreadable: Vec<u32>,
     /// The wait for the decoded micro-batch.
     pub(crate) data_wait: Duration,
 }
@@ -349,7 +349,7 @@ mod tests {
                 let fetched = feed.next().unwrap();
                 assert_eq!(feed.prefetched_bytes(), 0);
                 let bad = indices.iter().position(|&index| index == 7);
-                assert_eq!(fetched.unreadable, bad.map(|place| (place, 7)).into_iter().collect::<Vec<_>>());
+                assert_eq!(fetched.unreadable, bad.map(|_| 7).into_iter().collect::<Vec<_>>());
                 for (place, (&index, value)) in indices.iter().zip(values(&fetched)).enumerate() {
                     // Another sample replaces the unreadable one.
                     assert_eq!(value == i64::from(index), bad != Some(place), "{value}");

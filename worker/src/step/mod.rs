@@ -43,6 +43,7 @@ use self::recover::{Limits, Shortage, catch_torch_panic};
 
 use self::error::Result;
 pub(crate) use self::error::StepError;
+pub(crate) use self::exchange::gather_numbers;
 pub(crate) use self::exhausted::Exhausted;
 pub use self::scaler::{GradScaler, ScalerOptions};
 pub(crate) use self::status::{Status, Tally};
@@ -137,7 +138,7 @@ pub(crate) struct Taken {
 struct ComputeResult {
     micro_steps: usize,
     /// The samples that could not be read: place in the step, and number.
-    unreadable: Vec<(usize, u32)>,
+    unreadable: Vec<u32>,
     data_wait: Duration,
 }
 
@@ -241,7 +242,7 @@ impl<'b, F: Feed> Stepper<'b, F> {
         }
 
         let unreadable = match status.bad_samples > 0.0 {
-            true => exchange.gather_samples(&computed.unreadable, plan.samples)?,
+            true => gather_numbers(exchange.ranks(), &computed.unreadable)?,
             false => Vec::new(),
         };
 
@@ -307,8 +308,7 @@ impl<'b, F: Feed> Stepper<'b, F> {
             };
             let DeviceBatch { batch, unreadable, data_wait } = fetched;
             computed.data_wait += data_wait;
-            let in_step = |(place, index)| (range.start + place, index);
-            computed.unreadable.extend(unreadable.into_iter().map(in_step));
+            computed.unreadable.extend(unreadable);
             let is_last = index + 1 == plan.micro_batches.len();
             let micro = MicroStep {
                 batch: &batch,

@@ -37,22 +37,21 @@ pub struct Batch {
     pub columns: Vec<Column>,
     /// n weights: 1, or 0 for a sample of which a member could not be loaded.
     pub weights: Vec<f32>,
-    /// The places whose samples could not be loaded, in their order.
+    /// The single samples that could not be loaded, in the order of their places.
     pub bad: Vec<BadPlace>,
 }
 
-/// A place of a batch without its sample.
+/// A single sample that could not be loaded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BadPlace {
     pub place: usize,
-    /// The first single sample that could not be loaded.
     pub sample: BadSample,
 }
 
 impl Batch {
-    /// Returns the samples that could not be loaded: place in the batch, and number.
-    pub fn unreadable(&self) -> impl Iterator<Item = (usize, u32)> {
-        self.bad.iter().map(|bad| (bad.place, bad.sample.index as u32))
+    /// Returns the numbers of the single samples that could not be loaded, as often as they were requested.
+    pub fn unreadable(&self) -> impl Iterator<Item = u32> {
+        self.bad.iter().map(|bad| bad.sample.index as u32)
     }
 
     /// Returns the values of the field `name`.

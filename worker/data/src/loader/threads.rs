@@ -191,13 +191,12 @@ impl Shared {
         let places = &request.places[position * request.width..(position + 1) * request.width];
         let epoch = request.epoch;
         let outcome = catch_unwind(AssertUnwindSafe(|| {
-            let Failed { index, error } = match self.load_places(places, epoch, own) {
-                Ok(()) => return (None, true),
-                Err(failed) => failed,
-            };
-            let path = self.singles().describe(index);
-            let bad = BadSample { index, path, reason: error.to_string() };
-            (Some(bad), self.load_stand_in(index, epoch, &error, own))
+            let (failed, has_values) = self.load_places(places, epoch, own);
+            let bad = failed.into_iter().map(|Failed { index, error }| {
+                let path = self.singles().describe(index);
+                BadSample { index, path, reason: error.to_string() }
+            });
+            (bad.collect::<Vec<_>>(), has_values)
         }));
         let (bad, has_values) = outcome.map_err(|panic| {
             let index = places.first().map_or(0, |place| place.sample);
@@ -212,31 +211,56 @@ impl Shared {
                 false => column.clear(place),
             }
         }
-        match bad {
-            None => batch.weights[position] = 1.0,
-            Some(sample) => batch.bad.push(BadPlace { place: position, sample }),
-        }
+        batch.weights[position] = if bad.is_empty() { 1.0 } else { 0.0 };
+        batch.bad.extend(bad.into_iter().map(|sample| BadPlace { place: position, sample }));
         Ok(())
     }
 
-    /// Loads the members of a sample.
-    fn load_places(&self, places: &[Place], epoch: u64, own: &mut Buffer) -> Result<(), Failed> {
+    /// Loads the members of a sample, and others in place of those that cannot be loaded. Returns these, and whether all have
+    /// values.
+    fn load_places(&self, places: &[Place], epoch: u64, own: &mut Buffer) -> (Vec<Failed>, bool) {
         let Some(groups) = self.dataset.groups() else {
-            return self.load_place(&*self.dataset, places[0], epoch, &mut own.sample);
+            return self.load_member(&*self.dataset, places[0], epoch, &mut own.sample);
         };
-        let mut load = |at: usize, place: Place| {
-            self.load_place(groups.singles(), place, epoch, &mut own.member)?;
-            groups.put(at, &own.member, &mut own.sample);
-            Ok(())
-        };
-        match places {
+        // A member of another depth may have changed the columns.
+        own.sample.iter_mut().for_each(|column| column.resize(0));
+        own.sample.iter_mut().zip(&**self.fields()).for_each(|(column, field)| column.resize(field.values()));
+        let fixed: Vec<Place>;
+        let members = match places {
             &[Place { sample, repeat }] => {
-                let members = groups.members(sample as usize).iter().enumerate();
-                members
-                    .map(|(at, &sample)| (at, Place { sample, repeat }))
-                    .try_for_each(|(at, place)| load(at, place))
+                let members = groups.members(sample as usize).into_iter();
+                fixed = members.map(|sample| Place { sample, repeat }).collect();
+                &fixed
             }
-            places => places.iter().enumerate().try_for_each(|(at, place)| load(at, *place)),
+            places => places,
+        };
+        let mut failed = Vec::new();
+        for (at, member) in members.iter().enumerate() {
+            let (found, has_values) = self.load_member(groups.singles(), *member, epoch, &mut own.member);
+            failed.extend(found);
+            if !has_values {
+                // An outage: the others would fail too, perhaps each after a time-out.
+                return (failed, false);
+            }
+            groups.put(at, &own.member, &mut own.sample);
+        }
+        (failed, true)
+    }
+
+    /// Loads a single sample, or another in its place. Returns the first if it cannot be loaded, and whether there are values.
+    fn load_member(
+        &self,
+        dataset: &dyn Dataset,
+        place: Place,
+        epoch: u64,
+        own: &mut [Column],
+    ) -> (Vec<Failed>, bool) {
+        match self.load_place(dataset, place, epoch, own) {
+            Ok(()) => (Vec::new(), true),
+            Err(failed) => {
+                let has_values = self.load_stand_in(dataset, &failed, epoch, own);
+                (vec![failed], has_values)
+            }
         }
     }
 
@@ -253,25 +277,18 @@ impl Shared {
         dataset.load(index, rng.as_mut(), own).map_err(|error| Failed { index, error })
     }
 
-    /// Loads another sample in place of one that cannot be loaded, as all members: statistics over a batch need a plausible
-    /// one. It depends on (seed, epoch, sample) alone, so it is the same in every batch and on every rank. Returns
+    /// Loads another sample in place of one that cannot be loaded: statistics over a batch need a plausible one.
+    /// It depends on (seed, epoch, sample) alone, so it is the same in every batch and on every rank. Returns
     /// whether one of a few could be loaded. During an outage the others fail too, perhaps each after a time-out, so the
     /// first one that fails for the same reason is the last.
-    fn load_stand_in(&self, index: usize, epoch: u64, error: &SampleError, own: &mut Buffer) -> bool {
-        let (singles, groups) = (self.singles(), self.dataset.groups());
-        let samples = u32::try_from(singles.len()).unwrap_or(u32::MAX);
-        let mut rng = keyed(Domain::StandIn, self.options.seed, epoch, index as u64);
+    fn load_stand_in(&self, dataset: &dyn Dataset, failed: &Failed, epoch: u64, own: &mut [Column]) -> bool {
+        let Failed { index, error } = failed;
+        let samples = u32::try_from(dataset.len()).unwrap_or(u32::MAX);
+        let mut rng = keyed(Domain::StandIn, self.options.seed, epoch, *index as u64);
         let others = (0..STAND_INS).map(|_| below(&mut rng, samples));
-        for other in others.filter(|&other| other as usize != index) {
-            let buffer = if groups.is_some() { &mut own.member } else { &mut own.sample };
-            match self.load_place(singles, Place::first(other), epoch, buffer).map_err(|failed| failed.error)
-            {
-                Ok(()) => {
-                    if let Some(groups) = groups {
-                        (0..groups.width()).for_each(|at| groups.put(at, &own.member, &mut own.sample));
-                    }
-                    return true;
-                }
+        for other in others.filter(|&other| other as usize != *index) {
+            match self.load_place(dataset, Place::first(other), epoch, own).map_err(|failed| failed.error) {
+                Ok(()) => return true,
                 Err(again) if again.outage().is_some() && again.outage() == error.outage() => return false,
                 Err(_) => {}
             }

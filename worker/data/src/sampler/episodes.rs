@@ -1,5 +1,6 @@
 //! Episodes: a few classes, and a few samples of each.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::super::packed::Packed;
@@ -69,9 +70,11 @@ impl Episodes {
         Ok(Self { shape, count, classes })
     }
 
-    /// Returns the episodes of an evaluation, the same in every evaluation of every run.
-    pub fn fixed(&self) -> Vec<u32> {
-        self.epoch(0, 0)
+    /// Returns an episode of an evaluation, the same in every evaluation of every run.
+    pub fn fixed(&self, episode: usize) -> Vec<u32> {
+        let mut members = Vec::with_capacity(self.width());
+        self.draw(&mut keyed(Domain::Episode, 0, 0, episode as u64), &mut members);
+        members
     }
 
     /// Adds an episode: the support samples class by class, then the query samples.
@@ -117,22 +120,11 @@ impl Sampler for Episodes {
 /// which for i = 0, 1, ... draw j below `count` - i and exchange i and i + j, of a list of which only exchanged places are
 /// kept. Panics if `taken` is above `count`.
 fn chosen(count: usize, taken: usize, rng: &mut SampleRng) -> Vec<usize> {
-    assert!(taken <= count, "{taken} of {count}");
-    let mut moved: Vec<(usize, usize)> = Vec::new();
-    let mut at = |place: usize, new: Option<usize>| {
-        let found = moved.iter_mut().find(|(known, _)| *known == place);
-        let old = found.as_ref().map_or(place, |(_, value)| *value);
-        match (found, new) {
-            (Some((_, value)), Some(new)) => *value = new,
-            (None, Some(new)) => moved.push((place, new)),
-            (_, None) => {}
-        }
-        old
-    };
+    let mut moved: HashMap<usize, usize> = HashMap::new();
     let mut draw = |i: usize| {
+        let first = moved.get(&i).copied().unwrap_or(i);
         let j = i + below(rng, (count - i) as u32) as usize;
-        let first = at(i, None);
-        at(j, Some(first))
+        moved.insert(j, first).unwrap_or(j)
     };
     (0..taken).map(&mut draw).collect()
 }
@@ -204,6 +196,12 @@ mod tests {
                 known.sort_unstable();
                 known.dedup();
                 prop_assert_eq!(known.len(), ways);
+            }
+            let sampling = crate::sampler::Sampling { sampler: Arc::new(sampler.clone()), has_partners: false };
+            let places = sampling.epoch(seed, epoch);
+            for (at, place) in places.iter().enumerate() {
+                let before = places[..at].iter().filter(|other| other.sample == place.sample).count();
+                prop_assert_eq!((place.sample, place.repeat as usize), (members[at], before));
             }
             // An episode depends on its number alone.
             let fewer = Episodes { count: 2, ..sampler.clone() };

@@ -59,7 +59,18 @@ impl Checks<'_> {
         if data.pairs && self.recipe.stage.is_empty() && self.recipe.train.effective_batch == 1 {
             self.add("data.pairs", "a step of one sample has no partner for it; raise train.effective_batch");
         }
-        if data.episodes.is_some() {
+        if let Some(episodes) = &data.episodes {
+            /// The members of an epoch's episodes are a list in memory.
+            const MOST_IMAGES: usize = 1 << 30;
+            let images = episodes.n_way.saturating_mul(episodes.k_shot + episodes.n_query);
+            for (key, count) in [("train", episodes.train), ("test", episodes.test)] {
+                if images.saturating_mul(count) > MOST_IMAGES {
+                    let message = format!(
+                        "{count} episodes of {images} images each are more than {MOST_IMAGES} images; lower it"
+                    );
+                    self.add(&format!("data.episodes.{key}"), message);
+                }
+            }
             let message =
                 "data.episodes decides which images stand in a sample; remove one of the two settings";
             if data.pairs {
@@ -111,6 +122,11 @@ impl Checks<'_> {
             Sampler::Buckets if data.pack => {
                 let message = "\"buckets\" takes documents by their length, and packed samples are all nearly full; set data.pack \
                                = false, or use \"shuffled\"";
+                self.add("data.sampler", message);
+            }
+            Sampler::Buckets if self.recipe.program().is_some() => {
+                let message = "a program also computes the padding of short documents, so \"buckets\" saves no time; set data.pack = \
+                               true, or use \"shuffled\"";
                 self.add("data.sampler", message);
             }
             Sampler::Buckets => {

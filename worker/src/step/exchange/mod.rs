@@ -12,6 +12,7 @@
 
 mod buckets;
 mod joint_sums;
+mod numbers;
 #[cfg(test)]
 mod tests;
 
@@ -24,6 +25,7 @@ use tch::{Device, Kind, TchError, Tensor};
 
 use self::buckets::{PendingReduction, Shared, State};
 pub(crate) use self::joint_sums::{JointSum, Pass, RankSync};
+pub(crate) use self::numbers::gather_numbers;
 use super::recover::retry_on_oom;
 use super::status::Status;
 use crate::OutOfMemory;
@@ -270,20 +272,6 @@ impl Exchange {
     /// Sums `figures` over all ranks, in place.
     pub(crate) fn sum(&self, figures: &Tensor) -> Result<(), CollectiveError> {
         self.ranks().all_reduce(figures, ReduceOp::Sum)?.wait()
-    }
-
-    /// Returns the numbers of the samples that the ranks name, in the step's order: `own` are this rank's places in
-    /// the step, of `samples`, and numbers. Every rank calls it.
-    pub(crate) fn gather_samples(&self, own: &[(usize, u32)], samples: usize) -> Result<Vec<u32>> {
-        // A place belongs to one rank, so a sum keeps its number; 0 means that no rank names it.
-        let mut numbers = vec![0i64; samples];
-        for &(place, number) in own {
-            numbers[place] = i64::from(number) + 1;
-        }
-        let all = retry_on_oom(Device::Cpu, || Tensor::f_from_slice(&numbers))?;
-        self.sum(&all)?;
-        let named = Vec::<i64>::try_from(&all)?.into_iter().filter(|&number| number > 0);
-        Ok(named.map(|number| (number - 1) as u32).collect())
     }
 
     /// Returns whether `value` is true on any rank. Hosts wait for each other, as the tensor is on the CPU.

@@ -275,12 +275,10 @@ impl Sets {
         if let (Some(episodes), Some(labels), Some(of_test)) = (&recipe.data.episodes, &labels, &of_test) {
             let episodes =
                 [labels.episodes(episodes, episodes.train)?, of_test.episodes(episodes, episodes.test)?];
-            (train, test) = (
-                Arc::new(Groups::episodes(train, &episodes[0])),
-                Arc::new(Groups::episodes(test, &episodes[1])),
-            );
-            let [of_train, _] = episodes;
-            sampling.sampler = Arc::new(of_train);
+            let [of_train, of_test] = episodes;
+            sampling.sampler = Arc::new(of_train.clone());
+            (train, test) =
+                (Arc::new(Groups::episodes(train, of_train)), Arc::new(Groups::episodes(test, of_test)));
         }
         if let (recipe::Sampler::Balanced, Some(labels)) = (recipe.data.sampler, labels) {
             sampling.sampler = Arc::new(Balanced { classes: labels.numbers });
@@ -316,6 +314,10 @@ impl Labels {
     fn of(samples: &Samples) -> Option<Self> {
         let (names, numbers) = samples.labels()?;
         let place = samples.place(&samples.set).display().to_string();
+        let place = match samples.table {
+            Some(_) => format!("{place} ({})", samples.set),
+            None => place,
+        };
         Some(Self { place, names: names.to_vec(), numbers: numbers.clone() })
     }
 
@@ -367,16 +369,16 @@ fn generated(recipe: &Recipe, target: Option<Target>) -> Result<Sets, TaskError>
     let classes = if target == Some(Target::Class) { classes } else { 0 };
     // A list in shared memory, which a host may lack, only if it is used.
     let needs_labels = data.sampler == recipe::Sampler::Balanced || data.episodes.is_some();
-    let labels = |set: &Arc<dyn Dataset>| match needs_labels {
+    let labels = |set: &Arc<dyn Dataset>, key: &str| match needs_labels {
         false => Ok(None),
         true => {
             let label = |sample| (sample % data.classes) as u32;
             let numbers = Packed::write((0..set.len()).map(label)).map_err(DataError::from)?;
-            let place = "a generated set".to_owned();
+            let place = format!("the generated data ({key})");
             Ok::<_, TaskError>(Some(Labels { place, names: Vec::new(), numbers }))
         }
     };
-    let labels = [labels(&train)?, labels(&test)?];
+    let labels = [labels(&train, "data.train_samples")?, labels(&test, "data.test_samples")?];
     let sets = Sets { classes, numbers, moments, size: (side, side), ..Sets::of(train, test) };
     sets.sampled(recipe, labels)
 }

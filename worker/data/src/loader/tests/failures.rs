@@ -9,8 +9,10 @@ use rustix::io::Errno;
 
 use super::super::super::dataset::{Column, Field};
 use super::super::super::error::{BadSample, SampleError};
+use super::super::super::packed::Packed;
 use super::super::super::rng::SampleRng;
-use super::super::super::{FileSet, Groups, ImageOptions};
+use super::super::super::sampler::Place;
+use super::super::super::{EpisodeShape, Episodes, FileSet, Groups, ImageOptions};
 use super::super::*;
 use super::numbers::{Numbers, all, images, indices, labels, options, work};
 use crate::tests::images::{png, put, train};
@@ -20,7 +22,8 @@ fn a_bad_image_has_no_weight_and_is_named() {
     let set = Numbers { bad: Some(8), ..Numbers::default() };
     let batch = &all(Arc::new(set), options(3), work(&[&[5, 8, 9, 8]]))[0];
     assert_eq!(batch.weights, [1.0, 0.0, 1.0, 0.0]);
-    assert_eq!(batch.unreadable().collect::<Vec<_>>(), [(1, 8), (3, 8)]);
+    assert_eq!(batch.unreadable().collect::<Vec<_>>(), [8, 8]);
+    assert_eq!([batch.bad[0].place, batch.bad[1].place], [1, 3]);
     assert_eq!((labels(batch)[0], labels(batch)[2], images(batch)[6]), (5, 2, 9.0));
     let bad = BadSample { index: 8, path: "number 8".to_owned(), reason: "the file is empty".to_owned() };
     let at = |place| BadPlace { place, sample: bad.clone() };
@@ -34,7 +37,7 @@ fn a_readable_image_stands_in_for_a_bad_one_whatever_the_batches_and_threads() {
         let of_one = |indices: &&[u32]| MicroBatch::of(4, indices.to_vec());
         let all = all(Arc::new(set), options(threads), batches.iter().map(of_one).collect());
         let image = |batch: &Batch, place: usize| images(batch)[3 * place..3 * place + 3].to_vec();
-        let bad = all.iter().flat_map(|batch| batch.unreadable().map(|(place, _)| image(batch, place)));
+        let bad = all.iter().flat_map(|batch| batch.bad.iter().map(|bad| image(batch, bad.place)));
         bad.flatten().collect()
     };
     let alone = values(1, &[&[8]]);
@@ -171,7 +174,8 @@ fn a_sample_whose_partner_is_bad_does_not_count() {
     let work = MicroBatch { width: 2, ..MicroBatch::of(0, [5, 9, 8, 5, 9, 8]) };
     let batch = &all(Arc::new(set), options(2), vec![work])[0];
     assert_eq!(batch.weights, [1.0, 0.0, 0.0]);
-    assert_eq!(batch.unreadable().collect::<Vec<_>>(), [(1, 8), (2, 8)], "the bad sample, not its partner");
+    assert_eq!(batch.unreadable().collect::<Vec<_>>(), [8, 8], "the bad sample, not its partner");
+    assert_eq!([batch.bad[0].place, batch.bad[1].place], [1, 2]);
     let names: Vec<_> = batch.fields.iter().map(|field| &*field.name).collect();
     assert_eq!(names, ["image", "label", "pair_image", "pair_label"]);
     let own = batch.column("image").unwrap().as_f32().unwrap();
@@ -180,6 +184,48 @@ fn a_sample_whose_partner_is_bad_does_not_count() {
     // The random change of a sample is the same wherever it stands.
     let alone = &all(Arc::new(Numbers::default()), options(1), work_of(&[9]))[0];
     assert_eq!(partner[..3], images(alone)[..3]);
+}
+
+#[test]
+fn an_episode_keeps_the_members_beside_a_bad_one() {
+    let classes = Packed::write((0..1000).map(|sample| sample / 500)).unwrap();
+    let shape = EpisodeShape { ways: 2, shots: 1, queries: 1 };
+    let episodes = Episodes::new(shape, 3, &classes).unwrap();
+    let set = Groups::episodes(Arc::new(Numbers { bad: Some(8), ..Numbers::default() }), episodes);
+    let places = |samples: [u32; 4]| samples.map(Place::first);
+    let places = [places([5, 900, 8, 901]), places([8, 900, 7, 8])].concat();
+    let batch = &all(Arc::new(set), options(2), vec![MicroBatch { epoch: 0, places, width: 4 }])[0];
+    assert_eq!(batch.weights, [0.0, 0.0]);
+    let bad: Vec<_> = batch.bad.iter().map(|bad| (bad.place, bad.sample.index)).collect();
+    assert_eq!(bad, [(0, 8), (1, 8), (1, 8)], "each member that cannot be read");
+    let numbers = |field: &str| -> Vec<f32> {
+        let values = batch.column(field).unwrap().as_f32().unwrap();
+        values.iter().copied().step_by(3).collect()
+    };
+    let (support, query) = (numbers("support_image"), numbers("query_image"));
+    assert_eq!((support[0], support[1], query[1]), (5.0, 900.0, 901.0));
+    assert_eq!((support[3], query[2]), (900.0, 7.0));
+    assert_eq!(
+        (support[2], query[3]),
+        (query[0], query[0]),
+        "another sample stands in for it, always the same"
+    );
+    assert_ne!(query[0], 8.0);
+}
+
+#[test]
+fn an_image_has_other_changes_each_time_that_it_comes() {
+    let set = || Groups::pairs(Arc::new(Numbers::default()));
+    let place = |sample, repeat| Place { sample, repeat };
+    let work = |repeat| MicroBatch { epoch: 0, places: vec![place(4, 0), place(4, repeat)], width: 2 };
+    let noise = |repeat| {
+        let batch = &all(Arc::new(set()), options(1), vec![work(repeat)])[0];
+        let of = |field: &str| batch.column(field).unwrap().as_f32().unwrap()[1];
+        [of("image"), of("pair_image")]
+    };
+    assert_eq!(noise(0)[0], noise(0)[1]);
+    assert_ne!(noise(1)[0], noise(1)[1]);
+    assert_eq!(noise(1)[0], noise(0)[0]);
 }
 
 fn work_of(indices: &[u32]) -> Vec<MicroBatch> {
