@@ -18,6 +18,9 @@ const FIRST_READ: u64 = 1 << 16;
 /// Fields of an evaluation's line that are no figures of the model.
 pub const NO_FIGURES: [&str; 6] = ["step", "epoch", "samples", "unreadable", "eval_ms", "best"];
 
+/// Fields of a test's line and of a run's result that no figure may have as its name.
+pub const RESERVED: [&str; 6] = ["loss", "checkpoint", "weights", "batch", "train_loss", "peak_memory_bytes"];
+
 /// Keys of lines other than a step's, and the field of their step; for a rollback the step it returned to.
 const INNER: [(&str, &str); 5] =
     [("eval", "step"), ("stage", "step"), ("oom", "step"), ("checkpoint", "step"), ("rollback", "to")];

@@ -189,6 +189,7 @@ impl Sections<'_> {
             for key in keys[..required].iter().filter(|key| value.get(key.name).is_none()) {
                 let remedy = match key.name {
                     "name" => "give it a name that no other stage has",
+                    "root" => "name the folder, the table or the text of the source",
                     "match" => "name the parameters by a glob such as \"backbone.*\", or by a list of globs",
                     _ => "state the part of the stage after which it begins, such as 0.5",
                 };

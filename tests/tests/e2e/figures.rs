@@ -65,7 +65,7 @@ fn figures_that_do_not_fit_are_errors_with_a_remedy() {
     for (number, (figure, words)) in [
         ("name = \"auc\", positive = 2", "set positive below 2"),
         ("name = \"auc\", output = \"logit\"", "did you mean `logits`?"),
-        ("name = \"auc\", classes = \"sex\"", "model.figures names the classes \"sex\""),
+        ("name = \"auc\", classes = \"sex\"", "model.figures (auc) names the classes \"sex\""),
         ("name = \"auc\", label = \"accuracy\"", "the task has no figure \"auc\"; use one of loss, accuracy"),
     ]
     .into_iter()

@@ -23,7 +23,7 @@ fn episodes_train_alike_in_every_cut() {
     let Ok(python) = forks::pytorch() else { return };
     let data = "image_size = 16\nclasses = 4\ntrain_samples = 40\ntest_samples = 24\naugment = \"crop-flip\"\n\
                 episodes = { n_way = 3, k_shot = 2, n_query = 2, train = 20, test = 9 }";
-    let sandbox = imported(&python, "prototypes", "program", data, "");
+    let sandbox = imported(&python, "prototypes", "program", data, "figures = [{ name = \"interval\" }]");
     same_in_every_cut(&sandbox);
     let run = sandbox.run("whole");
     // Three epochs of 20 episodes in steps of 8: two steps and half a step.
@@ -31,6 +31,7 @@ fn episodes_train_alike_in_every_cut() {
     assert_eq!(samples[..4], [8.0, 16.0, 20.0, 28.0]);
     let figures = run.result().final_metrics;
     assert!(figures["accuracy"] > 0.4, "chance is a third: {figures:?}");
+    assert!((0.0..1.0).contains(&figures["accuracy_95"]), "{figures:?}");
     let mut command = sandbox.command(1, "small", &["data.episodes.n_query=5"], &[]);
     refused_by(
         &mut command,

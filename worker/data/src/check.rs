@@ -166,7 +166,7 @@ impl Samples {
         depth: Depth,
         inspector: &mut Inspector,
     ) -> Result<Option<(u32, u32)>> {
-        let mut images = self.images().map(|files| files.path(&self.root, sample));
+        let mut images = self.images().map(|files| self.path(files, sample));
         let mut first = images.next().map(|path| inspector.image(&path, needs, depth)).transpose()?;
         for path in images {
             let checked = inspector.image(&path, needs, depth).and_then(|size| match first {
@@ -181,7 +181,7 @@ impl Samples {
         for list in &self.lists {
             let ListValues::Pixels(files, rule) = &list.values else { continue };
             let depth = if self.is_counted(sample) { Depth::Full } else { depth };
-            let path = files.path(&self.root, sample);
+            let path = self.path(files, sample);
             let size = inspector.pixels(&path, *rule, needs.orientation, depth)?;
             rule.check_size(&path, size, *first.get_or_insert(size))?;
             // The statistics are of one field: classes of several mean different things.
@@ -235,7 +235,7 @@ impl Samples {
         // no count.
         let inspect = |sample, inspector: &mut Inspector| {
             if !self.is_counted(sample) && !is_enough.load(Ordering::Relaxed) {
-                inspector.pixels(&masks.path(&self.root, sample), rule, Orientation::Stored, Depth::Full)?;
+                inspector.pixels(&self.path(masks, sample), rule, Orientation::Stored, Depth::Full)?;
                 inspector.count(sample, rule.outside());
                 is_enough.fetch_or(inspector.class_counts.classes() >= wanted, Ordering::Relaxed);
             }

@@ -71,8 +71,13 @@ pub enum DataError {
     MixedSizes((String, (u32, u32)), (String, (u32, u32))),
     #[error("{0} is alone in its set, and data.pairs gives each sample another as its partner; add samples")]
     NoPartner(String),
-    #[error("in {}: {error}", .source_root.display())]
-    OfSource { source_root: PathBuf, error: Box<DataError> },
+    #[error("data.source[{number}]: {}", of_source(error, *.number))]
+    OfSource { number: usize, error: Box<DataError> },
+    #[error(
+        "data.source[{0}] has no place in an epoch of {1} samples: its weight is too small beside the others; raise it, or remove \
+         the source"
+    )]
+    NoPlace(usize, usize),
     #[error("the field `{field}` is {one}, but {other}; give all sources the same fields")]
     OtherFields { field: String, one: String, other: String },
     #[error(
@@ -258,6 +263,14 @@ pub enum SampleError {
     TooLarge((u32, u32), u64),
 }
 
+impl DataError {
+    /// Says in which of `count` sources it is.
+    #[must_use]
+    pub fn in_source(self, number: usize, count: usize) -> Self {
+        if count == 1 { self } else { Self::OfSource { number, error: Box::new(self) } }
+    }
+}
+
 impl SampleError {
     /// Returns the error of another file than the sample's first image; `kind` is the word for it.
     pub(super) fn of(self, kind: &'static str, path: &Path) -> Self {
@@ -376,6 +389,18 @@ fn turned(one: (u32, u32), other: (u32, u32)) -> &'static str {
 
 fn plural(count: usize, one: &str, many: &str) -> String {
     format!("{count} {}", if count == 1 { one } else { many })
+}
+
+/// Writes an error of one of several sources, with its keys.
+fn of_source(error: &DataError, number: usize) -> String {
+    let mut text = error.to_string();
+    for key in ["root", "train_masks", "test_masks", "train", "test", "fields"] {
+        // A longer key begins with a shorter one.
+        for end in [" ", ",", ".", ";", "\"", ")"] {
+            text = text.replace(&format!("data.{key}{end}"), &format!("data.source[{number}].{key}{end}"));
+        }
+    }
+    text
 }
 
 /// Names the kinds of files that are no images, if there are any.

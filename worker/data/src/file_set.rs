@@ -296,7 +296,7 @@ struct File<'a> {
 
 impl File<'_> {
     fn path(self, samples: &Samples) -> PathBuf {
-        self.files.path(&samples.root, self.sample)
+        samples.path(self.files, self.sample)
     }
 }
 

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::error::DataError;
 use super::ignored::Ignored;
 use super::packed::Packed;
-use super::paths::{Listing, Paths};
+use super::paths::Paths;
 use super::pixel_target::PixelRule;
 use super::samples::{ClassSets, Files, List, ListValues, Samples, TableLines};
 
@@ -30,6 +30,11 @@ impl SourcePart {
     /// Returns the folder or the table.
     fn place(&self) -> PathBuf {
         self.table.as_ref().map_or_else(|| self.root.join(&self.set), |table| table.path.clone())
+    }
+
+    /// Returns the folder that its paths are below.
+    pub(super) fn root(&self) -> &Path {
+        &self.root
     }
 
     pub(super) fn table(&self) -> Option<&TableLines> {
@@ -57,8 +62,6 @@ impl Samples {
         }
         let (first, others) = sources.split_first().unwrap_or_else(|| panic!("no source to join"));
         let parts: Vec<SourcePart> = sources.iter().map(|(samples, weight)| part(samples, *weight)).collect();
-        let roots: Vec<&Path> = sources.iter().map(|(samples, _)| samples.root.as_path()).collect();
-        let root = common_folder(&roots);
         for (at, (other, _)) in others.iter().enumerate() {
             same_fields((&first.0, &parts[0]), (other, &parts[at + 1]))?;
             same_fields((other, &parts[at + 1]), (&first.0, &parts[0]))?;
@@ -66,10 +69,11 @@ impl Samples {
         let mut ignored = Ignored::default();
         sources.iter().for_each(|(samples, _)| ignored.add(&samples.ignored));
         let all: Vec<&Self> = sources.iter().map(|(samples, _)| samples).collect();
-        let lists = first.0.lists.iter().map(|list| join_lists(list, &all, &root));
+        let lists = first.0.lists.iter().map(|list| join_lists(list, &all));
         let lists = lists.collect::<Result<_, _>>()?;
         let names: BTreeSet<&str> = all.iter().map(|samples| samples.set.as_str()).collect();
         let set = names.into_iter().collect::<Vec<_>>().join(" and ");
+        let root = first.0.root.clone();
         Ok(Self { root, set, table: None, sources: parts, lists, size: None, ignored })
     }
 
@@ -83,15 +87,6 @@ impl Samples {
 fn part(samples: &Samples, weight: Option<f64>) -> SourcePart {
     let Samples { root, set, table, .. } = samples.clone();
     SourcePart { samples: samples.count(), weight, root, set, table }
-}
-
-/// Returns the longest path that all begin with.
-fn common_folder(roots: &[&Path]) -> PathBuf {
-    let mut common = roots[0].to_path_buf();
-    while !roots.iter().all(|root| root.starts_with(&common)) {
-        common.pop();
-    }
-    common
 }
 
 /// Checks that the second source has the fields of the first.
@@ -128,16 +123,14 @@ fn content(values: &ListValues) -> String {
 }
 
 /// Joins a field of all sources, which have it.
-fn join_lists(list: &List, sources: &[&Samples], root: &Path) -> Result<List, DataError> {
+fn join_lists(list: &List, sources: &[&Samples]) -> Result<List, DataError> {
     let of = |samples: &'_ Samples| samples.lists.iter().position(|of| of.field == list.field);
     let lists: Vec<&ListValues> =
         sources.iter().filter_map(|samples| Some(&samples.lists[of(samples)?].values)).collect();
     let files = |pick: &dyn Fn(&ListValues) -> Option<Files>| {
-        let with_roots = sources.iter().zip(&lists);
-        let all: Vec<(&Path, Files)> = with_roots
-            .filter_map(|(samples, values)| Some((samples.root.as_path(), pick(values)?)))
-            .collect();
-        Ok::<_, DataError>(Files { folder: String::new(), paths: join_paths(&all, root)? })
+        let all: Vec<Files> = lists.iter().filter_map(|values| pick(values)).collect();
+        let parts: Vec<_> = all.iter().map(|files| (files.folder.as_str(), &files.paths)).collect();
+        Ok::<_, DataError>(Files { folder: String::new(), paths: Paths::join(&parts)? })
     };
     let values = match &list.values {
         ListValues::Images(images) => {
@@ -202,30 +195,6 @@ fn union<'a>(names: impl Iterator<Item = &'a Vec<String>>) -> (Vec<String>, BTre
     let all: BTreeSet<&str> = names.flatten().map(String::as_str).collect();
     let number = all.into_iter().zip(0..).collect::<BTreeMap<_, _>>();
     (number.keys().map(|name| (*name).to_owned()).collect(), number)
-}
-
-/// Joins the paths of files below several roots as paths below `root`, which all roots begin with.
-fn join_paths(all: &[(&Path, Files)], root: &Path) -> Result<Paths, DataError> {
-    let mut joined = Listing::default();
-    for (of_source, files) in all {
-        let below = of_source.strip_prefix(root).unwrap_or(of_source).join(&files.folder);
-        let below = below.to_str().ok_or_else(|| DataError::NotUnicode(below.clone()))?;
-        let folders: Vec<u32> =
-            files.paths.folders().map(|folder| joined.folder(&path_of(below, folder))).collect();
-        for at in 0..files.paths.len() {
-            let (folder, name) = files.paths.place(at);
-            joined.add_in(folders[folder], name);
-        }
-    }
-    Ok(joined.pack()?)
-}
-
-fn path_of(folder: &str, name: &str) -> String {
-    match (folder, name) {
-        ("", name) => name.to_owned(),
-        (folder, "") => folder.trim_end_matches('/').to_owned(),
-        (folder, name) => format!("{}/{name}", folder.trim_end_matches('/')),
-    }
 }
 
 #[cfg(test)]

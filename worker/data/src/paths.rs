@@ -25,6 +25,10 @@ impl Texts {
         Ok(Self { ends: Packed::write(ends)?, bytes: Packed::write(texts.flat_map(str::bytes))? })
     }
 
+    fn len(&self) -> usize {
+        self.ends.len()
+    }
+
     fn get(&self, at: usize) -> &str {
         let start = if at == 0 { 0 } else { self.ends[at - 1] };
         let bytes = self.bytes.get(start as usize..self.ends[at] as usize);
@@ -74,14 +78,26 @@ impl Paths {
         (self.folders.get(self.folder[at] as usize), self.names.get(at))
     }
 
-    /// Returns the folders of the files.
-    pub(super) fn folders(&self) -> impl Iterator<Item = &str> {
-        (0..self.folders.ends.len()).map(|at| self.folders.get(at))
-    }
-
-    /// Returns the number of a file's folder, and its name.
-    pub(super) fn place(&self, at: usize) -> (usize, &str) {
-        (self.folder[at] as usize, self.names.get(at))
+    /// Joins the paths of several lists, each with a folder that holds its files.
+    pub(super) fn join(parts: &[(&str, &Self)]) -> Result<Self, MemoryError> {
+        let of_part = |(above, paths): &(&str, &Self)| {
+            let folders = (0..paths.folders.len()).map(|at| joined((above, paths.folders.get(at))));
+            folders.collect::<Vec<_>>()
+        };
+        let folders: Vec<String> = parts.iter().flat_map(of_part).collect();
+        let mut first = 0;
+        let numbers = parts.iter().flat_map(|(_, paths)| {
+            let before = first;
+            first += paths.folders.len() as u32;
+            paths.folder.iter().map(move |folder| before + folder)
+        });
+        Ok(Self {
+            folders: Texts::write(folders.iter().map(String::as_str))?,
+            folder: Packed::write(numbers)?,
+            names: Texts::write(
+                parts.iter().flat_map(|(_, paths)| (0..paths.len()).map(|at| paths.names.get(at))),
+            )?,
+        })
     }
 
     /// Returns the paths for which `is_kept`.
@@ -99,7 +115,10 @@ impl Paths {
 }
 
 fn joined((folder, name): (&str, &str)) -> String {
-    if folder.is_empty() { name.to_owned() } else { format!("{folder}/{name}") }
+    match (folder, name) {
+        ("", only) | (only, "") => only.to_owned(),
+        (folder, name) => format!("{folder}/{name}"),
+    }
 }
 
 /// Paths while they are listed.

@@ -115,7 +115,7 @@ pub struct Files {
 }
 
 impl Files {
-    pub(super) fn path(&self, root: &Path, sample: usize) -> PathBuf {
+    fn path(&self, root: &Path, sample: usize) -> PathBuf {
         self.paths.below(&root.join(&self.folder), sample)
     }
 }
@@ -186,14 +186,14 @@ impl Samples {
 
     /// Returns the path of one sample's first image.
     pub fn image_path(&self, sample: usize) -> PathBuf {
-        self.images().next().map_or_else(PathBuf::new, |files| files.path(&self.root, sample))
+        self.images().next().map_or_else(PathBuf::new, |files| self.path(files, sample))
     }
 
     /// Describes a sample for messages: by the path of its first image, and its line in a table.
     pub fn describe(&self, sample: usize) -> String {
         let path = self.image_path(sample);
-        let (table, sample) = self.origin(sample);
-        match table {
+        let (part, sample) = self.origin(sample);
+        match part.map_or(self.table.as_ref(), SourcePart::table) {
             None => path.display().to_string(),
             Some(table) if path.as_os_str().is_empty() => {
                 format!("{}:{}", table.path.display(), table.lines[sample])
@@ -205,15 +205,21 @@ impl Samples {
         }
     }
 
-    /// Returns the table of a sample, and its number there.
-    fn origin(&self, mut sample: usize) -> (Option<&TableLines>, usize) {
+    /// Returns the source of a sample, if there are several, and its number there.
+    fn origin(&self, mut sample: usize) -> (Option<&SourcePart>, usize) {
         for part in &self.sources {
             if sample < part.samples {
-                return (part.table(), sample);
+                return (Some(part), sample);
             }
             sample -= part.samples;
         }
-        (self.table.as_ref(), sample)
+        (None, sample)
+    }
+
+    /// Returns the path of a sample's file.
+    pub(super) fn path(&self, files: &Files, sample: usize) -> PathBuf {
+        let (part, _) = self.origin(sample);
+        files.path(part.map_or(self.root.as_path(), SourcePart::root), sample)
     }
 
     /// Returns the path of `folder` of the samples, or of their table; of joined samples all places.

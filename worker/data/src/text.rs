@@ -101,7 +101,11 @@ impl TextIndex {
     ) -> Result<Self, DataError> {
         let (mut files, mut source_of) = (Vec::new(), Vec::new());
         for (source, root) in roots.iter().enumerate() {
-            files.extend(if root.path.is_dir() { texts(root.path)? } else { vec![root.path.to_path_buf()] });
+            let found = match root.path.is_dir() {
+                true => texts(root.path).map_err(|error| error.in_source(source, roots.len()))?,
+                false => vec![root.path.to_path_buf()],
+            };
+            files.extend(found);
             source_of.resize(files.len(), source);
         }
         let (mut characters, mut digest) = (Characters::new(tokenizer), Hasher::new());

@@ -4,7 +4,7 @@ use dtrain_common::recipe::hints::and;
 use dtrain_common::recipe::{Amp, WithoutEffect};
 
 use super::networks::WITH_BATCH_NORM;
-use super::{Change, ColumnKind, DataKind, ModelName, Recipe, Resize, Target, tasks};
+use super::{Change, ColumnKind, DataKind, ModelName, Recipe, Resize, Source, Target, tasks};
 
 impl Recipe {
     pub(super) fn settings_without_effect(&self) -> Vec<(&'static str, String)> {
@@ -45,7 +45,8 @@ impl Recipe {
         list.add(!maps, "data.target_scale", only("maps"));
         let sources = self.by_source();
         let has_table = sources.iter().any(|alone| alone.data.kind == DataKind::Table);
-        let table = sources.iter().all(|alone| alone.data.kind == DataKind::Table);
+        let table = self.data.is_of_tables();
+        self.add_stated_by_sources(list);
         list.add(!has_table, "data.fields", "it applies to data.kind = \"table\"");
         list.add(table, folders, "the columns in data.fields name the files (data.kind is \"table\")");
         let has_files =
@@ -70,6 +71,21 @@ impl Recipe {
         list.add(target == Some(Target::Tokens), "data.crop_fraction", fraction);
         let keeps = !generated && self.data.resize == Resize::None;
         list.add(keeps, "data.image_size", "images keep their own size (data.resize is \"none\")");
+    }
+
+    fn add_stated_by_sources(&self, list: &mut WithoutEffect) {
+        let all = &self.data.source;
+        let mut add = |key, is_stated: &dyn Fn(&Source) -> bool| {
+            let stated = !all.is_empty() && all.iter().all(is_stated);
+            list.add(stated, key, "each [[data.source]] states its own");
+        };
+        let is_table = |source: &Source| source.kind.unwrap_or(self.data.kind) == DataKind::Table;
+        add("data.train", &|source| source.train.is_some());
+        add("data.test", &|source| source.test.is_some());
+        add("data.train_masks", &|source| source.train_masks.is_some() || is_table(source));
+        add("data.test_masks", &|source| source.test_masks.is_some() || is_table(source));
+        add("data.fields", &|source| !source.fields.is_empty() || !is_table(source));
+        add("data.kind", &|source| source.kind.is_some());
     }
 
     /// Formats "the task is NAME", with the target if the task has several.

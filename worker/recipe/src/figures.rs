@@ -1,6 +1,6 @@
 //! `model.figures`: figures of an evaluation, declared once for each.
 
-use dtrain_common::metrics::NO_FIGURES;
+use dtrain_common::metrics::{NO_FIGURES, RESERVED};
 use dtrain_common::recipe::kinds::{Kind, NAME};
 
 use super::named::named;
@@ -36,6 +36,14 @@ Figure, FIGURES, each_figure, "model.figures":
     /// The name of the figure; by default auc.
     label: Option<String> = None, NAME;
 }
+
+/// Half of the 95% interval of a mean over the samples: 1.96 standard deviations, divided by the root of their number.
+"interval" Interval {
+    /// The output with one number for each sample, N.
+    output: String = "accuracy".to_owned(), NAME;
+    /// The name of the figure; by default that of the output with _95, such as accuracy_95.
+    label: Option<String> = None, NAME;
+}
 }
 
 impl Accuracy {
@@ -47,6 +55,12 @@ impl Accuracy {
 impl Auc {
     fn usual_label(&self) -> String {
         "auc".to_owned()
+    }
+}
+
+impl Interval {
+    fn usual_label(&self) -> String {
+        format!("{}_95", self.output)
     }
 }
 
@@ -63,7 +77,9 @@ pub(super) fn problem(figures: &[Figure]) -> Option<(usize, String)> {
         let label = figure.label();
         let problem = if figures[..at].iter().any(|other| other.label() == label) {
             format!("another figure has the name {label:?}; set label to another name")
-        } else if label == "loss" || NO_FIGURES.contains(&label.as_str()) {
+        } else if !label.chars().all(|c| c.is_ascii_alphanumeric() || "_-.@/".contains(c)) {
+            format!("the name {label:?} may have letters, digits and _-.@/; set label to such a name")
+        } else if [&NO_FIGURES[..], &RESERVED].concat().contains(&label.as_str()) {
             format!("a line of metrics.jsonl has {label:?} already; set label to another name")
         } else {
             return None;

@@ -20,7 +20,7 @@ entry! {
         /// of all. Without weights each sample of all sources is taken once.
         weight: Option<f64>, RATE;
         /// Its kind: folder or table.
-        kind: Option<DataKind>, choice(DataKind::NAMES);
+        kind: Option<DataKind>, choice(&["folder", "table"]);
         /// The fields of its table.
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         fields: BTreeMap<String, String>, FIELDS;
@@ -39,8 +39,17 @@ entry! {
 pub(super) const SOURCES: Kind = Kind::Sections(Source::KEYS, 1);
 
 impl Data {
+    /// Returns whether all samples stand in tables.
+    pub(super) fn is_of_tables(&self) -> bool {
+        let of_source = |source: &Source| source.kind.unwrap_or(self.kind) == DataKind::Table;
+        match self.source.is_empty() {
+            true => self.kind == DataKind::Table,
+            false => self.source.iter().all(of_source),
+        }
+    }
+
     /// Returns the settings of one source, as if it were alone.
-    fn of_source(&self, source: &Source) -> Self {
+    pub(super) fn of_source(&self, source: &Source) -> Self {
         let or = |own: &Option<String>, usual: &String| own.as_ref().unwrap_or(usual).clone();
         Self {
             root: Some(source.root.clone()),

@@ -11,7 +11,7 @@ impl Recipe {
         let stated = self.data.target.filter(|_| self.task.chooses_target());
         let is_text = self.data.kind == DataKind::Text && targets.contains(&Target::Tokens);
         // A program takes any fields of a table.
-        let is_free = self.task.facts().returns_loss && self.data.kind == DataKind::Table;
+        let is_free = self.task.facts().returns_loss && self.data.is_of_tables();
         let usual = targets.first().copied().filter(|_| !is_free);
         stated.or(is_text.then_some(Target::Tokens)).or(usual)
     }

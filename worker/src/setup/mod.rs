@@ -22,7 +22,7 @@ use std::sync::Arc;
 use dtrain_common::env::WorkerEnv;
 use dtrain_common::manifest::DataFingerprint;
 use dtrain_common::run_dir::RunDir;
-use dtrain_recipe::{Recipe, Recompute};
+use dtrain_recipe::{AnyRecipe, Recipe, Recompute};
 use dtrain_torch_shim::{memory, rng};
 use tch::Device;
 
@@ -135,6 +135,17 @@ impl Setup {
             Some(copies) => format!("resumed from {} after step {done}", describe_copies(&copies.hosts)),
             None => format!("resumed from {} after step {done}", folder.display()),
         }));
+        let figures = |recipe: &AnyRecipe| recipe.section("model").get("figures").cloned();
+        let plain = recipe.plain()?;
+        let before = resumed.as_ref().map(|resumed| figures(&resumed.manifest.recipe));
+        let best = match before {
+            // Another figure may have the same name.
+            Some(before) if before != figures(&plain) && opening.best.is_some() => {
+                notes.push("model.figures changed, so the best checkpoint is sought anew".to_owned());
+                None
+            }
+            _ => opening.best.clone(),
+        };
         Ok(Self {
             replica,
             batch_sync,
@@ -145,8 +156,8 @@ impl Setup {
                 current: LaidOutPhase::new(id),
                 data,
                 program: opening.program.clone(),
-                recipe: recipe.plain()?,
-                best: BestKeeper::new(recipe.checkpoint.best.clone(), opening.best.clone()),
+                recipe: plain,
+                best: BestKeeper::new(recipe.checkpoint.best.clone(), best),
             },
             resumed,
             notes,

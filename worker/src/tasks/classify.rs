@@ -89,12 +89,12 @@ fn figures(recipe: &Recipe, model: &ImageNetwork, sets: &Sets) -> Result<Figures
     }
     match model {
         Model::Exported(network) => {
-            Figures::bind(&all, &Ports::of(network, false), sets).map_err(|unfit| network.unfit(unfit))
+            Figures::bind(&all, &Ports::of(network, true), sets).map_err(|unfit| network.unfit(unfit))
         }
         Model::Built(_) => {
             let shape = vec![None, Some(sets.classes as i64)];
             let logits = [Port { name: "logits".to_owned(), kind: Kind::Float, shape }];
-            let ports = Ports { train: &logits, evaluate: &logits, main: (0, 0), is_loss: false };
+            let ports = Ports { train: &logits, evaluate: &logits, main: (0, 0), takes_main: true };
             Figures::bind(&all, &ports, sets).map_err(|unfit| TaskError::Figures(Box::new(unfit)))
         }
     }
@@ -138,6 +138,6 @@ impl Task for Classify {
     }
 
     fn figures(&self, totals: &Totals) -> Vec<(&str, f64)> {
-        self.figures.figures(&totals.sums, totals.weight)
+        self.figures.figures(&totals.sums)
     }
 }

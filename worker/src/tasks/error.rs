@@ -28,7 +28,7 @@ pub enum TaskError {
     #[error(transparent)]
     Program(#[from] ProgramError),
     /// A figure that does not fit a built-in network or the data.
-    #[error("{0}")]
+    #[error("{}", .0.to_string().replace("the program", "the network"))]
     Figures(Box<Unfit>),
     /// An error of a user's task.
     #[error(transparent)]

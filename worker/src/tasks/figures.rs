@@ -40,14 +40,14 @@ pub(super) struct Ports<'a> {
     pub(super) train: &'a [Port],
     pub(super) evaluate: &'a [Port],
     pub(super) main: (usize, usize),
-    /// Whether the main output is the loss, which no figure takes by default.
-    pub(super) is_loss: bool,
+    /// Whether figures take the main output by default: that of a program is its loss, or no more than what a loss takes.
+    pub(super) takes_main: bool,
 }
 
 impl<'a> Ports<'a> {
-    pub(super) fn of(network: &'a Network, is_loss: bool) -> Self {
+    pub(super) fn of(network: &'a Network, takes_main: bool) -> Self {
         Self {
-            is_loss,
+            takes_main,
             train: network.ports(Mode::Train),
             evaluate: network.ports(Mode::Evaluate),
             main: (network.main_at(Mode::Train), network.main_at(Mode::Evaluate)),
@@ -61,7 +61,9 @@ type OutputAt<'a> = &'a dyn Fn(usize) -> Result<Tensor, TaskError>;
 impl Figures {
     /// Binds the figures of a recipe by name.
     pub(super) fn bind(all: &[Settings], ports: &Ports<'_>, sets: &Sets) -> Result<Self, Unfit> {
-        all.iter().map(|settings| Bound::new(settings, ports, sets)).collect::<Result<_, _>>().map(Self)
+        let bind =
+            |settings: &Settings| Bound::new(&format!("{KEY} ({})", settings.label()), settings, ports, sets);
+        all.iter().map(bind).collect::<Result<_, _>>().map(Self)
     }
 
     /// Returns the names of the outputs that figures take by name.
@@ -100,12 +102,12 @@ impl Figures {
     }
 
     /// Returns the figures that are made of sums, in the order of the recipe.
-    pub(super) fn figures(&self, mut sums: &[f64], weight: f64) -> Vec<(&str, f64)> {
+    pub(super) fn figures(&self, mut sums: &[f64]) -> Vec<(&str, f64)> {
         let mut all = Vec::new();
         for bound in &self.0 {
             if let Made::BySums(figure) = bound.figure().made() {
                 let (own, rest) = sums.split_at(figure.sums());
-                all.push((bound.label.as_str(), figure.figure(own, weight)));
+                all.push((bound.label.as_str(), figure.figure(own)));
                 sums = rest;
             }
         }
@@ -138,19 +140,19 @@ impl Figures {
 }
 
 impl Bound {
-    fn new(settings: &Settings, ports: &Ports<'_>, sets: &Sets) -> Result<Self, Unfit> {
+    fn new(key: &str, settings: &Settings, ports: &Ports<'_>, sets: &Sets) -> Result<Self, Unfit> {
         let figure = named(settings);
         let (mut values, mut shapes, mut classes, mut first) = (Vec::new(), Vec::new(), None, None);
         for source in figure.takes() {
             match source {
                 Source::Output(name) => {
-                    let at = |ports, main| name.map_or(Ok(main), |name| named_output(ports, name, KEY));
+                    let at = |ports, main| name.map_or(Ok(main), |name| named_output(ports, name, key));
                     let (train, evaluate) =
                         (at(ports.train, ports.main.0).ok(), at(ports.evaluate, ports.main.1)?);
                     let port = &ports.evaluate[evaluate];
-                    if name.is_none() && ports.is_loss {
-                        let remedy = "it is the loss; set output in model.figures to another output";
-                        return Err(unfit_output(port, remedy));
+                    if name.is_none() && !ports.takes_main {
+                        let remedy = "no figure takes it by default; set output to the one with the scores";
+                        return Err(unfit_output(port, &format!("{remedy} ({key})")));
                     }
                     let is_same = |at: &usize| {
                         let other = &ports.train[*at];
@@ -161,7 +163,7 @@ impl Bound {
                     first = first.or(Some(port));
                 }
                 Source::Classes(name) => {
-                    shapes.push(field_of_classes(name, sets)?);
+                    shapes.push(field_of_classes(key, name, sets)?);
                     classes = classes.or_else(|| known_classes(name, sets));
                     values.push(Value::Field(name.to_owned()));
                 }
@@ -170,9 +172,12 @@ impl Bound {
         let checked = figure.check(&shapes, classes);
         if let Some(port) = first {
             if !is_floating(port.kind) {
-                return Err(unfit_output(port, "a figure takes numbers of a floating-point type"));
+                return Err(unfit_output(
+                    port,
+                    &format!("a figure takes numbers of a floating-point type ({key})"),
+                ));
             }
-            checked.map_err(|expected| unfit_output(port, &expected))?;
+            checked.map_err(|expected| unfit_output(port, &format!("{expected} ({key})")))?;
         }
         Ok(Self { settings: settings.clone(), label: settings.label(), values })
     }
@@ -207,18 +212,23 @@ fn zeros(sums: usize, batch: &Batch) -> Result<Tensor, TchError> {
 }
 
 /// Returns the shape of the classes in a field, with that of the samples.
-fn field_of_classes(name: &str, sets: &Sets) -> Result<Vec<Option<i64>>, Unfit> {
-    let all = sets.train.fields().iter().filter(|field| field.kind == FieldKind::I64);
-    let missing = || Unfit::NoClasses {
-        key: KEY,
-        name: name.to_owned(),
-        classes: all.clone().map(|field| field.name.to_string()).collect(),
-    };
-    let field = all.clone().find(|field| field.name == name).ok_or_else(missing)?;
+fn field_of_classes(key: &str, name: &str, sets: &Sets) -> Result<Vec<Option<i64>>, Unfit> {
+    let fields = sets.train.fields().iter();
+    let mut all = fields.filter(|field| field.kind == FieldKind::I64 && has_classes(&field.name, sets));
+    let names = || all.clone().map(|field| field.name.to_string()).collect();
+    let missing = Unfit::NoClasses { key: key.to_owned(), name: name.to_owned(), classes: names() };
+    let field = all.find(|field| field.name == name).ok_or(missing)?;
     Ok([None].into_iter().chain(field.shape.iter().map(|length| Some(*length as i64))).collect())
 }
 
-/// Returns the number of classes in a field, if the data states it.
+/// Returns whether a field holds classes of whole samples, also of a partner's or of an episode's. Masks and tokens have values
+/// that are no class.
+fn has_classes(field: &str, sets: &Sets) -> bool {
+    let single = ["pair_", "support_", "query_"].into_iter().find_map(|prefix| field.strip_prefix(prefix));
+    [Some(field), single].into_iter().flatten().any(|name| known_classes(name, sets).is_some())
+}
+
+/// Returns the number of classes in a field, if the data states it. An episode has others.
 fn known_classes(name: &str, sets: &Sets) -> Option<usize> {
     let own = (name == "label" && sets.classes > 0).then_some(sets.classes);
     sets.other_classes.get(name).map(Vec::len).or(own)

@@ -104,7 +104,7 @@ impl BuildTask for Program {
         let [train, evaluate] = [Mode::Train, Mode::Evaluate].map(|mode| network.ports(mode));
         let own = if has_own { network.main(Mode::Evaluate).name.as_str() } else { LOSS };
         let figures = figures(train, evaluate, own);
-        let listed = Figures::bind(&stated.figures, &Ports::of(&network, has_own), &sets)
+        let listed = Figures::bind(&stated.figures, &Ports::of(&network, false), &sets)
             .map_err(|unfit| network.unfit(unfit))?;
         if let Some(label) = listed.labels().find(|label| figures.iter().any(|figure| figure.name == **label))
         {
@@ -324,7 +324,7 @@ impl Task for Program {
         let (own, listed) = totals.sums.split_at(self.figures.len());
         let own =
             self.figures.iter().zip(own).map(|(figure, sum)| (figure.name.as_str(), sum / totals.weight));
-        own.chain(self.listed.figures(listed, totals.weight)).collect()
+        own.chain(self.listed.figures(listed)).collect()
     }
 }
 

@@ -30,7 +30,7 @@ pub enum Unfit {
         suggestion(name, known),
         names(known)
     )]
-    NoPort { key: &'static str, name: String, known: Vec<String> },
+    NoPort { key: String, name: String, known: Vec<String> },
     #[error(
         "the input `{input}` takes {takes}, but the field `{field}` of the data is {has}; set model.inputs to another field, or \
          export the model with an input of this type"
@@ -58,7 +58,7 @@ pub enum Unfit {
         "{key} names the classes {name:?}, but the fields with a class for each sample are {}",
         names(classes)
     )]
-    NoClasses { key: &'static str, name: String, classes: Vec<String> },
+    NoClasses { key: String, name: String, classes: Vec<String> },
     #[error("an output of the program is the figure {0:?} too; set label in model.figures to another name")]
     TwoFigures(String),
     #[error("the output `{output}` has the shape {shape} for N samples, but {expected}")]

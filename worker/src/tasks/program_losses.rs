@@ -143,6 +143,6 @@ fn class(name: &str, fields: &[Field]) -> Result<StepValue, Unfit> {
     let classes: Vec<String> = fields.iter().filter(is_class).map(|field| field.name.to_string()).collect();
     match classes.iter().any(|known| known == name) {
         true => Ok(StepValue { kind: Kind::Int64, shape: Vec::new(), is_of_sample: true }),
-        false => Err(Unfit::NoClasses { key: KEY, name: name.to_owned(), classes }),
+        false => Err(Unfit::NoClasses { key: KEY.to_owned(), name: name.to_owned(), classes }),
     }
 }

@@ -3,6 +3,7 @@
 use super::super::packed::Packed;
 use super::super::rng::{Domain, keyed};
 use super::Sampler;
+use super::deck::Deck;
 use super::shuffled::shuffle;
 
 /// Each class as often as every other, up to one; an epoch has as many places as there are samples. A class with fewer
@@ -25,22 +26,15 @@ impl Sampler for Balanced {
     /// Each run through all classes is shuffled, so every stretch of places is balanced.
     fn epoch(&self, seed: u64, epoch: u64) -> Vec<u32> {
         let mut rng = keyed(Domain::Balanced, seed, epoch, 0);
-        let mut decks = by_class(&self.classes);
-        let mut drawn = vec![0; decks.len()];
-        decks.iter_mut().for_each(|deck| shuffle(deck, &mut rng));
-        let mut classes: Vec<usize> = (0..decks.len()).filter(|&class| !decks[class].is_empty()).collect();
+        let by_class = by_class(&self.classes);
+        let mut classes: Vec<usize> =
+            (0..by_class.len()).filter(|&class| !by_class[class].is_empty()).collect();
+        let mut decks: Vec<Deck> = by_class.into_iter().map(|samples| Deck::new(samples, &mut rng)).collect();
         let mut places = Vec::with_capacity(self.classes.len());
         while places.len() < self.classes.len() {
             shuffle(&mut classes, &mut rng);
-            for &class in classes.iter().take(self.classes.len() - places.len()) {
-                let deck = &mut decks[class];
-                if drawn[class] == deck.len() {
-                    shuffle(deck, &mut rng);
-                    drawn[class] = 0;
-                }
-                places.push(deck[drawn[class]]);
-                drawn[class] += 1;
-            }
+            let taken = classes.iter().take(self.classes.len() - places.len());
+            places.extend(taken.map(|&class| decks[class].draw(&mut rng)));
         }
         places
     }

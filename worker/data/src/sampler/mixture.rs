@@ -2,6 +2,7 @@
 
 use super::super::rng::{Domain, keyed};
 use super::Sampler;
+use super::deck::Deck;
 use super::shuffled::shuffle;
 
 /// Each source as often as its weight states, up to one place; an epoch has as many places as there are samples. A source
@@ -16,9 +17,10 @@ pub struct Mixture {
 
 impl Mixture {
     /// Returns the number of places of each source: whole parts first, then one more for the largest remainders.
-    fn shares(&self) -> Vec<usize> {
-        // An empty source has no place.
-        let weight = |at: usize| if self.samples[at] == 0 { 0.0 } else { self.weights[at] };
+    pub fn shares(&self) -> Vec<usize> {
+        // Less than 1 each, so that no sum overflows. An empty source has no place.
+        let most = self.weights.iter().copied().fold(0.0, f64::max);
+        let weight = |at: usize| if self.samples[at] == 0 { 0.0 } else { self.weights[at] / most };
         let (places, sum) = (self.places(), (0..self.samples.len()).map(weight).sum::<f64>());
         let exact: Vec<f64> = (0..self.samples.len()).map(|at| places as f64 * (weight(at) / sum)).collect();
         let mut shares: Vec<usize> = exact.iter().map(|share| *share as usize).collect();
@@ -48,22 +50,13 @@ impl Sampler for Mixture {
         }
         shuffle(&mut places, &mut rng);
         let mut first = 0;
-        let mut decks: Vec<(Vec<u32>, usize)> = Vec::with_capacity(self.samples.len());
+        let mut decks = Vec::with_capacity(self.samples.len());
         for &samples in &self.samples {
-            let mut deck: Vec<u32> = (first..first + samples as u32).collect();
-            shuffle(&mut deck, &mut rng);
-            decks.push((deck, 0));
-            first += samples as u32;
+            let end = first + samples as u32;
+            decks.push(Deck::new((first..end).collect(), &mut rng));
+            first = end;
         }
-        for place in &mut places {
-            let (deck, drawn) = &mut decks[*place as usize];
-            if *drawn == deck.len() {
-                shuffle(deck, &mut rng);
-                *drawn = 0;
-            }
-            *place = deck[*drawn];
-            *drawn += 1;
-        }
+        places.iter_mut().for_each(|place| *place = decks[*place as usize].draw(&mut rng));
         places
     }
 }
@@ -79,6 +72,14 @@ mod tests {
         // Golden values of a second implementation.
         assert_eq!(sampler.epoch(1, 0), [6, 7, 6, 7, 0, 3, 6, 7]);
         assert_eq!(sampler.epoch(1, 1), [7, 4, 6, 7, 6, 6, 7, 1]);
+    }
+
+    #[test]
+    fn huge_weights_keep_their_proportion() {
+        let of = |weights: [f64; 2]| Mixture { samples: vec![100, 100], weights: weights.into() }.shares();
+        assert_eq!(of([1.5e308, 1e308]), [120, 80]);
+        assert_eq!(of([1e-300, 3e-300]), [50, 150]);
+        assert_eq!(of([1000.0, 1.0]), [200, 0]);
     }
 
     proptest! {

@@ -5,6 +5,7 @@
 
 pub mod balanced;
 pub mod buckets;
+mod deck;
 pub mod episodes;
 pub mod mixture;
 pub mod pairs;

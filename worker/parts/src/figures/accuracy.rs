@@ -10,16 +10,20 @@ impl Figure for Accuracy {
         vec![Source::Output(self.output.as_deref()), Source::Classes(&self.classes)]
     }
 
-    fn check(&self, shapes: &[Shape], _: Option<usize>) -> Result<(), String> {
+    fn check(&self, shapes: &[Shape], known: Option<usize>) -> Result<(), String> {
         let (logits, classes) = (&shapes[0], &shapes[1]);
         let fits = logits.len() == classes.len() + 1
+            && logits[0].is_none()
             && logits.iter().zip(classes).skip(1).all(|(a, b)| a.is_none() || b.is_none() || a == b);
-        match logits.last() {
+        match (logits.last(), known) {
             _ if !fits => Err(format!(
                 "accuracy takes logits, N x K for one class in `{}` or N x M x K for M classes; set output to them",
                 self.classes
             )),
-            Some(Some(k)) if self.top > 1 && *k <= self.top as i64 => {
+            (Some(Some(k)), Some(known)) if *k < known as i64 => {
+                Err(format!("accuracy takes a logit for each of the {known} classes; set output to them"))
+            }
+            (Some(Some(k)), _) if self.top > 1 && *k <= self.top as i64 => {
                 Err(format!("every class is among the top {}; set top below {k}", self.top))
             }
             _ => Ok(()),
@@ -32,7 +36,7 @@ impl Figure for Accuracy {
 }
 
 impl BySums for Accuracy {
-    /// Returns the number of samples that are right; of M classes of a sample, the part that is.
+    /// Returns the number of classes that are right, and of all: a sample has one, or M.
     fn add(&self, values: &[&Tensor], weights: &Tensor) -> Result<Tensor, TchError> {
         let (logits, classes) = (values[0].f_detach()?, values[1]);
         let right = match self.top {
@@ -42,16 +46,18 @@ impl BySums for Accuracy {
                 largest.f_eq_tensor(&classes.f_unsqueeze(-1)?)?.f_any_dim(-1, false)?
             }
         };
-        if right.dim() == 1 {
-            return right.f_mul(weights)?.f_sum(Kind::Double)?.f_view([1]);
-        }
-        let right = right.f_flatten(1, -1)?;
-        let sum = right.f_mul(&weights.f_unsqueeze(1)?)?.f_sum(Kind::Double)?;
-        sum.f_div_scalar(right.size()[1])?.f_view([1])
+        let right = right.f_reshape([right.size()[0], -1])?;
+        let counted = right.f_mul(&weights.f_unsqueeze(1)?)?.f_sum(Kind::Double)?;
+        let all = weights.f_sum(Kind::Double)?.f_mul_scalar(right.size()[1])?;
+        Tensor::f_stack(&[counted, all], 0)
     }
 
-    fn figure(&self, sums: &[f64], weight: f64) -> f64 {
-        sums[0] / weight
+    fn sums(&self) -> usize {
+        2
+    }
+
+    fn figure(&self, sums: &[f64]) -> f64 {
+        sums[0] / sums[1]
     }
 }
 
@@ -63,7 +69,7 @@ mod tests {
     fn of(figure: &Accuracy, logits: &Tensor, classes: &Tensor, weights: &[f32]) -> f64 {
         let weights = Tensor::from_slice(weights);
         let sums = Vec::<f64>::try_from(figure.add(&[logits, classes], &weights).unwrap()).unwrap();
-        figure.figure(&sums, weights.sum(Kind::Double).double_value(&[]))
+        figure.figure(&sums)
     }
 
     #[test]

@@ -49,12 +49,10 @@ pub trait BySums {
     fn add(&self, values: &[&Tensor], weights: &Tensor) -> Result<Tensor, TchError>;
 
     /// Returns the number of sums.
-    fn sums(&self) -> usize {
-        1
-    }
+    fn sums(&self) -> usize;
 
-    /// Returns the figure from the sums over samples of this weight.
-    fn figure(&self, sums: &[f64], weight: f64) -> f64;
+    /// Returns the figure from the sums over all samples.
+    fn figure(&self, sums: &[f64]) -> f64;
 }
 
 /// Returns the functions of a recipe's figure.

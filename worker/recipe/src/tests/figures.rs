@@ -43,6 +43,8 @@ fn wrong_figures_are_errors_that_name_the_figure() {
             "model.figures[1]",
             "another figure has the name \"auc\"; set label",
         ),
+        ("[{name=\"auc\", label=\"batch\"}]", "model.figures[0]", "has \"batch\" already"),
+        ("[{name=\"auc\", label=\"a b\"}]", "model.figures[0]", "may have letters, digits"),
         ("[{name=\"auc\", label=\"loss\"}]", "model.figures[0]", "has \"loss\" already"),
     ] {
         expect_error(FIGURES, &[&format!("model.figures={list}")], key, part);

@@ -48,7 +48,7 @@ fn wrong_sources_are_named_with_their_remedy() {
         )
     };
     for (sources, key, part) in [
-        ("{ weight = 1.0 }", "data.source[0].root", "missing"),
+        ("{ weight = 1.0 }", "data.source[0].root", "missing; name the folder, the table or the text"),
         ("{ root = \"a\", weight = -1.0 }", "data.source[0].weight", "at least 0"),
         (
             "{ root = \"a\", weight = 0.0 }, { root = \"b\", weight = 1.0 }",
@@ -60,7 +60,9 @@ fn wrong_sources_are_named_with_their_remedy() {
             "data.source[1].weight",
             "of all sources, or of none",
         ),
-        ("{ root = \"a\", kind = \"generated\" }", "data.source[0].kind", "set data.kind"),
+        ("{ root = \"a\", kind = \"generated\" }", "data.source[0].kind", "\"folder\", \"table\""),
+        ("{ root = \"a\", weight = 1.0 }", "data.source[0].weight", "there is no other source"),
+        ("{ root = \"a\" }, { root = \"a\", train = \"train\" }", "data.source[1].root", "twice"),
         (
             "{ root = \"a\", fields = { image = \"image\" } }",
             "data.source[0].fields",
@@ -81,6 +83,15 @@ fn wrong_sources_are_named_with_their_remedy() {
     expect_error(&two, &["data.sampler=balanced"], "data.source[0].weight", "data.sampler decides");
     expect_error(&two, &["data.root=/c"], "data.root", "has its own root");
     expect_error(&two, &["data.kind=generated"], "data.source", "generated data has no files");
+    let masks = "task = \"segment\"\n[data]\nclasses = 2\n[[data.source]]\nroot = \"a\"\ntrain_masks = \"train\"\n[train]\nepochs = 1\n";
+    expect_error(masks, &[], "data.source[0].train_masks", "is the folder of the images");
+    let both = "{ root = \"a\", train = \"x\" }, { root = \"b\", train = \"y\" }";
+    expect_error(&of(both), &["data.train=z"], "data.train", "each [[data.source]] states its own");
+    let numbers = "{ root = \"a.csv\", kind = \"table\", fields = { x = \"numbers:a,b\" } }";
+    let program = format!(
+        "task = \"program\"\n[data]\nsource = [{numbers}]\n[model]\nfile = \"/m.pt2\"\n[train]\nepochs = 1\n"
+    );
+    assert_eq!(parse(&program, &[]).unwrap().target(), None);
     let text = ["data.source=[{root=\"a.txt\", train=\"x\"}]"];
     let lm = "task = \"lm\"\n[data]\n[train]\nepochs = 1\n";
     expect_error(lm, &text, "data.source[0].train", "it applies to images");

@@ -4,7 +4,7 @@ use dtrain_common::recipe::hints::quoted;
 
 use super::{Checks, DataKind, Recipe};
 use crate::changes;
-use crate::{Augment, ColumnKind, Masks, Resize, Sampler, Source, Target};
+use crate::{Augment, ColumnKind, Data, Masks, Resize, Sampler, Target};
 
 impl Checks<'_> {
     /// Checks that the task takes this kind of data and this augmentation.
@@ -98,8 +98,10 @@ impl Checks<'_> {
         if data.kind.is_of_images() && self.recipe.has(ColumnKind::Mask) {
             self.mask_classes();
         }
-        if data.kind == DataKind::Folder && target.is_some_and(Target::is_of_pixels) {
-            self.mask_folders();
+        for (number, alone) in self.recipe.by_source().iter().enumerate() {
+            if alone.data.kind == DataKind::Folder && target.is_some_and(Target::is_of_pixels) {
+                self.mask_folders(number, &alone.data);
+            }
         }
     }
 
@@ -154,11 +156,11 @@ impl Checks<'_> {
         for (number, source) in data.source.iter().enumerate() {
             let mut add =
                 |name: &str, message: &str| self.add(&format!("data.source[{number}].{name}"), message);
-            let is_same = |other: &Source| {
-                Source { weight: None, ..other.clone() } == Source { weight: None, ..source.clone() }
-            };
-            if data.source[..number].iter().any(is_same) {
+            if data.source[..number].iter().any(|other| data.of_source(other) == data.of_source(source)) {
                 add("root", "the source is there twice; remove one of the two");
+            }
+            if source.weight.is_some() && data.source.len() == 1 {
+                add("weight", "this setting has no effect: there is no other source; remove it");
             }
             if source.weight == Some(0.0) {
                 add("weight", "no sample is taken with weight 0; raise it, or remove the source");
@@ -177,11 +179,8 @@ impl Checks<'_> {
                     &format!("{key} decides how often a sample is taken; remove one of the two settings"),
                 );
             }
-            if source.kind.is_some_and(|kind| tokens || !kind.is_of_images()) {
-                add(
-                    "kind",
-                    "a source of images is a \"folder\" or a \"table\", and texts are not mixed with them; set data.kind",
-                );
+            if source.kind.is_some() && tokens {
+                add("kind", "a source of texts has no kind; remove it");
             }
             let kind = source.kind.unwrap_or(data.kind);
             let masks = pixels && kind == DataKind::Folder;
@@ -253,8 +252,7 @@ impl Checks<'_> {
         }
     }
 
-    fn mask_folders(&mut self) {
-        let data = &self.recipe.data;
+    fn mask_folders(&mut self, source: usize, data: &Data) {
         for (images, masks, key) in [
             (&data.train, &data.train_masks, "data.train_masks"),
             (&data.test, &data.test_masks, "data.test_masks"),
@@ -262,7 +260,7 @@ impl Checks<'_> {
             if images == masks {
                 let message =
                     format!("{masks:?} is the folder of the images; name the folder of the masks or maps");
-                self.add(key, message);
+                self.add(&self.recipe.source_key(source, key), message);
             }
         }
     }

@@ -35,16 +35,16 @@ fn batch(weights: &[f32]) -> Batch {
 fn a_classifier_has_its_accuracy_and_the_figures_of_the_recipe() {
     let totals = |sums: &[f64]| Totals { loss_sum: 1.0, weight: 4.0, sums: sums.to_vec() };
     let task = classify("{ name = \"auc\", positive = 2 }, { name = \"accuracy\", top = 2 }").unwrap();
-    assert_eq!(task.figures(&totals(&[1.0, 3.0])), [("accuracy", 0.25), ("top2_accuracy", 0.75)]);
+    assert_eq!(task.figures(&totals(&[1.0, 4.0, 3.0, 4.0])), [("accuracy", 0.25), ("top2_accuracy", 0.75)]);
     let rows = task.row_figures().unwrap();
     assert_eq!(rows.figures().into_iter().map(|(name, _)| name).collect::<Vec<_>>(), ["auc"]);
     let passed = rows.forward(&batch(&[1.0, 0.0, 1.0])).unwrap();
-    assert_eq!((passed.loss.sums.size(), passed.rows[0].size()), (vec![2], vec![3, 2]));
+    assert_eq!((passed.loss.sums.size(), passed.rows[0].size()), (vec![4], vec![3, 2]));
     let marks = Vec::<f32>::try_from(passed.rows[0].select(1, 1)).unwrap();
     assert_eq!(marks, [1.0, 0.0, 2.0], "the second sample does not count");
 
     let task = classify("{ name = \"accuracy\", label = \"accuracy\", top = 2 }").unwrap();
-    assert_eq!(task.figures(&totals(&[3.0])), [("accuracy", 0.75)], "in place of its own");
+    assert_eq!(task.figures(&totals(&[3.0, 4.0])), [("accuracy", 0.75)], "in place of its own");
     assert!(task.row_figures().is_none());
 }
 
@@ -55,7 +55,7 @@ fn figures_that_do_not_fit_name_the_remedy() {
         ("name = \"accuracy\", top = 3", "set top below 3"),
         (
             "name = \"auc\", output = \"logit\"",
-            "names \"logit\", which the program lacks; did you mean `logits`?",
+            "names \"logit\", which the network lacks; did you mean `logits`?",
         ),
         ("name = \"auc\", classes = \"sex\"", "with a class for each sample are `label`"),
     ] {

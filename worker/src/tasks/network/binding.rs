@@ -30,7 +30,7 @@ pub(super) fn bind(
 ) -> Result<Vec<String>, Unfit> {
     let known = || inputs.iter().map(|port| port.name.clone()).collect::<Vec<_>>();
     if let Some(name) = stated.keys().find(|name| inputs.iter().all(|port| port.name != **name)) {
-        return Err(Unfit::NoPort { key: "model.inputs", name: name.clone(), known: known() });
+        return Err(Unfit::NoPort { key: "model.inputs".to_owned(), name: name.clone(), known: known() });
     }
     let field_named = |name: &str| fields.iter().copied().find(|field| *field == name);
     let owned = || fields.iter().map(|field| (*field).to_owned()).collect::<Vec<_>>();

@@ -30,8 +30,8 @@ fn position(outputs: &[Port], name: &str) -> Option<usize> {
 }
 
 /// Returns the number of the output of this name, which `key` of a recipe states.
-pub(in crate::tasks) fn named(outputs: &[Port], name: &str, key: &'static str) -> Result<usize, Unfit> {
-    let missing = || Unfit::NoPort { key, name: name.to_owned(), known: names(outputs) };
+pub(in crate::tasks) fn named(outputs: &[Port], name: &str, key: &str) -> Result<usize, Unfit> {
+    let missing = || Unfit::NoPort { key: key.to_owned(), name: name.to_owned(), known: names(outputs) };
     position(outputs, name).ok_or_else(missing)
 }
 

@@ -5,6 +5,7 @@ mod masks;
 mod numbers;
 pub(super) mod text;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -20,7 +21,7 @@ use crate::data::sources::table::Reading;
 use crate::data::sources::{classes, pairs, table};
 use crate::data::{
     self, DataError, Dataset, EpisodeShape, Episodes, Generated, GeneratedMaps, GeneratedMasks,
-    GeneratedVectors, Groups, Mixture, Moments, Samples, Sampling, SourcePart, Split, TooFew, Vocabulary,
+    GeneratedVectors, Groups, Mixture, Moments, Samples, Sampling, Split, TooFew, Vocabulary,
 };
 use text::{Text, TextSets};
 
@@ -78,6 +79,7 @@ pub(super) fn survey(
     if let (Some(Target::Class), [class], true) = (target, train.classes().0, least_classes > 1) {
         let remedy = match train.table {
             Some(_) => "add training lines of other classes",
+            None if !train.sources.is_empty() => "add samples of other classes to one of the sources",
             None => {
                 "add a folder of images for each other class, or set data.root and data.train to the folder that holds the \
                  class folders"
@@ -119,16 +121,20 @@ fn list(recipe: &Recipe, target: Option<Target>, train: Option<&Samples>) -> Res
     let novel = train.filter(|_| recipe.data.episodes.is_some()).map(|train| train.clone().without_labels());
     let train = novel.as_ref().or(train);
     let weights = recipe.data.source.iter().map(|source| source.weight).chain([None]);
-    let all = recipe.by_source().into_iter().zip(weights);
-    let all = all.map(|(alone, weight)| Ok((list_source(&alone, target, train)?, weight)));
-    Ok(Samples::join(all.collect::<Result<_, TaskError>>()?)?)
+    let all = recipe.by_source();
+    let list = |(number, (alone, weight)): (usize, (&Cow<'_, Recipe>, Option<f64>))| {
+        let listed = list_source(alone, target, train);
+        Ok((listed.map_err(|error| error.in_source(number, all.len()))?, weight))
+    };
+    let listed = all.iter().zip(weights).enumerate().map(list).collect::<Result<_, DataError>>()?;
+    Ok(Samples::join(listed)?)
 }
 
 fn list_source(
     recipe: &Recipe,
     target: Option<Target>,
     train: Option<&Samples>,
-) -> Result<Samples, TaskError> {
+) -> Result<Samples, DataError> {
     let (root, data) = (files::root(recipe), &recipe.data);
     let (set, targets) = match train {
         None => (&data.train, &data.train_masks),
@@ -181,7 +187,8 @@ pub(super) fn sets(
             let numbers = of(Target::Vector, files[0].numbers().0);
             let (_, size) = files::sizes(recipe, files[0].size);
             let labels = [0, 1].map(|set| Labels::of(&files[set]));
-            let mixture = mixture(&files[0].sources);
+            let parts = files[0].sources.iter().map(|part| (part.samples, part.weight));
+            let mixture = mixture(parts.collect())?;
             let mut other_classes = files[0].class_names();
             if target == Some(Target::Class) {
                 // `class_names` has them.
@@ -294,11 +301,18 @@ impl Sets {
     }
 }
 
-/// Returns the order of sources with weights.
-fn mixture(sources: &[SourcePart]) -> Option<Mixture> {
-    let weights = sources.iter().map(|part| part.weight).collect::<Option<Vec<f64>>>()?;
-    let samples = sources.iter().map(|part| part.samples).collect();
-    (!weights.is_empty()).then_some(Mixture { samples, weights })
+/// Returns the order of sources with these numbers of samples and weights; None without weights.
+fn mixture(sources: Vec<(usize, Option<f64>)>) -> Result<Option<Mixture>, DataError> {
+    let (samples, weights): (Vec<usize>, Vec<Option<f64>>) = sources.into_iter().unzip();
+    let Some(weights) = weights.into_iter().collect::<Option<Vec<f64>>>().filter(|all| !all.is_empty())
+    else {
+        return Ok(None);
+    };
+    let mixture = Mixture { samples, weights };
+    match mixture.shares().iter().position(|share| *share == 0) {
+        Some(number) => Err(DataError::NoPlace(number, mixture.samples.iter().sum())),
+        None => Ok(Some(mixture)),
+    }
 }
 
 /// The classes of a set's samples.

@@ -8,11 +8,11 @@ use dtrain_recipe::{Data, DataKind, Documents, Recipe, Sampler};
 use serde::{Deserialize, Serialize};
 
 use super::super::{SurveyContext, TaskError};
-use super::files;
+use super::{files, mixture};
 use crate::data::sampler::buckets::Buckets;
 use crate::data::{
-    Concatenated, Corpus, DataError, Dataset, Mixture, Sampling, Split, TextDocuments, TextIndex, TextPart,
-    TextRoot, TextWindows, Vocabulary,
+    Concatenated, Corpus, DataError, Dataset, Sampling, Split, TextDocuments, TextIndex, TextPart, TextRoot,
+    TextWindows, Vocabulary,
 };
 
 /// The text of a run.
@@ -71,15 +71,12 @@ pub(in crate::tasks) fn sets(recipe: &Recipe, text: Text, context: usize) -> Res
         }
     };
     let mut divided = Divided::default();
-    for part in &parts {
+    for (number, part) in parts.iter().enumerate() {
         let added = match &documents {
             Some(bounds) => divided.add_documents(data, &corpus, bounds.within(&part.tokens), context),
             None => divided.add_windows(&corpus, part, test_fraction, context),
         };
-        added.map_err(|error| match parts.len() {
-            1 => error,
-            _ => DataError::OfSource { source_root: part.root.clone(), error: Box::new(error) },
-        })?;
+        added.map_err(|error| error.in_source(number, parts.len()))?;
     }
     let lengths: Vec<usize> = divided.train.iter().map(|set| set.len()).collect();
     let samples: usize = lengths.iter().sum();
@@ -88,8 +85,9 @@ pub(in crate::tasks) fn sets(recipe: &Recipe, text: Text, context: usize) -> Res
         let (lengths, step) = (divided.lengths.into(), recipe.train.effective_batch);
         sampling.sampler = Arc::new(Buckets { lengths, step });
     }
-    if let Some(weights) = parts.iter().map(|part| part.weight).collect() {
-        sampling.sampler = Arc::new(Mixture { samples: lengths, weights });
+    let weights = parts.iter().map(|part| part.weight);
+    if let Some(mixture) = mixture(lengths.into_iter().zip(weights).collect())? {
+        sampling.sampler = Arc::new(mixture);
     }
     let form = match &documents {
         None => format!("windows of {context} tokens"),
@@ -152,7 +150,9 @@ impl Divided {
         };
         let (train, test) = (part(Split::Train)?, part(Split::Test)?);
         self.targets += train.mean_targets() * train.len() as f64;
-        self.lengths.extend(train.lengths());
+        if data.sampler == Sampler::Buckets {
+            self.lengths.extend(train.lengths());
+        }
         self.train.push(Arc::new(train));
         self.test.push(Arc::new(test));
         Ok(())

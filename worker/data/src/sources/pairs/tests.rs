@@ -38,7 +38,7 @@ fn mask_paths(samples: &Samples) -> Vec<String> {
 }
 
 fn mask_path(samples: &Samples, sample: usize) -> PathBuf {
-    samples.pixels().unwrap().0.path(&samples.root, sample)
+    samples.path(samples.pixels().unwrap().0, sample)
 }
 
 fn with_rule(mut samples: Samples, to: MaskRule) -> Samples {

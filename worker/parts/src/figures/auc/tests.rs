@@ -70,12 +70,21 @@ proptest! {
 
     #[test]
     fn bins_are_near_for_any_scores(
-        samples in prop::collection::vec((-8f32..8.0, any::<bool>(), Just(true)), 20..200),
+        samples in prop::collection::vec((-8f32..8.0, any::<bool>(), Just(true)), 20..200), factor in 1e-3f32..1e4,
     ) {
+        let far = |&(score, positive, counts): &(f32, bool, bool)| (score * factor, positive, counts);
+        let samples: Vec<_> = samples.iter().map(far).collect();
         let (exact, binned) = (by_pairs(&samples), in_batches(&samples, &[7], 2, 0));
-        // Bins are 1.5e-5 of the logistic function wide: a pair in one bin counts one half.
+        // A bin is 1/128 of its scores wide: a pair in one bin counts one half.
         prop_assert!(equal(exact, binned) || (exact - binned).abs() < 0.02, "{exact} {binned}");
     }
+}
+
+/// Scores beyond those whose probabilities differ.
+#[test]
+fn bins_tell_large_scores_apart() {
+    let samples: Vec<_> = (1..=48).map(|at| (at as f32 * 10.0, at > 24, true)).collect();
+    assert_eq!(in_batches(&samples, &[5], 2, 0), 1.0);
 }
 
 #[test]
