@@ -1,11 +1,14 @@
 //! `test` and `check`: the tests of every crate, and all checks before a change is merged.
 
 use std::env;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
 use std::time::Instant;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::Result;
 
 use crate::hidden_tools::{self, HiddenTools};
 use crate::process::Signals;
@@ -80,16 +83,22 @@ fn set_test_threads(cargo: &mut Command) -> &mut Command {
     cargo
 }
 
-/// Returns the source files of the repository. Of itself `cargo fmt` does not find those that `automod::dir!` makes modules.
-fn sources(workspace: &Workspace) -> Result<Vec<String>> {
-    let mut git = Command::new("git");
-    git.args(["ls-files", "--cached", "--others", "--exclude-standard", "*.rs"])
-        .current_dir(workspace.root());
-    let listed = git.output().context("git cannot be started")?;
-    ensure!(listed.status.success(), "{}", String::from_utf8_lossy(&listed.stderr));
-    let files = String::from_utf8(listed.stdout)?;
-    // A file that is removed and not committed is listed.
-    Ok(files.lines().filter(|file| workspace.root().join(file).is_file()).map(str::to_owned).collect())
+/// Returns the source files below a folder, without hidden and build folders. Of itself `cargo fmt` does not find those that
+/// `automod::dir!` makes modules.
+fn sources(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let (path, name) = (entry.path(), entry.file_name());
+        let is_left_out = name == "target" || name.as_encoded_bytes().starts_with(b".");
+        if entry.file_type()?.is_dir() && !is_left_out {
+            files.extend(sources(&path)?);
+        } else if path.extension().is_some_and(|end| end == "rs") {
+            files.push(path);
+        }
+    }
+    files.sort_unstable();
+    Ok(files)
 }
 
 /// Runs the steps until one fails, and returns its exit code. Only a thorough check makes the pages of rustdoc and of the book.
@@ -135,7 +144,7 @@ pub fn run(workspace: &Workspace, signals: &Signals, args: &Args) -> Result<u8> 
     let mut steps = vec![
         Step::new("formatting", "cargo fmt --all --check -- $(git ls-files '*.rs')", || {
             let mut cargo = ready.cargo(workspace);
-            cargo.args(["fmt", "--all", "--check", "--"]).args(sources(workspace)?);
+            cargo.args(["fmt", "--all", "--check", "--"]).args(sources(workspace.root())?);
             Ok(signals.run(&mut cargo)?.code)
         }),
         cargo("lints", None, "clippy --workspace --all-targets -- -D warnings").only_if(!is_clippy_compiler),

@@ -5,7 +5,6 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::error::Result;
-use super::groups::Groups;
 use super::normalize::Normalize;
 use super::pixels::Pixels;
 use super::rng::SampleRng;
@@ -205,15 +204,33 @@ pub trait Dataset: Send + Sync {
     }
 
     /// Returns how the samples are made of single samples, if they are.
-    fn groups(&self) -> Option<&Groups> {
+    fn groups(&self) -> Option<&dyn Members> {
         None
     }
 
     /// Returns the number of single samples, such as images.
-    fn singles(&self) -> usize {
+    fn count_singles(&self) -> usize {
         self.groups().map_or(self.len(), |groups| groups.singles().len())
     }
 }
+
+/// How the samples of a set are made of single samples, their members.
+pub trait Members: Send + Sync {
+    /// Returns the set of the single samples.
+    fn singles(&self) -> &dyn Dataset;
+
+    /// Returns the number of members of a sample.
+    fn width(&self) -> usize;
+
+    /// Returns the members of a sample of which the number alone is given, as in evaluations: always the same.
+    fn of(&self, index: usize) -> Vec<u32>;
+
+    /// Writes the columns of a member, `single`, into those of a sample.
+    fn put(&self, member: usize, single: &[Column], out: &mut [Column]);
+}
+
+/// The field of the class that is the target.
+pub(super) const LABEL: &str = "label";
 
 /// Loads one sample into new columns, in the order of the fields; for tests and inspection.
 pub fn load_one(dataset: &dyn Dataset, index: usize, random: Option<&mut SampleRng>) -> Result<Vec<Column>> {

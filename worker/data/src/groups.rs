@@ -4,12 +4,11 @@ use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
-use super::dataset::{Column, Dataset, Field, columns_for};
+use super::dataset::{Column, Dataset, Field, LABEL, Members, columns_for};
 use super::error::Result;
 use super::rng::SampleRng;
 use super::sampler::episodes::Episodes;
 use super::sampler::pairs::partners;
-use super::samples::LABEL;
 
 /// Samples that are made of several single samples, their members. The sampler decides the members of a training sample;
 /// those of an evaluation never change.
@@ -17,11 +16,11 @@ pub struct Groups {
     fields: Vec<Field>,
     parts: Vec<Part>,
     singles: Arc<dyn Dataset>,
-    members: Members,
+    members: Numbers,
 }
 
 /// The members of a sample whose number alone is given, as in evaluations: the same in every run.
-enum Members {
+enum Numbers {
     /// Itself and its partner. Training does not need the list.
     Pairs(OnceLock<Vec<u32>>),
     Episodes(Episodes),
@@ -42,7 +41,7 @@ impl Groups {
     /// `pair_`.
     pub fn pairs(singles: Arc<dyn Dataset>) -> Self {
         let part = |prefix| Part { prefix, members: 1, of_class: None };
-        Self::new(singles, vec![part(""), part("pair_")], Members::Pairs(OnceLock::new()))
+        Self::new(singles, vec![part(""), part("pair_")], Numbers::Pairs(OnceLock::new()))
     }
 
     /// Makes episodes of the samples of a set, class by class: the fields of `support` samples have names that begin with
@@ -55,10 +54,10 @@ impl Groups {
             of_class: Some(of_class),
         };
         let parts = vec![part("support_", episodes.shape.shots), part("query_", episodes.shape.queries)];
-        Self::new(singles, parts, Members::Episodes(episodes))
+        Self::new(singles, parts, Numbers::Episodes(episodes))
     }
 
-    fn new(singles: Arc<dyn Dataset>, parts: Vec<Part>, members: Members) -> Self {
+    fn new(singles: Arc<dyn Dataset>, parts: Vec<Part>, members: Numbers) -> Self {
         let field = |part: &Part, field: &Field| Field {
             name: Cow::Owned(format!("{}{}", part.prefix, field.name)),
             shape: part
@@ -73,36 +72,29 @@ impl Groups {
             parts.iter().flat_map(|part| singles.fields().iter().map(|one| field(part, one))).collect();
         Self { fields, parts, singles, members }
     }
+}
 
-    /// Returns the set of the single samples.
-    pub fn singles(&self) -> &dyn Dataset {
+impl Members for Groups {
+    fn singles(&self) -> &dyn Dataset {
         &*self.singles
     }
 
-    /// Returns the number of members of a sample.
-    pub fn width(&self) -> usize {
+    fn width(&self) -> usize {
         self.parts.iter().map(|part| part.members).sum()
     }
 
-    /// Returns the members of a sample.
-    pub fn members(&self, index: usize) -> Vec<u32> {
+    fn of(&self, index: usize) -> Vec<u32> {
         assert!(index < self.len(), "sample {index} of {}", self.len());
         match &self.members {
-            Members::Episodes(episodes) => episodes.fixed(index),
-            Members::Pairs(all) => {
+            Numbers::Episodes(episodes) => episodes.fixed(index),
+            Numbers::Pairs(all) => {
                 let own = || (0..self.singles.len() as u32).collect::<Vec<_>>();
                 vec![index as u32, all.get_or_init(|| partners(&own(), 0, 0))[index]]
             }
         }
     }
 
-    /// Makes the columns of one member.
-    pub(super) fn buffer(&self) -> Vec<Column> {
-        columns_for(self.singles.fields(), 1)
-    }
-
-    /// Writes a member, `single`, into the columns of a sample.
-    pub(super) fn put(&self, member: usize, single: &[Column], out: &mut [Column]) {
+    fn put(&self, member: usize, single: &[Column], out: &mut [Column]) {
         let fields = self.singles.fields();
         let (mut first, mut columns) = (0, out.chunks_mut(fields.len()));
         for part in &self.parts {
@@ -128,8 +120,8 @@ impl Groups {
 impl Dataset for Groups {
     fn len(&self) -> usize {
         match &self.members {
-            Members::Pairs(_) => self.singles.len(),
-            Members::Episodes(episodes) => episodes.count,
+            Numbers::Pairs(_) => self.singles.len(),
+            Numbers::Episodes(episodes) => episodes.count,
         }
     }
 
@@ -138,8 +130,8 @@ impl Dataset for Groups {
     }
 
     fn load(&self, index: usize, mut random: Option<&mut SampleRng>, out: &mut [Column]) -> Result<()> {
-        let mut single = self.buffer();
-        for (at, member) in self.members(index).into_iter().enumerate() {
+        let mut single = columns_for(self.singles.fields(), 1);
+        for (at, member) in self.of(index).into_iter().enumerate() {
             self.singles.load(member as usize, random.as_deref_mut(), &mut single)?;
             self.put(at, &single, out);
         }
@@ -147,10 +139,10 @@ impl Dataset for Groups {
     }
 
     fn describe(&self, index: usize) -> String {
-        self.singles.describe(self.members(index)[0] as usize)
+        self.singles.describe(self.of(index)[0] as usize)
     }
 
-    fn groups(&self) -> Option<&Groups> {
+    fn groups(&self) -> Option<&dyn Members> {
         Some(self)
     }
 }
@@ -205,7 +197,7 @@ mod tests {
         }
         // By itself, as in an evaluation, an episode has its own members.
         let fixed = load_one(set.as_ref(), 2, None).unwrap();
-        assert_eq!(fixed[0].as_f32().unwrap()[..pixels], alone(set.members(2)[0]));
-        assert_eq!(set.members(2), episodes.epoch(0, 0)[18..27]);
+        assert_eq!(fixed[0].as_f32().unwrap()[..pixels], alone(set.of(2)[0]));
+        assert_eq!(set.of(2), episodes.epoch(0, 0)[18..27]);
     }
 }

@@ -1,55 +1,15 @@
 //! Samples of several sources.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
-
-use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
 
 use super::error::DataError;
 use super::ignored::Ignored;
+use super::origin::SourcePart;
 use super::packed::Packed;
 use super::paths::Paths;
 use super::pixel_target::PixelRule;
-use super::samples::{ClassSets, Files, List, ListValues, Samples, TableLines};
-
-/// One of the sources that samples are joined from.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct SourcePart {
-    /// The number of its samples, which follow those of the source before.
-    pub samples: usize,
-    /// Its weight in a mixture.
-    pub weight: Option<f64>,
-    /// Where they are. A survey's fingerprint does not count it.
-    root: PathBuf,
-    set: String,
-    #[serde(default, rename = "dtrain_table")]
-    table: Option<TableLines>,
-}
-
-impl SourcePart {
-    /// Returns the folder or the table.
-    fn place(&self) -> PathBuf {
-        self.table.as_ref().map_or_else(|| self.root.join(&self.set), |table| table.path.clone())
-    }
-
-    /// Returns the folder that its paths are below.
-    pub(super) fn root(&self) -> &Path {
-        &self.root
-    }
-
-    pub(super) fn table(&self) -> Option<&TableLines> {
-        self.table.as_ref()
-    }
-
-    /// Returns the part with the samples for which `is_kept`.
-    pub(super) fn kept(&self, is_kept: &dyn Fn(usize) -> bool) -> Result<Self, DataError> {
-        let samples = (0..self.samples).filter(|&at| is_kept(at)).count();
-        let lines = |table: &TableLines| {
-            Ok::<_, DataError>(TableLines { path: table.path.clone(), lines: table.lines.kept(is_kept)? })
-        };
-        Ok(Self { samples, table: self.table.as_ref().map(lines).transpose()?, ..self.clone() })
-    }
-}
+use super::samples::{ClassSets, Files, List, ListValues, Samples};
 
 impl Samples {
     /// Joins the samples of sources, in their order, each with its weight. Classes are those of all sources, by name.

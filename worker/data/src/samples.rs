@@ -7,18 +7,15 @@ use std::path::{Path, PathBuf};
 use dtrain_shared_memory::MemoryError;
 use serde::{Deserialize, Serialize};
 
-use super::dataset::Field;
+use super::dataset::{Field, LABEL};
 use super::error::DataError;
 use super::ignored::Ignored;
-use super::joined::SourcePart;
 use super::moments::Moments;
 use super::normalize::Normalize;
+use super::origin::{SourcePart, TableLines};
 use super::packed::Packed;
 use super::paths::Paths;
 use super::pixel_target::PixelRule;
-
-/// The field of the class that is the target.
-pub(super) const LABEL: &str = "label";
 
 /// The samples of one set. The processes of a machine share the lists.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -41,14 +38,6 @@ pub struct Samples {
     /// Unused files; known only after a scan.
     #[serde(skip)]
     pub ignored: Ignored,
-}
-
-/// The lines of samples in a table.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct TableLines {
-    pub path: PathBuf,
-    /// The number of each sample's line, from 1.
-    pub lines: Packed<u32>,
 }
 
 /// A field of all samples.

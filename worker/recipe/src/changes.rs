@@ -1,66 +1,39 @@
 //! `data.changes`: random changes to training images, declared once for each.
 
-use dtrain_common::recipe::keys::Section;
-use dtrain_common::recipe::kinds::{Kind, Named, PART, Range};
-use dtrain_common::section;
-use serde::{Deserialize, Serialize};
+use dtrain_common::recipe::kinds::{Kind, PART, Range};
 
+use super::named::named;
 use super::{Augment, Recipe};
 
+named! { $
 /// A random change to a training image.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "name", rename_all = "kebab-case")]
-pub enum Change {
-    /// A random part of the file.
-    ResizedCrop(ResizedCrop),
-    /// A shift over black.
-    Crop(Crop),
-    /// A mirror image.
-    Flip(Flip),
-    /// A random factor of the values.
-    Brightness(Brightness),
+Change, CHANGES, each_change, "data.changes":
+
+/// A random part of the file, scaled to the network's size: torchvision's `RandomResizedCrop`.
+"resized-crop" ResizedCrop {
+    /// The least and the largest part of the area.
+    area: [f64; 2] = [0.08, 1.0], Kind::Numbers(2, 2, Range::ABOVE_ZERO);
+    /// The least and the largest ratio of width to height.
+    ratio: [f64; 2] = [3.0 / 4.0, 4.0 / 3.0], Kind::Numbers(2, 2, Range::ABOVE_ZERO);
 }
 
-/// The changes, with their settings.
-pub(super) const CHANGES: Kind = Kind::Named(&[
-    Named { name: "resized-crop", keys: ResizedCrop::KEYS },
-    Named { name: "crop", keys: Crop::KEYS },
-    Named { name: "flip", keys: Flip::KEYS },
-    Named { name: "brightness", keys: Brightness::KEYS },
-]);
-
-section! {
-    /// A random part of the file, scaled to the network's size: torchvision's `RandomResizedCrop`.
-    ResizedCrop "data.changes" {
-        /// The least and the largest part of the area.
-        area: [f64; 2] = [0.08, 1.0], Kind::Numbers(2, 2, Range::ABOVE_ZERO);
-        /// The least and the largest ratio of width to height.
-        ratio: [f64; 2] = [3.0 / 4.0, 4.0 / 3.0], Kind::Numbers(2, 2, Range::ABOVE_ZERO);
-    }
+/// Moves the image over black: torchvision's `RandomCrop` of the image's size with padding.
+"crop" Crop {
+    /// The furthest shift, as a part of the side.
+    padding: f64 = 0.125, PART;
 }
 
-section! {
-    /// Moves the image over black: torchvision's `RandomCrop` of the image's size with padding.
-    Crop "data.changes" {
-        /// The furthest shift, as a part of the side.
-        padding: f64 = 0.125, PART;
-    }
+/// Mirrors the image left to right.
+"flip" Flip {
+    /// The part of the images that is mirrored.
+    share: f64 = 0.5, PART;
 }
 
-section! {
-    /// Mirrors the image left to right.
-    Flip "data.changes" {
-        /// The part of the images that is mirrored.
-        share: f64 = 0.5, PART;
-    }
+/// Multiplies the values by a random factor: `ColorJitter(brightness)` of torchvision.
+"brightness" Brightness {
+    /// The factor is from 1 less this to 1 and this.
+    strength: f64 = 0.4, PART;
 }
-
-section! {
-    /// Multiplies the values by a random factor: `ColorJitter(brightness)` of torchvision.
-    Brightness "data.changes" {
-        /// The factor is from 1 less this to 1 and this.
-        strength: f64 = 0.4, PART;
-    }
 }
 
 impl Augment {

@@ -26,13 +26,6 @@ choices! {
         Tokens = "tokens": "The next token of a text.",
     }
 
-    /// The order of the training samples.
-    Sampler {
-        Shuffled = "shuffled": "Each sample once in an epoch, in a random order.",
-        Balanced = "balanced": "Each class as often as every other in a random order; an epoch has as many samples.",
-        Buckets = "buckets": "Each document once in an epoch; those of a step have similar lengths.",
-    }
-
     /// How the values that micro-batches give to a buffer are joined.
     Join {
         Mean = "mean": "The mean of the changes, weighted by samples: averages, centres.",

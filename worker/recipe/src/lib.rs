@@ -6,7 +6,8 @@
 //! default of its task, model, optimizer and schedule filled in.
 
 mod batchnorm;
-mod changes;
+mod by_source;
+pub mod changes;
 mod choices;
 mod columns;
 mod data;
@@ -22,6 +23,7 @@ mod named;
 mod networks;
 mod paths;
 mod resolve;
+mod samplers;
 mod sources;
 mod target;
 mod tasks;
@@ -33,10 +35,10 @@ use std::ops::{Deref, DerefMut};
 use dtrain_common::batch::{BatchError, Partition};
 
 pub use batchnorm::BatchNorm;
-pub use changes::{Brightness, Change, Crop, Flip, ResizedCrop};
+pub use changes::Change;
 pub use choices::{
     Augment, Compile, DataKind, Documents, Interpolation, Join, Loss, Masks, MemoryFormat, Orientation,
-    Resize, Sampler, Target, Tokenizer, WeightsMode,
+    Resize, Target, Tokenizer, WeightsMode,
 };
 pub use columns::{ColumnKind, FieldColumns};
 pub use data::{Data, IMAGENET_MEAN, IMAGENET_STD};
@@ -51,6 +53,7 @@ pub use figures::Figure;
 pub use losses::StepLoss;
 pub use model::Model;
 pub use networks::{LastPart, ModelName, NetworkFacts};
+pub use samplers::Sampler;
 pub use sources::Source;
 pub use tasks::{Task, TaskFacts};
 

@@ -154,7 +154,7 @@ impl Evaluator<'_> {
         if status.bad_samples > 0.0 {
             let unreadable = unreadable.into_iter().collect::<Vec<_>>();
             let all: HashSet<u32> = gather_numbers(self.ranks, &unreadable)?.into_iter().collect();
-            let (bad, total) = (all.len(), self.task.facts().test.singles());
+            let (bad, total) = (all.len(), self.task.facts().test.count_singles());
             if too_many_bad(bad, total) {
                 return Err(TrainError::TooManyBad { what: "test", bad, total });
             }

@@ -102,7 +102,7 @@ impl Crate {
                     let children = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
                     for file in children.filter(|path| path.extension().is_some_and(|end| end == "rs")) {
                         let child = file.file_stem().unwrap().to_str().unwrap().to_owned();
-                        if !["mod", "lib", "main"].contains(&child.as_str()) {
+                        if !["mod", "lib", "main", "tests"].contains(&child.as_str()) {
                             self.module([name.clone(), vec![child]].concat(), &file);
                         }
                     }

@@ -124,7 +124,7 @@ fn check_stops_at_the_first_failed_step() {
     left.sort();
     assert_eq!(left, ["c++", "cargo", "date", "python3"]);
     let all = [
-        "fmt --all --check",
+        "fmt --all --check --",
         "clippy --workspace --all-targets -- -D warnings",
         "metadata --no-deps --format-version 1",
         "test --workspace --no-run",
@@ -143,7 +143,7 @@ fn check_stops_at_the_first_failed_step() {
     let hidden = format!("PATH={} cargo test --workspace TEST", bin.display());
     let tests = "cargo test --workspace --no-fail-fast";
     for (called, step, command) in [
-        (1, "fmt", "cargo fmt --all --check"),
+        (1, "fmt", "cargo fmt --all --check -- $(git ls-files '*.rs')"),
         (2, "clippy", "cargo clippy --workspace --all-targets -- -D warnings"),
         (4, "--no-run", tests),
         // After a failure in a lane, all other tests run.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use dtrain_recipe::Brightness;
+use dtrain_recipe::changes::Brightness;
 
 use super::super::raster::{Raster, Values};
 use super::super::rng::{SampleRng, between};

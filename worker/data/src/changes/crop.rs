@@ -1,6 +1,6 @@
 //! Shifts over black.
 
-use dtrain_recipe::Crop;
+use dtrain_recipe::changes::Crop;
 
 use super::super::rng::{SampleRng, below};
 use super::{Change, Drawn, Sizes};

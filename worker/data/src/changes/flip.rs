@@ -1,6 +1,6 @@
 //! Mirror images.
 
-use dtrain_recipe::Flip;
+use dtrain_recipe::changes::Flip;
 
 use super::super::rng::{SampleRng, unit};
 use super::{Change, Drawn, Sizes};

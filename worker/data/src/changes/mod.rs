@@ -3,15 +3,13 @@
 //! A change draws from the sample's own generator, a function of (seed, epoch, sample), once for all files of the sample.
 //! Geometry is in whole pixels, so that an image, its mask and its map change alike. Colour changes images alone.
 
-mod brightness;
-mod crop;
-mod flip;
-mod resized_crop;
+// A new file needs no line here.
+automod::dir!("src/changes");
 
 use std::fmt;
 use std::sync::Arc;
 
-use dtrain_recipe::Change as Settings;
+use dtrain_recipe::{Change as Settings, each_change};
 
 use super::fit::Frame;
 use super::plane::Placement;
@@ -76,14 +74,8 @@ pub struct Changes(Arc<[Box<dyn Change>]>);
 impl Changes {
     /// Makes the changes from a recipe's settings.
     pub fn new(settings: &[Settings]) -> Self {
-        let change = |settings: &Settings| -> Box<dyn Change> {
-            match settings {
-                Settings::ResizedCrop(crop) => Box::new(crop.clone()),
-                Settings::Crop(crop) => Box::new(crop.clone()),
-                Settings::Flip(flip) => Box::new(flip.clone()),
-                Settings::Brightness(brightness) => Box::new(brightness.clone()),
-            }
-        };
+        let change =
+            |settings: &Settings| each_change!(settings, it => Box::new(it.clone()) as Box<dyn Change>);
         Self(settings.iter().map(change).collect())
     }
 
@@ -99,6 +91,3 @@ impl Changes {
         drawn
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -1,6 +1,6 @@
 //! Random parts of the file.
 
-use dtrain_recipe::ResizedCrop;
+use dtrain_recipe::changes::ResizedCrop;
 
 use super::super::fit::Frame;
 use super::super::rng::{SampleRng, below, between};

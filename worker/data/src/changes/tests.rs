@@ -1,3 +1,4 @@
+#![cfg(test)]
 #![allow(clippy::unwrap_used)]
 
 use proptest::prelude::*;
@@ -6,7 +7,8 @@ use super::super::plane::Plane;
 use super::super::raster::Values;
 use super::super::rng::{Domain, keyed};
 use super::*;
-use dtrain_recipe::{Augment, Brightness, Crop, Flip};
+use dtrain_recipe::Augment;
+use dtrain_recipe::changes::{Brightness, Crop, Flip};
 
 fn rng(sample: u64) -> SampleRng {
     keyed(Domain::Augment, 1, 0, sample)

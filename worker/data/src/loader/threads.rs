@@ -89,7 +89,11 @@ impl Shared {
     /// Runs a thread. Every failure in it reaches the consumer.
     pub(super) fn run(&self) {
         let outcome = catch_unwind(AssertUnwindSafe(|| {
-            let member = self.dataset.groups().map(|groups| groups.buffer()).unwrap_or_default();
+            let member = self
+                .dataset
+                .groups()
+                .map(|groups| columns_for(groups.singles().fields(), 1))
+                .unwrap_or_default();
             let mut own = Buffer { sample: columns_for(self.fields(), 1), member };
             while let Some(task) = self.next_task() {
                 match task {
@@ -228,7 +232,7 @@ impl Shared {
         let fixed: Vec<Place>;
         let members = match places {
             &[Place { sample, repeat }] => {
-                let members = groups.members(sample as usize).into_iter();
+                let members = groups.of(sample as usize).into_iter();
                 fixed = members.map(|sample| Place { sample, repeat }).collect();
                 &fixed
             }

@@ -1,10 +1,13 @@
 //! As many samples of each class.
 
+use std::sync::Arc;
+
 use super::super::packed::Packed;
 use super::super::rng::{Domain, keyed};
-use super::Sampler;
 use super::deck::Deck;
+use super::shuffled::Shuffled;
 use super::shuffled::shuffle;
+use super::{Inputs, Sampler};
 
 /// Each class as often as every other, up to one; an epoch has as many places as there are samples. A class with fewer
 /// samples than places begins again, in another order, so its samples are equally frequent up to one.
@@ -12,6 +15,14 @@ use super::shuffled::shuffle;
 pub struct Balanced {
     /// The class of each sample.
     pub classes: Packed<u32>,
+}
+
+/// The checks of a recipe exclude samples without classes; they are shuffled.
+pub(super) fn new(inputs: Inputs) -> Arc<dyn Sampler> {
+    match inputs.classes {
+        Some(classes) => Arc::new(Balanced { classes }),
+        None => Arc::new(Shuffled(inputs.samples)),
+    }
 }
 
 impl Sampler for Balanced {

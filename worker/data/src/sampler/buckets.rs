@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::super::rng::{Domain, below, keyed};
-use super::Sampler;
 use super::shuffled::shuffle;
+use super::{Inputs, Sampler};
 
 /// The steps whose samples are sorted together. More steps have less padding, and fewer have more random ones.
 const POOL_STEPS: usize = 50;
@@ -21,6 +21,10 @@ pub struct Buckets {
     pub lengths: Arc<[u32]>,
     /// The samples of a step, at least 1.
     pub step: usize,
+}
+
+pub(super) fn new(inputs: Inputs) -> Arc<dyn Sampler> {
+    Arc::new(Buckets { lengths: inputs.lengths.into(), step: inputs.step })
 }
 
 impl Sampler for Buckets {

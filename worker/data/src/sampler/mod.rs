@@ -3,18 +3,16 @@
 //! A step takes the next places of its epoch, as many as the effective batch. No rank, micro-batch or thread enters, so the
 //! samples of a step are the same under every partition.
 
-pub mod balanced;
-pub mod buckets;
-mod deck;
-pub mod episodes;
-pub mod mixture;
-pub mod pairs;
-pub mod shuffled;
+// A new file needs no line here.
+automod::dir!(pub "src/sampler");
 
 use std::fmt;
 use std::sync::Arc;
 
-use shuffled::Shuffled;
+use dtrain_recipe::{Sampler as Word, each_sampler};
+
+use self::shuffled::Shuffled;
+use super::packed::Packed;
 
 /// An order of the samples of a training set.
 pub trait Sampler: fmt::Debug + Send + Sync {
@@ -33,6 +31,24 @@ pub trait Sampler: fmt::Debug + Send + Sync {
     fn has_repeats(&self) -> bool {
         false
     }
+}
+
+/// What an order is made of.
+#[derive(Debug, Clone, Default)]
+pub struct Inputs {
+    /// The number of samples.
+    pub samples: usize,
+    /// The class of each, if the samples have classes.
+    pub classes: Option<Packed<u32>>,
+    /// The length of each, if the samples are documents.
+    pub lengths: Vec<u32>,
+    /// The samples of a step.
+    pub step: usize,
+}
+
+/// Makes the order of a recipe's word.
+pub fn named(word: Word, inputs: Inputs) -> Arc<dyn Sampler> {
+    each_sampler!(word, order => order::new(inputs))
 }
 
 /// A sample at a place of an epoch.

@@ -1,11 +1,17 @@
 //! Each sample once, in a random order.
 
+use std::sync::Arc;
+
 use super::super::rng::{Domain, SampleRng, below, keyed};
-use super::Sampler;
+use super::{Inputs, Sampler};
 
 /// Each of this many samples once.
 #[derive(Debug, Clone, Copy)]
 pub struct Shuffled(pub usize);
+
+pub(super) fn new(inputs: Inputs) -> Arc<dyn Sampler> {
+    Arc::new(Shuffled(inputs.samples))
+}
 
 impl Sampler for Shuffled {
     fn places(&self) -> usize {

@@ -28,9 +28,14 @@ impl Figure for Interval {
 impl BySums for Interval {
     /// Returns the number of samples, and the sums of their values and of the squares.
     fn add(&self, values: &[&Tensor], weights: &Tensor) -> Result<Tensor, TchError> {
-        let values = values[0].f_detach()?.f_to_kind(Kind::Double)?.f_masked_fill(&weights.f_eq(0.0)?, 0.0)?;
+        let values =
+            values[0].f_detach()?.f_to_kind(Kind::Double)?.f_masked_fill(&weights.f_eq(0.0)?, 0.0)?;
         let weights = weights.f_to_kind(Kind::Double)?;
-        Tensor::f_stack(&[&weights, &values, &values.f_square()?], 0)?.f_sum_dim_intlist([1i64].as_slice(), false, Kind::Double)
+        Tensor::f_stack(&[&weights, &values, &values.f_square()?], 0)?.f_sum_dim_intlist(
+            [1i64].as_slice(),
+            false,
+            Kind::Double,
+        )
     }
 
     fn sums(&self) -> usize {
@@ -62,6 +67,8 @@ mod tests {
         let expected = 1.96 * (0.3125f64 / 3.0).sqrt() / 2.0;
         assert!((figure.figure(&sums) - expected).abs() < 1e-12);
         assert!(figure.figure(&add(&[1.0], &[1.0])).is_nan(), "one sample has no interval");
-        assert!(figure.check(&[vec![None, Some(2)]], None).is_err() && figure.check(&[vec![None]], None).is_ok());
+        assert!(
+            figure.check(&[vec![None, Some(2)]], None).is_err() && figure.check(&[vec![None]], None).is_ok()
+        );
     }
 }

@@ -1,7 +1,8 @@
 //! `data.changes`, its words, and how images are scaled.
 
 use super::*;
-use crate::{Augment, Change, Crop, Episodes, Flip, ResizedCrop, Sampler};
+use crate::changes::{Crop, Flip, ResizedCrop};
+use crate::{Augment, Change, Episodes, Sampler};
 
 /// Class folders with every setting of how images are scaled, changed and ordered.
 pub(super) const CHANGES: &str = r#"

@@ -115,12 +115,6 @@ impl Checks<'_> {
         }
         match data.sampler {
             Sampler::Shuffled => {}
-            Sampler::Balanced => {
-                self.add(
-                    "data.sampler",
-                    "documents have no classes to balance; use \"shuffled\" or \"buckets\"",
-                );
-            }
             Sampler::Buckets if data.pack => {
                 let message = "\"buckets\" takes documents by their length, and packed samples are all nearly full; set data.pack \
                                = false, or use \"shuffled\"";
@@ -143,6 +137,12 @@ impl Checks<'_> {
                     );
                     self.add(&format!("stage[{number}].effective_batch"), message);
                 }
+            }
+            _ => {
+                self.add(
+                    "data.sampler",
+                    "documents have no classes to balance; use \"shuffled\" or \"buckets\"",
+                );
             }
         }
     }

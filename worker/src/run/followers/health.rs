@@ -49,7 +49,7 @@ impl Follower for Health {
             return Err(failure);
         }
         self.unreadable.extend(&taken.unreadable);
-        let (bad, total) = (self.unreadable.len(), training.replica.model.task.facts().train.singles());
+        let (bad, total) = (self.unreadable.len(), training.replica.model.task.facts().train.count_singles());
         if too_many_bad(bad, total) {
             return Err(TrainError::TooManyBad { what: "training", bad, total });
         }

@@ -16,7 +16,7 @@ use serde_json::Value;
 use super::{Facts, SurveyContext, TaskError};
 use crate::data::generated_numbers::NUMBERS;
 use crate::data::packed::Packed;
-use crate::data::sampler::balanced::Balanced;
+use crate::data::sampler::{self, Inputs};
 use crate::data::sources::table::Reading;
 use crate::data::sources::{classes, pairs, table};
 use crate::data::{
@@ -287,8 +287,11 @@ impl Sets {
             (train, test) =
                 (Arc::new(Groups::episodes(train, of_train)), Arc::new(Groups::episodes(test, of_test)));
         }
-        if let (recipe::Sampler::Balanced, Some(labels)) = (recipe.data.sampler, labels) {
-            sampling.sampler = Arc::new(Balanced { classes: labels.numbers });
+        if recipe.data.sampler != recipe::Sampler::Shuffled {
+            let (samples, step) = (train.len(), recipe.train.effective_batch);
+            let classes = labels.map(|labels| labels.numbers);
+            sampling.sampler =
+                sampler::named(recipe.data.sampler, Inputs { samples, classes, step, ..Inputs::default() });
         }
         if recipe.data.pairs {
             if let Some(set) = [&train, &test].into_iter().find(|set| set.len() == 1) {
@@ -382,7 +385,7 @@ fn generated(recipe: &Recipe, target: Option<Target>) -> Result<Sets, TaskError>
     numbers::check_moments(recipe, &numbers, &moments)?;
     let classes = if target == Some(Target::Class) { classes } else { 0 };
     // A list in shared memory, which a host may lack, only if it is used.
-    let needs_labels = data.sampler == recipe::Sampler::Balanced || data.episodes.is_some();
+    let needs_labels = data.sampler != recipe::Sampler::Shuffled || data.episodes.is_some();
     let labels = |set: &Arc<dyn Dataset>, key: &str| match needs_labels {
         false => Ok(None),
         true => {

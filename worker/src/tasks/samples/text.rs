@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::super::{SurveyContext, TaskError};
 use super::{files, mixture};
-use crate::data::sampler::buckets::Buckets;
+use crate::data::sampler::{self, Inputs};
 use crate::data::{
     Concatenated, Corpus, DataError, Dataset, Sampling, Split, TextDocuments, TextIndex, TextPart, TextRoot,
     TextWindows, Vocabulary,
@@ -81,10 +81,9 @@ pub(in crate::tasks) fn sets(recipe: &Recipe, text: Text, context: usize) -> Res
     let lengths: Vec<usize> = divided.train.iter().map(|set| set.len()).collect();
     let samples: usize = lengths.iter().sum();
     let mut sampling = Sampling::shuffled(samples);
-    if data.sampler == Sampler::Buckets {
-        let (lengths, step) = (divided.lengths.into(), recipe.train.effective_batch);
-        sampling.sampler = Arc::new(Buckets { lengths, step });
-    }
+    let (lengths_of, step) = (divided.lengths, recipe.train.effective_batch);
+    sampling.sampler =
+        sampler::named(data.sampler, Inputs { samples, lengths: lengths_of, step, ..Inputs::default() });
     let weights = parts.iter().map(|part| part.weight);
     if let Some(mixture) = mixture(lengths.into_iter().zip(weights).collect())? {
         sampling.sampler = Arc::new(mixture);
@@ -150,7 +149,7 @@ impl Divided {
         };
         let (train, test) = (part(Split::Train)?, part(Split::Test)?);
         self.targets += train.mean_targets() * train.len() as f64;
-        if data.sampler == Sampler::Buckets {
+        if data.sampler != Sampler::Shuffled {
             self.lengths.extend(train.lengths());
         }
         self.train.push(Arc::new(train));

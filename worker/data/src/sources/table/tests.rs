@@ -10,7 +10,8 @@ use crate::needs::{Depth, Needs};
 use crate::normalize::Normalize;
 use crate::rng::{Domain, keyed};
 use crate::tests::images::{encoded, gray, paths, png, put};
-use dtrain_recipe::{Change, Flip, Orientation, Resize, ResizedCrop};
+use dtrain_recipe::changes::{Flip, ResizedCrop};
+use dtrain_recipe::{Change, Orientation, Resize};
 use image::{ImageFormat, Rgb, RgbImage};
 
 const READING: Reading<'_> = Reading {

@@ -1,0 +1,51 @@
+//! The settings of one source.
+
+use std::borrow::Cow;
+
+use super::{Data, DataKind, Recipe, Source};
+
+impl Data {
+    /// Returns whether all samples stand in tables.
+    pub(super) fn is_of_tables(&self) -> bool {
+        let of_source = |source: &Source| source.kind.unwrap_or(self.kind) == DataKind::Table;
+        match self.source.is_empty() {
+            true => self.kind == DataKind::Table,
+            false => self.source.iter().all(of_source),
+        }
+    }
+
+    /// Returns the settings of one source, as if it were alone.
+    pub(super) fn of_source(&self, source: &Source) -> Self {
+        let or = |own: &Option<String>, usual: &String| own.as_ref().unwrap_or(usual).clone();
+        Self {
+            root: Some(source.root.clone()),
+            kind: source.kind.unwrap_or(self.kind),
+            fields: if source.fields.is_empty() { self.fields.clone() } else { source.fields.clone() },
+            train: or(&source.train, &self.train),
+            test: or(&source.test, &self.test),
+            train_masks: or(&source.train_masks, &self.train_masks),
+            test_masks: or(&source.test_masks, &self.test_masks),
+            source: Vec::new(),
+            ..self.clone()
+        }
+    }
+}
+
+impl Recipe {
+    /// Returns the recipe of each source, as if it were alone; this one, if it lists none.
+    pub fn by_source(&self) -> Vec<Cow<'_, Self>> {
+        if self.data.source.is_empty() {
+            return vec![Cow::Borrowed(self)];
+        }
+        let alone = |source| Cow::Owned(Self { data: self.data.of_source(source), ..self.clone() });
+        self.data.source.iter().map(alone).collect()
+    }
+
+    /// Returns the key of a setting of the source of this number, for messages: `data.root` of a recipe without a list.
+    pub fn source_key(&self, number: usize, key: &str) -> String {
+        match (self.data.source.is_empty(), key.strip_prefix("data.")) {
+            (false, Some(name)) => format!("data.source[{number}].{name}"),
+            _ => key.to_owned(),
+        }
+    }
+}
