@@ -71,6 +71,8 @@ pub enum DataError {
     MixedSizes((String, (u32, u32)), (String, (u32, u32))),
     #[error("{0} is alone in its set, and data.pairs gives each sample another as its partner; add samples")]
     NoPartner(String),
+    #[error("samples of data.kind = {0:?} are not listed; this is a bug of dtrain")]
+    NotListed(&'static str),
     #[error("data.source[{number}]: {}", of_source(error, *.number))]
     OfSource { number: usize, error: Box<DataError> },
     #[error(

@@ -29,7 +29,7 @@ enum Numbers {
 /// Members that stand next to each other, and their fields.
 #[derive(Debug)]
 struct Part {
-    /// What stands before the name of a member's field.
+    /// The beginning of the name of a member's field.
     prefix: &'static str,
     members: usize,
     /// In an episode, how many members in turn are of one class. None: the part is one member, whose fields keep their shape.

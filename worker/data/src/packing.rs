@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
-/// Which pieces stand in each pack, in their order.
+/// The pieces of each pack, in their order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Packs {
     /// The pieces of the first pack, then those of the second, and so on.

@@ -38,7 +38,7 @@ struct Piece {
 }
 
 impl Piece {
-    /// Returns how many of its tokens stand in a sample of `context` tokens: all, or all but the last, which is then only a
+    /// Returns how many of its tokens are inputs of a sample of `context` tokens: all, or all but the last, which is then only a
     /// target.
     fn inputs(self, context: usize) -> usize {
         context.min(self.tokens as usize)

@@ -2,14 +2,14 @@
 
 use std::borrow::Cow;
 
-use super::{Data, DataKind, Recipe, Source};
+use super::{Data, Recipe, Source};
 
 impl Data {
-    /// Returns whether all samples stand in tables.
+    /// Returns whether all samples are lines of tables.
     pub(super) fn is_of_tables(&self) -> bool {
-        let of_source = |source: &Source| source.kind.unwrap_or(self.kind) == DataKind::Table;
+        let of_source = |source: &Source| source.kind.unwrap_or(self.kind).has_columns();
         match self.source.is_empty() {
-            true => self.kind == DataKind::Table,
+            true => self.kind.has_columns(),
             false => self.source.iter().all(of_source),
         }
     }

@@ -9,14 +9,6 @@ choices! {
         Graph = "graph": "As one graph, captured once and then replayed.",
     }
 
-    /// The source of the samples.
-    DataKind {
-        Folder = "folder": "A folder of images.",
-        Generated = "generated": "Samples that dtrain generates, for trials without a download.",
-        Text = "text": "A text file, or a folder of them.",
-        Table = "table": "A CSV table with a column for each field, such as the paths of images.",
-    }
-
     /// The learning target of a sample.
     Target {
         Class = "class": "The class of an image: the name of its folder.",

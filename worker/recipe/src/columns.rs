@@ -3,7 +3,7 @@
 use dtrain_common::choices;
 use dtrain_common::recipe::hints::and;
 
-use super::{Data, DataKind, Recipe, Target};
+use super::{Data, Recipe, Target};
 
 choices! {
     /// What the cells of a field's columns are.
@@ -75,7 +75,7 @@ impl Recipe {
         let of_table = |(field, text): (&String, &String)| {
             FieldColumns::parse(field, text).is_ok_and(|columns| columns.kind == kind)
         };
-        let of_source = |alone: &Data| alone.kind == DataKind::Table && alone.fields.iter().any(of_table);
+        let of_source = |alone: &Data| alone.kind.has_columns() && alone.fields.iter().any(of_table);
         is_target || self.by_source().iter().any(|alone| of_source(&alone.data))
     }
 
@@ -96,7 +96,7 @@ impl Recipe {
     /// Returns the fields of a table's samples: those of the task first, images before others. Without `data.fields`, they
     /// are the task's, each from the column of its name. Empty for other kinds of data.
     pub fn fields(&self) -> Result<Vec<FieldColumns>, Vec<(String, String)>> {
-        if self.data.kind != DataKind::Table {
+        if !self.data.kind.has_columns() {
             return Ok(Vec::new());
         }
         let facts = self.task.facts();

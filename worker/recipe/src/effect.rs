@@ -44,7 +44,7 @@ impl Recipe {
         list.add(!masks, "data.masks", only("masks"));
         list.add(!maps, "data.target_scale", only("maps"));
         let sources = self.by_source();
-        let has_table = sources.iter().any(|alone| alone.data.kind == DataKind::Table);
+        let has_table = sources.iter().any(|alone| alone.data.kind.has_columns());
         let table = self.data.is_of_tables();
         self.add_stated_by_sources(list);
         list.add(!has_table, "data.fields", "it applies to data.kind = \"table\"");
@@ -79,7 +79,7 @@ impl Recipe {
             let stated = !all.is_empty() && all.iter().all(is_stated);
             list.add(stated, key, "each [[data.source]] states its own");
         };
-        let is_table = |source: &Source| source.kind.unwrap_or(self.data.kind) == DataKind::Table;
+        let is_table = |source: &Source| source.kind.unwrap_or(self.data.kind).has_columns();
         add("data.train", &|source| source.train.is_some());
         add("data.test", &|source| source.test.is_some());
         add("data.train_masks", &|source| source.train_masks.is_some() || is_table(source));
@@ -106,7 +106,7 @@ impl Recipe {
         for (key, owners) in tasks::settings() {
             list.add(!self.task.facts().settings.contains(&key), key, self.of_tasks(&owners));
         }
-        let of_classes = match self.data.kind == DataKind::Table && self.has(ColumnKind::Class) {
+        let of_classes = match self.data.kind.has_columns() && self.has(ColumnKind::Class) {
             true => {
                 "it applies to the target; set data.target = \"class\", with its field `label`".to_owned()
             }
@@ -138,8 +138,7 @@ impl Recipe {
         let masks = self.has(ColumnKind::Mask);
         list.add(numbers && !masks, "data.classes", format!("it applies to classes, and {}", self.reason()));
         // The masks alone do not state the number of classes.
-        let from =
-            if self.data.kind == DataKind::Table { "table determines" } else { "class folders determine" };
+        let from = if self.data.kind.has_columns() { "table determines" } else { "class folders determine" };
         let files = format!("the {from} it (data.kind is {kind:?})");
         list.add(!generated && !masks, "data.classes", files);
         let all = format!("all samples are used (data.kind is {kind:?})");

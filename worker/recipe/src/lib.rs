@@ -11,6 +11,7 @@ pub mod changes;
 mod choices;
 mod columns;
 mod data;
+mod data_kind;
 mod defaults;
 mod effect;
 mod episodes;
@@ -37,11 +38,12 @@ use dtrain_common::batch::{BatchError, Partition};
 pub use batchnorm::BatchNorm;
 pub use changes::Change;
 pub use choices::{
-    Augment, Compile, DataKind, Documents, Interpolation, Join, Loss, Masks, MemoryFormat, Orientation,
-    Resize, Target, Tokenizer, WeightsMode,
+    Augment, Compile, Documents, Interpolation, Join, Loss, Masks, MemoryFormat, Orientation, Resize, Target,
+    Tokenizer, WeightsMode,
 };
 pub use columns::{ColumnKind, FieldColumns};
 pub use data::{Data, IMAGENET_MEAN, IMAGENET_STD};
+pub use data_kind::DataKind;
 pub use dtrain_common::recipe::{
     Amp, AnyRecipe, AtStageStart, Auto, Best, Budget, ByteSize, Cache, Checkpoint, Compress, Decay, Ema,
     Every, General, Goal, LastBatch, Log, Memory, MicroBatch, OnFailure, Optim, OptimGroup, OptimName, Per,

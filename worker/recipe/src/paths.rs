@@ -6,7 +6,8 @@ use std::path::Path;
 use dtrain_common::recipe::{Problem, RecipeError};
 use dtrain_common::run_dir::follow;
 
-use super::{DataKind, Recipe, Target};
+use super::data_kind::Root;
+use super::{Recipe, Target};
 
 /// Makes data.root and the paths of `[model]` absolute, from the current directory.
 pub(super) fn make_absolute(recipe: &mut Recipe) -> Vec<Problem> {
@@ -62,8 +63,8 @@ impl Recipe {
         let missing = || ("data.root", "missing; name the folder that holds the data".to_owned());
         let root = || data.root.as_deref().ok_or_else(missing);
         let of_root = |message, remedy| ("data.root", format!("{message}; {remedy}"));
-        match data.kind {
-            DataKind::Folder => {
+        match data.kind.root() {
+            Root::Sets => {
                 let root = root()?;
                 let remedy = "set data.root to the folder that holds the train and test folders";
                 list(root).map_err(|message| of_root(message, remedy))?;
@@ -79,18 +80,18 @@ impl Recipe {
                         .map_err(|message| (*key, format!("{message}; {}", folders_of(root))))?;
                 }
             }
-            DataKind::Table => {
+            Root::File => {
                 let remedy = "set data.root to the file of the table";
                 readable_file(root()?).map_err(|message| of_root(message, remedy))?;
             }
             // A text is a file or a folder of files.
-            DataKind::Text => {
+            Root::Text => {
                 let root = root()?;
                 let checked = if root.is_dir() { list(root) } else { readable_file(root) };
                 let remedy = "set data.root to a .txt file or to a folder of them";
                 checked.map_err(|message| of_root(message, remedy))?;
             }
-            DataKind::Generated => {}
+            Root::Nothing => {}
         }
         Ok(())
     }

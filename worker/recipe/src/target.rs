@@ -28,13 +28,6 @@ impl Recipe {
     }
 }
 
-impl DataKind {
-    /// Returns whether the samples are files of images.
-    pub fn is_of_images(self) -> bool {
-        matches!(self, Self::Folder | Self::Table)
-    }
-}
-
 impl Target {
     /// Returns whether each pixel has a target, in a second image.
     pub fn is_of_pixels(self) -> bool {

@@ -9,7 +9,7 @@ use super::*;
 use crate::mask_rule::{MaskKind, MaskRule};
 use crate::pixel_target::MapRule;
 use crate::sources::classes;
-use crate::sources::table::{self, Reading};
+use crate::sources::{Reading, table};
 use crate::tests::images::{png, put};
 
 const READING: Reading<'_> = Reading {

@@ -1,11 +1,43 @@
-//! Where samples lie: folders of images with classes, masks, maps or numbers, and tables.
+//! Where samples are: folders of images with classes, masks, maps or numbers, and tables. Each kind of source has a file, whose
+//! `list` returns the samples of a set.
 
-pub mod classes;
-mod csv;
-mod listing;
-pub mod numbers;
-pub mod pairs;
-pub mod table;
-mod table_file;
-pub mod target_table;
-mod unicode_form;
+// A new file needs no line here.
+automod::dir!(pub "src/sources");
+
+use std::path::Path;
+
+use dtrain_recipe::{DataKind, FieldColumns, Target, each_source};
+
+use super::error::DataError;
+use super::mask_rule::MaskRule;
+use super::pixel_target::MapRule;
+use super::samples::Samples;
+
+/// How files and classes are read.
+#[derive(Debug, Clone, Copy)]
+pub struct Reading<'a> {
+    pub mask: MaskRule,
+    pub map: MapRule,
+    /// The training samples, which give the classes of other sets in the fields that both have.
+    pub train: Option<&'a Samples>,
+}
+
+/// The samples of a set to list.
+#[derive(Debug, Clone, Copy)]
+pub struct Request<'a> {
+    /// What `data.root` names.
+    pub root: &'a Path,
+    /// The name of the set, such as `train`.
+    pub set: &'a str,
+    /// The name of the folder of its masks or maps.
+    pub targets: &'a str,
+    pub target: Option<Target>,
+    /// The fields of a sample, of kinds with columns.
+    pub fields: &'a [FieldColumns],
+    pub reading: Reading<'a>,
+}
+
+/// Lists the samples of a set; None for kinds whose samples are not listed.
+pub fn list(kind: DataKind, request: &Request<'_>) -> Result<Option<Samples>, DataError> {
+    each_source!(kind, source => source::list(request).map(Some), else Ok(None))
+}

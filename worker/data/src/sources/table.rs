@@ -9,16 +9,15 @@ use dtrain_recipe::{ColumnKind, FieldColumns};
 
 use super::super::error::DataError;
 use super::super::ignored::Ignored;
-use super::super::mask_rule::MaskRule;
 use super::super::origin::TableLines;
 use super::super::packed::Packed;
 use super::super::paths::Listing;
-use super::super::pixel_target::MapRule;
 use super::super::samples::{ClassSets, Files, List, ListValues, Samples};
 use super::super::table_problem::TableProblem;
 use super::csv::{self, LineProblem, Row};
 use super::table_file::{self, Form};
 use super::target_table::{below, number};
+use super::{Reading, Request};
 
 /// The column of the sets' names.
 const SPLIT: &str = "split";
@@ -26,13 +25,8 @@ const SPLIT: &str = "split";
 /// What stands between the classes of a cell.
 const BETWEEN: char = '|';
 
-/// How the files and classes of a table are read.
-#[derive(Debug, Clone, Copy)]
-pub struct Reading<'a> {
-    pub mask: MaskRule,
-    pub map: MapRule,
-    /// The training samples, which give the classes of other sets in the fields that both have.
-    pub train: Option<&'a Samples>,
+pub(super) fn list(request: &Request<'_>) -> Result<Samples, DataError> {
+    scan(request.root, request.set, request.fields, request.reading)
 }
 
 /// Reads the samples of the set `split` from the table at `path`, in the table's order.

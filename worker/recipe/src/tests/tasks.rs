@@ -83,10 +83,10 @@ fn a_task_takes_its_kinds_of_data() {
     expect_set_error(
         SMALL,
         "data.kind=text",
-        "takes the kinds \"folder\", \"table\", \"generated\", not \"text\"",
+        "takes the kinds \"folder\", \"generated\", \"table\", not \"text\"",
     );
     expect_set_error(SEGMENT, "data.kind=text", "task = \"segment\" takes");
-    expect_set_error(LM, "data.kind=folder", "takes the kinds \"text\", \"generated\", not \"folder\"");
+    expect_set_error(LM, "data.kind=folder", "takes the kinds \"generated\", \"text\", not \"folder\"");
     // A wrong pairing is reported before the settings that it makes useless.
     let text =
         "task = \"classify\"\n[data]\nimage_size = 32\nkind = \"text\"\nroot = \"/x\"\n[train]\nepochs = 1\n";

@@ -4,6 +4,7 @@ use dtrain_common::recipe::hints::quoted;
 
 use super::{Checks, DataKind, Recipe};
 use crate::changes;
+use crate::data_kind::Root;
 use crate::{Augment, ColumnKind, Data, Masks, Resize, Sampler, Target};
 
 impl Checks<'_> {
@@ -24,12 +25,14 @@ impl Checks<'_> {
             None => format!("\"{task}\""),
         };
         let tokens = target == Some(Target::Tokens);
-        let kinds: &[_] = match tokens {
-            true => &[DataKind::Text, DataKind::Generated],
-            false => &[DataKind::Folder, DataKind::Table, DataKind::Generated],
+        let fits = |kind: DataKind| match kind.root() {
+            Root::Nothing => true,
+            Root::Text => tokens,
+            Root::Sets | Root::File => !tokens,
         };
-        if !kinds.contains(&data.kind) {
-            let names: Vec<_> = kinds.iter().map(|kind| kind.as_str()).collect();
+        if !fits(data.kind) {
+            let fitting = DataKind::ALL.iter().filter(|kind| fits(**kind));
+            let names: Vec<_> = fitting.map(|kind| kind.as_str()).collect();
             let (takes, kind) = (quoted(&names), data.kind.as_str());
             self.add("data.kind", format!("task = {name} takes the kinds {takes}, not {kind:?}"));
         }
@@ -43,10 +46,10 @@ impl Checks<'_> {
 
     pub(super) fn data(&mut self) {
         let data = &self.recipe.data;
-        let root = match data.kind {
-            DataKind::Folder => "name the folder that holds the train and test folders",
-            DataKind::Table => "name the file of the table",
-            DataKind::Text | DataKind::Generated => "name a text file (.txt) or a folder of them",
+        let root = match data.kind.root() {
+            Root::Sets => "name the folder that holds the train and test folders",
+            Root::File => "name the file of the table",
+            Root::Text | Root::Nothing => "name a text file (.txt) or a folder of them",
         };
         if data.root.is_none() && data.source.is_empty() && data.kind != DataKind::Generated {
             self.add("data.root", format!("missing; {root}, or set data.kind = \"generated\""));
@@ -71,8 +74,7 @@ impl Checks<'_> {
                     self.add(&format!("data.episodes.{key}"), message);
                 }
             }
-            let message =
-                "data.episodes decides which images stand in a sample; remove one of the two settings";
+            let message = "data.episodes decides the images of a sample; remove one of the two settings";
             if data.pairs {
                 self.add("data.pairs", message);
             }
@@ -185,7 +187,7 @@ impl Checks<'_> {
             let kind = source.kind.unwrap_or(data.kind);
             let masks = pixels && kind == DataKind::Folder;
             for (name, is_stated, applies, message) in [
-                ("fields", !source.fields.is_empty(), kind == DataKind::Table, "it applies to a table"),
+                ("fields", !source.fields.is_empty(), kind.has_columns(), "it applies to a table"),
                 ("train", source.train.is_some(), !tokens, "it applies to images"),
                 ("test", source.test.is_some(), !tokens, "it applies to images"),
                 (

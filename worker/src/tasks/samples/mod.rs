@@ -17,11 +17,10 @@ use super::{Facts, SurveyContext, TaskError};
 use crate::data::generated_numbers::NUMBERS;
 use crate::data::packed::Packed;
 use crate::data::sampler::{self, Inputs};
-use crate::data::sources::table::Reading;
-use crate::data::sources::{classes, pairs, table};
+use crate::data::sources::{self, Reading, Request};
 use crate::data::{
-    self, DataError, Dataset, EpisodeShape, Episodes, Generated, GeneratedMaps, GeneratedMasks,
-    GeneratedVectors, Groups, Mixture, Moments, Samples, Sampling, Split, TooFew, Vocabulary,
+    DataError, Dataset, EpisodeShape, Episodes, Generated, GeneratedMaps, GeneratedMasks, GeneratedVectors,
+    Groups, Mixture, Moments, Samples, Sampling, Split, TooFew, Vocabulary,
 };
 use text::{Text, TextSets};
 
@@ -140,22 +139,12 @@ fn list_source(
         None => (&data.train, &data.train_masks),
         Some(_) => (&data.test, &data.test_masks),
     };
-    let (mask, map) = (mask_rule(recipe), numbers::map_rule(recipe));
-    Ok(match target {
-        _ if data.kind == DataKind::Table => {
-            // A loaded recipe has no problems.
-            let fields = recipe.fields().unwrap_or_default();
-            table::scan(root, set, &fields, Reading { mask, map, train })?
-        }
-        Some(Target::Mask) => pairs::scan(root, set, targets, mask.into())?,
-        Some(Target::Map) => pairs::scan(root, set, targets, map.into())?,
-        Some(Target::Vector) => {
-            data::sources::numbers::scan(root, set, train.map(|train| train.numbers().0))?
-        }
-        Some(Target::Class | Target::Tokens) | None => {
-            classes::scan(root, set, train.and_then(Samples::labels).map(|(names, _)| names))?
-        }
-    })
+    // A loaded recipe has no problems.
+    let fields = recipe.fields().unwrap_or_default();
+    let reading = Reading { mask: mask_rule(recipe), map: numbers::map_rule(recipe), train };
+    let listed = sources::list(data.kind, &Request { root, set, targets, target, fields: &fields, reading })?;
+    // The checks of a recipe exclude other kinds.
+    listed.ok_or(DataError::NotListed(data.kind.as_str()))
 }
 
 /// Returns the samples that can be read.

@@ -10,6 +10,7 @@ use crate::needs::{Depth, Needs};
 use crate::normalize::Normalize;
 use crate::rng::{Domain, keyed};
 use crate::tests::images::{encoded, gray, paths, png, put};
+use crate::{MapRule, MaskRule};
 use dtrain_recipe::changes::{Flip, ResizedCrop};
 use dtrain_recipe::{Change, Orientation, Resize};
 use image::{ImageFormat, Rgb, RgbImage};

@@ -1,0 +1,19 @@
+//! Folders of images, with what the target states.
+
+use dtrain_recipe::Target;
+
+use super::super::error::DataError;
+use super::super::samples::Samples;
+use super::{Request, classes, numbers, pairs};
+
+pub(super) fn list(request: &Request<'_>) -> Result<Samples, DataError> {
+    let Request { root, set, targets, reading, .. } = request;
+    match request.target {
+        Some(Target::Mask) => pairs::scan(root, set, targets, reading.mask.into()),
+        Some(Target::Map) => pairs::scan(root, set, targets, reading.map.into()),
+        Some(Target::Vector) => numbers::scan(root, set, reading.train.map(|train| train.numbers().0)),
+        Some(Target::Class | Target::Tokens) | None => {
+            classes::scan(root, set, reading.train.and_then(Samples::labels).map(|(names, _)| names))
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! `data.kind`: the kinds of sources, declared once for each.
+
+use dtrain_common::choices;
+
+choices! {
+    /// The source of the samples.
+    DataKind {
+        Folder = "folder": "A folder of images.",
+        Generated = "generated": "Samples that dtrain generates, for trials without a download.",
+        Text = "text": "A text file, or a folder of them.",
+        Table = "table": "A CSV table with a column for each field, such as the paths of images.",
+    }
+}
+
+/// What `data.root` names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Root {
+    /// The folder that holds a folder for each set.
+    Sets,
+    /// A file with a line for each sample.
+    File,
+    /// A text, or a folder of texts.
+    Text,
+    Nothing,
+}
+
+impl DataKind {
+    /// Returns what `data.root` names.
+    pub(super) fn root(self) -> Root {
+        match self {
+            Self::Folder => Root::Sets,
+            Self::Table => Root::File,
+            Self::Text => Root::Text,
+            Self::Generated => Root::Nothing,
+        }
+    }
+
+    /// Returns whether `data.fields` names the fields of a sample.
+    pub fn has_columns(self) -> bool {
+        self.root() == Root::File
+    }
+
+    /// Returns whether the samples are listed with their files of images.
+    pub fn is_of_images(self) -> bool {
+        matches!(self.root(), Root::Sets | Root::File)
+    }
+}
+
+/// Does the same with the module of any kind whose samples are listed, and something else for the others.
+#[macro_export]
+macro_rules! each_source {
+    ($kind:expr, $source:ident => $then:expr, else $other:expr) => {
+        match $kind {
+            $crate::DataKind::Folder => {
+                use folders as $source;
+                $then
+            }
+            $crate::DataKind::Table => {
+                use table as $source;
+                $then
+            }
+            $crate::DataKind::Text | $crate::DataKind::Generated => $other,
+        }
+    };
+}
