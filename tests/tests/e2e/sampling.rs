@@ -31,7 +31,7 @@ fn episodes_train_alike_in_every_cut() {
     assert_eq!(samples[..4], [8.0, 16.0, 20.0, 28.0]);
     let figures = run.result().final_metrics;
     assert!(figures["accuracy"] > 0.4, "chance is a third: {figures:?}");
-    assert!((0.0..1.0).contains(&figures["accuracy_95"]), "{figures:?}");
+    assert!(figures["accuracy_95"] > 0.0 && figures["accuracy_95"] < 1.0, "{figures:?}");
     let mut command = sandbox.command(1, "small", &["data.episodes.n_query=5"], &[]);
     refused_by(
         &mut command,

@@ -110,34 +110,26 @@ fn join_lists(list: &List, sources: &[&Samples]) -> Result<List, DataError> {
             ListValues::Pixels(files(&of_pixels)?, *rule)
         }
         ListValues::Classes { .. } => {
-            let classes = lists.iter().filter_map(|values| match values {
-                ListValues::Classes { names, numbers } => Some((names, numbers)),
+            let of_sources = lists.iter().filter_map(|values| match values {
+                ListValues::Classes { numbers, .. } => Some(numbers),
                 _ => None,
             });
-            let classes: Vec<_> = classes.collect();
-            let (names, number) = union(classes.iter().map(|(names, _)| *names));
-            let numbers = classes.iter().flat_map(|(names, numbers)| {
-                let new: Vec<u32> = names.iter().map(|name| number[name.as_str()]).collect();
-                numbers.iter().map(move |&old| new[old as usize])
-            });
+            let (names, new) = union(&lists);
+            let numbers = of_sources
+                .zip(&new)
+                .flat_map(|(numbers, new)| numbers.iter().map(move |&old| new[old as usize]));
             ListValues::Classes { numbers: Packed::write(numbers)?, names }
         }
         ListValues::ClassSets { .. } => {
-            let sets = lists.iter().filter_map(|values| match values {
-                ListValues::ClassSets { names, sets } => Some((names, sets)),
+            let of_sources = lists.iter().filter_map(|values| match values {
+                ListValues::ClassSets { sets, .. } => Some(sets),
                 _ => None,
             });
-            let sets: Vec<_> = sets.collect();
-            let (names, number) = union(sets.iter().map(|(names, _)| *names));
-            let new: Vec<Vec<u32>> = sets
-                .iter()
-                .map(|(names, _)| names.iter().map(|name| number[name.as_str()]).collect())
-                .collect();
-            let of_samples = sets.iter().zip(&new).flat_map(|((_, sets), new)| {
+            let (names, new) = union(&lists);
+            let of_samples = of_sources.zip(&new).flat_map(|(sets, new)| {
                 (0..sets.count()).map(move |at| sets.of(at).iter().map(move |&old| new[old as usize]))
             });
-            let sets = ClassSets::write(of_samples)?;
-            ListValues::ClassSets { names, sets }
+            ListValues::ClassSets { sets: ClassSets::write(of_samples)?, names }
         }
         ListValues::Numbers { names, .. } => {
             let values = lists.iter().flat_map(|values| match values {
@@ -150,11 +142,17 @@ fn join_lists(list: &List, sources: &[&Samples]) -> Result<List, DataError> {
     Ok(List { field: list.field.clone(), values })
 }
 
-/// Returns all names in order, and the number of each.
-fn union<'a>(names: impl Iterator<Item = &'a Vec<String>>) -> (Vec<String>, BTreeMap<&'a str, u32>) {
-    let all: BTreeSet<&str> = names.flatten().map(String::as_str).collect();
-    let number = all.into_iter().zip(0..).collect::<BTreeMap<_, _>>();
-    (number.keys().map(|name| (*name).to_owned()).collect(), number)
+/// Returns the names of the classes of all sources in order, and for each source the number there of each of its classes.
+fn union(lists: &[&ListValues]) -> (Vec<String>, Vec<Vec<u32>>) {
+    let named = |values: &&'_ ListValues| match values {
+        ListValues::Classes { names, .. } | ListValues::ClassSets { names, .. } => names.clone(),
+        _ => Vec::new(),
+    };
+    let of_sources: Vec<Vec<String>> = lists.iter().map(named).collect();
+    let all: BTreeSet<&str> = of_sources.iter().flatten().map(String::as_str).collect();
+    let number: BTreeMap<&str, u32> = all.iter().copied().zip(0..).collect();
+    let new = of_sources.iter().map(|names| names.iter().map(|name| number[name.as_str()]).collect());
+    (all.iter().map(|name| (*name).to_owned()).collect(), new.collect())
 }
 
 #[cfg(test)]

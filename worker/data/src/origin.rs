@@ -22,7 +22,7 @@ pub struct SourcePart {
     pub samples: usize,
     /// Its weight in a mixture.
     pub weight: Option<f64>,
-    /// Where they are. A survey's fingerprint does not count it.
+    /// The folder of the data. A survey's fingerprint does not count it.
     pub(super) root: PathBuf,
     pub(super) set: String,
     #[serde(default, rename = "dtrain_table")]

@@ -70,8 +70,6 @@ pub struct TextPart {
     /// The number of its first token, and the one after its last.
     pub tokens: Range<u64>,
     pub weight: Option<f64>,
-    /// Where it is. A survey's fingerprint does not count it.
-    pub root: PathBuf,
 }
 
 /// The text of a run, as rank 0 found it.
@@ -83,7 +81,7 @@ pub struct TextIndex {
     pub tokens: u64,
     /// The BLAKE3 hash of the text; the other ranks compare it.
     digest: String,
-    /// Where its documents stand; None if the text is one sequence.
+    /// The borders of its documents; None if the text is one sequence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub documents: Option<DocumentBounds>,
     /// The sources; empty if it is one.
@@ -130,11 +128,7 @@ impl TextIndex {
         }
         let digest = digest.finalize().to_string();
         let documents = finder.map(DocumentFinder::finish).transpose()?;
-        let part = |(root, tokens): (&TextRoot<'_>, Range<u64>)| TextPart {
-            tokens,
-            weight: root.weight,
-            root: root.path.to_path_buf(),
-        };
+        let part = |(root, tokens): (&TextRoot<'_>, Range<u64>)| TextPart { tokens, weight: root.weight };
         let sources = match roots.len() {
             1 => Vec::new(),
             _ => roots.iter().zip(ranges).map(part).collect(),
@@ -145,7 +139,7 @@ impl TextIndex {
 
     /// Returns the text of each source.
     pub fn parts(&self) -> Vec<TextPart> {
-        let whole = || TextPart { tokens: 0..self.tokens, weight: None, root: PathBuf::new() };
+        let whole = || TextPart { tokens: 0..self.tokens, weight: None };
         if self.sources.is_empty() { vec![whole()] } else { self.sources.clone() }
     }
 

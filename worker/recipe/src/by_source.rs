@@ -2,15 +2,19 @@
 
 use std::borrow::Cow;
 
-use super::{Data, Recipe, Source};
+use super::{Data, DataKind, Recipe, Source};
 
 impl Data {
+    /// Returns the kind of a source.
+    pub(super) fn kind_of(&self, source: &Source) -> DataKind {
+        source.kind.unwrap_or(self.kind)
+    }
+
     /// Returns whether all samples are lines of tables.
     pub(super) fn is_of_tables(&self) -> bool {
-        let of_source = |source: &Source| source.kind.unwrap_or(self.kind).has_columns();
         match self.source.is_empty() {
             true => self.kind.has_columns(),
-            false => self.source.iter().all(of_source),
+            false => self.source.iter().all(|source| self.kind_of(source).has_columns()),
         }
     }
 
@@ -19,7 +23,7 @@ impl Data {
         let or = |own: &Option<String>, usual: &String| own.as_ref().unwrap_or(usual).clone();
         Self {
             root: Some(source.root.clone()),
-            kind: source.kind.unwrap_or(self.kind),
+            kind: self.kind_of(source),
             fields: if source.fields.is_empty() { self.fields.clone() } else { source.fields.clone() },
             train: or(&source.train, &self.train),
             test: or(&source.test, &self.test),

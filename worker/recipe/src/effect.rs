@@ -79,7 +79,7 @@ impl Recipe {
             let stated = !all.is_empty() && all.iter().all(is_stated);
             list.add(stated, key, "each [[data.source]] states its own");
         };
-        let is_table = |source: &Source| source.kind.unwrap_or(self.data.kind).has_columns();
+        let is_table = |source: &Source| self.data.kind_of(source).has_columns();
         add("data.train", &|source| source.train.is_some());
         add("data.test", &|source| source.test.is_some());
         add("data.train_masks", &|source| source.train_masks.is_some() || is_table(source));

@@ -11,7 +11,7 @@ use super::DataKind;
 use super::kinds::{FIELDS, FOLDER_NAME};
 
 entry! {
-    /// `[[data.source]]`: a source of samples. What it leaves out has the value of `[data]`.
+    /// `[[data.source]]`: a source of samples. Its other settings have the values of `[data]`.
     Source {
         /// Its folder, table or text, as `data.root`. Absolute when loaded.
         root: PathBuf, PATH;

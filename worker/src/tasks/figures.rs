@@ -25,7 +25,7 @@ struct Bound {
     values: Vec<Value>,
 }
 
-/// Where a value comes from.
+/// The origin of a value.
 enum Value {
     /// The numbers of an output in evaluation and, if it is there, in training.
     Output {

@@ -33,7 +33,7 @@ pub trait Sampler: fmt::Debug + Send + Sync {
     }
 }
 
-/// What an order is made of.
+/// The facts that an order is made of.
 #[derive(Debug, Clone, Default)]
 pub struct Inputs {
     /// The number of samples.

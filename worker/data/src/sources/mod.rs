@@ -1,4 +1,4 @@
-//! Where samples are: folders of images with classes, masks, maps or numbers, and tables. Each kind of source has a file, whose
+//! Sources of samples: folders of images with classes, masks, maps or numbers, and tables. Each kind of source has a file, whose
 //! `list` returns the samples of a set.
 
 // A new file needs no line here.

@@ -28,7 +28,7 @@ fn every_key_is_of_the_experiment_or_free() {
     for (section, keys) in free {
         decided.extend(keys.split(' ').map(|key| format!("{section}.{key}")));
     }
-    // One setting, because without it none of its own is there.
+    // One setting, because a recipe without it has none of the inner ones.
     let episodes = decided.iter().position(|key| key == "data.episodes").unwrap();
     decided.remove(episodes);
     decided.extend(Episodes::KEYS.iter().map(|key| format!("data.episodes.{}", key.name)));

@@ -184,7 +184,7 @@ impl Checks<'_> {
             if source.kind.is_some() && tokens {
                 add("kind", "a source of texts has no kind; remove it");
             }
-            let kind = source.kind.unwrap_or(data.kind);
+            let kind = data.kind_of(source);
             let masks = pixels && kind == DataKind::Folder;
             for (name, is_stated, applies, message) in [
                 ("fields", !source.fields.is_empty(), kind.has_columns(), "it applies to a table"),

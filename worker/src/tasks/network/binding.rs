@@ -80,18 +80,16 @@ pub(super) fn check(input: &Port, field: &Field) -> Result<(), Unfit> {
 }
 
 fn remedy(field: &str, takes: &[Option<i64>], has: &[i64]) -> String {
-    if let Some(key) =
-        ["support_", "query_"].into_iter().zip(["k_shot", "n_query"]).find_map(|(prefix, key)| {
-            let differs =
-                takes.first().is_some_and(|takes| takes.is_some_and(|takes| Some(&takes) != has.first()));
-            (field.starts_with(prefix) && differs).then_some(key)
-        })
-    {
-        return format!(
-            "set data.episodes.n_way and {key}, or import the model again for this number of images"
-        );
-    }
+    let of_episode = |members: &str| {
+        format!("set data.episodes.n_way and {members}, or import the model again for this number of images")
+    };
     match (field, takes, has) {
+        (_, [Some(takes), ..], [has, ..]) if takes != has && field.starts_with("support_") => {
+            of_episode("k_shot")
+        }
+        (_, [Some(takes), ..], [has, ..]) if takes != has && field.starts_with("query_") => {
+            of_episode("n_query")
+        }
         (_, [_, _, _], [count, _, _, _]) => format!(
             "it is a list of {count} images: name one column in data.fields.{field}, or import a model that takes a list"
         ),

@@ -1,6 +1,5 @@
 //! A text, from files or generated: windows of tokens, or documents.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use dtrain_common::text::counted;
@@ -65,8 +64,7 @@ pub(in crate::tasks) fn sets(recipe: &Recipe, text: Text, context: usize) -> Res
             // As many windows as in the recipe; each part has one more token, its last target.
             let (train, test) = (data.train_samples * context + 1, data.test_samples * context + 1);
             let corpus = Corpus::generated(data.tokenizer, train + test, recipe.train.seed)?;
-            let whole =
-                TextPart { tokens: 0..corpus.tokens.count() as u64, weight: None, root: PathBuf::new() };
+            let whole = TextPart { tokens: 0..corpus.tokens.count() as u64, weight: None };
             (corpus, vec![whole], test as f64 / (train + test) as f64, None)
         }
     };
@@ -80,14 +78,14 @@ pub(in crate::tasks) fn sets(recipe: &Recipe, text: Text, context: usize) -> Res
     }
     let lengths: Vec<usize> = divided.train.iter().map(|set| set.len()).collect();
     let samples: usize = lengths.iter().sum();
-    let mut sampling = Sampling::shuffled(samples);
-    let (lengths_of, step) = (divided.lengths, recipe.train.effective_batch);
-    sampling.sampler =
-        sampler::named(data.sampler, Inputs { samples, lengths: lengths_of, step, ..Inputs::default() });
     let weights = parts.iter().map(|part| part.weight);
-    if let Some(mixture) = mixture(lengths.into_iter().zip(weights).collect())? {
-        sampling.sampler = Arc::new(mixture);
-    }
+    let sampler: Arc<dyn sampler::Sampler> = match mixture(lengths.into_iter().zip(weights).collect())? {
+        Some(mixture) => Arc::new(mixture),
+        None => {
+            let (lengths, step) = (divided.lengths, recipe.train.effective_batch);
+            sampler::named(data.sampler, Inputs { samples, lengths, step, ..Inputs::default() })
+        }
+    };
     let form = match &documents {
         None => format!("windows of {context} tokens"),
         Some(bounds) => {
@@ -100,7 +98,7 @@ pub(in crate::tasks) fn sets(recipe: &Recipe, text: Text, context: usize) -> Res
         }
     };
     Ok(TextSets {
-        sampling,
+        sampling: Sampling { sampler, has_partners: false },
         mean_targets: divided.targets / samples as f64,
         description: format!("{form}, {}", describe(&corpus)),
         vocabulary: corpus.vocabulary,

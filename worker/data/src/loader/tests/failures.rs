@@ -205,11 +205,7 @@ fn an_episode_keeps_the_members_beside_a_bad_one() {
     let (support, query) = (numbers("support_image"), numbers("query_image"));
     assert_eq!((support[0], support[1], query[1]), (5.0, 900.0, 901.0));
     assert_eq!((support[3], query[2]), (900.0, 7.0));
-    assert_eq!(
-        (support[2], query[3]),
-        (query[0], query[0]),
-        "another sample stands in for it, always the same"
-    );
+    assert_eq!((support[2], query[3]), (query[0], query[0]), "another sample replaces it, always the same");
     assert_ne!(query[0], 8.0);
 }
 

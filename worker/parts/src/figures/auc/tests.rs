@@ -54,7 +54,7 @@ fn equal(a: f64, b: f64) -> bool {
 }
 
 proptest! {
-    /// Few different scores, so that many are equal, and each has a bin of its own.
+    /// Few different scores, so that many are equal, and each has another bin.
     #[test]
     fn the_area_is_that_of_all_pairs_in_every_cut(
         samples in prop::collection::vec(((-6i8..6).prop_map(|it| f32::from(it) / 2.0), any::<bool>(), prop::bool::weighted(0.9)), 1..60),
