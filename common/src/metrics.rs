@@ -16,7 +16,7 @@ use crate::files;
 const FIRST_READ: u64 = 1 << 16;
 
 /// Fields of an evaluation's line that are no figures of the model.
-pub const NO_FIGURES: [&str; 6] = ["step", "epoch", "samples", "unreadable", "eval_ms", "best"];
+pub const NO_FIGURES: [&str; 7] = ["step", "epoch", "samples", "unreadable", "eval_ms", "best", "set"];
 
 /// Fields of a test's line and of a run's result that no figure may have as its name.
 pub const RESERVED: [&str; 6] = ["loss", "checkpoint", "weights", "batch", "train_loss", "peak_memory_bytes"];

@@ -71,6 +71,9 @@ pub struct RunResult {
     /// The final test, if the recipe has one: its figures by name; NaN is written as `null`.
     #[serde(with = "numbers", skip_serializing_if = "BTreeMap::is_empty")]
     pub test: BTreeMap<String, f64>,
+    /// Likewise for each set of `data.tests`, by name.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub tests: BTreeMap<String, Figures>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub best: Option<BestSoFar>,
     /// Training throughput of all workers together.
@@ -85,6 +88,9 @@ pub struct RunResult {
     /// The checkpoint that `--resume` named, as given; none if it named none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resumed_from: Option<PathBuf>,
+    /// Whether `train.stop_early` ended the run before its last step.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub stopped_early: bool,
     /// Highest memory use in bytes, by rank.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub peak_memory_bytes: Vec<u64>,
@@ -101,6 +107,11 @@ pub struct RunResult {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub micro_batch: Option<usize>,
 }
+
+/// Figures by name; NaN is written as `null`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Figures(#[serde(with = "numbers")] pub BTreeMap<String, f64>);
 
 impl RunResult {
     /// Reads `path`; `None` without such a file. A file that is not a result is `InvalidData`, with its path.
@@ -150,10 +161,12 @@ mod tests {
             samples: Some(12_800),
             final_metrics: [("accuracy".to_string(), 0.5), ("loss".to_string(), 1e-9)].into(),
             test: [("accuracy".to_string(), 0.25)].into(),
+            tests: [("night".to_string(), Figures([("accuracy".to_string(), 0.125)].into()))].into(),
             best: Some(BestSoFar { by: "max accuracy".parse().unwrap(), value: 0.75, step: 60 }),
             samples_per_s: Some(1000.25),
             startup_ms: Some(812.0),
             resume_ms: Some(51.5),
+            stopped_early: true,
             resumed_from: Some("runs/a/checkpoints/step-00000032".into()),
             peak_memory_bytes: vec![1 << 40, 7],
             skipped_images: Some(3),

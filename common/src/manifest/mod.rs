@@ -55,6 +55,19 @@ pub struct BestSoFar {
     pub step: u64,
 }
 
+/// The progress of `train.stop_early`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Stopping {
+    pub by: Best,
+    /// The figure of the last evaluation that was an improvement, finite; none before the first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub best: Option<f64>,
+    /// The step of that evaluation.
+    pub step: u64,
+    /// Evaluations without an improvement since then.
+    pub since: u64,
+}
+
 /// A fingerprint of the training data; a resume compares it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DataFingerprint {
@@ -127,6 +140,9 @@ pub struct Manifest {
     /// The best checkpoint so far, including this one, in a run that keeps one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub best: Option<BestSoFar>,
+    /// The progress of `train.stop_early`, in a run that has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stopping: Option<Stopping>,
     /// Whether the evaluation of this step is still to be done: a checkpoint is written before its evaluation.
     #[serde(rename = "evaluation_owed", default, skip_serializing_if = "std::ops::Not::not")]
     pub evaluation_missing: bool,

@@ -34,6 +34,7 @@ pub(crate) fn sample() -> Manifest {
         recipe: recipe(),
         metrics: [("loss".to_string(), 0.1 + 0.2)].into(),
         best: None,
+        stopping: None,
         evaluation_missing: false,
         data: None,
         files: Vec::new(),

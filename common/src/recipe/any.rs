@@ -46,7 +46,7 @@ impl Resolved {
     }
 }
 
-const KEYS: [Key; 14] = OwnKinds::UNKNOWN.keys();
+const KEYS: [Key; 15] = OwnKinds::UNKNOWN.keys();
 
 impl AnyRecipe {
     /// Reads a recipe and checks its general settings. Defaults that depend on other settings are not filled in. See [`Source::find`] for `name_or_path`.

@@ -1,6 +1,6 @@
 //! Defaults that depend on other settings. They are filled in, so that a saved recipe is complete.
 
-use super::{Amp, General, OptimName, schedules};
+use super::{Amp, Best, General, OptimName, schedules};
 
 impl General {
     /// Fills in the defaults that depend on other settings.
@@ -8,6 +8,9 @@ impl General {
         if matches!(self.precision.amp, Amp::Auto | Amp::Fp16) {
             // The default of PyTorch's GradScaler.
             self.precision.loss_scale.get_or_insert(65536.0);
+        }
+        if let Some(stop) = &mut self.train.stop_early {
+            stop.figure.get_or_insert(self.checkpoint.best.clone().unwrap_or_else(Best::least_loss));
         }
         let optim = &mut self.optim;
         optim.weight_decay.get_or_insert(if optim.name == OptimName::AdamW { 0.01 } else { 0.0 });

@@ -114,6 +114,12 @@ pub const NAME: Kind = Kind::Other("a name in quotes", &["string"], |value| {
     let is_name = |text: &str| !text.trim().is_empty() && !text.contains(char::is_control);
     Ok(value.as_str().is_some_and(is_name))
 });
+/// A list of names, possibly empty.
+pub const NAME_LIST: Kind =
+    Kind::Other("a list of names, such as [\"accuracy\"]", &["array"], |value| match value.as_array() {
+        Some(list) => list.iter().try_for_each(|value| check(&NAME, value)).map(|()| true),
+        None => Ok(false),
+    });
 /// A table of names, not empty.
 pub const NAMES: Kind =
     Kind::Other("a table of names, such as { pixel_values = \"image\" }", &["object"], |value| {

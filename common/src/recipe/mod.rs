@@ -43,7 +43,7 @@ pub use optim::{Optim, OptimGroup};
 pub use origin::{Problem, is_stated};
 pub use schedules::{Schedule, ScheduleName};
 pub use schema::schema;
-pub use sections::{Checkpoint, Ema, Log, Memory, Precision, Reduce, Test, Train};
+pub use sections::{Checkpoint, Ema, Evaluate, Log, Memory, Precision, Reduce, StopEarly, Test, Train};
 pub use stage::{Stage, Unfreeze};
 pub use texts::{Best, Every};
 pub use validate::{check as check_general, no_effect, without_effect};
@@ -64,6 +64,8 @@ pub struct General {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ema: Option<Ema>,
     pub checkpoint: Checkpoint,
+    #[serde(skip_serializing_if = "is_default")]
+    pub evaluate: Evaluate,
     /// The final test on the whole test set; none without its section.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub test: Option<Test>,
@@ -74,6 +76,10 @@ pub struct General {
     /// Settings of a user's trainer, as written; empty for every other task.
     #[serde(skip_serializing_if = "Table::is_empty")]
     pub custom: Table,
+}
+
+fn is_default(evaluate: &Evaluate) -> bool {
+    *evaluate == Evaluate::default()
 }
 
 impl General {

@@ -1,7 +1,8 @@
 //! The small sections of a recipe.
 
 use super::kinds::{
-    AUTO_OR_COUNT, AUTO_OR_FLAG, BEST, BUDGET, COUNT, EVERY, FLAG, Kind, PART, Range, SPAN, choice,
+    AUTO_OR_COUNT, AUTO_OR_FLAG, BEST, BUDGET, COUNT, EVERY, FLAG, Kind, NAME_LIST, PART, RATE, Range, SPAN,
+    choice,
 };
 use super::{
     Amp, Best, Budget, Compress, Every, LastBatch, MicroBatch, OnFailure, Recompute, Switch, TestWeights,
@@ -22,6 +23,28 @@ section! {
         seed: u64 = 1, Kind::Whole(0, i64::MAX), experiment;
         /// The use of the samples that do not fill the last step of an epoch.
         last_batch: LastBatch = LastBatch::Keep, choice(LastBatch::NAMES), experiment;
+        /// Ends the training when a figure no longer improves.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        stop_early: Option<StopEarly> = None, Kind::Section(StopEarly::KEYS);
+    }
+}
+
+section! {
+    /// `train.stop_early`
+    StopEarly "train.stop_early" {
+        /// Evaluations in a row without an improvement, after which the training ends.
+        patience: u64 = 5, COUNT;
+        /// The figure, and whether it should rise or fall; filled in: that of `checkpoint.best`, else min loss.
+        figure: Option<Best> = None, BEST;
+        /// The least change that counts as an improvement.
+        min_delta: f64 = 0.0, RATE;
+    }
+}
+
+impl StopEarly {
+    /// Returns the figure, of which a loaded recipe states one.
+    pub fn figure(&self) -> Best {
+        self.figure.clone().unwrap_or_else(Best::least_loss)
     }
 }
 
@@ -115,6 +138,20 @@ section! {
         on_failure: OnFailure = OnFailure::Stop, choice(OnFailure::NAMES);
         /// The figure of the best checkpoint, which stays too.
         best: Option<Best> = None, BEST;
+    }
+}
+
+section! {
+    /// `[evaluate]`: evaluations during the training.
+    Evaluate "evaluate" {
+        /// Training between two evaluations; by default between two checkpoints, as in `checkpoint.every`.
+        every: Option<Span> = None, SPAN;
+        /// Most samples of a batch on a rank; the default is the training's micro-batch.
+        batch: MicroBatch = MicroBatch::Auto, AUTO_OR_COUNT;
+        /// Names of the figures to compute besides the loss; by default all.
+        figures: Option<Vec<String>> = None, NAME_LIST;
+        /// The part of the run's time that evaluations may take; one that would take more waits for its next turn.
+        share: Option<f64> = None, PART;
     }
 }
 

@@ -18,12 +18,22 @@ pub struct Best {
 }
 
 impl Best {
+    /// Returns `"min loss"`.
+    pub fn least_loss() -> Self {
+        Self { goal: Goal::Min, figure: "loss".to_owned() }
+    }
+
     /// Returns whether `value` is better than the best before it. An equal or not finite value is not better.
     pub fn is_better(&self, value: f64, before: Option<f64>) -> bool {
+        self.is_better_by(value, before, 0.0)
+    }
+
+    /// As [`Best::is_better`], by more than `delta`.
+    pub fn is_better_by(&self, value: f64, before: Option<f64>, delta: f64) -> bool {
         value.is_finite()
             && before.is_none_or(|before| match self.goal {
-                Goal::Max => value > before,
-                Goal::Min => value < before,
+                Goal::Max => value > before + delta,
+                Goal::Min => value < before - delta,
             })
     }
 }

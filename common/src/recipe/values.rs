@@ -6,7 +6,7 @@ use super::hints::{describe, nearest, one_of};
 use super::keys::Section;
 use super::kinds::{self, Key, Kind, Named};
 use super::origin::{Problem, dotted, is_stated};
-use super::{Checkpoint, Ema, Log, Memory, Optim, Precision, Reduce, Stage, Test, Train};
+use super::{Checkpoint, Ema, Evaluate, Log, Memory, Optim, Precision, Reduce, Stage, Test, Train};
 
 const fn key<T: Section>(name: &'static str, about: &'static str) -> Key {
     Key { name, kind: Kind::Section(T::KEYS), about }
@@ -26,7 +26,7 @@ impl OwnKinds {
         Self { task: kinds::NAME, data: Kind::Free, model: Kind::Free, custom: Kind::Free };
 
     /// Returns every key of a recipe, in the order in which messages list them.
-    pub const fn keys(&self) -> [Key; 14] {
+    pub const fn keys(&self) -> [Key; 15] {
         [
             Key { name: "task", kind: self.task, about: "The learning task." },
             Key { name: "data", kind: self.data, about: "The samples." },
@@ -38,6 +38,7 @@ impl OwnKinds {
             key::<Reduce>("reduce", "How gradients are summed over ranks."),
             key::<Ema>("ema", "A moving average of the weights."),
             key::<Checkpoint>("checkpoint", "When checkpoints are written, and which stay."),
+            key::<Evaluate>("evaluate", "When and how the model is evaluated."),
             key::<Test>("test", "A final test after the training."),
             key::<Log>("log", "What is printed."),
             Key { name: "custom", kind: self.custom, about: "Settings of a user's trainer." },

@@ -45,6 +45,7 @@ mod resized;
 mod rollback;
 mod sampling;
 mod schedules;
+mod sets;
 mod slurm;
 mod soak;
 mod stages;

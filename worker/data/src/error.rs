@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use dtrain_common::content::Content;
+use dtrain_common::text::counted;
 use dtrain_shared_memory::MemoryError;
 use rustix::io::Errno;
 
@@ -103,6 +104,24 @@ pub enum DataError {
         "{} has images of one class only, `{}`, but a classifier needs at least two; {}", .0.display(), .1, .2
     )]
     OneClass(PathBuf, String, &'static str),
+    #[error(
+        "data.val takes a part of the samples by the paths of their images, and those in {} have no images; name a set of \
+         validation samples in data.val",
+        .0.display()
+    )]
+    NoPathToDivide(PathBuf),
+    #[error(
+        "data.val = {part} of the {} in {} leaves no {set} samples{}; {} data.val, or name a folder or set in it",
+        counted(*samples, "sample"), place.display(), of_classes(missing), if *set == "training" { "lower" } else { "raise" }
+    )]
+    Undivided {
+        place: PathBuf,
+        part: f64,
+        set: &'static str,
+        /// The classes without such samples, with the numbers of all their samples.
+        missing: Vec<(String, usize)>,
+        samples: usize,
+    },
     #[error("the training masks in {} {}, but a model needs at least two classes to learn; {}", .0.display(), .1, .2)]
     OneMaskClass(PathBuf, String, String),
     #[error(
@@ -271,6 +290,20 @@ impl DataError {
     pub fn in_source(self, number: usize, count: usize) -> Self {
         if count == 1 { self } else { Self::OfSource { number, error: Box::new(self) } }
     }
+}
+
+/// Names classes with the numbers of their samples.
+fn of_classes(missing: &[(String, usize)]) -> String {
+    let named = missing.iter().take(MOST_NAMED);
+    let mut words: Vec<_> =
+        named.map(|(name, samples)| format!("{name:?} ({})", counted(*samples, "sample"))).collect();
+    match missing.len() {
+        0 => return String::new(),
+        count if count > MOST_NAMED => words.push(format!("{} more", count - MOST_NAMED)),
+        _ => {}
+    }
+    let of = if missing.len() == 1 { "class" } else { "classes" };
+    format!(" of the {of} {}", words.join(", "))
 }
 
 impl SampleError {

@@ -11,12 +11,13 @@ use super::pixel_target::PixelTarget;
 use super::raster::{Raster, Values};
 use super::rng::{Domain, SampleRng, keyed};
 
-/// Part of a generated set. Both have the same classes, but different images.
+/// Part of a generated set. All have the same classes, but different images.
 /// The numbers are keys of the images' generators: they must not change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Split {
     Train = 0,
     Test = 1,
+    Val = 2,
 }
 
 impl Split {
@@ -24,6 +25,7 @@ impl Split {
         match self {
             Split::Train => "training",
             Split::Test => "test",
+            Split::Val => "validation",
         }
     }
 }

@@ -34,6 +34,7 @@ pub mod generated_masks;
 pub mod generated_numbers;
 pub mod generated_set;
 mod groups;
+mod held_out;
 pub mod ignored;
 pub mod inspector;
 mod joined;

@@ -55,11 +55,11 @@ pub enum TableProblem {
     Foreign(String),
     #[error("the table has no column `{}`, but {}; {}", .0, listed(.1), .2)]
     NoColumn(String, Vec<String>, String),
-    #[error("no line has `{}` in the column `split`{}", .0, match .1.as_slice() {
+    #[error("no line has `{}` in the column `{}`{}", .0[1], .0[0], match .1.as_slice() {
         [] => "; write a line for each sample".to_owned(),
-        found => format!(", which has {}; set data.train and data.test to names in it", listed(found)),
+        found => format!(", which has {}; set data.train, data.test and data.val to names in it", listed(found)),
     })]
-    NoSplit(String, Vec<String>),
+    NoSplit([String; 2], Vec<String>),
     #[error("the line is equal to line {0}; remove one of the two")]
     Repeated(usize),
     #[error("{0} is empty; write the name of a class, or remove the line")]

@@ -76,11 +76,10 @@ impl TextDocuments {
             (1..u32::MAX as usize).contains(&context) && (0.0..=1.0).contains(&test_fraction),
             "samples of {context} tokens, {test_fraction} of the text for tests"
         );
-        let test = (documents.len() as f64 * test_fraction).round().max(1.0) as usize;
-        let (train, test) = documents.split_at(documents.len().saturating_sub(test));
+        let (train, test) = documents.split_at(Self::before_test(documents, test_fraction).len());
         let part = match split {
             Split::Train => train,
-            Split::Test => test,
+            Split::Test | Split::Val => test,
         };
         if part.is_empty() {
             return Err(DataError::NoDocuments { part: split.name(), documents: documents.len() });
@@ -91,6 +90,12 @@ impl TextDocuments {
         let field = |name| Field::i64(name, [context]);
         let fields = ["tokens", "targets", "documents", "positions"].map(field);
         Ok(Self { corpus, pieces, packs, context, split, fields })
+    }
+
+    /// Returns the documents that are not of the test part.
+    pub fn before_test(documents: &[[u64; 2]], test_fraction: f64) -> &[[u64; 2]] {
+        let test = (documents.len() as f64 * test_fraction).round().max(1.0) as usize;
+        &documents[..documents.len().saturating_sub(test)]
     }
 
     /// Returns the number of tokens in each sample, without padding.

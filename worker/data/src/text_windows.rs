@@ -41,7 +41,7 @@ impl TextWindows {
         let border = last - ((last - first) as f64 * test_fraction).round() as usize;
         let (start, end) = match split {
             Split::Train => (first, border),
-            Split::Test => (border, last),
+            Split::Test | Split::Val => (border, last),
         };
         if end - start < context + 1 {
             return Err(DataError::ShortText { part: split.name(), tokens: end - start, context });

@@ -9,10 +9,11 @@ use dtrain_common::section;
 
 use super::changes::CHANGES;
 use super::kinds::{FIELDS, FOLDER_NAME};
+use super::sets::{TESTS, VAL};
 use super::sources::SOURCES;
 use super::{
     Augment, Change, DataKind, Documents, Episodes, Interpolation, Masks, Orientation, Resize, Sampler,
-    Source, Target, Tokenizer,
+    Source, Target, Tokenizer, Val,
 };
 
 /// Mean of ImageNet's training images by channel.
@@ -39,10 +40,18 @@ section! {
         train: String = "train".into(), FOLDER_NAME, experiment;
         /// Name of the folder of test images below `root`, or of the test samples in a table's column `split`.
         test: String = "test".into(), FOLDER_NAME, experiment;
+        /// Validation samples: a folder or set by name, a part of the training samples, or `column:NAME` of a table.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        val: Option<Val> = None, VAL, experiment;
+        /// More test sets: for each name a folder or set, as `test`.
+        #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+        tests: BTreeMap<String, String> = BTreeMap::new(), TESTS;
         /// Name of the folder of the training images' masks or maps below `root`.
         train_masks: String = "train_masks".into(), FOLDER_NAME, experiment;
         /// Name of the folder of the test images' masks or maps below `root`.
         test_masks: String = "test_masks".into(), FOLDER_NAME, experiment;
+        /// Name of the folder of the validation images' masks or maps below `root`.
+        val_masks: String = "val_masks".into(), FOLDER_NAME, experiment;
         /// The meaning of a mask's values.
         masks: Masks = Masks::Index, choice(Masks::NAMES), experiment;
         /// The value, as in the file, of pixels that do not count: of the target's, else of masks, else of maps. Filled in for masks (255).

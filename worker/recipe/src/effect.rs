@@ -4,7 +4,7 @@ use dtrain_common::recipe::hints::and;
 use dtrain_common::recipe::{Amp, WithoutEffect};
 
 use super::networks::WITH_BATCH_NORM;
-use super::{Change, ColumnKind, DataKind, ModelName, Recipe, Resize, Source, Target, tasks};
+use super::{Change, ColumnKind, DataKind, ModelName, Recipe, Resize, Source, Target, Val, tasks};
 
 impl Recipe {
     pub(super) fn settings_without_effect(&self) -> Vec<(&'static str, String)> {
@@ -30,8 +30,8 @@ impl Recipe {
 
     fn add_images(&self, list: &mut WithoutEffect) {
         let generated = self.data.kind == DataKind::Generated;
-        let (target, folders) = (self.target(), "data.train_masks data.test_masks");
-        let files = "data.train data.test data.orientation data.cache";
+        let (target, folders) = (self.target(), "data.train_masks data.test_masks data.val_masks");
+        let files = "data.train data.test data.tests data.orientation data.cache";
         let sizes =
             "data.image_size data.resize data.channels data.mean data.std data.changes data.interpolation";
         let of_images = format!("it applies to images, and {}", self.reason());
@@ -40,6 +40,8 @@ impl Recipe {
         let only = |what| format!("it applies to {what}, and {}", self.reason());
         let (masks, maps) = (self.has(ColumnKind::Mask), self.has(ColumnKind::Map));
         list.add(!target.is_some_and(Target::is_of_pixels), folders, only("masks and maps"));
+        let val_folder = matches!(self.data.val, Some(Val::Set(_)));
+        list.add(!val_folder, "data.val_masks", "it belongs to a folder of validation images in data.val");
         list.add(!masks && !maps, "data.ignore", only("masks and maps"));
         list.add(!masks, "data.masks", only("masks"));
         list.add(!maps, "data.target_scale", only("maps"));
@@ -118,6 +120,7 @@ impl Recipe {
         list.add(target != Some(Target::Class) && !self.has_documents(), "data.sampler", &*of_classes);
         let images = format!("it applies to classes of images, and {}", self.reason());
         list.add(target != Some(Target::Class), "data.episodes", images);
+        list.add(self.data.val.is_none(), "data.episodes.val", "there is no data.val");
         let of_images = format!("it applies to images, and {}", self.reason());
         list.add(tokens, "data.pairs", of_images);
         let network = "only a program in model.file has an input for a partner";

@@ -19,5 +19,8 @@ section! {
         train: usize = 200, COUNT;
         /// Test episodes, the same in every evaluation.
         test: usize = 600, COUNT;
+        /// Validation episodes, likewise; by default as many as test episodes.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        val: Option<usize> = None, COUNT;
     }
 }

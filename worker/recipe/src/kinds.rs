@@ -54,7 +54,7 @@ fn rename(pair: &Value) -> Result<(), String> {
 }
 
 /// Returns whether a path stays below the folder that it is joined to.
-fn is_folder_name(text: &str) -> bool {
+pub(super) fn is_folder_name(text: &str) -> bool {
     let mut parts = Path::new(text).components().peekable();
     !text.contains('\0') && parts.peek().is_some() && parts.all(|part| matches!(part, Component::Normal(_)))
 }

@@ -25,6 +25,7 @@ mod networks;
 mod paths;
 mod resolve;
 mod samplers;
+mod sets;
 mod sources;
 mod target;
 mod tasks;
@@ -46,9 +47,9 @@ pub use data::{Data, IMAGENET_MEAN, IMAGENET_STD};
 pub use data_kind::DataKind;
 pub use dtrain_common::recipe::{
     Amp, AnyRecipe, AtStageStart, Auto, Best, Budget, ByteSize, Cache, Checkpoint, Compress, Decay, Ema,
-    Every, General, Goal, LastBatch, Log, Memory, MicroBatch, OnFailure, Optim, OptimGroup, OptimName, Per,
-    Precision, RecipeError, Recompute, Reduce, Resolved, Scaling, Schedule, ScheduleName, Span, Stage,
-    Switch, Test, TestWeights, Train, Unfreeze, Workers,
+    Evaluate, Every, General, Goal, LastBatch, Log, Memory, MicroBatch, OnFailure, Optim, OptimGroup,
+    OptimName, Per, Precision, RecipeError, Recompute, Reduce, Resolved, Scaling, Schedule, ScheduleName,
+    Span, Stage, StopEarly, Switch, Test, TestWeights, Train, Unfreeze, Workers,
 };
 pub use episodes::Episodes;
 pub use figures::Figure;
@@ -56,6 +57,7 @@ pub use losses::StepLoss;
 pub use model::Model;
 pub use networks::{LastPart, ModelName, NetworkFacts};
 pub use samplers::Sampler;
+pub use sets::{Val, ValSet};
 pub use sources::Source;
 pub use tasks::{Task, TaskFacts};
 

@@ -18,7 +18,7 @@ pub(super) const OWN: OwnKinds = OwnKinds {
 };
 
 /// Returns every key of a recipe. `custom`: the keys of `[custom]`, if they are known.
-pub(super) fn keys(custom: Option<&'static [Key]>) -> [Key; 14] {
+pub(super) fn keys(custom: Option<&'static [Key]>) -> [Key; 15] {
     OwnKinds { custom: custom.map_or(Kind::Free, Kind::Section), ..OWN }.keys()
 }
 

@@ -7,7 +7,7 @@ use dtrain_common::recipe::{Problem, RecipeError};
 use dtrain_common::run_dir::follow;
 
 use super::data_kind::Root;
-use super::{Recipe, Target};
+use super::{Recipe, Target, Val};
 
 /// Makes data.root and the paths of `[model]` absolute, from the current directory.
 pub(super) fn make_absolute(recipe: &mut Recipe) -> Vec<Problem> {
@@ -68,16 +68,22 @@ impl Recipe {
                 let root = root()?;
                 let remedy = "set data.root to the folder that holds the train and test folders";
                 list(root).map_err(|message| of_root(message, remedy))?;
-                let folders = [
-                    ("data.train", &data.train),
-                    ("data.test", &data.test),
-                    ("data.train_masks", &data.train_masks),
-                    ("data.test_masks", &data.test_masks),
-                ];
-                let needed = if self.target().is_some_and(Target::is_of_pixels) { 4 } else { 2 };
-                for (key, name) in &folders[..needed] {
+                let val = data.val.as_ref().and_then(Val::set);
+                let mut folders = vec![("data.train", data.train.as_str()), ("data.test", &data.test)];
+                folders.extend(val.map(|name| ("data.val", name)));
+                folders.extend(data.tests.values().map(|name| ("data.tests", name.as_str())));
+                let masks = data.tests.values().map(|name| format!("{name}_masks")).collect::<Vec<_>>();
+                if self.target().is_some_and(Target::is_of_pixels) {
+                    folders.extend([
+                        ("data.train_masks", data.train_masks.as_str()),
+                        ("data.test_masks", &data.test_masks),
+                    ]);
+                    folders.extend(val.map(|_| ("data.val_masks", data.val_masks.as_str())));
+                    folders.extend(masks.iter().map(|name| ("data.tests", name.as_str())));
+                }
+                for (key, name) in folders {
                     list(&root.join(name))
-                        .map_err(|message| (*key, format!("{message}; {}", folders_of(root))))?;
+                        .map_err(|message| (key, format!("{message}; {}", folders_of(root))))?;
                 }
             }
             Root::File => {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use dtrain_common::agent_lease;
 use dtrain_common::files::sync_folder;
-use dtrain_common::manifest::{BestSoFar, Manifest};
+use dtrain_common::manifest::{BestSoFar, Manifest, Stopping};
 use dtrain_common::run_dir::{Keep, PARTIAL, RunDir, point};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
@@ -40,18 +40,26 @@ pub(super) fn commit(run_dir: &RunDir, manifest: &Manifest, keep: &Keep) -> Resu
     Ok(())
 }
 
+/// What an evaluation adds to the checkpoint of its step.
+#[derive(Debug, Default)]
+pub(crate) struct Amendment {
+    pub(crate) metrics: BTreeMap<String, f64>,
+    pub(crate) best: Option<BestSoFar>,
+    pub(crate) stopping: Option<Stopping>,
+}
+
 /// Adds the results of its evaluation to the checkpoint of `step`, updates `best`, and removes the earlier best if it is
 /// not kept. Rank 0 calls this while no checkpoint is pending. If the disk fails, the checkpoint is unchanged.
 pub(crate) fn amend(
     run_dir: &RunDir,
     step: u64,
-    metrics: BTreeMap<String, f64>,
-    best: Option<BestSoFar>,
+    amendment: Amendment,
     keep: &Keep,
 ) -> Result<(), CheckpointError> {
     let folder = run_dir.checkpoint(step);
-    let mut manifest = Manifest::read(&folder)?;
-    (manifest.metrics, manifest.best, manifest.evaluation_missing) = (metrics, best, false);
+    let Amendment { metrics, best, stopping } = amendment;
+    let manifest =
+        Manifest { metrics, best, stopping, evaluation_missing: false, ..Manifest::read(&folder)? };
     agent_lease::check()?;
     manifest.write(&folder)?;
     point_to_best(run_dir, manifest.best.as_ref())?;

@@ -26,7 +26,7 @@ mod read;
 mod remove;
 mod sending;
 
-pub(crate) use commit::amend;
+pub(crate) use commit::{Amendment, amend};
 pub(crate) use copying::copy_bytes;
 pub use error::CheckpointError;
 pub(crate) use gathering::Gathering;

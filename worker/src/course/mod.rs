@@ -178,10 +178,16 @@ impl RunPlan {
         self.stage(done).rates.lr(done)
     }
 
-    /// Returns whether an evaluation and a checkpoint follow the step number `done`.
+    /// Returns whether a checkpoint follows the step number `done`.
     pub(crate) fn is_checkpoint(&self, done: u64) -> bool {
         let Some(last) = done.checked_sub(1) else { return false };
         self.stage(last).is_checkpoint(done, self.timeline.piece(last))
+    }
+
+    /// Returns whether an evaluation follows the step number `done`.
+    pub(crate) fn is_evaluation(&self, done: u64) -> bool {
+        let Some(last) = done.checked_sub(1) else { return false };
+        self.stage(last).is_evaluation(done, self.timeline.piece(last))
     }
 
     /// Returns whether the training data has another size from here on.
@@ -194,7 +200,7 @@ impl RunPlan {
     pub(crate) fn ends_by_resize(&self, done: u64) -> bool {
         let Some(last) = done.checked_sub(1).filter(|_| self.is_resized(done)) else { return false };
         let (stage, piece) = (self.stage_number(last), self.timeline.piece(done));
-        self.is_checkpoint(done) || piece.stage == stage && self.stages[stage].is_checkpoint(done, piece)
+        self.is_evaluation(done) || piece.stage == stage && self.stages[stage].is_evaluation(done, piece)
     }
 
     /// Returns the stretches in which `checkpoint.keep_every` counts.

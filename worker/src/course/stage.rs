@@ -27,8 +27,12 @@ pub(crate) struct StagePlan {
     pub(crate) recompute: usize,
     /// Phases in order; at least one.
     pub(crate) phases: Vec<PhasePlan>,
-    /// Time between checkpoints with an evaluation; None: only at the stage's end, or also by time.
+    /// Training between checkpoints; None: only at the stage's end, or also by time.
     checkpoint_every: Option<Span>,
+    /// Training between evaluations; None: only at the stage's end.
+    evaluate_every: Option<Span>,
+    /// Whether an evaluation may make its checkpoint the best or the last, so that each has one.
+    evaluations_decide: bool,
     pub(crate) rates: Rates,
 }
 
@@ -66,21 +70,33 @@ impl StagePlan {
             recompute: if alone.memory.recompute == Recompute::On { usize::MAX } else { 0 },
             phases: phases(stage.map_or(&[], |stage| &stage.unfreeze), number, &steps, views),
             checkpoint_every: alone.checkpoint.every.span(),
+            evaluate_every: alone.evaluate.every.or(alone.checkpoint.every.span()),
+            evaluations_decide: alone.checkpoint.best.is_some() || alone.train.stop_early.is_some(),
             rates: Rates::new(recipe, number, &alone, views)?,
             steps,
         })
     }
 
-    /// Returns whether an evaluation and a checkpoint follow the step number `done` of `piece`.
+    /// Returns whether a checkpoint follows the step number `done` of `piece`.
     pub(super) fn is_checkpoint(&self, done: u64, piece: &Piece) -> bool {
-        let is_due = |every: Span| match every {
+        self.is_due(self.checkpoint_every, done, piece)
+            || self.evaluations_decide && self.is_evaluation(done, piece)
+    }
+
+    /// Returns whether an evaluation follows the step number `done` of `piece`.
+    pub(super) fn is_evaluation(&self, done: u64, piece: &Piece) -> bool {
+        self.is_due(self.evaluate_every, done, piece)
+    }
+
+    fn is_due(&self, every: Option<Span>, done: u64, piece: &Piece) -> bool {
+        let is_multiple = |every: Span| match every {
             Span::Steps(every) => (done - self.steps.start).is_multiple_of(every.max(1)),
             Span::Epochs(_) => {
                 let every = every.steps(piece.steps_per_epoch).max(1);
                 piece.epoch_steps(done).is_multiple_of(every)
             }
         };
-        done == self.steps.end || self.checkpoint_every.is_some_and(is_due)
+        done == self.steps.end || every.is_some_and(is_multiple)
     }
 
     /// Checks the model's requirements for every step. Returns warnings.

@@ -152,6 +152,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("metrics.jsonl");
         let eval = |step| EvalRecord {
+            set: None,
             step,
             epoch: 1,
             loss: 1.0,

@@ -86,9 +86,12 @@ pub(crate) struct WaitMs {
     pub comm: f64,
 }
 
-/// One evaluation on the whole test set.
+/// One evaluation on a whole set.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct EvalRecord {
+    /// The name of the set, such as val; none for the test set.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub set: Option<String>,
     pub step: u64,
     /// The epoch of the step, counted from 1.
     pub epoch: u64,
@@ -195,6 +198,7 @@ mod tests {
     #[test]
     fn fields_beside_the_figures_are_known_to_readers() {
         let record = EvalRecord {
+            set: Some("val".to_owned()),
             step: 1,
             epoch: 1,
             loss: 0.5,

@@ -331,8 +331,8 @@ mod tests {
             )
         );
         assert_eq!(error.exit_status(), dtrain_common::exit::ExitStatus::Usage);
-        let other = unpredicted(TrainError::NothingTested.into());
-        assert!(matches!(other, WorkerError::Train(TrainError::NothingTested)));
+        let other = unpredicted(TrainError::NothingTested { set: "test".to_owned() }.into());
+        assert!(matches!(other, WorkerError::Train(TrainError::NothingTested { .. })));
     }
 
     #[test]

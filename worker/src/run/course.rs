@@ -6,6 +6,7 @@ use dtrain_common::manifest::DataFingerprint;
 use dtrain_recipe::{AnyRecipe, Recipe};
 
 use super::best::BestKeeper;
+use super::patience::Patience;
 use crate::course::{PhaseId, RunPlan, StagePlan};
 use crate::metrics::{StepRecord, WaitMs};
 use crate::state::Stages;
@@ -26,6 +27,7 @@ pub(crate) struct Course {
     /// The recipe as checkpoints hold it.
     pub(crate) recipe: AnyRecipe,
     pub(crate) best: BestKeeper,
+    pub(crate) patience: Patience,
 }
 
 /// The phase that the model is laid out for: the phase of the last step, or the first phase.
@@ -60,7 +62,7 @@ impl Course {
             expected_weight: samples as f64 * replica.model.task.facts().weight_per_sample,
             clip: recipe.optim.clip,
             group: self.plan.stage(self.done).partition.group(),
-            is_evaluated: self.plan.is_checkpoint(step),
+            is_evaluated: self.plan.is_evaluation(step),
             is_rehearsed: false,
         }
     }

@@ -28,7 +28,7 @@ pub enum TrainError {
         "{bad} of {total} {what} images are unreadable, more than the limit of 1%; the first are named above. Repair or remove \
          them and run the same command again; a training resumes from its last checkpoint"
     )]
-    TooManyBad { what: &'static str, bad: usize, total: usize },
+    TooManyBad { what: String, bad: usize, total: usize },
     #[error(
         "the {what} was not finite {}, so these steps were skipped; {}", steps(*first, *last), match first {
             // No update came before: neither the learning rate nor clipping has acted.
@@ -49,12 +49,12 @@ pub enum TrainError {
         "no sample or pixel of the test set counts: each sample has an unreadable image, or all their pixels have the value of data.ignore; \
          check the test images and masks, or set data.resize = \"stretch\" if cropping removes all other pixels"
     )]
-    NothingTested,
+    NothingTested { set: String },
     #[error(
-        "samples of the test set: {samples}, and model.file is valid only for {least} or more at once; use a larger test set, or import \
+        "samples of the {set} set: {samples}, and model.file is valid only for {least} or more at once; use a larger set, or import \
          a model that takes fewer samples"
     )]
-    SmallTestSet { samples: usize, least: usize },
+    SmallTestSet { set: String, samples: usize, least: usize },
     #[error(
         "model.file is valid only for {least} to {most} samples at once, and batches of these sizes divide few test sets; import a model \
          that takes more samples"
@@ -93,7 +93,7 @@ impl TrainError {
             Self::Step(error) => error.is_of_recipe(),
             Self::TooManyBad { .. }
             | Self::NothingCounted { .. }
-            | Self::NothingTested
+            | Self::NothingTested { .. }
             | Self::SmallTestSet { .. }
             | Self::NarrowBatches { .. }
             | Self::Manifest(_) => true,
@@ -109,7 +109,7 @@ impl TrainError {
             Self::TooManyBad { .. }
             | Self::NonFinite { .. }
             | Self::NothingCounted { .. }
-            | Self::NothingTested
+            | Self::NothingTested { .. }
             | Self::SmallTestSet { .. }
             | Self::NarrowBatches { .. }
             | Self::Manifest(_) => true,

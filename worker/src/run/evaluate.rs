@@ -12,7 +12,7 @@ use tch::{Device, Tensor};
 use super::Training;
 use super::follower::Followers;
 use super::retry::{SmallerSteps, owners, report_oom};
-use super::share_rows::ShareRows;
+use super::share_rows::{ShareRows, names};
 use super::share_values::ShareValues;
 use crate::collectives::{Ranks, ReduceOp};
 use crate::data::rng::{Domain, keyed};
@@ -24,11 +24,14 @@ use crate::run::error::{Result, TrainError};
 use crate::step::recover::{Limits, Shortage, catch_torch_panic, retry_on_oom};
 use crate::step::{Precision, Status, Tally, Warned, gather_numbers, to_device};
 use crate::stop::StopFlag;
-use crate::tasks::{Batch, Facts, Mode, Passed, Task, TaskError, Totals};
+use crate::tasks::{Batch, EvalSet, Facts, Mode, Passed, RowFigures, TEST, Task, TaskError, Totals};
 
 /// The inputs of an evaluation: a model without its training.
 pub(crate) struct Evaluator<'a> {
     pub(crate) task: &'a dyn Task,
+    pub(crate) set: EvalSet,
+    /// The names of the figures to compute; all without.
+    pub(crate) figures: Option<&'a [String]>,
     pub(crate) ranks: &'a Ranks,
     pub(crate) precision: &'a Precision,
     pub(crate) loader: LoaderOptions,
@@ -59,17 +62,19 @@ pub(crate) enum Evaluated {
     Exhausted(Vec<Option<Shortage>>, usize),
 }
 
-/// Returns the fewest and the most samples of an evaluation's batch. A smaller test set is an error.
-pub(crate) fn check_sizes(task: &dyn Task) -> Result<(usize, Option<usize>)> {
-    let Facts { test, batches, .. } = task.facts();
-    check_limits(test.len(), batches.evaluation_least, batches.evaluation_most)?;
-    Ok((batches.evaluation_least, batches.evaluation_most))
+/// Returns an error if a set that may be evaluated has fewer samples than a batch of the model.
+pub(crate) fn check_sizes(task: &dyn Task) -> Result<()> {
+    let Facts { batches, .. } = task.facts();
+    let watched = task.facts().watched();
+    let mut sets = std::iter::once(watched).chain(task.facts().tests());
+    sets.try_for_each(|set| check_limits(&set, batches.evaluation_least, batches.evaluation_most))
 }
 
-fn check_limits(samples: usize, least: usize, most: Option<usize>) -> Result<()> {
+fn check_limits(set: &EvalSet, least: usize, most: Option<usize>) -> Result<()> {
+    let samples = set.samples.len();
     match most {
         _ if samples == 0 => Ok(()),
-        _ if samples < least => Err(TrainError::SmallTestSet { samples, least }),
+        _ if samples < least => Err(TrainError::SmallTestSet { set: set.name.clone(), samples, least }),
         // A rest of fewer than `least` samples goes to the batch before it.
         Some(most) if most + 1 < 2 * least => Err(TrainError::NarrowBatches { least, most }),
         _ => Ok(()),
@@ -90,7 +95,9 @@ impl Evaluator<'_> {
         followers: &mut Followers<'_>,
     ) -> Result<Evaluated> {
         let begun = Instant::now();
-        let (least, most) = check_sizes(self.task)?;
+        let batches = self.task.facts().batches;
+        let (least, most) = (batches.evaluation_least, batches.evaluation_most);
+        check_limits(&self.set, least, most)?;
         let mut batch = batch.min(most.unwrap_or(usize::MAX)).max(least);
         loop {
             let (status, of_rows) = self.attempt(batch, least, fault, warned, step, followers)?;
@@ -99,7 +106,7 @@ impl Evaluator<'_> {
             }
             if !status.ran_out() {
                 if status.totals.weight <= 0.0 {
-                    return Err(TrainError::NothingTested);
+                    return Err(TrainError::NothingTested { set: self.set.name.clone() });
                 }
                 let record = self.record(&status, of_rows, step, epoch, begun);
                 return Ok(Evaluated::Whole(Box::new(record), batch));
@@ -154,21 +161,34 @@ impl Evaluator<'_> {
         if status.bad_samples > 0.0 {
             let unreadable = unreadable.into_iter().collect::<Vec<_>>();
             let all: HashSet<u32> = gather_numbers(self.ranks, &unreadable)?.into_iter().collect();
-            let (bad, total) = (all.len(), self.task.facts().test.count_singles());
+            let (bad, total) = (all.len(), self.set.samples.count_singles());
             if too_many_bad(bad, total) {
-                return Err(TrainError::TooManyBad { what: "test", bad, total });
+                return Err(TrainError::TooManyBad { what: self.set.name.clone(), bad, total });
             }
         }
         if let Some(loss) = self.task.step_loss() {
-            let samples = self.task.facts().test.len();
+            let samples = self.set.samples.len();
             let mean = own.mean(loss, samples, self.step_samples, self.ranks, self.limits.device)?;
             status.totals.loss_sum += mean * status.totals.weight;
         }
-        let of_rows = rows.figures(self.task, self.ranks)?;
+        let of_rows = match self.row_figures() {
+            Some(_) => rows.figures(self.task, self.set.samples.len(), self.ranks)?,
+            None => Vec::new(),
+        };
         Ok((status, of_rows))
     }
 
-    /// Returns the sums over this rank's share of the test set; None if a stop is requested before its end.
+    /// Returns the figures that are made of rows, if one of them is computed.
+    fn row_figures(&self) -> Option<&dyn RowFigures> {
+        let names = names(self.task, self.set.samples.len());
+        self.task.row_figures().filter(|_| names.iter().any(|name| self.computes(name)))
+    }
+
+    fn computes(&self, name: &String) -> bool {
+        self.figures.is_none_or(|wanted| wanted.contains(name))
+    }
+
+    /// Returns the sums over this rank's share of the set; None if a stop is requested before its end.
     fn sum_up(
         &self,
         batch: usize,
@@ -176,15 +196,18 @@ impl Evaluator<'_> {
         warned: &mut Warned,
         followers: &mut Followers<'_>,
     ) -> Result<Option<Share>> {
-        let test_set = Arc::clone(&self.task.facts().test);
-        let own = batches_of(test_set.len(), self.ranks.size(), self.ranks.rank(), batch, least);
+        let (set, of_rows) = (Arc::clone(&self.set.samples), self.row_figures());
+        let own = batches_of(set.len(), self.ranks.size(), self.ranks.rank(), batch, least);
         let mut first = own.first().map_or(0, |batch| batch.start);
         let work = own.into_iter().map(|batch| MicroBatch::of(0, batch.map(|index| index as u32)));
         let options = LoaderOptions { augment: false, ..self.loader };
-        let mut loader = Loader::start(test_set, options, work)?;
+        let mut loader = Loader::start(Arc::clone(&set), options, work)?;
         let mut tally = Tally::new(self.task.facts().sums, self.limits.device)?;
         let (mut left_out, mut unreadable, mut values) = (0, HashSet::new(), ShareValues::default());
-        let mut rows = ShareRows::new(self.task)?;
+        let mut rows = match of_rows {
+            Some(_) => ShareRows::new(self.task, set.len())?,
+            None => ShareRows::default(),
+        };
         while let Some(decoded) = loader.next() {
             if self.stop.is_requested() {
                 return Ok(None);
@@ -199,11 +222,11 @@ impl Evaluator<'_> {
             rng::seed(seed)?;
             let key = keyed(Domain::BySample, self.loader.seed, 0, 1).next_u64();
             let _draws = BySample::enter(key, &(first..first + batch.weights.numel()))?;
-            let passed = self.forward(|| pass(self.task, &batch))?;
+            let passed = self.forward(|| pass(self.task, of_rows, &batch))?;
             if let Some(whole) = self.task.step_loss() {
                 values.add(first, &passed.values, &batch.weights, whole)?;
             }
-            if let Some(figures) = self.task.row_figures() {
+            if let Some(figures) = of_rows {
                 rows.add(first, &passed.rows, figures)?;
             }
             tally.add(&passed.loss)?;
@@ -227,12 +250,14 @@ impl Evaluator<'_> {
     ) -> EvalRecord {
         let (totals, unreadable) = (&status.totals, status.bad_samples as u64);
         let named = self.task.figures(totals).into_iter().map(|(name, value)| (name.to_owned(), value));
+        let metrics = named.chain(of_rows).filter(|(name, _)| self.computes(name)).collect();
         EvalRecord {
+            set: (self.set.name != TEST).then(|| self.set.name.clone()),
             step,
             epoch,
             loss: totals.loss(),
-            metrics: Figures(named.chain(of_rows).collect()),
-            samples: self.task.facts().test.len() as u64 - unreadable,
+            metrics: Figures(metrics),
+            samples: self.set.samples.len() as u64 - unreadable,
             unreadable,
             eval_ms: begun.elapsed().as_secs_f64() * 1e3,
             best: None,
@@ -241,8 +266,8 @@ impl Evaluator<'_> {
 }
 
 /// Computes a batch by the function that the task has for it.
-fn pass(task: &dyn Task, batch: &Batch) -> Result<Passed, TaskError> {
-    let (loss, values) = match (task.row_figures(), task.step_loss()) {
+fn pass(task: &dyn Task, of_rows: Option<&dyn RowFigures>, batch: &Batch) -> Result<Passed, TaskError> {
+    let (loss, values) = match (of_rows, task.step_loss()) {
         (Some(figures), _) => return figures.forward(batch),
         (None, Some(whole)) => whole.forward(batch, Mode::Evaluate)?,
         (None, None) => (task.loss(batch, Mode::Evaluate)?, Vec::new()),
@@ -250,7 +275,7 @@ fn pass(task: &dyn Task, batch: &Batch) -> Result<Passed, TaskError> {
     Ok(Passed { loss, values, rows: Vec::new() })
 }
 
-/// Evaluates the test set, with the moving average if any. Returns None if a rank was asked to stop.
+/// Evaluates the validation samples, or the test samples without any, with the moving average if any. Returns None if a rank was asked to stop.
 pub(super) fn evaluate(
     training: &mut Training<'_>,
     stop: &StopFlag,
@@ -272,13 +297,17 @@ fn evaluate_live(
     stop: &StopFlag,
     followers: &mut Followers<'_>,
 ) -> Result<Option<EvalRecord>> {
-    let Training { course, replica, exchange, stepper, retry, .. } = training;
+    let Training { recipe, course, replica, exchange, stepper, retry, .. } = training;
     let (step, last) = (course.done, course.done.saturating_sub(1));
-    let largest = course.plan.stage(last).partition.micro_batch();
+    let settings = &recipe.evaluate;
+    let usual = course.plan.stage(last).partition.micro_batch();
+    let largest = settings.batch.value().unwrap_or(usual);
     let first = retry.evaluation_batch.map_or(largest, |fitting| fitting.min(largest));
     let epoch = course.plan.position(last).epoch + 1;
     let evaluator = Evaluator {
         task: replica.model.task.as_ref(),
+        set: replica.model.task.facts().watched(),
+        figures: settings.figures.as_deref(),
         ranks: exchange.ranks(),
         precision: &replica.precision,
         loader: retry.loader,
@@ -305,17 +334,24 @@ fn evaluate_live(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::data::{Generated, Split};
+
+    fn set(samples: usize) -> EvalSet {
+        let samples = Generated::new(2, samples, 1, 1, Split::Test);
+        EvalSet { name: TEST.to_owned(), samples: Arc::new(samples) }
+    }
 
     #[test]
     fn batches_of_a_program_must_divide_every_test_set() {
         for (samples, least, most) in
             [(0, 2, Some(2)), (5, 2, Some(3)), (5, 3, Some(5)), (1, 1, Some(1)), (9, 4, None)]
         {
-            assert!(check_limits(samples, least, most).is_ok(), "{samples} {least} {most:?}");
+            assert!(check_limits(&set(samples), least, most).is_ok(), "{samples} {least} {most:?}");
         }
-        assert!(matches!(check_limits(1, 2, None), Err(TrainError::SmallTestSet { samples: 1, least: 2 })));
+        let error = check_limits(&set(1), 2, None);
+        assert!(matches!(error, Err(TrainError::SmallTestSet { samples: 1, least: 2, .. })));
         for (least, most) in [(2, 2), (3, 4)] {
-            let error = check_limits(100, least, Some(most));
+            let error = check_limits(&set(100), least, Some(most));
             assert!(matches!(error, Err(TrainError::NarrowBatches { .. })), "{least} {most}");
         }
     }

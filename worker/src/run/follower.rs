@@ -15,6 +15,8 @@ use crate::step::{Status, StepError, StepObserver, Taken};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Flow {
     Continue,
+    /// The run is complete before its last step.
+    Finished,
     Stopped,
     /// Stopped, and the work that is due now is left to the resumed run.
     Interrupted,

@@ -6,6 +6,7 @@ pub(crate) mod error;
 pub(crate) mod evaluate;
 mod follower;
 pub(crate) mod followers;
+mod patience;
 mod phases;
 mod retry;
 pub(crate) mod share_rows;
@@ -22,6 +23,7 @@ pub(crate) use self::course::{Course, LaidOutPhase};
 use self::error::Result;
 pub(crate) use self::error::TrainError;
 pub(crate) use self::follower::{Flow, Follower, Followers};
+pub(crate) use self::patience::Patience;
 pub(crate) use self::retry::RetryState;
 use crate::collectives::{Collective, Ranks};
 use crate::memory::Phase;
@@ -79,7 +81,13 @@ pub(crate) fn run(
     };
     followers.conclude(&mut result);
     tracing::debug!("trained for {:.3} s", training.began.elapsed().as_secs_f64());
-    Ok((*done >= plan.total_steps && flow != Flow::Interrupted, result))
+    let is_finished = match flow {
+        Flow::Finished => true,
+        Flow::Interrupted => false,
+        Flow::Continue | Flow::Stopped => *done >= plan.total_steps,
+    };
+    result.stopped_early = is_finished && *done < plan.total_steps;
+    Ok((is_finished, result))
 }
 
 impl Training<'_> {

@@ -12,9 +12,8 @@ use crate::tasks::{RowFigures, Task};
 pub(super) struct ShareRows(Vec<Share>);
 
 impl ShareRows {
-    /// Allocates the rows of a task's test set.
-    pub(super) fn new(task: &dyn Task) -> Result<Self, TchError> {
-        let samples = task.facts().test.len();
+    /// Allocates the rows of a set of `samples` samples.
+    pub(super) fn new(task: &dyn Task, samples: usize) -> Result<Self, TchError> {
         let figures = task.row_figures().map_or(Vec::new(), RowFigures::figures);
         figures
             .into_iter()
@@ -30,10 +29,15 @@ impl ShareRows {
     }
 
     /// Returns the figures of the test set. Each value is 0 on all ranks but one, so rows add up exactly. Every rank calls it.
-    pub(super) fn figures(&self, task: &dyn Task, ranks: &Ranks) -> Result<Vec<(String, f64)>> {
+    pub(super) fn figures(
+        &self,
+        task: &dyn Task,
+        samples: usize,
+        ranks: &Ranks,
+    ) -> Result<Vec<(String, f64)>> {
         let Some(of) = task.row_figures() else { return Ok(Vec::new()) };
         let mut found = Vec::new();
-        for ((share, (_, figure)), name) in self.0.iter().zip(of.figures()).zip(names(task)) {
+        for ((share, (_, figure)), name) in self.0.iter().zip(of.figures()).zip(names(task, samples)) {
             ranks.all_reduce(share.values(), ReduceOp::Sum)?.wait()?;
             found.push((name, share.figure(figure)?));
         }
@@ -41,9 +45,8 @@ impl ShareRows {
     }
 }
 
-/// Returns the names of the figures of a task that are made of rows.
-pub(crate) fn names(task: &dyn Task) -> Vec<String> {
-    let samples = task.facts().test.len();
+/// Returns the names of the figures of a task that are made of rows, for a set of `samples` samples.
+pub(crate) fn names(task: &dyn Task, samples: usize) -> Vec<String> {
     let figures = task.row_figures().map_or(Vec::new(), RowFigures::figures);
     figures.into_iter().map(|(label, _)| name(label, samples, MOST)).collect()
 }

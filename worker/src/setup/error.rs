@@ -62,10 +62,10 @@ pub enum WorkerError {
     )]
     NoSegments,
     #[error(
-        "checkpoint.best: the task has no figure {wanted:?}; use one of {}",
+        "{key}: the task has no figure {wanted:?}; use one of {}",
         known.join(", ")
     )]
-    NoFigure { wanted: String, known: Vec<String> },
+    NoFigure { key: &'static str, wanted: String, known: Vec<String> },
     #[error(
         "model.file has no weights (`dtrain import --weights none`): import it with weights, set model.weights to a file of them, or \
          set model.zero_weights = true to measure memory or speed"
@@ -270,7 +270,7 @@ mod tests {
             (error.exit_status(), error.is_reported_by_rank_0(), error.is_of_another_rank())
         };
         let (usage, failed) = (ExitStatus::Usage, ExitStatus::Program(1));
-        assert_eq!(of(TrainError::NothingTested), (usage, true, false));
+        assert_eq!(of(TrainError::NothingTested { set: "test".to_owned() }), (usage, true, false));
         assert_eq!(of(TrainError::NonFinite { what: "loss", first: 1, last: 2 }), (failed, true, false));
         assert_eq!(of(StepError::LossScale { scale: 1.0 }.into()), (failed, true, false));
         assert_eq!(of(StepError::LoaderEnded.into()), (failed, false, false));

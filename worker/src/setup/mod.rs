@@ -36,7 +36,7 @@ use crate::course::{PhaseId, RunPlan};
 use crate::device::DeviceError;
 use crate::optim::Model;
 use crate::run::evaluate::check_sizes;
-use crate::run::{BestKeeper, Course, LaidOutPhase, TrainError};
+use crate::run::{BestKeeper, Course, LaidOutPhase, Patience, TrainError};
 use crate::step::exchange::RankSync;
 use crate::step::{Kernels, Precision, Replica};
 use crate::tasks::BuildTask;
@@ -146,6 +146,7 @@ impl Setup {
             }
             _ => opening.best.clone(),
         };
+        let stopping = resumed.as_ref().and_then(|resumed| resumed.manifest.stopping.clone());
         Ok(Self {
             replica,
             batch_sync,
@@ -158,6 +159,7 @@ impl Setup {
                 program: opening.program.clone(),
                 recipe: plain,
                 best: BestKeeper::new(recipe.checkpoint.best.clone(), best),
+                patience: Patience::new(recipe.train.stop_early.clone(), stopping),
             },
             resumed,
             notes,

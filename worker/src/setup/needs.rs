@@ -8,14 +8,23 @@ use crate::run::share_rows::names;
 use crate::setup::error::{Result, WorkerError};
 use crate::tasks::{Task, Totals};
 
-/// Returns an error if no evaluation of the task has the figure `wanted`.
-pub(crate) fn check_figure(task: &dyn Task, wanted: &str) -> Result<()> {
+/// Returns an error if the recipe names a figure that no evaluation of the task has.
+pub(crate) fn check_figures(task: &dyn Task, recipe: &Recipe) -> Result<()> {
+    let best = recipe.checkpoint.best.iter().map(|best| ("checkpoint.best", best.figure.clone()));
+    let stop = recipe.train.stop_early.iter().map(|stop| ("train.stop_early.figure", stop.figure().figure));
+    let named = recipe.evaluate.figures.iter().flatten().map(|name| ("evaluate.figures", name.clone()));
+    best.chain(stop).chain(named).try_for_each(|(key, wanted)| check_figure(task, key, wanted))
+}
+
+fn check_figure(task: &dyn Task, key: &'static str, wanted: String) -> Result<()> {
+    let samples = task.facts().watched().samples.len();
     let nothing = Totals { loss_sum: 0.0, weight: 1.0, sums: vec![0.0; task.facts().sums] };
     let figures = task.figures(&nothing).into_iter().map(|(name, _)| name.to_owned());
-    let known: Vec<String> = std::iter::once("loss".to_owned()).chain(figures).chain(names(task)).collect();
-    match known.iter().any(|name| name == wanted) {
+    let of_rows = names(task, samples);
+    let known: Vec<String> = std::iter::once("loss".to_owned()).chain(figures).chain(of_rows).collect();
+    match known.contains(&wanted) {
         true => Ok(()),
-        false => Err(WorkerError::NoFigure { wanted: wanted.to_owned(), known }),
+        false => Err(WorkerError::NoFigure { key, wanted, known }),
     }
 }
 

@@ -9,7 +9,7 @@ use tch::Device;
 
 use crate::models::{self, BatchSync, Registry};
 use crate::setup::error::{Result, WorkerError};
-use crate::setup::needs::check_figure;
+use crate::setup::needs::check_figures;
 use crate::step::exchange::RankSync;
 use crate::tasks::{BuildContext, BuildTask, Task, build_to_fill};
 
@@ -52,9 +52,7 @@ pub(crate) fn build_task<T: BuildTask + 'static>(
         true => build_to_fill(recipe, survey, context)?,
         false => T::build(recipe, survey, context)?,
     };
-    if let Some(best) = &recipe.checkpoint.best {
-        check_figure(&task, &best.figure)?;
-    }
+    check_figures(&task, recipe)?;
     Ok(Box::new(task))
 }
 

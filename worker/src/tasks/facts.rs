@@ -15,8 +15,12 @@ pub struct Facts {
     pub train: Arc<dyn Dataset>,
     /// Which training samples stand in a step; without it each once in an epoch. See [`Facts::sampling`].
     pub sampling: Option<Sampling>,
+    /// The validation samples, which evaluations during the training take in place of the test samples.
+    pub val: Option<Arc<dyn Dataset>>,
     /// The test samples.
     pub test: Arc<dyn Dataset>,
+    /// More test sets, each with its name.
+    pub more_tests: Vec<(String, Arc<dyn Dataset>)>,
     /// The data in a few words, such as "100 classes".
     pub description: String,
     /// The number of classes; 0 without classes.
@@ -56,6 +60,18 @@ pub struct Facts {
     pub extra: Value,
 }
 
+/// The name of the test samples.
+pub(crate) const TEST: &str = "test";
+/// The name of the validation samples.
+const VAL: &str = "val";
+
+/// A set of samples to evaluate.
+#[derive(Clone)]
+pub(crate) struct EvalSet {
+    pub(crate) name: String,
+    pub(crate) samples: Arc<dyn Dataset>,
+}
+
 /// The numbers of samples for which a model is valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BatchSizes {
@@ -81,7 +97,9 @@ impl Facts {
         Self {
             sampling: None,
             train,
+            val: None,
             test,
+            more_tests: Vec::new(),
             description: description.into(),
             classes: 0,
             class_names: Vec::new(),
@@ -96,6 +114,25 @@ impl Facts {
             lacks_guards: false,
             extra: Value::Null,
         }
+    }
+
+    /// Returns the set of the evaluations during the training.
+    pub(crate) fn watched(&self) -> EvalSet {
+        let (name, samples) = match &self.val {
+            Some(val) => (VAL, val),
+            None => (TEST, &self.test),
+        };
+        EvalSet { name: name.to_owned(), samples: Arc::clone(samples) }
+    }
+
+    /// Returns the sets of a test: the test samples, and those with other names.
+    pub(crate) fn tests(&self) -> Vec<EvalSet> {
+        let own = EvalSet { name: TEST.to_owned(), samples: Arc::clone(&self.test) };
+        let more = self
+            .more_tests
+            .iter()
+            .map(|(name, samples)| EvalSet { name: name.clone(), samples: Arc::clone(samples) });
+        std::iter::once(own).chain(more).collect()
     }
 
     /// Returns which training samples stand in a step.

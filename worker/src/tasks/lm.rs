@@ -113,9 +113,10 @@ impl Task for Lm {
 
 impl Lm {
     fn new(recipe: &Recipe, model: Model<Gpt>, sets: TextSets) -> Self {
-        let TextSets { train, test, sampling, vocabulary, mean_targets, description } = sets;
+        let TextSets { train, test, val, sampling, vocabulary, mean_targets, description } = sets;
         let facts = Facts {
             sampling: Some(sampling),
+            val,
             classes: vocabulary.size(),
             weight_per_sample: mean_targets,
             extra: serde_json::json!({ "vocabulary": vocabulary }),

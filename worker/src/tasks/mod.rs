@@ -27,6 +27,7 @@ pub use classify::Classify;
 pub use dtrain_parts::Loss;
 pub use error::TaskError;
 pub use facts::{BatchSizes, Facts};
+pub(crate) use facts::{EvalSet, TEST};
 pub use lm::Lm;
 pub use program::Program;
 pub use regress::Regress;

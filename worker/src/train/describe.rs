@@ -37,21 +37,37 @@ pub(crate) fn describe_run(
     let (plan, model, device) = (&setup.course.plan, &setup.replica.model, host.device);
     let ChosenCuts { chosen, limit } = choices;
     write_plan(setup, env, run_dir, device, choices)?;
-    let test_samples = model.task.facts().test.len();
+    let facts = model.task.facts();
+    let val = facts.val.as_ref().map(|val| format!("{} validation", val.len()));
+    let more = facts.more_tests.iter().map(|(name, samples)| format!("{} {name:?}", samples.len()));
+    let tests = val.into_iter().chain([format!("{} test", facts.test.len())]).chain(more);
     // With stages, the total is shown: trained parameters differ by stage.
     let parameters = match recipe.stage.is_empty() {
         true => model.table.trained_elements(),
         false => model.registry.parameter_count() as u64,
     };
     followers.note(format!(
-        "{} on {} x {} in {}: {parameters} parameters, {} training and {test_samples} test samples, {}",
+        "{} on {} x {} in {}: {parameters} parameters, {} training and {} samples, {}",
         recipe.model_name(),
         env.world_size,
         device::kind(device),
         setup.replica.precision.describe(),
         plan.train_samples,
-        model.task.facts().description,
+        tests.collect::<Vec<_>>().join(" and "),
+        facts.description,
     ));
+    let decide = [
+        recipe.checkpoint.best.as_ref().map(|_| "checkpoint.best"),
+        recipe.train.stop_early.as_ref().map(|_| "train.stop_early"),
+    ];
+    let decide: Vec<&str> = decide.into_iter().flatten().collect();
+    if facts.val.is_none() && !decide.is_empty() {
+        let verb = if decide.len() == 1 { "chooses" } else { "choose" };
+        followers.note(format!(
+            "{} {verb} by the test set: its figures are then too good; set data.val to choose by other samples",
+            decide.join(" and ")
+        ));
+    }
     followers.note(plan);
     plan.warnings.iter().for_each(|warning| followers.note(format_args!("warning: {warning}")));
     setup.notes.iter().for_each(|note| followers.note(note));
@@ -103,6 +119,9 @@ fn write_plan(
             "optimizer": trained * moments / model.table.shards() as u64,
         },
     });
+    if let Some(val) = &model.task.facts().val {
+        file["val_samples"] = val.len().into();
+    }
     add_cut(first, &mut file);
     let stages: Vec<Value> = zip(&plan.stages, &course.stages.stages)
         .filter_map(|(of, stage)| stage_json(of, &stage.phases, &model.registry))

@@ -1,6 +1,5 @@
 //! Evaluates a checkpoint's model: for `dtrain eval`, and for the test at the end of a run.
 
-use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -26,7 +25,7 @@ use crate::memory::{self, Owners, budget};
 use crate::metrics::{Line, MetricsLog, Progress, ProgressStyle, TestRecord, figure};
 use crate::planning::{EvalQuestion, EvalWeights};
 use crate::run::evaluate::{Evaluated, Evaluator};
-use crate::run::{Followers, TrainError, figures_of, peak_memory};
+use crate::run::{Followers, TrainError, peak_memory};
 use crate::setup::error::{Result, WorkerError};
 use crate::setup::fingerprint::{check_same_data, unnamed_classes};
 use crate::setup::loader::loader_options;
@@ -36,7 +35,7 @@ use crate::setup::task::registry;
 use crate::step::recover::Limits;
 use crate::step::{Kernels, Precision, Warned};
 use crate::stop::StopFlag;
-use crate::tasks::{BuildContext, BuildTask, build_to_fill};
+use crate::tasks::{BuildContext, BuildTask, TEST, build_to_fill};
 
 /// The message of rank 0 to the other ranks.
 #[derive(Debug, Serialize, Deserialize)]
@@ -106,11 +105,13 @@ pub(crate) fn run<T: BuildTask + 'static>(
         // An evaluation has nothing to save, so signals end it at once.
         stop: &StopFlag::default(),
     };
-    let record = evaluate::<T>(&evaluation, &mut followers_of(ProgressStyle::detect(env.rank)))?;
+    let records = evaluate::<T>(&evaluation, &mut followers_of(ProgressStyle::detect(env.rank)))?;
     let peaks = peak_memory(&ranks, memory::report(device).map_err(TrainError::from)?.peak)?;
     ranks.shutdown().map_err(TrainError::from)?;
-    if let (0, Some(record)) = (env.rank, record) {
-        print_result(&record, &peaks, question.json)?;
+    if env.rank == 0 {
+        for record in records.iter().flatten() {
+            print_result(record, &peaks, question.json)?;
+        }
     }
     Ok(ExitStatus::Success)
 }
@@ -134,13 +135,13 @@ fn find_checkpoint(named: &Path) -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// Builds the model, fills it from the checkpoint, and evaluates the whole test set. Returns None if a rank
-/// was asked to stop. Every rank calls this.
+/// Builds the model, fills it from the checkpoint, and evaluates the whole test set and the other test sets. Returns None if a
+/// rank was asked to stop. Every rank calls this.
 fn evaluate<T: BuildTask + 'static>(
     of: &Evaluation<'_>,
     followers: &mut Followers<'_>,
-) -> Result<Option<TestRecord>> {
-    let begun = Instant::now();
+) -> Result<Option<Vec<TestRecord>>> {
+    let mut begun = Instant::now();
     let Evaluation { recipe, device, .. } = *of;
     let limits = Limits::new(device, recipe.memory.budget);
     let Filled { task, manifest, is_average } = fill::<T>(of)?;
@@ -148,8 +149,10 @@ fn evaluate<T: BuildTask + 'static>(
     if let Some(kernels) = Kernels::new(recipe, device)? {
         kernels.apply().map_err(TrainError::from)?;
     }
-    let evaluator = Evaluator {
+    let mut evaluator = Evaluator {
         task: &task,
+        set: task.facts().watched(),
+        figures: None,
         ranks: of.ranks,
         precision: &precision,
         loader: loader_options(recipe, of.env.local_world_size),
@@ -160,26 +163,36 @@ fn evaluate<T: BuildTask + 'static>(
     // BatchNorm groups apply to training only.
     let limit = recipe.memory.micro_batch.value();
     let cut = Partition::new(recipe.train.effective_batch, of.ranks.size(), limit);
-    let batch = of.batch.unwrap_or_else(|| cut.map_or(1, |cut| cut.micro_batch()));
+    let usual = || cut.map_or(1, |cut| cut.micro_batch());
+    let mut batch = of.batch.or(recipe.evaluate.batch.value()).unwrap_or_else(usual);
     // An epoch that has begun counts.
     let epoch = manifest.epoch + u64::from(manifest.step_in_epoch > 0);
     let (step, mut fault) = (manifest.step, Fault::from_env(of.env.rank)?);
     let warned = &mut Warned::default();
-    let (mut eval, batch) = match evaluator.run(batch, step, epoch, &mut fault, warned, followers)? {
-        Evaluated::Whole(record, batch) => (*record, batch),
-        Evaluated::Stopped => return Ok(None),
-        Evaluated::Exhausted(shortages, least) => {
-            return Err(limits.exhausted_error(&shortages, least, step, Owners::default()).into());
-        }
-    };
-    // Includes the time to build the model.
-    eval.eval_ms = begun.elapsed().as_secs_f64() * 1e3;
-    Ok(Some(TestRecord {
-        checkpoint: of.folder.display().to_string(),
-        weights: if is_average { "average" } else { "raw" },
-        batch,
-        eval,
-    }))
+    let mut records = Vec::new();
+    for set in task.facts().tests() {
+        evaluator.set = set;
+        let mut eval = match evaluator.run(batch, step, epoch, &mut fault, warned, followers)? {
+            Evaluated::Whole(record, fitting) => {
+                batch = fitting;
+                *record
+            }
+            Evaluated::Stopped => return Ok(None),
+            Evaluated::Exhausted(shortages, least) => {
+                return Err(limits.exhausted_error(&shortages, least, step, Owners::default()).into());
+            }
+        };
+        // That of the first set includes the time to build the model.
+        eval.eval_ms = begun.elapsed().as_secs_f64() * 1e3;
+        begun = Instant::now();
+        records.push(TestRecord {
+            checkpoint: of.folder.display().to_string(),
+            weights: if is_average { "average" } else { "raw" },
+            batch,
+            eval,
+        });
+    }
+    Ok(Some(records))
 }
 
 /// A task whose model has a checkpoint's weights.
@@ -222,21 +235,23 @@ fn fill<T: BuildTask + 'static>(of: &Evaluation<'_>) -> Result<Filled<T>> {
 }
 
 /// Tests the model at the end of a run, after the training's memory was freed. Rank 0 appends the result to
-/// the metrics. Returns the figures by name; None if a rank was asked to stop. Every rank calls this.
+/// the metrics. Returns a record for the test set and for each other set; None if a rank was asked to stop. Every rank calls this.
 pub(crate) fn test<T: BuildTask + 'static>(
     of: &Evaluation<'_>,
     run_dir: &RunDir,
     style: ProgressStyle,
-) -> Result<Option<BTreeMap<String, f64>>> {
+) -> Result<Option<Vec<TestRecord>>> {
     Limits::new(of.device, of.recipe.memory.budget).empty_cache();
     let free = memory::report(of.device).map_err(TrainError::from)?;
     let mut followers = followers_of(style);
-    let Some(record) = evaluate::<T>(of, &mut followers)? else { return Ok(None) };
+    let Some(records) = evaluate::<T>(of, &mut followers)? else { return Ok(None) };
     if of.env.rank == 0 {
         let path = run_dir.metrics();
         let on_failure = of.recipe.checkpoint.on_failure;
-        let written = MetricsLog::open(&path, u64::MAX, false)
-            .and_then(|log| log.on_failure(on_failure).append(&Line::Test(&record)));
+        let written = MetricsLog::open(&path, u64::MAX, false).and_then(|log| {
+            let mut log = log.on_failure(on_failure);
+            records.iter().try_for_each(|record| log.append(&Line::Test(record)))
+        });
         let written = written.map_err(|source| WorkerError::Write { path, source });
         match (written, on_failure) {
             // The training is complete, and result.json has the figures too.
@@ -244,14 +259,16 @@ pub(crate) fn test<T: BuildTask + 'static>(
             (written, _) => written?,
         }
         let peak = memory::report(of.device).map_err(TrainError::from)?.peak;
+        records
+            .iter()
+            .for_each(|record| followers.note(format_args!("test of {}", format_result(record, &[peak]))));
         followers.note(format_args!(
-            "test of {}\n  memory: {} after the training was freed, {} at the peak",
-            format_result(&record, &[peak]),
+            "  memory: {} after the training was freed, {} at the peak",
             ByteSize(free.allocated),
             ByteSize(peak)
         ));
     }
-    Ok(Some(figures_of(&record.eval)))
+    Ok(Some(records))
 }
 
 fn print_result(record: &TestRecord, peaks: &[u64], json: bool) -> Result<()> {
@@ -276,7 +293,7 @@ fn format_result(record: &TestRecord, peaks: &[u64]) -> String {
     let mut lines = vec![
         format!("{checkpoint}: after step {} (epoch {}){average}", eval.step, eval.epoch),
         format!("  {:<16}{}", "samples", eval.samples) + &unreadable,
-        format!("  {:<16}{:.4}", "test loss", eval.loss),
+        format!("  {:<16}{:.4}", format!("{} loss", eval.set.as_deref().unwrap_or(TEST)), eval.loss),
     ];
     for (name, value) in &eval.metrics.0 {
         lines.push(format!("  {:<16}{}", name.replace('_', " "), figure(name, *value)));

@@ -50,7 +50,7 @@ pub(super) fn followers<'a>(
     list.push(Box::new(host.stop.clone()));
     let checkpoints = Checkpoints::new(run_dir, ranks, agreed.gathering, host.device, cores)
         .map_err(WorkerError::Checkpoints)?;
-    let (stop, every) = (host.stop.clone(), recipe.checkpoint.every.time());
-    list.push(Box::new(Archive::new(checkpoints, heartbeat, stop, course, every, origin)));
+    let stop = host.stop.clone();
+    list.push(Box::new(Archive::new(checkpoints, heartbeat, stop, course, recipe, origin)));
     Ok(Followers::new(list))
 }

@@ -17,7 +17,7 @@ use dtrain_common::env::{DTRAIN_START_UNIX_NS, WorkerEnv};
 use dtrain_common::exit::ExitStatus;
 use dtrain_common::recipe::Source;
 use dtrain_common::recipe::kinds::Key;
-use dtrain_common::result::RunResult;
+use dtrain_common::result::{Figures, RunResult};
 use dtrain_common::run_dir::{Resume, RunDir};
 use dtrain_recipe::{Recipe, TestWeights};
 
@@ -33,7 +33,7 @@ use crate::faults::Fault;
 use crate::planning::{EvalWeights, start};
 use crate::request::Request;
 use crate::run::followers::ResumeOrigin;
-use crate::run::{TrainError, peak_memory, run as run_training};
+use crate::run::{TrainError, figures_of, peak_memory, run as run_training};
 use crate::setup::error::{Result, WorkerError};
 use crate::setup::host::Host;
 use crate::setup::room;
@@ -141,7 +141,14 @@ fn train<T: BuildTask + 'static>(recipe: &Recipe, request: &Request, env: &Worke
             stop: &host.stop,
         };
         match evaluation::test::<T>(&evaluation, &run_dir, host.style)? {
-            Some(figures) => result.test = figures,
+            Some(records) => {
+                for eval in records.iter().map(|record| &record.eval) {
+                    match &eval.set {
+                        None => result.test = figures_of(eval),
+                        Some(name) => drop(result.tests.insert(name.clone(), Figures(figures_of(eval)))),
+                    }
+                }
+            }
             None => status = ExitStatus::Requeue,
         }
     }

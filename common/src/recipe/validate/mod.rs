@@ -70,5 +70,27 @@ impl Checks<'_> {
                 "\"best\" needs checkpoint.best, such as best = \"max accuracy\"; set it, or use \"last\"",
             );
         }
+        if train.stop_early.is_some() && !recipe.stage.is_empty() {
+            let message = "each [[stage]] states its length, and the learning rates depend on it; remove one of the two settings";
+            self.add("train.stop_early", message);
+        }
+        self.figures();
+    }
+
+    /// Checks that figures that decide are computed.
+    fn figures(&mut self) {
+        let General { train, checkpoint, evaluate, .. } = self.recipe;
+        let Some(computed) = &evaluate.figures else { return };
+        let stops = train.stop_early.as_ref().and_then(|stop| stop.figure.as_ref());
+        for (key, by) in [("checkpoint.best", checkpoint.best.as_ref()), ("train.stop_early.figure", stops)] {
+            if let Some(by) = by
+                && by.figure != "loss"
+                && !computed.contains(&by.figure)
+            {
+                let message =
+                    format!("evaluate.figures lacks {:?}, so it is not computed; add it there", by.figure);
+                self.add(key, message);
+            }
+        }
     }
 }

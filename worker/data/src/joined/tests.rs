@@ -15,6 +15,7 @@ use crate::tests::images::{png, put};
 const READING: Reading<'_> = Reading {
     mask: MaskRule { kind: MaskKind::Index, classes: 2, ignore: 255 },
     map: MapRule { scale: 1.0, ignore: None },
+    split: table::SPLIT,
     train: None,
 };
 

@@ -18,6 +18,8 @@ use super::samples::Samples;
 pub struct Reading<'a> {
     pub mask: MaskRule,
     pub map: MapRule,
+    /// The column of a table that names the set of each line.
+    pub split: &'a str,
     /// The training samples, which give the classes of other sets in the fields that both have.
     pub train: Option<&'a Samples>,
 }

@@ -19,8 +19,8 @@ use super::table_file::{self, Form};
 use super::target_table::{below, number};
 use super::{Reading, Request};
 
-/// The column of the sets' names.
-const SPLIT: &str = "split";
+/// The usual column of the sets' names.
+pub const SPLIT: &str = "split";
 
 /// What stands between the classes of a cell.
 const BETWEEN: char = '|';
@@ -29,14 +29,14 @@ pub(super) fn list(request: &Request<'_>) -> Result<Samples, DataError> {
     scan(request.root, request.set, request.fields, request.reading)
 }
 
-/// Reads the samples of the set `split` from the table at `path`, in the table's order.
+/// Reads the samples of the set `set` from the table at `path`, in the table's order.
 pub fn scan(
     path: &Path,
-    split: &str,
+    set: &str,
     fields: &[FieldColumns],
     reading: Reading<'_>,
 ) -> Result<Samples, DataError> {
-    let rows = table_file::read(path, Form::Samples, |text| Rows::parse(text, split, fields))?;
+    let rows = table_file::read(path, Form::Samples, |text| Rows::parse(text, [reading.split, set], fields))?;
     let table = Table { path, rows };
     let lists = fields.iter().map(|field| table.list(field, reading)).collect::<Result<_, _>>()?;
     let root = path.parent().unwrap_or(Path::new("")).to_owned();
@@ -44,7 +44,7 @@ pub fn scan(
     let table = Some(TableLines { path: path.to_owned(), lines });
     Ok(Samples {
         root,
-        set: split.to_owned(),
+        set: set.to_owned(),
         table,
         sources: Vec::new(),
         lists,
@@ -68,9 +68,9 @@ struct Rows {
 }
 
 impl Rows {
-    fn parse(text: &str, split: &str, fields: &[FieldColumns]) -> Result<Self, LineProblem> {
+    fn parse(text: &str, [split, set]: [&str; 2], fields: &[FieldColumns]) -> Result<Self, LineProblem> {
         let (header, rows) =
-            csv::read(text, "image,label,split", |cells| cells.iter().any(|cell| cell == SPLIT))?;
+            csv::read(text, "image,label,split", |cells| cells.iter().any(|cell| cell == split))?;
         let names: Vec<String> = header.cells.iter().map(ToString::to_string).collect();
         let repeated = |at: &usize| !names[*at].is_empty() && names[..*at].contains(&names[*at]);
         if let Some(at) = (0..names.len()).find(repeated) {
@@ -82,7 +82,7 @@ impl Rows {
             })
         };
         let of_split =
-            place(SPLIT, &|| "add it with the set of each line, such as train and test".to_owned())?;
+            place(split, &|| "add it with the set of each line, such as train and test".to_owned())?;
         let mut kept = Self { header: header.line, ..Self::default() };
         let mut places = Vec::new();
         for field in fields {
@@ -116,7 +116,7 @@ impl Rows {
                     return Err((line, TableProblem::Repeated(earlier)));
                 }
             }
-            if cells[of_split] != split {
+            if cells[of_split] != set {
                 splits.insert(cells[of_split].to_string());
                 continue;
             }
@@ -127,7 +127,10 @@ impl Rows {
             }
         }
         match kept.lines.is_empty() {
-            true => Err((header.line, TableProblem::NoSplit(split.to_owned(), splits.into_iter().collect()))),
+            true => Err((
+                header.line,
+                TableProblem::NoSplit([split, set].map(str::to_owned), splits.into_iter().collect()),
+            )),
             false => Ok(kept),
         }
     }

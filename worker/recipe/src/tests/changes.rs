@@ -85,7 +85,7 @@ fn wrong_lists_are_errors_that_name_the_change() {
 fn episodes_are_for_programs_and_decide_all_members() {
     let set = |more: &[&str]| parse(SMALL, &[&["task=program", "model.file=/m.pt2"], more].concat());
     let recipe = set(&["data.episodes.n_way=3"]).unwrap();
-    let episodes = Episodes { n_way: 3, k_shot: 1, n_query: 15, train: 200, test: 600 };
+    let episodes = Episodes { n_way: 3, k_shot: 1, n_query: 15, train: 200, test: 600, val: None };
     assert_eq!(recipe.data.episodes, Some(episodes));
     round_trip(&recipe);
     let plain = set(&[]).unwrap();

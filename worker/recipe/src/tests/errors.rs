@@ -36,7 +36,7 @@ fn an_unknown_key_names_file_line_key_and_the_nearest() {
     assert_eq!(
         error.to_string(),
         "a.toml:5: train.epocs: unknown key; did you mean `epochs`? [train] takes effective_batch, epochs, steps, \
-         seed, last_batch"
+         seed, last_batch, stop_early"
     );
 }
 

@@ -19,6 +19,7 @@ mod reading;
 mod reference;
 mod samples;
 mod sections;
+mod sets;
 mod sources;
 mod stages;
 mod tasks;

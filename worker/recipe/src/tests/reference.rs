@@ -4,22 +4,23 @@ use dtrain_common::recipe::keys::Section;
 
 use super::*;
 
-static KEYS: [kinds::Key; 14] = load::OWN.keys();
+static KEYS: [kinds::Key; 15] = load::OWN.keys();
 
 /// Every new key must be listed as part of the experiment or as free.
 #[test]
 fn every_key_is_of_the_experiment_or_free() {
     let free = [
-        ("data", "root source workers cache"),
+        ("data", "root source tests workers cache"),
         (
             "model",
             "file figures libraries weights weights_mode weights_rename memory_format cudnn_benchmark compile",
         ),
-        ("train", "epochs steps"),
+        ("train", "epochs steps stop_early.patience stop_early.figure stop_early.min_delta"),
         ("precision", "amp loss_scale tf32"),
         ("memory", "micro_batch budget recompute grow shard_optimizer"),
         ("reduce", "bucket first_bucket overlap compress"),
         ("checkpoint", "every keep best keep_every in_memory on_failure"),
+        ("evaluate", "every batch figures share"),
         ("test", "weights"),
         ("log", "every_steps"),
     ];
@@ -58,8 +59,15 @@ fn schema_and_types_agree() {
     fn leaves(value: &serde_json::Value, path: &str, found: &mut Vec<String>) {
         match value.as_object() {
             Some(map)
-                if ![".custom", ".data.fields", ".model.inputs", ".model.auxiliary", ".model.state"]
-                    .contains(&path) =>
+                if ![
+                    ".custom",
+                    ".data.fields",
+                    ".data.tests",
+                    ".model.inputs",
+                    ".model.auxiliary",
+                    ".model.state",
+                ]
+                .contains(&path) =>
             {
                 map.iter().for_each(|(name, inner)| leaves(inner, &format!("{path}.{name}"), found))
             }

@@ -11,6 +11,9 @@ train = "image"
 test = "image_test"
 train_masks = "label"
 test_masks = "label_test"
+val = "image_val"
+val_masks = "label_val"
+tests = { night = "image_night" }
 masks = "index"
 ignore = 0
 image_size = 128
@@ -27,6 +30,12 @@ width = 16
 depth = 3
 [train]
 steps = 100
+stop_early = { patience = 3, figure = "max mean_iou", min_delta = 0.01 }
+[evaluate]
+every = "10 steps"
+batch = 4
+figures = ["mean_iou"]
+share = 0.2
 [optim]
 name = "adam"
 schedule = { name = "step", milestones = ["50 steps", "70 steps"], gamma = 0.5 }
@@ -224,7 +233,8 @@ const EPISODES: &str = r#"
 task = "program"
 [data]
 root = "/data/b"
-episodes = { n_way = 3, n_query = 5, train = 100, test = 50 }
+val = "novel"
+episodes = { n_way = 3, n_query = 5, train = 100, test = 50, val = 20 }
 [model]
 file = "/m/prototypes.pt2"
 [train]

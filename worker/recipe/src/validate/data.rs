@@ -5,7 +5,7 @@ use dtrain_common::recipe::hints::quoted;
 use super::{Checks, DataKind, Recipe};
 use crate::changes;
 use crate::data_kind::Root;
-use crate::{Augment, ColumnKind, Data, Masks, Resize, Sampler, Target};
+use crate::{Augment, ColumnKind, Data, Masks, Resize, Sampler, Target, Val, ValSet};
 
 impl Checks<'_> {
     /// Checks that the task takes this kind of data and this augmentation.
@@ -90,6 +90,7 @@ impl Checks<'_> {
             }
         }
         self.sources();
+        self.sets();
         if self.recipe.has_documents() {
             self.documents();
         } else if data.sampler == Sampler::Buckets && target == Some(Target::Class) {
@@ -145,6 +146,38 @@ impl Checks<'_> {
                     "data.sampler",
                     "documents have no classes to balance; use \"shuffled\" or \"buckets\"",
                 );
+            }
+        }
+    }
+
+    /// Checks the sets besides the training samples.
+    fn sets(&mut self) {
+        let data = &self.recipe.data;
+        let tokens = self.recipe.target() == Some(Target::Tokens);
+        match &data.val {
+            None => {}
+            Some(Val::Part(part)) if tokens && part + data.test_fraction >= 1.0 => {
+                let message = format!(
+                    "{part} and data.test_fraction = {} leave no text to train on; lower one of them",
+                    data.test_fraction
+                );
+                self.add("data.val", message);
+            }
+            Some(Val::Part(_)) => {}
+            Some(Val::Set(_)) if tokens || data.kind == DataKind::Generated => {
+                let what = if tokens { "a text" } else { "generated data" };
+                self.add("data.val", format!("{what} has no folders; give a part, such as data.val = 0.1"));
+            }
+            Some(Val::Set(ValSet::Column(_))) if !data.is_of_tables() => {
+                self.add("data.val", "only a table has columns; name a folder, or give a part such as 0.2");
+            }
+            Some(val) => {
+                let sets = [("data.train", &data.train), ("data.test", &data.test)];
+                for (key, _) in sets.into_iter().filter(|(_, name)| Some(name.as_str()) == val.set()) {
+                    let message =
+                        format!("it is the set of {key} too; name another, or give a part such as 0.2");
+                    self.add("data.val", message);
+                }
             }
         }
     }
@@ -256,8 +289,9 @@ impl Checks<'_> {
 
     fn mask_folders(&mut self, source: usize, data: &Data) {
         for (images, masks, key) in [
-            (&data.train, &data.train_masks, "data.train_masks"),
+            (data.train.as_str(), &data.train_masks, "data.train_masks"),
             (&data.test, &data.test_masks, "data.test_masks"),
+            (data.val.as_ref().and_then(Val::set).unwrap_or_default(), &data.val_masks, "data.val_masks"),
         ] {
             if images == masks {
                 let message =

@@ -235,3 +235,25 @@ proptest! {
         prop_assert_eq!(before as u64, plan.samples_after(done));
     }
 }
+
+/// Evaluations have their own turns; with a figure that decides, each has a checkpoint.
+#[test]
+fn evaluations_and_checkpoints_have_their_own_turns() {
+    let text = |more: &str| {
+        format!(
+            "task = \"classify\"\n[data]\nkind = \"generated\"\ntrain_samples = 40\n[train]\neffective_batch = 8\nsteps = 12\n\
+             [checkpoint]\nevery = \"4 steps\"\n[evaluate]\nevery = \"6 steps\"\n{more}"
+        )
+    };
+    let plan = |more: &str| {
+        let recipe = Recipe::parse("test", &text(more), &[]).unwrap();
+        RunPlan::new(&recipe, 1, 40, &Needs::default()).unwrap()
+    };
+    let steps = |is_due: &dyn Fn(u64) -> bool| (1..=12).filter(|&done| is_due(done)).collect::<Vec<_>>();
+    let apart = plan("");
+    assert_eq!(steps(&|done| apart.is_checkpoint(done)), [4, 8, 12]);
+    assert_eq!(steps(&|done| apart.is_evaluation(done)), [6, 12]);
+    let decided = plan("[train.stop_early]\npatience = 2\n");
+    assert_eq!(steps(&|done| decided.is_checkpoint(done)), [4, 6, 8, 12]);
+    assert_eq!(steps(&|done| decided.is_evaluation(done)), [6, 12]);
+}

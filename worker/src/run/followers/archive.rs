@@ -5,9 +5,11 @@ use std::time::{Duration, Instant};
 use dtrain_common::manifest::BestSoFar;
 use dtrain_common::result::RunResult;
 use dtrain_common::run_dir::RunDir;
+use dtrain_recipe::Recipe;
 
 use super::contents::{Owed, Rest, keep, manifest};
-use crate::checkpoint::{self, Checkpoints};
+use super::evaluating::Evaluating;
+use crate::checkpoint::{self, Amendment, Checkpoints};
 use crate::heartbeat::Heartbeat;
 use crate::metrics::{EvalRecord, Line};
 use crate::run::best::{figures_of, format_figure};
@@ -17,6 +19,7 @@ use crate::run::follower::{Flow, Follower, Followers};
 use crate::run::{Course, Training};
 use crate::step::{Status, StepError, StepObserver, Taken};
 use crate::stop::StopFlag;
+use crate::tasks::TEST;
 
 pub(crate) struct Archive<'a> {
     pub(super) checkpoints: Checkpoints,
@@ -30,6 +33,8 @@ pub(crate) struct Archive<'a> {
     stop: StopFlag,
     /// The time between checkpoints.
     every: Option<Duration>,
+    /// The time that evaluations have taken.
+    evaluating: Evaluating,
     origin: ResumeOrigin<'a>,
     best: Option<BestSoFar>,
 }
@@ -51,7 +56,7 @@ impl<'a> Archive<'a> {
         heartbeat: Heartbeat,
         stop: StopFlag,
         course: &Course,
-        every: Option<Duration>,
+        settings: &Recipe,
         origin: ResumeOrigin<'a>,
     ) -> Self {
         Self {
@@ -62,13 +67,14 @@ impl<'a> Archive<'a> {
             is_prepared: false,
             wait_reported: false,
             stop,
-            every,
+            every: settings.checkpoint.every.time(),
+            evaluating: Evaluating::new(settings.evaluate.share),
             origin,
             best: None,
         }
     }
 
-    /// Evaluates the test set, after all copies of the model's state are complete.
+    /// Evaluates the model, after all copies of its state are complete.
     fn evaluate(
         &mut self,
         training: &mut Training<'_>,
@@ -76,7 +82,10 @@ impl<'a> Archive<'a> {
     ) -> Result<Option<EvalRecord>> {
         others.before_update()?;
         self.settle()?;
-        evaluate(training, &self.stop, others)
+        let begun = Instant::now();
+        let record = evaluate(training, &self.stop, others);
+        self.evaluating.add(begun.elapsed());
+        record
     }
 
     /// Writes a checkpoint, evaluates, and adds the result to the checkpoint. The checkpoint is whole before the
@@ -110,7 +119,33 @@ impl<'a> Archive<'a> {
             true => self.complete(training, &evaluation, others)?,
             false => training.course.best.forget(self.done),
         }
+        Ok(end_if_due(training, others))
+    }
+
+    /// Evaluates after a step without a checkpoint. If a stop interrupts the evaluation, a checkpoint leaves it to the resumed
+    /// run.
+    fn evaluate_alone(&mut self, training: &mut Training<'_>, others: &mut Followers<'_>) -> Result<Flow> {
+        let Some(evaluation) = self.evaluate(training, others)? else {
+            self.save(training, Owed::Evaluation, others)?;
+            return Ok(Flow::Interrupted);
+        };
+        compare(training, evaluation, others)?;
         Ok(Flow::Continue)
+    }
+
+    /// Returns whether a due evaluation is made now. The last one is always made. Every rank calls it.
+    fn evaluates_now(&self, training: &mut Training<'_>, others: &mut Followers<'_>) -> Result<bool> {
+        let Course { plan, done, .. } = &training.course;
+        if self.evaluating.share.is_none() || *done >= plan.total_steps {
+            return Ok(true);
+        }
+        // Only rank 0 decides by time.
+        let is_short = training.exchange.rank() == 0 && !self.evaluating.has_time();
+        let waits = training.exchange.any_rank(is_short)?;
+        if waits {
+            others.note(format!("after step {}: {}", self.done, self.evaluating));
+        }
+        Ok(!waits)
     }
 
     /// Writes a checkpoint that owes its evaluation, and waits for it. Returns false after a failure that the recipe allows.
@@ -132,9 +167,15 @@ impl<'a> Archive<'a> {
         others: &mut Followers<'_>,
     ) -> Result<()> {
         let _writing = self.heartbeat.guard_write();
-        let (step, best) = (training.course.done, training.course.best.so_far.clone());
+        let Course { done: step, best, patience, .. } = &training.course;
+        let step = *step;
+        let amendment = Amendment {
+            metrics: figures_of(evaluation),
+            best: best.so_far.clone(),
+            stopping: patience.so_far.clone(),
+        };
         let amended = match training.exchange.rank() {
-            0 => checkpoint::amend(self.origin.run_dir, step, figures_of(evaluation), best, &keep(training)),
+            0 => checkpoint::amend(self.origin.run_dir, step, amendment, &keep(training)),
             _ => Ok(()),
         };
         let rest = if step < training.course.plan.total_steps { Rest::Another } else { Rest::Nothing };
@@ -153,7 +194,7 @@ impl Follower for Archive<'_> {
         let state = values * size_of::<f32>() as u64;
         manifest(training, Owed::Nothing).check_room(&self.origin.run_dir.checkpoints(), state)?;
         if !self.origin.evaluation_missing {
-            return Ok(Flow::Continue);
+            return Ok(end_if_due(training, others));
         }
         if self.origin.from_memory && !self.origin.is_foreign {
             return self.save_and_evaluate(training, None, others);
@@ -166,7 +207,7 @@ impl Follower for Archive<'_> {
         }
         let evaluation = compare(training, evaluation, others)?;
         self.complete(training, &evaluation, others)?;
-        Ok(Flow::Continue)
+        Ok(end_if_due(training, others))
     }
 
     fn add_status(&mut self, status: &mut Status, rank: usize) -> Result<(), StepError> {
@@ -195,13 +236,15 @@ impl Follower for Archive<'_> {
             prepared.map_err(StepError::unwritten(self.done))?;
         }
         self.follow_checkpoint(training, status, others)?;
-        if training.course.plan.is_checkpoint(training.course.done) {
-            return self.save_and_evaluate(training, Some(taken), others);
+        let plan = &training.course.plan;
+        let saves = status.stop > 0.0 || status.due > 0.0 || plan.is_checkpoint(self.done);
+        let evaluates = plan.is_evaluation(self.done) && self.evaluates_now(training, others)?;
+        match (saves, evaluates) {
+            (true, true) => self.save_and_evaluate(training, Some(taken), others),
+            (false, true) => self.evaluate_alone(training, others),
+            (true, false) => self.save(training, Owed::Nothing, others).map(|()| Flow::Continue),
+            (false, false) => Ok(Flow::Continue),
         }
-        if status.stop > 0.0 || status.due > 0.0 {
-            self.save(training, Owed::Nothing, others)?;
-        }
-        Ok(Flow::Continue)
     }
 
     fn finish(&mut self, training: &mut Training<'_>, others: &mut Followers<'_>) -> Result<()> {
@@ -226,9 +269,22 @@ fn compare(
     others: &mut Followers<'_>,
 ) -> Result<EvalRecord> {
     let course = &mut training.course;
-    evaluation.best = course.best.compare(&figures_of(&evaluation), course.done);
+    let figures = figures_of(&evaluation);
+    evaluation.best = course.best.compare(&figures, course.done);
+    course.patience.compare(&figures, course.done);
     report(&evaluation, others)?;
     Ok(evaluation)
+}
+
+/// Ends the run if `train.stop_early` does.
+fn end_if_due(training: &Training<'_>, others: &mut Followers<'_>) -> Flow {
+    match training.course.patience.end() {
+        Some(reason) if training.course.done < training.course.plan.total_steps => {
+            others.note(reason);
+            Flow::Finished
+        }
+        _ => Flow::Continue,
+    }
 }
 
 fn report(record: &EvalRecord, others: &mut Followers<'_>) -> Result<()> {
@@ -237,8 +293,12 @@ fn report(record: &EvalRecord, others: &mut Followers<'_>) -> Result<()> {
     let figures: String = record.metrics.0.iter().map(figure).collect();
     let best = if record.best == Some(true) { ", the best so far" } else { "" };
     others.note(format!(
-        "after step {} (epoch {}): test loss {:.4}{figures} of {} samples{best}",
-        record.step, record.epoch, record.loss, record.samples,
+        "after step {} (epoch {}): {} loss {:.4}{figures} of {} samples{best}",
+        record.step,
+        record.epoch,
+        record.set.as_deref().unwrap_or(TEST),
+        record.loss,
+        record.samples,
     ));
     Ok(())
 }

@@ -53,6 +53,7 @@ pub(super) fn manifest(training: &Training<'_>, owed: Owed) -> Manifest {
         recipe: course.recipe.clone(),
         metrics: BTreeMap::new(),
         best: course.best.so_far.clone(),
+        stopping: course.patience.so_far.clone(),
         evaluation_missing: owed == Owed::Evaluation,
         files: Vec::new(),
     }

@@ -35,8 +35,8 @@ impl Follower for Copies {
     fn after_step(&mut self, training: &mut Training<'_>, _: &Taken, _: &mut Followers<'_>) -> Result<Flow> {
         self.done = training.course.done;
         // The copy is made before the evaluation after this step.
-        let is_checkpoint = training.course.plan.is_checkpoint(self.done);
-        let owed = if is_checkpoint { Owed::Evaluation } else { Owed::Nothing };
+        let is_evaluated = training.course.plan.is_evaluation(self.done);
+        let owed = if is_evaluated { Owed::Evaluation } else { Owed::Nothing };
         let manifest = manifest(training, owed);
         let _writing = self.heartbeat.guard_write();
         let begun = self.copies.begin(&training.replica.model, manifest);

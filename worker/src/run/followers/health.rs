@@ -51,7 +51,7 @@ impl Follower for Health {
         self.unreadable.extend(&taken.unreadable);
         let (bad, total) = (self.unreadable.len(), training.replica.model.task.facts().train.count_singles());
         if too_many_bad(bad, total) {
-            return Err(TrainError::TooManyBad { what: "training", bad, total });
+            return Err(TrainError::TooManyBad { what: "training".to_owned(), bad, total });
         }
         Ok(Flow::Continue)
     }

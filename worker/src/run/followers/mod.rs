@@ -3,6 +3,7 @@
 mod archive;
 mod contents;
 mod copies;
+mod evaluating;
 mod health;
 mod listeners;
 mod saver;

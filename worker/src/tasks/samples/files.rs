@@ -1,7 +1,6 @@
 //! Files of images: their check before a run, and their preparation.
 
 use std::path::Path;
-use std::sync::Arc;
 
 use dtrain_common::text::counted;
 use dtrain_recipe::{Interpolation, Orientation, Recipe, Resize};
@@ -11,8 +10,8 @@ use crate::data::error::MOST_NAMED;
 use crate::data::generated_set::Painter;
 use crate::data::ignored::EXTENSIONS;
 use crate::data::{
-    self, CacheBudget, Changes, CheckReport, Dataset, Depth, FileSet, Filter, GeneratedSet, ImageOptions,
-    Marks, Needs, Normalize, Samples, cache_bytes,
+    self, CacheBudget, Changes, CheckReport, Depth, Filter, GeneratedSet, ImageOptions, Marks, Needs,
+    Normalize, Samples, cache_bytes,
 };
 
 /// Returns the path of the only source.
@@ -127,15 +126,4 @@ pub(super) fn sizes(recipe: &Recipe, found: Option<(u32, u32)>) -> (Option<(u32,
 pub(super) fn prepared<P: Painter>(set: GeneratedSet<P>, recipe: &Recipe) -> GeneratedSet<P> {
     let data = &recipe.data;
     set.with_normalize(Normalize::new(&data.mean, &data.std)).with_changes(Changes::new(&recipe.changes()))
-}
-
-/// Returns the training and the test set of surveyed files.
-pub(super) fn sets(
-    recipe: &Recipe,
-    [train, test]: [Samples; 2],
-    local_ranks: usize,
-) -> [Arc<dyn Dataset>; 2] {
-    let (own, _) = sizes(recipe, train.size);
-    let (train_options, test_options) = options(recipe, own, local_ranks);
-    [Arc::new(FileSet::new(train, train_options)), Arc::new(FileSet::new(test, test_options))]
 }

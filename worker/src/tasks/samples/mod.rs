@@ -1,15 +1,16 @@
 //! The samples of a run: what rank 0 finds, and the data sets that every rank makes of it.
 
 mod files;
+mod labels;
+mod listed;
 mod masks;
 mod numbers;
 pub(super) mod text;
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use dtrain_recipe::{self as recipe, DataKind, Recipe, Target};
+use dtrain_recipe::{self as recipe, DataKind, Recipe, Target, Val};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -17,11 +18,12 @@ use super::{Facts, SurveyContext, TaskError};
 use crate::data::generated_numbers::NUMBERS;
 use crate::data::packed::Packed;
 use crate::data::sampler::{self, Inputs};
-use crate::data::sources::{self, Reading, Request};
 use crate::data::{
-    DataError, Dataset, EpisodeShape, Episodes, Generated, GeneratedMaps, GeneratedMasks, GeneratedVectors,
-    Groups, Mixture, Moments, Samples, Sampling, Split, TooFew, Vocabulary,
+    DataError, Dataset, FileSet, Generated, GeneratedMaps, GeneratedMasks, GeneratedVectors, Groups,
+    ImageOptions, Mixture, Moments, Samples, Sampling, Split, Vocabulary,
 };
+use labels::Labels;
+use listed::{OtherSets, Set, list};
 use text::{Text, TextSets};
 
 pub(super) use masks::rule as mask_rule;
@@ -29,8 +31,12 @@ pub(super) use masks::rule as mask_rule;
 /// The samples as found by rank 0, without unreadable ones.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Survey {
-    /// Files of training and test, and the statistics of the training targets by number.
-    Files(Box<[Samples; 2]>, Vec<Moments>),
+    /// Files of training and test, the statistics of the training targets by number, and the other sets.
+    Files(
+        Box<[Samples; 2]>,
+        Vec<Moments>,
+        #[serde(default, skip_serializing_if = "OtherSets::is_empty")] OtherSets,
+    ),
     /// Generated samples.
     Generated,
     /// A text.
@@ -41,6 +47,9 @@ pub enum Survey {
 pub(super) struct Sets {
     pub(super) train: Arc<dyn Dataset>,
     pub(super) test: Arc<dyn Dataset>,
+    pub(super) val: Option<Arc<dyn Dataset>>,
+    /// More test sets by name.
+    pub(super) more_tests: BTreeMap<String, Arc<dyn Dataset>>,
     /// Which training samples stand in a step.
     pub(super) sampling: Sampling,
     /// 0 without classes.
@@ -74,7 +83,15 @@ pub(super) fn survey(
         return Ok(Survey::Generated);
     }
     recipe.check_paths()?;
-    let train = list(recipe, target, None)?;
+    let data = &recipe.data;
+    let train = list(recipe, target, Set::Train, None)?;
+    let (train, held_out) = match data.val {
+        Some(Val::Part(part)) => {
+            let [train, val] = train.hold_out(part)?;
+            (train, Some(val))
+        }
+        _ => (train, None),
+    };
     if let (Some(Target::Class), [class], true) = (target, train.classes().0, least_classes > 1) {
         let remedy = match train.table {
             Some(_) => "add training lines of other classes",
@@ -99,52 +116,32 @@ pub(super) fn survey(
         }
         Some(Target::Class | Target::Tokens) | None => (usable(train, recipe, context)?, Vec::new()),
     };
-    let test = Samples { size: train.size, ..list(recipe, target, Some(&train))? };
-    let test = match target {
-        Some(Target::Mask) => masks::check_test(test, recipe, context)?,
-        Some(Target::Map) => numbers::check_maps(test, recipe, context)?.0,
-        Some(Target::Vector | Target::Class | Target::Tokens) | None => usable(test, recipe, context)?,
+    let mut tested = |samples: Samples| {
+        let samples = Samples { size: train.size, ..samples };
+        match target {
+            Some(Target::Mask) => masks::check_test(samples, recipe, context),
+            Some(Target::Map) => numbers::check_maps(samples, recipe, context).map(|(samples, _)| samples),
+            Some(Target::Vector | Target::Class | Target::Tokens) | None => usable(samples, recipe, context),
+        }
     };
+    let of = |set| list(recipe, target, set, Some(&train));
+    let test = tested(of(Set::Test)?)?;
+    let val = match (held_out, data.val.as_ref().and_then(Val::set)) {
+        (Some(val), _) => Some(tested(val)?),
+        (None, Some(name)) => Some(tested(of(Set::Val(name))?)?),
+        (None, None) => None,
+    };
+    let mut others = OtherSets { val, tests: BTreeMap::new() };
+    for (name, folder) in &data.tests {
+        others.tests.insert(name.clone(), tested(of(Set::More(folder))?)?);
+    }
     let is_vector = target == Some(Target::Vector);
     if is_vector {
         numbers::report(&train, &moments, context);
     }
     let names = if is_vector { train.numbers().0 } else { &[] };
     numbers::check_moments(recipe, names, &moments)?;
-    Ok(Survey::Files(Box::new([train, test]), moments))
-}
-
-/// Lists the training samples or, with `train`, the test samples, of all sources.
-fn list(recipe: &Recipe, target: Option<Target>, train: Option<&Samples>) -> Result<Samples, TaskError> {
-    // Few-shot learning is tested on other classes.
-    let novel = train.filter(|_| recipe.data.episodes.is_some()).map(|train| train.clone().without_labels());
-    let train = novel.as_ref().or(train);
-    let weights = recipe.data.source.iter().map(|source| source.weight).chain([None]);
-    let all = recipe.by_source();
-    let list = |(number, (alone, weight)): (usize, (&Cow<'_, Recipe>, Option<f64>))| {
-        let listed = list_source(alone, target, train);
-        Ok((listed.map_err(|error| error.in_source(number, all.len()))?, weight))
-    };
-    let listed = all.iter().zip(weights).enumerate().map(list).collect::<Result<_, DataError>>()?;
-    Ok(Samples::join(listed)?)
-}
-
-fn list_source(
-    recipe: &Recipe,
-    target: Option<Target>,
-    train: Option<&Samples>,
-) -> Result<Samples, DataError> {
-    let (root, data) = (files::root(recipe), &recipe.data);
-    let (set, targets) = match train {
-        None => (&data.train, &data.train_masks),
-        Some(_) => (&data.test, &data.test_masks),
-    };
-    // A loaded recipe has no problems.
-    let fields = recipe.fields().unwrap_or_default();
-    let reading = Reading { mask: mask_rule(recipe), map: numbers::map_rule(recipe), train };
-    let listed = sources::list(data.kind, &Request { root, set, targets, target, fields: &fields, reading })?;
-    // The checks of a recipe exclude other kinds.
-    listed.ok_or(DataError::NotListed(data.kind.as_str()))
+    Ok(Survey::Files(Box::new([train, test]), moments, others))
 }
 
 /// Returns the samples that can be read.
@@ -163,19 +160,19 @@ pub(super) fn sets(
     let target = recipe.target();
     let mut sets = match survey {
         Survey::Text(text) => {
-            let TextSets { train, test, sampling, vocabulary, description, .. } =
+            let TextSets { train, test, val, sampling, vocabulary, description, .. } =
                 text::sets(recipe, text, context()?)?;
             let (classes, vocabulary) = (vocabulary.size(), Some(vocabulary));
-            return Ok(Sets { sampling, classes, vocabulary, description, ..Sets::of(train, test) });
+            return Ok(Sets { val, sampling, classes, vocabulary, description, ..Sets::of(train, test) });
         }
-        Survey::Files(files, moments) => {
+        Survey::Files(files, moments, others) => {
             // Other fields of a table are no targets.
             let of =
                 |wanted, names: &[String]| if target == Some(wanted) { names.to_vec() } else { Vec::new() };
             let class_names = of(Target::Class, files[0].classes().0);
             let numbers = of(Target::Vector, files[0].numbers().0);
             let (_, size) = files::sizes(recipe, files[0].size);
-            let labels = [0, 1].map(|set| Labels::of(&files[set]));
+            let labels = files.iter().chain(others.all()).map(Labels::of).collect();
             let parts = files[0].sources.iter().map(|part| (part.samples, part.weight));
             let mixture = mixture(parts.collect())?;
             let mut other_classes = files[0].class_names();
@@ -183,8 +180,17 @@ pub(super) fn sets(
                 // `class_names` has them.
                 other_classes.remove("label");
             }
-            let [train, test] = files::sets(recipe, *files, local_ranks);
+            let [train, test] = *files;
+            let (own, _) = files::sizes(recipe, train.size);
+            let (train_options, options) = files::options(recipe, own, local_ranks);
+            let set = |samples, options: &ImageOptions| -> Arc<dyn Dataset> {
+                Arc::new(FileSet::new(samples, options.clone()))
+            };
+            let (train, test) = (set(train, &train_options), set(test, &options));
+            let more = others.tests.into_iter().map(|(name, samples)| (name, set(samples, &options)));
             let mut sets = Sets {
+                val: others.val.map(|samples| set(samples, &options)),
+                more_tests: more.collect(),
                 classes: class_names.len(),
                 class_names,
                 other_classes,
@@ -230,6 +236,8 @@ impl Sets {
             sampling: Sampling::shuffled(train.len()),
             train,
             test,
+            val: None,
+            more_tests: BTreeMap::new(),
             classes: 0,
             class_names: Vec::new(),
             other_classes: BTreeMap::new(),
@@ -248,6 +256,8 @@ impl Sets {
             classes: self.classes,
             class_names: self.class_names.clone(),
             extra: self.extra(Value::Null),
+            val: self.val.clone(),
+            more_tests: self.more_tests.clone().into_iter().collect(),
             ..Facts::new(Arc::clone(&self.train), Arc::clone(&self.test), self.description.clone())
         }
     }
@@ -265,31 +275,41 @@ impl Sets {
         Value::Object(all)
     }
 
-    /// Adds the recipe's order of the training samples, their partners or episodes. `labels` are the classes of both sets.
-    fn sampled(self, recipe: &Recipe, [labels, of_test]: [Option<Labels>; 2]) -> Result<Self, TaskError> {
-        let Self { mut train, mut test, mut sampling, .. } = self;
-        if let (Some(episodes), Some(labels), Some(of_test)) = (&recipe.data.episodes, &labels, &of_test) {
-            let episodes =
-                [labels.episodes(episodes, episodes.train)?, of_test.episodes(episodes, episodes.test)?];
-            let [of_train, of_test] = episodes;
-            sampling.sampler = Arc::new(of_train.clone());
-            (train, test) =
-                (Arc::new(Groups::episodes(train, of_train)), Arc::new(Groups::episodes(test, of_test)));
+    /// Adds the recipe's order of the training samples, their partners or episodes. `labels` are the classes of the sets: of training,
+    /// test, validation if there is one, and the other test sets.
+    fn sampled(mut self, recipe: &Recipe, labels: Vec<Option<Labels>>) -> Result<Self, TaskError> {
+        if let Some(episodes) = &recipe.data.episodes {
+            let val = self.val.as_ref().map(|_| episodes.val.unwrap_or(episodes.test));
+            let more = std::iter::repeat_n(episodes.test, self.more_tests.len());
+            let counts = [episodes.train, episodes.test].into_iter().chain(val).chain(more);
+            let drawn = labels.iter().flatten().zip(counts).map(|(of, count)| of.episodes(episodes, count));
+            let drawn = drawn.collect::<Result<Vec<_>, _>>()?;
+            if let Some(of_train) = drawn.first() {
+                self.sampling.sampler = Arc::new(of_train.clone());
+            }
+            for (set, episodes) in self.all_mut().zip(drawn) {
+                *set = Arc::new(Groups::episodes(Arc::clone(set), episodes));
+            }
         }
         if recipe.data.sampler != recipe::Sampler::Shuffled {
-            let (samples, step) = (train.len(), recipe.train.effective_batch);
-            let classes = labels.map(|labels| labels.numbers);
-            sampling.sampler =
+            let (samples, step) = (self.train.len(), recipe.train.effective_batch);
+            let classes = labels.into_iter().next().flatten().map(|labels| labels.numbers);
+            self.sampling.sampler =
                 sampler::named(recipe.data.sampler, Inputs { samples, classes, step, ..Inputs::default() });
         }
         if recipe.data.pairs {
-            if let Some(set) = [&train, &test].into_iter().find(|set| set.len() == 1) {
+            if let Some(set) = self.all_mut().find(|set| set.len() == 1) {
                 return Err(DataError::NoPartner(set.describe(0)).into());
             }
-            (train, test) = (Arc::new(Groups::pairs(train)), Arc::new(Groups::pairs(test)));
-            sampling.has_partners = true;
+            self.all_mut().for_each(|set| *set = Arc::new(Groups::pairs(Arc::clone(set))));
+            self.sampling.has_partners = true;
         }
-        Ok(Self { train, test, sampling, ..self })
+        Ok(self)
+    }
+
+    /// Returns all sets: training, test, validation if there is one, and the other test sets.
+    fn all_mut(&mut self) -> impl Iterator<Item = &mut Arc<dyn Dataset>> {
+        [&mut self.train, &mut self.test].into_iter().chain(&mut self.val).chain(self.more_tests.values_mut())
     }
 }
 
@@ -304,42 +324,6 @@ fn mixture(sources: Vec<(usize, Option<f64>)>) -> Result<Option<Mixture>, DataEr
     match mixture.shares().iter().position(|share| *share == 0) {
         Some(number) => Err(DataError::NoPlace(number, mixture.samples.iter().sum())),
         None => Ok(Some(mixture)),
-    }
-}
-
-/// The classes of a set's samples.
-struct Labels {
-    /// The set in messages.
-    place: String,
-    /// May be empty.
-    names: Vec<String>,
-    numbers: Packed<u32>,
-}
-
-impl Labels {
-    fn of(samples: &Samples) -> Option<Self> {
-        let (names, numbers) = samples.labels()?;
-        let place = samples.place(&samples.set).display().to_string();
-        let place = match samples.table {
-            Some(_) => format!("{place} ({})", samples.set),
-            None => place,
-        };
-        Some(Self { place, names: names.to_vec(), numbers: numbers.clone() })
-    }
-
-    /// Returns `count` episodes of a recipe's shape.
-    fn episodes(&self, shape: &recipe::Episodes, count: usize) -> Result<Episodes, DataError> {
-        let &recipe::Episodes { n_way: ways, k_shot: shots, n_query: queries, .. } = shape;
-        let shape = EpisodeShape { ways, shots, queries };
-        Episodes::new(shape, count, &self.numbers).map_err(|too_few| match too_few {
-            TooFew::Classes(found) => DataError::FewClasses(self.place.clone(), found, ways),
-            TooFew::Samples { class, found } => {
-                let name =
-                    self.names.get(class).map_or_else(|| class.to_string(), |name| format!("{name:?}"));
-                let (place, needed) = (self.place.clone(), shape.of_class());
-                DataError::SmallClass { place, class: name, found, needed }
-            }
-        })
     }
 }
 
@@ -364,6 +348,13 @@ fn generated(recipe: &Recipe, target: Option<Target>) -> Result<Sets, TaskError>
         }
     };
     let (train, test) = (set(data.train_samples, Split::Train), set(data.test_samples, Split::Test));
+    // As many as would be held out; the training samples stay.
+    let val = match data.val {
+        Some(Val::Part(part)) => {
+            Some(set((data.train_samples as f64 * part).round().max(1.0) as usize, Split::Val))
+        }
+        _ => None,
+    };
     let numbers =
         if target == Some(Target::Vector) { NUMBERS.map(String::from).to_vec() } else { Vec::new() };
     let is_number = matches!(target, Some(Target::Vector | Target::Map));
@@ -384,9 +375,12 @@ fn generated(recipe: &Recipe, target: Option<Target>) -> Result<Sets, TaskError>
             Ok::<_, TaskError>(Some(Labels { place, names: Vec::new(), numbers }))
         }
     };
-    let labels = [labels(&train, "data.train_samples")?, labels(&test, "data.test_samples")?];
-    let sets = Sets { classes, numbers, moments, size: (side, side), ..Sets::of(train, test) };
-    sets.sampled(recipe, labels)
+    let mut of_sets = vec![labels(&train, "data.train_samples")?, labels(&test, "data.test_samples")?];
+    if let Some(val) = &val {
+        of_sets.push(labels(val, "data.val")?);
+    }
+    let sets = Sets { val, classes, numbers, moments, size: (side, side), ..Sets::of(train, test) };
+    sets.sampled(recipe, of_sets)
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use dtrain_common::text::counted;
-use dtrain_recipe::{Data, DataKind, Documents, Recipe, Sampler};
+use dtrain_recipe::{Data, DataKind, Documents, Recipe, Sampler, Val};
 use serde::{Deserialize, Serialize};
 
 use super::super::{SurveyContext, TaskError};
@@ -27,6 +27,7 @@ pub enum Text {
 pub(in crate::tasks) struct TextSets {
     pub(in crate::tasks) train: Arc<dyn Dataset>,
     pub(in crate::tasks) test: Arc<dyn Dataset>,
+    pub(in crate::tasks) val: Option<Arc<dyn Dataset>>,
     pub(in crate::tasks) sampling: Sampling,
     pub(in crate::tasks) vocabulary: Vocabulary,
     /// The mean number of targets in a training sample.
@@ -72,7 +73,7 @@ pub(in crate::tasks) fn sets(recipe: &Recipe, text: Text, context: usize) -> Res
     for (number, part) in parts.iter().enumerate() {
         let added = match &documents {
             Some(bounds) => divided.add_documents(data, &corpus, bounds.within(&part.tokens), context),
-            None => divided.add_windows(&corpus, part, test_fraction, context),
+            None => divided.add_windows(data, &corpus, part, test_fraction, context),
         };
         added.map_err(|error| error.in_source(number, parts.len()))?;
     }
@@ -104,6 +105,7 @@ pub(in crate::tasks) fn sets(recipe: &Recipe, text: Text, context: usize) -> Res
         vocabulary: corpus.vocabulary,
         train: Concatenated::of(divided.train),
         test: Concatenated::of(divided.test),
+        val: data.val.as_ref().map(|_| Concatenated::of(divided.val)),
     })
 }
 
@@ -112,6 +114,7 @@ pub(in crate::tasks) fn sets(recipe: &Recipe, text: Text, context: usize) -> Res
 struct Divided {
     train: Vec<Arc<dyn Dataset>>,
     test: Vec<Arc<dyn Dataset>>,
+    val: Vec<Arc<dyn Dataset>>,
     /// The number of targets in all training samples.
     targets: f64,
     /// The number of tokens in each training sample of documents.
@@ -121,14 +124,21 @@ struct Divided {
 impl Divided {
     fn add_windows(
         &mut self,
+        data: &Data,
         corpus: &Corpus,
         part: &TextPart,
         test_fraction: f64,
         context: usize,
     ) -> Result<(), DataError> {
-        let windows =
-            |split| TextWindows::new(corpus.clone(), part.tokens.clone(), split, test_fraction, context);
-        let (train, test) = (windows(Split::Train)?, windows(Split::Test)?);
+        let windows = |tokens, split, part| TextWindows::new(corpus.clone(), tokens, split, part, context);
+        let all = part.tokens.end - part.tokens.start;
+        let rest = part.tokens.start..part.tokens.end - (all as f64 * test_fraction).round() as u64;
+        let val_part = val_part(data, all as f64 / (rest.end - rest.start) as f64);
+        let test = windows(part.tokens.clone(), Split::Test, test_fraction)?;
+        let train = windows(rest.clone(), Split::Train, val_part)?;
+        if val_part > 0.0 {
+            self.val.push(Arc::new(windows(rest, Split::Val, val_part)?));
+        }
         self.targets += (train.len() * context) as f64;
         self.train.push(Arc::new(train));
         self.test.push(Arc::new(test));
@@ -142,10 +152,19 @@ impl Divided {
         documents: &[[u64; 2]],
         context: usize,
     ) -> Result<(), DataError> {
-        let part = |split| {
-            TextDocuments::new(corpus.clone(), documents, split, data.test_fraction, context, data.pack)
+        let part = |documents, split, part| {
+            TextDocuments::new(corpus.clone(), documents, split, part, context, data.pack)
         };
-        let (train, test) = (part(Split::Train)?, part(Split::Test)?);
+        let test = part(documents, Split::Test, data.test_fraction)?;
+        let train = match val_part(data, 1.0) {
+            0.0 => part(documents, Split::Train, data.test_fraction)?,
+            _ => {
+                let rest = TextDocuments::before_test(documents, data.test_fraction);
+                let val = val_part(data, documents.len() as f64 / rest.len() as f64);
+                self.val.push(Arc::new(part(rest, Split::Val, val)?));
+                part(rest, Split::Train, val)?
+            }
+        };
         self.targets += train.mean_targets() * train.len() as f64;
         if data.sampler != Sampler::Shuffled {
             self.lengths.extend(train.lengths());
@@ -153,6 +172,15 @@ impl Divided {
         self.train.push(Arc::new(train));
         self.test.push(Arc::new(test));
         Ok(())
+    }
+}
+
+/// Returns the part that the validation samples take of what the test set leaves, which is 1 / `times` of the whole text. They are
+/// its end.
+fn val_part(data: &Data, times: f64) -> f64 {
+    match data.val {
+        Some(Val::Part(part)) => (part * times).min(1.0),
+        _ => 0.0,
     }
 }
 

@@ -18,6 +18,7 @@ use image::{ImageFormat, Rgb, RgbImage};
 const READING: Reading<'_> = Reading {
     mask: MaskRule { kind: MaskKind::Index, classes: 3, ignore: 255 },
     map: MapRule { scale: 255.0, ignore: None },
+    split: SPLIT,
     train: None,
 };
 

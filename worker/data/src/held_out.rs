@@ -1,0 +1,118 @@
+//! Validation samples that are a part of the training samples.
+
+use super::error::DataError;
+use super::ignored::Ignored;
+use super::samples::Samples;
+
+impl Samples {
+    /// Divides training samples into those that remain and the validation samples: about `part` of them, above 0 and below 1.
+    ///
+    /// The path of a sample's first image below its folder decides, and nothing else. So a sample stays where it is when others
+    /// are added, and in every run. Lines of a table with the same image stay together.
+    ///
+    /// # Errors
+    /// Samples without images, and a class that one of the two would lack.
+    pub fn hold_out(&self, part: f64) -> Result<[Self; 2], DataError> {
+        let Some(files) = self.images().next() else {
+            return Err(DataError::NoPathToDivide(self.place(&self.set)));
+        };
+        let held_out: Vec<bool> =
+            (0..self.count()).map(|at| number_of(&files.paths.get(at)) < part).collect();
+        let rest = self.kept(&|at| !held_out[at])?;
+        let (set, ignored) = (format!("{} (data.val)", self.set), Ignored::default());
+        let val = Self { set, ignored, ..self.kept(&|at| held_out[at])? };
+        self.check_divided(part, "validation", &val)?;
+        self.check_divided(part, "training", &rest)?;
+        Ok([rest, val])
+    }
+
+    /// Checks that a part of the samples has all their classes.
+    fn check_divided(&self, part: f64, set: &'static str, divided: &Self) -> Result<(), DataError> {
+        let (names, _) = self.classes();
+        let count = |samples: &Self| {
+            let mut counts = vec![0; names.len()];
+            samples.classes().1.iter().for_each(|&class| counts[class as usize] += 1);
+            counts
+        };
+        let (all, has) = (count(self), count(divided));
+        let lacks = (0..names.len()).filter(|&class| has[class] == 0 && all[class] > 0);
+        let missing: Vec<_> = lacks.map(|class| (names[class].clone(), all[class])).collect();
+        if missing.is_empty() && divided.count() > 0 {
+            return Ok(());
+        }
+        let (place, samples) = (self.place(&self.set), self.count());
+        Err(DataError::Undivided { place, part, set, missing, samples })
+    }
+}
+
+/// Returns a number of at least 0 and below 1 that the path alone decides.
+fn number_of(path: &str) -> f64 {
+    let mut first = [0; 8];
+    first.copy_from_slice(&blake3::hash(path.as_bytes()).as_bytes()[..8]);
+    // The upper 53 bits, as many as a number holds.
+    (u64::from_le_bytes(first) >> 11) as f64 / (1u64 << 53) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::collections::HashSet;
+    use std::fs;
+    use std::path::Path;
+
+    use proptest::prelude::*;
+
+    use super::super::sources::classes;
+    use super::*;
+
+    fn samples(root: &Path, classes: &[&str], each: usize) -> Samples {
+        for class in classes {
+            let folder = root.join("train").join(class);
+            fs::create_dir_all(&folder).unwrap();
+            (0..each).for_each(|at| fs::write(folder.join(format!("{at}.png")), "").unwrap());
+        }
+        classes::scan(root, "train", None).unwrap()
+    }
+
+    fn paths(samples: &Samples) -> HashSet<String> {
+        (0..samples.count()).map(|at| samples.describe(at)).collect()
+    }
+
+    #[test]
+    fn samples_stay_where_they_are_when_others_are_added() {
+        let folder = tempfile::tempdir().unwrap();
+        let [train, val] = samples(folder.path(), &["a", "b"], 60).hold_out(0.3).unwrap();
+        assert_eq!(train.count() + val.count(), 120);
+        assert!((20..55).contains(&val.count()), "{}", val.count());
+        let [more, more_val] = samples(folder.path(), &["a", "b", "c"], 90).hold_out(0.3).unwrap();
+        assert!(paths(&train).is_subset(&paths(&more)) && paths(&val).is_subset(&paths(&more_val)));
+        // A larger part has the samples of a smaller one.
+        let [_, larger] = samples(folder.path(), &["a", "b", "c"], 90).hold_out(0.5).unwrap();
+        assert!(paths(&more_val).is_subset(&paths(&larger)));
+    }
+
+    #[test]
+    fn a_class_that_a_part_lacks_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let all = samples(folder.path(), &["a", "b"], 60);
+        let error = all.hold_out(1e-9).unwrap_err().to_string();
+        assert!(error.contains("\"a\" (60 samples)") && error.contains("raise data.val"), "{error}");
+        let error = all.hold_out(1.0 - 1e-9).unwrap_err().to_string();
+        assert!(error.contains("no training samples") && error.contains("lower data.val"), "{error}");
+    }
+
+    proptest! {
+        #[test]
+        fn numbers_of_paths_are_spread_evenly(start in 0u32..1_000_000) {
+            let below = (start..start + 1000).filter(|at| number_of(&format!("class/{at}.jpg")) < 0.2).count();
+            prop_assert!((120..280).contains(&below), "{below}");
+        }
+    }
+
+    /// Samples of earlier runs stay where they are.
+    #[test]
+    fn the_number_of_a_path_never_changes() {
+        // Python: int.from_bytes(blake3(b"cat/1.jpg").digest()[:8], "little") / 2**64
+        assert_eq!(format!("{:.12}", number_of("cat/1.jpg")), "0.830872706200");
+    }
+}
