@@ -14,6 +14,7 @@ pub enum Question {
     Plan(PlanQuestion),
     Profile(ProfileQuestion),
     Eval(EvalQuestion),
+    Data(DataQuestion),
     Check(CheckQuestion),
     Resolve(ResolveQuestion),
     /// Prints the JSON Schema of the trainer's recipes. Needs no recipe.
@@ -137,6 +138,21 @@ pub enum EvalWeights {
     Auto,
     Raw,
     Average,
+}
+
+/// `dtrain data`
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DataQuestion {
+    /// The PNG file to draw samples into.
+    #[serde(default)]
+    pub show: Option<PathBuf>,
+    /// Training samples to draw.
+    pub samples: usize,
+    /// The epoch of the samples to draw, from 0.
+    pub epoch: u64,
+    #[serde(default)]
+    pub json: bool,
 }
 
 /// Checks and resolves a recipe. The worker reads [`Unresolved`] from standard input, prints a [`ResolveAnswer`] and exits

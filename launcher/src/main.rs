@@ -63,6 +63,7 @@ fn main() -> ExitCode {
         Command::Launch(args) => job::complete_launch(*args).map(|args| launch(&Arc::new(args), start_time)),
         Command::Eval(args) => questions::eval(&args).map(|args| launch(&Arc::new(args), start_time)),
         Command::Plan(args) => questions::plan(&args),
+        Command::Data(args) => questions::data(&args),
         Command::Profile(args) => questions::profile(&args),
         Command::Import(args) => import::run(&args),
         Command::Batch(args) => batch::run(&args),

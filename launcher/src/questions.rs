@@ -1,13 +1,13 @@
 //! Commands that need the model: for a plan or a profile, the launcher becomes the worker.
 
-use crate::cli::{EvalArgs, LaunchArgs, PlanArgs, ProfileArgs, RecipeArgs, SuggestArgs};
+use crate::cli::{DataArgs, EvalArgs, LaunchArgs, PlanArgs, ProfileArgs, RecipeArgs, SuggestArgs};
 use crate::gpu_names::{of_machine, usual};
 use crate::trainer::{Paths, find_loadable_worker, question_command, resolve};
 use anyhow::{Context, bail};
 use dtrain_common::batch::Partition;
 use dtrain_common::env::CUDA_VISIBLE_DEVICES;
 use dtrain_common::gpu::{self, GpuError, Visible};
-use dtrain_common::question::{Gpu, Mode, PlanQuestion, ProfileQuestion, Question};
+use dtrain_common::question::{DataQuestion, Gpu, Mode, PlanQuestion, ProfileQuestion, Question};
 use dtrain_common::recipe::{Resolved, Source};
 use dtrain_common::run_dir::follow;
 use std::io::Write;
@@ -15,7 +15,7 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
-/// Runs `dtrain plan`. On success, this and the next two functions do not return.
+/// Runs `dtrain plan`. On success, this and the next three functions do not return.
 pub(crate) fn plan(args: &PlanArgs) -> anyhow::Result<ExitCode> {
     let recipe = asked(&args.recipe, Paths::Ignore)?;
     let (gpus, visible) = match &args.gpu {
@@ -59,6 +59,15 @@ pub(crate) fn profile(args: &ProfileArgs) -> anyhow::Result<ExitCode> {
     let question =
         Question::Profile(ProfileQuestion { stage, find_optimal: args.find_optimal, nproc, json: args.json });
     become_worker(&args.recipe, &recipe, nproc, &question)
+}
+
+/// Runs `dtrain data`.
+pub(crate) fn data(args: &DataArgs) -> anyhow::Result<ExitCode> {
+    // The report says what a training does with a missing folder.
+    let recipe = asked(&args.recipe, Paths::Ignore)?;
+    let (samples, epoch, json) = (args.samples as usize, args.epoch, args.json);
+    let question = Question::Data(DataQuestion { show: args.show.clone(), samples, epoch, json });
+    become_worker(&args.recipe, &recipe, 1, &question)
 }
 
 /// Returns what the trainer says about a recipe.

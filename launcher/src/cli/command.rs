@@ -7,7 +7,7 @@ use super::eval::EvalArgs;
 use super::gpu::GpuCommand;
 use super::import::ImportArgs;
 use super::launch::LaunchArgs;
-use super::plan::{PlanArgs, ProfileArgs};
+use super::plan::{DataArgs, PlanArgs, ProfileArgs};
 use super::runs::RunsArgs;
 use clap::{Parser, Subcommand};
 
@@ -26,6 +26,9 @@ pub(crate) enum Command {
     /// Start a recipe, a Python script or a program, one worker per GPU.
     #[command(override_usage = USAGE, after_help = help!("launch-examples"), after_long_help = help!("launch-examples", "launch"), infer_long_args = true)]
     Launch(Box<LaunchArgs>),
+    /// Describe a recipe's data: counts, balance, values, copies; draw samples.
+    #[command(after_help = help!("data"))]
+    Data(DataArgs),
     /// Predict the micro-batch, precision and recompute that fit each GPU.
     #[command(after_help = help!("plan-examples"), after_long_help = help!("plan-examples", "plan"))]
     Plan(PlanArgs),
@@ -70,7 +73,7 @@ impl Command {
             Self::Requeue(args) => args.run_dir.is_relative(),
             Self::Ckpt(command) => command.is_relative(),
             Self::Launch(args) => args.needs_current_folder(),
-            Self::Plan(_) | Self::Profile(_) | Self::Import(_) | Self::Eval(_) => true,
+            Self::Data(_) | Self::Plan(_) | Self::Profile(_) | Self::Import(_) | Self::Eval(_) => true,
             Self::Batch(_) | Self::Doctor(_) => true,
             Self::Schema => false,
         }

@@ -40,6 +40,6 @@ pub(crate) use limits::{Limit, LimitArgs};
 pub(crate) use output::{Choice, OutputArgs, PrefixTemplate, PrefixValues};
 pub(crate) use parse::read_command;
 pub(crate) use passed_on::PassedOn;
-pub(crate) use plan::{PlanArgs, ProfileArgs, RecipeArgs, SuggestArgs};
+pub(crate) use plan::{DataArgs, PlanArgs, ProfileArgs, RecipeArgs, SuggestArgs};
 pub(crate) use rendezvous::{C10D_PORT, Rendezvous, RendezvousArgs};
 pub(crate) use runs::{RunState, RunsArgs, RunsCommand, WatchArgs, WhichRuns};

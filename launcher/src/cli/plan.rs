@@ -1,10 +1,11 @@
-//! The flags of `dtrain plan`, `dtrain profile` and `dtrain gpu suggest-batch-size`.
+//! The flags of `dtrain data`, `dtrain plan`, `dtrain profile` and `dtrain gpu suggest-batch-size`.
 
 use super::launch::MOST_WORKERS;
 use crate::gpu_names::parse_list;
 use clap::Args;
-use clap::builder::NonEmptyStringValueParser;
+use clap::builder::{NonEmptyStringValueParser, PathBufValueParser, TypedValueParser};
 use dtrain_common::question::Gpu;
+use std::path::PathBuf;
 use std::str::FromStr;
 
 #[derive(Debug, Args)]
@@ -16,6 +17,37 @@ pub(crate) struct RecipeArgs {
     /// Set one key of the recipe, such as `train.epochs=3`; may be repeated.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub(crate) set: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DataArgs {
+    #[command(flatten)]
+    pub(crate) recipe: RecipeArgs,
+
+    /// Draw samples as the network gets them into this PNG file.
+    #[arg(long, value_name = "FILE.png", value_parser = png())]
+    pub(crate) show: Option<PathBuf>,
+
+    /// Number of training samples to draw.
+    #[arg(long, value_name = "N", default_value_t = 24, requires = "show", allow_negative_numbers = true,
+          value_parser = clap::value_parser!(u64).range(1..=400))]
+    pub(crate) samples: u64,
+
+    /// Epoch of the training samples to draw, from 0.
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "show", allow_negative_numbers = true)]
+    pub(crate) epoch: u64,
+
+    /// Print one line of JSON instead of the text.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// A file whose name ends in `.png`.
+fn png() -> impl TypedValueParser<Value = PathBuf> {
+    PathBufValueParser::new().try_map(|path| match path.extension() {
+        Some(ending) if ending.eq_ignore_ascii_case("png") => Ok(path),
+        _ => Err("the name of a picture ends in .png"),
+    })
 }
 
 #[derive(Debug, Args)]

@@ -13,6 +13,7 @@ mod cluster;
 mod conformance;
 mod containers;
 mod damage;
+mod data_report;
 mod ddp;
 mod documents;
 mod evaluation;

@@ -15,6 +15,7 @@ use super::marks::Marks;
 use super::moments::Moments;
 use super::needs::{Depth, Needs};
 use super::samples::{ListValues, Samples};
+use super::tally::Tally;
 
 /// Result of [`check`].
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -27,6 +28,8 @@ pub struct CheckReport {
     pub moments: Moments,
     /// Files that are reported and used.
     pub marks: Marks,
+    /// Counts for people, of a check in detail.
+    pub tally: Tally,
     /// The good samples and the sizes of their images, by number; only if images are not resized.
     sizes: Vec<(usize, (u32, u32))>,
 }
@@ -48,11 +51,31 @@ pub fn check(
     threads: usize,
     progress: &mut dyn FnMut(usize, usize),
 ) -> CheckReport {
+    let inspect =
+        |sample, inspector: &mut Inspector| samples.inspect_to_keep(sample, needs, depth, inspector);
+    described(inspect_all(samples.count(), inspect, threads, progress), samples)
+}
+
+/// As [`check`]; the report also has a [`Tally`].
+pub fn check_in_detail(
+    samples: &Samples,
+    needs: Needs,
+    depth: Depth,
+    threads: usize,
+    progress: &mut dyn FnMut(usize, usize),
+) -> CheckReport {
     let inspect = |sample, inspector: &mut Inspector| {
-        let size = samples.inspect(sample, needs, depth, inspector)?;
-        Ok(size.filter(|_| needs.resize == Resize::None))
+        inspector.tally.get_or_insert_default().begin(sample);
+        let inspected = samples.inspect_to_keep(sample, needs, depth, inspector);
+        if let (Err(error), Some(tally)) = (&inspected, &mut inspector.tally) {
+            tally.fail(error);
+        }
+        inspected
     };
-    let mut report = inspect_all(samples.count(), inspect, threads, progress);
+    described(inspect_all(samples.count(), inspect, threads, progress), samples)
+}
+
+fn described(mut report: CheckReport, samples: &Samples) -> CheckReport {
     for bad in &mut report.bad {
         bad.path = samples.describe(bad.index);
     }
@@ -67,7 +90,7 @@ pub(super) fn inspect_all(
     progress: &mut dyn FnMut(usize, usize),
 ) -> CheckReport {
     let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
-    let found_values = Mutex::new((ClassCounts::default(), Vec::new(), Marks::default()));
+    let found_values = Mutex::new((ClassCounts::default(), Vec::new(), Marks::default(), Tally::default()));
     let work = |found: mpsc::Sender<_>| {
         let mut inspector = Inspector::for_check();
         loop {
@@ -86,6 +109,7 @@ pub(super) fn inspect_all(
         values.0.add(&inspector.class_counts);
         values.1.append(&mut inspector.moments);
         values.2.merge(inspector.marks.take().unwrap_or_default());
+        values.3.merge(inspector.tally.take().unwrap_or_default());
     };
     let mut report = CheckReport { checked: total, ..CheckReport::default() };
     thread::scope(|scope| {
@@ -117,7 +141,7 @@ pub(super) fn inspect_all(
     report.sizes.sort_unstable();
     let found = found_values.into_inner().unwrap_or_else(PoisonError::into_inner);
     let mut moments = found.1;
-    (report.class_counts, report.marks) = (found.0, found.2);
+    (report.class_counts, report.marks, report.tally) = (found.0, found.2, found.3);
     // The sum depends on the order, so it must not depend on threads.
     moments.sort_unstable_by_key(|(sample, _)| *sample);
     moments.iter().for_each(|(_, moments)| report.moments.add(moments));
@@ -158,6 +182,18 @@ impl CheckReport {
 pub(super) const COUNTED: usize = 2_000;
 
 impl Samples {
+    /// Checks one sample, and returns the size of its image if it is to be kept.
+    fn inspect_to_keep(
+        &self,
+        sample: usize,
+        needs: Needs,
+        depth: Depth,
+        inspector: &mut Inspector,
+    ) -> Result<Option<(u32, u32)>> {
+        let size = self.inspect(sample, needs, depth, inspector)?;
+        Ok(size.filter(|_| needs.resize == Resize::None))
+    }
+
     /// Checks one sample and returns the size of its first image, mask or map, (width, height).
     pub(super) fn inspect(
         &self,

@@ -307,6 +307,26 @@ fn of_classes(missing: &[(String, usize)]) -> String {
 }
 
 impl SampleError {
+    /// Returns the kind of the reason in a few words, to count samples by it.
+    pub(super) fn kind(&self) -> &'static str {
+        match self {
+            Self::Read(error) if error.kind() == io::ErrorKind::NotFound => "missing",
+            Self::Read(_) => "cannot be read",
+            Self::Empty => "empty",
+            Self::NotAnImage(_) => "not an image",
+            Self::Unsupported(_) | Self::SampleType(..) => "of a kind that is not supported",
+            Self::NotRgb(_) | Self::Channels { .. } => "of another number of channels",
+            Self::NotFinite { .. } => "with values that are not finite",
+            Self::Size(..) | Self::PixelSize(..) => "of another size",
+            Self::LossyMask(_) => "a mask with lossy compression",
+            Self::ColorMask(_) | Self::ColorMap(_) => "in colour where numbers are expected",
+            Self::MaskValue { .. } => "a mask with a value outside of the classes",
+            Self::Damaged(_) => "damaged",
+            Self::TooLarge(..) => "too large",
+            Self::Of(_, _, error) => error.kind(),
+        }
+    }
+
     /// Returns the error of another file than the sample's first image; `kind` is the word for it.
     pub(super) fn of(self, kind: &'static str, path: &Path) -> Self {
         Self::Of(kind, path.display().to_string(), Box::new(self))

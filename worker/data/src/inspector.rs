@@ -14,6 +14,7 @@ use super::needs::{Depth, Needs};
 use super::pixel_target::{PixelRule, PixelTarget};
 use super::raster::Raster;
 use super::regular::{self, First};
+use super::tally::Tally;
 use super::turn::Turn;
 
 /// Largest working memory that is kept for the next image, so that one huge image does not keep its memory.
@@ -32,6 +33,8 @@ pub struct Inspector {
     map: Raster,
     /// Files to warn of; only for a check.
     pub(super) marks: Option<Marks>,
+    /// Counts for people; only for a check in detail.
+    pub(super) tally: Option<Tally>,
 }
 
 impl Inspector {
@@ -66,19 +69,27 @@ impl Inspector {
                     (self.image.width, self.image.height)
                 }
             };
-            Ok::<_, SampleError>((size, turn_of(bytes, needs.orientation)?))
+            let turn = turn_of(bytes, needs.orientation)?;
+            if let Some(tally) = &mut self.tally {
+                tally.image(bytes, decode::kind(bytes));
+            }
+            Ok::<_, SampleError>((size, turn))
         });
         self.file = file;
         let (size, turn) = decoded?;
         self.mark_turned(path, turn);
-        match (needs.orientation, depth) {
-            (Orientation::Stored, _) => Ok(size),
-            (Orientation::Exif, Depth::Header) => Ok(turn.size(size)),
+        let size = match (needs.orientation, depth) {
+            (Orientation::Stored, _) => size,
+            (Orientation::Exif, Depth::Header) => turn.size(size),
             (Orientation::Exif, Depth::Full) => {
                 turn.image(&mut self.image);
-                Ok((self.image.width, self.image.height))
+                (self.image.width, self.image.height)
             }
+        };
+        if let Some(tally) = &mut self.tally {
+            tally.size(size);
         }
+        Ok(size)
     }
 
     /// Checks a mask or map and returns its size; with [`Depth::Full`] its values are in `target`.
@@ -97,6 +108,9 @@ impl Inspector {
                 (Depth::Full, rule) => self.decode_target(bytes, rule)?,
             };
             let lossy = if matches!(rule, PixelRule::Map(_)) { decode::lossy(bytes)? } else { None };
+            if let Some(tally) = &mut self.tally {
+                tally.file(rule.word(), decode::kind(bytes));
+            }
             Ok::<_, SampleError>((size, turn_of(bytes, orientation)?, lossy.is_some()))
         });
         self.file = file;

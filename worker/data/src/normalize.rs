@@ -38,6 +38,16 @@ impl Normalize {
         ((f64::from(x) - self.mean[c]) / self.std[c]) as f32
     }
 
+    /// Returns a normalised value of channel `c` as it was before.
+    pub fn stored(&self, c: usize, x: f32) -> f32 {
+        (f64::from(x) * self.std[c] + self.mean[c]) as f32
+    }
+
+    /// Returns mean and standard deviation of each channel.
+    pub fn mean_and_std(&self) -> impl Iterator<Item = (f64, f64)> {
+        self.mean.iter().copied().zip(self.std.iter().copied())
+    }
+
     /// Writes an image of floating-point values into `out`, one plane for each channel.
     pub(super) fn write(&self, view: View<'_>, placement: Placement, out: &mut [f32]) {
         let Values::F32(values) = view.values else { return };

@@ -62,6 +62,12 @@ fn pieces(documents: &[[u64; 2]], context: usize) -> Vec<Piece> {
     pieces
 }
 
+/// Returns the documents of the training and of the test part: the last `test_fraction`, at least one.
+pub fn split_documents(documents: &[[u64; 2]], test_fraction: f64) -> (&[[u64; 2]], &[[u64; 2]]) {
+    let test = (documents.len() as f64 * test_fraction).round().max(1.0) as usize;
+    documents.split_at(documents.len().saturating_sub(test))
+}
+
 impl TextDocuments {
     /// Makes samples of `context` tokens. The last `test_fraction` of the documents, at least one, is the test part.
     pub fn new(
@@ -76,7 +82,7 @@ impl TextDocuments {
             (1..u32::MAX as usize).contains(&context) && (0.0..=1.0).contains(&test_fraction),
             "samples of {context} tokens, {test_fraction} of the text for tests"
         );
-        let (train, test) = documents.split_at(Self::before_test(documents, test_fraction).len());
+        let (train, test) = split_documents(documents, test_fraction);
         let part = match split {
             Split::Train => train,
             Split::Test | Split::Val => test,
@@ -90,12 +96,6 @@ impl TextDocuments {
         let field = |name| Field::i64(name, [context]);
         let fields = ["tokens", "targets", "documents", "positions"].map(field);
         Ok(Self { corpus, pieces, packs, context, split, fields })
-    }
-
-    /// Returns the documents that are not of the test part.
-    pub fn before_test(documents: &[[u64; 2]], test_fraction: f64) -> &[[u64; 2]] {
-        let test = (documents.len() as f64 * test_fraction).round().max(1.0) as usize;
-        &documents[..documents.len().saturating_sub(test)]
     }
 
     /// Returns the number of tokens in each sample, without padding.

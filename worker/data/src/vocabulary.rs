@@ -1,5 +1,7 @@
 //! From text to numbers and back.
 
+use std::ops::Range;
+
 use dtrain_recipe::Tokenizer;
 use serde::{Deserialize, Serialize};
 
@@ -240,6 +242,16 @@ impl Tokens {
             Self::U16(tokens) => tokens.len(),
             Self::U32(tokens) => tokens.len(),
         }
+    }
+
+    /// Returns the BLAKE3 hash of some tokens.
+    pub fn hash(&self, range: Range<usize>) -> [u8; 32] {
+        let bytes = match self {
+            Self::U8(tokens) => &tokens[range],
+            Self::U16(tokens) => bytemuck::cast_slice(&tokens[range]),
+            Self::U32(tokens) => bytemuck::cast_slice(&tokens[range]),
+        };
+        *blake3::hash(bytes).as_bytes()
     }
 
     /// Writes the tokens from `start` on.

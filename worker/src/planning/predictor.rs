@@ -12,14 +12,14 @@ use serde_json::Value;
 use tch::Device;
 
 use super::rehearsal::{Rehearsal, plan_step};
-use crate::course::BatchNorms;
+use crate::course::{BatchNorms, RunPlan};
 use crate::models::ModelError;
 use crate::request::Request;
 use crate::run::TrainError;
 use crate::setup::error::WorkerError;
 use crate::setup::needs::batch_norms;
 use crate::step::exchange::JointSum;
-use crate::tasks::{Batch, BuildTask, TaskError};
+use crate::tasks::{Batch, BuildTask, Facts, TaskError};
 
 /// The device of symbolic tensors: their operations are those of the CPU.
 const DEVICE: Device = Device::Cpu;
@@ -168,6 +168,13 @@ impl<'a, T: BuildTask + 'static> SymbolicPredictor<'a, T> {
         let any = || RehearsalKey { overrides: overrides.to_vec(), ranks: 1, shard_optimizer: false };
         let built = self.rehearsal_for(build.unwrap_or_else(any))?;
         Ok(built.subject())
+    }
+
+    /// Returns what the engine knows of the task, and the steps of the run on one rank.
+    pub(crate) fn facts_and_plan(&mut self) -> Result<(Facts, RunPlan), WorkerError> {
+        let key = RehearsalKey { overrides: Vec::new(), ranks: 1, shard_optimizer: false };
+        let setup = &self.rehearsal_for(key)?.setup;
+        Ok((setup.replica.model.task.facts().clone(), setup.course.plan.clone()))
     }
 
     /// Returns the sums over ranks of each micro-step of `cut`, in order; may be empty.

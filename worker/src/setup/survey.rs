@@ -27,7 +27,12 @@ pub(crate) struct Surveyed {
 impl Surveyed {
     /// Surveys the data of the recipe.
     pub(crate) fn of<T: BuildTask>(recipe: &Recipe) -> Result<Self> {
-        let survey = SurveyContext::with_log(|context| T::survey(recipe, context))?;
+        SurveyContext::with_log(|context| Self::with::<T>(recipe, context))
+    }
+
+    /// Surveys the data of the recipe in this context.
+    pub(crate) fn with<T: BuildTask>(recipe: &Recipe, context: &mut SurveyContext<'_>) -> Result<Self> {
+        let survey = T::survey(recipe, context)?;
         let mut facts = serde_json::to_value(&survey)?;
         // This process's own lists can always be mapped.
         let lists = attach(&mut facts, &mut |name, _| Err(unmapped(name)))?;

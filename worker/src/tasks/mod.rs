@@ -2,6 +2,7 @@
 
 mod batch;
 mod classify;
+mod details;
 mod error;
 mod facts;
 mod figures;
@@ -24,6 +25,7 @@ use serde::de::DeserializeOwned;
 
 pub use batch::Batch;
 pub use classify::Classify;
+pub use details::{Details, Progress};
 pub use dtrain_parts::Loss;
 pub use error::TaskError;
 pub use facts::{BatchSizes, Facts};
@@ -33,6 +35,7 @@ pub use program::Program;
 pub use regress::Regress;
 pub(crate) use replay::{Given, Passes, Replay};
 pub use row_figures::{ByRows, Passed, RowFigures};
+pub(crate) use samples::{check_rest, unchanged_sets};
 pub use segment::Segment;
 pub use step_loss::{StepLoss, StepValue};
 
@@ -188,6 +191,8 @@ pub struct SurveyContext<'a> {
     pub report: &'a mut dyn FnMut(String),
     /// Reports warnings to the user, such as files left out.
     pub warn: &'a mut dyn FnMut(String),
+    /// Collects more than a training needs; only for `dtrain data`.
+    pub details: Option<&'a mut Details>,
 }
 
 impl SurveyContext<'_> {
@@ -197,6 +202,7 @@ impl SurveyContext<'_> {
             threads: cores(),
             report: &mut |sentence| tracing::info!("{sentence}"),
             warn: &mut |sentence| tracing::warn!("{sentence}"),
+            details: None,
         })
     }
 }

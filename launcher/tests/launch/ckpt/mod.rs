@@ -94,6 +94,7 @@ pub(crate) fn checkpoint(run: &Path, step: u64, change: impl FnOnce(&Path, &mut 
         recipe: resolved("demo", &[]),
         metrics: [("accuracy".to_owned(), step as f64 / 100.0)].into(),
         best: None,
+        stopping: None,
         evaluation_missing: false,
         data: None,
         files: Vec::new(),

@@ -25,6 +25,7 @@ mod convert;
 mod directory;
 mod format;
 mod jpeg;
+mod kind;
 mod limits;
 mod lossy;
 mod map;
@@ -32,6 +33,7 @@ mod mask;
 mod orientation;
 mod webp;
 
+pub use kind::{Colours, FileKind, kind};
 pub use lossy::lossy;
 pub use map::{map, map_header};
 pub use mask::{mask, mask_header};

@@ -27,6 +27,14 @@ fn needs(recipe: &Recipe) -> Needs {
 /// Checks every file of a set. Warns of files that are ignored by name and of unreadable files.
 pub(super) fn check(samples: &Samples, recipe: &Recipe, context: &mut SurveyContext<'_>) -> CheckReport {
     let (Samples { set: split, ignored, .. }, needs) = (samples, needs(recipe));
+    let depth = Depth::for_len(samples.count());
+    if let Some(details) = &mut context.details {
+        let progress = &mut details.progress;
+        let mut progress = |done, total| progress(split, done, total);
+        let report = data::check_in_detail(samples, needs, depth, context.threads, &mut progress);
+        details.checks.push((samples.clone(), report.clone()));
+        return report;
+    }
     if ignored.files() > 0 {
         (context.warn)(format!(
             "ignoring {} in {split}: {ignored}; images end in {}, and are in the class folders if there are any",
@@ -34,7 +42,6 @@ pub(super) fn check(samples: &Samples, recipe: &Recipe, context: &mut SurveyCont
             EXTENSIONS.join(", ")
         ));
     }
-    let depth = Depth::for_len(samples.count());
     let report =
         data::check(samples, needs, depth, context.threads, &mut progress_callback(context.report, split));
     for bad in report.bad.iter().take(MOST_NAMED) {

@@ -43,7 +43,7 @@ pub(super) enum Set<'a> {
 
 impl<'a> Set<'a> {
     /// Returns the names of the set and of the folder of its masks or maps.
-    fn names(self, data: &'a Data) -> (&'a str, Cow<'a, str>) {
+    pub(super) fn names(self, data: &'a Data) -> (&'a str, Cow<'a, str>) {
         match self {
             Self::Train => (&data.train, Cow::Borrowed(&data.train_masks)),
             Self::Test => (&data.test, Cow::Borrowed(&data.test_masks)),

@@ -5,6 +5,7 @@ mod labels;
 mod listed;
 mod masks;
 mod numbers;
+mod rest;
 pub(super) mod text;
 
 use std::collections::BTreeMap;
@@ -27,6 +28,7 @@ use listed::{OtherSets, Set, list};
 use text::{Text, TextSets};
 
 pub(super) use masks::rule as mask_rule;
+pub(crate) use rest::{check_rest, unchanged_sets};
 
 /// The samples as found by rank 0, without unreadable ones.
 #[derive(Debug, Serialize, Deserialize)]

@@ -11,7 +11,7 @@ use super::{files, mixture};
 use crate::data::sampler::{self, Inputs};
 use crate::data::{
     Concatenated, Corpus, DataError, Dataset, Sampling, Split, TextDocuments, TextIndex, TextPart, TextRoot,
-    TextWindows, Vocabulary,
+    TextWindows, Vocabulary, split_documents,
 };
 
 /// The text of a run.
@@ -47,6 +47,9 @@ pub(in crate::tasks) fn survey(recipe: &Recipe, context: &mut SurveyContext<'_>)
     let root = |(alone, weight)| TextRoot { path: files::root(alone), weight };
     let roots: Vec<_> = sources.iter().map(|alone| &**alone).zip(weights).map(root).collect();
     let index = TextIndex::scan(&roots, data.tokenizer, data.documents)?;
+    if let Some(details) = &mut context.details {
+        details.text = Some(index.clone());
+    }
     let left_out = index.documents.as_ref().map_or(0, |documents| documents.left_out as usize);
     if left_out > 0 {
         let documents = counted(left_out, "document");
@@ -159,7 +162,7 @@ impl Divided {
         let train = match val_part(data, 1.0) {
             0.0 => part(documents, Split::Train, data.test_fraction)?,
             _ => {
-                let rest = TextDocuments::before_test(documents, data.test_fraction);
+                let (rest, _) = split_documents(documents, data.test_fraction);
                 let val = val_part(data, documents.len() as f64 / rest.len() as f64);
                 self.val.push(Arc::new(part(rest, Split::Val, val)?));
                 part(rest, Split::Train, val)?

@@ -2,6 +2,7 @@
 //! whether a cut fits, in a separate process.
 
 mod check;
+mod data;
 mod plan;
 mod profile;
 mod resolve;
@@ -58,6 +59,7 @@ pub(crate) fn run<T: BuildTask + 'static>(
             budget::configure(None, env)?;
             profile::run::<T>(subject, &question, device::choose(env)?)
         }
+        Question::Data(question) => data::run::<T>(request, recipe, &question),
         Question::Eval(question) => evaluation::run::<T>(recipe, env, &question),
         Question::Check(question) => check::run(&question),
         Question::Resolve(question) => resolve::run(&question, T::SETTINGS),

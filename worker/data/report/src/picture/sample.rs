@@ -1,0 +1,168 @@
+//! A sample as tiles of a picture: its images with their masks and maps, and its other targets in words.
+
+use std::collections::BTreeSet;
+
+use dtrain_data::{Column, Field};
+use image::imageops::{FilterType, resize};
+use image::{Rgb, RgbImage};
+
+use super::canvas::{Colour, GREY, blend};
+use super::colours::{of_class, of_number};
+use super::words::{Names, split, words};
+use crate::values::{image, stored};
+
+/// An image with what is beside and below it.
+pub(super) struct Cell {
+    pub(super) panels: Vec<RgbImage>,
+    pub(super) caption: Vec<String>,
+}
+
+/// Returns the images of a sample in `columns`, each with its targets. Adds the classes of its masks to `seen`.
+pub(super) fn cells(
+    fields: &[Field],
+    columns: &[Column],
+    names: &Names,
+    seen: &mut BTreeSet<i64>,
+) -> Vec<Cell> {
+    let mut cells = Vec::new();
+    let images = |(field, _): &(&Field, &Column)| image(field).is_some();
+    let count: usize = fields.iter().zip(columns).filter(images).map(|(field, _)| members(field, 3)).sum();
+    let side = if count >= 6 { (64, 96) } else { (128, 256) };
+    for (field, column) in fields.iter().zip(columns).filter(images) {
+        let (Some(values), Some(&[channels, height, width])) =
+            (stored(field, column, &names.normalize), image(field))
+        else {
+            continue;
+        };
+        let size = channels * height * width;
+        let prefix = split(&field.name).0;
+        for (member, planes) in values.chunks_exact(size.max(1)).enumerate() {
+            let plain = picture(planes, channels, (width, height));
+            let mut cell = Cell { panels: vec![fitted(&plain, side)], caption: Vec::new() };
+            // The targets of a member stand beside its only image.
+            let is_first = members(field, 3) == own(fields, prefix);
+            for (other, column) in fields.iter().zip(columns) {
+                if is_first && split(&other.name).0 == prefix && image(other).is_none() {
+                    let panel = target(other, column, member, &plain, names, seen, &mut cell.caption);
+                    cell.panels.extend(panel.map(|panel| fitted(&panel, side)));
+                }
+            }
+            cells.push(cell);
+        }
+    }
+    if cells.is_empty() {
+        let mut caption = Vec::new();
+        let nothing = RgbImage::new(0, 0);
+        for (field, column) in fields.iter().zip(columns) {
+            target(field, column, 0, &nothing, names, seen, &mut caption);
+        }
+        cells.push(Cell { panels: Vec::new(), caption });
+    }
+    cells
+}
+
+/// Returns the number of images of a field, whose own lengths are the last ones.
+fn members(field: &Field, own: usize) -> usize {
+    field.shape[..field.shape.len() - own].iter().product()
+}
+
+/// Returns the number of members of this prefix: 1 for a single sample.
+fn own(fields: &[Field], prefix: &str) -> usize {
+    let label = fields.iter().find(|field| split(&field.name) == (prefix, "label"));
+    label.map_or(1, Field::values)
+}
+
+/// Adds a target to the caption; returns a panel if it has one for each pixel.
+fn target(
+    field: &Field,
+    column: &Column,
+    member: usize,
+    image: &RgbImage,
+    names: &Names,
+    seen: &mut BTreeSet<i64>,
+    caption: &mut Vec<String>,
+) -> Option<RgbImage> {
+    let plane = (image.width() * image.height()) as usize;
+    let is_of_pixels = plane > 1 && field.values().is_multiple_of(plane);
+    let of_member = member * plane..(member + 1) * plane;
+    match column {
+        Column::I64(values) if is_of_pixels => {
+            Some(overlay(image, values.get(of_member)?, names.ignore, seen))
+        }
+        Column::F32(values) if is_of_pixels => {
+            let (panel, low, high) = ramp(image, values.get(of_member)?);
+            caption.push(format!("{} {low:.4} to {high:.4}", field.name));
+            Some(panel)
+        }
+        _ => {
+            caption.extend(words(field, column, member, names));
+            None
+        }
+    }
+}
+
+/// Returns an image of planes with values from 0 to 1; others are scaled to that.
+fn picture(planes: &[f32], channels: usize, (width, height): (usize, usize)) -> RgbImage {
+    let (low, high) =
+        planes.iter().fold((0f32, 1f32), |(low, high), value| (low.min(*value), high.max(*value)));
+    let byte = |value: f32| ((value - low) / (high - low) * 255.0).round() as u8;
+    let plane = width * height;
+    RgbImage::from_fn(width as u32, height as u32, |x, y| {
+        let at = y as usize * width + x as usize;
+        let of = |channel: usize| byte(planes[channel * plane + at]);
+        Rgb(match channels {
+            0 => [0; 3],
+            // Two bands are shown as grey of the first.
+            1 | 2 => [of(0); 3],
+            _ => [of(0), of(1), of(2)],
+        })
+    })
+}
+
+fn overlay(image: &RgbImage, classes: &[i64], ignore: Option<i64>, seen: &mut BTreeSet<i64>) -> RgbImage {
+    let width = image.width();
+    RgbImage::from_fn(width, image.height(), |x, y| {
+        let class = classes[(y * width + x) as usize];
+        let below = image.get_pixel(x, y).0;
+        if Some(class) == ignore {
+            // Stripes.
+            return Rgb(if (x + y) % 8 < 4 { GREY } else { below });
+        }
+        seen.insert(class);
+        Rgb(match class {
+            0 => blend(below, [0; 3], 0.35),
+            class => blend(below, of_class(class), 0.6),
+        })
+    })
+}
+
+/// Returns the numbers of pixels as colours, and their range.
+fn ramp(image: &RgbImage, numbers: &[f32]) -> (RgbImage, f32, f32) {
+    /// Pixels without a number.
+    const NONE: Colour = [150, 150, 150];
+    let found = numbers.iter().copied().filter(|number| !number.is_nan());
+    let (low, high) = found
+        .fold((f32::INFINITY, f32::NEG_INFINITY), |(low, high), number| (low.min(number), high.max(number)));
+    let width = image.width();
+    let panel = RgbImage::from_fn(width, image.height(), |x, y| {
+        let number = numbers[(y * width + x) as usize];
+        Rgb(if number.is_nan() {
+            NONE
+        } else {
+            of_number((number - low) / (high - low).max(f32::MIN_POSITIVE))
+        })
+    });
+    (panel, low, high)
+}
+
+/// Returns the image with a longer side of `least` to `most` pixels. Small ones grow by whole factors, so that pixels stay visible.
+fn fitted(image: &RgbImage, (least, most): (u32, u32)) -> RgbImage {
+    let (width, height) = image.dimensions();
+    let side = width.max(height).max(1);
+    if side > most {
+        let scaled = |length: u32| (length * most / side).max(1);
+        return resize(image, scaled(width), scaled(height), FilterType::Triangle);
+    }
+    let factor = if side < least { least.div_ceil(side).min(most / side) } else { 1 };
+    resize(image, width * factor, height * factor, FilterType::Nearest)
+}
