@@ -21,6 +21,7 @@ pub mod manifest;
 pub mod memory_copies;
 pub mod metrics;
 mod pointer;
+mod prediction;
 pub mod question;
 pub mod random;
 pub mod recipe;

@@ -7,14 +7,17 @@ use serde::{Deserialize, Serialize};
 use crate::recipe::{RecipeError, Resolved, Source};
 use crate::units::ByteSize;
 
+pub use crate::prediction::{Flips, ImageForm, Input, Wanted};
+
 /// A question, which the trainer answers in place of training. It prints the answer and exits with 0, 2 (recipe), 3 (memory) or 1.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "job", rename_all = "lowercase")]
 pub enum Question {
     Plan(PlanQuestion),
     Profile(ProfileQuestion),
     Eval(EvalQuestion),
     Data(DataQuestion),
+    Predict(PredictQuestion),
     Check(CheckQuestion),
     Resolve(ResolveQuestion),
     /// Prints the JSON Schema of the trainer's recipes. Needs no recipe.
@@ -155,6 +158,31 @@ pub struct DataQuestion {
     pub json: bool,
 }
 
+/// `dtrain predict`. The recipe is that of the checkpoint.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PredictQuestion {
+    /// The folder of the checkpoint.
+    pub checkpoint: PathBuf,
+    #[serde(default)]
+    pub weights: EvalWeights,
+    /// Batch of each rank in samples; the default is the recipe's micro-batch in training.
+    #[serde(default)]
+    pub batch: Option<usize>,
+    pub input: Input,
+    /// The file or folder to write.
+    pub out: PathBuf,
+    /// What is written, and of what.
+    #[serde(default)]
+    pub wanted: Wanted,
+    /// The overrides of the recipe, which are part of the request.
+    #[serde(default)]
+    pub set: Vec<String>,
+    /// Print one line of JSON instead of the summary.
+    #[serde(default)]
+    pub json: bool,
+}
+
 /// Checks and resolves a recipe. The worker reads [`Unresolved`] from standard input, prints a [`ResolveAnswer`] and exits
 /// with 0. Needs no other recipe.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -239,5 +267,24 @@ mod tests {
         let profile: Question = serde_json::from_str(r#"{"job":"profile","stage":"all","nproc":1}"#).unwrap();
         assert!(matches!(profile, Question::Profile(ProfileQuestion { find_optimal: false, .. })));
         assert!(serde_json::from_str::<Question>(r#"{"job":"train"}"#).is_err());
+    }
+
+    #[test]
+    fn a_prediction_travels_as_json() {
+        let wanted = Wanted { windows: Some(0.25), flips: Flips::Both, ..Wanted::default() };
+        let question = Question::Predict(PredictQuestion {
+            checkpoint: "run/checkpoints/step-00000001".into(),
+            weights: EvalWeights::Auto,
+            batch: Some(3),
+            input: Input::Prompt("To be".into()),
+            out: "out.csv".into(),
+            wanted,
+            set: vec!["data.workers=2".into()],
+            json: false,
+        });
+        let text = serde_json::to_string(&question).unwrap();
+        assert_eq!(serde_json::from_str::<Question>(&text).unwrap(), question);
+        let least = r#"{"job":"predict","checkpoint":"c","input":{"path":"a"},"out":"o"}"#;
+        assert!(matches!(serde_json::from_str(least).unwrap(), Question::Predict(_)));
     }
 }

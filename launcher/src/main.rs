@@ -62,6 +62,7 @@ fn main() -> ExitCode {
     let done = match command {
         Command::Launch(args) => job::complete_launch(*args).map(|args| launch(&Arc::new(args), start_time)),
         Command::Eval(args) => questions::eval(&args).map(|args| launch(&Arc::new(args), start_time)),
+        Command::Predict(args) => questions::predict(&args).map(|args| launch(&Arc::new(args), start_time)),
         Command::Plan(args) => questions::plan(&args),
         Command::Data(args) => questions::data(&args),
         Command::Profile(args) => questions::profile(&args),

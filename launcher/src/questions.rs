@@ -1,6 +1,10 @@
 //! Commands that need the model: for a plan or a profile, the launcher becomes the worker.
 
-use crate::cli::{DataArgs, EvalArgs, LaunchArgs, PlanArgs, ProfileArgs, RecipeArgs, SuggestArgs};
+use crate::ckpt::{self, Model};
+use crate::cli::{
+    DataArgs, EvalArgs, LaunchArgs, PlanArgs, PredictArgs, ProfileArgs, RecipeArgs, SuggestArgs,
+};
+use crate::executable;
 use crate::gpu_names::{of_machine, usual};
 use crate::trainer::{Paths, find_loadable_worker, question_command, resolve};
 use anyhow::{Context, bail};
@@ -10,9 +14,10 @@ use dtrain_common::gpu::{self, GpuError, Visible};
 use dtrain_common::question::{DataQuestion, Gpu, Mode, PlanQuestion, ProfileQuestion, Question};
 use dtrain_common::recipe::{Resolved, Source};
 use dtrain_common::run_dir::follow;
+use std::ffi::OsStr;
 use std::io::Write;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 /// Runs `dtrain plan`. On success, this and the next three functions do not return.
@@ -77,14 +82,42 @@ fn asked(args: &RecipeArgs, paths: Paths) -> anyhow::Result<Resolved> {
 
 /// Returns the launch of the worker for `dtrain eval`.
 pub(crate) fn eval(args: &EvalArgs) -> anyhow::Result<LaunchArgs> {
-    asked(&args.recipe, Paths::Check)?;
-    if !follow(&args.checkpoint).is_dir() {
+    let Some(checkpoint) = &args.checkpoint else {
+        if executable::is_recipe(OsStr::new(&args.recipe)) {
+            bail!(
+                "{} is a recipe; add --checkpoint with a run directory, or name a run instead",
+                args.recipe
+            );
+        }
+        let model = saved(Path::new(&args.recipe), &args.set, Paths::Check)?;
+        return args.launch(&find_loadable_worker()?, utf8(&model.recipe)?, &model.checkpoint);
+    };
+    resolve(&Source::find(&args.recipe)?, &args.set, Paths::Check)?;
+    if !follow(checkpoint).is_dir() {
         bail!(
             "--checkpoint {}: no such folder; give a checkpoint such as RUN_DIR/checkpoints/latest, or RUN_DIR",
-            args.checkpoint.display()
+            checkpoint.display()
         );
     }
-    args.launch(&find_loadable_worker()?)
+    args.launch(&find_loadable_worker()?, &args.recipe, checkpoint)
+}
+
+/// Returns the launch of the worker for `dtrain predict`.
+pub(crate) fn predict(args: &PredictArgs) -> anyhow::Result<LaunchArgs> {
+    // The data of the training may be gone.
+    let model = saved(&args.model, &args.set, Paths::Ignore)?;
+    args.launch(&find_loadable_worker()?, utf8(&model.recipe)?, &model.checkpoint)
+}
+
+/// Finds a checkpoint or a run, and checks its recipe.
+fn saved(path: &Path, set: &[String], paths: Paths) -> anyhow::Result<Model> {
+    let model = ckpt::model(path)?;
+    resolve(&model.manifest.recipe_source(&model.recipe)?, set, paths)?;
+    Ok(model)
+}
+
+fn utf8(path: &Path) -> anyhow::Result<&str> {
+    path.to_str().with_context(|| format!("the path {} is not UTF-8; rename it", path.display()))
 }
 
 /// Returns the kinds of visible GPUs and the number of GPUs; usual sizes and `None` without a GPU.

@@ -23,7 +23,7 @@ use self::error::failed;
 use crate::files::write_atomic;
 use crate::numbers;
 pub use crate::pointer::{folder_name, step_of};
-use crate::recipe::{AnyRecipe, Best};
+use crate::recipe::{AnyRecipe, Best, RecipeError, Source};
 
 /// The newest format; this version writes it.
 pub const FORMAT: u32 = 4;
@@ -80,6 +80,23 @@ pub struct DataFingerprint {
     pub form: u32,
 }
 
+/// A field of every sample of the training data, which the model may take.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SampleField {
+    pub name: String,
+    pub dtype: FieldType,
+    /// The shape in one sample, such as channels, height and width of an image.
+    pub shape: Vec<usize>,
+}
+
+/// The type of a field's values, by PyTorch's names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FieldType {
+    Float32,
+    Int64,
+}
+
 /// Steps of a run with training data of one size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DataPeriod {
@@ -124,6 +141,9 @@ pub struct Manifest {
     /// Data of the task that the model needs, such as `{"vocabulary": ...}`, or null.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub extra: Value,
+    /// The fields of a sample, in the order of the data set; none in checkpoints of earlier versions.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub fields: Vec<SampleField>,
     /// Fingerprint of the training data; none in checkpoints of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data: Option<DataFingerprint>,
@@ -150,6 +170,11 @@ pub struct Manifest {
 }
 
 impl Manifest {
+    /// Returns the recipe of the checkpoint in `dir`, as it was resolved.
+    pub fn recipe_source(&self, dir: &Path) -> Result<Source, RecipeError> {
+        Ok(Source { name: format!("the recipe of {}", dir.display()), text: self.recipe.to_toml()? })
+    }
+
     /// Reads the manifest of the checkpoint in `dir`. Does not check the listed files.
     pub fn read(dir: &Path) -> Result<Self, ManifestError> {
         let path = dir.join(FILE_NAME);

@@ -29,6 +29,7 @@ pub(crate) fn sample() -> Manifest {
         loss_scale: None,
         ema_updates: None,
         extra: serde_json::Value::Null,
+        fields: Vec::new(),
         data_periods: Vec::new(),
         program: None,
         recipe: recipe(),

@@ -1,7 +1,7 @@
 //! Finds runs and checkpoints by the user's paths.
 
 use anyhow::{Context, bail};
-use dtrain_common::manifest::FILE_NAME;
+use dtrain_common::manifest::{FILE_NAME, Manifest};
 use dtrain_common::run_dir::{RunDir, follow, step_of};
 use std::ffi::OsStr;
 use std::fs;
@@ -84,6 +84,33 @@ pub(super) fn checkpoint(path: &Path) -> anyhow::Result<PathBuf> {
                 bail!("there is no checkpoint in {}", run_dir.checkpoints().display());
             }
             Ok(candidates.swap_remove(0))
+        }
+    }
+}
+
+/// What a path to a trained model means to the trainer.
+pub(crate) struct Model {
+    /// The checkpoint, or a run directory for its newest whole checkpoint.
+    pub(crate) checkpoint: PathBuf,
+    /// A checkpoint that holds the recipe.
+    pub(crate) recipe: PathBuf,
+    pub(crate) manifest: Manifest,
+}
+
+/// Finds a checkpoint or a run, and its recipe.
+pub(crate) fn model(path: &Path) -> anyhow::Result<Model> {
+    let recipe = checkpoint(path)?;
+    let read = |recipe: PathBuf| Ok::<_, anyhow::Error>((Manifest::read(&recipe)?, recipe));
+    match find(path)? {
+        Found::Checkpoint(checkpoint) => {
+            let (manifest, recipe) = read(recipe)?;
+            Ok(Model { checkpoint, recipe, manifest })
+        }
+        Found::Run(run_dir) => {
+            // The newest may be damaged.
+            let mut others = run_dir.candidates()?.into_iter().filter_map(|one| read(one).ok());
+            let (manifest, recipe) = others.next().map_or_else(|| read(recipe), Ok)?;
+            Ok(Model { checkpoint: run_dir.root().to_owned(), recipe, manifest })
         }
     }
 }

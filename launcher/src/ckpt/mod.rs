@@ -15,6 +15,7 @@ mod tensors;
 mod verify;
 
 pub(crate) use export::check_out;
+pub(crate) use find::{Model, model};
 
 use crate::cli::CkptCommand;
 use problem::Failed;

@@ -8,6 +8,7 @@ use super::gpu::GpuCommand;
 use super::import::ImportArgs;
 use super::launch::LaunchArgs;
 use super::plan::{DataArgs, PlanArgs, ProfileArgs};
+use super::predict::PredictArgs;
 use super::runs::RunsArgs;
 use clap::{Parser, Subcommand};
 
@@ -44,6 +45,9 @@ pub(crate) enum Command {
     /// Evaluate a checkpoint on the whole test set.
     #[command(after_help = help!("eval"))]
     Eval(Box<EvalArgs>),
+    /// Predict images or texts with a checkpoint.
+    #[command(after_help = help!("predict"))]
+    Predict(Box<PredictArgs>),
     /// Write a batch script that starts dtrain on the nodes of a job.
     #[command(override_usage = BATCH_USAGE, after_help = help!("batch"))]
     Batch(Box<BatchArgs>),
@@ -73,7 +77,8 @@ impl Command {
             Self::Requeue(args) => args.run_dir.is_relative(),
             Self::Ckpt(command) => command.is_relative(),
             Self::Launch(args) => args.needs_current_folder(),
-            Self::Data(_) | Self::Plan(_) | Self::Profile(_) | Self::Import(_) | Self::Eval(_) => true,
+            Self::Data(_) | Self::Plan(_) | Self::Profile(_) | Self::Import(_) => true,
+            Self::Eval(_) | Self::Predict(_) => true,
             Self::Batch(_) | Self::Doctor(_) => true,
             Self::Schema => false,
         }

@@ -1,20 +1,25 @@
 //! `dtrain eval`: its flags, and the launch that it starts.
 
-use super::{GpuArgs, RecipeArgs};
+use super::GpuArgs;
 use clap::Args;
-use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::builder::{NonEmptyStringValueParser, PossibleValuesParser, TypedValueParser};
 use dtrain_common::question::EvalWeights;
 use std::path::PathBuf;
 
 /// The flags of `dtrain eval`.
 #[derive(Debug, Args)]
 pub(crate) struct EvalArgs {
-    #[command(flatten)]
-    pub(crate) recipe: RecipeArgs,
+    /// Run directory, `RUN_DIR@best`, `RUN_DIR@STEP` or checkpoint; or a recipe with --checkpoint.
+    #[arg(value_name = "RUN|CHECKPOINT|RECIPE", value_parser = NonEmptyStringValueParser::new())]
+    pub(crate) recipe: String,
+
+    /// Set one key of the recipe, such as `data.test=holdout`; may be repeated.
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub(crate) set: Vec<String>,
 
     /// Checkpoint, or run directory for its newest whole checkpoint.
     #[arg(long, value_name = "DIR")]
-    pub(crate) checkpoint: PathBuf,
+    pub(crate) checkpoint: Option<PathBuf>,
 
     /// Trained weights, or their moving average; `auto` prefers the average.
     #[arg(long, value_name = "auto|raw|average", default_value = "auto", hide_possible_values = true,
@@ -37,7 +42,7 @@ pub(crate) struct EvalArgs {
     pub(super) json: bool,
 }
 
-fn weights() -> impl TypedValueParser<Value = EvalWeights> {
+pub(super) fn weights() -> impl TypedValueParser<Value = EvalWeights> {
     let words = PossibleValuesParser::new(["auto", "raw", "average"]);
     words.try_map(|word| serde_json::from_value(word.into()))
 }
@@ -65,7 +70,7 @@ mod tests {
     fn an_evaluation_is_a_launch_of_the_worker() {
         let args =
             parsed(&["r.toml", "--checkpoint", "runs/a", "--nproc", "2", "--set", "data.test=x", "--json"]);
-        let launch = args.launch(Path::new("/bin/dtrain-worker")).unwrap();
+        let launch = args.launch(Path::new("/bin/dtrain-worker"), "r.toml", Path::new("runs/a")).unwrap();
         assert_eq!(launch.nproc, Some(Nproc::Count(2)));
         let target = launch.target().unwrap().unwrap();
         assert_eq!((target.form, target.name), (Form::Program, "/bin/dtrain-worker".as_ref()));
@@ -79,8 +84,8 @@ mod tests {
     #[test]
     fn wrong_numbers_are_refused() {
         let args = parsed(&["r.toml", "--checkpoint", "a", "--nproc", "0"]);
-        assert!(args.launch(Path::new("w")).is_err());
+        assert!(args.launch(Path::new("w"), "r.toml", Path::new("a")).is_err());
         assert!(Cli::try_parse_from(["dtrain", "eval", "r", "--checkpoint", "a", "--batch", "0"]).is_err());
-        assert!(Cli::try_parse_from(["dtrain", "eval", "r"]).is_err());
+        assert_eq!(parsed(&["runs/a@112"]).checkpoint, None);
     }
 }

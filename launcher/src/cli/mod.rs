@@ -21,6 +21,7 @@ mod output;
 mod parse;
 mod passed_on;
 mod plan;
+mod predict;
 mod rendezvous;
 mod runs;
 
@@ -41,5 +42,6 @@ pub(crate) use output::{Choice, OutputArgs, PrefixTemplate, PrefixValues};
 pub(crate) use parse::read_command;
 pub(crate) use passed_on::PassedOn;
 pub(crate) use plan::{DataArgs, PlanArgs, ProfileArgs, RecipeArgs, SuggestArgs};
+pub(crate) use predict::PredictArgs;
 pub(crate) use rendezvous::{C10D_PORT, Rendezvous, RendezvousArgs};
 pub(crate) use runs::{RunState, RunsArgs, RunsCommand, WatchArgs, WhichRuns};

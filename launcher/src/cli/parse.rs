@@ -2,7 +2,9 @@
 
 use super::command::{Cli, Command};
 use super::eval::EvalArgs;
+use super::gpus::GpuArgs;
 use super::launch::{Form, LaunchArgs, Nproc, Target};
+use super::predict::PredictArgs;
 use crate::executable;
 use anyhow::Context;
 use clap::builder::BoolishValueParser;
@@ -230,30 +232,71 @@ impl LaunchArgs {
 }
 
 impl EvalArgs {
-    /// Returns the launch of `worker` for the evaluation: rank 0 answers, the others report only failures.
-    pub(crate) fn launch(&self, worker: &Path) -> anyhow::Result<LaunchArgs> {
-        let nproc = self.nproc.parse::<Nproc>().map_err(anyhow::Error::msg);
-        let nproc = nproc.with_context(|| format!("--nproc {}", self.nproc))?;
+    /// Returns the launch of `worker` for the evaluation of a checkpoint by a recipe, which may be the checkpoint's own.
+    pub(crate) fn launch(
+        &self,
+        worker: &Path,
+        recipe: &str,
+        checkpoint: &Path,
+    ) -> anyhow::Result<LaunchArgs> {
         let job = Question::Eval(EvalQuestion {
-            checkpoint: self.checkpoint.clone(),
+            checkpoint: checkpoint.to_owned(),
             weights: self.weights,
             batch: self.batch.map(|batch| batch as usize),
             json: self.json,
         });
+        let workers = Workers { nproc: &self.nproc, gpus: &self.gpus, more: Vec::new() };
+        workers.launch(worker, recipe, &self.set, &job)
+    }
+}
+
+impl PredictArgs {
+    /// Returns the launch of `worker` for the prediction by a checkpoint, with its own recipe.
+    pub(crate) fn launch(
+        &self,
+        worker: &Path,
+        recipe: &str,
+        checkpoint: &Path,
+    ) -> anyhow::Result<LaunchArgs> {
+        let workers = Workers { nproc: &self.nproc, gpus: &self.gpus, more: self.more() };
+        workers.launch(worker, recipe, &self.set, &self.question(checkpoint))
+    }
+}
+
+/// The workers that answer a question together.
+struct Workers<'a> {
+    nproc: &'a str,
+    gpus: &'a GpuArgs,
+    /// Further words of the launch.
+    more: Vec<OsString>,
+}
+
+impl Workers<'_> {
+    /// Returns the launch of `worker` with a question: rank 0 answers, the others report only failures.
+    fn launch(
+        self,
+        worker: &Path,
+        recipe: &str,
+        set: &[String],
+        job: &Question,
+    ) -> anyhow::Result<LaunchArgs> {
+        let nproc = self.nproc.parse::<Nproc>().map_err(anyhow::Error::msg);
+        let nproc = nproc.with_context(|| format!("--nproc {}", self.nproc))?;
         let mut line: Vec<OsString> = ["dtrain", "launch"].map(Into::into).into();
         // Without a GPU, `auto` would start a program on every core: one worker of the trainer uses them all.
         if nproc != Nproc::Auto {
-            line.extend(["--nproc", &self.nproc].map(Into::into));
+            line.extend(["--nproc", self.nproc].map(Into::into));
         }
         if let Some(ids) = &self.gpus.gpu_ids {
             line.extend(["--gpu-ids".into(), ids.to_string().into()]);
         }
+        line.extend(self.more);
         line.extend(["--log-line-prefix-template=", "--local-ranks-filter=0", "--"].map(Into::into));
-        line.extend([worker.into(), OsString::from(&self.recipe.recipe)]);
-        for set in &self.recipe.set {
+        line.extend([worker.into(), OsString::from(recipe)]);
+        for set in set {
             line.extend(["--set".into(), set.into()]);
         }
-        line.extend(["--job".into(), serde_json::to_string(&job)?.into()]);
+        line.extend(["--job".into(), serde_json::to_string(job)?.into()]);
         Ok(launch(line, false)?)
     }
 }

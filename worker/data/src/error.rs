@@ -50,6 +50,12 @@ pub enum DataError {
         .0.display(), others(.1), EXTENSIONS.join(", ")
     )]
     NoImages(PathBuf, Box<Ignored>),
+    #[error("{} has no images{}; name an image, a folder with images ({}), or a table (.csv)", .0.display(), others(.1), EXTENSIONS.join(", "))]
+    NoInputs(PathBuf, Box<Ignored>),
+    #[error(
+        "{}: a sample of this model has several images; name a table (.csv) with the columns {}", .0.display(), .1
+    )]
+    NeedsTable(PathBuf, String),
     #[error(
         "images and masks do not pair up by name: {} in {} without a mask in {}{}; {} without an image{}; {}{}",
         plural(.1.len(), "image", "images"), .0[0].display(), .0[1].display(), names(.1),

@@ -115,6 +115,28 @@ pub fn fit_labels<T: Copy>(mask: &Labels<T>, frame: Frame) -> Labels<T> {
     Labels { width, height, values }
 }
 
+/// Returns the values of an image of the size `source` from those in its frame: each pixel is the one at its centre, or `outside`
+/// of the frame. It is the way back from [`fit_labels`].
+pub fn unfit_labels<T: Copy>(labels: &Labels<T>, frame: Frame, source: (u32, u32), outside: T) -> Labels<T> {
+    let place = |start: f64, length: f64, pixels: u32, side: u32| -> Vec<Option<usize>> {
+        let of = |at: u32| {
+            let there = (f64::from(at) + 0.5 - start) / length * f64::from(pixels);
+            (there >= 0.0 && there < f64::from(pixels)).then_some(there as usize)
+        };
+        (0..side).map(of).collect()
+    };
+    let (part, (width, height)) = (frame.part, frame.target);
+    let columns = place(part.left, part.width, width, source.0);
+    let rows = place(part.top, part.height, height, source.1);
+    let mut values = Vec::with_capacity(columns.len() * rows.len());
+    for row in rows {
+        let row = row.map(|row| &labels.values[row * width as usize..][..width as usize]);
+        let value = |column: &Option<usize>| row.zip(*column).map_or(outside, |(row, column)| row[column]);
+        values.extend(columns.iter().map(value));
+    }
+    Labels { width: source.0, height: source.1, values }
+}
+
 /// The size after scaling, and the position of the target in it, in pixels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Crop {

@@ -18,6 +18,7 @@
 
 #![expect(missing_docs, reason = "the names of most fields and variants say what they are")]
 
+mod blanks;
 pub mod cache;
 mod changes;
 pub mod check;
@@ -26,6 +27,7 @@ mod concatenated;
 pub mod dataset;
 pub mod decode;
 pub mod documents;
+pub mod encode;
 pub mod error;
 mod file_set;
 pub mod fit;
@@ -49,6 +51,7 @@ mod origin;
 pub mod packed;
 mod packing;
 pub mod paths;
+mod pictures;
 pub mod pixel_target;
 pub mod pixels;
 mod plane;
@@ -65,10 +68,12 @@ pub mod text_documents;
 pub mod text_windows;
 mod turn;
 pub mod vocabulary;
+mod windows;
 
 #[cfg(test)]
 mod tests;
 
+pub use blanks::Blanks;
 pub use cache::{CacheBudget, cache_bytes, free_host_bytes};
 pub use changes::Changes;
 pub use check::{CheckReport, check, check_in_detail, too_many_bad};
@@ -93,6 +98,7 @@ pub use moments::Moments;
 pub use needs::{Depth, Needs};
 pub use normalize::Normalize;
 pub use origin::{SourcePart, TableLines};
+pub use pictures::Pictures;
 pub use pixel_target::{MapRule, PixelRule};
 pub use pixels::Pixels;
 pub use rng::SampleRng;
@@ -107,3 +113,4 @@ pub use text::{Corpus, TextIndex, TextPart, TextRoot};
 pub use text_documents::{TextDocuments, split_documents};
 pub use text_windows::TextWindows;
 pub use vocabulary::{Tokens, Vocabulary};
+pub use windows::{Windows, corners};

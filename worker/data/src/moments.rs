@@ -38,6 +38,11 @@ impl Moments {
         }
     }
 
+    /// Returns statistics of which only the mean and the standard deviation are known.
+    pub fn stated(mean: f64, deviation: f64) -> Self {
+        Self { count: 1, mean, squares: deviation * deviation, ..Self::default() }
+    }
+
     /// Adds further numbers (Chan et al. 1983). The order of additions changes the result by rounding.
     pub fn add(&mut self, other: &Self) {
         let count = self.count + other.count;

@@ -60,6 +60,8 @@ pub enum TableProblem {
         found => format!(", which has {}; set data.train, data.test and data.val to names in it", listed(found)),
     })]
     NoSplit([String; 2], Vec<String>),
+    #[error("the table has no lines; write a line for each input")]
+    NoLines,
     #[error("the line is equal to line {0}; remove one of the two")]
     Repeated(usize),
     #[error("{0} is empty; write the name of a class, or remove the line")]

@@ -254,6 +254,12 @@ impl Tokens {
         *blake3::hash(bytes).as_bytes()
     }
 
+    /// Writes all tokens; panics if `out` has another length.
+    pub fn copy_all(&self, out: &mut [i64]) {
+        assert_eq!(out.len(), self.count(), "room for all tokens");
+        self.copy_to(0, out);
+    }
+
     /// Writes the tokens from `start` on.
     pub(super) fn copy_to(&self, start: usize, out: &mut [i64]) {
         match self {

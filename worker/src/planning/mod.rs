@@ -24,7 +24,8 @@ use dtrain_common::batch::{BatchError, Partition};
 use dtrain_recipe::Amp;
 
 pub(crate) use dtrain_common::question::{
-    EvalQuestion, EvalWeights, Gpu, GpuProperties, Mode, PlanQuestion, ProfileQuestion, Question,
+    EvalQuestion, EvalWeights, Flips, Gpu, GpuProperties, ImageForm, Input, Mode, PlanQuestion,
+    PredictQuestion, ProfileQuestion, Question,
 };
 pub(crate) use predictor::{SymbolicPredictor, Target};
 pub(crate) use profile::{Measured, MeasuredStage, Optimal, Profile, ProfiledStage, Trial, TrialOutcome};

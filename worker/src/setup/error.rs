@@ -28,6 +28,7 @@ use crate::models::ModelError;
 use crate::optim::GroupError;
 use crate::out_of_memory::impl_out_of_memory;
 use crate::rank::RankError;
+use crate::setup::predict_error::PredictError;
 use crate::step::PrecisionError;
 use crate::tasks::TaskError;
 
@@ -82,6 +83,8 @@ pub enum WorkerError {
     Rename { reason: String },
     #[error("cannot evaluate: {0}")]
     Evaluate(#[source] CheckpointError),
+    #[error(transparent)]
+    Predict(#[from] PredictError),
     #[error("{} has no moving average; use --weights raw", folder.display())]
     NoAverage { folder: PathBuf },
     #[error("model.freeze matches every parameter: leave at least one parameter trainable")]
@@ -124,7 +127,9 @@ pub enum WorkerError {
     DifferentRanks(String),
     #[error("cannot read the first message of rank 0: {0}; run the same version of dtrain on all ranks")]
     Opening(#[from] serde_json::Error),
-    #[error("--job: {0}; this flag is internal, use `dtrain plan`, `dtrain profile` or `dtrain eval`")]
+    #[error(
+        "--job: {0}; this flag is internal, use `dtrain plan`, `dtrain profile`, `dtrain eval` or `dtrain predict`"
+    )]
     Question(#[source] serde_json::Error),
     #[error("cannot check {}: {reason}", path.display())]
     Check { path: PathBuf, reason: String },
@@ -196,6 +201,7 @@ impl WorkerError {
             | Self::Opening(_)
             | Self::Lease(_)
             | Self::Write { .. }
+            | Self::Predict(PredictError::Io { .. })
             | Self::Signals(_)
             | Self::SharedLists(_)
             | Self::RunDir(RunDirError::Unreadable(_))
@@ -235,6 +241,7 @@ impl WorkerError {
         match self {
             Self::Rendezvous(RendezvousError::NotStarted(..)) => true,
             Self::Train(error) => error.is_of_all_ranks(),
+            Self::Predict(error) => error.is_of_all_ranks(),
             _ => false,
         }
     }

@@ -9,6 +9,7 @@ pub(crate) mod loader;
 pub(crate) mod needs;
 pub(crate) mod nodes;
 pub(crate) mod opening;
+pub(crate) mod predict_error;
 mod restore;
 mod resumed;
 pub(crate) mod room;

@@ -5,6 +5,7 @@ use std::io;
 use dtrain_common::env::WorkerEnv;
 use dtrain_recipe::Recipe;
 use dtrain_shared_memory::MemoryError;
+use serde::Serialize;
 use serde_json::Value;
 
 use crate::collectives::Rendezvous;
@@ -32,8 +33,12 @@ impl Surveyed {
 
     /// Surveys the data of the recipe in this context.
     pub(crate) fn with<T: BuildTask>(recipe: &Recipe, context: &mut SurveyContext<'_>) -> Result<Self> {
-        let survey = T::survey(recipe, context)?;
-        let mut facts = serde_json::to_value(&survey)?;
+        Self::of_survey(&T::survey(recipe, context)?)
+    }
+
+    /// Takes a survey as it is.
+    pub(crate) fn of_survey(survey: &impl Serialize) -> Result<Self> {
+        let mut facts = serde_json::to_value(survey)?;
         // This process's own lists can always be mapped.
         let lists = attach(&mut facts, &mut |name, _| Err(unmapped(name)))?;
         Ok(Self { facts, lists })

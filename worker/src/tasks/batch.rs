@@ -66,6 +66,27 @@ impl Batch {
         })
     }
 
+    /// Makes a batch of fields with values, N x the field's shape, of which every sample counts.
+    pub(crate) fn of_fields(
+        fields: Vec<(Cow<'static, str>, Tensor)>,
+        samples: usize,
+        device: Device,
+    ) -> Result<Self, TchError> {
+        let weights = Tensor::f_ones([samples as i64], (Kind::Float, device))?;
+        Ok(Self { fields, weights, weight: samples as f64, longest: None, blank: false })
+    }
+
+    /// Returns the batch with its images mirrored along `dims`, counted from the last: fields of N x ... x height x width.
+    pub(crate) fn flipped(&self, dims: &[i64]) -> Result<Self, TchError> {
+        let flip = |(name, values): &(Cow<'static, str>, Tensor)| {
+            let is_image = values.dim() >= 4;
+            let values = if is_image { values.f_flip(dims)? } else { values.shallow_clone() };
+            Ok((name.clone(), values))
+        };
+        let fields = self.fields.iter().map(flip).collect::<Result<_, TchError>>()?;
+        Ok(Self { fields, weights: self.weights.shallow_clone(), ..*self })
+    }
+
     /// Returns the bytes of a batch of this many samples.
     pub(crate) fn bytes_of(fields: &[Field], samples: usize) -> u64 {
         let of_sample = fields.iter().map(|field| {

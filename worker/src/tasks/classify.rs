@@ -7,10 +7,11 @@ use tch::{Kind, Tensor};
 
 use super::figures::{Figures, Ports};
 use super::network::{ImageNetwork, MAIN_OUTPUTS, Model, Network, Program};
+use super::predict::{Form, class_names, probabilities};
 use super::samples::{self, Sets, Survey};
 use super::{
-    Batch, BuildContext, BuildTask, ByRows, Facts, Loss, Mode, Passed, RowFigures, SurveyContext, Task,
-    TaskError, Totals,
+    Batch, BuildContext, BuildTask, ByRows, Facts, Loss, Mode, Passed, Predict, RowFigures, SurveyContext,
+    Task, TaskError, Totals, Unlabelled,
 };
 use crate::models::{self, Architecture, Port, Registry, VitConfig};
 
@@ -29,6 +30,10 @@ impl BuildTask for Classify {
         /// One class teaches nothing.
         const LEAST_CLASSES: usize = 2;
         samples::survey(recipe, LEAST_CLASSES, context)
+    }
+
+    fn inputs(inputs: Unlabelled) -> Result<Survey, TaskError> {
+        Ok(Survey::Unlabelled(Box::new(inputs)))
     }
 
     fn build(recipe: &Recipe, survey: Survey, context: BuildContext<'_>) -> Result<Self, TaskError> {
@@ -124,6 +129,29 @@ impl RowFigures for Classify {
     }
 }
 
+impl Predict for Classify {
+    fn form(&self) -> Form {
+        let outputs = self.model.classes().unwrap_or(self.facts.classes);
+        Form::Classes(class_names(&self.facts.class_names, outputs))
+    }
+
+    fn outputs(&self) -> Vec<&str> {
+        self.model.output_names()
+    }
+
+    fn inputs(&self) -> Vec<&str> {
+        self.model.input_names()
+    }
+
+    fn run(&self, batch: &Batch) -> Result<Vec<Tensor>, TaskError> {
+        self.model.run(batch, Mode::Evaluate)
+    }
+
+    fn values(&self, outputs: &[Tensor]) -> Result<Tensor, TaskError> {
+        Ok(probabilities(&self.model.logits(outputs, Mode::Evaluate).main)?)
+    }
+}
+
 impl Task for Classify {
     fn facts(&self) -> &Facts {
         &self.facts
@@ -131,6 +159,10 @@ impl Task for Classify {
 
     fn loss(&self, batch: &Batch, mode: Mode) -> Result<Loss, TaskError> {
         self.of_outputs(&self.model.run(batch, mode)?, batch, mode)
+    }
+
+    fn predict(&self) -> Option<&dyn Predict> {
+        Some(self)
     }
 
     fn row_figures(&self) -> Option<&dyn RowFigures> {

@@ -33,6 +33,14 @@ pub enum TaskError {
     /// An error of a user's task.
     #[error(transparent)]
     Custom(Box<dyn Error + Send + Sync>),
+    #[error(
+        "the task makes no predictions: it is a user's own, which has to define `BuildTask::inputs` and `Task::predict`"
+    )]
+    NoPrediction,
+    #[error(
+        "the checkpoint has no vocabulary, so its tokens have no meaning; predict from one that task = \"lm\" has written"
+    )]
+    NoVocabulary,
     #[error("the data has no field `{name}`, only `{}`; choose a data.kind with the fields of the task", fields.join("`, `"))]
     NoField { name: String, fields: Vec<String> },
 }
@@ -46,9 +54,13 @@ impl OutOfMemory for TaskError {
                 let mut tasks = causes(error.as_ref()).filter_map(|error| error.downcast_ref::<Self>());
                 any_cause_is_oom(error.as_ref()) || tasks.any(Self::is_out_of_memory)
             }
-            Self::Data(_) | Self::Recipe(_) | Self::Program(_) | Self::Figures(_) | Self::NoField { .. } => {
-                false
-            }
+            Self::Data(_)
+            | Self::Recipe(_)
+            | Self::Program(_)
+            | Self::Figures(_)
+            | Self::NoPrediction
+            | Self::NoVocabulary
+            | Self::NoField { .. } => false,
         }
     }
 }

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use dtrain_common::manifest::{FieldType, SampleField};
 use serde_json::Value;
 
 use super::network::{Model, Network};
-use crate::data::{Dataset, Sampling};
+use crate::data::{Dataset, Field, FieldKind, Sampling};
 use crate::models::Exported;
 
 /// What the engine knows of a task. It is fixed when the task is built.
@@ -138,6 +139,19 @@ impl Facts {
     /// Returns which training samples stand in a step.
     pub fn sampling(&self) -> Sampling {
         self.sampling.clone().unwrap_or_else(|| Sampling::shuffled(self.train.len()))
+    }
+
+    /// Returns the fields of a training sample, for the manifest of a checkpoint.
+    pub(crate) fn sample_fields(&self) -> Vec<SampleField> {
+        let field = |field: &Field| SampleField {
+            name: field.name.to_string(),
+            dtype: match field.kind {
+                FieldKind::F32 => FieldType::Float32,
+                FieldKind::I64 => FieldType::Int64,
+            },
+            shape: field.shape.clone(),
+        };
+        self.train.fields().iter().map(field).collect()
     }
 
     /// Adds what the file of an exported program states: the sizes of batches, buffers that cannot be divided, and

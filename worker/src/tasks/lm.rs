@@ -6,8 +6,12 @@ use dtrain_recipe::Recipe;
 use tch::Tensor;
 
 use super::network::{MAIN_OUTPUTS, Model, Network, Program};
+use super::predict::Form;
 use super::samples::text::{self, Text, TextSets};
-use super::{Batch, BuildContext, BuildTask, Facts, Loss, Mode, SurveyContext, Task, TaskError, Totals};
+use super::{
+    Batch, BuildContext, BuildTask, Facts, Loss, Mode, Predict, SurveyContext, Task, TaskError, Totals,
+    Unlabelled,
+};
 use crate::data::Vocabulary;
 use crate::models::{Gpt, GptConfig};
 
@@ -28,6 +32,10 @@ impl BuildTask for Lm {
 
     fn survey(recipe: &Recipe, context: &mut SurveyContext<'_>) -> Result<Text, TaskError> {
         text::survey(recipe, context)
+    }
+
+    fn inputs(inputs: Unlabelled) -> Result<Text, TaskError> {
+        Ok(Text::Unlabelled(Box::new(inputs)))
     }
 
     fn build(
@@ -100,6 +108,10 @@ impl Task for Lm {
         }
     }
 
+    fn predict(&self) -> Option<&dyn Predict> {
+        Some(self)
+    }
+
     /// Returns the perplexity, exp(loss), and the loss in bits.
     fn figures(&self, totals: &Totals) -> Vec<(&'static str, f64)> {
         let bits = match self.vocabulary {
@@ -108,6 +120,46 @@ impl Task for Lm {
         };
         let [perplexity, of_token] = perplexity::metrics(totals.loss());
         vec![("perplexity", perplexity), (bits, of_token)]
+    }
+}
+
+impl Predict for Lm {
+    fn form(&self) -> Form {
+        let shape = self.facts.train.fields().first().map(|field| field.shape.clone());
+        Form::Tokens {
+            vocabulary: self.vocabulary.clone(),
+            context: shape.and_then(|shape| shape.first().copied()).unwrap_or(1),
+            is_padded: matches!(self.model, Model::Exported(_)),
+        }
+    }
+
+    fn outputs(&self) -> Vec<&str> {
+        match &self.model {
+            Model::Built(_) => vec!["logits"],
+            Model::Exported(network) => network.output_names(),
+        }
+    }
+
+    fn inputs(&self) -> Vec<&str> {
+        match &self.model {
+            Model::Built(_) => vec!["tokens"],
+            Model::Exported(network) => network.input_names(),
+        }
+    }
+
+    fn run(&self, batch: &Batch) -> Result<Vec<Tensor>, TaskError> {
+        match &self.model {
+            Model::Built(model) => Ok(vec![model.forward(batch.field("tokens")?, false)?]),
+            Model::Exported(network) => network.run_batch(batch, Mode::Evaluate),
+        }
+    }
+
+    fn values(&self, outputs: &[Tensor]) -> Result<Tensor, TaskError> {
+        let main = match &self.model {
+            Model::Built(_) => 0,
+            Model::Exported(network) => network.main_at(Mode::Evaluate),
+        };
+        Ok(outputs[main].shallow_clone())
     }
 }
 

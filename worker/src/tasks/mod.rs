@@ -8,9 +8,11 @@ mod facts;
 mod figures;
 mod lm;
 mod network;
+pub mod predict;
 mod program;
 mod program_error;
 mod program_losses;
+mod program_predicted;
 mod regress;
 mod replay;
 mod row_figures;
@@ -31,6 +33,7 @@ pub use error::TaskError;
 pub use facts::{BatchSizes, Facts};
 pub(crate) use facts::{EvalSet, TEST};
 pub use lm::Lm;
+pub use predict::{Predict, Unlabelled};
 pub use program::Program;
 pub use regress::Regress;
 pub(crate) use replay::{Given, Passes, Replay};
@@ -106,6 +109,11 @@ pub trait Task {
         None
     }
 
+    /// Returns the predictions of samples without targets; None if the task makes none.
+    fn predict(&self) -> Option<&dyn Predict> {
+        None
+    }
+
     /// Computes named figures for people from the sums over a test set, besides the loss; the main one first.
     fn figures(&self, _totals: &Totals) -> Vec<(&str, f64)> {
         Vec::new()
@@ -141,6 +149,15 @@ pub trait BuildTask: Task + Sized {
     /// # Errors
     /// Data that cannot be trained on; the message names the file or key and the remedy.
     fn survey(recipe: &Recipe, context: &mut SurveyContext<'_>) -> Result<Self::Survey, TaskError>;
+
+    /// Returns inputs of a prediction in place of a survey. [`BuildTask::build`] then builds the task of a checkpoint, without its
+    /// data.
+    ///
+    /// # Errors
+    /// The task makes no predictions.
+    fn inputs(_inputs: Unlabelled) -> Result<Self::Survey, TaskError> {
+        Err(TaskError::NoPrediction)
+    }
 
     /// Builds the model into `context.registry`, with weights from torch's generator, which has the same seed on
     /// every rank.

@@ -10,8 +10,8 @@ use super::program_error::Unfit;
 use super::program_losses::{self, Losses};
 use super::samples::{self, Sets, Survey};
 use super::{
-    Batch, BuildContext, BuildTask, ByRows, Facts, Loss, Mode, Passed, RowFigures, StepLoss, StepValue,
-    SurveyContext, Task, TaskError, Totals,
+    Batch, BuildContext, BuildTask, ByRows, Facts, Loss, Mode, Passed, Predict, RowFigures, StepLoss,
+    StepValue, SurveyContext, Task, TaskError, Totals, Unlabelled,
 };
 use crate::models::Port;
 use crate::tensors::is_floating;
@@ -22,7 +22,7 @@ const LOSS: &str = "loss";
 /// The task `program`. The loss is a scalar, the mean of a micro-batch, or one number for each sample; and those of
 /// `model.losses`, which take outputs of all samples of a step.
 pub struct Program {
-    network: Network,
+    pub(super) network: Network,
     /// Whether the main output is the program's own loss.
     has_own: bool,
     losses: Option<Losses>,
@@ -32,7 +32,7 @@ pub struct Program {
     figures: Vec<Figure>,
     /// Those of `model.figures`.
     listed: Figures,
-    facts: Facts,
+    pub(super) facts: Facts,
 }
 
 /// An output whose mean is a figure of evaluations.
@@ -76,6 +76,10 @@ impl BuildTask for Program {
 
     fn survey(recipe: &Recipe, context: &mut SurveyContext<'_>) -> Result<Survey, TaskError> {
         samples::survey(recipe, 1, context)
+    }
+
+    fn inputs(inputs: Unlabelled) -> Result<Survey, TaskError> {
+        Ok(Survey::Unlabelled(Box::new(inputs)))
     }
 
     fn build(recipe: &Recipe, survey: Survey, context: BuildContext<'_>) -> Result<Self, TaskError> {
@@ -310,6 +314,10 @@ impl Task for Program {
 
     fn loss(&self, batch: &Batch, mode: Mode) -> Result<Loss, TaskError> {
         Ok(self.run(&self.inputs(batch, mode)?, batch, mode)?.0)
+    }
+
+    fn predict(&self) -> Option<&dyn Predict> {
+        Some(self)
     }
 
     fn step_loss(&self) -> Option<&dyn StepLoss> {

@@ -1,14 +1,16 @@
 //! Regression by an exported program: numbers for each image, or one for each pixel.
 
 use dtrain_parts::figures::errors::{map_metrics, vector_metrics};
-use dtrain_parts::losses::regression::{Units, map_loss, vector_loss};
+use dtrain_parts::losses::regression::{Units, map_loss, map_of, vector_loss};
 use dtrain_recipe::{self as recipe, Recipe};
-use tch::Tensor;
+use tch::{Kind, Tensor};
 
 use super::network::{MAIN_OUTPUTS, Network, Program, enlarges};
+use super::predict::Form;
 use super::samples::{self, Sets, Survey};
 use super::{
-    Batch, BuildContext, BuildTask, Facts, Loss, Mode, StageView, SurveyContext, Task, TaskError, Totals,
+    Batch, BuildContext, BuildTask, Facts, Loss, Mode, Predict, StageView, SurveyContext, Task, TaskError,
+    Totals, Unlabelled,
 };
 
 /// The task `regress`. The loss of a vector is the mean over its numbers; that of maps is a sum over pixels.
@@ -19,8 +21,12 @@ pub struct Regress {
     /// Of vectors: about the mean of each target, so that sums of squares are exact.
     center: Tensor,
     loss: recipe::Loss,
-    /// Whether the target is a map, else a vector.
-    is_map: bool,
+    /// The names of the numbers; empty if the target is a map.
+    numbers: Vec<String>,
+    /// Height and width of the images.
+    size: (i64, i64),
+    /// The number of a white pixel in a map.
+    white: f32,
 }
 
 impl BuildTask for Regress {
@@ -28,6 +34,10 @@ impl BuildTask for Regress {
 
     fn survey(recipe: &Recipe, context: &mut SurveyContext<'_>) -> Result<Survey, TaskError> {
         samples::survey(recipe, 1, context)
+    }
+
+    fn inputs(inputs: Unlabelled) -> Result<Survey, TaskError> {
+        Ok(Survey::Unlabelled(Box::new(inputs)))
     }
 
     fn build(recipe: &Recipe, survey: Survey, context: BuildContext<'_>) -> Result<Self, TaskError> {
@@ -54,7 +64,9 @@ impl BuildTask for Regress {
             center: Tensor::f_from_slice(&center)?.f_to_device(device)?,
             // For later stages see `begin_stage`.
             loss: recipe.of_stage(0).model.loss,
-            is_map: sets.numbers.is_empty(),
+            size: (sets.size.1 as i64, sets.size.0 as i64),
+            white: recipe.data.target_scale as f32,
+            numbers: sets.numbers,
         })
     }
 }
@@ -93,6 +105,36 @@ fn check_outputs(network: &Network, sets: &Sets) -> Result<(), TaskError> {
     })
 }
 
+impl Predict for Regress {
+    fn form(&self) -> Form {
+        match self.numbers.is_empty() {
+            true => Form::Maps { white: self.white },
+            false => Form::Numbers(self.numbers.clone()),
+        }
+    }
+
+    fn outputs(&self) -> Vec<&str> {
+        self.network.output_names()
+    }
+
+    fn inputs(&self) -> Vec<&str> {
+        self.network.input_names()
+    }
+
+    fn run(&self, batch: &Batch) -> Result<Vec<Tensor>, TaskError> {
+        self.network.run_batch(batch, Mode::Evaluate)
+    }
+
+    fn values(&self, outputs: &[Tensor]) -> Result<Tensor, TaskError> {
+        let output = &outputs[self.network.main_at(Mode::Evaluate)];
+        let output = match self.numbers.is_empty() {
+            true => map_of(output, self.size)?,
+            false => output.f_reshape([-1, self.numbers.len() as i64])?,
+        };
+        Ok(self.units.of_output(&output)?.f_to_kind(Kind::Float)?)
+    }
+}
+
 impl Task for Regress {
     fn facts(&self) -> &Facts {
         &self.facts
@@ -100,7 +142,7 @@ impl Task for Regress {
 
     fn loss(&self, batch: &Batch, mode: Mode) -> Result<Loss, TaskError> {
         let outputs = self.network.outputs(batch, mode)?;
-        let loss = match self.is_map {
+        let loss = match self.numbers.is_empty() {
             true => map_loss(&outputs, batch.field("map")?, &batch.weights, &self.units, self.loss),
             false => {
                 let targets = batch.field("targets")?;
@@ -108,6 +150,10 @@ impl Task for Regress {
             }
         };
         Ok(loss?)
+    }
+
+    fn predict(&self) -> Option<&dyn Predict> {
+        Some(self)
     }
 
     fn begin_stage(&mut self, stage: &StageView<'_>) -> Result<(), TaskError> {

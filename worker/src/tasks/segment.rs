@@ -1,12 +1,18 @@
 //! Semantic segmentation: cross-entropy on the logits of every pixel, and mean IoU.
 
+use dtrain_parts::enlarged;
 use dtrain_parts::figures::areas;
 use dtrain_parts::losses::pixels::pixel_loss;
 use dtrain_recipe::Recipe;
+use tch::Tensor;
 
 use super::network::{ImageNetwork, MAIN_OUTPUTS, Network, Program, enlarges};
+use super::predict::{Form, probabilities};
 use super::samples::{self, Survey, mask_rule};
-use super::{Batch, BuildContext, BuildTask, Facts, Loss, Mode, SurveyContext, Task, TaskError, Totals};
+use super::{
+    Batch, BuildContext, BuildTask, Facts, Loss, Mode, Predict, SurveyContext, Task, TaskError, Totals,
+    Unlabelled,
+};
 use crate::data::Dataset;
 use crate::models::{self, ModelError, Registry, UnetConfig};
 
@@ -17,6 +23,8 @@ pub struct Segment {
     classes: usize,
     /// The value of mask pixels to ignore.
     ignore: i64,
+    /// Height and width of the images.
+    size: (i64, i64),
 }
 
 impl BuildTask for Segment {
@@ -24,6 +32,10 @@ impl BuildTask for Segment {
 
     fn survey(recipe: &Recipe, context: &mut SurveyContext<'_>) -> Result<Survey, TaskError> {
         samples::survey(recipe, 1, context)
+    }
+
+    fn inputs(inputs: Unlabelled) -> Result<Survey, TaskError> {
+        Ok(Survey::Unlabelled(Box::new(inputs)))
     }
 
     fn build(recipe: &Recipe, survey: Survey, context: BuildContext<'_>) -> Result<Self, TaskError> {
@@ -42,7 +54,8 @@ impl BuildTask for Segment {
         let (width, height) = size;
         let facts = Facts { sums: 2 * classes, weight_per_sample: (width * height) as f64, ..sets.facts() };
         let facts = facts.with_model(&model, &[], |model| model.min_micro_batch(width.min(height)));
-        Ok(Self { model, facts, classes, ignore })
+        let size = (height as i64, width as i64);
+        Ok(Self { model, facts, classes, ignore, size })
     }
 }
 
@@ -92,6 +105,29 @@ fn exported(
     Ok(network)
 }
 
+impl Predict for Segment {
+    fn form(&self) -> Form {
+        Form::Masks { classes: self.model.classes().unwrap_or(self.classes), ignore: self.ignore as u16 }
+    }
+
+    fn outputs(&self) -> Vec<&str> {
+        self.model.output_names()
+    }
+
+    fn inputs(&self) -> Vec<&str> {
+        self.model.input_names()
+    }
+
+    fn run(&self, batch: &Batch) -> Result<Vec<Tensor>, TaskError> {
+        self.model.run(batch, Mode::Evaluate)
+    }
+
+    fn values(&self, outputs: &[Tensor]) -> Result<Tensor, TaskError> {
+        let logits = self.model.logits(outputs, Mode::Evaluate).main;
+        Ok(probabilities(&enlarged(&logits, self.size)?)?)
+    }
+}
+
 impl Task for Segment {
     fn facts(&self) -> &Facts {
         &self.facts
@@ -100,6 +136,10 @@ impl Task for Segment {
     fn loss(&self, batch: &Batch, mode: Mode) -> Result<Loss, TaskError> {
         let logits = self.model.logits(&self.model.run(batch, mode)?, mode);
         Ok(pixel_loss(&logits, batch.field("mask")?, &batch.weights, self.ignore, self.classes)?)
+    }
+
+    fn predict(&self) -> Option<&dyn Predict> {
+        Some(self)
     }
 
     /// Returns the mean intersection over union of the classes in mask or prediction, and the pixel accuracy.

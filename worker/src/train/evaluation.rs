@@ -65,7 +65,7 @@ pub(crate) struct Evaluation<'a> {
 }
 
 /// Returns the followers of an evaluation.
-fn followers_of(style: ProgressStyle) -> Followers<'static> {
+pub(super) fn followers_of(style: ProgressStyle) -> Followers<'static> {
     Followers::new(vec![Box::new(Heartbeat::from_env()), Box::new(Progress::new(style, 0, 0, 1, 0))])
 }
 
@@ -123,7 +123,7 @@ fn open<T: BuildTask>(recipe: &Recipe, question: &EvalQuestion) -> Result<Openin
 }
 
 /// Returns the newest intact checkpoint if `named` is a run directory, otherwise the checkpoint `named`.
-fn find_checkpoint(named: &Path) -> Result<PathBuf> {
+pub(super) fn find_checkpoint(named: &Path) -> Result<PathBuf> {
     let run_dir = RunDir::new(named);
     if run_dir.checkpoints().is_dir()
         && let Some(newest) = checkpoint::choose(&run_dir, &Resume::Auto)?
@@ -144,7 +144,15 @@ fn evaluate<T: BuildTask + 'static>(
     let mut begun = Instant::now();
     let Evaluation { recipe, device, .. } = *of;
     let limits = Limits::new(device, recipe.memory.budget);
-    let Filled { task, manifest, is_average } = fill::<T>(of)?;
+    let survey = serde_json::from_value(of.survey.clone())?;
+    let filled = fill::<T>(of, survey, |manifest, task| {
+        check_same_data(&of.folder, manifest, task)?;
+        if let (0, Some(warning)) = (of.env.rank, unnamed_classes(&of.folder, manifest, task)) {
+            tracing::warn!("{warning}");
+        }
+        Ok(())
+    })?;
+    let Filled { task, manifest, is_average } = filled;
     let precision = Precision::new(&recipe.precision, device)?;
     if let Some(kernels) = Kernels::new(recipe, device)? {
         kernels.apply().map_err(TrainError::from)?;
@@ -196,29 +204,30 @@ fn evaluate<T: BuildTask + 'static>(
 }
 
 /// A task whose model has a checkpoint's weights.
-struct Filled<T> {
-    task: T,
+pub(super) struct Filled<T> {
+    pub(super) task: T,
     manifest: Manifest,
     /// Whether they are the moving average.
-    is_average: bool,
+    pub(super) is_average: bool,
 }
 
-/// Builds the task and fills its model.
-fn fill<T: BuildTask + 'static>(of: &Evaluation<'_>) -> Result<Filled<T>> {
+/// Builds the task of `survey`, and fills its model if it fits the manifest.
+pub(super) fn fill<T: BuildTask + 'static>(
+    of: &Evaluation<'_>,
+    survey: T::Survey,
+    fits: impl FnOnce(&Manifest, &T) -> Result<()>,
+) -> Result<Filled<T>> {
     let Evaluation { recipe, ref folder, weights, .. } = *of;
     let mut registry = registry(recipe, of.device);
     let context = BuildContext { registry: &mut registry, local_ranks: of.env.local_world_size };
-    let task: T = build_to_fill(recipe, serde_json::from_value(of.survey.clone())?, context)?;
+    let task: T = build_to_fill(recipe, survey, context)?;
     let reads = of.is_shared || of.env.rank == 0;
     let read = || Manifest::read(folder).map_err(|error| WorkerError::Evaluate(error.into()));
     let manifest = match reads.then(read).transpose()? {
         Some(manifest) if of.is_shared => manifest,
         own => send_manifest(own.as_ref(), of.ranks)?,
     };
-    check_same_data(folder, &manifest, &task)?;
-    if let (0, Some(warning)) = (of.env.rank, unnamed_classes(folder, &manifest, &task)) {
-        tracing::warn!("{warning}");
-    }
+    fits(&manifest, &task)?;
     let wants_average = weights != EvalWeights::Raw;
     let is_average = match reads {
         true => checkpoint::restore_weights(folder, &manifest, &registry, wants_average)

@@ -5,20 +5,23 @@ mod evaluation;
 mod followers;
 mod join;
 mod lead;
+mod prediction;
 mod process;
 mod questions;
 mod rollback;
 mod training;
 
+use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use dtrain_common::agent_lease;
 use dtrain_common::env::{DTRAIN_START_UNIX_NS, WorkerEnv};
 use dtrain_common::exit::ExitStatus;
+use dtrain_common::manifest::{self, Manifest};
 use dtrain_common::recipe::Source;
 use dtrain_common::recipe::kinds::Key;
 use dtrain_common::result::{Figures, RunResult};
-use dtrain_common::run_dir::{Resume, RunDir};
+use dtrain_common::run_dir::{Resume, RunDir, RunDirError};
 use dtrain_recipe::{Recipe, TestWeights};
 
 use self::describe::describe_run;
@@ -77,7 +80,16 @@ fn with_recipe(
 ) -> Result<ExitStatus> {
     match request.job.as_deref().and_then(|question| questions::run_without_recipe(question, custom)) {
         Some(status) => status,
-        None => start(&Recipe::with_custom(&Source::find(&request.recipe)?, &request.overrides, custom)?),
+        None => start(&Recipe::with_custom(&source(request)?, &request.overrides, custom)?),
+    }
+}
+
+/// Finds the recipe. A question may be about that of a checkpoint, by its folder.
+fn source(request: &Request) -> Result<Source> {
+    let folder = Path::new(&request.recipe);
+    match request.job.is_some() && folder.join(manifest::FILE_NAME).is_file() {
+        true => Ok(Manifest::read(folder).map_err(RunDirError::from)?.recipe_source(folder)?),
+        false => Ok(Source::find(&request.recipe)?),
     }
 }
 

@@ -89,6 +89,7 @@ pub(crate) fn checkpoint(run: &Path, step: u64, change: impl FnOnce(&Path, &mut 
         loss_scale: None,
         ema_updates: None,
         extra: Value::Null,
+        fields: Vec::new(),
         data_periods: Vec::new(),
         program: None,
         recipe: resolved("demo", &[]),

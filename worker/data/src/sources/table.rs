@@ -2,6 +2,7 @@
 //!
 //! The first line names the columns. The column `split` states to which set a sample belongs.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 
@@ -36,21 +37,56 @@ pub fn scan(
     fields: &[FieldColumns],
     reading: Reading<'_>,
 ) -> Result<Samples, DataError> {
-    let rows = table_file::read(path, Form::Samples, |text| Rows::parse(text, [reading.split, set], fields))?;
+    let rows =
+        table_file::read(path, Form::Samples, |text| Rows::parse(text, Some([reading.split, set]), fields))?;
     let table = Table { path, rows };
     let lists = fields.iter().map(|field| table.list(field, reading)).collect::<Result<_, _>>()?;
-    let root = path.parent().unwrap_or(Path::new("")).to_owned();
-    let lines = Packed::write(table.rows.lines.iter().map(|&line| line as u32))?;
-    let table = Some(TableLines { path: path.to_owned(), lines });
-    Ok(Samples {
-        root,
-        set: set.to_owned(),
-        table,
-        sources: Vec::new(),
-        lists,
-        size: None,
-        ignored: Ignored::default(),
-    })
+    table.samples(set, lists)
+}
+
+/// Reads all lines of the table at `path` as inputs of a prediction, whatever their set: the images of `fields`, and the numbers
+/// whose columns the table has.
+pub(super) fn scan_inputs(path: &Path, fields: &[FieldColumns]) -> Result<Samples, DataError> {
+    let is_input = |kind| matches!(kind, ColumnKind::Image | ColumnKind::Numbers);
+    let mut wanted: Vec<FieldColumns> = fields.iter().filter(|field| is_input(field.kind)).cloned().collect();
+    let first = wanted.first().map_or(Vec::new(), |field| field.columns.clone());
+    let names = table_file::read(path, Form::Samples, |text| {
+        let (header, _) =
+            csv::read(text, "image", |cells| first.iter().all(|name| cells.contains(&Cow::Borrowed(name))))?;
+        Ok(header.cells.iter().map(ToString::to_string).collect::<Vec<_>>())
+    })?;
+    let is_there = |field: &FieldColumns| field.columns.iter().all(|column| names.contains(column));
+    wanted.retain(|field| field.kind == ColumnKind::Image || is_there(field));
+    let rows = table_file::read(path, Form::Samples, |text| Rows::parse(text, None, &wanted))?;
+    let table = Table { path, rows };
+    let list = |field: &FieldColumns| match field.kind {
+        ColumnKind::Image => {
+            let images = field.columns.iter().map(|column| table.files(column));
+            Ok(List::new(&field.field, ListValues::Images(images.collect::<Result<_, _>>()?)))
+        }
+        _ => Ok(List::new(&field.field, table.numbers(&field.columns)?)),
+    };
+    let lists = wanted.iter().map(list).collect::<Result<_, DataError>>()?;
+    table.samples("the input", lists)
+}
+
+impl Table<'_> {
+    /// Returns the samples with these fields.
+    fn samples(self, set: &str, lists: Vec<List>) -> Result<Samples, DataError> {
+        let Self { path, rows } = self;
+        let root = path.parent().unwrap_or(Path::new("")).to_owned();
+        let lines = Packed::write(rows.lines.iter().map(|&line| line as u32))?;
+        let table = Some(TableLines { path: path.to_owned(), lines });
+        Ok(Samples {
+            root,
+            set: set.to_owned(),
+            table,
+            sources: Vec::new(),
+            lists,
+            size: None,
+            ignored: Ignored::default(),
+        })
+    }
 }
 
 /// The rows of a set, with the columns of its fields.
@@ -68,9 +104,14 @@ struct Rows {
 }
 
 impl Rows {
-    fn parse(text: &str, [split, set]: [&str; 2], fields: &[FieldColumns]) -> Result<Self, LineProblem> {
+    /// Parses the rows of a set, which the column `split` names; None: of all sets, without that column.
+    fn parse(text: &str, of: Option<[&str; 2]>, fields: &[FieldColumns]) -> Result<Self, LineProblem> {
+        let known = match of {
+            Some([split, _]) => split,
+            None => fields.first().and_then(|field| field.columns.first()).map_or("", String::as_str),
+        };
         let (header, rows) =
-            csv::read(text, "image,label,split", |cells| cells.iter().any(|cell| cell == split))?;
+            csv::read(text, "image,label,split", |cells| cells.iter().any(|cell| cell == known))?;
         let names: Vec<String> = header.cells.iter().map(ToString::to_string).collect();
         let repeated = |at: &usize| !names[*at].is_empty() && names[..*at].contains(&names[*at]);
         if let Some(at) = (0..names.len()).find(repeated) {
@@ -81,12 +122,15 @@ impl Rows {
                 (header.line, TableProblem::NoColumn(column.to_owned(), names.clone(), remedy()))
             })
         };
-        let of_split =
-            place(split, &|| "add it with the set of each line, such as train and test".to_owned())?;
+        let add = || "add it with the set of each line, such as train and test".to_owned();
+        let of_split = of.map(|[split, set]| Ok((set, place(split, &add)?))).transpose()?;
         let mut kept = Self { header: header.line, ..Self::default() };
         let mut places = Vec::new();
         for field in fields {
-            let remedy = || format!("name one of them in data.fields.{}", field.field);
+            let remedy = || match of {
+                Some(_) => format!("name one of them in data.fields.{}", field.field),
+                None => format!("add it; the checkpoint's `{}` is made of it", field.field),
+            };
             for column in &field.columns {
                 places.push(place(column, &remedy)?);
                 kept.columns.push(column.clone());
@@ -96,7 +140,7 @@ impl Rows {
         let is_file = |field: &FieldColumns| {
             matches!(field.kind, ColumnKind::Image | ColumnKind::Mask | ColumnKind::Map)
         };
-        let has_files = fields.iter().any(is_file);
+        let has_files = of.is_some() && fields.iter().any(is_file);
         let (mut seen, mut splits) = (HashMap::new(), BTreeSet::new());
         for row in rows {
             let Row { line, cells } = row?;
@@ -116,8 +160,10 @@ impl Rows {
                     return Err((line, TableProblem::Repeated(earlier)));
                 }
             }
-            if cells[of_split] != set {
-                splits.insert(cells[of_split].to_string());
+            if let Some((set, at)) = of_split
+                && cells[at] != set
+            {
+                splits.insert(cells[at].to_string());
                 continue;
             }
             kept.lines.push(line);
@@ -129,7 +175,10 @@ impl Rows {
         match kept.lines.is_empty() {
             true => Err((
                 header.line,
-                TableProblem::NoSplit([split, set].map(str::to_owned), splits.into_iter().collect()),
+                match of {
+                    Some(of) => TableProblem::NoSplit(of.map(str::to_owned), splits.into_iter().collect()),
+                    None => TableProblem::NoLines,
+                },
             )),
             false => Ok(kept),
         }

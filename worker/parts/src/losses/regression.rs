@@ -39,11 +39,16 @@ impl Units {
 
     /// Returns the differences of an output to `targets`, in their unit, float64 and detached.
     fn errors(&self, output: &Tensor, targets: &Tensor) -> Result<Tensor, TchError> {
-        let mut output = output.f_detach()?.f_to_kind(Kind::Double)?;
-        if let Some([mean, deviation]) = &self.values {
-            output = output.f_mul(deviation)?.f_add(mean)?;
+        self.of_output(output)?.f_sub(targets)
+    }
+
+    /// Returns an output in the unit of the targets, float64 and detached.
+    pub fn of_output(&self, output: &Tensor) -> Result<Tensor, TchError> {
+        let output = output.f_detach()?.f_to_kind(Kind::Double)?;
+        match &self.values {
+            Some([mean, deviation]) => output.f_mul(deviation)?.f_add(mean),
+            None => Ok(output),
         }
-        output.f_sub(targets)
     }
 }
 
@@ -75,6 +80,12 @@ pub fn vector_loss(
     Loss::of_samples(&losses, weights, vector_sums(&errors, targets, center, &unreadable)?)
 }
 
+/// Returns maps, N x height x width float32, of an output, N x H x W or N x 1 x H x W, which may be smaller.
+pub fn map_of(output: &Tensor, size: (i64, i64)) -> Result<Tensor, TchError> {
+    let planes = if output.dim() == 3 { output.f_unsqueeze(1)? } else { output.shallow_clone() };
+    enlarged(&planes, size)?.f_to_kind(Kind::Float)?.f_squeeze_dim(1)
+}
+
 /// Computes the loss of outputs, N x H x W or N x 1 x H x W or smaller, for the maps `targets`, N x H x W. The
 /// loss is a sum over pixels. Pixels without a number (NaN), and all pixels of samples with weight 0 in
 /// `weights`, N, do not count. The figures are those of [`map_sums`].
@@ -89,10 +100,7 @@ pub fn map_loss(
     let left_out = targets.f_isnan()?.f_logical_or(&weights.f_eq(0.0)?.f_view([-1, 1, 1])?)?;
     let targets = targets.f_masked_fill(&left_out, 0.0)?;
     let goal = units.goal(&targets)?;
-    let outputs = outputs.map(|output| {
-        let planes = if output.dim() == 3 { output.f_unsqueeze(1)? } else { output.shallow_clone() };
-        enlarged(&planes, (height, width))?.f_to_kind(Kind::Float)?.f_squeeze_dim(1)
-    })?;
+    let outputs = outputs.map(|output| map_of(output, (height, width)))?;
     let sum = outputs
         .loss(|output| elementwise(output, &goal, loss)?.f_masked_fill(&left_out, 0.0)?.f_sum(Kind::Float))?;
     let sums = map_sums(&units.errors(&outputs.main, &targets)?, &left_out)?;

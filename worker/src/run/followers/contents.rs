@@ -47,6 +47,7 @@ pub(super) fn manifest(training: &Training<'_>, owed: Owed) -> Manifest {
         loss_scale: replica.precision.state(),
         ema_updates: model.average.as_ref().map(Average::updates),
         extra: model.task.facts().extra.clone(),
+        fields: model.task.facts().sample_fields(),
         data: Some(course.data.clone()),
         data_periods: course.plan.data_periods.clone(),
         program: course.program.clone(),

@@ -179,8 +179,18 @@ impl Network {
         Ok(self.chosen_of(&self.run_batch(batch, mode)?, mode))
     }
 
+    /// Returns the names of the outputs in evaluation.
+    pub(super) fn output_names(&self) -> Vec<&str> {
+        self.ports(Mode::Evaluate).iter().map(|port| port.name.as_str()).collect()
+    }
+
+    /// Returns the fields that the program takes.
+    pub(super) fn input_names(&self) -> Vec<&str> {
+        self.fields().iter().map(String::as_str).collect()
+    }
+
     /// Runs the program on a batch. Returns all outputs.
-    fn run_batch(&self, batch: &Batch, mode: Mode) -> Result<Vec<Tensor>, TaskError> {
+    pub(super) fn run_batch(&self, batch: &Batch, mode: Mode) -> Result<Vec<Tensor>, TaskError> {
         let inputs: Vec<_> = self.fields().iter().map(|name| batch.field(name)).collect::<Result<_, _>>()?;
         self.run(&inputs, mode)
     }

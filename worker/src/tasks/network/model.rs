@@ -23,6 +23,32 @@ impl Model<Box<dyn Classifier>> {
         }
     }
 
+    /// Returns the names of the outputs in evaluation.
+    pub(in crate::tasks) fn output_names(&self) -> Vec<&str> {
+        match self {
+            Self::Built(_) => vec!["logits"],
+            Self::Exported(network) => network.output_names(),
+        }
+    }
+
+    /// Returns the fields that the network takes.
+    pub(in crate::tasks) fn input_names(&self) -> Vec<&str> {
+        match self {
+            Self::Built(_) => vec!["image"],
+            Self::Exported(network) => network.input_names(),
+        }
+    }
+
+    /// Returns the number of classes in the logits, if it is more than that of the data may be.
+    pub(in crate::tasks) fn classes(&self) -> Option<usize> {
+        match self {
+            Self::Built(_) => None,
+            Self::Exported(network) => {
+                network.main(Mode::Evaluate).shape.get(1).copied().flatten().map(|classes| classes as usize)
+            }
+        }
+    }
+
     /// Returns the logits among all outputs, and the auxiliary ones.
     pub(in crate::tasks) fn logits(&self, all: &[Tensor], mode: Mode) -> Outputs {
         match self {

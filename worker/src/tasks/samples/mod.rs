@@ -1,6 +1,7 @@
 //! The samples of a run: what rank 0 finds, and the data sets that every rank makes of it.
 
 mod files;
+mod inputs;
 mod labels;
 mod listed;
 mod masks;
@@ -15,6 +16,7 @@ use dtrain_recipe::{self as recipe, DataKind, Recipe, Target, Val};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::predict::Unlabelled;
 use super::{Facts, SurveyContext, TaskError};
 use crate::data::generated_numbers::NUMBERS;
 use crate::data::packed::Packed;
@@ -43,6 +45,8 @@ pub enum Survey {
     Generated,
     /// A text.
     Text(Text),
+    /// The inputs of a prediction.
+    Unlabelled(Box<Unlabelled>),
 }
 
 /// The data sets of a run.
@@ -207,6 +211,7 @@ pub(super) fn sets(
             sets.sampled(recipe, labels)?
         }
         Survey::Generated => generated(recipe, target)?,
+        Survey::Unlabelled(inputs) => return inputs::sets(recipe, *inputs, local_ranks),
     };
     let (width, height) = sets.size;
     if target == Some(Target::Mask) {

@@ -25,7 +25,7 @@ use crate::request::Request;
 use crate::setup::error::{Result, WorkerError};
 use crate::setup::survey::Surveyed;
 use crate::tasks::BuildTask;
-use crate::train::evaluation;
+use crate::train::{evaluation, prediction};
 
 struct Subject<'a> {
     request: &'a Request,
@@ -61,6 +61,7 @@ pub(crate) fn run<T: BuildTask + 'static>(
         }
         Question::Data(question) => data::run::<T>(request, recipe, &question),
         Question::Eval(question) => evaluation::run::<T>(recipe, env, &question),
+        Question::Predict(question) => prediction::run::<T>(recipe, env, &question),
         Question::Check(question) => check::run(&question),
         Question::Resolve(question) => resolve::run(&question, T::SETTINGS),
         Question::Schema => resolve::schema(T::SETTINGS),

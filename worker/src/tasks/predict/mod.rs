@@ -1,0 +1,67 @@
+//! Predictions: what a task predicts of samples without targets, and how it is built from a checkpoint alone.
+
+mod inputs;
+mod named;
+
+pub use self::inputs::{Saved, Unlabelled, columns};
+pub(super) use self::named::{class_names, probabilities};
+use super::{Batch, TaskError};
+use crate::data::Vocabulary;
+use tch::Tensor;
+
+/// What a task predicts of a sample.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Form {
+    /// A probability of each class, by name: N x K.
+    Classes(Vec<String>),
+    /// A probability of each class for every pixel: N x K x height x width.
+    Masks {
+        /// K.
+        classes: usize,
+        /// The value of pixels that no class can be said of.
+        ignore: u16,
+    },
+    /// Numbers by name, in the unit of the targets: N x K.
+    Numbers(Vec<String>),
+    /// A number for each pixel, in the unit of the targets: N x height x width.
+    Maps {
+        /// The number of a white pixel, as `data.target_scale`.
+        white: f32,
+    },
+    /// The logits of the token after each token: N x T x V.
+    Tokens {
+        /// The tokens and their numbers.
+        vocabulary: Vocabulary,
+        /// The most tokens that the network attends to.
+        context: usize,
+        /// Whether the network takes exactly so many.
+        is_padded: bool,
+    },
+    /// Only the outputs that are asked for.
+    Outputs,
+}
+
+/// The predictions of a task. Samples of weight 0 could not be read; their values are of no use.
+pub trait Predict {
+    /// Returns what is predicted.
+    fn form(&self) -> Form;
+
+    /// Returns the names of the network's outputs in evaluation.
+    fn outputs(&self) -> Vec<&str>;
+
+    /// Returns the fields that the network takes.
+    fn inputs(&self) -> Vec<&str>;
+
+    /// Computes all outputs of a batch, without gradients, in the order of [`Predict::outputs`].
+    ///
+    /// # Errors
+    /// If memory runs out, or the batch does not fit the model.
+    fn run(&self, batch: &Batch) -> Result<Vec<Tensor>, TaskError>;
+
+    /// Returns the values of [`Predict::form`], float32, from all outputs. The mean of several, such as those of mirrored
+    /// images, is a prediction too.
+    ///
+    /// # Errors
+    /// If memory runs out.
+    fn values(&self, outputs: &[Tensor]) -> Result<Tensor, TaskError>;
+}

@@ -1,0 +1,47 @@
+//! The data sets of a prediction, which are both the same: inputs, with zeros as targets.
+
+use std::sync::Arc;
+
+use dtrain_recipe::{Recipe, Resize};
+
+use super::super::TaskError;
+use super::super::predict::Unlabelled;
+use super::Sets;
+use super::files;
+use crate::data::{Blanks, Dataset, FileSet, ImageOptions, Windows};
+
+/// Makes the data sets.
+pub(super) fn sets(recipe: &Recipe, inputs: Unlabelled, local_ranks: usize) -> Result<Sets, TaskError> {
+    let Unlabelled { saved, samples, count, sizes, overlap } = inputs;
+    let size = saved.size().unwrap_or((1, 1));
+    let set: Arc<dyn Dataset> = match samples {
+        None => Arc::new(Blanks::only(count, saved.fields().collect())),
+        Some(samples) => {
+            let (_, options) = files::options(recipe, Some(size), local_ranks);
+            // Each image is used once.
+            let options = ImageOptions { cache: Default::default(), ..options };
+            let set: Arc<dyn Dataset> = match sizes.is_empty() {
+                true => Arc::new(FileSet::new(samples, options)),
+                false => Arc::new(Windows::new(
+                    samples,
+                    &sizes,
+                    overlap,
+                    ImageOptions { resize: Resize::Stretch, ..options },
+                )),
+            };
+            Arc::new(Blanks::after(set, saved.fields()))
+        }
+    };
+    let vocabulary = saved.vocabulary();
+    Ok(Sets {
+        classes: saved.classes,
+        class_names: saved.class_names.clone(),
+        other_classes: saved.other_classes(),
+        numbers: saved.numbers(),
+        moments: saved.moments(),
+        size: (size.0 as usize, size.1 as usize),
+        vocabulary,
+        description: "inputs without targets".to_owned(),
+        ..Sets::of(Arc::clone(&set), set)
+    })
+}

@@ -1,0 +1,346 @@
+//! `dtrain predict`: what a checkpoint's model says about images or texts without targets.
+//!
+//! Rank 0 lists the inputs and decides which are still to do; each rank takes a share and writes rows into its own parts; rank 0
+//! joins them. The task is built from the checkpoint alone, not from the data that it was trained on.
+
+mod images;
+mod made;
+mod open;
+mod output;
+mod parts;
+mod rows;
+mod samples;
+mod stitch;
+mod text;
+
+use std::io::Write;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use dtrain_common::batch::{Partition, share};
+use dtrain_common::env::WorkerEnv;
+use dtrain_common::exit::ExitStatus;
+use dtrain_recipe::Recipe;
+use serde_json::{Value, json};
+use tch::{Device, Tensor};
+
+use self::made::Maker;
+use self::open::{Begun, Opening};
+use self::output::Output;
+use self::parts::{Part, Partial};
+use self::rows::Row;
+use crate::checkpoint::broadcast_bytes;
+use crate::collectives::{Ranks, ReduceOp, Rendezvous};
+use crate::data::LoaderOptions;
+use crate::device;
+use crate::memory::{self, budget};
+use crate::metrics::ProgressStyle;
+use crate::planning::PredictQuestion;
+use crate::run::{TrainError, peak_memory};
+use crate::setup::error::{Result, WorkerError};
+use crate::setup::loader::loader_options;
+use crate::setup::predict_error::PredictError;
+use crate::setup::survey;
+use crate::step::recover::Limits;
+use crate::step::{Kernels, Precision};
+use crate::stop::StopFlag;
+use crate::tasks::predict::{Form, Predict, Unlabelled};
+use crate::tasks::{BuildTask, Facts, TaskError};
+use crate::train::evaluation::{Evaluation, Filled, fill, followers_of};
+
+/// A rank's means to predict.
+struct Engine<'a> {
+    predict: &'a dyn Predict,
+    facts: &'a Facts,
+    form: Form,
+    question: &'a PredictQuestion,
+    /// The numbers of the outputs that are asked for.
+    outputs: Vec<usize>,
+    precision: Precision,
+    loader: LoaderOptions,
+    limits: Limits,
+    device: Device,
+    part: Part,
+}
+
+impl Engine<'_> {
+    /// Computes without gradients, in the run's precision.
+    fn forward<T>(&self, compute: impl FnOnce() -> Result<T, TaskError>) -> Result<T> {
+        let computed = self.precision.run(|| tch::no_grad(compute)).map_err(TrainError::from)?;
+        Ok(computed.map_err(TrainError::from)?)
+    }
+}
+
+/// What a rank has done.
+#[derive(Debug, Clone, Copy, Default)]
+struct Done {
+    inputs: usize,
+    /// The written tokens of texts.
+    tokens: usize,
+    /// The samples of a batch.
+    batch: usize,
+}
+
+/// Answers the question of `dtrain predict`. Every rank calls this; rank 0 prints a summary to standard output.
+pub(crate) fn run<T: BuildTask + 'static>(
+    recipe: &Recipe,
+    env: &WorkerEnv,
+    question: &PredictQuestion,
+) -> Result<ExitStatus> {
+    let began = Instant::now();
+    budget::configure(recipe.memory.budget.value(), env)?;
+    let device = device::choose(env)?;
+    budget::allow(recipe.memory.budget, device, env.local_world_size).map_err(TrainError::from)?;
+    let rendezvous = Rendezvous::open(env.clone())?;
+    let opening = if env.rank == 0 {
+        let opening = Opening::open(recipe, question).inspect_err(|error| {
+            rendezvous.announce_failure(&error.to_string(), error.exit_status().code())
+        })?;
+        rendezvous.announce(&serde_json::to_vec(&opening)?)?;
+        survey::serve(&opening.inputs, &opening.lists, &rendezvous, env)?;
+        opening
+    } else {
+        let mut opening: Opening = serde_json::from_slice(&rendezvous.receive_opening()?)?;
+        opening.lists = survey::receive(&mut opening.inputs, &[], &rendezvous, env)?;
+        opening
+    };
+    let ranks = Ranks::new(rendezvous.connect(device)?);
+    let prediction = Prediction { recipe, env, question, opening: &opening, ranks: &ranks, device };
+    let summary = prediction.run::<T>(began)?;
+    ranks.shutdown().map_err(TrainError::from)?;
+    if let Some(summary) = summary {
+        summary.print(question.json);
+    }
+    Ok(ExitStatus::Success)
+}
+
+struct Prediction<'a> {
+    recipe: &'a Recipe,
+    env: &'a WorkerEnv,
+    question: &'a PredictQuestion,
+    opening: &'a Opening,
+    ranks: &'a Ranks,
+    device: Device,
+}
+
+impl Prediction<'_> {
+    /// Predicts this rank's share. Rank 0 joins all, and returns the summary.
+    fn run<T: BuildTask + 'static>(&self, began: Instant) -> Result<Option<Summary>> {
+        let &Self { recipe, env, question, opening, ranks, device } = self;
+        let unlabelled = || serde_json::from_value::<Unlabelled>(opening.inputs.clone());
+        let evaluation = Evaluation {
+            recipe,
+            survey: &Value::Null,
+            folder: opening.checkpoint.clone(),
+            is_shared: env.is_one_node(),
+            weights: question.weights,
+            batch: question.batch,
+            env,
+            ranks,
+            device,
+            // What is written stays, so signals end it at once.
+            stop: &StopFlag::default(),
+        };
+        let survey = T::inputs(unlabelled()?)?;
+        let Filled { task, is_average, .. } = fill::<T>(&evaluation, survey, |_, _| Ok(()))?;
+        let predict = task.predict().ok_or(TaskError::NoPrediction)?;
+        let form = predict.form();
+        let output = Output::of(question, &form, predict)?;
+        let partial = Partial::of(&question.out);
+        let begun = self.begin(&partial)?;
+        self.warn_of_blanks(predict);
+        if let Some(kernels) = Kernels::new(recipe, device)? {
+            kernels.apply().map_err(TrainError::from)?;
+        }
+        let engine = Engine {
+            predict,
+            facts: task.facts(),
+            outputs: output.outputs.clone(),
+            form,
+            question,
+            precision: Precision::new(&recipe.precision, device)?,
+            loader: LoaderOptions { augment: false, ..loader_options(recipe, env.local_world_size) },
+            limits: Limits::new(device, recipe.memory.budget),
+            device,
+            part: Part::create(partial.part(begun.attempt, env.rank))?,
+        };
+        let mut followers = followers_of(ProgressStyle::detect(env.rank));
+        let of_rank = self.share(&begun.missing);
+        let started = Instant::now();
+        let done = match &opening.prompts {
+            Some(prompts) => text::run(engine, prompts, of_rank, self.batch(), &mut followers)?,
+            None => {
+                let maker = Maker::new(recipe, &output, unlabelled()?, partial.out())?;
+                images::run(engine, maker, of_rank, self.batch(), &mut followers)?
+            }
+        };
+        let total = self.add_up(done)?;
+        let took = started.elapsed();
+        let peaks = peak_memory(ranks, memory::report(device).map_err(TrainError::from)?.peak)?;
+        if env.rank > 0 {
+            return Ok(None);
+        }
+        let joined = output.join(&partial, &opening.names())?;
+        partial.finish()?;
+        Ok(Some(Summary {
+            out: question.out.display().to_string(),
+            checkpoint: opening.checkpoint.display().to_string(),
+            weights: if is_average { "average" } else { "raw" },
+            inputs: opening.count,
+            noun: if opening.prompts.is_some() { "prompt" } else { "image" },
+            unreadable: joined.unreadable,
+            clipped: joined.clipped,
+            done: total,
+            took,
+            began,
+            peaks,
+        }))
+    }
+
+    /// Returns the samples of a batch, as in an evaluation.
+    fn batch(&self) -> usize {
+        let recipe = self.recipe;
+        let limit = recipe.memory.micro_batch.value();
+        let cut = Partition::new(recipe.train.effective_batch, self.ranks.size(), limit);
+        self.question.batch.unwrap_or_else(|| cut.map_or(1, |cut| cut.micro_batch()))
+    }
+
+    /// Returns this rank's share of the inputs to do, in order.
+    fn share<'b>(&self, missing: &'b [u32]) -> &'b [u32] {
+        &missing[share(missing.len(), self.ranks.size(), self.ranks.rank())]
+    }
+
+    /// Begins or continues, as rank 0 finds it. Every rank calls this.
+    fn begin(&self, partial: &Partial) -> Result<Begun> {
+        let own = (self.env.rank == 0).then(|| self.opening.begin(partial, self.question));
+        let message = match &own {
+            Some(Ok(begun)) => serde_json::to_vec(begun)?,
+            _ => Vec::new(),
+        };
+        let sent = broadcast_bytes(&message, self.ranks).map_err(WorkerError::Evaluate)?;
+        match own {
+            Some(begun) => begun,
+            None if sent.is_empty() => Err(PredictError::OfRankZero.into()),
+            None => Ok(serde_json::from_slice(&sent)?),
+        }
+    }
+
+    /// Warns of fields that the network takes and no input has.
+    fn warn_of_blanks(&self, predict: &dyn Predict) {
+        let blank: Vec<&str> = predict.inputs().into_iter().filter(|name| self.opening.lacks(name)).collect();
+        if let ([_, ..], 0) = (blank.as_slice(), self.env.rank) {
+            tracing::warn!(
+                "the network takes `{}`, which inputs do not have: it is 0 for all of them. What depends on it, such as a loss, has no \
+                 meaning",
+                blank.join("`, `")
+            );
+        }
+    }
+
+    /// Adds up what the ranks have done. All rows are written when it returns. Every rank calls this.
+    fn add_up(&self, done: Done) -> Result<Done> {
+        let own = [done.inputs, done.tokens].map(|count| count as i64);
+        let sums = Tensor::f_from_slice(&own)?;
+        self.ranks.all_reduce(&sums, ReduceOp::Sum).and_then(|work| work.wait()).map_err(TrainError::from)?;
+        let sums = Vec::<i64>::try_from(sums)?;
+        Ok(Done { inputs: sums[0] as usize, tokens: sums[1] as usize, ..done })
+    }
+}
+
+/// What rank 0 prints in the end.
+struct Summary {
+    out: String,
+    checkpoint: String,
+    weights: &'static str,
+    inputs: usize,
+    noun: &'static str,
+    unreadable: usize,
+    clipped: usize,
+    done: Done,
+    took: Duration,
+    began: Instant,
+    peaks: Vec<u64>,
+}
+
+impl Summary {
+    fn print(&self, json: bool) {
+        let Self { done, inputs, unreadable, .. } = *self;
+        let seconds = self.took.as_secs_f64();
+        let speed = |count: usize| count as f64 / seconds.max(1e-9);
+        if self.clipped > 0 {
+            tracing::warn!(
+                "{} are below 0 or above data.target_scale, and are stored as the nearest of the two in the PNG files; use the TIFF files",
+                dtrain_common::text::counted(self.clipped, "pixel")
+            );
+        }
+        let text = match json {
+            true => json!({
+                "out": self.out, "checkpoint": self.checkpoint, "weights": self.weights, "inputs": inputs,
+                "unreadable": unreadable, "predicted": done.inputs, "tokens": done.tokens, "batch": done.batch,
+                "seconds": seconds, "per_second": speed(done.inputs), "tokens_per_second": speed(done.tokens),
+                "total_seconds": self.began.elapsed().as_secs_f64(), "peak_memory_bytes": self.peaks,
+            })
+            .to_string(),
+            false => {
+                let average = if self.weights == "average" { ", moving average" } else { "" };
+                let bad = if unreadable > 0 { format!(", {unreadable} of them unreadable") } else { String::new() };
+                let before = inputs.saturating_sub(done.inputs);
+                let before = if before > 0 { format!(", {before} before") } else { String::new() };
+                let tokens = match done.tokens {
+                    0 => String::new(),
+                    tokens => format!("{tokens} tokens, {:.1} tokens/s, ", speed(tokens)),
+                };
+                format!(
+                    "{}: {}{bad}\n  {}{average}\n  {tokens}{seconds:.1} s, {:.1} {}s/s{before}, batches of {} per rank",
+                    self.out, dtrain_common::text::counted(inputs, self.noun), self.checkpoint,
+                    speed(done.inputs), self.noun, done.batch
+                )
+            }
+        };
+        // A closed pipe is not an error.
+        let _ = writeln!(std::io::stdout().lock(), "{text}");
+    }
+}
+
+/// Tries batches of a size, and of half the size whenever memory runs out. `attempt` gets what is still to do and the size, and
+/// adds what it has done. Returns the size.
+fn with_less_memory(
+    engine: &mut Engine<'_>,
+    todo: &[u32],
+    (mut batch, least): (usize, usize),
+    mut attempt: impl FnMut(&mut Engine<'_>, &[u32], usize, &mut usize) -> Result<()>,
+) -> Result<usize> {
+    use crate::memory::{Owners, Phase};
+    use crate::step::recover::catch_torch_panic;
+    let mut done = 0;
+    while done < todo.len() {
+        let outcome = catch_torch_panic(|| attempt(engine, &todo[done..], batch, &mut done));
+        let outcome = outcome.unwrap_or_else(|error| Err(TrainError::from(error).into()));
+        let Err(shortage) = engine.limits.find_shortage(outcome, Phase::Evaluate)? else { break };
+        engine.limits.empty_cache();
+        if batch <= least {
+            let error = engine.limits.exhausted_error(&[Some(shortage)], least, 0, Owners::default());
+            return Err(error.into());
+        }
+        let smaller = (batch / 2).max(least);
+        tracing::warn!("out of memory: continuing with batches of {smaller} instead of {batch}");
+        batch = smaller;
+    }
+    Ok(batch)
+}
+
+/// Returns a row without a prediction, and warns of the first such rows.
+fn failed_row(at: u32, name: &str, reason: String, warned: &mut usize) -> Row {
+    use crate::data::error::MOST_NAMED;
+    *warned += 1;
+    if *warned <= MOST_NAMED {
+        tracing::warn!("{name} cannot be read: {reason}");
+    }
+    if *warned == MOST_NAMED {
+        tracing::warn!("{MOST_NAMED} unreadable inputs were named; later ones are only counted");
+    }
+    Row { error: Some(reason), ..Row::of(at, Vec::new()) }
+}
+
+/// Shares a data set.
+type Set = Arc<dyn crate::data::Dataset>;
