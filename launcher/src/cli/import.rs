@@ -239,6 +239,7 @@ pub(crate) enum Head {
     TokenClassification,
     CausalLm,
     MaskedLm,
+    ImageTextToText,
     None,
 }
 

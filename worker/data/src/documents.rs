@@ -6,6 +6,7 @@ use dtrain_recipe::{Documents, Tokenizer};
 use dtrain_shared_memory::MemoryError;
 use serde::{Deserialize, Serialize};
 
+use super::error::DataError;
 use super::packed::Packed;
 
 /// The documents of a text that have at least two tokens, in the order of the text.
@@ -18,6 +19,10 @@ pub struct DocumentBounds {
 }
 
 impl DocumentBounds {
+    pub(super) fn write(bounds: Vec<[u64; 2]>, left_out: u64) -> Result<Self, DataError> {
+        Ok(Self { bounds: Packed::write(bounds)?, left_out })
+    }
+
     /// Returns the first token of each document and the one after its last.
     pub fn all(&self) -> &[[u64; 2]] {
         &self.bounds
@@ -86,8 +91,9 @@ impl DocumentFinder {
 
     fn grow(&mut self, text: &str) {
         self.tokens += match self.tokenizer {
-            Tokenizer::Chars => text.chars().count(),
             Tokenizer::Bytes => text.len(),
+            // A tokenizer's file has a finder of its own.
+            Tokenizer::Chars | Tokenizer::File(_) => text.chars().count(),
         } as u64;
         self.has_text |= !text.trim_start().is_empty();
         if !text.is_empty() {

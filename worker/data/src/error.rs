@@ -12,6 +12,7 @@ use rustix::io::Errno;
 use super::ignored::{EXTENSIONS, Ignored};
 use super::names::{LISTED, listed};
 use super::table_problem::{TARGETS, TableProblem};
+use super::token_file::TokenProblem;
 
 /// Most unreadable files that are named; further ones are only counted.
 pub const MOST_NAMED: usize = 20;
@@ -104,6 +105,10 @@ pub enum DataError {
         "{} of {} images cannot be used, more than the 1% that a run tolerates; replace or remove them:{}", .0.len(), .1, lines(.0)
     )]
     TooManyBad(Vec<BadSample>, usize),
+    #[error(
+        "{} of {} texts cannot be used, more than the 1% that a run tolerates; correct or remove them:{}", .0.len(), .1, lines(.0)
+    )]
+    TooManyBadTexts(Vec<BadSample>, usize),
     #[error("no image of class `{}` can be used; replace them or remove the class:{}", .0, lines(.1))]
     ClassLost(String, Vec<BadSample>),
     #[error(
@@ -196,6 +201,29 @@ pub enum DataError {
     )]
     UnknownCharacter(char, usize, usize),
     #[error(
+        "cannot read the tokenizer {}: {}; {}", .0.display(), .1,
+        remedy_of(.1, "set data.tokenizer to a tokenizer.json")
+    )]
+    UnreadableTokenizer(PathBuf, #[source] io::Error),
+    #[error("the tokenizer {}: {}", .0.display(), .1)]
+    BadTokenizer(PathBuf, String),
+    #[error(
+        "data.repeat: the tokenizer has no token {0:?}; name one of its added tokens, and set data.tokenizer to a tokenizer.json"
+    )]
+    NoToken(String),
+    #[error(
+        "none of the {count} {set} samples has a target within model.context = {context} tokens: the prompts are longer; raise \
+         model.context, or shorten them"
+    )]
+    NoTextTargets { set: String, count: usize, context: usize },
+    #[error(
+        "cannot read the token file {}: {}; {}", .0.display(), .1,
+        remedy_of(.1, "set data.root to a file of tokens (.bin), or to a folder with one for each set")
+    )]
+    UnreadableTokens(PathBuf, #[source] io::Error),
+    #[error("the token file {}: {}", .0.display(), .1)]
+    BadTokens(PathBuf, TokenProblem),
+    #[error(
         "the text at {} differs from the text of rank 0; give all machines the same files, and do not change them while a \
          run starts", .0.display()
     )]
@@ -281,6 +309,11 @@ pub enum SampleError {
     /// A file of the sample, by its kind and path, besides its first image.
     #[error("its {0} {1}: {2}")]
     Of(&'static str, String, #[source] Box<SampleError>),
+    #[error(
+        "the token {token} at place {place} is outside of the vocabulary of {vocabulary} tokens: the file has changed since the \
+         start; restore it, or start again"
+    )]
+    Token { token: u32, place: u64, vocabulary: usize },
     #[error("damaged: {0}; copy or download it again, or remove it")]
     Damaged(String),
     #[error(
@@ -329,6 +362,7 @@ impl SampleError {
             Self::MaskValue { .. } => "a mask with a value outside of the classes",
             Self::Damaged(_) => "damaged",
             Self::TooLarge(..) => "too large",
+            Self::Token { .. } => "with tokens outside of the vocabulary",
             Self::Of(_, _, error) => error.kind(),
         }
     }

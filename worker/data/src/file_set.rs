@@ -19,6 +19,7 @@ use super::pixels::Pixels;
 use super::raster::Raster;
 use super::rng::SampleRng;
 use super::samples::{Files, ListValues, Samples};
+use super::token_lists::{TextColumn, columns_of};
 
 /// Preparation of the images of a set.
 #[derive(Debug, Clone)]
@@ -34,6 +35,8 @@ pub struct ImageOptions {
     pub filter: Filter,
     /// Whether images, masks and maps are turned, each as its own EXIF data states.
     pub orientation: Orientation,
+    /// The tokens of each text.
+    pub context: usize,
     /// The last step; it must have as many channels.
     pub normalize: Normalize,
     /// Random changes, applied if a sample is loaded with a generator.
@@ -51,6 +54,7 @@ impl ImageOptions {
             crop_fraction: 1.0,
             filter: Filter::default(),
             orientation: Orientation::Stored,
+            context: 0,
             normalize: Normalize::default(),
             changes: Changes::default(),
             cache: CacheBudget::default(),
@@ -68,6 +72,8 @@ pub struct FileSet {
     samples: Samples,
     options: ImageOptions,
     fields: Vec<Field>,
+    /// The columns of each list, if it has texts.
+    texts: Vec<Vec<TextColumn>>,
     /// Decoded files before random changes: resized, or original if a random crop comes before resizing. Those of one
     /// sample follow each other.
     cache: Cache<Part>,
@@ -106,7 +112,13 @@ impl FileSet {
             "a mean and a standard deviation for each channel"
         );
         Self {
-            fields: samples.fields(channels, size, &options.normalize),
+            fields: samples.fields(channels, size, &options.normalize, options.context),
+            texts: samples
+                .lists
+                .iter()
+                .map(|list| columns_of(&list.field, &samples.names()))
+                .map(kinds)
+                .collect(),
             cache: Cache::new(samples.count() * samples.files(), options.cache.clone()),
             options,
             idle: Mutex::default(),
@@ -129,7 +141,15 @@ impl FileSet {
         let mut numbers = 0..;
         let mut file = |files| File { files, sample: index, number: numbers.next().unwrap_or_default() };
         let (mut first, mut draws) = (None, Draws { random, first: None });
-        for (list, out) in self.samples.lists.iter().zip(out) {
+        let mut columns = out.iter_mut();
+        for (list, texts) in self.samples.lists.iter().zip(&self.texts) {
+            if let ListValues::Tokens(tokens) = &list.values {
+                for (column, out) in texts.iter().zip(&mut columns) {
+                    tokens.write_column(index, *column, out.i64());
+                }
+                continue;
+            }
+            let Some(out) = columns.next() else { break };
             match &list.values {
                 ListValues::Images(images) => {
                     let images: Vec<_> = images.iter().map(&mut file).collect();
@@ -147,6 +167,8 @@ impl FileSet {
                 ListValues::Numbers { names, values } => {
                     out.f32().copy_from_slice(&values[index * names.len()..][..names.len()]);
                 }
+                // A survey makes tokens of all texts.
+                ListValues::Texts(..) | ListValues::Tokens(_) => out.i64().fill(0),
             }
         }
         Ok(())
@@ -276,6 +298,10 @@ impl FileSet {
         }
         Ok((drawn.frame.unwrap_or(plain).by(filter), drawn))
     }
+}
+
+fn kinds(columns: Vec<(String, TextColumn)>) -> Vec<TextColumn> {
+    columns.into_iter().map(|(_, column)| column).collect()
 }
 
 /// The random choices of a sample.

@@ -10,6 +10,8 @@ use super::packed::Packed;
 use super::paths::Paths;
 use super::pixel_target::PixelRule;
 use super::samples::{ClassSets, Files, List, ListValues, Samples};
+use super::texts::Texts;
+use super::token_lists::TextForm;
 
 impl Samples {
     /// Joins the samples of sources, in their order, each with its weight. Classes are those of all sources, by name.
@@ -79,6 +81,9 @@ fn content(values: &ListValues) -> String {
         ListValues::Classes { .. } => "a class".to_owned(),
         ListValues::ClassSets { .. } => "any number of classes".to_owned(),
         ListValues::Numbers { names, .. } => format!("the numbers {}", names.join(", ")),
+        ListValues::Texts(_, TextForm::Text) | ListValues::Tokens(_) => "a text".to_owned(),
+        ListValues::Texts(_, TextForm::Answer) => "a prompt with its answer".to_owned(),
+        ListValues::Texts(_, TextForm::Chat) => "a chat".to_owned(),
     }
 }
 
@@ -138,6 +143,18 @@ fn join_lists(list: &List, sources: &[&Samples]) -> Result<List, DataError> {
             });
             ListValues::Numbers { names: names.clone(), values: Packed::write(values.copied())? }
         }
+        ListValues::Texts(columns, form) => {
+            let column = |at: usize| {
+                let texts = lists.iter().filter_map(|values| match values {
+                    ListValues::Texts(columns, _) => Some(columns[at].iter()),
+                    _ => None,
+                });
+                Texts::write(texts.flatten())
+            };
+            ListValues::Texts((0..columns.len()).map(column).collect::<Result<_, _>>()?, *form)
+        }
+        // Sources are joined before their texts are tokens.
+        ListValues::Tokens(tokens) => ListValues::Tokens(tokens.clone()),
     };
     Ok(List { field: list.field.clone(), values })
 }

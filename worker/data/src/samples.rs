@@ -16,6 +16,8 @@ use super::origin::{SourcePart, TableLines};
 use super::packed::Packed;
 use super::paths::Paths;
 use super::pixel_target::PixelRule;
+use super::texts::Texts;
+use super::token_lists::{self, TextForm, TokenLists};
 
 /// The samples of one set. The processes of a machine share the lists.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -61,6 +63,10 @@ pub enum ListValues {
     ClassSets { names: Vec<String>, sets: ClassSets },
     /// A number for each name: `[names]`. All of one sample follow each other.
     Numbers { names: Vec<String>, values: Packed<f32> },
+    /// Texts of one or more columns, before they are tokens.
+    Texts(Vec<Texts>, TextForm),
+    /// The tokens of texts: several columns of `[T]`.
+    Tokens(TokenLists),
 }
 
 /// The classes of each sample, by their numbers among the names.
@@ -122,6 +128,8 @@ impl List {
             ListValues::Classes { numbers, .. } => numbers.len(),
             ListValues::ClassSets { sets, .. } => sets.count(),
             ListValues::Numbers { names, values } => values.len() / names.len().max(1),
+            ListValues::Texts(columns, _) => columns.first().map_or(0, Texts::len),
+            ListValues::Tokens(tokens) => tokens.count(),
         }
     }
 
@@ -144,6 +152,11 @@ impl List {
                 let values = values.kept(|at| is_kept(at / names.len()))?;
                 ListValues::Numbers { names: names.clone(), values }
             }
+            ListValues::Texts(columns, form) => {
+                let kept = columns.iter().map(|texts| texts.kept(is_kept));
+                ListValues::Texts(kept.collect::<Result<_, _>>()?, *form)
+            }
+            ListValues::Tokens(tokens) => ListValues::Tokens(tokens.kept(is_kept)?),
         };
         Ok(Self { field: self.field.clone(), values })
     }
@@ -160,7 +173,7 @@ impl Samples {
         let of = |list: &List| match &list.values {
             ListValues::Images(images) => images.len(),
             ListValues::Pixels(..) => 1,
-            ListValues::Classes { .. } | ListValues::ClassSets { .. } | ListValues::Numbers { .. } => 0,
+            _ => 0,
         };
         self.lists.iter().map(of).sum()
     }
@@ -276,16 +289,18 @@ impl Samples {
         (0..names.len()).map(of).collect()
     }
 
-    /// Returns the fields for images of this size in pixels.
+    /// Returns the fields for images of this size in pixels and texts of `context` tokens.
     pub(super) fn fields(
         &self,
         channels: usize,
         (width, height): (usize, usize),
         normalize: &Normalize,
+        context: usize,
     ) -> Vec<Field> {
+        let others = self.names();
         let field = |list: &List| {
             let name = list.field.clone();
-            match &list.values {
+            let one = match &list.values {
                 ListValues::Images(images) => {
                     let lengths = [images.len(), channels, height, width];
                     let shape = if images.len() == 1 { &lengths[1..] } else { &lengths };
@@ -297,9 +312,18 @@ impl Samples {
                 ListValues::ClassSets { names, .. } | ListValues::Numbers { names, .. } => {
                     Field::f32(name, [names.len()])
                 }
-            }
+                ListValues::Texts(..) | ListValues::Tokens(_) => {
+                    return token_lists::fields(&name, &others, context);
+                }
+            };
+            vec![one]
         };
-        self.lists.iter().map(field).collect()
+        self.lists.iter().flat_map(field).collect()
+    }
+
+    /// Returns the names of the lists.
+    pub(super) fn names(&self) -> Vec<&str> {
+        self.lists.iter().map(|list| list.field.as_str()).collect()
     }
 
     /// Returns the samples for which `is_kept`.

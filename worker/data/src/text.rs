@@ -16,6 +16,8 @@ use super::documents::{DocumentBounds, DocumentFinder};
 use super::error::DataError;
 use super::regular;
 use super::rng::{Domain, SampleRng, below, keyed};
+use super::tokenized::{PackedTokens, Tokenized};
+use super::tokenizer::{TextTokenizer, TokenizerFiles};
 use super::vocabulary::{Characters, Encoder, Tokens, Vocabulary};
 
 /// A text in memory. Clones share it.
@@ -87,6 +89,9 @@ pub struct TextIndex {
     /// The sources; empty if it is one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     sources: Vec<TextPart>,
+    /// The tokens and the files of a tokenizer; None for characters and bytes, which every rank reads.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    tokenized: Option<(PackedTokens, TokenizerFiles)>,
 }
 
 impl TextIndex {
@@ -97,16 +102,8 @@ impl TextIndex {
         tokenizer: Tokenizer,
         documents: Documents,
     ) -> Result<Self, DataError> {
-        let (mut files, mut source_of) = (Vec::new(), Vec::new());
-        for (source, root) in roots.iter().enumerate() {
-            let found = match root.path.is_dir() {
-                true => texts(root.path).map_err(|error| error.in_source(source, roots.len()))?,
-                false => vec![root.path.to_path_buf()],
-            };
-            files.extend(found);
-            source_of.resize(files.len(), source);
-        }
-        let (mut characters, mut digest) = (Characters::new(tokenizer), Hasher::new());
+        let (files, source_of) = files_of(roots)?;
+        let (mut characters, mut digest) = (Characters::new(tokenizer.clone()), Hasher::new());
         let mut finder = DocumentFinder::new(documents, tokenizer);
         let mut ranges = vec![0..0; roots.len()];
         read_pieces(&files, &mut |file, piece| {
@@ -128,13 +125,67 @@ impl TextIndex {
         }
         let digest = digest.finalize().to_string();
         let documents = finder.map(DocumentFinder::finish).transpose()?;
-        let part = |(root, tokens): (&TextRoot<'_>, Range<u64>)| TextPart { tokens, weight: root.weight };
-        let sources = match roots.len() {
-            1 => Vec::new(),
-            _ => roots.iter().zip(ranges).map(part).collect(),
-        };
         let (vocabulary, tokens) = (characters.vocabulary(), characters.count);
-        Ok(Self { files, vocabulary, tokens, digest, documents, sources })
+        Ok(Self {
+            files,
+            vocabulary,
+            tokens,
+            digest,
+            documents,
+            sources: parts(roots, ranges),
+            tokenized: None,
+        })
+    }
+
+    /// As [`TextIndex::scan`] with the tokens of a tokenizer, which are kept in shared memory. The tokenizer's end token, if it
+    /// has one, stands between two files of one sequence, and ends each document. `report` gets a sentence now and then.
+    pub fn tokenize(
+        roots: &[TextRoot<'_>],
+        tokenizer: &TextTokenizer,
+        documents: Documents,
+        threads: usize,
+        report: &mut dyn FnMut(String),
+    ) -> Result<Self, DataError> {
+        /// Bytes between two reports.
+        const REPORT_EVERY: u64 = 256 << 20;
+        let (files, source_of) = files_of(roots)?;
+        let mut tokenized = Tokenized::new(tokenizer, documents, threads);
+        let mut ranges = vec![0..0; roots.len()];
+        let (mut digest, mut bytes, mut reported) = (Hasher::new(), 0, 0);
+        for (number, file) in files.iter().enumerate() {
+            let mut text = String::new();
+            read_pieces(std::slice::from_ref(file), &mut |_, piece| text.push_str(piece))?;
+            digest.update(text.as_bytes());
+            if number > 0 {
+                tokenized.separate();
+            }
+            let before = tokenized.count();
+            tokenized.add(&text)?;
+            let range: &mut Range<u64> = &mut ranges[source_of[number]];
+            range.start = if range.end == 0 { before } else { range.start };
+            range.end = tokenized.count();
+            bytes += text.len() as u64;
+            if bytes - reported >= REPORT_EVERY {
+                reported = bytes;
+                report(format!("tokenized {} MiB of text: {} tokens", bytes >> 20, tokenized.count()));
+            }
+        }
+        let (id, documents) = (tokenizer.id().clone(), tokenized.documents()?);
+        let packed = PackedTokens::write(&tokenized.tokens, id.size)?;
+        Ok(Self {
+            files,
+            tokens: packed.count() as u64,
+            vocabulary: Vocabulary::Tokenizer(id),
+            digest: digest.finalize().to_string(),
+            documents,
+            sources: parts(roots, ranges),
+            tokenized: Some((packed, tokenizer.files().clone())),
+        })
+    }
+
+    /// Returns the files of the tokenizer, if there is one.
+    pub fn tokenizer(&self) -> Option<&TokenizerFiles> {
+        self.tokenized.as_ref().map(|(_, files)| files)
     }
 
     /// Returns the text of each source.
@@ -145,6 +196,10 @@ impl TextIndex {
 
     /// Reads the text as it was scanned, on any rank. As long as this process has it in use, it is not read again.
     pub fn load(&self) -> Result<Corpus, DataError> {
+        if let Some((packed, _)) = &self.tokenized {
+            let tokens = Arc::new(Tokens::Shared(packed.clone()));
+            return Ok(Corpus { tokens, vocabulary: self.vocabulary.clone() });
+        }
         let mut in_use = IN_USE.lock().unwrap_or_else(PoisonError::into_inner);
         in_use.retain(|(_, tokens)| tokens.strong_count() > 0);
         let found = in_use.iter().find(|(index, _)| index == self).and_then(|(_, tokens)| tokens.upgrade());
@@ -171,6 +226,29 @@ impl TextIndex {
             Some(error) => Err(error),
             None => Ok(Corpus { tokens: Arc::new(encoder.finish()), vocabulary: self.vocabulary.clone() }),
         }
+    }
+}
+
+/// Returns the files of all roots, and the number of the root of each.
+fn files_of(roots: &[TextRoot<'_>]) -> Result<(Vec<PathBuf>, Vec<usize>), DataError> {
+    let (mut files, mut source_of) = (Vec::new(), Vec::new());
+    for (source, root) in roots.iter().enumerate() {
+        let found = match root.path.is_dir() {
+            true => texts(root.path).map_err(|error| error.in_source(source, roots.len()))?,
+            false => vec![root.path.to_path_buf()],
+        };
+        files.extend(found);
+        source_of.resize(files.len(), source);
+    }
+    Ok((files, source_of))
+}
+
+/// Returns the parts of several sources; nothing for one.
+fn parts(roots: &[TextRoot<'_>], ranges: Vec<Range<u64>>) -> Vec<TextPart> {
+    let part = |(root, tokens): (&TextRoot<'_>, Range<u64>)| TextPart { tokens, weight: root.weight };
+    match roots.len() {
+        1 => Vec::new(),
+        _ => roots.iter().zip(ranges).map(part).collect(),
     }
 }
 

@@ -62,14 +62,17 @@ fn pieces(documents: &[[u64; 2]], context: usize) -> Vec<Piece> {
     pieces
 }
 
-/// Returns the documents of the training and of the test part: the last `test_fraction`, at least one.
+/// Returns the documents of the training and of the test part: the last `test_fraction`, at least one unless it is 0.
 pub fn split_documents(documents: &[[u64; 2]], test_fraction: f64) -> (&[[u64; 2]], &[[u64; 2]]) {
-    let test = (documents.len() as f64 * test_fraction).round().max(1.0) as usize;
+    // Parts of two files are whole: 0 and 1.
+    let least = if test_fraction > 0.0 { 1.0 } else { 0.0 };
+    let test = (documents.len() as f64 * test_fraction).round().max(least) as usize;
     documents.split_at(documents.len().saturating_sub(test))
 }
 
 impl TextDocuments {
-    /// Makes samples of `context` tokens. The last `test_fraction` of the documents, at least one, is the test part.
+    /// Makes samples of `context` tokens. The last `test_fraction` of the documents, at least one unless it is 0, is the test
+    /// part.
     pub fn new(
         corpus: Corpus,
         documents: &[[u64; 2]],
@@ -138,8 +141,8 @@ impl Dataset for TextDocuments {
         for (number, piece) in (1..).zip(self.of(index)) {
             let (start, inputs) = (piece.start as usize, piece.inputs(self.context));
             let (end, last) = (at + inputs, at + piece.targets());
-            text.copy_to(start, &mut tokens[at..end]);
-            text.copy_to(start + 1, &mut targets[at..last]);
+            text.copy_to(start, &mut tokens[at..end])?;
+            text.copy_to(start + 1, &mut targets[at..last])?;
             targets[last..end].fill(NO_TARGET);
             documents[at..end].fill(number);
             positions[at..end].iter_mut().zip(0..).for_each(|(to, position)| *to = position);

@@ -91,8 +91,8 @@ impl Dataset for TextWindows {
         let shift = random.map_or(0, |rng| below(rng, self.context as u32) as usize);
         // The last windows have fewer tokens after them.
         let first = (first + shift).min(self.end - self.context - 1);
-        self.corpus.tokens.copy_to(first, tokens.i64());
-        self.corpus.tokens.copy_to(first + 1, targets.i64());
+        self.corpus.tokens.copy_to(first, tokens.i64())?;
+        self.corpus.tokens.copy_to(first + 1, targets.i64())?;
         Ok(())
     }
 

@@ -5,7 +5,10 @@ use std::ops::Range;
 use dtrain_recipe::Tokenizer;
 use serde::{Deserialize, Serialize};
 
-use super::error::DataError;
+use super::error::{DataError, SampleError};
+use super::token_file::TokenFile;
+use super::tokenized::PackedTokens;
+use super::tokenizer::TokenizerId;
 
 /// The meaning of the numbers. Rank 0 makes it and sends it to the others; checkpoints keep it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -14,6 +17,10 @@ pub enum Vocabulary {
     /// The characters in the order of their code points; a character's number is its index.
     Chars(String),
     Bytes,
+    /// The tokens of a tokenizer's file.
+    Tokenizer(TokenizerId),
+    /// Numbers in a token file, of which only the count is known.
+    Numbers(usize),
 }
 
 impl Vocabulary {
@@ -29,6 +36,8 @@ impl Vocabulary {
         match self {
             Self::Chars(characters) => characters.chars().count(),
             Self::Bytes => 256,
+            Self::Tokenizer(id) => id.size,
+            Self::Numbers(count) => *count,
         }
     }
 
@@ -39,7 +48,8 @@ impl Vocabulary {
         Ok(encoder.finish())
     }
 
-    /// Returns the text of some numbers. Unknown numbers and broken bytes become U+FFFD.
+    /// Returns the text of some numbers, or the numbers if their text is unknown here. Unknown numbers and broken bytes become
+    /// U+FFFD.
     pub fn decode(&self, numbers: impl IntoIterator<Item = u32>) -> String {
         match self {
             Self::Chars(characters) => {
@@ -55,6 +65,9 @@ impl Vocabulary {
                 let byte = |number: u32| u8::try_from(number).unwrap_or(0xff);
                 let bytes: Vec<u8> = numbers.into_iter().map(byte).collect();
                 String::from_utf8_lossy(&bytes).into_owned()
+            }
+            Self::Tokenizer(_) | Self::Numbers(_) => {
+                numbers.into_iter().map(|number| number.to_string()).collect::<Vec<_>>().join(" ")
             }
         }
     }
@@ -140,6 +153,8 @@ impl Encoder {
         let characters = match vocabulary {
             Vocabulary::Chars(characters) => Some(characters.chars().collect::<Vec<char>>()),
             Vocabulary::Bytes => None,
+            // Their tokens are no characters.
+            Vocabulary::Tokenizer(_) | Vocabulary::Numbers(_) => Some(Vec::new()),
         };
         let mut ascii = [ABSENT; 128];
         for (number, &character) in (0..).zip(characters.iter().flatten()) {
@@ -167,6 +182,8 @@ impl Encoder {
             Tokens::U8(tokens) => encode(piece, characters, ascii, tokens, |number| number as u8),
             Tokens::U16(tokens) => encode(piece, characters, ascii, tokens, |number| number as u16),
             Tokens::U32(tokens) => encode(piece, characters, ascii, tokens, |number| number),
+            // Made of a tokenizer or a file, not by an encoder.
+            Tokens::Shared(_) | Tokens::File(_) => Ok(()),
         }
     }
 
@@ -232,6 +249,10 @@ pub enum Tokens {
     U16(Vec<u16>),
     /// For a larger vocabulary.
     U32(Vec<u32>),
+    /// In memory that the processes of a machine share.
+    Shared(PackedTokens),
+    /// In a file.
+    File(TokenFile),
 }
 
 impl Tokens {
@@ -241,36 +262,38 @@ impl Tokens {
             Self::U8(tokens) => tokens.len(),
             Self::U16(tokens) => tokens.len(),
             Self::U32(tokens) => tokens.len(),
+            Self::Shared(tokens) => tokens.count(),
+            Self::File(file) => file.count(),
         }
     }
 
-    /// Returns the BLAKE3 hash of some tokens.
-    pub fn hash(&self, range: Range<usize>) -> [u8; 32] {
-        let bytes = match self {
-            Self::U8(tokens) => &tokens[range],
-            Self::U16(tokens) => bytemuck::cast_slice(&tokens[range]),
-            Self::U32(tokens) => bytemuck::cast_slice(&tokens[range]),
-        };
-        *blake3::hash(bytes).as_bytes()
+    /// Returns the BLAKE3 hash of some tokens. Only a file may fail.
+    pub fn hash(&self, range: Range<usize>) -> Result<[u8; 32], SampleError> {
+        let mut tokens = vec![0; range.len()];
+        self.copy_to(range.start, &mut tokens)?;
+        Ok(*blake3::hash(bytemuck::cast_slice(&tokens)).as_bytes())
     }
 
-    /// Writes all tokens; panics if `out` has another length.
-    pub fn copy_all(&self, out: &mut [i64]) {
+    /// Writes all tokens; panics if `out` has another length. Only a file may fail.
+    pub fn copy_all(&self, out: &mut [i64]) -> Result<(), SampleError> {
         assert_eq!(out.len(), self.count(), "room for all tokens");
-        self.copy_to(0, out);
+        self.copy_to(0, out)
     }
 
-    /// Writes the tokens from `start` on.
-    pub(super) fn copy_to(&self, start: usize, out: &mut [i64]) {
+    /// Writes the tokens from `start` on. Only a file may fail.
+    pub(super) fn copy_to(&self, start: usize, out: &mut [i64]) -> Result<(), SampleError> {
         match self {
             Self::U8(tokens) => widen(&tokens[start..start + out.len()], out),
             Self::U16(tokens) => widen(&tokens[start..start + out.len()], out),
             Self::U32(tokens) => widen(&tokens[start..start + out.len()], out),
+            Self::Shared(tokens) => tokens.copy_to(start, out),
+            Self::File(file) => file.copy_to(start, out)?,
         }
+        Ok(())
     }
 }
 
-fn widen<T: Copy + Into<i64>>(tokens: &[T], out: &mut [i64]) {
+pub(super) fn widen<T: Copy + Into<i64>>(tokens: &[T], out: &mut [i64]) {
     out.iter_mut().zip(tokens).for_each(|(to, &token)| *to = token.into());
 }
 

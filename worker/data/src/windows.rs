@@ -67,7 +67,7 @@ impl Windows {
         };
         let shape = (width as usize, height as usize);
         Self {
-            fields: samples.fields(options.channels, shape, &options.normalize),
+            fields: samples.fields(options.channels, shape, &options.normalize, 0),
             windows: sizes.iter().enumerate().flat_map(of_image).collect(),
             recent: Mutex::default(),
             options,

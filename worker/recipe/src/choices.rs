@@ -59,10 +59,10 @@ choices! {
         Shift = "shift": "Windows of text begin at a random place.",
     }
 
-    /// The unit of text that is one token.
-    Tokenizer {
-        Chars = "chars": "A character; the vocabulary is the set of characters that occur.",
-        Bytes = "bytes": "A byte; the vocabulary has 256.",
+    /// The type of the numbers in a token file.
+    TokenType {
+        Uint16 = "uint16": "Two bytes, little-endian, for vocabularies of up to 65,536.",
+        Uint32 = "uint32": "Four bytes, little-endian.",
     }
 
     /// The unit of text that is one document.
@@ -70,6 +70,7 @@ choices! {
         None = "none": "The text is one sequence of tokens, cut into windows.",
         Files = "files": "A file.",
         Lines = "lines": "A line without its break; blank lines are no documents.",
+        Index = "index": "A document of a token file's index, the `.idx` file beside it.",
     }
 
     /// The loss of a regression or of a user's trainer.

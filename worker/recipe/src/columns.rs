@@ -14,6 +14,15 @@ choices! {
         Class = "class": "The name of a class.",
         Classes = "classes": "The names of any number of classes, with `|` between them.",
         Numbers = "numbers": "Numbers, one in each column.",
+        Text = "text": "A text; two columns are a prompt and its answer, which alone is learnt.",
+        Chat = "chat": "Messages as JSON; what the assistant says is learnt.",
+    }
+}
+
+impl ColumnKind {
+    /// Returns whether the cells become tokens.
+    pub fn is_text(self) -> bool {
+        matches!(self, Self::Text | Self::Chat)
     }
 }
 
@@ -46,23 +55,28 @@ impl FieldColumns {
                 column => format!("the column {column:?} is there twice; name it once"),
             });
         }
-        let takes_several = matches!(kind, ColumnKind::Image | ColumnKind::Numbers);
-        if columns.len() > 1 && !takes_several {
-            return Err(format!("a field of the kind {word:?} has one column, not {}", columns.len()));
+        let most = match kind {
+            ColumnKind::Image | ColumnKind::Numbers => usize::MAX,
+            ColumnKind::Text => 2,
+            _ => 1,
+        };
+        if columns.len() > most {
+            let takes = if most == 2 { "one column, or two" } else { "one column" };
+            return Err(format!("a field of the kind {word:?} has {takes}, not {}", columns.len()));
         }
         Ok(Self { field: field.to_owned(), kind, columns: columns.into_iter().map(str::to_owned).collect() })
     }
 }
 
 impl Target {
-    /// Returns the field of the target and its kind in a table; `None` for texts.
+    /// Returns the field of the target and its kind in a table.
     fn column(self) -> Option<(&'static str, ColumnKind)> {
         match self {
             Self::Class => Some(("label", ColumnKind::Class)),
             Self::Mask => Some(("mask", ColumnKind::Mask)),
             Self::Map => Some(("map", ColumnKind::Map)),
             Self::Vector => Some(("targets", ColumnKind::Numbers)),
-            Self::Tokens => None,
+            Self::Tokens => Some(("tokens", ColumnKind::Text)),
         }
     }
 }
@@ -101,8 +115,12 @@ impl Recipe {
         }
         let facts = self.task.facts();
         // A user's trainer takes any fields.
+        let is_text =
+            |text: &String| FieldColumns::parse("", text).is_ok_and(|columns| columns.kind.is_text());
+        let reads = self.target() == Some(Target::Tokens)
+            || (self.model.file.is_some() && self.data.fields.values().any(is_text));
         let mut wanted: Vec<_> =
-            (!facts.is_own).then_some(("image", ColumnKind::Image)).into_iter().collect();
+            (!facts.is_own && !reads).then_some(("image", ColumnKind::Image)).into_iter().collect();
         wanted.extend(self.target().and_then(Target::column));
         let (mut fields, mut problems) = (Vec::new(), Vec::new());
         for (field, text) in &self.data.fields {
@@ -128,10 +146,15 @@ impl Recipe {
                     "data.fields".to_owned(),
                     format!("the task needs the field `{field}`; add {field} = \"{word}:COLUMN\""),
                 )),
-                Some(other) if other.kind != *kind => problems.push((
-                    format!("data.fields.{field}"),
-                    format!("the task takes the kind {word:?} for this field, not {:?}", other.kind.as_str()),
-                )),
+                // A chat is a text, too.
+                Some(other) if other.kind != *kind && !(kind.is_text() && other.kind.is_text()) => problems
+                    .push((
+                        format!("data.fields.{field}"),
+                        format!(
+                            "the task takes the kind {word:?} for this field, not {:?}",
+                            other.kind.as_str()
+                        ),
+                    )),
                 Some(images)
                     if images.columns.len() > 1 && *kind == ColumnKind::Image && self.is_built_in() =>
                 {
@@ -143,6 +166,18 @@ impl Recipe {
                     ));
                 }
                 _ => {}
+            }
+        }
+        for text in fields.iter().filter(|columns| columns.kind.is_text()) {
+            let mask = if text.field == "tokens" {
+                "attention_mask".to_owned()
+            } else {
+                format!("{}_mask", text.field)
+            };
+            if fields.iter().any(|other| other.field == mask) {
+                let message =
+                    format!("this is the name of the mask of the text `{}`; rename the field", text.field);
+                problems.push((format!("data.fields.{mask}"), message));
             }
         }
         let is_partner = |columns: &&FieldColumns| {

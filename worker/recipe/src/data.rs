@@ -8,12 +8,12 @@ use dtrain_common::recipe::{Cache, Workers};
 use dtrain_common::section;
 
 use super::changes::CHANGES;
-use super::kinds::{FIELDS, FOLDER_NAME};
+use super::kinds::{FIELDS, FOLDER_NAME, REPEATS, TOKENIZER};
 use super::sets::{TESTS, VAL};
 use super::sources::SOURCES;
 use super::{
     Augment, Change, DataKind, Documents, Episodes, Interpolation, Masks, Orientation, Resize, Sampler,
-    Source, Target, Tokenizer, Val,
+    Source, Target, TokenType, Tokenizer, Val,
 };
 
 /// Mean of ImageNet's training images by channel.
@@ -98,8 +98,15 @@ section! {
         train_samples: usize = 2000, COUNT, experiment;
         /// Test samples of generated data.
         test_samples: usize = 400, COUNT, experiment;
-        /// The unit of text that is one token.
-        tokenizer: Tokenizer = Tokenizer::Chars, choice(Tokenizer::NAMES), experiment;
+        /// The unit of text that is one token: a word, or the path of a `tokenizer.json`. Absolute when loaded.
+        tokenizer: Tokenizer = Tokenizer::Chars, TOKENIZER, experiment;
+        /// The type of the numbers in token files. An index beside the file must state the same.
+        dtype: TokenType = TokenType::Uint16, choice(TokenType::NAMES), experiment;
+        /// Number of different tokens of token files. A tokenizer's file determines it itself.
+        vocabulary: Option<usize> = None, Kind::Whole(2, 1 << 31), experiment;
+        /// Tables of texts: how many tokens stand in place of each of a kind, such as one for each patch of an image.
+        #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+        repeat: BTreeMap<String, usize> = BTreeMap::new(), REPEATS, experiment;
         /// The unit of text that is one document, and a sample; none: samples are windows of the whole text.
         documents: Documents = Documents::None, choice(Documents::NAMES), experiment;
         /// Whether a sample holds as many documents as it has room for.

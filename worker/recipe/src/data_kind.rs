@@ -8,6 +8,7 @@ choices! {
         Folder = "folder": "A folder of images.",
         Generated = "generated": "Samples that dtrain generates, for trials without a download.",
         Text = "text": "A text file, or a folder of them.",
+        Tokens = "tokens": "A file of token numbers, or a folder with one for each set.",
         Table = "table": "A CSV table with a column for each field, such as the paths of images.",
     }
 }
@@ -21,6 +22,8 @@ pub(super) enum Root {
     File,
     /// A text, or a folder of texts.
     Text,
+    /// A file of tokens, or a folder with a file for each set.
+    Tokens,
     Nothing,
 }
 
@@ -31,6 +34,7 @@ impl DataKind {
             Self::Folder => Root::Sets,
             Self::Table => Root::File,
             Self::Text => Root::Text,
+            Self::Tokens => Root::Tokens,
             Self::Generated => Root::Nothing,
         }
     }
@@ -38,6 +42,11 @@ impl DataKind {
     /// Returns whether `data.fields` names the fields of a sample.
     pub fn has_columns(self) -> bool {
         self.root() == Root::File
+    }
+
+    /// Returns whether the samples are pieces of a long text, as characters or as numbers of tokens.
+    pub fn is_of_tokens(self) -> bool {
+        matches!(self.root(), Root::Text | Root::Tokens)
     }
 
     /// Returns whether the samples are listed with their files of images.
@@ -59,7 +68,7 @@ macro_rules! each_source {
                 use table as $source;
                 $then
             }
-            $crate::DataKind::Text | $crate::DataKind::Generated => $other,
+            $crate::DataKind::Text | $crate::DataKind::Tokens | $crate::DataKind::Generated => $other,
         }
     };
 }

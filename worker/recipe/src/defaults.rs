@@ -23,7 +23,7 @@ fn data(recipe: &mut Recipe, is_stated: &dyn Fn(&str) -> bool) {
         if !is_stated("data.kind") {
             data.kind = DataKind::Text;
         }
-        if !is_stated("data.augment") && data.documents == Documents::None {
+        if !is_stated("data.augment") && data.documents == Documents::None && !data.is_of_tables() {
             data.augment = Augment::Shift;
         }
     }

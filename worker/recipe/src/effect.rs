@@ -32,11 +32,15 @@ impl Recipe {
         let generated = self.data.kind == DataKind::Generated;
         let (target, folders) = (self.target(), "data.train_masks data.test_masks data.val_masks");
         let files = "data.train data.test data.tests data.orientation data.cache";
+        let of_files = match self.data.kind {
+            DataKind::Tokens => "data.tests data.orientation data.cache",
+            _ => files,
+        };
         let sizes =
             "data.image_size data.resize data.channels data.mean data.std data.changes data.interpolation";
         let of_images = format!("it applies to images, and {}", self.reason());
-        list.add(target == Some(Target::Tokens), files, &*of_images);
-        list.add(target == Some(Target::Tokens), sizes, of_images);
+        list.add(self.is_text(), of_files, &*of_images);
+        list.add(self.is_text(), sizes, of_images);
         let only = |what| format!("it applies to {what}, and {}", self.reason());
         let (masks, maps) = (self.has(ColumnKind::Mask), self.has(ColumnKind::Map));
         list.add(!target.is_some_and(Target::is_of_pixels), folders, only("masks and maps"));
@@ -70,7 +74,7 @@ impl Recipe {
         list.add(self.data.resize == Resize::None && !takes_parts, "data.interpolation", no_scaling);
         let fraction = "it applies to data.resize = \"crop\"";
         list.add(generated || self.data.resize != Resize::Crop, "data.crop_fraction", fraction);
-        list.add(target == Some(Target::Tokens), "data.crop_fraction", fraction);
+        list.add(self.is_text(), "data.crop_fraction", fraction);
         let keeps = !generated && self.data.resize == Resize::None;
         list.add(keeps, "data.image_size", "images keep their own size (data.resize is \"none\")");
     }
@@ -102,7 +106,7 @@ impl Recipe {
     fn add_samples(&self, list: &mut WithoutEffect) {
         let generated = self.data.kind == DataKind::Generated;
         let (kind, target) = (self.data.kind.as_str(), self.target());
-        let tokens = target == Some(Target::Tokens);
+        let tokens = self.is_text();
         let choosing = tasks::owners(|facts| facts.targets.len() > 1);
         list.add(!self.task.chooses_target(), "data.target", self.of_tasks(&choosing));
         for (key, owners) in tasks::settings() {
@@ -126,7 +130,20 @@ impl Recipe {
         let network = "only a program in model.file has an input for a partner";
         list.add(self.program().is_none(), "data.pairs", network);
         let of_texts = format!("it applies to texts, and {}", self.reason());
-        list.add(!tokens, "data.tokenizer data.test_fraction data.documents data.pack", of_texts);
+        list.add(!tokens && !self.has_texts(), "data.tokenizer", &*of_texts);
+        list.add(!tokens, "data.test_fraction data.documents data.pack", of_texts);
+        list.add(!self.has_texts(), "data.repeat", "it applies to the texts of a table, and there are none");
+        let characters = "a generated text has characters or bytes (data.kind is \"generated\")";
+        list.add(generated && self.data.tokenizer.is_file(), "data.tokenizer", characters);
+        let is_numbers = self.data.kind == DataKind::Tokens;
+        let of_numbers = format!("it applies to data.kind = \"tokens\", and data.kind is {kind:?}");
+        list.add(!is_numbers, "data.dtype data.vocabulary", of_numbers);
+        let has_tokenizer = self.data.tokenizer.is_file();
+        let of_tokenizer = "the tokenizer's file determines it (data.tokenizer)";
+        list.add(is_numbers && has_tokenizer, "data.vocabulary", of_tokenizer);
+        let numbers =
+            "a token file has numbers: name the tokenizer.json that made them, or state data.vocabulary";
+        list.add(is_numbers && !has_tokenizer, "data.tokenizer", numbers);
         let of_documents = "it applies to documents, and data.documents is \"none\"";
         list.add(tokens && !generated && !self.has_documents(), "data.pack", of_documents);
         list.add(
@@ -173,9 +190,8 @@ impl Recipe {
         );
         let twice = "a step with model.losses is not captured";
         list.add(!self.model.losses.is_empty(), "model.compile", twice);
-        let of_many_lengths =
-            "batches of documents without data.pack have many lengths, and a graph repeats one";
-        let trims = self.has_documents() && !self.data.pack && !program;
+        let of_many_lengths = "batches of documents without data.pack, and of texts, have many lengths, and a graph repeats one";
+        let trims = (self.has_documents() || self.has_texts()) && !self.data.pack && !program;
         list.add(trims, "model.compile", of_many_lengths);
         list.add(facts.returns_loss, "model.auxiliary", "the program returns the loss itself");
         list.add(
@@ -197,7 +213,7 @@ impl Recipe {
             "model.dropout",
             "model.drop_path",
         ];
-        let tokens = program && self.target() == Some(Target::Tokens);
+        let tokens = program && (self.target() == Some(Target::Tokens) || self.has_texts());
         for key in SETTINGS.into_iter().filter(|key| !(tokens && *key == "model.context")) {
             let owners = and(&ModelName::all(|network| network.takes(key)));
             let takes = named.is_some_and(|network| network.takes(key));

@@ -6,13 +6,15 @@ use dtrain_common::recipe::hints::describe;
 use dtrain_common::recipe::kinds::{Kind, NAME, check, choice, each, each_entry, parsed};
 use toml::Value;
 
-use super::{BatchNorm, Join, Loss};
+use super::{BatchNorm, Join, Loss, Tokenizer};
 
 pub(super) const BATCH_NORM: Kind = Kind::Other(
     "\"local\", \"synced\", \"frozen\", or a group of samples such as \"group:16\"",
     &["string"],
     parsed::<BatchNorm>,
 );
+pub(super) const TOKENIZER: Kind =
+    Kind::Other("\"chars\", \"bytes\", or the path of a tokenizer.json", &["string"], parsed::<Tokenizer>);
 /// The loss.
 pub(super) const LOSS: Kind = Kind::Choice(Loss::NAMES, &[("module", IMPORTED)]);
 pub(super) const FOLDER_NAME: Kind = Kind::Other(
@@ -24,6 +26,11 @@ pub(super) const FOLDER_NAME: Kind = Kind::Other(
 pub(super) const FIELDS: Kind =
     Kind::Other("a table of fields, such as { image = \"image:path\" }", &["object"], |value| {
         each_entry(value, |value| check(&NAME, value))
+    });
+/// A table of counts, not empty.
+pub(super) const REPEATS: Kind =
+    Kind::Other("a table of tokens and counts, such as { \"<image>\" = 64 }", &["object"], |value| {
+        each_entry(value, |value| check(&Kind::Whole(1, 1 << 16), value))
     });
 /// A table of joins, not empty.
 pub(super) const JOINS: Kind =

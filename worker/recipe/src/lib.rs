@@ -29,6 +29,7 @@ mod sets;
 mod sources;
 mod target;
 mod tasks;
+mod tokenizer;
 mod validate;
 
 use std::borrow::Cow;
@@ -40,7 +41,7 @@ pub use batchnorm::BatchNorm;
 pub use changes::Change;
 pub use choices::{
     Augment, Compile, Documents, Interpolation, Join, Loss, Masks, MemoryFormat, Orientation, Resize, Target,
-    Tokenizer, WeightsMode,
+    TokenType, WeightsMode,
 };
 pub use columns::{ColumnKind, FieldColumns};
 pub use data::{Data, IMAGENET_MEAN, IMAGENET_STD};
@@ -60,6 +61,7 @@ pub use samplers::Sampler;
 pub use sets::{Val, ValSet};
 pub use sources::Source;
 pub use tasks::{Task, TaskFacts};
+pub use tokenizer::Tokenizer;
 
 /// A whole recipe.
 #[derive(Debug, Clone, PartialEq)]

@@ -7,7 +7,7 @@ use dtrain_common::recipe::{Problem, RecipeError};
 use dtrain_common::run_dir::follow;
 
 use super::data_kind::Root;
-use super::{Recipe, Target, Val};
+use super::{Recipe, Target, Tokenizer, Val};
 
 /// Makes data.root and the paths of `[model]` absolute, from the current directory.
 pub(super) fn make_absolute(recipe: &mut Recipe) -> Vec<Problem> {
@@ -18,9 +18,13 @@ pub(super) fn make_absolute(recipe: &mut Recipe) -> Vec<Problem> {
         ("model.weights", recipe.model.weights.as_mut()),
     ];
     let one = one.into_iter().filter_map(|(key, path)| path.map(|path| (key, path)));
+    let tokenizer = match &mut recipe.data.tokenizer {
+        Tokenizer::File(path) => Some(("data.tokenizer", path)),
+        Tokenizer::Chars | Tokenizer::Bytes => None,
+    };
     let sources = recipe.data.source.iter_mut().map(|source| ("data.source", &mut source.root));
     let libraries = recipe.model.libraries.iter_mut().map(|path| ("model.libraries", path));
-    for (key, path) in one.chain(sources).chain(libraries) {
+    for (key, path) in one.chain(tokenizer).chain(sources).chain(libraries) {
         match std::path::absolute(&*path) {
             Ok(absolute) => *path = absolute,
             Err(error) => problems.push(Problem::at(key, format!("cannot be made absolute: {error}"))),
@@ -44,6 +48,9 @@ impl Recipe {
                     message.replace("data.root", &self.source_key(number, "data.root")),
                 )
             })?;
+        }
+        if let Tokenizer::File(path) = &self.data.tokenizer {
+            readable_file(path).map_err(|message| RecipeError::key_only("data.tokenizer", message))?;
         }
         let model = &self.model;
         if let Some(folder) = model.weights.as_ref().map(|path| follow(path)).filter(|path| path.is_dir()) {
@@ -95,6 +102,12 @@ impl Recipe {
                 let root = root()?;
                 let checked = if root.is_dir() { list(root) } else { readable_file(root) };
                 let remedy = "set data.root to a .txt file or to a folder of them";
+                checked.map_err(|message| of_root(message, remedy))?;
+            }
+            Root::Tokens => {
+                let root = root()?;
+                let checked = if root.is_dir() { list(root) } else { readable_file(root) };
+                let remedy = "set data.root to a file of tokens (.bin), or to a folder with one for each set";
                 checked.map_err(|message| of_root(message, remedy))?;
             }
             Root::Nothing => {}

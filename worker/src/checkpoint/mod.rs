@@ -2,7 +2,7 @@
 //!
 //! `step-00000120/` has `model.safetensors` (plain names), `optimizer-00000-of-00001.safetensors` (the state
 //! of every trained parameter as `<state>.<parameter>`, complete in any layout), `ema.safetensors` if there
-//! is a moving average, and `manifest.json` with sizes and checksums.
+//! is a moving average, the files of a tokenizer if the task has one (`attached`), and `manifest.json` with sizes and checksums.
 //!
 //! `copying` copies each rank's part (`items`, `layout`). A thread writes the part into a partial folder
 //! (`disk`). The status of a step shows that all ranks have written (`pending`). Rank 0 writes the manifest,
@@ -11,6 +11,7 @@
 //! If the nodes do not share the run directory, only rank 0's node writes: ranks of other nodes send their
 //! parts to rank 0 (`gathering`), which sends the state to them at a resume (`sending`).
 
+mod attached;
 mod background;
 mod commit;
 mod copying;

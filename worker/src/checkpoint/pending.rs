@@ -11,6 +11,7 @@ use dtrain_common::run_dir::{Keep, RunDir};
 use dtrain_torch_shim::host_copy::CopyDone;
 use tch::{Device, Tensor};
 
+use super::attached::attach;
 use super::background::{BackgroundTask, Progress, lower_priority};
 use super::commit;
 use super::copying::Copier;
@@ -21,6 +22,7 @@ use super::layout::{Digest, FileLayout};
 use super::memory::Memory;
 use super::remove::remove;
 use crate::collectives::{Ranks, ReduceOp};
+use crate::data::TokenizerFiles;
 use crate::metrics::CheckpointRecord;
 use crate::optim::Model;
 use crate::out_of_memory::retry_on_oom;
@@ -37,6 +39,7 @@ pub(crate) struct Checkpoints {
 
 struct PendingCheckpoint {
     manifest: Manifest,
+    tokenizer: Option<TokenizerFiles>,
     keep: Keep,
     files: Arc<[FileLayout]>,
     begun: Instant,
@@ -139,6 +142,7 @@ impl Checkpoints {
         });
         self.pending = Some(PendingCheckpoint {
             manifest,
+            tokenizer: model.task.facts().tokenizer.clone(),
             keep,
             files,
             record: CheckpointRecord {
@@ -253,10 +257,12 @@ impl Checkpoints {
                 let commit = (self.ranks.rank() == 0).then(|| {
                     let entries = pending.files.iter().map(|file| file.entry(&mut digests));
                     pending.manifest.files = entries.collect();
-                    let (run_dir, manifest) = (self.run_dir.clone(), pending.manifest.clone());
-                    let keep = pending.keep.clone();
+                    let (run_dir, mut manifest) = (self.run_dir.clone(), pending.manifest.clone());
+                    let (keep, tokenizer) = (pending.keep.clone(), pending.tokenizer.take());
                     BackgroundTask::begin(move || {
                         lower_priority();
+                        let partial = commit::partial_folder(&run_dir, manifest.step);
+                        attach(&partial, tokenizer.as_ref(), &mut manifest)?;
                         commit::commit(&run_dir, &manifest, &keep)
                     })
                 });

@@ -150,10 +150,12 @@ impl Batch {
     }
 }
 
-/// Returns how many tokens the longest sample has before its padding, by the field `documents`.
+/// Returns how many tokens the longest sample has before its padding, by the field `documents` or `attention_mask`.
 fn longest(decoded: &data::Batch) -> Option<usize> {
-    let at =
-        decoded.fields.iter().position(|field| field.name == "documents" && field.kind == FieldKind::I64)?;
+    let counts = |field: &Field| {
+        ["documents", "attention_mask"].contains(&&*field.name) && field.kind == FieldKind::I64
+    };
+    let at = decoded.fields.iter().position(counts)?;
     let (field, column) = (&decoded.fields[at], decoded.columns[at].as_i64()?);
     let length =
         |sample: &[i64]| sample.iter().rposition(|&document| document > 0).map_or(0, |last| last + 1);

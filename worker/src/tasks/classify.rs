@@ -13,7 +13,7 @@ use super::{
     Batch, BuildContext, BuildTask, ByRows, Facts, Loss, Mode, Passed, Predict, RowFigures, SurveyContext,
     Task, TaskError, Totals, Unlabelled,
 };
-use crate::models::{self, Architecture, Port, Registry, VitConfig};
+use crate::models::{self, Architecture, Port, VitConfig};
 
 /// The task `classify`.
 pub struct Classify {
@@ -37,9 +37,11 @@ impl BuildTask for Classify {
     }
 
     fn build(recipe: &Recipe, survey: Survey, context: BuildContext<'_>) -> Result<Self, TaskError> {
-        let sets = samples::sets(recipe, survey, context.local_ranks, || Ok(0))?;
-        let model = match recipe.program() {
-            Some(_) => ImageNetwork::Exported(Box::new(exported(recipe, &sets, context.registry)?)),
+        let program = recipe.program().map(|_| Program::load(recipe, context.registry)).transpose()?;
+        let length = || program.as_ref().map_or(Ok(0), |program| program.context(recipe));
+        let sets = samples::sets(recipe, survey, context.local_ranks, length)?;
+        let model = match program {
+            Some(program) => ImageNetwork::Exported(Box::new(exported(recipe, &sets, program)?)),
             None => {
                 let channels = recipe.data.channels;
                 let model = models::build(architecture(recipe), channels, sets.classes, context.registry)?;
@@ -54,8 +56,8 @@ impl BuildTask for Classify {
     }
 }
 
-fn exported(recipe: &Recipe, sets: &Sets, registry: &mut Registry) -> Result<Network, TaskError> {
-    let network = Program::load(recipe, registry)?.bind(recipe, sets.train.fields(), &MAIN_OUTPUTS)?;
+fn exported(recipe: &Recipe, sets: &Sets, program: Program) -> Result<Network, TaskError> {
+    let network = program.bind(recipe, sets.train.fields(), &MAIN_OUTPUTS)?;
     let classes = sets.classes;
     let expected = format!(
         "task = \"classify\" needs logits, N x K with K at least the {classes} classes of the data; set model.output to another \

@@ -6,7 +6,7 @@ use dtrain_common::manifest::{FieldType, SampleField};
 use serde_json::Value;
 
 use super::network::{Model, Network};
-use crate::data::{Dataset, Field, FieldKind, Sampling};
+use crate::data::{Dataset, Field, FieldKind, Sampling, TokenizerFiles};
 use crate::models::Exported;
 
 /// What the engine knows of a task. It is fixed when the task is built.
@@ -59,6 +59,8 @@ pub struct Facts {
     /// Data that a saved model needs, such as a vocabulary: `extra` in the manifest of every checkpoint. A run resumes
     /// only from a checkpoint with the same data. Null for none.
     pub extra: Value,
+    /// The tokenizer of the model's texts, whose files every checkpoint has.
+    pub tokenizer: Option<TokenizerFiles>,
 }
 
 /// The name of the test samples.
@@ -114,6 +116,7 @@ impl Facts {
             lacks_weights: false,
             lacks_guards: false,
             extra: Value::Null,
+            tokenizer: None,
         }
     }
 

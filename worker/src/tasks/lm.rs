@@ -3,11 +3,13 @@
 use dtrain_parts::figures::perplexity;
 use dtrain_parts::losses::tokens;
 use dtrain_recipe::Recipe;
+use serde::{Deserialize, Serialize};
 use tch::Tensor;
 
 use super::network::{MAIN_OUTPUTS, Model, Network, Program};
 use super::predict::Form;
-use super::samples::text::{self, Text, TextSets};
+use super::samples::text::{self, Text};
+use super::samples::{self, Sets, Survey};
 use super::{
     Batch, BuildContext, BuildTask, Facts, Loss, Mode, Predict, SurveyContext, Task, TaskError, Totals,
     Unlabelled,
@@ -26,36 +28,59 @@ pub struct Lm {
     facts: Facts,
 }
 
+/// The text of a run, or a table of texts. A survey of a text has the form of earlier versions.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum LmSurvey {
+    /// Pieces of a long text.
+    Text(Text),
+    /// Samples with a text each.
+    Samples(Survey),
+}
+
+impl LmSurvey {
+    fn sets(self, recipe: &Recipe, context: usize, local_ranks: usize) -> Result<Sets, TaskError> {
+        let survey = match self {
+            Self::Text(text) => Survey::Text(text),
+            Self::Samples(survey) => survey,
+        };
+        samples::sets(recipe, survey, local_ranks, || Ok(context))
+    }
+}
+
 impl BuildTask for Lm {
-    type Survey = Text;
+    type Survey = LmSurvey;
     const DRAWS_ONLY_WEIGHTS: bool = true;
 
-    fn survey(recipe: &Recipe, context: &mut SurveyContext<'_>) -> Result<Text, TaskError> {
-        text::survey(recipe, context)
+    fn survey(recipe: &Recipe, context: &mut SurveyContext<'_>) -> Result<LmSurvey, TaskError> {
+        match recipe.is_text() {
+            true => text::survey(recipe, context).map(LmSurvey::Text),
+            false => samples::survey(recipe, 1, context).map(LmSurvey::Samples),
+        }
     }
 
-    fn inputs(inputs: Unlabelled) -> Result<Text, TaskError> {
-        Ok(Text::Unlabelled(Box::new(inputs)))
+    fn inputs(inputs: Unlabelled) -> Result<LmSurvey, TaskError> {
+        Ok(LmSurvey::Text(Text::Unlabelled(Box::new(inputs))))
     }
 
     fn build(
         recipe: &Recipe,
-        text: Text,
-        BuildContext { registry, .. }: BuildContext<'_>,
+        survey: LmSurvey,
+        BuildContext { registry, local_ranks }: BuildContext<'_>,
     ) -> Result<Self, TaskError> {
         if recipe.program().is_some() {
             let program = Program::load(recipe, registry)?;
             let context = program.context(recipe)?;
-            let sets = text::sets(recipe, text, context)?;
+            let sets = survey.sets(recipe, context, local_ranks)?;
             let model = Model::Exported(Box::new(exported(recipe, program, &sets, context)?));
             return Ok(Self::new(recipe, model, sets));
         }
         let model = &recipe.model;
         // A loaded recipe has all sizes of its network.
         let context = model.context.unwrap_or(256);
-        let sets = text::sets(recipe, text, context)?;
+        let sets = survey.sets(recipe, context, local_ranks)?;
         let config = GptConfig {
-            vocabulary: sets.vocabulary.size(),
+            vocabulary: sets.classes_of_text(),
             context,
             width: model.width.unwrap_or(384),
             depth: model.depth.unwrap_or(6),
@@ -65,14 +90,9 @@ impl BuildTask for Lm {
     }
 }
 
-fn exported(
-    recipe: &Recipe,
-    program: Program,
-    sets: &TextSets,
-    context: usize,
-) -> Result<Network, TaskError> {
+fn exported(recipe: &Recipe, program: Program, sets: &Sets, context: usize) -> Result<Network, TaskError> {
     let network = program.bind(recipe, sets.train.fields(), &MAIN_OUTPUTS)?;
-    let (context, vocabulary) = (context as i64, sets.vocabulary.size() as i64);
+    let (context, vocabulary) = (context as i64, sets.classes_of_text() as i64);
     let expected = format!(
         "task = \"lm\" needs logits, N x {context} x V with V at least the vocabulary of {vocabulary} tokens; set model.output to \
          another output, or import the model again with this vocabulary"
@@ -117,6 +137,7 @@ impl Task for Lm {
         let bits = match self.vocabulary {
             Vocabulary::Chars(_) => "bits_per_char",
             Vocabulary::Bytes => "bits_per_byte",
+            Vocabulary::Tokenizer(_) | Vocabulary::Numbers(_) => "bits_per_token",
         };
         let [perplexity, of_token] = perplexity::metrics(totals.loss());
         vec![("perplexity", perplexity), (bits, of_token)]
@@ -164,18 +185,13 @@ impl Predict for Lm {
 }
 
 impl Lm {
-    fn new(recipe: &Recipe, model: Model<Gpt>, sets: TextSets) -> Self {
-        let TextSets { train, test, val, sampling, vocabulary, mean_targets, description } = sets;
-        let facts = Facts {
-            sampling: Some(sampling),
-            val,
-            classes: vocabulary.size(),
-            weight_per_sample: mean_targets,
-            extra: serde_json::json!({ "vocabulary": vocabulary }),
-            ..Facts::new(train, test, description)
-        };
+    fn new(recipe: &Recipe, model: Model<Gpt>, sets: Sets) -> Self {
+        let (classes, weight_per_sample) = (sets.classes_of_text(), sets.mean_targets);
+        let facts = Facts { classes, weight_per_sample, ..sets.facts() };
         let mut facts = facts.with_model(&model, &[], |_| 1);
-        let has_documents = recipe.has_documents();
+        let has_documents = recipe.has_documents() || recipe.has_texts();
+        // A set of texts has a vocabulary.
+        let vocabulary = sets.vocabulary.unwrap_or(Vocabulary::Bytes);
         // Packed samples have little padding, and the same work for every batch can be captured.
         let trims = has_documents && !recipe.data.pack && matches!(model, Model::Built(_));
         facts.is_capturable &= !trims;

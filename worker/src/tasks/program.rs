@@ -131,11 +131,7 @@ impl BuildTask for Program {
 }
 
 fn facts(sets: &Sets, sums: usize) -> Facts {
-    let extra = sets
-        .vocabulary
-        .as_ref()
-        .map_or(serde_json::Value::Null, |it| serde_json::json!({ "vocabulary": it }));
-    Facts { sums, extra: sets.extra(extra), ..sets.facts() }
+    Facts { sums, ..sets.facts() }
 }
 
 /// Returns the sum over the samples of an output: a mean of `count` samples, or a number for each sample with

@@ -41,10 +41,10 @@ impl BuildTask for Regress {
     }
 
     fn build(recipe: &Recipe, survey: Survey, context: BuildContext<'_>) -> Result<Self, TaskError> {
-        let sets = samples::sets(recipe, survey, context.local_ranks, || Ok(0))?;
         let device = context.registry.device();
-        let network = Program::load(recipe, context.registry)?;
-        let network = network.bind(recipe, sets.train.fields(), &MAIN_OUTPUTS)?;
+        let program = Program::load(recipe, context.registry)?;
+        let sets = samples::sets(recipe, survey, context.local_ranks, || program.context(recipe))?;
+        let network = program.bind(recipe, sets.train.fields(), &MAIN_OUTPUTS)?;
         check_outputs(&network, &sets)?;
         let numbers = sets.numbers.len().max(1);
         let mut center: Vec<f64> = sets.moments.iter().map(|moments| moments.mean).collect();

@@ -25,6 +25,7 @@ import subprocess
 import sys
 import time
 import traceback
+import types
 import warnings
 import zipfile
 

@@ -106,7 +106,9 @@ def recipe_lines(request, inputs, outputs):
     """Returns what the recipe needs for this model."""
     fit, first = task(inputs, outputs), inputs.tensors[0]
     if fit is None:
-        return ["No task of dtrain gives such a model its inputs: `lm` trains models that predict tokens, the other tasks give images."]
+        return ["No task of dtrain has targets for such a model: `lm` trains models that predict tokens, `classify` those that predict a class."]
+    if reads_texts(inputs):
+        return text_lines(request, inputs, fit)
     target, fields = targets(fit, inputs)
     data = [f'  target = "{target}"'] if target not in (None, "class", "tokens") else []
     if fit == "program" and target == "tokens":
@@ -124,6 +126,27 @@ def recipe_lines(request, inputs, outputs):
     if request["library"]:
         lines.append(f"  libraries = {json.dumps([os.path.abspath(file) for file in request['library']])}")
     return lines
+
+
+def reads_texts(inputs):
+    """Returns whether the inputs are texts of a table: with images, or with a mask of their padding."""
+    return "input_ids" in inputs.names and bool({"pixel_values", "attention_mask"} & set(inputs.names))
+
+
+def text_lines(request, inputs, fit):
+    """Returns the recipe for a table of texts."""
+    given = dict(zip(inputs.names, inputs.tensors))
+    target = 'label = "class:label"' if fit == "classify" else ""
+    image = 'image = "image:image"' if "pixel_values" in given else ""
+    text = 'tokens = "text:text"' if fit == "classify" else 'tokens = "text:prompt,answer"'
+    lines = ["Put into the recipe:", f'  task = "{fit}"', "  [data]", '  kind = "table"', '  root = "TABLE.csv"']
+    lines += [f"  fields = {{ {', '.join(part for part in (target, image, text) if part)} }}", '  tokenizer = "FOLDER/tokenizer.json"']
+    if request.get("image_tokens"):
+        token, count = request["image_tokens"]
+        lines.append(f'  repeat = {{ "<image>" = {count} }}  # the text of the token {token} in this tokenizer')
+    if "pixel_values" in given and given["pixel_values"].dim() == 4:
+        lines += image_lines(request, *given["pixel_values"].shape[1:])
+    return [*lines, "  [model]", f"  file = {json.dumps(request['output'])}"]
 
 
 def image_lines(request, channels, height, width):
@@ -176,6 +199,8 @@ def task(inputs, outputs):
     main = outputs[name]
     if name == "loss" or step_loss(outputs):
         return "program"
+    if reads_texts(inputs):
+        return {2: "classify", 3: "lm"}.get(main.dim())
     if not inputs.tensors[0].is_floating_point():
         return "lm" if main.dim() == 3 else None
     if main.dim() == 4:

@@ -7,6 +7,7 @@ HEADS = {
     "token-classification": "AutoModelForTokenClassification",
     "causal-lm": "AutoModelForCausalLM",
     "masked-lm": "AutoModelForMaskedLM",
+    "image-text-to-text": "AutoModelForImageTextToText",
     "none": "AutoModel",
 }
 
@@ -203,18 +204,15 @@ def from_hugging_face(name, request):
 
 def change_config(config, request):
     config.use_cache = False
+    # Models of images and texts have a configuration for each.
+    config.get_text_config().use_cache = False
     if request["classes"]:
         config.num_labels = request["classes"]
     size = sides(request)
-    if size and hasattr(config, "image_size"):
-        square = not isinstance(config.image_size, (list, tuple))
-        if square and size[0] != size[1]:
-            raise Failure(f"--image-size {size[0]}x{size[1]}: this model takes square images; give one number")
-        config.image_size = size[0] if square else list(size)
-    if request["channels"]:
-        name = next((key for key in ("num_channels", "n_channels") if hasattr(config, key)), None)
-        if name:
-            setattr(config, name, request["channels"])
+    if hasattr(config, "vision_config") and not hasattr(config, "image_size"):
+        change_images(config.vision_config, request, size)
+    else:
+        change_images(config, request, size)
     own = {"num_labels": "classes", "image_size": "image-size", "num_channels": "channels", "n_channels": "channels"}
     add_args({}, request, own)
     for name, value in request["args"].items():
@@ -224,6 +222,18 @@ def change_config(config, request):
             known = [key for key in inspect.signature(type(config).__init__).parameters if key not in ("self", "kwargs")]
             raise unknown_arg(name, type(config).__name__, known)
         setattr(config, name, value)
+
+
+def change_images(config, request, size):
+    if size and hasattr(config, "image_size"):
+        square = not isinstance(config.image_size, (list, tuple))
+        if square and size[0] != size[1]:
+            raise Failure(f"--image-size {size[0]}x{size[1]}: this model takes square images; give one number")
+        config.image_size = size[0] if square else list(size)
+    if request["channels"]:
+        name = next((key for key in ("num_channels", "n_channels") if hasattr(config, key)), None)
+        if name:
+            setattr(config, name, request["channels"])
 
 
 def auto_class(transformers, config, request):
@@ -247,6 +257,8 @@ def auto_class(transformers, config, request):
 
 
 def hugging_face_inputs(transformers, model, request):
+    if is_image_text(transformers, model):
+        return image_text_inputs(transformers, model, request)
     if request["inputs"]:
         return parse_inputs(request["inputs"])
     config, name = model.config, model.main_input_name
@@ -265,7 +277,13 @@ def hugging_face_inputs(transformers, model, request):
     if name != "input_ids":
         raise Failure(f"the input of this model is {name}; give its shape with --inputs, such as --inputs {name}=80x3000")
     longest = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None)
-    return {name: example(name, torch.int64, (min(longest or LONGEST_TEXT, LONGEST_TEXT),))}
+    length = min(longest or LONGEST_TEXT, LONGEST_TEXT)
+    given = {name: example(name, torch.int64, (length,))}
+    classifiers = transformers.AutoModelForSequenceClassification._model_mapping.values()
+    if type(model) in classifiers and "attention_mask" in inspect.signature(model.forward).parameters:
+        # Texts of one length in a batch have padding, which must not count.
+        given["attention_mask"] = example("attention_mask", torch.int64, (length,))
+    return given
 
 
 def make_masks_exportable():

@@ -68,7 +68,8 @@ impl DocumentsReport {
             for (at, &[start, end]) in documents.iter().enumerate() {
                 number += 1;
                 let is_training = at < train.len();
-                let content = corpus.tokens.hash(start as usize..end as usize);
+                // A text of documents is in memory.
+                let Ok(content) = corpus.tokens.hash(start as usize..end as usize) else { continue };
                 let (first, first_trains) = *first_of.entry(content).or_insert((number, is_training));
                 if first == number {
                     continue;

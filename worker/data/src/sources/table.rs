@@ -15,6 +15,8 @@ use super::super::packed::Packed;
 use super::super::paths::Listing;
 use super::super::samples::{ClassSets, Files, List, ListValues, Samples};
 use super::super::table_problem::TableProblem;
+use super::super::texts::Texts;
+use super::super::token_lists::TextForm;
 use super::csv::{self, LineProblem, Row};
 use super::table_file::{self, Form};
 use super::target_table::{below, number};
@@ -220,6 +222,11 @@ impl Table<'_> {
             ColumnKind::Class => self.classes(field, reading.train)?,
             ColumnKind::Classes => self.sets_of_classes(field, reading.train)?,
             ColumnKind::Numbers => self.numbers(&field.columns)?,
+            ColumnKind::Text => {
+                let form = if field.columns.len() > 1 { TextForm::Answer } else { TextForm::Text };
+                ListValues::Texts(self.texts(field)?, form)
+            }
+            ColumnKind::Chat => ListValues::Texts(self.texts(field)?, TextForm::Chat),
         };
         Ok(List::new(&field.field, values))
     }
@@ -288,6 +295,11 @@ impl Table<'_> {
                 Err(self.error(line, problem))
             }
         }
+    }
+
+    fn texts(&self, field: &FieldColumns) -> Result<Vec<Texts>, DataError> {
+        let texts = field.columns.iter().map(|column| Texts::write(self.cells(column).map(|(_, text)| text)));
+        Ok(texts.collect::<Result<_, _>>()?)
     }
 
     fn numbers(&self, columns: &[String]) -> Result<ListValues, DataError> {

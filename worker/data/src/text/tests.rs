@@ -18,7 +18,7 @@ fn scan(root: &Path) -> Result<(TextIndex, Corpus), DataError> {
 
 fn text(corpus: &Corpus) -> String {
     let mut out = vec![0; corpus.tokens.count()];
-    corpus.tokens.copy_to(0, &mut out);
+    corpus.tokens.copy_to(0, &mut out).unwrap();
     corpus.vocabulary.decode(out.into_iter().map(|token| token as u32))
 }
 

@@ -6,7 +6,7 @@ use super::*;
 
 fn numbers(tokens: &Tokens) -> Vec<u32> {
     let mut out = vec![0; tokens.count()];
-    tokens.copy_to(0, &mut out);
+    tokens.copy_to(0, &mut out).unwrap();
     out.into_iter().map(|token| u32::try_from(token).unwrap()).collect()
 }
 

@@ -23,6 +23,7 @@ mod sets;
 mod sources;
 mod stages;
 mod tasks;
+mod texts;
 
 use std::path::PathBuf;
 
@@ -194,7 +195,7 @@ fn shakespeare_is_a_text_for_a_small_gpt() {
     let recipe = Recipe::load("shakespeare", &[]).unwrap();
     assert_eq!((recipe.task.as_str(), recipe.data.kind), ("lm", DataKind::Text));
     assert!(recipe.data.root.as_ref().unwrap().ends_with("data/shakespeare"));
-    assert_eq!((recipe.data.tokenizer, recipe.data.augment), (Tokenizer::Chars, Augment::Shift));
+    assert_eq!((recipe.data.tokenizer.clone(), recipe.data.augment), (Tokenizer::Chars, Augment::Shift));
     assert_eq!(recipe.model.name, Some(ModelName::Gpt));
     assert_eq!(recipe.optim.decay, Decay::Weights);
 }

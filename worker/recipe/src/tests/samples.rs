@@ -254,7 +254,9 @@ epochs = 1
 "#;
 
 /// The texts of recipes of every task.
-pub(super) const TEXTS: [&str; 21] = [
+pub(super) const TEXTS: [&str; 23] = [
+    super::texts::TOKENS,
+    super::texts::CHATS,
     super::sources::SOURCES,
     LM_SOURCES,
     EPISODES,

@@ -27,7 +27,7 @@ fn a_language_model_has_its_own_defaults() {
     let recipe = read("task = \"lm\"\n[data]\nroot = \"/t\"\n[train]\nepochs = 1\n");
     let data = &recipe.data;
     assert_eq!((data.kind, data.augment), (DataKind::Text, Augment::Shift));
-    assert_eq!((data.tokenizer, data.test_fraction), (Tokenizer::Chars, 0.1));
+    assert_eq!((data.tokenizer.clone(), data.test_fraction), (Tokenizer::Chars, 0.1));
     let model = &recipe.model;
     assert_eq!(model.name, Some(ModelName::Gpt));
     assert_eq!(
@@ -86,7 +86,8 @@ fn a_task_takes_its_kinds_of_data() {
         "takes the kinds \"folder\", \"generated\", \"table\", not \"text\"",
     );
     expect_set_error(SEGMENT, "data.kind=text", "task = \"segment\" takes");
-    expect_set_error(LM, "data.kind=folder", "takes the kinds \"generated\", \"text\", not \"folder\"");
+    let kinds = "takes the kinds \"generated\", \"text\", \"tokens\", \"table\", not \"folder\"";
+    expect_set_error(LM, "data.kind=folder", kinds);
     // A wrong pairing is reported before the settings that it makes useless.
     let text =
         "task = \"classify\"\n[data]\nimage_size = 32\nkind = \"text\"\nroot = \"/x\"\n[train]\nepochs = 1\n";

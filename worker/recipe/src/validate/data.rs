@@ -5,7 +5,7 @@ use dtrain_common::recipe::hints::quoted;
 use super::{Checks, DataKind, Recipe};
 use crate::changes;
 use crate::data_kind::Root;
-use crate::{Augment, ColumnKind, Data, Masks, Resize, Sampler, Target, Val, ValSet};
+use crate::{Augment, ColumnKind, Data, Documents, Masks, Resize, Sampler, Target, Tokenizer, Val, ValSet};
 
 impl Checks<'_> {
     /// Checks that the task takes this kind of data and this augmentation.
@@ -26,9 +26,9 @@ impl Checks<'_> {
         };
         let tokens = target == Some(Target::Tokens);
         let fits = |kind: DataKind| match kind.root() {
-            Root::Nothing => true,
-            Root::Text => tokens,
-            Root::Sets | Root::File => !tokens,
+            Root::Nothing | Root::File => true,
+            Root::Text | Root::Tokens => tokens,
+            Root::Sets => !tokens,
         };
         if !fits(data.kind) {
             let fitting = DataKind::ALL.iter().filter(|kind| fits(**kind));
@@ -36,7 +36,8 @@ impl Checks<'_> {
             let (takes, kind) = (quoted(&names), data.kind.as_str());
             self.add("data.kind", format!("task = {name} takes the kinds {takes}, not {kind:?}"));
         }
-        let takes = |augment: &str| augment == "none" || tokens == (augment == Augment::Shift.as_str());
+        let is_text = self.recipe.is_text();
+        let takes = |augment: &str| augment == "none" || is_text == (augment == Augment::Shift.as_str());
         let augment = data.augment.as_str();
         if !takes(augment) {
             let words: Vec<_> = Augment::NAMES.iter().copied().filter(|name| takes(name)).collect();
@@ -49,14 +50,19 @@ impl Checks<'_> {
         let root = match data.kind.root() {
             Root::Sets => "name the folder that holds the train and test folders",
             Root::File => "name the file of the table",
+            Root::Tokens => "name a file of tokens (.bin), or a folder with one for each set",
             Root::Text | Root::Nothing => "name a text file (.txt) or a folder of them",
         };
         if data.root.is_none() && data.source.is_empty() && data.kind != DataKind::Generated {
             self.add("data.root", format!("missing; {root}, or set data.kind = \"generated\""));
         }
         let target = self.recipe.target();
-        if target != Some(Target::Tokens) {
+        if !self.recipe.is_text() {
             self.channels();
+        }
+        if self.recipe.has_texts() && data.tokenizer == Tokenizer::Chars {
+            let message = "missing; name the tokenizer.json of the texts, or set it to \"bytes\"";
+            self.add("data.tokenizer", message);
         }
         self.changes();
         if data.pairs && self.recipe.stage.is_empty() && self.recipe.train.effective_batch == 1 {
@@ -91,6 +97,11 @@ impl Checks<'_> {
         }
         self.sources();
         self.sets();
+        if data.kind == DataKind::Tokens && data.vocabulary.is_none() && !data.tokenizer.is_file() {
+            let message = "missing; state the number of tokens of the vocabulary, such as 50257 for GPT-2, or name its tokenizer.json in \
+                           data.tokenizer";
+            self.add("data.vocabulary", message);
+        }
         if self.recipe.has_documents() {
             self.documents();
         } else if data.sampler == Sampler::Buckets && target == Some(Target::Class) {
@@ -111,6 +122,17 @@ impl Checks<'_> {
     /// Checks settings of documents. Samples of a step are taken by length, so all stages have the same step.
     fn documents(&mut self) {
         let data = &self.recipe.data;
+        let (kind, is_index) = (data.kind, data.documents == Documents::Index);
+        if is_index != (kind == DataKind::Tokens) {
+            let (kind, takes) = (
+                kind.as_str(),
+                if is_index { "\"none\", \"files\" or \"lines\"" } else { "\"none\" or \"index\"" },
+            );
+            self.add(
+                "data.documents",
+                format!("data.kind = {kind:?} takes {takes}, not {:?}", data.documents.as_str()),
+            );
+        }
         if data.augment == Augment::Shift {
             let message = "windows of a text are shifted, and documents are no windows; remove the setting, or set data.documents \
                            = \"none\"";
@@ -186,7 +208,7 @@ impl Checks<'_> {
         let recipe = self.recipe;
         let data = &recipe.data;
         let weighted = data.source.iter().filter(|source| source.weight.is_some()).count();
-        let tokens = recipe.target() == Some(Target::Tokens);
+        let tokens = recipe.is_text();
         let pixels = recipe.target().is_some_and(Target::is_of_pixels);
         for (number, source) in data.source.iter().enumerate() {
             let mut add =

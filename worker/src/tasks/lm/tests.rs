@@ -10,7 +10,7 @@ use crate::models::Registry;
 const RECIPE: &str = "task = \"lm\"\n[data]\nkind = \"generated\"\ntrain_samples = 7\ntest_samples = 3\n[model]\nwidth = 8\n\
                       depth = 1\nheads = 2\ncontext = 16\n[train]\nsteps = 1\n";
 
-fn build(recipe: &Recipe, text: Text) -> Result<Lm, TaskError> {
+fn build(recipe: &Recipe, text: LmSurvey) -> Result<Lm, TaskError> {
     let mut registry = Registry::new(Device::Cpu);
     let context = BuildContext { registry: &mut registry, local_ranks: 1 };
     Lm::build(recipe, text, context)
@@ -19,7 +19,7 @@ fn build(recipe: &Recipe, text: Text) -> Result<Lm, TaskError> {
 #[test]
 fn every_token_weighs_the_same() {
     tch::manual_seed(2);
-    let task = build(&Recipe::parse("test", RECIPE, &[]).unwrap(), Text::Generated).unwrap();
+    let task = build(&Recipe::parse("test", RECIPE, &[]).unwrap(), LmSurvey::Text(Text::Generated)).unwrap();
     let set = &task.facts().train;
     let samples: Vec<Vec<Column>> =
         (0..3).map(|index| load_one(set.as_ref(), index, None).unwrap()).collect();
@@ -55,7 +55,7 @@ fn generated_text_has_the_recipe_s_sample_counts() {
     for tokenizer in ["chars", "bytes"] {
         let sets = [format!("data.tokenizer=\"{tokenizer}\"")];
         let recipe = Recipe::parse("test", RECIPE, &sets).unwrap();
-        let task = build(&recipe, Text::Generated).unwrap();
+        let task = build(&recipe, LmSurvey::Text(Text::Generated)).unwrap();
         assert_eq!((task.facts().train.len(), task.facts().test.len()), (7, 3));
         assert_eq!(task.facts().weight_per_sample, 16.0);
         let columns = load_one(task.facts().test.as_ref(), 2, None).unwrap();

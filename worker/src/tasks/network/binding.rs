@@ -105,7 +105,11 @@ fn remedy(field: &str, takes: &[Option<i64>], has: &[i64]) -> String {
         ("image", [_, Some(height), Some(width)], [_, _, side]) if height == width => {
             format!("set data.image_size = {width}, or import the model again with --image-size {side}")
         }
-        ("tokens" | "targets" | "documents" | "positions", [Some(takes)], [_]) => {
+        (
+            "tokens" | "targets" | "documents" | "positions" | "attention_mask" | "labels",
+            [Some(takes)],
+            [_],
+        ) => {
             format!("set model.context = {takes}, or import the model again for this length")
         }
         _ => "import the model again for inputs of this shape".to_owned(),

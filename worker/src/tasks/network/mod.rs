@@ -16,7 +16,7 @@ use super::program_error::{ProgramError, Unfit};
 use outputs::Chosen;
 
 use super::{Batch, Mode, TaskError};
-use crate::data::Field;
+use crate::data::{Field, names_with_texts};
 use crate::models::{Exported, Port, Registry};
 
 pub(super) use model::{ImageNetwork, Model};
@@ -60,13 +60,19 @@ impl Program {
             return Ok(context);
         }
         let inputs = self.exported.inputs();
+        let columns = recipe.fields().unwrap_or_default();
+        let of_table: Vec<_> =
+            columns.iter().map(|columns| (columns.field.as_str(), columns.kind.is_text())).collect();
+        let names = names_with_texts(&of_table);
         let fields = match recipe.has_documents() {
-            true => &["tokens", "targets", "documents", "positions"][..],
-            false => &["tokens", "targets"],
+            _ if recipe.has_texts() => names.iter().map(String::as_str).collect(),
+            true => vec!["tokens", "targets", "documents", "positions"],
+            false => vec!["tokens", "targets"],
         };
-        let fields = binding::bind(inputs, fields, &recipe.model.inputs);
+        let fields = binding::bind(inputs, &fields, &recipe.model.inputs);
         let fields = fields.map_err(|unfit| self.unfit(unfit))?;
-        let tokens = fields.iter().zip(inputs).find(|(field, _)| *field == "tokens");
+        let is_text = |name: &str| of_table.iter().any(|(field, is_text)| *is_text && *field == name);
+        let tokens = fields.iter().zip(inputs).find(|(field, _)| *field == "tokens" || is_text(field));
         let length = tokens.and_then(|(_, port)| port.shape.get(1).copied().flatten());
         length.map(|length| length as usize).ok_or_else(|| self.unfit(Unfit::NoContext).into())
     }

@@ -101,6 +101,7 @@ pub(super) fn options(
     recipe: &Recipe,
     size: Option<(u32, u32)>,
     local_ranks: usize,
+    context: usize,
 ) -> (ImageOptions, ImageOptions) {
     let data = &recipe.data;
     let side = data.image_size as u32;
@@ -114,6 +115,7 @@ pub(super) fn options(
             Interpolation::Bicubic => Filter::Bicubic,
         },
         orientation: data.orientation,
+        context,
         normalize: Normalize::new(&data.mean, &data.std),
         changes: Changes::default(),
         cache: CacheBudget::new(cache_bytes(data.cache, local_ranks)),

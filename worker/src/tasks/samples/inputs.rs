@@ -17,7 +17,7 @@ pub(super) fn sets(recipe: &Recipe, inputs: Unlabelled, local_ranks: usize) -> R
     let set: Arc<dyn Dataset> = match samples {
         None => Arc::new(Blanks::only(count, saved.fields().collect())),
         Some(samples) => {
-            let (_, options) = files::options(recipe, Some(size), local_ranks);
+            let (_, options) = files::options(recipe, Some(size), local_ranks, 0);
             // Each image is used once.
             let options = ImageOptions { cache: Default::default(), ..options };
             let set: Arc<dyn Dataset> = match sizes.is_empty() {

@@ -8,6 +8,7 @@ mod masks;
 mod numbers;
 mod rest;
 pub(super) mod text;
+mod texts;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,7 +24,7 @@ use crate::data::packed::Packed;
 use crate::data::sampler::{self, Inputs};
 use crate::data::{
     DataError, Dataset, FileSet, Generated, GeneratedMaps, GeneratedMasks, GeneratedVectors, Groups,
-    ImageOptions, Mixture, Moments, Samples, Sampling, Split, Vocabulary,
+    ImageOptions, Mixture, Moments, Samples, Sampling, Split, TokenizerFiles, Vocabulary,
 };
 use labels::Labels;
 use listed::{OtherSets, Set, list};
@@ -39,7 +40,7 @@ pub enum Survey {
     Files(
         Box<[Samples; 2]>,
         Vec<Moments>,
-        #[serde(default, skip_serializing_if = "OtherSets::is_empty")] OtherSets,
+        #[serde(default, skip_serializing_if = "OtherSets::is_empty")] Box<OtherSets>,
     ),
     /// Generated samples.
     Generated,
@@ -72,6 +73,10 @@ pub(super) struct Sets {
     pub(super) size: (usize, usize),
     /// The vocabulary of a text.
     pub(super) vocabulary: Option<Vocabulary>,
+    /// The tokenizer of its texts.
+    pub(super) tokenizer: Option<TokenizerFiles>,
+    /// The mean number of tokens in a training sample that the loss of a language model counts.
+    pub(super) mean_targets: f64,
     pub(super) description: String,
 }
 
@@ -82,7 +87,7 @@ pub(super) fn survey(
     context: &mut SurveyContext<'_>,
 ) -> Result<Survey, TaskError> {
     let target = recipe.target();
-    if target == Some(Target::Tokens) {
+    if recipe.is_text() {
         return text::survey(recipe, context).map(Survey::Text);
     }
     if recipe.data.kind == DataKind::Generated {
@@ -90,7 +95,7 @@ pub(super) fn survey(
     }
     recipe.check_paths()?;
     let data = &recipe.data;
-    let train = list(recipe, target, Set::Train, None)?;
+    let train = texts::tokenized(list(recipe, target, Set::Train, None)?, recipe, context)?;
     let (train, held_out) = match data.val {
         Some(Val::Part(part)) => {
             let [train, val] = train.hold_out(part)?;
@@ -127,7 +132,9 @@ pub(super) fn survey(
         match target {
             Some(Target::Mask) => masks::check_test(samples, recipe, context),
             Some(Target::Map) => numbers::check_maps(samples, recipe, context).map(|(samples, _)| samples),
-            Some(Target::Vector | Target::Class | Target::Tokens) | None => usable(samples, recipe, context),
+            Some(Target::Vector | Target::Class | Target::Tokens) | None => {
+                usable(texts::tokenized(samples, recipe, context)?, recipe, context)
+            }
         }
     };
     let of = |set| list(recipe, target, set, Some(&train));
@@ -147,7 +154,7 @@ pub(super) fn survey(
     }
     let names = if is_vector { train.numbers().0 } else { &[] };
     numbers::check_moments(recipe, names, &moments)?;
-    Ok(Survey::Files(Box::new([train, test]), moments, others))
+    Ok(Survey::Files(Box::new([train, test]), moments, Box::new(others)))
 }
 
 /// Returns the samples that can be read.
@@ -166,10 +173,19 @@ pub(super) fn sets(
     let target = recipe.target();
     let mut sets = match survey {
         Survey::Text(text) => {
-            let TextSets { train, test, val, sampling, vocabulary, description, .. } =
+            let TextSets { train, test, val, sampling, vocabulary, tokenizer, mean_targets, description } =
                 text::sets(recipe, text, context()?)?;
             let (classes, vocabulary) = (vocabulary.size(), Some(vocabulary));
-            return Ok(Sets { val, sampling, classes, vocabulary, description, ..Sets::of(train, test) });
+            return Ok(Sets {
+                val,
+                sampling,
+                classes,
+                vocabulary,
+                tokenizer,
+                mean_targets,
+                description,
+                ..Sets::of(train, test)
+            });
         }
         Survey::Files(files, moments, others) => {
             // Other fields of a table are no targets.
@@ -186,9 +202,20 @@ pub(super) fn sets(
                 // `class_names` has them.
                 other_classes.remove("label");
             }
+            let texts = files[0].vocabulary();
+            let vocabulary = texts.map(|(vocabulary, _)| vocabulary.clone());
+            let tokenizer = texts.and_then(|(_, tokenizer)| tokenizer.cloned());
+            let context = if vocabulary.is_some() { context()? } else { 0 };
+            let counts = files[0].text_counts(context);
+            let text = match (counts, &vocabulary) {
+                (Some(counts), Some(vocabulary)) if target == Some(Target::Tokens) => {
+                    Some(texts::describe(&files[0], counts, context, vocabulary.size())?)
+                }
+                _ => None,
+            };
             let [train, test] = *files;
             let (own, _) = files::sizes(recipe, train.size);
-            let (train_options, options) = files::options(recipe, own, local_ranks);
+            let (train_options, options) = files::options(recipe, own, local_ranks, context);
             let set = |samples, options: &ImageOptions| -> Arc<dyn Dataset> {
                 Arc::new(FileSet::new(samples, options.clone()))
             };
@@ -197,6 +224,10 @@ pub(super) fn sets(
             let mut sets = Sets {
                 val: others.val.map(|samples| set(samples, &options)),
                 more_tests: more.collect(),
+                vocabulary,
+                tokenizer,
+                mean_targets: counts.map_or(1.0, |counts| counts.mean_targets),
+                description: text.unwrap_or_default(),
                 classes: class_names.len(),
                 class_names,
                 other_classes,
@@ -218,10 +249,11 @@ pub(super) fn sets(
         (sets.classes, sets.class_names) = (recipe.data.classes, Vec::new());
     }
     sets.description = match target {
+        Some(Target::Tokens) => sets.description,
         Some(Target::Mask) => format!("{} classes of pixels, {width} x {height} images", sets.classes),
         Some(Target::Map) => format!("maps of {width} x {height} pixels"),
         Some(Target::Vector) => format!("targets {}", sets.numbers.join(", ")),
-        Some(Target::Class | Target::Tokens) => {
+        Some(Target::Class) => {
             let episodes = recipe.data.episodes.as_ref().map(|shape| {
                 let recipe::Episodes { n_way, k_shot, n_query, .. } = shape;
                 format!(", episodes of {n_way} classes with {k_shot} support and {n_query} query images each")
@@ -252,8 +284,15 @@ impl Sets {
             moments: Vec::new(),
             size: (0, 0),
             vocabulary: None,
+            tokenizer: None,
+            mean_targets: 1.0,
             description: String::new(),
         }
+    }
+
+    /// Returns the size of the vocabulary of texts; 0 without texts.
+    pub(super) fn classes_of_text(&self) -> usize {
+        self.vocabulary.as_ref().map_or(0, Vocabulary::size)
     }
 
     /// Returns the facts that follow from the data.
@@ -265,17 +304,24 @@ impl Sets {
             extra: self.extra(Value::Null),
             val: self.val.clone(),
             more_tests: self.more_tests.clone().into_iter().collect(),
+            tokenizer: self.tokenizer.clone(),
             ..Facts::new(Arc::clone(&self.train), Arc::clone(&self.test), self.description.clone())
         }
     }
 
-    /// Returns what a saved model needs: `own` with the names of the classes of other fields, which number them.
+    /// Returns what a saved model needs: `own` with the names of the classes of other fields, which number them, and the
+    /// vocabulary of texts.
     pub(super) fn extra(&self, own: Value) -> Value {
-        if self.other_classes.is_empty() {
+        let mut all = serde_json::Map::new();
+        if !self.other_classes.is_empty() {
+            all.insert("classes".to_owned(), serde_json::json!(self.other_classes));
+        }
+        if let Some(vocabulary) = &self.vocabulary {
+            all.insert("vocabulary".to_owned(), serde_json::json!(vocabulary));
+        }
+        if all.is_empty() {
             return own;
         }
-        let mut all =
-            serde_json::Map::from_iter([("classes".to_owned(), serde_json::json!(self.other_classes))]);
         if let Value::Object(own) = own {
             all.extend(own);
         }

@@ -35,6 +35,6 @@ pub(crate) fn check_rest(recipe: &Recipe, context: &mut SurveyContext<'_>) -> Ve
 
 /// Returns the data sets of listed files, those that cannot be read included: with the random changes of a training, and without.
 pub(crate) fn unchanged_sets(recipe: &Recipe, samples: &Samples) -> [Arc<dyn Dataset>; 2] {
-    let (train, test) = files::options(recipe, samples.size, 1);
+    let (train, test) = files::options(recipe, samples.size, 1, 0);
     [train, test].map(|options| Arc::new(FileSet::new(samples.clone(), options)) as Arc<dyn Dataset>)
 }

@@ -45,7 +45,7 @@ fn images_are_prepared_as_the_recipe_states() {
     let text = "task = \"classify\"\n[data]\nroot = \"/d\"\ncrop_fraction = 0.875\ninterpolation = \"bicubic\"\nchanges = \
                 [{ name = \"flip\" }]\n[train]\nsteps = 1\n";
     let recipe = Recipe::parse("test", text, &[]).unwrap();
-    let (train, test) = files::options(&recipe, None, 1);
+    let (train, test) = files::options(&recipe, None, 1, 0);
     for options in [&train, &test] {
         assert_eq!((options.crop_fraction, options.filter), (0.875, Filter::Bicubic));
     }

@@ -73,8 +73,12 @@ fn write(
         match window.vocabulary.encode(prompt) {
             Ok(tokens) if tokens.count() > 0 => {
                 let mut all = vec![0; tokens.count()];
-                tokens.copy_all(&mut all);
-                texts.push(Text { at, prompt: all.len(), tokens: all });
+                match tokens.copy_all(&mut all) {
+                    Ok(()) => texts.push(Text { at, prompt: all.len(), tokens: all }),
+                    Err(error) => {
+                        rows.push(failed_row(at, &format!("prompt {}", at + 1), error.to_string(), warned));
+                    }
+                }
             }
             Ok(_) => {
                 let reason = "the prompt is empty; write at least one token".to_owned();

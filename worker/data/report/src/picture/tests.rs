@@ -78,5 +78,5 @@ fn episodes_and_texts_are_drawn() {
     let picture = drawn(&batch(fields, columns), Names::default(), Some(vocabulary));
     let row = (0..4 * CHARACTER).flat_map(|x| (0..LINE).map(move |y| (FIRST.0 + x, FIRST.1 + y)));
     assert!(row.into_iter().any(|(x, y)| picture.get_pixel(x, y).0 == BLACK));
-    assert_eq!(Tokens::U8(vec![1, 2, 1]).hash(0..1), Tokens::U8(vec![1]).hash(0..1));
+    assert_eq!(Tokens::U8(vec![1, 2, 1]).hash(0..1).ok(), Tokens::U8(vec![1]).hash(0..1).ok());
 }

@@ -1,0 +1,58 @@
+//! Texts of a table: they become tokens in the survey of rank 0.
+
+use dtrain_common::text::counted;
+use dtrain_recipe::{Recipe, Target};
+
+use super::super::{SurveyContext, TaskError};
+use super::text;
+use crate::data::error::MOST_NAMED;
+use crate::data::{DataError, Samples, TextCounts, TextRules, Texting};
+
+/// Returns the samples with tokens in place of texts. Warns of samples that are left out.
+pub(super) fn tokenized(
+    samples: Samples,
+    recipe: &Recipe,
+    context: &mut SurveyContext<'_>,
+) -> Result<Samples, TaskError> {
+    if !recipe.has_texts() {
+        return Ok(samples);
+    }
+    let tokenizer = text::tokenizer(recipe)?;
+    let rules = TextRules {
+        texting: tokenizer.as_ref().map_or(Texting::Bytes, Texting::Tokenizer),
+        repeat: &recipe.data.repeat,
+        ends: recipe.target() != Some(Target::Class) && recipe.target() != Some(Target::Vector),
+    };
+    let (count, set) = (samples.count(), samples.set.clone());
+    let (samples, bad) = samples.tokenized(&rules, context.threads)?;
+    for bad in bad.iter().take(MOST_NAMED) {
+        (context.warn)(format!("{} cannot be used and is left out: {}", bad.path, bad.reason));
+    }
+    if bad.len() > 1 {
+        let left_out = bad.len();
+        (context.warn)(format!("{left_out} of {count} texts in {set} cannot be used and are left out"));
+    }
+    Ok(samples)
+}
+
+/// Describes the texts of the training samples, cut to `context` tokens.
+pub(super) fn describe(
+    train: &Samples,
+    counts: TextCounts,
+    context: usize,
+    vocabulary: usize,
+) -> Result<String, DataError> {
+    let TextCounts { tokens, cut, without_targets, .. } = counts;
+    if without_targets == train.count() {
+        return Err(DataError::NoTextTargets { set: train.set.clone(), count: train.count(), context });
+    }
+    let cut = match cut {
+        0 => String::new(),
+        cut => format!(", {} cut to {context} tokens", counted(cut, "longer text")),
+    };
+    let empty = match without_targets {
+        0 => String::new(),
+        empty => format!(", {} without a target in them: raise model.context", counted(empty, "sample")),
+    };
+    Ok(format!("texts of {tokens} tokens in samples of {context}, vocabulary of {vocabulary}{cut}{empty}"))
+}
