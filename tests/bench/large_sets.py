@@ -7,10 +7,14 @@
     python tests/bench/large_sets.py calls FOLDER --bin target/release [--bin OTHER]
     python tests/bench/large_sets.py texts FILE --bytes 1000000000
     python tests/bench/large_sets.py measure-text FILE --bin target/release
+    python tests/bench/large_sets.py copies FOLDER --images 100000 --of /data/cifar100/train
+    python tests/bench/large_sets.py report FOLDER --bin target/release
     python tests/bench/large_sets.py resume NEW_FILE --bin target/release [--lines 1000000]
 
 `make` writes PNG files of 8 x 8 pixels in 1,000 class folders; with --links they are names of few files. `calls` needs
-strace, and a folder of more than 10,000 images, of which the start reads the headers. Needs nothing else but Linux.
+strace, and a folder of more than 10,000 images, of which the start reads the headers. `copies` writes PNG files with the
+pixels of others and a text of their own, so that no two are equal. `report` compares `dtrain data` with Pillow and hashlib,
+which read the same. Needs nothing else but Linux.
 """
 
 import argparse
@@ -21,6 +25,7 @@ import pathlib
 import re
 import struct
 import subprocess
+import sys
 import tempfile
 import time
 import zlib
@@ -98,6 +103,50 @@ def make(folder, images, links):
                         file.write(png(number + image))
                     source = path
     print(f"wrote {images} training images in {time.time() - began:.0f} s")
+
+
+def copies(folder, images, source):
+    """Writes training images with the pixels of those below `source`, each with a comment of its own, and 1% test images."""
+    files = [path.read_bytes() for path in sorted(source.rglob("*.png"))]
+    # The signature and the header.
+    first = 8 + 25
+    for split, count in (("train", images), ("test", images // 100)):
+        for number in range(count):
+            at = folder / split / f"n{number % 100:08}"
+            at.mkdir(parents=True, exist_ok=True)
+            body = b"tEXt" + f"Comment\0{split} {number}".encode()
+            comment = struct.pack(">I", len(body) - 4) + body + struct.pack(">I", zlib.crc32(body))
+            file = files[number % len(files)]
+            (at / f"{number:08}.png").write_bytes(file[:first] + comment + file[first:])
+
+
+PILLOW = """
+import collections, hashlib, pathlib, sys
+from PIL import Image
+sizes, modes, contents = collections.Counter(), collections.Counter(), collections.Counter()
+for path in pathlib.Path(sys.argv[1]).rglob("*.png"):
+    with Image.open(path) as image:
+        sizes[image.size] += 1
+        modes[image.format, image.mode] += 1
+    contents[hashlib.sha256(path.read_bytes()).digest()] += 1
+print(sum(sizes.values()), dict(modes), len(sizes), "sizes,", sum(contents.values()) - len(contents), "copies")
+"""
+
+
+def report(folder, bins):
+    """Measures `dtrain data` three times, beside Pillow and hashlib in one process."""
+    for bin_folder in bins:
+        with tempfile.TemporaryDirectory() as work:
+            path = pathlib.Path(work, "recipe.toml")
+            path.write_text(RECIPE.format(root=folder, steps=1))
+            for _ in range(3):
+                began = time.time()
+                subprocess.run([str(bin_folder / "dtrain"), "data", str(path), "--json"], check=True, stdout=subprocess.DEVNULL)
+                print(f"{bin_folder}: {time.time() - began:.2f} s")
+    for _ in range(3):
+        began = time.time()
+        subprocess.run([sys.executable, "-c", PILLOW, str(folder)], check=True)
+        print(f"Pillow and hashlib: {time.time() - began:.2f} s")
 
 
 def lists_of(worker):
@@ -249,10 +298,11 @@ def resume(path, bins, lines):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("action", choices=["make", "measure", "calls", "texts", "measure-text", "resume"])
+    parser.add_argument("action", choices=["make", "measure", "calls", "texts", "measure-text", "resume", "copies", "report"])
     parser.add_argument("path", type=pathlib.Path)
     parser.add_argument("--images", type=int, default=1_300_000)
     parser.add_argument("--links", action="store_true", help="names of few files instead of files")
+    parser.add_argument("--of", type=pathlib.Path, help="folder of PNG files to copy")
     parser.add_argument("--bytes", type=int, default=1_000_000_000)
     parser.add_argument("--bin", type=pathlib.Path, action="append", help="folder with dtrain and dtrain-worker")
     parser.add_argument("--lines", type=int, default=1_000_000)
@@ -270,6 +320,10 @@ def main():
             make_text(options.path, options.bytes)
         case "measure-text":
             measure_text(options.path.resolve(), bins)
+        case "copies":
+            copies(options.path, options.images, options.of)
+        case "report":
+            report(options.path.resolve(), bins)
         case "resume":
             resume(options.path.resolve(), bins, options.lines)
 

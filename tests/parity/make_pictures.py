@@ -44,9 +44,43 @@ CROPS = [
 ]
 
 
+# Pillow's modes, and the formats that are written in each.
+KINDS = {
+    "1": ["png", "tif"],
+    "L": ["png", "jpg", "bmp", "tif"],
+    "P": ["png", "bmp", "tif"],
+    "RGB": ["png", "jpg", "bmp", "tif", "webp"],
+    "RGBA": ["png", "bmp", "tif", "webp"],
+    "LA": ["png", "tif"],
+    "I;16": ["png", "tif"],
+    "F": ["tif"],
+    "CMYK": ["jpg", "tif"],
+}
+
+
+def make_kinds(out):
+    """Writes one file of each kind, and the format and mode that Pillow reads from it."""
+    found = {}
+    grey = np.arange(64, dtype=np.uint8).reshape(8, 8) * 3
+    for mode, suffixes in KINDS.items():
+        if mode == "I;16":
+            image = Image.fromarray(grey.astype(np.uint16) * 257)
+        elif mode == "F":
+            image = Image.fromarray(grey.astype(np.float32) / 7)
+        else:
+            image = Image.fromarray(grey).convert("RGB").convert(mode)
+        for suffix in suffixes:
+            path = out / f"kind-{mode.replace(';', '').lower()}.{suffix}"
+            image.save(path)
+            with Image.open(path) as read:
+                found[path.name] = [read.format, read.mode]
+    (out / "kinds.json").write_text(json.dumps(found, indent=1) + "\n")
+
+
 def main():
     out = begin(__doc__, "torchvision") / "pictures"
     out.mkdir(exist_ok=True)
+    make_kinds(out)
     y, x = np.mgrid[0:24, 0:24]
     disc = np.where((x - 9) ** 2 + (y - 12) ** 2 < 70, 255, 0).astype(np.uint8)
     for name, (suffix, options) in MASKS.items():

@@ -17,7 +17,7 @@ const PACKAGES: &[(&str, &[&str])] = &[
     ("worker/recipe", &["common"]),
     ("worker/data/resize", &[]),
     ("worker/data", &["common", "tests/kit", "worker/data/resize", "worker/recipe", "worker/shared-memory"]),
-    ("worker/data/report", &["common", "worker/data"]),
+    ("worker/data/report", &["common", "worker/data", "worker/recipe"]),
     ("worker/models", &["common", "worker/recipe", "worker/torch-shim"]),
     ("worker/parts", &["worker/recipe", "worker/torch-shim"]),
     ("worker/collectives", &["common", "worker/shared-memory", "worker/torch-shim"]),

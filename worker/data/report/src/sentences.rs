@@ -180,7 +180,8 @@ impl Lines {
         let within = duplicates.within.iter().map(|repeated| {
             let pairs = repeated.first.iter().map(|(copy, original)| format!("{copy} is {original}"));
             let pairs = list(pairs.collect(), repeated.samples);
-            format!("{} of {} repeat an earlier one: {pairs}", samples(repeated.samples), repeated.set)
+            let verb = if repeated.samples == 1 { "repeats" } else { "repeat" };
+            format!("{} of {} {verb} an earlier one: {pairs}", samples(repeated.samples), repeated.set)
         });
         let within: Vec<_> = within.collect();
         let text = match (within.as_slice(), duplicates.across.is_empty()) {
@@ -378,7 +379,10 @@ fn short(value: f64) -> String {
     };
     let text = format!("{value:.digits$}");
     match text.contains('.') {
-        true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
+        true => match text.trim_end_matches('0').trim_end_matches('.') {
+            "-0" => "0".to_owned(),
+            trimmed => trimmed.to_owned(),
+        },
         false => text,
     }
 }

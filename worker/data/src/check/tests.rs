@@ -56,6 +56,25 @@ fn bad_images_are_named_and_left_out() {
 }
 
 #[test]
+fn a_check_in_detail_also_counts_kinds_sizes_and_reasons() {
+    let (_root, index) = spoilt();
+    let mut plain = None;
+    for threads in [1, 3] {
+        let mut report = check_in_detail(&index, PICTURES, Depth::Full, threads, &mut |_, _| ());
+        let mut tally = std::mem::take(&mut report.tally);
+        assert_eq!(report, quiet(&index, Depth::Full, threads));
+        assert_eq!(tally.sizes.values().sum::<usize>(), 200);
+        assert_eq!(tally.kinds.len(), 1);
+        let faults: Vec<_> = tally.faults.iter().map(|(kind, count)| (*kind, *count)).collect();
+        assert_eq!(faults, [("damaged", 1), ("not an image", 1)]);
+        tally.beginnings.sort_unstable();
+        // Images of bad samples may be among them.
+        assert!((200..=202).contains(&tally.beginnings.len()));
+        assert_eq!(*plain.get_or_insert(tally.clone()), tally);
+    }
+}
+
+#[test]
 fn more_than_one_percent_is_an_error() {
     let (root, index) = spoilt();
     let index = index.kept(&|image| image > 1).unwrap();

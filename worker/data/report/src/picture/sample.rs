@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use dtrain_data::raster::Values;
 use dtrain_data::{Column, Field};
 use image::imageops::{FilterType, resize};
 use image::{Rgb, RgbImage};
@@ -37,8 +38,9 @@ pub(super) fn cells(
         let size = channels * height * width;
         let prefix = split(&field.name).0;
         for (member, planes) in values.chunks_exact(size.max(1)).enumerate() {
-            let plain = picture(planes, channels, (width, height));
-            let mut cell = Cell { panels: vec![fitted(&plain, side)], caption: Vec::new() };
+            let range = range(planes, is_of_bytes(column));
+            let plain = picture(planes, channels, (width, height), range);
+            let mut cell = Cell { panels: vec![fitted(&plain, side)], caption: note(channels, range) };
             // The targets of a member stand beside its only image.
             let is_first = members(field, 3) == own(fields, prefix);
             for (other, column) in fields.iter().zip(columns) {
@@ -101,10 +103,40 @@ fn target(
     }
 }
 
-/// Returns an image of planes with values from 0 to 1; others are scaled to that.
-fn picture(planes: &[f32], channels: usize, (width, height): (usize, usize)) -> RgbImage {
-    let (low, high) =
-        planes.iter().fold((0f32, 1f32), |(low, high), value| (low.min(*value), high.max(*value)));
+fn is_of_bytes(column: &Column) -> bool {
+    matches!(column, Column::Pixels(pixels) if matches!(pixels.values(), Values::U8(_)))
+}
+
+/// Returns the values that are shown as black and white: 0 and 1, but all of the values that lie outside or use little of it, such as
+/// those of a satellite.
+fn range(planes: &[f32], is_of_bytes: bool) -> (f32, f32) {
+    /// Images of 16 bits that reach this are shown as they are.
+    const BRIGHT: f32 = 0.5;
+    let low = planes.iter().copied().fold(f32::INFINITY, f32::min);
+    let high = planes.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    // Generated images reach a little further by rounding.
+    let is_usual = low > -0.01 && (BRIGHT..1.01).contains(&high);
+    if is_of_bytes || is_usual || low >= high { (0.0, 1.0) } else { (low, high) }
+}
+
+/// Says what an image shows other than all channels from 0 to 1.
+fn note(channels: usize, (low, high): (f32, f32)) -> Vec<String> {
+    let bands = match channels {
+        1 | 3 => None,
+        2 => Some("band 1 of 2".to_owned()),
+        channels => Some(format!("bands 1 to 3 of {channels}")),
+    };
+    let values = ((low, high) != (0.0, 1.0)).then(|| format!("values {low:.4} to {high:.4}"));
+    bands.into_iter().chain(values).collect()
+}
+
+/// Returns an image of planes, of which `low` is black and `high` white.
+fn picture(
+    planes: &[f32],
+    channels: usize,
+    (width, height): (usize, usize),
+    (low, high): (f32, f32),
+) -> RgbImage {
     let byte = |value: f32| ((value - low) / (high - low) * 255.0).round() as u8;
     let plane = width * height;
     RgbImage::from_fn(width as u32, height as u32, |x, y| {

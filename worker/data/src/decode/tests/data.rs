@@ -237,6 +237,7 @@ proptest! {
             let (mut out, mut labels) = (Raster::default(), Labels::default());
             let _ = header(bytes, channels);
             let _ = mask_header(bytes);
+            let _ = super::super::kind(bytes);
             if pixels(bytes, channels, &mut Vec::new(), &mut out).is_ok() {
                 let values = match &out.values { Values::U8(values) => values.len(), Values::F32(values) => values.len() };
                 prop_assert_eq!(values, out.width as usize * out.height as usize * channels);
@@ -253,6 +254,7 @@ proptest! {
         if tiff {
             bytes.splice(0..0, *b"II*\0\x08\0\0\0");
         }
+        let _ = kind(&bytes);
         prop_assert!(pixels(&bytes, channels, &mut Vec::new(), &mut Raster::default()).is_err());
         prop_assert!(mask(&bytes, &mut Vec::new(), &mut Labels::default()).is_err());
     }

@@ -43,12 +43,12 @@ pub(super) fn draw(
         let work = training.work(question)?;
         let (train, test) = (&training.facts.train, &training.facts.test);
         add(title(counted(work.len(), "training sample"), "the first steps"), train, work, options)?;
-        add(format!("{} test samples", test.len().min(OTHERS)), test, spread(test.as_ref()), plain)?;
+        add(format!("{} test samples", test.len().min(OTHERS)), test, some_of(test.as_ref()), plain)?;
     } else {
         for (number, (samples, _)) in details.checks.iter().enumerate() {
             let [changed, set] = unchanged_sets(recipe, samples);
             if number > 0 {
-                let work = spread(set.as_ref());
+                let work = some_of(set.as_ref());
                 add(format!("{} of {}", counted(work.len(), "sample"), samples.set), &set, work, plain)?;
                 continue;
             }
@@ -88,10 +88,12 @@ impl Training {
     }
 }
 
-/// Requests samples that are evenly spread over a set.
-fn spread(set: &dyn Dataset) -> Vec<MicroBatch> {
-    let step = set.len().div_ceil(OTHERS).max(1);
-    (0..set.len()).step_by(step).map(|sample| MicroBatch::of(0, [sample as u32])).collect()
+/// Requests some samples of a set, always the same.
+fn some_of(set: &dyn Dataset) -> Vec<MicroBatch> {
+    let mut chosen = epoch_order(set.len(), 0, 0);
+    chosen.truncate(OTHERS);
+    chosen.sort_unstable();
+    chosen.into_iter().map(|sample| MicroBatch::of(0, [sample])).collect()
 }
 
 fn section(

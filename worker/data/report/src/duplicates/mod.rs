@@ -160,3 +160,6 @@ impl Conflicts {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
