@@ -32,6 +32,7 @@ mod import_sources;
 mod invariance;
 mod kills;
 mod layout;
+mod layouts;
 mod lists;
 mod memory_copies;
 mod memory_nodes;

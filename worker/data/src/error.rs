@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use super::ignored::{EXTENSIONS, Ignored};
 use super::names::{LISTED, listed};
-use super::table_problem::{TARGETS, TableProblem};
+use super::table_problem::TableProblem;
 use super::token_file::TokenProblem;
 
 /// Most unreadable files that are named; further ones are only counted.
@@ -30,7 +30,8 @@ pub enum DataError {
     )]
     UnreadableFolder(PathBuf, #[source] io::Error),
     #[error(
-        "{} has no class folders{}{}; expected one folder of images for each class, as in {}/cat/001.png",
+        "{} has no class folders{}{}; expected one folder of images for each class, as in {}/cat/001.png, or a list of its images in \
+         data.lists",
         .0.display(), loose_note(*.1), others(.2), .0.display()
     )]
     NoClasses(PathBuf, usize, Box<Ignored>),
@@ -151,7 +152,8 @@ pub enum DataError {
          set data.normalize_targets = false", .0, .1
     )]
     EqualTargets(String, f64),
-    #[error("{}:{}: {}", .0.display(), .1, .2)]
+    /// A problem in a line, or in the whole file if that is 0.
+    #[error("{}{}: {}", .0.display(), match .1 { 0 => String::new(), line => format!(":{line}") }, .2)]
     Table(PathBuf, usize, TableProblem),
     #[error(
         "cannot read {}: {}; {}", .0.display(), .1,
@@ -159,10 +161,16 @@ pub enum DataError {
     )]
     UnreadableTable(PathBuf, #[source] io::Error, &'static str),
     #[error(
-        "{} in {} without a line in {TARGETS}: {}; add lines, or remove the images",
-        plural(.1.len(), "image", "images"), .0.display(), listed(.1)
+        "{} in {} without a line in {}: {}; add lines, or remove the images",
+        plural(.1.len(), "image", "images"), .0.display(), .2, listed(.1)
     )]
-    NoTargets(PathBuf, Vec<String>),
+    NoTargets(PathBuf, Vec<String>, &'static str),
+    #[error(
+        "{} and {} disagree: {} in the first alone{}; {} in the second alone{}; download both files again",
+        .0[0].display(), .0[1].display(), plural(.1.len(), "number", "numbers"), names(.1),
+        plural(.2.len(), "number", "numbers"), names(.2)
+    )]
+    OtherNumbers(Box<[PathBuf; 2]>, Vec<String>, Vec<String>),
     #[error(
         "{} has the targets {}, but the training split has {}; give both the same names in the same order",
         .0.display(), listed(.1), listed(.2)

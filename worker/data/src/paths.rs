@@ -7,35 +7,7 @@ use dtrain_shared_memory::MemoryError;
 use serde::{Deserialize, Serialize};
 
 use super::packed::Packed;
-
-/// Texts in one piece of memory.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct Texts {
-    /// Where each text ends.
-    ends: Packed<u64>,
-    bytes: Packed<u8>,
-}
-
-impl Texts {
-    fn write<'a>(texts: impl Iterator<Item = &'a str> + Clone) -> Result<Self, MemoryError> {
-        let ends = texts.clone().scan(0, |end, text| {
-            *end += text.len() as u64;
-            Some(*end)
-        });
-        Ok(Self { ends: Packed::write(ends)?, bytes: Packed::write(texts.flat_map(str::bytes))? })
-    }
-
-    fn len(&self) -> usize {
-        self.ends.len()
-    }
-
-    fn get(&self, at: usize) -> &str {
-        let start = if at == 0 { 0 } else { self.ends[at - 1] };
-        let bytes = self.bytes.get(start as usize..self.ends[at] as usize);
-        // What another process wrote was a text.
-        bytes.and_then(|bytes| std::str::from_utf8(bytes).ok()).unwrap_or_default()
-    }
-}
+use super::texts::Texts;
 
 /// Paths of files below one folder. Clones share them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -255,6 +255,15 @@ impl Samples {
         })
     }
 
+    /// Returns the names of the classes of the field `label` that no sample has.
+    pub fn unused_classes(&self) -> Vec<&str> {
+        let (names, numbers) = self.classes();
+        let mut is_used = vec![false; names.len()];
+        numbers.iter().for_each(|&number| is_used[number as usize] = true);
+        let unused = names.iter().zip(is_used).filter(|(_, is_used)| !is_used);
+        unused.map(|(name, _)| name.as_str()).collect()
+    }
+
     /// Returns the names of the classes of each field, by field.
     pub fn class_names(&self) -> BTreeMap<String, Vec<String>> {
         let named = |list: &List| match &list.values {

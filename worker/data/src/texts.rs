@@ -9,8 +9,8 @@ use super::packed::Packed;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Texts {
     /// Where each text ends.
-    ends: Packed<u64>,
-    bytes: Packed<u8>,
+    pub(super) ends: Packed<u64>,
+    pub(super) bytes: Packed<u8>,
 }
 
 impl Texts {

@@ -36,6 +36,11 @@ impl Data {
 }
 
 impl Recipe {
+    /// Returns the names of the sets of samples: folders, or words of a table.
+    pub(super) fn sets(&self) -> [String; 2] {
+        [self.data.train.clone(), self.data.test.clone()]
+    }
+
     /// Returns the recipe of each source, as if it were alone; this one, if it lists none.
     pub fn by_source(&self) -> Vec<Cow<'_, Self>> {
         if self.data.source.is_empty() {

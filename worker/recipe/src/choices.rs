@@ -15,6 +15,7 @@ choices! {
         Mask = "mask": "The class of each pixel of an image, from a mask.",
         Vector = "vector": "Numbers for an image, from a row of a table.",
         Map = "map": "A number for each pixel of an image, from a second image.",
+        Classes = "classes": "Any number of classes of an image, from a row of a table.",
         Tokens = "tokens": "The next token of a text.",
     }
 
@@ -65,6 +66,15 @@ choices! {
         Uint32 = "uint32": "Four bytes, little-endian.",
     }
 
+    /// What ends the cells of a table.
+    Separator {
+        Auto = "auto": "What stands in the line of names; a line `sep=;` before it names the letter.",
+        Comma = "comma": "A comma. Numbers have decimal points.",
+        Semicolon = "semicolon": "A semicolon. Numbers have decimal points or decimal commas.",
+        Tab = "tab": "A tab. Numbers have decimal points or decimal commas.",
+        Bar = "bar": "`|`. Numbers have decimal points or decimal commas.",
+    }
+
     /// The unit of text that is one document.
     Documents {
         None = "none": "The text is one sequence of tokens, cut into windows.",
@@ -92,5 +102,18 @@ choices! {
         FineTune = "fine-tune": "Every tensor, except a head for another number of classes.",
         Strict = "strict": "Every tensor.",
         Partial = "partial": "The tensors that match by name and shape.",
+    }
+}
+
+impl Separator {
+    /// Returns the letter; none if the table tells.
+    pub fn letter(self) -> Option<char> {
+        match self {
+            Self::Auto => None,
+            Self::Comma => Some(','),
+            Self::Semicolon => Some(';'),
+            Self::Tab => Some('\t'),
+            Self::Bar => Some('|'),
+        }
     }
 }

@@ -76,6 +76,7 @@ impl Target {
             Self::Mask => Some(("mask", ColumnKind::Mask)),
             Self::Map => Some(("map", ColumnKind::Map)),
             Self::Vector => Some(("targets", ColumnKind::Numbers)),
+            Self::Classes => Some(("label", ColumnKind::Classes)),
             Self::Tokens => Some(("tokens", ColumnKind::Text)),
         }
     }

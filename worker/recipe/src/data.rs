@@ -8,12 +8,12 @@ use dtrain_common::recipe::{Cache, Workers};
 use dtrain_common::section;
 
 use super::changes::CHANGES;
-use super::kinds::{FIELDS, FOLDER_NAME, REPEATS, TOKENIZER};
+use super::kinds::{FIELDS, FOLDER_NAME, LISTS, REPEATS, TOKENIZER};
 use super::sets::{TESTS, VAL};
 use super::sources::SOURCES;
 use super::{
     Augment, Change, DataKind, Documents, Episodes, Interpolation, Masks, Orientation, Resize, Sampler,
-    Source, Target, TokenType, Tokenizer, Val,
+    Separator, Source, Target, TokenType, Tokenizer, Val,
 };
 
 /// Mean of ImageNet's training images by channel.
@@ -26,9 +26,10 @@ section! {
     Data "data" {
         /// Source of the samples. The default is text for tokens, else folder.
         kind: DataKind = DataKind::Folder, choice(DataKind::NAMES), experiment;
-        /// Regress and program: the learning target of a sample; filled in (vector, class, or tokens of a text).
+        /// Classify, regress and program: the learning target of a sample; filled in (class, vector, or tokens of a text).
         target: Option<Target> = None, choice(Target::NAMES), experiment;
-        /// Folder that holds the folders below; for text a file or a folder of files; for a table its file. Absolute when loaded.
+        /// Folder that holds the folders or lists below; for text a file or a folder of files; for a table its file. Absolute when
+        /// loaded.
         root: Option<PathBuf> = None, PATH;
         /// Several sources of samples, in place of `root`.
         #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -36,6 +37,8 @@ section! {
         /// Tables: the fields of a sample, each `KIND` or `KIND:COLUMN,COLUMN`; filled in with those of the task.
         #[serde(skip_serializing_if = "BTreeMap::is_empty")]
         fields: BTreeMap<String, String> = BTreeMap::new(), FIELDS, experiment;
+        /// What ends the cells of tables.
+        separator: Separator = Separator::Auto, choice(Separator::NAMES), experiment;
         /// Name of the folder of training images below `root`, or of the training samples in a table's column `split`.
         train: String = "train".into(), FOLDER_NAME, experiment;
         /// Name of the folder of test images below `root`, or of the test samples in a table's column `split`.
@@ -46,6 +49,9 @@ section! {
         /// More test sets: for each name a folder or set, as `test`.
         #[serde(skip_serializing_if = "BTreeMap::is_empty")]
         tests: BTreeMap<String, String> = BTreeMap::new(), TESTS;
+        /// Folders: the file below `root` that lists the images of a set with their classes, by the name of the set.
+        #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+        lists: BTreeMap<String, String> = BTreeMap::new(), LISTS, experiment;
         /// Name of the folder of the training images' masks or maps below `root`.
         train_masks: String = "train_masks".into(), FOLDER_NAME, experiment;
         /// Name of the folder of the test images' masks or maps below `root`.

@@ -9,7 +9,9 @@ choices! {
         Generated = "generated": "Samples that dtrain generates, for trials without a download.",
         Text = "text": "A text file, or a folder of them.",
         Tokens = "tokens": "A file of token numbers, or a folder with one for each set.",
-        Table = "table": "A CSV table with a column for each field, such as the paths of images.",
+        Table = "table": "A CSV table, or JSON lines, with a column for each field, such as the paths of images.",
+        Cub = "cub": "A folder in the layout of CUB-200-2011, with images.txt and train_test_split.txt.",
+        JsonList = "json-list": "A JSON file for each set, with lists of images and of their classes.",
     }
 }
 
@@ -20,6 +22,8 @@ pub(super) enum Root {
     Sets,
     /// A file with a line for each sample.
     File,
+    /// A folder with lists of images, each of which has a class.
+    Lists,
     /// A text, or a folder of texts.
     Text,
     /// A file of tokens, or a folder with a file for each set.
@@ -33,6 +37,7 @@ impl DataKind {
         match self {
             Self::Folder => Root::Sets,
             Self::Table => Root::File,
+            Self::Cub | Self::JsonList => Root::Lists,
             Self::Text => Root::Text,
             Self::Tokens => Root::Tokens,
             Self::Generated => Root::Nothing,
@@ -51,7 +56,7 @@ impl DataKind {
 
     /// Returns whether the samples are listed with their files of images.
     pub fn is_of_images(self) -> bool {
-        matches!(self.root(), Root::Sets | Root::File)
+        matches!(self.root(), Root::Sets | Root::File | Root::Lists)
     }
 }
 
@@ -66,6 +71,14 @@ macro_rules! each_source {
             }
             $crate::DataKind::Table => {
                 use table as $source;
+                $then
+            }
+            $crate::DataKind::Cub => {
+                use cub as $source;
+                $then
+            }
+            $crate::DataKind::JsonList => {
+                use json_list as $source;
                 $then
             }
             $crate::DataKind::Text | $crate::DataKind::Tokens | $crate::DataKind::Generated => $other,

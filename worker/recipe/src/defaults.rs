@@ -17,7 +17,7 @@ fn data(recipe: &mut Recipe, is_stated: &dyn Fn(&str) -> bool) {
     let (task, target, data) = (recipe.task, recipe.target(), &mut recipe.data);
     data.fields.extend(fields.into_iter().map(|field| (field.field, field.kind.as_str().to_owned())));
     if task.chooses_target() {
-        data.target = target;
+        data.target = target.filter(|target| task.states(*target));
     }
     if target == Some(Target::Tokens) {
         if !is_stated("data.kind") {

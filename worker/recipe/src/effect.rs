@@ -54,6 +54,12 @@ impl Recipe {
         let table = self.data.is_of_tables();
         self.add_stated_by_sources(list);
         list.add(!has_table, "data.fields", "it applies to data.kind = \"table\"");
+        let folders_of_tables = matches!(target, Some(Target::Vector | Target::Classes));
+        let has_folder = sources.iter().any(|alone| alone.data.kind == DataKind::Folder);
+        let separates = has_table || (has_folder && folders_of_tables);
+        list.add(!separates, "data.separator", "it applies to CSV files, and the data has none");
+        let lists = has_folder && target == Some(Target::Class);
+        list.add(!lists, "data.lists", "it applies to folders of images with classes");
         list.add(table, folders, "the columns in data.fields name the files (data.kind is \"table\")");
         let has_files =
             [ColumnKind::Image, ColumnKind::Mask, ColumnKind::Map].into_iter().any(|kind| self.has(kind));
@@ -97,7 +103,7 @@ impl Recipe {
     /// Formats "the task is NAME", with the target if the task has several.
     fn reason(&self) -> String {
         let task = format!("the task is {:?}", self.task.as_str());
-        match self.target().filter(|_| self.task.chooses_target()) {
+        match self.target().filter(|target| self.task.states(*target)) {
             Some(target) => format!("{task} with data.target = {:?}", target.as_str()),
             None => task,
         }
@@ -154,8 +160,10 @@ impl Recipe {
         let counted = "generated data has data.test_samples test samples (data.kind is \"generated\")";
         list.add(generated, "data.test_fraction", counted);
         list.add(tokens, "data.classes", "a language model's classes are the tokens of its text");
-        let numbers = matches!(target, Some(Target::Vector | Target::Map));
+        let numbers = matches!(target, Some(Target::Vector | Target::Map | Target::Classes));
         let masks = self.has(ColumnKind::Mask);
+        let normalized = target == Some(Target::Classes);
+        list.add(normalized, "data.normalize_targets", "classes are 0 and 1 (data.target is \"classes\")");
         list.add(numbers && !masks, "data.classes", format!("it applies to classes, and {}", self.reason()));
         // The masks alone do not state the number of classes.
         let from = if self.data.kind.has_columns() { "table determines" } else { "class folders determine" };

@@ -12,7 +12,8 @@ named! { $
 /// A figure of an evaluation. It reads an output of the network and fields of the data by name.
 Figure, FIGURES, each_figure, "model.figures":
 
-/// The part of the samples whose class is among the largest logits.
+/// The part of the samples whose class is among the largest logits; of samples with any number of classes, the part whose
+/// classes are all right.
 "accuracy" Accuracy {
     /// The output with the logits, N x K, or N x M x K for M classes of each sample; by default the main one.
     output: Option<String> = None, NAME;
@@ -24,6 +25,17 @@ Figure, FIGURES, each_figure, "model.figures":
     label: Option<String> = None, NAME;
 }
 
+/// The part of all classes of all samples that are right, of samples with any number of classes. A positive logit means that
+/// the sample has the class.
+"label-accuracy" LabelAccuracy {
+    /// The output with a logit for each class, N x K; by default the main one.
+    output: Option<String> = None, NAME;
+    /// The field with the classes of each sample.
+    classes: String = "label".to_owned(), NAME;
+    /// The name of the figure; by default label_accuracy.
+    label: Option<String> = None, NAME;
+}
+
 /// The area under the curve of true over false positives for all thresholds, which is the probability that a positive sample
 /// has a larger score than another (Hanley and McNeil 1982). Equal scores count one half.
 "auc" Auc {
@@ -31,7 +43,7 @@ Figure, FIGURES, each_figure, "model.figures":
     output: Option<String> = None, NAME;
     /// The field with the class of each sample.
     classes: String = "label".to_owned(), NAME;
-    /// The number of the class that counts as positive; all others count as negative.
+    /// The number of the class that counts as positive; samples without it count as negative.
     positive: usize = 1, Kind::Whole(0, MOST);
     /// The name of the figure; by default auc.
     label: Option<String> = None, NAME;
@@ -49,6 +61,12 @@ Figure, FIGURES, each_figure, "model.figures":
 impl Accuracy {
     fn usual_label(&self) -> String {
         if self.top == 1 { "accuracy".to_owned() } else { format!("top{}_accuracy", self.top) }
+    }
+}
+
+impl LabelAccuracy {
+    fn usual_label(&self) -> String {
+        "label_accuracy".to_owned()
     }
 }
 

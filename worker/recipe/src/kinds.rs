@@ -32,6 +32,12 @@ pub(super) const REPEATS: Kind =
     Kind::Other("a table of tokens and counts, such as { \"<image>\" = 64 }", &["object"], |value| {
         each_entry(value, |value| check(&Kind::Whole(1, 1 << 16), value))
     });
+/// A table of paths, not empty.
+pub(super) const LISTS: Kind = Kind::Other(
+    "a table of list files below data.root, such as { val = \"val.txt\" }",
+    &["object"],
+    |value| each_entry(value, |value| check(&FOLDER_NAME, value)),
+);
 /// A table of joins, not empty.
 pub(super) const JOINS: Kind =
     Kind::Other("a table of joins, such as { queue = \"append\" }", &["object"], |value| {

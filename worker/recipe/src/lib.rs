@@ -40,8 +40,8 @@ use dtrain_common::batch::{BatchError, Partition};
 pub use batchnorm::BatchNorm;
 pub use changes::Change;
 pub use choices::{
-    Augment, Compile, Documents, Interpolation, Join, Loss, Masks, MemoryFormat, Orientation, Resize, Target,
-    TokenType, WeightsMode,
+    Augment, Compile, Documents, Interpolation, Join, Loss, Masks, MemoryFormat, Orientation, Resize,
+    Separator, Target, TokenType, WeightsMode,
 };
 pub use columns::{ColumnKind, FieldColumns};
 pub use data::{Data, IMAGENET_MEAN, IMAGENET_STD};

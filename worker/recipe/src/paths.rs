@@ -93,6 +93,10 @@ impl Recipe {
                         .map_err(|message| (key, format!("{message}; {}", folders_of(root))))?;
                 }
             }
+            Root::Lists => {
+                let remedy = "set data.root to the folder that holds the lists of images";
+                list(root()?).map_err(|message| of_root(message, remedy))?;
+            }
             Root::File => {
                 let remedy = "set data.root to the file of the table";
                 readable_file(root()?).map_err(|message| of_root(message, remedy))?;

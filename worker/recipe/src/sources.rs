@@ -18,8 +18,8 @@ entry! {
         /// How often its samples are taken, beside the other sources: its part of an epoch is its weight, divided by the sum
         /// of all. Without weights each sample of all sources is taken once.
         weight: Option<f64>, RATE;
-        /// Its kind: folder or table.
-        kind: Option<DataKind>, choice(&["folder", "table"]);
+        /// Its kind, of images.
+        kind: Option<DataKind>, choice(&["folder", "table", "cub", "json-list"]);
         /// The fields of its table.
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         fields: BTreeMap<String, String>, FIELDS;

@@ -46,7 +46,7 @@ impl TaskFacts {
 const TASKS: &[TaskFacts] = &[
     TaskFacts {
         name: "classify",
-        targets: &[Target::Class],
+        targets: &[Target::Class, Target::Classes],
         network: Some(ModelName::Resnet18),
         settings: &["model.figures"],
         ..TaskFacts::NONE
@@ -60,14 +60,14 @@ const TASKS: &[TaskFacts] = &[
     TaskFacts { name: "lm", targets: &[Target::Tokens], network: Some(ModelName::Gpt), ..TaskFacts::NONE },
     TaskFacts {
         name: "regress",
-        targets: &[Target::Vector, Target::Map],
+        targets: &[Target::Vector, Target::Map, Target::Classes],
         losses: &[Loss::Mse, Loss::L1, Loss::Huber],
         settings: &["data.normalize_targets"],
         ..TaskFacts::NONE
     },
     TaskFacts {
         name: "program",
-        targets: &[Target::Class, Target::Mask, Target::Vector, Target::Map, Target::Tokens],
+        targets: &[Target::Class, Target::Mask, Target::Vector, Target::Map, Target::Tokens, Target::Classes],
         returns_loss: true,
         settings: &["data.episodes", "model.losses", "model.figures"],
         ..TaskFacts::NONE
@@ -114,6 +114,12 @@ impl Task {
     /// Returns the task as a recipe writes it.
     pub fn as_str(self) -> &'static str {
         self.0.name
+    }
+
+    /// Returns whether a recipe states this target when it is filled in: not the usual one of a task with a network, which once
+    /// had no other.
+    pub(super) fn states(self, target: Target) -> bool {
+        self.chooses_target() && (self.0.network.is_none() || self.0.targets.first() != Some(&target))
     }
 
     /// Returns whether `data.target` has a choice.

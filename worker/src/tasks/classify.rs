@@ -1,8 +1,10 @@
-//! Image classification: cross-entropy on the logits, and accuracy.
+//! Image classification: cross-entropy on the logits, and accuracy. Of images with any number of classes, binary
+//! cross-entropy of each class.
 
+use dtrain_parts::losses::binary::binary_cross_entropies;
 use dtrain_parts::losses::classes::cross_entropies;
-use dtrain_recipe::figures::Accuracy;
-use dtrain_recipe::{Figure, ModelName, Recipe};
+use dtrain_recipe::figures::{Accuracy, LabelAccuracy};
+use dtrain_recipe::{Figure, ModelName, Recipe, Target};
 use tch::{Kind, Tensor};
 
 use super::figures::{Figures, Ports};
@@ -20,6 +22,8 @@ pub struct Classify {
     model: ImageNetwork,
     figures: Figures,
     facts: Facts,
+    /// Whether an image has any number of classes.
+    has_sets: bool,
 }
 
 impl BuildTask for Classify {
@@ -52,18 +56,24 @@ impl BuildTask for Classify {
         let facts = Facts { sums: figures.sums(), ..sets.facts() };
         let facts = facts
             .with_model(&model, &figures.outputs(), |model| model.min_micro_batch(recipe.data.image_size));
-        Ok(Self { model, figures, facts })
+        Ok(Self { model, figures, facts, has_sets: has_sets(recipe) })
     }
+}
+
+fn has_sets(recipe: &Recipe) -> bool {
+    recipe.target() == Some(Target::Classes)
 }
 
 fn exported(recipe: &Recipe, sets: &Sets, program: Program) -> Result<Network, TaskError> {
     let network = program.bind(recipe, sets.train.fields(), &MAIN_OUTPUTS)?;
-    let classes = sets.classes;
+    let (classes, is_exact) = (sets.classes as i64, has_sets(recipe));
+    // The softmax of further classes goes to 0; each of a set of classes has its own loss.
+    let least = if is_exact { "" } else { "at least " };
     let expected = format!(
-        "task = \"classify\" needs logits, N x K with K at least the {classes} classes of the data; set model.output to another \
+        "task = \"classify\" needs logits, N x K with K {least}the {classes} classes of the data; set model.output to another \
          output, or import the model again with this number of classes"
     );
-    let enough = |k: Option<i64>| k.is_none_or(|k| k >= classes as i64);
+    let enough = |k: Option<i64>| k.is_none_or(|k| if is_exact { k == classes } else { k >= classes });
     network.check_outputs(&expected, &|shape| matches!(shape, &[None, k] if enough(k)))?;
     Ok(network)
 }
@@ -87,13 +97,15 @@ fn architecture(recipe: &Recipe) -> Architecture {
     }
 }
 
-/// Returns the accuracy, and the figures of the recipe, which may have another accuracy.
+/// Returns the usual figures, and those of the recipe, which may have others of their names.
 fn figures(recipe: &Recipe, model: &ImageNetwork, sets: &Sets) -> Result<Figures, TaskError> {
-    let own = Figure::Accuracy(Accuracy::default());
-    let mut all = recipe.model.figures.clone();
-    if all.iter().all(|figure| figure.label() != own.label()) {
-        all.insert(0, own);
+    let mut own = vec![Figure::Accuracy(Accuracy::default())];
+    if has_sets(recipe) {
+        own.push(Figure::LabelAccuracy(LabelAccuracy::default()));
     }
+    let listed = &recipe.model.figures;
+    own.retain(|own| listed.iter().all(|figure| figure.label() != own.label()));
+    let all = [own, listed.clone()].concat();
     match model {
         Model::Exported(network) => {
             Figures::bind(&all, &Ports::of(network, true), sets).map_err(|unfit| network.unfit(unfit))
@@ -110,7 +122,10 @@ fn figures(recipe: &Recipe, model: &ImageNetwork, sets: &Sets) -> Result<Figures
 impl Classify {
     fn of_outputs(&self, outputs: &[Tensor], batch: &Batch, mode: Mode) -> Result<Loss, TaskError> {
         let labels = batch.field("label")?;
-        let losses = self.model.logits(outputs, mode).loss(|logits| cross_entropies(logits, labels))?;
+        let losses = self.model.logits(outputs, mode).loss(|logits| match self.has_sets {
+            true => binary_cross_entropies(logits, labels),
+            false => cross_entropies(logits, labels),
+        })?;
         let sums = self.figures.add(&|at| Ok(outputs[at].shallow_clone()), batch, mode)?;
         Ok(Loss::of_samples(&losses, &batch.weights, sums)?)
     }
@@ -134,7 +149,9 @@ impl RowFigures for Classify {
 impl Predict for Classify {
     fn form(&self) -> Form {
         let outputs = self.model.classes().unwrap_or(self.facts.classes);
-        Form::Classes(class_names(&self.facts.class_names, outputs))
+        let names = class_names(&self.facts.class_names, outputs);
+        // Each class of a set has its own probability.
+        if self.has_sets { Form::Numbers(names) } else { Form::Classes(names) }
     }
 
     fn outputs(&self) -> Vec<&str> {
@@ -150,7 +167,11 @@ impl Predict for Classify {
     }
 
     fn values(&self, outputs: &[Tensor]) -> Result<Tensor, TaskError> {
-        Ok(probabilities(&self.model.logits(outputs, Mode::Evaluate).main)?)
+        let logits = self.model.logits(outputs, Mode::Evaluate).main;
+        match self.has_sets {
+            true => Ok(logits.f_to_kind(Kind::Float)?.f_sigmoid()?),
+            false => Ok(probabilities(&logits)?),
+        }
     }
 }
 

@@ -143,6 +143,7 @@ impl Bound {
     fn new(key: &str, settings: &Settings, ports: &Ports<'_>, sets: &Sets) -> Result<Self, Unfit> {
         let figure = named(settings);
         let (mut values, mut shapes, mut classes, mut first) = (Vec::new(), Vec::new(), None, None);
+        let mut has_sets = false;
         for source in figure.takes() {
             match source {
                 Source::Output(name) => {
@@ -163,13 +164,18 @@ impl Bound {
                     first = first.or(Some(port));
                 }
                 Source::Classes(name) => {
-                    shapes.push(field_of_classes(key, name, sets)?);
+                    let (shape, is_set) = field_of_classes(key, name, sets)?;
+                    shapes.push(shape);
+                    has_sets |= is_set;
                     classes = classes.or_else(|| known_classes(name, sets));
                     values.push(Value::Field(name.to_owned()));
                 }
             }
         }
-        let checked = figure.check(&shapes, classes);
+        let checked = match has_sets {
+            true => figure.check_sets(&shapes),
+            false => figure.check(&shapes, classes),
+        };
         if let Some(port) = first {
             if !is_floating(port.kind) {
                 return Err(unfit_output(
@@ -211,14 +217,15 @@ fn zeros(sums: usize, batch: &Batch) -> Result<Tensor, TchError> {
     Tensor::f_zeros([sums as i64], (Kind::Double, batch.weights.device()))
 }
 
-/// Returns the shape of the classes in a field, with that of the samples.
-fn field_of_classes(key: &str, name: &str, sets: &Sets) -> Result<Vec<Option<i64>>, Unfit> {
+/// Returns the shape of the classes in a field, with that of the samples, and whether each sample has a set of them.
+fn field_of_classes(key: &str, name: &str, sets: &Sets) -> Result<(Vec<Option<i64>>, bool), Unfit> {
     let fields = sets.train.fields().iter();
-    let mut all = fields.filter(|field| field.kind == FieldKind::I64 && has_classes(&field.name, sets));
+    let mut all = fields.filter(|field| has_classes(&field.name, sets));
     let names = || all.clone().map(|field| field.name.to_string()).collect();
     let missing = Unfit::NoClasses { key: key.to_owned(), name: name.to_owned(), classes: names() };
     let field = all.find(|field| field.name == name).ok_or(missing)?;
-    Ok([None].into_iter().chain(field.shape.iter().map(|length| Some(*length as i64))).collect())
+    let shape = [None].into_iter().chain(field.shape.iter().map(|length| Some(*length as i64)));
+    Ok((shape.collect(), field.kind == FieldKind::F32))
 }
 
 /// Returns whether a field holds classes of whole samples, also of a partner's or of an episode's. Masks and tokens have values

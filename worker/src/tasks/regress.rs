@@ -1,8 +1,8 @@
-//! Regression by an exported program: numbers for each image, or one for each pixel.
+//! Regression by an exported program: numbers for each image, one for each of its classes, or one for each pixel.
 
 use dtrain_parts::figures::errors::{map_metrics, vector_metrics};
 use dtrain_parts::losses::regression::{Units, map_loss, map_of, vector_loss};
-use dtrain_recipe::{self as recipe, Recipe};
+use dtrain_recipe::{self as recipe, Recipe, Target};
 use tch::{Kind, Tensor};
 
 use super::network::{MAIN_OUTPUTS, Network, Program, enlarges};
@@ -27,6 +27,8 @@ pub struct Regress {
     size: (i64, i64),
     /// The number of a white pixel in a map.
     white: f32,
+    /// The field of the target: a map, a vector of numbers, or one of classes, each 1 or 0.
+    field: &'static str,
 }
 
 impl BuildTask for Regress {
@@ -43,7 +45,11 @@ impl BuildTask for Regress {
     fn build(recipe: &Recipe, survey: Survey, context: BuildContext<'_>) -> Result<Self, TaskError> {
         let device = context.registry.device();
         let program = Program::load(recipe, context.registry)?;
-        let sets = samples::sets(recipe, survey, context.local_ranks, || program.context(recipe))?;
+        let mut sets = samples::sets(recipe, survey, context.local_ranks, || program.context(recipe))?;
+        let has_classes = recipe.target() == Some(Target::Classes);
+        if has_classes {
+            sets.numbers.clone_from(&sets.class_names);
+        }
         let network = program.bind(recipe, sets.train.fields(), &MAIN_OUTPUTS)?;
         check_outputs(&network, &sets)?;
         let numbers = sets.numbers.len().max(1);
@@ -66,6 +72,11 @@ impl BuildTask for Regress {
             loss: recipe.of_stage(0).model.loss,
             size: (sets.size.1 as i64, sets.size.0 as i64),
             white: recipe.data.target_scale as f32,
+            field: match (has_classes, sets.numbers.is_empty()) {
+                (true, _) => "label",
+                (false, true) => "map",
+                (false, false) => "targets",
+            },
             numbers: sets.numbers,
         })
     }
@@ -142,12 +153,10 @@ impl Task for Regress {
 
     fn loss(&self, batch: &Batch, mode: Mode) -> Result<Loss, TaskError> {
         let outputs = self.network.outputs(batch, mode)?;
-        let loss = match self.numbers.is_empty() {
-            true => map_loss(&outputs, batch.field("map")?, &batch.weights, &self.units, self.loss),
-            false => {
-                let targets = batch.field("targets")?;
-                vector_loss(&outputs, targets, &batch.weights, &self.units, &self.center, self.loss)
-            }
+        let targets = batch.field(self.field)?;
+        let loss = match self.field {
+            "map" => map_loss(&outputs, targets, &batch.weights, &self.units, self.loss),
+            _ => vector_loss(&outputs, targets, &batch.weights, &self.units, &self.center, self.loss),
         };
         Ok(loss?)
     }

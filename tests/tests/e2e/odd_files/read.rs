@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use dtrain_recipe::Recipe;
-use dtrain_recipe::{Documents, Orientation, Resize, Tokenizer};
+use dtrain_recipe::{Documents, Orientation, Resize, Separator, Tokenizer};
 use dtrain_worker::data::raster::{Labels, Raster, Values};
 use dtrain_worker::data::{
     Depth, MaskKind, MaskRule, Needs, TextIndex, TextRoot, Tokens, check, decode, sources,
@@ -124,7 +124,7 @@ fn text(settings: &Settings) -> Result<Vec<f32>, String> {
 }
 
 fn table(folder: &Path) -> Result<Vec<f32>, String> {
-    let index = sources::numbers::scan(folder, "train", None).map_err(said)?;
+    let index = sources::numbers::scan(folder, "train", Separator::Auto, None).map_err(said)?;
     Ok(index.numbers().1.to_vec())
 }
 

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use dtrain_recipe::FieldColumns;
+use dtrain_recipe::{FieldColumns, Separator};
 
 use super::*;
 use crate::mask_rule::{MaskKind, MaskRule};
@@ -16,6 +16,7 @@ const READING: Reading<'_> = Reading {
     mask: MaskRule { kind: MaskKind::Index, classes: 2, ignore: 255 },
     map: MapRule { scale: 1.0, ignore: None },
     split: table::SPLIT,
+    separator: Separator::Auto,
     train: None,
 };
 

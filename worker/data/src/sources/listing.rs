@@ -9,7 +9,7 @@ use super::super::error::DataError;
 use super::super::ignored::{Ignored, is_image};
 use super::super::names::listed;
 use super::super::paths::Listing;
-use super::super::table_problem::TARGETS;
+use super::super::table_problem::{CLASSES, TARGETS};
 
 pub(super) const SPLITS: &str = "data.root, data.train and data.test";
 
@@ -65,7 +65,7 @@ pub(super) fn canonical(folder: &Path) -> Result<PathBuf, DataError> {
 }
 
 /// Adds the images below `folder` to `images`, as `prefix/...` (or without a prefix), and counts other files
-/// except a table of targets.
+/// except a table beside them.
 pub(super) fn list_images(
     folder: &Path,
     prefix: &str,
@@ -84,7 +84,7 @@ pub(super) fn list_images(
             folders.push(entry.name);
         } else if entry.is_image() {
             images.add(&entry.name);
-        } else if !(prefix.is_empty() && entry.name == TARGETS) {
+        } else if !(prefix.is_empty() && [TARGETS, CLASSES].contains(&entry.name.as_str())) {
             ignored.count(&entry.name);
         }
     }

@@ -1,12 +1,12 @@
-//! Sources of samples: folders of images with classes, masks, maps or numbers, and tables. Each kind of source has a file, whose
-//! `list` returns the samples of a set.
+//! Sources of samples: folders of images with classes, masks, maps or numbers, tables, and data sets in their own layout. Each
+//! kind of source has a file, whose `list` returns the samples of a set.
 
 // A new file needs no line here.
 automod::dir!(pub "src/sources");
 
 use std::path::Path;
 
-use dtrain_recipe::{DataKind, FieldColumns, Target, each_source};
+use dtrain_recipe::{DataKind, FieldColumns, Separator, Target, each_source};
 
 use super::error::DataError;
 use super::mask_rule::MaskRule;
@@ -20,6 +20,8 @@ pub struct Reading<'a> {
     pub map: MapRule,
     /// The column of a table that names the set of each line.
     pub split: &'a str,
+    /// What ends the cells of tables.
+    pub separator: Separator,
     /// The training samples, which give the classes of other sets in the fields that both have.
     pub train: Option<&'a Samples>,
 }
@@ -36,6 +38,8 @@ pub struct Request<'a> {
     pub target: Option<Target>,
     /// The fields of a sample, of kinds with columns.
     pub fields: &'a [FieldColumns],
+    /// The file below the root that lists the images of a folder with their classes, if there is one.
+    pub list: Option<&'a str>,
     pub reading: Reading<'a>,
 }
 

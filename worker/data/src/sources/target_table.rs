@@ -1,52 +1,158 @@
-//! The table of numbers beside the images of a split: `targets.csv`.
+//! The table beside the images of a set: numbers in `targets.csv`, or classes in `classes.csv`.
 //!
 //! The first line is `file,NAME,...`. Each further line has the path of an image below the table's folder and
-//! a number for each name.
+//! a cell for each name.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::path::{Component, Path};
 
-use super::super::table_problem::TableProblem;
-use super::csv::{self, Row};
+use dtrain_recipe::Separator;
+
+use super::super::error::DataError;
+use super::super::ignored::Ignored;
+use super::super::paths::Listing;
+use super::super::table_problem::{CLASSES, TARGETS, TableProblem};
+use super::csv::{self, LineProblem, Row};
+use super::decimals::Decimals;
+use super::listing::{SPLITS, image_files};
+use super::rows::Problems;
+use super::table_file::{self, Form, Json};
+use super::unicode_form;
 
 /// The name of the first column.
 const FILE: &str = "file";
 
+/// A kind of table beside images.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Beside {
+    pub(super) file: &'static str,
+    example: &'static str,
+    /// The remedy if it is missing.
+    remedy: &'static str,
+}
+
+impl Beside {
+    pub(super) const NUMBERS: Self = Self {
+        file: TARGETS,
+        example: "file,NAME,...",
+        remedy: "write a line `file,NAME,...` and a line for each image into it",
+    };
+    pub(super) const CLASSES: Self = Self {
+        file: CLASSES,
+        example: "file,classes",
+        remedy: "write a line `file,classes` and a line for each image into it, with `|` between the classes of an image",
+    };
+
+    /// Lists the images below `root/split` by path, each with the value of its line. Every image needs a line and every line
+    /// an image.
+    pub(super) fn read<T>(
+        self,
+        root: &Path,
+        split: &str,
+        parse: impl FnOnce(&str, &'static str) -> Result<TargetTable<T>, LineProblem>,
+    ) -> Result<Images<T>, DataError> {
+        let folder = root.join(split);
+        let mut ignored = Ignored::default();
+        let mut images = image_files(root, &folder, SPLITS, &mut ignored)?;
+        images.sort(0);
+        let path = folder.join(self.file);
+        let form = Form { remedy: self.remedy, json: Json::Foreign };
+        let table = table_file::read(&path, form, |text| parse(text, self.example))?;
+        let mut by_file: HashMap<_, _> = table.rows.into_iter().map(|row| (row.file.clone(), row)).collect();
+        let (mut rows, mut missing) = (Vec::new(), Vec::new());
+        for image in (0..images.len()).map(|at| images.path(at)) {
+            match by_file.remove(&image) {
+                Some(row) => rows.push(row),
+                None => missing.push(image),
+            }
+        }
+        if let Some(row) = by_file.values().min_by_key(|row| row.line) {
+            let remedy = unicode_form::remedy(&folder, &missing, [&row.file]);
+            let (line, mut problems) = (row.line, Problems::default());
+            problems.add(line, TableProblem::NoImage(row.file.clone(), remedy));
+            for row in by_file.values() {
+                problems.add(row.line, TableProblem::NoImage(String::new(), None));
+            }
+            problems.checked().map_err(|(line, problem)| DataError::Table(path, line, problem))?;
+        }
+        match missing.is_empty() {
+            true => Ok(Images { images, rows, names: table.names, ignored }),
+            false => Err(DataError::NoTargets(folder, missing, self.file)),
+        }
+    }
+}
+
+/// Images with the rows of their table, in the same order.
+pub(super) struct Images<T> {
+    pub(super) images: Listing,
+    pub(super) rows: Vec<TableRow<T>>,
+    pub(super) names: Vec<String>,
+    /// Files that are no images.
+    pub(super) ignored: Ignored,
+}
+
 /// A table as read.
 #[derive(Debug, Clone, PartialEq)]
-pub struct TargetTable {
-    /// The names of the numbers.
+pub struct TargetTable<T> {
+    /// The names of the columns after the first.
     pub names: Vec<String>,
-    pub rows: Vec<TableRow>,
+    pub rows: Vec<TableRow<T>>,
 }
 
 /// A line of a table.
 #[derive(Debug, Clone, PartialEq)]
-pub struct TableRow {
+pub struct TableRow<T> {
     /// From 1.
     pub line: usize,
     /// The path of the image, with `/` between names.
     pub file: String,
-    pub numbers: Vec<f32>,
+    /// What the other cells state.
+    pub value: T,
 }
 
-impl TargetTable {
-    /// Reads a table from its text; an error has the number of its line, from 1.
-    pub fn parse(text: &str) -> Result<Self, (usize, TableProblem)> {
-        let (header, lines) = csv::read(text, "file,NAME,...", |cells| cells[0] == FILE)?;
-        let names = names(header.cells).map_err(|problem| (header.line, problem))?;
-        let (mut rows, mut seen) = (Vec::new(), HashMap::new());
-        for read in lines {
-            let Row { line, cells } = read?;
-            let row = row(line, &cells, &names).map_err(|problem| (line, problem))?;
-            if let Some(earlier) = seen.insert(row.file.clone(), line) {
-                return Err((line, TableProblem::Duplicate(row.file, earlier)));
-            }
-            rows.push(row);
+/// Reads a table of numbers from its text; an error has the number of its line, from 1.
+pub(super) fn numbers(
+    text: &str,
+    separator: Separator,
+    example: &'static str,
+) -> Result<TargetTable<Vec<f32>>, LineProblem> {
+    let mut decimals = None;
+    let table = parse(text, separator, example, |separator, line, names, cells| {
+        let decimals = decimals.get_or_insert_with(|| Decimals::new(separator));
+        names.iter().zip(cells).map(|(name, text)| decimals.read(line, name, text)).collect()
+    })?;
+    decimals.map_or(Ok(()), Decimals::checked)?;
+    Ok(table)
+}
+
+/// Reads a table whose lines have values that `value` reads of their cells; it gets what ends a cell, the
+/// line, the names of the columns and their cells.
+pub(super) fn parse<T: Default>(
+    text: &str,
+    separator: Separator,
+    example: &'static str,
+    mut value: impl FnMut(char, usize, &[String], &[Cow<'_, str>]) -> Result<T, TableProblem>,
+) -> Result<TargetTable<T>, LineProblem> {
+    let (header, lines) = csv::read(text, separator, example, |cells| cells[0] == FILE)?;
+    let names = names(header.cells).map_err(|problem| (header.line, problem))?;
+    let separator = lines.separator();
+    let (mut rows, mut seen, mut problems) = (Vec::new(), HashMap::new(), Problems::default());
+    for read in lines {
+        let Row { line, cells } = read?;
+        let (path, cells) = match cells.as_slice() {
+            [path, cells @ ..] if cells.len() == names.len() => (path, cells),
+            _ => return Err((line, TableProblem::Fields(cells.len(), names.len() + 1, separator == ','))),
+        };
+        let file = problems.value(line, below(path)).to_owned();
+        if let Some(earlier) = seen.insert(file.clone(), line) {
+            problems.add(line, TableProblem::Duplicate(file.clone(), earlier));
         }
-        Ok(Self { names, rows })
+        let value = problems.value(line, value(separator, line, &names, cells));
+        rows.push(TableRow { line, file, value });
     }
+    problems.checked()?;
+    Ok(TargetTable { names, rows })
 }
 
 fn names(header: Vec<Cow<'_, str>>) -> Result<Vec<String>, TableProblem> {
@@ -69,16 +175,6 @@ fn names(header: Vec<Cow<'_, str>>) -> Result<Vec<String>, TableProblem> {
     Ok(names.iter().map(ToString::to_string).collect())
 }
 
-fn row(line: usize, fields: &[Cow<'_, str>], names: &[String]) -> Result<TableRow, TableProblem> {
-    let (file, texts) = match fields {
-        [file, texts @ ..] if texts.len() == names.len() => (file, texts),
-        _ => return Err(TableProblem::Fields(fields.len(), names.len() + 1)),
-    };
-    let file = below(file)?;
-    let numbers = names.iter().zip(texts).map(|(name, text)| number(name, text)).collect::<Result<_, _>>()?;
-    Ok(TableRow { line, file: file.to_string(), numbers })
-}
-
 /// Returns a path without `./` at its start, if it stays below the folder that it is joined to and has names that a file system
 /// takes.
 pub(super) fn below(path: &str) -> Result<&str, TableProblem> {
@@ -90,12 +186,6 @@ pub(super) fn below(path: &str) -> Result<&str, TableProblem> {
         true => Ok(inner),
         false => Err(TableProblem::Path(path.to_owned())),
     }
-}
-
-/// Reads the finite number of the column `name`.
-pub(super) fn number(name: &str, text: &str) -> Result<f32, TableProblem> {
-    let number = text.parse().ok().filter(|number: &f32| number.is_finite());
-    number.ok_or_else(|| TableProblem::NotANumber { name: name.to_owned(), text: text.to_owned() })
 }
 
 #[cfg(test)]

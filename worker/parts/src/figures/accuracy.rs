@@ -3,6 +3,7 @@
 use dtrain_recipe::figures::Accuracy;
 use tch::{Kind, TchError, Tensor};
 
+use super::label_accuracy::{right, same_shape};
 use super::{BySums, Figure, Made, Shape, Source};
 
 impl Figure for Accuracy {
@@ -30,6 +31,13 @@ impl Figure for Accuracy {
         }
     }
 
+    fn check_sets(&self, shapes: &[Shape]) -> Result<(), String> {
+        match self.top {
+            1 => same_shape("accuracy", shapes),
+            top => Err(format!("any number of classes are right or not as a whole; remove top = {top}")),
+        }
+    }
+
     fn made(&self) -> Made<'_> {
         Made::BySums(self)
     }
@@ -40,6 +48,8 @@ impl BySums for Accuracy {
     fn add(&self, values: &[&Tensor], weights: &Tensor) -> Result<Tensor, TchError> {
         let (logits, classes) = (values[0].f_detach()?, values[1]);
         let right = match self.top {
+            // Sets of classes: right if all of a sample are.
+            _ if classes.kind() == Kind::Float => right(&logits, classes)?.f_all_dim(-1, false)?,
             1 => logits.f_argmax(-1, false)?.f_eq_tensor(classes)?,
             top => {
                 let (_, largest) = logits.f_topk(top as i64, -1, true, false)?;
@@ -87,6 +97,21 @@ mod tests {
         let logits = Tensor::from_slice(&[1f32, 0.0, 1.0, 0.0, 0.0, 1.0, 0.0, 1.0]).view([2, 2, 2]);
         let classes = Tensor::from_slice(&[0i64, 1, 1, 1]).view([2, 2]);
         assert_eq!(of(&Accuracy::default(), &logits, &classes, &[1.0; 2]), 0.75);
+    }
+
+    #[test]
+    fn a_set_of_classes_is_right_as_a_whole() {
+        let logits = Tensor::from_slice(&[1f32, -1.0, 2.0, -3.0]).view([2, 2]);
+        let sets = Tensor::from_slice(&[1f32, 0.0, 1.0, 1.0]).view([2, 2]);
+        assert_eq!(of(&Accuracy::default(), &logits, &sets, &[1.0; 2]), 0.5);
+        let shapes = [vec![None, Some(2)], vec![None, Some(2)]];
+        assert!(Accuracy::default().check_sets(&shapes).is_ok());
+        assert!(
+            Accuracy { top: 2, ..Accuracy::default() }
+                .check_sets(&shapes)
+                .unwrap_err()
+                .contains("remove top = 2")
+        );
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use dtrain_recipe::figures::Auc;
 use tch::{Kind, TchError, Tensor};
 
+use super::label_accuracy::same_shape;
 use super::rows::ByRows;
 use super::{Figure, Made, Shape, Source};
 
@@ -29,17 +30,30 @@ impl Figure for Auc {
             return Err(format!("auc takes one class for each sample, and `{}` has several", self.classes));
         }
         match least(logits).or(least(classes.map(|classes| classes as i64))) {
-            Some(known) => Err(format!(
-                "auc counts class {} as positive, and there are {known} classes; set positive below {known}",
-                self.positive
-            )),
+            Some(known) => Err(no_such_class(self, known)),
             None => Ok(()),
+        }
+    }
+
+    fn check_sets(&self, shapes: &[Shape]) -> Result<(), String> {
+        same_shape("auc", shapes)?;
+        match shapes[1][1] {
+            Some(known) if known <= self.positive as i64 => Err(no_such_class(self, known)),
+            _ => Ok(()),
         }
     }
 
     fn made(&self) -> Made<'_> {
         Made::ByRows(self)
     }
+}
+
+/// Says that the positive class is not among the `known` ones.
+fn no_such_class(figure: &Auc, known: i64) -> String {
+    let positive = figure.positive;
+    format!(
+        "auc counts class {positive} as positive, and there are {known} classes; set positive below {known}"
+    )
 }
 
 /// A row is a score, and 2 for a positive or 1 for a negative sample.
@@ -57,6 +71,11 @@ impl ByRows for Auc {
             _ => 1,
         };
         let positive = self.positive as i64;
+        if values[1].kind() == Kind::Float {
+            let of_class = |values: &Tensor| values.f_select(1, positive);
+            let marks = of_class(values[1])?.f_add_scalar(1.0)?;
+            return counted(&of_class(&output)?, &marks, weights);
+        }
         let scores = match classes {
             1 => output.f_reshape([-1])?,
             _ => {
@@ -67,7 +86,7 @@ impl ByRows for Auc {
             }
         };
         let marks = values[1].f_eq(positive)?.f_to_kind(Kind::Float)?.f_add_scalar(1.0)?;
-        Tensor::f_stack(&[scores, marks], 1)?.f_masked_fill(&weights.f_eq(0.0)?.f_unsqueeze(1)?, 0.0)
+        counted(&scores, &marks, weights)
     }
 
     fn of_rows(&self, rows: &[f32]) -> f64 {
@@ -102,6 +121,11 @@ impl ByRows for Auc {
             _ => f64::NAN,
         }
     }
+}
+
+/// Returns rows of scores and marks, which are 0 for samples of weight 0.
+fn counted(scores: &Tensor, marks: &Tensor, weights: &Tensor) -> Result<Tensor, TchError> {
+    Tensor::f_stack(&[scores, marks], 1)?.f_masked_fill(&weights.f_eq(0.0)?.f_unsqueeze(1)?, 0.0)
 }
 
 /// Returns the score of each sample that counts, and whether it is positive.

@@ -14,7 +14,7 @@ use self::rows::ByRows;
 pub enum Source<'a> {
     /// The output of this name, else the main one.
     Output(Option<&'a str>),
-    /// The field with classes of each sample: int64, N or N x M.
+    /// The field with classes of each sample: int64, N or N x M; or with sets of K classes: float32, N x K, each 1 or 0.
     Classes(&'a str),
 }
 
@@ -26,6 +26,12 @@ pub trait Figure {
     /// Checks the shapes of the values in the order of [`Figure::takes`]; a length that is not fixed, such as N, is None.
     /// `classes`: the classes of the field in the data, if known. The error says what the figure needs.
     fn check(&self, shapes: &[Shape], classes: Option<usize>) -> Result<(), String>;
+
+    /// As [`Figure::check`], if the field has sets of classes.
+    fn check_sets(&self, shapes: &[Shape]) -> Result<(), String> {
+        let _ = shapes;
+        Err("it takes one class for each sample, and the field has any number of them; take it away, or another field".to_owned())
+    }
 
     /// Returns how the figure is made.
     fn made(&self) -> Made<'_>;

@@ -118,3 +118,77 @@ fn wrong_fields_are_errors_with_a_remedy() {
     );
     expect_set_error(TABLE, "data.classes=3", "the table determines it");
 }
+
+#[test]
+fn classes_of_an_image_are_a_target_of_folders_and_tables() {
+    let recipe = parse(samples::CLASSES, &[]).unwrap();
+    assert_eq!((recipe.target(), recipe.data.target), (Some(Target::Classes), Some(Target::Classes)));
+    let table = TABLE.replace("[data]", "[data]\ntarget = \"classes\"");
+    let recipe = parse(&table, &[]).unwrap();
+    assert_eq!(recipe.fields().unwrap()[1], column("label", ColumnKind::Classes, &["label"]));
+    // The usual target of a task with a network is not in a saved recipe.
+    assert_eq!(parse(TABLE, &["data.target=class"]).unwrap(), parse(TABLE, &[]).unwrap());
+    assert_eq!(parse(TABLE, &[]).unwrap().data.target, None);
+    let generated = ["data.target=classes"];
+    expect_error(
+        SMALL,
+        &generated,
+        "data.kind",
+        "with data.target = \"classes\" takes the kinds \"folder\", \"table\", not",
+    );
+    expect_error(
+        &table,
+        &["data.sampler=balanced"],
+        "data.sampler",
+        "it applies to classes, and the task is",
+    );
+    expect_error(
+        &table,
+        &["data.fields.label=class", "data.fields.image=image"],
+        "data.fields.label",
+        "takes the kind \"classes\"",
+    );
+    let regress = parse(samples::REGRESS, &["data.target=classes"]);
+    assert!(regress.unwrap_err().to_string().contains("data.train_masks"), "its masks have no effect");
+}
+
+#[test]
+fn a_text_field_needs_its_length_and_bytes() {
+    let recipe = parse(samples::CAPTIONS, &[]).unwrap();
+    assert_eq!(recipe.fields().unwrap()[1], column("caption", ColumnKind::Text, &["meta.caption"]));
+    let without = |line: &str| samples::CAPTIONS.replace(line, "");
+    expect_error(&without("context = 64"), &[], "model.context", "missing; state the tokens of a text");
+    expect_error(&without("tokenizer = \"bytes\""), &[], "data.tokenizer", "set data.tokenizer = \"bytes\"");
+    expect_error(TABLE, &["data.tokenizer=bytes"], "data.tokenizer", "it applies to texts");
+}
+
+#[test]
+fn lists_and_separators_apply_to_their_kinds_of_data() {
+    let folder = "task = \"classify\"\n[data]\nroot = \"/x\"\ntest = \"val\"\n[train]\nepochs = 1\n";
+    let lists = |set: &str| format!("data.lists={{ {set} = \"val.txt\" }}");
+    assert_eq!(parse(folder, &[&lists("val")]).unwrap().data.lists["val"], "val.txt");
+    expect_error(
+        folder,
+        &[&lists("test")],
+        "data.lists.test",
+        "no set has this name; the sets are \"train\", \"val\"",
+    );
+    expect_error(folder, &["data.lists={ val = \"../val.txt\" }"], "data.lists", "below data.root");
+    expect_error(
+        TABLE,
+        &["data.lists={ test = \"val.txt\" }"],
+        "data.lists",
+        "it applies to folders of images with classes",
+    );
+    expect_error(folder, &["data.separator=tab"], "data.separator", "it applies to CSV files");
+    for kind in ["cub", "json-list"] {
+        let kind = format!("data.kind={kind}");
+        assert_eq!(parse(folder, &[&kind]).unwrap().target(), Some(Target::Class));
+        expect_error(
+            folder,
+            &[&kind, "data.target=classes"],
+            "data.kind",
+            "takes the kinds \"folder\", \"table\"",
+        );
+    }
+}

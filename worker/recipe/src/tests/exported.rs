@@ -86,13 +86,18 @@ fn a_regression_has_its_own_defaults_and_losses() {
     );
     let stage = "stage=[{ name = \"a\", steps = 1, loss = \"cross-entropy\" }]";
     expect_error(&text.replace("train.steps = 1", ""), &[stage], "stage[0].loss", "task = \"regress\" takes");
-    expect_set_error(REGRESS, "data.target=mask", "takes \"vector\", \"map\", not \"mask\"");
+    expect_set_error(REGRESS, "data.target=mask", "takes \"vector\", \"map\", \"classes\", not \"mask\"");
 }
 
 #[test]
 fn the_target_decides_the_settings_of_the_data() {
     for (text, sets, key, part) in [
-        (SMALL, ["data.target=class"].as_slice(), "data.target", "\"regress\" and \"program\""),
+        (
+            SEGMENT,
+            ["data.target=mask"].as_slice(),
+            "data.target",
+            "\"classify\" and \"regress\" and \"program\"",
+        ),
         (SMALL, &["data.normalize_targets=true"], "data.normalize_targets", "task = \"regress\""),
         (BINARY, &["data.target_scale=2"], "data.target_scale", "it applies to maps"),
         (REGRESS, &["data.masks=index"], "data.masks", "the task is \"regress\" with data.target = \"map\""),

@@ -35,7 +35,7 @@ fn figures_have_their_settings_and_names() {
 #[test]
 fn wrong_figures_are_errors_that_name_the_figure() {
     for (list, key, part) in [
-        ("[{name=\"ouc\"}]", "model.figures[0].name", "\"accuracy\", \"auc\""),
+        ("[{name=\"ouc\"}]", "model.figures[0].name", "\"accuracy\", \"label-accuracy\", \"auc\""),
         ("[{name=\"auc\", top=2}]", "model.figures[0].top", "takes output, classes, positive, label"),
         ("[{name=\"accuracy\", top=0}]", "model.figures[0].top", "a whole number from 1"),
         (

@@ -234,6 +234,7 @@ task = "program"
 [data]
 root = "/data/b"
 val = "novel"
+lists = { test = "novel.txt" }
 episodes = { n_way = 3, n_query = 5, train = 100, test = 50, val = 20 }
 [model]
 file = "/m/prototypes.pt2"
@@ -253,10 +254,38 @@ root = "/data/b.txt"
 epochs = 1
 "#;
 
+/// Any number of classes of an image, in a CSV file with semicolons.
+pub(super) const CLASSES: &str = r#"
+task = "classify"
+[data]
+target = "classes"
+root = "/data/c"
+separator = "semicolon"
+[train]
+epochs = 1
+"#;
+
+/// Texts and images in JSON lines.
+pub(super) const CAPTIONS: &str = r#"
+task = "program"
+[data]
+kind = "table"
+root = "/data/c.jsonl"
+fields = { image = "image:photo", caption = "text:meta.caption" }
+tokenizer = "bytes"
+[model]
+file = "/m/clip.pt2"
+context = 64
+[train]
+epochs = 1
+"#;
+
 /// The texts of recipes of every task.
-pub(super) const TEXTS: [&str; 23] = [
+pub(super) const TEXTS: [&str; 25] = [
     super::texts::TOKENS,
     super::texts::CHATS,
+    CLASSES,
+    CAPTIONS,
     super::sources::SOURCES,
     LM_SOURCES,
     EPISODES,

@@ -60,7 +60,11 @@ fn wrong_sources_are_named_with_their_remedy() {
             "data.source[1].weight",
             "of all sources, or of none",
         ),
-        ("{ root = \"a\", kind = \"generated\" }", "data.source[0].kind", "\"folder\", \"table\""),
+        (
+            "{ root = \"a\", kind = \"generated\" }",
+            "data.source[0].kind",
+            "\"folder\", \"table\", \"cub\", \"json-list\"",
+        ),
         ("{ root = \"a\", weight = 1.0 }", "data.source[0].weight", "there is no other source"),
         ("{ root = \"a\" }, { root = \"a\", train = \"train\" }", "data.source[1].root", "twice"),
         (
@@ -79,6 +83,12 @@ fn wrong_sources_are_named_with_their_remedy() {
     ] {
         expect_error(&of(sources), &[], key, part);
     }
+    expect_error(
+        SOURCES,
+        &["data.source=[{root=\"/a\"}, {root=\"/b\", kind=\"cub\"}]"],
+        "data.source[1].kind",
+        "its images have one class each",
+    );
     let two = of("{ root = \"a\", weight = 1.0 }, { root = \"b\", weight = 1.0 }");
     expect_error(&two, &["data.sampler=balanced"], "data.source[0].weight", "data.sampler decides");
     expect_error(&two, &["data.root=/c"], "data.root", "has its own root");

@@ -83,7 +83,7 @@ fn a_task_takes_its_kinds_of_data() {
     expect_set_error(
         SMALL,
         "data.kind=text",
-        "takes the kinds \"folder\", \"generated\", \"table\", not \"text\"",
+        "takes the kinds \"folder\", \"generated\", \"table\", \"cub\", \"json-list\", not \"text\"",
     );
     expect_set_error(SEGMENT, "data.kind=text", "task = \"segment\" takes");
     let kinds = "takes the kinds \"generated\", \"text\", \"tokens\", \"table\", not \"folder\"";

@@ -1,5 +1,7 @@
 //! Conditions between the settings of `[data]`.
 
+use std::collections::BTreeSet;
+
 use dtrain_common::recipe::hints::quoted;
 
 use super::{Checks, DataKind, Recipe};
@@ -20,15 +22,17 @@ impl Checks<'_> {
             self.add("data.target", format!("task = \"{task}\" takes {takes}, not {target:?}"));
             return;
         }
-        let name = match target.filter(|_| task.chooses_target()) {
+        let name = match target.filter(|target| task.states(*target)) {
             Some(target) => format!("\"{task}\" with data.target = \"{target}\""),
             None => format!("\"{task}\""),
         };
         let tokens = target == Some(Target::Tokens);
         let fits = |kind: DataKind| match kind.root() {
-            Root::Nothing | Root::File => true,
+            Root::Nothing => target != Some(Target::Classes),
+            Root::File => true,
             Root::Text | Root::Tokens => tokens,
             Root::Sets => !tokens,
+            Root::Lists => target == Some(Target::Class),
         };
         if !fits(data.kind) {
             let fitting = DataKind::ALL.iter().filter(|kind| fits(**kind));
@@ -49,6 +53,7 @@ impl Checks<'_> {
         let data = &self.recipe.data;
         let root = match data.kind.root() {
             Root::Sets => "name the folder that holds the train and test folders",
+            Root::Lists => "name the folder that holds the lists of images",
             Root::File => "name the file of the table",
             Root::Tokens => "name a file of tokens (.bin), or a folder with one for each set",
             Root::Text | Root::Nothing => "name a text file (.txt) or a folder of them",
@@ -102,6 +107,7 @@ impl Checks<'_> {
                            data.tokenizer";
             self.add("data.vocabulary", message);
         }
+        self.lists();
         if self.recipe.has_documents() {
             self.documents();
         } else if data.sampler == Sampler::Buckets && target == Some(Target::Class) {
@@ -240,6 +246,9 @@ impl Checks<'_> {
                 add("kind", "a source of texts has no kind; remove it");
             }
             let kind = data.kind_of(source);
+            if kind.root() == Root::Lists && recipe.target() != Some(Target::Class) {
+                add("kind", "its images have one class each, and the target is another; remove the source");
+            }
             let masks = pixels && kind == DataKind::Folder;
             for (name, is_stated, applies, message) in [
                 ("fields", !source.fields.is_empty(), kind.has_columns(), "it applies to a table"),
@@ -257,6 +266,17 @@ impl Checks<'_> {
                     add(name, &format!("this setting has no effect: {message}; remove it"));
                 }
             }
+        }
+    }
+
+    /// Checks that each list is of a set.
+    fn lists(&mut self) {
+        let data = &self.recipe.data;
+        let sets: BTreeSet<_> = self.recipe.by_source().iter().flat_map(|alone| alone.sets()).collect();
+        for set in data.lists.keys().filter(|set| !sets.contains(*set)) {
+            let sets: Vec<_> = sets.iter().map(String::as_str).collect();
+            let message = format!("no set has this name; the sets are {}", quoted(&sets));
+            self.add(&format!("data.lists.{set}"), message);
         }
     }
 

@@ -160,6 +160,8 @@ fn fields_of(recipe: &Recipe, numbers: usize) -> Vec<SampleField> {
     let image = field("image", Float32, &[data.channels, side, side]);
     let target = match recipe.target() {
         Some(Target::Class) => Some(field("label", Int64, &[])),
+        // No earlier version had this target.
+        Some(Target::Classes) => Some(field("label", Float32, &[numbers])),
         Some(Target::Mask) => Some(field("mask", Int64, &[side, side])),
         Some(Target::Map) => Some(field("map", Float32, &[side, side])),
         Some(Target::Vector) => Some(field("targets", Float32, &[numbers])),

@@ -57,6 +57,17 @@ pub(super) fn check(samples: &Samples, recipe: &Recipe, context: &mut SurveyCont
     report
 }
 
+/// Reports the classes without a sample in the test set.
+pub(super) fn report_untested(test: &Samples, context: &mut SurveyContext<'_>) {
+    let (unused, all) = (test.unused_classes(), test.classes().0.len());
+    if !unused.is_empty() {
+        let named = unused[..unused.len().min(MOST_NAMED)].join(", ");
+        let more = if unused.len() > MOST_NAMED { ", ..." } else { "" };
+        let (count, set) = (unused.len(), &test.set);
+        (context.report)(format!("{count} of {all} classes have no sample in {set}: {named}{more}"));
+    }
+}
+
 fn report_marks(marks: &Marks, orientation: Orientation, split: &str, context: &mut SurveyContext<'_>) {
     let turned = counted(marks.turned.files, "file");
     match orientation {

@@ -125,14 +125,16 @@ pub(super) fn survey(
             let moments = train.moments();
             (train, moments)
         }
-        Some(Target::Class | Target::Tokens) | None => (usable(train, recipe, context)?, Vec::new()),
+        Some(Target::Class | Target::Classes | Target::Tokens) | None => {
+            (usable(train, recipe, context)?, Vec::new())
+        }
     };
     let mut tested = |samples: Samples| {
         let samples = Samples { size: train.size, ..samples };
         match target {
             Some(Target::Mask) => masks::check_test(samples, recipe, context),
             Some(Target::Map) => numbers::check_maps(samples, recipe, context).map(|(samples, _)| samples),
-            Some(Target::Vector | Target::Class | Target::Tokens) | None => {
+            Some(Target::Vector | Target::Class | Target::Classes | Target::Tokens) | None => {
                 usable(texts::tokenized(samples, recipe, context)?, recipe, context)
             }
         }
@@ -147,6 +149,9 @@ pub(super) fn survey(
     let mut others = OtherSets { val, tests: BTreeMap::new() };
     for (name, folder) in &data.tests {
         others.tests.insert(name.clone(), tested(of(Set::More(folder))?)?);
+    }
+    if data.episodes.is_none() {
+        files::report_untested(&test, context);
     }
     let is_vector = target == Some(Target::Vector);
     if is_vector {
@@ -191,14 +196,19 @@ pub(super) fn sets(
             // Other fields of a table are no targets.
             let of =
                 |wanted, names: &[String]| if target == Some(wanted) { names.to_vec() } else { Vec::new() };
-            let class_names = of(Target::Class, files[0].classes().0);
+            let of_label = files[0].class_names();
+            let of_label = of_label.get("label").map_or(&[][..], Vec::as_slice);
+            let class_names = match target {
+                Some(Target::Class | Target::Classes) => of_label.to_vec(),
+                _ => Vec::new(),
+            };
             let numbers = of(Target::Vector, files[0].numbers().0);
             let (_, size) = files::sizes(recipe, files[0].size);
             let labels = files.iter().chain(others.all()).map(Labels::of).collect();
             let parts = files[0].sources.iter().map(|part| (part.samples, part.weight));
             let mixture = mixture(parts.collect())?;
             let mut other_classes = files[0].class_names();
-            if target == Some(Target::Class) {
+            if matches!(target, Some(Target::Class | Target::Classes)) {
                 // `class_names` has them.
                 other_classes.remove("label");
             }
@@ -253,7 +263,7 @@ pub(super) fn sets(
         Some(Target::Mask) => format!("{} classes of pixels, {width} x {height} images", sets.classes),
         Some(Target::Map) => format!("maps of {width} x {height} pixels"),
         Some(Target::Vector) => format!("targets {}", sets.numbers.join(", ")),
-        Some(Target::Class) => {
+        Some(Target::Class | Target::Classes) => {
             let episodes = recipe.data.episodes.as_ref().map(|shape| {
                 let recipe::Episodes { n_way, k_shot, n_query, .. } = shape;
                 format!(", episodes of {n_way} classes with {k_shot} support and {n_query} query images each")
@@ -395,7 +405,7 @@ fn generated(recipe: &Recipe, target: Option<Target>) -> Result<Sets, TaskError>
             Some(Target::Vector) => {
                 Arc::new(files::prepared(GeneratedVectors::new(samples, side, seed, split), recipe))
             }
-            Some(Target::Class | Target::Tokens) | None => {
+            Some(Target::Class | Target::Classes | Target::Tokens) | None => {
                 Arc::new(files::prepared(Generated::new(classes, samples, side, seed, split), recipe))
             }
         }

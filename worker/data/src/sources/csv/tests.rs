@@ -7,7 +7,7 @@ use super::*;
 type Read = Vec<(usize, Vec<String>)>;
 
 fn all(text: &str) -> Result<Read, LineProblem> {
-    let (header, rows) = read(text, "a,b", |_| true)?;
+    let (header, rows) = read(text, Separator::Auto, "a,b", |_| true)?;
     let owned = |row: Row<'_>| (row.line, row.cells.iter().map(ToString::to_string).collect::<Vec<_>>());
     let mut found = vec![owned(header)];
     for row in rows {
@@ -45,29 +45,47 @@ fn a_stray_quote_is_an_error_in_its_own_line() {
 }
 
 #[test]
-fn other_separators_are_errors_unless_the_names_are_there() {
-    let read = |text: &str| {
-        read(text, "a,b", |cells| cells.iter().any(|cell| cell == "b")).map(|(row, _)| row.cells.len())
+fn the_line_of_names_tells_the_separator() {
+    let read = |text: &str, stated| {
+        let found = read(text, stated, "a,b", |cells| cells.iter().any(|cell| cell == "b"));
+        found.map(|(row, rest)| (row.cells.len(), rest.separator))
     };
-    for (text, line, separator) in [
-        ("sep=;\na;b\n", 1, ';'),
+    for (text, cells, separator) in [
+        ("sep=;\na;b\n", 2, ';'),
+        ("sep=;\na,b\n", 1, ';'),
         ("\na\tb\n", 2, '\t'),
-        ("\"a,\";\"b\"\n", 1, ';'),
-        ("sep=|\na|b", 1, '|'),
-        ("a;b,c\n", 1, ';'),
+        ("\"a,\";\"b\"\n", 2, ';'),
+        ("sep=|\na|b", 2, '|'),
+        // Of several, the one that gives a wanted name.
+        ("a;b,c\n", 0, ' '),
+        ("a;c,b\n", 2, ','),
+        ("\t,b\n", 2, ','),
+        ("\"a;b\"", 1, ','),
+        ("sep='\n", 1, ','),
+        ("c;a\n", 2, ';'),
     ] {
-        let problem = (line, TableProblem::Separator(separator, String::new()));
-        assert_eq!(read(text).unwrap_err(), problem, "{text:?}");
+        let expected = match text {
+            // Neither `b,c` nor `a;b` is wanted.
+            "a;b,c\n" => Err((1, TableProblem::Separators(vec![',', ';']))),
+            _ => Ok((cells, separator)),
+        };
+        assert_eq!(read(text, Separator::Auto), expected, "{text:?}");
     }
-    for (text, cells) in [("a;c,b\n", 2), ("c,a;d\n", 2), ("\"a;b\"", 1), ("sep='\n", 1)] {
-        assert_eq!(read(text).unwrap(), cells, "{text:?}");
-    }
-    assert_eq!(read(" \n\n").unwrap_err(), (1, TableProblem::Empty("a,b")));
+    assert_eq!(read("sep=,\na;b,c\n", Separator::Semicolon), Ok((2, ';')), "a stated separator goes first");
+    assert_eq!(read(" \n\n", Separator::Auto), Err((1, TableProblem::Empty("a,b"))));
+}
+
+#[test]
+fn tabs_are_no_blanks_where_they_end_cells() {
+    let (_, rows) = read("a\tb\tc\n\t \"x\ty\" \t\n", Separator::Auto, "a", |_| true).unwrap();
+    let cells: Vec<Vec<String>> =
+        rows.map(|row| row.unwrap().cells.iter().map(ToString::to_string).collect()).collect();
+    assert_eq!(cells, [["", "x\ty", ""]]);
 }
 
 proptest! {
     #[test]
-    fn any_text_reads_or_is_an_error_in_a_line(text in "[\",;a \r\n\u{feff}]{0,40}") {
+    fn any_text_reads_or_is_an_error_in_a_line(text in "(sep=[,;|])?[\",;|\ta \r\n\u{feff}]{0,40}") {
         match all(&text) {
             Ok(rows) => prop_assert!(rows.iter().all(|(_, cells)| !cells.is_empty())),
             Err((line, _)) => prop_assert!((1..=text.matches('\n').count() + 1).contains(&line)),
@@ -75,9 +93,12 @@ proptest! {
     }
 
     #[test]
-    fn written_rows_read(rows in prop::collection::vec(prop::collection::vec("[a\", \n]{0,4}", 2..4), 1..5)) {
+    fn written_rows_read(
+        rows in prop::collection::vec(prop::collection::vec("[a\", ;|\t\n]{0,4}", 2..4), 1..5),
+        separator in prop::sample::select(vec![",", ";", "\t", "|"]),
+    ) {
         let quoted = |cell: &String| format!("\"{}\"", cell.replace('"', "\"\""));
-        let lines = rows.iter().map(|row| row.iter().map(quoted).collect::<Vec<_>>().join(" , "));
+        let lines = rows.iter().map(|row| row.iter().map(quoted).collect::<Vec<_>>().join(&format!(" {separator} ")));
         let text = lines.collect::<Vec<_>>().join("\r\n\n");
         let found: Vec<_> = all(&text).unwrap().into_iter().map(|(_, cells)| cells).collect();
         prop_assert_eq!(found, rows);

@@ -3,6 +3,7 @@
 use dtrain_recipe::{Orientation, Resize};
 
 use super::*;
+use crate::Ignored;
 use crate::check::check;
 use crate::dataset::{Dataset, Field, load_one};
 use crate::file_set::{FileSet, ImageOptions};
@@ -19,7 +20,7 @@ fn folder(table: &str, images: &[&str]) -> tempfile::TempDir {
 }
 
 fn scan(root: &tempfile::TempDir, names: Option<&[String]>) -> Result<Samples, DataError> {
-    super::scan(root.path(), "train", names)
+    super::scan(root.path(), "train", Separator::Auto, names)
 }
 
 #[test]
@@ -43,7 +44,11 @@ fn images_and_lines_pair_by_path() {
 fn lines_and_images_without_a_partner_are_errors() {
     let said = |table, images| scan(&folder(table, images), None).unwrap_err().to_string();
     let text = said("file,a\nx.png,1\ny.png,2\nz.png,2\n", &["x.png"]);
-    assert!(text.contains("targets.csv:3: there is no image \"y.png\""), "{text}");
+    assert!(
+        text.contains("targets.csv:3: there is no image \"y.png\"")
+            && text.ends_with("1 more line has this problem"),
+        "{text}"
+    );
     let text = said("file,a\nx.png,1\n", &["x.png", "v.png", "w.png"]);
     assert!(
         text.contains("2 images in") && text.contains("without a line in targets.csv: `v.png`, `w.png`"),
@@ -56,7 +61,7 @@ fn lines_and_images_without_a_partner_are_errors() {
     let root = folder("file,a\nx.png,1\n", &["x.png"]);
     let text = scan(&root, Some(&["b".to_owned()])).unwrap_err().to_string();
     assert!(text.contains("has the targets `a`, but the training split has `b`"), "{text}");
-    let text = super::scan(root.path(), "trian", None).unwrap_err().to_string();
+    let text = super::scan(root.path(), "trian", Separator::Auto, None).unwrap_err().to_string();
     assert!(text.contains("has the folders `train`; set data.root, data.train and data.test"), "{text}");
 }
 
@@ -73,24 +78,27 @@ fn an_unreadable_table_is_an_error_that_names_it() {
 
 #[test]
 fn a_conversion_that_fails_leaves_the_table() {
-    let root = folder("file\ta\nx.png\t1,234\n", &["x.png"]);
+    let root = folder("", &["x.png"]);
     let table = root.path().join("train").join(TARGETS);
+    let written = b"file,caf\xe9\nx.png,1\n";
+    std::fs::write(&table, written).unwrap();
     let run = |path: &str| {
         let said = scan(&root, None).unwrap_err().to_string();
         let (_, command) = said.split_once('`').unwrap();
         let command = command.strip_suffix('`').unwrap();
         std::process::Command::new("/bin/sh").args(["-c", command]).env("PATH", path).output().unwrap();
-        std::fs::read_to_string(&table).unwrap()
+        std::fs::read(&table).unwrap()
     };
-    assert_eq!(run("/nowhere"), "file\ta\nx.png\t1,234\n");
-    // Commas in fields between tabs may group digits.
-    if !run(&std::env::var("PATH").unwrap()).contains('\t') {
-        let said = scan(&root, None).unwrap_err().to_string();
-        assert!(
-            said.contains("a is \"1,234\"") && said.contains("write 1234, or 1.234 if the comma"),
-            "{said}"
-        );
+    assert_eq!(run("/nowhere"), written);
+    if run(&std::env::var("PATH").unwrap()) != written {
+        assert_eq!(scan(&root, None).unwrap().numbers().0, ["caf\u{e9}"]);
     }
+}
+
+#[test]
+fn commas_between_tabs_may_group_digits() {
+    let said = scan(&folder("file\ta\nx.png\t1,234\n", &["x.png"]), None).unwrap_err().to_string();
+    assert!(said.contains("a is \"1,234\"") && said.contains("write 1234, or 1.234 if the comma"), "{said}");
 }
 
 #[test]

@@ -5,22 +5,15 @@ use crate::changes::Changes;
 use crate::check::check;
 use crate::dataset::{Column, Dataset, load_one};
 use crate::file_set::{FileSet, ImageOptions};
-use crate::mask_rule::MaskKind;
 use crate::needs::{Depth, Needs};
 use crate::normalize::Normalize;
 use crate::rng::{Domain, keyed};
+use crate::samples::ListValues;
+use crate::tests::READING;
 use crate::tests::images::{encoded, gray, paths, png, put};
-use crate::{MapRule, MaskRule};
 use dtrain_recipe::changes::{Flip, ResizedCrop};
 use dtrain_recipe::{Change, Orientation, Resize};
 use image::{ImageFormat, Rgb, RgbImage};
-
-const READING: Reading<'_> = Reading {
-    mask: MaskRule { kind: MaskKind::Index, classes: 3, ignore: 255 },
-    map: MapRule { scale: 255.0, ignore: None },
-    split: SPLIT,
-    train: None,
-};
 
 fn fields(all: &[(&str, &str)]) -> Vec<FieldColumns> {
     all.iter().map(|(field, text)| FieldColumns::parse(field, text).unwrap()).collect()
@@ -131,10 +124,14 @@ fn errors_name_the_line_and_the_remedy() {
         ("path,kind,split\na.png,train\n", "table.csv:2: the line has 2 fields, and the first line 3"),
         ("path,kind,split\r\n\r\na.png,\"x,train\r\nb.png,x,train\r\n", "table.csv:3: a quote does not end"),
         (
-            "path;kind;split\na.png;x;train\n",
-            "fields end with ';', as Excel writes in some languages, not with commas",
+            "path;a,split;kind\n",
+            "the first line has ',' and ';', and none of them gives the names of columns",
         ),
-        ("path\tkind\tsplit\n", "fields end with '\\t', not with commas"),
+        (
+            "path,kind,split\na.png,x,train\n/b.png,x,train\n../c.png,y,train\n",
+            "table.csv:3: \"/b.png\" is not a path below the folder of the table; write one such as a/0001.png; 1 more line has \
+             this problem",
+        ),
         ("path,kind,split,kind\n", "the name \"kind\" occurs twice"),
         ("<!DOCTYPE html>\n<html>", "the table is a web page"),
     ] {
@@ -171,18 +168,67 @@ fn a_class_of_the_test_set_alone_is_an_error() {
     assert!(found.contains("table.csv:3: label is \"y\", a class that no training line has"), "{found}");
 }
 
+/// As Excel writes them in German: by "CSV", with a byte order mark, and by "Unicode text".
 #[test]
-fn a_semicolon_table_is_converted_by_the_command_that_the_error_names() {
-    let (_root, path) = written("path;kind;size;split\na.png;\"x, the first\";-1,5;train\n");
+fn tables_of_excel_read() {
+    let text = "path;kind;size;split\r\na.png;\"x; the first\";-1,5;train\r\nb.png;y;2;train\r\n";
+    let utf16 =
+        |text: &str, bytes: fn(u16) -> [u8; 2]| text.encode_utf16().flat_map(bytes).collect::<Vec<u8>>();
+    let marked = format!("\u{feff}{}", text.replace(';', "\t").replace("x\t", "x;"));
     let all = fields(&[("image", "image:path"), ("label", "class:kind"), ("targets", "numbers:size")]);
+    for bytes in [
+        text.as_bytes().to_vec(),
+        format!("\u{feff}sep=;\r\n{text}").into_bytes(),
+        utf16(&marked, u16::to_le_bytes),
+        utf16(&marked, u16::to_be_bytes),
+    ] {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("table.csv");
+        put(&path, &bytes);
+        let found = scan(&path, "train", &all, READING).unwrap();
+        assert_eq!(
+            (found.classes().0, found.numbers().1),
+            (&["x; the first".to_owned(), "y".to_owned()][..], &[-1.5, 2.0][..])
+        );
+    }
+    let found = said("path;size;split\na.png;1,5;train\nb.png;1.5;train\n", &[("t", "numbers:size")]);
+    assert!(
+        found.contains(
+            "table.csv:3: size is \"1.5\", with another decimal mark than the numbers since line 2"
+        ),
+        "{found}"
+    );
+    // The column `a;b` is of a table with commas.
+    let (_root, path) = written("a;b,split\n1,train\n");
+    assert_eq!(scan(&path, "train", &fields(&[("t", "numbers:a;b")]), READING).unwrap().numbers().1, [1.0]);
+    let stated = Reading { separator: Separator::Bar, ..READING };
+    let (_root, path) = written("a,b|split\n1,5|train\n");
+    let found = scan(&path, "train", &fields(&[("t", "numbers:a")]), stated).unwrap_err().to_string();
+    assert!(found.contains("the table has no column `a`, but `a,b`, `split`"), "{found}");
+}
+
+#[test]
+fn utf16_without_a_mark_is_converted_by_the_command_that_the_error_names() {
+    let root = tempfile::tempdir().unwrap();
+    let path = root.path().join("table.csv");
+    let text = "path;kind;split\r\na.png;x;train\r\n";
+    put(&path, &text.encode_utf16().flat_map(u16::to_le_bytes).collect::<Vec<_>>());
+    let all = fields(&[("image", "image:path"), ("label", "class:kind")]);
     let found = scan(&path, "train", &all, READING).unwrap_err().to_string();
+    assert!(found.contains("is a text in UTF-16 without a byte order mark"), "{found}");
     let command = found.split('`').nth(1).unwrap();
     assert!(std::process::Command::new("/bin/sh").args(["-c", command]).status().unwrap().success());
-    let converted = scan(&path, "train", &all, READING).unwrap();
-    assert_eq!(
-        (converted.classes().0, converted.numbers().1),
-        (&["x, the first".to_owned()][..], &[-1.5][..])
-    );
+    assert_eq!(scan(&path, "train", &all, READING).unwrap().count(), 1);
+}
+
+#[test]
+fn texts_are_kept_and_joined() {
+    let (_root, path) = written("split,caption\ntrain,\"a cat\"\ntrain,dog\n");
+    let train = scan(&path, "train", &fields(&[("words", "text:caption")]), READING).unwrap();
+    let last = train.kept(&|at| at == 1).unwrap();
+    let joined = Samples::join(vec![(last, None), (train, None)]).unwrap();
+    let ListValues::Texts(texts, _) = &joined.lists[0].values else { panic!("texts") };
+    assert_eq!(texts[0].iter().collect::<Vec<_>>(), ["dog", "a cat", "dog"]);
 }
 
 #[test]

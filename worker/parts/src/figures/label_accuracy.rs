@@ -1,0 +1,92 @@
+//! The part of all classes of all samples that are predicted right.
+
+use dtrain_recipe::figures::LabelAccuracy;
+use tch::{Kind, TchError, Tensor};
+
+use super::{BySums, Figure, Made, Shape, Source};
+
+impl Figure for LabelAccuracy {
+    fn takes(&self) -> Vec<Source<'_>> {
+        vec![Source::Output(self.output.as_deref()), Source::Classes(&self.classes)]
+    }
+
+    fn check(&self, _shapes: &[Shape], _known: Option<usize>) -> Result<(), String> {
+        Err(format!(
+            "label-accuracy takes any number of classes of a sample, and `{}` has one; use accuracy",
+            self.classes
+        ))
+    }
+
+    fn check_sets(&self, shapes: &[Shape]) -> Result<(), String> {
+        same_shape("label-accuracy", shapes)
+    }
+
+    fn made(&self) -> Made<'_> {
+        Made::BySums(self)
+    }
+}
+
+/// Checks that there is a logit for each class.
+pub(super) fn same_shape(figure: &str, shapes: &[Shape]) -> Result<(), String> {
+    match (&shapes[0][..], &shapes[1][..]) {
+        ([None, k], [None, Some(classes)]) if k.is_none_or(|k| k == *classes) => Ok(()),
+        (_, classes) => {
+            let classes = classes.last().copied().flatten().unwrap_or_default();
+            Err(format!(
+                "{figure} takes a logit for each of the {classes} classes, N x {classes}; set output to them"
+            ))
+        }
+    }
+}
+
+/// Returns for each class of each sample whether it is right: a positive logit means that the sample has the class.
+pub(super) fn right(logits: &Tensor, sets: &Tensor) -> Result<Tensor, TchError> {
+    logits.f_detach()?.f_gt(0.0)?.f_eq_tensor(&sets.f_gt(0.5)?)
+}
+
+impl BySums for LabelAccuracy {
+    /// Returns the number of classes that are right, and of all.
+    fn add(&self, values: &[&Tensor], weights: &Tensor) -> Result<Tensor, TchError> {
+        let right = right(values[0], values[1])?;
+        let counted = right.f_mul(&weights.f_unsqueeze(1)?)?.f_sum(Kind::Double)?;
+        let all = weights.f_sum(Kind::Double)?.f_mul_scalar(right.size()[1])?;
+        Tensor::f_stack(&[counted, all], 0)
+    }
+
+    fn sums(&self) -> usize {
+        2
+    }
+
+    fn figure(&self, sums: &[f64]) -> f64 {
+        sums[0] / sums[1]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn every_class_of_a_sample_counts() {
+        let logits = Tensor::from_slice(&[1f32, -1.0, 2.0, -3.0, 0.5, -0.5]).view([2, 3]);
+        let sets = Tensor::from_slice(&[1f32, 0.0, 0.0, 1.0, 1.0, 0.0]).view([2, 3]);
+        let of = |weights: &[f32]| {
+            let figure = LabelAccuracy::default();
+            let sums = figure.add(&[&logits, &sets], &Tensor::from_slice(weights)).unwrap();
+            figure.figure(&Vec::<f64>::try_from(sums).unwrap())
+        };
+        assert_eq!(of(&[1.0, 1.0]), 4.0 / 6.0);
+        assert_eq!(of(&[0.0, 1.0]), 2.0 / 3.0, "an unreadable sample");
+    }
+
+    #[test]
+    fn a_logit_for_each_class_is_needed() {
+        let check = |logits: &[Option<i64>]| {
+            LabelAccuracy::default().check_sets(&[logits.to_vec(), vec![None, Some(3)]])
+        };
+        assert!(check(&[None, Some(3)]).is_ok() && check(&[None, None]).is_ok());
+        assert!(check(&[None, Some(4)]).unwrap_err().contains("a logit for each of the 3 classes"));
+        assert!(check(&[None]).is_err());
+    }
+}
