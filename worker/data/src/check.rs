@@ -1,5 +1,6 @@
 //! A check of every image before training starts, so that bad files are reported at once, not hours later.
 
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Mutex, PoisonError};
@@ -14,7 +15,8 @@ use super::inspector::Inspector;
 use super::marks::Marks;
 use super::moments::Moments;
 use super::needs::{Depth, Needs};
-use super::samples::{ListValues, Samples};
+use super::pixel_target::PixelRule;
+use super::samples::{PixelSource, Samples};
 use super::tally::Tally;
 
 /// Result of [`check`].
@@ -215,10 +217,9 @@ impl Samples {
         }
         let mut is_first = true;
         for list in &self.lists {
-            let ListValues::Pixels(files, rule) = &list.values else { continue };
+            let Some((source, rule)) = list.values.pixels() else { continue };
             let depth = if self.is_counted(sample) { Depth::Full } else { depth };
-            let path = self.path(files, sample);
-            let size = inspector.pixels(&path, *rule, needs.orientation, depth)?;
+            let (size, path) = self.target(source, sample, rule, needs.orientation, depth, inspector)?;
             rule.check_size(&path, size, *first.get_or_insert(size))?;
             // The statistics are of one field: classes of several mean different things.
             if depth == Depth::Full && std::mem::take(&mut is_first) {
@@ -226,6 +227,30 @@ impl Samples {
             }
         }
         Ok(first)
+    }
+
+    /// Decodes or draws the targets of a sample's pixels. Returns their size and the path of their file.
+    pub(super) fn target(
+        &self,
+        source: PixelSource<'_>,
+        sample: usize,
+        rule: &PixelRule,
+        orientation: Orientation,
+        depth: Depth,
+        inspector: &mut Inspector,
+    ) -> Result<((u32, u32), PathBuf)> {
+        match source {
+            PixelSource::Files(files) => {
+                let path = self.path(files, sample);
+                Ok((inspector.pixels(&path, rule, orientation, depth)?, path))
+            }
+            PixelSource::Drawings(drawings) => {
+                if depth == Depth::Full {
+                    drawings.draw(sample, inspector.target.classes());
+                }
+                Ok((drawings.size(sample), self.root.join(&drawings.file)))
+            }
+        }
     }
 
     /// Returns whether any check decodes this sample's masks: up to [`COUNTED`] samples, evenly spread.
@@ -271,7 +296,7 @@ impl Samples {
         // no count.
         let inspect = |sample, inspector: &mut Inspector| {
             if !self.is_counted(sample) && !is_enough.load(Ordering::Relaxed) {
-                inspector.pixels(&self.path(masks, sample), rule, Orientation::Stored, Depth::Full)?;
+                self.target(masks, sample, rule, Orientation::Stored, Depth::Full, inspector)?;
                 inspector.count(sample, rule.outside());
                 is_enough.fetch_or(inspector.class_counts.classes() >= wanted, Ordering::Relaxed);
             }

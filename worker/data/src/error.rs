@@ -9,6 +9,8 @@ use dtrain_common::text::counted;
 use dtrain_shared_memory::MemoryError;
 use rustix::io::Errno;
 
+use super::annotation_problem::AnnotationProblem;
+use super::color_table::Hex;
 use super::ignored::{EXTENSIONS, Ignored};
 use super::names::{LISTED, listed};
 use super::table_problem::TableProblem;
@@ -72,6 +74,21 @@ pub enum DataError {
         .0.display(), .1, .2
     )]
     SameName(PathBuf, String, String),
+    #[error(
+        "no name in {} is of the form {} of data.pair{}; correct the pattern, which leaves out endings unless it has one itself",
+        .0.display(), .1, match .2.as_slice() {
+            [] => String::new(),
+            names => format!("; the names are {}", listed(names)),
+        }
+    )]
+    NoNames(PathBuf, String, Vec<String>),
+    #[error(
+        "{} has the files `{}` and `{}`, which are both {{id}} = `{}` of {} in data.pair; make the pattern narrower, or remove one",
+        .0.display(), .1[0], .1[1], .2, .3
+    )]
+    SameId(PathBuf, Box<[String; 2]>, String, String),
+    #[error("{}: {}", .0.display(), .1)]
+    Annotations(PathBuf, Box<AnnotationProblem>),
     #[error(
         "{} has {}x{} pixels, but {} has {}x{}; data.resize = \"none\" needs images of one size: set data.resize = \
          \"crop\" or \"stretch\", or resize the images{}",
@@ -290,9 +307,17 @@ pub enum SampleError {
     Size((u32, u32), (u32, u32)),
     #[error(
         "a {0} file cannot be a mask, since its compression changes the values; export the masks again as PNG, from \
-         their source: converting this file keeps the changed values"
+         their source: converting this file keeps the changed values. Else set {1}"
     )]
-    LossyMask(&'static str),
+    LossyMask(&'static str, &'static str),
+    #[error(
+        "{pixels} pixel{} of the mask {} that data.mask_colors lacks, {} {color} (nearest: {nearest}); add the colour, or set \
+         data.mask_tolerance to the levels by which colours may differ",
+        if *pixels == 1 { "" } else { "s" },
+        match colors { 1 => "have a colour", _ => "have colours" },
+        match colors { 1 => "namely", _ => "such as" }
+    )]
+    MaskColor { pixels: u64, colors: usize, color: Hex, nearest: String },
     #[error(
         "a mask has one whole number for each pixel, but this image of {0} channel(s) holds colours or fractions; save \
          it as a grey or palette PNG whose values are the classes"
@@ -365,9 +390,10 @@ impl SampleError {
             Self::NotRgb(_) | Self::Channels { .. } => "of another number of channels",
             Self::NotFinite { .. } => "with values that are not finite",
             Self::Size(..) | Self::PixelSize(..) => "of another size",
-            Self::LossyMask(_) => "a mask with lossy compression",
+            Self::LossyMask(..) => "a mask with lossy compression",
             Self::ColorMask(_) | Self::ColorMap(_) => "in colour where numbers are expected",
             Self::MaskValue { .. } => "a mask with a value outside of the classes",
+            Self::MaskColor { .. } => "a mask with a colour that no class has",
             Self::Damaged(_) => "damaged",
             Self::TooLarge(..) => "too large",
             Self::Token { .. } => "with tokens outside of the vocabulary",
@@ -438,7 +464,7 @@ pub(super) fn no_image(bytes: &[u8], start: &str) -> SampleError {
     if bytes.starts_with(b"II+\0") || bytes.starts_with(b"MM\0+") {
         return SampleError::Unsupported("BigTIFF, a format for files above 4 GiB,".to_owned());
     }
-    const EXPECTED: &str = "expected PNG, JPEG, BMP, TIFF or WebP";
+    const EXPECTED: &str = "expected PNG, JPEG, BMP, TIFF, WebP or GIF";
     SampleError::NotAnImage(match Content::of(bytes, &[]) {
         Some(Content::LfsPointer) => {
             "it is a Git LFS pointer, which stands for a file that was not fetched; run `git lfs pull` in its repository".to_owned()
@@ -497,7 +523,7 @@ fn plural(count: usize, one: &str, many: &str) -> String {
 /// Writes an error of one of several sources, with its keys.
 fn of_source(error: &DataError, number: usize) -> String {
     let mut text = error.to_string();
-    for key in ["root", "train_masks", "test_masks", "train", "test", "fields"] {
+    for key in ["root", "train_masks", "test_masks", "train", "test", "fields", "pair"] {
         // A longer key begins with a shorter one.
         for end in [" ", ",", ".", ";", "\"", ")"] {
             text = text.replace(&format!("data.{key}{end}"), &format!("data.source[{number}].{key}{end}"));

@@ -18,7 +18,7 @@ use super::pixel_target::{PixelRule, PixelTarget};
 use super::pixels::Pixels;
 use super::raster::Raster;
 use super::rng::SampleRng;
-use super::samples::{Files, ListValues, Samples};
+use super::samples::{Files, ListValues, PixelSource, Samples};
 use super::token_lists::{TextColumn, columns_of};
 
 /// Preparation of the images of a set.
@@ -139,7 +139,7 @@ impl FileSet {
         out: &mut [Column],
     ) -> Result<()> {
         let mut numbers = 0..;
-        let mut file = |files| File { files, sample: index, number: numbers.next().unwrap_or_default() };
+        let mut number = || numbers.next().unwrap_or_default();
         let (mut first, mut draws) = (None, Draws { random, first: None });
         let mut columns = out.iter_mut();
         for (list, texts) in self.samples.lists.iter().zip(&self.texts) {
@@ -152,12 +152,20 @@ impl FileSet {
             let Some(out) = columns.next() else { break };
             match &list.values {
                 ListValues::Images(images) => {
-                    let images: Vec<_> = images.iter().map(&mut file).collect();
+                    let file = |files| File { files, sample: index, number: number() };
+                    let images: Vec<_> = images.iter().map(file).collect();
                     let size = self.images(scratch, &images, &mut draws, out.pixels())?;
                     first.get_or_insert(size);
                 }
                 ListValues::Pixels(files, rule) => {
-                    self.target(scratch, file(files), *rule, first, &mut draws, out)?;
+                    let source = PixelSource::Files(files);
+                    let target = Target { source, rule, sample: index, number: number() };
+                    self.target(scratch, target, first, &mut draws, out)?;
+                }
+                ListValues::Drawn(drawings, rule) => {
+                    let source = PixelSource::Drawings(drawings);
+                    let target = Target { source, rule, sample: index, number: number() };
+                    self.target(scratch, target, first, &mut draws, out)?;
                 }
                 ListValues::Classes { numbers, .. } => out.i64()[0] = i64::from(numbers[index]),
                 ListValues::ClassSets { sets, .. } => {
@@ -221,7 +229,7 @@ impl FileSet {
         out: &mut Pixels,
     ) -> Result<(u32, u32)> {
         let Scratch { decoded, fitter, coloured } = scratch;
-        let kept = self.cache.get(self.slot(file));
+        let kept = self.cache.get(self.slot(file.sample, file.number));
         let (image, size) = match kept {
             Some(Part::Image(image, size)) => (image, *size),
             _ => {
@@ -237,7 +245,9 @@ impl FileSet {
             // A random crop shows another part each time, so the whole image is kept.
             let view = if self.options.changes.need_decoded() { image.view() } else { view };
             let bytes = view.value_bytes();
-            self.cache.insert_with(self.slot(file), bytes, || Part::Image(view.to_raster(), size));
+            self.cache.insert_with(self.slot(file.sample, file.number), bytes, || {
+                Part::Image(view.to_raster(), size)
+            });
         }
         out.write(drawn.coloured(view, coloured), drawn.placement);
         Ok(size)
@@ -247,18 +257,20 @@ impl FileSet {
     fn target(
         &self,
         scratch: &mut Scratch,
-        file: File<'_>,
-        rule: PixelRule,
+        target: Target<'_>,
         image: Option<(u32, u32)>,
         draws: &mut Draws<'_>,
         out: &mut Column,
     ) -> Result<()> {
-        let kept = self.cache.get(self.slot(file));
+        let Target { source, rule, sample, number } = target;
+        let slot = self.slot(sample, number);
+        let kept = self.cache.get(slot);
         let target = match kept {
             Some(Part::Target(target)) => target,
             _ => {
-                let path = file.path(&self.samples);
-                let size = scratch.decoded.pixels(&path, rule, self.options.orientation, Depth::Full)?;
+                let (decoded, orientation) = (&mut scratch.decoded, self.options.orientation);
+                let read = self.samples.target(source, sample, rule, orientation, Depth::Full, decoded);
+                let (size, path) = read?;
                 rule.check_size(&path, size, image.unwrap_or(size))?;
                 &scratch.decoded.target
             }
@@ -267,15 +279,15 @@ impl FileSet {
         let fitted = target.fit(frame);
         if kept.is_none() {
             let all = if self.options.changes.need_decoded() { target } else { &fitted };
-            self.cache.insert_with(self.slot(file), all.value_bytes(), || Part::Target(all.clone()));
+            self.cache.insert_with(slot, all.value_bytes(), || Part::Target(all.clone()));
         }
         fitted.write(drawn.placement, rule.outside(), out);
         Ok(())
     }
 
     /// Returns the place of a file in the cache.
-    fn slot(&self, file: File<'_>) -> usize {
-        file.sample * self.samples.files() + file.number
+    fn slot(&self, sample: usize, number: usize) -> usize {
+        sample * self.samples.files() + number
     }
 
     /// Returns the part of an image of the size `source`, which may be from the cache, and what was drawn. The first file of a
@@ -315,6 +327,16 @@ struct Draws<'a> {
 #[derive(Clone, Copy)]
 struct File<'a> {
     files: &'a Files,
+    sample: usize,
+    /// Its number among the sample's files.
+    number: usize,
+}
+
+/// The targets of a sample's pixels.
+#[derive(Clone, Copy)]
+struct Target<'a> {
+    source: PixelSource<'a>,
+    rule: &'a PixelRule,
     sample: usize,
     /// Its number among the sample's files.
     number: usize,

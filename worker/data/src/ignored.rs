@@ -13,36 +13,56 @@ pub(super) fn is_image(name: &str) -> bool {
     ending.is_some_and(|ending| EXTENSIONS.iter().any(|known| ending.eq_ignore_ascii_case(known)))
 }
 
+/// Returns whether a file of this name is taken for a mask or a map: GIF files are masks, but no pictures.
+pub(super) fn is_mask(name: &str) -> bool {
+    let ending = Path::new(name).extension().and_then(|ending| ending.to_str());
+    is_image(name) || ending.is_some_and(|ending| ending.eq_ignore_ascii_case("gif"))
+}
+
 /// Most endings that a message lists; further ones are only counted.
 const LISTED: usize = 5;
 
 /// Number of unused files, by the endings of their names.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Ignored(BTreeMap<String, usize>);
+pub struct Ignored {
+    by_ending: BTreeMap<String, usize>,
+    /// What else is to be known of files that are not used.
+    notes: Vec<String>,
+}
 
 impl Ignored {
     pub(super) fn count(&mut self, name: &str) {
         let ending = Path::new(name).extension().map(|it| it.to_string_lossy());
         let ending = ending.map_or_else(String::new, |ending| ending.to_ascii_lowercase());
-        *self.0.entry(ending).or_default() += 1;
+        *self.by_ending.entry(ending).or_default() += 1;
     }
 
     pub(super) fn add(&mut self, other: &Self) {
-        for (ending, files) in &other.0 {
-            *self.0.entry(ending.clone()).or_default() += files;
+        for (ending, files) in &other.by_ending {
+            *self.by_ending.entry(ending.clone()).or_default() += files;
         }
+        self.notes.extend(other.notes.iter().cloned());
+    }
+
+    pub(super) fn note(&mut self, note: String) {
+        self.notes.push(note);
+    }
+
+    /// Returns what else is to be known of files that are not used, as sentences.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
     }
 
     /// Returns the number of files.
     pub fn files(&self) -> usize {
-        self.0.values().sum()
+        self.by_ending.values().sum()
     }
 }
 
 /// Writes "9 .gif, 2 .heic, 1 without ending", the most frequent first.
 impl fmt::Display for Ignored {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut endings: Vec<(&String, &usize)> = self.0.iter().collect();
+        let mut endings: Vec<(&String, &usize)> = self.by_ending.iter().collect();
         endings.sort_by_key(|(_, files)| std::cmp::Reverse(**files));
         let words = |(ending, files): &(&String, &usize)| match ending.as_str() {
             "" => format!("{files} without ending"),

@@ -6,9 +6,11 @@ use std::path::Path;
 use dtrain_recipe::Orientation;
 
 use super::class_counts::ClassCounts;
+use super::color_table::Strangers;
 use super::decode;
 use super::error::{Result, SampleError};
 use super::marks::Marks;
+use super::mask_rule::MaskKind;
 use super::moments::Moments;
 use super::needs::{Depth, Needs};
 use super::pixel_target::{PixelRule, PixelTarget};
@@ -25,6 +27,8 @@ pub(super) const KEPT_BYTES: usize = 64 << 20;
 pub struct Inspector {
     file: Vec<u8>,
     raw: Vec<u8>,
+    /// The colours of a mask, three values a pixel.
+    colors: Vec<u8>,
     pub(super) image: Raster,
     pub(super) target: PixelTarget,
     pub(super) class_counts: ClassCounts,
@@ -45,7 +49,7 @@ impl Inspector {
 
     /// Returns the approximate memory held after the last sample, in bytes.
     pub(super) fn held_bytes(&self) -> usize {
-        let files = self.file.capacity() + self.raw.capacity();
+        let files = self.file.capacity() + self.raw.capacity() + self.colors.capacity();
         let images = self.image.values.held_bytes() + self.map.values.held_bytes();
         files + images + self.target.held_bytes()
     }
@@ -53,7 +57,7 @@ impl Inspector {
     /// Frees the memory of the last sample if it is too large to keep. Results stay.
     pub(super) fn free_excess(&mut self) {
         if self.held_bytes() > KEPT_BYTES {
-            (self.file, self.raw) = Default::default();
+            (self.file, self.raw, self.colors) = Default::default();
             (self.image, self.map, self.target) = Default::default();
         }
     }
@@ -96,14 +100,20 @@ impl Inspector {
     pub(super) fn pixels(
         &mut self,
         path: &Path,
-        rule: PixelRule,
+        rule: &PixelRule,
         orientation: Orientation,
         depth: Depth,
     ) -> Result<(u32, u32)> {
         let mut file = take(&mut self.file);
         let decoded = regular::decode(path, first(depth), &mut file, |bytes| {
             let size = match (depth, rule) {
-                (Depth::Header, PixelRule::Mask(_)) => decode::mask_header(bytes)?,
+                (Depth::Header, PixelRule::Mask(rule)) => {
+                    rule.check_loss(decode::lossy(bytes)?)?;
+                    match rule.kind {
+                        MaskKind::Index | MaskKind::Binary => decode::mask_header(bytes)?,
+                        MaskKind::Threshold(_) | MaskKind::Colors(_) => decode::colors_header(bytes)?,
+                    }
+                }
                 (Depth::Header, PixelRule::Map(_)) => decode::map_header(bytes)?,
                 (Depth::Full, rule) => self.decode_target(bytes, rule)?,
             };
@@ -129,12 +139,26 @@ impl Inspector {
         }
     }
 
-    fn decode_target(&mut self, bytes: &[u8], rule: PixelRule) -> Result<(u32, u32)> {
+    fn decode_target(&mut self, bytes: &[u8], rule: &PixelRule) -> Result<(u32, u32)> {
         match rule {
             PixelRule::Mask(rule) => {
+                rule.check_loss(decode::lossy(bytes)?)?;
                 let classes = self.target.classes();
-                decode::mask(bytes, &mut self.raw, classes)?;
-                rule.apply(classes)?;
+                match &rule.kind {
+                    MaskKind::Index | MaskKind::Binary => {
+                        decode::mask(bytes, &mut self.raw, classes)?;
+                        rule.apply(classes)?;
+                    }
+                    MaskKind::Threshold(level) => {
+                        decode::above(bytes, *level, &mut self.raw, &mut self.colors, classes)?;
+                    }
+                    MaskKind::Colors(table) => {
+                        (classes.width, classes.height) =
+                            decode::colors(bytes, &mut self.raw, &mut self.colors)?;
+                        let strangers = self.marks.as_mut().map(|marks| &mut marks.strangers);
+                        table.apply(&self.colors, classes, strangers.unwrap_or(&mut Strangers::default()))?;
+                    }
+                }
             }
             PixelRule::Map(rule) => {
                 let white = decode::map(bytes, &mut self.raw, &mut self.map)?;

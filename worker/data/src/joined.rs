@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
+use super::drawings::Drawings;
 use super::error::DataError;
 use super::ignored::Ignored;
 use super::origin::SourcePart;
@@ -77,6 +78,10 @@ fn content(values: &ListValues) -> String {
         ListValues::Images(files) if files.len() == 1 => "an image".to_owned(),
         ListValues::Images(files) => format!("a list of {} images", files.len()),
         ListValues::Pixels(_, PixelRule::Mask(_)) => "a mask".to_owned(),
+        ListValues::Drawn(_, PixelRule::Mask(rule)) => {
+            format!("a mask of annotations of the classes {}", rule.names.join(", "))
+        }
+        ListValues::Drawn(_, PixelRule::Map(_)) => "a map of annotations".to_owned(),
         ListValues::Pixels(_, PixelRule::Map(_)) => "a map".to_owned(),
         ListValues::Classes { .. } => "a class".to_owned(),
         ListValues::ClassSets { .. } => "any number of classes".to_owned(),
@@ -112,7 +117,14 @@ fn join_lists(list: &List, sources: &[&Samples]) -> Result<List, DataError> {
                 ListValues::Pixels(files, _) => Some(files.clone()),
                 _ => None,
             };
-            ListValues::Pixels(files(&of_pixels)?, *rule)
+            ListValues::Pixels(files(&of_pixels)?, rule.clone())
+        }
+        ListValues::Drawn(_, rule) => {
+            let of_sources = lists.iter().filter_map(|values| match values {
+                ListValues::Drawn(drawings, _) => Some(drawings),
+                _ => None,
+            });
+            ListValues::Drawn(Drawings::join(&of_sources.collect::<Vec<_>>())?, rule.clone())
         }
         ListValues::Classes { .. } => {
             let of_sources = lists.iter().filter_map(|values| match values {

@@ -18,16 +18,20 @@
 
 #![expect(missing_docs, reason = "the names of most fields and variants say what they are")]
 
+mod annotation_problem;
+mod annotations;
 mod blanks;
 pub mod cache;
 mod changes;
 mod chat;
 pub mod check;
 pub mod class_counts;
+pub mod color_table;
 mod concatenated;
 pub mod dataset;
 pub mod decode;
 pub mod documents;
+mod drawings;
 pub mod encode;
 pub mod error;
 mod file_set;
@@ -80,14 +84,17 @@ mod windows;
 #[cfg(test)]
 mod tests;
 
+pub use annotation_problem::AnnotationProblem;
 pub use blanks::Blanks;
 pub use cache::{CacheBudget, cache_bytes, free_host_bytes};
 pub use changes::Changes;
 pub use check::{CheckReport, check, check_in_detail, too_many_bad};
 pub use class_counts::ClassCounts;
+pub use color_table::{ColorEntry, ColorTable, Hex, Strangers};
 pub use concatenated::Concatenated;
 pub use dataset::{Column, Dataset, Field, FieldKind, Members, load_one};
 pub use documents::DocumentBounds;
+pub use drawings::Drawings;
 pub use dtrain_resize::Filter;
 pub use error::{BadSample, DataError, SampleError};
 pub use file_set::{FileSet, ImageOptions};
@@ -113,7 +120,7 @@ pub use sampler::episodes::{EpisodeShape, Episodes, TooFew};
 pub use sampler::mixture::Mixture;
 pub use sampler::shuffled::epoch_order;
 pub use sampler::{Place, Sampler, Sampling};
-pub use samples::{ClassSets, Files, List, ListValues, Samples};
+pub use samples::{ClassSets, Files, List, ListValues, PixelSource, Samples};
 pub use table_problem::TableProblem;
 pub use tally::Tally;
 pub use text::{Corpus, TextIndex, TextPart, TextRoot};

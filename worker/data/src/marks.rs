@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::path::Path;
 
+use super::color_table::Strangers;
+
 /// Most files that are named; further ones are only counted.
 const NAMED: usize = 5;
 
@@ -14,12 +16,15 @@ pub struct Marks {
     pub turned: Marked,
     /// Maps whose compression changed their values.
     pub lossy_maps: Marked,
+    /// Colours of masks that have no class.
+    pub strangers: Strangers,
 }
 
 impl Marks {
     pub(super) fn merge(&mut self, other: Self) {
         self.turned.merge(other.turned);
         self.lossy_maps.merge(other.lossy_maps);
+        self.strangers.merge(other.strangers);
     }
 }
 

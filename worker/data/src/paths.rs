@@ -174,6 +174,11 @@ impl Listing {
         self.files = files;
     }
 
+    /// Keeps the files of these numbers, in this order.
+    pub(super) fn take(&mut self, numbers: impl Iterator<Item = usize>) {
+        self.files = numbers.map(|at| self.files[at]).collect();
+    }
+
     /// Compares a path with one of another list, both without their endings.
     pub(super) fn compare_stems(&self, at: usize, other: &Self, other_at: usize) -> Ordering {
         compare(stem(self.parts(&self.files[at])), stem(other.parts(&other.files[other_at])))

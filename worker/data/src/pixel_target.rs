@@ -13,7 +13,7 @@ use super::raster::{Labels, Raster, Values};
 use super::turn::Turn;
 
 /// The rule to read a file with a target for each pixel.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum PixelRule {
     Mask(MaskRule),
     Map(MapRule),
@@ -33,7 +33,7 @@ impl From<MapRule> for PixelRule {
 
 impl PixelRule {
     /// Returns the class of pixels outside of an image; a map has no number there.
-    pub(super) fn outside(self) -> i64 {
+    pub(super) fn outside(&self) -> i64 {
         match self {
             Self::Mask(rule) => rule.ignore,
             Self::Map(_) => 0,
@@ -41,7 +41,7 @@ impl PixelRule {
     }
 
     /// Returns the word for such a file.
-    pub(super) fn word(self) -> &'static str {
+    pub(super) fn word(&self) -> &'static str {
         match self {
             Self::Mask(_) => "mask",
             Self::Map(_) => "map",
@@ -49,7 +49,7 @@ impl PixelRule {
     }
 
     /// Checks that the file has the size of its image.
-    pub(super) fn check_size(self, path: &Path, size: (u32, u32), image: (u32, u32)) -> Result<()> {
+    pub(super) fn check_size(&self, path: &Path, size: (u32, u32), image: (u32, u32)) -> Result<()> {
         match size == image {
             true => Ok(()),
             false => Err(SampleError::PixelSize(self.word(), path.display().to_string(), size, image)),

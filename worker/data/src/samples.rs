@@ -8,8 +8,10 @@ use dtrain_shared_memory::MemoryError;
 use serde::{Deserialize, Serialize};
 
 use super::dataset::{Field, LABEL};
+use super::drawings::Drawings;
 use super::error::DataError;
 use super::ignored::Ignored;
+use super::mask_rule::MaskRule;
 use super::moments::Moments;
 use super::normalize::Normalize;
 use super::origin::{SourcePart, TableLines};
@@ -57,6 +59,8 @@ pub enum ListValues {
     Images(Vec<Files>),
     /// A class or a number for each pixel of the sample's first image: `[H, W]`.
     Pixels(Files, PixelRule),
+    /// As [`ListValues::Pixels`], without files: classes are drawn.
+    Drawn(Drawings, PixelRule),
     /// A class, by its number among the names: `[]`.
     Classes { names: Vec<String>, numbers: Packed<u32> },
     /// Any number of classes: for each name 1 or 0, `[names]`.
@@ -67,6 +71,34 @@ pub enum ListValues {
     Texts(Vec<Texts>, TextForm),
     /// The tokens of texts: several columns of `[T]`.
     Tokens(TokenLists),
+}
+
+/// Where the targets of pixels come from.
+#[derive(Debug, Clone, Copy)]
+pub enum PixelSource<'a> {
+    Files(&'a Files),
+    Drawings(&'a Drawings),
+}
+
+impl<'a> PixelSource<'a> {
+    /// Returns the name of the folder of the files, or of the file of annotations.
+    pub fn place(self) -> &'a str {
+        match self {
+            Self::Files(files) => &files.folder,
+            Self::Drawings(drawings) => &drawings.file,
+        }
+    }
+}
+
+impl ListValues {
+    /// Returns the source of masks or maps, and the rule to read them.
+    pub(super) fn pixels(&self) -> Option<(PixelSource<'_>, &PixelRule)> {
+        match self {
+            Self::Pixels(files, rule) => Some((PixelSource::Files(files), rule)),
+            Self::Drawn(drawings, rule) => Some((PixelSource::Drawings(drawings), rule)),
+            _ => None,
+        }
+    }
 }
 
 /// The classes of each sample, by their numbers among the names.
@@ -125,6 +157,7 @@ impl List {
         match &self.values {
             ListValues::Images(images) => images.first().map_or(0, |files| files.paths.len()),
             ListValues::Pixels(files, _) => files.paths.len(),
+            ListValues::Drawn(drawings, _) => drawings.len(),
             ListValues::Classes { numbers, .. } => numbers.len(),
             ListValues::ClassSets { sets, .. } => sets.count(),
             ListValues::Numbers { names, values } => values.len() / names.len().max(1),
@@ -139,7 +172,8 @@ impl List {
             ListValues::Images(images) => {
                 ListValues::Images(images.iter().map(files).collect::<Result<_, _>>()?)
             }
-            ListValues::Pixels(pixels, rule) => ListValues::Pixels(files(pixels)?, *rule),
+            ListValues::Pixels(pixels, rule) => ListValues::Pixels(files(pixels)?, rule.clone()),
+            ListValues::Drawn(drawings, rule) => ListValues::Drawn(drawings.kept(is_kept)?, rule.clone()),
             ListValues::Classes { names, numbers } => {
                 ListValues::Classes { names: names.clone(), numbers: numbers.kept(is_kept)? }
             }
@@ -168,11 +202,11 @@ impl Samples {
         self.lists.first().map_or(0, List::count)
     }
 
-    /// Returns the number of files of a sample.
+    /// Returns the number of files and drawn masks of a sample.
     pub(super) fn files(&self) -> usize {
         let of = |list: &List| match &list.values {
             ListValues::Images(images) => images.len(),
-            ListValues::Pixels(..) => 1,
+            ListValues::Pixels(..) | ListValues::Drawn(..) => 1,
             _ => 0,
         };
         self.lists.iter().map(of).sum()
@@ -233,11 +267,8 @@ impl Samples {
     }
 
     /// Returns the first list of masks or maps, and the rule to read them.
-    pub fn pixels(&self) -> Option<(&Files, PixelRule)> {
-        self.lists.iter().find_map(|list| match &list.values {
-            ListValues::Pixels(files, rule) => Some((files, *rule)),
-            _ => None,
-        })
+    pub fn pixels(&self) -> Option<(PixelSource<'_>, &PixelRule)> {
+        self.lists.iter().find_map(|list| list.values.pixels())
     }
 
     /// Returns the names of the classes of the field `label`, and the class of each sample; empty without it.
@@ -264,7 +295,7 @@ impl Samples {
         unused.map(|(name, _)| name.as_str()).collect()
     }
 
-    /// Returns the names of the classes of each field, by field.
+    /// Returns the names of the classes of each field, by field, without masks.
     pub fn class_names(&self) -> BTreeMap<String, Vec<String>> {
         let named = |list: &List| match &list.values {
             ListValues::Classes { names, .. } | ListValues::ClassSets { names, .. } => {
@@ -273,6 +304,14 @@ impl Samples {
             _ => None,
         };
         self.lists.iter().filter_map(named).collect()
+    }
+
+    /// Returns the rules of masks, by field.
+    pub fn mask_rules(&self) -> impl Iterator<Item = (&str, &MaskRule)> {
+        self.lists.iter().filter_map(|list| match list.values.pixels()? {
+            (_, PixelRule::Mask(rule)) => Some((list.field.as_str(), rule)),
+            (_, PixelRule::Map(_)) => None,
+        })
     }
 
     /// Returns the samples without the classes of the field `label`.
@@ -315,7 +354,9 @@ impl Samples {
                     let shape = if images.len() == 1 { &lengths[1..] } else { &lengths };
                     Field::image(name, shape, normalize.clone())
                 }
-                ListValues::Pixels(_, PixelRule::Mask(_)) => Field::i64(name, [height, width]),
+                ListValues::Pixels(_, PixelRule::Mask(_)) | ListValues::Drawn(..) => {
+                    Field::i64(name, [height, width])
+                }
                 ListValues::Pixels(_, PixelRule::Map(_)) => Field::f32(name, [height, width]),
                 ListValues::Classes { .. } => Field::i64(name, []),
                 ListValues::ClassSets { names, .. } | ListValues::Numbers { names, .. } => {

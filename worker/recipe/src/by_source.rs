@@ -29,6 +29,7 @@ impl Data {
             test: or(&source.test, &self.test),
             train_masks: or(&source.train_masks, &self.train_masks),
             test_masks: or(&source.test_masks, &self.test_masks),
+            pair: source.pair.clone().or_else(|| self.pair.clone()),
             source: Vec::new(),
             ..self.clone()
         }

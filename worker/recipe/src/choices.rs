@@ -30,6 +30,15 @@ choices! {
     Masks {
         Index = "index": "The value of a pixel is its class; of a palette image, the palette's index.",
         Binary = "binary": "Zero is class 0 and everything else class 1.",
+        Threshold = "threshold": "A brightness above `mask_threshold` is class 1, any other class 0.",
+        Colors = "colors": "The colour of a pixel is its class, by `mask_colors`.",
+    }
+
+    /// What becomes of images without annotations.
+    Unannotated {
+        Background = "background": "Their masks are background.",
+        LeaveOut = "leave-out": "They are no samples.",
+        Error = "error": "They are an error.",
     }
 
     /// How images are brought to the network's size.

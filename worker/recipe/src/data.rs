@@ -8,12 +8,12 @@ use dtrain_common::recipe::{Cache, Workers};
 use dtrain_common::section;
 
 use super::changes::CHANGES;
-use super::kinds::{FIELDS, FOLDER_NAME, LISTS, REPEATS, TOKENIZER};
+use super::kinds::{CLASS_NAMES, COLORS, FIELDS, FOLDER_NAME, LISTS, PAIR, REPEATS, TOKENIZER};
 use super::sets::{TESTS, VAL};
 use super::sources::SOURCES;
 use super::{
-    Augment, Change, DataKind, Documents, Episodes, Interpolation, Masks, Orientation, Resize, Sampler,
-    Separator, Source, Target, TokenType, Tokenizer, Val,
+    Augment, Change, DataKind, Documents, Episodes, Interpolation, MaskColors, Masks, Orientation, Pair,
+    Resize, Sampler, Separator, Source, Target, TokenType, Tokenizer, Unannotated, Val,
 };
 
 /// Mean of ImageNet's training images by channel.
@@ -52,14 +52,27 @@ section! {
         /// Folders: the file below `root` that lists the images of a set with their classes, by the name of the set.
         #[serde(skip_serializing_if = "BTreeMap::is_empty")]
         lists: BTreeMap<String, String> = BTreeMap::new(), LISTS, experiment;
-        /// Name of the folder of the training images' masks or maps below `root`.
+        /// Name of the folder of the training images' masks or maps below `root`, or of the file of their annotations.
         train_masks: String = "train_masks".into(), FOLDER_NAME, experiment;
-        /// Name of the folder of the test images' masks or maps below `root`.
+        /// Name of the folder of the test images' masks or maps below `root`, or of the file of their annotations.
         test_masks: String = "test_masks".into(), FOLDER_NAME, experiment;
         /// Name of the folder of the validation images' masks or maps below `root`.
         val_masks: String = "val_masks".into(), FOLDER_NAME, experiment;
+        /// Which names of images and of their masks or maps belong together; without it, equal names do.
+        pair: Option<Pair> = None, PAIR, experiment;
         /// The meaning of a mask's values.
         masks: Masks = Masks::Index, choice(Masks::NAMES), experiment;
+        /// The brightness above which a pixel is class 1, as in the file, with `masks = "threshold"`.
+        mask_threshold: u16 = 128, Kind::Whole(0, u16::MAX as i64), experiment;
+        /// The colours of classes in masks: a table, or a file with a name and three numbers in each line. Sets `masks = "colors"`.
+        mask_colors: Option<MaskColors> = None, COLORS, experiment;
+        /// The most levels by which each channel of a pixel may differ from the nearest colour of a class.
+        mask_tolerance: u8 = 0, Kind::Whole(0, u8::MAX as i64), experiment;
+        /// The classes, by name, whose pixels do not count.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        ignore_classes: Vec<String> = Vec::new(), CLASS_NAMES, experiment;
+        /// What becomes of images without annotations.
+        unannotated: Unannotated = Unannotated::Background, choice(Unannotated::NAMES), experiment;
         /// The value, as in the file, of pixels that do not count: of the target's, else of masks, else of maps. Filled in for masks (255).
         ignore: Option<u16> = None, Kind::Whole(0, u16::MAX as i64), experiment;
         /// A map's unit: the number of a white pixel of 8 or 16 bits, or the factor of floating-point values.

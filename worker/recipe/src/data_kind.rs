@@ -9,6 +9,7 @@ choices! {
         Generated = "generated": "Samples that dtrain generates, for trials without a download.",
         Text = "text": "A text file, or a folder of them.",
         Tokens = "tokens": "A file of token numbers, or a folder with one for each set.",
+        Coco = "coco": "A folder of images, and masks that are drawn from annotations in COCO's format.",
         Table = "table": "A CSV table, or JSON lines, with a column for each field, such as the paths of images.",
         Cub = "cub": "A folder in the layout of CUB-200-2011, with images.txt and train_test_split.txt.",
         JsonList = "json-list": "A JSON file for each set, with lists of images and of their classes.",
@@ -20,6 +21,8 @@ choices! {
 pub(super) enum Root {
     /// The folder that holds a folder for each set.
     Sets,
+    /// The folder that holds a folder of images and a file of annotations for each set.
+    Annotated,
     /// A file with a line for each sample.
     File,
     /// A folder with lists of images, each of which has a class.
@@ -36,6 +39,7 @@ impl DataKind {
     pub(super) fn root(self) -> Root {
         match self {
             Self::Folder => Root::Sets,
+            Self::Coco => Root::Annotated,
             Self::Table => Root::File,
             Self::Cub | Self::JsonList => Root::Lists,
             Self::Text => Root::Text,
@@ -56,7 +60,7 @@ impl DataKind {
 
     /// Returns whether the samples are listed with their files of images.
     pub fn is_of_images(self) -> bool {
-        matches!(self.root(), Root::Sets | Root::File | Root::Lists)
+        matches!(self.root(), Root::Sets | Root::Annotated | Root::File | Root::Lists)
     }
 }
 
@@ -67,6 +71,10 @@ macro_rules! each_source {
         match $kind {
             $crate::DataKind::Folder => {
                 use folders as $source;
+                $then
+            }
+            $crate::DataKind::Coco => {
+                use coco as $source;
                 $then
             }
             $crate::DataKind::Table => {

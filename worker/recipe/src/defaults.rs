@@ -38,9 +38,16 @@ fn data(recipe: &mut Recipe, is_stated: &dyn Fn(&str) -> bool) {
         if !ignores_maps {
             data.ignore.get_or_insert(255);
         }
-        let binary = data.kind.is_of_images() && data.masks == Masks::Binary;
-        if binary && !is_stated("data.classes") {
+        if data.mask_colors.is_some() && !is_stated("data.masks") {
+            data.masks = Masks::Colors;
+        }
+        let of_files = data.kind.is_of_images();
+        if of_files && data.masks.is_of_two_classes() && !is_stated("data.classes") {
             data.classes = 2;
+        }
+        // Also if a recipe states it: the colours determine it.
+        if let (true, Masks::Colors, Some(colors)) = (of_files, data.masks, &data.mask_colors) {
+            data.classes = colors.classes(&data.ignore_classes).len();
         }
     }
 }

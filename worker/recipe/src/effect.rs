@@ -1,10 +1,12 @@
 //! Settings of data and model without effect, and why.
 
+use std::borrow::Cow;
+
 use dtrain_common::recipe::hints::and;
 use dtrain_common::recipe::{Amp, WithoutEffect};
 
 use super::networks::WITH_BATCH_NORM;
-use super::{Change, ColumnKind, DataKind, ModelName, Recipe, Resize, Source, Target, Val, tasks};
+use super::{Change, ColumnKind, DataKind, Masks, ModelName, Recipe, Resize, Source, Target, Val, tasks};
 
 impl Recipe {
     pub(super) fn settings_without_effect(&self) -> Vec<(&'static str, String)> {
@@ -47,9 +49,35 @@ impl Recipe {
         let val_folder = matches!(self.data.val, Some(Val::Set(_)));
         list.add(!val_folder, "data.val_masks", "it belongs to a folder of validation images in data.val");
         list.add(!masks && !maps, "data.ignore", only("masks and maps"));
-        list.add(!masks, "data.masks", only("masks"));
+        list.add(
+            !masks,
+            "data.masks data.mask_threshold data.mask_colors data.mask_tolerance",
+            only("masks"),
+        );
+        let with = |word: Masks| format!("it applies to data.masks = {:?}", word.as_str());
+        list.add(self.data.masks != Masks::Threshold, "data.mask_threshold", with(Masks::Threshold));
+        list.add(
+            self.data.masks != Masks::Colors,
+            "data.mask_colors data.mask_tolerance",
+            with(Masks::Colors),
+        );
         list.add(!maps, "data.target_scale", only("maps"));
         let sources = self.by_source();
+        let is_coco = |alone: &Cow<'_, Self>| alone.data.kind == DataKind::Coco;
+        let (coco, drawn) = (sources.iter().any(is_coco), sources.iter().all(is_coco));
+        let of_files = "data.masks data.mask_threshold data.mask_colors data.mask_tolerance";
+        list.add(drawn, of_files, "the masks are drawn from annotations (data.kind is \"coco\")");
+        list.add(!coco, "data.unannotated", "it applies to data.kind = \"coco\"");
+        let named = coco || masks && self.data.masks == Masks::Colors;
+        list.add(
+            !named,
+            "data.ignore_classes",
+            "it applies to masks whose classes have names: data.masks = \"colors\" and data.kind = \"coco\"",
+        );
+        let pixels = target.is_some_and(Target::is_of_pixels);
+        list.add(!pixels, "data.pair", only("masks and maps"));
+        let has_folder = sources.iter().any(|alone| alone.data.kind == DataKind::Folder);
+        list.add(!has_folder, "data.pair", "it applies to data.kind = \"folder\"");
         let has_table = sources.iter().any(|alone| alone.data.kind.has_columns());
         let table = self.data.is_of_tables();
         self.add_stated_by_sources(list);
@@ -96,6 +124,7 @@ impl Recipe {
         add("data.test", &|source| source.test.is_some());
         add("data.train_masks", &|source| source.train_masks.is_some() || is_table(source));
         add("data.test_masks", &|source| source.test_masks.is_some() || is_table(source));
+        add("data.pair", &|source| source.pair.is_some());
         add("data.fields", &|source| !source.fields.is_empty() || !is_table(source));
         add("data.kind", &|source| source.kind.is_some());
     }
@@ -165,6 +194,15 @@ impl Recipe {
         let normalized = target == Some(Target::Classes);
         list.add(normalized, "data.normalize_targets", "classes are 0 and 1 (data.target is \"classes\")");
         list.add(numbers && !masks, "data.classes", format!("it applies to classes, and {}", self.reason()));
+        if masks && !generated {
+            let drawn = self.by_source().iter().all(|alone| alone.data.kind == DataKind::Coco);
+            list.add(
+                drawn,
+                "data.classes",
+                "the categories of the annotations determine it (data.kind is \"coco\")",
+            );
+            list.add(self.data.masks == Masks::Colors, "data.classes", "data.mask_colors determines it");
+        }
         // The masks alone do not state the number of classes.
         let from = if self.data.kind.has_columns() { "table determines" } else { "class folders determine" };
         let files = format!("the {from} it (data.kind is {kind:?})");

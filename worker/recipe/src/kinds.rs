@@ -6,7 +6,7 @@ use dtrain_common::recipe::hints::describe;
 use dtrain_common::recipe::kinds::{Kind, NAME, check, choice, each, each_entry, parsed};
 use toml::Value;
 
-use super::{BatchNorm, Join, Loss, Tokenizer};
+use super::{BatchNorm, Join, Loss, MaskColors, Pair, Tokenizer};
 
 pub(super) const BATCH_NORM: Kind = Kind::Other(
     "\"local\", \"synced\", \"frozen\", or a group of samples such as \"group:16\"",
@@ -22,6 +22,23 @@ pub(super) const FOLDER_NAME: Kind = Kind::Other(
     &["string"],
     |value| Ok(value.as_str().is_some_and(is_folder_name)),
 );
+/// Names of images and of their masks.
+pub(super) const PAIR: Kind = Kind::Other(
+    "the names of images and of their masks, such as \"{id}_training -> {id}_manual1\"",
+    &["string"],
+    parsed::<Pair>,
+);
+/// The colours of classes.
+pub(super) const COLORS: Kind = Kind::Other(
+    "colours of classes, or the path of a file with them",
+    &["string", "array", "object"],
+    |value| MaskColors::try_from(value.clone()).map(|_| true),
+);
+/// A list of names, not empty.
+pub(super) const CLASS_NAMES: Kind =
+    Kind::Other("a list of names of classes, such as [\"void\"]", &["array"], |value| {
+        each(value, |value| check(&NAME, value))
+    });
 /// A table of texts, not empty.
 pub(super) const FIELDS: Kind =
     Kind::Other("a table of fields, such as { image = \"image:path\" }", &["object"], |value| {

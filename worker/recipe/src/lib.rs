@@ -19,9 +19,11 @@ pub mod figures;
 mod kinds;
 mod load;
 pub mod losses;
+mod mask_colors;
 mod model;
 mod named;
 mod networks;
+mod pair;
 mod paths;
 mod resolve;
 mod samplers;
@@ -41,7 +43,7 @@ pub use batchnorm::BatchNorm;
 pub use changes::Change;
 pub use choices::{
     Augment, Compile, Documents, Interpolation, Join, Loss, Masks, MemoryFormat, Orientation, Resize,
-    Separator, Target, TokenType, WeightsMode,
+    Separator, Target, TokenType, Unannotated, WeightsMode,
 };
 pub use columns::{ColumnKind, FieldColumns};
 pub use data::{Data, IMAGENET_MEAN, IMAGENET_STD};
@@ -55,8 +57,10 @@ pub use dtrain_common::recipe::{
 pub use episodes::Episodes;
 pub use figures::Figure;
 pub use losses::StepLoss;
+pub use mask_colors::{ClassColor, MaskColors};
 pub use model::Model;
 pub use networks::{LastPart, ModelName, NetworkFacts};
+pub use pair::{NamePattern, Pair};
 pub use samplers::Sampler;
 pub use sets::{Val, ValSet};
 pub use sources::Source;

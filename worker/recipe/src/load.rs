@@ -7,7 +7,7 @@ use toml::{Table, Value};
 
 use super::kinds::LOSS;
 use super::tasks::OTHER_TASKS;
-use super::{Data, Model, Recipe, Task, defaults, paths, validate};
+use super::{Data, Model, Recipe, Task, defaults, mask_colors, paths, validate};
 
 /// What dtrain's trainer takes.
 pub(super) const OWN: OwnKinds = OwnKinds {
@@ -54,6 +54,7 @@ impl Recipe {
         let table = draft.stated().as_table().cloned().unwrap_or_default();
         let mut recipe = Self::from_table(table).map_err(|problem| draft.error(&problem))?;
         recipe.general.fill();
+        draft.first(mask_colors::read(&mut recipe))?;
         defaults::fill(&mut recipe, &|key| draft.states(key));
         draft.first(paths::make_absolute(&mut recipe))?;
         draft.first(validate::check(&recipe, &draft))?;

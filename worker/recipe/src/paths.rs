@@ -7,7 +7,7 @@ use dtrain_common::recipe::{Problem, RecipeError};
 use dtrain_common::run_dir::follow;
 
 use super::data_kind::Root;
-use super::{Recipe, Target, Tokenizer, Val};
+use super::{MaskColors, Recipe, Target, Tokenizer, Val};
 
 /// Makes data.root and the paths of `[model]` absolute, from the current directory.
 pub(super) fn make_absolute(recipe: &mut Recipe) -> Vec<Problem> {
@@ -97,6 +97,22 @@ impl Recipe {
                 let remedy = "set data.root to the folder that holds the lists of images";
                 list(root()?).map_err(|message| of_root(message, remedy))?;
             }
+            Root::Annotated => {
+                let root = root()?;
+                let remedy = "set data.root to the folder that holds the folders of images and the files of annotations";
+                list(root).map_err(|message| of_root(message, remedy))?;
+                for (key, name) in [("data.train", &data.train), ("data.test", &data.test)] {
+                    list(&root.join(name))
+                        .map_err(|message| (key, format!("{message}; {}", folders_of(root))))?;
+                }
+                for (key, name) in
+                    [("data.train_masks", &data.train_masks), ("data.test_masks", &data.test_masks)]
+                {
+                    let remedy = "set it to a file of annotations below data.root, such as \"annotations/instances_train2017.json\"";
+                    readable_file(&root.join(name))
+                        .map_err(|message| (key, format!("{message}; {remedy}")))?;
+                }
+            }
             Root::File => {
                 let remedy = "set data.root to the file of the table";
                 readable_file(root()?).map_err(|message| of_root(message, remedy))?;
@@ -116,7 +132,16 @@ impl Recipe {
             }
             Root::Nothing => {}
         }
-        Ok(())
+        match &data.mask_colors {
+            Some(MaskColors::File(path)) => {
+                readable_file(path).map_err(|message| ("data.mask_colors", message))?;
+                Err((
+                    "data.mask_colors",
+                    format!("{} is too large for a file of colours; name the right file", path.display()),
+                ))
+            }
+            _ => Ok(()),
+        }
     }
 }
 

@@ -7,8 +7,8 @@ use dtrain_common::entry;
 use dtrain_common::recipe::keys::Section;
 use dtrain_common::recipe::kinds::{Kind, PATH, RATE, choice};
 
-use super::DataKind;
-use super::kinds::{FIELDS, FOLDER_NAME};
+use super::kinds::{FIELDS, FOLDER_NAME, PAIR};
+use super::{DataKind, Pair};
 
 entry! {
     /// `[[data.source]]`: a source of samples. Its other settings have the values of `[data]`.
@@ -19,7 +19,7 @@ entry! {
         /// of all. Without weights each sample of all sources is taken once.
         weight: Option<f64>, RATE;
         /// Its kind, of images.
-        kind: Option<DataKind>, choice(&["folder", "table", "cub", "json-list"]);
+        kind: Option<DataKind>, choice(&["folder", "coco", "table", "cub", "json-list"]);
         /// The fields of its table.
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         fields: BTreeMap<String, String>, FIELDS;
@@ -31,6 +31,8 @@ entry! {
         train_masks: Option<String>, FOLDER_NAME;
         /// As `data.test_masks`.
         test_masks: Option<String>, FOLDER_NAME;
+        /// As `data.pair`.
+        pair: Option<Pair>, PAIR;
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::{ColumnKind, Documents, Recipe, Target};
+use super::{ColumnKind, Documents, Masks, Recipe, Target};
 
 impl Recipe {
     /// Returns the learning target of a sample; `None` for a user's own task, and for a program with a table's fields.
@@ -36,6 +36,13 @@ impl Recipe {
     /// Returns the exported program that is the network, if there is one.
     pub fn program(&self) -> Option<&Path> {
         self.model.file.as_deref().filter(|_| !self.task.facts().is_own)
+    }
+}
+
+impl Masks {
+    /// Returns whether masks have two classes whatever their files.
+    pub fn is_of_two_classes(self) -> bool {
+        matches!(self, Self::Binary | Self::Threshold)
     }
 }
 

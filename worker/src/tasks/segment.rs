@@ -40,17 +40,18 @@ impl BuildTask for Segment {
 
     fn build(recipe: &Recipe, survey: Survey, context: BuildContext<'_>) -> Result<Self, TaskError> {
         let sets = samples::sets(recipe, survey, context.local_ranks, || Ok(0))?;
-        let size = sets.size;
+        let (size, classes) = (sets.size, sets.classes);
         let model = match recipe.program() {
             Some(_) => ImageNetwork::Exported(Box::new(exported(
                 recipe,
                 sets.train.as_ref(),
+                classes,
                 size,
                 context.registry,
             )?)),
-            None => ImageNetwork::Built(unet(recipe, size, context.registry)?),
+            None => ImageNetwork::Built(unet(recipe, classes, size, context.registry)?),
         };
-        let (classes, ignore) = (sets.classes, mask_rule(recipe).ignore);
+        let ignore = mask_rule(recipe).ignore;
         let (width, height) = size;
         let facts = Facts { sums: 2 * classes, weight_per_sample: (width * height) as f64, ..sets.facts() };
         let facts = facts.with_model(&model, &[], |model| model.min_micro_batch(width.min(height)));
@@ -61,6 +62,7 @@ impl BuildTask for Segment {
 
 fn unet(
     recipe: &Recipe,
+    classes: usize,
     size: (usize, usize),
     registry: &mut Registry,
 ) -> Result<Box<dyn models::Classifier>, TaskError> {
@@ -68,7 +70,7 @@ fn unet(
     // A loaded recipe has all sizes of its network.
     let config = UnetConfig {
         channels: data.channels,
-        classes: data.classes,
+        classes,
         width: model.width.unwrap_or(32),
         depth: model.depth.unwrap_or(4),
     };
@@ -88,11 +90,11 @@ fn unet(
 fn exported(
     recipe: &Recipe,
     train: &dyn Dataset,
+    classes: usize,
     (width, height): (usize, usize),
     registry: &mut Registry,
 ) -> Result<Network, TaskError> {
     let network = Program::load(recipe, registry)?.bind(recipe, train.fields(), &MAIN_OUTPUTS)?;
-    let classes = recipe.data.classes;
     let expected = format!(
         "task = \"segment\" needs logits, N x K x height x width with K at least the {classes} classes of the data, for images of \
          {height} x {width} or less; set model.output to another output, or import the model again with this number of classes"

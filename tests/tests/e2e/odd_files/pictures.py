@@ -90,15 +90,17 @@ def images():
     image("webp-lossless", RIGHT, encode(pil(RGB), "WEBP", lossless=True), values=rgb, ending="webp")
     image("webp-lossy", RIGHT, encode(pil(SMOOTH), "WEBP", quality=100), values=planes(SMOOTH), ending="webp", tolerance=8)
     image("webp-alpha", RIGHT, encode(pil(np.dstack([RGB, ALPHA])), "WEBP", lossless=True, exact=True), values=planes(over_white(RGB, ALPHA)), ending="webp")
+    content = encode(palette, "GIF")
+    image("is-gif", RIGHT, content, values=planes(Image.open(io.BytesIO(content)).convert("RGB")), ending="png")
     # Formats that are not read, under a name of one that is.
-    for name, format in [("gif", "GIF"), ("ico", "ICO"), ("tga", "TGA"), ("ppm", "PPM"), ("jpeg-2000", "JPEG2000"), ("dds", "DDS"), ("pcx", "PCX")]:
-        picture = pil(RGB) if format != "GIF" else palette
+    for name, format in [("ico", "ICO"), ("tga", "TGA"), ("ppm", "PPM"), ("jpeg-2000", "JPEG2000"), ("dds", "DDS"), ("pcx", "PCX")]:
+        picture = pil(RGB)
         options = dict(sizes=[(12, 8)]) if format == "ICO" else dict(irreversible=False) if format == "JPEG2000" else {}
         try:
             content = encode(picture, format, **options)
         except OSError:
             continue
-        words = [as_png] if name in ("gif", "ico", "ppm", "dds") else ["expected PNG, JPEG, BMP, TIFF or WebP"]
+        words = [as_png] if name in ("ico", "ppm", "dds") else ["expected PNG, JPEG, BMP, TIFF, WebP or GIF"]
         image("is-" + name, REMEDY, content, words, planes(Image.open(io.BytesIO(content)).convert("RGB")), ending="png", apply="rgb")
     image("is-lfs", CAUSE, LFS, ["it is a Git LFS pointer", "git lfs pull"])
     image("is-html", CAUSE, HTML, ["it is a web page (HTML)"])
@@ -139,9 +141,10 @@ def masks():
     mask("png-colours", CAUSE, encode(palette.convert("RGB"), "PNG"), ["holds colours or fractions; save it as a grey or palette PNG whose values are the classes"])
     mask("tiff-fractions", CAUSE, encode(pil(classes / np.float32(2)), "TIFF"), ["holds colours or fractions"], ending="tif")
     mask("jpeg", CAUSE, encode(pil(classes), "JPEG"), ["a JPEG file cannot be a mask", "PNG"], ending="jpg")
-    same = "a mask to grey with the same values"
-    mask("tiff-palette", REMEDY, encode(palette, "TIFF"), [same], ending="tif", apply="values")
-    mask("gif", REMEDY, encode(palette, "GIF"), [same], apply="values")
+    mask("tiff-palette", RIGHT, encode(palette, "TIFF"), ending="tif")
+    mask("tiff-1-bit", RIGHT, encode(pil(classes > 2), "TIFF"), values=classes > 2, ending="tif")
+    mask("gif", RIGHT, encode(palette, "GIF"), ending="gif")
+    mask("gif-named-png", RIGHT, encode(palette, "GIF"))
     mask("tiff-32-bit", REMEDY, encode(pil(classes.astype(np.int32)), "TIFF"), ["16-bit unsigned or to 32-bit floating-point samples"], ending="tif", apply="float")
     mask("truncated", CAUSE, encode(pil(classes), "PNG")[:60], ["damaged"])
     mask("lfs", CAUSE, LFS, ["it is a Git LFS pointer"])

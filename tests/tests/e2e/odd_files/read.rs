@@ -167,8 +167,8 @@ fn classes(folder: &Path) -> Result<Vec<f32>, String> {
 }
 
 fn pairs(folder: &Path) -> Result<Vec<f32>, String> {
-    let rule = MaskRule { kind: MaskKind::Index, classes: 5, ignore: 255 };
-    let index = sources::pairs::scan(folder, "images", "masks", rule.into()).map_err(said)?;
+    let rule = MaskRule::unnamed(MaskKind::Index, 5, 255);
+    let index = sources::pairs::scan(folder, "images", "masks", rule.into(), None).map_err(said)?;
     assert_eq!(index.count(), 2);
     Ok(Vec::new())
 }

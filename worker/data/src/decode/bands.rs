@@ -42,6 +42,20 @@ impl<'a> Bands<'a> {
         Ok(bands)
     }
 
+    /// Opens a file of one band, as [`Bands::open_one`]; integers may have 1, 2 or 4 bits.
+    pub(super) fn open_mask(bytes: &'a [u8]) -> Result<Self> {
+        let bands = Self::open(bytes)?;
+        match (bands.count, bands.bits) {
+            (1, 1 | 2 | 4) if bands.kind == Some(DecodingSampleType::U8) => {
+                let (width, height) = bands.size;
+                check_size(width, height, 2 * u64::from(width) * u64::from(height))?;
+                Ok(bands)
+            }
+            (1, _) => bands.check(1).map(|()| bands),
+            (count, _) => Err(SampleError::ColorMask(count)),
+        }
+    }
+
     /// Opens the file; also returns the stated values of a pixel: the decoder ignores extra bands.
     fn read(bytes: Cow<'a, [u8]>) -> Result<(Self, usize)> {
         let mut limits = Limits::default();
@@ -82,6 +96,16 @@ impl<'a> Bands<'a> {
         let (width, height) = self.size;
         let each = u64::from(self.bits / 8).max(4) * channels as u64;
         check_size(width, height, u64::from(width) * u64::from(height) * each)
+    }
+
+    /// Returns the bits of a value.
+    pub(super) fn bits(&self) -> u8 {
+        self.bits
+    }
+
+    /// Returns the palette: all red values, then all green and all blue ones, of 16 bits.
+    pub(super) fn color_map(&mut self) -> Result<Vec<u16>> {
+        self.decoder.get_tag_u16_vec(Tag::ColorMap).map_err(damage)
     }
 
     /// Returns whether the values are floating-point numbers.
@@ -126,7 +150,7 @@ impl<'a> Bands<'a> {
 }
 
 /// Returns the file with its bands marked as grey: of an RGB file the decoder returns only three bands.
-fn as_grey(bytes: &[u8]) -> Option<Vec<u8>> {
+pub(super) fn as_grey(bytes: &[u8]) -> Option<Vec<u8>> {
     let directory = Directory::open(bytes)?;
     let place = directory.place(Tag::PhotometricInterpretation.to_u16())?;
     let mut patched = bytes.to_vec();

@@ -82,12 +82,14 @@ pub(super) fn unit16(value: u16) -> f32 {
     f32::from(value) / 65535.0
 }
 
+/// Returns the brightness of red, green and blue, with Pillow's BT.601 weights; of equal values it is that value.
+pub(super) fn luma(pixel: &[u8]) -> u8 {
+    let [r, g, b] = [u32::from(pixel[0]), u32::from(pixel[1]), u32::from(pixel[2])];
+    ((19_595 * r + 38_470 * g + 7_471 * b + 0x8000) >> 16) as u8
+}
+
 /// Returns the brightness of a pixel of 2 (grey, opacity), 3 or 4 values, with Pillow's BT.601 weights.
 fn grey8(pixel: &[u8]) -> u8 {
-    let luma = |p: &[u8]| {
-        let [r, g, b] = [u32::from(p[0]), u32::from(p[1]), u32::from(p[2])];
-        ((19_595 * r + 38_470 * g + 7_471 * b + 0x8000) >> 16) as u8
-    };
     match pixel {
         [grey, alpha] => over_white(*grey, *alpha),
         [_, _, _, alpha] => over_white(luma(pixel), *alpha),

@@ -20,6 +20,11 @@ pub(super) fn catch_panic<T>(decode: impl FnOnce() -> Result<T>) -> Result<T> {
         .unwrap_or_else(|_| Err(SampleError::Damaged("the decoder failed".to_owned())))
 }
 
+/// Returns whether a mask of this size can be held.
+pub fn fits_in_memory(width: u32, height: u32) -> bool {
+    check_size(width, height, 3 * u64::from(width) * u64::from(height)).is_ok()
+}
+
 pub(super) fn check_size(width: u32, height: u32, decoded_bytes: u64) -> Result<()> {
     if width == 0 || height == 0 {
         return Err(SampleError::Damaged(format!("the header states {width}x{height} pixels")));

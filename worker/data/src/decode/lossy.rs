@@ -3,7 +3,7 @@
 use image::ImageFormat;
 use tiff::tags::Tag;
 
-use super::super::error::{Result, SampleError};
+use super::super::error::Result;
 use super::directory::Directory;
 use super::format::format_of;
 use super::webp;
@@ -17,14 +17,6 @@ pub fn lossy(bytes: &[u8]) -> Result<Option<&'static str>> {
         ImageFormat::Tiff => inside_tiff(bytes),
         _ => None,
     })
-}
-
-/// Fails for a file whose compression changed its values.
-pub(super) fn refuse_lossy_mask(bytes: &[u8]) -> Result<()> {
-    match lossy(bytes)? {
-        None => Ok(()),
-        Some(kind) => Err(SampleError::LossyMask(kind)),
-    }
 }
 
 fn inside_tiff(bytes: &[u8]) -> Option<&'static str> {

@@ -5,30 +5,44 @@ use std::io::Cursor;
 use image::{ColorType, ImageDecoder, ImageFormat};
 use png::{BitDepth, Transformations};
 use tiff::decoder::DecodingResult;
+use tiff::tags::{PhotometricInterpretation, Tag};
 
 use super::super::error::{Result, SampleError};
 use super::super::raster::Labels;
-use super::bands::Bands;
+use super::bands::{Bands, as_grey};
+use super::directory::Directory;
 use super::format::{format_of, open};
+use super::gif;
 use super::limits::{self, LIMIT_BYTES, catch_panic, check_size, truncated};
-use super::lossy::refuse_lossy_mask;
 
-/// Returns the size that a mask's header states, (width, height).
+/// Returns the size that the header of a mask of numbers states, (width, height).
 pub fn mask_header(bytes: &[u8]) -> Result<(u32, u32)> {
-    refuse_lossy_mask(bytes)?;
     catch_panic(|| match format_of(bytes)? {
-        ImageFormat::Tiff => Ok(Bands::open_one(bytes, SampleError::ColorMask)?.size),
+        ImageFormat::Tiff => {
+            let patched = unpainted(bytes);
+            Ok(Bands::open_mask(patched.as_deref().unwrap_or(bytes))?.size)
+        }
+        ImageFormat::Gif => gif::size(bytes),
+        _ => open(bytes).map(|decoder| decoder.dimensions()),
+    })
+}
+
+/// Returns the size that the header of a mask of colours states, (width, height).
+pub fn colors_header(bytes: &[u8]) -> Result<(u32, u32)> {
+    catch_panic(|| match format_of(bytes)? {
+        ImageFormat::Tiff => Ok(Bands::open(unpainted(bytes).as_deref().unwrap_or(bytes))?.size),
+        ImageFormat::Gif => gif::size(bytes),
         _ => open(bytes).map(|decoder| decoder.dimensions()),
     })
 }
 
 /// Reads the numbers of a mask: palette indexes, or grey values as stored. RGB is read if the three values
-/// agree, transparency is ignored, files whose compression changes values are errors.
+/// agree, transparency is ignored.
 pub fn mask(bytes: &[u8], raw: &mut Vec<u8>, out: &mut Labels) -> Result<()> {
     out.values.clear();
-    refuse_lossy_mask(bytes)?;
     catch_panic(|| match format_of(bytes)? {
         ImageFormat::Png => png_mask(bytes, raw, out),
+        ImageFormat::Gif => gif::indexes(bytes, out),
         ImageFormat::Tiff => tiff_mask(bytes, out),
         _ => {
             let decoder = open(bytes)?;
@@ -77,22 +91,77 @@ fn png_mask(bytes: &[u8], raw: &mut Vec<u8>, out: &mut Labels) -> Result<()> {
             };
             collect(pixels.map(value), channels, out)
         }
+        // Only grey and palette images have so few bits.
         BitDepth::One | BitDepth::Two | BitDepth::Four => {
-            // Only grey and palette images have so few bits; the leftmost pixel is in the highest bits.
-            let bits = depth as usize;
-            let per_byte = 8 / bits;
-            let mask = (1u16 << bits) - 1;
-            let value =
-                |row: &[u8], x: usize| u16::from(row[x / per_byte]) >> (8 - bits * (x % per_byte + 1)) & mask;
-            let values = rows.flat_map(|row| (0..width as usize).map(move |x| Some(value(row, x))));
-            collect(values, channels, out)
+            let values = rows.flat_map(|row| unpacked(row, depth as usize, width as usize));
+            collect(values.map(|value| Some(u16::from(value))), channels, out)
         }
     }
 }
 
+/// Returns the values of a row of 1, 2, 4 or 8 bits each; the leftmost pixel is in the highest bits.
+fn unpacked(row: &[u8], bits: usize, width: usize) -> impl Iterator<Item = u8> + '_ {
+    let per_byte = 8 / bits;
+    let mask = u8::MAX >> (8 - bits);
+    (0..width).map(move |x| row[x / per_byte] >> (8 - bits * (x % per_byte + 1)) & mask)
+}
+
+/// Returns a palette file without its palette, so that its indexes can be read as grey values; None for others.
+fn unpainted(bytes: &[u8]) -> Option<Vec<u8>> {
+    let photometric = Directory::open(bytes)?.number_of(Tag::PhotometricInterpretation.to_u16())?;
+    let is_palette = photometric == u64::from(PhotometricInterpretation::RGBPalette.to_u16());
+    is_palette.then(|| as_grey(bytes)).flatten()
+}
+
+/// The size of a palette file, its indexes and its colours.
+type Painted = ((u32, u32), Vec<u8>, Vec<[u8; 3]>);
+
+/// Reads a palette TIFF file, or one of one band of fewer than 8 bits, whose palette is grey; None for others.
+pub(super) fn tiff_palette(bytes: &[u8]) -> Result<Option<Painted>> {
+    let patched = unpainted(bytes);
+    if patched.is_none() && Directory::open(bytes).is_none() {
+        return Ok(None);
+    }
+    let Ok(mut bands) = Bands::open_mask(patched.as_deref().unwrap_or(bytes)) else { return Ok(None) };
+    let (size, bits) = (bands.size, bands.bits());
+    if patched.is_none() && bits >= 8 {
+        return Ok(None);
+    }
+    let count = 1usize << bits.min(8);
+    let palette = match patched {
+        None => (0..count).map(|at| [(at * 255 / (count - 1)) as u8; 3]).collect(),
+        Some(_) => {
+            // All red values come first.
+            let words = bands.color_map()?;
+            if words.len() < 3 * count {
+                return Err(SampleError::Damaged("the palette is too short".to_owned()));
+            }
+            let level = |at: usize| (words[at] >> 8) as u8;
+            (0..count).map(|at| [level(at), level(count + at), level(2 * count + at)]).collect()
+        }
+    };
+    Ok(Some((size, narrow(bands)?, palette)))
+}
+
+/// Returns the values of a file of up to 8 bits a pixel.
+fn narrow(bands: Bands<'_>) -> Result<Vec<u8>> {
+    let ((width, height), bits) = (bands.size, usize::from(bands.bits()));
+    let DecodingResult::U8(packed) = bands.values()? else { return Err(SampleError::ColorMask(1)) };
+    let (width, height) = (width as usize, height as usize);
+    let row = (width * bits).div_ceil(8);
+    if packed.len() < row * height {
+        return Err(truncated());
+    }
+    Ok(packed.chunks_exact(row.max(1)).take(height).flat_map(|row| unpacked(row, bits, width)).collect())
+}
+
 fn tiff_mask(bytes: &[u8], out: &mut Labels) -> Result<()> {
-    let bands = Bands::open_one(bytes, SampleError::ColorMask)?;
+    let patched = unpainted(bytes);
+    let bands = Bands::open_mask(patched.as_deref().unwrap_or(bytes))?;
     (out.width, out.height) = bands.size;
+    if bands.bits() < 8 {
+        return collect(narrow(bands)?.into_iter().map(|value| Some(u16::from(value))), 1, out);
+    }
     // Classes may be stored as floating-point numbers; only whole numbers are classes.
     let whole = |value: f64| {
         let number = value as u16;

@@ -21,9 +21,11 @@ use super::error::{Result, SampleError};
 use super::raster::{Raster, Values};
 
 mod bands;
+mod colors;
 mod convert;
 mod directory;
 mod format;
+mod gif;
 mod jpeg;
 mod kind;
 mod limits;
@@ -33,10 +35,12 @@ mod mask;
 mod orientation;
 mod webp;
 
+pub use colors::{above, colors};
 pub use kind::{Colours, FileKind, kind};
+pub use limits::fits_in_memory;
 pub use lossy::lossy;
 pub use map::{map, map_header};
-pub use mask::{mask, mask_header};
+pub use mask::{colors_header, mask, mask_header};
 pub(super) use orientation::turn;
 
 /// Returns the size that the header states, (width, height), after the checks that need no pixels. `bytes`

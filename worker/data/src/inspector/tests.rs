@@ -110,19 +110,19 @@ fn targets_turn_like_images_of_one_channel() {
 
 #[test]
 fn lossy_masks_are_errors_and_lossy_maps_are_marked() {
-    let mask = MaskRule { kind: MaskKind::Binary, classes: 2, ignore: 255 };
+    let mask = MaskRule::unnamed(MaskKind::Binary, 2, 255);
     let map = MapRule { scale: 1.0, ignore: None };
     for depth in [Depth::Header, Depth::Full] {
         let mut inspector = Inspector::for_check();
-        let mut read = |name: &str, rule| {
+        let mut read = |name: &str, rule: PixelRule| {
             inspector
-                .pixels(&reference("pictures").join(name), rule, Orientation::Stored, depth)
+                .pixels(&reference("pictures").join(name), &rule, Orientation::Stored, depth)
                 .map_err(|error| error.to_string())
         };
-        let error = read("mask-lossy.webp", mask.into()).unwrap_err();
+        let error = read("mask-lossy.webp", mask.clone().into()).unwrap_err();
         assert!(error.contains("a lossy WebP file cannot be a mask"), "{error}");
-        assert!(read("mask-jpeg.tif", mask.into()).is_err());
-        assert_eq!(read("mask-lossless.webp", mask.into()), Ok((24, 24)));
+        assert!(read("mask-jpeg.tif", mask.clone().into()).is_err());
+        assert_eq!(read("mask-lossless.webp", mask.clone().into()), Ok((24, 24)));
         assert_eq!(read("mask-jpeg.tif", map.into()), Ok((24, 24)));
         assert_eq!(read("mask-lzw.tif", map.into()), Ok((24, 24)));
         let marks = inspector.marks.unwrap();

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use dtrain_recipe::{FieldColumns, Separator};
+use dtrain_recipe::{FieldColumns, Separator, Unannotated};
 
 use super::*;
 use crate::mask_rule::{MaskKind, MaskRule};
@@ -12,12 +12,16 @@ use crate::sources::classes;
 use crate::sources::{Reading, table};
 use crate::tests::images::{png, put};
 
+static RULE: MaskRule = MaskRule::unnamed(MaskKind::Index, 2, 255);
+
 const READING: Reading<'_> = Reading {
-    mask: MaskRule { kind: MaskKind::Index, classes: 2, ignore: 255 },
+    mask: &RULE,
     map: MapRule { scale: 1.0, ignore: None },
     split: table::SPLIT,
     separator: Separator::Auto,
     train: None,
+    ignore_classes: &[],
+    unannotated: Unannotated::Background,
 };
 
 /// Writes class folders with an image for each name.

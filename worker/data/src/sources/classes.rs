@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use super::super::error::DataError;
-use super::super::ignored::Ignored;
+use super::super::ignored::{Ignored, is_image};
 use super::super::packed::Packed;
 use super::super::paths::Listing;
 use super::super::samples::{Files, List, ListValues, Samples};
@@ -50,7 +50,7 @@ pub fn scan(root: &Path, split: &str, classes: Option<&[String]>) -> Result<Samp
         let first = images.len();
         if names.binary_search(class).is_ok() {
             let mut others = Ignored::default();
-            list_images(&folder.join(class), class, &mut above.clone(), &mut images, &mut others)?;
+            list_images(&folder.join(class), class, is_image, &mut above.clone(), &mut images, &mut others)?;
             if images.len() == first {
                 empty.push(class.clone());
                 in_empty.add(&others);

@@ -7,10 +7,10 @@ use super::super::samples::Samples;
 use super::{Request, class_sets, classes, list_file, numbers, pairs};
 
 pub(super) fn list(request: &Request<'_>) -> Result<Samples, DataError> {
-    let &Request { root, set, targets, reading, .. } = request;
+    let &Request { root, set, targets, pair, reading, .. } = request;
     match request.target {
-        Some(Target::Mask) => pairs::scan(root, set, targets, reading.mask.into()),
-        Some(Target::Map) => pairs::scan(root, set, targets, reading.map.into()),
+        Some(Target::Mask) => pairs::scan(root, set, targets, reading.mask.clone().into(), pair),
+        Some(Target::Map) => pairs::scan(root, set, targets, reading.map.into(), pair),
         Some(Target::Vector) => {
             numbers::scan(root, set, reading.separator, reading.train.map(|train| train.numbers().0))
         }

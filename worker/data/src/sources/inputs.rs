@@ -6,7 +6,7 @@ use std::path::Path;
 use dtrain_recipe::{ColumnKind, FieldColumns};
 
 use super::super::error::DataError;
-use super::super::ignored::Ignored;
+use super::super::ignored::{Ignored, is_image};
 use super::super::paths::Listing;
 use super::super::samples::{Files, List, ListValues, Samples};
 use super::listing::{list as entries, list_images};
@@ -20,7 +20,7 @@ const TABLE: &str = "csv";
 pub fn list(path: &Path, fields: &[FieldColumns]) -> Result<Samples, DataError> {
     if path.is_dir() {
         let (mut images, mut ignored) = (Listing::default(), Ignored::default());
-        list_images(path, "", &mut HashSet::new(), &mut images, &mut ignored)?;
+        list_images(path, "", is_image, &mut HashSet::new(), &mut images, &mut ignored)?;
         if images.len() == 0 {
             return Err(DataError::NoInputs(path.to_owned(), Box::new(ignored)));
         }

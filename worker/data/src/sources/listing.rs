@@ -64,11 +64,12 @@ pub(super) fn canonical(folder: &Path) -> Result<PathBuf, DataError> {
     folder.canonicalize().map_err(unreadable)
 }
 
-/// Adds the images below `folder` to `images`, as `prefix/...` (or without a prefix), and counts other files
-/// except a table beside them.
+/// Adds the images below `folder`, those whose names `is_wanted`, to `images`, as `prefix/...` (or without a prefix), and counts
+/// other files except a table beside them.
 pub(super) fn list_images(
     folder: &Path,
     prefix: &str,
+    is_wanted: fn(&str) -> bool,
     visited: &mut HashSet<PathBuf>,
     images: &mut Listing,
     ignored: &mut Ignored,
@@ -82,7 +83,7 @@ pub(super) fn list_images(
         let entry = entry?;
         if entry.is_folder {
             folders.push(entry.name);
-        } else if entry.is_image() {
+        } else if is_wanted(&entry.name) {
             images.add(&entry.name);
         } else if !(prefix.is_empty() && [TARGETS, CLASSES].contains(&entry.name.as_str())) {
             ignored.count(&entry.name);
@@ -91,21 +92,23 @@ pub(super) fn list_images(
     folders.sort_unstable();
     for name in folders {
         let path = if prefix.is_empty() { name.clone() } else { format!("{prefix}/{name}") };
-        list_images(&folder.join(&name), &path, visited, images, ignored)?;
+        list_images(&folder.join(&name), &path, is_wanted, visited, images, ignored)?;
     }
     Ok(())
 }
 
-/// Lists the images below a folder of `root`, in any order; `settings` are the keys that name the folder.
+/// Lists the images below a folder of `root`, those whose names `is_wanted`, in any order; `settings` are the keys that name the
+/// folder.
 pub(super) fn image_files(
     root: &Path,
     folder: &Path,
     settings: &str,
+    is_wanted: fn(&str) -> bool,
     ignored: &mut Ignored,
 ) -> Result<Listing, DataError> {
     drop(entries(folder).map_err(|error| folder_error(error, root, folder, settings))?);
     let (mut images, mut others) = (Listing::default(), Ignored::default());
-    list_images(folder, "", &mut HashSet::new(), &mut images, &mut others)?;
+    list_images(folder, "", is_wanted, &mut HashSet::new(), &mut images, &mut others)?;
     if images.len() == 0 {
         return Err(DataError::NoImages(folder.to_path_buf(), Box::new(others)));
     }

@@ -6,7 +6,7 @@ automod::dir!(pub "src/sources");
 
 use std::path::Path;
 
-use dtrain_recipe::{DataKind, FieldColumns, Separator, Target, each_source};
+use dtrain_recipe::{DataKind, FieldColumns, Pair, Separator, Target, Unannotated, each_source};
 
 use super::error::DataError;
 use super::mask_rule::MaskRule;
@@ -16,7 +16,7 @@ use super::samples::Samples;
 /// How files and classes are read.
 #[derive(Debug, Clone, Copy)]
 pub struct Reading<'a> {
-    pub mask: MaskRule,
+    pub mask: &'a MaskRule,
     pub map: MapRule,
     /// The column of a table that names the set of each line.
     pub split: &'a str,
@@ -24,6 +24,10 @@ pub struct Reading<'a> {
     pub separator: Separator,
     /// The training samples, which give the classes of other sets in the fields that both have.
     pub train: Option<&'a Samples>,
+    /// The names of classes whose pixels do not count.
+    pub ignore_classes: &'a [String],
+    /// What becomes of images without annotations.
+    pub unannotated: Unannotated,
 }
 
 /// The samples of a set to list.
@@ -33,8 +37,10 @@ pub struct Request<'a> {
     pub root: &'a Path,
     /// The name of the set, such as `train`.
     pub set: &'a str,
-    /// The name of the folder of its masks or maps.
+    /// The name of the folder of its masks or maps, or of the file of its annotations.
     pub targets: &'a str,
+    /// Which names of images and of masks or maps belong together; without it equal names do.
+    pub pair: Option<&'a Pair>,
     pub target: Option<Target>,
     /// The fields of a sample, of kinds with columns.
     pub fields: &'a [FieldColumns],

@@ -95,7 +95,7 @@ impl Table<'_> {
         let train = train.map(|list| &list.values);
         let values = match columns.field.kind {
             ColumnKind::Image => ListValues::Images(self.images(columns, train)?),
-            ColumnKind::Mask => ListValues::Pixels(self.file(columns)?, reading.mask.into()),
+            ColumnKind::Mask => ListValues::Pixels(self.file(columns)?, reading.mask.clone().into()),
             ColumnKind::Map => ListValues::Pixels(self.file(columns)?, reading.map.into()),
             ColumnKind::Class => self.classes(columns, train)?,
             ColumnKind::Classes => self.sets_of_classes(columns, train)?,

@@ -10,7 +10,7 @@ use std::path::{Component, Path};
 use dtrain_recipe::Separator;
 
 use super::super::error::DataError;
-use super::super::ignored::Ignored;
+use super::super::ignored::{Ignored, is_image};
 use super::super::paths::Listing;
 use super::super::table_problem::{CLASSES, TARGETS, TableProblem};
 use super::csv::{self, LineProblem, Row};
@@ -54,7 +54,7 @@ impl Beside {
     ) -> Result<Images<T>, DataError> {
         let folder = root.join(split);
         let mut ignored = Ignored::default();
-        let mut images = image_files(root, &folder, SPLITS, &mut ignored)?;
+        let mut images = image_files(root, &folder, SPLITS, is_image, &mut ignored)?;
         images.sort(0);
         let path = folder.join(self.file);
         let form = Form { remedy: self.remedy, json: Json::Foreign };

@@ -2,16 +2,20 @@
 
 pub(crate) mod images;
 
-use dtrain_recipe::Separator;
+use dtrain_recipe::{Separator, Unannotated};
 
 use crate::sources::Reading;
 use crate::{MapRule, MaskKind, MaskRule};
 
+static RULE: MaskRule = MaskRule::unnamed(MaskKind::Index, 3, 255);
+
 /// Usual rules, without training samples.
 pub(crate) const READING: Reading<'_> = Reading {
-    mask: MaskRule { kind: MaskKind::Index, classes: 3, ignore: 255 },
+    mask: &RULE,
     map: MapRule { scale: 255.0, ignore: None },
     split: "split",
     separator: Separator::Auto,
     train: None,
+    ignore_classes: &[],
+    unannotated: Unannotated::Background,
 };

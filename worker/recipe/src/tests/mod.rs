@@ -13,6 +13,7 @@ mod figures;
 mod fuzz;
 mod groups;
 mod losses;
+mod masks;
 mod model;
 mod overrides;
 mod reading;

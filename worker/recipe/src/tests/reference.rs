@@ -129,6 +129,7 @@ fn every_word_of_the_schema_reads() {
         ("data.target", Target::NAMES),
         ("data.separator", Separator::NAMES),
         ("data.masks", Masks::NAMES),
+        ("data.unannotated", Unannotated::NAMES),
         ("data.resize", Resize::NAMES),
         ("data.augment", Augment::NAMES),
         ("data.sampler", Sampler::NAMES),

@@ -280,12 +280,57 @@ context = 64
 epochs = 1
 "#;
 
+/// Masks of colours that pair with images by a pattern.
+pub(super) const COLORS: &str = r##"
+task = "segment"
+[data]
+root = "/data/s"
+train = "Train/Image"
+train_masks = "Train/GT"
+pair = "{id}_training -> {id}_manual1"
+mask_colors = { sky = "#80C0FF", road = [128, 64, 128], void = ["#000000", "#FFFFFF"] }
+mask_tolerance = 8
+ignore_classes = ["void"]
+[train]
+epochs = 1
+"##;
+
+/// Masks with a threshold.
+pub(super) const THRESHOLD: &str = r#"
+task = "segment"
+[data]
+root = "/data/s"
+masks = "threshold"
+mask_threshold = 100
+[train]
+epochs = 1
+"#;
+
+/// Annotations in COCO's format.
+pub(super) const COCO: &str = r#"
+task = "segment"
+[data]
+kind = "coco"
+root = "/data/coco"
+train = "train2017"
+train_masks = "annotations/instances_train2017.json"
+test = "val2017"
+test_masks = "annotations/instances_val2017.json"
+ignore_classes = ["person"]
+unannotated = "leave-out"
+[train]
+epochs = 1
+"#;
+
 /// The texts of recipes of every task.
-pub(super) const TEXTS: [&str; 25] = [
+pub(super) const TEXTS: [&str; 28] = [
     super::texts::TOKENS,
     super::texts::CHATS,
     CLASSES,
     CAPTIONS,
+    COLORS,
+    THRESHOLD,
+    COCO,
     super::sources::SOURCES,
     LM_SOURCES,
     EPISODES,

@@ -63,7 +63,7 @@ fn wrong_sources_are_named_with_their_remedy() {
         (
             "{ root = \"a\", kind = \"generated\" }",
             "data.source[0].kind",
-            "\"folder\", \"table\", \"cub\", \"json-list\"",
+            "\"folder\", \"coco\", \"table\", \"cub\", \"json-list\"",
         ),
         ("{ root = \"a\", weight = 1.0 }", "data.source[0].weight", "there is no other source"),
         ("{ root = \"a\" }, { root = \"a\", train = \"train\" }", "data.source[1].root", "twice"),

@@ -7,7 +7,7 @@ use dtrain_common::recipe::hints::quoted;
 use super::{Checks, DataKind, Recipe};
 use crate::changes;
 use crate::data_kind::Root;
-use crate::{Augment, ColumnKind, Data, Documents, Masks, Resize, Sampler, Target, Tokenizer, Val, ValSet};
+use crate::{Augment, ColumnKind, Data, Documents, Resize, Sampler, Target, Tokenizer, Val, ValSet};
 
 impl Checks<'_> {
     /// Checks that the task takes this kind of data and this augmentation.
@@ -33,6 +33,7 @@ impl Checks<'_> {
             Root::Text | Root::Tokens => tokens,
             Root::Sets => !tokens,
             Root::Lists => target == Some(Target::Class),
+            Root::Annotated => target == Some(Target::Mask),
         };
         if !fits(data.kind) {
             let fitting = DataKind::ALL.iter().filter(|kind| fits(**kind));
@@ -54,6 +55,7 @@ impl Checks<'_> {
         let root = match data.kind.root() {
             Root::Sets => "name the folder that holds the train and test folders",
             Root::Lists => "name the folder that holds the lists of images",
+            Root::Annotated => "name the folder that holds the images and their annotations",
             Root::File => "name the file of the table",
             Root::Tokens => "name a file of tokens (.bin), or a folder with one for each set",
             Root::Text | Root::Nothing => "name a text file (.txt) or a folder of them",
@@ -116,7 +118,7 @@ impl Checks<'_> {
             self.add("data.sampler", message);
         }
         if data.kind.is_of_images() && self.recipe.has(ColumnKind::Mask) {
-            self.mask_classes();
+            self.masks();
         }
         for (number, alone) in self.recipe.by_source().iter().enumerate() {
             if alone.data.kind == DataKind::Folder && target.is_some_and(Target::is_of_pixels) {
@@ -250,6 +252,7 @@ impl Checks<'_> {
                 add("kind", "its images have one class each, and the target is another; remove the source");
             }
             let masks = pixels && kind == DataKind::Folder;
+            let files = masks || kind == DataKind::Coco;
             for (name, is_stated, applies, message) in [
                 ("fields", !source.fields.is_empty(), kind.has_columns(), "it applies to a table"),
                 ("train", source.train.is_some(), !tokens, "it applies to images"),
@@ -257,10 +260,16 @@ impl Checks<'_> {
                 (
                     "train_masks",
                     source.train_masks.is_some(),
-                    masks,
-                    "it applies to folders of masks and maps",
+                    files,
+                    "it applies to folders of masks and maps, and to annotations",
                 ),
-                ("test_masks", source.test_masks.is_some(), masks, "it applies to folders of masks and maps"),
+                (
+                    "test_masks",
+                    source.test_masks.is_some(),
+                    files,
+                    "it applies to folders of masks and maps, and to annotations",
+                ),
+                ("pair", source.pair.is_some(), masks, "it applies to folders of masks and maps"),
             ] {
                 if is_stated && !applies {
                     add(name, &format!("this setting has no effect: {message}; remove it"));
@@ -311,25 +320,11 @@ impl Checks<'_> {
         }
     }
 
-    fn mask_classes(&mut self) {
-        let data = &self.recipe.data;
-        let classes = data.classes;
-        match data.masks {
-            Masks::Index if !self.draft.states("data.classes") => self.add(
-                "data.classes",
-                "missing; state the number of classes in the masks, without data.ignore",
-            ),
-            Masks::Binary if classes != 2 => self.add(
-                "data.classes",
-                format!(
-                    "binary masks have 2 classes, not {classes}; remove the setting, or set data.masks = \"index\""
-                ),
-            ),
-            _ => {}
-        }
-    }
-
     fn mask_folders(&mut self, source: usize, data: &Data) {
+        // With a pattern, names tell images and masks of one folder apart.
+        if data.pair.is_some() {
+            return;
+        }
         for (images, masks, key) in [
             (data.train.as_str(), &data.train_masks, "data.train_masks"),
             (&data.test, &data.test_masks, "data.test_masks"),

@@ -1,6 +1,7 @@
 //! Conditions between the settings of `[data]`, `[model]` and the task.
 
 mod data;
+mod masks;
 mod model;
 
 use dtrain_common::recipe::{Draft, Problem, WithoutEffect, check_general, without_effect};

@@ -6,6 +6,7 @@ use dtrain_common::text::counted;
 use dtrain_recipe::{Interpolation, Orientation, Recipe, Resize};
 
 use super::super::SurveyContext;
+use super::masks;
 use crate::data::error::MOST_NAMED;
 use crate::data::generated_set::Painter;
 use crate::data::ignored::EXTENSIONS;
@@ -42,6 +43,7 @@ pub(super) fn check(samples: &Samples, recipe: &Recipe, context: &mut SurveyCont
             EXTENSIONS.join(", ")
         ));
     }
+    ignored.notes().iter().for_each(|note| (context.warn)(note.clone()));
     let report =
         data::check(samples, needs, depth, context.threads, &mut progress_callback(context.report, split));
     for bad in report.bad.iter().take(MOST_NAMED) {
@@ -54,6 +56,7 @@ pub(super) fn check(samples: &Samples, recipe: &Recipe, context: &mut SurveyCont
         (context.warn)(format!("{bad} of {count} images in {split} cannot be read and are left out{named}"));
     }
     report_marks(&report.marks, needs.orientation, split, context);
+    masks::report_strangers(&report.marks.strangers, samples, context);
     report
 }
 

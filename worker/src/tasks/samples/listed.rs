@@ -85,10 +85,11 @@ fn list_source(
     // A loaded recipe has no problems.
     let fields = recipe.fields().unwrap_or_default();
     let split = data.val.as_ref().and_then(Val::column).unwrap_or(sources::table::SPLIT);
-    let (mask, map) = (mask_rule(recipe), numbers::map_rule(recipe));
-    let reading = Reading { mask, map, split, separator: data.separator, train };
-    let list = data.lists.get(set).map(String::as_str);
-    let request = Request { root, set, targets, target, fields: &fields, list, reading };
+    let (mask, map) = (&mask_rule(recipe), numbers::map_rule(recipe));
+    let (ignore_classes, unannotated) = (data.ignore_classes.as_slice(), data.unannotated);
+    let reading = Reading { mask, map, split, separator: data.separator, train, ignore_classes, unannotated };
+    let (list, pair) = (data.lists.get(set).map(String::as_str), data.pair.as_ref());
+    let request = Request { root, set, targets, pair, target, fields: &fields, list, reading };
     let listed = sources::list(data.kind, &request)?;
     // The checks of a recipe exclude other kinds.
     listed.ok_or(DataError::NotListed(data.kind.as_str()))

@@ -1,5 +1,6 @@
 //! The samples of a run: what rank 0 finds, and the data sets that every rank makes of it.
 
+mod extra;
 mod files;
 mod inputs;
 mod labels;
@@ -61,10 +62,14 @@ pub(super) struct Sets {
     pub(super) sampling: Sampling,
     /// 0 without classes.
     pub(super) classes: usize,
-    /// Names of the classes in the order of their numbers; empty for generated images and for masks.
+    /// Names of the classes in the order of their numbers; empty for generated images and for masks of numbers.
     pub(super) class_names: Vec<String>,
     /// The names of the classes of other fields of a table, by field.
     pub(super) other_classes: BTreeMap<String, Vec<String>>,
+    /// The names of the classes of masks that are not the target, by field.
+    pub(super) mask_classes: BTreeMap<String, Vec<String>>,
+    /// The first colour of each class of masks of colours, as `#RRGGBB`, by field.
+    pub(super) colors: BTreeMap<String, Vec<String>>,
     /// The names of numbers as targets.
     pub(super) numbers: Vec<String>,
     /// Statistics of the training targets, by number; of generated ones only if they are normalised.
@@ -198,7 +203,7 @@ pub(super) fn sets(
                 |wanted, names: &[String]| if target == Some(wanted) { names.to_vec() } else { Vec::new() };
             let of_label = files[0].class_names();
             let of_label = of_label.get("label").map_or(&[][..], Vec::as_slice);
-            let class_names = match target {
+            let mut class_names = match target {
                 Some(Target::Class | Target::Classes) => of_label.to_vec(),
                 _ => Vec::new(),
             };
@@ -223,6 +228,12 @@ pub(super) fn sets(
                 }
                 _ => None,
             };
+            let mut classes = class_names.len();
+            let (mut mask_classes, colors) = (masks::names(&files[0]), masks::colors(&files[0]));
+            if let (Some(Target::Mask), Some((field, rule))) = (target, files[0].mask_rules().next()) {
+                classes = rule.classes;
+                class_names = mask_classes.remove(field).unwrap_or_default();
+            }
             let [train, test] = *files;
             let (own, _) = files::sizes(recipe, train.size);
             let (train_options, options) = files::options(recipe, own, local_ranks, context);
@@ -238,9 +249,11 @@ pub(super) fn sets(
                 tokenizer,
                 mean_targets: counts.map_or(1.0, |counts| counts.mean_targets),
                 description: text.unwrap_or_default(),
-                classes: class_names.len(),
+                classes,
                 class_names,
                 other_classes,
+                mask_classes,
+                colors,
                 numbers,
                 moments,
                 size,
@@ -255,9 +268,6 @@ pub(super) fn sets(
         Survey::Unlabelled(inputs) => return inputs::sets(recipe, *inputs, local_ranks),
     };
     let (width, height) = sets.size;
-    if target == Some(Target::Mask) {
-        (sets.classes, sets.class_names) = (recipe.data.classes, Vec::new());
-    }
     sets.description = match target {
         Some(Target::Tokens) => sets.description,
         Some(Target::Mask) => format!("{} classes of pixels, {width} x {height} images", sets.classes),
@@ -290,6 +300,8 @@ impl Sets {
             classes: 0,
             class_names: Vec::new(),
             other_classes: BTreeMap::new(),
+            mask_classes: BTreeMap::new(),
+            colors: BTreeMap::new(),
             numbers: Vec::new(),
             moments: Vec::new(),
             size: (0, 0),
@@ -317,25 +329,6 @@ impl Sets {
             tokenizer: self.tokenizer.clone(),
             ..Facts::new(Arc::clone(&self.train), Arc::clone(&self.test), self.description.clone())
         }
-    }
-
-    /// Returns what a saved model needs: `own` with the names of the classes of other fields, which number them, and the
-    /// vocabulary of texts.
-    pub(super) fn extra(&self, own: Value) -> Value {
-        let mut all = serde_json::Map::new();
-        if !self.other_classes.is_empty() {
-            all.insert("classes".to_owned(), serde_json::json!(self.other_classes));
-        }
-        if let Some(vocabulary) = &self.vocabulary {
-            all.insert("vocabulary".to_owned(), serde_json::json!(vocabulary));
-        }
-        if all.is_empty() {
-            return own;
-        }
-        if let Value::Object(own) = own {
-            all.extend(own);
-        }
-        Value::Object(all)
     }
 
     /// Adds the recipe's order of the training samples, their partners or episodes. `labels` are the classes of the sets: of training,
@@ -426,7 +419,7 @@ fn generated(recipe: &Recipe, target: Option<Target>) -> Result<Sets, TaskError>
         false => Vec::new(),
     };
     numbers::check_moments(recipe, &numbers, &moments)?;
-    let classes = if target == Some(Target::Class) { classes } else { 0 };
+    let classes = if matches!(target, Some(Target::Class | Target::Mask)) { classes } else { 0 };
     // A list in shared memory, which a host may lack, only if it is used.
     let needs_labels = data.sampler != recipe::Sampler::Shuffled || data.episodes.is_some();
     let labels = |set: &Arc<dyn Dataset>, key: &str| match needs_labels {

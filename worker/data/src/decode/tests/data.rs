@@ -13,7 +13,7 @@ use tiff::encoder::{Compression, TiffEncoder, colortype};
 use super::super::super::raster::Labels;
 use super::super::*;
 use super::raw_tiff::{Tiff, le, tiff};
-use crate::tests::images::{bytes_of, encoded, gradient, gray, png, raw_png};
+use crate::tests::images::{bytes_of, encoded, gradient, gray, png, raw_png, reference};
 
 fn data(bytes: &[u8], channels: usize) -> Result<Raster, SampleError> {
     // Old content of the memory must not show.
@@ -219,7 +219,7 @@ fn real_tiles_and_heights_are_read() {
 proptest! {
     /// Whatever a byte is changed to, decoding ends with an image or an error.
     #[test]
-    fn damage_never_panics(kind in 0usize..6, at: prop::sample::Index, value: u8, cut: prop::sample::Index, channels in 1usize..6) {
+    fn damage_never_panics(kind in 0usize..8, at: prop::sample::Index, value: u8, cut: prop::sample::Index, channels in 1usize..6) {
         let words = le(&[3u16; 4], u16::to_le_bytes);
         let floats = le(&[0.5f32; 2], f32::to_le_bytes);
         let mut bytes = match kind {
@@ -228,7 +228,9 @@ proptest! {
             2 => raw_png(9, 1, 4, 0, &[], &[0, 1, 2, 3, 4, 5]),
             3 => tiff(2, 16, 1, 1, &words).bytes(),
             4 => Tiff { planar: true, ..tiff(5, 8, 1, 2, &[5; 10]) }.bytes(),
-            _ => tiff(1, 32, 3, 1, &floats).bytes(),
+            5 => tiff(1, 32, 3, 1, &floats).bytes(),
+            6 => std::fs::read(reference("masks/interlaced.gif")).unwrap(),
+            _ => std::fs::read(reference("masks/palette.tif")).unwrap(),
         };
         let place = at.index(bytes.len());
         bytes[place] = value;
@@ -238,6 +240,9 @@ proptest! {
             let _ = header(bytes, channels);
             let _ = mask_header(bytes);
             let _ = super::super::kind(bytes);
+            let _ = colors_header(bytes);
+            let (mut rgb, mut classes) = (Vec::new(), Labels::default());
+            let _ = above(bytes, 128, &mut Vec::new(), &mut rgb, &mut classes);
             if pixels(bytes, channels, &mut Vec::new(), &mut out).is_ok() {
                 let values = match &out.values { Values::U8(values) => values.len(), Values::F32(values) => values.len() };
                 prop_assert_eq!(values, out.width as usize * out.height as usize * channels);

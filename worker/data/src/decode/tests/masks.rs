@@ -4,6 +4,8 @@
 
 use image::{DynamicImage, GrayImage, ImageBuffer, ImageFormat, Luma, LumaA, Rgb};
 
+use super::super::super::color_table::ColorTable;
+use super::super::super::mask_rule::{MaskKind, MaskRule};
 use super::super::super::raster::Labels;
 use super::super::*;
 use super::raw_tiff::{le, tiff};
@@ -11,9 +13,64 @@ use crate::tests::images::{encoded, gradient, gray, raw_png, reference};
 
 fn labels(bytes: &[u8]) -> Result<(Vec<u16>, (u32, u32)), SampleError> {
     let mut out = Labels { values: vec![9; 3], ..Labels::default() };
+    bears(MaskKind::Index, bytes)?;
     mask(bytes, &mut vec![7; 5], &mut out)?;
     assert_eq!(mask_header(bytes)?, (out.width, out.height));
     Ok((out.values, (out.width, out.height)))
+}
+
+fn bears(kind: MaskKind, bytes: &[u8]) -> Result<(), SampleError> {
+    MaskRule::unnamed(kind, 2, 255).check_loss(lossy(bytes)?)
+}
+
+/// Returns the colours and the classes of a mask with a threshold.
+fn painted(bytes: &[u8], level: u16) -> Result<(Vec<u8>, Vec<u16>), SampleError> {
+    let (mut rgb, mut out) = (vec![1; 2], Labels { values: vec![9; 3], ..Labels::default() });
+    above(bytes, level, &mut vec![7; 5], &mut rgb, &mut out)?;
+    assert_eq!(colors_header(bytes)?, (out.width, out.height));
+    let size = colors(bytes, &mut Vec::new(), &mut rgb);
+    assert!(size.is_err() || size? == (out.width, out.height));
+    Ok((rgb, out.values))
+}
+
+/// Compares with Pillow, whose arrays `make_masks.py` wrote: indexes or values, colours, and brightness above 128.
+#[test]
+fn masks_of_many_formats_are_those_of_pillow() {
+    let folder = reference("masks");
+    let cases: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(folder.join("masks.json")).unwrap()).unwrap();
+    let cases = cases.as_object().unwrap();
+    assert!(cases.len() >= 12, "{}", cases.len());
+    for (name, case) in cases {
+        let bytes = std::fs::read(folder.join(name)).unwrap();
+        let numbers = |key: &str| -> Option<Vec<u16>> { serde_json::from_value(case[key].clone()).unwrap() };
+        if let Some(values) = numbers("values") {
+            assert_eq!(labels(&bytes).unwrap().0, values, "{name}");
+        }
+        let (rgb, classes) = painted(&bytes, 128).unwrap();
+        assert_eq!(classes, numbers("above").unwrap(), "{name}");
+        if let Some(wanted) = numbers("rgb") {
+            assert_eq!(rgb.into_iter().map(u16::from).collect::<Vec<_>>(), wanted, "{name}");
+        }
+    }
+}
+
+#[test]
+fn a_threshold_takes_wide_values_as_they_are() {
+    let grey16 = ImageBuffer::<Luma<u16>, _>::from_raw(3, 1, vec![300u16, 301, 65535]).unwrap();
+    for format in [ImageFormat::Png, ImageFormat::Tiff] {
+        let bytes = encoded(DynamicImage::ImageLuma16(grey16.clone()), format);
+        assert_eq!(painted(&bytes, 300).unwrap().1, [0, 1, 1], "{format:?}");
+    }
+    for (values, classes) in [([0.5f32, 1.5], [0, 1]), ([-3.0, f32::NAN], [0, 0])] {
+        let floats = le(&values, f32::to_le_bytes);
+        assert_eq!(painted(&tiff(1, 32, 3, 1, &floats).bytes(), 1).unwrap().1, classes);
+    }
+    assert!(painted(&encoded(gradient(9, 9), ImageFormat::Jpeg), 100).is_ok());
+    assert!(painted(b"hello", 1).is_err());
+    let whole = encoded(gradient(32, 32), ImageFormat::Gif);
+    assert!(painted(&whole, 100).is_ok());
+    assert!(painted(&whole[..whole.len() / 2], 100).unwrap_err().to_string().starts_with("damaged"));
 }
 
 #[test]
@@ -105,8 +162,18 @@ fn masks_are_refused_for_their_compression_and_not_for_their_ending() {
     ] {
         let error = labels(&bytes).unwrap_err().to_string();
         assert!(error.starts_with(&format!("a {kind} file cannot be a mask")), "{error}");
-        let error = mask_header(&bytes).unwrap_err().to_string();
-        assert!(error.contains("from their source"), "{error}");
+        assert!(
+            error.contains("from their source")
+                && error.ends_with("set data.masks = \"threshold\", if they are black and white")
+        );
+        bears(MaskKind::Threshold(128), &bytes).unwrap();
+        let table = |tolerance| MaskKind::Colors(ColorTable { entries: Vec::new(), tolerance });
+        bears(table(1), &bytes).unwrap();
+        let error = bears(table(0), &bytes).unwrap_err().to_string();
+        assert!(
+            error.ends_with("Else set data.mask_tolerance to the levels by which colours may differ"),
+            "{error}"
+        );
         assert_eq!(lossy(&bytes).unwrap(), Some(kind));
     }
     assert_eq!(lossy(&strip(&read("mask-lossless.webp"))).unwrap(), None);

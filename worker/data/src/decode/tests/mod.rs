@@ -169,10 +169,10 @@ fn files_that_are_not_images_are_errors_with_their_content() {
     assert_eq!(error(b""), "the file is empty");
     assert_eq!(
         error(b"hello, world and more"),
-        "not an image: the file begins with \"hello, world\"; expected PNG, JPEG, BMP, TIFF or WebP"
+        "not an image: the file begins with \"hello, world\"; expected PNG, JPEG, BMP, TIFF, WebP or GIF"
     );
     assert!(error(&[0, 1, 2, 0xff]).contains("begins with 00 01 02 ff"));
-    assert!(error(b"GIF89a\x01\0\x01\0\0\0\0").contains("the format Gif is not supported"));
+    assert!(error(b"\0\0\x01\0\x01\0\x01\x01\0\0").contains("the format Ico is not supported"));
 }
 
 #[test]

@@ -18,7 +18,7 @@ fn pair(image: &[u8], map: &[u8], rule: MapRule) -> (tempfile::TempDir, Samples)
     let root = tempfile::tempdir().unwrap();
     put(root.path().join("i/1.png"), image);
     put(root.path().join("m/1.png"), map);
-    let index = pairs::scan(root.path(), "i", "m", rule.into()).unwrap();
+    let index = pairs::scan(root.path(), "i", "m", rule.into(), None).unwrap();
     (root, index)
 }
 
@@ -101,7 +101,8 @@ fn real_heights_are_metres() {
             std::os::unix::fs::symlink(&path, root.path().join(part).join(name)).unwrap();
         }
     }
-    let index = pairs::scan(root.path(), "img", "lab", MapRule { scale: 1.0, ignore: None }.into()).unwrap();
+    let index =
+        pairs::scan(root.path(), "img", "lab", MapRule { scale: 1.0, ignore: None }.into(), None).unwrap();
     let needs = Needs { channels: 4, resize: Resize::None, orientation: Orientation::Stored };
     let checked = |threads| check(&index, needs, Depth::Full, threads, &mut |_, _| ());
     let report = checked(2);

@@ -30,8 +30,8 @@ fn blocks() -> (tempfile::TempDir, Samples) {
     let image = RgbImage::from_fn(64, 48, |x, y| Rgb([20 + 20 * class(x, y), 255, 0]));
     put(root.path().join("i/1.bmp"), &encoded(image, ImageFormat::Bmp));
     put(root.path().join("m/1.png"), &gray(64, 48, class));
-    let rule = MaskRule { kind: MaskKind::Index, classes: 11, ignore: 255 };
-    let index = pairs::scan(root.path(), "i", "m", rule.into()).unwrap();
+    let rule = MaskRule::unnamed(MaskKind::Index, 11, 255);
+    let index = pairs::scan(root.path(), "i", "m", rule.into(), None).unwrap();
     (root, index)
 }
 
@@ -95,8 +95,8 @@ fn a_bad_mask_is_a_bad_sample() {
 #[test]
 fn real_street_scenes_have_masks() {
     let Ok(root) = test_data("camvid") else { return };
-    let rule = MaskRule { kind: MaskKind::Index, classes: 11, ignore: 11 };
-    let index = pairs::scan(&root, "val", "valannot", rule.into()).unwrap();
+    let rule = MaskRule::unnamed(MaskKind::Index, 11, 11);
+    let index = pairs::scan(&root, "val", "valannot", rule.into(), None).unwrap();
     let set = FileSet::new(index, options(160, Augment::CropFlip, Resize::Stretch, 0));
     for sample in 0..set.len() {
         let columns = load_one(&set, sample, None).unwrap();

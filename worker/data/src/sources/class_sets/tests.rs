@@ -20,7 +20,16 @@ fn folder(tables: [&str; 2], images: &[&str]) -> tempfile::TempDir {
 
 fn scan(root: &tempfile::TempDir, set: &str, reading: Reading<'_>) -> Result<Samples, DataError> {
     let target = Some(Target::Classes);
-    folders::list(&Request { root: root.path(), set, targets: "", target, fields: &[], list: None, reading })
+    folders::list(&Request {
+        root: root.path(),
+        set,
+        targets: "",
+        target,
+        fields: &[],
+        list: None,
+        pair: None,
+        reading,
+    })
 }
 
 #[test]

@@ -15,7 +15,7 @@ const FILES: [(&str, &str); 4] = [
 ];
 
 fn scan(root: &Path, set: &str, reading: Reading<'_>) -> Result<Samples, DataError> {
-    list(&Request { root, set, targets: "", target: None, fields: &[], list: None, reading })
+    list(&Request { root, set, targets: "", target: None, fields: &[], list: None, pair: None, reading })
 }
 
 /// Writes the files, one of them with other lines.

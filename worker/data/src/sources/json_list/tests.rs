@@ -11,7 +11,7 @@ fn scan(text: &str, reading: Reading<'_>) -> Result<Samples, DataError> {
     let text = text.replace("ROOT", &root.path().to_string_lossy());
     put(root.path().join("base.json"), text.as_bytes());
     let (root, set) = (root.path(), "base.json");
-    list(&Request { root, set, targets: "", target: None, fields: &[], list: None, reading })
+    list(&Request { root, set, targets: "", target: None, fields: &[], list: None, pair: None, reading })
 }
 
 #[test]

@@ -24,7 +24,16 @@ fn scan(list: &str) -> Result<Samples, DataError> {
     let reading = Reading { train: Some(&train), ..READING };
     let target = Some(Target::Class);
     let list = Some("lists/val.txt");
-    folders::list(&Request { root: root.path(), set: "val", targets: "", target, fields: &[], list, reading })
+    folders::list(&Request {
+        root: root.path(),
+        set: "val",
+        targets: "",
+        target,
+        fields: &[],
+        list,
+        pair: None,
+        reading,
+    })
 }
 
 #[test]

@@ -12,9 +12,10 @@ use crate::check::{CheckReport, check};
 use crate::mask_rule::{MaskKind, MaskRule};
 use crate::needs::{Depth, Needs};
 use crate::raster::Labels;
+use crate::samples::PixelSource;
 use crate::tests::images::{gray, paths, png, put};
 
-const RULE: MaskRule = MaskRule { kind: MaskKind::Index, classes: 3, ignore: 255 };
+const RULE: MaskRule = MaskRule::unnamed(MaskKind::Index, 3, 255);
 
 /// Makes folders `train` and `train_masks` of `count` pairs of 8x8 pixels, all of class 1.
 fn pairs(count: usize) -> (tempfile::TempDir, Samples) {
@@ -28,23 +29,30 @@ fn pairs(count: usize) -> (tempfile::TempDir, Samples) {
 }
 
 fn scan(root: &Path) -> Result<Samples, DataError> {
-    super::scan(root, "train", "train_masks", RULE.into())
+    super::scan(root, "train", "train_masks", RULE.into(), None)
+}
+
+fn mask_files(samples: &Samples) -> &Files {
+    match samples.pixels() {
+        Some((PixelSource::Files(files), _)) => files,
+        _ => panic!("no files of masks"),
+    }
 }
 
 /// Returns the paths of the masks, below their folder.
 fn mask_paths(samples: &Samples) -> Vec<String> {
-    let (files, _) = samples.pixels().unwrap();
+    let files = mask_files(samples);
     (0..files.paths.len()).map(|at| files.paths.get(at)).collect()
 }
 
 fn mask_path(samples: &Samples, sample: usize) -> PathBuf {
-    samples.path(samples.pixels().unwrap().0, sample)
+    samples.path(mask_files(samples), sample)
 }
 
 fn with_rule(mut samples: Samples, to: MaskRule) -> Samples {
     for list in &mut samples.lists {
         if let ListValues::Pixels(_, rule) = &mut list.values {
-            *rule = to.into();
+            *rule = to.clone().into();
         }
     }
     samples
@@ -201,7 +209,7 @@ fn the_common_size_is_that_of_the_first_good_image() {
 
 #[test]
 fn binary_masks_have_two_values() {
-    let rule = MaskRule { kind: MaskKind::Binary, classes: 2, ignore: 255 };
+    let rule = MaskRule::unnamed(MaskKind::Binary, 2, 255);
     let mut labels = Labels { width: 4, height: 1, values: vec![0, 255, 7, 65535] };
     rule.apply(&mut labels).unwrap();
     assert_eq!(labels.values, [0, 1, 1, 1]);
@@ -210,8 +218,8 @@ fn binary_masks_have_two_values() {
 #[test]
 fn a_real_set_of_classes_pairs_up() {
     let Ok(root) = test_data("camvid") else { return };
-    let rule = MaskRule { kind: MaskKind::Index, classes: 11, ignore: 11 };
-    let index = super::scan(&root, "train", "trainannot", rule.into()).unwrap();
+    let rule = MaskRule::unnamed(MaskKind::Index, 11, 11);
+    let index = super::scan(&root, "train", "trainannot", rule.into(), None).unwrap();
     assert_eq!(index.count(), 24);
     let report = checked(&index, Resize::None, Depth::Full);
     assert_eq!(index.without_bad(&report).unwrap().size, Some((480, 360)));
@@ -220,8 +228,8 @@ fn a_real_set_of_classes_pairs_up() {
 #[test]
 fn a_real_binary_set_pairs_up() {
     let Ok(root) = test_data("membrane") else { return };
-    let rule = MaskRule { kind: MaskKind::Binary, classes: 2, ignore: 255 };
-    let index = super::scan(&root, "image", "label", rule.into()).unwrap();
+    let rule = MaskRule::unnamed(MaskKind::Binary, 2, 255);
+    let index = super::scan(&root, "image", "label", rule.into(), None).unwrap();
     assert_eq!(index.count(), 30);
     let needs = Needs { channels: 1, resize: Resize::None, orientation: Orientation::Stored };
     let report = check(&index, needs, Depth::Full, 2, &mut |_, _| ());
@@ -255,4 +263,92 @@ proptest! {
             prop_assert!(is_unpaired);
         }
     }
+}
+
+/// Writes empty files.
+fn files(all: &[&str]) -> tempfile::TempDir {
+    let root = tempfile::tempdir().unwrap();
+    all.iter().for_each(|name| put(root.path().join(name), b""));
+    root
+}
+
+fn scan_by(root: &tempfile::TempDir, folders: [&str; 2], pair: &str) -> Result<Samples, String> {
+    let pair = pair.parse().unwrap();
+    super::scan(root.path(), folders[0], folders[1], RULE.into(), Some(&pair))
+        .map_err(|error| error.to_string())
+}
+
+#[test]
+fn patterns_pair_images_with_masks_of_other_names() {
+    let root = files(&[
+        "i/22_training.tif",
+        "i/21_training.tif",
+        "i/notes.txt",
+        "m/21_manual1.gif",
+        "m/22_manual1.gif",
+        "m/21_manual2.gif",
+    ]);
+    let samples = scan_by(&root, ["i", "m"], "{id}_training -> {id}_manual1").unwrap();
+    assert_eq!(paths(&samples), ["21_training.tif", "22_training.tif"]);
+    assert_eq!(mask_paths(&samples), ["21_manual1.gif", "22_manual1.gif"]);
+    let note = samples.ignored.notes();
+    assert!(
+        note.len() == 1
+            && note[0].contains("1 file in ")
+            && note[0].ends_with("are not of the form {id}_manual1 of data.pair: `21_manual2.gif`"),
+        "{note:?}"
+    );
+    assert!(scan_by(&root, ["i", "m"], "{id}_* -> {id}_manual1").is_ok());
+    // Cityscapes' folders.
+    let root = files(&["i/bonn/bonn_1_left.png", "m/bonn/bonn_1_labels.png", "m/bonn/bonn_1_color.png"]);
+    let samples = scan_by(&root, ["i", "m"], "{id}_left -> {id}_labels").unwrap();
+    assert_eq!(mask_paths(&samples), ["bonn/bonn_1_labels.png"]);
+}
+
+#[test]
+fn images_and_masks_may_be_in_one_folder() {
+    let root = files(&["a/1.jpg", "a/1_1st.png", "a/1_2nd.png", "a/2.jpg", "a/2_1st.png", "a/2_2nd.png"]);
+    let samples = scan_by(&root, ["a", "a"], "{id}.jpg -> {id}_1st.png").unwrap();
+    assert_eq!(
+        (paths(&samples), mask_paths(&samples)),
+        (vec!["1.jpg".into(), "2.jpg".into()], vec!["1_1st.png".into(), "2_1st.png".into()])
+    );
+    assert_eq!(
+        samples.ignored.notes().len(),
+        2,
+        "both sides leave out the second readings: {:?}",
+        samples.ignored
+    );
+    let root = files(&["a/1.png", "a/1_mask.png", "a/2.png", "a/2_mask.png"]);
+    let samples = scan_by(&root, ["a", "a"], "{id} -> {id}_mask").unwrap();
+    assert_eq!(
+        (paths(&samples).len(), samples.ignored.notes().len()),
+        (2, 0),
+        "a file of both forms is a mask"
+    );
+}
+
+#[test]
+fn errors_of_patterns_name_the_files_and_the_remedy() {
+    let root = files(&["i/21_training.tif", "i/22_training.tif", "m/21_manual1.gif", "m/23_manual1.gif"]);
+    let error = scan_by(&root, ["i", "m"], "{id}_training -> {id}_manual1").unwrap_err();
+    assert!(error.contains("`22_training.tif`; 1 mask without an image: `23_manual1.gif`; "), "{error}");
+    assert!(
+        error.contains(
+            "by data.pair = \"{id}_training -> {id}_manual1\", the mask of `22_training.tif` is `22_manual1`; correct the pattern"
+        ),
+        "{error}"
+    );
+    let error = scan_by(&root, ["i", "m"], "{id}_test -> {id}_manual1").unwrap_err();
+    assert!(
+        error.contains("no name in ")
+            && error.contains("is of the form {id}_test of data.pair; the names are `21_training.tif`"),
+        "{error}"
+    );
+    let root = files(&["i/1_a.png", "i/1_b.png", "m/1.png"]);
+    let error = scan_by(&root, ["i", "m"], "{id}_* -> {id}").unwrap_err();
+    assert!(
+        error.contains("the files `1_a.png` and `1_b.png`, which are both {id} = `1` of {id}_* in data.pair"),
+        "{error}"
+    );
 }
