@@ -47,6 +47,11 @@ pub(super) fn open(bytes: &[u8]) -> Result<Box<dyn ImageDecoder + '_>> {
     }
 }
 
+/// Returns the number of values of a pixel, and the bits of one; `bytes` may end after the frame header.
+pub(super) fn components(bytes: &[u8]) -> Result<(u8, u8)> {
+    frame(bytes).map(|frame| (frame.components, frame.bits))
+}
+
 impl ImageDecoder for Jpeg<'_> {
     fn dimensions(&self) -> (u32, u32) {
         (self.frame.width.into(), self.frame.height.into())

@@ -5,8 +5,10 @@ use std::io::Cursor;
 
 use image::{ExtendedColorType, ImageDecoder, ImageFormat};
 use tiff::decoder::Decoder;
+use tiff::tags::Tag;
 
 use super::format::{format_of, open};
+use super::jpeg;
 use super::limits::catch_panic;
 
 /// The format of a file and the kind of its pixels, as stored.
@@ -46,6 +48,17 @@ pub fn kind(bytes: &[u8]) -> Option<FileKind> {
         Ok(match format {
             ImageFormat::Png => png(bytes).map(of),
             ImageFormat::Tiff => tiff(bytes).map(of),
+            // Its decoder turns CMYK into RGB.
+            ImageFormat::Jpeg => {
+                let (components, bits) = jpeg::components(bytes)?;
+                let colours = match components {
+                    1 => Colours::Grey,
+                    3 => Colours::Rgb,
+                    4 => Colours::Cmyk,
+                    other => Colours::Bands(other.into()),
+                };
+                Some(of((colours, false, bits, false)))
+            }
             // Its decoder turns a palette into colours.
             ImageFormat::Bmp if matches!(bytes.get(28), Some(1..=8)) => {
                 Some(of((Colours::Palette, false, bytes[28], false)))
@@ -75,8 +88,14 @@ fn png(bytes: &[u8]) -> Option<Found> {
 fn tiff(bytes: &[u8]) -> Option<Found> {
     use tiff::ColorType as Color;
     let mut decoder = Decoder::new(Cursor::new(bytes)).ok()?;
+    /// The interpretation of indices of a palette.
+    const PALETTE: u16 = 3;
+    if decoder.find_tag_unsigned(Tag::PhotometricInterpretation).ok()? == Some(PALETTE) {
+        let bits = decoder.find_tag_unsigned::<u8>(Tag::BitsPerSample).ok().flatten();
+        return Some((Colours::Palette, false, bits.unwrap_or(8), false));
+    }
     let color = decoder.colortype().ok()?;
-    let kind = decoder.image_buffer_layout().ok()?.sample_type;
+    let kind = decoder.image_buffer_layout().ok().and_then(|layout| layout.sample_type);
     let (colours, has_alpha) = match color {
         Color::Gray(_) => (Colours::Grey, false),
         Color::GrayA(_) => (Colours::Grey, true),

@@ -37,14 +37,17 @@ pub(super) fn cells(
         };
         let size = channels * height * width;
         let prefix = split(&field.name).0;
+        // The targets of a member stand beside its first image.
+        let first = fields.iter().find(|one| image(one).is_some() && split(&one.name).0 == prefix);
+        let is_first = first.is_some_and(|first| first.name == field.name);
+        let has_own = members(field, 3) == own(fields, prefix);
+        let has_targets = |member: usize| is_first && (has_own || member == 0);
         for (member, planes) in values.chunks_exact(size.max(1)).enumerate() {
             let range = range(planes, is_of_bytes(column));
             let plain = picture(planes, channels, (width, height), range);
             let mut cell = Cell { panels: vec![fitted(&plain, side)], caption: note(channels, range) };
-            // The targets of a member stand beside its only image.
-            let is_first = members(field, 3) == own(fields, prefix);
             for (other, column) in fields.iter().zip(columns) {
-                if is_first && split(&other.name).0 == prefix && image(other).is_none() {
+                if has_targets(member) && split(&other.name).0 == prefix && image(other).is_none() {
                     let panel = target(other, column, member, &plain, names, seen, &mut cell.caption);
                     cell.panels.extend(panel.map(|panel| fitted(&panel, side)));
                 }
@@ -197,4 +200,20 @@ fn fitted(image: &RgbImage, (least, most): (u32, u32)) -> RgbImage {
     }
     let factor = if side < least { least.div_ceil(side).min(most / side) } else { 1 };
     resize(image, width * factor, height * factor, FilterType::Nearest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_dark_or_other_values_are_stretched() {
+        assert_eq!(range(&[0.1, 0.7], false), (0.0, 1.0));
+        assert_eq!(range(&[0.01, 0.08], false), (0.01, 0.08));
+        assert_eq!(range(&[0.01, 0.08], true), (0.0, 1.0));
+        assert_eq!(range(&[-3.0, 900.0], false), (-3.0, 900.0));
+        assert_eq!(range(&[0.2, 0.2], false), (0.0, 1.0));
+        assert_eq!(note(4, (0.25, 9.0)), ["bands 1 to 3 of 4", "values 0.2500 to 9.0000"]);
+        assert!(note(3, (0.0, 1.0)).is_empty());
+    }
 }

@@ -80,3 +80,12 @@ fn episodes_and_texts_are_drawn() {
     assert!(row.into_iter().any(|(x, y)| picture.get_pixel(x, y).0 == BLACK));
     assert_eq!(Tokens::U8(vec![1, 2, 1]).hash(0..1).ok(), Tokens::U8(vec![1]).hash(0..1).ok());
 }
+
+#[test]
+fn a_sample_of_several_images_has_its_class_once() {
+    let fields = [Field::f32("image", [2, 3, 8, 8]), Field::i64("label", [])];
+    let columns = [Column::F32(vec![0.5; 2 * 3 * 64]), Column::I64(vec![1])];
+    let cells = cells(&fields, &columns, &Names::default(), &mut BTreeSet::new());
+    let captions: Vec<_> = cells.iter().map(|cell| cell.caption.join("; ")).collect();
+    assert_eq!(captions, ["class 1", ""]);
+}

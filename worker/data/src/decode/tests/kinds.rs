@@ -11,6 +11,8 @@ fn the_kind_of_a_file_is_that_of_pillow() {
         let expected = match (name.as_str(), mode.as_str()) {
             // Pillow tells by its colours that the palette is one of greys.
             ("kind-l.bmp", _) | (_, "P") => "palette",
+            // A TIFF of grey does not say what its second band is to the decoder.
+            ("kind-la.tif", _) => "of 2 bands",
             (_, "1") => "grey of 1 bit",
             (_, "L") => "grey",
             (_, "LA") => "grey with alpha",
