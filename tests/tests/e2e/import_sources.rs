@@ -184,7 +184,7 @@ fn arguments_of_the_builder_and_sizes_reach_the_function() {
 
 /// Returns the Python with PyTorch, if it has these packages.
 #[track_caller]
-fn python_with(packages: &str) -> Result<PathBuf, Skipped> {
+pub(crate) fn python_with(packages: &str) -> Result<PathBuf, Skipped> {
     let python = need::pytorch()?;
     let mut command = Command::new(&python);
     command.args(["-c", &format!("import {packages}")]);

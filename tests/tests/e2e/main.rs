@@ -57,6 +57,7 @@ mod step_losses;
 mod stopping;
 mod tables;
 mod tasks;
+mod texts;
 mod training;
 mod tutorials;
 mod unused;

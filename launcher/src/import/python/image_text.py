@@ -78,6 +78,14 @@ def replace_choices(model, inner):
         inner.inputs_merger = types.MethodType(merged_inputs, inner)
     elif hasattr(inner, "get_placeholder_mask"):
         inner.get_placeholder_mask = types.MethodType(placeholder_mask, inner)
+        # The file of a LLaVA makes a list of the images' features, only to join it.
+        sys.modules[type(inner).__module__].list = joined_list
+
+
+def joined_list(values):
+    """Returns a list whose parts, joined, are those of `list(values)`."""
+    is_features = isinstance(values, torch.Tensor) and values.dim() == 3
+    return [values.flatten(0, 1)] if is_features else [*values]
 
 
 def whole_image_features(self, pixel_values, pixel_attention_mask=None):
