@@ -42,6 +42,7 @@ mod memory_plan;
 mod nodes;
 mod odd_files;
 mod own_trainer;
+mod packs;
 mod parity;
 mod program_state;
 mod resized;

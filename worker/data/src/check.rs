@@ -1,6 +1,5 @@
 //! A check of every image before training starts, so that bad files are reported at once, not hours later.
 
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Mutex, PoisonError};
@@ -17,6 +16,7 @@ use super::moments::Moments;
 use super::needs::{Depth, Needs};
 use super::pixel_target::PixelRule;
 use super::samples::{PixelSource, Samples};
+use super::stored::Stored;
 use super::tally::Tally;
 
 /// Result of [`check`].
@@ -204,23 +204,23 @@ impl Samples {
         depth: Depth,
         inspector: &mut Inspector,
     ) -> Result<Option<(u32, u32)>> {
-        let mut images = self.images().map(|files| self.path(files, sample));
-        let mut first = images.next().map(|path| inspector.image(&path, needs, depth)).transpose()?;
-        for path in images {
-            let checked = inspector.image(&path, needs, depth).and_then(|size| match first {
+        let mut images = self.images().map(|files| self.stored(files, sample));
+        let mut first = images.next().map(|file| inspector.image(&file, needs, depth)).transpose()?;
+        for file in images {
+            let checked = inspector.image(&file, needs, depth).and_then(|size| match first {
                 Some(first) if needs.resize == Resize::None && size != first => {
                     Err(SampleError::Size(size, first))
                 }
                 _ => Ok(()),
             });
-            checked.map_err(|error| error.of("image", &path))?;
+            checked.map_err(|error| error.of("image", &file))?;
         }
         let mut is_first = true;
         for list in &self.lists {
             let Some((source, rule)) = list.values.pixels() else { continue };
             let depth = if self.is_counted(sample) { Depth::Full } else { depth };
-            let (size, path) = self.target(source, sample, rule, needs.orientation, depth, inspector)?;
-            rule.check_size(&path, size, *first.get_or_insert(size))?;
+            let (size, file) = self.target(source, sample, rule, needs.orientation, depth, inspector)?;
+            rule.check_size(&file, size, *first.get_or_insert(size))?;
             // The statistics are of one field: classes of several mean different things.
             if depth == Depth::Full && std::mem::take(&mut is_first) {
                 inspector.count(sample, rule.outside());
@@ -229,7 +229,7 @@ impl Samples {
         Ok(first)
     }
 
-    /// Decodes or draws the targets of a sample's pixels. Returns their size and the path of their file.
+    /// Decodes or draws the targets of a sample's pixels. Returns their size and their file.
     pub(super) fn target(
         &self,
         source: PixelSource<'_>,
@@ -238,17 +238,17 @@ impl Samples {
         orientation: Orientation,
         depth: Depth,
         inspector: &mut Inspector,
-    ) -> Result<((u32, u32), PathBuf)> {
+    ) -> Result<((u32, u32), Stored)> {
         match source {
             PixelSource::Files(files) => {
-                let path = self.path(files, sample);
-                Ok((inspector.pixels(&path, rule, orientation, depth)?, path))
+                let file = self.stored(files, sample);
+                Ok((inspector.pixels(&file, rule, orientation, depth)?, file))
             }
             PixelSource::Drawings(drawings) => {
                 if depth == Depth::Full {
                     drawings.draw(sample, inspector.target.classes());
                 }
-                Ok((drawings.size(sample), self.root.join(&drawings.file)))
+                Ok((drawings.size(sample), Stored::from(self.root.join(&drawings.file).as_path())))
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use dtrain_common::content::Content;
 use dtrain_common::text::counted;
@@ -13,6 +13,8 @@ use super::annotation_problem::AnnotationProblem;
 use super::color_table::Hex;
 use super::ignored::{EXTENSIONS, Ignored};
 use super::names::{LISTED, listed};
+use super::pack_problem::PackProblem;
+use super::stored::Stored;
 use super::table_problem::TableProblem;
 use super::token_file::TokenProblem;
 
@@ -172,6 +174,9 @@ pub enum DataError {
     /// A problem in a line, or in the whole file if that is 0.
     #[error("{}{}: {}", .0.display(), match .1 { 0 => String::new(), line => format!(":{line}") }, .2)]
     Table(PathBuf, usize, TableProblem),
+    /// A problem of a file with many samples.
+    #[error("{}: {}", .0.display(), .1)]
+    Pack(PathBuf, Box<PackProblem>),
     #[error(
         "cannot read {}: {}; {}", .0.display(), .1,
         remedy_of(.1, .2)
@@ -357,6 +362,10 @@ pub enum SampleError {
 }
 
 impl DataError {
+    pub(super) fn pack(path: PathBuf, problem: PackProblem) -> Self {
+        Self::Pack(path, Box::new(problem))
+    }
+
     /// Says in which of `count` sources it is.
     #[must_use]
     pub fn in_source(self, number: usize, count: usize) -> Self {
@@ -402,8 +411,8 @@ impl SampleError {
     }
 
     /// Returns the error of another file than the sample's first image; `kind` is the word for it.
-    pub(super) fn of(self, kind: &'static str, path: &Path) -> Self {
-        Self::Of(kind, path.display().to_string(), Box::new(self))
+    pub(super) fn of(self, kind: &'static str, file: &Stored) -> Self {
+        Self::Of(kind, file.to_string(), Box::new(self))
     }
 
     /// Returns the number of an error of the system that may concern all files, such as a lost file server.

@@ -1,6 +1,5 @@
 //! Files as a data set: images, masks and maps are decoded and prepared, classes and numbers copied.
 
-use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use dtrain_recipe::{Orientation, Resize};
@@ -19,6 +18,7 @@ use super::pixels::Pixels;
 use super::raster::Raster;
 use super::rng::SampleRng;
 use super::samples::{Files, ListValues, PixelSource, Samples};
+use super::stored::Stored;
 use super::token_lists::{TextColumn, columns_of};
 
 /// Preparation of the images of a set.
@@ -217,7 +217,7 @@ impl FileSet {
         written.map_err(|error| match file.number {
             // A message names the sample by its first image.
             0 => error,
-            _ => error.of("image", &file.path(&self.samples)),
+            _ => error.of("image", &file.stored(&self.samples)),
         })
     }
 
@@ -235,7 +235,7 @@ impl FileSet {
             _ => {
                 let ImageOptions { channels, resize, orientation, .. } = self.options;
                 let needs = Needs { channels, resize, orientation };
-                let size = decoded.image(&file.path(&self.samples), needs, Depth::Full)?;
+                let size = decoded.image(&file.stored(&self.samples), needs, Depth::Full)?;
                 (&decoded.image, size)
             }
         };
@@ -270,8 +270,8 @@ impl FileSet {
             _ => {
                 let (decoded, orientation) = (&mut scratch.decoded, self.options.orientation);
                 let read = self.samples.target(source, sample, rule, orientation, Depth::Full, decoded);
-                let (size, path) = read?;
-                rule.check_size(&path, size, image.unwrap_or(size))?;
+                let (size, file) = read?;
+                rule.check_size(&file, size, image.unwrap_or(size))?;
                 &scratch.decoded.target
             }
         };
@@ -343,8 +343,8 @@ struct Target<'a> {
 }
 
 impl File<'_> {
-    fn path(self, samples: &Samples) -> PathBuf {
-        samples.path(self.files, self.sample)
+    fn stored(self, samples: &Samples) -> Stored {
+        samples.stored(self.files, self.sample)
     }
 }
 

@@ -1,7 +1,6 @@
 //! Reading and decoding of one file at a time: for the check before training, and for loading.
 
 use std::mem::take;
-use std::path::Path;
 
 use dtrain_recipe::Orientation;
 
@@ -15,7 +14,8 @@ use super::moments::Moments;
 use super::needs::{Depth, Needs};
 use super::pixel_target::{PixelRule, PixelTarget};
 use super::raster::Raster;
-use super::regular::{self, First};
+use super::regular::First;
+use super::stored::Stored;
 use super::tally::Tally;
 use super::turn::Turn;
 
@@ -63,9 +63,9 @@ impl Inspector {
     }
 
     /// Checks an image and returns its size; with [`Depth::Full`] its pixels are in `image`.
-    pub(super) fn image(&mut self, path: &Path, needs: Needs, depth: Depth) -> Result<(u32, u32)> {
+    pub(super) fn image(&mut self, stored: &Stored, needs: Needs, depth: Depth) -> Result<(u32, u32)> {
         let mut file = take(&mut self.file);
-        let decoded = regular::decode(path, first(depth), &mut file, |bytes| {
+        let decoded = stored.decode(first(depth), &mut file, |bytes| {
             let size = match depth {
                 Depth::Header => decode::header(bytes, needs.channels)?,
                 Depth::Full => {
@@ -81,7 +81,7 @@ impl Inspector {
         });
         self.file = file;
         let (size, turn) = decoded?;
-        self.mark_turned(path, turn);
+        self.mark_turned(stored, turn);
         let size = match (needs.orientation, depth) {
             (Orientation::Stored, _) => size,
             (Orientation::Exif, Depth::Header) => turn.size(size),
@@ -99,13 +99,13 @@ impl Inspector {
     /// Checks a mask or map and returns its size; with [`Depth::Full`] its values are in `target`.
     pub(super) fn pixels(
         &mut self,
-        path: &Path,
+        stored: &Stored,
         rule: &PixelRule,
         orientation: Orientation,
         depth: Depth,
     ) -> Result<(u32, u32)> {
         let mut file = take(&mut self.file);
-        let decoded = regular::decode(path, first(depth), &mut file, |bytes| {
+        let decoded = stored.decode(first(depth), &mut file, |bytes| {
             let size = match (depth, rule) {
                 (Depth::Header, PixelRule::Mask(rule)) => {
                     rule.check_loss(decode::lossy(bytes)?)?;
@@ -124,10 +124,10 @@ impl Inspector {
             Ok::<_, SampleError>((size, turn_of(bytes, orientation)?, lossy.is_some()))
         });
         self.file = file;
-        let (size, turn, is_lossy) = decoded.map_err(|error| error.of(rule.word(), path))?;
-        self.mark_turned(path, turn);
+        let (size, turn, is_lossy) = decoded.map_err(|error| error.of(rule.word(), stored))?;
+        self.mark_turned(stored, turn);
         if let (true, Some(marks)) = (is_lossy, &mut self.marks) {
-            marks.lossy_maps.add(path);
+            marks.lossy_maps.add(stored);
         }
         match (orientation, depth) {
             (Orientation::Stored, _) => Ok(size),
@@ -168,9 +168,9 @@ impl Inspector {
         Ok(self.target.size())
     }
 
-    fn mark_turned(&mut self, path: &Path, turn: Turn) {
+    fn mark_turned(&mut self, stored: &Stored, turn: Turn) {
         if let (true, Some(marks)) = (turn != Turn::NONE, &mut self.marks) {
-            marks.turned.add(path);
+            marks.turned.add(stored);
         }
     }
 

@@ -11,6 +11,7 @@ use super::packed::Packed;
 use super::paths::Paths;
 use super::pixel_target::PixelRule;
 use super::samples::{ClassSets, Files, List, ListValues, Samples};
+use super::stored::{Part, Parts};
 use super::texts::Texts;
 use super::token_lists::TextForm;
 
@@ -100,7 +101,14 @@ fn join_lists(list: &List, sources: &[&Samples]) -> Result<List, DataError> {
     let files = |pick: &dyn Fn(&ListValues) -> Option<Files>| {
         let all: Vec<Files> = lists.iter().filter_map(|values| pick(values)).collect();
         let parts: Vec<_> = all.iter().map(|files| (files.folder.as_str(), &files.paths)).collect();
-        Ok::<_, DataError>(Files { folder: String::new(), paths: Paths::join(&parts)? })
+        let paths = Paths::join(&parts)?;
+        let in_parts = all.iter().any(|files| files.parts.is_some());
+        let parts = all.iter().flat_map(|files| {
+            let part = |at| files.parts.as_ref().map_or(Part::Whole, |parts| parts.get(at));
+            (0..files.paths.len()).map(part)
+        });
+        let parts = in_parts.then(|| Parts::write(parts)).transpose()?;
+        Ok::<_, DataError>(Files { folder: String::new(), paths, parts })
     };
     let values = match &list.values {
         ListValues::Images(images) => {

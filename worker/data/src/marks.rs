@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::path::Path;
+
+use super::stored::Stored;
 
 use super::color_table::Strangers;
 
@@ -36,9 +37,9 @@ pub struct Marked {
 }
 
 impl Marked {
-    pub(super) fn add(&mut self, path: &Path) {
+    pub(super) fn add(&mut self, file: &Stored) {
         self.files += 1;
-        self.name(path.display().to_string());
+        self.name(file.to_string());
     }
 
     fn merge(&mut self, other: Self) {
@@ -68,13 +69,15 @@ impl fmt::Display for Marked {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     #[test]
     fn the_first_files_by_path_are_named_in_any_order_of_threads() {
         let marked = |numbers: &[usize]| {
             let mut marked = Marked::default();
-            numbers.iter().for_each(|number| marked.add(Path::new(&format!("{number}.jpg"))));
+            numbers.iter().for_each(|number| marked.add(&Path::new(&format!("{number}.jpg")).into()));
             marked
         };
         let mut one = marked(&[7, 1, 9]);

@@ -46,7 +46,8 @@ impl Paths {
         path
     }
 
-    fn parts(&self, at: usize) -> (&str, &str) {
+    /// Returns the folder and the name of a file.
+    pub(super) fn parts(&self, at: usize) -> (&str, &str) {
         (self.folders.get(self.folder[at] as usize), self.names.get(at))
     }
 

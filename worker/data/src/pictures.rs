@@ -8,6 +8,7 @@ use super::error::Result;
 use super::inspector::Inspector;
 use super::needs::{Depth, Needs};
 use super::raster::{Raster, Values};
+use super::stored::Stored;
 
 /// Reads images, with working memory for one at a time.
 #[derive(Debug, Default)]
@@ -16,13 +17,13 @@ pub struct Pictures(Inspector);
 impl Pictures {
     /// Returns width and height of an image in pixels, as it is turned; from its header alone.
     pub fn size(&mut self, path: &Path, needs: Needs) -> Result<(u32, u32)> {
-        self.0.image(path, needs, Depth::Header)
+        self.0.image(&Stored::from(path), needs, Depth::Header)
     }
 
     /// Returns an image as RGB, row by row with three bytes a pixel, and its size.
     pub fn colours(&mut self, path: &Path, mut needs: Needs) -> Result<(Vec<u8>, (u32, u32))> {
         needs.channels = 3;
-        let size = self.0.image(path, needs, Depth::Full)?;
+        let size = self.0.image(&Stored::from(path), needs, Depth::Full)?;
         let Raster { values, .. } = std::mem::take(&mut self.0.image);
         // A picture has 8 bits.
         let Values::U8(values) = values else { return Ok((Vec::new(), size)) };

@@ -1,7 +1,5 @@
 //! The learning target of each pixel: classes of a mask, or numbers of a map.
 
-use std::path::Path;
-
 use serde::{Deserialize, Serialize};
 
 use super::dataset::Column;
@@ -10,6 +8,7 @@ use super::fit::{Frame, fit_labels};
 use super::mask_rule::MaskRule;
 use super::plane::Placement;
 use super::raster::{Labels, Raster, Values};
+use super::stored::Stored;
 use super::turn::Turn;
 
 /// The rule to read a file with a target for each pixel.
@@ -49,10 +48,10 @@ impl PixelRule {
     }
 
     /// Checks that the file has the size of its image.
-    pub(super) fn check_size(&self, path: &Path, size: (u32, u32), image: (u32, u32)) -> Result<()> {
+    pub(super) fn check_size(&self, file: &Stored, size: (u32, u32), image: (u32, u32)) -> Result<()> {
         match size == image {
             true => Ok(()),
-            false => Err(SampleError::PixelSize(self.word(), path.display().to_string(), size, image)),
+            false => Err(SampleError::PixelSize(self.word(), file.to_string(), size, image)),
         }
     }
 }

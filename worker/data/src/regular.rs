@@ -5,7 +5,7 @@
 
 use std::fs::{self, File, FileType, OpenOptions};
 use std::io::{self, Read};
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
 use rustix::buffer::spare_capacity;
@@ -84,6 +84,43 @@ pub(super) fn decode<T, E: From<io::Error>>(
         (0, Some(error)) => Err(error),
         _ => decode(bytes),
     }
+}
+
+/// As [`decode`] for a part of a file, `(start, length)` in bytes.
+pub(super) fn decode_range<T, E: From<io::Error>>(
+    path: &Path,
+    (start, length): (u64, u64),
+    first: First,
+    bytes: &mut Vec<u8>,
+    mut decode: impl FnMut(&[u8]) -> Result<T, E>,
+) -> Result<T, E> {
+    bytes.clear();
+    let file = open(path)?;
+    let steps: &[u64] = match first {
+        First::Header => &[HEADER_BYTES as u64, LONG_HEADER_BYTES as u64],
+        First::Whole => &[],
+    };
+    for &step in steps.iter().filter(|step| **step < length) {
+        read_range(&file, start, step, bytes)?;
+        if let Ok(decoded) = decode(bytes) {
+            return Ok(decoded);
+        }
+    }
+    read_range(&file, start, length, bytes)?;
+    decode(bytes)
+}
+
+/// Continues `bytes` to `length` bytes of a file from `start` on.
+fn read_range(file: &File, start: u64, length: u64, bytes: &mut Vec<u8>) -> io::Result<()> {
+    let known = bytes.len();
+    bytes.resize(length as usize, 0);
+    file.read_exact_at(&mut bytes[known..], start + known as u64).map_err(|error| match error.kind() {
+        io::ErrorKind::UnexpectedEof => {
+            let message = "the file that holds it has become shorter; copy or download that file again";
+            io::Error::new(io::ErrorKind::InvalidInput, message)
+        }
+        _ => error,
+    })
 }
 
 /// Reads once into memory for `room` bytes, which is not zeroed before. Returns whether it is full.

@@ -18,6 +18,7 @@ use super::origin::{SourcePart, TableLines};
 use super::packed::Packed;
 use super::paths::Paths;
 use super::pixel_target::PixelRule;
+use super::stored::{Part, Parts, Stored};
 use super::texts::Texts;
 use super::token_lists::{self, TextForm, TokenLists};
 
@@ -133,17 +134,41 @@ impl ClassSets {
     }
 }
 
-/// The files of a field, below a folder of the data's.
+/// The files of a field, below a folder of the data's, by themselves or in larger files.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Files {
     /// The folder below [`Samples::root`]; `""` for that folder itself.
     pub folder: String,
+    /// Their paths; of parts of a larger file its path, and then the name in it.
     pub paths: Paths,
+    /// Which parts of larger files they are; None if all are files by themselves.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parts: Option<Parts>,
 }
 
 impl Files {
+    /// Makes a list of files by themselves.
+    pub fn new(folder: &str, paths: Paths) -> Self {
+        Self { folder: folder.to_owned(), paths, parts: None }
+    }
+
     fn path(&self, root: &Path, sample: usize) -> PathBuf {
         self.paths.below(&root.join(&self.folder), sample)
+    }
+
+    fn stored(&self, root: &Path, sample: usize) -> Stored {
+        match self.parts.as_ref().filter(|parts| parts.get(sample) != Part::Whole) {
+            None => Stored::from(self.path(root, sample).as_path()),
+            Some(parts) => {
+                let (file, name) = self.paths.parts(sample);
+                parts.stored(sample, root.join(&self.folder).join(file), name)
+            }
+        }
+    }
+
+    fn kept(&self, is_kept: &dyn Fn(usize) -> bool) -> Result<Self, MemoryError> {
+        let parts = self.parts.as_ref().map(|parts| parts.kept(is_kept)).transpose()?;
+        Ok(Self { folder: self.folder.clone(), paths: self.paths.kept(is_kept)?, parts })
     }
 }
 
@@ -167,12 +192,11 @@ impl List {
     }
 
     fn kept(&self, is_kept: &dyn Fn(usize) -> bool) -> Result<Self, MemoryError> {
-        let files = |files: &Files| Ok(Files { paths: files.paths.kept(is_kept)?, ..files.clone() });
         let values = match &self.values {
             ListValues::Images(images) => {
-                ListValues::Images(images.iter().map(files).collect::<Result<_, _>>()?)
+                ListValues::Images(images.iter().map(|files| files.kept(is_kept)).collect::<Result<_, _>>()?)
             }
-            ListValues::Pixels(pixels, rule) => ListValues::Pixels(files(pixels)?, rule.clone()),
+            ListValues::Pixels(pixels, rule) => ListValues::Pixels(pixels.kept(is_kept)?, rule.clone()),
             ListValues::Drawn(drawings, rule) => ListValues::Drawn(drawings.kept(is_kept)?, rule.clone()),
             ListValues::Classes { names, numbers } => {
                 ListValues::Classes { names: names.clone(), numbers: numbers.kept(is_kept)? }
@@ -222,7 +246,7 @@ impl Samples {
 
     /// Returns the path of one sample's first image.
     pub fn image_path(&self, sample: usize) -> PathBuf {
-        self.images().next().map_or_else(PathBuf::new, |files| self.path(files, sample))
+        self.images().next().map_or_else(PathBuf::new, |files| self.stored(files, sample).to_string().into())
     }
 
     /// Describes a sample for messages: by the path of its first image, and its line in a table.
@@ -252,10 +276,10 @@ impl Samples {
         (None, sample)
     }
 
-    /// Returns the path of a sample's file.
-    pub(super) fn path(&self, files: &Files, sample: usize) -> PathBuf {
+    /// Returns where a sample's file is.
+    pub(super) fn stored(&self, files: &Files, sample: usize) -> Stored {
         let (part, _) = self.origin(sample);
-        files.path(part.map_or(self.root.as_path(), SourcePart::root), sample)
+        files.stored(part.map_or(self.root.as_path(), SourcePart::root), sample)
     }
 
     /// Returns the path of `folder` of the samples, or of their table; of joined samples all places.

@@ -12,6 +12,7 @@ use super::plane::Placement;
 use super::raster::{Raster, Values};
 use super::rng::SampleRng;
 use super::samples::Samples;
+use super::stored::Stored;
 
 /// A window of an image: its upper left corner in pixels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,7 +94,11 @@ impl Windows {
         let ImageOptions { channels, resize, orientation, .. } = self.options;
         let mut inspector = Inspector::default();
         let path = self.samples.image_path(image as usize);
-        inspector.image(&path, Needs { channels, resize, orientation }, Depth::Full)?;
+        inspector.image(
+            &Stored::from(path.as_path()),
+            Needs { channels, resize, orientation },
+            Depth::Full,
+        )?;
         Ok(inspector.image)
     }
 }

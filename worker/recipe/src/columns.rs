@@ -66,6 +66,14 @@ impl FieldColumns {
         }
         Ok(Self { field: field.to_owned(), kind, columns: columns.into_iter().map(str::to_owned).collect() })
     }
+
+    /// Writes what [`FieldColumns::parse`] reads.
+    pub(super) fn text(&self) -> String {
+        match self.columns.as_slice() {
+            [column] if *column == self.field => self.kind.as_str().to_owned(),
+            columns => format!("{}:{}", self.kind.as_str(), columns.join(",")),
+        }
+    }
 }
 
 impl Target {
@@ -138,7 +146,7 @@ impl Recipe {
                     fields.push(FieldColumns {
                         field: field.to_string(),
                         kind: *kind,
-                        columns: vec![field.to_string()],
+                        columns: vec![self.data.kind.usual_column(field, *kind)],
                     });
                 }
                 // A program may have no image.

@@ -34,14 +34,14 @@ section! {
         /// Several sources of samples, in place of `root`.
         #[serde(skip_serializing_if = "Vec::is_empty")]
         source: Vec<Source> = Vec::new(), SOURCES;
-        /// Tables: the fields of a sample, each `KIND` or `KIND:COLUMN,COLUMN`; filled in with those of the task.
+        /// Tables, shards and Parquet: the fields of a sample, each `KIND` or `KIND:COLUMN,COLUMN`; filled in with those of the task.
         #[serde(skip_serializing_if = "BTreeMap::is_empty")]
         fields: BTreeMap<String, String> = BTreeMap::new(), FIELDS, experiment;
         /// What ends the cells of tables.
         separator: Separator = Separator::Auto, choice(Separator::NAMES), experiment;
-        /// Name of the folder of training images below `root`, or of the training samples in a table's column `split`.
+        /// Name of the folder of training images below `root`, or of the training samples in a table's column `split`; the files of the training samples, such as `train-{000..009}.tar`.
         train: String = "train".into(), FOLDER_NAME, experiment;
-        /// Name of the folder of test images below `root`, or of the test samples in a table's column `split`.
+        /// Name of the folder of test images below `root`, or of the test samples in a table's column `split`; the files of the test samples.
         test: String = "test".into(), FOLDER_NAME, experiment;
         /// Validation samples: a folder or set by name, a part of the training samples, or `column:NAME` of a table.
         #[serde(skip_serializing_if = "Option::is_none")]

@@ -2,6 +2,8 @@
 
 use dtrain_common::choices;
 
+use super::ColumnKind;
+
 choices! {
     /// The source of the samples.
     DataKind {
@@ -13,6 +15,8 @@ choices! {
         Table = "table": "A CSV table, or JSON lines, with a column for each field, such as the paths of images.",
         Cub = "cub": "A folder in the layout of CUB-200-2011, with images.txt and train_test_split.txt.",
         JsonList = "json-list": "A JSON file for each set, with lists of images and of their classes.",
+        Shards = "shards": "Tar archives as WebDataset writes them: a sample is the members with one key.",
+        Parquet = "parquet": "Parquet files with a row for each sample, and images in their cells.",
     }
 }
 
@@ -27,6 +31,8 @@ pub(super) enum Root {
     File,
     /// A folder with lists of images, each of which has a class.
     Lists,
+    /// The folder that holds files with many samples each.
+    Packs,
     /// A text, or a folder of texts.
     Text,
     /// A file of tokens, or a folder with a file for each set.
@@ -42,6 +48,7 @@ impl DataKind {
             Self::Coco => Root::Annotated,
             Self::Table => Root::File,
             Self::Cub | Self::JsonList => Root::Lists,
+            Self::Shards | Self::Parquet => Root::Packs,
             Self::Text => Root::Text,
             Self::Tokens => Root::Tokens,
             Self::Generated => Root::Nothing,
@@ -50,7 +57,23 @@ impl DataKind {
 
     /// Returns whether `data.fields` names the fields of a sample.
     pub fn has_columns(self) -> bool {
-        self.root() == Root::File
+        matches!(self.root(), Root::File | Root::Packs)
+    }
+
+    /// Returns the kinds with columns, in quotes.
+    pub(super) fn with_columns() -> String {
+        let kinds = Self::ALL.iter().filter(|kind| kind.has_columns());
+        kinds.map(|kind| format!("{:?}", kind.as_str())).collect::<Vec<_>>().join(" or ")
+    }
+
+    /// Returns the column of a field of the task that no setting names.
+    pub(super) fn usual_column(self, field: &str, kind: ColumnKind) -> String {
+        match (self, kind) {
+            (Self::Shards, ColumnKind::Image) => "jpg;jpeg;png;webp;tif;tiff;bmp".to_owned(),
+            (Self::Shards, ColumnKind::Class) => "cls".to_owned(),
+            (Self::Shards, ColumnKind::Mask) => "seg.png;mask.png".to_owned(),
+            _ => field.to_owned(),
+        }
     }
 
     /// Returns whether the samples are pieces of a long text, as characters or as numbers of tokens.
@@ -60,7 +83,7 @@ impl DataKind {
 
     /// Returns whether the samples are listed with their files of images.
     pub fn is_of_images(self) -> bool {
-        matches!(self.root(), Root::Sets | Root::Annotated | Root::File | Root::Lists)
+        matches!(self.root(), Root::Sets | Root::Annotated | Root::File | Root::Packs | Root::Lists)
     }
 }
 
@@ -79,6 +102,14 @@ macro_rules! each_source {
             }
             $crate::DataKind::Table => {
                 use table as $source;
+                $then
+            }
+            $crate::DataKind::Shards => {
+                use shards as $source;
+                $then
+            }
+            $crate::DataKind::Parquet => {
+                use parquet_files as $source;
                 $then
             }
             $crate::DataKind::Cub => {

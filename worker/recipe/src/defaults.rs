@@ -15,7 +15,7 @@ fn data(recipe: &mut Recipe, is_stated: &dyn Fn(&str) -> bool) {
     let fields = if recipe.data.fields.is_empty() { recipe.fields().unwrap_or_default() } else { Vec::new() };
     let (has_masks, ignores_maps) = (recipe.has(ColumnKind::Mask), recipe.ignores_maps());
     let (task, target, data) = (recipe.task, recipe.target(), &mut recipe.data);
-    data.fields.extend(fields.into_iter().map(|field| (field.field, field.kind.as_str().to_owned())));
+    data.fields.extend(fields.into_iter().map(|field| (field.field.clone(), field.text())));
     if task.chooses_target() {
         data.target = target.filter(|target| task.states(*target));
     }

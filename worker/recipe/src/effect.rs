@@ -81,14 +81,20 @@ impl Recipe {
         let has_table = sources.iter().any(|alone| alone.data.kind.has_columns());
         let table = self.data.is_of_tables();
         self.add_stated_by_sources(list);
-        list.add(!has_table, "data.fields", "it applies to data.kind = \"table\"");
+        list.add(
+            !has_table,
+            "data.fields",
+            format!("it applies to data.kind = {}", DataKind::with_columns()),
+        );
         let folders_of_tables = matches!(target, Some(Target::Vector | Target::Classes));
         let has_folder = sources.iter().any(|alone| alone.data.kind == DataKind::Folder);
         let separates = has_table || (has_folder && folders_of_tables);
         list.add(!separates, "data.separator", "it applies to CSV files, and the data has none");
         let lists = has_folder && target == Some(Target::Class);
         list.add(!lists, "data.lists", "it applies to folders of images with classes");
-        list.add(table, folders, "the columns in data.fields name the files (data.kind is \"table\")");
+        let kind = self.data.kind.as_str();
+        let named = format!("the columns in data.fields name the files (data.kind is {kind:?})");
+        list.add(table, folders, named);
         let has_files =
             [ColumnKind::Image, ColumnKind::Mask, ColumnKind::Map].into_iter().any(|kind| self.has(kind));
         for keys in [sizes, "data.augment data.orientation data.cache data.crop_fraction"] {
@@ -204,7 +210,11 @@ impl Recipe {
             list.add(self.data.masks == Masks::Colors, "data.classes", "data.mask_colors determines it");
         }
         // The masks alone do not state the number of classes.
-        let from = if self.data.kind.has_columns() { "table determines" } else { "class folders determine" };
+        let from = match self.data.kind {
+            DataKind::Table => "table determines",
+            kind if kind.has_columns() => "samples determine",
+            _ => "class folders determine",
+        };
         let files = format!("the {from} it (data.kind is {kind:?})");
         list.add(!generated && !masks, "data.classes", files);
         let all = format!("all samples are used (data.kind is {kind:?})");

@@ -117,6 +117,10 @@ impl Recipe {
                 let remedy = "set data.root to the file of the table";
                 readable_file(root()?).map_err(|message| of_root(message, remedy))?;
             }
+            Root::Packs => {
+                let remedy = "set data.root to the folder that holds the files of data.train and data.test";
+                list(root()?).map_err(|message| of_root(message, remedy))?;
+            }
             // A text is a file or a folder of files.
             Root::Text => {
                 let root = root()?;

@@ -19,8 +19,8 @@ entry! {
         /// of all. Without weights each sample of all sources is taken once.
         weight: Option<f64>, RATE;
         /// Its kind, of images.
-        kind: Option<DataKind>, choice(&["folder", "coco", "table", "cub", "json-list"]);
-        /// The fields of its table.
+        kind: Option<DataKind>, choice(&["folder", "coco", "table", "shards", "parquet", "cub", "json-list"]);
+        /// The fields of its samples, of kinds with columns.
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         fields: BTreeMap<String, String>, FIELDS;
         /// As `data.train`.

@@ -31,6 +31,6 @@ fn errors_of_one_file_are_no_outage() {
     let of = |error| SampleError::from(failed(error)).outage();
     assert_eq!((of(Errno::NOENT), of(Errno::ACCESS), SampleError::Empty.outage()), (None, None, None));
     assert!(of(Errno::IO).is_some() && of(Errno::IO) != of(Errno::STALE));
-    let mask = SampleError::from(failed(Errno::IO)).of("mask", Path::new("x"));
+    let mask = SampleError::from(failed(Errno::IO)).of("mask", &std::path::Path::new("x").into());
     assert_eq!(mask.outage(), of(Errno::IO));
 }

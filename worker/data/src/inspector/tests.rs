@@ -29,7 +29,7 @@ fn pictures_are_turned_as_in_pillow() {
             let mut inspector = Inspector::for_check();
             for (orientation, expected) in [(Orientation::Stored, &stored), (Orientation::Exif, &shown)] {
                 for depth in [Depth::Header, Depth::Full] {
-                    let size = inspector.image(&path, needs(orientation, 3), depth).unwrap();
+                    let size = inspector.image(&Stored::from(&*path), needs(orientation, 3), depth).unwrap();
                     assert_eq!(size, expected.dimensions(), "{tag} {ending} {orientation:?} {depth:?}");
                 }
                 let got = values(&inspector.image);
@@ -46,7 +46,7 @@ fn pictures_are_turned_as_in_pillow() {
             assert_eq!(marked, if tag == 1 { 0 } else { 4 }, "{tag} {ending}");
             // Data in planes is turned like a picture.
             let mut grey = Inspector::default();
-            grey.image(&path, needs(Orientation::Exif, 1), Depth::Full).unwrap();
+            grey.image(&Stored::from(&*path), needs(Orientation::Exif, 1), Depth::Full).unwrap();
             assert_eq!((grey.image.width, grey.image.height), shown.dimensions());
         }
     }
@@ -70,8 +70,10 @@ fn exif_data_behind_the_pixels_is_found_at_both_depths() {
             put(&path, &file);
             for depth in [Depth::Header, Depth::Full] {
                 let mut inspector = Inspector::for_check();
-                let stored = inspector.image(&path, needs(Orientation::Stored, 3), depth).unwrap();
-                let shown = inspector.image(&path, needs(Orientation::Exif, 3), depth).unwrap();
+                let stored =
+                    inspector.image(&Stored::from(&*path), needs(Orientation::Stored, 3), depth).unwrap();
+                let shown =
+                    inspector.image(&Stored::from(&*path), needs(Orientation::Exif, 3), depth).unwrap();
                 assert_ne!(stored.0, stored.1);
                 let expected = if is_turned { (stored.1, stored.0) } else { stored };
                 assert_eq!(shown, expected, "{padding} {depth:?}");
@@ -98,11 +100,11 @@ fn targets_turn_like_images_of_one_channel() {
     for tag in 1..=8 {
         let path = reference("pictures").join(format!("turned-{tag}.tif"));
         let mut inspector = Inspector::default();
-        inspector.image(&path, needs(Orientation::Stored, 1), Depth::Full).unwrap();
+        inspector.image(&Stored::from(&*path), needs(Orientation::Stored, 1), Depth::Full).unwrap();
         let image = &inspector.image;
         let mut labels = Labels { width: image.width, height: image.height, values: values(image).to_vec() };
         decode::turn(&std::fs::read(&path).unwrap()).unwrap().labels(&mut labels);
-        inspector.image(&path, needs(Orientation::Exif, 1), Depth::Full).unwrap();
+        inspector.image(&Stored::from(&*path), needs(Orientation::Exif, 1), Depth::Full).unwrap();
         assert_eq!(values(&inspector.image), labels.values, "{tag}");
         assert_eq!((inspector.image.width, inspector.image.height), (labels.width, labels.height));
     }
@@ -116,7 +118,7 @@ fn lossy_masks_are_errors_and_lossy_maps_are_marked() {
         let mut inspector = Inspector::for_check();
         let mut read = |name: &str, rule: PixelRule| {
             inspector
-                .pixels(&reference("pictures").join(name), &rule, Orientation::Stored, depth)
+                .pixels(&Stored::from(&*reference("pictures").join(name)), &rule, Orientation::Stored, depth)
                 .map_err(|error| error.to_string())
         };
         let error = read("mask-lossy.webp", mask.clone().into()).unwrap_err();

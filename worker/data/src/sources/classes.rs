@@ -65,7 +65,7 @@ pub fn scan(root: &Path, split: &str, classes: Option<&[String]>) -> Result<Samp
     }
     let paths = images.pack()?;
     let numbers = Packed::write(numbers)?;
-    let images = ListValues::Images(vec![Files { folder: split.to_owned(), paths }]);
+    let images = ListValues::Images(vec![Files::new(split, paths)]);
     let labels = ListValues::Classes { names: classes, numbers };
     Ok(Samples {
         root: root.to_path_buf(),

@@ -62,7 +62,7 @@ pub(super) fn list(request: &Request<'_>) -> Result<Samples, DataError> {
         return Err(wrong(Problem::Unusable { reason, ids }));
     }
     let rule = MaskRule { kind: MaskKind::Index, classes: names.len(), ignore: reading.mask.ignore, names };
-    let files = Files { folder: set.to_owned(), paths: paths(&images).pack()? };
+    let files = Files::new(set, paths(&images).pack()?);
     let masks = ListValues::Drawn(Drawings::write(targets, &drawings)?, rule.into());
     Ok(Samples {
         root: root.to_path_buf(),

@@ -51,7 +51,7 @@ fn samples(
         (Some(field), 1) => &field.field,
         _ => return Err(DataError::NeedsTable(root.to_owned(), columns.join(","))),
     };
-    let files = Files { folder: String::new(), paths: images.pack()? };
+    let files = Files::new("", images.pack()?);
     Ok(Samples {
         root: root.to_owned(),
         set: "the input".to_owned(),

@@ -26,7 +26,7 @@ pub fn scan(
     }
     let values = Packed::write(found.rows.iter().flat_map(|row| row.value.iter().copied()))?;
     let paths = found.images.pack()?;
-    let images = ListValues::Images(vec![Files { folder: split.to_owned(), paths }]);
+    let images = ListValues::Images(vec![Files::new(split, paths)]);
     let targets = ListValues::Numbers { names: found.names, values };
     Ok(Samples {
         root: root.to_path_buf(),

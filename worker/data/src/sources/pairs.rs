@@ -42,9 +42,7 @@ pub fn scan(
             return Err(DataError::Unpaired(folders, images, masks, Box::new((ignored, remedy))));
         }
     };
-    let files = |folder: &str, files: Listing| {
-        Ok::<_, DataError>(Files { folder: folder.to_owned(), paths: files.pack()? })
-    };
+    let files = |folder: &str, files: Listing| Ok::<_, DataError>(Files::new(folder, files.pack()?));
     let field = match rule {
         PixelRule::Mask(_) => "mask",
         PixelRule::Map(_) => "map",

@@ -68,6 +68,11 @@ impl Table<'_> {
         self.with_lists(fields.iter().map(list).collect::<Result<_, DataError>>()?)
     }
 
+    /// Returns the only field of the rows.
+    pub(super) fn only(&self, field: &FieldColumns, reading: Reading<'_>) -> Result<List, DataError> {
+        self.list(&Columns { field, first: 0 }, reading)
+    }
+
     fn with_lists(&self, lists: Vec<List>) -> Result<Samples, DataError> {
         let lines = Packed::write(self.rows.lines.iter().map(|&line| line as u32))?;
         Ok(Samples {
@@ -186,7 +191,7 @@ impl Table<'_> {
             paths.add_in(folder, name);
         }
         problems.checked().map_err(|problem| self.error(problem))?;
-        Ok(Files { folder: String::new(), paths: paths.pack()? })
+        Ok(Files::new("", paths.pack()?))
     }
 
     fn classes(&self, columns: &Columns<'_>, train: Option<&ListValues>) -> Result<ListValues, DataError> {

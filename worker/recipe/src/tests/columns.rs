@@ -108,7 +108,12 @@ fn wrong_fields_are_errors_with_a_remedy() {
         "data.fields",
         "needs the field `label`; add label = \"class:COLUMN\"",
     );
-    expect_error(SMALL, &["data.fields.image=image"], "data.fields", "it applies to data.kind = \"table\"");
+    expect_error(
+        SMALL,
+        &["data.fields.image=image"],
+        "data.fields",
+        "it applies to data.kind = \"table\" or \"shards\" or \"parquet\"",
+    );
     let masks = TABLE.replace("classify", "segment") + "[model]\nname = \"unet\"\n";
     expect_error(
         &masks,

@@ -63,14 +63,14 @@ fn wrong_sources_are_named_with_their_remedy() {
         (
             "{ root = \"a\", kind = \"generated\" }",
             "data.source[0].kind",
-            "\"folder\", \"coco\", \"table\", \"cub\", \"json-list\"",
+            "\"folder\", \"coco\", \"table\", \"shards\", \"parquet\", \"cub\", \"json-list\"",
         ),
         ("{ root = \"a\", weight = 1.0 }", "data.source[0].weight", "there is no other source"),
         ("{ root = \"a\" }, { root = \"a\", train = \"train\" }", "data.source[1].root", "twice"),
         (
             "{ root = \"a\", fields = { image = \"image\" } }",
             "data.source[0].fields",
-            "it applies to a table",
+            "it applies to a source with columns",
         ),
         ("{ root = \"a\", train_masks = \"x\" }", "data.source[0].train_masks", "masks and maps"),
         ("{ root = \"a\" }, { root = \"a\" }", "data.source[1].root", "the source is there twice"),

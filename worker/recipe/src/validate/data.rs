@@ -29,7 +29,7 @@ impl Checks<'_> {
         let tokens = target == Some(Target::Tokens);
         let fits = |kind: DataKind| match kind.root() {
             Root::Nothing => target != Some(Target::Classes),
-            Root::File => true,
+            Root::File | Root::Packs => true,
             Root::Text | Root::Tokens => tokens,
             Root::Sets => !tokens,
             Root::Lists => target == Some(Target::Class),
@@ -58,6 +58,7 @@ impl Checks<'_> {
             Root::Annotated => "name the folder that holds the images and their annotations",
             Root::File => "name the file of the table",
             Root::Tokens => "name a file of tokens (.bin), or a folder with one for each set",
+            Root::Packs => "name the folder that holds the files of data.train and data.test",
             Root::Text | Root::Nothing => "name a text file (.txt) or a folder of them",
         };
         if data.root.is_none() && data.source.is_empty() && data.kind != DataKind::Generated {
@@ -254,7 +255,12 @@ impl Checks<'_> {
             let masks = pixels && kind == DataKind::Folder;
             let files = masks || kind == DataKind::Coco;
             for (name, is_stated, applies, message) in [
-                ("fields", !source.fields.is_empty(), kind.has_columns(), "it applies to a table"),
+                (
+                    "fields",
+                    !source.fields.is_empty(),
+                    kind.has_columns(),
+                    "it applies to a source with columns",
+                ),
                 ("train", source.train.is_some(), !tokens, "it applies to images"),
                 ("test", source.test.is_some(), !tokens, "it applies to images"),
                 (

@@ -216,7 +216,7 @@ proptest! {
         let mut listing = Listing::default();
         listing.enter("a/b");
         names.iter().for_each(|name| listing.add(name));
-        let images = vec![Files { folder: "train".to_owned(), paths: listing.pack().unwrap() }];
+        let images = vec![Files::new("train", listing.pack().unwrap())];
         let numbers = Packed::write(names.iter().map(|_| 0)).unwrap();
         let index = Samples {
             root: root.into(),

@@ -46,7 +46,7 @@ fn mask_paths(samples: &Samples) -> Vec<String> {
 }
 
 fn mask_path(samples: &Samples, sample: usize) -> PathBuf {
-    samples.path(mask_files(samples), sample)
+    samples.stored(mask_files(samples), sample).to_string().into()
 }
 
 fn with_rule(mut samples: Samples, to: MaskRule) -> Samples {
