@@ -104,6 +104,12 @@ pub(crate) fn eval(args: &EvalArgs) -> anyhow::Result<LaunchArgs> {
 
 /// Returns the launch of the worker for `dtrain predict`.
 pub(crate) fn predict(args: &PredictArgs) -> anyhow::Result<LaunchArgs> {
+    if let Some(input) = args.input.as_ref().filter(|input| input.as_os_str() != "-" && !input.exists()) {
+        bail!(
+            "{} does not exist; name an image, a folder of images, a table (.csv) or a file of prompts",
+            input.display()
+        );
+    }
     // The data of the training may be gone.
     let model = saved(&args.model, &args.set, Paths::Ignore)?;
     args.launch(&find_loadable_worker()?, utf8(&model.recipe)?, &model.checkpoint)

@@ -25,7 +25,7 @@ fn python(python: &Path, args: &[&str]) -> String {
 static IMPORTED: Mutex<BTreeMap<String, Arc<OnceLock<Vec<u8>>>>> = Mutex::new(BTreeMap::new());
 
 /// Imports a function of trained.py, or FILE.py:FUNCTION, into `sandbox`.
-fn import(python: &Path, sandbox: &Sandbox, function: &str, more: &[&str]) {
+pub(crate) fn import(python: &Path, sandbox: &Sandbox, function: &str, more: &[&str]) {
     let path = sandbox.path("model.pt2");
     let words = [&[function][..], more].concat().join(" ");
     let file = Arc::clone(IMPORTED.lock().unwrap().entry(words).or_default());
@@ -47,7 +47,7 @@ pub(crate) fn imported(python: &Path, function: &str, task: &str, data: &str, mo
     sandbox
 }
 
-fn sandbox(task: &str, data: &str, model: &str) -> Sandbox {
+pub(crate) fn sandbox(task: &str, data: &str, model: &str) -> Sandbox {
     let recipe = |file: &Path| {
         format!(
             "task = {task:?}\n[data]\nkind = \"generated\"\n{data}\nworkers = 1\n[model]\nfile = {file:?}\n{model}\n[train]\n\

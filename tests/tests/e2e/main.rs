@@ -44,6 +44,7 @@ mod odd_files;
 mod own_trainer;
 mod packs;
 mod parity;
+mod predict;
 mod program_state;
 mod resized;
 mod rollback;

@@ -202,3 +202,30 @@ fn a_part_is_cut_out_and_then_resized_as_in_torchvision() {
     }
     assert_eq!(cases.len(), 7);
 }
+
+proptest! {
+    #[test]
+    fn labels_return_to_where_they_came_from(
+        width in 1u32..20,
+        height in 1u32..20,
+        more in (0u32..30, 0u32..30),
+        fraction in 0.3f64..1.0,
+        crops in any::<bool>(),
+    ) {
+        let (target, source) = ((width, height), (width + more.0, height + more.1));
+        let resize = if crops { Resize::Crop } else { Resize::Stretch };
+        let frame = Frame::new(resize, fraction, source, target).unwrap();
+        let values: Vec<u16> = (0..(width * height) as u16).collect();
+        let labels = Labels { width, height, values };
+        let back = unfit_labels(&labels, frame, source, u16::MAX);
+        prop_assert_eq!((back.width, back.height), source);
+        // At the same size, rounding may take the neighbour.
+        let is_larger = |part: f64, pixels: u32| part > 1.01 * f64::from(pixels);
+        if is_larger(frame.part.width, width) && is_larger(frame.part.height, height) {
+            prop_assert_eq!(fit_labels(&back, frame), labels);
+        }
+        if resize == Resize::Stretch {
+            prop_assert!(!back.values.contains(&u16::MAX));
+        }
+    }
+}

@@ -76,3 +76,6 @@ pub fn unknown_classes(path: &Path, classes: &[String]) -> Result<Vec<String>, D
     let folders = entries.into_iter().filter(|entry| entry.is_folder).map(|entry| entry.name);
     Ok(folders.filter(|name| !classes.contains(name)).collect())
 }
+
+#[cfg(test)]
+mod tests;

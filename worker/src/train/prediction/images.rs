@@ -11,7 +11,7 @@ use tch::{Device, Kind, Tensor};
 use super::made::{Maker, numbers};
 use super::rows::{Cell, Row};
 use super::stitch::Stitch;
-use super::{Done, Engine, Set, failed_row, with_less_memory};
+use super::{Done, Engine, Set, with_less_memory};
 use crate::data::rng::{Domain, keyed};
 use crate::data::{self, Loader, MicroBatch};
 use crate::run::{Followers, TrainError};
@@ -45,7 +45,6 @@ struct Pass<'a> {
     stitch: Option<Stitch>,
     /// Why the present image cannot be read.
     error: Option<String>,
-    warned: usize,
 }
 
 /// Predicts the inputs `todo` in order.
@@ -70,13 +69,10 @@ pub(super) fn run(
             Some(start)
         })
         .collect();
-    let mut warned = 0;
     let batch = with_less_memory(&mut engine, todo, (batch, least), |engine, todo, batch, done| {
         let items = items(&maker, &starts, todo);
-        let mut pass = Pass { maker: &mut maker, stitch: None, error: None, warned };
-        let outcome = pass.run(engine, &set, &items, (batch, least), done, followers);
-        warned = pass.warned;
-        outcome
+        let mut pass = Pass { maker: &mut maker, stitch: None, error: None };
+        pass.run(engine, &set, &items, (batch, least), done, followers)
     })?;
     Ok(Done { inputs: todo.len(), tokens: 0, batch })
 }
@@ -187,9 +183,8 @@ impl Pass<'_> {
     ) -> Result<Row> {
         let (error, stitch) = (self.error.take(), self.stitch.take());
         let whole = stitch.map(Stitch::mean).transpose()?.flatten();
-        let name = self.maker.names.get(item.image as usize).map_or("", String::as_str);
         if let Some(reason) = error {
-            return Ok(failed_row(item.image, name, reason, &mut self.warned));
+            return Ok(Row::failed(item.image, reason));
         }
         match (values, whole) {
             (_, Some(whole)) => self.maker.row(item.image, &whole, &engine.form),

@@ -23,7 +23,6 @@ use crate::tasks::predict::{Form, Unlabelled};
 /// Makes rows, and images in the output's folder.
 pub(super) struct Maker {
     pub(super) samples: Samples,
-    pub(super) names: Vec<String>,
     /// Of the images to write.
     stems: Vec<PathBuf>,
     images: Vec<ImageForm>,
@@ -66,7 +65,6 @@ impl Maker {
         let names = names(&samples);
         Ok(Self {
             stems: if output.images.is_empty() { Vec::new() } else { image_names(&names) },
-            names,
             samples,
             images: output.images.clone(),
             top: output.top,
@@ -139,7 +137,7 @@ impl Maker {
     fn mask(&mut self, at: u32, mask: Labels, (classes, ignore): (usize, u16)) -> Result<Row> {
         let (size, frame) = match self.frame(at) {
             Ok(found) => found,
-            Err(error) => return Ok(Row { error: Some(error.to_string()), ..Row::of(at, Vec::new()) }),
+            Err(error) => return Ok(Row::failed(at, error.to_string())),
         };
         let mask = frame.map_or_else(|| mask.clone(), |frame| unfit_labels(&mask, frame, size, ignore));
         let colours = class_colours(classes.max(usize::from(ignore).min(255) + 1));
@@ -178,7 +176,7 @@ impl Maker {
     fn map(&mut self, at: u32, map: Labels<f32>, white: f32) -> Result<Row> {
         let (size, frame) = match self.frame(at) {
             Ok(found) => found,
-            Err(error) => return Ok(Row { error: Some(error.to_string()), ..Row::of(at, Vec::new()) }),
+            Err(error) => return Ok(Row::failed(at, error.to_string())),
         };
         let map = frame.map_or_else(|| map.clone(), |frame| unfit_labels(&map, frame, size, f32::NAN));
         let finite = || map.values.iter().copied().filter(|value| value.is_finite());

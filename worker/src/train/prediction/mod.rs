@@ -28,7 +28,6 @@ use self::made::Maker;
 use self::open::{Begun, Opening};
 use self::output::Output;
 use self::parts::{Part, Partial};
-use self::rows::Row;
 use crate::checkpoint::broadcast_bytes;
 use crate::collectives::{Ranks, ReduceOp, Rendezvous};
 use crate::data::LoaderOptions;
@@ -327,19 +326,6 @@ fn with_less_memory(
         batch = smaller;
     }
     Ok(batch)
-}
-
-/// Returns a row without a prediction, and warns of the first such rows.
-fn failed_row(at: u32, name: &str, reason: String, warned: &mut usize) -> Row {
-    use crate::data::error::MOST_NAMED;
-    *warned += 1;
-    if *warned <= MOST_NAMED {
-        tracing::warn!("{name} cannot be read: {reason}");
-    }
-    if *warned == MOST_NAMED {
-        tracing::warn!("{MOST_NAMED} unreadable inputs were named; later ones are only counted");
-    }
-    Row { error: Some(reason), ..Row::of(at, Vec::new()) }
 }
 
 /// Shares a data set.

@@ -75,9 +75,11 @@ impl Opening {
             return Ok(opened.identified());
         }
         let Input::Path(path) = &question.input else {
+            let flag = if question.input == Input::Standard { "the input -" } else { "--prompt" };
             let reason = "the model takes images, not prompts";
-            return Err(PredictError::NoEffect { flag: "--prompt, and - as the input", reason }.into());
+            return Err(PredictError::NoEffect { flag, reason }.into());
         };
+        check_outside(path, &question.out)?;
         let samples = list(path, recipe, &saved)?;
         let known = samples.lists.iter().map(|list| list.field.clone()).collect();
         let (count, unlabelled) = (samples.count(), unlabelled(recipe, saved, &manifest, samples, question)?);
@@ -147,6 +149,18 @@ fn check_program(recipe: &Recipe, manifest: &Manifest) -> Result<()> {
     }
 }
 
+/// Checks that the output is not in the folder of inputs: the images in it would be inputs of the next prediction.
+fn check_outside(input: &Path, out: &Path) -> Result<()> {
+    let [input, out] = [input, out].map(|path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned()));
+    match input.is_dir() && out.starts_with(&input) {
+        true => {
+            let what = "the output is in this folder of inputs";
+            Err(PredictError::Input { path: input, what, remedy: "name an output elsewhere with -o" }.into())
+        }
+        false => Ok(()),
+    }
+}
+
 fn list(path: &Path, recipe: &Recipe, saved: &Saved) -> Result<Samples> {
     if fs::metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
         let remedy = "name an image, a folder of images, or a table (.csv)";
@@ -161,10 +175,13 @@ fn list(path: &Path, recipe: &Recipe, saved: &Saved) -> Result<Samples> {
             &unknown.iter().take(5).map(String::as_str).collect::<Vec<_>>(),
         );
         tracing::warn!(
-            "the checkpoint has no class of the name of {} in {}: {shown}{}. Their images are predicted as one of its {} classes; add \
-             training images and train again to tell them apart",
-            dtrain_common::text::counted(unknown.len(), "folder"),
+            "{} has {} that the checkpoint lacks: {shown}{}. Their images are predicted as one of its {} classes; to tell them apart, add \
+             training images and train again",
             path.display(),
+            match unknown.len() {
+                1 => "1 class".to_owned(),
+                count => format!("{count} classes"),
+            },
             if unknown.len() > 5 { " and others" } else { "" },
             saved.class_names.len()
         );

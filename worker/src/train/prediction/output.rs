@@ -1,11 +1,13 @@
 //! The output of a prediction: its form by its name's ending, its columns, and the join of the ranks' rows.
 
+use std::cmp::Ordering;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
 use super::parts::{Partial, failed};
 use super::rows::{Cell, Column, Row, Writer, npy_header};
+use crate::data::error::MOST_NAMED;
 use crate::planning::{Flips, ImageForm, PredictQuestion};
 use crate::setup::error::Result;
 use crate::setup::predict_error::PredictError;
@@ -123,6 +125,13 @@ impl Output {
             let name = names.get(row.at as usize).map_or("", String::as_str);
             if let Some(reason) = &row.error {
                 found.unreadable += 1;
+                match found.unreadable.cmp(&MOST_NAMED) {
+                    Ordering::Less => tracing::warn!("{name:?} cannot be read: {reason}"),
+                    Ordering::Equal => {
+                        tracing::warn!("{name:?} cannot be read: {reason}; later ones are only counted")
+                    }
+                    Ordering::Greater => {}
+                }
                 first.get_or_insert_with(|| (name.to_owned(), reason.clone()));
             }
             if let Some(Cell::Number(Some(pixels))) = clipped.and_then(|at| row.cells.get(at)) {

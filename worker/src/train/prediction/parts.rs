@@ -219,7 +219,7 @@ mod tests {
     use super::*;
 
     fn row(at: u32) -> Row {
-        Row { error: Some(format!("row {at}")), ..Row::of(at, Vec::new()) }
+        Row::failed(at, format!("row {at}"))
     }
 
     fn request(weights: &str) -> Map<String, Value> {

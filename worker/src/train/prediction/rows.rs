@@ -3,7 +3,6 @@
 use std::io::{self, Write};
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
 
 /// The prediction of an input, as ranks write it into their parts.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -24,6 +23,11 @@ pub(super) struct Row {
 impl Row {
     pub(super) fn of(at: u32, cells: Vec<Cell>) -> Self {
         Self { at, error: None, cells, shapes: Vec::new() }
+    }
+
+    /// Returns the row of an input without a prediction.
+    pub(super) fn failed(at: u32, reason: String) -> Self {
+        Self { error: Some(reason), ..Self::of(at, Vec::new()) }
     }
 }
 
@@ -104,6 +108,11 @@ fn write_line(out: &mut dyn Write, cells: impl Iterator<Item = String>) -> io::R
     writeln!(out, "{}", line.join(","))
 }
 
+/// Returns a key of JSON with its value.
+fn pair(key: &str, value: &impl Serialize) -> io::Result<String> {
+    Ok(format!("{}:{}", serde_json::to_string(key)?, serde_json::to_string(value)?))
+}
+
 /// Writes rows one after the other.
 pub(super) enum Writer<W> {
     /// With the number of values of each cell, which the header has.
@@ -135,19 +144,22 @@ impl<W: Write> Writer<W> {
                 write_line(out, [input.1.to_owned()].into_iter().chain(cells).chain([error]))
             }
             Self::Jsonl(out) => {
-                let mut object = Map::from_iter([(input.0.to_owned(), json!(input.1))]);
+                // In order, and with the shortest decimals of float32.
+                let mut pairs = vec![pair(input.0, &input.1)?];
                 for (column, cell) in columns.iter().zip(&row.cells) {
-                    let value = match (&column.kind, cell) {
+                    pairs.push(match (&column.kind, cell) {
                         (Kind::Named { names, .. }, Cell::Numbers(values)) => {
-                            let pairs = names.iter().cloned().zip(values.iter().map(|value| json!(value)));
-                            Value::Object(pairs.collect())
+                            let inner = names.iter().zip(values).map(|(name, value)| pair(name, value));
+                            let inner = inner.collect::<io::Result<Vec<_>>>()?.join(",");
+                            format!("{}:{{{inner}}}", serde_json::to_string(&column.name)?)
                         }
-                        _ => json!(cell),
-                    };
-                    object.insert(column.name.clone(), value);
+                        _ => pair(&column.name, cell)?,
+                    });
                 }
-                object.extend(row.error.iter().map(|error| ("error".to_owned(), json!(error))));
-                writeln!(out, "{}", Value::Object(object))
+                pairs.extend(
+                    row.error.iter().map(|error| pair("error", error)).collect::<io::Result<Vec<_>>>()?,
+                );
+                writeln!(out, "{{{}}}", pairs.join(","))
             }
         }
     }
@@ -177,6 +189,8 @@ pub(super) fn npy_header(shape: &[usize]) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+
+    use serde_json::{Value, json};
 
     use super::*;
 
@@ -212,13 +226,12 @@ mod tests {
     #[test]
     fn rows_are_json_lines() {
         let text = written(Writer::Jsonl);
-        let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-        let probabilities = json!({"cat": 0.1f32, "a, b": 0.9f32});
-        assert_eq!(
-            lines[0],
-            json!({"image": "x.png", "class": "a, b", "probabilities": probabilities, "z": [1.5, null]})
-        );
-        assert_eq!(lines[1], json!({"image": "y.png", "error": "is \"damaged\""}));
+        let lines: Vec<&str> = text.lines().collect();
+        let first =
+            r#"{"image":"x.png","class":"a, b","probabilities":{"cat":0.1,"a, b":0.9},"z":[1.5,null]}"#;
+        assert_eq!(lines[0], first);
+        let second: Value = serde_json::from_str(lines[1]).unwrap();
+        assert_eq!(second, json!({"image": "y.png", "error": "is \"damaged\""}));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use dtrain_common::batch::batches_of;
 use tch::{Device, Kind, Tensor};
 
 use super::rows::{Cell, Row};
-use super::{Done, Engine, failed_row, with_less_memory};
+use super::{Done, Engine, with_less_memory};
 use crate::data::{Field, FieldKind, Vocabulary};
 use crate::run::Followers;
 use crate::setup::error::Result;
@@ -46,10 +46,10 @@ pub(super) fn run(
     let window = Window { vocabulary, context: *context, is_padded: *is_padded, fields: &fields };
     let (least, most) = (engine.facts.batches.evaluation_least, engine.facts.batches.evaluation_most);
     let batch = batch.min(most.unwrap_or(usize::MAX)).max(least);
-    let (mut warned, mut tokens) = (0, 0);
+    let mut tokens = 0;
     let batch = with_less_memory(&mut engine, todo, (batch, least), |engine, todo, batch, done| {
         for cut in batches_of(todo.len(), 1, 0, batch, 1) {
-            let rows = write(engine, prompts, &todo[cut], (&window, least), (&mut warned, &mut tokens))?;
+            let rows = write(engine, prompts, &todo[cut], (&window, least), &mut tokens)?;
             engine.part.add(&rows)?;
             *done += rows.len();
             followers.advance();
@@ -65,7 +65,7 @@ fn write(
     prompts: &[String],
     todo: &[u32],
     (window, least): (&Window<'_>, usize),
-    (warned, written): (&mut usize, &mut usize),
+    written: &mut usize,
 ) -> Result<Vec<Row>> {
     let (mut texts, mut rows) = (Vec::new(), Vec::new());
     for &at in todo {
@@ -80,11 +80,8 @@ fn write(
                     }
                 }
             }
-            Ok(_) => {
-                let reason = "the prompt is empty; write at least one token".to_owned();
-                rows.push(failed_row(at, &format!("prompt {}", at + 1), reason, warned));
-            }
-            Err(error) => rows.push(failed_row(at, &format!("prompt {}", at + 1), error.to_string(), warned)),
+            Ok(_) => rows.push(Row::failed(at, "the prompt is empty; write at least one token".to_owned())),
+            Err(error) => rows.push(Row::failed(at, error.to_string())),
         }
     }
     for _ in 0..engine.question.wanted.tokens {
