@@ -69,7 +69,7 @@ impl MaskRule {
     }
 
     /// Fails for a file whose compression, of this kind, changed its values, unless they have classes in spite of it.
-    pub(super) fn check_loss(&self, lossy: Option<&'static str>) -> Result<()> {
+    pub fn check_loss(&self, lossy: Option<&'static str>) -> Result<()> {
         match lossy {
             Some(kind) if !self.kind.bears_loss() => {
                 Err(SampleError::LossyMask(kind, self.kind.remedy_of_loss()))

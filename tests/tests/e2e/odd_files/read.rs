@@ -99,6 +99,8 @@ fn checks_find(bytes: &[u8], channels: usize, size: (u32, u32)) -> Result<(), St
 fn mask(settings: &Settings) -> Result<Vec<f32>, String> {
     let bytes = fs::read(&settings.path).unwrap();
     let (mut raw, mut found) = (Vec::new(), Labels::default());
+    let rule = MaskRule::unnamed(MaskKind::Index, 5, 255);
+    rule.check_loss(decode::lossy(&bytes).map_err(said)?).map_err(said)?;
     decode::mask_header(&bytes).map_err(said)?;
     decode::mask(&bytes, &mut raw, &mut found).map_err(said)?;
     let padded = padded(&bytes);
