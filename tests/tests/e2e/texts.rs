@@ -86,9 +86,8 @@ fn a_tokenizer_s_text_is_the_same_in_every_cut_and_the_checkpoint_has_the_tokeni
     let manifest = Manifest::read(&checkpoint.canonicalize().unwrap()).unwrap();
     assert_eq!(manifest.extra["vocabulary"]["tokenizer"]["size"], 420);
     manifest.verify(&checkpoint).unwrap();
-    // Another tokenizer of the same name gives the numbers another meaning.
-    let changed = String::from_utf8(kept).unwrap().replacen("\"king\"", "\"kong\"", 1);
-    fs::write(sandbox.path("own/tokenizer.json"), changed + " ").unwrap();
+    // Another tokenizer of the same name may give the numbers another meaning.
+    fs::write(sandbox.path("own/tokenizer.json"), [&kept[..], b" "].concat()).unwrap();
     let text = expect_exit_code(&sandbox.launch(1, "whole", &["train.steps=9"]), 2);
     assert!(text.contains("vocabulary") && text.contains("--run-dir"), "{text}");
     refused(&sandbox, &["data.tokenizer=\"none/tokenizer.json\""], &["data.tokenizer", "does not exist"]);
@@ -114,7 +113,7 @@ fn token_files_are_the_same_in_every_cut_and_other_vocabularies_are_named() {
         &["data.vocabulary=49"],
         &["train.bin", "the token 49 at place 7 (byte 14)", "data.vocabulary"],
     );
-    refused(&sandbox, &["data.test=\"test\""], &["no file \"test\"", "`train.bin`, `val.bin`"]);
+    refused(&sandbox, &["data.test=\"test\""], &["neither test nor test.bin", "`train.bin`, `val.bin`"]);
     refused(&sandbox, &["data.dtype=\"uint32\""], &["set data.dtype = \"uint16\""]);
     refused(&sandbox, &["data.documents=\"index\""], &["train.idx, which is missing"]);
     fs::write(sandbox.path("tokens/val.bin"), [1, 2, 3]).unwrap();

@@ -41,6 +41,7 @@ pub mod generated;
 pub mod generated_masks;
 pub mod generated_numbers;
 pub mod generated_set;
+mod generated_text;
 mod groups;
 mod held_out;
 pub mod ignored;

@@ -56,7 +56,7 @@ pub enum TokenProblem {
     #[error("data.documents = \"index\" needs its index {}, which is missing; copy it beside the file, or set data.documents = \"none\"", .0.display())]
     NoIndex(PathBuf),
     #[error(
-        "no file {0:?} or {0:?}.bin is in the folder; it has {1}; set data.train and data.test to the names of its files"
+        "neither {0} nor {0}.bin is in this folder; it has {1}; set data.train and data.test to the names of its files"
     )]
     NoSet(String, String),
 }

@@ -95,7 +95,7 @@ fn exported(recipe: &Recipe, program: Program, sets: &Sets, context: usize) -> R
     let (context, vocabulary) = (context as i64, sets.classes_of_text() as i64);
     let expected = format!(
         "task = \"lm\" needs logits, N x {context} x V with V at least the vocabulary of {vocabulary} tokens; set model.output to \
-         another output, or import the model again with this vocabulary"
+         another output, name the tokenizer of the model, or import the model again with this vocabulary"
     );
     network.check_outputs(&expected, &|shape| match *shape {
         [None, t, v] => t.is_none_or(|t| t == context) && v.is_none_or(|v| v >= vocabulary),

@@ -5,7 +5,7 @@ use dtrain_torch_shim::rng::BySample;
 use tch::{Device, Kind, TchError, Tensor};
 
 use super::figures::{Figures, Ports};
-use super::network::{Network, Program as Exported, unfit_output};
+use super::network::{MAIN_OUTPUTS, Network, Program as Exported, unfit_output};
 use super::program_error::Unfit;
 use super::program_losses::{self, Losses};
 use super::samples::{self, Sets, Survey};
@@ -106,6 +106,7 @@ impl BuildTask for Program {
             }
         }
         let [train, evaluate] = [Mode::Train, Mode::Evaluate].map(|mode| network.ports(mode));
+        check_vocabulary(&network, evaluate, sets.classes_of_text())?;
         let own = if has_own { network.main(Mode::Evaluate).name.as_str() } else { LOSS };
         let figures = figures(train, evaluate, own);
         let listed = Figures::bind(&stated.figures, &Ports::of(&network, false), &sets)
@@ -128,6 +129,18 @@ impl BuildTask for Program {
         }
         Ok(program)
     }
+}
+
+/// Checks that a program that also returns the logits of tokens knows all of them: its loss would read beyond its tables.
+fn check_vocabulary(network: &Network, ports: &[Port], vocabulary: usize) -> Result<(), TaskError> {
+    let small = |port: &&Port| {
+        port.name == MAIN_OUTPUTS[0] && matches!(port.shape[..], [_, _, Some(v)] if v < vocabulary as i64)
+    };
+    let Some(port) = ports.iter().find(small) else { return Ok(()) };
+    let needs = format!(
+        "the vocabulary has {vocabulary} tokens; name the tokenizer of the model, or import the model again with this vocabulary"
+    );
+    Err(network.unfit(unfit_output(port, &needs)))
 }
 
 fn facts(sets: &Sets, sums: usize) -> Facts {

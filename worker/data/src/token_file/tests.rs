@@ -97,7 +97,10 @@ fn a_folder_has_a_file_for_each_set() {
     assert_eq!(TokenSource::files(folder.path(), "train", "val.bin").unwrap(), (train.clone(), Some(val)));
     assert_eq!(TokenSource::files(&train, "x", "y").unwrap(), (train, None));
     let error = TokenSource::files(folder.path(), "train", "test").unwrap_err().to_string();
-    assert!(error.contains("no file \"test\"") && error.contains("`train.bin`, `val.bin`"), "{error}");
+    assert!(
+        error.contains("neither test nor test.bin") && error.contains("`train.bin`, `val.bin`"),
+        "{error}"
+    );
 }
 
 #[test]
