@@ -36,6 +36,9 @@ CASES = {
     "cmyk": (40, 30, "CMYK", {"quality": 75}),
 }
 
+# Files that are also decoded at a part of their size, as by Pillow's draft mode.
+SCALED = {name: (2, 4, 8) for name in ("444", "422-odd", "420-odd", "progressive", "restarts")}
+
 
 def scene(width, height):
     """Returns a picture of slopes, edges and a little colour noise: decoders differ in these."""
@@ -62,6 +65,10 @@ def main():
         # As torchvision reads images.
         read = Image.open(out / f"{name}.jpg").convert("RGB")
         read.save(out / f"{name}.png", optimize=True)
+        for denominator in SCALED.get(name, ()):
+            small = Image.open(out / f"{name}.jpg")
+            small.draft("RGB", (width // denominator, height // denominator))
+            small.convert("RGB").save(out / f"{name}.{denominator}.png", optimize=True)
 
 
 if __name__ == "__main__":

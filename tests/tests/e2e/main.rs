@@ -34,6 +34,7 @@ mod kills;
 mod layout;
 mod layouts;
 mod lists;
+mod loading;
 mod masks;
 mod memory_copies;
 mod memory_nodes;

@@ -181,7 +181,7 @@ fn numbers_and_maps_are_those_of_pytorch_in_the_targets_unit() {
     for (name, values) in expected.as_object().unwrap() {
         let file = fs::read(maps.path(&format!("out/tiff/{name}.tif"))).unwrap();
         let mut map = Raster::default();
-        decode::map(&file, &mut Vec::new(), &mut map).unwrap();
+        decode::map(&file, None, &mut Vec::new(), &mut map).unwrap();
         let Values::F32(found) = map.values else { panic!("a map is of numbers") };
         let far =
             found.iter().zip(numbers(values)).map(|(a, b)| (f64::from(*a) - b).abs()).fold(0.0, f64::max);

@@ -306,6 +306,11 @@ pub enum SampleError {
     )]
     NotFinite { value: f32, channel: usize, row: usize, column: usize, count: usize },
     #[error(
+        "the data has {count} values without data ({value}; the first is at column {column}, row {row} of channel {channel}); \
+         set data.fill to a number in their place, or leave the file out"
+    )]
+    NoData { value: f32, channel: usize, row: usize, column: usize, count: usize },
+    #[error(
         "it has {}x{} pixels, expected {}x{}; set data.resize = \"crop\" or \"stretch\"{}",
         .0.0, .0.1, .1.0, .1.1, turned(*.0, *.1)
     )]
@@ -398,6 +403,7 @@ impl SampleError {
             Self::Unsupported(_) | Self::SampleType(..) => "of a kind that is not supported",
             Self::NotRgb(_) | Self::Channels { .. } => "of another number of channels",
             Self::NotFinite { .. } => "with values that are not finite",
+            Self::NoData { .. } => "with pixels without data",
             Self::Size(..) | Self::PixelSize(..) => "of another size",
             Self::LossyMask(..) => "a mask with lossy compression",
             Self::ColorMask(_) | Self::ColorMap(_) => "in colour where numbers are expected",

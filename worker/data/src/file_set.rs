@@ -2,18 +2,19 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use dtrain_recipe::{Orientation, Resize};
+use dtrain_recipe::{Decode, NoData, Orientation, Resize};
 use dtrain_resize::Filter;
 
-use super::cache::{Cache, CacheBudget};
+use super::cache::{Cache, CacheBudget, Part};
 use super::changes::{Changes, Drawn};
 use super::dataset::{Column, Dataset, Field};
+use super::decode::Extent;
 use super::error::Result;
 use super::fit::{Fitter, Frame};
-use super::inspector::{Inspector, KEPT_BYTES};
+use super::inspector::{Decoded, Inspector, KEPT_BYTES};
 use super::needs::{Depth, Needs};
 use super::normalize::Normalize;
-use super::pixel_target::{PixelRule, PixelTarget};
+use super::pixel_target::PixelRule;
 use super::pixels::Pixels;
 use super::raster::Raster;
 use super::rng::SampleRng;
@@ -37,6 +38,11 @@ pub struct ImageOptions {
     pub orientation: Orientation,
     /// The tokens of each text.
     pub context: usize,
+    /// Whether JPEG files may be decoded at a smaller size.
+    pub decode: Decode,
+    /// The value in the file without data, and the one in its place.
+    pub nodata: Option<NoData>,
+    pub fill: Option<f64>,
     /// The last step; it must have as many channels.
     pub normalize: Normalize,
     /// Random changes, applied if a sample is loaded with a generator.
@@ -55,6 +61,9 @@ impl ImageOptions {
             filter: Filter::default(),
             orientation: Orientation::Stored,
             context: 0,
+            decode: Decode::Exact,
+            nodata: None,
+            fill: None,
             normalize: Normalize::default(),
             changes: Changes::default(),
             cache: CacheBudget::default(),
@@ -81,24 +90,19 @@ pub struct FileSet {
     idle: Mutex<Vec<Scratch>>,
 }
 
-/// A decoded file.
-#[derive(Debug)]
-enum Part {
-    /// An image, and its size before it was resized.
-    Image(Raster, (u32, u32)),
-    Target(PixelTarget),
-}
-
 #[derive(Debug, Default)]
 struct Scratch {
     decoded: Inspector,
     fitter: Fitter,
     coloured: Raster,
+    /// From the cache that ranks share.
+    kept: Part,
 }
 
 impl Scratch {
     fn held_bytes(&self) -> usize {
-        self.decoded.held_bytes() + self.fitter.held_bytes() + self.coloured.values.held_bytes()
+        let cached = self.coloured.values.held_bytes() + self.kept.held_bytes();
+        self.decoded.held_bytes() + self.fitter.held_bytes() + cached
     }
 }
 
@@ -228,29 +232,69 @@ impl FileSet {
         draws: &mut Draws<'_>,
         out: &mut Pixels,
     ) -> Result<(u32, u32)> {
-        let Scratch { decoded, fitter, coloured } = scratch;
-        let kept = self.cache.get(self.slot(file.sample, file.number));
-        let (image, size) = match kept {
-            Some(Part::Image(image, size)) => (image, *size),
-            _ => {
-                let ImageOptions { channels, resize, orientation, .. } = self.options;
-                let needs = Needs { channels, resize, orientation };
-                let size = decoded.image(&file.stored(&self.samples), needs, Depth::Full)?;
-                (&decoded.image, size)
+        let Scratch { decoded, fitter, coloured, kept } = scratch;
+        let takes_parts = self.options.changes.need_decoded();
+        if let Some(Part::Image(image, found)) = self.cache.get(self.slot(file.sample, file.number), kept) {
+            let (frame, drawn) = self.choose(found.size, !takes_parts, draws)?;
+            // Another part may need another scale.
+            if !takes_parts || found.extent.denominator == self.denominator(frame) || !found.is_scalable {
+                // Else it was resized before it was kept.
+                let frame = if takes_parts { frame.scaled(found.extent.denominator) } else { frame };
+                let view = fitter.fit(image, frame)?;
+                out.write(drawn.coloured(view, coloured), drawn.placement);
+                return Ok(found.size);
+            }
+        }
+        // A random crop shows another part each time, so the whole image is kept.
+        let mut keeps = takes_parts;
+        let found = loop {
+            match self.decode(decoded, file, keeps, draws) {
+                // Damage outside of the part must not depend on the cache.
+                Err(_) if keeps => keeps = false,
+                found => break found?,
             }
         };
-        let (frame, drawn) = self.choose((image.width, image.height), kept.is_some(), draws)?;
-        let view = fitter.fit(image, frame)?;
-        if kept.is_none() {
-            // A random crop shows another part each time, so the whole image is kept.
-            let view = if self.options.changes.need_decoded() { image.view() } else { view };
+        let (frame, drawn) = self.choose(found.size, false, draws)?;
+        let frame = frame.scaled(found.extent.denominator);
+        let image = &decoded.image;
+        let view = fitter.fit(image, if found.extent.part.is_some() { frame.of_cut() } else { frame })?;
+        if found.extent.part.is_none() {
+            let view = if takes_parts { image.view() } else { view };
             let bytes = view.value_bytes();
             self.cache.insert_with(self.slot(file.sample, file.number), bytes, || {
-                Part::Image(view.to_raster(), size)
+                Part::Image(view.to_raster(), found)
             });
         }
         out.write(drawn.coloured(view, coloured), drawn.placement);
-        Ok(size)
+        Ok(found.size)
+    }
+
+    /// Decodes an image: only what is drawn of it, unless all of it is to be kept.
+    fn decode(
+        &self,
+        inspector: &mut Inspector,
+        file: File<'_>,
+        keeps: bool,
+        draws: &mut Draws<'_>,
+    ) -> Result<Decoded> {
+        let ImageOptions { channels, resize, orientation, decode, nodata, fill, ref changes, .. } =
+            self.options;
+        let needs = Needs { channels, resize, orientation, nodata, fill };
+        let mut choose = |size: (u32, u32)| {
+            let frame = self.choose(size, false, draws)?.0;
+            let extent = frame.extent(decode == Decode::Scaled);
+            let bytes = size.0 as usize * size.1 as usize * channels;
+            let is_whole = !changes.need_decoded()
+                || keeps && self.cache.has_room(self.slot(file.sample, file.number), bytes);
+            Ok(if is_whole { Extent { part: None, ..extent } } else { extent })
+        };
+        let is_simple = decode == Decode::Exact && !changes.need_decoded();
+        inspector.part(&file.stored(&self.samples), needs, if is_simple { None } else { Some(&mut choose) })
+    }
+
+    /// Returns the part of its size at which a JPEG file is decoded for this frame.
+    fn denominator(&self, frame: Frame) -> u32 {
+        frame.extent(self.options.decode == Decode::Scaled).denominator
     }
 
     /// Writes a mask or map of an image of the size `image`.
@@ -264,7 +308,7 @@ impl FileSet {
     ) -> Result<()> {
         let Target { source, rule, sample, number } = target;
         let slot = self.slot(sample, number);
-        let kept = self.cache.get(slot);
+        let kept = self.cache.get(slot, &mut scratch.kept);
         let target = match kept {
             Some(Part::Target(target)) => target,
             _ => {

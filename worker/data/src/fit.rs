@@ -1,8 +1,9 @@
 //! From an image of any size to one of the data set's size.
 
 use dtrain_recipe::Resize;
-use dtrain_resize::{Filter, Part, Pixel, Resizer, resize};
+use dtrain_resize::{Filter, Part, Pixel, Rectangle, Resizer, resize};
 
+use super::decode::Extent;
 use super::error::{Result, SampleError};
 use super::raster::{Labels, Raster, Values, View};
 
@@ -36,9 +37,43 @@ impl Frame {
             top: f64::from(corner.1),
             width: f64::from(size.0),
             height: f64::from(size.1),
-            is_cut_first: true,
+            cut: Rectangle { left: corner.0, top: corner.1, width: size.0, height: size.1 },
         };
         Self { part, target, filter: Filter::default() }
+    }
+
+    /// Returns the pixels that it needs of a file; with `may_scale` of a smaller version if that still has the target's size.
+    pub(super) fn extent(&self, may_scale: bool) -> Extent {
+        let part = (self.part.width, self.part.height);
+        let denominator = if may_scale { Extent::denominator_for(part, self.target) } else { 1 };
+        Extent { denominator, part: Some(self.scaled(denominator).part.cut) }
+    }
+
+    /// Returns the frame of the same image decoded at one part of its size, where each pixel is that many.
+    pub(super) fn scaled(self, denominator: u32) -> Self {
+        let by = f64::from(denominator);
+        let Rectangle { left, top, width, height } = self.part.cut;
+        let span = |start: u32, length: u32| {
+            let first = start / denominator;
+            (first, (start + length).div_ceil(denominator) - first)
+        };
+        let ((left, width), (top, height)) = (span(left, width), span(top, height));
+        let part = Part {
+            left: self.part.left / by,
+            top: self.part.top / by,
+            width: self.part.width / by,
+            height: self.part.height / by,
+            cut: Rectangle { left, top, width, height },
+        };
+        Self { part, ..self }
+    }
+
+    /// Returns the frame of what was cut out of the image before.
+    pub(super) fn of_cut(self) -> Self {
+        let cut = Rectangle { left: 0, top: 0, ..self.part.cut };
+        let (left, top) = (f64::from(self.part.cut.left), f64::from(self.part.cut.top));
+        let part = Part { left: self.part.left - left, top: self.part.top - top, cut, ..self.part };
+        Self { part, ..self }
     }
 
     /// Interpolates by `filter`, not bilinearly.
@@ -185,7 +220,8 @@ impl Crop {
         };
         let (left, width) = span(source.0, self.scaled.0, self.left, self.target.0);
         let (top, height) = span(source.1, self.scaled.1, self.top, self.target.1);
-        let part = Part { left, top, width, height, is_cut_first: false };
+        let cut = Rectangle { left: 0, top: 0, width: source.0, height: source.1 };
+        let part = Part { left, top, width, height, cut };
         Frame { part, target: self.target, filter: Filter::default() }
     }
 }

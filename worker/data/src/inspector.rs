@@ -6,7 +6,7 @@ use dtrain_recipe::Orientation;
 
 use super::class_counts::ClassCounts;
 use super::color_table::Strangers;
-use super::decode;
+use super::decode::{self, Extent};
 use super::error::{Result, SampleError};
 use super::marks::Marks;
 use super::mask_rule::MaskKind;
@@ -21,6 +21,19 @@ use super::turn::Turn;
 
 /// Largest working memory that is kept for the next image, so that one huge image does not keep its memory.
 pub(super) const KEPT_BYTES: usize = 64 << 20;
+
+/// Returns what is needed of an image of the size (width, height).
+pub(super) type Choose<'a> = &'a mut dyn FnMut((u32, u32)) -> Result<Extent>;
+
+/// What was decoded of a file.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Decoded {
+    /// The size of the whole image in pixels, (width, height).
+    pub(super) size: (u32, u32),
+    pub(super) extent: Extent,
+    /// Whether the file can be decoded at other sizes.
+    pub(super) is_scalable: bool,
+}
 
 /// The working memory of one decoding thread.
 #[derive(Debug, Default)]
@@ -64,15 +77,12 @@ impl Inspector {
 
     /// Checks an image and returns its size; with [`Depth::Full`] its pixels are in `image`.
     pub(super) fn image(&mut self, stored: &Stored, needs: Needs, depth: Depth) -> Result<(u32, u32)> {
+        if depth == Depth::Full {
+            return Ok(self.part(stored, needs, None)?.size);
+        }
         let mut file = take(&mut self.file);
         let decoded = stored.decode(first(depth), &mut file, |bytes| {
-            let size = match depth {
-                Depth::Header => decode::header(bytes, needs.channels)?,
-                Depth::Full => {
-                    decode::pixels(bytes, needs.channels, &mut self.raw, &mut self.image)?;
-                    (self.image.width, self.image.height)
-                }
-            };
+            let size = decode::header(bytes, needs.channels)?;
             let turn = turn_of(bytes, needs.orientation)?;
             if let Some(tally) = &mut self.tally {
                 tally.image(bytes, decode::kind(bytes));
@@ -82,18 +92,58 @@ impl Inspector {
         self.file = file;
         let (size, turn) = decoded?;
         self.mark_turned(stored, turn);
-        let size = match (needs.orientation, depth) {
-            (Orientation::Stored, _) => size,
-            (Orientation::Exif, Depth::Header) => turn.size(size),
-            (Orientation::Exif, Depth::Full) => {
-                turn.image(&mut self.image);
-                (self.image.width, self.image.height)
-            }
-        };
+        let size = if needs.orientation == Orientation::Exif { turn.size(size) } else { size };
         if let Some(tally) = &mut self.tally {
             tally.size(size);
         }
         Ok(size)
+    }
+
+    /// Decodes what is needed of an image into `image`. `choose` returns that from the image's size, (width, height); without
+    /// it, all is needed.
+    pub(super) fn part(
+        &mut self,
+        stored: &Stored,
+        needs: Needs,
+        mut choose: Option<Choose<'_>>,
+    ) -> Result<Decoded> {
+        let mut file = take(&mut self.file);
+        let decoded = stored.decode(First::Whole, &mut file, |bytes| {
+            let turns = |turn: Turn| needs.orientation == Orientation::Exif && turn != Turn::NONE;
+            let (mut size, mut extent, mut is_scalable) = (None, Extent::WHOLE, true);
+            if let Some(choose) = &mut choose {
+                let (stored, turn) =
+                    (decode::header(bytes, needs.channels)?, turn_of(bytes, needs.orientation)?);
+                let wanted = choose(if turns(turn) { turn.size(stored) } else { stored })?;
+                // A rectangle of a turned image is another one of the file.
+                let wanted = if turns(turn) { Extent { part: None, ..wanted } } else { wanted };
+                (size, extent) = (Some(stored), decode::possible(bytes, needs.channels, wanted)?);
+                let small = Extent { denominator: 8, part: None };
+                is_scalable = decode::possible(bytes, needs.channels, small)? == small;
+            }
+            let (raw, image) = (&mut self.raw, &mut self.image);
+            match needs.nodata {
+                None => decode::part(bytes, needs.channels, extent, raw, image)?,
+                Some(nodata) => {
+                    decode::filled(bytes, needs.channels, extent, (nodata, needs.fill), raw, image)?
+                }
+            }
+            let size = size.unwrap_or((self.image.width, self.image.height));
+            let turn = turn_of(bytes, needs.orientation)?;
+            let size = if turns(turn) { turn.size(size) } else { size };
+            if let Some(tally) = &mut self.tally {
+                tally.image(bytes, decode::kind(bytes));
+                tally.size(size);
+            }
+            Ok::<_, SampleError>((Decoded { size, extent, is_scalable }, turn))
+        });
+        self.file = file;
+        let (decoded, turn) = decoded?;
+        self.mark_turned(stored, turn);
+        if needs.orientation == Orientation::Exif {
+            turn.image(&mut self.image);
+        }
+        Ok(decoded)
     }
 
     /// Checks a mask or map and returns its size; with [`Depth::Full`] its values are in `target`.
@@ -121,13 +171,22 @@ impl Inspector {
             if let Some(tally) = &mut self.tally {
                 tally.file(rule.word(), decode::kind(bytes));
             }
-            Ok::<_, SampleError>((size, turn_of(bytes, orientation)?, lossy.is_some()))
+            let states_nodata = match rule {
+                PixelRule::Map(map) if self.marks.is_some() && map.nodata.is_none() => decode::stated(bytes),
+                _ => None,
+            };
+            let marks = (lossy.is_some(), states_nodata.is_some());
+            Ok::<_, SampleError>((size, turn_of(bytes, orientation)?, marks))
         });
         self.file = file;
-        let (size, turn, is_lossy) = decoded.map_err(|error| error.of(rule.word(), stored))?;
+        let (size, turn, (is_lossy, states_nodata)) =
+            decoded.map_err(|error| error.of(rule.word(), stored))?;
         self.mark_turned(stored, turn);
         if let (true, Some(marks)) = (is_lossy, &mut self.marks) {
             marks.lossy_maps.add(stored);
+        }
+        if let (true, Some(marks)) = (states_nodata, &mut self.marks) {
+            marks.with_nodata.add(stored);
         }
         match (orientation, depth) {
             (Orientation::Stored, _) => Ok(size),
@@ -161,8 +220,8 @@ impl Inspector {
                 }
             }
             PixelRule::Map(rule) => {
-                let white = decode::map(bytes, &mut self.raw, &mut self.map)?;
-                rule.apply(&self.map, white, self.target.numbers());
+                let encoding = decode::map(bytes, rule.nodata, &mut self.raw, &mut self.map)?;
+                rule.apply(&self.map, encoding, self.target.numbers());
             }
         }
         Ok(self.target.size())

@@ -19,6 +19,8 @@ pub struct Marks {
     pub lossy_maps: Marked,
     /// Colours of masks that have no class.
     pub strangers: Strangers,
+    /// Maps that state a value without data, which is not set.
+    pub with_nodata: Marked,
 }
 
 impl Marks {
@@ -26,6 +28,7 @@ impl Marks {
         self.turned.merge(other.turned);
         self.lossy_maps.merge(other.lossy_maps);
         self.strangers.merge(other.strangers);
+        self.with_nodata.merge(other.with_nodata);
     }
 }
 

@@ -1,6 +1,6 @@
 //! What a check asks of the images of a data set.
 
-use dtrain_recipe::{Orientation, Resize};
+use dtrain_recipe::{NoData, Orientation, Resize};
 
 /// Depth of the check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,7 +22,7 @@ impl Depth {
 }
 
 /// Requirements for the images of a data set.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Needs {
     /// Channels of every image; 3 for RGB pictures.
     pub channels: usize,
@@ -30,4 +30,7 @@ pub struct Needs {
     pub resize: Resize,
     /// Whether images are turned as their EXIF data states.
     pub orientation: Orientation,
+    /// The value in the file without data, and the one in its place.
+    pub nodata: Option<NoData>,
+    pub fill: Option<f64>,
 }

@@ -32,6 +32,6 @@ impl Pictures {
 
     /// Returns the needs of an image with as many channels, whatever its size.
     pub fn needs(channels: usize, orientation: Orientation) -> Needs {
-        Needs { channels, resize: dtrain_recipe::Resize::Stretch, orientation }
+        Needs { channels, resize: dtrain_recipe::Resize::Stretch, orientation, nodata: None, fill: None }
     }
 }

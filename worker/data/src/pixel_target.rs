@@ -1,8 +1,10 @@
 //! The learning target of each pixel: classes of a mask, or numbers of a map.
 
+use dtrain_recipe::NoData;
 use serde::{Deserialize, Serialize};
 
 use super::dataset::Column;
+use super::decode::{Encoding, is_same};
 use super::error::{Result, SampleError};
 use super::fit::{Frame, fit_labels};
 use super::mask_rule::MaskRule;
@@ -63,21 +65,43 @@ pub struct MapRule {
     pub scale: f32,
     /// The value in the file that means no number.
     pub ignore: Option<u16>,
+    /// Added to the numbers.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub offset: f32,
+    /// Another value in the file that means no number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nodata: Option<NoData>,
+}
+
+fn is_zero(number: &f32) -> bool {
+    *number == 0.0
 }
 
 impl MapRule {
-    /// Converts the values of a grey image to numbers. `white` is the value that was scaled to 1.
-    pub(super) fn apply(self, image: &Raster, white: f32, out: &mut Labels<f32>) {
-        let ignore = self.ignore.map(f32::from);
+    /// A white pixel and floating-point values of 1 are the number 1, and all count.
+    pub const PLAIN: Self = Self { scale: 1.0, ignore: None, offset: 0.0, nodata: None };
+
+    /// Converts the values of a grey image to numbers.
+    pub(super) fn apply(self, image: &Raster, encoding: Encoding, out: &mut Labels<f32>) {
+        let (white, ignore) = (encoding.white, self.ignore.map(f32::from));
+        let nothing = encoding.no_data(self.nodata);
+        // Also of a zero with a sign, the value stays without an offset.
+        let moved = |number: f32| if self.offset == 0.0 { number } else { number + self.offset };
         out.values.clear();
         match &image.values {
             Values::U8(values) => out.values.extend(values.iter().map(|&value| {
                 let value = f32::from(value);
-                if Some(value) == ignore { f32::NAN } else { value / white * self.scale }
+                let is_none = Some(value) == ignore || nothing.is_some_and(|nothing| is_same(value, nothing));
+                if is_none { f32::NAN } else { moved(value / white * self.scale) }
             })),
             Values::F32(values) => {
                 let ignore = ignore.map(|value| value / white);
-                let number = |&value: &f32| if Some(value) == ignore { f32::NAN } else { value * self.scale };
+                let nothing = nothing.map(|value| value / white);
+                let number = |&value: &f32| {
+                    let is_none =
+                        Some(value) == ignore || nothing.is_some_and(|nothing| is_same(value, nothing));
+                    if is_none { f32::NAN } else { moved(value * self.scale) }
+                };
                 out.values.extend(values.iter().map(number));
             }
         }
@@ -171,12 +195,47 @@ impl PixelTarget {
 
 #[cfg(test)]
 mod tests {
+    use dtrain_recipe::NoDataWord;
+
     use super::*;
+
+    fn by(rule: MapRule, values: Values, encoding: Encoding) -> Vec<f32> {
+        let image = Raster { width: values.len() as u32, height: 1, channels: 1, values };
+        let mut out = Labels::default();
+        rule.apply(&image, encoding, &mut out);
+        out.values
+    }
+
+    #[test]
+    fn no_data_is_no_number_and_the_offset_is_added_after_the_scale() {
+        let rule = |nodata| MapRule { scale: 2.0, offset: -1.0, nodata: Some(nodata), ..MapRule::PLAIN };
+        let file = |stated| Encoding { white: 1.0, stated };
+        let floats = || Values::F32(vec![-9999.0, 3.0, f32::NAN]);
+        let found = by(rule(NoData::Number(-9999.0)), floats(), file(None));
+        assert!(found[0].is_nan() && found[1] == 5.0, "{found:?}");
+        let found = by(rule(NoData::Word(NoDataWord::Nan)), floats(), file(Some(-9999.0)));
+        assert!(found[2].is_nan() && found[0] == -19999.0, "{found:?}");
+        let found = by(rule(NoData::Word(NoDataWord::File)), floats(), file(Some(-9999.0)));
+        assert!(found[0].is_nan() && found[1] == 5.0, "{found:?}");
+        let found = by(rule(NoData::Word(NoDataWord::File)), floats(), file(None));
+        assert_eq!(found[..2], [-19999.0, 5.0]);
+        let words = [0u16, 300].map(|value| f32::from(value) / 65535.0).to_vec();
+        let found =
+            by(rule(NoData::Number(300.0)), Values::F32(words), Encoding { white: 65535.0, stated: None });
+        assert!(found[1].is_nan() && found[0] == -1.0, "{found:?}");
+        let found =
+            by(rule(NoData::Number(7.0)), Values::U8(vec![7, 255]), Encoding { white: 255.0, stated: None });
+        assert!(found[0].is_nan() && found[1] == 1.0, "{found:?}");
+    }
 
     fn numbers(values: Values, white: f32, ignore: Option<u16>) -> Vec<f32> {
         let image = Raster { width: values.len() as u32, height: 1, channels: 1, values };
         let mut out = Labels { values: vec![9.0], ..Labels::default() };
-        MapRule { scale: 10.0, ignore }.apply(&image, white, &mut out);
+        MapRule { scale: 10.0, ignore, ..MapRule::PLAIN }.apply(
+            &image,
+            Encoding { white, stated: None },
+            &mut out,
+        );
         assert_eq!((out.width, out.height), (image.width, 1));
         out.values
     }

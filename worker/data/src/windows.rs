@@ -91,12 +91,12 @@ impl Windows {
     }
 
     fn decode(&self, image: u32) -> Result<Raster> {
-        let ImageOptions { channels, resize, orientation, .. } = self.options;
+        let ImageOptions { channels, resize, orientation, nodata, fill, .. } = self.options;
         let mut inspector = Inspector::default();
         let path = self.samples.image_path(image as usize);
         inspector.image(
             &Stored::from(path.as_path()),
-            Needs { channels, resize, orientation },
+            Needs { channels, resize, orientation, nodata, fill },
             Depth::Full,
         )?;
         Ok(inspector.image)

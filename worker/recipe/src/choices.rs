@@ -54,6 +54,12 @@ choices! {
         Bicubic = "bicubic": "From four pixels on each side.",
     }
 
+    /// The pixels that are decoded of an image.
+    Decode {
+        Exact = "exact": "Those of the file.",
+        Scaled = "scaled": "Of JPEG files a half, a quarter or an eighth of each side, where that still is the network's size.",
+    }
+
     /// The orientation in which images are used.
     Orientation {
         Stored = "stored": "As the pixels are stored, whatever the file's EXIF data states.",

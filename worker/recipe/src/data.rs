@@ -9,11 +9,12 @@ use dtrain_common::section;
 
 use super::changes::CHANGES;
 use super::kinds::{CLASS_NAMES, COLORS, FIELDS, FOLDER_NAME, LISTS, PAIR, REPEATS, TOKENIZER};
+use super::no_data::{NO_DATA, NoData};
 use super::sets::{TESTS, VAL};
 use super::sources::SOURCES;
 use super::{
-    Augment, Change, DataKind, Documents, Episodes, Interpolation, MaskColors, Masks, Orientation, Pair,
-    Resize, Sampler, Separator, Source, Target, TokenType, Tokenizer, Unannotated, Val,
+    Augment, Change, DataKind, Decode, Documents, Episodes, Interpolation, MaskColors, Masks, Orientation,
+    Pair, Resize, Sampler, Separator, Source, Target, TokenType, Tokenizer, Unannotated, Val,
 };
 
 /// Mean of ImageNet's training images by channel.
@@ -77,6 +78,12 @@ section! {
         ignore: Option<u16> = None, Kind::Whole(0, u16::MAX as i64), experiment;
         /// A map's unit: the number of a white pixel of 8 or 16 bits, or the factor of floating-point values.
         target_scale: f64 = 1.0, Kind::Number(Range::ABOVE_ZERO), experiment;
+        /// Added to the numbers of a map, after `target_scale`.
+        target_offset: f64 = 0.0, Kind::Number(Range::ANY), experiment;
+        /// The value, as in the file, of pixels without data: they do not count in maps, and in images `fill` replaces them.
+        nodata: Option<NoData> = None, NO_DATA, experiment;
+        /// The value, as in the file, in place of an image's `nodata`.
+        fill: Option<f64> = None, Kind::Number(Range::ANY), experiment;
         /// Whether the loss takes targets less their mean, in units of their standard deviation.
         normalize_targets: bool = false, FLAG, experiment;
         /// Width and height of the network's input in pixels. Without effect for a folder with `resize = "none"`.
@@ -87,6 +94,8 @@ section! {
         crop_fraction: f64 = 1.0, Kind::Number(Range::UP_TO_ONE), experiment;
         /// How an image's pixels are interpolated when it is resized, always with antialiasing; masks and maps keep their values.
         interpolation: Interpolation = Interpolation::Bilinear, choice(Interpolation::NAMES), experiment;
+        /// Whether JPEG files may be decoded at a smaller size, which is faster and changes values; masks and maps are not.
+        decode: Decode = Decode::Exact, choice(Decode::NAMES), experiment;
         /// Whether images, masks and maps are turned as their EXIF data states, each file by its own.
         orientation: Orientation = Orientation::Stored, choice(Orientation::NAMES), experiment;
         /// Channels of an image; `mean` and `std` have one number for each.

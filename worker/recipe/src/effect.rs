@@ -33,9 +33,9 @@ impl Recipe {
     fn add_images(&self, list: &mut WithoutEffect) {
         let generated = self.data.kind == DataKind::Generated;
         let (target, folders) = (self.target(), "data.train_masks data.test_masks data.val_masks");
-        let files = "data.train data.test data.tests data.orientation data.cache";
+        let files = "data.train data.test data.tests data.orientation data.decode data.cache";
         let of_files = match self.data.kind {
-            DataKind::Tokens => "data.tests data.orientation data.cache",
+            DataKind::Tokens => "data.tests data.orientation data.decode data.cache",
             _ => files,
         };
         let sizes =
@@ -61,7 +61,15 @@ impl Recipe {
             "data.mask_colors data.mask_tolerance",
             with(Masks::Colors),
         );
-        list.add(!maps, "data.target_scale", only("maps"));
+        list.add(!maps, "data.target_scale data.target_offset", only("maps"));
+        let has_bands = self.data.channels != 3 && target != Some(Target::Tokens);
+        list.add(
+            !maps && !has_bands,
+            "data.nodata",
+            "it applies to maps, and to images with another data.channels than 3",
+        );
+        list.add(!has_bands, "data.fill", "it applies to images with another data.channels than 3");
+        list.add(self.data.nodata.is_none(), "data.fill", "it replaces data.nodata, which is not set");
         let sources = self.by_source();
         let is_coco = |alone: &Cow<'_, Self>| alone.data.kind == DataKind::Coco;
         let (coco, drawn) = (sources.iter().any(is_coco), sources.iter().all(is_coco));
@@ -97,7 +105,7 @@ impl Recipe {
         list.add(table, folders, named);
         let has_files =
             [ColumnKind::Image, ColumnKind::Mask, ColumnKind::Map].into_iter().any(|kind| self.has(kind));
-        for keys in [sizes, "data.augment data.orientation data.cache data.crop_fraction"] {
+        for keys in [sizes, "data.augment data.orientation data.decode data.cache data.crop_fraction"] {
             list.add(table && !has_files, keys, "no field in data.fields is an image, mask or map");
         }
         let from_nowhere = "generated data has no files (data.kind is \"generated\")";
@@ -105,13 +113,21 @@ impl Recipe {
         list.add(!self.data.source.is_empty(), "data.root", "each [[data.source]] has its own root");
         list.add(generated, files, from_nowhere);
         list.add(generated, folders, from_nowhere);
-        list.add(generated, "data.masks data.target_scale", from_nowhere);
+        list.add(
+            generated,
+            "data.masks data.target_scale data.target_offset data.nodata data.fill",
+            from_nowhere,
+        );
         list.add(generated && target == Some(Target::Map), "data.ignore", from_nowhere);
         list.add(generated, "data.resize", "generated images have the size data.image_size");
         list.add(generated, "data.interpolation", from_nowhere);
         let takes_parts = self.changes().iter().any(|change| matches!(change, Change::ResizedCrop(_)));
         let no_scaling = "images keep their own size (data.resize is \"none\")";
-        list.add(self.data.resize == Resize::None && !takes_parts, "data.interpolation", no_scaling);
+        list.add(
+            self.data.resize == Resize::None && !takes_parts,
+            "data.interpolation data.decode",
+            no_scaling,
+        );
         let fraction = "it applies to data.resize = \"crop\"";
         list.add(generated || self.data.resize != Resize::Crop, "data.crop_fraction", fraction);
         list.add(self.is_text(), "data.crop_fraction", fraction);

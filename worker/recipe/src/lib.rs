@@ -23,6 +23,7 @@ mod mask_colors;
 mod model;
 mod named;
 mod networks;
+mod no_data;
 mod pair;
 mod paths;
 mod resolve;
@@ -42,7 +43,7 @@ use dtrain_common::batch::{BatchError, Partition};
 pub use batchnorm::BatchNorm;
 pub use changes::Change;
 pub use choices::{
-    Augment, Compile, Documents, Interpolation, Join, Loss, Masks, MemoryFormat, Orientation, Resize,
+    Augment, Compile, Decode, Documents, Interpolation, Join, Loss, Masks, MemoryFormat, Orientation, Resize,
     Separator, Target, TokenType, Unannotated, WeightsMode,
 };
 pub use columns::{ColumnKind, FieldColumns};
@@ -60,6 +61,7 @@ pub use losses::StepLoss;
 pub use mask_colors::{ClassColor, MaskColors};
 pub use model::Model;
 pub use networks::{LastPart, ModelName, NetworkFacts};
+pub use no_data::{NoData, NoDataWord};
 pub use pair::{NamePattern, Pair};
 pub use samplers::Sampler;
 pub use sets::{Val, ValSet};

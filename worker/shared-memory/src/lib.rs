@@ -6,6 +6,7 @@
 //! - [`Control`]: announces the progress of each rank and detects ranks that died
 //! - [`Member`]: one rank of the team. [`Member::start`] starts an [`Operation`] over the regions of a
 //!   segment and returns a [`Pending`]. One thread per process executes the operations in order
+//! - [`Pool`]: blocks of bytes that any process writes, each once, and all read
 //! - [`Sealed`]: bytes that one process writes once and the others read in place
 //!
 //! Order of use: rank 0 creates a control segment and a ticket ([`Control::create`]); the others open it
@@ -22,6 +23,7 @@ mod kernel;
 mod lock;
 mod member;
 mod parts;
+mod pool;
 mod queue;
 mod sealed;
 mod segment;
@@ -29,6 +31,7 @@ mod segment;
 pub use control::Control;
 pub use error::{Fault, MemoryError};
 pub use member::Member;
+pub use pool::{Block, Pool, PoolTicket};
 pub use queue::{Collective, Element, Operation, Pending, Reduction};
 pub use sealed::{IDENTITY_BYTES, Sealed};
 pub use segment::{Region, Segment, Ticket};

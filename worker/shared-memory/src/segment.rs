@@ -106,9 +106,8 @@ impl Segment {
         if region >= self.regions() {
             return Err(MemoryError::Size(region, self.layout.stride));
         }
-        let (offset, stride) = (self.layout.page_bytes + region * self.layout.stride, self.layout.stride);
-        let reserve =
-            || rustix::fs::fallocate(&self.file, FallocateFlags::empty(), offset as u64, stride as u64);
+        let (offset, stride) = (self.offset_in_file(region), self.layout.stride);
+        let reserve = || rustix::fs::fallocate(&self.file, FallocateFlags::empty(), offset, stride as u64);
         rustix::io::retry_on_intr(reserve).map_err(|error| MemoryError::NoMemory(stride, error.into()))
     }
 
@@ -135,6 +134,11 @@ impl Segment {
     /// Returns a number that is equal on all ranks and different for every segment.
     pub(crate) fn identity(&self) -> u64 {
         self.ticket.nonce[0].cast_unsigned()
+    }
+
+    /// Returns where a region begins in the file.
+    pub(crate) fn offset_in_file(&self, region: usize) -> u64 {
+        (self.layout.page_bytes + region * self.layout.stride) as u64
     }
 
     pub(crate) fn file(&self) -> &File {

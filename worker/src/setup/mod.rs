@@ -5,6 +5,7 @@ pub(crate) mod error;
 pub(crate) mod facts;
 pub(crate) mod fingerprint;
 pub(crate) mod host;
+pub(crate) mod images;
 pub(crate) mod loader;
 pub(crate) mod needs;
 pub(crate) mod nodes;
@@ -34,6 +35,7 @@ use self::opening::Opening;
 use self::restore::{Resumed, read_manifest, restore};
 use self::task::{build_task, recompute_all, registry_of_rank};
 use crate::course::{PhaseId, RunPlan};
+use crate::data::{CacheBudget, cache_bytes};
 use crate::device::DeviceError;
 use crate::optim::Model;
 use crate::run::evaluate::check_sizes;
@@ -50,6 +52,8 @@ pub(crate) struct Setup {
     pub(crate) course: Course,
     /// The checkpoint that the run resumes from.
     pub(crate) resumed: Option<Resumed>,
+    /// The memory for decoded images.
+    pub(crate) cache: CacheBudget,
     /// Messages for people, such as a report on loaded weights.
     pub(crate) notes: Vec<String>,
 }
@@ -74,7 +78,9 @@ impl Setup {
         rng::seed(recipe.train.seed).map_err(|source| DeviceError::Failed { rank: env.rank, source })?;
         let (mut registry, batch_sync) = registry_of_rank(recipe, env, device);
         let folder = opening.resume.as_deref().filter(|_| only.is_none());
-        let task = build_task::<T>(recipe, &opening.survey, env, &mut registry, folder.is_some())?;
+        let cache = CacheBudget::new(cache_bytes(recipe.data.cache, env.local_world_size));
+        let (survey, is_filled) = (&opening.survey, folder.is_some());
+        let task = build_task::<T>(recipe, survey, env, &mut registry, cache.clone(), is_filled)?;
         notes.extend(registry.warnings.iter().map(|sentence| format!("warning: {sentence}")));
         let recompute = registry.recompute().clone();
         if recipe.memory.recompute == Recompute::On {
@@ -163,6 +169,7 @@ impl Setup {
                 patience: Patience::new(recipe.train.stop_early.clone(), stopping),
             },
             resumed,
+            cache,
             notes,
         })
     }

@@ -7,6 +7,7 @@ use dtrain_recipe::{BatchNorm, MemoryFormat, Recipe};
 use serde_json::Value;
 use tch::Device;
 
+use crate::data::CacheBudget;
 use crate::models::{self, BatchSync, Registry};
 use crate::setup::error::{Result, WorkerError};
 use crate::setup::needs::check_figures;
@@ -44,10 +45,11 @@ pub(crate) fn build_task<T: BuildTask + 'static>(
     survey: &Value,
     env: &WorkerEnv,
     registry: &mut Registry,
+    cache: CacheBudget,
     is_filled: bool,
 ) -> Result<Box<dyn Task>> {
     let survey = serde_json::from_value(survey.clone())?;
-    let context = BuildContext { registry, local_ranks: env.local_world_size };
+    let context = BuildContext { registry, local_ranks: env.local_world_size, cache };
     let task: T = match is_filled {
         true => build_to_fill(recipe, survey, context)?,
         false => T::build(recipe, survey, context)?,

@@ -43,7 +43,7 @@ impl BuildTask for Classify {
     fn build(recipe: &Recipe, survey: Survey, context: BuildContext<'_>) -> Result<Self, TaskError> {
         let program = recipe.program().map(|_| Program::load(recipe, context.registry)).transpose()?;
         let length = || program.as_ref().map_or(Ok(0), |program| program.context(recipe));
-        let sets = samples::sets(recipe, survey, context.local_ranks, length)?;
+        let sets = samples::sets(recipe, survey, context.cache.clone(), length)?;
         let model = match program {
             Some(program) => ImageNetwork::Exported(Box::new(exported(recipe, &sets, program)?)),
             None => {

@@ -14,7 +14,7 @@ use super::{
     Batch, BuildContext, BuildTask, Facts, Loss, Mode, Predict, SurveyContext, Task, TaskError, Totals,
     Unlabelled,
 };
-use crate::data::Vocabulary;
+use crate::data::{CacheBudget, Vocabulary};
 use crate::models::{Gpt, GptConfig};
 
 /// The task `lm`. The loss is a sum over tokens; tokens of unreadable samples have weight 0.
@@ -39,12 +39,12 @@ pub enum LmSurvey {
 }
 
 impl LmSurvey {
-    fn sets(self, recipe: &Recipe, context: usize, local_ranks: usize) -> Result<Sets, TaskError> {
+    fn sets(self, recipe: &Recipe, context: usize, cache: CacheBudget) -> Result<Sets, TaskError> {
         let survey = match self {
             Self::Text(text) => Survey::Text(text),
             Self::Samples(survey) => survey,
         };
-        samples::sets(recipe, survey, local_ranks, || Ok(context))
+        samples::sets(recipe, survey, cache, || Ok(context))
     }
 }
 
@@ -66,19 +66,19 @@ impl BuildTask for Lm {
     fn build(
         recipe: &Recipe,
         survey: LmSurvey,
-        BuildContext { registry, local_ranks }: BuildContext<'_>,
+        BuildContext { registry, cache, .. }: BuildContext<'_>,
     ) -> Result<Self, TaskError> {
         if recipe.program().is_some() {
             let program = Program::load(recipe, registry)?;
             let context = program.context(recipe)?;
-            let sets = survey.sets(recipe, context, local_ranks)?;
+            let sets = survey.sets(recipe, context, cache)?;
             let model = Model::Exported(Box::new(exported(recipe, program, &sets, context)?));
             return Ok(Self::new(recipe, model, sets));
         }
         let model = &recipe.model;
         // A loaded recipe has all sizes of its network.
         let context = model.context.unwrap_or(256);
-        let sets = survey.sets(recipe, context, local_ranks)?;
+        let sets = survey.sets(recipe, context, cache)?;
         let config = GptConfig {
             vocabulary: sets.classes_of_text(),
             context,

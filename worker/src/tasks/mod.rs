@@ -42,6 +42,7 @@ pub(crate) use samples::{check_rest, unchanged_sets};
 pub use segment::Segment;
 pub use step_loss::{StepLoss, StepValue};
 
+use crate::data::CacheBudget;
 use crate::models::{Registry, without_random_init};
 
 /// Sums over all micro-batches and ranks, of a step or an evaluation.
@@ -235,6 +236,8 @@ pub struct BuildContext<'a> {
     pub registry: &'a mut Registry,
     /// The number of ranks on this machine, which share its memory.
     pub local_ranks: usize,
+    /// The memory for decoded images, which the data sets share.
+    pub cache: CacheBudget,
 }
 
 #[cfg(test)]

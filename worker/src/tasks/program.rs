@@ -84,7 +84,7 @@ impl BuildTask for Program {
 
     fn build(recipe: &Recipe, survey: Survey, context: BuildContext<'_>) -> Result<Self, TaskError> {
         let exported = Exported::load(recipe, context.registry)?;
-        let sets = samples::sets(recipe, survey, context.local_ranks, || exported.context(recipe))?;
+        let sets = samples::sets(recipe, survey, context.cache.clone(), || exported.context(recipe))?;
         let (stated, fields) = (&recipe.model, sets.train.fields());
         let taken = program_losses::outputs(&stated.losses, exported.exported().outputs());
         let taken = taken.map_err(|unfit| exported.unfit(unfit))?;

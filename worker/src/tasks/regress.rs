@@ -45,7 +45,7 @@ impl BuildTask for Regress {
     fn build(recipe: &Recipe, survey: Survey, context: BuildContext<'_>) -> Result<Self, TaskError> {
         let device = context.registry.device();
         let program = Program::load(recipe, context.registry)?;
-        let mut sets = samples::sets(recipe, survey, context.local_ranks, || program.context(recipe))?;
+        let mut sets = samples::sets(recipe, survey, context.cache.clone(), || program.context(recipe))?;
         let has_classes = recipe.target() == Some(Target::Classes);
         if has_classes {
             sets.numbers.clone_from(&sets.class_names);

@@ -39,7 +39,7 @@ impl BuildTask for Segment {
     }
 
     fn build(recipe: &Recipe, survey: Survey, context: BuildContext<'_>) -> Result<Self, TaskError> {
-        let sets = samples::sets(recipe, survey, context.local_ranks, || Ok(0))?;
+        let sets = samples::sets(recipe, survey, context.cache.clone(), || Ok(0))?;
         let (size, classes) = (sets.size, sets.classes);
         let model = match recipe.program() {
             Some(_) => ImageNetwork::Exported(Box::new(exported(

@@ -18,6 +18,7 @@ use tch::Device;
 use crate::checkpoint;
 use crate::collectives::{Ranks, Rendezvous};
 use crate::data::packed::Packed;
+use crate::data::{CacheBudget, cache_bytes};
 use crate::device;
 use crate::faults::Fault;
 use crate::heartbeat::Heartbeat;
@@ -219,7 +220,9 @@ pub(super) fn fill<T: BuildTask + 'static>(
 ) -> Result<Filled<T>> {
     let Evaluation { recipe, ref folder, weights, .. } = *of;
     let mut registry = registry(recipe, of.device);
-    let context = BuildContext { registry: &mut registry, local_ranks: of.env.local_world_size };
+    let local_ranks = of.env.local_world_size;
+    let cache = CacheBudget::new(cache_bytes(recipe.data.cache, local_ranks));
+    let context = BuildContext { registry: &mut registry, local_ranks, cache };
     let task: T = build_to_fill(recipe, survey, context)?;
     let reads = of.is_shared || of.env.rank == 0;
     let read = || Manifest::read(folder).map_err(|error| WorkerError::Evaluate(error.into()));

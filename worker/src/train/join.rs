@@ -9,6 +9,7 @@ use crate::request::Request;
 use crate::setup::error::Result;
 use crate::setup::facts;
 use crate::setup::host::Host;
+use crate::setup::images;
 use crate::setup::nodes::{self, Agreed};
 use crate::setup::opening::Opening;
 use crate::setup::survey;
@@ -49,6 +50,7 @@ pub(super) fn join_run<T: BuildTask + 'static>(
         let setup = start::build_setup::<T>(request, recipe, &opening, env, host)?;
         (view, Prepared { opening, setup, claims: Vec::new() })
     };
+    images::share(&run.setup.cache, &rendezvous, env)?;
     let ranks = Ranks::new(rendezvous.connect(host.device)?);
     if let Some(sync) = &run.setup.batch_sync {
         sync.connect(rendezvous.connect_second_group("batch-norm", &ranks)?);

@@ -2,6 +2,7 @@
 
 mod choice;
 mod commands;
+mod loading;
 mod nodes;
 mod steps;
 mod suite;

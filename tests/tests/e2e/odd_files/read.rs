@@ -79,7 +79,7 @@ fn checks_find(bytes: &[u8], channels: usize, size: (u32, u32)) -> Result<(), St
     fs::write(root.path().join("train/class/x.png"), bytes).unwrap();
     let index = sources::classes::scan(root.path(), "train", None).map_err(said)?;
     for orientation in [Orientation::Stored, Orientation::Exif] {
-        let needs = Needs { channels, resize: Resize::None, orientation };
+        let needs = Needs { channels, resize: Resize::None, orientation, nodata: None, fill: None };
         let sizes = [Depth::Header, Depth::Full].map(|depth| {
             let report = check(&index, needs, depth, 1, &mut |_, _| ());
             index.without_bad(&report).map(|good| good.size).map_err(said)

@@ -53,9 +53,22 @@ pub struct Part {
     pub width: f64,
     /// The height.
     pub height: f64,
-    /// Whether the part is cut out before it is resized, which needs whole numbers. Otherwise pixels at its edges also take from
-    /// their neighbours outside of it, as if the whole plane were resized first.
-    pub is_cut_first: bool,
+    /// What is cut out of the plane before the part is resized, which is inside of it. Pixels at the part's edges also take from
+    /// their neighbours in it.
+    pub cut: Rectangle,
+}
+
+/// A rectangle of whole pixels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rectangle {
+    /// The left edge.
+    pub left: u32,
+    /// The top edge.
+    pub top: u32,
+    /// The width, at least 1.
+    pub width: u32,
+    /// The height, at least 1.
+    pub height: u32,
 }
 
 /// Resizes a part of the plane `from` of this width and height to the plane `to` of the size `target`. The error is a reason.
@@ -76,14 +89,16 @@ pub fn resize(
         return resize(resizer, (from, size), (to, target), part, FilterType::Bilinear);
     }
     // Rows first, as Pillow: cubic polynomials leave the range of bytes, so what is cut off depends on the order.
-    let (rows, columns) = match part.is_cut_first {
-        true => (part, Part { left: 0.0, top: 0.0, width: f64::from(target.0), ..part }),
-        false => (
-            Part { top: 0.0, height: f64::from(size.1), ..part },
-            Part { left: 0.0, width: f64::from(target.0), ..part },
-        ),
+    let cut = part.cut;
+    let rows = Part { top: f64::from(cut.top), height: f64::from(cut.height), ..part };
+    let between = (target.0, cut.height);
+    let columns = Part {
+        left: 0.0,
+        width: f64::from(target.0),
+        top: part.top - f64::from(cut.top),
+        cut: Rectangle { left: 0, top: 0, width: between.0, height: between.1 },
+        ..part
     };
-    let between = (target.0, rows.height as u32);
     let mut memory = vec![0; between.0 as usize * between.1 as usize * pixel.size()];
     resize(resizer, (from, size), (&mut memory, between), rows, FilterType::CatmullRom)?;
     resize(resizer, (&memory, between), (to, target), columns, FilterType::CatmullRom)
@@ -102,10 +117,9 @@ fn resize_typed<P: PixelTrait>(
     let source = TypedImageRef::<P>::from_buffer(width, height, from).map_err(|error| reason(&error))?;
     let mut target = TypedImage::<P>::from_buffer(target.0, target.1, to).map_err(|error| reason(&error))?;
     // The whole image is a part too: another type of images is as much code again.
-    let (options, [left, top, width, height]) = match part.is_cut_first {
-        true => (options, [part.left, part.top, part.width, part.height].map(|pixels| pixels as u32)),
-        false => (options.crop(part.left, part.top, part.width, part.height), [0, 0, width, height]),
-    };
+    let Rectangle { left, top, width, height } = part.cut;
+    let options =
+        options.crop(part.left - f64::from(left), part.top - f64::from(top), part.width, part.height);
     let cut =
         TypedCroppedImage::from_ref(&source, left, top, width, height).map_err(|error| reason(&error))?;
     resizer.resize_typed(&cut, &mut target, &options).map_err(|error| reason(&error))

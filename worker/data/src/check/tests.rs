@@ -13,7 +13,8 @@ use dtrain_recipe::Orientation;
 use super::*;
 use crate::tests::images::{class_counts, encoded, folder, gradient, paths, png, put, train};
 
-const PICTURES: Needs = Needs { channels: 3, resize: Resize::Crop, orientation: Orientation::Stored };
+const PICTURES: Needs =
+    Needs { channels: 3, resize: Resize::Crop, orientation: Orientation::Stored, nodata: None, fill: None };
 
 fn quiet(index: &Samples, depth: Depth, threads: usize) -> CheckReport {
     check(index, PICTURES, depth, threads, &mut |_, _| ())

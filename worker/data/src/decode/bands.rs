@@ -3,9 +3,10 @@
 use std::borrow::Cow;
 use std::io::Cursor;
 
-use tiff::decoder::{Decoder, DecodingResult, DecodingSampleType, Limits};
+use dtrain_resize::Rectangle;
+use tiff::decoder::{ChunkType, Decoder, DecodingResult, DecodingSampleType, Limits};
 use tiff::tags::{PlanarConfiguration, Tag};
-use tiff::{TiffError, TiffUnsupportedError};
+use tiff::{ColorType, TiffError, TiffUnsupportedError};
 
 use super::super::error::{Result, SampleError};
 use super::super::raster::Raster;
@@ -14,13 +15,15 @@ use super::directory::Directory;
 use super::limits::{LIMIT_BYTES, check_size, truncated};
 
 pub(super) struct Bands<'a> {
-    decoder: Decoder<Cursor<Cow<'a, [u8]>>>,
+    pub(super) decoder: Decoder<Cursor<Cow<'a, [u8]>>>,
     pub(super) size: (u32, u32),
     pub(super) count: usize,
     /// The type of the values. 12-bit values do not fill theirs: `bits` has the true width.
     kind: Option<DecodingSampleType>,
     bits: u8,
-    planar: bool,
+    pub(super) planar: bool,
+    /// Whether the file is a picture of 8 bits, without transparency.
+    is_rgb8: bool,
 }
 
 impl<'a> Bands<'a> {
@@ -56,6 +59,13 @@ impl<'a> Bands<'a> {
         }
     }
 
+    /// Opens a file of `channels` bands of a supported type.
+    pub(super) fn open_checked(bytes: &'a [u8], channels: usize) -> Result<Self> {
+        let bands = Self::open(bytes)?;
+        bands.check(channels)?;
+        Ok(bands)
+    }
+
     /// Opens the file; also returns the stated values of a pixel: the decoder ignores extra bands.
     fn read(bytes: Cow<'a, [u8]>) -> Result<(Self, usize)> {
         let mut limits = Limits::default();
@@ -68,13 +78,15 @@ impl<'a> Bands<'a> {
         let stated = tag(&mut decoder, Tag::SamplesPerPixel)?.map_or(1, usize::from);
         let planar = tag(&mut decoder, Tag::PlanarConfiguration)?;
         let layout = decoder.image_buffer_layout().map_err(damage)?;
+        let planar = planar == Some(PlanarConfiguration::Planar.to_u16());
         let bands = Self {
             decoder,
             size,
+            is_rgb8: color == ColorType::RGB(8) && stated == 3 && !planar,
             count: usize::from(color.num_samples()),
             kind: layout.sample_type,
             bits: color.bit_depth(),
-            planar: planar == Some(PlanarConfiguration::Planar.to_u16()),
+            planar,
         };
         Ok((bands, stated))
     }
@@ -108,6 +120,14 @@ impl<'a> Bands<'a> {
         self.decoder.get_tag_u16_vec(Tag::ColorMap).map_err(damage)
     }
 
+    /// Returns whether [`Bands::decode_part`] gives the same values as decoding all.
+    pub(super) fn has_parts(&self, channels: usize) -> bool {
+        match channels {
+            3 => self.is_rgb8,
+            channels => self.count == channels,
+        }
+    }
+
     /// Returns whether the values are floating-point numbers.
     pub(super) fn is_floating(&self) -> bool {
         use DecodingSampleType as Kind;
@@ -132,7 +152,12 @@ impl<'a> Bands<'a> {
 
     /// Decodes the bands as planes. Call [`Bands::check`] before.
     pub(super) fn decode(self, out: &mut Raster) -> Result<()> {
-        let pixels = self.size.0 as usize * self.size.1 as usize;
+        let (width, height) = self.size;
+        if self.planar && self.decoder.get_chunk_type() == ChunkType::Tile {
+            // The crate cannot read all tiles of planes at once if they reach beyond the edge.
+            return self.decode_part(Rectangle { left: 0, top: 0, width, height }, false, out);
+        }
+        let pixels = width as usize * height as usize;
         let count = self.count;
         // Values that are already in planes count as one band.
         let each = if self.planar { 1 } else { count };
@@ -158,7 +183,7 @@ pub(super) fn as_grey(bytes: &[u8]) -> Option<Vec<u8>> {
     Some(patched)
 }
 
-fn damage(error: TiffError) -> SampleError {
+pub(super) fn damage(error: TiffError) -> SampleError {
     match error {
         TiffError::UnsupportedError(TiffUnsupportedError::UnsupportedCompressionMethod(method)) => {
             SampleError::Unsupported(format!("TIFF compression of kind {method:?}"))

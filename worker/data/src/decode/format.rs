@@ -5,6 +5,7 @@ use std::io::Cursor;
 use image::{ImageDecoder, ImageFormat, ImageReader, Limits};
 
 use super::super::error::{Result, SampleError, no_image};
+use super::extent::Extent;
 use super::jpeg;
 use super::limits::{LIMIT_BYTES, check_size, damage};
 
@@ -20,8 +21,13 @@ pub(super) fn format_of(bytes: &[u8]) -> Result<ImageFormat> {
 }
 
 pub(super) fn open(bytes: &[u8]) -> Result<Box<dyn ImageDecoder + '_>> {
+    open_part(bytes, Extent::WHOLE)
+}
+
+/// Opens an extent, which must be possible.
+pub(super) fn open_part(bytes: &[u8], extent: Extent) -> Result<Box<dyn ImageDecoder + '_>> {
     let decoder: Box<dyn ImageDecoder> = match format_of(bytes)? {
-        ImageFormat::Jpeg => jpeg::open(bytes)?,
+        ImageFormat::Jpeg => jpeg::open(bytes, extent)?,
         format => {
             let mut limits = Limits::default();
             limits.max_alloc = Some(LIMIT_BYTES);

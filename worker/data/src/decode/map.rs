@@ -1,5 +1,6 @@
 //! Maps: grey images whose values are numbers, such as heights or depths.
 
+use dtrain_recipe::NoData;
 use image::{ColorType, ImageDecoder, ImageFormat};
 
 use super::super::error::{Result, SampleError};
@@ -7,7 +8,7 @@ use super::super::raster::Raster;
 use super::bands::Bands;
 use super::format::{format_of, open};
 use super::limits::catch_panic;
-use super::{header, pixels};
+use super::{Encoding, Extent, decode, finite, header, stated};
 
 /// Returns the size that a map's header states, (width, height).
 pub fn map_header(bytes: &[u8]) -> Result<(u32, u32)> {
@@ -15,11 +16,12 @@ pub fn map_header(bytes: &[u8]) -> Result<(u32, u32)> {
     header(bytes, 1)
 }
 
-/// Decodes a map, and returns the value of the file that is 1 in `out`; 8-bit values stay.
-pub fn map(bytes: &[u8], raw: &mut Vec<u8>, out: &mut Raster) -> Result<f32> {
-    let white = white(bytes)?;
-    pixels(bytes, 1, raw, out)?;
-    Ok(white)
+/// Decodes a map, and returns how the file stores it. Values without data by `nodata` need not be finite.
+pub fn map(bytes: &[u8], nodata: Option<NoData>, raw: &mut Vec<u8>, out: &mut Raster) -> Result<Encoding> {
+    let encoding = Encoding { white: white(bytes)?, stated: nodata.and_then(|_| stated(bytes)) };
+    decode(bytes, 1, Extent::WHOLE, raw, out)?;
+    finite(out, Extent::WHOLE, encoding.no_data(nodata))?;
+    Ok(encoding)
 }
 
 /// Returns the largest value of a grey pixel of 8 or 16 bits, or 1 for floating-point values.

@@ -12,18 +12,21 @@
 //! from 0 to 255 and floating-point values stay unchanged; 16-bit values are divided by 65535. One channel
 //! also accepts a picture, as its brightness.
 
+use dtrain_recipe::NoData;
 use image::{ColorType, ExtendedColorType, ImageDecoder, ImageFormat};
 
 use self::bands::Bands;
-use self::format::{format_of, open};
+use self::format::{format_of, open_part};
 use self::limits::{catch_panic, damage, truncated};
 use super::error::{Result, SampleError};
 use super::raster::{Raster, Values};
 
 mod bands;
+mod chunks;
 mod colors;
 mod convert;
 mod directory;
+mod extent;
 mod format;
 mod gif;
 mod jpeg;
@@ -32,15 +35,18 @@ mod limits;
 mod lossy;
 mod map;
 mod mask;
+mod no_data;
 mod orientation;
 mod webp;
 
 pub use colors::{above, colors};
+pub use extent::Extent;
 pub use kind::{Colours, FileKind, kind};
 pub use limits::fits_in_memory;
 pub use lossy::lossy;
 pub use map::{map, map_header};
 pub use mask::{colors_header, mask, mask_header};
+pub use no_data::{Encoding, is_same, stated};
 pub(super) use orientation::turn;
 
 /// Returns the size that the header states, (width, height), after the checks that need no pixels. `bytes`
@@ -48,9 +54,9 @@ pub(super) use orientation::turn;
 pub fn header(bytes: &[u8], channels: usize) -> Result<(u32, u32)> {
     catch_panic(|| {
         if channels == 3 {
-            return open_picture(bytes).map(|decoder| decoder.dimensions());
+            return open_picture(bytes, Extent::WHOLE).map(|decoder| decoder.dimensions());
         }
-        match source(bytes, channels)? {
+        match source(bytes, channels, Extent::WHOLE)? {
             Source::Bands(bands) => Ok(bands.size),
             Source::Picture(decoder) => {
                 convert::fits(decoder.color_type(), channels)?;
@@ -60,15 +66,67 @@ pub fn header(bytes: &[u8], channels: usize) -> Result<(u32, u32)> {
     })
 }
 
+/// Returns what [`part`] decodes of a file if `extent` is needed: all of it if its format has no parts, or no smaller sizes.
+pub fn possible(bytes: &[u8], channels: usize, extent: Extent) -> Result<Extent> {
+    Ok(match format_of(bytes)? {
+        ImageFormat::Jpeg if jpeg::has_parts(bytes)? => extent,
+        ImageFormat::Tiff if extent.denominator == 1 && extent.part.is_some() => {
+            let has_parts = catch_panic(|| Ok(Bands::open(bytes)?.has_parts(channels)));
+            if has_parts.unwrap_or(false) { extent } else { Extent::WHOLE }
+        }
+        _ => Extent::WHOLE,
+    })
+}
+
 /// Decodes an image of `channels` channels into `out`. Reuses the memory of `out` and `raw`.
 pub fn pixels(bytes: &[u8], channels: usize, raw: &mut Vec<u8>, out: &mut Raster) -> Result<()> {
+    part(bytes, channels, Extent::WHOLE, raw, out)
+}
+
+/// Decodes an extent of an image as [`pixels`], and replaces values without data by `fill`, as in the file. Without it they are an
+/// error.
+pub fn filled(
+    bytes: &[u8],
+    channels: usize,
+    extent: Extent,
+    (nodata, fill): (NoData, Option<f64>),
+    raw: &mut Vec<u8>,
+    out: &mut Raster,
+) -> Result<()> {
+    decode(bytes, channels, extent, raw, out)?;
+    no_data::replace(out, Encoding::of(bytes)?, nodata, fill, extent)?;
+    finite(out, extent, None)
+}
+
+/// Decodes an extent of an image as [`pixels`]; it must be [`possible`].
+pub fn part(
+    bytes: &[u8],
+    channels: usize,
+    extent: Extent,
+    raw: &mut Vec<u8>,
+    out: &mut Raster,
+) -> Result<()> {
+    decode(bytes, channels, extent, raw, out)?;
+    finite(out, extent, None)
+}
+
+/// Decodes values that need not be finite.
+fn decode(bytes: &[u8], channels: usize, extent: Extent, raw: &mut Vec<u8>, out: &mut Raster) -> Result<()> {
+    if let Some(part) = extent.part.filter(|_| channels == 3)
+        && format_of(bytes)? == ImageFormat::Tiff
+    {
+        return catch_panic(|| Bands::open_checked(bytes, channels)?.decode_part(part, true, out));
+    }
     if channels == 3 {
-        (out.width, out.height) = rgb8(bytes, raw, out.values.u8())?;
+        (out.width, out.height) = rgb8_part(bytes, extent, raw, out.values.u8())?;
         out.channels = 3;
         return Ok(());
     }
-    catch_panic(|| match source(bytes, channels)? {
-        Source::Bands(bands) => bands.decode(out),
+    catch_panic(|| match source(bytes, channels, extent)? {
+        Source::Bands(bands) => match extent.part {
+            None => bands.decode(out),
+            Some(part) => bands.decode_part(part, false, out),
+        },
         Source::Picture(decoder) => {
             whole(bytes)?;
             let color = decoder.color_type();
@@ -79,14 +137,17 @@ pub fn pixels(bytes: &[u8], channels: usize, raw: &mut Vec<u8>, out: &mut Raster
             decoder.read_image(raw).map_err(damage)?;
             convert::to_planes(color, raw, channels, out)
         }
-    })?;
-    finite(out)
+    })
 }
 
 /// Decodes a picture into `rgb` (row by row, 3 bytes a pixel) and returns (width, height).
 pub fn rgb8(bytes: &[u8], raw: &mut Vec<u8>, rgb: &mut Vec<u8>) -> Result<(u32, u32)> {
+    rgb8_part(bytes, Extent::WHOLE, raw, rgb)
+}
+
+fn rgb8_part(bytes: &[u8], extent: Extent, raw: &mut Vec<u8>, rgb: &mut Vec<u8>) -> Result<(u32, u32)> {
     catch_panic(|| {
-        let decoder = open_picture(bytes)?;
+        let decoder = open_picture(bytes, extent)?;
         whole(bytes)?;
         let (width, height) = decoder.dimensions();
         let color = decoder.color_type();
@@ -107,7 +168,7 @@ enum Source<'a> {
     Picture(Box<dyn ImageDecoder + 'a>),
 }
 
-fn source(bytes: &[u8], channels: usize) -> Result<Source<'_>> {
+fn source(bytes: &[u8], channels: usize, extent: Extent) -> Result<Source<'_>> {
     if format_of(bytes)? == ImageFormat::Tiff {
         let bands = Bands::open(bytes)?;
         // The decoder of pictures computes the brightness of a picture.
@@ -115,19 +176,19 @@ fn source(bytes: &[u8], channels: usize) -> Result<Source<'_>> {
             bands.check(channels)?;
             return Ok(Source::Bands(Box::new(bands)));
         }
-        return match open_picture(bytes) {
+        return match open_picture(bytes, extent) {
             Ok(picture) => Ok(Source::Picture(picture)),
             // Bands that are not a picture have no brightness.
             Err(SampleError::NotRgb(found)) => Err(SampleError::Channels { found, expected: channels }),
             Err(other) => Err(other),
         };
     }
-    open(bytes).map(Source::Picture)
+    open_part(bytes, extent).map(Source::Picture)
 }
 
 /// Opens an image for conversion to RGB, and rejects data that is not a picture.
-fn open_picture(bytes: &[u8]) -> Result<Box<dyn ImageDecoder + '_>> {
-    let opened = open(bytes);
+fn open_picture(bytes: &[u8], extent: Extent) -> Result<Box<dyn ImageDecoder + '_>> {
+    let opened = open_part(bytes, extent);
     let is_tiff = || format_of(bytes).is_ok_and(|format| format == ImageFormat::Tiff);
     if let Err(SampleError::Unsupported { .. }) = opened
         && is_tiff()
@@ -161,20 +222,23 @@ fn whole(bytes: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Rejects values that are not finite: one would spread over the whole model.
-fn finite(image: &Raster) -> Result<()> {
+/// Rejects values that are not finite, except those without data: one would spread over the whole model.
+fn finite(image: &Raster, extent: Extent, nothing: Option<f32>) -> Result<()> {
     let Values::F32(values) = &image.values else { return Ok(()) };
-    match values.iter().position(|value| !value.is_finite()) {
+    let is_wrong =
+        |value: &f32| !value.is_finite() && !nothing.is_some_and(|nothing| is_same(*value, nothing));
+    match values.iter().position(is_wrong) {
         None => Ok(()),
         Some(first) => {
             let width = (image.width as usize).max(1);
+            let (left, top) = extent.part.map_or((0, 0), |part| (part.left as usize, part.top as usize));
             let pixels = width * (image.height as usize).max(1);
             Err(SampleError::NotFinite {
                 value: values[first],
                 channel: first / pixels,
-                row: first % pixels / width,
-                column: first % width,
-                count: values.iter().filter(|value| !value.is_finite()).count(),
+                row: top + first % pixels / width,
+                column: left + first % width,
+                count: values.iter().filter(|value| is_wrong(value)).count(),
             })
         }
     }

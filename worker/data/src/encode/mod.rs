@@ -122,7 +122,7 @@ mod tests {
         let map = Labels { width: 2, height: 2, values: vec![0.0, 2.5, 10.0, 11.0] };
         let read = |file: &[u8]| {
             let mut map = Raster::default();
-            let white = decode::map(file, &mut Vec::new(), &mut map).unwrap();
+            let white = decode::map(file, None, &mut Vec::new(), &mut map).unwrap();
             (map.values, white)
         };
         let file = bytes(|path| write_map32(path, &map));

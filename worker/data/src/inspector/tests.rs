@@ -9,7 +9,7 @@ use super::*;
 use crate::tests::images::{chunk, put, reference};
 
 fn needs(orientation: Orientation, channels: usize) -> Needs {
-    Needs { channels, resize: Resize::None, orientation }
+    Needs { channels, resize: Resize::None, orientation, nodata: None, fill: None }
 }
 
 fn values(image: &Raster) -> &[u8] {
@@ -113,7 +113,7 @@ fn targets_turn_like_images_of_one_channel() {
 #[test]
 fn lossy_masks_are_errors_and_lossy_maps_are_marked() {
     let mask = MaskRule::unnamed(MaskKind::Binary, 2, 255);
-    let map = MapRule { scale: 1.0, ignore: None };
+    let map = MapRule { scale: 1.0, ignore: None, ..MapRule::PLAIN };
     for depth in [Depth::Header, Depth::Full] {
         let mut inspector = Inspector::for_check();
         let mut read = |name: &str, rule: PixelRule| {

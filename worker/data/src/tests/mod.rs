@@ -12,7 +12,7 @@ static RULE: MaskRule = MaskRule::unnamed(MaskKind::Index, 3, 255);
 /// Usual rules, without training samples.
 pub(crate) const READING: Reading<'_> = Reading {
     mask: &RULE,
-    map: MapRule { scale: 255.0, ignore: None },
+    map: MapRule { scale: 255.0, ignore: None, ..MapRule::PLAIN },
     split: "split",
     separator: Separator::Auto,
     train: None,

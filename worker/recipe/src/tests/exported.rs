@@ -100,6 +100,27 @@ fn the_target_decides_the_settings_of_the_data() {
         ),
         (SMALL, &["data.normalize_targets=true"], "data.normalize_targets", "task = \"regress\""),
         (BINARY, &["data.target_scale=2"], "data.target_scale", "it applies to maps"),
+        (BINARY, &["data.target_offset=2"], "data.target_offset", "it applies to maps"),
+        (
+            BINARY,
+            &["data.nodata=nan"],
+            "data.nodata",
+            "it applies to maps, and to images with another data.channels",
+        ),
+        (
+            REGRESS,
+            &["data.nodata=nan", "data.fill=0"],
+            "data.fill",
+            "images with another data.channels than 3",
+        ),
+        (
+            EXPORTED,
+            &["data.channels=1", "data.fill=0"],
+            "data.fill",
+            "it replaces data.nodata, which is not set",
+        ),
+        (BINARY, &["data.decode=scaled"], "data.decode", "images keep their own size"),
+        (PROGRAM, &["data.decode=scaled"], "data.decode", "it applies to images"),
         (REGRESS, &["data.masks=index"], "data.masks", "the task is \"regress\" with data.target = \"map\""),
         (REGRESS, &["data.classes=3"], "data.classes", "it applies to classes"),
         (REGRESS, &["data.kind=generated"], "data.root", "generated data has no files"),
@@ -108,6 +129,12 @@ fn the_target_decides_the_settings_of_the_data() {
     ] {
         expect_error(text, sets, key, "this setting has no effect");
         expect_error(text, sets, key, part);
+    }
+    expect_set_error(REGRESS, "data.nodata=none", "expected a number, \"nan\" or \"file\", got the text");
+    for (text, value) in [("-9999", NoData::Number(-9999.0)), ("file", NoData::Word(NoDataWord::File))] {
+        let recipe = parse(REGRESS, &[&format!("data.nodata={text}")]).unwrap();
+        assert_eq!(recipe.data.nodata, Some(value));
+        round_trip(&recipe);
     }
     expect_set_error(PROGRAM, "data.kind=folder", "\"program\" with data.target = \"tokens\" takes");
     expect_set_error(PROGRAM, "data.augment=flip", "takes \"none\", \"shift\"");

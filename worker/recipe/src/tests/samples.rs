@@ -23,6 +23,8 @@ mean = [0, 0, 0, 0]
 std = [2, 2, 2, 2]
 augment = "crop-flip"
 cache = "off"
+nodata = "file"
+fill = 0
 classes = 7
 [model]
 name = "unet"

@@ -5,6 +5,7 @@ use tch::Device;
 use super::super::samples::Survey;
 use super::super::{BuildContext, BuildTask, Classify, Task, Totals};
 use super::*;
+use crate::data::CacheBudget;
 use crate::models::Registry;
 
 const RECIPE: &str = "task = \"classify\"\n[data]\nkind = \"generated\"\nclasses = 3\nimage_size = 32\ntrain_samples = 6\n\
@@ -14,7 +15,7 @@ const RECIPE: &str = "task = \"classify\"\n[data]\nkind = \"generated\"\nclasses
 fn classify(figures: &str) -> Result<Classify, TaskError> {
     let recipe = Recipe::parse("test", RECIPE, &[format!("model.figures=[{figures}]")]).unwrap();
     let mut registry = Registry::new(Device::Cpu);
-    let context = BuildContext { registry: &mut registry, local_ranks: 1 };
+    let context = BuildContext { registry: &mut registry, local_ranks: 1, cache: CacheBudget::default() };
     Classify::build(&recipe, Survey::Generated, context)
 }
 

@@ -4,6 +4,7 @@ use tch::{Device, Kind, Tensor};
 use std::path::Path;
 
 use super::*;
+use crate::data::CacheBudget;
 use crate::data::{Column, load_one};
 use crate::models::Registry;
 
@@ -12,7 +13,7 @@ const RECIPE: &str = "task = \"lm\"\n[data]\nkind = \"generated\"\ntrain_samples
 
 fn build(recipe: &Recipe, text: LmSurvey) -> Result<Lm, TaskError> {
     let mut registry = Registry::new(Device::Cpu);
-    let context = BuildContext { registry: &mut registry, local_ranks: 1 };
+    let context = BuildContext { registry: &mut registry, local_ranks: 1, cache: CacheBudget::default() };
     Lm::build(recipe, text, context)
 }
 

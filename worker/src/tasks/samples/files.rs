@@ -12,7 +12,7 @@ use crate::data::generated_set::Painter;
 use crate::data::ignored::EXTENSIONS;
 use crate::data::{
     self, CacheBudget, Changes, CheckReport, Depth, Filter, GeneratedSet, ImageOptions, Marks, Needs,
-    Normalize, Samples, cache_bytes,
+    Normalize, Samples,
 };
 
 /// Returns the path of the only source.
@@ -22,7 +22,13 @@ pub(super) fn root(recipe: &Recipe) -> &Path {
 
 fn needs(recipe: &Recipe) -> Needs {
     let data = &recipe.data;
-    Needs { channels: data.channels, resize: data.resize, orientation: data.orientation }
+    Needs {
+        channels: data.channels,
+        resize: data.resize,
+        orientation: data.orientation,
+        nodata: data.nodata.filter(|_| data.channels != 3),
+        fill: data.fill,
+    }
 }
 
 /// Checks every file of a set. Warns of files that are ignored by name and of unreadable files.
@@ -84,6 +90,14 @@ fn report_marks(marks: &Marks, orientation: Orientation, split: &str, context: &
             (context.report)(format!("turning {turned} in {split} by EXIF orientation: {}", marks.turned))
         }
     }
+    if marks.with_nodata.files > 0 {
+        (context.warn)(format!(
+            "{} in {split} state a value without data (GDAL's tag), and it is used as a number: {}; to leave its pixels out, set \
+             data.nodata = \"file\"",
+            counted(marks.with_nodata.files, "file"),
+            marks.with_nodata
+        ));
+    }
     if marks.lossy_maps.files > 0 {
         (context.warn)(format!(
             "lossy compression has changed the numbers of {} in {split}: {}; export the maps again as PNG, or as TIFF without JPEG",
@@ -114,7 +128,7 @@ pub(super) fn progress_callback<'a>(
 pub(super) fn options(
     recipe: &Recipe,
     size: Option<(u32, u32)>,
-    local_ranks: usize,
+    cache: CacheBudget,
     context: usize,
 ) -> (ImageOptions, ImageOptions) {
     let data = &recipe.data;
@@ -130,9 +144,12 @@ pub(super) fn options(
         },
         orientation: data.orientation,
         context,
+        decode: data.decode,
+        nodata: data.nodata.filter(|_| data.channels != 3),
+        fill: data.fill,
         normalize: Normalize::new(&data.mean, &data.std),
         changes: Changes::default(),
-        cache: CacheBudget::new(cache_bytes(data.cache, local_ranks)),
+        cache,
     };
     let train = ImageOptions { changes: Changes::new(&recipe.changes()), ..test.clone() };
     (train, test)

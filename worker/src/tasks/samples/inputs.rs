@@ -8,18 +8,17 @@ use super::super::TaskError;
 use super::super::predict::Unlabelled;
 use super::Sets;
 use super::files;
-use crate::data::{Blanks, Dataset, FileSet, ImageOptions, Windows};
+use crate::data::{Blanks, CacheBudget, Dataset, FileSet, ImageOptions, Windows};
 
 /// Makes the data sets.
-pub(super) fn sets(recipe: &Recipe, inputs: Unlabelled, local_ranks: usize) -> Result<Sets, TaskError> {
+pub(super) fn sets(recipe: &Recipe, inputs: Unlabelled) -> Result<Sets, TaskError> {
     let Unlabelled { saved, samples, count, sizes, overlap } = inputs;
     let size = saved.size().unwrap_or((1, 1));
     let set: Arc<dyn Dataset> = match samples {
         None => Arc::new(Blanks::only(count, saved.fields().collect())),
         Some(samples) => {
-            let (_, options) = files::options(recipe, Some(size), local_ranks, 0);
             // Each image is used once.
-            let options = ImageOptions { cache: Default::default(), ..options };
+            let (_, options) = files::options(recipe, Some(size), CacheBudget::default(), 0);
             let set: Arc<dyn Dataset> = match sizes.is_empty() {
                 true => Arc::new(FileSet::new(samples, options)),
                 false => Arc::new(Windows::new(

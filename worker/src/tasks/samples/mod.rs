@@ -24,8 +24,8 @@ use crate::data::generated_numbers::NUMBERS;
 use crate::data::packed::Packed;
 use crate::data::sampler::{self, Inputs};
 use crate::data::{
-    DataError, Dataset, FileSet, Generated, GeneratedMaps, GeneratedMasks, GeneratedVectors, Groups,
-    ImageOptions, Mixture, Moments, Samples, Sampling, Split, TokenizerFiles, Vocabulary,
+    CacheBudget, DataError, Dataset, FileSet, Generated, GeneratedMaps, GeneratedMasks, GeneratedVectors,
+    Groups, ImageOptions, Mixture, Moments, Samples, Sampling, Split, TokenizerFiles, Vocabulary,
 };
 use labels::Labels;
 use listed::{OtherSets, Set, list};
@@ -177,7 +177,7 @@ fn usable(samples: Samples, recipe: &Recipe, context: &mut SurveyContext<'_>) ->
 pub(super) fn sets(
     recipe: &Recipe,
     survey: Survey,
-    local_ranks: usize,
+    cache: CacheBudget,
     context: impl FnOnce() -> Result<usize, TaskError>,
 ) -> Result<Sets, TaskError> {
     let target = recipe.target();
@@ -236,7 +236,7 @@ pub(super) fn sets(
             }
             let [train, test] = *files;
             let (own, _) = files::sizes(recipe, train.size);
-            let (train_options, options) = files::options(recipe, own, local_ranks, context);
+            let (train_options, options) = files::options(recipe, own, cache, context);
             let set = |samples, options: &ImageOptions| -> Arc<dyn Dataset> {
                 Arc::new(FileSet::new(samples, options.clone()))
             };
@@ -265,7 +265,7 @@ pub(super) fn sets(
             sets.sampled(recipe, labels)?
         }
         Survey::Generated => generated(recipe, target)?,
-        Survey::Unlabelled(inputs) => return inputs::sets(recipe, *inputs, local_ranks),
+        Survey::Unlabelled(inputs) => return inputs::sets(recipe, *inputs),
     };
     let (width, height) = sets.size;
     sets.description = match target {

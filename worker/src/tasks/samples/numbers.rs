@@ -34,6 +34,8 @@ pub(super) fn map_rule(recipe: &Recipe) -> MapRule {
     MapRule {
         scale: recipe.data.target_scale as f32,
         ignore: recipe.data.ignore.filter(|_| recipe.ignores_maps()),
+        offset: recipe.data.target_offset as f32,
+        nodata: recipe.data.nodata,
     }
 }
 

@@ -7,7 +7,7 @@ use dtrain_recipe::{Recipe, Target, Val};
 use super::super::SurveyContext;
 use super::files;
 use super::listed::{Set, list};
-use crate::data::{Dataset, FileSet, Samples};
+use crate::data::{CacheBudget, Dataset, FileSet, Samples};
 
 /// Lists and checks the sets that a survey has not reached, each as if it were alone. Returns why some cannot be listed.
 pub(crate) fn check_rest(recipe: &Recipe, context: &mut SurveyContext<'_>) -> Vec<String> {
@@ -35,6 +35,6 @@ pub(crate) fn check_rest(recipe: &Recipe, context: &mut SurveyContext<'_>) -> Ve
 
 /// Returns the data sets of listed files, those that cannot be read included: with the random changes of a training, and without.
 pub(crate) fn unchanged_sets(recipe: &Recipe, samples: &Samples) -> [Arc<dyn Dataset>; 2] {
-    let (train, test) = files::options(recipe, samples.size, 1, 0);
+    let (train, test) = files::options(recipe, samples.size, CacheBudget::default(), 0);
     [train, test].map(|options| Arc::new(FileSet::new(samples.clone(), options)) as Arc<dyn Dataset>)
 }

@@ -14,7 +14,7 @@ fn recipe(data: &str) -> Recipe {
 
 #[test]
 fn generated_targets_are_numbers_or_maps() {
-    let made = |data| sets(&recipe(data), Survey::Generated, 1, || Ok(1)).unwrap();
+    let made = |data| sets(&recipe(data), Survey::Generated, CacheBudget::default(), || Ok(1)).unwrap();
     let sets = made("normalize_targets = true");
     assert_eq!((sets.numbers.len(), sets.size), (2, (16, 16)));
     assert_eq!((sets.train.len(), sets.test.len()), (30, 5));
@@ -45,7 +45,7 @@ fn images_are_prepared_as_the_recipe_states() {
     let text = "task = \"classify\"\n[data]\nroot = \"/d\"\ncrop_fraction = 0.875\ninterpolation = \"bicubic\"\nchanges = \
                 [{ name = \"flip\" }]\n[train]\nsteps = 1\n";
     let recipe = Recipe::parse("test", text, &[]).unwrap();
-    let (train, test) = files::options(&recipe, None, 1, 0);
+    let (train, test) = files::options(&recipe, None, CacheBudget::default(), 0);
     for options in [&train, &test] {
         assert_eq!((options.crop_fraction, options.filter), (0.875, Filter::Bicubic));
     }

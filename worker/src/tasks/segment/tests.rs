@@ -9,7 +9,8 @@ fn figures_follow_from_classes_and_size() {
                   test_samples = 2\n[model]\nwidth = 2\ndepth = 2\n[train]\nsteps = 1\n";
     let recipe = Recipe::parse("test", recipe, &[]).unwrap();
     let mut registry = crate::models::Registry::new(Device::Cpu);
-    let context = BuildContext { registry: &mut registry, local_ranks: 1 };
+    let context =
+        BuildContext { registry: &mut registry, local_ranks: 1, cache: crate::data::CacheBudget::default() };
     let task = Segment::build(&recipe, Survey::Generated, context).unwrap();
     let totals = Totals { loss_sum: 7.0, weight: 5.0, sums: vec![1.0, 1.0, 1.0, 0.0, 3.0, 3.0, 1.0, 0.0] };
     let names: Vec<_> = task.figures(&totals).into_iter().map(|(name, _)| name).collect();

@@ -75,9 +75,7 @@ fn write(
                 let mut all = vec![0; tokens.count()];
                 match tokens.copy_all(&mut all) {
                     Ok(()) => texts.push(Text { at, prompt: all.len(), tokens: all }),
-                    Err(error) => {
-                        rows.push(failed_row(at, &format!("prompt {}", at + 1), error.to_string(), warned));
-                    }
+                    Err(error) => rows.push(Row::failed(at, error.to_string())),
                 }
             }
             Ok(_) => rows.push(Row::failed(at, "the prompt is empty; write at least one token".to_owned())),

@@ -21,7 +21,13 @@ fn write(path: &Path, content: u8) {
 
 fn checked(root: &Path, set: &str) -> (Samples, CheckReport) {
     let samples = classes::scan(root, set, None).unwrap();
-    let needs = Needs { channels: 3, resize: Resize::Crop, orientation: Orientation::Stored };
+    let needs = Needs {
+        channels: 3,
+        resize: Resize::Crop,
+        orientation: Orientation::Stored,
+        nodata: None,
+        fill: None,
+    };
     let report = check_in_detail(&samples, needs, Depth::Header, 2, &mut |_, _| ());
     (samples, report)
 }

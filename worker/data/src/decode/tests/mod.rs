@@ -1,6 +1,8 @@
 #![allow(clippy::unwrap_used)]
 
+mod chunks;
 mod data;
+mod jpegs;
 mod kinds;
 mod masks;
 mod raw_tiff;

@@ -34,7 +34,7 @@ fn load(set: &FileSet, random: Option<u64>) -> Result<(Vec<f32>, Vec<f32>)> {
 fn a_map_goes_where_its_image_goes() {
     // The map's grey is the image's, and grey 0 is no number.
     let grey = |x: u32, y: u32| (40 + x / 8 * 20 + y / 8 * 30) as u8;
-    let rule = MapRule { scale: 1.0, ignore: Some(40) };
+    let rule = MapRule { scale: 1.0, ignore: Some(40), ..MapRule::PLAIN };
     let (_root, index) = pair(&gray(32, 32, grey), &gray(32, 32, grey), rule);
     for augment in [Augment::None, Augment::Flip, Augment::CropFlip, Augment::ResizedCropFlip] {
         let sets = [0, 1 << 20].map(|bytes| FileSet::new(index.clone(), options(32, augment, bytes)));
@@ -60,7 +60,7 @@ fn a_map_goes_where_its_image_goes() {
 #[test]
 fn maps_of_16_bits_keep_their_steps() {
     let words = ImageBuffer::<Luma<u16>, _>::from_fn(4, 1, |x, _| Luma([[0, 1, 9, 65535][x as usize]]));
-    let rule = MapRule { scale: 65535.0, ignore: Some(9) };
+    let rule = MapRule { scale: 65535.0, ignore: Some(9), ..MapRule::PLAIN };
     let (_root, index) = pair(&gray(4, 1, |_, _| 1), &encoded(words, ImageFormat::Png), rule);
     let options = ImageOptions { size: (4, 1), resize: Resize::None, ..options(1, Augment::None, 0) };
     let (_, map) = load(&FileSet::new(index, options), None).unwrap();
@@ -70,7 +70,7 @@ fn maps_of_16_bits_keep_their_steps() {
 
 #[test]
 fn a_coloured_map_is_a_bad_sample() {
-    let rule = MapRule { scale: 1.0, ignore: None };
+    let rule = MapRule { scale: 1.0, ignore: None, ..MapRule::PLAIN };
     let (root, index) = pair(&png(8, 8), &png(8, 8), rule);
     let said = |index: &Samples| {
         let set = FileSet::new(index.clone(), options(8, Augment::None, 0));
@@ -81,7 +81,13 @@ fn a_coloured_map_is_a_bad_sample() {
         "{}",
         said(&index)
     );
-    let needs = Needs { channels: 3, resize: Resize::Crop, orientation: Orientation::Stored };
+    let needs = Needs {
+        channels: 3,
+        resize: Resize::Crop,
+        orientation: Orientation::Stored,
+        nodata: None,
+        fill: None,
+    };
     let report = check(&index, needs, Depth::Header, 1, &mut |_, _| ());
     assert!(report.bad[0].reason.contains("this image has 3 channels"), "{report:?}");
     put(root.path().join("m/1.png"), &gray(8, 4, |_, _| 1));
@@ -101,9 +107,21 @@ fn real_heights_are_metres() {
             std::os::unix::fs::symlink(&path, root.path().join(part).join(name)).unwrap();
         }
     }
-    let index =
-        pairs::scan(root.path(), "img", "lab", MapRule { scale: 1.0, ignore: None }.into(), None).unwrap();
-    let needs = Needs { channels: 4, resize: Resize::None, orientation: Orientation::Stored };
+    let index = pairs::scan(
+        root.path(),
+        "img",
+        "lab",
+        MapRule { scale: 1.0, ignore: None, ..MapRule::PLAIN }.into(),
+        None,
+    )
+    .unwrap();
+    let needs = Needs {
+        channels: 4,
+        resize: Resize::None,
+        orientation: Orientation::Stored,
+        nodata: None,
+        fill: None,
+    };
     let checked = |threads| check(&index, needs, Depth::Full, threads, &mut |_, _| ());
     let report = checked(2);
     assert!(report.bad.is_empty(), "{:?}", report.bad);

@@ -12,7 +12,7 @@ static RULE: MaskRule = MaskRule::unnamed(MaskKind::Index, 2, 255);
 
 const READING: Reading<'_> = Reading {
     mask: &RULE,
-    map: MapRule { scale: 1.0, ignore: None },
+    map: MapRule { scale: 1.0, ignore: None, ..MapRule::PLAIN },
     split: "split",
     separator: dtrain_recipe::Separator::Auto,
     train: None,

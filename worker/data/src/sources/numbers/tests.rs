@@ -108,7 +108,13 @@ fn an_unreadable_image_is_left_out() {
     let root = folder(&format!("file,a\n{table}"), &names.iter().map(String::as_str).collect::<Vec<_>>());
     put(root.path().join("train/007.png"), b"not an image");
     let index = scan(&root, None).unwrap();
-    let needs = Needs { channels: 3, resize: Resize::None, orientation: Orientation::Stored };
+    let needs = Needs {
+        channels: 3,
+        resize: Resize::None,
+        orientation: Orientation::Stored,
+        nodata: None,
+        fill: None,
+    };
     let report = check(&index, needs, Depth::Full, 2, &mut |_, _| ());
     let good = index.without_bad(&report).unwrap();
     assert_eq!((good.count(), good.size, good.numbers().1[7]), (199, Some((8, 6)), 8.0));

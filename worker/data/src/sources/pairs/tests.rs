@@ -59,7 +59,7 @@ fn with_rule(mut samples: Samples, to: MaskRule) -> Samples {
 }
 
 fn checked(index: &Samples, resize: Resize, depth: Depth) -> CheckReport {
-    let needs = Needs { channels: 3, resize, orientation: Orientation::Stored };
+    let needs = Needs { channels: 3, resize, orientation: Orientation::Stored, nodata: None, fill: None };
     check(index, needs, depth, 2, &mut |_, _| ())
 }
 
@@ -231,7 +231,13 @@ fn a_real_binary_set_pairs_up() {
     let rule = MaskRule::unnamed(MaskKind::Binary, 2, 255);
     let index = super::scan(&root, "image", "label", rule.into(), None).unwrap();
     assert_eq!(index.count(), 30);
-    let needs = Needs { channels: 1, resize: Resize::None, orientation: Orientation::Stored };
+    let needs = Needs {
+        channels: 1,
+        resize: Resize::None,
+        orientation: Orientation::Stored,
+        nodata: None,
+        fill: None,
+    };
     let report = check(&index, needs, Depth::Full, 2, &mut |_, _| ());
     assert_eq!(index.without_bad(&report).unwrap().size, Some((512, 512)));
 }

@@ -24,7 +24,7 @@ type Scan = fn(&Request<'_>) -> Result<Samples, DataError>;
 
 fn scan(scan: Scan, root: &Path, set: &str, all: &[(&str, &str)]) -> Result<Samples, DataError> {
     let fields: Vec<_> = all.iter().map(|(field, text)| FieldColumns::parse(field, text).unwrap()).collect();
-    let reading = Reading { map: MapRule { scale: 1.0, ignore: None }, ..READING };
+    let reading = Reading { map: MapRule { scale: 1.0, ignore: None, ..MapRule::PLAIN }, ..READING };
     scan(&Request { root, set, targets: "", target: None, fields: &fields, list: None, pair: None, reading })
 }
 
@@ -51,7 +51,13 @@ fn packed_files_have_the_samples_of_the_folder() {
     for (of_kind, set, fields) in cases {
         let packed = scan(of_kind, copies.path(), set, &fields).unwrap();
         assert_eq!((packed.count(), packed.classes()), (24, folder.classes()), "{set}");
-        let needs = Needs { channels: 3, resize: Resize::Crop, orientation: Orientation::Stored };
+        let needs = Needs {
+            channels: 3,
+            resize: Resize::Crop,
+            orientation: Orientation::Stored,
+            nodata: None,
+            fill: None,
+        };
         assert_eq!(check(&packed, needs, Depth::Full, 2, &mut |_, _| {}).bad, [], "{set}");
         for sample in [0, 1, 9, 10, 11, 23] {
             assert_eq!(image(&packed, sample), image(&folder, sample), "{set} {sample}");
@@ -127,7 +133,13 @@ fn numbers_of_classes_have_the_names_of_the_footer() {
     let other = png(5, 5);
     written(&path, &[(&other, 10, 0.5), (b"no image", 9, 1.5)], "", Compression::SNAPPY);
     let samples = scan(list, root.path(), "a", &fields).unwrap();
-    let needs = Needs { channels: 3, resize: Resize::None, orientation: Orientation::Stored };
+    let needs = Needs {
+        channels: 3,
+        resize: Resize::None,
+        orientation: Orientation::Stored,
+        nodata: None,
+        fill: None,
+    };
     let bad = check(&samples, needs, Depth::Full, 1, &mut |_, _| {}).bad;
     assert_eq!((bad.len(), bad[0].index), (1, 1));
     assert_eq!(bad[0].path, format!("{}: row 1", path.display()));
@@ -217,7 +229,13 @@ fn damaged_files_are_errors_and_no_panics() {
     let path = root.path().join("a.parquet");
     let whole = reference("packs/test-00000-of-00002.parquet");
     let whole = fs::read(whole).unwrap();
-    let needs = Needs { channels: 3, resize: Resize::Crop, orientation: Orientation::Stored };
+    let needs = Needs {
+        channels: 3,
+        resize: Resize::Crop,
+        orientation: Orientation::Stored,
+        nodata: None,
+        fill: None,
+    };
     for place in (0..whole.len()).step_by(whole.len() / 150) {
         for change in [1u8, 0x80] {
             let mut bytes = whole.clone();

@@ -36,7 +36,8 @@ fn scan<'a>(
     train: Option<&'a Samples>,
 ) -> Result<Samples, DataError> {
     let fields: Vec<_> = all.iter().map(|(field, text)| FieldColumns::parse(field, text).unwrap()).collect();
-    let reading: Reading<'a> = Reading { map: MapRule { scale: 1.0, ignore: None }, train, ..READING };
+    let reading: Reading<'a> =
+        Reading { map: MapRule { scale: 1.0, ignore: None, ..MapRule::PLAIN }, train, ..READING };
     list(&Request { root, set, targets: "", target: None, fields: &fields, list: None, pair: None, reading })
 }
 
@@ -90,7 +91,13 @@ fn samples_are_the_members_with_one_key_in_order() {
     assert_eq!(samples.classes(), (&["9".to_owned(), "10".to_owned()][..], &[0, 1, 1][..]));
     assert_eq!(samples.numbers().1, [7.0, 1.0, 7.0, 1.0, 7.0, 1.0]);
     assert_eq!(samples.class_names()["tags"], ["big", "red"]);
-    let needs = Needs { channels: 3, resize: Resize::Crop, orientation: Orientation::Stored };
+    let needs = Needs {
+        channels: 3,
+        resize: Resize::Crop,
+        orientation: Orientation::Stored,
+        nodata: None,
+        fill: None,
+    };
     let report = check(&samples, needs, Depth::Full, 2, &mut |_, _| {});
     assert_eq!(report.bad.len(), 1);
     assert!(

@@ -266,7 +266,13 @@ fn a_bad_file_is_named_with_its_line() {
     put(root.path().join("a.png"), &png(8, 6));
     let all = fields(&[("image", "image:image,other")]);
     let train = scan(&path, "train", &all, READING).unwrap();
-    let needs = Needs { channels: 3, resize: Resize::Crop, orientation: Orientation::Stored };
+    let needs = Needs {
+        channels: 3,
+        resize: Resize::Crop,
+        orientation: Orientation::Stored,
+        nodata: None,
+        fill: None,
+    };
     let [bad] = &check(&train, needs, Depth::Full, 1, &mut |_, _| ()).bad[..] else { panic!("one is bad") };
     let text = bad.to_string();
     assert!(
