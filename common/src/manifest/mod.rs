@@ -66,6 +66,9 @@ pub struct Stopping {
     pub step: u64,
     /// Evaluations without an improvement since then.
     pub since: u64,
+    /// The step of the last evaluation that counted: no step counts twice.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub counted: Option<u64>,
 }
 
 /// A fingerprint of the training data; a resume compares it.
@@ -73,6 +76,9 @@ pub struct Stopping {
 pub struct DataFingerprint {
     pub train_samples: u64,
     pub test_samples: u64,
+    /// None without validation samples.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub val_samples: Option<u64>,
     /// SHA-256 of the survey of the data, in hexadecimal digits; independent of the folder.
     pub sha256: String,
     /// The form of the survey that was hashed; 0 in checkpoints of early versions.

@@ -364,7 +364,13 @@ fn a_manifest_that_no_resume_reads_is_not_written() {
 fn sizes_of_the_data_are_kept_in_order() {
     let period = |step, train_samples| DataPeriod { step, train_samples };
     let of = |train_samples| {
-        Some(DataFingerprint { train_samples, test_samples: 5, sha256: String::new(), form: 0 })
+        Some(DataFingerprint {
+            train_samples,
+            test_samples: 5,
+            val_samples: None,
+            sha256: String::new(),
+            form: 0,
+        })
     };
     let first = Manifest { data: of(80), ..sample() };
     assert_eq!(first.periods_with(80), []);

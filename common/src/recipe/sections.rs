@@ -36,7 +36,7 @@ section! {
         patience: u64 = 5, COUNT;
         /// The figure, and whether it should rise or fall; filled in: that of `checkpoint.best`, else min loss.
         figure: Option<Best> = None, BEST;
-        /// The least change that counts as an improvement.
+        /// A change must be greater than this to count as an improvement.
         min_delta: f64 = 0.0, RATE;
     }
 }
@@ -150,7 +150,8 @@ section! {
         batch: MicroBatch = MicroBatch::Auto, AUTO_OR_COUNT;
         /// Names of the figures to compute besides the loss; by default all.
         figures: Option<Vec<String>> = None, NAME_LIST;
-        /// The part of the run's time that evaluations may take; one that would take more waits for its next turn.
+        /// The part of the time since the start or the last resume that evaluations may take; one that would take more waits for its
+        /// next turn.
         share: Option<f64> = None, PART;
     }
 }

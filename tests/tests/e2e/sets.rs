@@ -96,6 +96,12 @@ fn a_resumed_run_ends_early_at_the_same_step() {
     let resumed = sandbox.train(2, "parts", &sets).result();
     // The shorter run was also evaluated at its end.
     assert_eq!((resumed.steps, resumed.stopped_early), (Some(6), true));
+    // A new run from the checkpoint counts anew, on all ranks.
+    let last = sandbox.run("whole").0.checkpoint(8);
+    let from = sandbox.launch_with(2, "new", &sets, &["--resume", last.to_str().unwrap()]);
+    expect_exit_code(&from, 0);
+    let from = sandbox.run("new").result();
+    assert_eq!((from.steps, from.stopped_early), (Some(16), true));
 }
 
 #[test]

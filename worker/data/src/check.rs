@@ -30,6 +30,8 @@ pub struct CheckReport {
     pub moments: Moments,
     /// Files that are reported and used.
     pub marks: Marks,
+    /// Whether these samples are a part of others, all of which have few bad samples.
+    is_of_good_list: bool,
     /// Counts for people, of a check in detail.
     pub tally: Tally,
     /// The good samples and the sizes of their images, by number; only if images are not resized.
@@ -155,10 +157,21 @@ impl CheckReport {
     /// list.
     pub(super) fn good(&self, total: usize) -> Result<impl Fn(usize) -> bool, DataError> {
         assert_eq!(self.checked, total, "the report belongs to another index");
-        if too_many_bad(self.bad.len(), total) {
+        if !self.is_of_good_list && too_many_bad(self.bad.len(), total) {
             return Err(DataError::TooManyBad(self.bad.clone(), total));
         }
         Ok(|at| self.bad.binary_search_by_key(&at, |bad| bad.index).is_err())
+    }
+
+    /// Applies the limit on bad samples to the parts of one list together: one bad sample may be much of a small part.
+    pub fn join_limit(parts: [&mut Self; 2]) -> Result<(), DataError> {
+        let total = parts.iter().map(|part| part.checked).sum();
+        let bad: Vec<_> = parts.iter().flat_map(|part| part.bad.iter().cloned()).collect();
+        if too_many_bad(bad.len(), total) {
+            return Err(DataError::TooManyBad(bad, total));
+        }
+        parts.into_iter().for_each(|part| part.is_of_good_list = true);
+        Ok(())
     }
 
     /// Returns the common size of the good images: `expected`, else the first's. Others are an error.

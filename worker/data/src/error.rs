@@ -142,8 +142,13 @@ pub enum DataError {
     )]
     NoPathToDivide(PathBuf),
     #[error(
-        "data.val = {part} of the {} in {} leaves no {set} samples{}; {} data.val, or name a folder or set in it",
-        counted(*samples, "sample"), place.display(), of_classes(missing), if *set == "training" { "lower" } else { "raise" }
+        "data.val = {part} of the {} in {} leaves no {set} samples{}; {}, or name a folder or set in it",
+        counted(*samples, "sample"), place.display(), of_classes(missing), match missing.iter().all(|(_, all)| *all > 1) {
+            // One sample is on one side, whatever the part.
+            false => "add samples of it, remove data.val",
+            true if *set == "training" => "lower data.val",
+            true => "raise data.val",
+        }
     )]
     Undivided {
         place: PathBuf,
@@ -156,11 +161,11 @@ pub enum DataError {
     #[error("the training masks in {} {}, but a model needs at least two classes to learn; {}", .0.display(), .1, .2)]
     OneMaskClass(PathBuf, String, String),
     #[error(
-        "every pixel of the test masks in {} has the value {}, which data.ignore = {} excludes; \
+        "every pixel of the masks of the set {} in {} has the value {}, which data.ignore = {} excludes; \
          set data.ignore to the value that means no class",
-        .0.display(), .1, .1
+        .0, .1.display(), .2, .2
     )]
-    NothingToTest(PathBuf, i64),
+    NothingToTest(String, PathBuf, i64),
     #[error(
         "every pixel of the maps in {} has the value of data.ignore; set data.ignore to the value that means no number",
         .0.display()
@@ -216,13 +221,14 @@ pub enum DataError {
     OneCharacter(PathBuf, char),
     #[error(
         "the {part} part of the text has {tokens} tokens, and one window of model.context = {context} needs {}; use a longer \
-         text, lower model.context or change data.test_fraction",
-        context + 1
+         text, lower model.context or change {}",
+        context + 1, fractions(part)
     )]
     ShortText { part: &'static str, tokens: usize, context: usize },
     #[error(
         "the {part} part of the text has none of its {documents} documents of two or more tokens; use a text with more \
-         documents, set data.documents to another unit or change data.test_fraction"
+         documents, set data.documents to another unit or change {}",
+        fractions(part)
     )]
     NoDocuments { part: &'static str, documents: usize },
     #[error(
@@ -375,6 +381,15 @@ impl DataError {
     #[must_use]
     pub fn in_source(self, number: usize, count: usize) -> Self {
         if count == 1 { self } else { Self::OfSource { number, error: Box::new(self) } }
+    }
+}
+
+/// Names the settings that decide the size of a part of a text.
+fn fractions(part: &str) -> &'static str {
+    match part {
+        "test" => "data.test_fraction",
+        "validation" => "data.val",
+        _ => "data.test_fraction or data.val",
     }
 }
 

@@ -2,27 +2,35 @@
 
 use super::error::DataError;
 use super::ignored::Ignored;
+use super::origin::SourcePart;
 use super::samples::Samples;
 
 impl Samples {
     /// Divides training samples into those that remain and the validation samples: about `part` of them, above 0 and below 1.
     ///
-    /// The path of a sample's first image below its folder decides, and nothing else. So a sample stays where it is when others
-    /// are added, and in every run. Lines of a table with the same image stay together.
+    /// The path of a sample's first image below the folder of its source's set decides, and nothing else. So a sample stays where
+    /// it is when others are added, also by another source, and in every run. Lines of a table with the same image stay together.
     ///
     /// # Errors
-    /// Samples without images, and a class that one of the two would lack.
+    /// Samples without images, a class that one of the two would lack, and a source without training samples.
     pub fn hold_out(&self, part: f64) -> Result<[Self; 2], DataError> {
         let Some(files) = self.images().next() else {
             return Err(DataError::NoPathToDivide(self.place(&self.set)));
         };
-        let held_out: Vec<bool> =
-            (0..self.count()).map(|at| number_of(&files.paths.get(at)) < part).collect();
+        let number = |at| {
+            let path = files.paths.get(at);
+            // Paths of joined samples begin with the folder of their source's set.
+            let folder = self.origin(at).0.map_or("", SourcePart::folder);
+            let below = path.strip_prefix(folder).and_then(|path| path.strip_prefix('/'));
+            number_of(below.filter(|_| !folder.is_empty()).unwrap_or(&path))
+        };
+        let held_out: Vec<bool> = (0..self.count()).map(|at| number(at) < part).collect();
         let rest = self.kept(&|at| !held_out[at])?;
         let (set, ignored) = (format!("{} (data.val)", self.set), Ignored::default());
         let val = Self { set, ignored, ..self.kept(&|at| held_out[at])? };
         self.check_divided(part, "validation", &val)?;
         self.check_divided(part, "training", &rest)?;
+        self.check_sources(part, &rest)?;
         Ok([rest, val])
     }
 
@@ -42,6 +50,21 @@ impl Samples {
         }
         let (place, samples) = (self.place(&self.set), self.count());
         Err(DataError::Undivided { place, part, set, missing, samples })
+    }
+
+    /// Checks that all sources have training samples.
+    fn check_sources(&self, part: f64, rest: &Self) -> Result<(), DataError> {
+        let emptied = |(all, rest): &(&SourcePart, &SourcePart)| all.samples > 0 && rest.samples == 0;
+        match self.sources.iter().zip(&rest.sources).find(emptied) {
+            None => Ok(()),
+            Some((all, _)) => Err(DataError::Undivided {
+                place: all.place(),
+                part,
+                set: "training",
+                missing: Vec::new(),
+                samples: all.samples,
+            }),
+        }
     }
 }
 
@@ -89,6 +112,37 @@ mod tests {
         // A larger part has the samples of a smaller one.
         let [_, larger] = samples(folder.path(), &["a", "b", "c"], 90).hold_out(0.5).unwrap();
         assert!(paths(&more_val).is_subset(&paths(&larger)));
+    }
+
+    #[test]
+    fn samples_stay_where_they_are_when_a_source_is_added() {
+        let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+        let alone = || samples(folders[0].path(), &["a", "b"], 60);
+        let [train, val] = alone().hold_out(0.3).unwrap();
+        let other = samples(folders[1].path(), &["a"], 20);
+        let both = Samples::join(vec![(alone(), None), (other, None)]).unwrap();
+        let [more, more_val] = both.hold_out(0.3).unwrap();
+        assert_eq!(more.count() + more_val.count(), 140);
+        assert!(paths(&train).is_subset(&paths(&more)) && paths(&val).is_subset(&paths(&more_val)));
+    }
+
+    #[test]
+    fn a_source_that_the_part_empties_is_named() {
+        let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+        let small = samples(folders[1].path(), &["a"], 1);
+        let part = number_of("a/0.png") + 1e-6;
+        let both = vec![(samples(folders[0].path(), &["a", "b"], 60), None), (small, None)];
+        let error = Samples::join(both).unwrap().hold_out(part).unwrap_err().to_string();
+        assert!(error.contains("of the 1 sample in") && error.contains("lower data.val"), "{error}");
+        assert!(error.contains(&folders[1].path().display().to_string()), "{error}");
+    }
+
+    #[test]
+    fn a_class_of_one_sample_needs_more_of_them() {
+        let folder = tempfile::tempdir().unwrap();
+        samples(folder.path(), &["a"], 60);
+        let error = samples(folder.path(), &["b"], 1).hold_out(0.3).unwrap_err().to_string();
+        assert!(error.contains("\"b\" (1 sample)") && error.contains("add samples of it"), "{error}");
     }
 
     #[test]

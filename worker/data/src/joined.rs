@@ -50,7 +50,8 @@ impl Samples {
 
 fn part(samples: &Samples, weight: Option<f64>) -> SourcePart {
     let Samples { root, set, table, .. } = samples.clone();
-    SourcePart { samples: samples.count(), weight, root, set, table }
+    let folder = samples.images().next().map(|files| files.folder.clone()).unwrap_or_default();
+    SourcePart { samples: samples.count(), weight, root, set, folder, table }
 }
 
 /// Checks that the second source has the fields of the first.

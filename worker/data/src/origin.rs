@@ -25,6 +25,9 @@ pub struct SourcePart {
     /// The folder of the data. A survey's fingerprint does not count it.
     pub(super) root: PathBuf,
     pub(super) set: String,
+    /// The folder of its first images; known only after a scan.
+    #[serde(skip)]
+    pub(super) folder: String,
     #[serde(default, rename = "dtrain_table")]
     pub(super) table: Option<TableLines>,
 }
@@ -38,6 +41,11 @@ impl SourcePart {
     /// Returns the folder that its paths are below.
     pub(super) fn root(&self) -> &Path {
         &self.root
+    }
+
+    /// Returns the folder of its first images below [`SourcePart::root`].
+    pub(super) fn folder(&self) -> &str {
+        &self.folder
     }
 
     pub(super) fn table(&self) -> Option<&TableLines> {

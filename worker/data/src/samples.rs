@@ -266,7 +266,7 @@ impl Samples {
     }
 
     /// Returns the source of a sample, if there are several, and its number there.
-    fn origin(&self, mut sample: usize) -> (Option<&SourcePart>, usize) {
+    pub(super) fn origin(&self, mut sample: usize) -> (Option<&SourcePart>, usize) {
         for part in &self.sources {
             if sample < part.samples {
                 return (Some(part), sample);

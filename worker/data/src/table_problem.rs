@@ -2,6 +2,7 @@
 
 use super::ignored::is_image;
 use super::names::listed;
+use super::sources::table::SPLIT;
 
 /// The name of the table of numbers beside the images of a split.
 pub(super) const TARGETS: &str = "targets.csv";
@@ -67,7 +68,13 @@ pub enum TableProblem {
     NoColumn(String, Vec<String>, String),
     #[error("no line has `{}` in the column `{}`{}", .0[1], .0[0], match .1.as_slice() {
         [] => "; write a line for each sample".to_owned(),
-        found => format!(", which has {}; set data.train, data.test and data.val to names in it", listed(found)),
+        // `column:` in data.val takes this name alone.
+        found if .0[1] == "val" && .0[0] != SPLIT => {
+            format!(", which has {}; write `val` in the lines of the validation samples", listed(found))
+        }
+        found => {
+            format!(", which has {}; set data.train, data.test, data.val and data.tests to names in it", listed(found))
+        }
     })]
     NoSplit([String; 2], Vec<String>),
     #[error("the table has no lines; write a line for each input")]

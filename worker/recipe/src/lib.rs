@@ -64,7 +64,7 @@ pub use networks::{LastPart, ModelName, NetworkFacts};
 pub use no_data::{NoData, NoDataWord};
 pub use pair::{NamePattern, Pair};
 pub use samplers::Sampler;
-pub use sets::{Val, ValSet};
+pub use sets::{Val, ValSet, check_test_name};
 pub use sources::Source;
 pub use tasks::{Task, TaskFacts};
 pub use tokenizer::Tokenizer;

@@ -8,6 +8,7 @@ use dtrain_common::recipe::kinds::{Kind, check, each_entry};
 use serde::{Deserialize, Serialize};
 use toml::Value;
 
+use super::Data;
 use super::kinds::{FOLDER_NAME, is_folder_name};
 
 /// Before the name of a column in `data.val`.
@@ -78,6 +79,16 @@ impl Val {
     }
 }
 
+impl Data {
+    /// Returns the number of validation samples of generated data: as many as this part of the training samples, which stay.
+    pub fn val_of_generated(&self) -> Option<usize> {
+        match self.val {
+            Some(Val::Part(part)) => Some((self.train_samples as f64 * part).round().max(1.0) as usize),
+            _ => None,
+        }
+    }
+}
+
 pub(super) const VAL: Kind = Kind::Other(
     "the name of a folder or set, a part of the training samples such as 0.2, or column:NAME",
     &["string", "number"],
@@ -96,15 +107,26 @@ pub(super) const VAL: Kind = Kind::Other(
 pub(super) const TESTS: Kind =
     Kind::Other("a table of folders, such as { night = \"test_night\" }", &["object"], |value| {
         for name in value.as_table().into_iter().flat_map(|table| table.keys()) {
-            if ["test", "train", "val"].contains(&name.as_str()) {
-                return Err(format!("`{name}` is the name of another set; choose another name"));
-            }
-            if !name.chars().all(|c| c.is_ascii_alphanumeric() || "_-.".contains(c)) {
-                return Err(format!("`{name}` may have letters, digits and _-.; choose another name"));
-            }
+            check_test_name(name)?;
         }
         each_entry(value, |value| check(&FOLDER_NAME, value))
     });
+
+/// Checks the name of another test set.
+///
+/// # Errors
+/// The name of another set, and one that lines of metrics.jsonl cannot have; with the remedy.
+pub fn check_test_name(name: &str) -> Result<(), String> {
+    if ["test", "train", "val"].contains(&name) {
+        return Err(format!("`{name}` is the name of another set; choose another name"));
+    }
+    if name.is_empty() || !name.chars().all(|c| c.is_ascii_alphanumeric() || "_-.".contains(c)) {
+        return Err(format!(
+            "the name `{name}` needs one or more letters, digits and _-.; choose another name"
+        ));
+    }
+    Ok(())
+}
 
 #[cfg(test)]
 mod tests {
@@ -138,9 +160,14 @@ mod tests {
     fn test_sets_have_names_of_their_own() {
         let read = |text: &str| text.parse::<toml::Table>().unwrap()["t"].clone();
         assert_eq!(check(&TESTS, &read("t = { night = \"night\", \"a-b.2\" = \"x/y\" }")), Ok(()));
-        for text in
-            ["t = { test = \"a\" }", "t = { \"a b\" = \"a\" }", "t = { a = \"/a\" }", "t = {}", "t = 1"]
-        {
+        for text in [
+            "t = { test = \"a\" }",
+            "t = { \"a b\" = \"a\" }",
+            "t = { \"\" = \"a\" }",
+            "t = { a = \"/a\" }",
+            "t = {}",
+            "t = 1",
+        ] {
             assert!(check(&TESTS, &read(text)).is_err(), "{text}");
         }
     }

@@ -178,10 +178,10 @@ impl RunPlan {
         self.stage(done).rates.lr(done)
     }
 
-    /// Returns whether a checkpoint follows the step number `done`.
-    pub(crate) fn is_checkpoint(&self, done: u64) -> bool {
+    /// Returns whether a checkpoint follows the step number `done`, which `is_evaluated` or not.
+    pub(crate) fn is_checkpoint(&self, done: u64, is_evaluated: bool) -> bool {
         let Some(last) = done.checked_sub(1) else { return false };
-        self.stage(last).is_checkpoint(done, self.timeline.piece(last))
+        self.stage(last).is_checkpoint(done, self.timeline.piece(last), is_evaluated)
     }
 
     /// Returns whether an evaluation follows the step number `done`.

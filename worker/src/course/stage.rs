@@ -77,10 +77,9 @@ impl StagePlan {
         })
     }
 
-    /// Returns whether a checkpoint follows the step number `done` of `piece`.
-    pub(super) fn is_checkpoint(&self, done: u64, piece: &Piece) -> bool {
-        self.is_due(self.checkpoint_every, done, piece)
-            || self.evaluations_decide && self.is_evaluation(done, piece)
+    /// Returns whether a checkpoint follows the step number `done` of `piece`, which `is_evaluated` or not.
+    pub(super) fn is_checkpoint(&self, done: u64, piece: &Piece, is_evaluated: bool) -> bool {
+        self.is_due(self.checkpoint_every, done, piece) || self.evaluations_decide && is_evaluated
     }
 
     /// Returns whether an evaluation follows the step number `done` of `piece`.

@@ -87,12 +87,13 @@ pub(crate) struct WaitMs {
 }
 
 /// One evaluation on a whole set.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub(crate) struct EvalRecord {
+    /// The first field: readers find the lines of a step without parsing them.
+    pub step: u64,
     /// The name of the set, such as val; none for the test set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub set: Option<String>,
-    pub step: u64,
     /// The epoch of the step, counted from 1.
     pub epoch: u64,
     pub loss: f64,
@@ -208,6 +209,9 @@ mod tests {
             eval_ms: 1.0,
             best: Some(true),
         };
+        // `dtrain ckpt ls` reads the step of a line from its beginning.
+        let line = serde_json::to_string(&super::super::Line::Eval(&record)).unwrap();
+        assert!(line.starts_with("{\"eval\":{\"step\":1,\"set\":\"val\""), "{line}");
         let value = serde_json::to_value(&record).unwrap();
         let figures = value.as_object().unwrap().keys().filter(|key| !NO_FIGURES.contains(&key.as_str()));
         assert_eq!(figures.collect::<Vec<_>>(), ["accuracy", "loss"]);

@@ -49,6 +49,11 @@ impl Course {
         &self.plan.stages[self.current.id.stage]
     }
 
+    /// Returns why the run ends before its last step, if `train.stop_early` ends it now.
+    pub(crate) fn early_end(&self) -> Option<String> {
+        self.patience.end().filter(|_| self.done < self.plan.total_steps)
+    }
+
     pub(crate) fn plan_step(&self, recipe: &Recipe, replica: &Replica, rank: usize) -> StepPlan {
         let position = self.plan.position(self.done);
         let samples = self.plan.step_samples(position);

@@ -46,8 +46,8 @@ pub enum TrainError {
     )]
     NothingCounted { first: u64, last: u64 },
     #[error(
-        "no sample or pixel of the test set counts: each sample has an unreadable image, or all their pixels have the value of data.ignore; \
-         check the test images and masks, or set data.resize = \"stretch\" if cropping removes all other pixels"
+        "no sample or pixel of the {set} set counts: each sample has an unreadable image, or all their pixels have the value of \
+         data.ignore; check its images and masks, or set data.resize = \"stretch\" if cropping removes all other pixels"
     )]
     NothingTested { set: String },
     #[error(

@@ -7,7 +7,7 @@ use std::fmt::Display;
 use dtrain_common::result::RunResult;
 
 use super::Training;
-use crate::metrics::Line;
+use crate::metrics::{EvalRecord, Line};
 use crate::run::error::Result;
 use crate::step::{Status, StepError, StepObserver, Taken};
 
@@ -42,6 +42,11 @@ pub(crate) trait Follower {
     /// Runs after a step, when all followers have its record.
     fn after_step(&mut self, _: &mut Training<'_>, _: &Taken, _others: &mut Followers<'_>) -> Result<Flow> {
         Ok(Flow::Continue)
+    }
+
+    /// Runs when `train.stop_early` is to end the run after this evaluation. An error fails the run instead.
+    fn before_early_end(&mut self, _: &EvalRecord) -> Result<()> {
+        Ok(())
     }
 
     fn finish(&mut self, _: &mut Training<'_>, _others: &mut Followers<'_>) -> Result<()> {
@@ -95,6 +100,10 @@ impl<'a> Followers<'a> {
 
     pub(super) fn after_step(&mut self, training: &mut Training<'_>, taken: &Taken) -> Result<Flow> {
         self.call_each(|follower, others| follower.after_step(training, taken, others))
+    }
+
+    pub(super) fn before_early_end(&mut self, evaluation: &EvalRecord) -> Result<()> {
+        self.all().try_for_each(|follower| follower.before_early_end(evaluation))
     }
 
     pub(super) fn finish(&mut self, training: &mut Training<'_>) -> Result<()> {

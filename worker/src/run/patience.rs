@@ -25,11 +25,21 @@ impl Patience {
         let Some(settings) = &self.settings else { return };
         let by = settings.figure();
         let value = figures.get(&by.figure).copied().unwrap_or(f64::NAN);
-        let so_far = self.so_far.take().unwrap_or(Stopping { by, best: None, step, since: 0 });
+        let so_far = self.so_far.take().unwrap_or(Stopping { by, best: None, step, since: 0, counted: None });
+        // A longer run evaluates again after the last step of the shorter one.
+        let is_counted = so_far.counted == Some(step);
+        let counted = Some(step);
         self.so_far = Some(match so_far.by.is_better_by(value, so_far.best, settings.min_delta) {
-            true => Stopping { best: Some(value), step, since: 0, ..so_far },
-            false => Stopping { since: so_far.since + 1, ..so_far },
+            _ if is_counted => so_far,
+            true => Stopping { best: Some(value), step, since: 0, counted, ..so_far },
+            false => Stopping { since: so_far.since + 1, counted, ..so_far },
         });
+    }
+
+    /// Returns whether the next evaluation may end the run.
+    pub(crate) fn may_end(&self) -> bool {
+        let since = self.so_far.as_ref().map_or(0, |so_far| so_far.since);
+        self.settings.as_ref().is_some_and(|settings| since + 1 >= settings.patience)
     }
 
     /// Returns why the run ends, if it does.
@@ -38,7 +48,8 @@ impl Patience {
         let Stopping { by, step, since, .. } = so_far;
         (*since >= settings.patience).then(|| {
             format!(
-                "the training ends early: {since} evaluations without a better {} than after step {step} (train.stop_early)",
+                "the training ends early: {since} evaluations without a better {} than after step {step} (train.stop_early); to go on, \
+                 raise train.stop_early.patience or remove it",
                 by.figure.replace('_', " ")
             )
         })
@@ -56,8 +67,9 @@ mod tests {
     }
 
     fn ends_at(patience: &mut Patience, losses: &[f64]) -> Option<usize> {
-        losses.iter().position(|loss| {
-            patience.compare(&[("loss".to_owned(), *loss)].into(), 1);
+        let first = patience.so_far.as_ref().and_then(|so_far| so_far.counted).unwrap_or(0) + 1;
+        losses.iter().zip(first..).position(|(loss, step)| {
+            patience.compare(&[("loss".to_owned(), *loss)].into(), step);
             patience.end().is_some()
         })
     }
@@ -69,6 +81,21 @@ mod tests {
         assert_eq!(ends_at(&mut patience(2, 0.8, None), &[3.0, 2.5, 2.3, 1.0]), Some(2));
         assert_eq!(ends_at(&mut patience(2, 0.0, None), &[f64::NAN, f64::NAN, 1.0]), Some(1));
         assert_eq!(ends_at(&mut Patience::default(), &[1.0; 50]), None);
+    }
+
+    #[test]
+    fn a_step_is_counted_once() {
+        let mut counts = patience(2, 0.0, None);
+        let mut compare = |loss: f64, step| {
+            let may_end = counts.may_end();
+            counts.compare(&[("loss".to_owned(), loss)].into(), step);
+            (may_end, counts.so_far.as_ref().map(|so_far| so_far.since))
+        };
+        assert_eq!(compare(3.0, 4), (false, Some(0)));
+        assert_eq!(compare(3.0, 8), (false, Some(1)));
+        // A resumed run evaluates the same step again.
+        assert_eq!(compare(3.0, 8), (true, Some(1)));
+        assert_eq!(compare(3.0, 12), (true, Some(2)));
     }
 
     #[test]

@@ -53,6 +53,8 @@ pub enum WorkerError {
     Globs { key: String, source: GroupError },
     #[error("--epoch {epoch}: the recipe has the epochs 0 to {}; give one of them", epochs.saturating_sub(1))]
     NoEpoch { epoch: u64, epochs: u64 },
+    #[error("more_tests of the task: {0}")]
+    TestName(String),
     #[error("{key}: this setting has no effect: {reason}")]
     NoEffect { key: String, reason: &'static str },
     #[error(

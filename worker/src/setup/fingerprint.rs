@@ -16,19 +16,31 @@ const LOCATION_KEYS: [&str; 3] = ["root", "dtrain_table", PLACE];
 /// Keys of lists of paths; only the last part of a path counts.
 const PATH_KEYS: [&str; 1] = ["files"];
 
+/// The key of the sets of `data.tests`.
+const TESTS: &str = "dtrain_tests";
+
 /// The form of surveys: raise it if the hash of the same data changes. 1: long lists and texts are hashed on their own;
 /// 2: a set is a list for each field.
 pub(crate) const FORM: u32 = 2;
 
 /// Returns the SHA-256 of a survey in hexadecimal digits, independent of the data's folder.
 pub(crate) fn digest(survey: &Value) -> String {
+    digest_without(survey, &LOCATION_KEYS)
+}
+
+/// As [`digest`], of what a resume compares: without the sets of `data.tests`, which decide nothing in a training.
+pub(crate) fn digest_of_run(survey: &Value) -> String {
+    digest_without(survey, &[&LOCATION_KEYS[..], &[TESTS]].concat())
+}
+
+fn digest_without(survey: &Value, left_out: &[&str]) -> String {
     let mut hasher = Sha256::new();
-    hash_value(survey, false, &mut hasher);
+    hash_value(survey, false, left_out, &mut hasher);
     hex(&hasher.finalize())
 }
 
 /// Hashes type, length if any, and value, so that no two surveys hash the same bytes.
-fn hash_value(value: &Value, is_path: bool, hasher: &mut Sha256) {
+fn hash_value(value: &Value, is_path: bool, left_out: &[&str], hasher: &mut Sha256) {
     match value {
         Value::Null => hasher.update(b"n"),
         Value::Bool(value) => hasher.update([b'b', u8::from(*value)]),
@@ -36,15 +48,21 @@ fn hash_value(value: &Value, is_path: bool, hasher: &mut Sha256) {
         Value::String(path) if is_path => text(b's', path.rsplit('/').next().unwrap_or(path), hasher),
         Value::String(string) => text(b's', string, hasher),
         Value::Array(values) => {
-            count(b'a', values.len(), hasher);
-            values.iter().for_each(|value| hash_value(value, is_path, hasher));
+            // A survey without such sets has no list of them.
+            let has_only_tests = |value: &&Value| {
+                let mut keys = value.as_object().into_iter().flat_map(|fields| fields.keys()).peekable();
+                keys.peek().is_some() && keys.all(|key| key == TESTS && left_out.contains(&TESTS))
+            };
+            let hashed = || values.iter().filter(|value| !has_only_tests(value));
+            count(b'a', hashed().count(), hasher);
+            hashed().for_each(|value| hash_value(value, is_path, left_out, hasher));
         }
         Value::Object(fields) => {
-            let hashed = || fields.iter().filter(|(key, _)| !LOCATION_KEYS.contains(&key.as_str()));
+            let hashed = || fields.iter().filter(|(key, _)| !left_out.contains(&key.as_str()));
             count(b'o', hashed().count(), hasher);
             for (key, value) in hashed() {
                 text(b'k', key, hasher);
-                hash_value(value, PATH_KEYS.contains(&key.as_str()), hasher);
+                hash_value(value, PATH_KEYS.contains(&key.as_str()), left_out, hasher);
             }
         }
     }
@@ -64,7 +82,13 @@ fn text(kind: u8, text: &str, hasher: &mut Sha256) {
 pub(crate) fn describe_change(then: Option<&DataFingerprint>, now: &DataFingerprint) -> Option<String> {
     let then = then.filter(|then| DataFingerprint { form: now.form, ..(*then).clone() } != *now)?;
     let samples = |data: &DataFingerprint| {
-        format!("{} training and {} test samples", data.train_samples, data.test_samples)
+        let DataFingerprint { train_samples, test_samples, val_samples, .. } = data;
+        match val_samples {
+            None => format!("{train_samples} training and {test_samples} test samples"),
+            Some(val) => {
+                format!("{train_samples} training, {val} validation and {test_samples} test samples")
+            }
+        }
     };
     let (before, after) = (samples(then), samples(now));
     if before == after && then.form != now.form {
@@ -183,6 +207,20 @@ mod tests {
     }
 
     #[test]
+    fn more_test_sets_may_change() {
+        let survey = |others: Value| json!({"Files": [["train", "test"], [], others]});
+        let without = json!({"Files": [["train", "test"], []]});
+        let tests = survey(json!({"dtrain_tests": {"night": ["x"]}}));
+        assert_eq!(digest_of_run(&tests), digest_of_run(&without));
+        assert_eq!(digest_of_run(&without), digest(&without));
+        // All nodes need the same sets.
+        assert_ne!(digest(&tests), digest(&without));
+        let validated = |tests: Value| survey(json!({"val": ["a"], "dtrain_tests": tests}));
+        assert_eq!(digest_of_run(&validated(json!({}))), digest_of_run(&validated(json!(["b"]))));
+        assert_ne!(digest_of_run(&validated(json!({}))), digest_of_run(&tests));
+    }
+
+    #[test]
     fn vocabularies_with_a_byte_order_mark_are_found() {
         let of = |characters: &str| json!({"chars": characters});
         assert!(has_byte_order_mark(&of("ab\u{feff}"), &of("ab")));
@@ -200,6 +238,7 @@ mod tests {
         let mark = |train_samples, sha256: &str| DataFingerprint {
             train_samples,
             test_samples: 5,
+            val_samples: None,
             sha256: sha256.to_owned(),
             form: FORM,
         };
@@ -208,6 +247,11 @@ mod tests {
         assert_eq!(describe_change(Some(&then), &then), None);
         let fewer = describe_change(Some(&then), &mark(9, "b")).unwrap_or_default();
         assert!(fewer.contains("10 training and 5 test samples then, 9 training and 5 test samples now"));
+        let validated = DataFingerprint { val_samples: Some(2), ..mark(8, "b") };
+        let fewer = describe_change(Some(&then), &validated).unwrap_or_default();
+        assert!(fewer.contains(
+            "10 training and 5 test samples then, 8 training, 2 validation and 5 test samples now"
+        ));
         let others = describe_change(Some(&then), &mark(10, "b")).unwrap_or_default();
         assert!(others.contains("as many samples, but other ones"));
         // The hash of the same data may be another one.

@@ -30,7 +30,7 @@ use tch::Device;
 
 use self::error::Result;
 pub use self::error::WorkerError;
-use self::needs::{check_members, needs};
+use self::needs::{check_members, check_test_names, needs};
 use self::opening::Opening;
 use self::restore::{Resumed, read_manifest, restore};
 use self::task::{build_task, recompute_all, registry_of_rank};
@@ -90,11 +90,13 @@ impl Setup {
         let data = DataFingerprint {
             train_samples: facts.sampling().sampler.places() as u64,
             test_samples: facts.test.len() as u64,
+            val_samples: facts.val.as_ref().map(|val| val.len() as u64),
             sha256: opening.data.clone(),
             form: fingerprint::FORM,
         };
         check_sizes(task.as_ref())?;
         check_members(task.as_ref())?;
+        check_test_names(task.as_ref())?;
         if facts.lacks_guards {
             notes.push(UNKNOWN_BRANCHES.to_owned());
         }
@@ -133,6 +135,11 @@ impl Setup {
         let unreadable = opening.unreadable.as_ref();
         let mut resumed = folder.map(|folder| restore(folder, unreadable, &mut replica)).transpose()?;
         if let Some(Resumed { manifest, .. }) = &mut resumed {
+            // A node's own copy of the checkpoint may lack what rank 0 has added to its own.
+            if let Some(of_rank_0) = opening.nodes.as_ref().and_then(|nodes| nodes.manifest.as_ref()) {
+                manifest.stopping.clone_from(&of_rank_0.stopping);
+                manifest.evaluation_missing = of_rank_0.evaluation_missing;
+            }
             manifest.evaluation_missing |= manifest.metrics.is_empty() && plan.ends_by_resize(manifest.step);
         }
         let done = resumed.as_ref().map_or(0, |resumed| resumed.manifest.step);
@@ -144,16 +151,19 @@ impl Setup {
         }));
         let figures = |recipe: &AnyRecipe| recipe.section("model").get("figures").cloned();
         let plain = recipe.plain()?;
-        let before = resumed.as_ref().map(|resumed| figures(&resumed.manifest.recipe));
-        let best = match before {
+        let (mut best, mut stopping) = (opening.best.clone(), None);
+        if let Some(Resumed { manifest, .. }) = &resumed {
+            // The count of another run is not this run's.
+            stopping = manifest.stopping.clone().filter(|_| !opening.is_foreign);
             // Another figure may have the same name.
-            Some(before) if before != figures(&plain) && opening.best.is_some() => {
-                notes.push("model.figures changed, so the best checkpoint is sought anew".to_owned());
-                None
+            if figures(&manifest.recipe) != figures(&plain) {
+                let is_sought = best.take().is_some();
+                let is_counted = stopping.take().is_some();
+                let note = |what| format!("model.figures changed, so {what} anew");
+                notes.extend(is_sought.then(|| note("the best checkpoint is sought")));
+                notes.extend(is_counted.then(|| note("train.stop_early counts")));
             }
-            _ => opening.best.clone(),
-        };
-        let stopping = resumed.as_ref().and_then(|resumed| resumed.manifest.stopping.clone());
+        }
         Ok(Self {
             replica,
             batch_sync,

@@ -1,6 +1,8 @@
 //! What a task and its recipe need of each other.
 
-use dtrain_recipe::Recipe;
+use std::collections::HashSet;
+
+use dtrain_recipe::{Recipe, check_test_name};
 
 use crate::course::{BatchNorms, Needs};
 use crate::models::Registry;
@@ -38,6 +40,20 @@ pub(crate) fn check_members(task: &dyn Task) -> Result<()> {
         given if given == taken => Ok(()),
         given => Err(WorkerError::Members { given, taken }),
     }
+}
+
+/// Returns an error if two test sets of the task have one name, or one has a name that lines of metrics.jsonl cannot have.
+pub(crate) fn check_test_names(task: &dyn Task) -> Result<()> {
+    let mut names = HashSet::new();
+    for (name, _) in &task.facts().more_tests {
+        let twice = || format!("two sets have the name `{name}`; choose another name");
+        let checked = check_test_name(name).and_then(|()| match names.insert(name) {
+            true => Ok(()),
+            false => Err(twice()),
+        });
+        checked.map_err(WorkerError::TestName)?;
+    }
+    Ok(())
 }
 
 /// Returns the requirements of a task's model.

@@ -19,6 +19,8 @@ pub(crate) struct Status {
     pub(crate) uses: Vec<f64>,
     /// Whether rank 0 finds a checkpoint due by time.
     pub(crate) due: f64,
+    /// Whether rank 0 finds that evaluations have had their share of the time.
+    pub(crate) spent: f64,
     /// By rank: whether and where memory ran out. A rank sets only its element.
     pub(crate) shortages: Vec<Option<Shortage>>,
     /// By rank: the progress of a checkpoint, see [`crate::checkpoint::Checkpoints::progress`]. A rank sets
@@ -39,7 +41,7 @@ impl Status {
 
     pub(crate) fn values(&self) -> Vec<f64> {
         let Totals { loss_sum, weight, sums } = &self.totals;
-        let mut values = vec![*loss_sum, *weight, self.stop, self.bad_samples, self.due];
+        let mut values = vec![*loss_sum, *weight, self.stop, self.bad_samples, self.due, self.spent];
         values.extend(sums);
         values.extend(&self.uses);
         values.extend(self.shortages.iter().flat_map(|&own| Shortage::to_figures(own)));
@@ -62,7 +64,7 @@ impl Status {
             rest = others;
             Ok(taken)
         };
-        let first = take(5)?;
+        let first = take(6)?;
         let merged = Self {
             totals: Totals {
                 loss_sum: first[0],
@@ -72,6 +74,7 @@ impl Status {
             stop: first[2],
             bad_samples: first[3],
             due: first[4],
+            spent: first[5],
             uses: take(self.uses.len())?.to_vec(),
             shortages: take(self.shortages.len() * Shortage::FIGURES)?
                 .chunks_exact(Shortage::FIGURES)
@@ -165,6 +168,7 @@ mod tests {
             stop: 4.0,
             bad_samples: 5.0,
             due: 1.0,
+            spent: 1.0,
             uses: vec![0.0, 1.0, 1.0],
             shortages: vec![None; 3],
             writing: vec![0.0, 2.0, 1.0],

@@ -1,6 +1,6 @@
 //! Evaluates a checkpoint's model: for `dtrain eval`, and for the test at the end of a run.
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -106,7 +106,8 @@ pub(crate) fn run<T: BuildTask + 'static>(
         // An evaluation has nothing to save, so signals end it at once.
         stop: &StopFlag::default(),
     };
-    let records = evaluate::<T>(&evaluation, &mut followers_of(ProgressStyle::detect(env.rank)))?;
+    let followers = &mut followers_of(ProgressStyle::detect(env.rank));
+    let records = evaluate::<T>(&evaluation, followers, &mut |_| Ok(()))?;
     let peaks = peak_memory(&ranks, memory::report(device).map_err(TrainError::from)?.peak)?;
     ranks.shutdown().map_err(TrainError::from)?;
     if env.rank == 0 {
@@ -136,11 +137,12 @@ pub(super) fn find_checkpoint(named: &Path) -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// Builds the model, fills it from the checkpoint, and evaluates the whole test set and the other test sets. Returns None if a
-/// rank was asked to stop. Every rank calls this.
+/// Builds the model, fills it from the checkpoint, and evaluates the whole test set and the other test sets; calls `tested` after
+/// each. Returns None if a rank was asked to stop. Every rank calls this.
 fn evaluate<T: BuildTask + 'static>(
     of: &Evaluation<'_>,
     followers: &mut Followers<'_>,
+    tested: &mut dyn FnMut(&TestRecord) -> Result<()>,
 ) -> Result<Option<Vec<TestRecord>>> {
     let mut begun = Instant::now();
     let Evaluation { recipe, device, .. } = *of;
@@ -177,10 +179,11 @@ fn evaluate<T: BuildTask + 'static>(
     // An epoch that has begun counts.
     let epoch = manifest.epoch + u64::from(manifest.step_in_epoch > 0);
     let (step, mut fault) = (manifest.step, Fault::from_env(of.env.rank)?);
-    let warned = &mut Warned::default();
     let mut records = Vec::new();
     for set in task.facts().tests() {
         evaluator.set = set;
+        // The number of a sample names another one in each set.
+        let warned = &mut Warned::default();
         let mut eval = match evaluator.run(batch, step, epoch, &mut fault, warned, followers)? {
             Evaluated::Whole(record, fitting) => {
                 batch = fitting;
@@ -194,12 +197,11 @@ fn evaluate<T: BuildTask + 'static>(
         // That of the first set includes the time to build the model.
         eval.eval_ms = begun.elapsed().as_secs_f64() * 1e3;
         begun = Instant::now();
-        records.push(TestRecord {
-            checkpoint: of.folder.display().to_string(),
-            weights: if is_average { "average" } else { "raw" },
-            batch,
-            eval,
-        });
+        let checkpoint = of.folder.display().to_string();
+        let weights = if is_average { "average" } else { "raw" };
+        let record = TestRecord { checkpoint, weights, batch, eval };
+        tested(&record)?;
+        records.push(record);
     }
     Ok(Some(records))
 }
@@ -256,20 +258,28 @@ pub(crate) fn test<T: BuildTask + 'static>(
     Limits::new(of.device, of.recipe.memory.budget).empty_cache();
     let free = memory::report(of.device).map_err(TrainError::from)?;
     let mut followers = followers_of(style);
-    let Some(records) = evaluate::<T>(of, &mut followers)? else { return Ok(None) };
-    if of.env.rank == 0 {
-        let path = run_dir.metrics();
-        let on_failure = of.recipe.checkpoint.on_failure;
-        let written = MetricsLog::open(&path, u64::MAX, false).and_then(|log| {
-            let mut log = log.on_failure(on_failure);
-            records.iter().try_for_each(|record| log.append(&Line::Test(record)))
-        });
-        let written = written.map_err(|source| WorkerError::Write { path, source });
-        match (written, on_failure) {
-            // The training is complete, and result.json has the figures too.
-            (Err(error), OnFailure::Continue) => tracing::warn!("{error}; on_failure = \"continue\""),
-            (written, _) => written?,
+    let (path, on_failure) = (run_dir.metrics(), of.recipe.checkpoint.on_failure);
+    let settled = |written: io::Result<()>| match written {
+        // The training is complete, and result.json has the figures too.
+        Err(source) if on_failure == OnFailure::Continue => {
+            let error = WorkerError::Write { path: path.clone(), source };
+            tracing::warn!("{error}; on_failure = \"continue\"");
+            Ok(())
         }
+        written => written.map_err(|source| WorkerError::Write { path: path.clone(), source }),
+    };
+    let mut log = None;
+    if of.env.rank == 0 {
+        let opened = MetricsLog::open(&path, u64::MAX, false);
+        settled(opened.map(|opened| log = Some(opened.on_failure(on_failure))))?;
+    }
+    // A failure in a later set keeps the results of those before it.
+    let mut append = |record: &TestRecord| match &mut log {
+        Some(log) => settled(log.append(&Line::Test(record))),
+        None => Ok(()),
+    };
+    let Some(records) = evaluate::<T>(of, &mut followers, &mut append)? else { return Ok(None) };
+    if of.env.rank == 0 {
         let peak = memory::report(of.device).map_err(TrainError::from)?.peak;
         records
             .iter()

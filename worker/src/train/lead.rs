@@ -68,7 +68,7 @@ pub(crate) fn prepare_run<T: BuildTask + 'static>(
         run_dir: run_dir.root().to_owned(),
         resume,
         copies: in_memory,
-        data: fingerprint::digest(&survey),
+        data: fingerprint::digest_of_run(&survey),
         // Building the task has reported a file that cannot be read, or will.
         program: recipe.model.file.as_deref().and_then(|file| files::hash(file).ok()),
         survey,
@@ -83,7 +83,8 @@ pub(crate) fn prepare_run<T: BuildTask + 'static>(
     setup.notes.extend(copies.iter().map(ToString::to_string));
     setup.notes.extend(describe_file_system(file_system, &run_dir));
     if !env.is_one_node() {
-        let own = RankFacts::of_rank(recipe, host.device, Some(&opening.data), request.prepared)?;
+        let data = fingerprint::digest(&opening.survey);
+        let own = RankFacts::of_rank(recipe, host.device, Some(&data), request.prepared)?;
         facts::compare(rendezvous, own)?;
     }
     if let (Some(checkpoint), Some(resumed)) = (opening.resume.take(), &mut setup.resumed) {

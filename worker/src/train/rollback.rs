@@ -7,7 +7,7 @@ use dtrain_common::run_dir::{RunDir, SetAside};
 use dtrain_common::text::counted;
 use dtrain_recipe::Recipe;
 
-use crate::run::BestKeeper;
+use crate::run::{BestKeeper, Patience};
 use crate::setup::Setup;
 use crate::setup::error::WorkerError;
 use crate::setup::opening::Opening;
@@ -35,6 +35,10 @@ pub(super) fn set_later_steps_aside(
         false => run_dir.linked_best(done).filter(is_wanted),
     });
     opening.resume = Some(checkpoint);
+    if opening.is_foreign {
+        // The count of another run is not this run's.
+        setup.course.patience = Patience::new(recipe.train.stop_early.clone(), None);
+    }
     setup.course.best = BestKeeper::new(recipe.checkpoint.best.clone(), opening.best.clone());
     Ok(())
 }

@@ -74,7 +74,23 @@ impl Checks<'_> {
             let message = "each [[stage]] states its length, and the learning rates depend on it; remove one of the two settings";
             self.add("train.stop_early", message);
         }
+        self.evaluations();
         self.figures();
+    }
+
+    /// Checks that settings of evaluations during the training have some.
+    fn evaluations(&mut self) {
+        let General { train, checkpoint, evaluate, stage, .. } = self.recipe;
+        if checkpoint.every.span().is_some() || evaluate.every.is_some() || stage.len() > 1 {
+            return;
+        }
+        let settings =
+            [("train.stop_early", train.stop_early.is_some()), ("evaluate.share", evaluate.share.is_some())];
+        for (key, _) in settings.into_iter().filter(|(_, is_stated)| *is_stated) {
+            let message = "this setting has no effect: checkpoint.every is a time, so the model is evaluated only at the end; set \
+                           evaluate.every, such as \"1 epoch\", or remove the setting";
+            self.add(key, message);
+        }
     }
 
     /// Checks that figures that decide are computed.

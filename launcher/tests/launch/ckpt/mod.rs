@@ -193,7 +193,7 @@ fn a_list_has_figures_for_every_checkpoint() {
 {"checkpoint":{"step":10}}
 {"step":25,"epoch":2,"loss":1.5}
 {"eval":{"step":25,"epoch":2,"loss":1.75,"accuracy":0.625,"samples":10,"eval_ms":1.0,"best":true}}
-{"eval":{"step":30,"epoch":3,"loss":1.25,"accuracy":0.125,"samples":10,"eval_ms":1.0}}
+{"eval":{"step":30,"set":"val","epoch":3,"loss":1.25,"accuracy":0.125,"samples":10,"eval_ms":1.0}}
 {"step":30,"lo"#;
     fs::write(run.join("metrics.jsonl"), lines).unwrap();
     let out = ckpt(&scene, &["ls", "a"]).expect_code(0).stdout();

@@ -217,3 +217,17 @@ proptest! {
         prop_assert_eq!(too_many_bad(bad, total), bad as f64 / total as f64 > 0.01);
     }
 }
+
+#[test]
+fn parts_of_a_list_have_one_limit_on_bad_samples() {
+    let report = |bad: usize, checked| {
+        let sample = |index| BadSample { index, path: String::new(), reason: String::new() };
+        CheckReport { bad: (0..bad).map(sample).collect(), checked, ..CheckReport::default() }
+    };
+    let (mut train, mut val) = (report(0, 450), report(1, 50));
+    assert!(val.good(50).is_err());
+    CheckReport::join_limit([&mut train, &mut val]).unwrap();
+    assert!(val.good(50).is_ok());
+    let all = CheckReport::join_limit([&mut report(5, 450), &mut report(1, 50)]).unwrap_err().to_string();
+    assert!(all.starts_with("6 of 500 images"), "{all}");
+}

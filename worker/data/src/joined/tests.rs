@@ -66,7 +66,10 @@ fn classes_and_paths_of_all_sources_are_joined() {
     assert_eq!((kept.classes().1, kept.sources[0].samples, kept.sources[1].samples), (&[1, 2][..], 1, 1));
     assert_eq!(kept.describe(1), joined.describe(3));
     let text = serde_json::to_string(&joined).unwrap();
-    assert_eq!(serde_json::from_str::<Samples>(&text).unwrap(), joined);
+    let mut received = joined.clone();
+    // Only the scan knows the folders.
+    received.sources.iter_mut().for_each(|part| part.folder.clear());
+    assert_eq!(serde_json::from_str::<Samples>(&text).unwrap(), received);
     // One source stays as it is.
     assert_eq!(Samples::join(vec![(first.clone(), None)]).unwrap(), first);
 }

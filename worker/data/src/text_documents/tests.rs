@@ -73,11 +73,13 @@ fn parts_without_documents_name_the_settings() {
         ("ab\nx\n", Split::Train, "training", 1),
         ("a\n\nx\n", Split::Train, "training", 0),
         ("a\n\nx\n", Split::Test, "test", 0),
+        ("a\n\nx\n", Split::Val, "validation", 0),
     ] {
         let said = said(text, split);
         let start =
             format!("the {part} part of the text has none of its {count} documents of two or more tokens;");
-        assert!(said.starts_with(&start) && said.contains("data.test_fraction"), "{said}");
+        let setting = if split == Split::Val { "data.val" } else { "data.test_fraction" };
+        assert!(said.starts_with(&start) && said.contains(setting), "{said}");
     }
 }
 

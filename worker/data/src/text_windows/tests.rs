@@ -67,6 +67,8 @@ fn short_texts_name_the_settings() {
         said.starts_with("the test part of the text has 10 tokens") && said.contains("data.test_fraction"),
         "{said}"
     );
+    let said = text(20, Split::Val);
+    assert!(said.starts_with("the validation part") && said.ends_with("change data.val"), "{said}");
 }
 
 proptest! {

@@ -5,6 +5,8 @@ use super::*;
 #[test]
 fn sets_besides_training_and_test_are_checked() {
     let folder = "task = \"classify\"\n[data]\nroot = \"/d\"\n[train]\nsteps = 1\n";
+    let sources = "task = \"classify\"\n[train]\nsteps = 1\n[[data.source]]\nroot = \"/a\"\n[[data.source]]\nroot = \"/b\"\ntrain = \"good\"\n";
+    let timed = "checkpoint.every=10 min";
     for (text, sets, key, part) in [
         (folder, &["data.val=1.5"][..], "data.val", "above 0 and below 1"),
         (folder, &["data.val=column:fold"], "data.val", "only a table has columns"),
@@ -14,7 +16,6 @@ fn sets_besides_training_and_test_are_checked() {
         (samples::SEGMENT, &["data.val=0.2"], "data.val_masks", "no effect"),
         (samples::SEGMENT, &["data.val_masks=image_val"], "data.val_masks", "folder of the images"),
         (folder, &["data.tests.val=a"], "data.tests", "the name of another set"),
-        (samples::LM, &["data.val=0.9"], "data.val", "no text to train on"),
         (samples::LM, &["data.val=folder"], "data.val", "a text has no folders"),
         (samples::LM, &["data.tests.a=b"], "data.tests", "no effect"),
         (SMALL, &["data.val=folder"], "data.val", "generated data has no folders"),
@@ -30,12 +31,28 @@ fn sets_besides_training_and_test_are_checked() {
             "checkpoint.best",
             "evaluate.figures lacks",
         ),
+        (folder, &["data.tests.night=test"], "data.tests.night", "the set of data.test too"),
+        (folder, &["data.tests.night=train"], "data.tests.night", "the set of data.train too"),
+        (folder, &["data.val=v", "data.tests.night=v"], "data.tests.night", "the set of data.val too"),
+        (sources, &["data.val=good"], "data.val", "the set of data.source[1].train too"),
+        (sources, &["data.val=test"], "data.val", "the set of data.test too"),
+        (sources, &["data.tests.night=good"], "data.tests.night", "the set of data.source[1].train too"),
+        (
+            folder,
+            &["data.episodes={n_way=2,k_shot=1,n_query=1,val=999999999}", "data.val=v"],
+            "data.episodes.val",
+            "lower it",
+        ),
+        (folder, &["train.stop_early={}", timed], "train.stop_early", "set evaluate.every"),
+        (folder, &["evaluate.share=0.1", timed], "evaluate.share", "set evaluate.every"),
     ] {
         expect_error(text, sets, key, part);
     }
     for sets in [&["data.val=0.2"][..], &["data.val=val"], &["data.tests.night=n", "data.val=0.1"]] {
         round_trip(&parse(folder, sets).unwrap());
     }
+    assert!(parse(folder, &["train.stop_early={}", timed, "evaluate.every=1 epoch"]).is_ok());
+    assert!(parse(sources, &["data.val=v", "data.tests.night=n"]).is_ok());
     assert!(parse(samples::TABLE, &["data.val=column:fold"]).is_ok());
     assert!(parse(SMALL, &["data.val=0.1"]).is_ok() && parse(samples::LM, &["data.val=0.1"]).is_ok());
 }

@@ -80,7 +80,8 @@ impl Checks<'_> {
             /// The members of an epoch's episodes are a list in memory.
             const MOST_IMAGES: usize = 1 << 30;
             let images = episodes.n_way.saturating_mul(episodes.k_shot + episodes.n_query);
-            for (key, count) in [("train", episodes.train), ("test", episodes.test)] {
+            let val = episodes.val.unwrap_or_default();
+            for (key, count) in [("train", episodes.train), ("test", episodes.test), ("val", val)] {
                 if images.saturating_mul(count) > MOST_IMAGES {
                     let message = format!(
                         "{count} episodes of {images} images each are more than {MOST_IMAGES} images; lower it"
@@ -187,13 +188,6 @@ impl Checks<'_> {
         let tokens = self.recipe.target() == Some(Target::Tokens);
         match &data.val {
             None => {}
-            Some(Val::Part(part)) if tokens && part + data.test_fraction >= 1.0 => {
-                let message = format!(
-                    "{part} and data.test_fraction = {} leave no text to train on; lower one of them",
-                    data.test_fraction
-                );
-                self.add("data.val", message);
-            }
             Some(Val::Part(_)) => {}
             Some(Val::Set(_)) if tokens || data.kind == DataKind::Generated => {
                 let what = if tokens { "a text" } else { "generated data" };
@@ -202,15 +196,47 @@ impl Checks<'_> {
             Some(Val::Set(ValSet::Column(_))) if !data.is_of_tables() => {
                 self.add("data.val", "only a table has columns; name a folder, or give a part such as 0.2");
             }
-            Some(val) => {
-                let sets = [("data.train", &data.train), ("data.test", &data.test)];
-                for (key, _) in sets.into_iter().filter(|(_, name)| Some(name.as_str()) == val.set()) {
-                    let message =
-                        format!("it is the set of {key} too; name another, or give a part such as 0.2");
-                    self.add("data.val", message);
-                }
+            Some(Val::Set(_)) => {}
+        }
+        let val = data.val.as_ref().and_then(Val::set);
+        if let Some(key) = val.and_then(|name| self.set_with(name)) {
+            self.add(
+                "data.val",
+                format!("it is the set of {key} too; name another, or give a part such as 0.2"),
+            );
+        }
+        self.different_sets();
+    }
+
+    /// Checks that each of `data.tests` is another set than those before it.
+    fn different_sets(&mut self) {
+        let data = &self.recipe.data;
+        let val = data.val.as_ref().and_then(Val::set);
+        for (number, (name, set)) in data.tests.iter().enumerate() {
+            let is_val = val == Some(set.as_str());
+            let earlier = data.tests.iter().take(number).find(|(_, other)| *other == set);
+            let same = || earlier.map(|(name, _)| format!("data.tests.{name}"));
+            let other = self.set_with(set).or_else(|| is_val.then(|| "data.val".to_owned())).or_else(same);
+            if let Some(other) = other {
+                let message = format!("it is the set of {other} too; name another, or remove the entry");
+                self.add(&format!("data.tests.{name}"), message);
             }
         }
+    }
+
+    /// Returns the key of the training or test set of a source that has this name.
+    fn set_with(&self, name: &str) -> Option<String> {
+        let sources = self.recipe.by_source();
+        sources.iter().enumerate().find_map(|(number, alone)| {
+            let sets = [("data.train", &alone.data.train), ("data.test", &alone.data.test)];
+            let (key, _) = sets.into_iter().find(|(_, set)| *set == name)?;
+            let source = self.recipe.data.source.get(number);
+            let own = source.is_some_and(|source| match key {
+                "data.train" => source.train.is_some(),
+                _ => source.test.is_some(),
+            });
+            Some(if own { self.recipe.source_key(number, key) } else { key.to_owned() })
+        })
     }
 
     fn sources(&mut self) {

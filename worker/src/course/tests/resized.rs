@@ -31,7 +31,8 @@ fn finished_epochs_stay_finished() {
     assert_eq!((plan.samples_after(50), plan.samples_after(75)), (400, 600));
     close(plan.epochs_after(50), 5.0);
     close(plan.epochs_after(75), 10.0);
-    let checkpoints: Vec<u64> = (40..=75).filter(|&done| plan.is_checkpoint(done)).collect();
+    let checkpoints: Vec<u64> =
+        (40..=75).filter(|&done| plan.is_checkpoint(done, plan.is_evaluation(done))).collect();
     assert_eq!(checkpoints, [40, 50, 55, 60, 65, 70, 75]);
     // An epoch of 7 steps is over if an epoch now has 5; with 20 it has 13 left.
     let shorter = over("epochs = 10", "", &[(0, 10), (57, 5)]);
@@ -45,7 +46,9 @@ fn finished_epochs_stay_finished() {
     assert_eq!((over_at_once.total_steps, over_at_once.ends_by_resize(7)), (7, true));
     // An evaluation follows if less data ended the epoch. A longer epoch has it later, and an epoch that was over has had it.
     assert!(shorter.ends_by_resize(57) && !longer.ends_by_resize(57));
-    assert!(plan.is_checkpoint(50) && plan.ends_by_resize(50) && !plan.ends_by_resize(55));
+    assert!(
+        plan.is_checkpoint(50, plan.is_evaluation(50)) && plan.ends_by_resize(50) && !plan.ends_by_resize(55)
+    );
     let samples: Vec<u32> = steps(&plan, 1, 70).concat();
     assert_eq!(samples.iter().collect::<std::collections::BTreeSet<_>>().len(), 40);
 }
@@ -60,10 +63,16 @@ fn a_run_of_steps_takes_its_steps() {
     assert_eq!(over("epochs = 10\nsteps = 60", "", &[(0, 10), (50, 1)]).total_steps, 55);
     let every = "steps = 100\n[checkpoint]\nevery = \"30 steps\"";
     let plan = over(every, "", &[(0, 10), (50, 3)]);
-    assert_eq!((1..=100).filter(|&done| plan.is_checkpoint(done)).collect::<Vec<_>>(), [30, 60, 90, 100]);
+    assert_eq!(
+        (1..=100).filter(|&done| plan.is_checkpoint(done, plan.is_evaluation(done))).collect::<Vec<_>>(),
+        [30, 60, 90, 100]
+    );
     let every = "epochs = 10\n[checkpoint]\nevery = \"2 epochs\"";
     let plan = over(every, "", &[(0, 10), (50, 5)]);
-    assert_eq!((1..=75).filter(|&done| plan.is_checkpoint(done)).collect::<Vec<_>>(), [20, 40, 55, 65, 75]);
+    assert_eq!(
+        (1..=75).filter(|&done| plan.is_checkpoint(done, plan.is_evaluation(done))).collect::<Vec<_>>(),
+        [20, 40, 55, 65, 75]
+    );
 }
 
 #[test]

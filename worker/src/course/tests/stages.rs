@@ -58,7 +58,8 @@ fn stages_and_phases_follow_each_other() {
     assert_eq!((plan.samples_after(6), plan.samples_after(13)), (40, 40 + 20 + 8));
     assert!((plan.epochs_after(13) - (2.0 + 7.0 / 5.0)).abs() < 1e-12);
     // At the end of every epoch, counted from the start of its stage, and of every stage.
-    let checkpoints: Vec<u64> = (0..=16).filter(|&done| plan.is_checkpoint(done)).collect();
+    let checkpoints: Vec<u64> =
+        (0..=16).filter(|&done| plan.is_checkpoint(done, plan.is_evaluation(done))).collect();
     assert_eq!(checkpoints, [3, 6, 11, 13, 16]);
     assert_eq!(plan.stages[1].partition.to_string(), "4 = 2 ranks x 1 x 2 accumulation");
     assert_eq!(plan.to_string(), "16 steps in all: 6 of \"a\", 7 of \"b\", 3 of \"c\"");
@@ -251,9 +252,11 @@ fn evaluations_and_checkpoints_have_their_own_turns() {
     };
     let steps = |is_due: &dyn Fn(u64) -> bool| (1..=12).filter(|&done| is_due(done)).collect::<Vec<_>>();
     let apart = plan("");
-    assert_eq!(steps(&|done| apart.is_checkpoint(done)), [4, 8, 12]);
+    assert_eq!(steps(&|done| apart.is_checkpoint(done, apart.is_evaluation(done))), [4, 8, 12]);
     assert_eq!(steps(&|done| apart.is_evaluation(done)), [6, 12]);
     let decided = plan("[train.stop_early]\npatience = 2\n");
-    assert_eq!(steps(&|done| decided.is_checkpoint(done)), [4, 6, 8, 12]);
+    assert_eq!(steps(&|done| decided.is_checkpoint(done, decided.is_evaluation(done))), [4, 6, 8, 12]);
     assert_eq!(steps(&|done| decided.is_evaluation(done)), [6, 12]);
+    // An evaluation that is left out leaves only the checkpoints by their own turns.
+    assert_eq!(steps(&|done| decided.is_checkpoint(done, false)), [4, 8, 12]);
 }

@@ -8,7 +8,7 @@ use dtrain_common::run_dir::RunDir;
 use dtrain_recipe::Recipe;
 
 use super::contents::{Owed, Rest, keep, manifest};
-use super::evaluating::Evaluating;
+use super::evaluating::{Evaluating, is_evaluated};
 use crate::checkpoint::{self, Amendment, Checkpoints};
 use crate::heartbeat::Heartbeat;
 use crate::metrics::{EvalRecord, Line};
@@ -91,8 +91,8 @@ impl<'a> Archive<'a> {
     /// Writes a checkpoint, evaluates, and adds the result to the checkpoint. The checkpoint is whole before the
     /// evaluation begins, which may fail, crash or be killed. The resumed run repeats an unfinished evaluation.
     ///
-    /// `taken` is the step before it, if this attempt took one. If the run's last step was skipped, the evaluation comes first: it may be what fails the run, and with a
-    /// checkpoint of the last step a resumed run would have no steps left.
+    /// `taken` is the step before it, if this attempt took one. If that step was skipped and may be the run's last, the evaluation
+    /// comes first: it may be what fails the run, and with a checkpoint of the last step a resumed run would have no steps left.
     fn save_and_evaluate(
         &mut self,
         training: &mut Training<'_>,
@@ -100,13 +100,12 @@ impl<'a> Archive<'a> {
         others: &mut Followers<'_>,
     ) -> Result<Flow> {
         let is_last = training.course.done >= training.course.plan.total_steps;
-        let is_withheld = is_last && taken.is_some_and(|taken| taken.skipped.is_some());
+        let may_be_last = is_last || training.course.patience.may_end();
+        let is_withheld = may_be_last && taken.is_some_and(|taken| taken.skipped.is_some());
         let is_written = match is_withheld {
             // The best checkpoint depends on the success of the previous one.
             true => self.finish_previous(training, others).map(|()| false)?,
-            false => {
-                self.save_whole(training, if is_last { Rest::Nothing } else { Rest::Another }, others)?
-            }
+            false => self.save_whole(training, Rest::after(training), others)?,
         };
         let Some(evaluation) = self.evaluate(training, others)? else {
             if !is_written {
@@ -115,7 +114,13 @@ impl<'a> Archive<'a> {
             return Ok(Flow::Interrupted);
         };
         let evaluation = compare(training, evaluation, others)?;
-        match is_written || is_withheld && self.save_whole(training, Rest::Nothing, others)? {
+        let ends = training.course.early_end().is_some();
+        if ends {
+            others.before_early_end(&evaluation)?;
+        }
+        // An early end makes this checkpoint the last one, which must succeed.
+        let is_due = is_withheld || ends;
+        match is_written || is_due && self.save_whole(training, Rest::after(training), others)? {
             true => self.complete(training, &evaluation, others)?,
             false => training.course.best.forget(self.done),
         }
@@ -131,21 +136,6 @@ impl<'a> Archive<'a> {
         };
         compare(training, evaluation, others)?;
         Ok(Flow::Continue)
-    }
-
-    /// Returns whether a due evaluation is made now. The last one is always made. Every rank calls it.
-    fn evaluates_now(&self, training: &mut Training<'_>, others: &mut Followers<'_>) -> Result<bool> {
-        let Course { plan, done, .. } = &training.course;
-        if self.evaluating.share.is_none() || *done >= plan.total_steps {
-            return Ok(true);
-        }
-        // Only rank 0 decides by time.
-        let is_short = training.exchange.rank() == 0 && !self.evaluating.has_time();
-        let waits = training.exchange.any_rank(is_short)?;
-        if waits {
-            others.note(format!("after step {}: {}", self.done, self.evaluating));
-        }
-        Ok(!waits)
     }
 
     /// Writes a checkpoint that owes its evaluation, and waits for it. Returns false after a failure that the recipe allows.
@@ -178,9 +168,8 @@ impl<'a> Archive<'a> {
             0 => checkpoint::amend(self.origin.run_dir, step, amendment, &keep(training)),
             _ => Ok(()),
         };
-        let rest = if step < training.course.plan.total_steps { Rest::Another } else { Rest::Nothing };
         let amended = amended.map(|()| None);
-        self.agree_on_checkpoint(training, amended, step, rest, others).map(drop)
+        self.agree_on_checkpoint(training, amended, step, Rest::after(training), others).map(drop)
     }
 }
 
@@ -194,6 +183,11 @@ impl Follower for Archive<'_> {
         let state = values * size_of::<f32>() as u64;
         manifest(training, Owed::Nothing).check_room(&self.origin.run_dir.checkpoints(), state)?;
         if !self.origin.evaluation_missing {
+            // The step's checkpoint is not on the disk: the copy in memory is newer than all there.
+            let is_due = training.course.plan.is_checkpoint(self.done, false);
+            if self.origin.from_memory && !self.origin.is_foreign && is_due {
+                self.save(training, Owed::Nothing, others)?;
+            }
             return Ok(end_if_due(training, others));
         }
         if self.origin.from_memory && !self.origin.is_foreign {
@@ -214,6 +208,7 @@ impl Follower for Archive<'_> {
         // Only rank 0 decides by time.
         let is_due = rank == 0 && self.every.is_some_and(|every| self.saved_at.elapsed() >= every);
         status.due = f64::from(u8::from(is_due));
+        status.spent = f64::from(u8::from(rank == 0 && !self.evaluating.has_time()));
         status.writing[rank] = self.checkpoints.progress();
         Ok(())
     }
@@ -237,8 +232,11 @@ impl Follower for Archive<'_> {
         }
         self.follow_checkpoint(training, status, others)?;
         let plan = &training.course.plan;
-        let saves = status.stop > 0.0 || status.due > 0.0 || plan.is_checkpoint(self.done);
-        let evaluates = plan.is_evaluation(self.done) && self.evaluates_now(training, others)?;
+        let evaluates = is_evaluated(plan, self.done, status);
+        if plan.is_evaluation(self.done) && !evaluates {
+            others.note(format!("after step {}: {}", self.done, self.evaluating));
+        }
+        let saves = status.stop > 0.0 || status.due > 0.0 || plan.is_checkpoint(self.done, evaluates);
         match (saves, evaluates) {
             (true, true) => self.save_and_evaluate(training, Some(taken), others),
             (false, true) => self.evaluate_alone(training, others),
@@ -278,12 +276,12 @@ fn compare(
 
 /// Ends the run if `train.stop_early` does.
 fn end_if_due(training: &Training<'_>, others: &mut Followers<'_>) -> Flow {
-    match training.course.patience.end() {
-        Some(reason) if training.course.done < training.course.plan.total_steps => {
+    match training.course.early_end() {
+        Some(reason) => {
             others.note(reason);
             Flow::Finished
         }
-        _ => Flow::Continue,
+        None => Flow::Continue,
     }
 }
 

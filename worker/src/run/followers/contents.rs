@@ -24,6 +24,15 @@ pub(super) enum Rest {
     Another,
 }
 
+impl Rest {
+    /// Returns whether the run takes steps after the last one.
+    pub(super) fn after(training: &Training<'_>) -> Self {
+        let course = &training.course;
+        let is_over = course.done >= course.plan.total_steps || course.early_end().is_some();
+        if is_over { Self::Nothing } else { Self::Another }
+    }
+}
+
 /// Returns the manifest of a checkpoint after the last step, without its files and figures.
 pub(super) fn manifest(training: &Training<'_>, owed: Owed) -> Manifest {
     let Training { recipe, course, replica, exchange, .. } = training;

@@ -1,6 +1,7 @@
 //! Copies of the state in memory, after every step.
 
 use super::contents::{Owed, manifest};
+use super::evaluating::is_evaluated;
 use crate::checkpoint::MemoryCopies;
 use crate::heartbeat::Heartbeat;
 use crate::run::Training;
@@ -32,11 +33,18 @@ impl Follower for Copies {
         self.copies.wait_until_written().map_err(StepError::unwritten(self.done))
     }
 
-    fn after_step(&mut self, training: &mut Training<'_>, _: &Taken, _: &mut Followers<'_>) -> Result<Flow> {
+    fn after_step(
+        &mut self,
+        training: &mut Training<'_>,
+        taken: &Taken,
+        _: &mut Followers<'_>,
+    ) -> Result<Flow> {
         self.done = training.course.done;
         // The copy is made before the evaluation after this step.
-        let is_evaluated = training.course.plan.is_evaluation(self.done);
-        let owed = if is_evaluated { Owed::Evaluation } else { Owed::Nothing };
+        let owed = match is_evaluated(&training.course.plan, self.done, &taken.status) {
+            true => Owed::Evaluation,
+            false => Owed::Nothing,
+        };
         let manifest = manifest(training, owed);
         let _writing = self.heartbeat.guard_write();
         let begun = self.copies.begin(&training.replica.model, manifest);

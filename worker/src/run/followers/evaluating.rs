@@ -3,10 +3,19 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
+use crate::course::RunPlan;
+use crate::step::Status;
+
+/// Returns whether the model is evaluated after the step number `done`, of which `status` is. The last evaluation is always
+/// made.
+pub(super) fn is_evaluated(plan: &RunPlan, done: u64, status: &Status) -> bool {
+    plan.is_evaluation(done) && (status.spent == 0.0 || done >= plan.total_steps)
+}
+
 /// The time that evaluations have taken in this process.
 pub(super) struct Evaluating {
     /// The part of the time that they may take.
-    pub(super) share: Option<f64>,
+    share: Option<f64>,
     began: Instant,
     total: Duration,
     last: Duration,
@@ -25,7 +34,7 @@ impl Evaluating {
     /// Returns whether another evaluation, as long as the last, stays within the share. The first is always made: its time is
     /// unknown.
     pub(super) fn has_time(&self) -> bool {
-        self.last.is_zero() || self.fits(self.began.elapsed())
+        self.share.is_none() || self.last.is_zero() || self.fits(self.began.elapsed())
     }
 
     fn fits(&self, elapsed: Duration) -> bool {

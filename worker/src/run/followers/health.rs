@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use dtrain_common::result::RunResult;
 
 use crate::data::too_many_bad;
-use crate::metrics::{Line, SkipCause};
+use crate::metrics::{EvalRecord, Line, SkipCause};
 use crate::run::Training;
 use crate::run::error::{Result, TrainError};
 use crate::run::follower::{Flow, Follower, Followers};
@@ -24,17 +24,27 @@ impl Health {
     pub(crate) fn new(total_steps: u64) -> Self {
         Self { total_steps, skipped: Skipped::default(), unreadable: HashSet::new() }
     }
+
+    /// Fails after a last step that was skipped, if the loss of the evaluation after it is not finite.
+    fn check_last(&self, evaluation: &EvalRecord) -> Result<()> {
+        let failure = self.skipped.error().filter(|_| !evaluation.loss.is_finite());
+        failure.map_or(Ok(()), Err)
+    }
 }
 
 impl Follower for Health {
     /// Fails on a last evaluation without a finite loss.
     fn record(&mut self, line: &Line<'_>) -> Result<()> {
         match line {
-            Line::Eval(record) if !record.loss.is_finite() && record.step == self.total_steps => {
-                self.skipped.error().map_or(Ok(()), Err)
-            }
+            Line::Eval(record) if record.step == self.total_steps => self.check_last(record),
             _ => Ok(()),
         }
+    }
+
+    /// Fails as after the run's last step: the early end makes this step the last.
+    fn before_early_end(&mut self, evaluation: &EvalRecord) -> Result<()> {
+        self.skipped.failure(true).map_or(Ok(()), Err)?;
+        self.check_last(evaluation)
     }
 
     fn after_step(
@@ -144,6 +154,25 @@ mod tests {
         assert!(text.contains("no update has been made, so optim.lr is not the cause"), "{text}");
         let text = failure(".xxx", true).unwrap_or_default();
         assert!(text.contains("lower optim.lr"), "{text}");
+    }
+
+    #[test]
+    fn an_early_end_fails_as_the_end_of_the_run_does() {
+        let end = |steps: &str, loss: f64| {
+            let mut health = Health::new(100);
+            for (step, kind) in (1..).zip(steps.chars()) {
+                health.skipped.record(step, (kind == 'x').then_some(SkipCause::Loss));
+            }
+            let step = steps.len() as u64;
+            let evaluation = EvalRecord { step, loss, ..EvalRecord::default() };
+            let recorded = health.record(&Line::Eval(&evaluation));
+            (recorded.is_ok(), health.before_early_end(&evaluation).is_ok())
+        };
+        // Later steps may still recover, so only the early end fails.
+        assert_eq!(end("..xxx", 1.0), (true, false));
+        assert_eq!(end("....x", f64::NAN), (true, false));
+        assert_eq!(end("....x", 1.0), (true, true));
+        assert_eq!(end(".....", f64::NAN), (true, true));
     }
 
     #[test]

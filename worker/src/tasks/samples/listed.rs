@@ -16,8 +16,8 @@ use crate::data::{DataError, Samples};
 pub struct OtherSets {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) val: Option<Samples>,
-    /// Those of `data.tests`, by name.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    /// Those of `data.tests`, by name. A run's fingerprint does not count them.
+    #[serde(default, rename = "dtrain_tests", skip_serializing_if = "BTreeMap::is_empty")]
     pub(super) tests: BTreeMap<String, Samples>,
 }
 

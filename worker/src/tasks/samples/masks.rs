@@ -6,10 +6,10 @@ use dtrain_common::text::counted;
 use dtrain_recipe::{self as recipe, ClassColor, MaskColors, Masks, Recipe};
 
 use super::super::{SurveyContext, TaskError};
-use super::files::{self, progress_callback};
+use super::files::progress_callback;
 use crate::data::color_table::Found;
 use crate::data::{
-    ClassCounts, ColorEntry, ColorTable, DataError, Hex, MaskKind, MaskRule, Samples, Strangers,
+    CheckReport, ClassCounts, ColorEntry, ColorTable, DataError, Hex, MaskKind, MaskRule, Samples, Strangers,
 };
 
 /// Classes listed in a sentence; others are only counted.
@@ -21,11 +21,12 @@ const CLASSES_TO_LEARN: usize = 2;
 /// Returns the usable training samples. Masks with at most one class are an error.
 pub(super) fn check_training(
     train: Samples,
+    report: &CheckReport,
     recipe: &Recipe,
     context: &mut SurveyContext<'_>,
 ) -> Result<Samples, TaskError> {
     let masks = train.place(masks(&train));
-    let (train, class_counts) = check_and_filter(&train, CLASSES_TO_LEARN, recipe, context)?;
+    let (train, class_counts) = check_and_filter(&train, report, CLASSES_TO_LEARN, recipe, context)?;
     if class_counts.classes() < CLASSES_TO_LEARN {
         let only = class_counts.occurring().next().map(|(class, _)| class);
         let ignored = class_counts.share(class_counts.ignored);
@@ -42,13 +43,15 @@ pub(super) fn check_training(
 /// Returns the usable test samples. Masks without a class are an error.
 pub(super) fn check_test(
     test: Samples,
+    report: &CheckReport,
     recipe: &Recipe,
     context: &mut SurveyContext<'_>,
 ) -> Result<Samples, TaskError> {
-    let (test, class_counts) = check_and_filter(&test, 1, recipe, context)?;
+    let (test, class_counts) = check_and_filter(&test, report, 1, recipe, context)?;
     match class_counts.occurring().collect::<Vec<_>>().as_slice() {
         [] => {
-            return Err(DataError::NothingToTest(test.place(masks(&test)), rule(recipe).ignore).into());
+            let (set, place) = (test.set.clone(), test.place(masks(&test)));
+            return Err(DataError::NothingToTest(set, place, rule(recipe).ignore).into());
         }
         [(class, _)] => {
             let class = found_rule(&test, recipe).name(*class);
@@ -126,19 +129,15 @@ pub(super) fn masks(samples: &Samples) -> &str {
 /// fewer than `wanted` classes.
 fn check_and_filter(
     samples: &Samples,
+    report: &CheckReport,
     wanted: usize,
     recipe: &Recipe,
     context: &mut SurveyContext<'_>,
 ) -> Result<(Samples, ClassCounts), TaskError> {
-    let report = files::check(samples, recipe, context);
-    let good = samples.without_bad(&report)?;
+    let good = samples.without_bad(report)?;
     let threads = context.threads;
-    let class_counts = samples.class_counts(
-        &report,
-        wanted,
-        threads,
-        &mut progress_callback(context.report, masks(samples)),
-    );
+    let class_counts =
+        samples.class_counts(report, wanted, threads, &mut progress_callback(context.report, masks(samples)));
     (context.report)(counts(&class_counts, samples, recipe));
     if let Some(sentence) = missing(&class_counts, samples, recipe) {
         (context.warn)(sentence);

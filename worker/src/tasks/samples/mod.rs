@@ -8,18 +8,19 @@ mod listed;
 mod masks;
 mod numbers;
 mod rest;
+mod survey;
 pub(super) mod text;
 mod texts;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use dtrain_recipe::{self as recipe, DataKind, Recipe, Target, Val};
+use dtrain_recipe::{self as recipe, Recipe, Target};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::predict::Unlabelled;
-use super::{Facts, SurveyContext, TaskError};
+use super::{Facts, TaskError};
 use crate::data::generated_numbers::NUMBERS;
 use crate::data::packed::Packed;
 use crate::data::sampler::{self, Inputs};
@@ -28,11 +29,12 @@ use crate::data::{
     Groups, ImageOptions, Mixture, Moments, Samples, Sampling, Split, TokenizerFiles, Vocabulary,
 };
 use labels::Labels;
-use listed::{OtherSets, Set, list};
+use listed::OtherSets;
 use text::{Text, TextSets};
 
 pub(super) use masks::rule as mask_rule;
 pub(crate) use rest::{check_rest, unchanged_sets};
+pub(super) use survey::survey;
 
 /// The samples as found by rank 0, without unreadable ones.
 #[derive(Debug, Serialize, Deserialize)]
@@ -83,94 +85,6 @@ pub(super) struct Sets {
     /// The mean number of tokens in a training sample that the loss of a language model counts.
     pub(super) mean_targets: f64,
     pub(super) description: String,
-}
-
-/// Scans and checks the samples. A set of one class is an error if `least_classes` is 2.
-pub(super) fn survey(
-    recipe: &Recipe,
-    least_classes: usize,
-    context: &mut SurveyContext<'_>,
-) -> Result<Survey, TaskError> {
-    let target = recipe.target();
-    if recipe.is_text() {
-        return text::survey(recipe, context).map(Survey::Text);
-    }
-    if recipe.data.kind == DataKind::Generated {
-        return Ok(Survey::Generated);
-    }
-    recipe.check_paths()?;
-    let data = &recipe.data;
-    let train = texts::tokenized(list(recipe, target, Set::Train, None)?, recipe, context)?;
-    let (train, held_out) = match data.val {
-        Some(Val::Part(part)) => {
-            let [train, val] = train.hold_out(part)?;
-            (train, Some(val))
-        }
-        _ => (train, None),
-    };
-    if let (Some(Target::Class), [class], true) = (target, train.classes().0, least_classes > 1) {
-        let remedy = match train.table {
-            Some(_) => "add training lines of other classes",
-            None if !train.sources.is_empty() => "add samples of other classes to one of the sources",
-            None => {
-                "add a folder of images for each other class, or set data.root and data.train to the folder that holds the \
-                 class folders"
-            }
-        };
-        return Err(DataError::OneClass(train.place(&train.set), class.clone(), remedy).into());
-    }
-    let (train, moments) = match target {
-        Some(Target::Mask) => (masks::check_training(train, recipe, context)?, Vec::new()),
-        Some(Target::Map) => {
-            let (train, moments) = numbers::check_maps(train, recipe, context)?;
-            (train, vec![moments])
-        }
-        Some(Target::Vector) => {
-            let train = usable(train, recipe, context)?;
-            let moments = train.moments();
-            (train, moments)
-        }
-        Some(Target::Class | Target::Classes | Target::Tokens) | None => {
-            (usable(train, recipe, context)?, Vec::new())
-        }
-    };
-    let mut tested = |samples: Samples| {
-        let samples = Samples { size: train.size, ..samples };
-        match target {
-            Some(Target::Mask) => masks::check_test(samples, recipe, context),
-            Some(Target::Map) => numbers::check_maps(samples, recipe, context).map(|(samples, _)| samples),
-            Some(Target::Vector | Target::Class | Target::Classes | Target::Tokens) | None => {
-                usable(texts::tokenized(samples, recipe, context)?, recipe, context)
-            }
-        }
-    };
-    let of = |set| list(recipe, target, set, Some(&train));
-    let test = tested(of(Set::Test)?)?;
-    let val = match (held_out, data.val.as_ref().and_then(Val::set)) {
-        (Some(val), _) => Some(tested(val)?),
-        (None, Some(name)) => Some(tested(of(Set::Val(name))?)?),
-        (None, None) => None,
-    };
-    let mut others = OtherSets { val, tests: BTreeMap::new() };
-    for (name, folder) in &data.tests {
-        others.tests.insert(name.clone(), tested(of(Set::More(folder))?)?);
-    }
-    if data.episodes.is_none() {
-        files::report_untested(&test, context);
-    }
-    let is_vector = target == Some(Target::Vector);
-    if is_vector {
-        numbers::report(&train, &moments, context);
-    }
-    let names = if is_vector { train.numbers().0 } else { &[] };
-    numbers::check_moments(recipe, names, &moments)?;
-    Ok(Survey::Files(Box::new([train, test]), moments, Box::new(others)))
-}
-
-/// Returns the samples that can be read.
-fn usable(samples: Samples, recipe: &Recipe, context: &mut SurveyContext<'_>) -> Result<Samples, TaskError> {
-    let report = files::check(&samples, recipe, context);
-    Ok(samples.without_bad(&report)?)
 }
 
 /// Makes the data sets; `context` returns the tokens of a sample of text.
@@ -404,13 +318,7 @@ fn generated(recipe: &Recipe, target: Option<Target>) -> Result<Sets, TaskError>
         }
     };
     let (train, test) = (set(data.train_samples, Split::Train), set(data.test_samples, Split::Test));
-    // As many as would be held out; the training samples stay.
-    let val = match data.val {
-        Some(Val::Part(part)) => {
-            Some(set((data.train_samples as f64 * part).round().max(1.0) as usize, Split::Val))
-        }
-        _ => None,
-    };
+    let val = data.val_of_generated().map(|samples| set(samples, Split::Val));
     let numbers =
         if target == Some(Target::Vector) { NUMBERS.map(String::from).to_vec() } else { Vec::new() };
     let is_number = matches!(target, Some(Target::Vector | Target::Map));

@@ -3,9 +3,8 @@
 use dtrain_recipe::Recipe;
 
 use super::super::{SurveyContext, TaskError};
-use super::files;
 use super::masks::masks;
-use crate::data::{DataError, Dataset, MapRule, Moments, Samples, load_one};
+use crate::data::{CheckReport, DataError, Dataset, MapRule, Moments, Samples, load_one};
 
 /// Reports the statistics of the training samples' numbers.
 pub(super) fn report(train: &Samples, moments: &[Moments], context: &mut SurveyContext<'_>) {
@@ -17,11 +16,10 @@ pub(super) fn report(train: &Samples, moments: &[Moments], context: &mut SurveyC
 /// Returns the usable samples, and the statistics of their maps.
 pub(super) fn check_maps(
     samples: Samples,
-    recipe: &Recipe,
+    report: &CheckReport,
     context: &mut SurveyContext<'_>,
 ) -> Result<(Samples, Moments), TaskError> {
-    let report = files::check(&samples, recipe, context);
-    let good = samples.without_bad(&report)?;
+    let good = samples.without_bad(report)?;
     let maps = masks(&good);
     if report.moments.count == 0 {
         return Err(DataError::EmptyMaps(good.place(maps)).into());

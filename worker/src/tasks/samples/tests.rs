@@ -1,5 +1,6 @@
 #![allow(clippy::unwrap_used)]
 
+use super::super::SurveyContext;
 use super::numbers::check_moments;
 use super::*;
 use crate::data::{Filter, load_one};
@@ -26,6 +27,42 @@ fn generated_targets_are_numbers_or_maps() {
     let maps = made("target = \"map\"");
     assert!(maps.numbers.is_empty() && maps.moments.is_empty());
     assert_eq!(maps.train.fields()[1], crate::data::Field::f32("map", [16, 16]));
+}
+
+#[test]
+fn validation_text_is_a_part_of_the_training_text() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.txt");
+    std::fs::write(&path, "abcdefghij".repeat(100)).unwrap();
+    let lm = |data: &str| {
+        let text = format!("task = \"lm\"\n[data]\n{data}\n[train]\nsteps = 1\n");
+        Recipe::parse("test", &text, &[]).unwrap()
+    };
+    let lengths = |data: &str| {
+        let recipe = lm(data);
+        let survey = SurveyContext::with_log(|context| survey(&recipe, 1, context)).unwrap();
+        let sets = sets(&recipe, survey, CacheBudget::default(), || Ok(9)).unwrap();
+        (sets.train.len(), sets.val.as_ref().map(|val| val.len()), sets.test.len(), sets)
+    };
+    let file = format!("root = {path:?}\ntest_fraction = 0.5\n");
+    let (train, val, test, _) = lengths(&file);
+    assert_eq!((train, val, test), (55, None, 55));
+    // A fifth of 500 tokens.
+    let (train, val, test, _) = lengths(&(file + "val = 0.2"));
+    assert_eq!((train, val, test), (44, Some(11), 55));
+    let generated = "kind = \"generated\"\ntrain_samples = 40\ntest_samples = 6\n".to_owned();
+    let (train, val, test, without) = lengths(&generated);
+    assert_eq!((train, val, test), (40, None, 6));
+    let (train, val, test, with) = lengths(&(generated + "val = 0.25"));
+    assert_eq!((train, val, test), (40, Some(10), 6));
+    let same = |one: &Arc<dyn Dataset>, other: &Arc<dyn Dataset>| {
+        (0..one.len()).all(|at| {
+            let [one, other] = [one, other]
+                .map(|set| load_one(set.as_ref(), at, None).unwrap()[0].as_i64().unwrap().to_vec());
+            one == other
+        })
+    };
+    assert!(same(&without.train, &with.train) && same(&without.test, &with.test));
 }
 
 #[test]

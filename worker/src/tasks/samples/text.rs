@@ -182,20 +182,15 @@ impl Given {
         let test = side(Split::Test, all.clone(), test_fraction);
         let sides = match data.val {
             Some(Val::Part(part)) => {
-                // The validation part is as large a part of all, and the end of what the test part leaves.
-                let (rest, times) = match within {
-                    None => {
-                        let count = (all.end - all.start) as f64;
-                        let end = all.end - (count * test_fraction).round() as u64;
-                        (all.start..end, count / (end - all.start).max(1) as f64)
-                    }
+                // The validation part is the end of what the test part leaves.
+                let end = match within {
+                    None => all.end - ((all.end - all.start) as f64 * test_fraction).round() as u64,
                     Some(documents) => {
                         let (rest, _) = split_documents(documents, test_fraction);
-                        let end = rest.last().map_or(all.start, |last| last[1]);
-                        (all.start..end, documents.len() as f64 / rest.len().max(1) as f64)
+                        rest.last().map_or(all.start, |last| last[1])
                     }
                 };
-                let part = (part * times).min(1.0);
+                let rest = all.start..end;
                 vec![side(Split::Train, rest.clone(), part), test, side(Split::Val, rest, part)]
             }
             _ => vec![side(Split::Train, all.clone(), test_fraction), test],
@@ -213,12 +208,22 @@ impl Given {
                 Ok((index.parts().into_iter().map(given).collect(), corpus.vocabulary))
             }
             Text::Generated => {
-                // As many windows as in the recipe; each part has one more token, its last target.
-                let (train, test) = (data.train_samples * context + 1, data.test_samples * context + 1);
-                let corpus = Corpus::generated(data.tokenizer.clone(), train + test, recipe.train.seed)?;
-                let whole = TextPart { tokens: 0..corpus.tokens.count() as u64, weight: None };
-                let fraction = test as f64 / (train + test) as f64;
-                Ok((vec![Self::divided(data, &corpus, whole, fraction, None)], corpus.vocabulary))
+                // As many windows as in the recipe; each part has one more token, its last target. Validation samples are more text
+                // after the others, which stay.
+                let mut windows = vec![(Split::Train, data.train_samples), (Split::Test, data.test_samples)];
+                windows.extend(data.val_of_generated().map(|count| (Split::Val, count)));
+                let tokens = |count: usize| (count * context + 1) as u64;
+                let all: u64 = windows.iter().map(|(_, count)| tokens(*count)).sum();
+                let corpus = Corpus::generated(data.tokenizer.clone(), all as usize, recipe.train.seed)?;
+                let mut start = 0;
+                let side = |(split, count)| {
+                    let part = start..start + tokens(count);
+                    start = part.end;
+                    let test_fraction = if split == Split::Train { 0.0 } else { 1.0 };
+                    Side { split, corpus: corpus.clone(), part, test_fraction, documents: None }
+                };
+                let sides = windows.into_iter().map(side).collect();
+                Ok((vec![Self { sides, weight: None, tokens: all, documents: 0 }], corpus.vocabulary))
             }
             Text::Tokens(tokens) => {
                 let TokenSources { vocabulary, sources, .. } = *tokens;

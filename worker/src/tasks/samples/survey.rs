@@ -1,0 +1,105 @@
+//! The survey of the samples by rank 0: it lists and checks them.
+
+use std::collections::BTreeMap;
+
+use dtrain_recipe::{DataKind, Recipe, Target, Val};
+
+use super::super::{SurveyContext, TaskError};
+use super::listed::{OtherSets, Set, list};
+use super::{Survey, files, masks, numbers, text, texts};
+use crate::data::{CheckReport, DataError, Samples};
+
+/// Scans and checks the samples. A set of one class is an error if `least_classes` is 2.
+pub(in crate::tasks) fn survey(
+    recipe: &Recipe,
+    least_classes: usize,
+    context: &mut SurveyContext<'_>,
+) -> Result<Survey, TaskError> {
+    let target = recipe.target();
+    if recipe.is_text() {
+        return text::survey(recipe, context).map(Survey::Text);
+    }
+    if recipe.data.kind == DataKind::Generated {
+        return Ok(Survey::Generated);
+    }
+    recipe.check_paths()?;
+    let data = &recipe.data;
+    let train = texts::tokenized(list(recipe, target, Set::Train, None)?, recipe, context)?;
+    let (train, held_out) = match data.val {
+        Some(Val::Part(part)) => {
+            let [train, val] = train.hold_out(part)?;
+            (train, Some(val))
+        }
+        _ => (train, None),
+    };
+    if let (Some(Target::Class), [class], true) = (target, train.classes().0, least_classes > 1) {
+        let remedy = match train.table {
+            Some(_) => "add training lines of other classes",
+            None if !train.sources.is_empty() => "add samples of other classes to one of the sources",
+            None => {
+                "add a folder of images for each other class, or set data.root and data.train to the folder that holds the \
+                 class folders"
+            }
+        };
+        return Err(DataError::OneClass(train.place(&train.set), class.clone(), remedy).into());
+    }
+    let mut report = files::check(&train, recipe, context);
+    let held_out = match held_out {
+        Some(val) => {
+            let mut of_val = files::check(&val, recipe, context);
+            CheckReport::join_limit([&mut report, &mut of_val])?;
+            Some((val, of_val))
+        }
+        None => None,
+    };
+    let (train, moments) = match target {
+        Some(Target::Mask) => (masks::check_training(train, &report, recipe, context)?, Vec::new()),
+        Some(Target::Map) => {
+            let (train, moments) = numbers::check_maps(train, &report, context)?;
+            (train, vec![moments])
+        }
+        Some(Target::Vector) => {
+            let train = train.without_bad(&report)?;
+            let moments = train.moments();
+            (train, moments)
+        }
+        Some(Target::Class | Target::Classes | Target::Tokens) | None => {
+            (train.without_bad(&report)?, Vec::new())
+        }
+    };
+    let usable = |samples: Samples, report: &CheckReport, context: &mut SurveyContext<'_>| {
+        let samples = Samples { size: train.size, ..samples };
+        match target {
+            Some(Target::Mask) => masks::check_test(samples, report, recipe, context),
+            Some(Target::Map) => numbers::check_maps(samples, report, context).map(|(samples, _)| samples),
+            Some(Target::Vector | Target::Class | Target::Classes | Target::Tokens) | None => {
+                Ok::<_, TaskError>(samples.without_bad(report)?)
+            }
+        }
+    };
+    let found = |set, context: &mut SurveyContext<'_>| {
+        let samples = texts::tokenized(list(recipe, target, set, Some(&train))?, recipe, context)?;
+        let report = files::check(&samples, recipe, context);
+        usable(samples, &report, context)
+    };
+    let test = found(Set::Test, context)?;
+    let val = match (held_out, data.val.as_ref().and_then(Val::set)) {
+        (Some((val, report)), _) => Some(usable(val, &report, context)?),
+        (None, Some(name)) => Some(found(Set::Val(name), context)?),
+        (None, None) => None,
+    };
+    let mut others = OtherSets { val, tests: BTreeMap::new() };
+    for (name, folder) in &data.tests {
+        others.tests.insert(name.clone(), found(Set::More(folder), context)?);
+    }
+    if data.episodes.is_none() {
+        files::report_untested(&test, context);
+    }
+    let is_vector = target == Some(Target::Vector);
+    if is_vector {
+        numbers::report(&train, &moments, context);
+    }
+    let names = if is_vector { train.numbers().0 } else { &[] };
+    numbers::check_moments(recipe, names, &moments)?;
+    Ok(Survey::Files(Box::new([train, test]), moments, Box::new(others)))
+}
