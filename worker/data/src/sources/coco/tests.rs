@@ -150,6 +150,8 @@ fn a_size_that_differs_from_the_image_is_a_bad_sample() {
         channels: 3,
         resize: dtrain_recipe::Resize::Crop,
         orientation: dtrain_recipe::Orientation::Stored,
+        nodata: None,
+        fill: None,
     };
     let check = |sample| samples.inspect(sample, needs, crate::Depth::Full, &mut Inspector::for_check());
     let error = check(0).unwrap_err().to_string();
