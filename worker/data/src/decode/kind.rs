@@ -95,8 +95,11 @@ fn tiff(bytes: &[u8]) -> Option<Found> {
         return Some((Colours::Palette, false, bits.unwrap_or(8), false));
     }
     let color = decoder.colortype().ok()?;
+    let bands = decoder.find_tag_unsigned::<u16>(Tag::SamplesPerPixel).ok()?.unwrap_or(1);
     let kind = decoder.image_buffer_layout().ok().and_then(|layout| layout.sample_type);
     let (colours, has_alpha) = match color {
+        // The decoder leaves out values that it does not know.
+        _ if bands > color.num_samples() => (Colours::Bands(bands), false),
         Color::Gray(_) => (Colours::Grey, false),
         Color::GrayA(_) => (Colours::Grey, true),
         Color::Palette(_) => (Colours::Palette, false),

@@ -37,14 +37,18 @@ pub fn scan(
 /// whose columns the table has.
 pub(super) fn scan_inputs(path: &Path, fields: &[FieldColumns]) -> Result<Samples, DataError> {
     let is_input = |kind| matches!(kind, ColumnKind::Image | ColumnKind::Numbers);
-    let wanted: Vec<FieldColumns> = fields.iter().filter(|field| is_input(field.kind)).cloned().collect();
-    let images: Vec<_> = wanted.iter().filter(|field| field.kind == ColumnKind::Image).cloned().collect();
-    // Without the numbers, if it lacks their columns.
-    let (rows, fields) = match read(path, None, &wanted, Separator::Auto) {
-        Err(DataError::Table(_, _, TableProblem::NoColumn(..))) if images.len() < wanted.len() => {
-            (read(path, None, &images, Separator::Auto)?, images)
+    let mut fields: Vec<FieldColumns> = fields.iter().filter(|field| is_input(field.kind)).cloned().collect();
+    let rows = loop {
+        let problem = match read(path, None, &fields, Separator::Auto) {
+            Ok(rows) => break rows,
+            Err(problem) => problem,
+        };
+        let DataError::Table(_, _, TableProblem::NoColumn(missing, ..)) = &problem else { return Err(problem) };
+        let optional = |field: &FieldColumns| field.kind != ColumnKind::Image && field.columns.contains(missing);
+        match fields.iter().position(optional) {
+            Some(at) => drop(fields.remove(at)),
+            None => return Err(problem),
         }
-        rows => (rows?, wanted),
     };
     of_file(path, "the input", rows).inputs(&fields)
 }
