@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Packs class folders of images as tar shards and as Parquet files, in the order in which dtrain lists the folders.
+"""Packs class folders of images as tar shards and as Parquet files, in the order in which dtrain lists the folders;
+writes arrays of NumPy and JPEG 2000.
 
     pip install -r tests/parity/requirements.txt -r tests/parity/requirements-packs.txt
     python tests/parity/make_packs.py --out tests/parity/reference
@@ -93,6 +94,62 @@ def pack_indexed(folder, split, out):
     pq.write_table(pa.table(columns), path, row_group_size=10, use_dictionary=["kind"], **options)
 
 
+def draw_formats(out):
+    """Writes arrays of NumPy, and JPEG 2000 with what Pillow (OpenJPEG) reads of it."""
+    out.mkdir(exist_ok=True)
+    y, x, c = np.mgrid[0:3, 0:4, 0:2]
+    both = (c * 100 + y * 10 + x).astype(np.uint8)
+    one = both[:, :, 0]
+    classes = np.arange(12).reshape(3, 4) % 3
+    colours = (np.mgrid[0:3, 0:4, 0:3] * np.array([10, 1, 80])[:, None, None, None]).sum(0).astype(np.uint8)
+    nan = one.astype(np.float32)
+    nan[2, 1] = np.nan
+    arrays = {
+        "u8": both,
+        "u8-first": np.ascontiguousarray(both.transpose(2, 0, 1)),
+        "u8-fortran": np.asfortranarray(both),
+        "u2-big": both.astype(">u2"),
+        "u2-map": one.astype("<u2"),
+        "f4": one.astype("<f4") / 4,
+        "f8-big": (one / 4).astype(">f8"),
+        "rgb": colours,
+        "rgb-first": np.ascontiguousarray(colours.transpose(2, 0, 1)),
+        "i8-mask": classes.astype(np.int64),
+        "bool-mask": np.arange(12).reshape(3, 4) % 2 == 1,
+        "f4-mask": classes.astype(np.float32),
+        "negative": classes - 1,
+        "nan": nan,
+        "vector": np.arange(5, dtype=np.uint8),
+        "text": np.array([["ab"]]),
+    }
+    for name, array in arrays.items():
+        np.save(out / f"{name}.npy", array)
+    np.savez_compressed(out / "one.npz", both)
+    np.savez(out / "named.npz", image=both, mask=classes)
+    np.savez(out / "several.npz", a=one, b=one)
+    random = np.random.default_rng(3)
+    waves = (127 + 100 * np.sin(np.mgrid[0:37, 0:45].sum(0)[:, :, None] / np.array([3, 5, 9]))).astype(np.uint8)
+    waves[5:20, 7:30] = random.integers(0, 256, (15, 23, 3))
+    picture = Image.fromarray(waves)
+    alpha = picture.copy()
+    alpha.putalpha(255)
+    words = Image.fromarray((waves[:, :, 0].astype(np.uint16) * 257) ^ 0x55)
+    pictures = {
+        "lossless.jp2": (picture, {"irreversible": False}),
+        "lossy.jp2": (picture, {"irreversible": True, "quality_mode": "rates", "quality_layers": [4]}),
+        "tiles.j2k": (picture, {"tile_size": (16, 16), "irreversible": False}),
+        "grey.jp2": (picture.convert("L"), {"irreversible": False}),
+        "alpha.jp2": (alpha, {"irreversible": False}),
+        "words.jp2": (words, {"irreversible": False}),
+    }
+    for name, (image, options) in pictures.items():
+        image.save(out / name, **options)
+        if name == "words.jp2":  # dtrain does not read it
+            continue
+        read = Image.open(out / name).convert("RGB")
+        read.save((out / name).with_suffix(".png"), optimize=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--folder", type=pathlib.Path, help="pack this folder instead of a drawn one")
@@ -104,6 +161,7 @@ def main():
     folder = args.folder or out
     if not args.folder:
         draw(folder)
+        draw_formats(args.out / "formats")
     for split in ["train", "test"]:
         pack_tar(folder, split, out, args.shards)
         pack_parquet(folder, split, out, args.shards)

@@ -355,6 +355,21 @@ pub enum SampleError {
         turned(*.2, *.3)
     )]
     PixelSize(&'static str, String, (u32, u32), (u32, u32)),
+    #[error(
+        "an array of the shape {0} is no image; save it with the shape height x width, or with the channels first or last"
+    )]
+    ArrayShape(String),
+    #[error("{what} is no array of the type {found}; save it as {taken}")]
+    ArrayType { what: &'static str, found: String, taken: &'static str },
+    #[error(
+        "a mask has one class for each pixel, from 0 to 65535, but this array has the value {0}; save the numbers of classes"
+    )]
+    ArrayClass(String),
+    #[error(
+        "the archive has the arrays {}, and none is named `{role}`; save one array in a file, or give it this name",
+        listed(names)
+    )]
+    Arrays { role: String, names: Vec<String> },
     /// A file of the sample, by its kind and path, besides its first image.
     #[error("its {0} {1}: {2}")]
     Of(&'static str, String, #[source] Box<SampleError>),
@@ -494,7 +509,7 @@ pub(super) fn no_image(bytes: &[u8], start: &str) -> SampleError {
     if bytes.starts_with(b"II+\0") || bytes.starts_with(b"MM\0+") {
         return SampleError::Unsupported("BigTIFF, a format for files above 4 GiB,".to_owned());
     }
-    const EXPECTED: &str = "expected PNG, JPEG, BMP, TIFF, WebP or GIF";
+    const EXPECTED: &str = "expected PNG, JPEG, BMP, TIFF, WebP, GIF, PNM, JPEG 2000 or an array of NumPy";
     SampleError::NotAnImage(match Content::of(bytes, &[]) {
         Some(Content::LfsPointer) => {
             "it is a Git LFS pointer, which stands for a file that was not fetched; run `git lfs pull` in its repository".to_owned()

@@ -5,7 +5,10 @@ use std::fmt;
 use std::path::Path;
 
 /// File name endings of images, in any case. The content decides the format.
-pub const EXTENSIONS: [&str; 9] = ["png", "jpg", "jpeg", "jpe", "jfif", "bmp", "tif", "tiff", "webp"];
+pub const EXTENSIONS: [&str; 18] = [
+    "png", "jpg", "jpeg", "jpe", "jfif", "bmp", "tif", "tiff", "webp", "ppm", "pgm", "pbm", "pnm", "jp2",
+    "j2k", "jpf", "npy", "npz",
+];
 
 /// Returns whether a file of this name is taken for an image.
 pub(super) fn is_image(name: &str) -> bool {

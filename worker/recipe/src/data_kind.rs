@@ -69,7 +69,7 @@ impl DataKind {
     /// Returns the column of a field of the task that no setting names.
     pub(super) fn usual_column(self, field: &str, kind: ColumnKind) -> String {
         match (self, kind) {
-            (Self::Shards, ColumnKind::Image) => "jpg;jpeg;png;webp;tif;tiff;bmp".to_owned(),
+            (Self::Shards, ColumnKind::Image) => "jpg;jpeg;png;webp;tif;tiff;bmp;ppm;jp2;npy".to_owned(),
             (Self::Shards, ColumnKind::Class) => "cls".to_owned(),
             (Self::Shards, ColumnKind::Mask) => "seg.png;mask.png".to_owned(),
             _ => field.to_owned(),

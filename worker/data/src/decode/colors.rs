@@ -17,7 +17,7 @@ use super::{gif, whole};
 pub fn colors(bytes: &[u8], raw: &mut Vec<u8>, rgb: &mut Vec<u8>) -> Result<(u32, u32)> {
     rgb.clear();
     catch_panic(|| match (format_of(bytes)?, tiff_palette(bytes)?) {
-        (ImageFormat::Gif, _) => gif::colors(bytes, rgb),
+        (Some(ImageFormat::Gif), _) => gif::colors(bytes, rgb),
         (_, Some((size, indexes, palette))) => {
             rgb.extend(indexes.iter().flat_map(|&index| palette.get(usize::from(index)).unwrap_or(&[0; 3])));
             Ok(size)
@@ -91,11 +91,11 @@ enum Wide {
 
 fn wide(bytes: &[u8]) -> Result<Wide> {
     catch_panic(|| match format_of(bytes)? {
-        ImageFormat::Png => {
+        Some(ImageFormat::Png) => {
             let color = open(bytes)?.color_type();
             Ok(if matches!(color, ColorType::L16 | ColorType::La16) { Wide::Png } else { Wide::No })
         }
-        ImageFormat::Tiff => {
+        Some(ImageFormat::Tiff) => {
             let is_wide = Bands::open(bytes).is_ok_and(|bands| bands.count == 1 && bands.bits() > 8);
             Ok(if is_wide { Wide::Tiff } else { Wide::No })
         }

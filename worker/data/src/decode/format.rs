@@ -6,10 +6,14 @@ use image::{ImageDecoder, ImageFormat, ImageReader, Limits};
 
 use super::super::error::{Result, SampleError, no_image};
 use super::extent::Extent;
-use super::jpeg;
 use super::limits::{LIMIT_BYTES, check_size, damage};
+use super::{jpeg, jpeg2000};
 
-pub(super) fn format_of(bytes: &[u8]) -> Result<ImageFormat> {
+/// Returns the format of a file; None for JPEG 2000, which the crate `image` does not know.
+pub(super) fn format_of(bytes: &[u8]) -> Result<Option<ImageFormat>> {
+    if jpeg2000::is_jpeg2000(bytes) {
+        return Ok(None);
+    }
     if bytes.is_empty() {
         return Err(SampleError::Empty);
     }
@@ -17,7 +21,7 @@ pub(super) fn format_of(bytes: &[u8]) -> Result<ImageFormat> {
     if !format.reading_enabled() {
         return Err(SampleError::Unsupported(format!("the format {format:?}")));
     }
-    Ok(format)
+    Ok(Some(format))
 }
 
 pub(super) fn open(bytes: &[u8]) -> Result<Box<dyn ImageDecoder + '_>> {
@@ -27,8 +31,9 @@ pub(super) fn open(bytes: &[u8]) -> Result<Box<dyn ImageDecoder + '_>> {
 /// Opens an extent, which must be possible.
 pub(super) fn open_part(bytes: &[u8], extent: Extent) -> Result<Box<dyn ImageDecoder + '_>> {
     let decoder: Box<dyn ImageDecoder> = match format_of(bytes)? {
-        ImageFormat::Jpeg => jpeg::open(bytes, extent)?,
-        format => {
+        None => Box::new(jpeg2000::open(bytes)?),
+        Some(ImageFormat::Jpeg) => jpeg::open(bytes, extent)?,
+        Some(format) => {
             let mut limits = Limits::default();
             limits.max_alloc = Some(LIMIT_BYTES);
             let mut reader = ImageReader::with_format(Cursor::new(bytes), format);

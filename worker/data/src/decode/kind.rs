@@ -7,6 +7,8 @@ use image::{ExtendedColorType, ImageDecoder, ImageFormat};
 use tiff::decoder::Decoder;
 use tiff::tags::Tag;
 
+use super::super::error::Result;
+use super::array::{bands_of_image, is_array};
 use super::format::{format_of, open};
 use super::jpeg;
 use super::limits::catch_panic;
@@ -37,6 +39,9 @@ pub enum Colours {
 /// Returns the kind of a file whose header can be read; None for others.
 pub fn kind(bytes: &[u8]) -> Option<FileKind> {
     let found = catch_panic(|| {
+        if is_array(bytes) {
+            return Ok(Some(array(bytes)?));
+        }
         let format = format_of(bytes)?;
         let of = |(colours, has_alpha, bits, is_floating)| FileKind {
             format: name(format),
@@ -46,10 +51,10 @@ pub fn kind(bytes: &[u8]) -> Option<FileKind> {
             is_floating,
         };
         Ok(match format {
-            ImageFormat::Png => png(bytes).map(of),
-            ImageFormat::Tiff => tiff(bytes).map(of),
+            Some(ImageFormat::Png) => png(bytes).map(of),
+            Some(ImageFormat::Tiff) => tiff(bytes).map(of),
             // Its decoder turns CMYK into RGB.
-            ImageFormat::Jpeg => {
+            Some(ImageFormat::Jpeg) => {
                 let (components, bits) = jpeg::components(bytes)?;
                 let colours = match components {
                     1 => Colours::Grey,
@@ -60,7 +65,7 @@ pub fn kind(bytes: &[u8]) -> Option<FileKind> {
                 Some(of((colours, false, bits, false)))
             }
             // Its decoder turns a palette into colours.
-            ImageFormat::Bmp if matches!(bytes.get(28), Some(1..=8)) => {
+            Some(ImageFormat::Bmp) if matches!(bytes.get(28), Some(1..=8)) => {
                 Some(of((Colours::Palette, false, bytes[28], false)))
             }
             _ => Some(of(extended(open(bytes)?.original_color_type()))),
@@ -71,6 +76,16 @@ pub fn kind(bytes: &[u8]) -> Option<FileKind> {
 
 /// Colours, whether there is an alpha channel, bits, and whether values are floating-point numbers.
 type Found = (Colours, bool, u8, bool);
+
+fn array(bytes: &[u8]) -> Result<FileKind> {
+    let (bands, bits, is_floating) = bands_of_image(bytes)?;
+    let colours = match bands {
+        1 => Colours::Grey,
+        3 => Colours::Rgb,
+        other => Colours::Bands(other),
+    };
+    Ok(FileKind { format: "NumPy", colours, has_alpha: false, bits, is_floating })
+}
 
 fn png(bytes: &[u8]) -> Option<Found> {
     let (bits, colours) = (*bytes.get(24)?, *bytes.get(25)?);
@@ -131,13 +146,16 @@ fn extended(color: ExtendedColorType) -> Found {
     }
 }
 
-fn name(format: ImageFormat) -> &'static str {
+fn name(format: Option<ImageFormat>) -> &'static str {
     match format {
-        ImageFormat::Png => "PNG",
-        ImageFormat::Jpeg => "JPEG",
-        ImageFormat::Bmp => "BMP",
-        ImageFormat::Tiff => "TIFF",
-        ImageFormat::WebP => "WebP",
+        None => "JPEG 2000",
+        Some(ImageFormat::Png) => "PNG",
+        Some(ImageFormat::Jpeg) => "JPEG",
+        Some(ImageFormat::Bmp) => "BMP",
+        Some(ImageFormat::Tiff) => "TIFF",
+        Some(ImageFormat::WebP) => "WebP",
+        Some(ImageFormat::Gif) => "GIF",
+        Some(ImageFormat::Pnm) => "PNM",
         _ => "another format",
     }
 }

@@ -6,15 +6,20 @@ use tiff::tags::Tag;
 use super::super::error::Result;
 use super::directory::Directory;
 use super::format::format_of;
-use super::webp;
+use super::{array, webp};
 
 /// Returns the name of the compression if it changed the file's values. `bytes` may end after the header; an
 /// error means that they end before the answer.
 pub fn lossy(bytes: &[u8]) -> Result<Option<&'static str>> {
+    if array::is_array(bytes) {
+        return Ok(None);
+    }
     Ok(match format_of(bytes)? {
-        ImageFormat::Jpeg => Some("JPEG"),
-        ImageFormat::WebP => webp::is_lossy(bytes)?.then_some("lossy WebP"),
-        ImageFormat::Tiff => inside_tiff(bytes),
+        // Each tile of JPEG 2000 may be lossless or not.
+        None => Some("JPEG 2000"),
+        Some(ImageFormat::Jpeg) => Some("JPEG"),
+        Some(ImageFormat::WebP) => webp::is_lossy(bytes)?.then_some("lossy WebP"),
+        Some(ImageFormat::Tiff) => inside_tiff(bytes),
         _ => None,
     })
 }

@@ -9,20 +9,27 @@ use tiff::tags::{PhotometricInterpretation, Tag};
 
 use super::super::error::{Result, SampleError};
 use super::super::raster::Labels;
+use super::array::{Array, is_array};
 use super::bands::{Bands, as_grey};
 use super::directory::Directory;
 use super::format::{format_of, open};
 use super::gif;
 use super::limits::{self, LIMIT_BYTES, catch_panic, check_size, truncated};
 
+/// The name of a mask's array in an archive with several.
+const MASK: &str = "mask";
+
 /// Returns the size that the header of a mask of numbers states, (width, height).
 pub fn mask_header(bytes: &[u8]) -> Result<(u32, u32)> {
+    if is_array(bytes) {
+        return catch_panic(|| Array::open(bytes, 1, MASK).map(|array| array.size));
+    }
     catch_panic(|| match format_of(bytes)? {
-        ImageFormat::Tiff => {
+        Some(ImageFormat::Tiff) => {
             let patched = unpainted(bytes);
             Ok(Bands::open_mask(patched.as_deref().unwrap_or(bytes))?.size)
         }
-        ImageFormat::Gif => gif::size(bytes),
+        Some(ImageFormat::Gif) => gif::size(bytes),
         _ => open(bytes).map(|decoder| decoder.dimensions()),
     })
 }
@@ -30,8 +37,8 @@ pub fn mask_header(bytes: &[u8]) -> Result<(u32, u32)> {
 /// Returns the size that the header of a mask of colours states, (width, height).
 pub fn colors_header(bytes: &[u8]) -> Result<(u32, u32)> {
     catch_panic(|| match format_of(bytes)? {
-        ImageFormat::Tiff => Ok(Bands::open(unpainted(bytes).as_deref().unwrap_or(bytes))?.size),
-        ImageFormat::Gif => gif::size(bytes),
+        Some(ImageFormat::Tiff) => Ok(Bands::open(unpainted(bytes).as_deref().unwrap_or(bytes))?.size),
+        Some(ImageFormat::Gif) => gif::size(bytes),
         _ => open(bytes).map(|decoder| decoder.dimensions()),
     })
 }
@@ -40,10 +47,13 @@ pub fn colors_header(bytes: &[u8]) -> Result<(u32, u32)> {
 /// agree, transparency is ignored.
 pub fn mask(bytes: &[u8], raw: &mut Vec<u8>, out: &mut Labels) -> Result<()> {
     out.values.clear();
+    if is_array(bytes) {
+        return catch_panic(|| Array::open(bytes, 1, MASK)?.mask(out));
+    }
     catch_panic(|| match format_of(bytes)? {
-        ImageFormat::Png => png_mask(bytes, raw, out),
-        ImageFormat::Gif => gif::indexes(bytes, out),
-        ImageFormat::Tiff => tiff_mask(bytes, out),
+        Some(ImageFormat::Png) => png_mask(bytes, raw, out),
+        Some(ImageFormat::Gif) => gif::indexes(bytes, out),
+        Some(ImageFormat::Tiff) => tiff_mask(bytes, out),
         _ => {
             let decoder = open(bytes)?;
             (out.width, out.height) = decoder.dimensions();

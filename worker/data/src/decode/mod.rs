@@ -1,6 +1,6 @@
 //! From the bytes of an image file to its pixels.
 //!
-//! The content decides the format, not the file's name. JPEG files give the pixels of libjpeg-turbo. The pixels
+//! The content decides the format, not the file's name; arrays of NumPy have the channels that are wanted. JPEG files give the pixels of libjpeg-turbo. The pixels
 //! are those that the file stores, as in torchvision; `turn` returns how EXIF data wants them to be shown.
 //!
 //! Three channels mean a picture: everything becomes 8-bit RGB ([`rgb8`]). Grey is copied to the three
@@ -15,12 +15,14 @@
 use dtrain_recipe::NoData;
 use image::{ColorType, ExtendedColorType, ImageDecoder, ImageFormat};
 
+use self::array::{Array, IMAGE, is_array};
 use self::bands::Bands;
 use self::format::{format_of, open_part};
 use self::limits::{catch_panic, damage, truncated};
 use super::error::{Result, SampleError};
 use super::raster::{Raster, Values};
 
+mod array;
 mod bands;
 mod chunks;
 mod colors;
@@ -30,6 +32,7 @@ mod extent;
 mod format;
 mod gif;
 mod jpeg;
+mod jpeg2000;
 mod kind;
 mod limits;
 mod lossy;
@@ -53,6 +56,9 @@ pub(super) use orientation::turn;
 /// may end after the header.
 pub fn header(bytes: &[u8], channels: usize) -> Result<(u32, u32)> {
     catch_panic(|| {
+        if is_array(bytes) {
+            return Array::open(bytes, channels, IMAGE).map(|array| array.size);
+        }
         if channels == 3 {
             return open_picture(bytes, Extent::WHOLE).map(|decoder| decoder.dimensions());
         }
@@ -68,9 +74,12 @@ pub fn header(bytes: &[u8], channels: usize) -> Result<(u32, u32)> {
 
 /// Returns what [`part`] decodes of a file if `extent` is needed: all of it if its format has no parts, or no smaller sizes.
 pub fn possible(bytes: &[u8], channels: usize, extent: Extent) -> Result<Extent> {
+    if is_array(bytes) {
+        return Ok(Extent::WHOLE);
+    }
     Ok(match format_of(bytes)? {
-        ImageFormat::Jpeg if jpeg::has_parts(bytes)? => extent,
-        ImageFormat::Tiff if extent.denominator == 1 && extent.part.is_some() => {
+        Some(ImageFormat::Jpeg) if jpeg::has_parts(bytes)? => extent,
+        Some(ImageFormat::Tiff) if extent.denominator == 1 && extent.part.is_some() => {
             let has_parts = catch_panic(|| Ok(Bands::open(bytes)?.has_parts(channels)));
             if has_parts.unwrap_or(false) { extent } else { Extent::WHOLE }
         }
@@ -112,8 +121,11 @@ pub fn part(
 
 /// Decodes values that need not be finite.
 fn decode(bytes: &[u8], channels: usize, extent: Extent, raw: &mut Vec<u8>, out: &mut Raster) -> Result<()> {
+    if is_array(bytes) {
+        return catch_panic(|| Array::open(bytes, channels, IMAGE)?.decode(out));
+    }
     if let Some(part) = extent.part.filter(|_| channels == 3)
-        && format_of(bytes)? == ImageFormat::Tiff
+        && format_of(bytes)? == Some(ImageFormat::Tiff)
     {
         return catch_panic(|| Bands::open_checked(bytes, channels)?.decode_part(part, true, out));
     }
@@ -169,7 +181,7 @@ enum Source<'a> {
 }
 
 fn source(bytes: &[u8], channels: usize, extent: Extent) -> Result<Source<'_>> {
-    if format_of(bytes)? == ImageFormat::Tiff {
+    if format_of(bytes)? == Some(ImageFormat::Tiff) {
         let bands = Bands::open(bytes)?;
         // The decoder of pictures computes the brightness of a picture.
         if channels != 1 || bands.count == 1 {
@@ -189,7 +201,7 @@ fn source(bytes: &[u8], channels: usize, extent: Extent) -> Result<Source<'_>> {
 /// Opens an image for conversion to RGB, and rejects data that is not a picture.
 fn open_picture(bytes: &[u8], extent: Extent) -> Result<Box<dyn ImageDecoder + '_>> {
     let opened = open_part(bytes, extent);
-    let is_tiff = || format_of(bytes).is_ok_and(|format| format == ImageFormat::Tiff);
+    let is_tiff = || format_of(bytes).is_ok_and(|format| format == Some(ImageFormat::Tiff));
     if let Err(SampleError::Unsupported { .. }) = opened
         && is_tiff()
         && let Ok(bands) = Bands::open(bytes)

@@ -7,6 +7,7 @@ use tiff::tags::Tag;
 
 use super::super::error::{Result, SampleError};
 use super::super::raster::{Raster, Values};
+use super::array::{is_array, white_of_image};
 use super::bands::Bands;
 use super::extent::Extent;
 use super::format::{format_of, open};
@@ -25,7 +26,10 @@ impl Encoding {
     /// Reads how a file stores its values.
     pub fn of(bytes: &[u8]) -> Result<Self> {
         catch_panic(|| {
-            if format_of(bytes)? == ImageFormat::Tiff {
+            if is_array(bytes) {
+                return Ok(Self { white: white_of_image(bytes)?, stated: None });
+            }
+            if format_of(bytes)? == Some(ImageFormat::Tiff) {
                 return Ok(Self { white: Bands::open(bytes)?.white(), stated: stated(bytes) });
             }
             let color = open(bytes)?.color_type();

@@ -7,7 +7,7 @@ use super::super::turn::Turn;
 use super::directory::Directory;
 use super::format::format_of;
 use super::limits::truncated;
-use super::{jpeg, webp};
+use super::{array, jpeg, webp};
 
 /// The tag of the orientation, in EXIF data and in TIFF files.
 const ORIENTATION: u16 = 274;
@@ -15,11 +15,14 @@ const ORIENTATION: u16 = 274;
 /// Returns how the file is to be turned before it is shown. `bytes` may end after the header; an error means
 /// that the tag may be further on.
 pub(in super::super) fn turn(bytes: &[u8]) -> Result<Turn> {
+    if array::is_array(bytes) {
+        return Ok(Turn::NONE);
+    }
     let exif = match format_of(bytes)? {
-        ImageFormat::Jpeg => jpeg::exif(bytes)?,
-        ImageFormat::Png => png_exif(bytes)?,
-        ImageFormat::WebP => webp::exif(bytes)?,
-        ImageFormat::Tiff => Some(bytes),
+        Some(ImageFormat::Jpeg) => jpeg::exif(bytes)?,
+        Some(ImageFormat::Png) => png_exif(bytes)?,
+        Some(ImageFormat::WebP) => webp::exif(bytes)?,
+        Some(ImageFormat::Tiff) => Some(bytes),
         _ => None,
     };
     let tag = exif.and_then(Directory::open).and_then(|directory| directory.number_of(ORIENTATION));

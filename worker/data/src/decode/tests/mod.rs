@@ -1,5 +1,6 @@
 #![allow(clippy::unwrap_used)]
 
+mod arrays;
 mod chunks;
 mod data;
 mod jpegs;
@@ -27,7 +28,8 @@ fn decode(bytes: &[u8]) -> Result<(Vec<u8>, (u32, u32)), SampleError> {
 #[test]
 fn lossless_formats_give_exact_pixels() {
     let image = gradient(13, 7);
-    for format in [ImageFormat::Png, ImageFormat::Bmp, ImageFormat::Tiff, ImageFormat::WebP] {
+    for format in [ImageFormat::Png, ImageFormat::Bmp, ImageFormat::Tiff, ImageFormat::WebP, ImageFormat::Pnm]
+    {
         let bytes = encoded(image.clone(), format);
         assert_eq!(header(&bytes, 3).unwrap(), (13, 7), "{format:?}");
         assert_eq!(decode(&bytes).unwrap(), (image.to_vec(), (13, 7)), "{format:?}");
@@ -171,7 +173,7 @@ fn files_that_are_not_images_are_errors_with_their_content() {
     assert_eq!(error(b""), "the file is empty");
     assert_eq!(
         error(b"hello, world and more"),
-        "not an image: the file begins with \"hello, world\"; expected PNG, JPEG, BMP, TIFF, WebP or GIF"
+        "not an image: the file begins with \"hello, world\"; expected PNG, JPEG, BMP, TIFF, WebP, GIF, PNM, JPEG 2000 or an array of NumPy"
     );
     assert!(error(&[0, 1, 2, 0xff]).contains("begins with 00 01 02 ff"));
     assert!(error(b"\0\0\x01\0\x01\0\x01\x01\0\0").contains("the format Ico is not supported"));

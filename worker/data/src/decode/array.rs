@@ -1,0 +1,348 @@
+//! Arrays of NumPy as images, masks and maps: `.npy`, and `.npz` with one array or one of the role's name.
+//!
+//! A shape is `H x W`, `H x W x C` or `C x H x W`, of which the known number of channels decides; if both fit, the channels are last.
+
+use std::borrow::Cow;
+use std::io::{Cursor, Read};
+
+use dtrain_common::content::Content;
+use zip::ZipArchive;
+
+use super::super::error::{Result, SampleError};
+use super::super::raster::{Labels, Raster};
+use super::convert::{separate, unit16};
+use super::limits::{LIMIT_BYTES, check_size, truncated};
+
+/// The name of an image's array in an archive with several.
+pub(super) const IMAGE: &str = "image";
+
+const MARK: &[u8] = b"\x93NUMPY";
+/// The longest header that is read: it has a type and a shape.
+const LONGEST_HEADER: usize = 64 << 10;
+
+/// The type of the values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Bool,
+    U8,
+    I8,
+    U16,
+    I16,
+    U32,
+    I32,
+    U64,
+    I64,
+    F16,
+    F32,
+    F64,
+}
+
+/// An array whose header is read.
+#[derive(Debug)]
+pub(super) struct Array<'a> {
+    values: Cow<'a, [u8]>,
+    kind: Kind,
+    is_big_endian: bool,
+    /// Whether the first index changes fastest.
+    is_fortran: bool,
+    pub(super) size: (u32, u32),
+    channels: usize,
+    /// Whether the channels are the first index.
+    is_planar: bool,
+}
+
+/// Returns whether a file is an array, or an archive of arrays.
+pub(super) fn is_array(bytes: &[u8]) -> bool {
+    /// The parts of an archive in which a name of an array is looked for.
+    const PART: usize = 4 << 10;
+    let is_archive = || {
+        let (start, end) = (&bytes[..bytes.len().min(PART)], &bytes[bytes.len().saturating_sub(PART)..]);
+        Content::of(start, end) == Some(Content::Npz)
+    };
+    bytes.starts_with(MARK) || bytes.starts_with(b"PK\x03\x04") && is_archive()
+}
+
+/// Returns [`Array::white`] of an image, of any number of channels.
+pub(super) fn white_of_image(bytes: &[u8]) -> Result<f32> {
+    Ok(descr(&header_of_image(bytes)?)?.white())
+}
+
+/// Returns the number of channels of an image, which is the shorter of the first and the last length, the bits of a value, and whether
+/// values are floating-point numbers.
+pub(super) fn bands_of_image(bytes: &[u8]) -> Result<(u16, u8, bool)> {
+    let header = header_of_image(bytes)?;
+    let kind = descr(&header)?;
+    let bands = match *shape(&header)?.as_slice() {
+        [first, _, last] => u16::try_from(first.min(last)).unwrap_or(u16::MAX),
+        _ => 1,
+    };
+    Ok((bands, 8 * kind.bytes() as u8, matches!(kind, Kind::F16 | Kind::F32 | Kind::F64)))
+}
+
+fn header_of_image(bytes: &[u8]) -> Result<String> {
+    match bytes.starts_with(MARK) {
+        true => Ok(header(bytes)?.0),
+        false => Ok(header(&member(bytes, IMAGE)?)?.0),
+    }
+}
+
+impl<'a> Array<'a> {
+    /// Opens an array of `channels` channels; of several in an archive the one named `role`. `bytes` of an array alone may end after the header.
+    pub(super) fn open(bytes: &'a [u8], channels: usize, role: &str) -> Result<Self> {
+        let whole = match bytes.starts_with(MARK) {
+            true => Cow::Borrowed(bytes),
+            false => Cow::Owned(member(bytes, role)?),
+        };
+        let (header, start) = header(&whole)?;
+        let (shape, kind, is_big_endian) = (shape(&header)?, descr(&header)?, header.contains("'>"));
+        let is_fortran = value(&header, "fortran_order")?.starts_with("True");
+        let (height, width, found, is_planar) = match *shape.as_slice() {
+            [height, width] => (height, width, 1, false),
+            [height, width, last] if last == channels => (height, width, last, false),
+            [first, height, width] if first == channels => (height, width, first, true),
+            [_, _, last] => return Err(SampleError::Channels { found: last, expected: channels }),
+            _ => return Err(SampleError::ArrayShape(format!("{shape:?}"))),
+        };
+        if found != channels {
+            return Err(SampleError::Channels { found, expected: channels });
+        }
+        let size = |length: usize| u32::try_from(length).unwrap_or(u32::MAX);
+        let size = (size(width), size(height));
+        let values = (u64::from(size.0) * u64::from(size.1)).saturating_mul(channels as u64);
+        check_size(size.0, size.1, values.saturating_mul(kind.bytes().max(4) as u64))?;
+        let values = match whole {
+            Cow::Borrowed(bytes) => Cow::Borrowed(&bytes[start..]),
+            Cow::Owned(mut bytes) => Cow::Owned(bytes.split_off(start)),
+        };
+        Ok(Self { values, kind, is_big_endian, is_fortran, size, channels, is_planar })
+    }
+
+    /// Decodes the array as an image: 8-bit values stay, 16-bit values are from 0 to 1, floats stay.
+    pub(super) fn decode(self, out: &mut Raster) -> Result<()> {
+        (out.width, out.height, out.channels) = (self.size.0, self.size.1, self.channels);
+        let bytes = self.ordered()?;
+        let each = if self.is_planar { 1 } else { self.channels };
+        match self.kind {
+            // A picture has its colours side by side.
+            Kind::U8 if self.channels == 3 => {
+                let values = out.values.u8();
+                values.clear();
+                match self.is_planar {
+                    false => values.extend_from_slice(&bytes),
+                    true => {
+                        let plane = bytes.len() / 3;
+                        values.extend((0..bytes.len()).map(|at| bytes[at % 3 * plane + at / 3]));
+                    }
+                }
+            }
+            Kind::U8 => separate(&bytes, each, out.values.u8(), |value| value),
+            Kind::U16 => separate(&self.numbers(&bytes, u16::from_le_bytes), each, out.values.f32(), unit16),
+            Kind::F32 => {
+                separate(&self.numbers(&bytes, f32::from_le_bytes), each, out.values.f32(), |value| value)
+            }
+            Kind::F64 => {
+                separate(&self.numbers(&bytes, f64::from_le_bytes), each, out.values.f32(), |value| {
+                    value as f32
+                });
+            }
+            other => return Err(other.unsupported("an image", "uint8, uint16, float32 or float64")),
+        }
+        Ok(())
+    }
+
+    /// Returns the largest value of an integer type, or 1 for floats.
+    pub(super) fn white(&self) -> f32 {
+        self.kind.white()
+    }
+
+    /// Decodes the array as a mask; values that are no class number are an error.
+    pub(super) fn mask(self, out: &mut Labels) -> Result<()> {
+        (out.width, out.height) = self.size;
+        let bytes = self.ordered()?;
+        let whole = |value: i64| u16::try_from(value).map_err(|_| SampleError::ArrayClass(value.to_string()));
+        let of_float = |value: f64| match f64::from(value as u16) == value {
+            true => Ok(value as u16),
+            false => Err(SampleError::ArrayClass(value.to_string())),
+        };
+        let values = &mut out.values;
+        match self.kind {
+            Kind::Bool | Kind::U8 => values.extend(bytes.iter().map(|&value| u16::from(value))),
+            Kind::U16 => *values = self.numbers(&bytes, u16::from_le_bytes),
+            Kind::I8 => collect(bytes.iter().map(|&value| whole(i64::from(value.cast_signed()))), values)?,
+            Kind::I16 => collect(
+                self.numbers(&bytes, i16::from_le_bytes).into_iter().map(|it| whole(it.into())),
+                values,
+            )?,
+            Kind::I32 => collect(
+                self.numbers(&bytes, i32::from_le_bytes).into_iter().map(|it| whole(it.into())),
+                values,
+            )?,
+            Kind::U32 => collect(
+                self.numbers(&bytes, u32::from_le_bytes).into_iter().map(|it| whole(it.into())),
+                values,
+            )?,
+            Kind::I64 => collect(self.numbers(&bytes, i64::from_le_bytes).into_iter().map(whole), values)?,
+            // No larger value is a class.
+            Kind::U64 => {
+                let clamped = self
+                    .numbers(&bytes, u64::from_le_bytes)
+                    .into_iter()
+                    .map(|it| it.min(i64::MAX as u64) as i64);
+                collect(clamped.map(whole), values)?;
+            }
+            Kind::F32 => {
+                collect(
+                    self.numbers(&bytes, f32::from_le_bytes).into_iter().map(|it| of_float(it.into())),
+                    values,
+                )?;
+            }
+            Kind::F64 => collect(self.numbers(&bytes, f64::from_le_bytes).into_iter().map(of_float), values)?,
+            other => return Err(other.unsupported("a mask", "integers")),
+        }
+        Ok(())
+    }
+
+    /// Returns the bytes of all values, row by row, with the low byte first.
+    fn ordered(&self) -> Result<Cow<'_, [u8]>> {
+        let each = self.kind.bytes();
+        let (width, height) = (self.size.0 as usize, self.size.1 as usize);
+        let length = width * height * self.channels * each;
+        let bytes = self.values.get(..length).ok_or_else(truncated)?;
+        if !self.is_fortran && !(self.is_big_endian && each > 1) {
+            return Ok(Cow::Borrowed(bytes));
+        }
+        let lengths = match self.is_planar {
+            true => [self.channels, height, width],
+            false => [height, width, self.channels],
+        };
+        let mut out = Vec::with_capacity(length);
+        for at in 0..length / each {
+            let (first, second, third) =
+                (at / (lengths[1] * lengths[2]), at / lengths[2] % lengths[1], at % lengths[2]);
+            let from = if self.is_fortran { first + lengths[0] * (second + lengths[1] * third) } else { at };
+            let value = &bytes[from * each..(from + 1) * each];
+            match self.is_big_endian {
+                true => out.extend(value.iter().rev()),
+                false => out.extend_from_slice(value),
+            }
+        }
+        Ok(Cow::Owned(out))
+    }
+
+    fn numbers<const N: usize, T>(&self, bytes: &[u8], number: fn([u8; N]) -> T) -> Vec<T> {
+        bytes.as_chunks::<N>().0.iter().map(|bytes| number(*bytes)).collect()
+    }
+}
+
+impl Kind {
+    fn bytes(self) -> usize {
+        match self {
+            Self::Bool | Self::U8 | Self::I8 => 1,
+            Self::U16 | Self::I16 | Self::F16 => 2,
+            Self::U32 | Self::I32 | Self::F32 => 4,
+            Self::U64 | Self::I64 | Self::F64 => 8,
+        }
+    }
+
+    fn white(self) -> f32 {
+        match self {
+            Self::U8 => 255.0,
+            Self::U16 => 65535.0,
+            _ => 1.0,
+        }
+    }
+
+    fn unsupported(self, what: &'static str, taken: &'static str) -> SampleError {
+        SampleError::ArrayType { what, found: format!("{self:?}").to_lowercase(), taken }
+    }
+}
+
+fn collect(found: impl Iterator<Item = Result<u16>>, values: &mut Vec<u16>) -> Result<()> {
+    *values = found.collect::<Result<_>>()?;
+    Ok(())
+}
+
+/// Returns the text of an array's header, and where its values begin.
+fn header(bytes: &[u8]) -> Result<(String, usize)> {
+    let number = |range: std::ops::Range<usize>| {
+        let bytes = bytes.get(range).ok_or_else(truncated)?;
+        Ok::<_, SampleError>(bytes.iter().rev().fold(0usize, |number, byte| number << 8 | usize::from(*byte)))
+    };
+    let (length, begin) = match bytes.get(6).ok_or_else(truncated)? {
+        1 => (number(8..10)?, 10),
+        2 | 3 => (number(8..12)?, 12),
+        version => return Err(SampleError::Unsupported(format!("version {version} of the format of NumPy"))),
+    };
+    if length > LONGEST_HEADER {
+        return Err(SampleError::Damaged("the header of the array is too long".to_owned()));
+    }
+    let text = bytes.get(begin..begin + length).ok_or_else(truncated)?;
+    Ok((String::from_utf8_lossy(text).into_owned(), begin + length))
+}
+
+/// Returns what follows a key in the header, which is a dict of Python.
+fn value<'a>(header: &'a str, key: &str) -> Result<&'a str> {
+    let behind = header.split_once(&format!("'{key}':")).map(|(_, behind)| behind.trim_start());
+    behind.ok_or_else(|| SampleError::Damaged(format!("the header of the array has no `{key}`")))
+}
+
+fn shape(header: &str) -> Result<Vec<usize>> {
+    let damaged = || SampleError::Damaged("the header of the array has no shape".to_owned());
+    let inner = value(header, "shape")?
+        .strip_prefix('(')
+        .and_then(|rest| rest.split_once(')'))
+        .ok_or_else(damaged)?
+        .0;
+    let lengths = inner
+        .split(',')
+        .map(|length| length.trim().trim_end_matches('L'))
+        .filter(|length| !length.is_empty());
+    lengths.map(|length| length.parse().map_err(|_| damaged())).collect()
+}
+
+fn descr(header: &str) -> Result<Kind> {
+    let text = value(header, "descr")?;
+    let word = text.strip_prefix('\'').and_then(|rest| rest.split_once('\'')).map_or(text, |(word, _)| word);
+    Ok(match word.trim_start_matches(['<', '>', '|', '=']) {
+        "b1" => Kind::Bool,
+        "u1" => Kind::U8,
+        "i1" => Kind::I8,
+        "u2" => Kind::U16,
+        "i2" => Kind::I16,
+        "u4" => Kind::U32,
+        "i4" => Kind::I32,
+        "u8" => Kind::U64,
+        "i8" => Kind::I64,
+        "f2" => Kind::F16,
+        "f4" => Kind::F32,
+        "f8" => Kind::F64,
+        _ => return Err(SampleError::Unsupported(format!("an array of the type {word:?}"))),
+    })
+}
+
+/// Unpacks the array of an archive: the only one, or the one named `role`.
+fn member(bytes: &[u8], role: &str) -> Result<Vec<u8>> {
+    let damaged =
+        |error: zip::result::ZipError| SampleError::Damaged(format!("the archive cannot be read: {error}"));
+    let mut archive = ZipArchive::new(Cursor::new(bytes)).map_err(damaged)?;
+    let names = archive.file_names().filter_map(|name| name.ok().map(|name| name.into_owned()));
+    let names: Vec<String> = names.filter(|name| name.ends_with(".npy")).collect();
+    let wanted = format!("{role}.npy");
+    let name = match names.as_slice() {
+        [] => return Err(SampleError::NotAnImage("it is a zip archive without arrays of NumPy".to_owned())),
+        [only] => only.clone(),
+        several if several.contains(&wanted) => wanted,
+        several => {
+            let names = several.iter().map(|name| name.trim_end_matches(".npy").to_owned()).collect();
+            return Err(SampleError::Arrays { role: role.to_owned(), names });
+        }
+    };
+    let file = archive.by_name(&name).map_err(damaged)?;
+    let size = file.size();
+    if size > LIMIT_BYTES {
+        return Err(SampleError::Damaged(format!("its array states {size} bytes")));
+    }
+    let mut out = Vec::new();
+    file.take(LIMIT_BYTES).read_to_end(&mut out).map_err(|error| SampleError::Damaged(error.to_string()))?;
+    if out.starts_with(MARK) { Ok(out) } else { Err(SampleError::Damaged(format!("`{name}` is no array"))) }
+}
