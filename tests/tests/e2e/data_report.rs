@@ -82,8 +82,11 @@ fn a_picture_shows_the_samples_of_an_epoch_and_marks_broken_ones() {
     fs::create_dir(sandbox.path("data/test/odd")).unwrap();
     fs::copy(sandbox.path("data/train/dark/001.png"), sandbox.path("data/test/odd/1.png")).unwrap();
     let draw = |name: &str, more: &[&str], code| {
-        let output =
-            ask(&sandbox, &[&["--show", name, "--set", "data.augment=resized-crop-flip"], more].concat());
+        let output = ask(
+            &sandbox,
+            &[&["--show", name, "--set", "data.augment=resized-crop-flip", "--set", "train.epochs=2"], more]
+                .concat(),
+        );
         (words(&output, code), fs::read(sandbox.path(name)).unwrap())
     };
     let (text, all) = draw("all.png", &["--samples", "300"], 2);
@@ -114,7 +117,7 @@ fn generated_samples_and_texts_have_a_report() {
     let lines: String = (0..60).map(|line| format!("line number {}\n", line % 50)).collect();
     fs::write(sandbox.path("lines.txt"), lines + "x\n").unwrap();
     let recipe = "task = \"lm\"\n[data]\nroot = \"lines.txt\"\ndocuments = \"lines\"\n[model]\nname = \"gpt\"\nwidth = 16\n\
-                  depth = 1\nheads = 2\ncontext = 13\n[train]\neffective_batch = 6\n[optim]\nlr = 0.1\n";
+                  depth = 1\nheads = 2\ncontext = 13\n[train]\nepochs = 1\neffective_batch = 6\n[optim]\nlr = 0.1\n";
     fs::write(sandbox.path("recipe.toml"), recipe).unwrap();
     let documents = json(&sandbox, 0)["text"]["documents"].clone();
     let counts =

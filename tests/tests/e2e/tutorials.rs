@@ -15,12 +15,13 @@ use dtrain_test_kit::thorough;
 use regex_lite::{Captures, Regex};
 
 /// All pages with shell blocks, and the number of their blocks that are marked `no-run`.
-const PAGES: [(&str, usize); 7] = [
+const PAGES: [(&str, usize); 8] = [
     ("README.md", 2),
     ("docs/nodes.md", 0),
     ("docs/out-of-memory.md", 0),
     ("docs/own-trainer.md", 1),
     ("docs/precedence.md", 0),
+    ("docs/predict.md", 0),
     ("docs/pytorch-model.md", 1),
     ("docs/quickstart.md", 1),
 ];

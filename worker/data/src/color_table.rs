@@ -1,15 +1,13 @@
 //! Classes of pixels by their colours.
 
 use std::collections::HashMap;
-use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+pub use super::color::Color;
+use super::color::Hex;
 use super::error::{Result, SampleError};
 use super::raster::Labels;
-
-/// Red, green and blue.
-pub type Color = [u8; 3];
 
 /// The class of each colour of a mask.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,17 +25,6 @@ pub struct ColorEntry {
     /// The number of the class, or [`super::MaskRule::ignore`].
     pub class: u16,
     pub name: String,
-}
-
-/// A colour as `#RRGGBB`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Hex(pub Color);
-
-impl fmt::Display for Hex {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [r, g, b] = self.0;
-        write!(f, "#{r:02X}{g:02X}{b:02X}")
-    }
 }
 
 /// Pixels whose colours have no class, by colour.

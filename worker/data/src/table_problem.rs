@@ -2,8 +2,9 @@
 
 use super::ignored::is_image;
 use super::names::listed;
-use super::sources::table::SPLIT;
 
+/// The column of a table that names the set of a line.
+pub const SPLIT: &str = "split";
 /// The name of the table of numbers beside the images of a split.
 pub(super) const TARGETS: &str = "targets.csv";
 /// The name of the table of classes beside the images of a split.

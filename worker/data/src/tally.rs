@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use super::decode::FileKind;
 use super::error::SampleError;
-use super::samples::Samples;
 
 /// Bytes of a file's beginning that tell most files apart.
 const BEGINNING: usize = 4 << 10;
@@ -66,18 +65,5 @@ impl Tally {
             *self.faults.entry(fault).or_default() += samples;
         }
         self.beginnings.extend(other.beginnings);
-    }
-}
-
-impl Samples {
-    /// Returns the BLAKE3 hash of the content of a sample's images; None if one cannot be read.
-    pub fn content(&self, sample: usize, memory: &mut Vec<u8>) -> Option<[u8; 32]> {
-        let mut all = blake3::Hasher::new();
-        for files in self.images() {
-            self.stored(files, sample).read(memory).ok()?;
-            // So that the border between two files counts.
-            all.update(blake3::hash(memory).as_bytes());
-        }
-        Some(*all.finalize().as_bytes())
     }
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use dtrain_recipe::TokenType;
 
-use super::token_file::TokenProblem;
+use super::token_problem::TokenProblem;
 
 /// The first bytes of an index, and of the older form that cannot be mapped.
 const MAGIC: &[u8; 9] = b"MMIDIDX\0\0";

@@ -41,8 +41,8 @@ impl PackedTokens {
     /// Writes the tokens from `start` on.
     pub(super) fn copy_to(&self, start: usize, out: &mut [i64]) {
         match self {
-            Self::U16(tokens) => super::vocabulary::widen(&tokens[start..start + out.len()], out),
-            Self::U32(tokens) => super::vocabulary::widen(&tokens[start..start + out.len()], out),
+            Self::U16(tokens) => widen(&tokens[start..start + out.len()], out),
+            Self::U32(tokens) => widen(&tokens[start..start + out.len()], out),
         }
     }
 }
@@ -204,6 +204,10 @@ pub(super) fn in_threads<T: Send>(
         all.extend(values?);
     }
     Ok(all)
+}
+
+pub(super) fn widen<T: Copy + Into<i64>>(tokens: &[T], out: &mut [i64]) {
+    out.iter_mut().zip(tokens).for_each(|(to, &token)| *to = token.into());
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::error::{DataError, SampleError};
 use super::token_file::TokenFile;
-use super::tokenized::PackedTokens;
+use super::tokenized::{PackedTokens, widen};
 use super::tokenizer::TokenizerId;
 
 /// The meaning of the numbers. Rank 0 makes it and sends it to the others; checkpoints keep it.
@@ -291,10 +291,6 @@ impl Tokens {
         }
         Ok(())
     }
-}
-
-pub(super) fn widen<T: Copy + Into<i64>>(tokens: &[T], out: &mut [i64]) {
-    out.iter_mut().zip(tokens).for_each(|(to, &token)| *to = token.into());
 }
 
 #[cfg(test)]

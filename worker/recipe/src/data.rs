@@ -143,3 +143,13 @@ section! {
         test_fraction: f64 = 0.1, PART, experiment;
     }
 }
+
+impl Data {
+    /// Returns the number of validation samples of generated data: as many as this part of the training samples, which stay.
+    pub fn val_of_generated(&self) -> Option<usize> {
+        match self.val {
+            Some(Val::Part(part)) => Some((self.train_samples as f64 * part).round().max(1.0) as usize),
+            _ => None,
+        }
+    }
+}

@@ -9,6 +9,7 @@ mod batchnorm;
 mod by_source;
 pub mod changes;
 mod choices;
+mod column_kind;
 mod columns;
 mod data;
 mod data_kind;
@@ -46,7 +47,8 @@ pub use choices::{
     Augment, Compile, Decode, Documents, Interpolation, Join, Loss, Masks, MemoryFormat, Orientation, Resize,
     Separator, Target, TokenType, Unannotated, WeightsMode,
 };
-pub use columns::{ColumnKind, FieldColumns};
+pub use column_kind::ColumnKind;
+pub use columns::FieldColumns;
 pub use data::{Data, IMAGENET_MEAN, IMAGENET_STD};
 pub use data_kind::DataKind;
 pub use dtrain_common::recipe::{

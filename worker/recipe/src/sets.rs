@@ -8,7 +8,6 @@ use dtrain_common::recipe::kinds::{Kind, check, each_entry};
 use serde::{Deserialize, Serialize};
 use toml::Value;
 
-use super::Data;
 use super::kinds::{FOLDER_NAME, is_folder_name};
 
 /// Before the name of a column in `data.val`.
@@ -74,16 +73,6 @@ impl Val {
     pub fn column(&self) -> Option<&str> {
         match self {
             Self::Set(ValSet::Column(column)) => Some(column),
-            _ => None,
-        }
-    }
-}
-
-impl Data {
-    /// Returns the number of validation samples of generated data: as many as this part of the training samples, which stay.
-    pub fn val_of_generated(&self) -> Option<usize> {
-        match self.val {
-            Some(Val::Part(part)) => Some((self.train_samples as f64 * part).round().max(1.0) as usize),
             _ => None,
         }
     }

@@ -16,7 +16,7 @@ const WRITING: u64 = 1;
 
 /// Memory for blocks, with a place for each. A place is empty, being written, or has a block that never changes.
 ///
-/// The memory begins with the number of bytes in use and the places: 0, [`WRITING`], or where the block is. A block begins with
+/// The memory begins with the number of bytes in use and the places: 0, `WRITING`, or where the block is. A block begins with
 /// its length.
 #[derive(Debug)]
 pub struct Pool {

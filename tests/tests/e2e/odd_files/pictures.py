@@ -92,15 +92,19 @@ def images():
     image("webp-alpha", RIGHT, encode(pil(np.dstack([RGB, ALPHA])), "WEBP", lossless=True, exact=True), values=planes(over_white(RGB, ALPHA)), ending="webp")
     content = encode(palette, "GIF")
     image("is-gif", RIGHT, content, values=planes(Image.open(io.BytesIO(content)).convert("RGB")), ending="png")
+    for name, format, options in [("ppm", "PPM", {}), ("jpeg-2000", "JPEG2000", dict(irreversible=False))]:
+        image("is-" + name, RIGHT, encode(pil(RGB), format, **options), values=rgb)
+    content = encode(pil(RGB), "JPEG2000", irreversible=True)
+    image("is-lossy-jpeg-2000", REMEDY, content, [as_png], planes(Image.open(io.BytesIO(content)).convert("RGB")), apply="rgb")
     # Formats that are not read, under a name of one that is.
-    for name, format in [("ico", "ICO"), ("tga", "TGA"), ("ppm", "PPM"), ("jpeg-2000", "JPEG2000"), ("dds", "DDS"), ("pcx", "PCX")]:
+    for name, format in [("ico", "ICO"), ("tga", "TGA"), ("dds", "DDS"), ("pcx", "PCX")]:
         picture = pil(RGB)
-        options = dict(sizes=[(12, 8)]) if format == "ICO" else dict(irreversible=False) if format == "JPEG2000" else {}
+        options = dict(sizes=[(12, 8)]) if format == "ICO" else {}
         try:
             content = encode(picture, format, **options)
         except OSError:
             continue
-        words = [as_png] if name in ("ico", "ppm", "dds") else ["expected PNG, JPEG, BMP, TIFF, WebP or GIF"]
+        words = [as_png] if name in ("ico", "dds") else ["expected PNG, JPEG, BMP, TIFF, WebP, GIF, PNM, JPEG 2000 or an array of NumPy"]
         image("is-" + name, REMEDY, content, words, planes(Image.open(io.BytesIO(content)).convert("RGB")), ending="png", apply="rgb")
     image("is-lfs", CAUSE, LFS, ["it is a Git LFS pointer", "git lfs pull"])
     image("is-html", CAUSE, HTML, ["it is a web page (HTML)"])
@@ -108,7 +112,7 @@ def images():
     image("is-pdf", CAUSE, b"%PDF-1.7\n", ["it is a PDF document"])
     image("is-gzip", CAUSE, gzip.compress(content), ["it is compressed by gzip"])
     image("is-zip", CAUSE, b"PK\x03\x04aaaaaaaaaa", ["it is a zip archive"])
-    image("is-npy", CAUSE, b"\x93NUMPY\x01\0v\0{", ["it is a NumPy array"])
+    image("is-npy", CAUSE, b"\x93NUMPY\x01\0v\0{", ["damaged"])
     image("is-text", CAUSE, b"hello, world", ["the file begins with \"hello, world\""])
     image("is-zeros", CAUSE, ZEROS, ["it is a file of zero bytes"])
     image("is-empty", CAUSE, b"", ["the file is empty"])

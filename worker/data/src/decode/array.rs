@@ -208,7 +208,7 @@ impl<'a> Array<'a> {
         let (width, height) = (self.size.0 as usize, self.size.1 as usize);
         let length = width * height * self.channels * each;
         let bytes = self.values.get(..length).ok_or_else(truncated)?;
-        if !self.is_fortran && !(self.is_big_endian && each > 1) {
+        if !(self.is_fortran || self.is_big_endian && each > 1) {
             return Ok(Cow::Borrowed(bytes));
         }
         let lengths = match self.is_planar {

@@ -1,4 +1,4 @@
-//! JPEG 2000 of up to 8 bits.
+//! JPEG 2000 of up to 8 bits without loss. What the decoder makes of lossy files differs from OpenJPEG by more than rounding.
 
 use hayro_jpeg2000::{ColorSpace, DecodeSettings, Image};
 use image::{ColorType, ImageDecoder, ImageError, ImageResult};
@@ -16,7 +16,34 @@ pub(super) struct Decoder<'a> {
     color: ColorType,
 }
 
+/// Returns whether the values of a codestream are those that were saved: all of its main header's transforms are whole.
+fn is_lossless(bytes: &[u8]) -> bool {
+    /// The markers of a tile, of the coding of all components, and of the coding of one.
+    const TILE: u8 = 0x90;
+    const CODING: u8 = 0x52;
+    const COMPONENT: u8 = 0x53;
+    let Some(mut at) = bytes.windows(4).position(|window| window == b"\xff\x4f\xff\x51") else {
+        return false;
+    };
+    at += 2;
+    let mut is_whole = false;
+    while let Some(&[0xff, marker, high, low]) = bytes.get(at..at + 4) {
+        match marker {
+            TILE => return is_whole,
+            // The last of ten bytes after the length.
+            CODING => is_whole = bytes.get(at + 13) == Some(&1),
+            COMPONENT => return false,
+            _ => {}
+        }
+        at += 2 + usize::from(u16::from_be_bytes([high, low]));
+    }
+    false
+}
+
 pub(super) fn open(bytes: &[u8]) -> Result<Decoder<'_>> {
+    if !is_lossless(bytes) {
+        return Err(SampleError::Unsupported("JPEG 2000 with lossy compression".to_owned()));
+    }
     let image = Image::new(bytes, &DecodeSettings::default()).map_err(damage)?;
     let channels = match image.color_space() {
         ColorSpace::CMYK => return Err(SampleError::Unsupported("JPEG 2000 of the colours CMYK".to_owned())),

@@ -1,3 +1,5 @@
+use rustix::io::Errno;
+
 use super::*;
 
 fn failed(error: Errno) -> io::Error {

@@ -9,9 +9,6 @@ use super::super::table_problem::TableProblem;
 use super::csv::LineProblem;
 use super::decimals::Decimals;
 
-/// The usual column of the sets' names.
-pub const SPLIT: &str = "split";
-
 /// What stands between the classes of a text.
 const BETWEEN: char = '|';
 

@@ -10,10 +10,10 @@ use dtrain_recipe::{ColumnKind, FieldColumns, Separator};
 
 use super::super::error::DataError;
 use super::super::samples::Samples;
+pub use super::super::table_problem::SPLIT;
 use super::super::table_problem::TableProblem;
 use super::csv::{self, LineProblem, Row};
 use super::row_fields::Table;
-pub use super::rows::SPLIT;
 use super::rows::{ADD_SPLIT, Chosen, Rows, have_files, name_one};
 use super::table_file::{self, Form, Json};
 use super::{Reading, Request, json_lines};
@@ -43,8 +43,11 @@ pub(super) fn scan_inputs(path: &Path, fields: &[FieldColumns]) -> Result<Sample
             Ok(rows) => break rows,
             Err(problem) => problem,
         };
-        let DataError::Table(_, _, TableProblem::NoColumn(missing, ..)) = &problem else { return Err(problem) };
-        let optional = |field: &FieldColumns| field.kind != ColumnKind::Image && field.columns.contains(missing);
+        let DataError::Table(_, _, TableProblem::NoColumn(missing, ..)) = &problem else {
+            return Err(problem);
+        };
+        let optional =
+            |field: &FieldColumns| field.kind != ColumnKind::Image && field.columns.contains(missing);
         match fields.iter().position(optional) {
             Some(at) => drop(fields.remove(at)),
             None => return Err(problem),

@@ -1,4 +1,9 @@
 #![allow(clippy::unwrap_used)]
+use std::fs;
+
+use dtrain_recipe::Documents;
+
+use super::super::token_sources::TokenSource;
 use super::*;
 
 fn write(folder: &Path, name: &str, tokens: &[u32], width: usize) -> PathBuf {

@@ -139,7 +139,7 @@ fn classes_of_an_image_are_a_target_of_folders_and_tables() {
         SMALL,
         &generated,
         "data.kind",
-        "with data.target = \"classes\" takes the kinds \"folder\", \"table\", not",
+        "with data.target = \"classes\" takes the kinds \"folder\", \"table\", \"shards\", \"parquet\", not",
     );
     expect_error(
         &table,
@@ -158,12 +158,18 @@ fn classes_of_an_image_are_a_target_of_folders_and_tables() {
 }
 
 #[test]
-fn a_text_field_needs_its_length_and_bytes() {
+fn a_text_field_needs_a_tokenizer() {
     let recipe = parse(samples::CAPTIONS, &[]).unwrap();
     assert_eq!(recipe.fields().unwrap()[1], column("caption", ColumnKind::Text, &["meta.caption"]));
     let without = |line: &str| samples::CAPTIONS.replace(line, "");
-    expect_error(&without("context = 64"), &[], "model.context", "missing; state the tokens of a text");
-    expect_error(&without("tokenizer = \"bytes\""), &[], "data.tokenizer", "set data.tokenizer = \"bytes\"");
+    // Else the program's input states it.
+    assert_eq!(parse(&without("context = 64"), &[]).unwrap().model.context, None);
+    expect_error(
+        &without("tokenizer = \"bytes\""),
+        &[],
+        "data.tokenizer",
+        "name the tokenizer.json of the texts, or set it to \"bytes\"",
+    );
     expect_error(TABLE, &["data.tokenizer=bytes"], "data.tokenizer", "it applies to texts");
 }
 

@@ -39,7 +39,12 @@ fn sets_besides_training_and_test_are_checked() {
         (sources, &["data.tests.night=good"], "data.tests.night", "the set of data.source[1].train too"),
         (
             folder,
-            &["data.episodes={n_way=2,k_shot=1,n_query=1,val=999999999}", "data.val=v"],
+            &[
+                "task=program",
+                "model.file=/m.pt2",
+                "data.episodes={n_way=2,k_shot=1,n_query=1,val=999999999}",
+                "data.val=v",
+            ],
             "data.episodes.val",
             "lower it",
         ),

@@ -83,10 +83,10 @@ fn a_task_takes_its_kinds_of_data() {
     expect_set_error(
         SMALL,
         "data.kind=text",
-        "takes the kinds \"folder\", \"generated\", \"table\", \"cub\", \"json-list\", not \"text\"",
+        "takes the kinds \"folder\", \"generated\", \"table\", \"cub\", \"json-list\", \"shards\", \"parquet\", not \"text\"",
     );
     expect_set_error(SEGMENT, "data.kind=text", "task = \"segment\" takes");
-    let kinds = "takes the kinds \"generated\", \"text\", \"tokens\", \"table\", not \"folder\"";
+    let kinds = "takes the kinds \"generated\", \"text\", \"tokens\", \"table\", \"shards\", \"parquet\", not \"folder\"";
     expect_set_error(LM, "data.kind=folder", kinds);
     // A wrong pairing is reported before the settings that it makes useless.
     let text =

@@ -7,6 +7,7 @@ use dtrain_recipe::{Interpolation, Orientation, Recipe, Resize};
 
 use super::super::SurveyContext;
 use super::masks;
+use super::progress::progress_callback;
 use crate::data::error::MOST_NAMED;
 use crate::data::generated_set::Painter;
 use crate::data::ignored::EXTENSIONS;
@@ -104,22 +105,6 @@ fn report_marks(marks: &Marks, orientation: Orientation, split: &str, context: &
             counted(marks.lossy_maps.files, "file"),
             marks.lossy_maps
         ));
-    }
-}
-
-/// Returns a callback that reports progress through many files.
-pub(super) fn progress_callback<'a>(
-    report: &'a mut dyn FnMut(String),
-    folder: &'a str,
-) -> impl FnMut(usize, usize) {
-    /// Files between two reports.
-    const REPORT_EVERY: usize = 50_000;
-    let mut reported = 0;
-    move |done, total| {
-        if done - reported >= REPORT_EVERY {
-            reported = done;
-            report(format!("checked {done} of {total} images in {folder}"));
-        }
     }
 }
 

@@ -6,7 +6,7 @@ use dtrain_common::text::counted;
 use dtrain_recipe::{self as recipe, ClassColor, MaskColors, Masks, Recipe};
 
 use super::super::{SurveyContext, TaskError};
-use super::files::progress_callback;
+use super::progress::progress_callback;
 use crate::data::color_table::Found;
 use crate::data::{
     CheckReport, ClassCounts, ColorEntry, ColorTable, DataError, Hex, MaskKind, MaskRule, Samples, Strangers,

@@ -7,6 +7,7 @@ mod labels;
 mod listed;
 mod masks;
 mod numbers;
+mod progress;
 mod rest;
 mod survey;
 pub(super) mod text;
@@ -138,9 +139,9 @@ pub(super) fn sets(
             let counts = files[0].text_counts(context);
             let text = match (counts, &vocabulary) {
                 (Some(counts), Some(vocabulary)) if target == Some(Target::Tokens) => {
-                    Some(texts::describe(&files[0], counts, context, vocabulary.size())?)
+                    texts::describe(&files[0], counts, context, vocabulary.size())?
                 }
-                _ => None,
+                _ => texts::describe_cut(&files[0], context),
             };
             let mut classes = class_names.len();
             let (mut mask_classes, colors) = (masks::names(&files[0]), masks::colors(&files[0]));
@@ -162,7 +163,7 @@ pub(super) fn sets(
                 vocabulary,
                 tokenizer,
                 mean_targets: counts.map_or(1.0, |counts| counts.mean_targets),
-                description: text.unwrap_or_default(),
+                description: text,
                 classes,
                 class_names,
                 other_classes,
@@ -196,7 +197,7 @@ pub(super) fn sets(
         }
         None => {
             let names: Vec<_> = sets.train.fields().iter().map(|field| &*field.name).collect();
-            format!("fields {}", names.join(", "))
+            format!("fields {}{}", names.join(", "), sets.description)
         }
     };
     Ok(sets)

@@ -35,6 +35,13 @@ pub(super) fn tokenized(
     Ok(samples)
 }
 
+/// Describes the texts that a program takes as inputs, cut to `context` tokens.
+pub(super) fn describe_cut(train: &Samples, context: usize) -> String {
+    let describe =
+        |(field, cut)| format!(", {} of {field} cut to {context} tokens", counted(cut, "longer text"));
+    train.cut_texts(context).into_iter().map(describe).collect()
+}
+
 /// Describes the texts of the training samples, cut to `context` tokens.
 pub(super) fn describe(
     train: &Samples,

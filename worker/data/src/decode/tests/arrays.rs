@@ -35,6 +35,8 @@ fn arrays_of_any_layout_and_type_are_images() {
         let values = expected(1).iter().map(|value| f32::from(*value) / 4.0).collect();
         assert_eq!(data(&file(name), 1).unwrap().values, Values::F32(values), "{name}");
     }
+    let lossy_file = data(&file("lossy.jp2"), 3).unwrap_err().to_string();
+    assert!(lossy_file.starts_with("JPEG 2000 with lossy compression is not supported"), "{lossy_file}");
     let words = expected(2).iter().map(|value| f32::from(*value) / 65535.0).collect();
     assert_eq!(data(&file("u2-big.npy"), 2).unwrap().values, Values::F32(words));
     // A picture has its colours side by side, in both layouts.
@@ -60,9 +62,9 @@ fn arrays_are_masks_and_maps() {
         assert_eq!(labels.values, classes, "{name}");
     }
     let mut out = Raster::default();
-    assert_eq!(map(&file("f4.npy"), &mut Vec::new(), &mut out).unwrap(), 1.0);
+    assert_eq!(map(&file("f4.npy"), None, &mut Vec::new(), &mut out).unwrap().white, 1.0);
     assert_eq!((map_header(&file("f4.npy")).unwrap(), lossy(&file("f4.npy")).unwrap()), ((4, 3), None));
-    let white = map(&file("u2-map.npy"), &mut Vec::new(), &mut out).unwrap();
+    let white = map(&file("u2-map.npy"), None, &mut Vec::new(), &mut out).unwrap().white;
     assert_eq!(
         (white, &out.values),
         (65535.0, &Values::F32(expected(1).iter().map(|value| f32::from(*value) / 65535.0).collect()))
@@ -76,8 +78,8 @@ fn wrong_arrays_are_named_with_the_remedy() {
     let image = |name: &str, channels| data(&file(name), channels).map(drop);
     let cases = [
         (
-            said(image("u8.npy", 3)),
-            "it has 2 channels, expected 3; set data.channels = 2 or convert the image",
+            said(image("u8.npy", 5)),
+            "it has 2 channels, expected 5; set data.channels = 2 or convert the image",
         ),
         (
             said(image("i8-mask.npy", 1)),
@@ -111,26 +113,22 @@ fn wrong_arrays_are_named_with_the_remedy() {
 
 #[test]
 fn jpeg_2000_gives_the_pixels_of_openjpeg() {
-    for (name, most) in
-        [("lossless.jp2", 0), ("grey.jp2", 0), ("tiles.j2k", 0), ("alpha.jp2", 0), ("lossy.jp2", 1)]
-    {
+    for name in ["lossless.jp2", "grey.jp2", "tiles.j2k", "alpha.jp2"] {
         let bytes = file(name);
         let mut rgb = Vec::new();
         let size = rgb8(&bytes, &mut Vec::new(), &mut rgb).unwrap();
         let shown = image::open(reference("formats").join(name).with_extension("png")).unwrap().to_rgb8();
         assert_eq!((size, header(&bytes, 3).unwrap()), (shown.dimensions(), size), "{name}");
-        let off = std::iter::zip(&rgb, shown.as_raw()).map(|(a, b)| a.abs_diff(*b)).max().unwrap();
-        assert!(off <= most, "{name}: off by {off}");
+        assert!(rgb == *shown.as_raw(), "{name}");
     }
+    let lossy_file = data(&file("lossy.jp2"), 3).unwrap_err().to_string();
+    assert!(lossy_file.starts_with("JPEG 2000 with lossy compression is not supported"), "{lossy_file}");
     let words = data(&file("words.jp2"), 1).unwrap_err().to_string();
     assert!(
         words.starts_with("JPEG 2000 of 16 bits is not supported; convert a picture to 8-bit RGB"),
         "{words}"
     );
-    let mut labels = Labels::default();
-    let said = mask(&file("grey.jp2"), &mut Vec::new(), &mut labels).unwrap_err().to_string();
-    assert!(said.starts_with("a JPEG 2000 file cannot be a mask"), "{said}");
-    let white = map(&file("grey.jp2"), &mut Vec::new(), &mut Raster::default()).unwrap();
+    let white = map(&file("grey.jp2"), None, &mut Vec::new(), &mut Raster::default()).unwrap().white;
     assert_eq!((lossy(&file("grey.jp2")).unwrap(), white), (Some("JPEG 2000"), 255.0));
 }
 

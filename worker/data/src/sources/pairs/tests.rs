@@ -125,9 +125,9 @@ fn missing_and_empty_folders_name_the_setting() {
     std::fs::create_dir(root.path().join("train_masks")).unwrap();
     let text = scan(root.path()).unwrap_err().to_string();
     assert!(text.contains(" has no images; ") && text.contains("train_masks"), "{text}");
-    put(root.path().join("train_masks/1.npy"), b"");
+    put(root.path().join("train_masks/1.mat"), b"");
     let text = scan(root.path()).unwrap_err().to_string();
-    assert!(text.contains(" has no images (files that are no images to dtrain: 1 .npy); add"), "{text}");
+    assert!(text.contains(" has no images (files that are no images to dtrain: 1 .mat); add"), "{text}");
 }
 
 #[test]

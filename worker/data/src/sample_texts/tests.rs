@@ -1,4 +1,6 @@
 #![allow(clippy::unwrap_used)]
+use super::super::text_documents::NO_TARGET;
+use super::super::token_lists::{TextColumn, names_with_texts};
 use super::super::tokenizer::tests::tokenizer;
 use super::*;
 
