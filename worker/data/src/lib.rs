@@ -23,6 +23,7 @@ mod annotations;
 mod blanks;
 pub mod cache;
 mod cache_folder;
+mod caught;
 mod changes;
 mod chat;
 pub mod check;

@@ -10,6 +10,7 @@ use dtrain_common::content::Content;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::caught::caught;
 use super::error::DataError;
 use super::packed::Packed;
 use super::regular;
@@ -104,7 +105,9 @@ impl TextTokenizer {
         let wrong = |reason: String| DataError::BadTokenizer(path.to_owned(), reason);
         let bytes = files.get(FILE).unwrap_or_default();
         let text = std::str::from_utf8(bytes).map_err(|_| wrong(foreign(bytes)))?;
-        let inner = tokenizers::Tokenizer::from_str(text);
+        // The library panics on some files that lack a part.
+        let inner = caught(|| tokenizers::Tokenizer::from_str(text));
+        let inner = inner.ok_or_else(|| wrong(format!("it lacks a part; {REMEDY}")))?;
         let mut inner = inner.map_err(|error| match Content::of(bytes, &[]) {
             None | Some(Content::Json) => wrong(format!("{}; {REMEDY}", first_line(&error.to_string()))),
             Some(_) => wrong(foreign(bytes)),
@@ -156,27 +159,31 @@ impl TextTokenizer {
 
     /// Returns the tokens of a text. `special` adds those that the tokenizer puts around a text, such as one that begins it.
     pub fn encode(&self, text: &str, special: bool) -> Result<Vec<u32>, DataError> {
-        let encoded = self.inner.encode_fast(text, special);
-        let encoded = encoded.map_err(|error| self.cannot_encode(&*error))?;
+        let encoded = self.run("encode a text", || self.inner.encode_fast(text, special))?;
         Ok(encoded.get_ids().to_vec())
     }
 
     /// As [`TextTokenizer::encode`] without the tokens around a text; with the bytes of the text that each token is made of.
     pub(super) fn encode_with_places(&self, text: &str) -> Result<Vec<(u32, Range<usize>)>, DataError> {
-        let encoded = self.inner.encode(text, false).map_err(|error| self.cannot_encode(&*error))?;
+        let encoded = self.run("encode a text", || self.inner.encode(text, false))?;
         let places = encoded.get_offsets().iter().map(|&(start, end)| start..end);
         Ok(encoded.get_ids().iter().copied().zip(places).collect())
     }
 
-    fn cannot_encode(&self, error: &(dyn std::error::Error + Send + Sync)) -> DataError {
-        let reason = format!("it cannot encode a text: {}; {REMEDY}", first_line(&error.to_string()));
-        DataError::BadTokenizer(self.path.clone(), reason)
-    }
-
     /// Returns the text of tokens, without special ones. Unknown numbers are left out.
     pub fn decode(&self, tokens: &[u32]) -> Result<String, DataError> {
-        let decoded = self.inner.decode(tokens, true);
-        decoded.map_err(|error| DataError::BadTokenizer(self.path.clone(), error.to_string()))
+        self.run("decode tokens", || self.inner.decode(tokens, true))
+    }
+
+    /// Runs the library, which panics if tokens that its parts name are missing.
+    fn run<T>(&self, what: &str, run: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, DataError> {
+        let problem = match caught(run) {
+            Some(Ok(value)) => return Ok(value),
+            Some(Err(error)) => first_line(&error.to_string()).to_owned(),
+            None => "a token is missing".to_owned(),
+        };
+        let reason = format!("it cannot {what}: {problem}; {REMEDY}");
+        Err(DataError::BadTokenizer(self.path.clone(), reason))
     }
 
     /// Returns the number of a token by its text.

@@ -5,7 +5,6 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -17,6 +16,7 @@ use parquet::file::metadata::{PageIndexPolicy, ParquetMetaData, ParquetMetaDataR
 use parquet::file::serialized_reader::SerializedPageReader;
 
 use self::at::ReadAt;
+use super::caught::caught;
 use super::regular;
 
 mod at;
@@ -244,17 +244,17 @@ fn skip(reader: &mut ColumnReaderImpl<ByteArrayType>, count: usize) -> Result<()
 
 /// Runs the decoder, which may panic on damaged files, and turns its errors into those of a file with the remedy.
 fn guarded<T>(decode: impl FnOnce() -> Result<T, ParquetError>) -> io::Result<T> {
-    match catch_unwind(AssertUnwindSafe(decode)) {
-        Ok(Ok(value)) => Ok(value),
-        Ok(Err(ParquetError::External(error))) => Err(match error.downcast::<io::Error>() {
+    match caught(decode) {
+        Some(Ok(value)) => Ok(value),
+        Some(Err(ParquetError::External(error))) => Err(match error.downcast::<io::Error>() {
             Ok(error) => *error,
             Err(error) => damage(&error.to_string()),
         }),
-        Ok(Err(error)) => {
+        Some(Err(error)) => {
             let text = error.to_string();
             Err(damage(text.strip_prefix("Parquet error: ").or(text.strip_prefix("EOF: ")).unwrap_or(&text)))
         }
-        Err(_) => Err(damage("the decoder failed")),
+        None => Err(damage("the decoder failed")),
     }
 }
 

@@ -80,6 +80,11 @@ fn other_files_are_named() {
         let error = read_bytes(bytes).map(drop).unwrap_err();
         assert!(error.contains(words) && error.contains("tokenizer.json"), "{error}");
     }
+    // The library panics on a file that ends in its decoder.
+    let words = fs::read_to_string(reference("words").join(FILE)).unwrap();
+    let until = words.find(r#""decoder""#).unwrap() + r#""decoder":"#.len();
+    let error = read_bytes(&words.as_bytes()[..until]).map(drop).unwrap_err();
+    assert!(error.contains("it lacks a part; name a tokenizer.json"), "{error}");
     let error = TextTokenizer::read(Path::new("/nowhere/tokenizer.json")).map(drop).unwrap_err().to_string();
     assert!(error.contains("set data.tokenizer to a tokenizer.json"), "{error}");
 }
@@ -95,8 +100,10 @@ proptest! {
         if cuts {
             bytes.truncate(cut.index(length));
         }
-        if let Ok(tokenizer) = read_bytes(&bytes) {
-            let _ = tokenizer.encode("The king sees the river, doesn't he?", true);
+        if let Ok(tokenizer) = read_bytes(&bytes)
+            && let Ok(tokens) = tokenizer.encode("The king sees the river, doesn't he?", true)
+        {
+            let _ = tokenizer.decode(&tokens);
         }
     }
 }
