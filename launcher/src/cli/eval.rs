@@ -21,6 +21,17 @@ pub(crate) struct EvalArgs {
     #[arg(long, value_name = "DIR")]
     pub(crate) checkpoint: Option<PathBuf>,
 
+    #[command(flatten)]
+    pub(super) workers: WorkerArgs,
+
+    /// Print one line of JSON instead of the table.
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+/// Flags of the workers that evaluate or predict.
+#[derive(Debug, Args)]
+pub(crate) struct WorkerArgs {
     /// Trained weights, or their moving average; `auto` prefers the average.
     #[arg(long, value_name = "auto|raw|average", default_value = "auto", hide_possible_values = true,
           value_parser = weights())]
@@ -36,13 +47,9 @@ pub(crate) struct EvalArgs {
 
     #[command(flatten)]
     pub(super) gpus: GpuArgs,
-
-    /// Print one line of JSON instead of the table.
-    #[arg(long)]
-    pub(super) json: bool,
 }
 
-pub(super) fn weights() -> impl TypedValueParser<Value = EvalWeights> {
+fn weights() -> impl TypedValueParser<Value = EvalWeights> {
     let words = PossibleValuesParser::new(["auto", "raw", "average"]);
     words.try_map(|word| serde_json::from_value(word.into()))
 }

@@ -2,7 +2,7 @@
 
 use super::command::{Cli, Command};
 use super::eval::EvalArgs;
-use super::gpus::GpuArgs;
+use super::eval::WorkerArgs;
 use super::launch::{Form, LaunchArgs, Nproc, Target};
 use super::predict::PredictArgs;
 use crate::executable;
@@ -241,12 +241,11 @@ impl EvalArgs {
     ) -> anyhow::Result<LaunchArgs> {
         let job = Question::Eval(EvalQuestion {
             checkpoint: checkpoint.to_owned(),
-            weights: self.weights,
-            batch: self.batch.map(|batch| batch as usize),
+            weights: self.workers.weights,
+            batch: self.workers.batch.map(|batch| batch as usize),
             json: self.json,
         });
-        let workers = Workers { nproc: &self.nproc, gpus: &self.gpus, more: Vec::new() };
-        workers.launch(worker, recipe, &self.set, &job)
+        self.workers.launch(worker, recipe, &self.set, &job, Vec::new())
     }
 }
 
@@ -258,39 +257,31 @@ impl PredictArgs {
         recipe: &str,
         checkpoint: &Path,
     ) -> anyhow::Result<LaunchArgs> {
-        let workers = Workers { nproc: &self.nproc, gpus: &self.gpus, more: self.more() };
-        workers.launch(worker, recipe, &self.set, &self.question(checkpoint))
+        self.workers.launch(worker, recipe, &self.set, &self.question(checkpoint), self.more())
     }
 }
 
-/// The workers that answer a question together.
-struct Workers<'a> {
-    nproc: &'a str,
-    gpus: &'a GpuArgs,
-    /// Further words of the launch.
-    more: Vec<OsString>,
-}
-
-impl Workers<'_> {
-    /// Returns the launch of `worker` with a question: rank 0 answers, the others report only failures.
+impl WorkerArgs {
+    /// Returns the launch of `worker` with a question, with `more` words: rank 0 answers, the others report only failures.
     fn launch(
-        self,
+        &self,
         worker: &Path,
         recipe: &str,
         set: &[String],
         job: &Question,
+        more: Vec<OsString>,
     ) -> anyhow::Result<LaunchArgs> {
         let nproc = self.nproc.parse::<Nproc>().map_err(anyhow::Error::msg);
         let nproc = nproc.with_context(|| format!("--nproc {}", self.nproc))?;
         let mut line: Vec<OsString> = ["dtrain", "launch"].map(Into::into).into();
         // Without a GPU, `auto` would start a program on every core: one worker of the trainer uses them all.
         if nproc != Nproc::Auto {
-            line.extend(["--nproc", self.nproc].map(Into::into));
+            line.extend(["--nproc", &self.nproc].map(Into::into));
         }
         if let Some(ids) = &self.gpus.gpu_ids {
             line.extend(["--gpu-ids".into(), ids.to_string().into()]);
         }
-        line.extend(self.more);
+        line.extend(more);
         line.extend(["--log-line-prefix-template=", "--local-ranks-filter=0", "--"].map(Into::into));
         line.extend([worker.into(), OsString::from(recipe)]);
         for set in set {

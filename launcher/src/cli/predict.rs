@@ -1,10 +1,9 @@
 //! `dtrain predict`: its flags, and the launch that it starts.
 
-use super::GpuArgs;
-use super::eval::weights;
+use super::eval::WorkerArgs;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{ArgGroup, Args};
-use dtrain_common::question::{EvalWeights, Flips, ImageForm, Input, PredictQuestion, Question, Wanted};
+use dtrain_common::question::{Flips, ImageForm, Input, PredictQuestion, Question, Wanted};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
@@ -56,21 +55,8 @@ pub(crate) struct PredictArgs {
     #[arg(long, value_name = "N", default_value_t = TOKENS, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) tokens: u32,
 
-    /// Trained weights, or their moving average; `auto` prefers the average.
-    #[arg(long, value_name = "auto|raw|average", default_value = "auto", hide_possible_values = true,
-          value_parser = weights())]
-    pub(super) weights: EvalWeights,
-
-    /// Batch size of each worker [default: as in training].
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
-    pub(super) batch: Option<u32>,
-
-    /// Number of workers, as for `dtrain launch`.
-    #[arg(long, value_name = "N|auto|gpu|cpu", default_value = "auto", allow_negative_numbers = true)]
-    pub(super) nproc: String,
-
     #[command(flatten)]
-    pub(super) gpus: GpuArgs,
+    pub(super) workers: WorkerArgs,
 
     /// Set one key of the checkpoint's recipe; may be repeated.
     #[arg(long = "set", value_name = "KEY=VALUE")]
@@ -106,8 +92,8 @@ impl PredictArgs {
         };
         Question::Predict(PredictQuestion {
             checkpoint: checkpoint.to_owned(),
-            weights: self.weights,
-            batch: self.batch.map(|batch| batch as usize),
+            weights: self.workers.weights,
+            batch: self.workers.batch.map(|batch| batch as usize),
             input,
             out: self.out.clone(),
             wanted: Wanted {

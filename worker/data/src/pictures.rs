@@ -4,7 +4,7 @@ use std::path::Path;
 
 use dtrain_recipe::Orientation;
 
-use super::error::Result;
+use super::error::{Result, SampleError};
 use super::inspector::Inspector;
 use super::needs::{Depth, Needs};
 use super::raster::{Raster, Values};
@@ -25,8 +25,11 @@ impl Pictures {
         needs.channels = 3;
         let size = self.0.image(&Stored::from(path), needs, Depth::Full)?;
         let Raster { values, .. } = std::mem::take(&mut self.0.image);
-        // A picture has 8 bits.
-        let Values::U8(values) = values else { return Ok((Vec::new(), size)) };
+        let Values::U8(values) = values else {
+            return Err(SampleError::Unsupported(
+                "an image of floating-point numbers as a picture".to_owned(),
+            ));
+        };
         Ok((values, size))
     }
 

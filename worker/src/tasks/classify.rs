@@ -8,6 +8,7 @@ use dtrain_recipe::{Figure, ModelName, Recipe, Target};
 use tch::{Kind, Tensor};
 
 use super::figures::{Figures, Ports};
+use super::forward::Forward;
 use super::network::{ImageNetwork, MAIN_OUTPUTS, Model, Network, Program};
 use super::predict::{Form, class_names, probabilities};
 use super::samples::{self, Sets, Survey};
@@ -154,16 +155,8 @@ impl Predict for Classify {
         if self.has_sets { Form::Numbers(names) } else { Form::Classes(names) }
     }
 
-    fn outputs(&self) -> Vec<&str> {
-        self.model.output_names()
-    }
-
-    fn inputs(&self) -> Vec<&str> {
-        self.model.input_names()
-    }
-
-    fn run(&self, batch: &Batch) -> Result<Vec<Tensor>, TaskError> {
-        self.model.run(batch, Mode::Evaluate)
+    fn network(&self) -> &dyn Forward {
+        &self.model
     }
 
     fn values(&self, outputs: &[Tensor]) -> Result<Tensor, TaskError> {

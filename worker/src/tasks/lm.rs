@@ -6,6 +6,7 @@ use dtrain_recipe::Recipe;
 use serde::{Deserialize, Serialize};
 use tch::Tensor;
 
+use super::forward::Forward;
 use super::network::{MAIN_OUTPUTS, Model, Network, Program};
 use super::predict::Form;
 use super::samples::text::{self, Text};
@@ -154,25 +155,8 @@ impl Predict for Lm {
         }
     }
 
-    fn outputs(&self) -> Vec<&str> {
-        match &self.model {
-            Model::Built(_) => vec!["logits"],
-            Model::Exported(network) => network.output_names(),
-        }
-    }
-
-    fn inputs(&self) -> Vec<&str> {
-        match &self.model {
-            Model::Built(_) => vec!["tokens"],
-            Model::Exported(network) => network.input_names(),
-        }
-    }
-
-    fn run(&self, batch: &Batch) -> Result<Vec<Tensor>, TaskError> {
-        match &self.model {
-            Model::Built(model) => Ok(vec![model.forward(batch.field("tokens")?, false)?]),
-            Model::Exported(network) => network.run_batch(batch, Mode::Evaluate),
-        }
+    fn network(&self) -> &dyn Forward {
+        &self.model
     }
 
     fn values(&self, outputs: &[Tensor]) -> Result<Tensor, TaskError> {

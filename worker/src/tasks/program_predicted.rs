@@ -2,10 +2,11 @@
 
 use tch::Tensor;
 
+use super::forward::Forward;
 use super::network::MAIN_OUTPUTS;
 use super::predict::{Form, class_names, probabilities};
 use super::program::Program;
-use super::{Batch, Mode, Predict, TaskError};
+use super::{Mode, Predict, TaskError};
 use crate::data::Vocabulary;
 use crate::models::Port;
 
@@ -40,16 +41,8 @@ impl Predict for Program {
         port.map_or(Form::Outputs, |port| self.form_of(port))
     }
 
-    fn outputs(&self) -> Vec<&str> {
-        self.network.output_names()
-    }
-
-    fn inputs(&self) -> Vec<&str> {
-        self.network.input_names()
-    }
-
-    fn run(&self, batch: &Batch) -> Result<Vec<Tensor>, TaskError> {
-        self.network.run_batch(batch, Mode::Evaluate)
+    fn network(&self) -> &dyn Forward {
+        &self.network
     }
 
     fn values(&self, outputs: &[Tensor]) -> Result<Tensor, TaskError> {

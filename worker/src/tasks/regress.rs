@@ -5,6 +5,7 @@ use dtrain_parts::losses::regression::{Units, map_loss, map_of, vector_loss};
 use dtrain_recipe::{self as recipe, Recipe, Target};
 use tch::{Kind, Tensor};
 
+use super::forward::Forward;
 use super::network::{MAIN_OUTPUTS, Network, Program, enlarges};
 use super::predict::Form;
 use super::samples::{self, Sets, Survey};
@@ -124,16 +125,8 @@ impl Predict for Regress {
         }
     }
 
-    fn outputs(&self) -> Vec<&str> {
-        self.network.output_names()
-    }
-
-    fn inputs(&self) -> Vec<&str> {
-        self.network.input_names()
-    }
-
-    fn run(&self, batch: &Batch) -> Result<Vec<Tensor>, TaskError> {
-        self.network.run_batch(batch, Mode::Evaluate)
+    fn network(&self) -> &dyn Forward {
+        &self.network
     }
 
     fn values(&self, outputs: &[Tensor]) -> Result<Tensor, TaskError> {

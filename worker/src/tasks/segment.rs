@@ -6,6 +6,7 @@ use dtrain_parts::losses::pixels::pixel_loss;
 use dtrain_recipe::Recipe;
 use tch::Tensor;
 
+use super::forward::Forward;
 use super::network::{ImageNetwork, MAIN_OUTPUTS, Network, Program, enlarges};
 use super::predict::{Form, probabilities};
 use super::samples::{self, Survey, mask_rule};
@@ -112,16 +113,8 @@ impl Predict for Segment {
         Form::Masks { classes: self.model.classes().unwrap_or(self.classes), ignore: self.ignore as u16 }
     }
 
-    fn outputs(&self) -> Vec<&str> {
-        self.model.output_names()
-    }
-
-    fn inputs(&self) -> Vec<&str> {
-        self.model.input_names()
-    }
-
-    fn run(&self, batch: &Batch) -> Result<Vec<Tensor>, TaskError> {
-        self.model.run(batch, Mode::Evaluate)
+    fn network(&self) -> &dyn Forward {
+        &self.model
     }
 
     fn values(&self, outputs: &[Tensor]) -> Result<Tensor, TaskError> {

@@ -3,7 +3,7 @@
 mod colours;
 
 use std::fs::File;
-use std::io::{self, BufWriter};
+use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
 use png::{BitDepth, ColorType, Encoder};
@@ -55,8 +55,7 @@ pub fn write_picture(path: &Path, size: (u32, u32), rgb: &[u8]) -> io::Result<()
 /// Writes a map as a grey PNG of 16 bits, in which `white` is 65535, as `data.target_scale` reads it. Returns how many numbers
 /// are below 0 or above `white`, and are stored as the nearest of the two. NaN is stored as 0.
 pub fn write_map16(path: &Path, map: &Labels<f32>, white: f32) -> io::Result<usize> {
-    let range = 0.0..=white;
-    let beyond = map.values.iter().filter(|value| !range.contains(value)).count();
+    let beyond = map.values.iter().filter(|value| **value < 0.0 || **value > white).count();
     let value = |value: &f32| (value / white * 65535.0).round().clamp(0.0, 65535.0) as u16;
     let bytes: Vec<u8> = map.values.iter().flat_map(|number| value(number).to_be_bytes()).collect();
     finish(encoder(path, (map.width, map.height), ColorType::Grayscale, BitDepth::Sixteen)?, &bytes)?;
@@ -65,10 +64,13 @@ pub fn write_map16(path: &Path, map: &Labels<f32>, white: f32) -> io::Result<usi
 
 /// Writes a map as a TIFF of floating-point numbers of 32 bits.
 pub fn write_map32(path: &Path, map: &Labels<f32>) -> io::Result<()> {
-    let mut encoder = TiffEncoder::new(BufWriter::new(File::create(path)?)).map_err(io::Error::other)?;
+    let mut out = BufWriter::new(File::create(path)?);
+    let mut encoder = TiffEncoder::new(&mut out).map_err(io::Error::other)?;
     encoder
         .write_image::<colortype::Gray32Float>(map.width, map.height, &map.values)
-        .map_err(io::Error::other)
+        .map_err(io::Error::other)?;
+    // The last bytes may find the disk full.
+    out.flush()
 }
 
 /// Writes a map as a picture, whose colours go from the least number to the largest by [`viridis`]. Pixels without a number are
@@ -139,6 +141,14 @@ mod tests {
         assert_eq!(beyond, 1);
         let Values::U8(rgb) = rgb.values else { panic!("a picture has 8 bits") };
         assert_eq!(rgb[..3], viridis(0.0));
+    }
+
+    #[test]
+    fn pixels_without_a_number_are_not_beyond_white() {
+        let map = Labels { width: 4, height: 1, values: vec![f32::NAN, -0.5, 0.5, 1.5] };
+        let mut beyond = 0;
+        bytes(|path| write_map16(path, &map, 1.0).map(|count| beyond = count));
+        assert_eq!(beyond, 2);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use dtrain_recipe::figures::Accuracy;
 use tch::{Kind, TchError, Tensor};
 
 use super::label_accuracy::{right, same_shape};
-use super::{BySums, Figure, Made, Shape, Source};
+use super::{BySums, Figure, Made, Shape, Source, share};
 
 impl Figure for Accuracy {
     fn takes(&self) -> Vec<Source<'_>> {
@@ -56,18 +56,15 @@ impl BySums for Accuracy {
                 largest.f_eq_tensor(&classes.f_unsqueeze(-1)?)?.f_any_dim(-1, false)?
             }
         };
-        let right = right.f_reshape([right.size()[0], -1])?;
-        let counted = right.f_mul(&weights.f_unsqueeze(1)?)?.f_sum(Kind::Double)?;
-        let all = weights.f_sum(Kind::Double)?.f_mul_scalar(right.size()[1])?;
-        Tensor::f_stack(&[counted, all], 0)
+        share::sums(&right.f_reshape([right.size()[0], -1])?, weights)
     }
 
     fn sums(&self) -> usize {
-        2
+        share::SUMS
     }
 
     fn figure(&self, sums: &[f64]) -> f64 {
-        sums[0] / sums[1]
+        share::of(sums)
     }
 }
 

@@ -1,9 +1,9 @@
 //! The part of all classes of all samples that are predicted right.
 
 use dtrain_recipe::figures::LabelAccuracy;
-use tch::{Kind, TchError, Tensor};
+use tch::{TchError, Tensor};
 
-use super::{BySums, Figure, Made, Shape, Source};
+use super::{BySums, Figure, Made, Shape, Source, share};
 
 impl Figure for LabelAccuracy {
     fn takes(&self) -> Vec<Source<'_>> {
@@ -47,18 +47,15 @@ pub(super) fn right(logits: &Tensor, sets: &Tensor) -> Result<Tensor, TchError> 
 impl BySums for LabelAccuracy {
     /// Returns the number of classes that are right, and of all.
     fn add(&self, values: &[&Tensor], weights: &Tensor) -> Result<Tensor, TchError> {
-        let right = right(values[0], values[1])?;
-        let counted = right.f_mul(&weights.f_unsqueeze(1)?)?.f_sum(Kind::Double)?;
-        let all = weights.f_sum(Kind::Double)?.f_mul_scalar(right.size()[1])?;
-        Tensor::f_stack(&[counted, all], 0)
+        share::sums(&right(values[0], values[1])?, weights)
     }
 
     fn sums(&self) -> usize {
-        2
+        share::SUMS
     }
 
     fn figure(&self, sums: &[f64]) -> f64 {
-        sums[0] / sums[1]
+        share::of(sums)
     }
 }
 

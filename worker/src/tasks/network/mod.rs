@@ -12,6 +12,7 @@ use dtrain_torch_shim::program::load_library;
 use dtrain_torch_shim::symbolic::is_symbolic;
 use tch::Tensor;
 
+use super::forward::Forward;
 use super::program_error::{ProgramError, Unfit};
 use outputs::Chosen;
 
@@ -185,16 +186,6 @@ impl Network {
         Ok(self.chosen_of(&self.run_batch(batch, mode)?, mode))
     }
 
-    /// Returns the names of the outputs in evaluation.
-    pub(super) fn output_names(&self) -> Vec<&str> {
-        self.ports(Mode::Evaluate).iter().map(|port| port.name.as_str()).collect()
-    }
-
-    /// Returns the fields that the program takes.
-    pub(super) fn input_names(&self) -> Vec<&str> {
-        self.fields().iter().map(String::as_str).collect()
-    }
-
     /// Runs the program on a batch. Returns all outputs.
     pub(super) fn run_batch(&self, batch: &Batch, mode: Mode) -> Result<Vec<Tensor>, TaskError> {
         let inputs: Vec<_> = self.fields().iter().map(|name| batch.field(name)).collect::<Result<_, _>>()?;
@@ -248,6 +239,20 @@ impl Network {
 /// Returns whether a length of an output is `length`, or smaller and enlarged to it; a dynamic one may be.
 pub(super) fn enlarges(output: Option<i64>, length: usize) -> bool {
     output.is_none_or(|output| (1..=length as i64).contains(&output))
+}
+
+impl Forward for Network {
+    fn output_names(&self) -> Vec<&str> {
+        self.ports(Mode::Evaluate).iter().map(|port| port.name.as_str()).collect()
+    }
+
+    fn input_names(&self) -> Vec<&str> {
+        self.fields().iter().map(String::as_str).collect()
+    }
+
+    fn forward(&self, batch: &Batch) -> Result<Vec<Tensor>, TaskError> {
+        self.run_batch(batch, Mode::Evaluate)
+    }
 }
 
 #[cfg(test)]

@@ -3,7 +3,8 @@
 use tch::Tensor;
 
 use super::{Network, Outputs};
-use crate::models::Classifier;
+use crate::models::{Classifier, Gpt};
+use crate::tasks::forward::Forward;
 use crate::tasks::{Batch, Mode, TaskError};
 
 pub(in crate::tasks) enum Model<B> {
@@ -23,22 +24,6 @@ impl Model<Box<dyn Classifier>> {
         }
     }
 
-    /// Returns the names of the outputs in evaluation.
-    pub(in crate::tasks) fn output_names(&self) -> Vec<&str> {
-        match self {
-            Self::Built(_) => vec!["logits"],
-            Self::Exported(network) => network.output_names(),
-        }
-    }
-
-    /// Returns the fields that the network takes.
-    pub(in crate::tasks) fn input_names(&self) -> Vec<&str> {
-        match self {
-            Self::Built(_) => vec!["image"],
-            Self::Exported(network) => network.input_names(),
-        }
-    }
-
     /// Returns the number of classes in the logits, if it is more than that of the data may be.
     pub(in crate::tasks) fn classes(&self) -> Option<usize> {
         match self {
@@ -54,6 +39,53 @@ impl Model<Box<dyn Classifier>> {
         match self {
             Self::Built(_) => Outputs::only(all[0].shallow_clone()),
             Self::Exported(network) => network.chosen_of(all, mode),
+        }
+    }
+}
+
+/// A built-in network of one input and one output, the logits.
+pub(in crate::tasks) trait BuiltIn {
+    /// The field that it takes.
+    const INPUT: &'static str;
+
+    fn logits(&self, input: &Tensor) -> Result<Tensor, TaskError>;
+}
+
+impl BuiltIn for Box<dyn Classifier> {
+    const INPUT: &'static str = "image";
+
+    fn logits(&self, input: &Tensor) -> Result<Tensor, TaskError> {
+        Ok(self.forward(input, false)?)
+    }
+}
+
+impl BuiltIn for Gpt {
+    const INPUT: &'static str = "tokens";
+
+    fn logits(&self, input: &Tensor) -> Result<Tensor, TaskError> {
+        Ok(self.forward(input, false)?)
+    }
+}
+
+impl<B: BuiltIn> Forward for Model<B> {
+    fn output_names(&self) -> Vec<&str> {
+        match self {
+            Self::Built(_) => vec!["logits"],
+            Self::Exported(network) => network.output_names(),
+        }
+    }
+
+    fn input_names(&self) -> Vec<&str> {
+        match self {
+            Self::Built(_) => vec![B::INPUT],
+            Self::Exported(network) => network.input_names(),
+        }
+    }
+
+    fn forward(&self, batch: &Batch) -> Result<Vec<Tensor>, TaskError> {
+        match self {
+            Self::Built(model) => Ok(vec![model.logits(batch.field(B::INPUT)?)?]),
+            Self::Exported(network) => network.forward(batch),
         }
     }
 }

@@ -5,7 +5,8 @@ mod named;
 
 pub use self::inputs::{Saved, Unlabelled, columns};
 pub(super) use self::named::{class_names, probabilities};
-use super::{Batch, TaskError};
+use super::TaskError;
+use super::forward::Forward;
 use crate::data::Vocabulary;
 use tch::Tensor;
 
@@ -46,17 +47,8 @@ pub trait Predict {
     /// Returns what is predicted.
     fn form(&self) -> Form;
 
-    /// Returns the names of the network's outputs in evaluation.
-    fn outputs(&self) -> Vec<&str>;
-
-    /// Returns the fields that the network takes.
-    fn inputs(&self) -> Vec<&str>;
-
-    /// Computes all outputs of a batch, without gradients, in the order of [`Predict::outputs`].
-    ///
-    /// # Errors
-    /// If memory runs out, or the batch does not fit the model.
-    fn run(&self, batch: &Batch) -> Result<Vec<Tensor>, TaskError>;
+    /// Returns the network.
+    fn network(&self) -> &dyn Forward;
 
     /// Returns the values of [`Predict::form`], float32, from all outputs. The mean of several, such as those of mirrored
     /// images, is a prediction too.

@@ -8,7 +8,7 @@ use dtrain_torch_shim::rng::{self, BySample};
 use rand_chacha::rand_core::Rng;
 use tch::{Device, Kind, Tensor};
 
-use super::made::{Maker, numbers};
+use super::made::{Maker, most_probable, numbers};
 use super::rows::{Cell, Row};
 use super::stitch::Stitch;
 use super::{Done, Engine, Set, with_less_memory};
@@ -72,7 +72,7 @@ pub(super) fn run(
     let batch = with_less_memory(&mut engine, todo, (batch, least), |engine, todo, batch, done| {
         let items = items(&maker, &starts, todo);
         let mut pass = Pass { maker: &mut maker, stitch: None, error: None };
-        pass.run(engine, &set, &items, (batch, least), done, followers)
+        pass.run(engine, &set, &items, (batch, least, most.is_some()), done, followers)
     })?;
     Ok(Done { inputs: todo.len(), tokens: 0, batch })
 }
@@ -101,14 +101,16 @@ impl Pass<'_> {
         engine: &mut Engine<'_>,
         set: &Set,
         items: &[Item],
-        (batch, least): (usize, usize),
+        (batch, least, has_most): (usize, usize, bool),
         done: &mut usize,
         followers: &mut Followers<'_>,
     ) -> Result<()> {
         // A network may need more samples than there are: the last one again, whose values nobody reads.
         let all: Vec<u32> = items.iter().map(|item| item.sample).collect();
         let filled = all.iter().copied().chain(all.last().copied().into_iter().cycle());
-        let filled: Vec<u32> = filled.take(all.len().max(least)).collect();
+        // A rest would be put on top of the last batch, which a network with an upper limit does not take.
+        let length = if has_most { all.len().next_multiple_of(batch) } else { all.len().max(least) };
+        let filled: Vec<u32> = filled.take(length).collect();
         let cuts = batches_of(filled.len(), 1, 0, batch, least);
         let work: Vec<MicroBatch> =
             cuts.iter().map(|cut| MicroBatch::of(0, filled[cut.clone()].iter().copied())).collect();
@@ -215,9 +217,10 @@ impl Engine<'_> {
         let seed = self.loader.seed;
         rng::seed(keyed(Domain::Evaluate, seed, 0, 0).next_u64()).map_err(TrainError::from)?;
         let key = keyed(Domain::BySample, seed, 0, 1).next_u64();
-        let places: Vec<i64> = samples.iter().map(|&sample| i64::from(sample)).collect();
+        let first = samples.iter().min().map_or(0, |&first| first);
         let last = samples.iter().max().map_or(0, |&last| last as usize + 1);
-        let _all = BySample::enter(key, &(0..last)).map_err(TrainError::from)?;
+        let places: Vec<i64> = samples.iter().map(|&sample| i64::from(sample - first)).collect();
+        let _all = BySample::enter(key, &(first as usize..last)).map_err(TrainError::from)?;
         let _draws = BySample::select(&places).map_err(TrainError::from)?;
         if !self.outputs.is_empty() {
             return self.asked(&batch);
@@ -228,7 +231,9 @@ impl Engine<'_> {
         for dims in passes {
             let values = self.forward(|| {
                 let flipped = if dims.is_empty() { None } else { Some(batch.flipped(dims)?) };
-                let values = self.predict.values(&self.predict.run(flipped.as_ref().unwrap_or(&batch))?)?;
+                let values = self
+                    .predict
+                    .values(&self.predict.network().forward(flipped.as_ref().unwrap_or(&batch))?)?;
                 // The pixels are where they were.
                 Ok(if of_pixels && !dims.is_empty() { values.f_flip(*dims)? } else { values })
             })?;
@@ -243,19 +248,19 @@ impl Engine<'_> {
             mean = mean.f_div_scalar(passes.len() as f64)?;
         }
         if matches!(self.form, Form::Masks { .. }) && !in_windows {
-            mean = mean.f_argmax(1, false)?.f_to_kind(Kind::Int)?;
+            mean = most_probable(&mean, 1)?;
         }
         Ok(Values::Form(mean.f_to_device(Device::Cpu)?))
     }
 
     /// Computes the outputs that are asked for.
     fn asked(&self, batch: &Batch) -> Result<Values> {
-        let all = self.forward(|| self.predict.run(batch))?;
+        let all = self.forward(|| self.predict.network().forward(batch))?;
         let mut outputs = Vec::new();
         for &at in &self.outputs {
             let output = all[at].f_to_kind(Kind::Float)?.f_to_device(Device::Cpu)?;
             if output.size().first() != Some(&(batch.samples() as i64)) {
-                let name = self.predict.outputs()[at].to_owned();
+                let name = self.predict.network().output_names()[at].to_owned();
                 return Err(PredictError::NoRows { name, samples: batch.samples() }.into());
             }
             outputs.push(output);

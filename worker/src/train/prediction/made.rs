@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use dtrain_recipe::Recipe;
-use tch::{Kind, Tensor};
+use tch::{Kind, TchError, Tensor};
 
 use super::output::{Output, folder};
 use super::parts::failed;
@@ -47,6 +47,16 @@ fn labels<T: Copy>(of: &Tensor, values: Vec<T>) -> Labels<T> {
     Labels { width: width as u32, height: height as u32, values }
 }
 
+/// Why an input has no prediction although it can be read.
+pub(super) const NOT_FINITE: &str = "the network gives values that are not finite";
+
+/// Returns the most probable of the classes along `dim`, or -1 where a value is not finite.
+pub(super) fn most_probable(values: &Tensor, dim: i64) -> Result<Tensor, TchError> {
+    let is_finite = values.f_isfinite()?.f_all_dim(dim, false)?;
+    let classes = values.f_argmax(dim, false)?.f_to_kind(Kind::Int)?;
+    classes.f_where_scalarother(&is_finite, -1)
+}
+
 /// Returns the values as floating-point numbers.
 pub(super) fn numbers(of: &Tensor) -> Result<Vec<f32>> {
     let flat = of.f_to_kind(Kind::Float)?.f_contiguous()?.f_view([-1])?;
@@ -82,12 +92,21 @@ impl Maker {
     /// cut into windows.
     pub(super) fn row(&mut self, at: u32, values: &Tensor, form: &Form) -> Result<Row> {
         match form {
-            Form::Classes(names) => Ok(Row::of(at, self.classes(&numbers(values)?, names))),
+            Form::Classes(names) => {
+                let probabilities = numbers(values)?;
+                match probabilities.iter().all(|value| value.is_finite()) {
+                    true => Ok(Row::of(at, self.classes(&probabilities, names))),
+                    false => Ok(Row::failed(at, NOT_FINITE.to_owned())),
+                }
+            }
             Form::Masks { classes, ignore } => {
                 let classes_of =
-                    if values.dim() == 3 { values.f_argmax(0, false)? } else { values.shallow_clone() };
+                    if values.dim() == 3 { most_probable(values, 0)? } else { values.shallow_clone() };
                 let flat =
                     Vec::<i64>::try_from(classes_of.f_to_kind(Kind::Int64)?.f_contiguous()?.f_view([-1])?)?;
+                if flat.iter().any(|&class| class < 0) {
+                    return Ok(Row::failed(at, NOT_FINITE.to_owned()));
+                }
                 let mask = labels(&classes_of, flat.into_iter().map(|class| class as u16).collect());
                 self.mask(at, mask, (*classes, *ignore))
             }
@@ -140,7 +159,7 @@ impl Maker {
             Err(error) => return Ok(Row::failed(at, error.to_string())),
         };
         let mask = frame.map_or_else(|| mask.clone(), |frame| unfit_labels(&mask, frame, size, ignore));
-        let colours = class_colours(classes.max(usize::from(ignore).min(255) + 1));
+        let colours = class_colours(classes.max(usize::from(ignore) + 1));
         let mut cells = Vec::new();
         for form in self.images.clone() {
             let (path, name) = self.path(at, form)?;

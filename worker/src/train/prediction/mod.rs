@@ -201,7 +201,8 @@ impl Prediction<'_> {
         let recipe = self.recipe;
         let limit = recipe.memory.micro_batch.value();
         let cut = Partition::new(recipe.train.effective_batch, self.ranks.size(), limit);
-        self.question.batch.unwrap_or_else(|| cut.map_or(1, |cut| cut.micro_batch()))
+        let batch = self.question.batch.or(recipe.evaluate.batch.value());
+        batch.unwrap_or_else(|| cut.map_or(1, |cut| cut.micro_batch()))
     }
 
     /// Returns this rank's share of the inputs to do, in order.
@@ -226,7 +227,8 @@ impl Prediction<'_> {
 
     /// Warns of fields that the network takes and no input has.
     fn warn_of_blanks(&self, predict: &dyn Predict) {
-        let blank: Vec<&str> = predict.inputs().into_iter().filter(|name| self.opening.lacks(name)).collect();
+        let blank: Vec<&str> =
+            predict.network().input_names().into_iter().filter(|name| self.opening.lacks(name)).collect();
         if let ([_, ..], 0) = (blank.as_slice(), self.env.rank) {
             tracing::warn!(
                 "the network takes `{}`, which inputs do not have: it is 0 for all of them. What depends on it, such as a loss, has no \

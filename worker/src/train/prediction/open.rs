@@ -80,6 +80,7 @@ impl Opening {
             return Err(PredictError::NoEffect { flag, reason }.into());
         };
         check_outside(path, &question.out)?;
+        let identity = [identity, of_input(path)?].into_iter().flatten().collect();
         let samples = list(path, recipe, &saved)?;
         let known = samples.lists.iter().map(|list| list.field.clone()).collect();
         let (count, unlabelled) = (samples.count(), unlabelled(recipe, saved, &manifest, samples, question)?);
@@ -135,6 +136,14 @@ fn identity(manifest: &Manifest, question: &PredictQuestion) -> Result<Map<Strin
     let pairs =
         [("checkpoint", json!(hash)), ("weights", json!(question.weights)), ("set", json!(question.set))];
     Ok(pairs.into_iter().map(|(key, value)| (key.to_owned(), value)).collect())
+}
+
+/// Returns what identifies a path of inputs: other inputs may have the same names. A table has its content, too.
+fn of_input(path: &Path) -> Result<Map<String, Value>> {
+    let absolute = std::path::absolute(path).map_err(failed(path))?;
+    // A missing path has its own error.
+    let content = if path.is_file() { Some(files::hash(path).map_err(failed(path))?) } else { None };
+    Ok(Map::from_iter([("input".to_owned(), json!([absolute, content]))]))
 }
 
 /// Checks that the file of the network is there, and is that of the run.

@@ -51,7 +51,7 @@ const CLIPPED: &str = "clipped";
 impl Output {
     /// Checks the request against what the task predicts.
     pub(super) fn of(question: &PredictQuestion, form: &Form, predict: &dyn Predict) -> Result<Self> {
-        let (wanted, known) = (&question.wanted, predict.outputs());
+        let (wanted, known) = (&question.wanted, predict.network().output_names());
         let owned = || known.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
         let find = |name: &String| {
             let found = known.iter().position(|known| known == name);

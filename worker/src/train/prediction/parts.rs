@@ -31,9 +31,11 @@ pub(super) fn failed(path: &Path) -> impl FnOnce(io::Error) -> PredictError {
 
 impl Partial {
     pub(super) fn of(out: &Path) -> Self {
+        // Without a slash at the end, which would put the folder into OUT.
+        let out: PathBuf = out.components().collect();
         let mut name = OsString::from(out.as_os_str());
         name.push(".partial");
-        Self { out: out.to_owned(), folder: name.into() }
+        Self { out, folder: name.into() }
     }
 
     /// Returns the file or folder that becomes OUT.
@@ -83,7 +85,9 @@ impl Partial {
             let number = name.split('-').nth(1).and_then(|number| number.parse::<usize>().ok());
             attempt = attempt.max(number.map_or(0, |number| number + 1));
             for row in Rows::open(&path)? {
-                if let Some(done) = done.get_mut(row?.at as usize) {
+                let row = row?;
+                // An input without a prediction is tried again: the reason may be gone.
+                if let (None, Some(done)) = (&row.error, done.get_mut(row.at as usize)) {
                     *done = true;
                 }
             }
@@ -192,7 +196,8 @@ impl Iterator for Joined {
             let (mut least, mut part) = (None, None);
             for (number, rows) in self.parts.iter_mut().enumerate() {
                 match rows.peek() {
-                    Some(Ok(row)) if least.is_none_or(|least| row.at < least) => {
+                    // Of the rows of an input, that of the last attempt, whose part is the last.
+                    Some(Ok(row)) if least.is_none_or(|least| row.at <= least) => {
                         (least, part) = (Some(row.at), Some(number));
                     }
                     Some(Err(_)) => return rows.next(),
@@ -216,10 +221,11 @@ impl Iterator for Joined {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
+    use super::super::rows::Cell;
     use super::*;
 
     fn row(at: u32) -> Row {
-        Row::failed(at, format!("row {at}"))
+        Row::of(at, vec![Cell::Text(format!("row {at}"))])
     }
 
     fn request(weights: &str) -> Map<String, Value> {
@@ -244,6 +250,23 @@ mod tests {
         partial.finish().unwrap();
         assert!(!partial.folder.exists());
         assert!(matches!(partial.begin(&request("raw"), 5), Err(PredictError::Exists(_))));
+    }
+
+    #[test]
+    fn inputs_without_a_prediction_are_tried_again() {
+        let folder = tempfile::tempdir().unwrap();
+        // As a shell completes the name of a folder.
+        let partial = Partial::of(&folder.path().join("masks/"));
+        partial.begin(&request("raw"), 3).unwrap();
+        let failed = |at| Row::failed(at, "no disk".to_owned());
+        Part::create(partial.part(0, 0)).unwrap().add(&[failed(0), row(1), failed(2)]).unwrap();
+        assert_eq!(partial.begin(&request("raw"), 3).unwrap(), (1, vec![false, true, false]));
+        Part::create(partial.part(1, 0)).unwrap().add(&[row(0), failed(2)]).unwrap();
+        let rows: Vec<Row> = partial.joined().unwrap().collect::<Result<_>>().unwrap();
+        assert_eq!(rows, [row(0), row(1), failed(2)]);
+        fs::create_dir(partial.out()).unwrap();
+        partial.finish().unwrap();
+        assert!(folder.path().join("masks").is_dir() && !partial.folder.exists());
     }
 
     #[test]

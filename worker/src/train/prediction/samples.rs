@@ -1,6 +1,6 @@
 //! The names and the needs of input images.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use dtrain_recipe::Recipe;
@@ -16,7 +16,7 @@ pub(super) fn names(samples: &Samples) -> Vec<String> {
 }
 
 /// Returns the names of the images to write, without a folder: those of the inputs with the ending `.png`. Inputs that differ only
-/// in the ending keep it.
+/// in the ending keep it, and a name that is taken gets a number.
 pub(super) fn image_names(names: &[String]) -> Vec<PathBuf> {
     let stem = |name: &str| Path::new(name).with_extension("");
     let mut counts: HashMap<PathBuf, usize> = HashMap::new();
@@ -25,7 +25,20 @@ pub(super) fn image_names(names: &[String]) -> Vec<PathBuf> {
         Some(1) => stem(name),
         _ => PathBuf::from(name),
     };
-    names.iter().map(of).collect()
+    let mut taken = HashSet::new();
+    let free = |stem: PathBuf| {
+        let numbered = |number: usize| {
+            let mut name = stem.clone().into_os_string();
+            name.push(format!("-{number}"));
+            PathBuf::from(name)
+        };
+        let mut names = [stem.clone()].into_iter().chain((2..).map(numbered));
+        // There is always another number.
+        let name = names.find(|name| !taken.contains(name)).unwrap_or(stem.clone());
+        taken.insert(name.clone());
+        name
+    };
+    names.iter().map(of).map(free).collect()
 }
 
 /// Returns the needs of the input images, whatever their size.
@@ -42,5 +55,8 @@ mod tests {
         let names = ["a/b.jpg", "a/b.png", "a/c.v2.png", "d"].map(str::to_owned);
         let written = image_names(&names);
         assert_eq!(written, ["a/b.jpg", "a/b.png", "a/c.v2", "d"].map(PathBuf::from));
+        // The third would be the first's, and a table may name an image twice.
+        let names = ["a.jpg", "a.png", "a.jpg.png", "x.png", "x.png"].map(str::to_owned);
+        assert_eq!(image_names(&names), ["a.jpg", "a.png", "a.jpg-2", "x.png", "x.png-2"].map(PathBuf::from));
     }
 }

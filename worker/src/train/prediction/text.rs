@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use dtrain_common::batch::batches_of;
 use tch::{Device, Kind, Tensor};
 
+use super::made::{NOT_FINITE, most_probable};
 use super::rows::{Cell, Row};
 use super::{Done, Engine, with_less_memory};
 use crate::data::{Field, FieldKind, Vocabulary};
@@ -87,7 +88,14 @@ fn write(
             break;
         }
         let next = window.next(engine, &texts, least)?;
-        texts.iter_mut().zip(next).for_each(|(text, token)| text.tokens.push(token));
+        for (text, &token) in texts.iter_mut().zip(&next) {
+            match token < 0 {
+                true => rows.push(Row::failed(text.at, NOT_FINITE.to_owned())),
+                false => text.tokens.push(token),
+            }
+        }
+        let mut is_kept = next.iter().map(|&token| token >= 0);
+        texts.retain(|_| is_kept.next().unwrap_or_default());
         *written += texts.len();
     }
     for text in texts {
@@ -118,14 +126,16 @@ impl Window<'_> {
         }
         let batch = self.batch(&tokens, &lengths, columns, engine.device)?;
         let next = engine.forward(|| {
-            let logits = engine.predict.values(&engine.predict.run(&batch)?)?;
+            let logits = engine.predict.values(&engine.predict.network().forward(&batch)?)?;
             let last = Tensor::f_from_slice(&lengths)?.f_sub_scalar(1)?.f_to_device(engine.device)?;
             let width = logits.size()[2];
             let last = last.f_view([-1, 1, 1])?.f_expand([samples as i64, 1, width], false)?;
             let of_last = logits.f_gather(1, &last, false)?.f_squeeze_dim(1)?;
             // A network may have more outputs than there are tokens.
             let known = of_last.f_narrow(1, 0, width.min(self.vocabulary.size() as i64))?;
-            Ok(known.f_to_kind(Kind::Float)?.f_argmax(1, false)?.f_to_device(Device::Cpu)?)
+            Ok(most_probable(&known.f_to_kind(Kind::Float)?, 1)?
+                .f_to_kind(Kind::Int64)?
+                .f_to_device(Device::Cpu)?)
         })?;
         let mut next = Vec::<i64>::try_from(next)?;
         next.truncate(texts.len());

@@ -1,0 +1,20 @@
+//! What predictions need of a network.
+
+use tch::Tensor;
+
+use super::{Batch, TaskError};
+
+/// A network, in evaluation.
+pub trait Forward {
+    /// Returns the names of its outputs.
+    fn output_names(&self) -> Vec<&str>;
+
+    /// Returns the fields that it takes.
+    fn input_names(&self) -> Vec<&str>;
+
+    /// Computes all outputs of a batch, without gradients, in the order of [`Forward::output_names`].
+    ///
+    /// # Errors
+    /// If memory runs out, or the batch does not fit the model.
+    fn forward(&self, batch: &Batch) -> Result<Vec<Tensor>, TaskError>;
+}
