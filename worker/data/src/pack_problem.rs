@@ -16,6 +16,8 @@ pub enum PackProblem {
     Pattern(String, String),
     #[error("of its {of} files {} missing: {}; copy or download them", if .names.len() == 1 { "one is" } else { "some are" }, listed(.names))]
     Gap { of: usize, names: Vec<String> },
+    #[error("`{0}` and `{1}` are parts of two copies of the set; remove the files of the older copy")]
+    Mixed(String, String),
     #[error("it cannot be read: {0}; copy or download it again")]
     Unreadable(#[source] io::Error),
     #[error("it is {0}; {1}")]
@@ -33,6 +35,10 @@ pub enum PackProblem {
          add the mark: truncate -s +1024 FILE"
     )]
     NoEnd(String),
+    #[error(
+        "something follows the mark of the archive's end, which is after `{0}`: another archive, perhaps, whose samples would be missing; join          archives with `tar --concatenate --file FIRST SECOND`"
+    )]
+    Joined(String),
     #[error("the member after `{0}` is damaged: {1}; copy or download the file again")]
     Damaged(String, String),
     #[error(
@@ -69,6 +75,10 @@ pub enum PackProblem {
     NotJson(String, String),
     #[error("`{member}` has no text or number `{key}`{}; correct the key in data.fields", if .keys.is_empty() { String::new() } else { format!(", but {}", listed(.keys)) })]
     NoKey { member: String, key: String, keys: Vec<String> },
+    #[error(
+        "`{member}` has {count} values in `{key}`, and the field takes one; give the field the kind classes, or write one value"
+    )]
+    ManyValues { member: String, key: String, count: usize },
     #[error("{0}")]
     Parquet(String),
     #[error("it has no column `{column}`, but {}; name one of them in data.fields.{field}", listed(found))]

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, Once, PoisonError};
 
 use parquet::basic::{Compression, ConvertedType, Type};
 use parquet::column::reader::{ColumnReader, ColumnReaderImpl, get_column_reader};
@@ -14,6 +14,7 @@ use parquet::data_type::{ByteArray, ByteArrayType};
 use parquet::errors::ParquetError;
 use parquet::file::metadata::{PageIndexPolicy, ParquetMetaData, ParquetMetaDataReader};
 use parquet::file::serialized_reader::SerializedPageReader;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use self::at::ReadAt;
 use super::caught::caught;
@@ -79,8 +80,18 @@ impl Access {
     }
 }
 
+/// Raises the limit of open files as far as the process may: a set may have thousands of files, which stay open.
+fn raise_open_files() {
+    let limit = getrlimit(Resource::Nofile);
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
+        tracing::debug!("the limit of open files cannot be raised: {error}");
+    }
+}
+
 impl ParquetFile {
     pub(super) fn open(path: &Path) -> io::Result<Self> {
+        static RAISED: Once = Once::new();
+        RAISED.call_once(raise_open_files);
         let file = Arc::new(ReadAt::new(regular::open_file(path)?)?);
         let metadata = guarded(|| {
             let reader = ParquetMetaDataReader::new().with_offset_index_policy(PageIndexPolicy::Optional);

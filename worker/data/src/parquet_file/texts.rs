@@ -37,6 +37,12 @@ impl ParquetFile {
         is_known && has_values && leaf.max_rep_level() == 0
     }
 
+    /// Returns whether a leaf of [`ParquetFile::texts`] has texts.
+    pub(in super::super) fn is_text(&self, leaf: usize) -> bool {
+        let leaf = self.metadata.file_metadata().schema_descr().column(leaf);
+        leaf.physical_type() == parquet::basic::Type::BYTE_ARRAY
+    }
+
     /// Returns the values of a leaf as texts; empty ones for cells without a value.
     pub(in super::super) fn texts(&self, leaf: usize) -> io::Result<Vec<String>> {
         let descriptor = self.metadata.file_metadata().schema_descr().column(leaf);

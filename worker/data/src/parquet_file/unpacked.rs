@@ -106,8 +106,9 @@ fn unpack(file: &ParquetFile, (group, leaf): (usize, usize), path: &Path) -> io:
     });
     let _ = fs::remove_file(path.with_extension("lock"));
     match written {
-        Err(error) if error.kind() == io::ErrorKind::StorageFull => {
-            Ok(Err(format!("{} is full", folder.display())))
+        // Others may have filled or removed the folder.
+        Err(error) if matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::NotFound) => {
+            Ok(Err(format!("{} cannot be written: {error}", folder.display())))
         }
         other => other.map(Ok),
     }
@@ -127,6 +128,8 @@ fn make_room(folder: &Path, needed: u64) -> Result<(), String> {
     let of_others = folder.parent().into_iter().flat_map(fs::read_dir).flatten().flatten();
     let of_others = of_others.map(|entry| entry.path()).filter(|other| other != folder);
     let files = of_others.flat_map(fs::read_dir).flatten().flatten();
+    // Locks and what others are writing have an ending.
+    let files = files.filter(|entry| entry.path().extension().is_none());
     let mut files: Vec<_> =
         files.filter_map(|entry| Some((entry.metadata().ok()?.modified().ok()?, entry.path()))).collect();
     files.sort();

@@ -37,7 +37,6 @@ pub(super) fn read<'a>(
     example: &'static str,
     is_header: impl Fn(&[Cow<'_, str>]) -> bool,
 ) -> Result<(Row<'a>, Rows<'a>), LineProblem> {
-    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut rows = Rows { rest: text, line: 1, separator: ',' };
     rows.skip_empty();
     let of_line = rows.rest.strip_prefix("sep=").and_then(|rest| rest.chars().next());

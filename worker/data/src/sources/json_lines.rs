@@ -17,7 +17,6 @@ pub(super) fn is_file(path: &Path) -> bool {
 
 /// Reads the rows of a set, which the key `split` names; None: of all sets, without that key. A key that a line lacks is an empty text.
 pub(super) fn parse(text: &str, of: Option<[&str; 2]>, fields: &[FieldColumns]) -> Result<Rows, LineProblem> {
-    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let columns: Vec<_> =
         fields.iter().flat_map(|field| field.columns.iter().map(move |it| (it, field))).collect();
     let mut found = vec![false; columns.len()];
@@ -111,7 +110,12 @@ fn add_value(
         }
     };
     for one in list {
-        rows.add(&text_of(one).ok_or_else(|| unfit(column, one))?);
+        let text = text_of(one).ok_or_else(|| unfit(column, one))?;
+        match kind {
+            ColumnKind::Classes if text.trim().is_empty() => {}
+            ColumnKind::Classes => rows.add(text.trim()),
+            _ => rows.add(&text),
+        }
     }
     rows.end_cell();
     Ok(())

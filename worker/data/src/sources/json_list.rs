@@ -35,7 +35,6 @@ pub(super) fn list(request: &Request<'_>) -> Result<Samples, DataError> {
         json: Json::Expected,
     };
     let rows = table_file::read(&path, form, |text| {
-        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let lists: Lists = serde_json::from_str(text)
             .map_err(|error| (error.line(), TableProblem::NoLists(error.to_string())))?;
         rows(&lists, root)

@@ -1,6 +1,6 @@
 //! The images of a set in a list: a path and a class in each line, as for the validation set of ImageNet.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use dtrain_recipe::ColumnKind;
 
@@ -73,14 +73,11 @@ fn parse(text: &str) -> Result<Vec<Line>, LineProblem> {
     }
 }
 
-/// Replaces numbers of classes by their names.
+/// Replaces numbers of classes by their names. Where a name is a number, all are names.
 fn name_classes(lines: &mut [Line], classes: &[String]) -> Result<(), LineProblem> {
-    let known: HashSet<&str> = classes.iter().map(String::as_str).collect();
+    let are_names = classes.iter().any(|name| name.parse::<usize>().is_ok());
     let numbers: Option<Vec<usize>> = lines.iter().map(|line| line.class.parse().ok()).collect();
-    let Some(numbers) = numbers.filter(|_| lines.iter().any(|line| !known.contains(line.class.as_str())))
-    else {
-        return Ok(());
-    };
+    let Some(numbers) = numbers.filter(|_| !are_names) else { return Ok(()) };
     let mut problems = Problems::default();
     for (line, number) in lines.iter_mut().zip(numbers) {
         match classes.get(number) {

@@ -78,7 +78,11 @@ fn numbered(root: &Path, name: &str, ending: &str) -> Result<Vec<String>, DataEr
         return Ok(Vec::new());
     }
     let found = names_in(&folder, |file| number(file).is_some())?;
-    if let Some(of) = found.first().and_then(|file| number(file)).flatten().filter(|of| *of != found.len()) {
+    let of = |file: &String| number(file).flatten();
+    if let Some(other) = found.iter().find(|file| of(file) != of(&found[0])) {
+        return Err(DataError::pack(folder, PackProblem::Mixed(found[0].clone(), other.clone())));
+    }
+    if let Some(of) = found.first().and_then(of) {
         let width = found[0].rsplit_once("-of-").map_or(5, |(before, _)| before.len() - begin.len() - 1);
         let all = (0..of).map(|at| format!("{begin}-{at:0width$}-of-{of:0width$}.{ending}"));
         let names: Vec<_> = all.filter(|file| !found.contains(file)).collect();

@@ -134,7 +134,7 @@ impl Pack for ParquetFiles<'_> {
 
     fn texts(&self, field: &FieldColumns, column: &str) -> Result<Vec<String>, DataError> {
         let mut all = Vec::new();
-        let mut names: Option<(&str, Vec<String>)> = None;
+        let mut names: Option<(&str, Option<Vec<String>>)> = None;
         for of in &self.files {
             let (name, file) = of;
             let leaf = self.leaf(
@@ -146,13 +146,21 @@ impl Pack for ParquetFiles<'_> {
             let read = file.texts(leaf);
             let mut texts =
                 read.map_err(|error| self.problem(name, PackProblem::Parquet(error.to_string())))?;
-            if let (Some(own), ColumnKind::Class) = (class_names(file, column), field.kind) {
-                for (row, text) in texts.iter_mut().enumerate() {
-                    let number = text.parse::<usize>().ok();
+            if field.kind == ColumnKind::Class {
+                let own = class_names(file, column);
+                let (first, wanted) = names.get_or_insert_with(|| (name, own.clone()));
+                if *wanted != own {
+                    let (column, first) = (column.to_owned(), (*first).to_owned());
+                    return Err(self.problem(name, PackProblem::OtherNames { column, first }));
+                }
+                let own = own.unwrap_or_default();
+                let is_text = file.is_text(leaf);
+                for (row, text) in texts.iter_mut().enumerate().filter(|_| !own.is_empty()) {
+                    let number = text.parse::<usize>().ok().filter(|_| !is_text);
                     match number.and_then(|number| own.get(number)) {
                         Some(class) => *text = class.clone(),
                         // Texts are the names themselves.
-                        None if own.contains(text) => {}
+                        None if is_text && own.contains(text) => {}
                         None => {
                             let (column, value) = (
                                 column.to_owned(),
@@ -162,13 +170,6 @@ impl Pack for ParquetFiles<'_> {
                             return Err(self.problem(name, problem));
                         }
                     }
-                }
-                match &names {
-                    Some((first, others)) if *others != own => {
-                        let (column, first) = (column.to_owned(), (*first).to_owned());
-                        return Err(self.problem(name, PackProblem::OtherNames { column, first }));
-                    }
-                    _ => names = Some((name, own)),
                 }
             }
             all.append(&mut texts);

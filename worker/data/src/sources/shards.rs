@@ -9,7 +9,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use dtrain_recipe::FieldColumns;
+use dtrain_recipe::{ColumnKind, FieldColumns};
 use serde_json::Value;
 
 use super::super::error::DataError;
@@ -206,7 +206,7 @@ impl Pack for Shards<'_> {
         Ok(Files { parts: Some(Parts::write(parts)?), ..Files::new("", paths.pack()?) })
     }
 
-    fn texts(&self, _: &FieldColumns, column: &str) -> Result<Vec<String>, DataError> {
+    fn texts(&self, field: &FieldColumns, column: &str) -> Result<Vec<String>, DataError> {
         // Keys of JSON follow its ending: `json.label.name`.
         let (ending, keys) = match column.split_once("json.") {
             Some((before, keys)) if before.is_empty() || before.ends_with('.') => {
@@ -220,7 +220,7 @@ impl Pack for Shards<'_> {
             match keys {
                 None => Ok(text.trim().to_owned()),
                 Some(keys) => {
-                    value_of(&text, keys, &member.name).map_err(|problem| self.problem(shard, problem))
+                    value_of(&text, keys, &member.name, field.kind).map_err(|problem| self.problem(shard, problem))
                 }
             }
         };
@@ -242,8 +242,8 @@ impl Pack for Shards<'_> {
     }
 }
 
-/// Returns the text or number of `keys`, with dots between, in JSON; of a list its texts with `|` between them.
-fn value_of(text: &str, keys: &str, member: &str) -> Result<String, PackProblem> {
+/// Returns the text or number of `keys`, with dots between, in JSON; of a list of classes their names with `|` between them.
+fn value_of(text: &str, keys: &str, member: &str, kind: ColumnKind) -> Result<String, PackProblem> {
     let whole: Value = serde_json::from_str(text)
         .map_err(|error| PackProblem::NotJson(member.to_owned(), error.to_string()))?;
     let found = keys.split('.').try_fold(&whole, |value, key| value.get(key));
@@ -253,12 +253,16 @@ fn value_of(text: &str, keys: &str, member: &str) -> Result<String, PackProblem>
         Value::Bool(is_so) => Some(u8::from(*is_so).to_string()),
         _ => None,
     };
-    let written = found.and_then(|value| match value {
-        Value::Array(values) => {
+    let written = match found {
+        Some(Value::Array(values)) if kind != ColumnKind::Classes && values.len() != 1 => {
+            let (member, key, count) = (member.to_owned(), keys.to_owned(), values.len());
+            return Err(PackProblem::ManyValues { member, key, count });
+        }
+        Some(Value::Array(values)) => {
             values.iter().map(plain).collect::<Option<Vec<_>>>().map(|texts| texts.join("|"))
         }
-        other => plain(other),
-    });
+        other => other.and_then(plain),
+    };
     written.ok_or_else(|| {
         let keys_of = whole.as_object().map(|all| all.keys().cloned().collect());
         PackProblem::NoKey {

@@ -4,7 +4,7 @@
 //! long as the archive has the same size and time of change.
 
 use std::fs;
-use std::io::{BufReader, Read};
+use std::io::{self, BufReader, Read};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Component, Path, PathBuf};
 
@@ -17,7 +17,7 @@ use super::super::pack_problem::PackProblem;
 use super::super::{cache_folder, regular};
 
 /// Raised when the form of an index changes.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// The longest text that an index has itself: a class, not a caption.
 const LONGEST_TEXT: u64 = 64;
 /// Archives are made of blocks of this many bytes.
@@ -158,9 +158,25 @@ fn members(file: fs::File, size: u64) -> Result<Vec<Member>, PackProblem> {
     // The reader takes the end of a file for the end of the archive.
     let mut mark = [0u8; BLOCK as usize];
     match contents.read_exact_at(&mut mark, end) {
-        Ok(()) => Ok(members),
+        Ok(()) => match rest_is_zero(&contents, end) {
+            Ok(true) => Ok(members),
+            Ok(false) => Err(PackProblem::Joined(before(&members))),
+            Err(error) => Err(PackProblem::Unreadable(error)),
+        },
         Err(_) if members.is_empty() => Err(PackProblem::NoSamples),
         Err(_) => Err(PackProblem::NoEnd(before(&members))),
+    }
+}
+
+/// Returns whether nothing but zeros follows, as after the last member of one archive.
+fn rest_is_zero(file: &fs::File, mut start: u64) -> io::Result<bool> {
+    let mut bytes = vec![0u8; 1 << 16];
+    loop {
+        match file.read_at(&mut bytes, start)? {
+            0 => return Ok(true),
+            read if bytes[..read].iter().all(|byte| *byte == 0) => start += read as u64,
+            _ => return Ok(false),
+        }
     }
 }
 

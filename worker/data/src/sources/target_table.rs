@@ -67,15 +67,18 @@ impl Beside {
                 None => missing.push(image),
             }
         }
-        if let Some(row) = by_file.values().min_by_key(|row| row.line) {
-            let remedy = unicode_form::remedy(&folder, &missing, [&row.file]);
-            let (line, mut problems) = (row.line, Problems::default());
-            problems.add(line, TableProblem::NoImage(row.file.clone(), remedy));
-            for row in by_file.values() {
-                problems.add(row.line, TableProblem::NoImage(String::new(), None));
-            }
-            problems.checked().map_err(|(line, problem)| DataError::Table(path, line, problem))?;
+        let mut left: Vec<_> = by_file.into_values().collect();
+        left.sort_by_key(|row| row.line);
+        let mut problems = Problems::default();
+        for (number, row) in left.into_iter().enumerate() {
+            // The error shows the first.
+            let remedy = match number {
+                0 => unicode_form::remedy(&folder, &missing, [&row.file]),
+                _ => None,
+            };
+            problems.add(row.line, TableProblem::NoImage(row.file, remedy));
         }
+        problems.checked().map_err(|(line, problem)| DataError::Table(path, line, problem))?;
         match missing.is_empty() {
             true => Ok(Images { images, rows, names: table.names, ignored }),
             false => Err(DataError::NoTargets(folder, missing, self.file)),

@@ -30,7 +30,7 @@ fn scan(text: &str, fields: &[(&str, &str)]) -> Result<Samples, DataError> {
 #[test]
 fn keys_are_columns_and_lists_are_several_values() {
     let text = "\u{feff}{\"views\": [\"a.png\", \"b.png\"], \"meta\": {\"tags\": [\"x|y\", \"z\"], \"size\": [1.5, -2]}, \"n\": 3, \"split\": \"train\"}\r\n\
-        \n{\"split\": \"test\", \"views\": [\"c.png\", \"d.png\"], \"n\": 7, \"meta\": {\"size\": [0, 0], \"tags\": \"z\"}}\n\
+        \n{\"split\": \"test\", \"views\": [\"c.png\", \"d.png\"], \"n\": 7, \"meta\": {\"size\": [0, 0], \"tags\": [\" z \", \"\"]}}\n\
         {\"split\": \"train\", \"views\": [\"e.png\", \"f.png\"], \"n\": 1e2, \"meta\": {\"size\": [4, 5]}, \"meta.name\": \"whole\"}";
     let fields = [
         ("image", "image:views"),

@@ -43,6 +43,7 @@ fn classes_are_names_or_numbers_of_training_classes() {
         "b 1.jpg 2\r\n\r\na.jpg 0\n",
         "val/b 1.jpg\t2\nval/a.jpg\t0\n",
         "./b 1.jpg   2\na.jpg 0\n",
+        "\u{feff}b 1.jpg 2\na.jpg 0\n",
     ] {
         let found = scan(list).unwrap();
         assert_eq!(paths(&found), ["val/b 1.jpg", "val/a.jpg"], "{list:?}");
@@ -70,9 +71,9 @@ fn wrong_lists_are_named_with_their_remedy() {
     }
 }
 
-/// The names of classes are numbers, in the order of text.
+/// Names that are numbers, in the order of text, would be other numbers in the order of classes.
 #[test]
-fn names_go_before_numbers() {
+fn where_a_name_is_a_number_all_are_names() {
     let classes = ["0", "1", "10", "2"].map(str::to_owned);
     let named = |text: &str| {
         let mut lines = parse(text).unwrap();
@@ -80,7 +81,7 @@ fn names_go_before_numbers() {
             .map(|()| lines.into_iter().map(|line| line.class).collect::<Vec<_>>())
     };
     assert_eq!(named("a 10\nb 2\n").unwrap(), ["10", "2"]);
-    assert_eq!(named("a 3\nb 2\n").unwrap(), ["2", "10"]);
+    assert_eq!(named("a 3\nb 2\n").unwrap(), ["3", "2"], "3 is a class that no training sample has");
 }
 
 proptest! {

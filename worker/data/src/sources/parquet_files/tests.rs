@@ -129,6 +129,12 @@ fn numbers_of_classes_have_the_names_of_the_footer() {
     written(&path, &[(&image, 10, 0.5), (&image, 9, 1.5)], "", Compression::SNAPPY);
     let samples = scan(list, root.path(), "a", &fields).unwrap();
     assert_eq!(samples.classes(), (&["9".to_owned(), "10".to_owned()][..], &[1, 0][..]));
+    // Texts are names, also where they are numbers.
+    let names = r#"{"info": {"features": {"text": {"names": ["text", "1"], "_type": "ClassLabel"}}}}"#;
+    written(&path, &[(&image, 10, 0.5), (&image, 9, 1.5)], names, Compression::SNAPPY);
+    let of_texts = [("image", "image"), ("label", "class:text")];
+    let samples = scan(list, root.path(), "a", &of_texts).unwrap();
+    assert_eq!(samples.classes(), (&["text".to_owned(), "1".to_owned()][..], &[0, 0][..]));
     // A changed file is unpacked anew.
     let other = png(5, 5);
     written(&path, &[(&other, 10, 0.5), (b"no image", 9, 1.5)], "", Compression::SNAPPY);
@@ -221,6 +227,19 @@ fn wrong_files_are_named_with_the_remedy() {
     put(root.path().join("b.parquet"), &whole);
     let error = scan(list, root.path(), "{b,a}.parquet", &[("label", "class")]).unwrap_err().to_string();
     assert!(error.contains("b.parquet: row 1: `label` is -1"), "{error}");
+    // Of two files, the names of both must be the same, or there are none.
+    for (first, second) in [(NAMES, ""), ("", NAMES)] {
+        for (name, names) in [("a", first), ("b", second)] {
+            written(
+                &root.path().join(format!("{name}.parquet")),
+                &rows[..1],
+                names,
+                Compression::SNAPPY,
+            );
+        }
+        let error = scan(list, root.path(), "{a,b}.parquet", &[("label", "class")]).unwrap_err().to_string();
+        assert!(error.contains("b.parquet: its classes in `label` have other names than those of a.parquet"), "{error}");
+    }
 }
 
 #[test]

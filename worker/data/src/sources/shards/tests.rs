@@ -154,7 +154,7 @@ fn an_archive_gives_the_samples_of_its_folder() {
 fn wrong_members_are_named_with_the_remedy() {
     let image = png(4, 4);
     type Case<'a> = (&'a [(&'a str, &'a [u8])], &'a [(&'a str, &'a str)], &'a str);
-    let cases: [Case<'_>; 11] = [
+    let cases: [Case<'_>; 12] = [
         (
             &[("a.jpg", &image), ("a.cls", b"1"), ("b.jpg", &image), ("c.jpg", &image)],
             &CLASSES,
@@ -199,6 +199,11 @@ fn wrong_members_are_named_with_the_remedy() {
             &[("a.json", b"{\"b\": {}}")],
             &[("x", "numbers:json.b.c")],
             "ROOT/train.tar: `a.json` has no text or number `b.c`, but `b`; correct the key in data.fields",
+        ),
+        (
+            &[("a.json", b"{\"b\": [\"x\", \"y\"]}")],
+            &[("x", "class:json.b")],
+            "ROOT/train.tar: `a.json` has 2 values in `b`, and the field takes one; give the field the kind classes, or write one value",
         ),
         (
             &[("a.json", b"{")],
@@ -271,6 +276,11 @@ fn the_files_of_a_set_are_a_pattern_a_folder_or_numbered() {
     );
     put(root.path().join("train-2-of-3.tar"), b"");
     assert_eq!(files("train").unwrap().len(), 3);
+    for name in ["train-0-of-2.tar", "train-1-of-2.tar", "train-3-of-3.tar"] {
+        put(root.path().join(name), b"");
+        let mixed = "ROOT: `train-0-of-2.tar` and `train-0-of-3.tar` are parts of two copies of the set; remove the files of the older copy";
+        assert_eq!(files("train").unwrap_err(), mixed, "{name}");
+    }
     assert_eq!(
         files("n-{02..03}.tar").unwrap_err(),
         "ROOT/n-{02..03}.tar: of its 2 files one is missing: `n-03.tar`; copy or download them"

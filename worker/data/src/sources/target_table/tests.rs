@@ -10,7 +10,7 @@ fn parse(text: &str) -> Result<TargetTable<Vec<f32>>, LineProblem> {
 
 #[test]
 fn a_table_has_a_path_and_numbers_in_each_line() {
-    let text = "\u{feff}file,age,\"a \"\"b\"\", c\"\r\n\r\na/1.png, 3 ,-1.5e3\n\"b,2.png\" ,0.1, 7\n\n";
+    let text = "file,age,\"a \"\"b\"\", c\"\r\n\r\na/1.png, 3 ,-1.5e3\n\"b,2.png\" ,0.1, 7\n\n";
     let excel = "sep=,\r\nfile,a\r\nx.png,1\r\n";
     assert_eq!(parse(excel).unwrap().rows[0].line, 3);
     for german in
