@@ -140,14 +140,20 @@ def draw_formats(out):
         "tiles.j2k": (picture, {"tile_size": (16, 16), "irreversible": False}),
         "grey.jp2": (picture.convert("L"), {"irreversible": False}),
         "alpha.jp2": (alpha, {"irreversible": False}),
+        "rate.jp2": (picture, {"irreversible": False, "quality_mode": "rates", "quality_layers": [4]}),
         "words.jp2": (words, {"irreversible": False}),
     }
     for name, (image, options) in pictures.items():
         image.save(out / name, **options)
-        if name == "words.jp2":  # dtrain does not read it
-            continue
-        read = Image.open(out / name).convert("RGB")
+        read = Image.open(out / name)
+        read = read if name == "words.jp2" else read.convert("RGB")
         read.save((out / name).with_suffix(".png"), optimize=True)
+    # The byte of the depth in the header: 4 bits, and signed values.
+    picture.convert("L").save(out / "few-bits.j2k", irreversible=False)
+    bits = bytearray((out / "few-bits.j2k").read_bytes())
+    for name, depth in (("few-bits", 3), ("signed", 0x87)):
+        bits[42] = depth
+        (out / f"{name}.j2k").write_bytes(bits)
 
 
 def main():

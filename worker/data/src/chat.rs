@@ -93,7 +93,11 @@ impl ChatTemplate {
             if message.get_attr("role").ok().as_ref().and_then(Value::as_str) != Some("assistant") {
                 continue;
             }
-            let before = self.render_some(Value::from(all[..number].to_vec()), true)?;
+            let before = self.render_some(Value::from(all[..number].to_vec()), true);
+            let before = before.map_err(|reason| match number {
+                0 => format!("the chat begins with the assistant, and without a message before it {reason}; begin with the user"),
+                _ => reason,
+            })?;
             let with = match number + 1 == all.len() {
                 true => whole.clone(),
                 false => self.render_some(Value::from(all[..=number].to_vec()), false)?,

@@ -49,6 +49,8 @@ pub enum SampleError {
          set data.fill to a number in their place, or leave the file out"
     )]
     NoData { value: f32, channel: usize, row: usize, column: usize, count: usize },
+    #[error("its values are whole numbers from 0 to 255; set data.fill, which is {0}, to one of them")]
+    Fill(f64),
     #[error(
         "it has {}x{} pixels, expected {}x{}; set data.resize = \"crop\" or \"stretch\"{}",
         .0.0, .0.1, .1.0, .1.1, turned(*.0, *.1)
@@ -132,6 +134,7 @@ impl SampleError {
             Self::NotRgb(_) | Self::Channels { .. } => "of another number of channels",
             Self::NotFinite { .. } => "with values that are not finite",
             Self::NoData { .. } => "with pixels without data",
+            Self::Fill(_) => "of values that data.fill cannot replace",
             Self::Size(..) | Self::PixelSize(..) => "of another size",
             Self::LossyMask(..) => "a mask with lossy compression",
             Self::ColorMask(_) | Self::ColorMap(_) => "in colour where numbers are expected",

@@ -159,6 +159,18 @@ impl Texting<'_> {
         }
     }
 
+    /// Returns the tokens of a prompt, with special ones that begin a text, and without those that end one.
+    fn prompt(&self, text: &str) -> Result<Vec<u32>, DataError> {
+        // Special tokens before nothing are found before anything.
+        let some = if text.is_empty() { "x" } else { text };
+        let (mut tokens, plain) = (self.encode(some, true)?, self.encode(some, false)?);
+        let kept = if text.is_empty() { 0 } else { plain.len() };
+        if let Some(begin) = tokens.windows(plain.len().max(1)).position(|window| window == plain) {
+            tokens.truncate(begin + kept);
+        }
+        Ok(tokens)
+    }
+
     /// Returns the token after the end of a text, and the tokenizer's files.
     fn padding(&self) -> (u32, Option<TokenizerFiles>) {
         match self {
@@ -226,7 +238,7 @@ fn encode(
                 .to_owned()))
         }
         (TextForm::Answer, [prompt, answer, ..]) => {
-            let mut tokens = texting.encode(prompt, true)?;
+            let mut tokens = texting.prompt(prompt)?;
             tokens.extend(learn(texting.encode(answer, false)?));
             tokens.extend(end);
             Ok(Ok(tokens))
@@ -266,7 +278,9 @@ fn of_chat(
     };
     let encoded = tokenizer.encode_with_places(&text)?;
     let token = |(token, place): (u32, std::ops::Range<usize>)| {
-        let is_answer = !place.is_empty() && answers.iter().any(|range| range.contains(&place.start));
+        // A tokenizer that trims has no place for white space alone, but its end.
+        let start = if place.is_empty() { place.start.checked_sub(1) } else { Some(place.start) };
+        let is_answer = start.is_some_and(|start| answers.iter().any(|range| range.contains(&start)));
         if is_answer { token | LEARNT } else { token }
     };
     Ok(Ok(encoded.into_iter().map(token).collect()))

@@ -66,14 +66,16 @@ impl MaskColors {
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut list = Vec::new();
         let lines = text.trim_start_matches('\u{feff}').lines().zip(1..);
-        let mut lines =
-            lines.map(|(line, number)| (line.trim(), number)).filter(|(line, _)| !line.is_empty()).peekable();
+        let mut lines = lines
+            .map(|(line, number)| (line.trim(), number))
+            .filter(|(line, _)| !line.is_empty() && !line.starts_with("# "))
+            .peekable();
         if let Some((first, _)) = lines.peek()
             && !first.contains(|letter: char| letter.is_ascii_digit())
         {
             lines.next();
         }
-        for (line, number) in lines.filter(|(line, _)| !line.starts_with("# ")) {
+        for (line, number) in lines {
             list.push(entry(line).ok_or_else(|| {
                 format!("line {number} is {line:?}; write a name and three numbers from 0 to 255, such as `road,128,64,128`")
             })?);
@@ -252,6 +254,7 @@ mod tests {
     fn files_of_several_forms_are_read() {
         let wanted = ["Animal #408040", "traffic light #000001"];
         assert_eq!(parse("name,r,g,b\nAnimal,64,128,64\ntraffic light, 0, 0, 1\n"), wanted);
+        assert_eq!(parse("# of 2 classes\nname,r,g,b\nAnimal,64,128,64\ntraffic light,0,0,1\n"), wanted);
         assert_eq!(
             parse("64 128 64\tAnimal\r\n0 0 1\ttraffic light\r\n"),
             wanted,

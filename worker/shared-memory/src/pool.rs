@@ -36,7 +36,9 @@ impl Pool {
         let size = size().ok_or(MemoryError::Size(places as usize, bytes as usize))?;
         let (segment, ticket) = Segment::create(1, size)?;
         let pool = Self { segment, places };
-        pool.used().store(first_block(places).unwrap_or(bytes), Ordering::Relaxed);
+        let first = first_block(places).unwrap_or(bytes);
+        pool.reserve(0, first).map_err(|error| MemoryError::NoMemory(first as usize, error.into()))?;
+        pool.used().store(first, Ordering::Relaxed);
         let mut words = [places as i64; Ticket::WORDS + 1];
         words[..Ticket::WORDS].copy_from_slice(&ticket.to_words());
         Ok((pool, words))
@@ -78,7 +80,7 @@ impl Pool {
             state.store(0, Ordering::Relaxed);
             return false;
         };
-        if !self.reserve(start, WORD + bytes) {
+        if self.reserve(start, WORD + bytes).is_err() {
             // The machine has no more memory: nothing else is kept.
             self.used().store(self.bytes(), Ordering::Relaxed);
             return false;
@@ -139,10 +141,10 @@ impl Pool {
     }
 
     /// Allocates memory, so that a lack of it is no signal later.
-    fn reserve(&self, start: u64, bytes: u64) -> bool {
+    fn reserve(&self, start: u64, bytes: u64) -> rustix::io::Result<()> {
         let start = self.segment.offset_in_file(0) + start;
         let reserve = || rustix::fs::fallocate(self.segment.file(), FallocateFlags::empty(), start, bytes);
-        rustix::io::retry_on_intr(reserve).is_ok()
+        rustix::io::retry_on_intr(reserve)
     }
 }
 

@@ -81,7 +81,11 @@ impl CacheBudget {
         if places == 0 || places.saturating_mul(16) > bytes {
             return Ok(None);
         }
-        let (pool, ticket) = Pool::create(places, bytes)?;
+        let (pool, ticket) = match Pool::create(places, bytes) {
+            // Each rank keeps what its own memory has room for.
+            Err(MemoryError::NoMemory(..)) => return Ok(None),
+            made => made?,
+        };
         let _ = self.0.pool.set(pool);
         Ok(Some(ticket))
     }

@@ -58,6 +58,14 @@ fn unknown_variables_are_named() {
 fn refusals_and_wrong_templates_say_why() {
     let error = render("{{ raise_exception('roles must alternate') }}", CHAT).unwrap_err();
     assert!(error.contains("refuses it: roles must alternate"), "{error}");
+    let first = "{% for m in messages %}{{ m.content }}{% endfor %}{% if not messages %}{{ raise_exception('no messages') }}{% endif %}";
+    let error = render(first, r#"[{"role": "assistant", "content": "b"}]"#).unwrap_err();
+    assert!(
+        error.ends_with(
+            "without a message before it the chat template refuses it: no messages (line 1); begin with the user"
+        ),
+        "{error}"
+    );
     assert!(ChatTemplate::new("{% for x in %}", BTreeMap::new()).is_err());
     // Earlier messages change when later ones follow.
     let error = render("{% for m in messages %}{{ m.content }}/{{ messages | length }} {% endfor %}", CHAT)

@@ -11,7 +11,7 @@ use zip::ZipArchive;
 use super::super::error::{Result, SampleError};
 use super::super::raster::{Labels, Raster};
 use super::convert::{separate, unit16};
-use super::limits::{LIMIT_BYTES, check_size, truncated};
+use super::limits::{check_size, truncated};
 
 /// The name of an image's array in an archive with several.
 pub(super) const IMAGE: &str = "image";
@@ -40,7 +40,11 @@ enum Kind {
 /// An array whose header is read.
 #[derive(Debug)]
 pub(super) struct Array<'a> {
-    values: Cow<'a, [u8]>,
+    file: &'a [u8],
+    /// Its name in an archive.
+    member: Option<String>,
+    /// Where the values begin.
+    start: usize,
     kind: Kind,
     is_big_endian: bool,
     /// Whether the first index changes fastest.
@@ -79,21 +83,15 @@ pub(super) fn bands_of_image(bytes: &[u8]) -> Result<(u16, u8, bool)> {
     Ok((bands, 8 * kind.bytes() as u8, matches!(kind, Kind::F16 | Kind::F32 | Kind::F64)))
 }
 
-fn header_of_image(bytes: &[u8]) -> Result<String> {
-    match bytes.starts_with(MARK) {
-        true => Ok(header(bytes)?.0),
-        false => Ok(header(&member(bytes, IMAGE)?)?.0),
-    }
+fn header_of_image(file: &[u8]) -> Result<String> {
+    Ok(header(&begin(file, member(file, IMAGE)?.as_deref())?)?.0)
 }
 
 impl<'a> Array<'a> {
     /// Opens an array of `channels` channels; of several in an archive the one named `role`. `bytes` of an array alone may end after the header.
     pub(super) fn open(bytes: &'a [u8], channels: usize, role: &str) -> Result<Self> {
-        let whole = match bytes.starts_with(MARK) {
-            true => Cow::Borrowed(bytes),
-            false => Cow::Owned(member(bytes, role)?),
-        };
-        let (header, start) = header(&whole)?;
+        let member = member(bytes, role)?;
+        let (header, start) = header(&begin(bytes, member.as_deref())?)?;
         let (shape, kind, is_big_endian) = (shape(&header)?, descr(&header)?, header.contains("'>"));
         let is_fortran = value(&header, "fortran_order")?.starts_with("True");
         let (height, width, found, is_planar) = match *shape.as_slice() {
@@ -110,11 +108,7 @@ impl<'a> Array<'a> {
         let size = (size(width), size(height));
         let values = (u64::from(size.0) * u64::from(size.1)).saturating_mul(channels as u64);
         check_size(size.0, size.1, values.saturating_mul(kind.bytes().max(4) as u64))?;
-        let values = match whole {
-            Cow::Borrowed(bytes) => Cow::Borrowed(&bytes[start..]),
-            Cow::Owned(mut bytes) => Cow::Owned(bytes.split_off(start)),
-        };
-        Ok(Self { values, kind, is_big_endian, is_fortran, size, channels, is_planar })
+        Ok(Self { file: bytes, member, start, kind, is_big_endian, is_fortran, size, channels, is_planar })
     }
 
     /// Decodes the array as an image: 8-bit values stay, 16-bit values are from 0 to 1, floats stay.
@@ -207,9 +201,17 @@ impl<'a> Array<'a> {
         let each = self.kind.bytes();
         let (width, height) = (self.size.0 as usize, self.size.1 as usize);
         let length = width * height * self.channels * each;
-        let bytes = self.values.get(..length).ok_or_else(truncated)?;
+        let end = self.start + length;
+        let whole = match &self.member {
+            None => Cow::Borrowed(self.file),
+            Some(name) => Cow::Owned(unpack(self.file, name, end as u64)?),
+        };
+        let bytes = whole.get(self.start..end).ok_or_else(truncated)?;
         if !(self.is_fortran || self.is_big_endian && each > 1) {
-            return Ok(Cow::Borrowed(bytes));
+            return Ok(match whole {
+                Cow::Borrowed(whole) => Cow::Borrowed(&whole[self.start..end]),
+                Cow::Owned(mut whole) => Cow::Owned(whole.split_off(self.start)),
+            });
         }
         let lengths = match self.is_planar {
             true => [self.channels, height, width],
@@ -320,29 +322,47 @@ fn descr(header: &str) -> Result<Kind> {
     })
 }
 
-/// Unpacks the array of an archive: the only one, or the one named `role`.
-fn member(bytes: &[u8], role: &str) -> Result<Vec<u8>> {
-    let damaged =
-        |error: zip::result::ZipError| SampleError::Damaged(format!("the archive cannot be read: {error}"));
-    let mut archive = ZipArchive::new(Cursor::new(bytes)).map_err(damaged)?;
+/// Returns the name of the array of an archive: the only one, or the one named `role`; None for an array alone.
+fn member(file: &[u8], role: &str) -> Result<Option<String>> {
+    if file.starts_with(MARK) {
+        return Ok(None);
+    }
+    let archive = ZipArchive::new(Cursor::new(file)).map_err(damaged_archive)?;
     let names = archive.file_names().filter_map(|name| name.ok().map(|name| name.into_owned()));
     let names: Vec<String> = names.filter(|name| name.ends_with(".npy")).collect();
     let wanted = format!("{role}.npy");
-    let name = match names.as_slice() {
-        [] => return Err(SampleError::NotAnImage("it is a zip archive without arrays of NumPy".to_owned())),
-        [only] => only.clone(),
-        several if several.contains(&wanted) => wanted,
+    match names.as_slice() {
+        [] => Err(SampleError::NotAnImage("it is a zip archive without arrays of NumPy".to_owned())),
+        [only] => Ok(Some(only.clone())),
+        several if several.contains(&wanted) => Ok(Some(wanted)),
         several => {
             let names = several.iter().map(|name| name.trim_end_matches(".npy").to_owned()).collect();
-            return Err(SampleError::Arrays { role: role.to_owned(), names });
+            Err(SampleError::Arrays { role: role.to_owned(), names })
         }
-    };
-    let file = archive.by_name(&name).map_err(damaged)?;
-    let size = file.size();
-    if size > LIMIT_BYTES {
-        return Err(SampleError::Damaged(format!("its array states {size} bytes")));
     }
+}
+
+/// Returns as much of an array as has its header.
+fn begin<'a>(file: &'a [u8], member: Option<&str>) -> Result<Cow<'a, [u8]>> {
+    let Some(name) = member else { return Ok(Cow::Borrowed(file)) };
+    /// The mark, the version and the length of the header.
+    const BEFORE_HEADER: usize = 12;
+    let bytes = unpack(file, name, (BEFORE_HEADER + LONGEST_HEADER) as u64)?;
+    match bytes.starts_with(MARK) {
+        true => Ok(Cow::Owned(bytes)),
+        false => Err(SampleError::Damaged(format!("`{name}` is no array"))),
+    }
+}
+
+/// Unpacks the first bytes of a member of an archive, `most` at most.
+fn unpack(file: &[u8], name: &str, most: u64) -> Result<Vec<u8>> {
+    let mut archive = ZipArchive::new(Cursor::new(file)).map_err(damaged_archive)?;
+    let member = archive.by_name(name).map_err(damaged_archive)?;
     let mut out = Vec::new();
-    file.take(LIMIT_BYTES).read_to_end(&mut out).map_err(|error| SampleError::Damaged(error.to_string()))?;
-    if out.starts_with(MARK) { Ok(out) } else { Err(SampleError::Damaged(format!("`{name}` is no array"))) }
+    member.take(most).read_to_end(&mut out).map_err(|error| SampleError::Damaged(error.to_string()))?;
+    Ok(out)
+}
+
+fn damaged_archive(error: zip::result::ZipError) -> SampleError {
+    SampleError::Damaged(format!("the archive cannot be read: {error}"))
 }

@@ -1,9 +1,10 @@
-//! JPEG 2000 of up to 8 bits without loss. What the decoder makes of lossy files differs from OpenJPEG by more than rounding.
+//! JPEG 2000, with the pixels of OpenJPEG.
 
-use hayro_jpeg2000::{ColorSpace, DecodeSettings, Image};
 use image::{ColorType, ImageDecoder, ImageError, ImageResult};
+use jpeg2k::{ColorSpace, DecodeParameters, DumpImage};
 
 use super::super::error::{Result, SampleError};
+use super::limits::truncated;
 
 /// Returns whether a file is JPEG 2000, as a file of boxes or as a codestream.
 pub(super) fn is_jpeg2000(bytes: &[u8]) -> bool {
@@ -12,65 +13,50 @@ pub(super) fn is_jpeg2000(bytes: &[u8]) -> bool {
 
 /// A decoder with the interface of the others.
 pub(super) struct Decoder<'a> {
-    image: Image<'a>,
+    inner: DumpImage<'a>,
+    size: (u32, u32),
     color: ColorType,
 }
 
-/// Returns whether the values of a codestream are those that were saved: all of its main header's transforms are whole.
-fn is_lossless(bytes: &[u8]) -> bool {
-    /// The markers of a tile, of the coding of all components, and of the coding of one.
-    const TILE: u8 = 0x90;
-    const CODING: u8 = 0x52;
-    const COMPONENT: u8 = 0x53;
-    let Some(mut at) = bytes.windows(4).position(|window| window == b"\xff\x4f\xff\x51") else {
-        return false;
-    };
-    at += 2;
-    let mut is_whole = false;
-    while let Some(&[0xff, marker, high, low]) = bytes.get(at..at + 4) {
-        match marker {
-            TILE => return is_whole,
-            // The last of ten bytes after the length.
-            CODING => is_whole = bytes.get(at + 13) == Some(&1),
-            COMPONENT => return false,
-            _ => {}
-        }
-        at += 2 + usize::from(u16::from_be_bytes([high, low]));
-    }
-    false
-}
-
+/// Reads the header.
 pub(super) fn open(bytes: &[u8]) -> Result<Decoder<'_>> {
-    if !is_lossless(bytes) {
-        return Err(SampleError::Unsupported("JPEG 2000 with lossy compression".to_owned()));
+    let inner = DumpImage::from_bytes_with(bytes, DecodeParameters::new().strict(true));
+    // Its other errors are those of the file's first bytes, which are known.
+    let inner = inner.map_err(|_| truncated())?;
+    let unsupported = |what: String| Err(SampleError::Unsupported(format!("JPEG 2000 {what}")));
+    let image = &inner.img;
+    if let color @ (ColorSpace::CMYK | ColorSpace::SYCC | ColorSpace::EYCC) = image.color_space() {
+        return unsupported(format!("of the colours {color:?}"));
     }
-    let image = Image::new(bytes, &DecodeSettings::default()).map_err(damage)?;
-    let channels = match image.color_space() {
-        ColorSpace::CMYK => return Err(SampleError::Unsupported("JPEG 2000 of the colours CMYK".to_owned())),
-        other => other.num_channels(),
+    let channels = image.components();
+    let [first, others @ ..] = channels else { return unsupported("of 0 bands".to_owned()) };
+    let form = |channel: &jpeg2k::ImageComponent| {
+        (channel.width(), channel.height(), channel.precision(), channel.is_signed())
     };
-    let bits = image.original_bit_depth();
-    // The decoder scales all values to 8 bits, which would lose some of data.
-    if bits > 8 {
-        return Err(SampleError::Unsupported(format!("JPEG 2000 of {bits} bits")));
+    let (width, height, bits, is_signed) = form(first);
+    if others.iter().any(|channel| form(channel) != form(first)) {
+        return unsupported("of bands that differ in size or type".to_owned());
     }
-    let color = match (channels, image.has_alpha()) {
-        (1, false) => ColorType::L8,
-        (1, true) => ColorType::La8,
-        (3, false) => ColorType::Rgb8,
-        (3, true) => ColorType::Rgba8,
-        _ => return Err(SampleError::Unsupported(format!("JPEG 2000 of {channels} bands"))),
+    let color = match (channels.len(), bits, is_signed) {
+        (1, 8, false) => ColorType::L8,
+        (2, 8, false) => ColorType::La8,
+        (3, 8, false) => ColorType::Rgb8,
+        (4, 8, false) => ColorType::Rgba8,
+        // Measurements of fewer bits are stored as they are.
+        (1, 9..=16, false) => ColorType::L16,
+        (2, 16, false) => ColorType::La16,
+        (3, 16, false) => ColorType::Rgb16,
+        (4, 16, false) => ColorType::Rgba16,
+        (1..=4, bits, false) => return unsupported(format!("of {} bands of {bits} bits", channels.len())),
+        (1..=4, _, true) => return unsupported("of signed values".to_owned()),
+        (count, ..) => return unsupported(format!("of {count} bands")),
     };
-    Ok(Decoder { image, color })
-}
-
-fn damage(error: hayro_jpeg2000::DecodeError) -> SampleError {
-    SampleError::Damaged(error.to_string())
+    Ok(Decoder { inner, size: (width, height), color })
 }
 
 impl ImageDecoder for Decoder<'_> {
     fn dimensions(&self) -> (u32, u32) {
-        (self.image.width(), self.image.height())
+        self.size
     }
 
     fn color_type(&self) -> ColorType {
@@ -78,12 +64,25 @@ impl ImageDecoder for Decoder<'_> {
     }
 
     fn read_image(self, out: &mut [u8]) -> ImageResult<()> {
-        let failed = |text: String| ImageError::IoError(std::io::Error::other(text));
-        let decoded = self.image.decode().map_err(|error| failed(error.to_string()))?;
-        if decoded.len() != out.len() {
-            return Err(failed("its components differ from its header".to_owned()));
+        let failed = |text: &str| ImageError::IoError(std::io::Error::other(text));
+        self.inner.decode().map_err(|_| failed("a part of it is missing or changed"))?;
+        let channels = self.inner.img.components();
+        let count = usize::from(self.color.channel_count());
+        let pixels = self.size.0 as usize * self.size.1 as usize;
+        // Those of a palette are more than those of the header.
+        if channels.len() != count || channels.iter().any(|channel| channel.data().len() != pixels) {
+            return Err(failed("its bands differ from its header"));
         }
-        out.copy_from_slice(&decoded);
+        let bytes_each = usize::from(self.color.bytes_per_pixel()) / count;
+        for (at, channel) in channels.iter().enumerate() {
+            let places = out.chunks_exact_mut(bytes_each).skip(at).step_by(count);
+            for (place, &value) in places.zip(channel.data()) {
+                match place {
+                    [place] => *place = value as u8,
+                    wide => wide.copy_from_slice(&(value as u16).to_ne_bytes()),
+                }
+            }
+        }
         Ok(())
     }
 

@@ -1,9 +1,8 @@
 //! Limits and errors that all decoders share.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
 use image::ImageError;
 
+use super::super::caught::caught;
 use super::super::error::{Result, SampleError};
 
 /// Memory limit of one decoded image: a header of a few bytes can state any size.
@@ -16,8 +15,7 @@ pub(super) fn truncated() -> SampleError {
 
 /// Turns a panic of a decoder into the error of one bad image: files may hold anything.
 pub(super) fn catch_panic<T>(decode: impl FnOnce() -> Result<T>) -> Result<T> {
-    catch_unwind(AssertUnwindSafe(decode))
-        .unwrap_or_else(|_| Err(SampleError::Damaged("the decoder failed".to_owned())))
+    caught(decode).unwrap_or_else(|| Err(SampleError::Damaged("the decoder failed".to_owned())))
 }
 
 /// Returns whether a mask of this size can be held.

@@ -83,7 +83,14 @@ pub(super) fn replace(
     match &mut image.values {
         Values::U8(values) => {
             let is_none = |value: u8| is_same(f32::from(value), nothing);
-            let fill = fill.map(|fill| fill as u8);
+            let as_byte = |fill: f64| match f64::from(fill as u8) == fill {
+                true => Ok(fill as u8),
+                false => Err(SampleError::Fill(fill)),
+            };
+            if !values.iter().any(|value| is_none(*value)) {
+                return Ok(());
+            }
+            let fill = fill.map(as_byte).transpose()?;
             for (at, value) in values.iter_mut().enumerate().filter(|(_, value)| is_none(**value)) {
                 match fill {
                     Some(fill) => *value = fill,
@@ -153,5 +160,11 @@ mod tests {
         replace(&mut bytes, of_bytes, NoData::Number(9.0), Some(0.0), Extent::WHOLE).unwrap();
         assert_eq!(bytes.values, Values::U8(vec![0, 255, 0, 0]));
         replace(&mut bytes, of_bytes, NoData::Word(NoDataWord::File), None, Extent::WHOLE).unwrap();
+        for fill in [-1.0, 0.5, 256.0, f64::NAN] {
+            replace(&mut bytes, of_bytes, NoData::Number(9.0), Some(fill), Extent::WHOLE).unwrap();
+            let rule = NoData::Number(255.0);
+            let error = replace(&mut bytes, of_bytes, rule, Some(fill), Extent::WHOLE).unwrap_err();
+            assert!(error.to_string().contains(&format!("set data.fill, which is {fill}, to one of them")));
+        }
     }
 }

@@ -1,8 +1,8 @@
 #![allow(clippy::unwrap_used)]
 use super::super::text_documents::NO_TARGET;
 use super::super::token_lists::{TextColumn, names_with_texts};
-use super::super::tokenizer::tests::tokenizer;
 use super::*;
+use crate::tokenizer::{self, tests::tokenizer as read};
 
 fn of_cells(columns: &[&[&str]], form: TextForm) -> Samples {
     let texts = columns.iter().map(|column| Texts::write(column.iter().copied()).unwrap());
@@ -49,7 +49,7 @@ fn only_answers_are_learnt() {
 
 #[test]
 fn texts_and_answers_end_with_the_end_token() {
-    let tokenizer = tokenizer("bytes");
+    let tokenizer = read("bytes");
     let repeat = BTreeMap::from([("<image>".to_owned(), 3)]);
     let end = i64::from(tokenizer.id().end.unwrap());
     let image = i64::from(tokenizer.number("<image>").unwrap());
@@ -75,7 +75,7 @@ fn texts_and_answers_end_with_the_end_token() {
 
 #[test]
 fn chats_learn_what_the_assistant_says() {
-    let tokenizer = tokenizer("bytes");
+    let tokenizer = read("bytes");
     let chat = r#"[{"role": "user", "content": "a"}, {"role": "assistant", "content": "king"}]"#;
     let none = BTreeMap::new();
     let samples = of_cells(&[&[chat]], TextForm::Chat);
@@ -86,6 +86,43 @@ fn chats_learn_what_the_assistant_says() {
 }
 
 #[test]
+fn tokens_of_white_space_are_learnt() {
+    let folder = tempfile::tempdir().unwrap();
+    for entry in std::fs::read_dir(tokenizer::tests::reference("bytes")).unwrap().flatten() {
+        std::fs::copy(entry.path(), folder.path().join(entry.file_name())).unwrap();
+    }
+    let path = folder.path().join(tokenizer::FILE);
+    let text =
+        std::fs::read_to_string(&path).unwrap().replace(r#""trim_offsets":false"#, r#""trim_offsets":true"#);
+    std::fs::write(&path, text).unwrap();
+    let trims = TextTokenizer::read(&path).unwrap();
+    let said = "a\n\n\n  king";
+    assert!(trims.encode_with_places(said).unwrap().iter().any(|(_, place)| place.is_empty()));
+    let chat = serde_json::json!([{"role": "user", "content": "a  \n\n\n b"}, {"role": "assistant", "content": said}]);
+    let none = BTreeMap::new();
+    let samples = of_cells(&[&[&chat.to_string()]], TextForm::Chat);
+    let (samples, _) = samples.tokenized(&rules(Texting::Tokenizer(&trims), &none), 1).unwrap();
+    let labels = columns(&samples, 0, 64)[3].clone();
+    let learnt: Vec<u32> = labels.iter().filter(|label| **label >= 0).map(|label| *label as u32).collect();
+    assert_eq!(learnt, trims.encode(&format!("{said}<|im_end|>\n"), false).unwrap());
+}
+
+#[test]
+fn an_answer_follows_its_prompt_without_the_end_of_a_text() {
+    let words = read("words");
+    let [begin, end] = ["[CLS]", "[SEP]"].map(|name| words.number(name).unwrap());
+    let [the, king] = ["the", "king"].map(|word| words.encode(word, false).unwrap());
+    let none = BTreeMap::new();
+    let samples = of_cells(&[&["the", ""], &["king", "king"]], TextForm::Answer);
+    let (samples, _) = samples.tokenized(&rules(Texting::Tokenizer(&words), &none), 1).unwrap();
+    for (sample, prompt) in [(0, &the[..]), (1, &[])] {
+        let expected: Vec<i64> = [&[begin], prompt, &king].concat().into_iter().map(i64::from).collect();
+        assert_eq!(columns(&samples, sample, expected.len())[0], expected);
+    }
+    assert!(words.encode("the", true).unwrap().ends_with(&[end]));
+}
+
+#[test]
 fn unusable_texts_are_left_out_or_an_error() {
     let none = BTreeMap::new();
     let many: Vec<&str> = (0..200).map(|at| if at == 7 { " " } else { "x" }).collect();
@@ -93,7 +130,7 @@ fn unusable_texts_are_left_out_or_an_error() {
         of_cells(&[&many], TextForm::Text).tokenized(&rules(Texting::Bytes, &none), 3).unwrap();
     assert_eq!((samples.count(), bad.len(), bad[0].index), (199, 1, 7));
     assert!(bad[0].reason.contains("the field `tokens`: the text is empty"), "{}", bad[0].reason);
-    let tokenizer = tokenizer("bytes");
+    let tokenizer = read("bytes");
     for (columns, form, words) in [
         (&[&["a"][..], &[""]][..], TextForm::Answer, "the answer is empty"),
         (&[&["nonsense"]], TextForm::Chat, "is no JSON"),
