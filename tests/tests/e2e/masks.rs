@@ -156,6 +156,11 @@ fn masks_in_any_form_give_the_same_training() {
     assert_eq!(run.per_step("loss"), losses);
     assert_eq!(manifest(&run).class_names, ["sky", "road"]);
     assert_eq!(manifest(&run).extra, json!({"colors": {"mask": ["#80C0FF", "#804080"]}}));
+    // Predicted masks have these colours.
+    let predict = sandbox.dtrain(&["predict", "colors", "data/test", "-o", "predicted"]).output().unwrap();
+    expect_exit_code(&predict, 0);
+    let predicted = image::open(sandbox.path("predicted/mask/00.png")).unwrap().to_rgb8();
+    assert!(predicted.pixels().all(|pixel| [[0x80, 0xC0, 0xFF], [0x80, 0x40, 0x80]].contains(&pixel.0)));
 }
 
 /// Folders as COD10K's: JPEG images, and grey masks of which more than 128 is the object.

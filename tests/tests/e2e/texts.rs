@@ -10,6 +10,8 @@ use dtrain_test_kit::thorough;
 use dtrain_tests::process::{expect_exit_code, finish};
 use dtrain_tests::programs::dtrain;
 use dtrain_tests::runs::{Sandbox, assert_close};
+use dtrain_worker::data::TextTokenizer;
+use serde_json::Value;
 
 use crate::import_sources::python_with;
 
@@ -65,6 +67,17 @@ fn same_in_every_cut(sandbox: &Sandbox) -> String {
     text
 }
 
+/// Returns the rows of eight tokens after three prompts, of which one is empty.
+fn predicted(sandbox: &Sandbox, run: &str, ranks: usize) -> Vec<Value> {
+    let out = format!("{run}-{ranks}.jsonl");
+    fs::write(sandbox.path("prompts.txt"), "The king\nthe river\n\n").unwrap();
+    let words = ["prompts.txt", "-o", &out, "--tokens", "8", "--nproc", &ranks.to_string()];
+    let predict = sandbox.dtrain(&["predict", run]).args(words).output().unwrap();
+    expect_exit_code(&predict, 0);
+    let rows = fs::read_to_string(sandbox.path(&out)).unwrap();
+    rows.lines().map(|row| serde_json::from_str(row).unwrap()).collect()
+}
+
 /// Returns what an impossible run prints.
 fn refused(sandbox: &Sandbox, sets: &[&str], words: &[&str]) {
     let text = expect_exit_code(&sandbox.launch(1, "refused", sets), 2);
@@ -86,6 +99,17 @@ fn a_tokenizer_s_text_is_the_same_in_every_cut_and_the_checkpoint_has_the_tokeni
     let manifest = Manifest::read(&checkpoint.canonicalize().unwrap()).unwrap();
     assert_eq!(manifest.extra["vocabulary"]["tokenizer"]["size"], 420);
     manifest.verify(&checkpoint).unwrap();
+    // A prediction needs the checkpoint alone.
+    fs::rename(sandbox.path("own"), sandbox.path("elsewhere")).unwrap();
+    let [one, two] = [1, 2].map(|ranks| predicted(&sandbox, "whole", ranks));
+    assert_eq!(one, two);
+    assert_eq!((one.len(), &one[2]["error"]), (3, &"the prompt is empty; write at least one token".into()));
+    let tokens = TextTokenizer::read(&tokenizer().join("tokenizer.json")).unwrap();
+    for row in &one[..2] {
+        let text = row["text"].as_str().unwrap();
+        assert!((4..40).contains(&tokens.encode(text, false).unwrap().len()), "{row}");
+    }
+    fs::rename(sandbox.path("elsewhere"), sandbox.path("own")).unwrap();
     // Another tokenizer of the same name may give the numbers another meaning.
     fs::write(sandbox.path("own/tokenizer.json"), [&kept[..], b" "].concat()).unwrap();
     let text = expect_exit_code(&sandbox.launch(1, "whole", &["train.steps=9"]), 2);
@@ -93,6 +117,24 @@ fn a_tokenizer_s_text_is_the_same_in_every_cut_and_the_checkpoint_has_the_tokeni
     refused(&sandbox, &["data.tokenizer=\"none/tokenizer.json\""], &["data.tokenizer", "does not exist"]);
     fs::write(sandbox.path("own/tokenizer.json"), "{}").unwrap();
     refused(&sandbox, &[], &["own/tokenizer.json", "name a tokenizer.json"]);
+}
+
+/// A model that has learnt where texts end writes no more.
+#[test]
+fn a_predicted_text_ends_with_the_end_token() {
+    let data = "kind = \"table\"\nroot = \"lines.csv\"\nfields = { tokens = \"text:line\" }\ntokenizer = \"own/tokenizer.json\"\n";
+    let sandbox = sandbox(data);
+    copy_tokenizer(&sandbox.path("own"));
+    let line = |number: usize| {
+        let words = if number.is_multiple_of(2) { "The king follows." } else { "the river" };
+        format!("{},{words}\n", if number % 8 < 2 { "test" } else { "train" })
+    };
+    fs::write(sandbox.path("lines.csv"), format!("split,line\n{}", (0..64).map(line).collect::<String>()))
+        .unwrap();
+    let sets = ["optim.name=\"adamw\"", "optim.lr=0.01", "train.steps=60", "model.dropout=0"];
+    sandbox.train(1, "run", &sets);
+    let rows = predicted(&sandbox, "run", 1);
+    assert_eq!((&rows[0]["text"], &rows[1]["text"]), (&" follows.".into(), &"".into()));
 }
 
 #[test]

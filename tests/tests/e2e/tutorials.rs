@@ -235,6 +235,21 @@ fn the_page_about_several_nodes_works() {
 }
 
 #[test]
+fn the_page_about_predictions_works() {
+    let Ok(_) = need::output(Need::Python, Command::new("python3").arg("--version")) else { return };
+    let scene = scene();
+    // The page uses the run of the quickstart.
+    let quickstart = shorter("docs/quickstart.md", QUICKSTART);
+    let is_of_run = |block: &&Block| {
+        block.text.starts_with("cat > stripes") || block.text.contains("launch --nproc 2 stripes.toml")
+    };
+    for block in quickstart.iter().filter(|block| block.info == "sh").filter(is_of_run) {
+        run(&scene, block, None, None);
+    }
+    try_page(&scene, "docs/predict.md", &[], None);
+}
+
+#[test]
 fn the_page_about_pytorch_works() {
     let Ok(python) = need::pytorch() else { return };
     let scene = scene();

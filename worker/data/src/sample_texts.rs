@@ -159,16 +159,11 @@ impl Texting<'_> {
         }
     }
 
-    /// Returns the tokens of a prompt, with special ones that begin a text, and without those that end one.
     fn prompt(&self, text: &str) -> Result<Vec<u32>, DataError> {
-        // Special tokens before nothing are found before anything.
-        let some = if text.is_empty() { "x" } else { text };
-        let (mut tokens, plain) = (self.encode(some, true)?, self.encode(some, false)?);
-        let kept = if text.is_empty() { 0 } else { plain.len() };
-        if let Some(begin) = tokens.windows(plain.len().max(1)).position(|window| window == plain) {
-            tokens.truncate(begin + kept);
+        match self {
+            Self::Bytes => self.encode(text, false),
+            Self::Tokenizer(tokenizer) => tokenizer.prompt(text),
         }
-        Ok(tokens)
     }
 
     /// Returns the token after the end of a text, and the tokenizer's files.

@@ -60,6 +60,11 @@ impl TokenizerFiles {
         Ok(Self { content })
     }
 
+    /// Returns a `tokenizer.json` without files beside it.
+    pub fn alone(bytes: Vec<u8>) -> Result<Self, DataError> {
+        Ok(Self { content: BTreeMap::from([(FILE.to_owned(), Packed::write(bytes)?)]) })
+    }
+
     /// Returns the names and contents of the files.
     pub fn all(&self) -> impl Iterator<Item = (&str, &[u8])> {
         self.content.iter().map(|(name, bytes)| (name.as_str(), &**bytes))
@@ -161,6 +166,18 @@ impl TextTokenizer {
     pub fn encode(&self, text: &str, special: bool) -> Result<Vec<u32>, DataError> {
         let encoded = self.run("encode a text", || self.inner.encode_fast(text, special))?;
         Ok(encoded.get_ids().to_vec())
+    }
+
+    /// Returns the tokens of a text that goes on: with special tokens that begin a text, and without those that end one.
+    pub fn prompt(&self, text: &str) -> Result<Vec<u32>, DataError> {
+        // Special tokens before nothing are found before anything.
+        let some = if text.is_empty() { "x" } else { text };
+        let (mut tokens, plain) = (self.encode(some, true)?, self.encode(some, false)?);
+        let kept = if text.is_empty() { 0 } else { plain.len() };
+        if let Some(begin) = tokens.windows(plain.len().max(1)).position(|window| window == plain) {
+            tokens.truncate(begin + kept);
+        }
+        Ok(tokens)
     }
 
     /// As [`TextTokenizer::encode`] without the tokens around a text; with the bytes of the text that each token is made of.

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::{Data, DataKind, Recipe, Source};
+use super::{Data, DataKind, Recipe, Source, Val};
 
 impl Data {
     /// Returns the kind of a source.
@@ -38,8 +38,11 @@ impl Data {
 
 impl Recipe {
     /// Returns the names of the sets of samples: folders, or words of a table.
-    pub(super) fn sets(&self) -> [String; 2] {
-        [self.data.train.clone(), self.data.test.clone()]
+    pub(super) fn sets(&self) -> Vec<String> {
+        let data = &self.data;
+        let val = data.val.as_ref().and_then(Val::set);
+        let more = val.into_iter().chain(data.tests.values().map(String::as_str));
+        [data.train.as_str(), &data.test].into_iter().chain(more).map(str::to_owned).collect()
     }
 
     /// Returns the recipe of each source, as if it were alone; this one, if it lists none.

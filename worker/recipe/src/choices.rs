@@ -83,7 +83,7 @@ choices! {
 
     /// What ends the cells of a table.
     Separator {
-        Auto = "auto": "What stands in the line of names; a line `sep=;` before it names the letter.",
+        Auto = "auto": "The separator of the line of names; a line `sep=;` before it names the letter.",
         Comma = "comma": "A comma. Numbers have decimal points.",
         Semicolon = "semicolon": "A semicolon. Numbers have decimal points or decimal commas.",
         Tab = "tab": "A tab. Numbers have decimal points or decimal commas.",

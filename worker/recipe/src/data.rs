@@ -132,7 +132,7 @@ section! {
         dtype: TokenType = TokenType::Uint16, choice(TokenType::NAMES), experiment;
         /// Number of different tokens of token files. A tokenizer's file determines it itself.
         vocabulary: Option<usize> = None, Kind::Whole(2, 1 << 31), experiment;
-        /// Tables of texts: how many tokens stand in place of each of a kind, such as one for each patch of an image.
+        /// Tables of texts: how many tokens replace each of a kind, such as one for each patch of an image.
         #[serde(skip_serializing_if = "BTreeMap::is_empty")]
         repeat: BTreeMap<String, usize> = BTreeMap::new(), REPEATS, experiment;
         /// The unit of text that is one document, and a sample; none: samples are windows of the whole text.

@@ -64,6 +64,45 @@ impl Recipe {
         Ok(())
     }
 
+    /// Checks the folder of each set, and the folder of its masks or the file of its annotations.
+    fn check_sets(&self, root: &Path) -> Result<(), (&'static str, String)> {
+        let data = &self.data;
+        let are_files = data.kind.root() == Root::Annotated;
+        let holds = if are_files {
+            "folders of images and the files of annotations"
+        } else {
+            "train and test folders"
+        };
+        list(root).map_err(|message| {
+            ("data.root", format!("{message}; set data.root to the folder that holds the {holds}"))
+        })?;
+        let val = data.val.as_ref().and_then(Val::set);
+        let mut folders = vec![("data.train", data.train.as_str()), ("data.test", &data.test)];
+        folders.extend(val.map(|name| ("data.val", name)));
+        folders.extend(data.tests.values().map(|name| ("data.tests", name.as_str())));
+        let more = data.tests.values().map(|name| format!("{name}_masks")).collect::<Vec<_>>();
+        let mut masks: Vec<(&str, &str)> = Vec::new();
+        if self.target().is_some_and(Target::is_of_pixels) {
+            masks.extend([
+                ("data.train_masks", data.train_masks.as_str()),
+                ("data.test_masks", &data.test_masks),
+            ]);
+            masks.extend(val.map(|_| ("data.val_masks", data.val_masks.as_str())));
+            masks.extend(more.iter().map(|name| ("data.tests", name.as_str())));
+        }
+        if !are_files {
+            folders.append(&mut masks);
+        }
+        for (key, name) in folders {
+            list(&root.join(name)).map_err(|message| (key, format!("{message}; {}", folders_of(root))))?;
+        }
+        for (key, name) in masks {
+            let remedy = "set it to a file of annotations below data.root, such as \"annotations/instances_train2017.json\"";
+            readable_file(&root.join(name)).map_err(|message| (key, format!("{message}; {remedy}")))?;
+        }
+        Ok(())
+    }
+
     /// Checks the paths of the only source. An error is the key and the message.
     fn check_source(&self) -> Result<(), (&'static str, String)> {
         let data = &self.data;
@@ -71,48 +110,11 @@ impl Recipe {
         let root = || data.root.as_deref().ok_or_else(missing);
         let of_root = |message, remedy| ("data.root", format!("{message}; {remedy}"));
         match data.kind.root() {
-            Root::Sets => {
-                let root = root()?;
-                let remedy = "set data.root to the folder that holds the train and test folders";
-                list(root).map_err(|message| of_root(message, remedy))?;
-                let val = data.val.as_ref().and_then(Val::set);
-                let mut folders = vec![("data.train", data.train.as_str()), ("data.test", &data.test)];
-                folders.extend(val.map(|name| ("data.val", name)));
-                folders.extend(data.tests.values().map(|name| ("data.tests", name.as_str())));
-                let masks = data.tests.values().map(|name| format!("{name}_masks")).collect::<Vec<_>>();
-                if self.target().is_some_and(Target::is_of_pixels) {
-                    folders.extend([
-                        ("data.train_masks", data.train_masks.as_str()),
-                        ("data.test_masks", &data.test_masks),
-                    ]);
-                    folders.extend(val.map(|_| ("data.val_masks", data.val_masks.as_str())));
-                    folders.extend(masks.iter().map(|name| ("data.tests", name.as_str())));
-                }
-                for (key, name) in folders {
-                    list(&root.join(name))
-                        .map_err(|message| (key, format!("{message}; {}", folders_of(root))))?;
-                }
-            }
             Root::Lists => {
                 let remedy = "set data.root to the folder that holds the lists of images";
                 list(root()?).map_err(|message| of_root(message, remedy))?;
             }
-            Root::Annotated => {
-                let root = root()?;
-                let remedy = "set data.root to the folder that holds the folders of images and the files of annotations";
-                list(root).map_err(|message| of_root(message, remedy))?;
-                for (key, name) in [("data.train", &data.train), ("data.test", &data.test)] {
-                    list(&root.join(name))
-                        .map_err(|message| (key, format!("{message}; {}", folders_of(root))))?;
-                }
-                for (key, name) in
-                    [("data.train_masks", &data.train_masks), ("data.test_masks", &data.test_masks)]
-                {
-                    let remedy = "set it to a file of annotations below data.root, such as \"annotations/instances_train2017.json\"";
-                    readable_file(&root.join(name))
-                        .map_err(|message| (key, format!("{message}; {remedy}")))?;
-                }
-            }
+            Root::Sets | Root::Annotated => self.check_sets(root()?)?,
             Root::File => {
                 let remedy = "set data.root to the file of the table";
                 readable_file(root()?).map_err(|message| of_root(message, remedy))?;

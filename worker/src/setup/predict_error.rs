@@ -34,6 +34,8 @@ pub enum PredictError {
          --set model.file=PATH", path.display()
     )]
     Program { path: PathBuf, what: &'static str },
+    #[error("{} is another tokenizer than the model was trained with; restore it from the run's other checkpoints", .0.display())]
+    Tokenizer(PathBuf),
     #[error(
         "a sample of this model is an episode of several images, of which inputs alone say nothing; use `dtrain eval` on a test set"
     )]

@@ -34,7 +34,7 @@ pub(super) fn expand(pattern: &str) -> Result<Vec<String>, String> {
     Ok(names)
 }
 
-/// Returns what stands in one pair of braces: numbers from one to another, or words.
+/// Returns the words of one pair of braces, or the numbers from one to another.
 fn words(inner: &str) -> Result<Vec<String>, String> {
     let Some((first, last)) = inner.split_once("..") else {
         let words: Vec<_> = inner.split(',').map(str::to_owned).collect();

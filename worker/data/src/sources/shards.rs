@@ -219,9 +219,8 @@ impl Pack for Shards<'_> {
             let text = self.text(shard, member)?;
             match keys {
                 None => Ok(text.trim().to_owned()),
-                Some(keys) => {
-                    value_of(&text, keys, &member.name, field.kind).map_err(|problem| self.problem(shard, problem))
-                }
+                Some(keys) => value_of(&text, keys, &member.name, field.kind)
+                    .map_err(|problem| self.problem(shard, problem)),
             }
         };
         members.into_iter().map(text).collect()

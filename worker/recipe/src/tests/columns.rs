@@ -178,6 +178,10 @@ fn lists_and_separators_apply_to_their_kinds_of_data() {
     let folder = "task = \"classify\"\n[data]\nroot = \"/x\"\ntest = \"val\"\n[train]\nepochs = 1\n";
     let lists = |set: &str| format!("data.lists={{ {set} = \"val.txt\" }}");
     assert_eq!(parse(folder, &[&lists("val")]).unwrap().data.lists["val"], "val.txt");
+    let more = ["data.val=check", "data.tests={ night = \"dark\" }"];
+    for set in ["check", "dark"] {
+        assert!(parse(folder, &[&more[..], &[&lists(set)]].concat()).is_ok(), "{set}");
+    }
     expect_error(
         folder,
         &[&lists("test")],

@@ -7,7 +7,8 @@ use dtrain_recipe::{FieldColumns, Recipe, Target};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::data::{Field, Moments, Samples, Vocabulary};
+use crate::data::encode::class_colours;
+use crate::data::{Field, Hex, Moments, Samples, Vocabulary};
 
 /// What a checkpoint says of the data.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -79,6 +80,14 @@ impl Saved {
         serde_json::from_value(self.extra["classes"].clone()).unwrap_or_default()
     }
 
+    /// Returns the colours of the classes of the first mask that are stated.
+    fn colours(&self) -> Vec<[u8; 3]> {
+        let all: BTreeMap<String, Vec<String>> =
+            serde_json::from_value(self.extra["colors"].clone()).unwrap_or_default();
+        let first = all.into_values().next().unwrap_or_default();
+        first.iter().map_while(|text| Hex::read(text)).map(|Hex(colour)| colour).collect()
+    }
+
     /// Returns the names of numbers as targets.
     pub(in crate::tasks) fn numbers(&self) -> Vec<String> {
         serde_json::from_value(self.extra["targets"]["names"].clone()).unwrap_or_default()
@@ -123,6 +132,13 @@ impl Unlabelled {
     /// Returns the width and height of the network's images.
     pub fn size(&self) -> Option<(u32, u32)> {
         self.saved.size()
+    }
+
+    /// Returns the colours of so many classes: those of the checkpoint, else of Pascal VOC.
+    pub fn class_colours(&self, classes: usize) -> Vec<[u8; 3]> {
+        let mut all = class_colours(classes);
+        all.iter_mut().zip(self.saved.colours()).for_each(|(colour, stated)| *colour = stated);
+        all
     }
 
     /// Returns the images and numbers.

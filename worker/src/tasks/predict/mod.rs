@@ -42,7 +42,7 @@ pub enum Form {
     Outputs,
 }
 
-/// The predictions of a task. Samples of weight 0 could not be read; their values are of no use.
+/// The predictions of a task. Samples of weight 0 could not be read; their values are ignored.
 pub trait Predict {
     /// Returns what is predicted.
     fn form(&self) -> Form;

@@ -10,9 +10,7 @@ use super::output::{Output, folder};
 use super::parts::failed;
 use super::rows::{Cell, Row};
 use super::samples::{image_names, names, needs};
-use crate::data::encode::{
-    class_colours, overlay, write_coloured_map, write_map16, write_map32, write_mask, write_picture,
-};
+use crate::data::encode::{overlay, write_coloured_map, write_map16, write_map32, write_mask, write_picture};
 use crate::data::fit::{Frame, unfit_labels};
 use crate::data::raster::Labels;
 use crate::data::{Needs, Pictures, SampleError, Samples};
@@ -33,6 +31,8 @@ pub(super) struct Maker {
     recipe: Recipe,
     /// Width and height of the network's images.
     size: (u32, u32),
+    /// The colours of all values of a mask.
+    colours: Vec<[u8; 3]>,
     /// Where windows begin in each image; None without windows.
     pub(super) corners: Option<Vec<Vec<(u32, u32)>>>,
     /// The sizes of images that are cut into windows.
@@ -64,7 +64,16 @@ pub(super) fn numbers(of: &Tensor) -> Result<Vec<f32>> {
 }
 
 impl Maker {
-    pub(super) fn new(recipe: &Recipe, output: &Output, data: Unlabelled, out: PathBuf) -> Result<Self> {
+    pub(super) fn new(
+        recipe: &Recipe,
+        output: &Output,
+        (data, form): (Unlabelled, &Form),
+        out: PathBuf,
+    ) -> Result<Self> {
+        let colours = match form {
+            Form::Masks { classes, ignore } => data.class_colours((*classes).max(usize::from(*ignore) + 1)),
+            _ => Vec::new(),
+        };
         let size = data.size().unwrap_or((1, 1));
         let (sizes, overlap) = data.windows();
         let corners = |&image: &(u32, u32)| crate::data::corners(image, size, overlap);
@@ -82,6 +91,7 @@ impl Maker {
             needs: needs(recipe),
             recipe: recipe.clone(),
             size,
+            colours,
             corners,
             sizes,
             pictures: Pictures::default(),
@@ -159,15 +169,14 @@ impl Maker {
             Err(error) => return Ok(Row::failed(at, error.to_string())),
         };
         let mask = frame.map_or_else(|| mask.clone(), |frame| unfit_labels(&mask, frame, size, ignore));
-        let colours = class_colours(classes.max(usize::from(ignore) + 1));
         let mut cells = Vec::new();
         for form in self.images.clone() {
             let (path, name) = self.path(at, form)?;
             let written = match form {
-                ImageForm::Mask => write_mask(&path, &mask, &colours),
+                ImageForm::Mask => write_mask(&path, &mask, &self.colours),
                 _ => match self.pictures.colours(&self.samples.image_path(at as usize), self.needs) {
                     Ok((mut rgb, size)) => {
-                        overlay(&mut rgb, &mask, &colours[..classes]);
+                        overlay(&mut rgb, &mask, &self.colours[..classes]);
                         write_picture(&path, size, &rgb)
                     }
                     // An image of other channels than a picture's has no colours to lie under.

@@ -3,6 +3,7 @@
 //! Rank 0 lists the inputs and decides which are still to do; each rank takes a share and writes rows into its own parts; rank 0
 //! joins them. The task is built from the checkpoint alone, not from the data that it was trained on.
 
+mod coder;
 mod images;
 mod made;
 mod open;
@@ -24,6 +25,7 @@ use dtrain_recipe::Recipe;
 use serde_json::{Value, json};
 use tch::{Device, Tensor};
 
+use self::coder::Coder;
 use self::made::Maker;
 use self::open::{Begun, Opening};
 use self::output::Output;
@@ -145,6 +147,10 @@ impl Prediction<'_> {
         let predict = task.predict().ok_or(TaskError::NoPrediction)?;
         let form = predict.form();
         let output = Output::of(question, &form, predict)?;
+        let coder = match &form {
+            Form::Tokens { vocabulary, .. } => Some(Coder::of(self, vocabulary)?),
+            _ => None,
+        };
         let partial = Partial::of(&question.out);
         let begun = self.begin(&partial)?;
         self.warn_of_blanks(predict);
@@ -167,9 +173,13 @@ impl Prediction<'_> {
         let of_rank = self.share(&begun.missing);
         let started = Instant::now();
         let done = match &opening.prompts {
-            Some(prompts) => text::run(engine, prompts, of_rank, self.batch(), &mut followers)?,
+            Some(prompts) => {
+                let Some(coder) = &coder else { return Err(TaskError::NoPrediction.into()) };
+                text::run(engine, prompts, of_rank, (coder, self.batch()), &mut followers)?
+            }
             None => {
-                let maker = Maker::new(recipe, &output, unlabelled()?, partial.out())?;
+                let data = (unlabelled()?, &engine.form);
+                let maker = Maker::new(recipe, &output, data, partial.out())?;
                 images::run(engine, maker, of_rank, self.batch(), &mut followers)?
             }
         };

@@ -61,7 +61,7 @@ impl Opening {
         if recipe.target() == Some(Target::Tokens) {
             let prompts = prompts(&question.input)?;
             let inputs = serde_json::to_value(Unlabelled::of_prompts(saved, prompts.len()))?;
-            let known = ["tokens", "documents", "positions"].map(str::to_owned).to_vec();
+            let known = ["tokens", "attention_mask", "documents", "positions"].map(str::to_owned).to_vec();
             let count = prompts.len();
             let opened = Self {
                 checkpoint,

@@ -5,10 +5,11 @@ use std::borrow::Cow;
 use dtrain_common::batch::batches_of;
 use tch::{Device, Kind, Tensor};
 
+use super::coder::Coder;
 use super::made::{NOT_FINITE, most_probable};
 use super::rows::{Cell, Row};
 use super::{Done, Engine, with_less_memory};
-use crate::data::{Field, FieldKind, Vocabulary};
+use crate::data::{Field, FieldKind};
 use crate::run::Followers;
 use crate::setup::error::Result;
 use crate::tasks::Batch;
@@ -25,26 +26,26 @@ struct Text {
 
 /// How the network takes tokens.
 struct Window<'a> {
-    vocabulary: &'a Vocabulary,
+    coder: &'a Coder,
     context: usize,
     is_padded: bool,
     fields: &'a [Field],
 }
 
-/// Writes `question.wanted.tokens` tokens after each of the prompts `todo`.
+/// Writes `question.wanted.tokens` tokens after each of the prompts `todo`, or fewer if the text ends.
 pub(super) fn run(
     mut engine: Engine<'_>,
     prompts: &[String],
     todo: &[u32],
-    batch: usize,
+    (coder, batch): (&Coder, usize),
     followers: &mut Followers<'_>,
 ) -> Result<Done> {
     let form = engine.form.clone();
-    let Form::Tokens { vocabulary, context, is_padded } = &form else {
+    let Form::Tokens { context, is_padded, .. } = &form else {
         return Err(crate::tasks::TaskError::NoPrediction.into());
     };
     let fields = engine.facts.test.fields().to_vec();
-    let window = Window { vocabulary, context: *context, is_padded: *is_padded, fields: &fields };
+    let window = Window { coder, context: *context, is_padded: *is_padded, fields: &fields };
     let (least, most) = (engine.facts.batches.evaluation_least, engine.facts.batches.evaluation_most);
     let batch = batch.min(most.unwrap_or(usize::MAX)).max(least);
     let mut tokens = 0;
@@ -70,37 +71,33 @@ fn write(
 ) -> Result<Vec<Row>> {
     let (mut texts, mut rows) = (Vec::new(), Vec::new());
     for &at in todo {
-        let prompt = &prompts[at as usize];
-        match window.vocabulary.encode(prompt) {
-            Ok(tokens) if tokens.count() > 0 => {
-                let mut all = vec![0; tokens.count()];
-                match tokens.copy_all(&mut all) {
-                    Ok(()) => texts.push(Text { at, prompt: all.len(), tokens: all }),
-                    Err(error) => rows.push(Row::failed(at, error.to_string())),
-                }
-            }
-            Ok(_) => rows.push(Row::failed(at, "the prompt is empty; write at least one token".to_owned())),
-            Err(error) => rows.push(Row::failed(at, error.to_string())),
+        match window.coder.encode(&prompts[at as usize]) {
+            Ok(tokens) => texts.push(Text { at, prompt: tokens.len(), tokens }),
+            Err(reason) => rows.push(Row::failed(at, reason)),
         }
     }
+    let mut ended = Vec::new();
     for _ in 0..engine.question.wanted.tokens {
         if texts.is_empty() {
             break;
         }
         let next = window.next(engine, &texts, least)?;
-        for (text, &token) in texts.iter_mut().zip(&next) {
-            match token < 0 {
-                true => rows.push(Row::failed(text.at, NOT_FINITE.to_owned())),
-                false => text.tokens.push(token),
+        let mut going = Vec::with_capacity(texts.len());
+        for (mut text, token) in texts.into_iter().zip(next) {
+            if token < 0 {
+                rows.push(Row::failed(text.at, NOT_FINITE.to_owned()));
+            } else if Some(token) == window.coder.end() {
+                ended.push(text);
+            } else {
+                text.tokens.push(token);
+                going.push(text);
             }
         }
-        let mut is_kept = next.iter().map(|&token| token >= 0);
-        texts.retain(|_| is_kept.next().unwrap_or_default());
+        texts = going;
         *written += texts.len();
     }
-    for text in texts {
-        let numbers = text.tokens[text.prompt..].iter().map(|&token| token as u32);
-        rows.push(Row::of(text.at, vec![Cell::Text(window.vocabulary.decode(numbers))]));
+    for text in ended.into_iter().chain(texts) {
+        rows.push(Row::of(text.at, vec![Cell::Text(window.coder.decode(&text.tokens[text.prompt..])?)]));
     }
     rows.sort_by_key(|row| row.at);
     Ok(rows)
@@ -132,7 +129,7 @@ impl Window<'_> {
             let last = last.f_view([-1, 1, 1])?.f_expand([samples as i64, 1, width], false)?;
             let of_last = logits.f_gather(1, &last, false)?.f_squeeze_dim(1)?;
             // A network may have more outputs than there are tokens.
-            let known = of_last.f_narrow(1, 0, width.min(self.vocabulary.size() as i64))?;
+            let known = of_last.f_narrow(1, 0, width.min(self.coder.size() as i64))?;
             Ok(most_probable(&known.f_to_kind(Kind::Float)?, 1)?
                 .f_to_kind(Kind::Int64)?
                 .f_to_device(Device::Cpu)?)
@@ -156,7 +153,7 @@ impl Window<'_> {
         let values = |field: &Field| {
             let values = match (&*field.name, field.kind) {
                 ("tokens", _) => tokens.to_vec(),
-                ("documents", _) => of(&|_, _| 1),
+                ("documents" | "attention_mask", _) => of(&|_, _| 1),
                 ("positions", _) => of(&|at, _| at),
                 (_, FieldKind::F32 | FieldKind::I64) => vec![0; samples * columns],
             };

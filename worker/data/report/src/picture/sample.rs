@@ -37,7 +37,7 @@ pub(super) fn cells(
         };
         let size = channels * height * width;
         let prefix = split(&field.name).0;
-        // The targets of a member stand beside its first image.
+        // The targets of a member are beside its first image.
         let first = fields.iter().find(|one| image(one).is_some() && split(&one.name).0 == prefix);
         let is_first = first.is_some_and(|first| first.name == field.name);
         let has_own = members(field, 3) == own(fields, prefix);

@@ -98,7 +98,7 @@ impl Case {
         entries.sort();
         let mut fields = Vec::new();
         for (tag, values) in &entries {
-            // Short lists of short numbers stand in the entry.
+            // The entry itself has short lists of short numbers.
             let is_long = values.len() > 1 || matches!(tag, 273 | 279 | 324 | 325);
             let field = match (is_long, values.len()) {
                 (false, _) => values[0],

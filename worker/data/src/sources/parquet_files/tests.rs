@@ -230,15 +230,13 @@ fn wrong_files_are_named_with_the_remedy() {
     // Of two files, the names of both must be the same, or there are none.
     for (first, second) in [(NAMES, ""), ("", NAMES)] {
         for (name, names) in [("a", first), ("b", second)] {
-            written(
-                &root.path().join(format!("{name}.parquet")),
-                &rows[..1],
-                names,
-                Compression::SNAPPY,
-            );
+            written(&root.path().join(format!("{name}.parquet")), &rows[..1], names, Compression::SNAPPY);
         }
         let error = scan(list, root.path(), "{a,b}.parquet", &[("label", "class")]).unwrap_err().to_string();
-        assert!(error.contains("b.parquet: its classes in `label` have other names than those of a.parquet"), "{error}");
+        assert!(
+            error.contains("b.parquet: its classes in `label` have other names than those of a.parquet"),
+            "{error}"
+        );
     }
 }
 
