@@ -22,8 +22,8 @@ fn words(output: &Output, code: i32) -> String {
 
 fn json(sandbox: &Sandbox, code: i32) -> Value {
     let output = ask(sandbox, &["--json"]);
-    expect_exit_code(&output, code);
-    serde_json::from_slice(&output.stdout).unwrap()
+    let text = expect_exit_code(&output, code);
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{text}"))
 }
 
 /// A folder in which all test images are also training images, one image has two classes, and files are unusable.
@@ -65,9 +65,12 @@ fn a_report_counts_files_and_names_copies() {
     let output = ask(&sandbox, &[]);
     assert!(output_text(&output).lines().count() < 40, "{}", output_text(&output));
     let text = words(&output, 0);
-    for expected in
-        ["left out 1 empty, 1 not an image: ", "8 samples of test are also in train: ", "can start"]
-    {
+    for expected in [
+        "left out 1 empty, 1 not an image ",
+        "broken.png: not an image: ",
+        "8 samples of test are also in train: ",
+        "can start",
+    ] {
         assert!(text.contains(expected), "no {expected:?} in:\n{text}");
     }
     // A training finds the same.
@@ -128,6 +131,42 @@ fn generated_samples_and_texts_have_a_report() {
     let text = words(&ask(&sandbox, &["--show", "b.png"]), 0);
     assert!(text.contains("document 55 is document 5"), "{text}");
     assert!(image::open(sandbox.path("b.png")).is_ok());
+}
+
+/// Data that no training takes is described all the same: sources with folders of their own, images of several sizes, and texts of
+/// which too many are empty.
+#[test]
+fn refused_data_has_a_report_of_each_set() {
+    let sandbox = flawed();
+    fs::create_dir(sandbox.path("data/test/odd")).unwrap();
+    fs::copy(sandbox.path("data/train/dark/001.png"), sandbox.path("data/test/odd/1.png")).unwrap();
+    fs::rename(sandbox.path("data/train"), sandbox.path("data/photos")).unwrap();
+    let recipe = "task = \"classify\"\n[data]\nresize = \"none\"\n[[data.source]]\nroot = \"data\"\ntrain = \"photos\"\n[model]\n\
+                  name = \"resnet18\"\n[train]\nepochs = 1\n";
+    fs::write(sandbox.path("recipe.toml"), recipe).unwrap();
+    let report = json(&sandbox, 2);
+    let names: Vec<_> = report["files"].as_array().unwrap().iter().map(|set| &set["name"]).collect();
+    assert_eq!(names, ["photos", "test"], "each set once");
+    assert_eq!((&report["values"]["set"], &report["values"]["samples"]), (&"training".into(), &241.into()));
+
+    let table = (0..40).map(|line| {
+        let caption = if line < 2 { "" } else { "a text" };
+        let split = if line % 4 == 0 { "test" } else { "train" };
+        format!("{{\"split\": \"{split}\", \"image\": \"data/photos/dark/{:03}.png\", \"caption\": \"{caption}\", \"tags\": [\"red\"]}}\n", line + 10)
+    });
+    fs::write(sandbox.path("lines.jsonl"), table.collect::<String>()).unwrap();
+    let fields = "{ image = \"image\", caption = \"text:caption\", tags = \"classes:tags\" }";
+    let recipe = format!(
+        "task = \"program\"\n[data]\nkind = \"table\"\nroot = \"lines.jsonl\"\nfields = {fields}\ntokenizer = \"bytes\"\n[model]\nfile = \"model.pt2\"\n\
+         [train]\nepochs = 1\n"
+    );
+    fs::write(sandbox.path("recipe.toml"), recipe).unwrap();
+    fs::write(sandbox.path("model.pt2"), "no program").unwrap();
+    let report = json(&sandbox, 2);
+    assert!(report["refusal"].as_str().unwrap().contains("the text is empty"), "{}", report["refusal"]);
+    let fields: Vec<_> =
+        report["values"]["fields"].as_array().unwrap().iter().map(|field| &field["field"]).collect();
+    assert_eq!(fields, ["image", "tags"], "texts are no tokens yet");
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use dtrain_recipe::{Orientation, Resize};
 
@@ -129,13 +129,18 @@ pub(super) fn inspect_all(
             0 => work(sender),
             _ => drop(sender),
         }
+        let mut told = Instant::now();
         loop {
+            if told.elapsed() >= PROGRESS_EVERY {
+                told = Instant::now();
+                progress(done.load(Ordering::Relaxed), total);
+            }
             match receiver.recv_timeout(PROGRESS_EVERY) {
                 Ok((sample, Ok(size))) => report.sizes.push((sample, size)),
                 Ok((index, Err(error))) => {
                     report.bad.push(BadSample { index, path: String::new(), reason: error.to_string() })
                 }
-                Err(RecvTimeoutError::Timeout) => progress(done.load(Ordering::Relaxed), total),
+                Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => break,
             }
         }

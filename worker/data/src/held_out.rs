@@ -1,9 +1,10 @@
 //! Validation samples that are a part of the training samples.
 
+use super::dataset::LABEL;
 use super::error::DataError;
 use super::ignored::Ignored;
 use super::origin::SourcePart;
-use super::samples::Samples;
+use super::samples::{ListValues, Samples};
 
 impl Samples {
     /// Divides training samples into those that remain and the validation samples: about `part` of them, above 0 and below 1.
@@ -36,13 +37,8 @@ impl Samples {
 
     /// Checks that a part of the samples has all their classes.
     fn check_divided(&self, part: f64, set: &'static str, divided: &Self) -> Result<(), DataError> {
-        let (names, _) = self.classes();
-        let count = |samples: &Self| {
-            let mut counts = vec![0; names.len()];
-            samples.classes().1.iter().for_each(|&class| counts[class as usize] += 1);
-            counts
-        };
-        let (all, has) = (count(self), count(divided));
+        let (names, all) = self.label_counts();
+        let (_, has) = divided.label_counts();
         let lacks = (0..names.len()).filter(|&class| has[class] == 0 && all[class] > 0);
         let missing: Vec<_> = lacks.map(|class| (names[class].clone(), all[class])).collect();
         if missing.is_empty() && divided.count() > 0 {
@@ -50,6 +46,26 @@ impl Samples {
         }
         let (place, samples) = (self.place(&self.set), self.count());
         Err(DataError::Undivided { place, part, set, missing, samples })
+    }
+
+    /// Returns the names of the classes of the field `label`, and how many samples have each.
+    fn label_counts(&self) -> (&[String], Vec<usize>) {
+        let Some(label) = self.lists.iter().find(|list| list.field == LABEL) else {
+            return (&[], Vec::new());
+        };
+        let counts = |names: &[String], found: &mut dyn Iterator<Item = u32>| {
+            let mut counts = vec![0; names.len()];
+            found.for_each(|class| counts[class as usize] += 1);
+            counts
+        };
+        match &label.values {
+            ListValues::Classes { names, numbers } => (names, counts(names, &mut numbers.iter().copied())),
+            ListValues::ClassSets { names, sets } => {
+                let mut found = (0..self.count()).flat_map(|sample| sets.of(sample).iter().copied());
+                (names, counts(names, &mut found))
+            }
+            _ => (&[], Vec::new()),
+        }
     }
 
     /// Checks that all sources have training samples.

@@ -85,7 +85,7 @@ impl Inspector {
             let size = decode::header(bytes, needs.channels)?;
             let turn = turn_of(bytes, needs.orientation)?;
             if let Some(tally) = &mut self.tally {
-                tally.image(bytes, decode::kind(bytes));
+                tally.image(bytes, decode::kind(bytes, "image"));
             }
             Ok::<_, SampleError>((size, turn))
         });
@@ -132,7 +132,7 @@ impl Inspector {
             let turn = turn_of(bytes, needs.orientation)?;
             let size = if turns(turn) { turn.size(size) } else { size };
             if let Some(tally) = &mut self.tally {
-                tally.image(bytes, decode::kind(bytes));
+                tally.image(bytes, decode::kind(bytes, "image"));
                 tally.size(size);
             }
             Ok::<_, SampleError>((Decoded { size, extent, is_scalable }, turn))
@@ -169,7 +169,7 @@ impl Inspector {
             };
             let lossy = if matches!(rule, PixelRule::Map(_)) { decode::lossy(bytes)? } else { None };
             if let Some(tally) = &mut self.tally {
-                tally.file(rule.word(), decode::kind(bytes));
+                tally.file(rule.word(), decode::kind(bytes, rule.word()));
             }
             let states_nodata = match rule {
                 PixelRule::Map(map) if self.marks.is_some() && map.nodata.is_none() => decode::stated(bytes),

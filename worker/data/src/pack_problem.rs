@@ -76,9 +76,11 @@ pub enum PackProblem {
     #[error("`{member}` has no text or number `{key}`{}; correct the key in data.fields", if .keys.is_empty() { String::new() } else { format!(", but {}", listed(.keys)) })]
     NoKey { member: String, key: String, keys: Vec<String> },
     #[error(
-        "`{member}` has {count} values in `{key}`, and the field takes one; give the field the kind classes, or write one value"
+        "`{member}` has {count} values in `{key}`, and a field of the kind {kind} takes one; write one value, or name a field of the kind classes"
     )]
-    ManyValues { member: String, key: String, count: usize },
+    ManyValues { member: String, key: String, count: usize, kind: &'static str },
+    #[error("`{0}` has the class {1:?} in `{2}`, but `|` stands between names; rename the class")]
+    Bar(String, String, String),
     #[error("{0}")]
     Parquet(String),
     #[error("it has no column `{column}`, but {}; name one of them in data.fields.{field}", listed(found))]

@@ -338,6 +338,13 @@ impl Samples {
         })
     }
 
+    /// Returns the samples without texts, which are no tokens yet.
+    #[must_use]
+    pub fn without_texts(mut self) -> Self {
+        self.lists.retain(|list| !matches!(list.values, ListValues::Texts(..)));
+        self
+    }
+
     /// Returns the samples without the classes of the field `label`.
     #[must_use]
     pub fn without_labels(mut self) -> Self {

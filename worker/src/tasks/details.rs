@@ -4,12 +4,47 @@ use crate::data::{CheckReport, Samples, TextIndex};
 
 /// What a survey finds besides what a training needs.
 pub struct Details {
-    /// The sets of files as listed, and their checks, in the order of the survey.
-    pub checks: Vec<(Samples, CheckReport)>,
+    /// The sets of files, in the order of the survey.
+    pub checks: Vec<Checked>,
     /// The text of the run.
     pub text: Option<TextIndex>,
     /// Reports the name of a set, its checked samples and all its samples.
     pub progress: Progress,
+}
+
+/// A set of files.
+pub struct Checked {
+    /// What it is for.
+    pub kind: SetKind,
+    /// As listed.
+    pub samples: Samples,
+    /// What its check found.
+    pub report: CheckReport,
+}
+
+/// What a set is for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SetKind {
+    /// Samples that a model learns from.
+    Training,
+    /// Samples that choose the best checkpoint.
+    Validation,
+    /// Samples of `[test]`.
+    Test,
+    /// The test set in this folder.
+    More(String),
+}
+
+impl SetKind {
+    /// Returns the word before `samples`.
+    pub fn word(&self) -> &str {
+        match self {
+            Self::Training => "training",
+            Self::Validation => "validation",
+            Self::Test => "test",
+            Self::More(folder) => folder,
+        }
+    }
 }
 
 /// Reports how many things of how many are done.

@@ -28,7 +28,7 @@ use serde::de::DeserializeOwned;
 
 pub use batch::Batch;
 pub use classify::Classify;
-pub use details::{Details, Progress};
+pub use details::{Checked, Details, Progress, SetKind};
 pub use dtrain_parts::Loss;
 pub use error::TaskError;
 pub use facts::{BatchSizes, Facts};

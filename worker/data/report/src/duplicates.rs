@@ -114,7 +114,8 @@ fn contents(
             }
         };
         thread::scope(|scope| {
-            (1..threads).for_each(|_| drop(scope.spawn(work)));
+            // Without more threads, this one does all.
+            (1..threads).for_each(|_| drop(thread::Builder::new().spawn_scoped(scope, work)));
             work();
         });
         all.append(&mut found.into_inner().unwrap_or_else(PoisonError::into_inner));

@@ -16,10 +16,10 @@ mod spread;
 mod values;
 
 pub use balance::Balance;
-pub use documents::{DocumentsReport, TextReport};
+pub use documents::{DocumentsReport, HeldOut, TextReport};
 pub use duplicates::{Conflicts, Duplicates, Repeated};
 pub use image::ImageError as PictureError;
-pub use picture::{Names, Picture};
+pub use picture::{Decode, Names, Picture};
 pub use report::{DataSet, Report};
 pub use set::{SetReport, Sizes, Unusable};
 pub use spread::Spread;

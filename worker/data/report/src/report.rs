@@ -72,8 +72,8 @@ impl Report {
             && let Some((test, train)) = documents.first_leak
         {
             problems.push(format!(
-                "{} of the test part {} also in the training part: document {test} is document {train}; remove one of each, or the \
-                 test counts what the model has seen",
+                "{} of the test or validation part {} also in the training part: document {test} is document {train}; remove one of each, or \
+                 the figures count what the model has seen",
                 dtrain_common::text::counted(documents.leaked, "document"),
                 if documents.leaked == 1 { "is" } else { "are" },
             ));

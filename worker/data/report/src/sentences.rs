@@ -115,9 +115,14 @@ impl Lines {
         }
         if set.unusable.samples > 0 {
             let kinds = set.unusable.by_kind.iter().map(|(kind, count)| format!("{} {kind}", number(*count)));
-            let first = set.unusable.first.iter().map(|(path, _)| path.clone()).collect();
-            let first = list(first, set.unusable.samples);
-            self.row("left out", &format!("{}: {first}", kinds.collect::<Vec<_>>().join(", ")));
+            self.row("left out", &kinds.collect::<Vec<_>>().join(", "));
+            for (path, reason) in &set.unusable.first {
+                self.row("", &format!("{path}: {reason}"));
+            }
+            let more = set.unusable.samples - set.unusable.first.len();
+            if more > 0 {
+                self.row("", &format!("and {} more", number(more)));
+            }
         }
         if set.ignored.files() > 0 {
             self.row("ignored", &format!("{} (no images, or in no class)", set.ignored));
@@ -152,7 +157,7 @@ impl Lines {
             1 => text.first_file.clone(),
             files => format!("{files} files from {}", text.first_file),
         };
-        let tokens = format!("{} tokens, {} different", grouped(text.tokens), number(text.vocabulary));
+        let tokens = format!("{} tokens, vocabulary of {}", grouped(text.tokens), number(text.vocabulary));
         self.row("text", &format!("{files}: {tokens}"));
         if let Some(documents) = &text.documents {
             self.row(
@@ -194,7 +199,7 @@ impl Lines {
 
     /// Adds the values of samples, and their classes unless the files have told them.
     fn values(&mut self, values: &LoadedValues, has_classes: bool) {
-        let LoadedValues { samples: loaded, of, unreadable, fields } = values;
+        let LoadedValues { set, samples: loaded, of, unreadable, fields } = values;
         let broken = match unreadable {
             0 => String::new(),
             count => format!("; {count} could not be read"),
@@ -203,7 +208,7 @@ impl Lines {
             return;
         }
         self.line(&format!(
-            "values of {} of {} training samples, prepared without random changes{broken}",
+            "values of {} of {} {set} samples, prepared without random changes{broken}",
             number(*loaded),
             number(*of)
         ));

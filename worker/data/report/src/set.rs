@@ -78,7 +78,7 @@ fn ignored<S: Serializer>(ignored: &Ignored, to: S) -> Result<S::Ok, S::Error> {
 
 impl SetReport {
     /// Describes a set that was checked in detail.
-    pub fn of(samples: &Samples, report: &CheckReport, mask_classes: usize) -> Self {
+    pub fn of(samples: &Samples, report: &CheckReport) -> Self {
         let tally = &report.tally;
         let mut files: BTreeMap<_, Vec<_>> = BTreeMap::new();
         for (&(role, kind), &count) in &tally.kinds {
@@ -107,12 +107,14 @@ impl SetReport {
             classes: classes(samples),
             pixels: is_of_masks.then(|| {
                 let counts = &report.class_counts;
-                let mut pixels = vec![0; mask_classes];
+                let rule = samples.mask_rules().next().map(|(_, rule)| rule);
+                let mut pixels = vec![0; rule.map_or(0, |rule| rule.classes)];
                 counts.occurring().for_each(|(class, count)| {
                     pixels.resize(pixels.len().max(class + 1), 0);
                     pixels[class] = count;
                 });
-                let named = pixels.into_iter().enumerate().map(|(class, count)| (class.to_string(), count));
+                let name = |class: usize| rule.map_or_else(|| class.to_string(), |rule| rule.name(class));
+                let named = pixels.into_iter().enumerate().map(|(class, count)| (name(class), count));
                 (Balance { classes: named.collect(), of_none: counts.ignored }, counts.masks)
             }),
             numbers: numbers(samples),

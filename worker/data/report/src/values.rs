@@ -19,6 +19,8 @@ const KEPT: usize = 200;
 /// The values of the samples of a set that were loaded.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct LoadedValues {
+    /// What the set is for, such as `training`.
+    pub set: String,
     /// The loaded samples, and those of the set.
     pub samples: usize,
     pub of: usize,
@@ -58,9 +60,9 @@ struct Part {
 }
 
 impl LoadedValues {
-    /// Loads samples of a set in `threads` threads; of samples that are made of others, these. `normalize` is what generated images
+    /// Loads samples of the set `name` in `threads` threads; of samples that are made of others, these. `normalize` is what generated images
     /// were normalised with.
-    pub fn of(set: &dyn Dataset, normalize: &Normalize, threads: usize) -> Self {
+    pub fn of(name: &str, set: &dyn Dataset, normalize: &Normalize, threads: usize) -> Self {
         let set = set.groups().map_or(set, |groups| groups.singles());
         let mut chosen = epoch_order(set.len(), 0, 0);
         chosen.truncate(LOADED);
@@ -78,7 +80,8 @@ impl LoadedValues {
             }
         };
         thread::scope(|scope| {
-            (1..threads).for_each(|_| drop(scope.spawn(work)));
+            // Without more threads, this one does all.
+            (1..threads).for_each(|_| drop(thread::Builder::new().spawn_scoped(scope, work)));
             work();
         });
         let mut found = found.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -94,7 +97,7 @@ impl LoadedValues {
         }
         let fields =
             set.fields().iter().zip(parts).map(|(field, part)| part.field(field, normalize)).collect();
-        Self { samples: chosen.len() - unreadable, of: set.len(), unreadable, fields }
+        Self { set: name.to_owned(), samples: chosen.len() - unreadable, of: set.len(), unreadable, fields }
     }
 }
 

@@ -68,13 +68,13 @@ pub(super) fn is_array(bytes: &[u8]) -> bool {
 
 /// Returns [`Array::white`] of an image, of any number of channels.
 pub(super) fn white_of_image(bytes: &[u8]) -> Result<f32> {
-    Ok(descr(&header_of_image(bytes)?)?.white())
+    Ok(descr(&header_of(bytes, IMAGE)?)?.white())
 }
 
 /// Returns the number of channels of an image, which is the shorter of the first and the last length, the bits of a value, and whether
 /// values are floating-point numbers.
-pub(super) fn bands_of_image(bytes: &[u8]) -> Result<(u16, u8, bool)> {
-    let header = header_of_image(bytes)?;
+pub(super) fn bands_of(bytes: &[u8], role: &str) -> Result<(u16, u8, bool)> {
+    let header = header_of(bytes, role)?;
     let kind = descr(&header)?;
     let bands = match *shape(&header)?.as_slice() {
         [first, _, last] => u16::try_from(first.min(last)).unwrap_or(u16::MAX),
@@ -83,8 +83,8 @@ pub(super) fn bands_of_image(bytes: &[u8]) -> Result<(u16, u8, bool)> {
     Ok((bands, 8 * kind.bytes() as u8, matches!(kind, Kind::F16 | Kind::F32 | Kind::F64)))
 }
 
-fn header_of_image(file: &[u8]) -> Result<String> {
-    Ok(header(&begin(file, member(file, IMAGE)?.as_deref())?)?.0)
+fn header_of(file: &[u8], role: &str) -> Result<String> {
+    Ok(header(&begin(file, member(file, role)?.as_deref())?)?.0)
 }
 
 impl<'a> Array<'a> {
@@ -204,8 +204,12 @@ impl<'a> Array<'a> {
         let end = self.start + length;
         let whole = match &self.member {
             None => Cow::Borrowed(self.file),
-            Some(name) => Cow::Owned(unpack(self.file, name, end as u64)?),
+            // One byte more than there may be: at the end of the member its checksum is compared.
+            Some(name) => Cow::Owned(unpack(self.file, name, end as u64 + 1)?),
         };
+        if self.member.is_some() && whole.len() > end {
+            return Err(SampleError::Damaged("the array is longer than its header states".to_owned()));
+        }
         let bytes = whole.get(self.start..end).ok_or_else(truncated)?;
         if !(self.is_fortran || self.is_big_endian && each > 1) {
             return Ok(match whole {

@@ -4,7 +4,7 @@ use image::{ColorType, ImageDecoder, ImageError, ImageResult};
 use jpeg2k::{ColorSpace, DecodeParameters, DumpImage};
 
 use super::super::error::{Result, SampleError};
-use super::limits::truncated;
+use super::limits::check_size;
 
 /// Returns whether a file is JPEG 2000, as a file of boxes or as a codestream.
 pub(super) fn is_jpeg2000(bytes: &[u8]) -> bool {
@@ -21,8 +21,7 @@ pub(super) struct Decoder<'a> {
 /// Reads the header.
 pub(super) fn open(bytes: &[u8]) -> Result<Decoder<'_>> {
     let inner = DumpImage::from_bytes_with(bytes, DecodeParameters::new().strict(true));
-    // Its other errors are those of the file's first bytes, which are known.
-    let inner = inner.map_err(|_| truncated())?;
+    let inner = inner.map_err(|_| SampleError::Damaged("its header is incomplete or wrong".to_owned()))?;
     let unsupported = |what: String| Err(SampleError::Unsupported(format!("JPEG 2000 {what}")));
     let image = &inner.img;
     if let color @ (ColorSpace::CMYK | ColorSpace::SYCC | ColorSpace::EYCC) = image.color_space() {
@@ -51,6 +50,8 @@ pub(super) fn open(bytes: &[u8]) -> Result<Decoder<'_>> {
         (1..=4, _, true) => return unsupported("of signed values".to_owned()),
         (count, ..) => return unsupported(format!("of {count} bands")),
     };
+    // The decoder keeps each value twice, in 32 bits.
+    check_size(width, height, 8 * u64::from(width) * u64::from(height) * channels.len() as u64)?;
     Ok(Decoder { inner, size: (width, height), color })
 }
 
@@ -69,8 +70,10 @@ impl ImageDecoder for Decoder<'_> {
         let channels = self.inner.img.components();
         let count = usize::from(self.color.channel_count());
         let pixels = self.size.0 as usize * self.size.1 as usize;
-        // Those of a palette are more than those of the header.
-        if channels.len() != count || channels.iter().any(|channel| channel.data().len() != pixels) {
+        if channels.len() != count {
+            return Err(failed("it has a palette, which dtrain does not read: save it with its colours"));
+        }
+        if channels.iter().any(|channel| channel.data().len() != pixels) {
             return Err(failed("its bands differ from its header"));
         }
         let bytes_each = usize::from(self.color.bytes_per_pixel()) / count;

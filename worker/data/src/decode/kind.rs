@@ -8,7 +8,7 @@ use tiff::decoder::Decoder;
 use tiff::tags::Tag;
 
 use super::super::error::Result;
-use super::array::{bands_of_image, is_array};
+use super::array::{bands_of, is_array};
 use super::format::{format_of, open};
 use super::jpeg;
 use super::limits::catch_panic;
@@ -37,10 +37,10 @@ pub enum Colours {
 }
 
 /// Returns the kind of a file whose header can be read; None for others.
-pub fn kind(bytes: &[u8]) -> Option<FileKind> {
+pub fn kind(bytes: &[u8], role: &str) -> Option<FileKind> {
     let found = catch_panic(|| {
         if is_array(bytes) {
-            return Ok(Some(array(bytes)?));
+            return Ok(Some(array(bytes, role)?));
         }
         let format = format_of(bytes)?;
         let of = |(colours, has_alpha, bits, is_floating)| FileKind {
@@ -77,8 +77,8 @@ pub fn kind(bytes: &[u8]) -> Option<FileKind> {
 /// Colours, whether there is an alpha channel, bits, and whether values are floating-point numbers.
 type Found = (Colours, bool, u8, bool);
 
-fn array(bytes: &[u8]) -> Result<FileKind> {
-    let (bands, bits, is_floating) = bands_of_image(bytes)?;
+fn array(bytes: &[u8], role: &str) -> Result<FileKind> {
+    let (bands, bits, is_floating) = bands_of(bytes, role)?;
     let colours = match bands {
         1 => Colours::Grey,
         3 => Colours::Rgb,

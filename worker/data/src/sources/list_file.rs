@@ -16,9 +16,8 @@ use super::table_file::{self, Form, Json};
 
 /// Lists the images of a set from the file `list` below the root: the fields `image` and `label`.
 ///
-/// Paths are below the folder of the set; or below the root, if all of them begin with that folder. Classes are names. If not
-/// all of them are names of the training classes and all are whole numbers, they count the training classes in their order,
-/// from 0.
+/// Paths are below the folder of the set; or below the root, if all of them begin with that folder. Classes are names. If all
+/// are whole numbers and no training class has such a name, they count the training classes in their order, from 0.
 pub(super) fn scan(request: &Request<'_>, list: &str) -> Result<Samples, DataError> {
     let &Request { root, set, reading, .. } = request;
     let path = root.join(list);

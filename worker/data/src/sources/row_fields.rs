@@ -202,7 +202,7 @@ impl Table<'_> {
         problems.checked().map_err(|problem| self.error(problem))?;
         let names = self.names(columns, train, cells.clone())?;
         let numbers = Packed::write(cells.map(|(_, name)| names.get(name).copied().unwrap_or_default()))?;
-        Ok(ListValues::Classes { numbers, names: sorted(names) })
+        Ok(ListValues::Classes { numbers, names: numbered(names) })
     }
 
     /// Reads any number of classes of a sample.
@@ -219,7 +219,7 @@ impl Table<'_> {
             return Err(self.error((self.rows.header, problem)));
         }
         let sets = cells.map(|(_, of_sample)| of_sample.filter_map(|name| names.get(name).copied()));
-        Ok(ListValues::ClassSets { sets: ClassSets::write(sets)?, names: sorted(names) })
+        Ok(ListValues::ClassSets { sets: ClassSets::write(sets)?, names: numbered(names) })
     }
 
     /// Returns the names of the classes with their numbers: those of the training samples, which must have all.
@@ -282,6 +282,9 @@ impl Table<'_> {
     }
 }
 
-fn sorted(names: BTreeMap<&str, u32>) -> Vec<String> {
-    names.into_keys().map(str::to_owned).collect()
+/// Returns the names in the order of their numbers, which is that of the training samples.
+fn numbered(names: BTreeMap<&str, u32>) -> Vec<String> {
+    let mut all: Vec<_> = names.into_iter().collect();
+    all.sort_unstable_by_key(|(_, number)| *number);
+    all.into_iter().map(|(name, _)| name.to_owned()).collect()
 }

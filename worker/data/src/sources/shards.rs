@@ -255,10 +255,14 @@ fn value_of(text: &str, keys: &str, member: &str, kind: ColumnKind) -> Result<St
     let written = match found {
         Some(Value::Array(values)) if kind != ColumnKind::Classes && values.len() != 1 => {
             let (member, key, count) = (member.to_owned(), keys.to_owned(), values.len());
-            return Err(PackProblem::ManyValues { member, key, count });
+            return Err(PackProblem::ManyValues { member, key, count, kind: kind.as_str() });
         }
         Some(Value::Array(values)) => {
-            values.iter().map(plain).collect::<Option<Vec<_>>>().map(|texts| texts.join("|"))
+            let texts = values.iter().map(plain).collect::<Option<Vec<_>>>();
+            if let Some(text) = texts.iter().flatten().find(|text| text.contains('|')) {
+                return Err(PackProblem::Bar(member.to_owned(), text.clone(), keys.to_owned()));
+            }
+            texts.map(|texts| texts.join("|"))
         }
         other => other.and_then(plain),
     };

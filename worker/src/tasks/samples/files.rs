@@ -5,7 +5,7 @@ use std::path::Path;
 use dtrain_common::text::counted;
 use dtrain_recipe::{Interpolation, Orientation, Recipe, Resize};
 
-use super::super::SurveyContext;
+use super::super::{Checked, SetKind, SurveyContext};
 use super::masks;
 use super::progress::progress_callback;
 use crate::data::error::MOST_NAMED;
@@ -33,14 +33,23 @@ fn needs(recipe: &Recipe) -> Needs {
 }
 
 /// Checks every file of a set. Warns of files that are ignored by name and of unreadable files.
-pub(super) fn check(samples: &Samples, recipe: &Recipe, context: &mut SurveyContext<'_>) -> CheckReport {
+pub(super) fn check(
+    samples: &Samples,
+    kind: SetKind,
+    recipe: &Recipe,
+    context: &mut SurveyContext<'_>,
+) -> CheckReport {
     let (Samples { set: split, ignored, .. }, needs) = (samples, needs(recipe));
     let depth = Depth::for_len(samples.count());
     if let Some(details) = &mut context.details {
         let progress = &mut details.progress;
         let mut progress = |done, total| progress(split, done, total);
         let report = data::check_in_detail(samples, needs, depth, context.threads, &mut progress);
-        details.checks.push((samples.clone(), report.clone()));
+        details.checks.push(Checked { kind, samples: samples.clone(), report: report.clone() });
+        // The report has the other findings.
+        ignored.notes().iter().for_each(|note| (context.warn)(note.clone()));
+        report_nodata(&report.marks, split, context);
+        masks::report_strangers(&report.marks.strangers, samples, context);
         return report;
     }
     if ignored.files() > 0 {
@@ -63,6 +72,7 @@ pub(super) fn check(samples: &Samples, recipe: &Recipe, context: &mut SurveyCont
         (context.warn)(format!("{bad} of {count} images in {split} cannot be read and are left out{named}"));
     }
     report_marks(&report.marks, needs.orientation, split, context);
+    report_nodata(&report.marks, split, context);
     masks::report_strangers(&report.marks.strangers, samples, context);
     report
 }
@@ -91,19 +101,22 @@ fn report_marks(marks: &Marks, orientation: Orientation, split: &str, context: &
             (context.report)(format!("turning {turned} in {split} by EXIF orientation: {}", marks.turned))
         }
     }
+    if marks.lossy_maps.files > 0 {
+        (context.warn)(format!(
+            "lossy compression has changed the numbers of {} in {split}: {}; export the maps again as PNG, or as TIFF without JPEG",
+            counted(marks.lossy_maps.files, "file"),
+            marks.lossy_maps
+        ));
+    }
+}
+
+fn report_nodata(marks: &Marks, split: &str, context: &mut SurveyContext<'_>) {
     if marks.with_nodata.files > 0 {
         (context.warn)(format!(
             "{} in {split} state a value without data (GDAL's tag), and it is used as a number: {}; to leave its pixels out, set \
              data.nodata = \"file\"",
             counted(marks.with_nodata.files, "file"),
             marks.with_nodata
-        ));
-    }
-    if marks.lossy_maps.files > 0 {
-        (context.warn)(format!(
-            "lossy compression has changed the numbers of {} in {split}: {}; export the maps again as PNG, or as TIFF without JPEG",
-            counted(marks.lossy_maps.files, "file"),
-            marks.lossy_maps
         ));
     }
 }

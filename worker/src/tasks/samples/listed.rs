@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use dtrain_recipe::{Data, Recipe, Target, Val};
 use serde::{Deserialize, Serialize};
 
-use super::super::TaskError;
+use super::super::{SetKind, TaskError};
 use super::{files, mask_rule, numbers};
 use crate::data::sources::{self, Reading, Request};
 use crate::data::{DataError, Samples};
@@ -42,6 +42,15 @@ pub(super) enum Set<'a> {
 }
 
 impl<'a> Set<'a> {
+    pub(super) fn kind(self) -> SetKind {
+        match self {
+            Self::Train => SetKind::Training,
+            Self::Test => SetKind::Test,
+            Self::Val(_) => SetKind::Validation,
+            Self::More(folder) => SetKind::More(folder.to_owned()),
+        }
+    }
+
     /// Returns the names of the set and of the folder of its masks or maps.
     pub(super) fn names(self, data: &'a Data) -> (&'a str, Cow<'a, str>) {
         match self {

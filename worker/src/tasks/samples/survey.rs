@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use dtrain_recipe::{DataKind, Recipe, Target, Val};
 
-use super::super::{SurveyContext, TaskError};
+use super::super::{SetKind, SurveyContext, TaskError};
 use super::listed::{OtherSets, Set, list};
 use super::{Survey, files, masks, numbers, text, texts};
 use crate::data::{CheckReport, DataError, Samples};
@@ -43,10 +43,10 @@ pub(in crate::tasks) fn survey(
         };
         return Err(DataError::OneClass(train.place(&train.set), class.clone(), remedy).into());
     }
-    let mut report = files::check(&train, recipe, context);
+    let mut report = files::check(&train, SetKind::Training, recipe, context);
     let held_out = match held_out {
         Some(val) => {
-            let mut of_val = files::check(&val, recipe, context);
+            let mut of_val = files::check(&val, SetKind::Validation, recipe, context);
             CheckReport::join_limit([&mut report, &mut of_val])?;
             Some((val, of_val))
         }
@@ -77,9 +77,9 @@ pub(in crate::tasks) fn survey(
             }
         }
     };
-    let found = |set, context: &mut SurveyContext<'_>| {
+    let found = |set: Set<'_>, context: &mut SurveyContext<'_>| {
         let samples = texts::tokenized(list(recipe, target, set, Some(&train))?, recipe, context)?;
-        let report = files::check(&samples, recipe, context);
+        let report = files::check(&samples, set.kind(), recipe, context);
         usable(samples, &report, context)
     };
     let test = found(Set::Test, context)?;

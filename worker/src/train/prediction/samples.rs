@@ -25,17 +25,16 @@ pub(super) fn image_names(names: &[String]) -> Vec<PathBuf> {
         Some(1) => stem(name),
         _ => PathBuf::from(name),
     };
-    let mut taken = HashSet::new();
+    let (mut taken, mut next) = (HashSet::new(), HashMap::<PathBuf, usize>::new());
     let free = |stem: PathBuf| {
-        let numbered = |number: usize| {
-            let mut name = stem.clone().into_os_string();
-            name.push(format!("-{number}"));
-            PathBuf::from(name)
-        };
-        let mut names = [stem.clone()].into_iter().chain((2..).map(numbered));
-        // There is always another number.
-        let name = names.find(|name| !taken.contains(name)).unwrap_or(stem.clone());
-        taken.insert(name.clone());
+        let mut name = stem.clone();
+        while !taken.insert(name.clone()) {
+            let number = next.entry(stem.clone()).or_insert(2);
+            let mut numbered = stem.clone().into_os_string();
+            numbered.push(format!("-{number}"));
+            *number += 1;
+            name = numbered.into();
+        }
         name
     };
     names.iter().map(of).map(free).collect()

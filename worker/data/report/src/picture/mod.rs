@@ -9,14 +9,16 @@ mod words;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use dtrain_data::{Batch, Vocabulary};
+use dtrain_data::Batch;
 use image::{ImageError, RgbImage};
 
 use self::canvas::{BLACK, CHARACTER, Canvas, GREY, LINE, RED, broken, end_of};
 use self::colours::of_class;
 use self::sample::{Cell, cells};
+pub use self::tokens::Decode;
 use self::tokens::TokenTile;
 pub use self::words::Names;
+use crate::values::image;
 
 /// The width of the picture, in pixels, unless a sample is wider.
 const WIDTH: u32 = 1400;
@@ -34,7 +36,7 @@ const LEGEND: usize = 40;
 pub struct Picture {
     sections: Vec<(String, Vec<Tile>)>,
     names: Names,
-    vocabulary: Option<Vocabulary>,
+    decode: Option<Decode>,
     /// Classes of masks that occur.
     seen: BTreeSet<i64>,
 }
@@ -55,8 +57,9 @@ enum Content {
 }
 
 impl Picture {
-    pub fn new(names: Names, vocabulary: Option<Vocabulary>) -> Self {
-        Self { names, vocabulary, ..Self::default() }
+    /// Begins a picture; `decode` is there if samples have tokens.
+    pub fn new(names: Names, decode: Option<Decode>) -> Self {
+        Self { names, decode, ..Self::default() }
     }
 
     /// Begins a section with a heading.
@@ -66,18 +69,24 @@ impl Picture {
 
     /// Adds a sample to the last section: a batch of one. `place` says where it is from.
     pub fn add(&mut self, batch: &Batch, place: String) {
-        let content = if let Some(bad) = batch.bad.first() {
-            Content::Broken(format!("{} cannot be read: {}", bad.sample.path, bad.sample.reason))
-        } else {
-            let vocabulary = self.vocabulary.as_ref();
-            match vocabulary.and_then(|it| tokens::tile(&batch.fields, &batch.columns, it)) {
-                Some(tile) => Content::Tokens(tile),
-                None => Content::Cells(cells(&batch.fields, &batch.columns, &self.names, &mut self.seen)),
+        let tile =
+            self.decode.as_ref().and_then(|decode| tokens::tile(&batch.fields, &batch.columns, decode));
+        let (content, caption) = match (batch.bad.first(), tile) {
+            (Some(bad), _) => {
+                let reason = format!("{} cannot be read: {}", bad.sample.path, bad.sample.reason);
+                (Content::Broken(reason), Vec::new())
             }
-        };
-        let caption = match &content {
-            Content::Tokens(tile) => vec![tile.note.clone()],
-            _ => Vec::new(),
+            (None, Some(tile)) if !batch.fields.iter().any(|field| image(field).is_some()) => {
+                let note = vec![tile.note.clone()];
+                (Content::Tokens(tile), note)
+            }
+            (None, tile) => {
+                let mut cells = cells(&batch.fields, &batch.columns, &self.names, &mut self.seen);
+                if let (Some(tile), Some(cell)) = (tile, cells.last_mut()) {
+                    cell.caption.extend([tile.text(), tile.note]);
+                }
+                (Content::Cells(cells), Vec::new())
+            }
         };
         if let Some((_, tiles)) = self.sections.last_mut() {
             tiles.push(Tile { content, caption, place });

@@ -9,6 +9,7 @@ use image::{Rgb, RgbImage};
 
 use super::canvas::{Colour, GREY, blend};
 use super::colours::{of_class, of_number};
+use super::tokens::is_of_text;
 use super::words::{Names, split, words};
 use crate::values::{image, stored};
 
@@ -47,7 +48,8 @@ pub(super) fn cells(
             let plain = picture(planes, channels, (width, height), range);
             let mut cell = Cell { panels: vec![fitted(&plain, side)], caption: note(channels, range) };
             for (other, column) in fields.iter().zip(columns) {
-                if has_targets(member) && split(&other.name).0 == prefix && image(other).is_none() {
+                let is_target = image(other).is_none() && !is_of_text(other, fields);
+                if has_targets(member) && split(&other.name).0 == prefix && is_target {
                     let panel = target(other, column, member, &plain, names, seen, &mut cell.caption);
                     cell.panels.extend(panel.map(|panel| fitted(&panel, side)));
                 }
@@ -58,7 +60,7 @@ pub(super) fn cells(
     if cells.is_empty() {
         let mut caption = Vec::new();
         let nothing = RgbImage::new(0, 0);
-        for (field, column) in fields.iter().zip(columns) {
+        for (field, column) in fields.iter().zip(columns).filter(|(field, _)| !is_of_text(field, fields)) {
             target(field, column, 0, &nothing, names, seen, &mut caption);
         }
         cells.push(Cell { panels: Vec::new(), caption });

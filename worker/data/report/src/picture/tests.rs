@@ -1,4 +1,4 @@
-use dtrain_data::{BadPlace, BadSample, Column, Field, Tokens};
+use dtrain_data::{BadPlace, BadSample, Column, Field, Tokens, Vocabulary};
 
 use super::*;
 
@@ -6,8 +6,8 @@ fn batch(fields: Vec<Field>, columns: Vec<Column>) -> Batch {
     Batch { fields: fields.into(), columns, weights: vec![1.0], bad: Vec::new() }
 }
 
-fn drawn(batch: &Batch, names: Names, vocabulary: Option<Vocabulary>) -> RgbImage {
-    let mut picture = Picture::new(names, vocabulary);
+fn drawn(batch: &Batch, names: Names, decode: Option<Decode>) -> RgbImage {
+    let mut picture = Picture::new(names, decode);
     picture.section("samples".to_owned());
     picture.add(batch, "folder/0.png".to_owned());
     picture.draw()
@@ -73,12 +73,32 @@ fn episodes_and_texts_are_drawn() {
     assert!(picture.height() > 2 * 64, "two rows of images");
 
     let vocabulary = Vocabulary::Chars("\nabc".to_owned());
+    let decode: Decode = Box::new(move |token| vocabulary.decode([token]));
     let fields = ["tokens", "targets"].map(|name| Field::i64(name, [4])).to_vec();
     let columns = vec![Column::I64(vec![1, 2, 0, 9]), Column::I64(vec![2, 0, 9, -100])];
-    let picture = drawn(&batch(fields, columns), Names::default(), Some(vocabulary));
+    let picture = drawn(&batch(fields, columns), Names::default(), Some(decode));
     let row = (0..4 * CHARACTER).flat_map(|x| (0..LINE).map(move |y| (FIRST.0 + x, FIRST.1 + y)));
     assert!(row.into_iter().any(|(x, y)| picture.get_pixel(x, y).0 == BLACK));
     assert_eq!(Tokens::U8(vec![1, 2, 1]).hash(0..1).ok(), Tokens::U8(vec![1]).hash(0..1).ok());
+}
+
+/// The text of a table: with an image it is below that, and padding is counted.
+#[test]
+fn texts_of_tables_are_below_their_image() {
+    let letters = || -> Decode { Box::new(|token| char::from(token as u8).to_string()) };
+    for name in ["tokens", "caption"] {
+        let mask = if name == "tokens" { "attention_mask".to_owned() } else { format!("{name}_mask") };
+        let fields = vec![Field::f32("image", [3, 8, 8]), Field::i64(name, [4]), Field::i64(mask, [4])];
+        let columns = || {
+            let image = Column::F32(vec![0.5; 3 * 64]);
+            vec![image, Column::I64(vec![104, 105, 33, 0]), Column::I64(vec![1, 1, 1, 0])]
+        };
+        let mut picture = Picture::new(Names::default(), Some(letters()));
+        picture.section("samples".to_owned());
+        picture.add(&batch(fields, columns()), "0.png".to_owned());
+        let Content::Cells(cells) = &picture.sections[0].1[0].content else { panic!("no image") };
+        assert_eq!(cells[0].caption, ["hi!", "3 tokens, then 1 of padding"], "{name}");
+    }
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! A sample of text: its tokens in lines.
 
-use dtrain_data::{Column, Field, Vocabulary};
+use dtrain_data::{Column, Field};
+
+use crate::values::is_of_tokens;
 
 use super::canvas::{BLACK, CHARACTER, Canvas, Colour, GREY, LINE};
 
@@ -17,25 +19,43 @@ pub(super) struct TokenTile {
     pub(super) note: String,
 }
 
+/// Turns a token into its text.
+pub type Decode = Box<dyn Fn(u32) -> String>;
+
+/// Returns whether a field holds the tokens of a text, or belongs to them.
+pub(super) fn is_of_text(field: &Field, fields: &[Field]) -> bool {
+    const OF_TOKENS: [&str; 3] = ["attention_mask", "labels", "targets"];
+    let name = &*field.name;
+    let has = |name: &str| fields.iter().any(|other| other.name == name && other.shape == field.shape);
+    let of_tokens = OF_TOKENS.contains(&name) && has("tokens");
+    let of_another = name.strip_suffix("_mask").is_some_and(has);
+    field.shape.len() == 1 && (is_of_tokens(field) || of_tokens || of_another || has(&format!("{name}_mask")))
+}
+
 /// Returns the tile of a sample with tokens; None for other samples.
-pub(super) fn tile(fields: &[Field], columns: &[Column], vocabulary: &Vocabulary) -> Option<TokenTile> {
+pub(super) fn tile(fields: &[Field], columns: &[Column], decode: &Decode) -> Option<TokenTile> {
     let column = |name: &str| {
         let at = fields.iter().position(|field| field.name == name && field.shape.len() == 1)?;
         columns[at].as_i64()
     };
-    let tokens = column("tokens")?;
+    // Else the only text under another name.
+    let name = fields.iter().map(|field| &*field.name).find(|name| column(&format!("{name}_mask")).is_some());
+    let (tokens, filled) = match column("tokens") {
+        Some(tokens) => (tokens, column("documents").or_else(|| column("attention_mask"))),
+        None => (column(name?)?, column(&format!("{}_mask", name?))),
+    };
     let (targets, documents) = (column("targets"), column("documents"));
     let mut lines = vec![Vec::new()];
     let (mut drawn, mut padding) = (0, 0);
     for (at, &token) in tokens.iter().enumerate() {
-        if documents.is_some_and(|documents| documents[at] == 0) {
+        if filled.is_some_and(|filled| filled[at] == 0) {
             padding += 1;
             continue;
         }
         let ground = documents.map_or(at, |documents| documents[at] as usize) % 2;
         // Tokens that no prediction follows are grey.
         let colour = if targets.is_some_and(|targets| targets[at] < 0) { GREY } else { BLACK };
-        let text = vocabulary.decode(u32::try_from(token).ok());
+        let text = u32::try_from(token).map(decode).unwrap_or_default();
         for character in text.chars() {
             if lines.last().is_some_and(|line| line.len() >= WIDTH) {
                 lines.push(Vec::new());
@@ -66,6 +86,11 @@ pub(super) fn tile(fields: &[Field], columns: &[Column], vocabulary: &Vocabulary
 }
 
 impl TokenTile {
+    /// Returns the text without its colours.
+    pub(super) fn text(&self) -> String {
+        self.lines.iter().flatten().map(|(character, ..)| character).collect()
+    }
+
     pub(super) fn size(&self) -> (u32, u32) {
         let widest = self.lines.iter().map(Vec::len).max().unwrap_or(0) as u32;
         (widest * CHARACTER, self.lines.len() as u32 * LINE)

@@ -142,6 +142,26 @@ fn jpeg_2000_gives_the_pixels_of_openjpeg() {
     assert_eq!((lossy(&file("grey.jp2")).unwrap(), white), (Some("JPEG 2000"), 255.0));
 }
 
+/// The checksum of an archive's member is compared, also of one that is not compressed.
+#[test]
+fn a_changed_value_in_an_archive_is_an_error() {
+    for (name, channels) in [("named.npz", 2), ("one.npz", 2)] {
+        let whole = file(name);
+        assert!(data(&whole, channels).is_ok(), "{name}");
+        let values = whole.windows(2).position(|window| window == b"}\x20").unwrap_or(whole.len() / 3);
+        let mut wrong = 0;
+        for at in values..whole.len() / 2 {
+            let mut bytes = whole.clone();
+            bytes[at] ^= 0x40;
+            wrong += usize::from(
+                data(&bytes, channels)
+                    .is_ok_and(|image| image.values != data(&whole, channels).unwrap().values),
+            );
+        }
+        assert_eq!(wrong, 0, "{name}");
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
     /// Whatever a byte is changed to, decoding ends with an image or an error.

@@ -239,7 +239,7 @@ proptest! {
             let (mut out, mut labels) = (Raster::default(), Labels::default());
             let _ = header(bytes, channels);
             let _ = mask_header(bytes);
-            let _ = super::super::kind(bytes);
+            let _ = super::super::kind(bytes, "image");
             let _ = colors_header(bytes);
             let (mut rgb, mut classes) = (Vec::new(), Labels::default());
             let _ = above(bytes, 128, &mut Vec::new(), &mut rgb, &mut classes);
@@ -259,7 +259,7 @@ proptest! {
         if tiff {
             bytes.splice(0..0, *b"II*\0\x08\0\0\0");
         }
-        let _ = kind(&bytes);
+        let _ = kind(&bytes, "image");
         prop_assert!(pixels(&bytes, channels, &mut Vec::new(), &mut Raster::default()).is_err());
         prop_assert!(mask(&bytes, &mut Vec::new(), &mut Labels::default()).is_err());
     }

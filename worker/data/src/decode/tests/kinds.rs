@@ -22,11 +22,11 @@ fn the_kind_of_a_file_is_that_of_pillow() {
             (_, other) => other,
         };
         let bytes = std::fs::read(folder.join(name)).unwrap();
-        let found = kind(&bytes).unwrap().to_string().to_lowercase();
+        let found = kind(&bytes, "image").unwrap().to_string().to_lowercase();
         assert_eq!(found, format!("{format} {expected}").to_lowercase(), "{name}");
     }
     assert_eq!(all.len(), 25);
     let bands = tiff(5, 8, 1, 2, &[5; 10]).bytes();
-    assert_eq!(kind(&bands).unwrap().to_string(), "TIFF of 5 bands");
-    assert_eq!(kind(b"text"), None);
+    assert_eq!(kind(&bands, "image").unwrap().to_string(), "TIFF of 5 bands");
+    assert_eq!(kind(b"text", "image"), None);
 }

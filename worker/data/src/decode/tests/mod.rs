@@ -286,7 +286,7 @@ proptest! {
         let keep = cut.index(bytes.len()) + 1;
         let (mut raw, mut rgb) = (Vec::new(), Vec::new());
         let _ = header(&bytes[..keep], 3);
-        let _ = (kind(&bytes), kind(&bytes[..keep]));
+        let _ = (kind(&bytes, "image"), kind(&bytes[..keep], "image"));
         for bytes in [&bytes[..], &bytes[..keep]] {
             if let Ok((width, height)) = rgb8(bytes, &mut raw, &mut rgb) {
                 prop_assert_eq!(rgb.len() as u64, u64::from(width) * u64::from(height) * 3);

@@ -154,7 +154,7 @@ fn an_archive_gives_the_samples_of_its_folder() {
 fn wrong_members_are_named_with_the_remedy() {
     let image = png(4, 4);
     type Case<'a> = (&'a [(&'a str, &'a [u8])], &'a [(&'a str, &'a str)], &'a str);
-    let cases: [Case<'_>; 12] = [
+    let cases: [Case<'_>; 13] = [
         (
             &[("a.jpg", &image), ("a.cls", b"1"), ("b.jpg", &image), ("c.jpg", &image)],
             &CLASSES,
@@ -203,7 +203,12 @@ fn wrong_members_are_named_with_the_remedy() {
         (
             &[("a.json", b"{\"b\": [\"x\", \"y\"]}")],
             &[("x", "class:json.b")],
-            "ROOT/train.tar: `a.json` has 2 values in `b`, and the field takes one; give the field the kind classes, or write one value",
+            "ROOT/train.tar: `a.json` has 2 values in `b`, and a field of the kind class takes one; write one value, or name a field of the kind classes",
+        ),
+        (
+            &[("a.json", b"{\"b\": [\"x|z\", \"y\"]}")],
+            &[("x", "classes:json.b")],
+            "ROOT/train.tar: `a.json` has the class \"x|z\" in `b`, but `|` stands between names; rename the class",
         ),
         (
             &[("a.json", b"{")],
@@ -232,6 +237,18 @@ fn classes_of_a_test_set_are_those_of_the_training_samples() {
     put(root.path().join("test.tar"), &archive(&[("a.png", &image), ("a.cls", b"y")]));
     let train = scan(root.path(), "train", &CLASSES, None).unwrap();
     assert_eq!(scan(root.path(), "test", &CLASSES, Some(&train)).unwrap().classes().1, [1]);
+    // Numbers of classes are in their order, not in that of texts.
+    let members: Vec<(String, Vec<u8>)> = (0..12)
+        .flat_map(|class| {
+            [(format!("{class}.png"), image.clone()), (format!("{class}.cls"), class.to_string().into())]
+        })
+        .collect();
+    let members: Vec<(&str, &[u8])> = members.iter().map(|(name, bytes)| (name.as_str(), &**bytes)).collect();
+    put(root.path().join("numbers.tar"), &archive(&members));
+    let numbers = scan(root.path(), "numbers", &CLASSES, None).unwrap();
+    let tested = scan(root.path(), "numbers", &CLASSES, Some(&numbers)).unwrap();
+    assert_eq!(numbers.classes().0[2..4], ["2", "3"]);
+    assert_eq!(tested.classes(), numbers.classes());
     put(root.path().join("test.tar"), &archive(&[("a.png", &image), ("a.cls", b"zz")]));
     let error = scan(root.path(), "test", &CLASSES, Some(&train)).unwrap_err().to_string();
     assert!(error.ends_with("a: cls is \"zz\", a class that no training sample has; correct it, or add training samples of this class"), "{error}");

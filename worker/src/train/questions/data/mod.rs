@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use dtrain_common::exit::ExitStatus;
 use dtrain_common::question::DataQuestion;
-use dtrain_data_report::{DataSet, Duplicates, LoadedValues, Report, SetReport, TextReport};
-use dtrain_recipe::Recipe;
+use dtrain_data_report::{DataSet, Duplicates, HeldOut, LoadedValues, Report, SetReport, TextReport};
+use dtrain_recipe::{Recipe, Val};
 
 use self::progress::show_progress;
 use super::print_answer;
@@ -18,7 +18,7 @@ use crate::planning::{SymbolicPredictor, Target};
 use crate::request::Request;
 use crate::setup::error::{Result, WorkerError};
 use crate::setup::survey::Surveyed;
-use crate::tasks::{BuildTask, Details, Facts, SurveyContext, check_rest, cores, unchanged_sets};
+use crate::tasks::{BuildTask, Details, Facts, SetKind, SurveyContext, check_rest, cores, unchanged_sets};
 
 /// The data sets of a training, and its steps.
 struct Training {
@@ -64,7 +64,7 @@ pub(super) fn run<T: BuildTask + 'static>(
         warnings,
         ..Report::default()
     };
-    describe_files(recipe, &details, &mut report);
+    describe_files(&details, &mut report);
     describe_sets(recipe, &details, training.as_ref(), &mut report)?;
     if let Some(path) = &question.show {
         let shown = show::draw(recipe, question, path, &details, training.as_ref())?;
@@ -81,43 +81,49 @@ pub(super) fn run<T: BuildTask + 'static>(
     Ok(if report.trains { ExitStatus::Success } else { ExitStatus::Usage })
 }
 
-fn describe_files(recipe: &Recipe, details: &Details, report: &mut Report) {
-    let classes = recipe.data.classes;
-    let of = |(samples, check): &(_, _)| SetReport::of(samples, check, classes);
-    report.files = details.checks.iter().map(of).collect();
-    if !details.checks.is_empty() {
-        let sets: Vec<_> = details.checks.iter().map(|(samples, check)| (samples, check)).collect();
+fn describe_files(details: &Details, report: &mut Report) {
+    report.files = details.checks.iter().map(|set| SetReport::of(&set.samples, &set.report)).collect();
+    // The content of a sample is that of its images.
+    if details.checks.iter().any(|set| set.samples.images().next().is_some()) {
+        let sets: Vec<_> = details.checks.iter().map(|set| (&set.samples, &set.report)).collect();
         let mut progress = show_progress("compared");
         let mut progress = |done, total| progress("files that begin alike", done, total);
         report.duplicates = Some(Duplicates::find(&sets, cores(), &mut progress));
     }
 }
 
-/// Describes the data sets of a training; without one, the listed training files.
+/// Describes the data sets of a training; without one, the first listed files.
 fn describe_sets(
     recipe: &Recipe,
     details: &Details,
     training: Option<&Training>,
     report: &mut Report,
 ) -> Result<()> {
-    let listed = details.checks.first().map(|(samples, _)| unchanged_sets(recipe, samples));
-    let train: Option<Arc<dyn Dataset>> = match training {
+    let first: Option<(&str, Arc<dyn Dataset>)> = match training {
         Some(Training { facts, .. }) => {
             let val = facts.val.iter().map(|val| ("validation", val));
             let more = facts.more_tests.iter().map(|(name, samples)| (name.as_str(), samples));
             let sets = [("training", &facts.train)].into_iter().chain(val);
             report.sets = sets.chain([("test", &facts.test)]).chain(more).map(described).collect();
-            Some(Arc::clone(&facts.train))
+            Some((SetKind::Training.word(), Arc::clone(&facts.train)))
         }
-        None => listed.map(|[_, plain]| plain),
+        None => details.checks.first().and_then(|set| {
+            let [_, plain] = unchanged_sets(recipe, set)?;
+            Some((set.kind.word(), plain))
+        }),
     };
-    if let Some(train) = train {
-        report.values = Some(LoadedValues::of(train.as_ref(), &normalize(recipe), cores()));
+    if let Some((name, set)) = first {
+        report.values = Some(LoadedValues::of(name, set.as_ref(), &normalize(recipe), cores()));
     }
     if let Some(index) = &details.text {
         let context = training.and_then(|training| training.facts.train.fields().first().map(Field::values));
         let corpus = index.load().map_err(|error| WorkerError::Task(error.into()))?;
-        report.text = Some(TextReport::of(index, &corpus, context, recipe.data.test_fraction));
+        let val = match recipe.data.val {
+            Some(Val::Part(part)) => part,
+            _ => 0.0,
+        };
+        let held_out = HeldOut { test: recipe.data.test_fraction, val };
+        report.text = Some(TextReport::of(index, &corpus, context, held_out));
     }
     Ok(())
 }

@@ -6,14 +6,17 @@ use std::sync::Arc;
 
 use dtrain_common::question::DataQuestion;
 use dtrain_common::text::counted;
-use dtrain_data_report::{Names, Picture};
-use dtrain_recipe::Recipe;
+use dtrain_data_report::{Decode, Names, Picture};
+use dtrain_recipe::{Recipe, Target};
 
 use super::Training;
-use crate::data::{DataError, Dataset, Loader, LoaderOptions, MicroBatch, Place, Vocabulary, epoch_order};
+use crate::data::{
+    DataError, Dataset, Loader, LoaderOptions, MicroBatch, Place, TextTokenizer, Vocabulary, epoch_order,
+    tokenizer,
+};
 use crate::setup::error::{Result, WorkerError};
 use crate::setup::loader::loader_options;
-use crate::tasks::{Details, TaskError, unchanged_sets};
+use crate::tasks::{Details, SetKind, TaskError, unchanged_sets};
 
 /// Samples of each other set than the training samples.
 const OTHERS: usize = 8;
@@ -26,7 +29,7 @@ pub(super) fn draw(
     details: &Details,
     training: Option<&Training>,
 ) -> Result<Option<String>> {
-    let mut picture = Picture::new(names(recipe, details, training), vocabulary(details, training));
+    let mut picture = Picture::new(names(recipe, details, training), decoder(details, training)?);
     let options = loader_options(recipe, 1);
     let plain = LoaderOptions { augment: false, ..options };
     let (epoch, seed) = (question.epoch, recipe.train.seed);
@@ -40,23 +43,27 @@ pub(super) fn draw(
         section(&mut picture, set, work, options)
     };
     if let Some(training) = training {
-        let work = training.work(question)?;
-        let (train, test) = (&training.facts.train, &training.facts.test);
-        add(title(counted(work.len(), "training sample"), "the first steps"), train, work, options)?;
-        add(format!("{} test samples", test.len().min(OTHERS)), test, some_of(test.as_ref()), plain)?;
-    } else {
-        for (number, (samples, _)) in details.checks.iter().enumerate() {
-            let [changed, set] = unchanged_sets(recipe, samples);
-            if number > 0 {
-                let work = some_of(set.as_ref());
-                add(format!("{} of {}", counted(work.len(), "sample"), samples.set), &set, work, plain)?;
-                continue;
-            }
-            let order = epoch_order(set.len(), seed, epoch);
-            let work: Vec<_> =
-                order.into_iter().take(question.samples).map(|one| MicroBatch::of(epoch, [one])).collect();
-            add(title(counted(work.len(), "sample"), &samples.set), &changed, work, options)?;
+        let (work, facts) = (training.work(question)?, &training.facts);
+        let of = counted(work.len(), "training sample");
+        add(title(of, "the first steps"), &facts.train, work, options)?;
+        let val = facts.val.iter().map(|val| ("validation", val));
+        let more = facts.more_tests.iter().map(|(name, set)| (name.as_str(), set));
+        for (name, set) in val.chain([("test", &facts.test)]).chain(more) {
+            let work = some_of(set.as_ref());
+            add(format!("{} {name} samples", work.len()), set, work, plain)?;
         }
+    }
+    for checked in details.checks.iter().filter(|_| training.is_none()) {
+        let Some([changed, set]) = unchanged_sets(recipe, checked) else { continue };
+        if checked.kind != SetKind::Training {
+            let work = some_of(set.as_ref());
+            add(format!("{} of {}", counted(work.len(), "sample"), checked.samples.set), &set, work, plain)?;
+            continue;
+        }
+        let order = epoch_order(set.len(), seed, epoch);
+        let work: Vec<_> =
+            order.into_iter().take(question.samples).map(|one| MicroBatch::of(epoch, [one])).collect();
+        add(title(counted(work.len(), "sample"), &checked.samples.set), &changed, work, options)?;
     }
     if shown.is_empty() {
         return Ok(None);
@@ -125,9 +132,11 @@ fn section(
 }
 
 fn names(recipe: &Recipe, details: &Details, training: Option<&Training>) -> Names {
-    let listed = details.checks.first().map(|(samples, _)| samples);
+    let listed = details.checks.first().map(|set| &set.samples);
     let mut classes = listed.map(|samples| samples.class_names()).unwrap_or_default();
-    if let Some(Training { facts, .. }) = training
+    let masks = listed.into_iter().flat_map(|samples| samples.mask_rules());
+    classes.extend(masks.map(|(field, rule)| (field.to_owned(), rule.names.clone())));
+    if let (Some(Training { facts, .. }), Some(Target::Class | Target::Classes)) = (training, recipe.target())
         && !facts.class_names.is_empty()
     {
         classes.insert("label".to_owned(), facts.class_names.clone());
@@ -140,8 +149,16 @@ fn names(recipe: &Recipe, details: &Details, training: Option<&Training>) -> Nam
     }
 }
 
-fn vocabulary(details: &Details, training: Option<&Training>) -> Option<Vocabulary> {
+/// Returns what turns tokens into text, if there are tokens.
+fn decoder(details: &Details, training: Option<&Training>) -> Result<Option<Decode>> {
+    let facts = training.map(|training| &training.facts);
+    if let Some(files) = facts.and_then(|facts| facts.tokenizer.as_ref()) {
+        let tokenizer = TextTokenizer::load(Path::new(tokenizer::FILE), files.clone());
+        let tokenizer = tokenizer.map_err(|error| WorkerError::Task(error.into()))?;
+        return Ok(Some(Box::new(move |token| tokenizer.decode(&[token]).unwrap_or_default())));
+    }
     let of_text = details.text.as_ref().map(|text| text.vocabulary.clone());
-    let saved = || serde_json::from_value(training?.facts.extra.get("vocabulary")?.clone()).ok();
-    of_text.or_else(saved)
+    let saved = || serde_json::from_value(facts?.extra.get("vocabulary")?.clone()).ok();
+    let vocabulary: Option<Vocabulary> = of_text.or_else(saved);
+    Ok(vocabulary.map(|vocabulary| Box::new(move |token| vocabulary.decode([token])) as Decode))
 }
