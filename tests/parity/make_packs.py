@@ -148,6 +148,7 @@ def draw_formats(out):
         read = Image.open(out / name)
         read = read if name == "words.jp2" else read.convert("RGB")
         read.save((out / name).with_suffix(".png"), optimize=True)
+    alpha.save(out / "bands.j2k", irreversible=False)  # a codestream says nothing of opacity
     # The byte of the depth in the header: 4 bits, and signed values.
     picture.convert("L").save(out / "few-bits.j2k", irreversible=False)
     bits = bytearray((out / "few-bits.j2k").read_bytes())

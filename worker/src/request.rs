@@ -36,6 +36,13 @@ pub struct Request {
     pub job: Option<String>,
 }
 
+impl Request {
+    /// Returns whether `dtrain` has started this worker, and shows its error.
+    pub fn is_of_launcher(&self) -> bool {
+        self.prepared || self.job.is_some()
+    }
+}
+
 /// Returns the text of `--version`, whose second line `dtrain doctor` reads: `libtorch VERSION in FOLDER`.
 fn long_version() -> String {
     let folder = dtrain_torch_shim::cuda::library_folder();

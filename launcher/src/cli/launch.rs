@@ -105,6 +105,10 @@ pub(crate) struct LaunchArgs {
     /// The environment variables that stand for flags of this launch.
     #[arg(skip)]
     pub(crate) from_environment: Vec<String>,
+
+    /// Whether dtrain's workers answer a question, such as that of `dtrain eval`.
+    #[arg(skip)]
+    pub(crate) is_question: bool,
 }
 
 impl LaunchArgs {

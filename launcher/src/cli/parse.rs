@@ -282,13 +282,17 @@ impl WorkerArgs {
             line.extend(["--gpu-ids".into(), ids.to_string().into()]);
         }
         line.extend(more);
+        // A rank that has done its share waits for the others, however long they take.
+        line.push("--hang-timeout=0".into());
         line.extend(["--log-line-prefix-template=", "--local-ranks-filter=0", "--"].map(Into::into));
         line.extend([worker.into(), OsString::from(recipe)]);
         for set in set {
             line.extend(["--set".into(), set.into()]);
         }
         line.extend(["--job".into(), serde_json::to_string(job)?.into()]);
-        Ok(launch(line, false)?)
+        let mut args = launch(line, false)?;
+        args.is_question = true;
+        Ok(args)
     }
 }
 

@@ -18,7 +18,7 @@ pub(crate) struct PredictArgs {
     #[arg(value_name = "RUN|CHECKPOINT")]
     pub(crate) model: PathBuf,
 
-    /// Image, folder of images, table (.csv), or file of prompts; `-` reads prompts from standard input.
+    /// Image, folder of images, table (.csv, .jsonl), or file of prompts; `-` reads prompts from standard input.
     #[arg(value_name = "INPUT")]
     pub(crate) input: Option<PathBuf>,
 

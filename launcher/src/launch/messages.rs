@@ -34,7 +34,7 @@ pub(super) fn notice(notice: &Notice, plan: &LaunchPlan, timeout: Duration) -> O
     };
     match notice {
         Notice::Failed { stopping: 0, .. } | Notice::Stopping { workers: 0, .. } => None,
-        Notice::Failed { outcome, .. } if plan.training().is_some() && *outcome == usage_error => None,
+        Notice::Failed { outcome, .. } if plan.is_of_dtrain() && *outcome == usage_error => None,
         Notice::Failed { rank, outcome, stopping } => Some(format!(
             "dtrain: rank {} failed ({}); stopping the other {stopping} of {workers} workers; those still running after \
              {timeout} s are killed",

@@ -207,6 +207,14 @@ impl LaunchPlan {
         self.training().map(|_| i32::from(ExitStatus::Requeue.code()))
     }
 
+    /// Returns whether the workers are dtrain's own, whose usage errors are the launcher's.
+    pub(crate) fn is_of_dtrain(&self) -> bool {
+        match &self.kind {
+            PlanKind::Training(_) => true,
+            PlanKind::Program(program) => program.is_question,
+        }
+    }
+
     /// Returns whether the launcher serves the store where the workers meet.
     pub(crate) fn serves_store(&self) -> bool {
         matches!(&self.kind, PlanKind::Program(program) if program.serves_store)
@@ -270,6 +278,8 @@ impl Training {
 #[derive(Debug)]
 pub(crate) struct Program {
     pub(super) stdin: StandardInput,
+    /// Whether it is dtrain's worker, which answers a question.
+    pub(super) is_question: bool,
     /// Whether the launcher serves the store where the workers meet.
     pub(super) serves_store: bool,
 }

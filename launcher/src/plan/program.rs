@@ -52,10 +52,16 @@ pub(super) fn plan(
     };
     routing.make_folder()?;
     let (workers, name) = (counted(nproc, "worker"), target.name.display());
-    let mut summary = format!("{workers} of {name}{}", size.place);
+    let of = if args.is_question { String::new() } else { format!(" of {name}") };
+    let mut summary = format!("{workers}{of}{}", size.place);
     if let Some(run_dir) = &run_dir {
         summary.push_str(&format!("; run directory {}", run_dir.root().display()));
     }
+    let (notes, summary) = match size.note {
+        // The note has the number of workers.
+        Some(note) if args.is_question => (Vec::new(), note),
+        note => (note.into_iter().collect(), summary),
+    };
     Ok(LaunchPlan {
         nproc,
         placement: Placement::alone(nproc),
@@ -65,10 +71,11 @@ pub(super) fn plan(
         run_dir,
         limit: limited.as_ref().map(|limited| limited.limit),
         routing,
-        headline: headline(size.note.into_iter().collect(), summary, &core_binding, limited.as_ref()),
+        headline: headline(notes, summary, &core_binding, limited.as_ref()),
         core_binding,
         kind: PlanKind::Program(Program {
             stdin: stdin(args.stdin_rank, nproc, std::io::stdin().is_terminal()),
+            is_question: args.is_question,
             serves_store: is_python && is_for_python(most_workers, |name| std::env::var_os(name)),
         }),
     })

@@ -159,7 +159,9 @@ fn the_help_is_what_its_file_says() {
     for words in [
         &["plan"][..],
         &["profile"],
+        &["data"],
         &["eval"],
+        &["predict"],
         &["ckpt"],
         &["ckpt", "ls"],
         &["ckpt", "show"],

@@ -227,7 +227,7 @@ impl Samples {
     }
 
     /// Returns the number of files and drawn masks of a sample.
-    pub(super) fn files(&self) -> usize {
+    pub fn files(&self) -> usize {
         let of = |list: &List| match &list.values {
             ListValues::Images(images) => images.len(),
             ListValues::Pixels(..) | ListValues::Drawn(..) => 1,

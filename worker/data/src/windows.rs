@@ -11,7 +11,7 @@ use super::needs::{Depth, Needs};
 use super::plane::Placement;
 use super::raster::{Raster, Values};
 use super::rng::SampleRng;
-use super::samples::Samples;
+use super::samples::{ListValues, Samples};
 use super::stored::Stored;
 
 /// A window of an image: its upper left corner in pixels.
@@ -58,7 +58,7 @@ pub fn corners(image: (u32, u32), window: (u32, u32), overlap: u32) -> Vec<(u32,
 }
 
 impl Windows {
-    /// Makes the windows of the images of `sizes`, width and height in pixels, each of `options.size` pixels. A size of 0 is of
+    /// Makes the windows of samples with one image each, of `sizes`, width and height in pixels, each of `options.size` pixels. A size of 0 is of
     /// an image that cannot be read, which gets one window.
     pub fn new(samples: Samples, sizes: &[(u32, u32)], overlap: u32, options: ImageOptions) -> Self {
         let (width, height) = options.size;
@@ -153,7 +153,17 @@ impl Dataset for Windows {
         // The message of an image that cannot be decoded.
         let Some(whole) = whole else { return self.decode(image).map(|_| ()) };
         let window = cut(whole, (left, top), self.options.size);
-        out[0].pixels().write(window.view(), Placement::default());
+        for (list, out) in self.samples.lists.iter().zip(out) {
+            match &list.values {
+                ListValues::Images(_) => out.pixels().write(window.view(), Placement::default()),
+                ListValues::Numbers { names, values } => {
+                    let first = image as usize * names.len();
+                    out.f32().copy_from_slice(&values[first..first + names.len()]);
+                }
+                // Inputs have no other lists.
+                _ => {}
+            }
+        }
         Ok(())
     }
 
@@ -166,9 +176,13 @@ impl Dataset for Windows {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
+    use dtrain_recipe::{FieldColumns, Resize};
     use proptest::prelude::*;
 
     use super::*;
+    use crate::dataset::load_one;
+    use crate::sources::inputs;
+    use crate::tests::images::{png, put};
 
     #[test]
     fn a_window_beyond_the_image_repeats_its_border() {
@@ -178,6 +192,24 @@ mod tests {
         assert_eq!(window.values, Values::U8(vec![1, 2, 2, 4, 5, 5, 4, 5, 5]));
         let rgb = Raster { width: 2, height: 1, channels: 3, values: Values::U8((0..6).collect()) };
         assert_eq!(cut(&rgb, (1, 0), (1, 2)).values, Values::U8(vec![3, 4, 5, 3, 4, 5]));
+    }
+
+    /// Every window has the numbers of its sample.
+    #[test]
+    fn windows_keep_the_numbers_beside_the_image() {
+        let root = tempfile::tempdir().unwrap();
+        put(root.path().join("a.png"), &png(9, 4));
+        put(root.path().join("b.png"), &png(4, 4));
+        put(root.path().join("in.csv"), b"image,age\nb.png,2.5\na.png,-1\n");
+        let fields = [("image", "image"), ("targets", "numbers:age")];
+        let fields = fields.map(|(field, text)| FieldColumns::parse(field, text).unwrap());
+        let samples = inputs::list(&root.path().join("in.csv"), &fields).unwrap();
+        let options = ImageOptions { resize: Resize::Stretch, ..ImageOptions::square(4) };
+        let set = Windows::new(samples, &[(4, 4), (9, 4)], 0, options);
+        assert_eq!(set.len(), 4);
+        let ages: Vec<f32> =
+            (0..4).map(|at| load_one(&set, at, None).unwrap()[1].as_f32().unwrap()[0]).collect();
+        assert_eq!(ages, [2.5, -1.0, -1.0, -1.0]);
     }
 
     proptest! {

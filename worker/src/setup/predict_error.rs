@@ -34,6 +34,20 @@ pub enum PredictError {
          --set model.file=PATH", path.display()
     )]
     Program { path: PathBuf, what: &'static str },
+    #[error(
+        "the network takes the text `{}` of a table, which `dtrain predict` does not read; use `dtrain eval` on a table with targets", .0.join("`, `")
+    )]
+    Texts(Vec<String>),
+    #[error(
+        "the model takes images beside its texts, and a prompt has none; use `dtrain eval` on a table with targets"
+    )]
+    PromptWithImage,
+    #[error(
+        "the model knows the numbers of tokens alone, and no text; train with data.tokenizer, or use --output"
+    )]
+    NoTokenizer,
+    #[error("--windows: a sample of this model has {0} images, which cannot be cut together; leave it out")]
+    WindowsOfSeveral(usize),
     #[error("{} is another tokenizer than the model was trained with; restore it from the run's other checkpoints", .0.display())]
     Tokenizer(PathBuf),
     #[error(

@@ -1,6 +1,6 @@
 //! Programs that return their loss: any data, any model.
 
-use dtrain_recipe::{Join, Recipe};
+use dtrain_recipe::{Join, Recipe, Target};
 use dtrain_torch_shim::rng::BySample;
 use tch::{Device, Kind, TchError, Tensor};
 
@@ -33,6 +33,8 @@ pub struct Program {
     /// Those of `model.figures`.
     listed: Figures,
     pub(super) facts: Facts,
+    /// Whether a sample is a text.
+    pub(super) takes_prompts: bool,
 }
 
 /// An output whose mean is a figure of evaluations.
@@ -118,7 +120,9 @@ impl BuildTask for Program {
         let used = figures.iter().map(|figure| figure.name.as_str()).chain(taken).chain(listed.outputs());
         let used: Vec<_> = used.collect();
         let facts = facts(&sets, figures.len() + listed.sums()).with_program(&network, &used);
-        let mut program = Self { network, has_own, losses, keeps_rows, figures, listed, facts };
+        let takes_prompts = recipe.target() == Some(Target::Tokens);
+        let mut program =
+            Self { network, has_own, losses, keeps_rows, figures, listed, facts, takes_prompts };
         program.facts.is_capturable &= !program.computes_means(Mode::Train);
         if has_own && is_scalar(&program.network.main(Mode::Train).shape) {
             let mean = "the program returns the mean loss of a micro-batch, which is exact only if all samples have equal \

@@ -19,7 +19,9 @@ impl Program {
 
     /// Returns what logits of this shape predict.
     fn form_of(&self, port: &Port) -> Form {
-        let vocabulary = serde_json::from_value::<Vocabulary>(self.facts.extra["vocabulary"].clone()).ok();
+        // A prompt is one text: inputs of a table have no such prediction.
+        let vocabulary = self.facts.extra["vocabulary"].clone();
+        let vocabulary = serde_json::from_value::<Vocabulary>(vocabulary).ok().filter(|_| self.takes_prompts);
         let tokens = self.facts.train.fields().iter().find(|field| field.name == "tokens");
         match (port.shape.as_slice(), vocabulary, tokens) {
             ([None, _, _], Some(vocabulary), Some(tokens)) => {

@@ -26,7 +26,9 @@ pub struct Regress {
     numbers: Vec<String>,
     /// Height and width of the images.
     size: (i64, i64),
-    /// The number of a white pixel in a map.
+    /// The number of a black pixel in a map.
+    black: f32,
+    /// How much more a white pixel is.
     white: f32,
     /// The field of the target: a map, a vector of numbers, or one of classes, each 1 or 0.
     field: &'static str,
@@ -73,6 +75,7 @@ impl BuildTask for Regress {
             loss: recipe.of_stage(0).model.loss,
             size: (sets.size.1 as i64, sets.size.0 as i64),
             white: recipe.data.target_scale as f32,
+            black: recipe.data.target_offset as f32,
             field: match (has_classes, sets.numbers.is_empty()) {
                 (true, _) => "label",
                 (false, true) => "map",
@@ -120,7 +123,7 @@ fn check_outputs(network: &Network, sets: &Sets) -> Result<(), TaskError> {
 impl Predict for Regress {
     fn form(&self) -> Form {
         match self.numbers.is_empty() {
-            true => Form::Maps { white: self.white },
+            true => Form::Maps { black: self.black, white: self.white },
             false => Form::Numbers(self.numbers.clone()),
         }
     }

@@ -68,7 +68,7 @@ fn start(train: impl FnOnce(&Request, &WorkerEnv) -> Result<ExitStatus, WorkerEr
         Err(error) => return report(&error.into(), None, &request),
     };
     let env = begun.env.clone();
-    let _ = LAST_WORDS.set((env.error_file.clone(), request.prepared));
+    let _ = LAST_WORDS.set((env.error_file.clone(), request.is_of_launcher()));
     dtrain_torch_shim::on_lost_exception(report_lost);
     let trained = begun.prepare().map_err(WorkerError::Signals).and_then(|()| train(&request, &env));
     let (end, code) = match trained {
@@ -88,7 +88,7 @@ fn report(error: &WorkerError, env: Option<&WorkerEnv>, request: &Request) -> u8
         std::thread::sleep(LINGER);
     }
     let message = without_advice(&error.to_string());
-    let reported_by_launcher = is_reported_by_launcher(&message, error_file, request.prepared);
+    let reported_by_launcher = is_reported_by_launcher(&message, error_file, request.is_of_launcher());
     let reported_by_rank_0 = !is_first && error.is_reported_by_rank_0();
     if !reported_by_launcher && !reported_by_rank_0 {
         eprintln!("error: {message}");
@@ -96,21 +96,21 @@ fn report(error: &WorkerError, env: Option<&WorkerEnv>, request: &Request) -> u8
     error.exit_status().code()
 }
 
-/// The error file, and whether the launcher has prepared the run: for an exception that nobody can catch.
+/// The error file, and whether the launcher shows its message: for an exception that nobody can catch.
 static LAST_WORDS: OnceLock<(Option<PathBuf>, bool)> = OnceLock::new();
 
 fn report_lost(message: &str) {
     let message = without_advice(message);
-    let known = LAST_WORDS.get().map(|(file, prepared)| (file.as_deref(), *prepared));
-    let (error_file, prepared) = known.unwrap_or_default();
-    if !is_reported_by_launcher(&message, error_file, prepared) {
+    let known = LAST_WORDS.get().map(|(file, is_shown)| (file.as_deref(), *is_shown));
+    let (error_file, is_shown) = known.unwrap_or_default();
+    if !is_reported_by_launcher(&message, error_file, is_shown) {
         eprintln!("error: {message}");
     }
 }
 
 /// Writes the error file, if any. Returns whether the launcher's report shows the error once for all ranks.
-fn is_reported_by_launcher(message: &str, error_file: Option<&Path>, prepared: bool) -> bool {
-    error_file.is_some_and(|path| write_error_file(path, message)) && prepared
+fn is_reported_by_launcher(message: &str, error_file: Option<&Path>, is_shown: bool) -> bool {
+    error_file.is_some_and(|path| write_error_file(path, message)) && is_shown
 }
 
 /// Removes what libtorch appends to each of its messages: the C++ stack, and the advice for developers of kernels.

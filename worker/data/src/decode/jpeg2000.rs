@@ -11,6 +11,18 @@ pub(super) fn is_jpeg2000(bytes: &[u8]) -> bool {
     bytes.starts_with(b"\0\0\0\x0cjP  ") || bytes.starts_with(b"\xff\x4f\xff\x51")
 }
 
+/// Returns whether the last channel is opacity, which the box `cdef` before the codestream tells.
+pub(super) fn has_alpha(bytes: &[u8]) -> bool {
+    /// The channel's number, its type and what it belongs to.
+    const EACH: usize = 6;
+    let head = bytes.windows(4).position(|window| window == b"jp2c").unwrap_or(0);
+    let Some(start) = bytes[..head].windows(4).position(|window| window == b"cdef") else { return false };
+    let Some(channels) = bytes[..head].get(start + 6..) else { return false };
+    let number = |bytes: &[u8]| u16::from_be_bytes([bytes[0], bytes[1]]);
+    // Opacity, or that of colours which are multiplied with it.
+    channels.chunks_exact(EACH).any(|channel| number(channel) > 0 && matches!(number(&channel[2..]), 1 | 2))
+}
+
 /// A decoder with the interface of the others.
 pub(super) struct Decoder<'a> {
     inner: DumpImage<'a>,

@@ -195,7 +195,18 @@ fn source(bytes: &[u8], channels: usize, extent: Extent) -> Result<Source<'_>> {
             Err(other) => Err(other),
         };
     }
-    open_part(bytes, extent).map(Source::Picture)
+    let decoder = open_part(bytes, extent)?;
+    let found = usize::from(decoder.color_type().channel_count());
+    if found != channels && has_false_alpha(bytes, decoder.as_ref())? {
+        return Err(SampleError::Channels { found, expected: channels });
+    }
+    Ok(Source::Picture(decoder))
+}
+
+/// Returns whether the last channel is a band like the others, although the decoder names it alpha.
+fn has_false_alpha(bytes: &[u8], decoder: &dyn ImageDecoder) -> Result<bool> {
+    let is_jpeg2000 = format_of(bytes)?.is_none();
+    Ok(is_jpeg2000 && decoder.color_type().has_alpha() && !jpeg2000::has_alpha(bytes))
 }
 
 /// Opens an image for conversion to RGB, and rejects data that is not a picture.
@@ -213,6 +224,9 @@ fn open_picture(bytes: &[u8], extent: Extent) -> Result<Box<dyn ImageDecoder + '
         });
     }
     let decoder = opened?;
+    if has_false_alpha(bytes, decoder.as_ref())? {
+        return Err(SampleError::NotRgb(decoder.color_type().channel_count().into()));
+    }
     if decoder.original_color_type() == ExtendedColorType::Cmyk16 {
         return Err(SampleError::NotRgb(4));
     }

@@ -52,12 +52,13 @@ pub fn write_picture(path: &Path, size: (u32, u32), rgb: &[u8]) -> io::Result<()
     finish(encoder(path, size, ColorType::Rgb, BitDepth::Eight)?, rgb)
 }
 
-/// Writes a map as a grey PNG of 16 bits, in which `white` is 65535, as `data.target_scale` reads it. Returns how many numbers
-/// are below 0 or above `white`, and are stored as the nearest of the two. NaN is stored as 0.
-pub fn write_map16(path: &Path, map: &Labels<f32>, white: f32) -> io::Result<usize> {
-    let beyond = map.values.iter().filter(|value| **value < 0.0 || **value > white).count();
-    let value = |value: &f32| (value / white * 65535.0).round().clamp(0.0, 65535.0) as u16;
-    let bytes: Vec<u8> = map.values.iter().flat_map(|number| value(number).to_be_bytes()).collect();
+/// Writes a map as a grey PNG of 16 bits from `black`, which is 0, to `white` more, as `data.target_scale` and `data.target_offset`
+/// read it. Returns how many numbers are beyond, and are stored as the nearest of the two. NaN is stored as 0.
+pub fn write_map16(path: &Path, map: &Labels<f32>, (black, white): (f32, f32)) -> io::Result<usize> {
+    let parts = || map.values.iter().map(|value| (value - black) / white);
+    let beyond = parts().filter(|part| *part < 0.0 || *part > 1.0).count();
+    let value = |part: f32| (part * 65535.0).round().clamp(0.0, 65535.0) as u16;
+    let bytes: Vec<u8> = parts().flat_map(|part| value(part).to_be_bytes()).collect();
     finish(encoder(path, (map.width, map.height), ColorType::Grayscale, BitDepth::Sixteen)?, &bytes)?;
     Ok(beyond)
 }
@@ -130,7 +131,7 @@ mod tests {
         let file = bytes(|path| write_map32(path, &map));
         assert_eq!(read(&file).0, Values::F32(map.values.clone()));
         let mut beyond = 0;
-        let file = bytes(|path| write_map16(path, &map, 10.0).map(|count| beyond = count));
+        let file = bytes(|path| write_map16(path, &map, (0.0, 10.0)).map(|count| beyond = count));
         let picture = bytes(|path| write_coloured_map(path, &map, (0.0, 11.0)));
         let mut rgb = Raster::default();
         decode::pixels(&picture, 3, &mut Vec::new(), &mut rgb).unwrap();
@@ -146,9 +147,12 @@ mod tests {
     #[test]
     fn pixels_without_a_number_are_not_beyond_white() {
         let map = Labels { width: 4, height: 1, values: vec![f32::NAN, -0.5, 0.5, 1.5] };
-        let mut beyond = 0;
-        bytes(|path| write_map16(path, &map, 1.0).map(|count| beyond = count));
-        assert_eq!(beyond, 2);
+        let mut beyond = [0; 2];
+        bytes(|path| write_map16(path, &map, (0.0, 1.0)).map(|count| beyond[0] = count));
+        let moved = bytes(|path| write_map16(path, &map, (-0.5, 2.0)).map(|count| beyond[1] = count));
+        assert_eq!(beyond, [2, 0]);
+        let read = image::load_from_memory(&moved).unwrap().to_luma16();
+        assert_eq!(**read.as_raw(), [0, 0, 32768, 65535]);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use super::super::ignored::{Ignored, is_image};
 use super::super::paths::Listing;
 use super::super::samples::{Files, List, ListValues, Samples};
 use super::listing::{list as entries, list_images};
-use super::table;
+use super::{json_lines, table};
 
 /// The ending of a table.
 const TABLE: &str = "csv";
@@ -27,7 +27,8 @@ pub fn list(path: &Path, fields: &[FieldColumns]) -> Result<Samples, DataError> 
         images.sort(0);
         return samples(path, images, ignored, fields);
     }
-    if path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case(TABLE)) {
+    let is_csv = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case(TABLE));
+    if is_csv || json_lines::is_file(path) {
         return table::scan_inputs(path, fields);
     }
     let name = path.file_name().ok_or_else(|| DataError::NotUnicode(path.to_owned()))?;

@@ -1,8 +1,10 @@
 //! A table with a JSON object in each line. Its keys are the columns; `a.b` is the key `b` of the object at `a`.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use dtrain_recipe::{ColumnKind, FieldColumns};
+use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use super::super::table_problem::TableProblem;
@@ -38,8 +40,17 @@ pub(super) fn parse(text: &str, of: Option<[&str; 2]>, fields: &[FieldColumns]) 
         for (found, &(column, field)) in found.iter_mut().zip(&columns) {
             let value = value(&object, column);
             *found |= value.is_some();
-            if is_taken {
-                add_value(&mut kept, field.kind, column, value).map_err(|problem| (line, problem))?;
+            if !is_taken {
+                continue;
+            }
+            match value {
+                // Messages stay JSON, with their keys in this order: a template may write them.
+                Some(chat) if field.kind == ColumnKind::Chat && !chat.is_string() => {
+                    kept.add_cell(field.kind, &ordered(text, column).unwrap_or_else(|| chat.to_string()));
+                }
+                value => {
+                    add_value(&mut kept, field.kind, column, value).map_err(|problem| (line, problem))?
+                }
             }
         }
         if is_taken {
@@ -87,6 +98,18 @@ fn value<'v>(object: &'v Map<String, Value>, column: &str) -> Option<&'v Value> 
     own.filter(|value| !value.is_null())
 }
 
+/// Returns the JSON of a column with its keys in their order.
+pub(super) fn ordered(text: &str, column: &str) -> Option<String> {
+    let whole: BTreeMap<String, &RawValue> = serde_json::from_str(text.trim()).ok()?;
+    match whole.get(column) {
+        Some(value) => Some(value.get().to_owned()),
+        None => {
+            let (key, rest) = column.split_once('.')?;
+            ordered(whole.get(key)?.get(), rest)
+        }
+    }
+}
+
 fn add_value(
     rows: &mut Rows,
     kind: ColumnKind,
@@ -94,11 +117,6 @@ fn add_value(
     value: Option<&Value>,
 ) -> Result<(), TableProblem> {
     let list = match value {
-        // Messages stay JSON.
-        Some(chat) if kind == ColumnKind::Chat && !chat.is_string() => {
-            rows.add_cell(kind, &chat.to_string());
-            return Ok(());
-        }
         Some(Value::Array(list)) => list.as_slice(),
         None => {
             rows.add_cell(kind, "");

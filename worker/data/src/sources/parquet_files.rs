@@ -26,7 +26,8 @@ pub(super) fn list(request: &Request<'_>) -> Result<Samples, DataError> {
         let path = request.root.join(&name);
         let file = ParquetFile::open(&path).map_err(|error| match Content::of_file(&path) {
             Some(content) if content != Content::Parquet => {
-                let problem = PackProblem::Foreign(content.to_string(), "expected a Parquet file".to_owned());
+                let remedy = content.remedy(&path).unwrap_or_else(|| "expected a Parquet file".to_owned());
+                let problem = PackProblem::Foreign(content.to_string(), remedy);
                 DataError::pack(path.clone(), problem)
             }
             _ if path.metadata().is_ok_and(|about| about.len() == 0) => {

@@ -19,6 +19,7 @@ use super::super::regular::First;
 use super::super::samples::{Files, Samples};
 use super::super::stored::{Part, Parts, Stored};
 use super::Request;
+use super::json_lines;
 use super::packs::{self, Pack};
 use super::tar_index::{Member, TarIndex};
 
@@ -253,6 +254,10 @@ fn value_of(text: &str, keys: &str, member: &str, kind: ColumnKind) -> Result<St
         _ => None,
     };
     let written = match found {
+        // Messages stay JSON.
+        Some(chat) if kind == ColumnKind::Chat && !chat.is_string() => {
+            Some(json_lines::ordered(text, keys).unwrap_or_else(|| chat.to_string()))
+        }
         Some(Value::Array(values)) if kind != ColumnKind::Classes && values.len() != 1 => {
             let (member, key, count) = (member.to_owned(), keys.to_owned(), values.len());
             return Err(PackProblem::ManyValues { member, key, count, kind: kind.as_str() });

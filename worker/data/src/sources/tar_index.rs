@@ -64,10 +64,10 @@ impl TarIndex {
             return Ok(index);
         }
         let members = members(file, size).map_err(|problem| match (problem, Content::of_file(path)) {
-            (PackProblem::Damaged(..) | PackProblem::Cut { .. }, Some(content))
+            (PackProblem::Damaged(..) | PackProblem::Cut { .. } | PackProblem::NoEnd(_), Some(content))
                 if content != Content::Tar =>
             {
-                failed(foreign(content))
+                failed(foreign(content, path))
             }
             (problem, _) => failed(problem),
         })?;
@@ -86,12 +86,12 @@ impl TarIndex {
     }
 }
 
-fn foreign(content: Content) -> PackProblem {
+fn foreign(content: Content, path: &Path) -> PackProblem {
     let remedy = match content.unpacker() {
         Some(program) => format!(
             "members of a compressed archive cannot be read one by one: unpack it with `{program} -d`, and name the .tar file"
         ),
-        None => "expected a tar archive".to_owned(),
+        None => content.remedy(path).unwrap_or_else(|| "expected a tar archive".to_owned()),
     };
     PackProblem::Foreign(content.to_string(), remedy)
 }

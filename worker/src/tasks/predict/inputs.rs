@@ -80,11 +80,12 @@ impl Saved {
         serde_json::from_value(self.extra["classes"].clone()).unwrap_or_default()
     }
 
-    /// Returns the colours of the classes of the first mask that are stated.
+    /// Returns the stated colours of the classes of masks.
     fn colours(&self) -> Vec<[u8; 3]> {
         let all: BTreeMap<String, Vec<String>> =
             serde_json::from_value(self.extra["colors"].clone()).unwrap_or_default();
-        let first = all.into_values().next().unwrap_or_default();
+        // The task's own mask, if there are several.
+        let first = all.get("mask").or(all.values().next()).cloned().unwrap_or_default();
         first.iter().map_while(|text| Hex::read(text)).map(|Hex(colour)| colour).collect()
     }
 

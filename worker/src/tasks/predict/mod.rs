@@ -26,7 +26,9 @@ pub enum Form {
     Numbers(Vec<String>),
     /// A number for each pixel, in the unit of the targets: N x height x width.
     Maps {
-        /// The number of a white pixel, as `data.target_scale`.
+        /// The number of a black pixel, as `data.target_offset`.
+        black: f32,
+        /// How much more a white pixel is, as `data.target_scale`.
         white: f32,
     },
     /// The logits of the token after each token: N x T x V.

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use dtrain_common::text::counted;
-use dtrain_recipe::{Interpolation, Orientation, Recipe, Resize};
+use dtrain_recipe::{Interpolation, Orientation, Recipe, Resize, Val};
 
 use super::super::{Checked, SetKind, SurveyContext};
 use super::masks;
@@ -13,7 +13,7 @@ use crate::data::generated_set::Painter;
 use crate::data::ignored::EXTENSIONS;
 use crate::data::{
     self, CacheBudget, Changes, CheckReport, Depth, Filter, GeneratedSet, ImageOptions, Marks, Needs,
-    Normalize, Samples,
+    Normalize, Samples, too_many_bad,
 };
 
 /// Returns the path of the only source.
@@ -62,10 +62,14 @@ pub(super) fn check(
     ignored.notes().iter().for_each(|note| (context.warn)(note.clone()));
     let report =
         data::check(samples, needs, depth, context.threads, &mut progress_callback(context.report, split));
-    for bad in report.bad.iter().take(MOST_NAMED) {
+    let is_divided = matches!(recipe.data.val, Some(Val::Part(_)))
+        && matches!(kind, SetKind::Training | SetKind::Validation);
+    // Else an error names them. The limit of divided samples is that of both parts.
+    let is_left_out = is_divided || !too_many_bad(report.bad.len(), samples.count());
+    for bad in report.bad.iter().take(MOST_NAMED).filter(|_| is_left_out) {
         (context.warn)(format!("{} cannot be read and is left out: {}", bad.path, bad.reason));
     }
-    if !report.bad.is_empty() {
+    if is_left_out && !report.bad.is_empty() {
         let (bad, count) = (report.bad.len(), samples.count());
         let first = format!("; the first {MOST_NAMED} are listed above");
         let named = if bad > MOST_NAMED { &first } else { "" };

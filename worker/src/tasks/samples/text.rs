@@ -311,11 +311,14 @@ pub(in crate::tasks) fn sets(recipe: &Recipe, text: Text, context: usize) -> Res
 
 /// Makes the sets of prompts: of samples without tokens, in the vocabulary of the checkpoint.
 fn prompts(recipe: &Recipe, inputs: &Unlabelled, context: usize) -> Result<TextSets, TaskError> {
-    let names: &[&'static str] = match recipe.has_documents() {
-        true => &["tokens", "targets", "documents", "positions"],
-        false => &["tokens", "targets"],
-    };
-    let fields = names.iter().map(|name| Field::i64(*name, [context])).collect();
+    let saved = inputs.saved.fields.iter().filter(|field| field.shape == [context]);
+    let mut names: Vec<String> = saved.map(|field| field.name.clone()).collect();
+    if names.is_empty() {
+        // A checkpoint of an earlier version.
+        let more: &[&str] = if recipe.has_documents() { &["documents", "positions"] } else { &[] };
+        names = ["tokens", "targets"].iter().chain(more).map(|name| (*name).to_owned()).collect();
+    }
+    let fields = names.into_iter().map(|name| Field::i64(name, [context])).collect();
     let set: Arc<dyn Dataset> = Arc::new(Blanks::only(inputs.count, fields));
     let vocabulary = inputs.saved.vocabulary().ok_or(TaskError::NoVocabulary)?;
     Ok(TextSets {

@@ -64,12 +64,18 @@ impl Coder {
         filled(tokens.into_iter().map(i64::from).collect())
     }
 
-    /// Returns the text of tokens.
-    pub(super) fn decode(&self, tokens: &[i64]) -> Result<String> {
-        let tokens = tokens.iter().map(|&token| token as u32);
-        match &self.tokenizer {
-            Some(tokenizer) => Ok(tokenizer.decode(&tokens.collect::<Vec<_>>()).map_err(TaskError::from)?),
-            None => Ok(self.vocabulary.decode(tokens)),
+    /// Returns the text of the tokens after the first `prompt` ones.
+    pub(super) fn decode(&self, tokens: &[i64], prompt: usize) -> Result<String> {
+        let tokens: Vec<u32> = tokens.iter().map(|&token| token as u32).collect();
+        let Some(tokenizer) = &self.tokenizer else {
+            return Ok(self.vocabulary.decode(tokens[prompt..].iter().copied()));
+        };
+        let decode = |tokens: &[u32]| tokenizer.decode(tokens).map_err(TaskError::from);
+        // Alone, the first of them may lose its space.
+        let (before, whole) = (decode(&tokens[..prompt])?, decode(&tokens)?);
+        match whole.strip_prefix(&before) {
+            Some(after) => Ok(after.to_owned()),
+            None => Ok(decode(&tokens[prompt..])?),
         }
     }
 }

@@ -120,9 +120,9 @@ impl Maker {
                 let mask = labels(&classes_of, flat.into_iter().map(|class| class as u16).collect());
                 self.mask(at, mask, (*classes, *ignore))
             }
-            Form::Maps { white } => {
+            Form::Maps { black, white } => {
                 let map = labels(values, numbers(values)?);
-                self.map(at, map, *white)
+                self.map(at, map, (*black, *white))
             }
             Form::Numbers(_) | Form::Outputs | Form::Tokens { .. } => {
                 Ok(Row::of(at, vec![Cell::numbers(&numbers(values)?)]))
@@ -201,7 +201,7 @@ impl Maker {
         Ok(Row::of(at, cells))
     }
 
-    fn map(&mut self, at: u32, map: Labels<f32>, white: f32) -> Result<Row> {
+    fn map(&mut self, at: u32, map: Labels<f32>, range: (f32, f32)) -> Result<Row> {
         let (size, frame) = match self.frame(at) {
             Ok(found) => found,
             Err(error) => return Ok(Row::failed(at, error.to_string())),
@@ -215,7 +215,7 @@ impl Maker {
         for form in self.images.clone() {
             let (path, name) = self.path(at, form)?;
             let written = match form {
-                ImageForm::Png => write_map16(&path, &map, white).map(|count| beyond = count),
+                ImageForm::Png => write_map16(&path, &map, range).map(|count| beyond = count),
                 ImageForm::Tiff => write_map32(&path, &map),
                 _ => write_coloured_map(&path, &map, (least, most)),
             };

@@ -18,10 +18,10 @@ use std::io::Write;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use dtrain_common::batch::{Partition, share};
+use dtrain_common::batch::Partition;
 use dtrain_common::env::WorkerEnv;
 use dtrain_common::exit::ExitStatus;
-use dtrain_recipe::Recipe;
+use dtrain_recipe::{ColumnKind, Recipe};
 use serde_json::{Value, json};
 use tch::{Device, Tensor};
 
@@ -45,7 +45,7 @@ use crate::setup::survey;
 use crate::step::recover::Limits;
 use crate::step::{Kernels, Precision};
 use crate::stop::StopFlag;
-use crate::tasks::predict::{Form, Predict, Unlabelled};
+use crate::tasks::predict::{Form, Predict, Unlabelled, columns};
 use crate::tasks::{BuildTask, Facts, TaskError};
 use crate::train::evaluation::{Evaluation, Filled, fill, followers_of};
 
@@ -153,7 +153,7 @@ impl Prediction<'_> {
         };
         let partial = Partial::of(&question.out);
         let begun = self.begin(&partial)?;
-        self.warn_of_blanks(predict);
+        self.check_blanks(predict)?;
         if let Some(kernels) = Kernels::new(recipe, device)? {
             kernels.apply().map_err(TrainError::from)?;
         }
@@ -170,7 +170,7 @@ impl Prediction<'_> {
             part: Part::create(partial.part(begun.attempt, env.rank))?,
         };
         let mut followers = followers_of(ProgressStyle::detect(env.rank));
-        let of_rank = self.share(&begun.missing);
+        let of_rank = &self.share(&begun.missing)[..];
         let started = Instant::now();
         let done = match &opening.prompts {
             Some(prompts) => {
@@ -215,9 +215,9 @@ impl Prediction<'_> {
         batch.unwrap_or_else(|| cut.map_or(1, |cut| cut.micro_batch()))
     }
 
-    /// Returns this rank's share of the inputs to do, in order.
-    fn share<'b>(&self, missing: &'b [u32]) -> &'b [u32] {
-        &missing[share(missing.len(), self.ranks.size(), self.ranks.rank())]
+    /// Returns this rank's share of the inputs to do, in order: every N-th one, so that large inputs beside each other are shared.
+    fn share(&self, missing: &[u32]) -> Vec<u32> {
+        missing.iter().copied().skip(self.ranks.rank()).step_by(self.ranks.size()).collect()
     }
 
     /// Begins or continues, as rank 0 finds it. Every rank calls this.
@@ -235,10 +235,17 @@ impl Prediction<'_> {
         }
     }
 
-    /// Warns of fields that the network takes and no input has.
-    fn warn_of_blanks(&self, predict: &dyn Predict) {
+    /// Warns of fields that the network takes and no input has. Texts of a table are an error.
+    fn check_blanks(&self, predict: &dyn Predict) -> Result<()> {
         let blank: Vec<&str> =
             predict.network().input_names().into_iter().filter(|name| self.opening.lacks(name)).collect();
+        let is_text = |kind| matches!(kind, ColumnKind::Text | ColumnKind::Chat);
+        let texts = columns(self.recipe).into_iter().filter(|field| is_text(field.kind));
+        let texts: Vec<_> =
+            texts.map(|field| field.field).filter(|name| blank.contains(&name.as_str())).collect();
+        if !texts.is_empty() {
+            return Err(PredictError::Texts(texts).into());
+        }
         if let ([_, ..], 0) = (blank.as_slice(), self.env.rank) {
             tracing::warn!(
                 "the network takes `{}`, which inputs do not have: it is 0 for all of them. What depends on it, such as a loss, has no \
@@ -246,6 +253,7 @@ impl Prediction<'_> {
                 blank.join("`, `")
             );
         }
+        Ok(())
     }
 
     /// Adds up what the ranks have done. All rows are written when it returns. Every rank calls this.
@@ -280,7 +288,8 @@ impl Summary {
         let speed = |count: usize| count as f64 / seconds.max(1e-9);
         if self.clipped > 0 {
             tracing::warn!(
-                "{} are below 0 or above data.target_scale, and are stored as the nearest of the two in the PNG files; use the TIFF files",
+                "{} are below data.target_offset, or more than data.target_scale above it, and are stored as the nearest of the two in the PNG files; use \
+                 the TIFF files",
                 dtrain_common::text::counted(self.clipped, "pixel")
             );
         }

@@ -6,20 +6,23 @@ use std::path::{Path, PathBuf};
 
 use dtrain_common::files;
 use dtrain_common::manifest::Manifest;
-use dtrain_recipe::{Recipe, Resize, Target};
+use dtrain_recipe::{ColumnKind, Recipe, Resize, Target};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::parts::{Partial, failed};
 use crate::data::packed::Packed;
 use crate::data::sources::inputs;
-use crate::data::{Pictures, Samples};
+use crate::data::{Pictures, Samples, Vocabulary};
 use crate::planning::{Input, PredictQuestion};
 use crate::setup::error::{Result, WorkerError};
 use crate::setup::predict_error::PredictError;
 use crate::setup::survey::Surveyed;
 use crate::tasks::predict::{Saved, Unlabelled, columns};
 use crate::train::evaluation::find_checkpoint;
+
+/// The field of numbers as targets.
+const TARGETS: &str = "targets";
 
 /// The message of rank 0 to the other ranks.
 #[derive(Debug, Serialize, Deserialize)]
@@ -59,6 +62,12 @@ impl Opening {
         let saved = Saved::of(&manifest, recipe);
         let identity = identity(&manifest, question)?;
         if recipe.target() == Some(Target::Tokens) {
+            if saved.size().is_some() {
+                return Err(PredictError::PromptWithImage.into());
+            }
+            if matches!(saved.vocabulary(), Some(Vocabulary::Numbers(_))) {
+                return Err(PredictError::NoTokenizer.into());
+            }
             let prompts = prompts(&question.input)?;
             let inputs = serde_json::to_value(Unlabelled::of_prompts(saved, prompts.len()))?;
             let known = ["tokens", "attention_mask", "documents", "positions"].map(str::to_owned).to_vec();
@@ -176,7 +185,16 @@ fn list(path: &Path, recipe: &Recipe, saved: &Saved) -> Result<Samples> {
         return Err(PredictError::Input { path: path.to_owned(), what: "does not exist", remedy }.into());
     }
     let path = std::path::absolute(path).map_err(failed(path))?;
-    let samples = inputs::list(&path, &columns(recipe)).map_err(crate::tasks::TaskError::from)?;
+    // A target that the table has may be empty.
+    let fields: Vec<_> = columns(recipe).into_iter().filter(|field| field.field != TARGETS).collect();
+    if !fields.iter().any(|field| field.kind == ColumnKind::Image) {
+        let texts = fields.iter().filter(|field| matches!(field.kind, ColumnKind::Text | ColumnKind::Chat));
+        let names: Vec<_> = texts.map(|field| field.field.clone()).collect();
+        if !names.is_empty() {
+            return Err(PredictError::Texts(names).into());
+        }
+    }
+    let samples = inputs::list(&path, &fields).map_err(crate::tasks::TaskError::from)?;
     let unknown =
         inputs::unknown_classes(&path, &saved.class_names).map_err(crate::tasks::TaskError::from)?;
     if !unknown.is_empty() {
@@ -222,6 +240,9 @@ fn unlabelled(
         let reason = "the model takes no images";
         return Err(PredictError::NoEffect { flag: "--windows", reason }.into());
     };
+    if samples.files() != 1 {
+        return Err(PredictError::WindowsOfSeveral(samples.files()).into());
+    }
     let sizes = (0..samples.count()).map(|sample| size(sample).unwrap_or_default()).collect();
     let overlap = (part * f64::from(width.min(height))) as u32;
     Ok(Unlabelled::of_samples(saved, samples).in_windows(sizes, overlap))
@@ -230,7 +251,8 @@ fn unlabelled(
 /// Returns the prompts, one a line.
 fn prompts(input: &Input) -> Result<Vec<String>> {
     let lines = |bytes: Vec<u8>, path: &Path| {
-        let prompts: io::Result<Vec<String>> = bytes.lines().collect();
+        let prompts: io::Result<Vec<String>> =
+            bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&bytes).lines().collect();
         match prompts {
             Ok(prompts) if prompts.is_empty() => Err(PredictError::Input {
                 path: path.to_owned(),

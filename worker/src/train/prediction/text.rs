@@ -51,8 +51,9 @@ pub(super) fn run(
     let mut tokens = 0;
     let batch = with_less_memory(&mut engine, todo, (batch, least), |engine, todo, batch, done| {
         for cut in batches_of(todo.len(), 1, 0, batch, 1) {
-            let rows = write(engine, prompts, &todo[cut], (&window, least), &mut tokens)?;
+            let (rows, written) = write(engine, prompts, &todo[cut], (&window, least))?;
             engine.part.add(&rows)?;
+            tokens += written;
             *done += rows.len();
             followers.advance();
         }
@@ -61,14 +62,13 @@ pub(super) fn run(
     Ok(Done { inputs: todo.len(), tokens, batch })
 }
 
-/// Writes the texts of a batch.
+/// Writes the texts of a batch. Returns their rows and the number of tokens.
 fn write(
     engine: &Engine<'_>,
     prompts: &[String],
     todo: &[u32],
     (window, least): (&Window<'_>, usize),
-    written: &mut usize,
-) -> Result<Vec<Row>> {
+) -> Result<(Vec<Row>, usize)> {
     let (mut texts, mut rows) = (Vec::new(), Vec::new());
     for &at in todo {
         match window.coder.encode(&prompts[at as usize]) {
@@ -94,13 +94,14 @@ fn write(
             }
         }
         texts = going;
-        *written += texts.len();
     }
+    let mut written = 0;
     for text in ended.into_iter().chain(texts) {
-        rows.push(Row::of(text.at, vec![Cell::Text(window.coder.decode(&text.tokens[text.prompt..])?)]));
+        written += text.tokens.len() - text.prompt;
+        rows.push(Row::of(text.at, vec![Cell::Text(window.coder.decode(&text.tokens, text.prompt)?)]));
     }
     rows.sort_by_key(|row| row.at);
-    Ok(rows)
+    Ok((rows, written))
 }
 
 impl Window<'_> {

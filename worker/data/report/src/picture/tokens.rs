@@ -46,10 +46,10 @@ pub(super) fn tile(fields: &[Field], columns: &[Column], decode: &Decode) -> Opt
     };
     let (targets, documents) = (column("targets"), column("documents"));
     let mut lines = vec![Vec::new()];
-    let (mut drawn, mut padding) = (0, 0);
+    let padding = filled.map_or(0, |filled| filled.iter().filter(|filled| **filled == 0).count());
+    let mut drawn = 0;
     for (at, &token) in tokens.iter().enumerate() {
         if filled.is_some_and(|filled| filled[at] == 0) {
-            padding += 1;
             continue;
         }
         let ground = documents.map_or(at, |documents| documents[at] as usize) % 2;
@@ -72,7 +72,7 @@ pub(super) fn tile(fields: &[Field], columns: &[Column], decode: &Decode) -> Opt
         if lines.len() > LINES {
             break;
         }
-        drawn = at + 1;
+        drawn += 1;
     }
     lines.truncate(LINES);
     let mut note = format!("{} tokens", tokens.len() - padding);

@@ -130,6 +130,11 @@ fn jpeg_2000_gives_the_pixels_of_openjpeg() {
         let said = data(&file(name), 1).unwrap_err().to_string();
         assert!(said.starts_with(problem), "{said}");
     }
+    // Four bands, of which none is opacity.
+    let bands = file("bands.j2k");
+    assert_eq!(data(&bands, 4).unwrap().channels, 4);
+    assert!(data(&bands, 3).unwrap_err().to_string().contains("4 band(s) of data"));
+    assert!(matches!(data(&bands, 1), Err(SampleError::Channels { found: 4, expected: 1 })));
     // Wherever the file ends early.
     for name in ["lossless.jp2", "tiles.j2k"] {
         let whole = file(name);

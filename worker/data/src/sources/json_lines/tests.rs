@@ -56,6 +56,20 @@ fn keys_are_columns_and_lists_are_several_values() {
     assert_eq!((names[0].get(0), names[0].get(1)), ("", "whole"));
 }
 
+/// A template may write the keys of a message.
+#[test]
+fn chats_keep_the_order_of_their_keys() {
+    let chat = r#"[{"role": "user", "content": "a", "also": {"z": 1, "b": 2}}]"#;
+    for (column, line) in [
+        ("chat", format!(r#"{{"split": "train", "chat": {chat}}}"#)),
+        ("in.chat", format!(r#"{{"in": {{"n": 1, "chat": {chat}}}, "split": "train"}}"#)),
+    ] {
+        let samples = scan(&line, &[("tokens", &format!("chat:{column}"))]).unwrap();
+        let ListValues::Texts(texts, _) = &samples.lists[0].values else { panic!("texts") };
+        assert_eq!(texts[0].get(0), chat);
+    }
+}
+
 #[test]
 fn errors_name_the_line_and_the_remedy() {
     let image = [("image", "image:a"), ("label", "class:b")];

@@ -38,6 +38,8 @@ fn an_archive_that_is_cut_or_no_archive_is_named_with_the_remedy() {
     assert!(said(&whole[..300]).contains("the file ends after `(the beginning)`"));
     let gzip = said(b"\x1f\x8b\x08\x00, and more than a block of bytes".repeat(40).as_slice());
     assert!(gzip.contains("it is compressed by gzip; members of a compressed archive cannot be read one by one: unpack it with `gzip -d`"), "{gzip}");
+    let pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 3\n";
+    assert!(said(pointer).contains("lfs pull"), "{}", said(pointer));
     let text = said("no archive at all. ".repeat(100).as_bytes());
     assert!(text.contains("the member after `(the beginning)` is damaged"), "{text}");
     assert!(
