@@ -1,8 +1,7 @@
 //! Parses the command line: splits launcher's and program's words, and reads flags from the environment.
 
 use super::command::{Cli, Command};
-use super::eval::EvalArgs;
-use super::eval::WorkerArgs;
+use super::eval::{EvalArgs, WorkerArgs};
 use super::launch::{Form, LaunchArgs, Nproc, Target};
 use super::predict::PredictArgs;
 use crate::executable;

@@ -147,19 +147,11 @@ impl FileSet {
         let (mut first, mut draws) = (None, Draws { random, first: None });
         let mut columns = out.iter_mut();
         for (list, texts) in self.samples.lists.iter().zip(&self.texts) {
-            match &list.values {
-                ListValues::Tokens(tokens) => {
-                    for (column, out) in texts.iter().zip(&mut columns) {
-                        tokens.write_column(index, *column, out.i64());
-                    }
-                    continue;
+            if let ListValues::Tokens(tokens) = &list.values {
+                for (column, out) in texts.iter().zip(&mut columns) {
+                    tokens.write_column(index, *column, out.i64());
                 }
-                // A survey makes tokens of all texts.
-                ListValues::Texts(..) => {
-                    texts.iter().zip(&mut columns).for_each(|(_, out)| out.i64().fill(0));
-                    continue;
-                }
-                _ => {}
+                continue;
             }
             let Some(out) = columns.next() else { break };
             match &list.values {
@@ -187,7 +179,8 @@ impl FileSet {
                 ListValues::Numbers { names, values } => {
                     out.f32().copy_from_slice(&values[index * names.len()..][..names.len()]);
                 }
-                ListValues::Texts(..) | ListValues::Tokens(_) => {}
+                // A survey makes tokens of all texts.
+                ListValues::Texts(..) | ListValues::Tokens(_) => out.i64().fill(0),
             }
         }
         Ok(())

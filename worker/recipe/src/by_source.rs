@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 
+use dtrain_common::recipe::keys::Section;
+
 use super::{Data, DataKind, Recipe, Source, Val};
 
 impl Data {
@@ -54,9 +56,11 @@ impl Recipe {
         self.data.source.iter().map(alone).collect()
     }
 
-    /// Returns the key of a setting of the source of this number, for messages: `data.root` of a recipe without a list.
+    /// Returns the key of a setting of the source of this number, for messages: `data.root` of a recipe without a list. A setting of
+    /// all sources keeps its key.
     pub fn source_key(&self, number: usize, key: &str) -> String {
-        match (self.data.source.is_empty(), key.strip_prefix("data.")) {
+        let is_own = |name: &str| Source::KEYS.iter().any(|own| name.split('.').next() == Some(own.name));
+        match (self.data.source.is_empty(), key.strip_prefix("data.").filter(|name| is_own(name))) {
             (false, Some(name)) => format!("data.source[{number}].{name}"),
             _ => key.to_owned(),
         }

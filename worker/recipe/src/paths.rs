@@ -42,9 +42,7 @@ impl Recipe {
         }
         for (number, alone) in self.by_source().iter().enumerate() {
             alone.check_source().map_err(|(key, message)| {
-                // The others are of all sources.
-                let of_all = ["data.val", "data.val_masks", "data.tests", "data.mask_colors"];
-                let key = if of_all.contains(&key) { key.to_owned() } else { self.source_key(number, key) };
+                let key = self.source_key(number, key);
                 RecipeError::key_only(
                     &key,
                     message.replace("data.root", &self.source_key(number, "data.root")),

@@ -79,15 +79,7 @@ impl Report {
         let Conclusion { cause, outcome, blame, reason, restarts, status } = conclusion;
         // A training that was killed at its time limit continues from its newest checkpoint.
         let cause = if cause == Cause::TimeIsUp && plan.has_checkpoint() { Cause::Requeue } else { cause };
-        let status = match status.unwrap_or_else(|| exit_status(cause, outcome, is_training)) {
-            // The code of a worker that answers a question means what it means in a training.
-            ExitStatus::Program(code)
-                if plan.is_of_dtrain() && code == i32::from(ExitStatus::Usage.code()) =>
-            {
-                ExitStatus::Usage
-            }
-            status => status,
-        };
+        let status = status.unwrap_or_else(|| exit_status(cause, outcome, is_training));
         let code = status.code();
         let plain = match cause {
             Cause::Requeue if !is_training => {
@@ -97,7 +89,7 @@ impl Report {
         };
         let meaning = reason.unwrap_or_else(|| plain.clone());
         // A worker that rejects the recipe or the data has not failed: its message is the usage error.
-        let is_usage_error = status == ExitStatus::Usage && plan.is_of_dtrain();
+        let is_usage_error = code == ExitStatus::Usage.code() && plan.is_of_dtrain();
         let usage_error = blame.as_ref().filter(|_| is_usage_error).and_then(|blame| blame.reported.as_ref());
         let mut lines = match (usage_error, &blame) {
             (Some(message), _) => vec![format!("dtrain: error: {message}")],

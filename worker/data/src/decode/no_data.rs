@@ -87,13 +87,9 @@ pub(super) fn replace(
                 true => Ok(fill as u8),
                 false => Err(SampleError::Fill(fill)),
             };
-            if !values.iter().any(|value| is_none(*value)) {
-                return Ok(());
-            }
-            let fill = fill.map(as_byte).transpose()?;
             for (at, value) in values.iter_mut().enumerate().filter(|(_, value)| is_none(**value)) {
                 match fill {
-                    Some(fill) => *value = fill,
+                    Some(fill) => *value = as_byte(fill)?,
                     None => visit(at),
                 }
             }

@@ -128,6 +128,24 @@ fn paths_are_checked() {
     recipe(&["data.test=val", &set]).check_paths().unwrap();
 }
 
+/// A source has no validation folder of another name.
+#[test]
+fn settings_of_all_sources_keep_their_key() {
+    let folder = tempfile::tempdir().unwrap();
+    for set in ["train", "test"] {
+        std::fs::create_dir(folder.path().join(set)).unwrap();
+    }
+    let source = format!("[[data.source]]\nroot = {:?}\n", folder.path());
+    let text = format!("task = \"classify\"\n[data]\nval = \"val\"\n{source}[train]\nepochs = 1\n");
+    let error = |sets: &[&str]| parse(&text, sets).unwrap().check_paths().unwrap_err().to_string();
+    assert!(error(&[]).starts_with("data.val: the folder "), "{}", error(&[]));
+    assert!(
+        error(&["data.train=none"]).starts_with("data.source[0].train: "),
+        "{}",
+        error(&["data.train=none"])
+    );
+}
+
 #[test]
 fn paths_of_other_tasks_are_checked() {
     let folder = tempfile::tempdir().unwrap();
