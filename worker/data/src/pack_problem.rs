@@ -36,7 +36,7 @@ pub enum PackProblem {
     )]
     NoEnd(String),
     #[error(
-        "something follows the mark of the archive's end, which is after `{0}`: another archive, perhaps, whose samples would be missing; join          archives with `tar --concatenate --file FIRST SECOND`"
+        "something follows the mark of the archive's end, which is after `{0}`: another archive, perhaps, whose samples would be missing; join archives with `tar --concatenate --file FIRST SECOND`"
     )]
     Joined(String),
     #[error("the member after `{0}` is damaged: {1}; copy or download the file again")]

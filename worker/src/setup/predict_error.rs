@@ -42,9 +42,7 @@ pub enum PredictError {
         "the model takes images beside its texts, and a prompt has none; use `dtrain eval` on a table with targets"
     )]
     PromptWithImage,
-    #[error(
-        "the model knows the numbers of tokens alone, and no text; train with data.tokenizer, or use --output"
-    )]
+    #[error("the model knows the numbers of tokens alone, and no text; train with data.tokenizer")]
     NoTokenizer,
     #[error("--windows: a sample of this model has {0} images, which cannot be cut together; leave it out")]
     WindowsOfSeveral(usize),

@@ -1,5 +1,6 @@
 //! JPEG 2000, with the pixels of OpenJPEG.
 
+use image::error::{ImageFormatHint, UnsupportedError, UnsupportedErrorKind};
 use image::{ColorType, ImageDecoder, ImageError, ImageResult};
 use jpeg2k::{ColorSpace, DecodeParameters, DumpImage};
 
@@ -11,16 +12,17 @@ pub(super) fn is_jpeg2000(bytes: &[u8]) -> bool {
     bytes.starts_with(b"\0\0\0\x0cjP  ") || bytes.starts_with(b"\xff\x4f\xff\x51")
 }
 
-/// Returns whether the last channel is opacity, which the box `cdef` before the codestream tells.
+/// Returns whether a channel after the first is opacity, which the box `cdef` before the codestream tells.
 pub(super) fn has_alpha(bytes: &[u8]) -> bool {
     /// The channel's number, its type and what it belongs to.
     const EACH: usize = 6;
     let head = bytes.windows(4).position(|window| window == b"jp2c").unwrap_or(0);
     let Some(start) = bytes[..head].windows(4).position(|window| window == b"cdef") else { return false };
-    let Some(channels) = bytes[..head].get(start + 6..) else { return false };
+    let Some((count, channels)) = bytes[start + 4..head].split_first_chunk::<2>() else { return false };
     let number = |bytes: &[u8]| u16::from_be_bytes([bytes[0], bytes[1]]);
+    let mut channels = channels.chunks_exact(EACH).take(usize::from(number(count)));
     // Opacity, or that of colours which are multiplied with it.
-    channels.chunks_exact(EACH).any(|channel| number(channel) > 0 && matches!(number(&channel[2..]), 1 | 2))
+    channels.any(|channel| number(channel) > 0 && matches!(number(&channel[2..]), 1 | 2))
 }
 
 /// A decoder with the interface of the others.
@@ -83,7 +85,9 @@ impl ImageDecoder for Decoder<'_> {
         let count = usize::from(self.color.channel_count());
         let pixels = self.size.0 as usize * self.size.1 as usize;
         if channels.len() != count {
-            return Err(failed("it has a palette, which dtrain does not read: save it with its colours"));
+            let kind = UnsupportedErrorKind::GenericFeature("JPEG 2000 with a palette".to_owned());
+            let hint = ImageFormatHint::Unknown;
+            return Err(ImageError::Unsupported(UnsupportedError::from_format_and_kind(hint, kind)));
         }
         if channels.iter().any(|channel| channel.data().len() != pixels) {
             return Err(failed("its bands differ from its header"));

@@ -264,7 +264,8 @@ fn value_of(text: &str, keys: &str, member: &str, kind: ColumnKind) -> Result<St
         }
         Some(Value::Array(values)) => {
             let texts = values.iter().map(plain).collect::<Option<Vec<_>>>();
-            if let Some(text) = texts.iter().flatten().find(|text| text.contains('|')) {
+            let bar = texts.iter().flatten().find(|text| text.contains('|'));
+            if let (Some(text), ColumnKind::Classes) = (bar, kind) {
                 return Err(PackProblem::Bar(member.to_owned(), text.clone(), keys.to_owned()));
             }
             texts.map(|texts| texts.join("|"))

@@ -151,9 +151,9 @@ impl Prediction<'_> {
             Form::Tokens { vocabulary, .. } => Some(Coder::of(self, vocabulary)?),
             _ => None,
         };
+        self.check_blanks(predict)?;
         let partial = Partial::of(&question.out);
         let begun = self.begin(&partial)?;
-        self.check_blanks(predict)?;
         if let Some(kernels) = Kernels::new(recipe, device)? {
             kernels.apply().map_err(TrainError::from)?;
         }

@@ -102,6 +102,14 @@ fn texts_of_tables_are_below_their_image() {
 }
 
 #[test]
+fn numbers_named_targets_are_no_text() {
+    let fields = [Field::f32("image", [3, 8, 8]), Field::f32("targets", [2])];
+    let columns = [Column::F32(vec![0.5; 3 * 64]), Column::F32(vec![1.0, 2.5])];
+    let cells = cells(&fields, &columns, &Names::default(), &mut BTreeSet::new());
+    assert_eq!(cells[0].caption, ["targets[0] 1.0000", "targets[1] 2.5000"]);
+}
+
+#[test]
 fn a_sample_of_several_images_has_its_class_once() {
     let fields = [Field::f32("image", [2, 3, 8, 8]), Field::i64("label", [])];
     let columns = [Column::F32(vec![0.5; 2 * 3 * 64]), Column::I64(vec![1])];

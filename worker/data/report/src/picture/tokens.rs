@@ -24,12 +24,13 @@ pub type Decode = Box<dyn Fn(u32) -> String>;
 
 /// Returns whether a field holds the tokens of a text, or belongs to them.
 pub(super) fn is_of_text(field: &Field, fields: &[Field]) -> bool {
-    const OF_TOKENS: [&str; 3] = ["attention_mask", "labels", "targets"];
+    const BESIDE: [&str; 2] = ["attention_mask", "labels"];
     let name = &*field.name;
     let has = |name: &str| fields.iter().any(|other| other.name == name && other.shape == field.shape);
-    let of_tokens = OF_TOKENS.contains(&name) && has("tokens");
-    let of_another = name.strip_suffix("_mask").is_some_and(has);
-    field.shape.len() == 1 && (is_of_tokens(field) || of_tokens || of_another || has(&format!("{name}_mask")))
+    // Numbers may be named `targets`, too.
+    let of_tokens = (is_of_tokens(field) || BESIDE.contains(&name)) && has("tokens");
+    let of_another = name.strip_suffix("_mask").is_some_and(has) || has(&format!("{name}_mask"));
+    field.shape.len() == 1 && (of_tokens || of_another)
 }
 
 /// Returns the tile of a sample with tokens; None for other samples.

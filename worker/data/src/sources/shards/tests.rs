@@ -154,7 +154,7 @@ fn an_archive_gives_the_samples_of_its_folder() {
 fn wrong_members_are_named_with_the_remedy() {
     let image = png(4, 4);
     type Case<'a> = (&'a [(&'a str, &'a [u8])], &'a [(&'a str, &'a str)], &'a str);
-    let cases: [Case<'_>; 13] = [
+    let cases: [Case<'_>; 14] = [
         (
             &[("a.jpg", &image), ("a.cls", b"1"), ("b.jpg", &image), ("c.jpg", &image)],
             &CLASSES,
@@ -204,6 +204,12 @@ fn wrong_members_are_named_with_the_remedy() {
             &[("a.json", b"{\"b\": [\"x\", \"y\"]}")],
             &[("x", "class:json.b")],
             "ROOT/train.tar: `a.json` has 2 values in `b`, and a field of the kind class takes one; write one value, or name a field of the kind classes",
+        ),
+        (
+            // A bar in one text is no border.
+            &[("a.json", b"{\"b\": [\"x|z\"]}")],
+            &[("x", "numbers:json.b")],
+            "ROOT/train.tar: a: json.b is \"x|z\", which is not a finite number; correct it, or remove the sample",
         ),
         (
             &[("a.json", b"{\"b\": [\"x|z\", \"y\"]}")],

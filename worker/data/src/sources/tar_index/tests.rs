@@ -35,6 +35,7 @@ fn an_archive_that_is_cut_or_no_archive_is_named_with_the_remedy() {
     }
     let two = said(&[&whole[..], &archive(&[("c.jpg", &[3; 10])])].concat());
     assert!(two.contains("follows the mark of the archive's end, which is after `b.jpg`"), "{two}");
+    assert!(two.ends_with("missing; join archives with `tar --concatenate --file FIRST SECOND`"), "{two}");
     assert!(said(&whole[..300]).contains("the file ends after `(the beginning)`"));
     let gzip = said(b"\x1f\x8b\x08\x00, and more than a block of bytes".repeat(40).as_slice());
     assert!(gzip.contains("it is compressed by gzip; members of a compressed archive cannot be read one by one: unpack it with `gzip -d`"), "{gzip}");
