@@ -277,6 +277,10 @@ fn an_interrupted_prediction_continues() {
         different.insert(&row[1..]);
     }
     assert!(different.len() > 200, "a row of another image would be noticed");
+    // The rank that has found the error is named, and once.
+    let text = expect_exit_code(&predict(&sandbox, &["run", "images", "-o", "out.csv", "--nproc", "2"]), 2);
+    assert_eq!(text.matches("dtrain: error: out.csv exists; name another output").count(), 1, "{text}");
+    assert_eq!(text.matches("error: ").count(), 1, "{text}");
     assert!(!sandbox.path("out.csv.partial").exists());
 }
 

@@ -231,6 +231,7 @@ impl WorkerError {
         matches!(
             self,
             Self::Rendezvous(RendezvousError::NotStarted(..))
+                | Self::Predict(PredictError::OfRankZero)
                 | Self::Train(TrainError::Step(StepError::Checkpoint {
                     source: CheckpointError::Peer(_),
                     ..
