@@ -18,11 +18,11 @@ pub(crate) struct PredictArgs {
     #[arg(value_name = "RUN|CHECKPOINT")]
     pub(crate) model: PathBuf,
 
-    /// Image, folder of images, table (.csv, .jsonl), or file of prompts; `-` reads prompts from standard input.
+    /// Image, folder of images, table (.csv, .jsonl), or file of texts or prompts; `-` reads these from standard input.
     #[arg(value_name = "INPUT")]
     pub(crate) input: Option<PathBuf>,
 
-    /// Prompt for a language model, in place of INPUT.
+    /// Prompt for a language model, or text for a model of texts, in place of INPUT.
     #[arg(long, value_name = "TEXT")]
     pub(super) prompt: Option<String>,
 

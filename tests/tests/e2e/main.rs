@@ -46,6 +46,7 @@ mod own_trainer;
 mod packs;
 mod parity;
 mod predict;
+mod predict_texts;
 mod program_state;
 mod resized;
 mod rollback;

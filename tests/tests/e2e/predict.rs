@@ -18,16 +18,16 @@ use crate::bad_input::{equal_images, folder_recipe, image_folder};
 use crate::exported::{IMAGES, TEXTS, import, imported, sandbox};
 use crate::import::{LIMIT, run};
 
-fn predict(sandbox: &Sandbox, words: &[&str]) -> Output {
+pub(crate) fn predict(sandbox: &Sandbox, words: &[&str]) -> Output {
     sandbox.dtrain(&["predict"]).args(words).output().unwrap()
 }
 
-fn predicted(sandbox: &Sandbox, words: &[&str]) -> String {
+pub(crate) fn predicted(sandbox: &Sandbox, words: &[&str]) -> String {
     expect_exit_code(&predict(sandbox, words), 0)
 }
 
 /// Returns the cells of a table by the first one of each line; the line of names is `image`.
-fn table(path: &Path) -> BTreeMap<String, Vec<String>> {
+pub(crate) fn table(path: &Path) -> BTreeMap<String, Vec<String>> {
     let text = fs::read_to_string(path).unwrap();
     let line = |line: &str| {
         let mut cells = line.split(',').map(str::to_owned);
@@ -37,7 +37,7 @@ fn table(path: &Path) -> BTreeMap<String, Vec<String>> {
 }
 
 /// Writes 16 x 16 images, and their pixels beside them in another folder. Returns the files of pixels.
-fn images(sandbox: &Sandbox, count: u32) -> Vec<PathBuf> {
+pub(crate) fn images(sandbox: &Sandbox, count: u32) -> Vec<PathBuf> {
     let (images, raw) = (sandbox.path("images"), sandbox.path("raw"));
     fs::create_dir_all(&images).unwrap();
     fs::create_dir_all(&raw).unwrap();
@@ -56,7 +56,7 @@ fn images(sandbox: &Sandbox, count: u32) -> Vec<PathBuf> {
 }
 
 /// Returns what PyTorch predicts with the exported weights of a run, by file.
-fn of_pytorch(python: &Path, sandbox: &Sandbox, function: &str, files: &[PathBuf]) -> Value {
+pub(crate) fn of_pytorch(python: &Path, sandbox: &Sandbox, function: &str, files: &[PathBuf]) -> Value {
     let weights = sandbox.path("weights.safetensors");
     let run_dir = sandbox.path("run");
     let mut export = sandbox.dtrain(&["ckpt", "export", run_dir.to_str().unwrap()]);
@@ -67,7 +67,7 @@ fn of_pytorch(python: &Path, sandbox: &Sandbox, function: &str, files: &[PathBuf
     serde_json::from_str(text.lines().find(|line| line.starts_with('{')).unwrap()).unwrap()
 }
 
-fn numbers(list: &Value) -> Vec<f64> {
+pub(crate) fn numbers(list: &Value) -> Vec<f64> {
     list.as_array().unwrap().iter().map(|value| value.as_f64().unwrap()).collect()
 }
 

@@ -214,6 +214,20 @@ fn chats_take_the_template_of_the_tokenizer() {
     .unwrap();
     expect_exit_code(&sandbox.launch(2, "run", &["model.context=48"]), 0);
     assert!(sandbox.path("run/checkpoints/latest/tokenizer_config.json").is_file());
+    // A line is what the user says, a table has the whole chat.
+    fs::write(sandbox.path("in.txt"), "7\n").unwrap();
+    fs::write(sandbox.path("in.csv"), format!("messages\n\"{}\"\n\"[]\"\n", chat(7))).unwrap();
+    let of = |input: &str, ranks: &str| {
+        let out = format!("{input}-{ranks}.csv");
+        let words = ["run", input, "-o", &out, "--tokens", "4", "--nproc", ranks];
+        let output = sandbox.dtrain(&["predict"]).args(words).output().unwrap();
+        let text = expect_exit_code(&output, 0);
+        (text, fs::read_to_string(sandbox.path(&out)).unwrap())
+    };
+    let (text, of_table) = of("in.csv", "2");
+    assert!(text.contains("the chat has no message before the answer"), "{text}");
+    let written = |table: &str| table.lines().nth(1).unwrap().rsplit(',').nth(1).unwrap().to_owned();
+    assert_eq!(written(&of("in.txt", "1").1), written(&of_table));
     fs::write(
         sandbox.path("own/tokenizer_config.json"),
         r#"{"chat_template": "{{ messages[1].content }}{{ nobody }}"}"#,
@@ -257,6 +271,19 @@ fn models_of_transformers_that_read_texts_are_the_same_in_every_cut() {
             "{printed}"
         );
         same_in_every_cut(&sandbox);
+        let rows = [1, 2].map(|ranks| {
+            let out = format!("{model}-{ranks}.jsonl");
+            let words = ["predict", "whole", "questions.csv", "-o", &out, "--tokens", "5", "--nproc"];
+            let mut predict = sandbox.dtrain(&words);
+            expect_exit_code(&finish(predict.arg(ranks.to_string()), Duration::from_secs(300)), 0);
+            fs::read_to_string(sandbox.path(&out)).unwrap()
+        });
+        assert_eq!(rows[0].lines().count(), 24);
+        assert_eq!(rows[0].contains("\"prompt\":\"<image>What is it?\",\"text\""), task == "lm");
+        assert!(!rows[0].contains("error"), "{}", rows[0]);
+        if task == "lm" {
+            assert_eq!(rows[0], rows[1]);
+        }
     }
 }
 

@@ -87,10 +87,9 @@ impl ChatTemplate {
             return Ok(unmarked(&whole));
         }
         let mut answers = Vec::new();
-        let all: Vec<Value> =
-            messages.try_iter().map_err(|_| "the messages are no list; give a list".to_owned())?.collect();
+        let all = list(messages)?;
         for (number, message) in all.iter().enumerate() {
-            if message.get_attr("role").ok().as_ref().and_then(Value::as_str) != Some("assistant") {
+            if !is_answer(message) {
                 continue;
             }
             let before = self.render_some(Value::from(all[..number].to_vec()), true);
@@ -110,6 +109,18 @@ impl ChatTemplate {
             answers.push(before.len()..with.len());
         }
         Ok(Rendered { text: whole, answers })
+    }
+
+    /// Renders messages up to what the assistant writes next. An answer at the end is left out.
+    pub(super) fn prompt(&self, messages: &Value) -> Result<String, String> {
+        let mut all = list(messages)?;
+        if all.last().is_some_and(is_answer) {
+            all.pop();
+        }
+        if all.is_empty() {
+            return Err("the chat has no message before the answer; write one of the user".to_owned());
+        }
+        Ok(unmarked(&self.render_some(Value::from(all), true)?).text)
     }
 
     fn render_some(&self, messages: Value, add_generation_prompt: bool) -> Result<String, String> {
@@ -150,6 +161,15 @@ impl ChatTemplate {
             )),
         }
     }
+}
+
+fn list(messages: &Value) -> Result<Vec<Value>, String> {
+    Ok(messages.try_iter().map_err(|_| "the messages are no list; give a list".to_owned())?.collect())
+}
+
+/// Returns whether the assistant has written a message.
+fn is_answer(message: &Value) -> bool {
+    message.get_attr("role").ok().as_ref().and_then(Value::as_str) == Some("assistant")
 }
 
 fn reason(error: &Error) -> String {

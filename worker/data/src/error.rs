@@ -58,7 +58,7 @@ pub enum DataError {
     #[error("{} has no images{}; name an image, a folder with images ({}), or a table (.csv)", .0.display(), others(.1), EXTENSIONS.join(", "))]
     NoInputs(PathBuf, Box<Ignored>),
     #[error(
-        "{}: a sample of this model has several images; name a table (.csv) with the columns {}", .0.display(), .1
+        "{}: a sample of this model is not one image; name a table (.csv, .jsonl) with the columns {}", .0.display(), .1
     )]
     NeedsTable(PathBuf, String),
     #[error(

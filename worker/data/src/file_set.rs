@@ -20,7 +20,7 @@ use super::raster::Raster;
 use super::rng::SampleRng;
 use super::samples::{Files, ListValues, PixelSource, Samples};
 use super::stored::Stored;
-use super::token_lists::{TextColumn, columns_of};
+use super::token_lists::TextColumn;
 
 /// Preparation of the images of a set.
 #[derive(Debug, Clone)]
@@ -120,8 +120,10 @@ impl FileSet {
             texts: samples
                 .lists
                 .iter()
-                .map(|list| columns_of(&list.field, &samples.names()))
-                .map(kinds)
+                .map(|list| match &list.values {
+                    ListValues::Tokens(tokens) => kinds(tokens.columns(&list.field, &samples.names())),
+                    _ => Vec::new(),
+                })
                 .collect(),
             cache: Cache::new(samples.count() * samples.files(), options.cache.clone()),
             options,

@@ -73,13 +73,15 @@ impl Samples {
         Some(counts)
     }
 
-    /// Returns the other fields of texts of which some are longer than `context` tokens, with the number of these.
+    /// Returns the fields of texts of which some are longer than `context` tokens, with the number of these.
     pub fn cut_texts(&self, context: usize) -> Vec<(&str, usize)> {
-        let others = self.token_lists().filter(|(field, _)| *field != TOKENS);
         let longer = |tokens: &TokenLists| {
             (0..tokens.count()).filter(|&sample| tokens.of(sample).len() > context).count()
         };
-        others.map(|(field, tokens)| (field, longer(tokens))).filter(|(_, cut)| *cut > 0).collect()
+        self.token_lists()
+            .map(|(field, tokens)| (field, longer(tokens)))
+            .filter(|(_, cut)| *cut > 0)
+            .collect()
     }
 
     /// Returns the vocabulary of the texts, and the files of its tokenizer; None without texts.
@@ -94,11 +96,22 @@ impl Samples {
         rules: &TextRules<'_>,
         threads: usize,
     ) -> Result<(Self, Vec<BadSample>), DataError> {
+        let (samples, bad) = self.encoded(rules, threads)?;
+        if too_many_bad(bad.len(), samples.count()) {
+            return Err(DataError::TooManyBadTexts(bad, samples.count()));
+        }
+        let kept = samples.kept(&|at| bad.binary_search_by_key(&at, |bad| bad.index).is_err())?;
+        Ok((kept, bad))
+    }
+
+    /// Turns texts into tokens, in `threads` threads. Texts that cannot be used have none; returns their samples in order, each with
+    /// its reason.
+    pub fn encoded(self, rules: &TextRules<'_>, threads: usize) -> Result<(Self, Vec<BadSample>), DataError> {
         let chat = match rules.texting {
             Texting::Tokenizer(tokenizer) if self.has_chats() => Some(ChatTemplate::of(tokenizer)?),
             _ => None,
         };
-        let repeated = repeated(rules)?;
+        let repeated = repeated(&rules.texting, rules.repeat)?;
         let mut bad = BTreeMap::new();
         let mut lists = Vec::with_capacity(self.lists.len());
         for list in &self.lists {
@@ -129,13 +142,32 @@ impl Samples {
                 )?),
             ));
         }
-        let samples = Self { lists, ..self };
-        let bad: Vec<BadSample> = bad.into_values().collect();
-        if too_many_bad(bad.len(), samples.count()) {
-            return Err(DataError::TooManyBadTexts(bad, samples.count()));
+        Ok((Self { lists, ..self }, bad.into_values().collect()))
+    }
+
+    /// Returns the first column of the texts of a field, before they are tokens.
+    pub fn texts_of(&self, field: &str) -> Option<&Texts> {
+        self.lists.iter().find_map(|list| match &list.values {
+            ListValues::Texts(columns, _) if list.field == field => columns.first(),
+            _ => None,
+        })
+    }
+
+    /// Returns the name of the first field of texts, whether they are tokens or not.
+    pub fn text_field(&self) -> Option<&str> {
+        let is_text = |list: &&List| matches!(list.values, ListValues::Texts(..) | ListValues::Tokens(_));
+        self.lists.iter().find(is_text).map(|list| list.field.as_str())
+    }
+
+    /// Returns the samples with tokens that are no target.
+    #[must_use]
+    pub fn with_tokens_as_inputs(mut self) -> Self {
+        for list in &mut self.lists {
+            if let ListValues::Tokens(tokens) = &list.values {
+                list.values = ListValues::Tokens(tokens.clone().into_input());
+            }
         }
-        let kept = samples.kept(&|at| bad.binary_search_by_key(&at, |bad| bad.index).is_err())?;
-        Ok((kept, bad))
+        self
     }
 
     fn has_chats(&self) -> bool {
@@ -183,19 +215,22 @@ impl Texting<'_> {
 }
 
 /// Returns the numbers of repeated tokens.
-fn repeated(rules: &TextRules<'_>) -> Result<BTreeMap<u32, usize>, DataError> {
+pub(super) fn repeated(
+    texting: &Texting<'_>,
+    named: &BTreeMap<String, usize>,
+) -> Result<BTreeMap<u32, usize>, DataError> {
     let number = |(token, count): (&String, &usize)| {
-        let number = match rules.texting {
+        let number = match texting {
             Texting::Tokenizer(tokenizer) => tokenizer.number(token),
             Texting::Bytes => None,
         };
         number.map(|number| (number, *count)).ok_or_else(|| DataError::NoToken(token.clone()))
     };
-    rules.repeat.iter().map(number).collect()
+    named.iter().map(number).collect()
 }
 
 /// Repeats tokens. A text without any of them would leave out what they stand for.
-fn repeat(
+pub(super) fn repeat(
     tokens: Vec<u32>,
     repeated: &BTreeMap<u32, usize>,
     named: &BTreeMap<String, usize>,

@@ -20,7 +20,7 @@ use super::paths::Paths;
 use super::pixel_target::PixelRule;
 use super::stored::{Part, Parts, Stored};
 use super::texts::Texts;
-use super::token_lists::{self, TextForm, TokenLists};
+use super::token_lists::{TextForm, TokenLists};
 
 /// The samples of one set. The processes of a machine share the lists.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -345,10 +345,10 @@ impl Samples {
         self
     }
 
-    /// Returns the samples without the classes of the field `label`.
+    /// Returns the samples without a field.
     #[must_use]
-    pub fn without_labels(mut self) -> Self {
-        self.lists.retain(|list| list.field != LABEL);
+    pub fn without(mut self, field: &str) -> Self {
+        self.lists.retain(|list| list.field != field);
         self
     }
 
@@ -393,13 +393,22 @@ impl Samples {
                 ListValues::ClassSets { names, .. } | ListValues::Numbers { names, .. } => {
                     Field::f32(name, [names.len()])
                 }
-                ListValues::Texts(..) | ListValues::Tokens(_) => {
-                    return token_lists::fields(&name, &others, context);
+                ListValues::Tokens(tokens) => {
+                    let columns = tokens.columns(&name, &others).into_iter();
+                    return columns.map(|(name, _)| Field::i64(name, [context])).collect();
                 }
+                // They become tokens before they are a set.
+                ListValues::Texts(..) => return Vec::new(),
             };
             vec![one]
         };
         self.lists.iter().flat_map(field).collect()
+    }
+
+    /// Returns the names of the fields of a sample.
+    pub fn field_names(&self) -> Vec<String> {
+        let fields = self.fields(0, (0, 0), &Normalize::default(), 0);
+        fields.into_iter().map(|field| field.name.to_string()).collect()
     }
 
     /// Returns the names of the lists.

@@ -3,7 +3,6 @@
 use dtrain_shared_memory::MemoryError;
 use serde::{Deserialize, Serialize};
 
-use super::dataset::Field;
 use super::packed::Packed;
 use super::text_documents::NO_TARGET;
 use super::tokenizer::TokenizerFiles;
@@ -34,6 +33,9 @@ pub struct TokenLists {
     ends: Packed<u64>,
     /// The tokens, with [`LEARNT`] if the model learns to write them.
     tokens: Packed<u32>,
+    /// Whether they are no target, although the samples have none.
+    #[serde(default)]
+    is_input: bool,
 }
 
 /// The bit of a token that the loss counts. No vocabulary is as large.
@@ -88,7 +90,21 @@ impl TokenLists {
         samples: &[Vec<u32>],
     ) -> Result<Self, MemoryError> {
         let (ends, tokens) = packed(samples)?;
-        Ok(Self { vocabulary, pad, tokenizer, ends, tokens })
+        Ok(Self { vocabulary, pad, tokenizer, ends, tokens, is_input: false })
+    }
+
+    /// Returns the tokens without columns of targets.
+    pub(super) fn into_input(self) -> Self {
+        Self { is_input: true, ..self }
+    }
+
+    /// Returns the columns of the field by name, in samples with the fields `others`.
+    pub(super) fn columns(&self, field: &str, others: &[&str]) -> Vec<(String, TextColumn)> {
+        let mut columns = columns_of(field, others);
+        if self.is_input {
+            columns.retain(|(_, column)| matches!(column, TextColumn::Tokens | TextColumn::Mask));
+        }
+        columns
     }
 
     pub(super) fn count(&self) -> usize {
@@ -141,9 +157,4 @@ fn packed(samples: &[Vec<u32>]) -> Result<(Packed<u64>, Packed<u32>), MemoryErro
         Some(*end)
     });
     Ok((Packed::write(ends)?, Packed::write(samples.iter().flatten().copied())?))
-}
-
-/// Returns the fields of a list of tokens.
-pub(super) fn fields(field: &str, others: &[&str], context: usize) -> Vec<Field> {
-    columns_of(field, others).into_iter().map(|(name, _)| Field::i64(name, [context])).collect()
 }

@@ -21,4 +21,9 @@ impl ColumnKind {
     pub fn is_text(self) -> bool {
         matches!(self, Self::Text | Self::Chat)
     }
+
+    /// Returns whether the cells are inputs of a network, never its target alone.
+    pub fn is_input(self) -> bool {
+        matches!(self, Self::Image | Self::Numbers) || self.is_text()
+    }
 }

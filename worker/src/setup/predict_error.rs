@@ -35,13 +35,11 @@ pub enum PredictError {
     )]
     Program { path: PathBuf, what: &'static str },
     #[error(
-        "the network takes the text `{}` of a table, which `dtrain predict` does not read; use `dtrain eval` on a table with targets", .0.join("`, `")
+        "the network takes the text `{field}`, which the inputs lack; name a table (.csv, .jsonl) with {columns}"
     )]
-    Texts(Vec<String>),
-    #[error(
-        "the model takes images beside its texts, and a prompt has none; use `dtrain eval` on a table with targets"
-    )]
-    PromptWithImage,
+    NoText { field: String, columns: String },
+    #[error("a sample of this model is more than one text; name a table (.csv, .jsonl) with the columns {0}")]
+    NeedsTable(String),
     #[error("the model knows the numbers of tokens alone, and no text; train with data.tokenizer")]
     NoTokenizer,
     #[error("--windows: a sample of this model has {0} images, which cannot be cut together; leave it out")]

@@ -8,7 +8,7 @@ use tch::Tensor;
 
 use super::forward::Forward;
 use super::network::{MAIN_OUTPUTS, Model, Network, Program};
-use super::predict::Form;
+use super::predict::{Form, context_of};
 use super::samples::text::{self, Text};
 use super::samples::{self, Sets, Survey};
 use super::{
@@ -61,7 +61,10 @@ impl BuildTask for Lm {
     }
 
     fn inputs(inputs: Unlabelled) -> Result<LmSurvey, TaskError> {
-        Ok(LmSurvey::Text(Text::Unlabelled(Box::new(inputs))))
+        Ok(match inputs.samples() {
+            None => LmSurvey::Text(Text::Unlabelled(Box::new(inputs))),
+            Some(_) => LmSurvey::Samples(Survey::Unlabelled(Box::new(inputs))),
+        })
     }
 
     fn build(
@@ -147,10 +150,9 @@ impl Task for Lm {
 
 impl Predict for Lm {
     fn form(&self) -> Form {
-        let shape = self.facts.train.fields().first().map(|field| field.shape.clone());
         Form::Tokens {
             vocabulary: self.vocabulary.clone(),
-            context: shape.and_then(|shape| shape.first().copied()).unwrap_or(1),
+            context: context_of(self.facts.train.fields()),
             is_padded: matches!(self.model, Model::Exported(_)),
         }
     }

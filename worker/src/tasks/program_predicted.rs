@@ -4,7 +4,7 @@ use tch::Tensor;
 
 use super::forward::Forward;
 use super::network::MAIN_OUTPUTS;
-use super::predict::{Form, class_names, probabilities};
+use super::predict::{Form, class_names, context_of, probabilities};
 use super::program::Program;
 use super::{Mode, Predict, TaskError};
 use crate::data::Vocabulary;
@@ -19,16 +19,14 @@ impl Program {
 
     /// Returns what logits of this shape predict.
     fn form_of(&self, port: &Port) -> Form {
-        // A prompt is one text: inputs of a table have no such prediction.
         let vocabulary = self.facts.extra["vocabulary"].clone();
         let vocabulary = serde_json::from_value::<Vocabulary>(vocabulary).ok().filter(|_| self.takes_prompts);
-        let tokens = self.facts.train.fields().iter().find(|field| field.name == "tokens");
-        match (port.shape.as_slice(), vocabulary, tokens) {
-            ([None, _, _], Some(vocabulary), Some(tokens)) => {
-                let context = tokens.shape.first().copied().unwrap_or(1);
+        match (port.shape.as_slice(), vocabulary) {
+            ([None, _, _], Some(vocabulary)) => {
+                let context = context_of(self.facts.train.fields());
                 Form::Tokens { vocabulary, context, is_padded: true }
             }
-            ([None, classes], None, _) if self.facts.classes > 0 => {
+            ([None, classes], None) if self.facts.classes > 0 => {
                 let outputs = classes.map_or(self.facts.classes, |classes| classes as usize);
                 Form::Classes(class_names(&self.facts.class_names, outputs))
             }

@@ -1,4 +1,4 @@
-//! The inputs of a prediction: an image, a folder of images, or a table.
+//! The inputs of a prediction: an image, a folder of images, a table, or texts.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -7,16 +7,25 @@ use dtrain_recipe::{ColumnKind, FieldColumns};
 
 use super::super::error::DataError;
 use super::super::ignored::{Ignored, is_image};
+use super::super::origin::TableLines;
+use super::super::packed::Packed;
 use super::super::paths::Listing;
 use super::super::samples::{Files, List, ListValues, Samples};
+use super::super::texts::Texts;
+use super::super::token_lists::TextForm;
 use super::listing::{list as entries, list_images};
 use super::{json_lines, table};
 
 /// The ending of a table.
 const TABLE: &str = "csv";
 
+/// Returns whether a path of inputs is a table, by its ending.
+pub fn is_table(path: &Path) -> bool {
+    path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case(TABLE)) || json_lines::is_file(path)
+}
+
 /// Lists the inputs at `path`: the image, all images below the folder by path, or the lines of the table. `fields` are those of
-/// a sample; columns that the table lacks are left out, except those of images.
+/// a sample; columns of numbers and texts that the table lacks are left out, but not all columns.
 pub fn list(path: &Path, fields: &[FieldColumns]) -> Result<Samples, DataError> {
     if path.is_dir() {
         let (mut images, mut ignored) = (Listing::default(), Ignored::default());
@@ -27,8 +36,7 @@ pub fn list(path: &Path, fields: &[FieldColumns]) -> Result<Samples, DataError> 
         images.sort(0);
         return samples(path, images, ignored, fields);
     }
-    let is_csv = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case(TABLE));
-    if is_csv || json_lines::is_file(path) {
+    if is_table(path) {
         return table::scan_inputs(path, fields);
     }
     let name = path.file_name().ok_or_else(|| DataError::NotUnicode(path.to_owned()))?;
@@ -45,12 +53,15 @@ fn samples(
     ignored: Ignored,
     fields: &[FieldColumns],
 ) -> Result<Samples, DataError> {
-    let needed = fields.iter().filter(|field| field.kind == ColumnKind::Image);
-    let columns: Vec<&str> =
-        needed.clone().flat_map(|field| field.columns.iter().map(String::as_str)).collect();
-    let field = match (needed.clone().next(), columns.len()) {
-        (Some(field), 1) => &field.field,
-        _ => return Err(DataError::NeedsTable(root.to_owned(), columns.join(","))),
+    let mut needed = fields.iter().filter(|field| field.kind == ColumnKind::Image);
+    let field = match (needed.next(), needed.next()) {
+        (Some(field), None) if field.columns.len() == 1 => &field.field,
+        _ => {
+            let inputs = fields.iter().filter(|field| field.kind.is_input());
+            let columns: Vec<&str> =
+                inputs.flat_map(|field| field.columns.iter().map(String::as_str)).collect();
+            return Err(DataError::NeedsTable(root.to_owned(), columns.join(",")));
+        }
     };
     let files = Files::new("", images.pack()?);
     Ok(Samples {
@@ -61,6 +72,21 @@ fn samples(
         lists: vec![List::new(field, ListValues::Images(vec![files]))],
         size: None,
         ignored,
+    })
+}
+
+/// Lists texts, one in each of the `lines` of `path`, as the only field of inputs.
+pub fn of_lines(path: &Path, field: &str, lines: &[String]) -> Result<Samples, DataError> {
+    let texts = Texts::write(lines.iter().map(String::as_str))?;
+    let numbers = Packed::write((1..).take(lines.len()))?;
+    Ok(Samples {
+        root: path.parent().unwrap_or(Path::new("")).to_owned(),
+        set: "the input".to_owned(),
+        table: Some(TableLines { path: path.to_owned(), lines: numbers }),
+        sources: Vec::new(),
+        lists: vec![List::new(field, ListValues::Texts(vec![texts], TextForm::Text))],
+        size: None,
+        ignored: Ignored::default(),
     })
 }
 

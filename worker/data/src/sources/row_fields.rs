@@ -53,7 +53,7 @@ impl Table<'_> {
         self.with_lists(fields.iter().map(list).collect::<Result<_, _>>()?)
     }
 
-    /// Returns the samples of a prediction, with these fields of images and numbers.
+    /// Returns the samples of a prediction, with these fields of images, numbers and texts.
     pub(super) fn inputs(&self, fields: &[FieldColumns]) -> Result<Samples, DataError> {
         let mut first = 0;
         let list = |field: &FieldColumns| {
@@ -61,6 +61,7 @@ impl Table<'_> {
             first += field.columns.len();
             let values = match field.kind {
                 ColumnKind::Image => ListValues::Images(self.images(&columns, None)?),
+                ColumnKind::Text | ColumnKind::Chat => self.texts(&columns)?,
                 _ => self.numbers(&columns, None)?,
             };
             Ok(List::new(&field.field, values))
@@ -105,11 +106,7 @@ impl Table<'_> {
             ColumnKind::Class => self.classes(columns, train)?,
             ColumnKind::Classes => self.sets_of_classes(columns, train)?,
             ColumnKind::Numbers => self.numbers(columns, train)?,
-            ColumnKind::Text => {
-                let form = if columns.field.columns.len() > 1 { TextForm::Answer } else { TextForm::Text };
-                self.texts(columns, form)?
-            }
-            ColumnKind::Chat => self.texts(columns, TextForm::Chat)?,
+            ColumnKind::Text | ColumnKind::Chat => self.texts(columns)?,
         };
         Ok(List::new(name, values))
     }
@@ -271,7 +268,12 @@ impl Table<'_> {
         Ok(ListValues::Numbers { names, values: Packed::write(values)? })
     }
 
-    fn texts(&self, columns: &Columns<'_>, form: TextForm) -> Result<ListValues, DataError> {
+    fn texts(&self, columns: &Columns<'_>) -> Result<ListValues, DataError> {
+        let form = match columns.field.kind {
+            ColumnKind::Chat => TextForm::Chat,
+            _ if columns.field.columns.len() > 1 => TextForm::Answer,
+            _ => TextForm::Text,
+        };
         let texts = |at: usize| {
             self.count(columns, at, Some(1))?;
             let cells = self.cells(columns.first + at).flat_map(|(_, texts)| texts);

@@ -34,10 +34,10 @@ pub fn scan(
 }
 
 /// Reads all lines of the table at `path` as inputs of a prediction, whatever their set: the images of `fields`, and the numbers
-/// whose columns the table has.
+/// and texts whose columns the table has. One field at least it must have.
 pub(super) fn scan_inputs(path: &Path, fields: &[FieldColumns]) -> Result<Samples, DataError> {
-    let is_input = |kind| matches!(kind, ColumnKind::Image | ColumnKind::Numbers);
-    let mut fields: Vec<FieldColumns> = fields.iter().filter(|field| is_input(field.kind)).cloned().collect();
+    let mut fields: Vec<FieldColumns> =
+        fields.iter().filter(|field| field.kind.is_input()).cloned().collect();
     let rows = loop {
         let problem = match read(path, None, &fields, Separator::Auto) {
             Ok(rows) => break rows,
@@ -49,8 +49,8 @@ pub(super) fn scan_inputs(path: &Path, fields: &[FieldColumns]) -> Result<Sample
         let optional =
             |field: &FieldColumns| field.kind != ColumnKind::Image && field.columns.contains(missing);
         match fields.iter().position(optional) {
-            Some(at) => drop(fields.remove(at)),
-            None => return Err(problem),
+            Some(at) if fields.len() > 1 => drop(fields.remove(at)),
+            _ => return Err(problem),
         }
     };
     of_file(path, "the input", rows).inputs(&fields)

@@ -8,7 +8,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::data::encode::class_colours;
-use crate::data::{Field, Hex, Moments, Samples, Vocabulary};
+use crate::data::{
+    Field, Hex, Moments, Samples, TextRules, TextTokenizer, Texting, TokenizerFiles, Vocabulary,
+};
 
 /// What a checkpoint says of the data.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -25,7 +27,7 @@ pub struct Saved {
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Unlabelled {
     pub(in crate::tasks) saved: Saved,
-    /// The images and numbers; None for prompts.
+    /// The images, numbers and texts; None for prompts alone.
     pub(in crate::tasks) samples: Option<Samples>,
     /// The number of inputs.
     pub(in crate::tasks) count: usize,
@@ -33,6 +35,8 @@ pub struct Unlabelled {
     pub(in crate::tasks) sizes: Vec<(u32, u32)>,
     /// The pixels that neighbouring windows share at least.
     pub(in crate::tasks) overlap: u32,
+    /// The tokenizer's files, if texts are written.
+    tokenizer: Option<TokenizerFiles>,
 }
 
 impl Saved {
@@ -110,17 +114,23 @@ impl Saved {
 }
 
 impl Unlabelled {
-    /// Takes images and numbers.
-    pub fn of_samples(saved: Saved, samples: Samples) -> Self {
-        Self { saved, count: samples.count(), samples: Some(samples), sizes: Vec::new(), overlap: 0 }
+    /// Takes `count` inputs. Prompts, which the engine encodes, may have nothing else.
+    pub fn new(saved: Saved, count: usize, samples: Option<Samples>) -> Self {
+        Self { saved, count, samples, sizes: Vec::new(), overlap: 0, tokenizer: None }
     }
 
-    /// Takes prompts, which the engine encodes.
-    pub fn of_prompts(saved: Saved, count: usize) -> Self {
-        Self { saved, samples: None, count, sizes: Vec::new(), overlap: 0 }
+    /// Adds the files of the tokenizer of prompts.
+    #[must_use]
+    pub fn with_tokenizer(self, tokenizer: Option<TokenizerFiles>) -> Self {
+        Self { tokenizer, ..self }
     }
 
-    /// Returns the images and numbers.
+    /// Returns the files of the tokenizer of prompts.
+    pub fn tokenizer(&self) -> Option<&TokenizerFiles> {
+        self.tokenizer.as_ref()
+    }
+
+    /// Returns the images, numbers and texts.
     pub fn into_samples(self) -> Option<Samples> {
         self.samples
     }
@@ -142,7 +152,7 @@ impl Unlabelled {
         all
     }
 
-    /// Returns the images and numbers.
+    /// Returns the images, numbers and texts.
     pub fn samples(&self) -> Option<&Samples> {
         self.samples.as_ref()
     }
@@ -151,6 +161,15 @@ impl Unlabelled {
     #[must_use]
     pub fn in_windows(self, sizes: Vec<(u32, u32)>, overlap: u32) -> Self {
         Self { sizes, overlap, ..self }
+    }
+}
+
+/// Returns how the texts of samples become tokens, in training and prediction.
+pub fn text_rules<'a>(recipe: &'a Recipe, tokenizer: Option<&'a TextTokenizer>) -> TextRules<'a> {
+    TextRules {
+        texting: tokenizer.map_or(Texting::Bytes, Texting::Tokenizer),
+        repeat: &recipe.data.repeat,
+        ends: recipe.target() != Some(Target::Class) && recipe.target() != Some(Target::Vector),
     }
 }
 

@@ -3,12 +3,18 @@
 mod inputs;
 mod named;
 
-pub use self::inputs::{Saved, Unlabelled, columns};
+pub use self::inputs::{Saved, Unlabelled, columns, text_rules};
 pub(super) use self::named::{class_names, probabilities};
 use super::TaskError;
 use super::forward::Forward;
-use crate::data::Vocabulary;
+use crate::data::{Field, Vocabulary};
 use tch::Tensor;
+
+/// Returns the number of tokens of a text in samples of these fields.
+pub(super) fn context_of(fields: &[Field]) -> usize {
+    let tokens = fields.iter().find(|field| field.name == "tokens");
+    tokens.and_then(|field| field.shape.first().copied()).unwrap_or(1)
+}
 
 /// What a task predicts of a sample.
 #[derive(Debug, Clone, PartialEq)]

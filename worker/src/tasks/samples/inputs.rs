@@ -12,13 +12,16 @@ use crate::data::{Blanks, CacheBudget, Dataset, FileSet, ImageOptions, Windows};
 
 /// Makes the data sets.
 pub(super) fn sets(recipe: &Recipe, inputs: Unlabelled) -> Result<Sets, TaskError> {
-    let Unlabelled { saved, samples, count, sizes, overlap } = inputs;
+    let Unlabelled { saved, samples, count, sizes, overlap, .. } = inputs;
     let size = saved.size().unwrap_or((1, 1));
     let set: Arc<dyn Dataset> = match samples {
         None => Arc::new(Blanks::only(count, saved.fields().collect())),
         Some(samples) => {
             // Each image is used once.
-            let (_, options) = files::options(recipe, Some(size), CacheBudget::default(), 0);
+            let length =
+                |name: &str| saved.fields.iter().find(|field| field.name == name)?.shape.first().copied();
+            let context = samples.text_field().and_then(length).unwrap_or_default();
+            let (_, options) = files::options(recipe, Some(size), CacheBudget::default(), context);
             let set: Arc<dyn Dataset> = match sizes.is_empty() {
                 true => Arc::new(FileSet::new(samples, options)),
                 false => Arc::new(Windows::new(

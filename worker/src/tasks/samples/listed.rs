@@ -70,7 +70,7 @@ pub(super) fn list(
     train: Option<&Samples>,
 ) -> Result<Samples, TaskError> {
     // Few-shot learning is tested on other classes.
-    let novel = train.filter(|_| recipe.data.episodes.is_some()).map(|train| train.clone().without_labels());
+    let novel = train.filter(|_| recipe.data.episodes.is_some()).map(|train| train.clone().without("label"));
     let train = novel.as_ref().or(train);
     let weights = recipe.data.source.iter().map(|source| source.weight).chain([None]);
     let all = recipe.by_source();

@@ -185,15 +185,17 @@ pub(super) fn sets(
     let (width, height) = sets.size;
     sets.description = match target {
         Some(Target::Tokens) => sets.description,
-        Some(Target::Mask) => format!("{} classes of pixels, {width} x {height} images", sets.classes),
-        Some(Target::Map) => format!("maps of {width} x {height} pixels"),
-        Some(Target::Vector) => format!("targets {}", sets.numbers.join(", ")),
+        Some(Target::Mask) => {
+            format!("{} classes of pixels, {width} x {height} images{}", sets.classes, sets.description)
+        }
+        Some(Target::Map) => format!("maps of {width} x {height} pixels{}", sets.description),
+        Some(Target::Vector) => format!("targets {}{}", sets.numbers.join(", "), sets.description),
         Some(Target::Class | Target::Classes) => {
             let episodes = recipe.data.episodes.as_ref().map(|shape| {
                 let recipe::Episodes { n_way, k_shot, n_query, .. } = shape;
                 format!(", episodes of {n_way} classes with {k_shot} support and {n_query} query images each")
             });
-            format!("{} classes{}", sets.classes, episodes.unwrap_or_default())
+            format!("{} classes{}{}", sets.classes, episodes.unwrap_or_default(), sets.description)
         }
         None => {
             let names: Vec<_> = sets.train.fields().iter().map(|field| &*field.name).collect();

@@ -1,12 +1,13 @@
 //! Texts of a table: they become tokens in the survey of rank 0.
 
 use dtrain_common::text::counted;
-use dtrain_recipe::{Recipe, Target};
+use dtrain_recipe::Recipe;
 
+use super::super::predict::text_rules;
 use super::super::{SurveyContext, TaskError};
 use super::text;
 use crate::data::error::MOST_NAMED;
-use crate::data::{DataError, Samples, TextCounts, TextRules, Texting};
+use crate::data::{DataError, Samples, TextCounts};
 
 /// Returns the samples with tokens in place of texts. Warns of samples that are left out.
 pub(super) fn tokenized(
@@ -18,11 +19,7 @@ pub(super) fn tokenized(
         return Ok(samples);
     }
     let tokenizer = text::tokenizer(recipe)?;
-    let rules = TextRules {
-        texting: tokenizer.as_ref().map_or(Texting::Bytes, Texting::Tokenizer),
-        repeat: &recipe.data.repeat,
-        ends: recipe.target() != Some(Target::Class) && recipe.target() != Some(Target::Vector),
-    };
+    let rules = text_rules(recipe, tokenizer.as_ref());
     let (count, set) = (samples.count(), samples.set.clone());
     let (samples, bad) = samples.tokenized(&rules, context.threads)?;
     for bad in bad.iter().take(MOST_NAMED) {

@@ -185,7 +185,7 @@ impl Pass<'_> {
     ) -> Result<Row> {
         let (error, stitch) = (self.error.take(), self.stitch.take());
         let whole = stitch.map(Stitch::mean).transpose()?.flatten();
-        if let Some(reason) = error {
+        if let Some(reason) = engine.failed.get(&item.image).cloned().or(error) {
             return Ok(Row::failed(item.image, reason));
         }
         match (values, whole) {

@@ -5,6 +5,7 @@
 
 mod coder;
 mod images;
+mod inputs;
 mod made;
 mod open;
 mod output;
@@ -14,6 +15,7 @@ mod samples;
 mod stitch;
 mod text;
 
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,15 +23,17 @@ use std::time::{Duration, Instant};
 use dtrain_common::batch::Partition;
 use dtrain_common::env::WorkerEnv;
 use dtrain_common::exit::ExitStatus;
-use dtrain_recipe::{ColumnKind, Recipe};
+use dtrain_recipe::Recipe;
 use serde_json::{Value, json};
 use tch::{Device, Tensor};
 
 use self::coder::Coder;
+use self::inputs::Noun;
 use self::made::Maker;
 use self::open::{Begun, Opening};
 use self::output::Output;
 use self::parts::{Part, Partial};
+use self::text::Prompted;
 use crate::checkpoint::broadcast_bytes;
 use crate::collectives::{Ranks, ReduceOp, Rendezvous};
 use crate::data::LoaderOptions;
@@ -57,6 +61,8 @@ struct Engine<'a> {
     question: &'a PredictQuestion,
     /// The numbers of the outputs that are asked for.
     outputs: Vec<usize>,
+    /// Why inputs cannot be used.
+    failed: &'a BTreeMap<u32, String>,
     precision: Precision,
     loader: LoaderOptions,
     limits: Limits,
@@ -146,9 +152,10 @@ impl Prediction<'_> {
         let Filled { task, is_average, .. } = fill::<T>(&evaluation, survey, |_, _| Ok(()))?;
         let predict = task.predict().ok_or(TaskError::NoPrediction)?;
         let form = predict.form();
-        let output = Output::of(question, &form, predict)?;
+        let output = Output::of(question, &form, predict, opening.noun)?;
+        let data = unlabelled()?;
         let coder = match &form {
-            Form::Tokens { vocabulary, .. } => Some(Coder::of(self, vocabulary)?),
+            Form::Tokens { vocabulary, .. } => Some(Coder::new(recipe, vocabulary, data.tokenizer())?),
             _ => None,
         };
         self.check_blanks(predict)?;
@@ -161,6 +168,7 @@ impl Prediction<'_> {
             predict,
             facts: task.facts(),
             outputs: output.outputs.clone(),
+            failed: &opening.failed,
             form,
             question,
             precision: Precision::new(&recipe.precision, device)?,
@@ -170,17 +178,17 @@ impl Prediction<'_> {
             part: Part::create(partial.part(begun.attempt, env.rank))?,
         };
         let mut followers = followers_of(ProgressStyle::detect(env.rank));
-        let of_rank = &self.share(&begun.missing)[..];
+        let of_rank = self.share(&begun.missing);
         let started = Instant::now();
         let done = match &opening.prompts {
             Some(prompts) => {
                 let Some(coder) = &coder else { return Err(TaskError::NoPrediction.into()) };
-                text::run(engine, prompts, of_rank, (coder, self.batch()), &mut followers)?
+                let prompts = Prompted { prompts, coder, noun: opening.noun };
+                text::run(engine, &prompts, &of_rank, self.batch(), &mut followers)?
             }
             None => {
-                let data = (unlabelled()?, &engine.form);
-                let maker = Maker::new(recipe, &output, data, partial.out())?;
-                images::run(engine, maker, of_rank, self.batch(), &mut followers)?
+                let maker = Maker::new(recipe, &output, (data, &engine.form), partial.out())?;
+                images::run(engine, maker, &of_rank, self.batch(), &mut followers)?
             }
         };
         let total = self.add_up(done)?;
@@ -189,14 +197,14 @@ impl Prediction<'_> {
         if env.rank > 0 {
             return Ok(None);
         }
-        let joined = output.join(&partial, &opening.names())?;
+        let joined = output.join(&partial, &opening.names)?;
         partial.finish()?;
         Ok(Some(Summary {
             out: question.out.display().to_string(),
             checkpoint: opening.checkpoint.display().to_string(),
             weights: if is_average { "average" } else { "raw" },
             inputs: opening.count,
-            noun: if opening.prompts.is_some() { "prompt" } else { "image" },
+            noun: opening.noun,
             unreadable: joined.unreadable,
             clipped: joined.clipped,
             done: total,
@@ -235,16 +243,13 @@ impl Prediction<'_> {
         }
     }
 
-    /// Warns of fields that the network takes and no input has. Texts of a table are an error.
+    /// Warns of fields that the network takes and no input has. Texts are an error.
     fn check_blanks(&self, predict: &dyn Predict) -> Result<()> {
         let blank: Vec<&str> =
             predict.network().input_names().into_iter().filter(|name| self.opening.lacks(name)).collect();
-        let is_text = |kind| matches!(kind, ColumnKind::Text | ColumnKind::Chat);
-        let texts = columns(self.recipe).into_iter().filter(|field| is_text(field.kind));
-        let texts: Vec<_> =
-            texts.map(|field| field.field).filter(|name| blank.contains(&name.as_str())).collect();
-        if !texts.is_empty() {
-            return Err(PredictError::Texts(texts).into());
+        let texts = columns(self.recipe).into_iter().filter(|field| field.kind.is_text());
+        if let Some(text) = texts.into_iter().find(|text| blank.contains(&&*text.field)) {
+            return Err(PredictError::NoText { field: text.field, columns: text.columns.join(", ") }.into());
         }
         if let ([_, ..], 0) = (blank.as_slice(), self.env.rank) {
             tracing::warn!(
@@ -272,7 +277,7 @@ struct Summary {
     checkpoint: String,
     weights: &'static str,
     inputs: usize,
-    noun: &'static str,
+    noun: Noun,
     unreadable: usize,
     clipped: usize,
     done: Done,
@@ -283,7 +288,8 @@ struct Summary {
 
 impl Summary {
     fn print(&self, json: bool) {
-        let Self { done, inputs, unreadable, .. } = *self;
+        let Self { done, inputs, unreadable, noun, .. } = *self;
+        let noun = noun.as_str();
         let seconds = self.took.as_secs_f64();
         let speed = |count: usize| count as f64 / seconds.max(1e-9);
         if self.clipped > 0 {
@@ -312,8 +318,8 @@ impl Summary {
                 };
                 format!(
                     "{}: {}{bad}\n  {}{average}\n  {tokens}{seconds:.1} s, {:.1} {}s/s{before}, batches of {} per rank",
-                    self.out, dtrain_common::text::counted(inputs, self.noun), self.checkpoint,
-                    speed(done.inputs), self.noun, done.batch
+                    self.out, dtrain_common::text::counted(inputs, noun), self.checkpoint,
+                    speed(done.inputs), noun, done.batch
                 )
             }
         };

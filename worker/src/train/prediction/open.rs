@@ -1,28 +1,25 @@
 //! Rank 0's part before a prediction: the checkpoint, the inputs, and what is left to do.
 
-use std::fs;
-use std::io::{self, BufRead, Read};
+use std::collections::BTreeMap;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use dtrain_common::files;
 use dtrain_common::manifest::Manifest;
-use dtrain_recipe::{ColumnKind, Recipe, Resize, Target};
+use dtrain_recipe::{Recipe, Resize};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
+use super::inputs::{self, Found, Noun};
 use super::parts::{Partial, failed};
 use crate::data::packed::Packed;
-use crate::data::sources::inputs;
-use crate::data::{Pictures, Samples, Vocabulary};
+use crate::data::{Pictures, Samples};
 use crate::planning::{Input, PredictQuestion};
 use crate::setup::error::{Result, WorkerError};
 use crate::setup::predict_error::PredictError;
 use crate::setup::survey::Surveyed;
-use crate::tasks::predict::{Saved, Unlabelled, columns};
+use crate::tasks::predict::{Saved, Unlabelled};
 use crate::train::evaluation::find_checkpoint;
-
-/// The field of numbers as targets.
-const TARGETS: &str = "targets";
 
 /// The message of rank 0 to the other ranks.
 #[derive(Debug, Serialize, Deserialize)]
@@ -33,11 +30,17 @@ pub(super) struct Opening {
     /// The lists to which it refers, in this rank's memory.
     #[serde(skip)]
     pub(super) lists: Vec<Packed<u8>>,
-    /// The inputs of a language model.
+    /// The prompts of the inputs, if texts are written.
     pub(super) prompts: Option<Vec<String>>,
     pub(super) count: usize,
+    pub(super) noun: Noun,
+    /// Why inputs cannot be used.
+    pub(super) failed: BTreeMap<u32, String>,
     /// The fields that inputs have.
     known: Vec<String>,
+    /// The names of the inputs in order. Rank 0 alone has them.
+    #[serde(skip)]
+    pub(super) names: Vec<String>,
     /// What identifies weights and inputs.
     identity: Map<String, Value>,
 }
@@ -60,61 +63,25 @@ impl Opening {
             return Err(PredictError::Episodes.into());
         }
         let saved = Saved::of(&manifest, recipe);
-        let identity = identity(&manifest, question)?;
-        if recipe.target() == Some(Target::Tokens) {
-            if saved.size().is_some() {
-                return Err(PredictError::PromptWithImage.into());
-            }
-            if matches!(saved.vocabulary(), Some(Vocabulary::Numbers(_))) {
-                return Err(PredictError::NoTokenizer.into());
-            }
-            let prompts = prompts(&question.input)?;
-            let inputs = serde_json::to_value(Unlabelled::of_prompts(saved, prompts.len()))?;
-            let known = ["tokens", "attention_mask", "documents", "positions"].map(str::to_owned).to_vec();
-            let count = prompts.len();
-            let opened = Self {
-                checkpoint,
-                inputs,
-                lists: Vec::new(),
-                prompts: Some(prompts),
-                count,
-                known,
-                identity,
-            };
-            return Ok(opened.identified());
+        let mut identity = identity(&manifest, question)?;
+        let Found { samples, prompts, names, noun, failed, tokenizer } =
+            inputs::find(recipe, &saved, question, &checkpoint)?;
+        if let (Input::Path(path), Some(_)) = (&question.input, &samples) {
+            check_outside(path, &question.out)?;
+            identity.extend(of_input(path)?);
         }
-        let Input::Path(path) = &question.input else {
-            let flag = if question.input == Input::Standard { "the input -" } else { "--prompt" };
-            let reason = "the model takes images, not prompts";
-            return Err(PredictError::NoEffect { flag, reason }.into());
+        identity.insert("inputs".to_owned(), json!(hash_of(&names)));
+        let mut known = samples.as_ref().map(Samples::field_names).unwrap_or_default();
+        if prompts.is_some() {
+            known.extend(["tokens", "attention_mask", "documents", "positions"].map(str::to_owned));
+        }
+        let unlabelled = match samples {
+            Some(samples) => unlabelled(recipe, saved, &manifest, samples, question)?,
+            None => Unlabelled::new(saved, names.len(), None),
         };
-        check_outside(path, &question.out)?;
-        let identity = [identity, of_input(path)?].into_iter().flatten().collect();
-        let samples = list(path, recipe, &saved)?;
-        let known = samples.lists.iter().map(|list| list.field.clone()).collect();
-        let (count, unlabelled) = (samples.count(), unlabelled(recipe, saved, &manifest, samples, question)?);
-        let Surveyed { facts: inputs, lists } = Surveyed::of_survey(&unlabelled)?;
-        Ok(Self { checkpoint, inputs, lists, prompts: None, count, known, identity }.identified())
-    }
-
-    /// Adds the names of the inputs to what identifies the prediction.
-    fn identified(mut self) -> Self {
-        let mut hasher = blake3::Hasher::new();
-        for name in self.names() {
-            hasher.update(&(name.len() as u64).to_le_bytes()).update(name.as_bytes());
-        }
-        self.identity.insert("inputs".to_owned(), json!(hasher.finalize().to_string()));
-        self
-    }
-
-    /// Returns the names of the inputs in order: paths below the input, or prompts.
-    pub(super) fn names(&self) -> Vec<String> {
-        if let Some(prompts) = &self.prompts {
-            return prompts.clone();
-        }
-        let unlabelled = serde_json::from_value::<Unlabelled>(self.inputs.clone()).ok();
-        let samples = unlabelled.and_then(|unlabelled| unlabelled.into_samples());
-        samples.map(|samples| super::samples::names(&samples)).unwrap_or_default()
+        let Surveyed { facts: inputs, lists } = Surveyed::of_survey(&unlabelled.with_tokenizer(tokenizer))?;
+        let count = names.len();
+        Ok(Self { checkpoint, inputs, lists, prompts, count, noun, failed, known, names, identity })
     }
 
     /// Returns whether inputs have no values of a field.
@@ -179,45 +146,13 @@ fn check_outside(input: &Path, out: &Path) -> Result<()> {
     }
 }
 
-fn list(path: &Path, recipe: &Recipe, saved: &Saved) -> Result<Samples> {
-    if fs::metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
-        let remedy = "name an image, a folder of images, or a table (.csv)";
-        return Err(PredictError::Input { path: path.to_owned(), what: "does not exist", remedy }.into());
+/// Returns what identifies the names of inputs.
+fn hash_of(names: &[String]) -> String {
+    let mut hasher = blake3::Hasher::new();
+    for name in names {
+        hasher.update(&(name.len() as u64).to_le_bytes()).update(name.as_bytes());
     }
-    let path = std::path::absolute(path).map_err(failed(path))?;
-    // A target that the table has may be empty.
-    let fields: Vec<_> = columns(recipe).into_iter().filter(|field| field.field != TARGETS).collect();
-    if !fields.iter().any(|field| field.kind == ColumnKind::Image) {
-        let texts = fields.iter().filter(|field| matches!(field.kind, ColumnKind::Text | ColumnKind::Chat));
-        let names: Vec<_> = texts.map(|field| field.field.clone()).collect();
-        if !names.is_empty() {
-            return Err(PredictError::Texts(names).into());
-        }
-    }
-    let samples = inputs::list(&path, &fields).map_err(crate::tasks::TaskError::from)?;
-    let unknown =
-        inputs::unknown_classes(&path, &saved.class_names).map_err(crate::tasks::TaskError::from)?;
-    if !unknown.is_empty() {
-        let shown = dtrain_common::recipe::hints::and(
-            &unknown.iter().take(5).map(String::as_str).collect::<Vec<_>>(),
-        );
-        tracing::warn!(
-            "{} has {} that the checkpoint lacks: {shown}{}. Their images are predicted as one of its {} classes; to tell them apart, add \
-             training images and train again",
-            path.display(),
-            match unknown.len() {
-                1 => "1 class".to_owned(),
-                count => format!("{count} classes"),
-            },
-            if unknown.len() > 5 { " and others" } else { "" },
-            saved.class_names.len()
-        );
-    }
-    if samples.ignored.files() > 0 {
-        let files = dtrain_common::text::counted(samples.ignored.files(), "file");
-        tracing::warn!("ignoring {files} in {}: {}", path.display(), samples.ignored);
-    }
-    Ok(samples)
+    hasher.finalize().to_string()
 }
 
 fn unlabelled(
@@ -235,7 +170,10 @@ fn unlabelled(
         Some(size) => saved.with_size(size),
         None => saved,
     };
-    let Some(part) = question.wanted.windows else { return Ok(Unlabelled::of_samples(saved, samples)) };
+    let count = samples.count();
+    let Some(part) = question.wanted.windows else {
+        return Ok(Unlabelled::new(saved, count, Some(samples)));
+    };
     let Some((width, height)) = saved.size() else {
         let reason = "the model takes no images";
         return Err(PredictError::NoEffect { flag: "--windows", reason }.into());
@@ -243,39 +181,11 @@ fn unlabelled(
     if samples.files() != 1 {
         return Err(PredictError::WindowsOfSeveral(samples.files()).into());
     }
-    let sizes = (0..samples.count()).map(|sample| size(sample).unwrap_or_default()).collect();
-    let overlap = (part * f64::from(width.min(height))) as u32;
-    Ok(Unlabelled::of_samples(saved, samples).in_windows(sizes, overlap))
-}
-
-/// Returns the prompts, one a line.
-fn prompts(input: &Input) -> Result<Vec<String>> {
-    let lines = |bytes: Vec<u8>, path: &Path| {
-        let prompts: io::Result<Vec<String>> =
-            bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&bytes).lines().collect();
-        match prompts {
-            Ok(prompts) if prompts.is_empty() => Err(PredictError::Input {
-                path: path.to_owned(),
-                what: "has no lines",
-                remedy: "write a prompt into each line",
-            }
-            .into()),
-            Ok(prompts) => Ok(prompts),
-            Err(_) => Err(PredictError::Input {
-                path: path.to_owned(),
-                what: "is not a text in UTF-8",
-                remedy: "name a file of prompts, one a line",
-            }
-            .into()),
-        }
-    };
-    match input {
-        Input::Prompt(prompt) => Ok(vec![prompt.clone()]),
-        Input::Path(path) => lines(fs::read(path).map_err(failed(path))?, path),
-        Input::Standard => {
-            let (mut bytes, path) = (Vec::new(), Path::new("standard input"));
-            io::stdin().lock().read_to_end(&mut bytes).map_err(failed(path))?;
-            lines(bytes, path)
-        }
+    if samples.text_field().is_some() {
+        let reason = "a text beside an image belongs to all of it";
+        return Err(PredictError::NoEffect { flag: "--windows", reason }.into());
     }
+    let sizes = (0..count).map(|sample| size(sample).unwrap_or_default()).collect();
+    let overlap = (part * f64::from(width.min(height))) as u32;
+    Ok(Unlabelled::new(saved, count, Some(samples)).in_windows(sizes, overlap))
 }

@@ -5,6 +5,7 @@ use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
+use super::inputs::Noun;
 use super::parts::{Partial, failed};
 use super::rows::{Cell, Column, Row, Writer, npy_header};
 use crate::data::error::MOST_NAMED;
@@ -24,7 +25,7 @@ enum Kind {
 /// Where and what a prediction writes.
 pub(super) struct Output {
     kind: Kind,
-    /// The name of an input: image or prompt.
+    /// The name of an input.
     input: &'static str,
     pub(super) columns: Vec<Column>,
     /// The numbers of the outputs that are asked for.
@@ -50,7 +51,12 @@ const CLIPPED: &str = "clipped";
 
 impl Output {
     /// Checks the request against what the task predicts.
-    pub(super) fn of(question: &PredictQuestion, form: &Form, predict: &dyn Predict) -> Result<Self> {
+    pub(super) fn of(
+        question: &PredictQuestion,
+        form: &Form,
+        predict: &dyn Predict,
+        noun: Noun,
+    ) -> Result<Self> {
         let (wanted, known) = (&question.wanted, predict.network().output_names());
         let owned = || known.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
         let find = |name: &String| {
@@ -86,8 +92,8 @@ impl Output {
         };
         Ok(Self {
             kind: kind(&question.out, form, raw)?,
-            input: if is_text { "prompt" } else { "image" },
-            columns: columns(form, &images, &wanted.outputs, wanted.top),
+            input: noun.as_str(),
+            columns: columns(form, &images, &wanted.outputs, wanted.top, noun),
             outputs,
             images,
             top: wanted.top,
@@ -221,7 +227,13 @@ fn kind(out: &Path, form: &Form, raw: bool) -> Result<Kind> {
 }
 
 /// Returns the columns of a row's cells.
-fn columns(form: &Form, images: &[ImageForm], outputs: &[String], top: Option<usize>) -> Vec<Column> {
+fn columns(
+    form: &Form,
+    images: &[ImageForm],
+    outputs: &[String],
+    top: Option<usize>,
+    noun: Noun,
+) -> Vec<Column> {
     if !outputs.is_empty() {
         return outputs.iter().map(|name| Column::counted(name)).collect();
     }
@@ -242,6 +254,8 @@ fn columns(form: &Form, images: &[ImageForm], outputs: &[String], top: Option<us
         }
         Form::Numbers(names) => vec![Column::named("numbers", "", names.clone())],
         Form::Maps { .. } => files.chain(["min", "max", "mean", CLIPPED].map(Column::one)).collect(),
+        // Prompts that name no input.
+        Form::Tokens { .. } if noun != Noun::Prompt => vec![Column::one("prompt"), Column::one("text")],
         Form::Tokens { .. } => vec![Column::one("text")],
         Form::Outputs => Vec::new(),
     }
@@ -324,8 +338,12 @@ mod tests {
     #[test]
     fn columns_of_the_best_classes_are_numbered() {
         let form = Form::Classes(["a", "b", "c"].map(String::from).to_vec());
-        let names =
-            |top| columns(&form, &[], &[], top).into_iter().map(|column| column.name).collect::<Vec<_>>();
+        let names = |top| {
+            columns(&form, &[], &[], top, Noun::Image)
+                .into_iter()
+                .map(|column| column.name)
+                .collect::<Vec<_>>()
+        };
         assert_eq!(names(None), ["class", "probability", "probabilities"]);
         assert_eq!(names(Some(2)), ["class", "probability", "class_2", "probability_2"]);
         assert_eq!(names(Some(9)).len(), 6);

@@ -7,7 +7,7 @@ use dtrain_recipe::Recipe;
 
 use crate::data::{Needs, Pictures, Samples};
 
-/// Returns the names of samples: the paths of their first images below the input, or their lines in a table without images.
+/// Returns the names of samples: the paths of their first images below the input, or their lines in a table.
 pub(super) fn names(samples: &Samples) -> Vec<String> {
     let files = samples.images().next();
     (0..samples.count())

@@ -36,7 +36,7 @@ fn a_folder_gives_all_its_images_by_path() {
     assert!(matches!(list(&root.join("empty"), &image()), Err(DataError::NoInputs(..))));
     let two = fields(&[("image", "image:left,right")]);
     let error = list(root, &two).unwrap_err().to_string();
-    assert!(error.contains("name a table (.csv) with the columns left,right"), "{error}");
+    assert!(error.contains("name a table (.csv, .jsonl) with the columns left,right"), "{error}");
 }
 
 #[test]
@@ -55,6 +55,25 @@ fn a_table_needs_only_the_columns_of_inputs() {
         let error = list(&path, &wanted).unwrap_err().to_string();
         assert!(error.contains(part), "{error}");
     }
+}
+
+#[test]
+fn a_table_of_texts_needs_one_of_its_columns_and_no_target() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("t.csv");
+    fs::write(&path, "text\none\n\"\"\n").unwrap();
+    let wanted = fields(&[("label", "class"), ("tokens", "text:text"), ("more", "text"), ("age", "numbers")]);
+    let samples = list(&path, &wanted).unwrap();
+    let known: Vec<_> = samples.lists.iter().map(|list| list.field.as_str()).collect();
+    assert_eq!((known, samples.count()), (vec!["tokens"], 1), "spreadsheets write empty rows");
+    assert_eq!(samples.texts_of("tokens").unwrap().iter().collect::<Vec<_>>(), ["one"]);
+    fs::write(&path, "words\none\n").unwrap();
+    let error = list(&path, &wanted).unwrap_err().to_string();
+    assert!(error.contains("no column `age`"), "{error}");
+    let error = list(folder.path(), &wanted).unwrap_err().to_string();
+    assert!(error.contains("no images") || error.contains("columns text,more,age"), "{error}");
+    let lines = of_lines(Path::new("a.txt"), "tokens", &["one".to_owned(), String::new()]).unwrap();
+    assert_eq!((lines.count(), lines.describe(1)), (2, "a.txt:2".to_owned()));
 }
 
 #[test]

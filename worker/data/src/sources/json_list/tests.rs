@@ -27,7 +27,7 @@ fn the_images_of_a_list_have_named_classes() {
         found.contains("base.json: image_names[0]: label is \"wren\", a class that no training line has"),
         "{found}"
     );
-    assert!(scan(&novel, Reading { train: Some(&base.without_labels()), ..READING }).is_ok());
+    assert!(scan(&novel, Reading { train: Some(&base.without("label")), ..READING }).is_ok());
 }
 
 #[test]
