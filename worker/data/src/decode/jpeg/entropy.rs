@@ -3,17 +3,22 @@
 //! Most of the time of a JPEG file goes into them. A first pass removes stuffed bytes, and the way from a code to the
 //! next has no branch. Whatever is not as it should be ends the decoding: the general decoder then judges the file.
 
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
 use libjpeg_turbo_rs::common::huffman_table::HuffmanTable;
 use libjpeg_turbo_rs::common::quant_table::ZIGZAG_ORDER;
+use libjpeg_turbo_rs::decode::marker::JpegMetadata;
 
 use super::EOI;
 
 /// Bits by which a table is read.
-const BITS: u32 = 10;
+const BITS: u32 = 11;
 /// Bits of a value of 8-bit files, at most.
 const LONGEST_VALUE: u32 = 11;
-/// An entry whose code is longer than [`BITS`], or has no meaning.
-const LONG: u32 = 0;
+/// An entry whose code is with its value longer than [`BITS`], or has no meaning.
+const LONG: u64 = 0;
 /// The run of the code for the end of a block.
 const END: u32 = 128;
 /// Bytes that may be read after the end: a filled buffer, and the next one.
@@ -32,28 +37,71 @@ const PLACES: [u8; 256] = {
     places
 };
 
-/// The codes of one table. An entry is the run of zeros before a value, the bits of the value, and those of the code.
-pub(super) struct Codes<'a> {
-    entries: Box<[u32; 1 << BITS]>,
-    table: &'a HuffmanTable,
+/// A code with its value.
+#[derive(Clone, Copy)]
+struct Coded {
+    /// All bits.
+    bits: u32,
+    /// The zeros before the value.
+    run: u32,
+    value: i16,
+}
+
+/// The codes of one table, one or two for the bits that begin the buffer: the next ones wait for their length alone, and two wait
+/// once. An entry has, from the lowest bit on, the length of all in 8 bits, the run before the first value in 8, where the place
+/// goes in 8, that of the second value in 8, and both values.
+pub(super) struct Codes {
+    fast: Box<Fast>,
+    table: Arc<HuffmanTable>,
     has_runs: bool,
 }
 
-impl<'a> Codes<'a> {
+/// The entries, and [`PLACES`] beside them: one address is enough for both.
+struct Fast {
+    entries: [u64; 1 << BITS],
+    places: [u8; 256],
+}
+
+impl Codes {
     /// Prepares a table of first coefficients, or of the others, whose symbols have runs.
-    pub(super) fn new(table: &'a HuffmanTable, has_runs: bool) -> Self {
-        let mut codes = Self { entries: Box::new([LONG; 1 << BITS]), table, has_runs };
-        for bits in 0..1 << BITS {
-            let (symbol, length) = table.lookup_fast((bits << (16 - BITS)) as u16);
-            codes.entries[bits] = match codes.meaning(symbol) {
-                Some((run, size)) if length > 0 => run << 16 | size << 8 | u32::from(length),
-                _ => LONG,
-            };
+    fn new(table: Arc<HuffmanTable>, has_runs: bool) -> Self {
+        let mut codes =
+            Self { fast: Box::new(Fast { entries: [LONG; 1 << BITS], places: PLACES }), table, has_runs };
+        let (mut all, mut bits) = (vec![None; 1 << BITS], 0);
+        while bits < all.len() {
+            let coded = codes.coded((bits as u64) << (64 - BITS)).filter(|coded| coded.bits <= BITS);
+            // Whatever follows it, an entry begins with the same code.
+            let equal = coded.map_or(1, |coded| 1 << (BITS - coded.bits));
+            all[bits..bits + equal].fill(coded);
+            bits += equal;
+        }
+        for (bits, first) in all.iter().enumerate() {
+            let Some(first) = first else { continue };
+            // Nothing follows the end of a block.
+            let goes_on = has_runs && first.run < END;
+            let second = goes_on.then(|| all[bits << first.bits & ((1 << BITS) - 1)]).flatten();
+            let second = second.filter(|second| first.bits + second.bits <= BITS);
+            codes.fast.entries[bits] = entry(*first, second);
         }
         codes
     }
 
-    /// Returns the run and the bits of the value; `None` for symbols that sequential files do not have.
+    /// Returns the code and the value that these bits begin with; `None` for symbols that sequential files do not have.
+    fn coded(&self, bits: u64) -> Option<Coded> {
+        let (symbol, length) = self.table.lookup((bits >> 48) as u16).ok()?;
+        let (run, size) = self.meaning(symbol)?;
+        let length = u32::from(length);
+        Some(Coded { bits: length + size, run, value: value(bits << length, size) })
+    }
+
+    /// As [`Codes::coded`], as an entry; [`LONG`] for none.
+    #[cold]
+    #[inline(never)]
+    fn long(&self, bits: u64) -> u64 {
+        self.coded(bits).map_or(LONG, |coded| entry(coded, None))
+    }
+
+    /// Returns the run and the bits of the value.
     fn meaning(&self, symbol: u8) -> Option<(u32, u32)> {
         let (run, size) = match self.has_runs {
             true => (u32::from(symbol >> 4), u32::from(symbol & 15)),
@@ -65,6 +113,68 @@ impl<'a> Codes<'a> {
             _ => (size <= LONGEST_VALUE).then_some((run, size)),
         }
     }
+}
+
+/// The codes of a component: of its first coefficients, and of the others.
+pub(super) type Pair = [Rc<Codes>; 2];
+
+/// The codes of a thread's last file.
+struct Known {
+    /// The segments of its tables.
+    stated: Vec<u8>,
+    /// By the number of the table, and whether it is one of other coefficients than the first.
+    codes: Vec<(u8, bool, Rc<Codes>)>,
+}
+
+thread_local! {
+    static LAST: RefCell<Known> = const { RefCell::new(Known { stated: Vec::new(), codes: Vec::new() }) };
+}
+
+/// Returns the codes of the three components of a file, whose segments with tables are `stated`. Most files have the same tables.
+pub(super) fn codes_of(stated: Vec<u8>, file: &JpegMetadata) -> Option<[Pair; 3]> {
+    LAST.with_borrow_mut(|known| {
+        if known.stated != stated {
+            *known = Known { stated, codes: Vec::new() };
+        }
+        let mut codes = |number: u8, has_runs: bool| {
+            let same = known.codes.iter().find(|(of, runs, _)| (*of, *runs) == (number, has_runs));
+            if let Some((_, _, codes)) = same {
+                return Some(Rc::clone(codes));
+            }
+            let tables = if has_runs { &file.ac_huffman_tables } else { &file.dc_huffman_tables };
+            let table = tables.get(usize::from(number))?.as_ref()?;
+            let codes = Rc::new(Codes::new(Arc::clone(table), has_runs));
+            known.codes.push((number, has_runs, Rc::clone(&codes)));
+            Some(codes)
+        };
+        let mut pair = |at: usize| {
+            let of = &file.scan.components[at];
+            Some([codes(of.dc_table_index, false)?, codes(of.ac_table_index, true)?])
+        };
+        Some([pair(0)?, pair(1)?, pair(2)?])
+    })
+}
+
+/// Returns the value of the first `size` bits.
+fn value(bits: u64, size: u32) -> i16 {
+    // In two steps, since a shift by 64 bits is none. A value that begins with 0 is negative.
+    let value = (bits >> 1 >> (63 - size)) as i32;
+    let is_negative = bits.cast_signed() >= 0;
+    (value + if is_negative { 1 - (1 << size) } else { 0 }) as i16
+}
+
+/// Returns the entry of one or two codes. A zero stands where there is no value: the place has none yet.
+fn entry(first: Coded, second: Option<Coded>) -> u64 {
+    let run = if first.run < END { first.run } else { 0 };
+    let (mut bits, mut step, mut place, mut values) =
+        (first.bits, first.run + 1, run + 1, u64::from(first.value.cast_unsigned()) << 32);
+    if let Some(second) = second {
+        bits += second.bits;
+        step += second.run + 1;
+        place += if second.run < END { second.run } else { 0 };
+        values |= u64::from(second.value.cast_unsigned()) << 48;
+    }
+    u64::from(bits | run << 8 | step << 16 | place << 24) | values
 }
 
 /// The coded bits of a file, without stuffed bytes and markers.
@@ -133,47 +243,61 @@ impl Bits {
         Some(())
     }
 
-    /// Takes a code and its value, and returns the run and the value.
     #[inline(always)]
-    fn code(&mut self, codes: &Codes<'_>) -> Option<(u32, i16)> {
-        let mut entry = codes.entries[(self.buffer >> (64 - BITS)) as usize];
+    fn take(&mut self, bits: u32) {
+        self.buffer <<= bits;
+        self.left -= bits;
+    }
+
+    /// Takes the code of a first coefficient, and returns its value.
+    #[inline(always)]
+    fn first(&mut self, codes: &Codes) -> Option<i16> {
+        let mut entry = codes.fast.entries[(self.buffer >> (64 - BITS)) as usize];
         if entry == LONG {
-            let (symbol, length) = codes.table.lookup((self.buffer >> 48) as u16).ok()?;
-            let (run, size) = codes.meaning(symbol)?;
-            entry = run << 16 | size << 8 | u32::from(length);
+            entry = codes.long(self.buffer);
+            if entry == LONG {
+                return None;
+            }
         }
-        let (run, size, length) = (entry >> 16, entry >> 8 & 0xff, entry & 0xff);
-        let coded = self.buffer << length;
-        self.buffer <<= length + size;
-        self.left -= length + size;
-        // In two steps, since a shift by 64 bits is none. A value that begins with 0 is negative.
-        let bits = (coded >> 1 >> (63 - size)) as i32;
-        let is_negative = !(coded.cast_signed() >> 63) as i32;
-        Some((run, (bits + (is_negative & (1 - (1 << size)))) as i16))
+        self.take(entry as u32 & 63);
+        Some((entry >> 32) as i16)
+    }
+
+    /// Decodes coefficients from the place `at` on, and returns the place after them.
+    #[inline(always)]
+    fn some(&mut self, codes: &Codes, fast: &Fast, at: u32, block: &mut Block) -> Option<u32> {
+        let mut entry = fast.entries[(self.buffer >> (64 - BITS)) as usize];
+        // The code after the last coefficient is that of another block.
+        if entry == LONG || at + (entry as u32 >> 8 & 0xff) >= 63 {
+            entry = codes.long(self.buffer);
+            if entry == LONG {
+                return None;
+            }
+        }
+        let (low, values) = (entry as u32, (entry >> 32) as u32);
+        self.take(low & 63);
+        let place = |after: u32| usize::from(fast.places[((at + after) & 0xff) as usize]);
+        block[place(low >> 8)] = values as i16;
+        block[place(low >> 24)] = (values >> 16) as i16;
+        Some(at + (low >> 16 & 0xff))
     }
 
     /// Decodes the coefficients of a block, without quantisation, after that of the `first` before.
     #[inline(always)]
-    pub(super) fn block(&mut self, codes: [&Codes<'_>; 2], first: &mut i16, block: &mut Block) -> Option<()> {
+    pub(super) fn block(&mut self, codes: [&Codes; 2], first: &mut i16, block: &mut Block) -> Option<()> {
         let [of_first, of_others] = codes;
         block[..64].fill(0);
         self.fill()?;
-        *first = first.wrapping_add(self.code(of_first)?.1);
+        *first = first.wrapping_add(self.first(of_first)?);
         block[0] = *first;
-        let mut at = 1;
+        let (fast, mut at) = (&*of_others.fast, 1);
         loop {
-            let (run, value) = self.code(of_others)?;
-            at += run;
-            block[usize::from(PLACES[(at & 0xff) as usize])] = value;
-            at += 1;
+            at = self.some(of_others, fast, at, block)?;
             if at >= 64 {
                 break;
             }
             self.fill()?;
-            let (run, value) = self.code(of_others)?;
-            at += run;
-            block[usize::from(PLACES[(at & 0xff) as usize])] = value;
-            at += 1;
+            at = self.some(of_others, fast, at, block)?;
             if at >= 64 {
                 break;
             }

@@ -25,6 +25,7 @@ pub(super) mod sequential;
 pub(super) const SOI: u8 = 0xd8;
 const EOI: u8 = 0xd9;
 const SOS: u8 = 0xda;
+const DHT: u8 = 0xc4;
 const APP1: u8 = 0xe1;
 
 /// A JPEG file of grey or RGB values, after reading its header.
@@ -211,6 +212,12 @@ pub(super) fn exif(bytes: &[u8]) -> Result<Option<&[u8]>> {
         }
     }
     Err(truncated())
+}
+
+/// Returns the segments of Huffman tables before the pixels.
+fn tables(bytes: &[u8]) -> Vec<u8> {
+    let before = segments(bytes).take_while(|segment| segment.marker != SOS);
+    before.filter(|segment| segment.marker == DHT).flat_map(|segment| segment.content).copied().collect()
 }
 
 struct Segment<'a> {

@@ -9,8 +9,9 @@ use libjpeg_turbo_rs::decode::marker::{JpegMetadata, MarkerReader};
 use libjpeg_turbo_rs::simd::{SimdRoutines, detect};
 
 use super::super::extent::Extent;
-use super::entropy::{Bits, Block, Codes};
+use super::entropy::{Bits, Block, Pair, codes_of};
 use super::half::half;
+use super::tables;
 
 /// Pixels of the side of a block.
 const SIDE: usize = 8;
@@ -92,7 +93,8 @@ pub(in super::super) fn decode(bytes: &[u8], extent: Extent, out: &mut [u8]) -> 
         }
     });
     let routines = detect();
-    read(&file, bytes.get(file.entropy_data_offset..)?, count, &routines, &mut planes)?;
+    let codes = codes_of(tables(bytes), &file)?;
+    read(&file, (&codes, bytes.get(file.entropy_data_offset..)?), count, &routines, &mut planes)?;
     match is_enlarged {
         true => enlarge(&planes, units, part, &routines, out),
         false => convert(&planes, part, &routines, out),
@@ -103,7 +105,7 @@ pub(in super::super) fn decode(bytes: &[u8], extent: Extent, out: &mut [u8]) -> 
 /// Decodes the planes' needed blocks.
 fn read(
     file: &JpegMetadata,
-    coded: &[u8],
+    (codes, coded): (&[Pair; 3], &[u8]),
     count: (usize, usize),
     routines: &SimdRoutines,
     planes: &mut [Plane; 3],
@@ -113,7 +115,7 @@ fn read(
         #[target_feature(enable = "avx2,bmi2")]
         fn read_by_avx2(
             file: &JpegMetadata,
-            coded: &[u8],
+            coded: (&[Pair; 3], &[u8]),
             count: (usize, usize),
             routines: &SimdRoutines,
             planes: &mut [Plane; 3],
@@ -121,37 +123,26 @@ fn read(
             read_blocks(file, coded, count, routines, planes)
         }
         // SAFETY: the processor has the instructions, which shift by a variable in one step and multiply eight numbers.
-        return unsafe { read_by_avx2(file, coded, count, routines, planes) };
+        return unsafe { read_by_avx2(file, (codes, coded), count, routines, planes) };
     }
-    read_blocks(file, coded, count, routines, planes)
+    read_blocks(file, (codes, coded), count, routines, planes)
 }
 
 #[inline(always)]
 fn read_blocks(
     file: &JpegMetadata,
-    coded: &[u8],
+    (codes, coded): (&[Pair; 3], &[u8]),
     count: (usize, usize),
     routines: &SimdRoutines,
     planes: &mut [Plane; 3],
 ) -> Option<()> {
-    let codes = |at: usize| {
-        let of = &file.scan.components[at];
-        let first = file.dc_huffman_tables.get(usize::from(of.dc_table_index))?.as_deref()?;
-        let others = file.ac_huffman_tables.get(usize::from(of.ac_table_index))?.as_deref()?;
-        Some([Codes::new(first, false), Codes::new(others, true)])
-    };
-    // Both colours usually have the same tables.
-    let tables =
-        |at: usize| (file.scan.components[at].dc_table_index, file.scan.components[at].ac_table_index);
-    let all = [codes(0)?, codes(1)?];
-    let third = if tables(1) == tables(2) { None } else { Some(codes(2)?) };
-    let codes = [&all[0], &all[1], third.as_ref().unwrap_or(&all[1])];
     let quantities = |at: usize| {
         let of = usize::from(file.frame.components[at].quant_table_index);
         Some(&file.quant_tables.get(of)?.as_ref()?.values)
     };
     let quantities = [quantities(0)?, quantities(1)?, quantities(2)?];
     let mut bits = Bits::of(coded)?;
+    let codes = [0, 1, 2].map(|at: usize| codes[at].each_ref().map(|codes| &**codes));
     let (mut firsts, mut block, interval) = ([0; 3], [0; 256], usize::from(file.restart_interval));
     let mut until_restart = interval;
     for y in 0..count.1 {
@@ -165,8 +156,7 @@ fn read_blocks(
                 let [columns, rows] = plane.needed;
                 let is_needed = (columns.0..columns.1).contains(&x) && (rows.0..rows.1).contains(&y);
                 for number in 0..plane.blocks.0 * plane.blocks.1 {
-                    let [first, others] = codes[at];
-                    bits.block([first, others], &mut firsts[at], &mut block)?;
+                    bits.block(codes[at], &mut firsts[at], &mut block)?;
                     if is_needed {
                         let (across, down) = (number % plane.blocks.0, number / plane.blocks.0);
                         let place = (x * plane.blocks.0 + across, y * plane.blocks.1 + down);
