@@ -6,7 +6,7 @@
 use std::f64::consts::PI;
 
 pub use crate::recipe::Per;
-use crate::recipe::{General, ScheduleName, Span};
+use crate::recipe::{FallShape, General, ScheduleName, Span};
 
 #[cfg(test)]
 mod tests;
@@ -46,6 +46,34 @@ pub enum Decay {
     /// u runs at the cosine's point u / n, as in torch's `CosineAnnealingLR(T_max=n, eta_min=min_lr)`.
     Cosine {
         min_lr: f64,
+    },
+    /// Down to `min_lr` as a power of what is left: torch's `PolynomialLR(total_iters=n, power=power)` for `min_lr` 0.
+    Polynomial {
+        min_lr: f64,
+        power: f64,
+    },
+    /// Half a cosine down to `min_lr`, again and again (Loshchilov and Hutter 2017): torch's
+    /// `CosineAnnealingWarmRestarts(T_0=first, T_mult=stretch, eta_min=min_lr)`.
+    Restarts {
+        min_lr: f64,
+        /// Units of the first cosine; 0 counts as 1.
+        first: u64,
+        /// The length of a cosine as a multiple of the one before; 0 counts as 1.
+        stretch: u64,
+    },
+    /// As 1 / sqrt(u + timescale), from the peak on (Vaswani et al. 2017, arXiv 1706.03762): transformers'
+    /// `get_inverse_sqrt_schedule`, whose time scale is the warm-up.
+    InverseSqrt {
+        /// Units; 0 counts as 1.
+        timescale: u64,
+    },
+    /// At the peak until the last part of the time after the warm-up, and then down to `min_lr` (Hu et al. 2024, arXiv
+    /// 2404.06395): transformers' `get_wsd_schedule`.
+    Stable {
+        min_lr: f64,
+        /// The part of the units in which the rate falls.
+        fall: f64,
+        shape: FallShape,
     },
     /// Times `gamma` after every `every` units since the warm-up: torch's `StepLR`.
     Step {
@@ -94,6 +122,18 @@ impl Schedule {
             (ScheduleName::Constant, _) => Decay::Constant,
             (ScheduleName::Linear, _) => Decay::Linear { min_lr },
             (ScheduleName::Cosine, _) => Decay::Cosine { min_lr },
+            (ScheduleName::Polynomial, _) => Decay::Polynomial { min_lr, power: stated.power.unwrap_or(1.0) },
+            (ScheduleName::CosineRestarts, _) => Decay::Restarts {
+                min_lr,
+                first: stated.every.map_or(1, units),
+                stretch: stated.stretch.unwrap_or(1) as u64,
+            },
+            (ScheduleName::InverseSqrt, _) => Decay::InverseSqrt { timescale: units(stated.timescale()) },
+            (ScheduleName::Wsd, _) => Decay::Stable {
+                min_lr,
+                fall: stated.fall.unwrap_or(0.2),
+                shape: stated.shape.unwrap_or(FallShape::Linear),
+            },
             (ScheduleName::Step, Some(milestones)) => {
                 Decay::MultiStep { milestones: milestones.iter().map(|&span| units(span)).collect(), gamma }
             }
@@ -140,6 +180,24 @@ impl Schedule {
             Decay::Constant => self.peak,
             Decay::Linear { min_lr } => self.peak + (min_lr - self.peak) * part,
             Decay::Cosine { min_lr } => cosine(self.peak, *min_lr, part),
+            Decay::Polynomial { min_lr, power } => min_lr + (self.peak - min_lr) * (1.0 - part).powf(*power),
+            Decay::Restarts { min_lr, first, stretch } => {
+                let (within, length) = cycle(since, (*first).max(1), (*stretch).max(1));
+                cosine(self.peak, *min_lr, within as f64 / length as f64)
+            }
+            Decay::InverseSqrt { timescale } => {
+                let timescale = (*timescale).max(1) as f64;
+                self.peak / ((since as f64 + timescale) / timescale).sqrt()
+            }
+            Decay::Stable { min_lr, fall, shape } => {
+                let fallen = share((part - (1.0 - fall)).max(0.0), *fall).min(1.0);
+                let left = match shape {
+                    FallShape::Linear => 1.0 - fallen,
+                    FallShape::Cosine => cosine(1.0, 0.0, fallen),
+                    FallShape::Sqrt => 1.0 - fallen.sqrt(),
+                };
+                min_lr + (self.peak - min_lr) * left
+            }
             Decay::Step { every, gamma } => self.peak * power(*gamma, since / (*every).max(1)),
             Decay::MultiStep { milestones, gamma } => {
                 let passed = milestones.iter().filter(|&&milestone| milestone <= now).count();
@@ -196,6 +254,19 @@ pub struct Place {
 /// Returns half a cosine from `from` at `part` = 0 to `to` at 1.
 fn cosine(from: f64, to: f64, part: f64) -> f64 {
     to + (from - to) * (1.0 + (PI * part).cos()) / 2.0
+}
+
+/// Returns the place of a unit within its cycle, and the cycle's length.
+fn cycle(unit: u64, first: u64, stretch: u64) -> (u64, u64) {
+    if stretch == 1 {
+        return (unit % first, first);
+    }
+    let (mut begin, mut length) = (0u64, first);
+    while unit - begin >= length {
+        begin += length;
+        length = length.saturating_mul(stretch);
+    }
+    (unit - begin, length)
 }
 
 /// Returns `part / whole`; a phase of length 0 is over (torch would divide by zero).

@@ -12,6 +12,7 @@ import sys
 
 import numpy as np
 import torch
+from timm.optim import Lion
 import torchvision
 from safetensors.torch import save_file
 
@@ -144,6 +145,13 @@ def optimizer_cases():
         "sgd_decay": ("sgd", {"lr": 1e-2, "momentum": 0.0, "nesterov": False, "weight_decay": 5e-2}),
         "sgd_momentum": ("sgd", {"lr": 1e-2, "momentum": 0.9, "nesterov": False, "weight_decay": 5e-4}),
         "sgd_nesterov": ("sgd", {"lr": 1e-2, "momentum": 0.9, "nesterov": True, "weight_decay": 5e-4}),
+        "adam_amsgrad": ("adam", {"lr": 2e-2, "betas": (0.8, 0.95), "eps": 1e-4, "weight_decay": 0.1, "amsgrad": True}),
+        "adamw_amsgrad": ("adamw", {"lr": 2e-2, "betas": (0.8, 0.9), "eps": 1e-8, "weight_decay": 0.1, "amsgrad": True}),
+        "lion": ("lion", {"lr": 1e-3, "betas": (0.9, 0.99), "weight_decay": 0.1}),
+        "rmsprop": ("rmsprop", {"lr": 1e-2, "alpha": 0.99, "eps": 1e-8, "weight_decay": 0.0, "momentum": 0.0, "centered": False}),
+        "rmsprop_momentum": ("rmsprop", {"lr": 1e-3, "alpha": 0.9, "eps": 1e-3, "weight_decay": 0.1, "momentum": 0.9, "centered": False}),
+        "rmsprop_centered": ("rmsprop", {"lr": 1e-3, "alpha": 0.9, "eps": 1e-3, "weight_decay": 0.1, "momentum": 0.0, "centered": True}),
+        "rmsprop_both": ("rmsprop", {"lr": 1e-3, "alpha": 0.9, "eps": 1e-3, "weight_decay": 0.1, "momentum": 0.5, "centered": True}),
         "sgd_nesterov_plain": ("sgd", {"lr": 2e-2, "momentum": 0.5, "nesterov": True, "weight_decay": 0.0}),
     }
 
@@ -152,8 +160,9 @@ def trajectory(kind, settings, dtype):
     """Returns the parameter vector after each of STEPS steps, STEPS x ELEMENTS."""
     start = torch.from_numpy(formula.unit("optimizer.parameter", ELEMENTS)).to(dtype)
     parameter = torch.nn.Parameter(start)
-    build = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}[kind]
-    optimizer = build([parameter], foreach=False, fused=False, **settings)
+    build = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "sgd": torch.optim.SGD, "rmsprop": torch.optim.RMSprop, "lion": Lion}[kind]
+    forms = {"lion": {"foreach": False}, "rmsprop": {"foreach": False}}.get(kind, {"foreach": False, "fused": False})
+    optimizer = build([parameter], **forms, **settings)
     rows = []
     for step in range(STEPS):
         parameter.grad = torch.from_numpy(formula.gradient("optimizer.gradient", step, ELEMENTS)).to(dtype)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Computes references of PyTorch's schedulers and gradient scaler.
+"""Computes references of PyTorch's and transformers' schedulers, and of PyTorch's gradient scaler.
 
     pip install -r tests/parity/requirements.txt
     python tests/parity/make_schedules.py --out tests/parity/reference
@@ -13,6 +13,7 @@ import warnings
 
 import torch
 from torch.optim import lr_scheduler
+from transformers import get_inverse_sqrt_schedule, get_wsd_schedule
 
 sys.dont_write_bytecode = True  # no __pycache__ in the source tree
 from opening import begin, version  # noqa: E402
@@ -47,6 +48,24 @@ def scheduler(optimizer, schedule, units, offset):
         return lr_scheduler.LinearLR(optimizer, start_factor=1.0, end_factor=end, total_iters=units)
     if kind == "cosine":
         return lr_scheduler.CosineAnnealingLR(optimizer, T_max=units, eta_min=settings["min_lr"])
+    if kind == "polynomial":
+        return lr_scheduler.PolynomialLR(optimizer, total_iters=units, power=settings["power"])
+    if kind == "restarts":
+        return lr_scheduler.CosineAnnealingWarmRestarts(
+            optimizer, T_0=settings["first"], T_mult=settings["stretch"], eta_min=settings["min_lr"]
+        )
+    if kind == "inverse_sqrt":
+        return get_inverse_sqrt_schedule(optimizer, num_warmup_steps=0, timescale=settings["timescale"])
+    if kind == "stable":
+        falling = round(settings["fall"] * units)
+        return get_wsd_schedule(
+            optimizer,
+            num_warmup_steps=0,
+            num_decay_steps=falling,
+            num_stable_steps=units - falling,
+            decay_type={"sqrt": "1-sqrt"}.get(settings["shape"], settings["shape"]),
+            min_lr_ratio=settings["min_lr"] / schedule["peak"],
+        )
     if kind == "step":
         return lr_scheduler.StepLR(optimizer, step_size=settings["every"], gamma=settings["gamma"])
     if kind == "multi_step":
@@ -113,6 +132,14 @@ def schedule_cases():
     cycle = {"kind": "one_cycle", "pct_start": 0.3, "div_factor": 25.0, "final_div_factor": 1e4}
     fast = {"kind": "one_cycle", "pct_start": 0.13, "div_factor": 10.0, "final_div_factor": 100.0}
 
+    power = {"kind": "polynomial", "min_lr": 0.0, "power": 0.9}
+
+    def restarts(first, stretch):
+        return {"kind": "restarts", "min_lr": 1e-6, "first": first, "stretch": stretch}
+
+    def stable(shape):
+        return {"kind": "stable", "min_lr": 1e-5, "fall": 0.2, "shape": shape}
+
     def milestones(*values):
         return {"kind": "multi_step", "milestones": list(values), "gamma": 0.3}
 
@@ -139,6 +166,19 @@ def schedule_cases():
         "exponential": case(slow),
         "exponential_warmup": case(slow, warmup=16),
         "exponential_epochs": case(steep, per="epoch", warmup=20),
+        "polynomial": case(power),
+        "polynomial_warmup": case(power, warmup=25),
+        "polynomial_epochs": case(power, per="epoch"),
+        "restarts": case(restarts(17, 1)),
+        "restarts_stretched": case(restarts(10, 3), warmup=25),
+        "restarts_epochs": case(restarts(2, 2), per="epoch", warmup=40),
+        "inverse_sqrt": case({"kind": "inverse_sqrt", "timescale": 30}, warmup=30),
+        "inverse_sqrt_slow": case({"kind": "inverse_sqrt", "timescale": 10000}),
+        "inverse_sqrt_epochs": case({"kind": "inverse_sqrt", "timescale": 3}, per="epoch"),
+        "stable": case(stable("linear")),
+        "stable_warmup": case(stable("cosine"), warmup=40),
+        "stable_to_zero": case({**stable("sqrt"), "min_lr": 0.0}),
+        "stable_epochs": case(stable("sqrt"), per="epoch", warmup=40),
         "one_cycle": case(cycle),
         "one_cycle_fast": case(fast),
         "one_cycle_epochs": case(cycle, per="epoch"),

@@ -21,6 +21,8 @@ choices! {
         AdamW = "adamw": "Adam with decoupled weight decay.",
         Adam = "adam": "Adam; weight decay is added to the gradient.",
         Sgd = "sgd": "Stochastic gradient descent.",
+        RmsProp = "rmsprop": "RMSprop.",
+        Lion = "lion": "The sign of a mean gradient, with decoupled weight decay (Chen et al. 2023, arXiv 2302.06675).",
     }
 
     /// The rule to scale a learning rate from one batch size to another.

@@ -23,6 +23,14 @@ impl General {
                 optim.momentum.get_or_insert(0.0);
                 optim.nesterov.get_or_insert(false);
             }
+            OptimName::RmsProp => {
+                optim.alpha.get_or_insert(0.99);
+                optim.eps.get_or_insert(1e-8);
+                optim.momentum.get_or_insert(0.0);
+            }
+            OptimName::Lion => {
+                optim.betas.get_or_insert([0.9, 0.99]);
+            }
         }
         schedules::fill(&mut optim.schedule);
     }

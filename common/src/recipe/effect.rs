@@ -19,6 +19,20 @@ impl WithoutEffect {
     }
 }
 
+/// The settings that only some optimizers take.
+const OPTIM_SETTINGS: [(&str, &[OptimName]); 7] = {
+    use OptimName::{Adam, AdamW, Lion, RmsProp, Sgd};
+    [
+        ("optim.betas", &[AdamW, Adam, Lion]),
+        ("optim.eps", &[AdamW, Adam, RmsProp]),
+        ("optim.amsgrad", &[AdamW, Adam]),
+        ("optim.alpha", &[RmsProp]),
+        ("optim.centered", &[RmsProp]),
+        ("optim.momentum", &[Sgd, RmsProp]),
+        ("optim.nesterov", &[Sgd]),
+    ]
+};
+
 impl General {
     /// Adds the general settings without effect.
     pub fn add_without_effect(&self, list: &mut WithoutEffect) {
@@ -33,11 +47,11 @@ impl General {
     }
 
     fn add_optim(&self, list: &mut WithoutEffect) {
-        let (optim, sgd) = (self.optim.name.as_str(), self.optim.name == OptimName::Sgd);
-        let of_sgd = format!("it applies to optim.name = \"sgd\", and optim.name is {optim:?}");
-        list.add(!sgd, "optim.momentum optim.nesterov", of_sgd);
-        let of_adam = "it applies to \"adamw\" and \"adam\", and optim.name is \"sgd\"";
-        list.add(sgd, "optim.betas optim.eps", of_adam);
+        for (key, takers) in OPTIM_SETTINGS {
+            let owners = and(&takers.iter().map(|name| name.as_str()).collect::<Vec<_>>());
+            let reason = format!("it applies to {owners}, and optim.name is {:?}", self.optim.name.as_str());
+            list.add(!takers.contains(&self.optim.name), key, reason);
+        }
         let name = self.optim.schedule.name;
         for key in schedules::SETTINGS {
             let takers = ScheduleName::ALL.iter().filter(|name| name.takes(key));

@@ -41,7 +41,7 @@ pub use effect::WithoutEffect;
 pub use error::RecipeError;
 pub use optim::{Optim, OptimGroup};
 pub use origin::{Problem, is_stated};
-pub use schedules::{Schedule, ScheduleName};
+pub use schedules::{FallShape, Schedule, ScheduleName};
 pub use schema::schema;
 pub use sections::{Checkpoint, Ema, Evaluate, Log, Memory, Precision, Reduce, StopEarly, Test, Train};
 pub use stage::{Stage, Unfreeze};

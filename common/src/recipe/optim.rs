@@ -12,26 +12,36 @@ section! {
     Optim "optim" {
         /// The optimizer.
         name: OptimName = OptimName::AdamW, choice(OptimName::NAMES), experiment;
-        /// The learning rate before scaling, required for SGD.
+        /// The learning rate before scaling, required for SGD, RMSprop and Lion.
         lr: f64 = 1e-3, RATE, experiment;
         /// The effective batch that `lr` is meant for.
         reference_batch: Option<usize> = None, COUNT, experiment;
         /// How the learning rate follows the effective batch.
         scaling: Scaling = Scaling::None, choice(Scaling::NAMES), experiment;
-        /// Weight decay, decoupled from the gradient for AdamW; filled in (0.01 for AdamW, 0 for the others).
+        /// Weight decay, decoupled from the gradient for AdamW and Lion; filled in (0.01 for AdamW, 0 for the others).
         weight_decay: Option<f64> = None, RATE, experiment;
         /// The parameters with weight decay.
         decay: Decay = Decay::All, choice(Decay::NAMES), experiment;
-        /// AdamW and Adam: decay rates of the moments; filled in (0.9, 0.999).
+        /// AdamW, Adam and Lion: decay rates of the moments; filled in (0.9, 0.999; for Lion 0.9, 0.99).
         betas: Option<[f64; 2]> = None, Kind::Numbers(2, 2, Range::BELOW_ONE), experiment;
-        /// AdamW and Adam: added to the denominator; filled in (1e-8).
+        /// AdamW, Adam and RMSprop: added to the denominator; filled in (1e-8).
         eps: Option<f64> = None, Kind::Number(Range::ABOVE_ZERO), experiment;
-        /// SGD: momentum; filled in (0).
+        /// AdamW and Adam: whether the largest mean square so far is the denominator (Reddi et al. 2018).
+        amsgrad: bool = false, FLAG, experiment;
+        /// RMSprop: decay rate of the mean square; filled in (0.99).
+        alpha: Option<f64> = None, Kind::Number(Range::BELOW_ONE), experiment;
+        /// RMSprop: whether the denominator is the deviation, not the mean square.
+        centered: bool = false, FLAG, experiment;
+        /// SGD and RMSprop: momentum; filled in (0).
         momentum: Option<f64> = None, Kind::Number(Range::BELOW_ONE), experiment;
         /// SGD: Nesterov's form of momentum; filled in (false).
         nesterov: Option<bool> = None, FLAG, experiment;
         /// Largest norm of the gradient over all parameters; no clipping without it.
         clip: Option<f64> = None, Kind::Number(Range::ABOVE_ZERO), experiment;
+        /// Largest absolute value of an element of the gradient; larger ones are cut to it. In place of `clip`.
+        clip_value: Option<f64> = None, Kind::Number(Range::ABOVE_ZERO), experiment;
+        /// The factor of the learning rate from each layer to the one before it; the last layer has the full rate.
+        layer_decay: Option<f64> = None, Kind::Number(Range::ABOVE_ZERO), experiment;
         /// The course of the learning rate.
         schedule: Schedule = Schedule::default(), Kind::Section(Schedule::KEYS);
         /// Parameters with separate settings. A parameter belongs to the first group that matches it.
@@ -51,6 +61,10 @@ entry! {
         lr_factor: f64, RATE;
         /// The weight decay of all its parameters, independent of `optim.decay`; by default the recipe's.
         weight_decay: Option<f64>, RATE;
+        /// AdamW, Adam and Lion: decay rates of the moments; by default the recipe's.
+        betas: Option<[f64; 2]>, Kind::Numbers(2, 2, Range::BELOW_ONE);
+        /// AdamW, Adam and RMSprop: added to the denominator; by default the recipe's.
+        eps: Option<f64>, Kind::Number(Range::ABOVE_ZERO);
     }
 }
 

@@ -5,7 +5,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::recipe::{AnyRecipe, Source};
+use crate::recipe::{AnyRecipe, FallShape, Source};
 
 const COSINE: Schedule = Schedule {
     peak: 0.1,
@@ -88,6 +88,28 @@ fn one_cycle_begins_low_peaks_and_ends_lower() {
 }
 
 #[test]
+fn restarts_begin_at_the_peak_and_the_last_part_falls() {
+    let restarts = with(Decay::Restarts { min_lr: 0.02, first: 10, stretch: 2 }, Per::Step);
+    // After the warm-up of 10 steps, cosines of 10, 20, 40 and 80 steps.
+    for (at, wanted) in [(10, 0.1), (15, 0.06), (20, 0.1), (30, 0.06), (40, 0.1), (60, 0.06), (80, 0.1)] {
+        close(restarts.lr(at), wanted);
+    }
+    let stable = |shape, at| with(Decay::Stable { min_lr: 0.02, fall: 0.4, shape }, Per::Step).lr(at);
+    // The last 40 of 100 steps after the warm-up.
+    for shape in [FallShape::Linear, FallShape::Cosine, FallShape::Sqrt] {
+        assert_eq!((stable(shape, 10), stable(shape, 70)), (0.1, 0.1));
+        close(stable(shape, 110), 0.02);
+    }
+    close(stable(FallShape::Linear, 90), 0.06);
+    close(stable(FallShape::Cosine, 90), 0.06);
+    close(stable(FallShape::Sqrt, 80), 0.06);
+    let root = with(Decay::InverseSqrt { timescale: 10 }, Per::Step);
+    for (at, wanted) in [(10, 0.1), (40, 0.05), (100, 0.1 / 10f64.sqrt())] {
+        close(root.lr(at), wanted);
+    }
+}
+
+#[test]
 fn runs_without_room_for_a_curve_are_defined() {
     for decay in every_decay() {
         for (warmup_steps, total_steps) in [(0, 0), (0, 1), (1, 1), (110, 110), (200, 110)] {
@@ -105,6 +127,7 @@ fn runs_without_room_for_a_curve_are_defined() {
 fn every_decay() -> Vec<Decay> {
     // With a pct_start of 0.1 and 10 units the rise has no length; torch divides by zero there.
     let one_cycle = |pct_start| Decay::OneCycle { pct_start, div_factor: 25.0, final_div_factor: 1e4 };
+    let stable = |fall, shape| Decay::Stable { min_lr: 0.01, fall, shape };
     vec![
         Decay::Constant,
         Decay::Linear { min_lr: 0.01 },
@@ -113,6 +136,14 @@ fn every_decay() -> Vec<Decay> {
         Decay::Step { every: 0, gamma: 0.3 },
         Decay::MultiStep { milestones: vec![2, 2, 5], gamma: 0.1 },
         Decay::Exponential { gamma: 0.9 },
+        Decay::Polynomial { min_lr: 0.01, power: 0.9 },
+        Decay::Restarts { min_lr: 0.01, first: 7, stretch: 1 },
+        Decay::Restarts { min_lr: 0.01, first: 0, stretch: 2 },
+        Decay::InverseSqrt { timescale: 0 },
+        Decay::InverseSqrt { timescale: 12 },
+        stable(0.2, FallShape::Linear),
+        stable(1.0, FallShape::Cosine),
+        stable(0.5, FallShape::Sqrt),
         one_cycle(0.0),
         one_cycle(0.1),
         one_cycle(0.3),
@@ -156,6 +187,21 @@ fn every_name_has_its_course() {
     );
     assert_eq!(decay("{ name = \"exponential\", gamma = 0.9 }"), Decay::Exponential { gamma: 0.9 });
     assert!(matches!(decay("{ name = \"onecycle\" }"), Decay::OneCycle { pct_start: 0.3, .. }));
+    assert_eq!(
+        decay("{ name = \"polynomial\", power = 0.9 }"),
+        Decay::Polynomial { min_lr: 0.0, power: 0.9 }
+    );
+    assert_eq!(
+        decay("{ name = \"cosine-restarts\", every = \"2 epochs\", stretch = 2 }"),
+        Decay::Restarts { min_lr: 0.0, first: 40, stretch: 2 }
+    );
+    // By default the time scale is the warm-up, which the caller counts.
+    let timescale = |more: &str| stated(&format!("{{ name = \"inverse-sqrt\"{more} }}")).decay;
+    assert_eq!(timescale(""), Decay::InverseSqrt { timescale: 10_000 });
+    assert_eq!(timescale(", warmup = \"1 epoch\""), Decay::InverseSqrt { timescale: 20 });
+    assert_eq!(timescale(", timescale = \"7 steps\""), Decay::InverseSqrt { timescale: 7 });
+    let shape = FallShape::Linear;
+    assert_eq!(decay("{ name = \"wsd\" }"), Decay::Stable { min_lr: 0.0, fall: 0.2, shape });
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! `dtrain ckpt`: the checkpoints of a run, from manifests and headers. No tensor is kept in memory.
 
+mod average;
 mod export;
 mod figures;
 mod find;
@@ -30,6 +31,7 @@ pub(crate) fn run(command: &CkptCommand) -> anyhow::Result<ExitCode> {
         CkptCommand::Verify(args) => verify::run(args),
         CkptCommand::Prune(args) => prune::run(args),
         CkptCommand::Export(args) => export::run(args),
+        CkptCommand::Average(args) => average::run(args),
     };
     done.or_else(|error| {
         let Some(Failed { status, .. }) = error.downcast_ref() else {

@@ -22,6 +22,9 @@ pub(crate) enum CkptCommand {
     /// Write the model of a checkpoint into one safetensors file.
     #[command(after_help = help!("ckpt-export"))]
     Export(ExportArgs),
+    /// Write the mean of the weights of several checkpoints as a checkpoint.
+    #[command(after_help = help!("ckpt-average"))]
+    Average(AverageArgs),
 }
 
 impl CkptCommand {
@@ -33,6 +36,7 @@ impl CkptCommand {
             Self::Verify(args) => args.paths.iter().collect(),
             Self::Prune(args) => vec![&args.run_dir],
             Self::Export(args) => vec![&args.checkpoint, &args.out],
+            Self::Average(args) => args.paths.iter().chain([&args.out]).collect(),
         };
         paths.iter().any(|path| path.is_relative())
     }
@@ -132,6 +136,21 @@ pub(crate) struct ExportArgs {
     /// Overwrite the file.
     #[arg(long)]
     pub(crate) force: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct AverageArgs {
+    /// A run directory, or checkpoints.
+    #[arg(value_name = "RUN_DIR|CHECKPOINT...", required = true)]
+    pub(crate) paths: Vec<PathBuf>,
+
+    /// Of a run directory, average the last N whole checkpoints [default: up to 5].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..))]
+    pub(crate) last: Option<u32>,
+
+    /// The folder of the checkpoint to write.
+    #[arg(short, long, value_name = "OUT")]
+    pub(crate) out: PathBuf,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

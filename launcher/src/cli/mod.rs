@@ -27,7 +27,7 @@ mod runs;
 
 pub(crate) use batch::{BatchArgs, RequeueArgs};
 pub(crate) use ckpt::{
-    CkptCommand, Dtype, ExportArgs, LsArgs, Names, PruneArgs, ShowArgs, VerifyArgs, Weights,
+    AverageArgs, CkptCommand, Dtype, ExportArgs, LsArgs, Names, PruneArgs, ShowArgs, VerifyArgs, Weights,
 };
 pub(crate) use command::Command;
 pub(crate) use contract::{Binding, ContractArgs};

@@ -100,7 +100,8 @@ impl Bench {
         let mut registry = Registry::new(Device::Cpu);
         let model = Gpt::new(config, &mut registry)?;
         let mut table = Table::of(registry.parameters().map(|entry| (entry.name(), entry.tensor())))?;
-        let rule = Rule::Adam { betas: (0.9, 0.95), eps: 1e-8, decay: WeightDecay::Decoupled };
+        let decay = WeightDecay::Decoupled;
+        let rule = Rule::Adam { betas: (0.9, 0.95), eps: 1e-8, decay, amsgrad: false };
         let tokens = Tensor::f_randint(
             KINDS as i64,
             [batch, i64::try_from(context)? + 1],

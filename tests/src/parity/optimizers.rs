@@ -31,8 +31,19 @@ fn optimizer(settings: &Value, table: &mut Table) -> Optimizer {
                     "adamw" => WeightDecay::Decoupled,
                     _ => WeightDecay::L2,
                 },
+                amsgrad: settings["amsgrad"].as_bool().unwrap_or_default(),
             }
         }
+        "lion" => {
+            let beta = |index: usize| settings["betas"][index].as_f64().unwrap();
+            Rule::Lion { betas: (beta(0), beta(1)) }
+        }
+        "rmsprop" => Rule::RmsProp {
+            alpha: number("alpha"),
+            eps: number("eps"),
+            momentum: number("momentum"),
+            centered: settings["centered"].as_bool().unwrap(),
+        },
         "sgd" => {
             Rule::Sgd { momentum: number("momentum"), nesterov: settings["nesterov"].as_bool().unwrap() }
         }
@@ -48,7 +59,7 @@ fn optimizer(settings: &Value, table: &mut Table) -> Optimizer {
 pub fn updates_follow_torch() {
     let (file, about) = reference();
     let cases = about["cases"].as_object().unwrap();
-    assert!(cases.len() >= 11);
+    assert!(cases.len() >= 18);
     for (case, settings) in cases {
         for (kind, suffix, tolerance) in [(Kind::Double, "f64", 1e-12), (Kind::Float, "f32", 2e-6)] {
             let wanted = read(&file, &format!("{case}.{suffix}"));

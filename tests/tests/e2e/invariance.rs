@@ -255,9 +255,25 @@ const fn variant(name: &'static str, sets: &'static [&'static str]) -> Variant {
 }
 
 const SGD: &[&str] = &["optim.name=\"sgd\"", "optim.lr=0.05", "optim.momentum=0.9", "optim.nesterov=true"];
+/// A rule without a fused kernel, cut gradients and a group with its own settings.
+const RMSPROP: &[&str] = &[
+    "optim.name=\"rmsprop\"",
+    "optim.lr=0.005",
+    "optim.momentum=0.9",
+    "optim.centered=true",
+    "optim.clip_value=0.01",
+    "optim.group=[{ match = \"conv*\", eps = 0.001 }]",
+    "memory.shard_optimizer=true",
+];
+const LION: &[&str] = &[
+    "optim.name=\"lion\"",
+    "optim.lr=0.001",
+    "optim.group=[{ match = \"conv*\", betas = [0.5, 0.9] }]",
+    "memory.shard_optimizer=true",
+];
 const BUCKETS: [&str; 2] = ["reduce.bucket=\"1 KiB\"", "reduce.first_bucket=\"1 KiB\""];
 
-const VARIANTS: [Variant; 13] = [
+const VARIANTS: [Variant; 16] = [
     variant(
         "all",
         &[
@@ -279,6 +295,7 @@ const VARIANTS: [Variant; 13] = [
     // The last step of an epoch is one sample. In some epochs its weight is 0, and the step changes nothing.
     variant("weighted-13", &["custom.weighted=true", "train.effective_batch=13"]),
     variant("sgd", SGD),
+    variant("rmsprop", RMSPROP),
     variant("no-overlap", &["reduce.overlap=false"]),
     variant("frozen", &["model.freeze=[\"conv1.*\"]"]),
     variant("clip", &["optim.clip=0.05"]),
@@ -288,12 +305,14 @@ const VARIANTS: [Variant; 13] = [
     variant("buckets", &BUCKETS),
     variant("ema", &["ema.decay=0.9"]),
     variant("weighted", &["custom.weighted=true"]),
+    variant("lion", LION),
+    variant("amsgrad", &["optim.amsgrad=true", "memory.shard_optimizer=true", "optim.clip_value=0.01"]),
 ];
 
 #[test]
 fn settings_do_not_change_the_invariance_on_any_transport() {
     let sandbox = Sandbox::new(RECIPE);
-    let variants = thorough::cases(&VARIANTS, 7);
+    let variants = thorough::cases(&VARIANTS, 8);
     let list = |name: &str, micro_batch| -> TrainingList {
         let of = |variant: &Variant| {
             let mut sets = sets(variant.sets);

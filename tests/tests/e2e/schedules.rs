@@ -35,6 +35,18 @@ fn decay(about: &Value) -> Decay {
         "linear" => Decay::Linear { min_lr: min_lr() },
         "cosine" => Decay::Cosine { min_lr: min_lr() },
         "step" => Decay::Step { every: about["every"].as_u64().unwrap(), gamma: gamma() },
+        "polynomial" => Decay::Polynomial { min_lr: min_lr(), power: number("power") },
+        "restarts" => Decay::Restarts {
+            min_lr: min_lr(),
+            first: number("first") as u64,
+            stretch: number("stretch") as u64,
+        },
+        "inverse_sqrt" => Decay::InverseSqrt { timescale: number("timescale") as u64 },
+        "stable" => Decay::Stable {
+            min_lr: min_lr(),
+            fall: number("fall"),
+            shape: serde_json::from_value(about["shape"].clone()).unwrap(),
+        },
         "multi_step" => Decay::MultiStep {
             milestones: serde_json::from_value(about["milestones"].clone()).unwrap(),
             gamma: gamma(),
@@ -68,6 +80,6 @@ fn learning_rates_equal_torchs() {
             decays.push(kind);
         }
     }
-    // Seven decays; six of them differ between steps and epochs.
-    assert_eq!(decays.len(), 13, "{decays:?}");
+    // Eleven decays; all but the constant one differ between steps and epochs.
+    assert_eq!(decays.len(), 21, "{decays:?}");
 }

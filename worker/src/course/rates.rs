@@ -105,7 +105,8 @@ impl Changed {
             (rise_pace, fall_pace) = (rise_pace.moved(view.from, &rise), fall_pace.moved(now, &fall));
             warm = rise.end;
         }
-        let counts_epochs = matches!(alone.optim.schedule.every, Some(Span::Epochs(_)));
+        let stated = &alone.optim.schedule;
+        let counts_epochs = matches!(stated.every.or(stated.timescale), Some(Span::Epochs(_)));
         let timeline = views.now.timeline.clone();
         Self {
             timeline,
@@ -149,7 +150,7 @@ fn check_epochs(
     let stated = &alone.optim.schedule;
     let in_epochs = |span: &Span| matches!(span, Span::Epochs(_));
     let counts_epochs = (stated.per == Per::Epoch && stated.name != ScheduleName::Constant)
-        || stated.every.as_ref().is_some_and(in_epochs)
+        || stated.every.iter().chain(&stated.timescale).any(in_epochs)
         || stated.milestones.iter().flatten().any(in_epochs);
     let other = stages.clone().map(|stage| timeline.last_of(stage).steps_per_epoch).find(|&of| of != here);
     match other.filter(|_| counts_epochs) {

@@ -40,27 +40,37 @@ pub enum GroupError {
     Shadowed { rule: usize, globs: Vec<String>, earlier: usize, example: String },
 }
 
+/// The settings of parameters without a rule.
+pub(crate) struct Inherited<'a> {
+    pub(crate) weight_decay: f64,
+    pub(crate) decay_on: Decay,
+    /// By parameter: the factor of the learning rate of its layer.
+    pub(crate) layer_factors: &'a [f64],
+}
+
 /// Returns the group's number of every parameter that is not `frozen`, and the options of all groups.
-/// `rule_of` is the rule of each parameter by [`match_rules`]. Without a rule, the factor is 1 and the decay
-/// `weight_decay`; [`Decay::Weights`] spares parameters of fewer than 2 dimensions, norms and biases (Goyal
-/// et al. 2017, arXiv 1706.02677, section 5.1). A rule's decay applies to all its parameters. Equal settings
-/// share a group.
+/// `rule_of` is the rule of each parameter by [`match_rules`]. Without a rule, the factor is that of the layer and the decay
+/// that of the recipe; [`Decay::Weights`] spares parameters of fewer than 2 dimensions, norms and biases (Goyal
+/// et al. 2017, arXiv 1706.02677, section 5.1). A rule's factor multiplies that of the layer, and its decay applies to all its
+/// parameters. Equal settings share a group.
 pub(crate) fn assign_groups(
     parameters: &[ParameterInfo<'_>],
     rule_of: &[Option<&OptimGroup>],
     frozen: &[bool],
-    weight_decay: f64,
-    decay_on: Decay,
+    Inherited { weight_decay, decay_on, layer_factors }: &Inherited<'_>,
 ) -> (Vec<Option<usize>>, Vec<GroupOptions>) {
     let mut groups: Vec<GroupOptions> = Vec::new();
-    let mut number = |((parameter, rule), frozen): ((&ParameterInfo<'_>, &Option<&OptimGroup>), &bool)| {
+    let mut number = |(row, frozen): (usize, &bool)| {
+        let (parameter, rule) = (&parameters[row], rule_of[row]);
         let inherited = match decay_on {
             Decay::Weights if parameter.dims < 2 => 0.0,
-            Decay::All | Decay::Weights => weight_decay,
+            Decay::All | Decay::Weights => *weight_decay,
         };
         let options = GroupOptions {
-            lr_factor: rule.map_or(1.0, |rule| rule.lr_factor),
+            lr_factor: rule.map_or(1.0, |rule| rule.lr_factor) * layer_factors[row],
             weight_decay: rule.and_then(|rule| rule.weight_decay).unwrap_or(inherited),
+            betas: rule.and_then(|rule| rule.betas),
+            eps: rule.and_then(|rule| rule.eps),
         };
         (!frozen).then(|| {
             let known = groups.iter().position(|group| *group == options);
@@ -70,8 +80,7 @@ pub(crate) fn assign_groups(
             })
         })
     };
-    let rows = parameters.iter().zip(rule_of).zip(frozen);
-    let group_of = rows.map(&mut number).collect();
+    let group_of = frozen.iter().enumerate().map(&mut number).collect();
     (group_of, groups)
 }
 

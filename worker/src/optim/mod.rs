@@ -5,7 +5,8 @@ use std::ops::Range;
 use dtrain_recipe::{OptimName, Recipe};
 use dtrain_torch_shim::fused;
 pub use dtrain_torch_shim::fused::{ScaleAndSkip, WeightDecay};
-pub(crate) use groups::{GroupError, ParameterInfo, assign_groups, match_names, match_rules};
+pub(crate) use groups::{GroupError, Inherited, ParameterInfo, assign_groups, match_names, match_rules};
+pub(crate) use layers::layer_factors;
 pub(crate) use model::Model;
 use tch::{Kind, TchError, Tensor};
 
@@ -13,7 +14,9 @@ use crate::out_of_memory::retry_on_oom;
 pub use crate::state::GroupOptions;
 use crate::state::{ColumnSpec, Group, Part, Role, Slot, StateError, Table, narrow};
 
+mod elementwise;
 mod groups;
+mod layers;
 mod model;
 
 /// The update rule: computes a parameter from its gradient and its state. Constant during a run.
@@ -27,6 +30,24 @@ pub enum Rule {
         eps: f64,
         /// The kind of weight decay: [`WeightDecay::Decoupled`] means AdamW, [`WeightDecay::L2`] Adam.
         decay: WeightDecay,
+        /// Whether the largest mean square so far takes its place (Reddi et al. 2018, arXiv 1904.09237).
+        amsgrad: bool,
+    },
+    /// Lion (Chen et al. 2023, arXiv 2302.06675), as timm's; weight decay is decoupled.
+    Lion {
+        /// The part of the mean in the direction, and the decay of the mean.
+        betas: (f64, f64),
+    },
+    /// torch.optim.RMSprop; weight decay is added to the gradient.
+    RmsProp {
+        /// Decay of the mean square of the gradient.
+        alpha: f64,
+        /// Added to the root of the mean square.
+        eps: f64,
+        /// Momentum; with 0 there is no buffer of it.
+        momentum: f64,
+        /// Whether the square of the mean is subtracted from the mean square.
+        centered: bool,
     },
     /// torch.optim.SGD; weight decay is added to the gradient.
     Sgd {
@@ -41,26 +62,50 @@ impl Rule {
     /// Returns the names of its columns, as in checkpoints.
     fn moments(self) -> &'static [&'static str] {
         match self {
-            Self::Adam { .. } => &["exp_avg", "exp_avg_sq"],
+            Self::Adam { amsgrad: false, .. } => &["exp_avg", "exp_avg_sq"],
+            Self::Adam { .. } => &["exp_avg", "exp_avg_sq", "max_exp_avg_sq"],
+            Self::Lion { .. } => &["exp_avg"],
+            Self::RmsProp { momentum: 0.0, centered: false, .. } => &["square_avg"],
+            Self::RmsProp { momentum: 0.0, .. } => &["square_avg", "grad_avg"],
+            Self::RmsProp { centered: false, .. } => &["square_avg", "momentum_buffer"],
+            Self::RmsProp { .. } => &["square_avg", "grad_avg", "momentum_buffer"],
             Self::Sgd { momentum: 0.0, .. } => &[],
             Self::Sgd { .. } => &["momentum_buffer"],
         }
+    }
+
+    /// Returns the rule with the settings of a group.
+    fn of_group(mut self, options: &GroupOptions) -> Self {
+        if let (Self::Adam { betas, .. } | Self::Lion { betas }, Some(own)) = (&mut self, options.betas) {
+            *betas = own.into();
+        }
+        if let (Self::Adam { eps, .. } | Self::RmsProp { eps, .. }, Some(own)) = (&mut self, options.eps) {
+            *eps = own;
+        }
+        self
     }
 }
 
 /// Returns the rule of a recipe. A loaded recipe has its defaults; the values here are torch's.
 pub(crate) fn rule_of_recipe(recipe: &Recipe) -> Rule {
     let optim = &recipe.optim;
+    let eps = optim.eps.unwrap_or(1e-8);
+    let momentum = optim.momentum.unwrap_or(0.0);
     let adam = |decay| {
-        let [beta1, beta2] = optim.betas.unwrap_or([0.9, 0.999]);
-        Rule::Adam { betas: (beta1, beta2), eps: optim.eps.unwrap_or(1e-8), decay }
+        let betas = optim.betas.unwrap_or([0.9, 0.999]).into();
+        Rule::Adam { betas, eps, decay, amsgrad: optim.amsgrad }
     };
     match optim.name {
         OptimName::AdamW => adam(WeightDecay::Decoupled),
         OptimName::Adam => adam(WeightDecay::L2),
-        OptimName::Sgd => {
-            Rule::Sgd { momentum: optim.momentum.unwrap_or(0.0), nesterov: optim.nesterov.unwrap_or(false) }
-        }
+        OptimName::Sgd => Rule::Sgd { momentum, nesterov: optim.nesterov.unwrap_or(false) },
+        OptimName::Lion => Rule::Lion { betas: optim.betas.unwrap_or([0.9, 0.99]).into() },
+        OptimName::RmsProp => Rule::RmsProp {
+            alpha: optim.alpha.unwrap_or(0.99),
+            eps,
+            momentum,
+            centered: optim.centered,
+        },
     }
 }
 
@@ -70,6 +115,8 @@ pub struct Optimizer {
     rule: Rule,
     /// By optimizer group.
     groups: Vec<GroupOptions>,
+    /// The largest absolute value of an element of the gradient.
+    clip_value: Option<f64>,
     /// The number of the update on the device, for the kernel; allocated in advance.
     number: Tensor,
 }
@@ -83,7 +130,13 @@ impl Optimizer {
             }
         }
         let number = Tensor::f_scalar_tensor(0.0, (Kind::Float, table.device()))?;
-        Ok(Self { rule, groups, number })
+        Ok(Self { rule, groups, clip_value: None, number })
+    }
+
+    /// Cuts larger elements of the gradient to this absolute value: torch's `clip_grad_value_`.
+    #[must_use]
+    pub fn with_clip_value(self, clip_value: Option<f64>) -> Self {
+        Self { clip_value, ..self }
     }
 
     /// Updates the rows that `used` marks (by row number) with this step's learning rate. Rows without a
@@ -102,7 +155,9 @@ impl Optimizer {
         for (index, part) in table.parts(Role::Moment).iter().enumerate() {
             let block = &table.blocks()[part.block];
             let Group::Trained(group) = block.group else { continue };
-            let Some(&GroupOptions { lr_factor, weight_decay }) = self.groups.get(group) else { continue };
+            let Some(options) = self.groups.get(group) else { continue };
+            let (rule, lr, weight_decay) =
+                (self.rule.of_group(options), lr * options.lr_factor, options.weight_decay);
             for update in update_ranges(part, &block.slots, table.updates(), used) {
                 let data = table.data().nth(part.block).map(|flat| narrow(flat, &update.range));
                 let Some(data) = data.transpose()? else { continue };
@@ -110,9 +165,26 @@ impl Optimizer {
                 let moment = |(_, held): (_, &[Tensor])| part.view(&held[index], &update.range);
                 let moments: Vec<Tensor> = table.moments().map(moment).collect::<Result<_, _>>()?;
                 let _ = tch::no_grad(|| self.number.f_fill_((update.updates + 1) as f64))?;
-                let figures =
-                    UpdateFigures { lr: lr * lr_factor, weight_decay, is_first: update.updates == 0 };
-                retry_on_oom(device, || self.update([&data, &grad], &moments, figures, scale_and_skip))?;
+                let number = (update.updates + 1) as f64;
+                let figures = UpdateFigures { lr, weight_decay, is_first: update.updates == 0, number };
+                if let Some(limit) = self.clip_value {
+                    retry_on_oom(device, || clip(&grad, limit, scale_and_skip))?;
+                }
+                match rule {
+                    Rule::Adam { amsgrad: false, .. } | Rule::Sgd { .. } => retry_on_oom(device, || {
+                        self.update(rule, [&data, &grad], &moments, figures, scale_and_skip)
+                    })?,
+                    Rule::Adam { .. } | Rule::Lion { .. } | Rule::RmsProp { .. } => {
+                        for (begin, length) in elementwise::pieces(update.range.end - update.range.start) {
+                            let piece = |of: &Tensor| of.f_narrow(0, begin, length);
+                            let (data, grad) = (piece(&data)?, piece(&grad)?);
+                            let moments = moments.iter().map(piece).collect::<Result<Vec<_>, _>>()?;
+                            retry_on_oom(device, || {
+                                elementwise::update(rule, [&data, &grad], &moments, figures, scale_and_skip)
+                            })?;
+                        }
+                    }
+                }
             }
         }
         table.count_updates(used, 1);
@@ -121,13 +193,14 @@ impl Optimizer {
 
     fn update(
         &self,
+        rule: Rule,
         [data, grad]: [&Tensor; 2],
         moments: &[Tensor],
-        UpdateFigures { lr, weight_decay, is_first }: UpdateFigures,
+        UpdateFigures { lr, weight_decay, is_first, .. }: UpdateFigures,
         scale_and_skip: Option<ScaleAndSkip<'_>>,
     ) -> Result<(), StateError> {
-        match (self.rule, moments) {
-            (Rule::Adam { betas, eps, decay }, [exp_avg, exp_avg_sq]) => {
+        match (rule, moments) {
+            (Rule::Adam { betas, eps, decay, .. }, [exp_avg, exp_avg_sq]) => {
                 let figures = fused::Adam { lr, betas: betas.into(), weight_decay, decay, eps };
                 fused::adam(data, grad, exp_avg, exp_avg_sq, &self.number, scale_and_skip, figures)?;
             }
@@ -135,7 +208,9 @@ impl Optimizer {
                 let figures = fused::Sgd { lr, momentum, nesterov, weight_decay, first_step: is_first };
                 fused::sgd(data, grad, moments.first(), scale_and_skip, figures)?;
             }
-            (Rule::Adam { .. }, _) => return Err(TchError::Convert("Adam without its moments".into()).into()),
+            (Rule::Adam { .. } | Rule::Lion { .. } | Rule::RmsProp { .. }, _) => {
+                return Err(TchError::Convert("Adam without its moments".into()).into());
+            }
         }
         Ok(())
     }
@@ -147,6 +222,20 @@ struct UpdateFigures {
     lr: f64,
     weight_decay: f64,
     is_first: bool,
+    /// The number of the update, from 1.
+    number: f64,
+}
+
+/// Cuts a gradient to an absolute value. The update divides it by the scale afterwards.
+fn clip(grad: &Tensor, limit: f64, scale_and_skip: Option<ScaleAndSkip<'_>>) -> Result<(), TchError> {
+    let mut grad = grad.shallow_clone();
+    match scale_and_skip {
+        None => grad.f_clamp_(-limit, limit).map(drop),
+        Some(ScaleAndSkip { scale, .. }) => {
+            let limit = scale.f_to_kind(grad.kind())?.f_mul_scalar(limit)?;
+            grad.f_clamp_tensor_(Some(&limit.f_neg()?), Some(&limit)).map(drop)
+        }
+    }
 }
 
 /// A range of a block, over neighbouring rows with the same number of updates.

@@ -110,6 +110,7 @@ impl Model {
 }
 
 fn optimizer(stages: &Stages, id: PhaseId, table: &mut Table) -> Result<Optimizer, StateError> {
-    let rule = rule_of_recipe(&stages.stage(id).recipe);
-    Ok(Optimizer::new(rule, stages.trained(id).groups.clone(), table)?)
+    let recipe = &stages.stage(id).recipe;
+    let optimizer = Optimizer::new(rule_of_recipe(recipe), stages.trained(id).groups.clone(), table)?;
+    Ok(optimizer.with_clip_value(recipe.optim.clip_value))
 }

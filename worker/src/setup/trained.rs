@@ -8,7 +8,9 @@ use dtrain_recipe::{self as recipe, AtStageStart, OptimGroup, Recipe};
 
 use crate::course::{PhasePlan, RunPlan};
 use crate::models::{Entry, Registry};
-use crate::optim::{GroupError, ParameterInfo, assign_groups, match_names, match_rules};
+use crate::optim::{
+    GroupError, Inherited, ParameterInfo, assign_groups, layer_factors, match_names, match_rules,
+};
 use crate::setup::error::{Result, WorkerError};
 use crate::state::{LayoutOptions, Stage, Stages, Trained};
 
@@ -48,6 +50,8 @@ fn phases(recipe: &Recipe, registry: &Registry, plan: &RunPlan) -> Result<Vec<Ve
     let globs = Globs::new(registry);
     let common_rules = &recipe.optim.group;
     let common = match_rules(&globs.infos, common_rules).map_err(at("optim.group"))?;
+    let layer_factors = layer_factors(&globs.names, recipe.optim.layer_decay)
+        .map_err(|reason| WorkerError::NoEffect { key: "optim.layer_decay".to_owned(), reason })?;
     let by_recipe = globs.matching("model.freeze", &recipe.model.freeze)?;
     let base: Vec<bool> =
         zip(by_recipe, registry.parameters()).map(|(frozen, entry)| frozen || entry.is_frozen()).collect();
@@ -77,9 +81,12 @@ fn phases(recipe: &Recipe, registry: &Registry, plan: &RunPlan) -> Result<Vec<Ve
             return Err(WorkerError::NoEffect { key: format!("stage[{number}].group[{rule}]"), reason });
         }
         let trained = |of: &PhasePlan| {
-            let (weight_decay, frozen) = (recipe.optim.weight_decay.unwrap_or(0.0), &frozen[of.unfrozen]);
-            let (group_of, groups) =
-                assign_groups(&globs.infos, &rule_of, frozen, weight_decay, recipe.optim.decay);
+            let inherited = Inherited {
+                weight_decay: recipe.optim.weight_decay.unwrap_or(0.0),
+                decay_on: recipe.optim.decay,
+                layer_factors: &layer_factors,
+            };
+            let (group_of, groups) = assign_groups(&globs.infos, &rule_of, &frozen[of.unfrozen], &inherited);
             Trained { group_of, groups }
         };
         stages.push(of.phases.iter().map(trained).collect());

@@ -22,12 +22,16 @@ pub struct GroupOptions {
     pub lr_factor: f64,
     /// Weight decay.
     pub weight_decay: f64,
+    /// The decay rates of the moments, if they are not the recipe's.
+    pub betas: Option<[f64; 2]>,
+    /// What is added to the denominator, if it is not the recipe's.
+    pub eps: Option<f64>,
 }
 
 impl GroupOptions {
     /// Returns options with the recipe's learning rate and this weight decay.
     pub fn plain(weight_decay: f64) -> Self {
-        Self { lr_factor: 1.0, weight_decay }
+        Self { lr_factor: 1.0, weight_decay, betas: None, eps: None }
     }
 }
 

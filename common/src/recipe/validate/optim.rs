@@ -2,15 +2,25 @@
 
 use toml::Value;
 
-use super::super::schedules::{EVERY, MILESTONES};
+use super::super::schedules::{EVERY, MILESTONES, TIMESCALE};
 use super::Checks;
 use crate::recipe::{AtStageStart, Decay, General, OptimName, Per, Scaling, ScheduleName, Span};
 
 impl Checks<'_> {
     pub(super) fn optim(&mut self) {
         let optim = &self.recipe.optim;
-        if optim.name == OptimName::Sgd && !self.is_stated("optim.lr") {
-            self.add("optim.lr", "missing; SGD has no default learning rate, so state one");
+        let name = match optim.name {
+            OptimName::AdamW | OptimName::Adam => None,
+            OptimName::Sgd => Some("SGD"),
+            OptimName::RmsProp => Some("RMSprop"),
+            OptimName::Lion => Some("Lion"),
+        };
+        if let Some(name) = name.filter(|_| !self.is_stated("optim.lr")) {
+            let message = format!("missing; {name} has no default learning rate, so state one");
+            self.add("optim.lr", message);
+        }
+        if optim.clip.is_some() && optim.clip_value.is_some() {
+            self.add("optim.clip_value", "optim.clip is also set; remove one of the two");
         }
         if optim.nesterov == Some(true) && optim.momentum.is_none_or(|momentum| momentum == 0.0) {
             self.add("optim.nesterov", "Nesterov's method needs optim.momentum above 0");
@@ -42,10 +52,26 @@ impl Checks<'_> {
     /// Checks that each group that is `stated` under `key` sets something.
     pub(super) fn groups(&mut self, stated: Option<&Value>, key: &str) {
         for (index, group) in stated.and_then(Value::as_array).into_iter().flatten().enumerate() {
+            let key = format!("{key}[{index}]");
             // A stated factor of 1 has an effect: it keeps the group's parameters from a later group.
-            if group.get("lr_factor").is_none() && group.get("weight_decay").is_none() {
-                let message = "this group has no effect: it sets neither lr_factor nor weight_decay; add one, or remove the group";
-                self.add(&format!("{key}[{index}]"), message);
+            if ["lr_factor", "weight_decay", "betas", "eps"]
+                .iter()
+                .all(|setting| group.get(setting).is_none())
+            {
+                let message = "this group has no effect: it sets none of lr_factor, weight_decay, betas and eps; add one, or remove \
+                               the group";
+                self.add(&key, message);
+            }
+            let name = self.recipe.optim.name;
+            for (setting, is_taken) in [
+                ("betas", matches!(name, OptimName::AdamW | OptimName::Adam | OptimName::Lion)),
+                ("eps", matches!(name, OptimName::AdamW | OptimName::Adam | OptimName::RmsProp)),
+            ] {
+                if !is_taken && group.get(setting).is_some() {
+                    let message =
+                        format!("this setting has no effect: optim.name is {:?}; remove it", name.as_str());
+                    self.add(&format!("{key}.{setting}"), message);
+                }
             }
         }
     }
@@ -72,6 +98,13 @@ impl Checks<'_> {
         }
         match schedule.name {
             ScheduleName::Step => self.changes(),
+            ScheduleName::CosineRestarts if schedule.every.is_none() => {
+                self.add(
+                    EVERY,
+                    "missing; state the length of the first cosine, as optim.schedule.every = \"10 epochs\"",
+                );
+            }
+            ScheduleName::CosineRestarts | ScheduleName::InverseSqrt => self.whole_epochs(),
             ScheduleName::Exponential if schedule.gamma.is_none() => {
                 let per = schedule.per.as_str();
                 let message =
@@ -96,19 +129,8 @@ impl Checks<'_> {
             ),
             _ => {}
         }
+        self.whole_epochs();
         let times = schedule.milestones.as_deref().unwrap_or_default();
-        let is_whole = |span: &&Span| matches!(span, Span::Epochs(epochs) if epochs.fract() == 0.0);
-        for (key, spans) in [(EVERY, schedule.every.as_slice()), (MILESTONES, times)] {
-            if schedule.per == Per::Epoch
-                && let Some(part) = spans.iter().find(|span| !is_whole(span))
-            {
-                let message = format!(
-                    "{part} is not a whole number of epochs, and optim.schedule.per is \"epoch\"; give whole epochs, or set \
-                     optim.schedule.per = \"step\""
-                );
-                self.add(key, message);
-            }
-        }
         let falls = times.windows(2).find(|pair| match pair {
             [Span::Steps(a), Span::Steps(b)] => a >= b,
             [Span::Epochs(a), Span::Epochs(b)] => a >= b,
@@ -119,6 +141,29 @@ impl Checks<'_> {
             let message =
                 format!("{b} comes after {a} in the list; put the times in rising order, each once");
             self.add(MILESTONES, message);
+        }
+    }
+
+    /// Checks that times are whole epochs, if the rate changes between epochs alone.
+    fn whole_epochs(&mut self) {
+        let schedule = &self.recipe.optim.schedule;
+        let times = schedule.milestones.as_deref().unwrap_or_default();
+        let is_whole = |span: &&Span| matches!(span, Span::Epochs(epochs) if epochs.fract() == 0.0);
+        let all = [
+            (EVERY, schedule.every.as_slice()),
+            (MILESTONES, times),
+            (TIMESCALE, schedule.timescale.as_slice()),
+        ];
+        for (key, spans) in all {
+            if schedule.per == Per::Epoch
+                && let Some(part) = spans.iter().find(|span| !is_whole(span))
+            {
+                let message = format!(
+                    "{part} is not a whole number of epochs, and optim.schedule.per is \"epoch\"; give whole epochs, or set \
+                     optim.schedule.per = \"step\""
+                );
+                self.add(key, message);
+            }
         }
     }
 }

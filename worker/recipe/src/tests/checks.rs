@@ -76,13 +76,9 @@ fn settings_must_fit_together() {
 
 #[test]
 fn values_of_a_later_version_are_errors() {
-    for (set, key) in [("task=elevation", "task"), ("optim.schedule.name=polynomial", "optim.schedule.name")]
-    {
-        let error = by_set(&[set]);
-        assert_eq!(error.key(), Some(key), "{error}");
-        assert_eq!(error.set(), Some(set), "{error}");
-        assert!(error.message().contains("is not built in this version"), "{error}");
-    }
+    let error = by_set(&["task=elevation"]);
+    assert_eq!((error.key(), error.set()), (Some("task"), Some("task=elevation")), "{error}");
+    assert!(error.message().contains("is not built in this version"), "{error}");
 }
 
 #[test]

@@ -19,7 +19,16 @@ fn optimizers_have_their_own_defaults() {
         (adam.lr, adam.weight_decay, adam.betas, adam.eps, adam.momentum),
         (1e-3, Some(0.0), Some([0.9, 0.999]), Some(1e-8), None)
     );
-    expect_error(SMALL, &["optim.name=adam", "optim.momentum=0.9"], "optim.momentum", "optim.name = \"sgd\"");
+    expect_error(SMALL, &["optim.name=adam", "optim.momentum=0.9"], "optim.momentum", "\"sgd\" and \"rmsprop\"");
+    let lion = small(&["optim.name=lion", "optim.lr=1e-4"]).general.optim;
+    assert_eq!((lion.betas, lion.eps, lion.weight_decay), (Some([0.9, 0.99]), None, Some(0.0)));
+    let rmsprop = small(&["optim.name=rmsprop", "optim.lr=0.01", "optim.centered=true"]).general.optim;
+    assert_eq!((rmsprop.alpha, rmsprop.eps, rmsprop.momentum), (Some(0.99), Some(1e-8), Some(0.0)));
+    for name in ["lion", "rmsprop"] {
+        expect_error(SMALL, &[&format!("optim.name={name}")], "optim.lr", "has no default learning rate");
+    }
+    expect_error(SMALL, &["optim.alpha=0.9"], "optim.alpha", "it applies to \"rmsprop\"");
+    expect_error(SMALL, &["optim.clip=1", "optim.clip_value=1"], "optim.clip_value", "remove one of the two");
     expect_set_error(SMALL, "optim.name=adan", "did you mean \"adam\"?");
 }
 
@@ -50,8 +59,13 @@ fn schedules_have_their_own_defaults() {
 #[test]
 fn settings_of_other_schedules_have_no_effect() {
     for (settings, key, owner) in [
-        ("name = \"constant\", min_lr = 0", "min_lr", "\"linear\" and \"cosine\""),
-        ("name = \"step\", every = \"1 step\", min_lr = 0", "min_lr", "\"linear\" and \"cosine\""),
+        ("name = \"constant\", min_lr = 0", "min_lr", "\"cosine\" and \"cosine-restarts\" and \"wsd\""),
+        ("name = \"step\", every = \"1 step\", min_lr = 0", "min_lr", "\"linear\" and \"polynomial\""),
+        ("name = \"cosine\", power = 2", "power", "\"polynomial\""),
+        ("name = \"cosine\", stretch = 2", "stretch", "\"cosine-restarts\""),
+        ("name = \"cosine\", timescale = \"1 step\"", "timescale", "\"inverse-sqrt\""),
+        ("name = \"cosine\", fall = 0.5", "fall", "\"wsd\""),
+        ("name = \"cosine\", shape = \"sqrt\"", "shape", "\"wsd\""),
         ("name = \"cosine\", every = \"1 epoch\"", "every", "\"step\""),
         ("name = \"cosine\", milestones = [\"1 epoch\"]", "milestones", "\"step\""),
         ("name = \"cosine\", gamma = 0.5", "gamma", "\"step\" and \"exponential\""),
@@ -76,6 +90,17 @@ fn schedules_must_make_sense() {
         ),
         ("name = \"exponential\", per = \"epoch\"", "gamma", "in every epoch"),
         ("name = \"step\"", "every", "missing; state when the learning rate changes"),
+        ("name = \"cosine-restarts\"", "every", "missing; state the length of the first cosine"),
+        (
+            "name = \"cosine-restarts\", every = \"5 steps\", per = \"epoch\"",
+            "every",
+            "5 steps is not a whole number of epochs",
+        ),
+        (
+            "name = \"inverse-sqrt\", timescale = \"5 steps\", per = \"epoch\"",
+            "timescale",
+            "5 steps is not a whole number of epochs",
+        ),
         (
             "name = \"step\", every = \"1 epoch\", milestones = [\"1 epoch\"]",
             "milestones",
@@ -110,7 +135,7 @@ fn schedules_must_make_sense() {
         ("name = \"onecycle\", final_factor = 0", "final_factor", "a number of at least 1"),
         ("name = \"linear\", min_lr = 0.1", "min_lr", "0.1 is above the learning rate, which is 0.001"),
         ("name = \"linear\", warmup = \"17 steps\"", "warmup", "longer than the run of 16 steps"),
-        ("name = \"polynomial\"", "name", "is not built in this version"),
+        ("name = \"polynomial\", power = 0", "power", "a number above 0"),
         ("name = \"cosin\"", "name", "did you mean \"cosine\"?"),
         ("name = \"cosine\", per = \"batch\"", "per", "\"step\", \"epoch\""),
         ("name = \"onecycle\", pct_start = 0.3", "pct_start", "did you mean `rise`?"),

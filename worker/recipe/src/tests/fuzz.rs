@@ -34,6 +34,9 @@ fn values() -> Vec<String> {
         "[[]]",
         "{}",
         "{ a = { b = [1, \"x\"] } }",
+        "focal",
+        "{ cross-entropy = { smoothing = 0.1, class_weights = { a = 2 } }, dice = 0.5 }",
+        "{ huber = { delta = 2 }, mse = 1 }",
         "auto",
         "off",
         "text",
@@ -113,8 +116,20 @@ proptest! {
         recipe.reduce.bucket = ByteSize(bucket);
         recipe.ema = Some(Ema { decay, warmup: step % 2 == 0 });
         recipe.optim.group = vec![
-            OptimGroup { patterns: vec!["a.*".into()], lr_factor: factor, weight_decay: None },
-            OptimGroup { patterns: vec!["b".into(), "c".into()], lr_factor: 1.0, weight_decay: Some(decay) },
+            OptimGroup {
+                patterns: vec!["a.*".into()],
+                lr_factor: factor,
+                weight_decay: None,
+                betas: Some([decay, 0.5]),
+                eps: None,
+            },
+            OptimGroup {
+                patterns: vec!["b".into(), "c".into()],
+                lr_factor: 1.0,
+                weight_decay: Some(decay),
+                betas: None,
+                eps: Some(decay),
+            },
         ];
         recipe.optim.schedule.gamma = Some(gamma);
         recipe.optim.schedule.every = None;

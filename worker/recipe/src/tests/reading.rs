@@ -170,6 +170,8 @@ fn every_setting_reads() {
         patterns: patterns.iter().map(|pattern| pattern.to_string()).collect(),
         lr_factor,
         weight_decay,
+        betas: None,
+        eps: None,
     };
     assert_eq!(
         recipe.optim.group,

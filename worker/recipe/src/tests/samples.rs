@@ -55,7 +55,12 @@ resize = "none"
 [train]
 epochs = 3
 [optim]
-schedule = { name = "step", every = "2 epochs", per = "epoch" }
+name = "rmsprop"
+lr = 0.01
+alpha = 0.9
+centered = true
+clip_value = 0.5
+schedule = { name = "cosine-restarts", every = "2 epochs", stretch = 2, per = "epoch" }
 "#;
 
 pub(super) const LM: &str = r#"
@@ -91,7 +96,8 @@ augment = "none"
 [train]
 epochs = 1
 [optim]
-schedule = { name = "exponential", gamma = 0.9, per = "epoch" }
+amsgrad = true
+schedule = { name = "inverse-sqrt", timescale = "2 epochs", per = "epoch" }
 "#;
 
 pub(super) const VIT: &str = r#"
@@ -113,7 +119,10 @@ drop_path = 0.1
 [train]
 epochs = 1
 [optim]
-schedule = { name = "linear", warmup = "1 step" }
+name = "lion"
+lr = 1e-4
+layer_decay = 0.75
+schedule = { name = "wsd", warmup = "1 step", fall = 0.3, shape = "sqrt" }
 "#;
 
 /// An exported program in place of a built-in network.
@@ -198,8 +207,8 @@ file = "/m/net.pt2"
 effective_batch = 16
 [optim]
 lr = 1e-3
-schedule = { name = "cosine", warmup = "2 steps", min_lr = 1e-5 }
-group = [{ match = "*.bias", weight_decay = 0 }]
+schedule = { name = "polynomial", power = 0.9, warmup = "2 steps", min_lr = 1e-5 }
+group = [{ match = "*.bias", weight_decay = 0, betas = [0.9, 0.99], eps = 1e-6 }]
 [ema]
 decay = 0.99
 [checkpoint]
@@ -218,7 +227,7 @@ effective_batch = 8
 micro_batch = 1
 lr = 5e-4
 lr_factor = 0.5
-group = [{ match = "backbone.*", lr_factor = 0.1, weight_decay = 0.05 }]
+group = [{ match = "backbone.*", lr_factor = 0.1, weight_decay = 0.05, betas = [0.9, 0.95], eps = 1e-7 }]
 recompute = "on"
 schedule = "continue"
 ema = "restart"

@@ -24,6 +24,8 @@ fn rule(patterns: &[&str], lr_factor: f64, weight_decay: Option<f64>) -> OptimGr
         patterns: patterns.iter().map(|pattern| (*pattern).to_owned()).collect(),
         lr_factor,
         weight_decay,
+        betas: None,
+        eps: None,
     }
 }
 
@@ -46,7 +48,9 @@ fn assign(
     let owners = match_rules(parameters, rules)?;
     let rule_of: Vec<Option<&OptimGroup>> = owners.into_iter().map(|owner| Some(&rules[owner?])).collect();
     let frozen = vec![false; parameters.len()];
-    let (group_of, groups) = assign_groups(parameters, &rule_of, &frozen, weight_decay, decay_on);
+    let layer_factors = &vec![1.0; parameters.len()];
+    let inherited = Inherited { weight_decay, decay_on, layer_factors };
+    let (group_of, groups) = assign_groups(parameters, &rule_of, &frozen, &inherited);
     let members = |number: usize| (0..group_of.len()).filter(|&row| group_of[row] == Some(number)).collect();
     let all = groups.iter().enumerate();
     Ok(all.map(|(number, options)| (*options, members(number))).collect())
@@ -171,6 +175,8 @@ proptest! {
                 patterns,
                 lr_factor: *lr_factor,
                 weight_decay: *weight_decay,
+                betas: None,
+                eps: None,
             })
             .collect();
         let decay_on = if weights { Decay::Weights } else { Decay::All };

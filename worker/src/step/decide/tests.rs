@@ -42,14 +42,23 @@ fn the_factor_excludes_unreadable_samples_clips_and_skips() {
     }
 }
 
+const ADAM: Rule =
+    Rule::Adam { betas: (0.9, 0.999), eps: 1e-8, decay: WeightDecay::Decoupled, amsgrad: false };
+/// Rules with a fused kernel and without.
+const RULES: [Rule; 4] = [
+    ADAM,
+    Rule::Adam { betas: (0.9, 0.999), eps: 1e-8, decay: WeightDecay::L2, amsgrad: true },
+    Rule::Lion { betas: (0.9, 0.99) },
+    Rule::RmsProp { alpha: 0.9, eps: 1e-3, momentum: 0.9, centered: true },
+];
+
 /// Returns parameters with these gradients, and their optimizer.
-fn trained(gradient: &[f32]) -> (Table, Optimizer) {
+fn trained(gradient: &[f32], rule: Rule, clip_value: Option<f64>) -> (Table, Optimizer) {
     let leaf = Tensor::ones([gradient.len() as i64], (Kind::Float, Device::Cpu)).set_requires_grad(true);
     let mut table = Table::of([("w", &leaf)]).unwrap();
     table.grads().unwrap()[0].copy_(&Tensor::from_slice(gradient));
-    let rule = Rule::Adam { betas: (0.9, 0.999), eps: 1e-8, decay: WeightDecay::Decoupled };
     let optimizer = Optimizer::new(rule, vec![GroupOptions::plain(0.1)], &mut table).unwrap();
-    (table, optimizer)
+    (table, optimizer.with_clip_value(clip_value))
 }
 
 /// Gradients, loss and weight of each step.
@@ -66,12 +75,16 @@ const STEPS: [(&[f32], f64, f64); 8] = [
 
 #[test]
 fn device_and_host_decide_alike() {
+    let with_adam = [None, Some(1.0), Some(100.0)].map(|clip| (ADAM, clip, None));
+    let with_others = RULES.into_iter().flat_map(|rule| [None, Some(0.5)].map(|value| (rule, None, value)));
+    let cases: Vec<_> = with_adam.into_iter().chain(with_others).collect();
     for (gradient, loss, weight) in STEPS {
-        for clip in [None, Some(1.0), Some(100.0)] {
+        for &(rule, clip, clip_value) in &cases {
             let plan = step_plan(clip);
-            let case = format!("{gradient:?}, loss {loss}, weight {weight}, {clip:?}");
+            let case =
+                format!("{gradient:?}, loss {loss}, weight {weight}, {rule:?}, {clip:?}, {clip_value:?}");
             // On the host.
-            let (mut table, mut optimizer) = trained(gradient);
+            let (mut table, mut optimizer) = trained(gradient, rule, clip_value);
             let norm = table.own_norms().unwrap()[0].double_value(&[]);
             let correction = plan.expected_weight / weight;
             let factor = choose_factor(&totals(loss, weight), correction, norm * correction, true, &plan);
@@ -80,7 +93,7 @@ fn device_and_host_decide_alike() {
                 optimizer.step(&mut table, 0.01, &[true], None).unwrap();
             }
             // On the device; the host does not wait before the update.
-            let (mut device_table, mut device_optimizer) = trained(gradient);
+            let (mut device_table, mut device_optimizer) = trained(gradient, rule, clip_value);
             let counted = Tensor::from_slice(&[loss, weight, 5.0]);
             let queued =
                 queue_decision(&single(&device_table), &mut Eager, &device_table, None, &counted, &plan)
@@ -107,7 +120,7 @@ fn device_and_host_decide_alike() {
 
 #[test]
 fn a_scaler_overflow_skips_the_step() {
-    let (table, _) = trained(&[3.0, -4.0]);
+    let (table, _) = trained(&[3.0, -4.0], ADAM, None);
     let plan = step_plan(None);
     let (found, counted) = (Tensor::from(1f32), Tensor::from_slice(&[1.0, 8.0]));
     let queued = queue_decision(&single(&table), &mut Eager, &table, Some(&found), &counted, &plan).unwrap();
