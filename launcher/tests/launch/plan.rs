@@ -168,6 +168,7 @@ fn the_help_is_what_its_file_says() {
         &["ckpt", "verify"],
         &["ckpt", "prune"],
         &["ckpt", "export"],
+        &["ckpt", "average"],
         &["gpu"],
         &["gpu", "info"],
         &["gpu", "monitor"],

@@ -1,8 +1,9 @@
 //! Measures how many JPEG files one thread makes into tensors in a second of processor time, without libtorch:
-//! `images-per-second FOLDER SIZE PASSES centre|random exact|scaled`.
+//! `images-per-second FOLDER SIZE PASSES centre|random exact|scaled [CHANGES]`.
 //!
 //! `tests/bench/images_per_second.py` does the same with Pillow and torchvision. `random` is `RandomResizedCrop` and
-//! `RandomHorizontalFlip`, `centre` is `Resize` and `CenterCrop`. FOLDER has a folder for each class.
+//! `RandomHorizontalFlip`, `centre` is `Resize` and `CenterCrop`. FOLDER has a folder for each class. CHANGES is JSON with more
+//! random changes, such as `[{"name": "jitter"}]`.
 
 use std::error::Error;
 use std::path::Path;
@@ -20,8 +21,8 @@ fn processor_seconds() -> f64 {
 
 fn main() -> Result<(), Box<dyn Error>> {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let [folder, size, passes, crop, decode] = args.as_slice() else {
-        return Err("usage: images-per-second FOLDER SIZE PASSES centre|random exact|scaled".into());
+    let [folder, size, passes, crop, decode, more @ ..] = args.as_slice() else {
+        return Err("usage: images-per-second FOLDER SIZE PASSES centre|random exact|scaled [CHANGES]".into());
     };
     let (size, passes): (u32, u64) = (size.parse()?, passes.parse()?);
     let folder = Path::new(folder).canonicalize()?;
@@ -29,10 +30,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     else {
         return Err("the name of FOLDER must be UTF-8".into());
     };
-    let is_random = crop == "random";
-    let words = if is_random { Augment::ResizedCropFlip.changes() } else { Vec::new() };
+    let mut changes = if crop == "random" { Augment::ResizedCropFlip.changes() } else { Vec::new() };
+    for list in more {
+        changes.extend(serde_json::from_str::<Vec<_>>(list)?);
+    }
+    let is_random = !changes.is_empty();
     let options = ImageOptions {
-        changes: Changes::new(&words),
+        changes: Changes::new(&changes),
         decode: if decode == "scaled" { Decode::Scaled } else { Decode::Exact },
         ..ImageOptions::square(size)
     };

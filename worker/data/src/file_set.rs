@@ -6,7 +6,7 @@ use dtrain_recipe::{Decode, NoData, Orientation, Resize};
 use dtrain_resize::Filter;
 
 use super::cache::{Cache, CacheBudget, Part};
-use super::changes::{Changes, Drawn};
+use super::changes::{Changes, Drawn, Room};
 use super::dataset::{Column, Dataset, Field};
 use super::decode::Extent;
 use super::error::Result;
@@ -16,7 +16,6 @@ use super::needs::{Depth, Needs};
 use super::normalize::Normalize;
 use super::pixel_target::PixelRule;
 use super::pixels::Pixels;
-use super::raster::Raster;
 use super::rng::SampleRng;
 use super::samples::{Files, ListValues, PixelSource, Samples};
 use super::stored::Stored;
@@ -74,7 +73,7 @@ impl ImageOptions {
 /// Samples of files, prepared alike.
 ///
 /// A mask or map changes like the sample's first image: the same resizing, by the nearest pixel, and the same random
-/// choices. Pixels that a random shift brings in from outside of the image are [`super::MaskRule::ignore`] or, in a
+/// choices. Pixels that a random change brings in from outside of the image are [`super::MaskRule::ignore`] or, in a
 /// map, NaN. Random changes leave classes and numbers as they are.
 #[derive(Debug)]
 pub struct FileSet {
@@ -94,14 +93,14 @@ pub struct FileSet {
 struct Scratch {
     decoded: Inspector,
     fitter: Fitter,
-    coloured: Raster,
+    changed: Room,
     /// From the cache that ranks share.
     kept: Part,
 }
 
 impl Scratch {
     fn held_bytes(&self) -> usize {
-        let cached = self.coloured.values.held_bytes() + self.kept.held_bytes();
+        let cached = self.changed.held_bytes() + self.kept.held_bytes();
         self.decoded.held_bytes() + self.fitter.held_bytes() + cached
     }
 }
@@ -234,7 +233,7 @@ impl FileSet {
         draws: &mut Draws<'_>,
         out: &mut Pixels,
     ) -> Result<(u32, u32)> {
-        let Scratch { decoded, fitter, coloured, kept } = scratch;
+        let Scratch { decoded, fitter, changed, kept } = scratch;
         let takes_parts = self.options.changes.need_decoded();
         if let Some(Part::Image(image, found)) = self.cache.get(self.slot(file.sample, file.number), kept) {
             let (frame, drawn) = self.choose(found.size, !takes_parts, draws)?;
@@ -243,7 +242,7 @@ impl FileSet {
                 // Else it was resized before it was kept.
                 let frame = if takes_parts { frame.scaled(found.extent.denominator) } else { frame };
                 let view = fitter.fit(image, frame)?;
-                out.write(drawn.coloured(view, coloured), drawn.placement);
+                out.write(drawn.changed(view, changed), drawn.placement);
                 return Ok(found.size);
             }
         }
@@ -267,7 +266,7 @@ impl FileSet {
                 Part::Image(view.to_raster(), found)
             });
         }
-        out.write(drawn.coloured(view, coloured), drawn.placement);
+        out.write(drawn.changed(view, changed), drawn.placement);
         Ok(found.size)
     }
 
@@ -327,7 +326,7 @@ impl FileSet {
             let all = if self.options.changes.need_decoded() { target } else { &fitted };
             self.cache.insert_with(slot, all.value_bytes(), || Part::Target(all.clone()));
         }
-        fitted.write(drawn.placement, rule.outside(), out);
+        drawn.write(&fitted, rule.outside(), out);
         Ok(())
     }
 
@@ -347,6 +346,9 @@ impl FileSet {
             false => Frame::new(resize, crop_fraction, source, size)?,
         };
         let source = if changes.need_decoded() { source } else { size };
+        if draws.random.is_some() {
+            changes.check(size)?;
+        }
         let draw = |random: &SampleRng| changes.draw(&mut random.clone(), source, size);
         let mut drawn = draws.random.map_or_else(Drawn::default, draw);
         match &draws.first {

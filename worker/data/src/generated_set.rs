@@ -2,7 +2,7 @@
 
 use rand_chacha::rand_core::Rng;
 
-use super::changes::{Changes, Drawn};
+use super::changes::{Changes, Drawn, Room};
 use super::dataset::{Column, Dataset, Field};
 use super::error::Result;
 use super::fit::Fitter;
@@ -135,18 +135,18 @@ impl<P: Painter> Dataset for GeneratedSet<P> {
         let (size, values) = ((side, side), Values::F32(drawing.planes));
         let drawn = Raster { width: side, height: side, channels: 3, values };
         let choice = random.map_or_else(Drawn::default, |rng| self.changes.draw(rng, size, size));
-        let (mut fitter, mut coloured) = (Fitter::default(), Raster::default());
+        let (mut fitter, mut changed) = (Fitter::default(), Room::default());
         let view = match choice.frame {
             Some(frame) => fitter.fit(&drawn, frame)?,
             None => drawn.view(),
         };
-        self.normalize.write(choice.coloured(view, &mut coloured), choice.placement, image.f32());
+        self.normalize.write(choice.changed(view, &mut changed), choice.placement, image.f32());
         match drawing.target {
             Target::Class(class) => target.i64()[0] = i64::from(class),
             Target::Vector(numbers) => target.f32().copy_from_slice(&numbers),
             Target::Pixels(drawn) => {
                 let fitted = choice.frame.map(|frame| drawn.fit(frame));
-                fitted.unwrap_or(drawn).write(choice.placement, self.ignore, target);
+                choice.write(&fitted.unwrap_or(drawn), self.ignore, target);
             }
         }
         Ok(())

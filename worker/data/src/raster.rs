@@ -150,22 +150,30 @@ impl<'a> View<'a> {
     }
 
     pub(super) fn to_raster(self) -> Raster {
-        let values = match self.values {
-            Values::U8(values) => Values::U8(self.gather(values)),
-            Values::F32(values) => Values::F32(self.gather(values)),
-        };
-        Raster { width: self.width as u32, height: self.height as u32, channels: self.channels, values }
+        let mut raster = Raster::default();
+        self.copy_to(&mut raster);
+        raster
     }
 
-    fn gather<T: Copy>(&self, values: &[T]) -> Vec<T> {
+    /// Copies the view into a raster, whose memory is used again.
+    pub(super) fn copy_to(&self, raster: &mut Raster) {
+        (raster.width, raster.height) = (self.width as u32, self.height as u32);
+        raster.channels = self.channels;
+        match self.values {
+            Values::U8(values) => self.gather(values, raster.values.u8()),
+            Values::F32(values) => self.gather(values, raster.values.f32()),
+        }
+    }
+
+    fn gather<T: Copy>(&self, values: &[T], all: &mut Vec<T>) {
         let (planes, length) = if self.is_rgb() { (1, 3 * self.width) } else { (self.channels, self.width) };
-        let mut all = Vec::with_capacity(self.width * self.height * self.channels);
+        all.clear();
+        all.reserve(self.width * self.height * self.channels);
         for plane in 0..planes {
             for y in 0..self.height {
                 all.extend_from_slice(&values[self.first + plane * self.plane + y * self.row..][..length]);
             }
         }
-        all
     }
 }
 

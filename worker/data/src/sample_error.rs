@@ -57,6 +57,11 @@ pub enum SampleError {
     )]
     Size((u32, u32), (u32, u32)),
     #[error(
+        "images of {0}x{1} pixels cannot be turned by 90 degrees; remove \"rot90\" from data.changes, or set data.resize = \"crop\" \
+         or \"stretch\""
+    )]
+    NotSquare(u32, u32),
+    #[error(
         "a {0} file cannot be a mask, since its compression changes the values; export the masks again as PNG, from \
          their source: converting this file keeps the changed values. Else set {1}"
     )]
@@ -136,6 +141,7 @@ impl SampleError {
             Self::NoData { .. } => "with pixels without data",
             Self::Fill(_) => "of values that data.fill cannot replace",
             Self::Size(..) | Self::PixelSize(..) => "of another size",
+            Self::NotSquare(..) => "not square",
             Self::LossyMask(..) => "a mask with lossy compression",
             Self::ColorMask(_) | Self::ColorMap(_) => "in colour where numbers are expected",
             Self::MaskValue { .. } => "a mask with a value outside of the classes",

@@ -17,6 +17,25 @@ changes = [
     { name = "crop" },
     { name = "flip", share = 0.25 },
     { name = "brightness", strength = 0.2 },
+    { name = "vertical-flip", share = 1 },
+    { name = "rot90" },
+    { name = "rotation", degrees = 30, filter = "nearest" },
+    { name = "affine", degrees = 0, translate = 0, scale = [0.5, 2], shear = 8 },
+    { name = "perspective", distortion = 0.2 },
+    { name = "jitter", hue = 0 },
+    { name = "grayscale", share = 0.2 },
+    { name = "blur", kernel = 5, sigma = [0.5, 0.5] },
+    { name = "solarize", threshold = 0.7 },
+    { name = "posterize", bits = 3 },
+    { name = "equalize" },
+    { name = "autocontrast" },
+    { name = "sharpness", factor = 0 },
+    { name = "invert", share = 0.1 },
+    { name = "lighting", strength = 0.05 },
+    { name = "erasing", area = [0.1, 0.2] },
+    { name = "randaugment", operations = 3, magnitude = 0 },
+    { name = "trivialaugment", filter = "bilinear" },
+    { name = "autoaugment" },
 ]
 [train]
 epochs = 3
@@ -25,7 +44,7 @@ epochs = 3
 #[test]
 fn a_list_has_the_defaults_of_each_change() {
     let recipe = parse(CHANGES, &[]).unwrap();
-    let [first, second, third, _] = &recipe.changes()[..] else { panic!("four changes") };
+    let [first, second, third, ..] = &recipe.changes()[..] else { panic!("four changes") };
     let crop = ResizedCrop { area: [0.3, 1.0], ratio: [1.0, 2.0] };
     assert_eq!(*first, Change::ResizedCrop(crop));
     assert_eq!(*second, Change::Crop(Crop { padding: 0.125 }));
@@ -68,6 +87,58 @@ fn wrong_lists_are_errors_that_name_the_change() {
         ("[{name=\"resized-crop\", area=[0.5, 1.2]}]", "data.changes[0]", "no larger part than 1"),
     ] {
         expect_error(SMALL, &[&format!("data.changes={list}")], key, part);
+    }
+    for (change, key, part) in [
+        ("jitter\", hue=0.6", "", "lower it to at most 0.5"),
+        ("jitter\", hue=-0.1", ".hue", "a number of at least 0"),
+        (
+            "jitter\", brightness=0, contrast=0, saturation=0, hue=0",
+            "",
+            "it changes nothing, since all settings are 0",
+        ),
+        ("grayscale\", share=0", ".share", "a number above 0 and up to 1"),
+        ("blur\", kernel=4", "", "set kernel to an odd number"),
+        ("blur\", kernel=1", ".kernel", "a whole number from 3 to 255"),
+        ("blur\", sigma=[2, 1]", "", "put the smaller number first"),
+        ("solarize\", threshold=2", ".threshold", "a number above 0 and up to 1"),
+        ("posterize\", bits=8", ".bits", "a whole number from 1 to 7"),
+        ("sharpness\", factor=1", "", "it changes nothing, since factor is 1"),
+        ("erasing\", area=[0.3, 0.2]", "", "put the smaller number first"),
+        ("erasing\", ratio=[3, 2]", "", "put the smaller number first"),
+        ("erasing\", area=[0.3, 2]", "", "no larger part than 1"),
+        ("rotation\", degrees=181", "", "lower it to at most 180"),
+        ("rotation\", filter=\"cubic\"", ".filter", "\"bilinear\", \"nearest\""),
+        ("affine\", degrees=200", "", "lower it to at most 180"),
+        ("affine\", shear=90", "", "less than 90 degrees"),
+        ("affine\", scale=[2, 1]", "", "put the smaller number first"),
+        (
+            "affine\", degrees=0, translate=0, scale=[1, 1]",
+            "",
+            "it changes nothing, since all settings are neutral",
+        ),
+        ("perspective\", distortion=0", ".distortion", "a number above 0 and up to 1"),
+        ("randaugment\", magnitude=31", ".magnitude", "a whole number from 0 to 30"),
+    ] {
+        let key = format!("data.changes[0]{key}");
+        expect_error(SMALL, &[&format!("data.changes=[{{name=\"{change}}}]")], &key, part);
+    }
+    let grey =
+        ["data.kind=folder", "data.root=/data/c", "data.channels=1", "data.mean=[0.5]", "data.std=[0.2]"];
+    for (change, fits) in [
+        ("jitter\"", false),
+        ("jitter\", saturation=0, hue=0", true),
+        ("grayscale\"", false),
+        ("lighting\"", false),
+        ("autoaugment\"", false),
+        ("equalize\"", true),
+        ("rot90\"", true),
+    ] {
+        let changes = format!("data.changes=[{{name=\"{change}}}]");
+        let sets = [&grey[..], &[&changes]].concat();
+        match fits {
+            true => drop(parse(SMALL, &sets).unwrap()),
+            false => expect_error(SMALL, &sets, "data.changes[0]", "it applies to data.channels = 3"),
+        }
     }
     let both = ["data.augment=flip", "data.changes=[{name=\"flip\"}]"];
     expect_error(SMALL, &both, "data.augment", "remove one of the two settings");

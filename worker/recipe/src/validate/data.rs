@@ -323,7 +323,7 @@ impl Checks<'_> {
 
     fn changes(&mut self) {
         let data = &self.recipe.data;
-        if let Some((at, message)) = changes::problem(&data.changes) {
+        if let Some((at, message)) = changes::problem(&data.changes, data.channels) {
             self.add(&format!("data.changes[{at}]"), message);
         }
         if !data.changes.is_empty() && self.draft.states("data.augment") && data.augment != Augment::None {

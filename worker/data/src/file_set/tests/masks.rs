@@ -6,7 +6,8 @@ use crate::mask_rule::{MaskKind, MaskRule};
 use crate::rng::{Domain, keyed};
 use crate::sources::pairs;
 use crate::tests::images::{encoded, gray, png, put};
-use dtrain_recipe::Augment;
+use dtrain_recipe::changes::{Affine, Invert, Jitter, PixelFilter, Rot90, Rotation, VerticalFlip};
+use dtrain_recipe::{Augment, Change};
 use dtrain_test_kit::programs::test_data;
 use image::{ImageFormat, Rgb, RgbImage};
 
@@ -63,9 +64,64 @@ fn a_mask_goes_where_its_image_goes() {
     }
 }
 
+/// Every kind of geometry but perspectives, before and after a change of colours.
+fn moved(filter: PixelFilter) -> Changes {
+    Changes::new(&[
+        Change::VerticalFlip(VerticalFlip { share: 0.5 }),
+        Change::Rotation(Rotation { degrees: 90.0, filter }),
+        Change::Invert(Invert { share: 1.0 }),
+        Change::Rot90(Rot90::default()),
+        Change::Affine(Affine { filter, ..Affine::default() }),
+    ])
+}
+
+#[test]
+fn a_mask_turns_with_its_image() {
+    let (_root, index) = blocks();
+    let plain = options(48, Augment::None, Resize::Crop, 0);
+    let set = FileSet::new(index, ImageOptions { changes: moved(PixelFilter::Nearest), ..plain });
+    let mut outside = 0;
+    for sample in 0..30 {
+        let (image, mask) = load(&set, Some(sample));
+        for (at, &class) in mask.iter().enumerate() {
+            let red = (image[at] * 255.0).round() as i64;
+            // A rotation before the colours leaves white, one after them black.
+            assert!(
+                if class == 255 { red == 255 || red == 0 } else { red == 255 - 20 - 20 * class },
+                "{red} {class}"
+            );
+            outside += usize::from(class == 255);
+        }
+    }
+    assert!((1000..40_000).contains(&outside), "{outside}");
+}
+
+#[test]
+fn an_image_that_is_not_square_cannot_make_quarter_turns() {
+    let (_root, index) = blocks();
+    let plain = ImageOptions { size: (64, 48), ..options(48, Augment::None, Resize::None, 0) };
+    let set = FileSet::new(index, ImageOptions { changes: moved(PixelFilter::Nearest), ..plain });
+    load(&set, None);
+    let mut rng = keyed(Domain::Augment, 1, 0, 0);
+    let text = load_one(&set, 0, Some(&mut rng)).unwrap_err().to_string();
+    assert!(text.contains("64x48 pixels cannot be turned by 90 degrees"), "{text}");
+}
+
 #[test]
 fn the_cache_changes_nothing() {
     let (_root, index) = blocks();
+    let changes = Changes::new(&[
+        Change::Jitter(Jitter::default()),
+        Change::Rotation(Rotation::default()),
+        Change::Rot90(Rot90::default()),
+    ]);
+    let sets = [0, 1 << 20].map(|bytes| {
+        let plain = options(24, Augment::None, Resize::Stretch, bytes);
+        FileSet::new(index.clone(), ImageOptions { changes: changes.clone(), ..plain })
+    });
+    for sample in 0..8 {
+        assert_eq!(load(&sets[0], Some(sample)), load(&sets[1], Some(sample)));
+    }
     for augment in AUGMENTS {
         let sets = [0, 1 << 20]
             .map(|bytes| FileSet::new(index.clone(), options(24, augment, Resize::Stretch, bytes)));

@@ -1,4 +1,3 @@
-#![cfg(test)]
 #![allow(clippy::unwrap_used)]
 
 use proptest::prelude::*;
@@ -9,6 +8,17 @@ use super::super::rng::{Domain, keyed};
 use super::*;
 use dtrain_recipe::Augment;
 use dtrain_recipe::changes::{Brightness, Crop, Flip};
+
+mod colours;
+mod moves;
+mod parity;
+
+fn bytes_of(image: &Raster) -> &[u8] {
+    match &image.values {
+        Values::U8(values) => values,
+        Values::F32(values) => panic!("bytes were expected, not {values:?}"),
+    }
+}
 
 fn rng(sample: u64) -> SampleRng {
     keyed(Domain::Augment, 1, 0, sample)
@@ -136,14 +146,14 @@ fn brightness_changes_the_image_alone_and_draws_after_what_is_before_it() {
     let alone = Changes::new(&[flip]).draw(&mut rng(1), (2, 1), (2, 1));
     assert_eq!(drawn.placement, alone.placement);
     let image = |values| Raster { width: 2, height: 1, channels: 1, values };
-    let mut memory = Raster::default();
-    let mut changed = |values| drawn.coloured(image(values).view(), &mut memory).to_raster().values;
+    let mut memory = Room::default();
+    let mut changed = |values| drawn.changed(image(values).view(), &mut memory).to_raster().values;
     let Values::F32(found) = changed(Values::F32(vec![0.5, 1.0])) else { panic!("floating-point values") };
     let factor = found[1];
     assert!((0.5..1.5).contains(&factor) && factor != 1.0 && found[0] == 0.5 * factor, "{found:?}");
     let bytes = Values::U8(vec![(100.0 * factor) as u8, (200.0 * factor) as u8]);
     assert_eq!(changed(Values::U8(vec![100, 200])), bytes);
-    assert!(alone.colours.is_empty());
+    assert!(alone.steps.is_empty());
 }
 
 proptest! {
