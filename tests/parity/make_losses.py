@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Computes references of losses over all samples of a step, and their derivatives.
+"""Computes references of losses over all samples of a step and of losses of samples, and their derivatives.
 
     pip install -r tests/parity/requirements.txt
     python tests/parity/make_losses.py --out tests/parity/reference
 
-A second run writes the same bytes. README.md describes the file.
+A second run writes the same bytes. README.md describes the files.
 """
 
 import sys
@@ -12,6 +12,7 @@ import sys
 import torch
 from safetensors.torch import save_file
 from torch.nn import functional as F
+from torchvision.ops import sigmoid_focal_loss
 
 sys.dont_write_bytecode = True  # no __pycache__ in the source tree
 from opening import begin  # noqa: E402
@@ -51,8 +52,189 @@ def balance(gates):
     return EXPERTS * (parts * rows.mean(dim=0)).sum()
 
 
+# Pixels: the masks have one class less than the logits, one image cannot be read, and of one no pixel counts.
+IMAGES, KNOWN, IGNORED, UNREADABLE, EMPTY = 4, 3, 255, 1, 2
+CLASS_WEIGHTS = [0.5, 1.0, 2.0, 0.5]
+PIXEL_WEIGHTS = [0.5, 1.5, 1.0, 1.0]
+POSITIVE_WEIGHTS = [0.5, 1.0, 3.0, 2.0]
+
+
+def of_weights(weights, like):
+    return torch.tensor(weights, dtype=like.dtype)
+
+
+def softmax_focal(logits, classes, gamma):
+    """Returns the focal loss of each element, and its class where that counts, else 0."""
+    right = classes.clamp(max=logits.shape[1] - 1)
+    log = logits.log_softmax(dim=1).gather(1, right.unsqueeze(1)).squeeze(1)
+    return -((1 - log.exp()) ** gamma) * log, right
+
+
+def weighted_cross_entropy(logits, labels):
+    return F.cross_entropy(logits, labels, of_weights(CLASS_WEIGHTS, logits), label_smoothing=0.1)
+
+
+def weighted_focal(logits, labels):
+    losses, right = softmax_focal(logits, labels, 1.5)
+    weights = of_weights(CLASS_WEIGHTS, logits)[right]
+    return (losses * weights).sum() / weights.sum()
+
+
+def several_of_classes(logits, labels):
+    weights = of_weights(CLASS_WEIGHTS, logits)
+    weighted = F.cross_entropy(logits, labels, weights, reduction="none")
+    return (weighted + 0.5 * softmax_focal(logits, labels, 2)[0]).mean()
+
+
+def binary(logits, labels):
+    weights = of_weights(POSITIVE_WEIGHTS, logits)
+    return F.binary_cross_entropy_with_logits(logits, labels * 0.9 + 0.05, pos_weight=weights)
+
+
+def binary_focal(logits, labels):
+    return sigmoid_focal_loss(logits, labels, alpha=0.25, gamma=2, reduction="mean")
+
+
+def several_of_sets(logits, labels):
+    plain = sigmoid_focal_loss(logits, labels, alpha=-1, gamma=1.5, reduction="mean")
+    return 2 * F.binary_cross_entropy_with_logits(logits, labels) + 0.5 * plain
+
+
+def pixel_cross_entropy(logits, mask):
+    weights = of_weights(PIXEL_WEIGHTS, logits)
+    return F.cross_entropy(logits, mask, weights, ignore_index=IGNORED, label_smoothing=0.1)
+
+
+def pixel_focal(logits, mask):
+    return softmax_focal(logits, mask, 2)[0][mask != IGNORED].mean()
+
+
+def mean_of_images(loss, logits, mask):
+    """Returns the mean over the images with a pixel that counts."""
+    images = [at for at in range(len(mask)) if (mask[at] != IGNORED).any()]
+    return torch.stack([loss(logits[at], mask[at]) for at in images]).mean()
+
+
+def of_areas(match, logits, mask):
+    """Returns 1 less the mean match of the classes of one image."""
+    counted = mask != IGNORED
+    probabilities = logits.softmax(dim=0)[:, counted]
+    target = [(mask[counted] == number).to(logits.dtype) for number in range(KNOWN)]
+    areas = [((here * there).sum(), here.sum(), there.sum()) for here, there in zip(probabilities, target)]
+    return 1 - torch.stack([match(*area) for area in areas]).mean()
+
+
+def dice(logits, mask, smooth=1.0):
+    match = lambda both, predicted, target: (2 * both + smooth) / (predicted + target + smooth)
+    return mean_of_images(lambda *image: of_areas(match, *image), logits, mask)
+
+
+def jaccard(logits, mask, smooth=0.5):
+    match = lambda both, predicted, target: (both + smooth) / (predicted + target - both + smooth)
+    return mean_of_images(lambda *image: of_areas(match, *image), logits, mask)
+
+
+def tversky(logits, mask, alpha=0.3, beta=0.7, smooth=1.0):
+    match = lambda both, predicted, target: (both + smooth) / (
+        both + alpha * (predicted - both) + beta * (target - both) + smooth
+    )
+    return mean_of_images(lambda *image: of_areas(match, *image), logits, mask)
+
+
+def nearness(mask, factor, width):
+    """Returns the weights of the pixels of one image, pixel by pixel."""
+    weights = torch.zeros(mask.shape, dtype=torch.float64)
+    for row in range(mask.shape[0]):
+        for column in range(mask.shape[1]):
+            window = mask[max(row - width, 0) : row + width + 1, max(column - width, 0) : column + width + 1]
+            around = window[window != IGNORED]
+            if mask[row, column] != IGNORED:
+                weights[row, column] = 1 + factor * (around != mask[row, column]).double().mean()
+    return weights
+
+
+def boundary_of_image(logits, mask):
+    weights = nearness(mask, 5.0, 1)
+    losses = F.cross_entropy(logits.unsqueeze(0), mask.unsqueeze(0), ignore_index=IGNORED, reduction="none")[0]
+    return (losses * weights).sum(), weights.sum()
+
+
+def boundary(logits, mask):
+    sums, weights = zip(*[boundary_of_image(*image) for image in zip(logits, mask)])
+    return sum(sums) / sum(weights)
+
+
+def several_of_pixels(logits, mask):
+    def of_image(logits, mask):
+        losses, weights = boundary_of_image(logits, mask)
+        return pixel_cross_entropy(logits.unsqueeze(0), mask.unsqueeze(0)) + 0.25 * losses / weights
+
+    return mean_of_images(of_image, logits, mask) + 0.5 * dice(logits, mask)
+
+
+def mse(output, targets):
+    return F.mse_loss(output, targets)
+
+
+def l1(output, targets):
+    return F.l1_loss(output, targets)
+
+
+def huber(output, targets):
+    return F.huber_loss(output, targets, delta=0.5)
+
+
+def smooth_l1(output, targets):
+    return F.smooth_l1_loss(output, targets, beta=0.5)
+
+
+def quantile(output, targets):
+    return torch.where(targets > output, 0.9 * (targets - output), 0.1 * (output - targets)).mean()
+
+
+def several_of_numbers(output, targets):
+    return 0.5 * F.mse_loss(output, targets) + 2 * F.huber_loss(output, targets, delta=0.5)
+
+
+def of_samples(draw):
+    """Returns the references of losses of samples."""
+    classes = len(CLASS_WEIGHTS)
+    mask = torch.randint(0, KNOWN, (IMAGES, 6, 5), generator=torch.Generator().manual_seed(8))
+    mask[0, :2, 1:4] = IGNORED
+    mask[EMPTY] = IGNORED
+    labels = torch.tensor([number % classes for number in CLASSES])
+    sets = (draw(SAMPLES, classes) > 0).float()
+    given = {
+        "logits": draw(SAMPLES, classes) * 3,
+        "labels": labels,
+        "sets": sets,
+        "pixels": draw(IMAGES, classes, 6, 5) * 2,
+        "mask": mask,
+        "output": draw(SAMPLES, 3),
+        "targets": draw(SAMPLES, 3),
+    }
+    of_classes = [F.cross_entropy, weighted_cross_entropy, weighted_focal, several_of_classes]
+    of_pixels = [pixel_cross_entropy, pixel_focal, dice, jaccard, tversky, boundary, several_of_pixels]
+    found = dict(given)
+    for inputs, targets, left_out, losses in [
+        ("logits", "labels", LEFT_OUT, of_classes),
+        ("logits", "sets", LEFT_OUT, [binary, binary_focal, several_of_sets]),
+        ("pixels", "mask", UNREADABLE, of_pixels),
+        ("output", "targets", LEFT_OUT, [mse, l1, huber, smooth_l1, quantile, several_of_numbers]),
+    ]:
+        for loss in losses:
+            leaf = given[inputs].double().requires_grad_()
+            kept = [number for number in range(len(leaf)) if number != left_out]
+            target = given[targets][kept]
+            value = loss(leaf[kept], target.double() if target.is_floating_point() else target)
+            value.backward()
+            found[f"{loss.__name__}.loss"] = value.detach().float().reshape(1)
+            found[f"{loss.__name__}.{inputs}"] = leaf.grad.float()
+    return found
+
+
 def main():
-    out = begin(__doc__)
+    out = begin(__doc__, "torchvision")
     generator = torch.Generator().manual_seed(7)
     draw = lambda *shape: torch.randn(*shape, generator=generator, dtype=torch.float64).float()
     given = {
@@ -80,6 +262,7 @@ def main():
     found["classes"] = torch.tensor(CLASSES)
     found["weights"] = torch.tensor([0.0 if number == LEFT_OUT else 1.0 for number in range(SAMPLES)])
     save_file(found, out / "losses.safetensors")
+    save_file(of_samples(draw), out / "sample-losses.safetensors")
 
 
 if __name__ == "__main__":

@@ -50,6 +50,7 @@ mod predict_texts;
 mod program_state;
 mod resized;
 mod rollback;
+mod sample_losses;
 mod sampling;
 mod schedules;
 mod sets;

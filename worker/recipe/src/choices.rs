@@ -98,14 +98,6 @@ choices! {
         Index = "index": "A document of a token file's index, the `.idx` file beside it.",
     }
 
-    /// The loss of a regression or of a user's trainer.
-    Loss {
-        CrossEntropy = "cross-entropy": "Cross-entropy of the output, one logit per class.",
-        Mse = "mse": "Mean squared difference of the output to the target.",
-        L1 = "l1": "Mean absolute difference of the output to the target.",
-        Huber = "huber": "Half the squared difference below 1, else the absolute difference less a half; their mean.",
-    }
-
     /// The memory layout of images and convolution weights.
     MemoryFormat {
         Contiguous = "contiguous": "Channel by channel.",

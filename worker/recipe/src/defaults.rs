@@ -8,7 +8,10 @@ use super::{
 /// Fills in settings of data and model; `is_stated`: whether the recipe states a key.
 pub(super) fn fill(recipe: &mut Recipe, is_stated: &dyn Fn(&str) -> bool) {
     data(recipe, is_stated);
-    model(recipe.task, &mut recipe.model, is_stated);
+    if let (Some(usual), false) = (recipe.task.usual_loss(recipe.target()), is_stated("model.loss")) {
+        recipe.model.loss = usual;
+    }
+    model(recipe.task, &mut recipe.model);
 }
 
 fn data(recipe: &mut Recipe, is_stated: &dyn Fn(&str) -> bool) {
@@ -52,11 +55,8 @@ fn data(recipe: &mut Recipe, is_stated: &dyn Fn(&str) -> bool) {
     }
 }
 
-fn model(task: Task, model: &mut Model, is_stated: &dyn Fn(&str) -> bool) {
+fn model(task: Task, model: &mut Model) {
     let facts = task.facts();
-    if let (Some(usual), false) = (facts.losses.first(), is_stated("model.loss")) {
-        model.loss = *usual;
-    }
     model.name = model.name.or(facts.network.filter(|_| model.file.is_none()));
     let Some(network) = model.name.map(ModelName::facts) else { return };
     model.width = model.width.or(network.width);

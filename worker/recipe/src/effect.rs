@@ -242,6 +242,12 @@ impl Recipe {
         format!("it applies to task = {tasks}, and the task is {:?}", self.task.as_str())
     }
 
+    /// Returns whether a saved recipe leaves out `model.loss`: the usual one of a task with a network, which once had no other.
+    pub(super) fn leaves_loss_out(&self) -> bool {
+        let usual = self.task.usual_loss(self.target());
+        self.task.facts().network.is_some() && usual.as_ref() == Some(&self.model.loss)
+    }
+
     /// Formats that a setting applies only to tasks with a choice of losses.
     pub(super) fn of_losses(&self) -> String {
         self.of_tasks(&tasks::owners(|facts| !facts.losses.is_empty()))

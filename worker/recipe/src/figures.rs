@@ -56,6 +56,78 @@ Figure, FIGURES, each_figure, "model.figures":
     /// The name of the figure; by default that of the output with _95, such as accuracy_95.
     label: Option<String> = None, NAME;
 }
+
+/// The mean of the precisions at all thresholds, each weighted by the rise of the recall: the area under the curve of precision over
+/// recall in steps (Davis and Goadrich 2006, doi 10.1145/1143844.1143874).
+"average-precision" AveragePrecision {
+    /// The output with the logits, N x K, or with a score for each sample, N; by default the main one.
+    output: Option<String> = None, NAME;
+    /// The field with the class of each sample.
+    classes: String = "label".to_owned(), NAME;
+    /// The number of the class that counts as positive; samples without it count as negative.
+    positive: usize = 1, Kind::Whole(0, MOST);
+    /// The name of the figure; by default average_precision.
+    label: Option<String> = None, NAME;
+}
+
+/// The part of the predictions of a class that are right, the mean over the classes in targets or predictions.
+"precision" Precision {
+    /// The output with the logits, N x K; by default the main one.
+    output: Option<String> = None, NAME;
+    /// The field with the class of each sample, or with its classes.
+    classes: String = "label".to_owned(), NAME;
+    /// The number of the class that counts alone; by default the mean over all classes.
+    positive: Option<usize> = None, Kind::Whole(0, MOST);
+    /// The name of the figure; by default precision.
+    label: Option<String> = None, NAME;
+}
+
+/// The part of the samples of a class that are predicted as such, the mean over the classes in targets or predictions.
+"recall" Recall {
+    /// The output with the logits, N x K; by default the main one.
+    output: Option<String> = None, NAME;
+    /// The field with the class of each sample, or with its classes.
+    classes: String = "label".to_owned(), NAME;
+    /// The number of the class that counts alone; by default the mean over all classes.
+    positive: Option<usize> = None, Kind::Whole(0, MOST);
+    /// The name of the figure; by default recall.
+    label: Option<String> = None, NAME;
+}
+
+/// 2 x precision x recall / (precision + recall) of a class, the mean over the classes in targets or predictions.
+"f1" F1 {
+    /// The output with the logits, N x K; by default the main one.
+    output: Option<String> = None, NAME;
+    /// The field with the class of each sample, or with its classes.
+    classes: String = "label".to_owned(), NAME;
+    /// The number of the class that counts alone; by default the mean over all classes.
+    positive: Option<usize> = None, Kind::Whole(0, MOST);
+    /// The name of the figure; by default f1.
+    label: Option<String> = None, NAME;
+}
+
+/// The mean recall of the classes in the targets (Brodersen et al. 2010, doi 10.1109/ICPR.2010.764).
+"balanced-accuracy" BalancedAccuracy {
+    /// The output with the logits, N x K; by default the main one.
+    output: Option<String> = None, NAME;
+    /// The field with the class of each sample.
+    classes: String = "label".to_owned(), NAME;
+    /// The name of the figure; by default balanced_accuracy.
+    label: Option<String> = None, NAME;
+}
+
+/// The expected calibration error: the samples are binned by the probability of their prediction, and the distances of the mean
+/// probability to the part that is right are averaged by samples (Guo et al. 2017, arXiv 1706.04599).
+"calibration" Calibration {
+    /// The output with the logits, N x K; by default the main one.
+    output: Option<String> = None, NAME;
+    /// The field with the class of each sample.
+    classes: String = "label".to_owned(), NAME;
+    /// The number of bins of equal width.
+    bins: usize = 15, Kind::Whole(1, 1000);
+    /// The name of the figure; by default calibration_error.
+    label: Option<String> = None, NAME;
+}
 }
 
 impl Accuracy {
@@ -73,6 +145,42 @@ impl LabelAccuracy {
 impl Auc {
     fn usual_label(&self) -> String {
         "auc".to_owned()
+    }
+}
+
+impl AveragePrecision {
+    fn usual_label(&self) -> String {
+        "average_precision".to_owned()
+    }
+}
+
+impl Precision {
+    fn usual_label(&self) -> String {
+        "precision".to_owned()
+    }
+}
+
+impl Recall {
+    fn usual_label(&self) -> String {
+        "recall".to_owned()
+    }
+}
+
+impl F1 {
+    fn usual_label(&self) -> String {
+        "f1".to_owned()
+    }
+}
+
+impl BalancedAccuracy {
+    fn usual_label(&self) -> String {
+        "balanced_accuracy".to_owned()
+    }
+}
+
+impl Calibration {
+    fn usual_label(&self) -> String {
+        "calibration_error".to_owned()
     }
 }
 

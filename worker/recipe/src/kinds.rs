@@ -6,7 +6,7 @@ use dtrain_common::recipe::hints::describe;
 use dtrain_common::recipe::kinds::{Kind, NAME, check, choice, each, each_entry, parsed};
 use toml::Value;
 
-use super::{BatchNorm, Join, Loss, MaskColors, Pair, Tokenizer};
+use super::{BatchNorm, Join, MaskColors, Pair, Tokenizer};
 
 pub(super) const BATCH_NORM: Kind = Kind::Other(
     "\"local\", \"synced\", \"frozen\", or a group of samples such as \"group:16\"",
@@ -15,8 +15,6 @@ pub(super) const BATCH_NORM: Kind = Kind::Other(
 );
 pub(super) const TOKENIZER: Kind =
     Kind::Other("\"chars\", \"bytes\", or the path of a tokenizer.json", &["string"], parsed::<Tokenizer>);
-/// The loss.
-pub(super) const LOSS: Kind = Kind::Choice(Loss::NAMES, &[("module", IMPORTED)]);
 pub(super) const FOLDER_NAME: Kind = Kind::Other(
     "the name of a folder below data.root, with no `..` and no leading `/`",
     &["string"],

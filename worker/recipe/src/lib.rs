@@ -19,6 +19,7 @@ mod episodes;
 pub mod figures;
 mod kinds;
 mod load;
+mod loss;
 pub mod losses;
 mod mask_colors;
 mod model;
@@ -28,6 +29,7 @@ mod no_data;
 mod pair;
 mod paths;
 mod resolve;
+pub mod sample_losses;
 mod samplers;
 mod sets;
 mod sources;
@@ -44,7 +46,7 @@ use dtrain_common::batch::{BatchError, Partition};
 pub use batchnorm::BatchNorm;
 pub use changes::Change;
 pub use choices::{
-    Augment, Compile, Decode, Documents, Interpolation, Join, Loss, Masks, MemoryFormat, Orientation, Resize,
+    Augment, Compile, Decode, Documents, Interpolation, Join, Masks, MemoryFormat, Orientation, Resize,
     Separator, Target, TokenType, Unannotated, WeightsMode,
 };
 pub use column_kind::ColumnKind;
@@ -59,12 +61,14 @@ pub use dtrain_common::recipe::{
 };
 pub use episodes::Episodes;
 pub use figures::Figure;
+pub use loss::Loss;
 pub use losses::StepLoss;
 pub use mask_colors::{ClassColor, MaskColors};
 pub use model::Model;
 pub use networks::{LastPart, ModelName, NetworkFacts};
 pub use no_data::{NoData, NoDataWord};
 pub use pair::{NamePattern, Pair};
+pub use sample_losses::{ClassWeights, SampleLoss};
 pub use samplers::Sampler;
 pub use sets::{Val, ValSet, check_test_name};
 pub use sources::Source;
@@ -91,7 +95,7 @@ impl Recipe {
         let mut recipe = self.clone();
         recipe.general = self.general.of_stage(number);
         let stated = self.stage.get(number).and_then(|stage| stage.loss.as_deref());
-        if let Some(loss) = stated.and_then(Loss::named) {
+        if let Some(loss) = stated.and_then(Loss::word) {
             recipe.model.loss = loss;
         }
         recipe
@@ -108,13 +112,6 @@ impl Recipe {
         let file = self.program().and_then(|file| file.file_name()).map(|name| name.to_string_lossy());
         let named = self.model.name.map(|name| name.as_str().into()).or(file);
         named.map_or_else(|| self.task.as_str().to_owned(), Cow::into_owned)
-    }
-}
-
-impl Loss {
-    /// Returns the loss of this name.
-    pub(crate) fn named(name: &str) -> Option<Self> {
-        Self::ALL.iter().copied().find(|loss| loss.as_str() == name)
     }
 }
 

@@ -5,7 +5,7 @@ use dtrain_common::recipe::kinds::{self, Key, Kind};
 use dtrain_common::recipe::{AnyRecipe, Draft, OwnKinds, Problem, RecipeError, Source, read};
 use toml::{Table, Value};
 
-use super::kinds::LOSS;
+use super::loss::LOSS;
 use super::tasks::OTHER_TASKS;
 use super::{Data, Model, Recipe, Task, defaults, mask_colors, paths, validate};
 

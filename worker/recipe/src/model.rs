@@ -10,7 +10,8 @@ use dtrain_common::recipe::kinds::{
 use dtrain_common::section;
 
 use super::figures::FIGURES;
-use super::kinds::{BATCH_NORM, JOINS, LOSS, RENAMES};
+use super::kinds::{BATCH_NORM, JOINS, RENAMES};
+use super::loss::LOSS;
 use super::losses::STEP_LOSSES;
 use super::{BatchNorm, Compile, Figure, Join, Loss, MemoryFormat, ModelName, StepLoss, WeightsMode};
 
@@ -35,8 +36,8 @@ section! {
         /// Programs: absolute paths of shared libraries with operations, which are loaded before the file.
         #[serde(skip_serializing_if = "Vec::is_empty")]
         libraries: Vec<PathBuf> = Vec::new(), PATHS;
-        /// Regress: the loss; filled in (mse).
-        loss: Loss = Loss::CrossEntropy, LOSS, experiment;
+        /// Classify, segment and regress: the loss, or a table of losses that are added; filled in (cross-entropy, binary, mse).
+        loss: Loss = Loss::default(), LOSS, experiment;
         /// Program: losses over all samples of a step, which are added to the program's own, if it returns one.
         #[serde(skip_serializing_if = "Vec::is_empty")]
         losses: Vec<StepLoss> = Vec::new(), STEP_LOSSES, experiment;

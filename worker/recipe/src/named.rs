@@ -13,6 +13,13 @@ macro_rules! named {
             $($(#[$about])* #[serde(rename = $name)] $one($one),)+
         }
 
+        impl $all {
+            /// Returns the name of the entry.
+            pub fn name(&self) -> &'static str {
+                match self { $(Self::$one(_) => $name,)+ }
+            }
+        }
+
         /// The entries, with their settings.
         pub(super) const $kind: dtrain_common::recipe::kinds::Kind = dtrain_common::recipe::kinds::Kind::Named(&[
             $(dtrain_common::recipe::kinds::Named {

@@ -78,6 +78,9 @@ impl Recipe {
         for (key, _) in self.settings_without_effect() {
             remove(&mut table, key);
         }
+        if self.leaves_loss_out() {
+            remove(&mut table, "model.loss");
+        }
         AnyRecipe::from_table(table).map_err(|problem| RecipeError::unwritable(&problem))
     }
 }

@@ -19,8 +19,8 @@ pub struct TaskFacts {
     pub targets: &'static [Target],
     /// The network of a recipe that names none. It also takes the others with its target. None if `model.file` holds it.
     pub network: Option<ModelName>,
-    /// The losses among which `model.loss` chooses. The first is the default.
-    pub losses: &'static [Loss],
+    /// The losses that `model.loss` takes, by target. The first is the default.
+    pub losses: &'static [(Target, &'static [&'static str])],
     /// Whether the network itself returns the loss.
     pub returns_loss: bool,
     /// Settings that apply only to tasks that list them, besides those that follow from the other facts.
@@ -41,6 +41,9 @@ impl TaskFacts {
     };
 }
 
+const OF_PIXELS: &[&str] = &["cross-entropy", "focal", "dice", "jaccard", "tversky", "boundary"];
+const OF_NUMBERS: &[&str] = &["mse", "l1", "huber", "smooth-l1", "quantile"];
+
 /// Every task, in the order in which messages list them: one class for each image; one class for each pixel; the next
 /// token of a text; numbers for each image or each pixel; the loss that an exported program returns; a user's own.
 const TASKS: &[TaskFacts] = &[
@@ -48,6 +51,7 @@ const TASKS: &[TaskFacts] = &[
         name: "classify",
         targets: &[Target::Class, Target::Classes],
         network: Some(ModelName::Resnet18),
+        losses: &[(Target::Class, &["cross-entropy", "focal"]), (Target::Classes, &["binary", "focal"])],
         settings: &["model.figures"],
         ..TaskFacts::NONE
     },
@@ -55,13 +59,14 @@ const TASKS: &[TaskFacts] = &[
         name: "segment",
         targets: &[Target::Mask],
         network: Some(ModelName::Unet),
+        losses: &[(Target::Mask, OF_PIXELS)],
         ..TaskFacts::NONE
     },
     TaskFacts { name: "lm", targets: &[Target::Tokens], network: Some(ModelName::Gpt), ..TaskFacts::NONE },
     TaskFacts {
         name: "regress",
         targets: &[Target::Vector, Target::Map, Target::Classes],
-        losses: &[Loss::Mse, Loss::L1, Loss::Huber],
+        losses: &[(Target::Vector, OF_NUMBERS), (Target::Map, OF_NUMBERS), (Target::Classes, OF_NUMBERS)],
         settings: &["data.normalize_targets"],
         ..TaskFacts::NONE
     },
@@ -120,6 +125,22 @@ impl Task {
     /// had no other.
     pub(super) fn states(self, target: Target) -> bool {
         self.chooses_target() && (self.0.network.is_none() || self.0.targets.first() != Some(&target))
+    }
+
+    /// Returns the names of the losses that `model.loss` takes; none if it has no effect.
+    pub fn losses(self, target: Option<Target>) -> &'static [&'static str] {
+        let found = self.0.losses.iter().find(|(of, _)| Some(*of) == target);
+        found.map_or(&[], |(_, names)| names)
+    }
+
+    /// Returns the loss of a recipe that states none.
+    pub(super) fn usual_loss(self, target: Option<Target>) -> Option<Loss> {
+        self.losses(target).first().and_then(|name| Loss::word(name))
+    }
+
+    /// Returns whether the losses depend on the target.
+    pub(super) fn losses_differ(self) -> bool {
+        self.0.losses.windows(2).any(|pair| pair[0].1 != pair[1].1)
     }
 
     /// Returns whether `data.target` has a choice.

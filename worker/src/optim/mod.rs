@@ -100,12 +100,9 @@ pub(crate) fn rule_of_recipe(recipe: &Recipe) -> Rule {
         OptimName::Adam => adam(WeightDecay::L2),
         OptimName::Sgd => Rule::Sgd { momentum, nesterov: optim.nesterov.unwrap_or(false) },
         OptimName::Lion => Rule::Lion { betas: optim.betas.unwrap_or([0.9, 0.99]).into() },
-        OptimName::RmsProp => Rule::RmsProp {
-            alpha: optim.alpha.unwrap_or(0.99),
-            eps,
-            momentum,
-            centered: optim.centered,
-        },
+        OptimName::RmsProp => {
+            Rule::RmsProp { alpha: optim.alpha.unwrap_or(0.99), eps, momentum, centered: optim.centered }
+        }
     }
 }
 

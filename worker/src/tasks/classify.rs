@@ -1,8 +1,7 @@
-//! Image classification: cross-entropy on the logits, and accuracy. Of images with any number of classes, binary
-//! cross-entropy of each class.
+//! Image classification: `model.loss` of the logits, and accuracy. By default the loss is cross-entropy, and of images with any
+//! number of classes the binary cross-entropy of each class.
 
-use dtrain_parts::losses::binary::binary_cross_entropies;
-use dtrain_parts::losses::classes::cross_entropies;
+use dtrain_parts::losses::classes::{class_loss, set_loss};
 use dtrain_recipe::figures::{Accuracy, LabelAccuracy};
 use dtrain_recipe::{Figure, ModelName, Recipe, Target};
 use tch::{Kind, Tensor};
@@ -12,9 +11,10 @@ use super::forward::Forward;
 use super::network::{ImageNetwork, MAIN_OUTPUTS, Model, Network, Program};
 use super::predict::{Form, class_names, probabilities};
 use super::samples::{self, Sets, Survey};
+use super::terms::Terms;
 use super::{
-    Batch, BuildContext, BuildTask, ByRows, Facts, Loss, Mode, Passed, Predict, RowFigures, SurveyContext,
-    Task, TaskError, Totals, Unlabelled,
+    Batch, BuildContext, BuildTask, ByRows, Facts, Loss, Mode, Passed, Predict, RowFigures, StageView,
+    SurveyContext, Task, TaskError, Totals, Unlabelled,
 };
 use crate::models::{self, Architecture, Port, VitConfig};
 
@@ -23,6 +23,7 @@ pub struct Classify {
     model: ImageNetwork,
     figures: Figures,
     facts: Facts,
+    terms: Terms,
     /// Whether an image has any number of classes.
     has_sets: bool,
 }
@@ -42,6 +43,7 @@ impl BuildTask for Classify {
     }
 
     fn build(recipe: &Recipe, survey: Survey, context: BuildContext<'_>) -> Result<Self, TaskError> {
+        let device = context.registry.device();
         let program = recipe.program().map(|_| Program::load(recipe, context.registry)).transpose()?;
         let length = || program.as_ref().map_or(Ok(0), |program| program.context(recipe));
         let sets = samples::sets(recipe, survey, context.cache.clone(), length)?;
@@ -53,11 +55,12 @@ impl BuildTask for Classify {
                 ImageNetwork::Built(model)
             }
         };
+        let terms = Terms::bind(recipe, &sets, device)?;
         let figures = figures(recipe, &model, &sets)?;
         let facts = Facts { sums: figures.sums(), ..sets.facts() };
         let facts = facts
             .with_model(&model, &figures.outputs(), |model| model.min_micro_batch(recipe.data.image_size));
-        Ok(Self { model, figures, facts, has_sets: has_sets(recipe) })
+        Ok(Self { model, figures, facts, terms, has_sets: has_sets(recipe) })
     }
 }
 
@@ -123,12 +126,12 @@ fn figures(recipe: &Recipe, model: &ImageNetwork, sets: &Sets) -> Result<Figures
 impl Classify {
     fn of_outputs(&self, outputs: &[Tensor], batch: &Batch, mode: Mode) -> Result<Loss, TaskError> {
         let labels = batch.field("label")?;
-        let losses = self.model.logits(outputs, mode).loss(|logits| match self.has_sets {
-            true => binary_cross_entropies(logits, labels),
-            false => cross_entropies(logits, labels),
-        })?;
+        let (logits, terms) = (self.model.logits(outputs, mode), &self.terms.current().terms);
         let sums = self.figures.add(&|at| Ok(outputs[at].shallow_clone()), batch, mode)?;
-        Ok(Loss::of_samples(&losses, &batch.weights, sums)?)
+        Ok(match self.has_sets {
+            true => set_loss(terms, &logits, labels, &batch.weights, sums)?,
+            false => class_loss(terms, &logits, labels, &batch.weights, self.facts.classes, sums)?,
+        })
     }
 }
 
@@ -179,6 +182,11 @@ impl Task for Classify {
 
     fn predict(&self) -> Option<&dyn Predict> {
         Some(self)
+    }
+
+    fn begin_stage(&mut self, stage: &StageView<'_>) -> Result<(), TaskError> {
+        self.terms.begin(stage.number);
+        Ok(())
     }
 
     fn row_figures(&self) -> Option<&dyn RowFigures> {

@@ -23,6 +23,8 @@ struct Bound {
     settings: Settings,
     label: String,
     values: Vec<Value>,
+    /// The number of classes, for figures with sums of each.
+    classes: usize,
 }
 
 /// The origin of a value.
@@ -87,11 +89,19 @@ impl Figures {
     pub(super) fn add(&self, output: OutputAt<'_>, batch: &Batch, mode: Mode) -> Result<Tensor, TaskError> {
         let mut found = Vec::new();
         for bound in &self.0 {
-            if let Made::BySums(figure) = bound.figure().made() {
-                found.push(match bound.values(output, batch, mode)? {
-                    Some(values) => figure.add(&values.iter().collect::<Vec<_>>(), &batch.weights)?,
-                    None => zeros(figure.sums(), batch)?,
-                });
+            let made = bound.figure().made();
+            if matches!(made, Made::ByRows(_)) {
+                continue;
+            }
+            let Some(values) = bound.values(output, batch, mode)? else {
+                found.push(zeros(bound.sums(), batch)?);
+                continue;
+            };
+            let values: Vec<_> = values.iter().collect();
+            match made {
+                Made::BySums(figure) => found.push(figure.add(&values, &batch.weights)?),
+                Made::ByClasses(figure) => found.push(figure.add(&values, &batch.weights, bound.classes)?),
+                Made::ByRows(_) => {}
             }
         }
         match found.len() {
@@ -105,11 +115,14 @@ impl Figures {
     pub(super) fn figures(&self, mut sums: &[f64]) -> Vec<(&str, f64)> {
         let mut all = Vec::new();
         for bound in &self.0 {
-            if let Made::BySums(figure) = bound.figure().made() {
-                let (own, rest) = sums.split_at(figure.sums());
-                all.push((bound.label.as_str(), figure.figure(own)));
-                sums = rest;
-            }
+            let (own, rest) = sums.split_at(bound.sums());
+            let figure = match bound.figure().made() {
+                Made::BySums(figure) => figure.figure(own),
+                Made::ByClasses(figure) => figure.figure(own),
+                Made::ByRows(_) => continue,
+            };
+            all.push((bound.label.as_str(), figure));
+            sums = rest;
         }
         all
     }
@@ -185,7 +198,11 @@ impl Bound {
             }
             checked.map_err(|expected| unfit_output(port, &format!("{expected} ({key})")))?;
         }
-        Ok(Self { settings: settings.clone(), label: settings.label(), values })
+        let length =
+            |at: usize| shapes.get(at).and_then(|shape| *shape.get(1)?).map(|length| length as usize);
+        // Of sets of classes the field has the number, else the data; the classes of an episode are those of the logits.
+        let classes = if has_sets { length(1) } else { classes.or(length(0)) }.unwrap_or(0);
+        Ok(Self { settings: settings.clone(), label: settings.label(), values, classes })
     }
 
     fn figure(&self) -> &dyn Figure {
@@ -193,7 +210,11 @@ impl Bound {
     }
 
     fn sums(&self) -> usize {
-        if let Made::BySums(figure) = self.figure().made() { figure.sums() } else { 0 }
+        match self.figure().made() {
+            Made::BySums(figure) => figure.sums(),
+            Made::ByClasses(figure) => figure.sums(self.classes),
+            Made::ByRows(_) => 0,
+        }
     }
 
     /// Returns the values of a batch; None if an output is not there in training.

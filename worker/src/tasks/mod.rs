@@ -20,6 +20,7 @@ mod row_figures;
 mod samples;
 mod segment;
 mod step_loss;
+mod terms;
 
 use dtrain_common::recipe::kinds::Key;
 use dtrain_recipe::{self as recipe, Recipe};

@@ -151,8 +151,8 @@ impl Task for Regress {
         let outputs = self.network.outputs(batch, mode)?;
         let targets = batch.field(self.field)?;
         let loss = match self.field {
-            "map" => map_loss(&outputs, targets, &batch.weights, &self.units, self.loss),
-            _ => vector_loss(&outputs, targets, &batch.weights, &self.units, &self.center, self.loss),
+            "map" => map_loss(&outputs, targets, &batch.weights, &self.units, &self.loss),
+            _ => vector_loss(&outputs, targets, &batch.weights, &self.units, &self.center, &self.loss),
         };
         Ok(loss?)
     }
@@ -162,7 +162,7 @@ impl Task for Regress {
     }
 
     fn begin_stage(&mut self, stage: &StageView<'_>) -> Result<(), TaskError> {
-        self.loss = stage.recipe.model.loss;
+        self.loss.clone_from(&stage.recipe.model.loss);
         Ok(())
     }
 

@@ -1,8 +1,8 @@
-//! Semantic segmentation: cross-entropy on the logits of every pixel, and mean IoU.
+//! Semantic segmentation: `model.loss` of the logits, by default the cross-entropy of every pixel, and mean IoU.
 
 use dtrain_parts::enlarged;
 use dtrain_parts::figures::areas;
-use dtrain_parts::losses::pixels::pixel_loss;
+use dtrain_parts::losses::pixels::{is_plain, pixel_loss, pixel_losses};
 use dtrain_recipe::Recipe;
 use tch::Tensor;
 
@@ -10,17 +10,21 @@ use super::forward::Forward;
 use super::network::{ImageNetwork, MAIN_OUTPUTS, Network, Program, enlarges};
 use super::predict::{Form, probabilities};
 use super::samples::{self, Survey, mask_rule};
+use super::terms::Terms;
 use super::{
-    Batch, BuildContext, BuildTask, Facts, Loss, Mode, Predict, SurveyContext, Task, TaskError, Totals,
-    Unlabelled,
+    Batch, BuildContext, BuildTask, Facts, Loss, Mode, Predict, StageView, SurveyContext, Task, TaskError,
+    Totals, Unlabelled,
 };
 use crate::data::Dataset;
 use crate::models::{self, ModelError, Registry, UnetConfig};
 
-/// The task `segment`. Its loss is a sum over pixels, without `data.ignore` and unreadable samples.
+/// The task `segment`. Pixels of `data.ignore` and unreadable samples do not count.
 pub struct Segment {
     model: ImageNetwork,
     facts: Facts,
+    terms: Terms,
+    /// Whether the last sum is the number of pixels. Otherwise the weight is it.
+    counts_pixels: bool,
     classes: usize,
     /// The value of mask pixels to ignore.
     ignore: i64,
@@ -42,6 +46,9 @@ impl BuildTask for Segment {
     fn build(recipe: &Recipe, survey: Survey, context: BuildContext<'_>) -> Result<Self, TaskError> {
         let sets = samples::sets(recipe, survey, context.cache.clone(), || Ok(0))?;
         let (size, classes) = (sets.size, sets.classes);
+        let terms = Terms::bind(recipe, &sets, context.registry.device())?;
+        // The loss changes with the stage, and the number of sums does not.
+        let counts_pixels = !terms.all(is_plain);
         let model = match recipe.program() {
             Some(_) => ImageNetwork::Exported(Box::new(exported(
                 recipe,
@@ -54,10 +61,14 @@ impl BuildTask for Segment {
         };
         let ignore = mask_rule(recipe).ignore;
         let (width, height) = size;
-        let facts = Facts { sums: 2 * classes, weight_per_sample: (width * height) as f64, ..sets.facts() };
+        let facts = Facts {
+            sums: 2 * classes + usize::from(counts_pixels),
+            weight_per_sample: (width * height) as f64,
+            ..sets.facts()
+        };
         let facts = facts.with_model(&model, &[], |model| model.min_micro_batch(width.min(height)));
         let size = (height as i64, width as i64);
-        Ok(Self { model, facts, classes, ignore, size })
+        Ok(Self { model, facts, terms, counts_pixels, classes, ignore, size })
     }
 }
 
@@ -130,16 +141,29 @@ impl Task for Segment {
 
     fn loss(&self, batch: &Batch, mode: Mode) -> Result<Loss, TaskError> {
         let logits = self.model.logits(&self.model.run(batch, mode)?, mode);
-        Ok(pixel_loss(&logits, batch.field("mask")?, &batch.weights, self.ignore, self.classes)?)
+        let (mask, weights) = (batch.field("mask")?, &batch.weights);
+        let terms = &self.terms.current().terms;
+        Ok(match self.counts_pixels {
+            true => pixel_losses(terms, &logits, mask, weights, self.ignore, self.classes)?,
+            false => pixel_loss(&logits, mask, weights, self.ignore, self.classes)?,
+        })
     }
 
     fn predict(&self) -> Option<&dyn Predict> {
         Some(self)
     }
 
+    fn begin_stage(&mut self, stage: &StageView<'_>) -> Result<(), TaskError> {
+        self.terms.begin(stage.number);
+        Ok(())
+    }
+
     /// Returns the mean intersection over union of the classes in mask or prediction, and the pixel accuracy.
     fn figures(&self, totals: &Totals) -> Vec<(&'static str, f64)> {
-        areas::metrics(&totals.sums, totals.weight).into()
+        match (self.counts_pixels, &totals.sums[..]) {
+            (true, [sums @ .., pixels]) => areas::metrics(sums, *pixels).into(),
+            _ => areas::metrics(&totals.sums, totals.weight).into(),
+        }
     }
 }
 

@@ -16,31 +16,11 @@ impl Figure for Auc {
     }
 
     fn check(&self, shapes: &[Shape], classes: Option<usize>) -> Result<(), String> {
-        let least = |known: Option<i64>| known.filter(|known| *known <= self.positive as i64);
-        let logits = match shapes[0][..] {
-            [None] | [None, Some(1)] => None,
-            [None, k] => k,
-            _ => {
-                return Err(
-                    "auc takes logits, N x K, or a score for each sample, N; set output to them".to_owned()
-                );
-            }
-        };
-        if shapes[1].len() != 1 {
-            return Err(format!("auc takes one class for each sample, and `{}` has several", self.classes));
-        }
-        match least(logits).or(least(classes.map(|classes| classes as i64))) {
-            Some(known) => Err(no_such_class(self, known)),
-            None => Ok(()),
-        }
+        check("auc", self.positive, &self.classes, shapes, classes)
     }
 
     fn check_sets(&self, shapes: &[Shape]) -> Result<(), String> {
-        same_shape("auc", shapes)?;
-        match shapes[1][1] {
-            Some(known) if known <= self.positive as i64 => Err(no_such_class(self, known)),
-            _ => Ok(()),
-        }
+        check_sets("auc", self.positive, shapes)
     }
 
     fn made(&self) -> Made<'_> {
@@ -48,11 +28,46 @@ impl Figure for Auc {
     }
 }
 
+/// Checks that there is one score for each sample, or logits with the class `positive`.
+pub(super) fn check(
+    figure: &str,
+    positive: usize,
+    field: &str,
+    shapes: &[Shape],
+    classes: Option<usize>,
+) -> Result<(), String> {
+    let least = |known: Option<i64>| known.filter(|known| *known <= positive as i64);
+    let logits = match shapes[0][..] {
+        [None] | [None, Some(1)] => None,
+        [None, k] => k,
+        _ => {
+            return Err(format!(
+                "{figure} takes logits, N x K, or a score for each sample, N; set output to them"
+            ));
+        }
+    };
+    if shapes[1].len() != 1 {
+        return Err(format!("{figure} takes one class for each sample, and `{field}` has several"));
+    }
+    match least(logits).or(least(classes.map(|classes| classes as i64))) {
+        Some(known) => Err(no_such_class(figure, positive, known)),
+        None => Ok(()),
+    }
+}
+
+/// As [`check`], for any number of classes of a sample.
+pub(super) fn check_sets(figure: &str, positive: usize, shapes: &[Shape]) -> Result<(), String> {
+    same_shape(figure, shapes)?;
+    match shapes[1][1] {
+        Some(known) if known <= positive as i64 => Err(no_such_class(figure, positive, known)),
+        _ => Ok(()),
+    }
+}
+
 /// Says that the positive class is not among the `known` ones.
-fn no_such_class(figure: &Auc, known: i64) -> String {
-    let positive = figure.positive;
+fn no_such_class(figure: &str, positive: usize, known: i64) -> String {
     format!(
-        "auc counts class {positive} as positive, and there are {known} classes; set positive below {known}"
+        "{figure} counts class {positive} as positive, and there are {known} classes; set positive below {known}"
     )
 }
 
@@ -62,65 +77,83 @@ impl ByRows for Auc {
         2
     }
 
-    /// The score is the logit of the positive class less the log of the sum of the others' exponentials, which is the log of
-    /// its odds; or the output itself, if it has one number for each sample.
     fn rows(&self, values: &[&Tensor], weights: &Tensor) -> Result<Tensor, TchError> {
-        let output = values[0].f_detach()?.f_to_kind(Kind::Float)?;
-        let classes = match output.size()[..] {
-            [_, classes] if classes > 1 => classes,
-            _ => 1,
-        };
-        let positive = self.positive as i64;
-        if values[1].kind() == Kind::Float {
-            let of_class = |values: &Tensor| values.f_select(1, positive);
-            let marks = of_class(values[1])?.f_add_scalar(1.0)?;
-            return counted(&of_class(&output)?, &marks, weights);
-        }
-        let scores = match classes {
-            1 => output.f_reshape([-1])?,
-            _ => {
-                let before = output.f_narrow(1, 0, positive)?;
-                let after = output.f_narrow(1, positive + 1, classes - positive - 1)?;
-                let others = Tensor::f_cat(&[before, after], 1)?.f_logsumexp([1i64].as_slice(), false)?;
-                output.f_select(1, positive)?.f_sub(&others)?
-            }
-        };
-        let marks = values[1].f_eq(positive)?.f_to_kind(Kind::Float)?.f_add_scalar(1.0)?;
-        counted(&scores, &marks, weights)
+        rows(self.positive, values, weights)
     }
 
     fn of_rows(&self, rows: &[f32]) -> f64 {
-        let mut scores = Vec::with_capacity(rows.len() / 2);
-        scores.extend(samples(rows));
-        if scores.iter().any(|(score, _)| score.is_nan()) {
-            return f64::NAN;
-        }
-        scores.sort_unstable_by(|(a, _), (b, _)| a.total_cmp(b));
-        area(scores.chunk_by(|(a, _), (b, _)| a == b).map(|equal| {
-            let positives = equal.iter().filter(|(_, is_positive)| *is_positive).count();
-            [(equal.len() - positives) as f64, positives as f64]
-        }))
+        by_score(rows).map_or(f64::NAN, |equal| area(equal.into_iter()))
     }
 
-    /// Returns the negative and the positive samples of each bin, in turns, and the scores that are no number.
     fn sums(&self, rows: &[f32]) -> Vec<f64> {
-        let mut sums = vec![0.0; 2 * BINS + 1];
-        for (score, is_positive) in samples(rows) {
-            // Rising bits for rising numbers: of negative ones all are inverted, of others the sign.
-            let bits = score.to_bits();
-            let rising = if bits >> 31 == 1 { !bits } else { bits | 1 << 31 };
-            let bin = (rising >> 16) as usize;
-            sums[if score.is_nan() { 2 * BINS } else { 2 * bin + usize::from(is_positive) }] += 1.0;
-        }
-        sums
+        binned(rows)
     }
 
     fn of_sums(&self, sums: &[f64]) -> f64 {
-        match sums[2 * BINS] {
-            0.0 => area(sums.chunks_exact(2).map(|bin| [bin[0], bin[1]])),
-            _ => f64::NAN,
-        }
+        of_bins(sums).map_or(f64::NAN, area)
     }
+}
+
+/// Returns a row for each sample: a score, and 2 for a positive or 1 for a negative one.
+///
+/// The score is the logit of the positive class less the log of the sum of the others' exponentials, which is the log of
+/// its odds; or the output itself, if it has one number for each sample.
+pub(super) fn rows(positive: usize, values: &[&Tensor], weights: &Tensor) -> Result<Tensor, TchError> {
+    let output = values[0].f_detach()?.f_to_kind(Kind::Float)?;
+    let classes = match output.size()[..] {
+        [_, classes] if classes > 1 => classes,
+        _ => 1,
+    };
+    let positive = positive as i64;
+    if values[1].kind() == Kind::Float {
+        let of_class = |values: &Tensor| values.f_select(1, positive);
+        let marks = of_class(values[1])?.f_add_scalar(1.0)?;
+        return counted(&of_class(&output)?, &marks, weights);
+    }
+    let scores = match classes {
+        1 => output.f_reshape([-1])?,
+        _ => {
+            let before = output.f_narrow(1, 0, positive)?;
+            let after = output.f_narrow(1, positive + 1, classes - positive - 1)?;
+            let others = Tensor::f_cat(&[before, after], 1)?.f_logsumexp([1i64].as_slice(), false)?;
+            output.f_select(1, positive)?.f_sub(&others)?
+        }
+    };
+    let marks = values[1].f_eq(positive)?.f_to_kind(Kind::Float)?.f_add_scalar(1.0)?;
+    counted(&scores, &marks, weights)
+}
+
+/// Returns the negative and the positive samples of each score, rising; None if a score is no number.
+pub(super) fn by_score(rows: &[f32]) -> Option<Vec<[f64; 2]>> {
+    let mut scores = Vec::with_capacity(rows.len() / 2);
+    scores.extend(samples(rows));
+    if scores.iter().any(|(score, _)| score.is_nan()) {
+        return None;
+    }
+    scores.sort_unstable_by(|(a, _), (b, _)| a.total_cmp(b));
+    let counts = scores.chunk_by(|(a, _), (b, _)| a == b).map(|equal| {
+        let positives = equal.iter().filter(|(_, is_positive)| *is_positive).count();
+        [(equal.len() - positives) as f64, positives as f64]
+    });
+    Some(counts.collect())
+}
+
+/// Returns the negative and the positive samples of each bin, in turns, and the scores that are no number.
+pub(super) fn binned(rows: &[f32]) -> Vec<f64> {
+    let mut sums = vec![0.0; 2 * BINS + 1];
+    for (score, is_positive) in samples(rows) {
+        // Rising bits for rising numbers: of negative ones all are inverted, of others the sign.
+        let bits = score.to_bits();
+        let rising = if bits >> 31 == 1 { !bits } else { bits | 1 << 31 };
+        let bin = (rising >> 16) as usize;
+        sums[if score.is_nan() { 2 * BINS } else { 2 * bin + usize::from(is_positive) }] += 1.0;
+    }
+    sums
+}
+
+/// Returns the negative and the positive samples of each bin of scores, rising; None if a score is no number.
+pub(super) fn of_bins(sums: &[f64]) -> Option<impl DoubleEndedIterator<Item = [f64; 2]>> {
+    (sums[2 * BINS] == 0.0).then(|| sums[..2 * BINS].chunks_exact(2).map(|bin| [bin[0], bin[1]]))
 }
 
 /// Returns rows of scores and marks, which are 0 for samples of weight 0.

@@ -44,6 +44,8 @@ pub type Shape = Vec<Option<i64>>;
 pub enum Made<'a> {
     /// Of sums.
     BySums(&'a dyn BySums),
+    /// Of sums, of which each class has its own.
+    ByClasses(&'a dyn ByClasses),
     /// Of all samples at once.
     ByRows(&'a dyn ByRows),
 }
@@ -56,6 +58,18 @@ pub trait BySums {
 
     /// Returns the number of sums.
     fn sums(&self) -> usize;
+
+    /// Returns the figure from the sums over all samples.
+    fn figure(&self, sums: &[f64]) -> f64;
+}
+
+/// A figure that is made of sums over the samples of each class.
+pub trait ByClasses {
+    /// As [`BySums::add`], for this many classes: always as many elements as [`ByClasses::sums`].
+    fn add(&self, values: &[&Tensor], weights: &Tensor, classes: usize) -> Result<Tensor, TchError>;
+
+    /// Returns the number of sums for this many classes.
+    fn sums(&self, classes: usize) -> usize;
 
     /// Returns the figure from the sums over all samples.
     fn figure(&self, sums: &[f64]) -> f64;

@@ -1,20 +1,38 @@
 //! Binary cross-entropy of any number of classes, as `torch.nn.BCEWithLogitsLoss`.
 
+use dtrain_recipe::sample_losses::Binary;
 use tch::{Kind, Reduction, TchError, Tensor};
 
+use super::of_samples::{OfSamples, OfSets};
 use crate::loss::sample_means;
 
-/// Returns the mean over the classes of the binary cross-entropies of each sample of `logits`, N x K, for the classes
-/// `labels`, N x K float32: 1 for each class of the sample, else 0.
-pub fn binary_cross_entropies(logits: &Tensor, labels: &Tensor) -> Result<Tensor, TchError> {
-    let logits = logits.f_to_kind(Kind::Float)?;
-    let none = None::<Tensor>;
-    sample_means(&logits.f_binary_cross_entropy_with_logits(
-        labels,
-        none.as_ref(),
-        none.as_ref(),
-        Reduction::None,
-    )?)
+impl OfSamples for Binary {
+    fn of_sets(&self) -> Option<&dyn OfSets> {
+        Some(self)
+    }
+}
+
+/// The mean over the classes of the binary cross-entropies of each sample.
+impl OfSets for Binary {
+    fn losses(
+        &self,
+        logits: &Tensor,
+        labels: &Tensor,
+        class_weights: Option<&Tensor>,
+    ) -> Result<Tensor, TchError> {
+        let logits = logits.f_to_kind(Kind::Float)?;
+        let labels = match self.smoothing {
+            0.0 => labels.shallow_clone(),
+            smoothing => labels.f_mul_scalar(1.0 - smoothing)?.f_add_scalar(smoothing / 2.0)?,
+        };
+        let none = None::<&Tensor>;
+        sample_means(&logits.f_binary_cross_entropy_with_logits(
+            &labels,
+            none,
+            class_weights,
+            Reduction::None,
+        )?)
+    }
 }
 
 #[cfg(test)]
@@ -28,7 +46,8 @@ mod tests {
     fn losses_are_those_of_pytorch() {
         let logits = Tensor::from_slice(&[0f32, 1.5, -2.25, 88.5, -200.0, 0.125]).view([2, 3]);
         let labels = Tensor::from_slice(&[1f32, 0.0, 1.0, 1.0, 1.0, 0.0]).view([2, 3]);
-        let losses = Vec::<f32>::try_from(binary_cross_entropies(&logits, &labels).unwrap()).unwrap();
+        let losses = Binary::default().losses(&logits, &labels, None).unwrap();
+        let losses = Vec::<f32>::try_from(losses).unwrap();
         for (found, expected) in losses.iter().zip(EXPECTED) {
             assert!((f64::from(*found) - expected).abs() < 1e-6 * expected, "{found} {expected}");
         }

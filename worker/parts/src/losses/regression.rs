@@ -1,8 +1,10 @@
 //! The losses of regressions. All are sums with weights, so they do not depend on the cut of a step.
 
 use dtrain_recipe as recipe;
-use tch::{Device, Kind, Reduction, TchError, Tensor};
+use tch::{Device, Kind, TchError, Tensor};
 
+use super::classes::{add, or_nothing};
+use super::of_samples::of_samples;
 use crate::figures::errors::{map_sums, vector_sums};
 use crate::loss::sample_means;
 use crate::{Loss, Outputs, enlarged};
@@ -52,13 +54,16 @@ impl Units {
     }
 }
 
-/// Returns the loss of each element.
-fn elementwise(output: &Tensor, goal: &Tensor, loss: recipe::Loss) -> Result<Tensor, TchError> {
-    match loss {
-        recipe::Loss::L1 => output.f_sub(goal)?.f_abs(),
-        recipe::Loss::Huber => output.f_huber_loss(goal, Reduction::None, 1.0),
-        _ => output.f_sub(goal)?.f_square(),
+/// Returns the loss of each element: the sum of its terms.
+fn elementwise(output: &Tensor, goal: &Tensor, loss: &recipe::Loss) -> Result<Tensor, TchError> {
+    let mut total = None;
+    for term in loss.terms() {
+        let Some(of_numbers) = of_samples(term).of_numbers() else { continue };
+        let losses = of_numbers.losses(output, goal)?;
+        let losses = if term.weight() == 1.0 { losses } else { losses.f_mul_scalar(term.weight())? };
+        total = Some(add(total, losses)?);
     }
+    or_nothing(total, output)
 }
 
 /// Computes the loss of outputs, N x K (or N for K = 1), for `targets`, N x K: the mean of each sample, times
@@ -69,12 +74,16 @@ pub fn vector_loss(
     weights: &Tensor,
     units: &Units,
     center: &Tensor,
-    loss: recipe::Loss,
+    loss: &recipe::Loss,
 ) -> Result<Loss, TchError> {
     let (shape, goal) = (targets.size(), units.goal(targets)?);
-    let outputs = outputs.map(|output| output.f_to_kind(Kind::Float)?.f_reshape(shape.as_slice()))?;
-    let losses = outputs.loss(|output| sample_means(&elementwise(output, &goal, loss)?))?;
     let unreadable = weights.f_eq(0.0)?;
+    // Also the derivatives of unreadable samples are 0, whatever their outputs.
+    let absent = unreadable.f_view([-1, 1])?;
+    let outputs = outputs.map(|output| {
+        output.f_to_kind(Kind::Float)?.f_reshape(shape.as_slice())?.f_masked_fill(&absent, 0.0)
+    })?;
+    let losses = outputs.loss(|output| sample_means(&elementwise(output, &goal, loss)?))?;
     let losses = losses.f_masked_fill(&unreadable, 0.0)?;
     let errors = units.errors(&outputs.main, targets)?;
     Loss::of_samples(&losses, weights, vector_sums(&errors, targets, center, &unreadable)?)
@@ -94,13 +103,13 @@ pub fn map_loss(
     targets: &Tensor,
     weights: &Tensor,
     units: &Units,
-    loss: recipe::Loss,
+    loss: &recipe::Loss,
 ) -> Result<Loss, TchError> {
     let (_, height, width) = targets.size3()?;
     let left_out = targets.f_isnan()?.f_logical_or(&weights.f_eq(0.0)?.f_view([-1, 1, 1])?)?;
     let targets = targets.f_masked_fill(&left_out, 0.0)?;
     let goal = units.goal(&targets)?;
-    let outputs = outputs.map(|output| map_of(output, (height, width)))?;
+    let outputs = outputs.map(|output| map_of(output, (height, width))?.f_masked_fill(&left_out, 0.0))?;
     let sum = outputs
         .loss(|output| elementwise(output, &goal, loss)?.f_masked_fill(&left_out, 0.0)?.f_sum(Kind::Float))?;
     let sums = map_sums(&units.errors(&outputs.main, &targets)?, &left_out)?;

@@ -19,7 +19,12 @@ fn optimizers_have_their_own_defaults() {
         (adam.lr, adam.weight_decay, adam.betas, adam.eps, adam.momentum),
         (1e-3, Some(0.0), Some([0.9, 0.999]), Some(1e-8), None)
     );
-    expect_error(SMALL, &["optim.name=adam", "optim.momentum=0.9"], "optim.momentum", "\"sgd\" and \"rmsprop\"");
+    expect_error(
+        SMALL,
+        &["optim.name=adam", "optim.momentum=0.9"],
+        "optim.momentum",
+        "\"sgd\" and \"rmsprop\"",
+    );
     let lion = small(&["optim.name=lion", "optim.lr=1e-4"]).general.optim;
     assert_eq!((lion.betas, lion.eps, lion.weight_decay), (Some([0.9, 0.99]), None, Some(0.0)));
     let rmsprop = small(&["optim.name=rmsprop", "optim.lr=0.01", "optim.centered=true"]).general.optim;

@@ -78,11 +78,14 @@ fn a_regression_has_its_own_defaults_and_losses() {
     let recipe = parse(text, &[]).unwrap();
     let data = &recipe.data;
     assert_eq!((data.kind, data.target, data.ignore), (DataKind::Folder, Some(Target::Vector), None));
-    assert_eq!((recipe.model.loss, data.target_scale, data.normalize_targets), (Loss::Mse, 1.0, false));
+    assert_eq!(
+        (recipe.model.loss, data.target_scale, data.normalize_targets),
+        (Loss::word("mse").unwrap(), 1.0, false)
+    );
     expect_set_error(
         REGRESS,
         "model.loss=cross-entropy",
-        "takes \"mse\", \"l1\", \"huber\", not \"cross-entropy\"",
+        "\"huber\", \"smooth-l1\", \"quantile\", not \"cross-entropy\"",
     );
     let stage = "stage=[{ name = \"a\", steps = 1, loss = \"cross-entropy\" }]";
     expect_error(&text.replace("train.steps = 1", ""), &[stage], "stage[0].loss", "task = \"regress\" takes");

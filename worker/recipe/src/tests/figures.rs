@@ -30,6 +30,8 @@ fn figures_have_their_settings_and_names() {
     };
     assert_eq!(labels("[{name=\"auc\"}, {name=\"accuracy\", top=5}]"), ["auc", "top5_accuracy"]);
     assert_eq!(labels("[{name=\"accuracy\"}, {name=\"auc\", label=\"area\"}]"), ["accuracy", "area"]);
+    let list = "[{name=\"average-precision\"}, {name=\"balanced-accuracy\"}, {name=\"calibration\"}, {name=\"f1\", positive=2}]";
+    assert_eq!(labels(list), ["average_precision", "balanced_accuracy", "calibration_error", "f1"]);
 }
 
 #[test]
@@ -37,6 +39,7 @@ fn wrong_figures_are_errors_that_name_the_figure() {
     for (list, key, part) in [
         ("[{name=\"ouc\"}]", "model.figures[0].name", "\"accuracy\", \"label-accuracy\", \"auc\""),
         ("[{name=\"auc\", top=2}]", "model.figures[0].top", "takes output, classes, positive, label"),
+        ("[{name=\"calibration\", bins=0}]", "model.figures[0].bins", "a whole number from 1"),
         ("[{name=\"accuracy\", top=0}]", "model.figures[0].top", "a whole number from 1"),
         (
             "[{name=\"auc\"}, {name=\"auc\", positive=2}]",

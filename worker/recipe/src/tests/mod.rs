@@ -18,6 +18,7 @@ mod model;
 mod overrides;
 mod reading;
 mod reference;
+mod sample_losses;
 mod samples;
 mod sections;
 mod sets;

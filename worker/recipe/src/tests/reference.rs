@@ -138,7 +138,7 @@ fn every_word_of_the_schema_reads() {
         ("data.dtype", TokenType::NAMES),
         ("model.state.queue", Join::NAMES),
         ("model.name", ModelName::NAMES),
-        ("model.loss", Loss::NAMES),
+        ("model.loss", SampleLoss::NAMES),
         ("model.batchnorm", BatchNorm::NAMES),
         ("model.memory_format", MemoryFormat::NAMES),
         ("train.last_batch", LastBatch::NAMES),
@@ -152,7 +152,7 @@ fn every_word_of_the_schema_reads() {
         ("reduce.compress", Compress::NAMES),
         ("stage.0.schedule", AtStageStart::NAMES),
         ("stage.1.ema", AtStageStart::NAMES),
-        ("stage.0.loss", Loss::NAMES),
+        ("stage.0.loss", SampleLoss::NAMES),
         ("stage.0.recompute", Recompute::NAMES),
     ] {
         for word in words {
@@ -178,7 +178,7 @@ fn every_word_of_the_schema_reads() {
 const DOCS: &str = include_str!("../../../../docs/recipe.md");
 
 /// Returns the part of the reference below a heading.
-fn docs_of(heading: &str) -> &'static str {
+pub(super) fn docs_of(heading: &str) -> &'static str {
     let start =
         DOCS.find(&format!("\n{heading}\n")).unwrap_or_else(|| panic!("no {heading} in docs/recipe.md"));
     let body = &DOCS[start + heading.len() + 2..];

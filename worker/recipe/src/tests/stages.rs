@@ -28,7 +28,7 @@ fn stage_settings_override_the_recipe() {
     let recipe = parse(STAGES, &[]).unwrap();
     let (first, second) = (recipe.of_stage(0), recipe.of_stage(1));
     assert_eq!((first.train.epochs, first.train.effective_batch), (Some(30), 16));
-    assert_eq!((first.learning_rate(), first.model.loss), (1e-3, Loss::L1));
+    assert_eq!((first.learning_rate(), first.model.loss), (1e-3, Loss::word("l1").unwrap()));
     assert_eq!((second.train.steps, second.train.epochs), (Some(90), None));
     assert_eq!((second.train.effective_batch, second.memory.micro_batch), (8, MicroBatch::Value(1)));
     assert_eq!(second.memory.recompute, Recompute::On);
@@ -116,7 +116,7 @@ fn errors_of_stages_have_a_line_and_a_remedy() {
             "this stage freezes \"b\" and unfreezes it at its start",
         ),
         (one("epochs = 1\ngroup = [{ match = \"a\" }]"), "stage[0].group[0]", "this group has no effect"),
-        (one("epochs = 1\nloss = \"mse\""), "stage[0].loss", "it applies to task = \"regress\""),
+        (one("epochs = 1\nloss = \"mse\""), "stage[0].loss", "task = \"classify\" takes"),
         (one("epochs = 1\nema = \"restart\""), "stage[0].ema", "the recipe has no [ema]"),
         (one("epochs = 1\nema = \"restart\"\n[ema]\ndecay = 0.9"), "stage[0].ema", "begins with the run"),
         (

@@ -5,7 +5,7 @@ use dtrain_common::recipe::no_effect;
 
 use super::Checks;
 use super::data::image_size;
-use crate::{Loss, ModelName, figures, losses};
+use crate::{Loss, ModelName, figures, losses, sample_losses};
 
 impl Checks<'_> {
     pub(super) fn model_pairing(&mut self) {
@@ -36,21 +36,30 @@ impl Checks<'_> {
         }
     }
 
-    /// Checks that the task takes the loss of the recipe and those of its stages.
+    /// Checks that the task takes the losses of the recipe and those of its stages.
     fn losses(&mut self) {
-        let takes = self.recipe.task.facts().losses;
+        let (task, target) = (self.recipe.task, self.recipe.target());
+        let takes = task.losses(target);
         if takes.is_empty() {
             return;
         }
         let stages = self.recipe.stage.iter().enumerate();
         let stages = stages.filter_map(|(number, stage)| {
-            Some((format!("stage[{number}].loss"), stage.loss.as_deref().and_then(Loss::named)?))
+            Some((format!("stage[{number}].loss"), stage.loss.as_deref().and_then(Loss::word)?))
         });
-        for (key, loss) in [("model.loss".to_owned(), self.recipe.model.loss)].into_iter().chain(stages) {
-            if !takes.contains(&loss) {
-                let words: Vec<&str> = takes.iter().map(|loss| loss.as_str()).collect();
-                let (task, words) = (self.recipe.task, quoted(&words));
-                self.add(&key, format!("task = \"{task}\" takes {words}, not \"{loss}\""));
+        let of_target = target.filter(|target| task.losses_differ() && task.states(*target));
+        let of_target = of_target.map(|target| format!(" with data.target = {:?}", target.as_str()));
+        for (key, loss) in
+            [("model.loss".to_owned(), self.recipe.model.loss.clone())].into_iter().chain(stages)
+        {
+            for term in loss.terms() {
+                let name = term.name();
+                if !takes.contains(&name) {
+                    let (words, of_target) = (quoted(takes), of_target.as_deref().unwrap_or_default());
+                    self.add(&key, format!("task = \"{task}\"{of_target} takes {words}, not {name:?}"));
+                } else if let Some(message) = sample_losses::problem(term, target) {
+                    self.add(&key, message);
+                }
             }
         }
     }

@@ -50,9 +50,32 @@ fn a_classifier_has_its_accuracy_and_the_figures_of_the_recipe() {
 }
 
 #[test]
+fn figures_of_classes_have_sums_of_each() {
+    let figures =
+        "{ name = \"recall\" }, { name = \"calibration\", bins = 2 }, { name = \"f1\", positive = 1 }";
+    let task = classify(figures).unwrap();
+    assert_eq!(task.facts().sums, 2 + 9 + 6 + 9);
+    let found = task.loss(&batch(&[1.0, 0.0, 1.0]), Mode::Train).unwrap();
+    assert_eq!(found.sums.size(), [26]);
+    // Of three classes: right, predicted and in the targets.
+    let counts = [1.0, 0.0, 1.0, 2.0, 0.0, 2.0, 1.0, 0.0, 3.0];
+    let sums = [&[2.0, 4.0][..], &counts, &[0.0, 4.0, 0.0, 2.0, 0.0, 3.0], &counts].concat();
+    let totals = Totals { loss_sum: 1.0, weight: 4.0, sums };
+    let names = ["accuracy", "recall", "calibration_error", "f1"];
+    let expected = [0.5, (1.0 + 1.0 / 3.0) / 2.0, 0.25, 0.0];
+    for ((found, value), (name, expected)) in
+        task.figures(&totals).into_iter().zip(names.iter().zip(expected))
+    {
+        assert_eq!(found, *name);
+        assert!((value - expected).abs() < 1e-12, "{name}: {value}");
+    }
+}
+
+#[test]
 fn figures_that_do_not_fit_name_the_remedy() {
     for (figure, words) in [
         ("name = \"auc\", positive = 3", "there are 3 classes; set positive below 3"),
+        ("name = \"recall\", positive = 3", "there are 3 classes; set positive below 3"),
         ("name = \"accuracy\", top = 3", "set top below 3"),
         (
             "name = \"auc\", output = \"logit\"",

@@ -1,7 +1,10 @@
 #![allow(clippy::unwrap_used)]
+use dtrain_recipe::SampleLoss;
+use dtrain_recipe::sample_losses::{Boundary, CrossEntropy, Dice, Focal, Jaccard, Tversky};
 use tch::Device;
 
 use super::*;
+use crate::parity::OfSamples;
 
 const CPU: (Kind, Device) = (Kind::Float, Device::Cpu);
 
@@ -93,4 +96,87 @@ fn logits_may_have_more_classes_than_the_masks() {
     let logits = only(&logits.to_kind(Kind::Float));
     let loss = pixel_loss(&logits, &mask, &Tensor::ones([1], CPU), 9, 2).unwrap();
     assert_eq!(Vec::<f64>::try_from(loss.sums).unwrap(), [0.0, 2.0, 1.0, 2.0]);
+}
+
+const WEIGHTS: [f32; 3] = [0.5, 1.5, 1.0];
+
+fn plain(settings: SampleLoss) -> Term {
+    Term { settings, class_weights: None }
+}
+
+fn weighted(settings: SampleLoss) -> Term {
+    Term { settings, class_weights: Some(Tensor::from_slice(&WEIGHTS)) }
+}
+
+fn smoothed() -> SampleLoss {
+    SampleLoss::CrossEntropy(CrossEntropy { smoothing: 0.1, ..CrossEntropy::default() })
+}
+
+fn dice(weight: f64) -> SampleLoss {
+    SampleLoss::Dice(Dice { weight, smooth: 1.0 })
+}
+
+fn boundary(weight: f64) -> SampleLoss {
+    SampleLoss::Boundary(Boundary { weight, factor: 5.0, width: 1 })
+}
+
+#[test]
+fn losses_are_those_of_pytorch_however_a_step_is_cut() {
+    let focal = || SampleLoss::Focal(Focal::default());
+    let jaccard = SampleLoss::Jaccard(Jaccard { weight: 1.0, smooth: 0.5 });
+    for (name, terms) in [
+        ("pixel_cross_entropy", vec![weighted(smoothed())]),
+        ("pixel_focal", vec![plain(focal())]),
+        ("dice", vec![plain(dice(1.0))]),
+        ("jaccard", vec![plain(jaccard)]),
+        ("tversky", vec![plain(SampleLoss::Tversky(Tversky::default()))]),
+        ("boundary", vec![plain(boundary(1.0))]),
+        ("several_of_pixels", vec![weighted(smoothed()), plain(dice(0.5)), plain(boundary(0.25))]),
+    ] {
+        OfSamples::read("pixels", "mask", 1).compare(name, |logits, mask, weights| {
+            pixel_losses(&terms, &only(logits), mask, weights, 255, 3).unwrap()
+        });
+    }
+}
+
+#[test]
+fn the_sum_of_losses_has_the_figures_and_the_number_of_pixels() {
+    let (logits, mask) = pixels();
+    let weights = Tensor::from_slice(&[1f32, 0.0, 1.0]);
+    let alone = pixel_loss(&only(&logits), &mask, &weights, 9, 3).unwrap();
+    for terms in [vec![plain(dice(1.0))], vec![weighted(smoothed())]] {
+        let found = pixel_losses(&terms, &only(&logits), &mask, &weights, 9, 3).unwrap();
+        let sums = Vec::<f64>::try_from(&found.sums).unwrap();
+        assert_eq!(sums[..6], Vec::<f64>::try_from(&alone.sums).unwrap());
+        assert_eq!(sums[6], 7.0);
+    }
+    let found = pixel_losses(&[plain(dice(1.0))], &only(&logits), &mask, &weights, 9, 3).unwrap();
+    assert_eq!(found.weight.double_value(&[]), 8.0, "two samples of 4 pixels");
+    let terms = [plain(dice(1.0)), weighted(smoothed())];
+    let nothing = pixel_losses(&terms, &only(&logits), &mask.full_like(9), &weights, 9, 3).unwrap();
+    assert_eq!((nothing.sum.double_value(&[]), nothing.weight.double_value(&[])), (0.0, 0.0));
+}
+
+#[test]
+fn a_plain_cross_entropy_is_the_same_by_both_functions() {
+    let (logits, mask) = pixels();
+    let weights = Tensor::from_slice(&[1f32, 0.0, 1.0]);
+    let term = [plain(SampleLoss::CrossEntropy(CrossEntropy::default()))];
+    let found = pixel_losses(&term, &only(&logits), &mask, &weights, 9, 3).unwrap();
+    let alone = pixel_loss(&only(&logits), &mask, &weights, 9, 3).unwrap();
+    assert!((found.sum.double_value(&[]) - alone.sum.double_value(&[])).abs() < 1e-6);
+    assert_eq!(found.weight.double_value(&[]), alone.weight.double_value(&[]));
+}
+
+#[test]
+fn classes_of_weight_zero_add_nothing_to_an_image() {
+    let (logits, _) = pixels();
+    let mask = Tensor::zeros([3, 2, 2], (Kind::Int64, Device::Cpu));
+    let none = Term { settings: smoothed(), class_weights: Some(Tensor::from_slice(&[0f32, 1.5, 1.5])) };
+    let weights = Tensor::ones([3], CPU);
+    let both = pixel_losses(&[none, plain(dice(1.0))], &only(&logits), &mask, &weights, 9, 3).unwrap();
+    let alone = pixel_losses(&[plain(dice(1.0))], &only(&logits), &mask, &weights, 9, 3).unwrap();
+    assert_eq!(both.sum.double_value(&[]), alone.sum.double_value(&[]));
+    both.sum.backward();
+    assert!(logits.grad().isfinite().all().int64_value(&[]) == 1);
 }
