@@ -122,7 +122,9 @@ impl ScheduleName {
 impl Schedule {
     /// Returns the time scale of `inverse-sqrt`.
     pub(crate) fn timescale(&self) -> Span {
-        self.timescale.or(self.warmup).unwrap_or(Span::Steps(TIMESCALE_STEPS))
+        self.timescale
+            .or(self.warmup.filter(|warmup| !warmup.is_zero()))
+            .unwrap_or(Span::Steps(TIMESCALE_STEPS))
     }
 }
 

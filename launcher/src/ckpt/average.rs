@@ -11,9 +11,10 @@ use crate::stdout::print;
 use anyhow::{Context, bail};
 use dtrain_common::exit::ExitStatus;
 use dtrain_common::files::sync_folder;
-use dtrain_common::manifest::{FileEntry, Manifest};
+use dtrain_common::manifest::{FileEntry, Manifest, step_of};
 use dtrain_common::safetensors_file::{Dtype, SafetensorsFile, StoredTensor, header};
 use dtrain_common::text::counted;
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -40,16 +41,32 @@ pub(super) fn run(args: &AverageArgs) -> anyhow::Result<ExitCode> {
     for other in others {
         check_equal(newest, other)?;
     }
-    for (folder, manifest) in folders.iter().zip(&manifests) {
-        verify(folder, manifest)?;
+    for (number, (folder, manifest)) in folders.iter().zip(&manifests).enumerate() {
+        // Those of the newest are copied.
+        verify(folder, manifest, |name| name == MODEL || number == 0 && is_copied(name))?;
     }
-    let mut partial = args.out.clone().into_os_string();
+    check_different(&folders, &manifests)?;
+    let Some(name) = args.out.file_name() else { bail!("{} names no folder", args.out.display()) };
+    let step = manifests[0].step;
+    if name.to_str().and_then(step_of).is_some_and(|named| named != step) {
+        bail!(
+            "{} is the name of another step than the newest, {step}; name another folder",
+            args.out.display()
+        );
+    }
+    let mut partial = name.to_owned();
     partial.push(".partial");
-    let partial = PathBuf::from(partial);
+    let partial = args.out.with_file_name(partial);
+    fs::create_dir(&partial)
+        .with_context(|| format!("cannot create {}", partial.display()))
+        .map_err(failed)?;
     let written = write(&files, (&folders[0], &manifests[0]), &partial);
     let written = written.and_then(|()| {
-        fs::rename(&partial, &args.out).with_context(|| format!("cannot write {}", args.out.display()))
+        fs::rename(&partial, args.out.with_file_name(name))?;
+        let folder = partial.parent().filter(|parent| !parent.as_os_str().is_empty());
+        Ok(sync_folder(folder.unwrap_or(Path::new(".")))?)
     });
+    let written = written.with_context(|| format!("cannot write {}", args.out.display()));
     if let Err(error) = written {
         // What is left has no manifest, so it is no checkpoint.
         let _ = fs::remove_dir_all(&partial);
@@ -71,7 +88,12 @@ fn folders(args: &AverageArgs) -> anyhow::Result<Vec<PathBuf>> {
                 Manifest::read(folder).is_ok_and(|manifest| manifest.check_sizes(folder).is_ok())
             };
             let last = args.last.map(|last| last as usize);
-            folders.extend(run.candidates()?.into_iter().filter(whole).take(last.unwrap_or(LAST)));
+            // A copy of a run may have a step twice, by its name and as its `latest`.
+            let mut steps = BTreeSet::new();
+            let is_new =
+                |folder: &PathBuf| steps.insert(Manifest::read(folder).map_or(0, |manifest| manifest.step));
+            let whole = run.candidates()?.into_iter().filter(whole).filter(is_new);
+            folders.extend(whole.take(last.unwrap_or(LAST)));
             if folders.len() < last.unwrap_or(2) {
                 let (shown, kept) = (run.checkpoints(), counted(folders.len(), "whole checkpoint"));
                 let shown = shown.display();
@@ -107,6 +129,23 @@ fn folders(args: &AverageArgs) -> anyhow::Result<Vec<PathBuf>> {
     Ok(folders)
 }
 
+/// Checks that no two checkpoints have the same weights.
+fn check_different(folders: &[PathBuf], manifests: &[Manifest]) -> anyhow::Result<()> {
+    let model = |at: usize| manifests[at].files.iter().find(|entry| entry.name == MODEL);
+    for at in 1..folders.len() {
+        if let Some(same) = (0..at).find(|&other| model(other) == model(at)) {
+            let (one, other) = (folders[same].display(), folders[at].display());
+            bail!("{one} and {other} have the same weights; leave one out");
+        }
+    }
+    Ok(())
+}
+
+/// Returns whether the mean has a file of the newest checkpoint.
+fn is_copied(name: &str) -> bool {
+    name != MODEL && !STATE.iter().any(|state| name.starts_with(state))
+}
+
 /// Checks that two files have the same tensors.
 fn check_equal(one: &SafetensorsFile, other: &SafetensorsFile) -> anyhow::Result<()> {
     let kind = |tensor: &StoredTensor| (tensor.name.clone(), tensor.dtype, tensor.shape.clone());
@@ -128,10 +167,10 @@ fn check_equal(one: &SafetensorsFile, other: &SafetensorsFile) -> anyhow::Result
     }
 }
 
-fn verify(folder: &Path, manifest: &Manifest) -> anyhow::Result<()> {
-    let bytes = manifest.files.iter().filter(|entry| entry.name == MODEL).map(|entry| entry.bytes).sum();
+fn verify(folder: &Path, manifest: &Manifest, wanted: impl Fn(&str) -> bool) -> anyhow::Result<()> {
+    let bytes = manifest.files.iter().filter(|entry| wanted(&entry.name)).map(|entry| entry.bytes).sum();
     let progress = Progress::new(format!("checking {}", folder.display()), bytes);
-    let errors = manifest.errors(folder, |name| name == MODEL, |bytes| progress.add(bytes));
+    let errors = manifest.errors(folder, wanted, |bytes| progress.add(bytes));
     drop(progress);
     match errors.first() {
         None => Ok(()),
@@ -146,12 +185,13 @@ fn verify(folder: &Path, manifest: &Manifest) -> anyhow::Result<()> {
 /// Writes the checkpoint, its manifest last.
 fn write(files: &[SafetensorsFile], (newest, manifest): (&Path, &Manifest), to: &Path) -> anyhow::Result<()> {
     let cannot = || format!("cannot write {}", to.display());
-    fs::create_dir_all(to).with_context(cannot)?;
     write_means(files, &to.join(MODEL)).with_context(cannot)?;
     let mut entries = vec![FileEntry::of(&to.join(MODEL), MODEL).with_context(cannot)?];
     for entry in &manifest.files {
-        if entry.name != MODEL && !STATE.iter().any(|state| entry.name.starts_with(state)) {
-            fs::copy(newest.join(&entry.name), to.join(&entry.name)).with_context(cannot)?;
+        if is_copied(&entry.name) {
+            let copy = to.join(&entry.name);
+            fs::copy(newest.join(&entry.name), &copy).with_context(cannot)?;
+            File::open(&copy).and_then(|file| file.sync_all()).with_context(cannot)?;
             entries.push(entry.clone());
         }
     }

@@ -54,6 +54,10 @@ impl Prompts {
 
     /// Returns the tokens of a prompt, or the reason why it cannot be used.
     pub fn encode(&self, prompt: &str) -> Result<Result<Vec<u32>, String>, DataError> {
+        if prompt.trim().is_empty() {
+            // Tokens that begin a text would stand for it.
+            return Ok(Err("the prompt is empty; write at least one token".to_owned()));
+        }
         let tokens = match (self.form, &self.chat) {
             (PromptForm::Piece, _) => self.tokenizer.encode(prompt, false)?,
             (PromptForm::Chat, Some(chat)) => match of_chat(prompt, chat) {

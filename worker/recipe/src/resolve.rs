@@ -33,7 +33,9 @@ impl Recipe {
     pub fn resolved(&self) -> Result<Resolved, RecipeError> {
         let mut experiment = Settings::default();
         Data::default().settings(&mut experiment);
-        Model::default().settings(&mut experiment);
+        // A saved recipe may leave out the usual loss.
+        let loss = self.task.usual_loss(self.target()).unwrap_or_default();
+        Model { loss, ..Model::default() }.settings(&mut experiment);
         let experiment = experiment.0.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
         Ok(Resolved { recipe: self.plain()?, experiment, group: self.model.batchnorm.group() })
     }

@@ -24,7 +24,7 @@ use crate::step::recover::Limits;
 use crate::step::{
     Attempt, Eager, Feed, LoaderFeed, Phases, Precision, Replica, StepError, StepPlan, Stepper, Taken,
 };
-use crate::tasks::BuildTask;
+use crate::tasks::{BuildTask, begin_stage};
 
 /// A model with the state of its training, for one cut.
 pub(super) struct Rehearsal {
@@ -55,6 +55,7 @@ impl Rehearsal {
         let opening = Opening::rehearsed(survey);
         let last = PhaseId { stage, phase: usize::MAX };
         let mut setup = Setup::build::<T>(recipe, &opening, &env, device, Some(last))?;
+        begin_stage(setup.replica.model.task.as_mut(), recipe, stage).map_err(TrainError::from)?;
         let ranks = Ranks::new(Box::new(LoneGroup(ranks)));
         if let Some(sync) = &setup.batch_sync {
             sync.connect(ranks.clone());

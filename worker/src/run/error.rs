@@ -41,13 +41,14 @@ pub enum TrainError {
     )]
     NonFinite { what: &'static str, first: u64, last: u64 },
     #[error(
-        "no sample or pixel counted {}: each sample has an unreadable image, or all pixels have the value of data.ignore; check the images \
-         and masks", steps(*first, *last)
+        "no sample or pixel counted {}: each sample has an unreadable image, all pixels have the value of data.ignore, or all classes have \
+         the weight 0 in model.loss; check these", steps(*first, *last)
     )]
     NothingCounted { first: u64, last: u64 },
     #[error(
-        "no sample or pixel of the {set} set counts: each sample has an unreadable image, or all their pixels have the value of \
-         data.ignore; check its images and masks, or set data.resize = \"stretch\" if cropping removes all other pixels"
+        "no sample or pixel of the {set} set counts: each sample has an unreadable image, all their pixels have the value of \
+         data.ignore, or all classes have the weight 0 in model.loss; check these, or set data.resize = \"stretch\" if cropping removes \
+         all other pixels"
     )]
     NothingTested { set: String },
     #[error(

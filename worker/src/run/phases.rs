@@ -37,8 +37,18 @@ fn change_phase(training: &mut Training<'_>, followers: &mut Followers<'_>, id: 
     if is_new_stage {
         let segments = training.course.plan.stages[id.stage].recompute;
         training.replica.model.recompute.set(segments);
+        let before = training.course.current.id;
         begin_stage(training, id)?;
-        if !continues(training.course.stages.stage(id).best) {
+        let loss = |id| &training.course.stages.stage(id).recipe.model.loss;
+        let is_other_loss = loss(before) != loss(id)
+            && training.course.best.so_far.as_ref().is_some_and(|best| best.by.figure == "loss");
+        if is_other_loss {
+            followers.note(
+                "the stage has another loss, which the best checkpoint so far cannot be compared with: the best one is chosen anew"
+                    .to_owned(),
+            );
+        }
+        if is_other_loss || !continues(training.course.stages.stage(id).best) {
             // The next checkpoint is the best.
             training.course.best.so_far = None;
         }

@@ -4,7 +4,7 @@
 use std::iter::zip;
 
 use dtrain_common::env::WorkerEnv;
-use dtrain_recipe::{self as recipe, AtStageStart, OptimGroup, Recipe};
+use dtrain_recipe::{self as recipe, AtStageStart, ModelName, OptimGroup, Recipe};
 
 use crate::course::{PhasePlan, RunPlan};
 use crate::models::{Entry, Registry};
@@ -50,6 +50,11 @@ fn phases(recipe: &Recipe, registry: &Registry, plan: &RunPlan) -> Result<Vec<Ve
     let globs = Globs::new(registry);
     let common_rules = &recipe.optim.group;
     let common = match_rules(&globs.infos, common_rules).map_err(at("optim.group"))?;
+    if recipe.optim.layer_decay.is_some() && recipe.model.name == Some(ModelName::Unet) {
+        let reason =
+            "a U-Net has no layers one after the other; remove it, and set the factors by [[optim.group]]";
+        return Err(WorkerError::NoEffect { key: "optim.layer_decay".to_owned(), reason });
+    }
     let layer_factors = layer_factors(&globs.names, recipe.optim.layer_decay)
         .map_err(|reason| WorkerError::NoEffect { key: "optim.layer_decay".to_owned(), reason })?;
     let by_recipe = globs.matching("model.freeze", &recipe.model.freeze)?;

@@ -79,6 +79,16 @@ pub struct StageView<'a> {
     pub recipe: &'a Recipe,
 }
 
+/// Begins a stage of the recipe, counted from 0, outside of a run. A recipe without stages has none.
+///
+/// # Errors
+/// As [`Task::begin_stage`].
+pub(crate) fn begin_stage(task: &mut dyn Task, recipe: &Recipe, number: usize) -> Result<(), TaskError> {
+    let Some(stage) = recipe.stage.get(number) else { return Ok(()) };
+    let alone = recipe.of_stage(number);
+    task.begin_stage(&StageView { name: &stage.name, number, count: recipe.stage.len(), recipe: &alone })
+}
+
 /// The purpose of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {

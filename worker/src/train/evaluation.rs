@@ -36,7 +36,7 @@ use crate::setup::task::registry;
 use crate::step::recover::Limits;
 use crate::step::{Kernels, Precision, Warned};
 use crate::stop::StopFlag;
-use crate::tasks::{BuildContext, BuildTask, TEST, build_to_fill};
+use crate::tasks::{BuildContext, BuildTask, TEST, begin_stage, build_to_fill};
 
 /// The message of rank 0 to the other ranks.
 #[derive(Debug, Serialize, Deserialize)]
@@ -225,7 +225,7 @@ pub(super) fn fill<T: BuildTask + 'static>(
     let local_ranks = of.env.local_world_size;
     let cache = CacheBudget::new(cache_bytes(recipe.data.cache, local_ranks));
     let context = BuildContext { registry: &mut registry, local_ranks, cache };
-    let task: T = build_to_fill(recipe, survey, context)?;
+    let mut task: T = build_to_fill(recipe, survey, context)?;
     let reads = of.is_shared || of.env.rank == 0;
     let read = || Manifest::read(folder).map_err(|error| WorkerError::Evaluate(error.into()));
     let manifest = match reads.then(read).transpose()? {
@@ -233,6 +233,11 @@ pub(super) fn fill<T: BuildTask + 'static>(
         own => send_manifest(own.as_ref(), of.ranks)?,
     };
     fits(&manifest, &task)?;
+    // The loss is that of the stage which the checkpoint is of.
+    let stage = recipe.stage.iter().position(|stage| manifest.stage.as_ref() == Some(&stage.name));
+    if let Some(number) = stage {
+        begin_stage(&mut task, recipe, number).map_err(TrainError::from)?;
+    }
     let wants_average = weights != EvalWeights::Raw;
     let is_average = match reads {
         true => checkpoint::restore_weights(folder, &manifest, &registry, wants_average)

@@ -158,6 +158,10 @@ impl Checks<'_> {
             if schedule.per == Per::Epoch
                 && let Some(part) = spans.iter().find(|span| !is_whole(span))
             {
+                if key == TIMESCALE && !self.is_stated(TIMESCALE) {
+                    self.add(key, "missing; state it in whole epochs, as optim.schedule.per is \"epoch\"");
+                    continue;
+                }
                 let message = format!(
                     "{part} is not a whole number of epochs, and optim.schedule.per is \"epoch\"; give whole epochs, or set \
                      optim.schedule.per = \"step\""

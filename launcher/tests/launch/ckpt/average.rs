@@ -52,6 +52,22 @@ fn the_mean_of_the_last_checkpoints_is_a_checkpoint() {
     ] {
         ckpt(&scene, args).expect_code(2).expect_stderr(part);
     }
+    // A slash at the end, and a copy whose links are folders.
+    ckpt(&scene, &["average", "a@10", "a@20", "-o", "slash/"]).expect_code(0);
+    assert!(scene.path("slash/manifest.json").is_file());
+    let copy = run.join("checkpoints/latest");
+    fs::remove_file(&copy).unwrap();
+    fs::create_dir(&copy).unwrap();
+    for entry in fs::read_dir(run.join("checkpoints/step-00000030")).unwrap() {
+        let entry = entry.unwrap();
+        fs::copy(entry.path(), copy.join(entry.file_name())).unwrap();
+    }
+    let said = ckpt(&scene, &["average", "a", "-o", "copied"]).expect_code(0).stdout();
+    assert!(said.contains("3 checkpoints, of the steps 10, 20, 30"), "{said}");
+    ckpt(&scene, &["average", "a@30", "a/checkpoints/latest", "-o", "x"])
+        .expect_code(2)
+        .expect_stderr("same weights");
+    ckpt(&scene, &["average", "a", "-o", "step-00000100"]).expect_code(2).expect_stderr("another step");
     checkpoint(&run, 40, |folder, _| {
         write_tensors(&folder.join("model.safetensors"), &[("conv1.weight", &[4, 4], 0.0)]);
     });

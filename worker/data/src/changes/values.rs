@@ -176,7 +176,8 @@ pub(super) fn each_block(image: &mut Raster, by: &impl OfBlock) {
 /// part; a large number takes the fraction away.
 #[inline(always)]
 pub(super) fn grey([red, green, blue]: [f32; 3], is_of_bytes: bool) -> f32 {
-    const LARGE: f32 = (1 << 23) as f32;
+    // Half more than 2^23, so that the sum of a grey below a half has no steps of a half.
+    const LARGE: f32 = (3 << 22) as f32;
     let grey = red * 0.2989 + green * 0.587 + blue * 0.114;
     if is_of_bytes { (grey - 0.49995) + LARGE - LARGE } else { grey }
 }
@@ -194,5 +195,24 @@ pub(super) fn each_plane<T: Value>(
     }
     for plane in values.chunks_exact_mut((width * height).max(1)) {
         change(plane, (width, height), 1);
+    }
+}
+
+#[cfg(test)]
+mod grey_of_bytes {
+    use super::grey;
+
+    /// torchvision cuts the weighted sum of bytes to a whole number.
+    #[test]
+    fn has_no_fraction() {
+        for red in (0..=255).step_by(5) {
+            for green in (0..=255).step_by(3) {
+                for blue in 0..=255 {
+                    let exact = (red * 2989 + green * 5870 + blue * 1140) / 10_000;
+                    let found = grey([red, green, blue].map(|value| value as f32), true);
+                    assert_eq!(found, exact as f32, "{red} {green} {blue}");
+                }
+            }
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! Images, masks and maps seen through a map of the plane, as torchvision's `affine` and `perspective`.
 //!
-//! Places are whole numbers of 2^-32 pixels, and colours are mixed in whole numbers. So all processors give the same pixels.
+//! Places are whole numbers of 2^-32 pixels, and colours are mixed in whole numbers. So processors with
+//! the same sines and cosines give the same pixels.
 
 use std::fmt;
 

@@ -40,8 +40,13 @@ impl OfClasses for Boundary {
         elements: &Elements<'_>,
         weights: Option<&Tensor>,
     ) -> Result<Tensor, TchError> {
-        let losses =
-            logits.f_cross_entropy_loss(elements.classes, None::<Tensor>, Reduction::None, -100, 0.0)?;
+        let losses = logits.f_to_kind(Kind::Float)?.f_cross_entropy_loss(
+            elements.classes,
+            None::<Tensor>,
+            Reduction::None,
+            -100,
+            0.0,
+        )?;
         match weights {
             Some(weights) => losses.f_mul(weights),
             None => Ok(losses),

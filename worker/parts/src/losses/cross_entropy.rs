@@ -18,11 +18,11 @@ impl OfClasses for CrossEntropy {
         elements: &Elements<'_>,
         _weights: Option<&Tensor>,
     ) -> Result<Tensor, TchError> {
-        // With smoothing, a loss has a part of each class, with the weight of that class.
+        // With smoothing, a loss has a part of each logit, with the weight of its class.
         let class_weights = elements.weights_of(logits.size()[1])?;
-        let logits = match class_weights {
-            Some(_) => logits.f_to_kind(Kind::Float)?,
-            None => logits.shallow_clone(),
+        let logits = match (&class_weights, self.smoothing) {
+            (None, 0.0) => logits.shallow_clone(),
+            _ => logits.f_to_kind(Kind::Float)?,
         };
         logits.f_cross_entropy_loss(elements.classes, class_weights, Reduction::None, -100, self.smoothing)
     }

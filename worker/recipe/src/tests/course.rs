@@ -59,6 +59,8 @@ fn schedules_have_their_own_defaults() {
     let cycle = of("name = \"onecycle\"");
     assert_eq!((cycle.rise, cycle.start_factor, cycle.final_factor), (Some(0.3), Some(25.0), Some(1e4)));
     assert_eq!(of("name = \"exponential\", gamma = 0.9, per = \"epoch\"").per, Per::Epoch);
+    let timescale = of("name = \"inverse-sqrt\", warmup = \"0 steps\"").timescale;
+    assert_eq!(timescale, Some(Span::Steps(10_000)));
 }
 
 #[test]
@@ -106,6 +108,7 @@ fn schedules_must_make_sense() {
             "timescale",
             "5 steps is not a whole number of epochs",
         ),
+        ("name = \"inverse-sqrt\", per = \"epoch\"", "timescale", "missing; state it in whole epochs"),
         (
             "name = \"step\", every = \"1 epoch\", milestones = [\"1 epoch\"]",
             "milestones",

@@ -84,9 +84,9 @@ pub(super) fn find(
     let fields = columns(recipe).into_iter().filter(|field| field.field != TARGETS).collect();
     let tokenizer = coder::of_checkpoint(checkpoint, saved.vocabulary().as_ref())?;
     let finder = Finder { recipe, saved, question, fields, tokenizer };
-    // Other outputs than texts have the texts of samples as inputs.
-    let writes =
-        recipe.target() == Some(Target::Tokens) && (question.wanted.outputs.is_empty() || recipe.is_text());
+    // Other outputs of a program than texts have the texts of samples as inputs.
+    let has_others = !question.wanted.outputs.is_empty() && recipe.task.facts().returns_loss;
+    let writes = recipe.target() == Some(Target::Tokens) && !has_others;
     if writes { finder.prompts() } else { finder.samples() }
 }
 

@@ -122,7 +122,7 @@ fn write(
                 ended.push(text);
             } else {
                 text.tokens.push(token);
-                let is_full = !window.slides && text.tokens.len() >= window.context;
+                let is_full = !window.slides && text.tokens.len() > window.context;
                 if is_full { ended.push(text) } else { going.push(text) }
             }
         }

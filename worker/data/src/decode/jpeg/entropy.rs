@@ -120,20 +120,20 @@ pub(super) type Pair = [Rc<Codes>; 2];
 
 /// The codes of a thread's last file.
 struct Known {
-    /// The segments of its tables.
-    stated: Vec<u8>,
+    /// The segments of its tables; None if they are not known, and equal no others.
+    stated: Option<Vec<u8>>,
     /// By the number of the table, and whether it is one of other coefficients than the first.
     codes: Vec<(u8, bool, Rc<Codes>)>,
 }
 
 thread_local! {
-    static LAST: RefCell<Known> = const { RefCell::new(Known { stated: Vec::new(), codes: Vec::new() }) };
+    static LAST: RefCell<Known> = const { RefCell::new(Known { stated: None, codes: Vec::new() }) };
 }
 
 /// Returns the codes of the three components of a file, whose segments with tables are `stated`. Most files have the same tables.
-pub(super) fn codes_of(stated: Vec<u8>, file: &JpegMetadata) -> Option<[Pair; 3]> {
+pub(super) fn codes_of(stated: Option<Vec<u8>>, file: &JpegMetadata) -> Option<[Pair; 3]> {
     LAST.with_borrow_mut(|known| {
-        if known.stated != stated {
+        if stated.is_none() || known.stated != stated {
             *known = Known { stated, codes: Vec::new() };
         }
         let mut codes = |number: u8, has_runs: bool| {

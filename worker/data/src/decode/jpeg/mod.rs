@@ -26,6 +26,7 @@ pub(super) const SOI: u8 = 0xd8;
 const EOI: u8 = 0xd9;
 const SOS: u8 = 0xda;
 const DHT: u8 = 0xc4;
+const DRI: u8 = 0xdd;
 const APP1: u8 = 0xe1;
 
 /// A JPEG file of grey or RGB values, after reading its header.
@@ -214,10 +215,26 @@ pub(super) fn exif(bytes: &[u8]) -> Result<Option<&[u8]>> {
     Err(truncated())
 }
 
-/// Returns the segments of Huffman tables before the pixels.
-fn tables(bytes: &[u8]) -> Vec<u8> {
-    let before = segments(bytes).take_while(|segment| segment.marker != SOS);
-    before.filter(|segment| segment.marker == DHT).flat_map(|segment| segment.content).copied().collect()
+/// Returns the segments of Huffman tables before the coded bits, which begin at `end`. `None` if the header is not the usual one: then
+/// another reader may see other tables in it.
+fn tables(bytes: &[u8], end: usize) -> Option<Vec<u8>> {
+    let (mut found, mut at) = (Vec::new(), 2);
+    while at < end {
+        let &[0xff, marker, high, low] = bytes.get(at..)?.first_chunk()? else { return None };
+        let length = usize::from(u16::from_be_bytes([high, low]));
+        let content = bytes.get(at + 4..at + 2 + length)?;
+        match marker {
+            DHT => found.extend_from_slice(content),
+            DRI if length != 4 => return None,
+            0x01 | 0xd0..=SOI | EOI | 0xff => return None,
+            _ => {}
+        }
+        at += 2 + length;
+        if marker == SOS {
+            return (at == end).then_some(found);
+        }
+    }
+    None
 }
 
 struct Segment<'a> {

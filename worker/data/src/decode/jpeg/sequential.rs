@@ -93,7 +93,7 @@ pub(in super::super) fn decode(bytes: &[u8], extent: Extent, out: &mut [u8]) -> 
         }
     });
     let routines = detect();
-    let codes = codes_of(tables(bytes), &file)?;
+    let codes = codes_of(tables(bytes, file.entropy_data_offset), &file)?;
     read(&file, (&codes, bytes.get(file.entropy_data_offset..)?), count, &routines, &mut planes)?;
     match is_enlarged {
         true => enlarge(&planes, units, part, &routines, out),
