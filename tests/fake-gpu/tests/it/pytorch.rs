@@ -77,7 +77,7 @@ try:
     torch.cuda.synchronize()
     print('fine')
 except RuntimeError as error:
-    print('illegal memory access' in str(error))
+    print('illegal memory access' in str(error), flush=True)
     import os
     os._exit(0)
 ";
