@@ -2,8 +2,8 @@
 //! 1803.05407).
 
 use super::find::{Found, find};
-use super::problem::{failed, sentence};
-use super::progress::Progress;
+use super::problem::{failed, stopped};
+use super::progress::{Progress, check_files, stop_signal};
 use super::round::convert;
 use super::tensors::{open, read};
 use crate::cli::AverageArgs;
@@ -14,11 +14,11 @@ use dtrain_common::files::sync_folder;
 use dtrain_common::manifest::{FileEntry, Manifest, step_of};
 use dtrain_common::safetensors_file::{Dtype, SafetensorsFile, StoredTensor, header};
 use dtrain_common::text::counted;
-use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicI32, Ordering};
 
 const MODEL: &str = "model.safetensors";
 /// Files of the state of a training, which the mean does not continue.
@@ -28,74 +28,83 @@ const LAST: usize = 5;
 /// Values that are averaged at once.
 const PIECE: u64 = 1 << 20;
 
+/// A checkpoint with its manifest.
+type Checkpoint = (PathBuf, Manifest);
+
 pub(super) fn run(args: &AverageArgs) -> anyhow::Result<ExitCode> {
+    let out = args.out.display();
+    let Some(name) = args.out.file_name() else { bail!("{out} names no folder") };
     if args.out.symlink_metadata().is_ok() {
-        bail!("{} exists; name another folder with -o, or remove it", args.out.display());
+        bail!("{out} exists; name another folder with -o, or remove it");
     }
-    let folders = folders(args)?;
-    let manifests = folders.iter().map(|folder| Manifest::read(folder).map_err(failed));
-    let manifests = manifests.collect::<anyhow::Result<Vec<_>>>()?;
-    let files = folders.iter().map(|folder| open(&folder.join(MODEL)).map_err(failed));
-    let files = files.collect::<anyhow::Result<Vec<_>>>()?;
-    let [newest, others @ ..] = files.as_slice() else { bail!("there is no checkpoint to average") };
-    for other in others {
-        check_equal(newest, other)?;
-    }
-    for (number, (folder, manifest)) in folders.iter().zip(&manifests).enumerate() {
-        // Those of the newest are copied.
-        verify(folder, manifest, |name| name == MODEL || number == 0 && is_copied(name))?;
-    }
-    check_different(&folders, &manifests)?;
-    let Some(name) = args.out.file_name() else { bail!("{} names no folder", args.out.display()) };
-    let step = manifests[0].step;
+    let all = checkpoints(args)?;
+    check_different(&all)?;
+    let step = all[0].1.step;
     if name.to_str().and_then(step_of).is_some_and(|named| named != step) {
-        bail!(
-            "{} is the name of another step than the newest, {step}; name another folder",
-            args.out.display()
-        );
+        bail!("{out} is the name of another step than the newest, {step}; name another folder");
+    }
+    let files = all.iter().map(|(folder, _)| open(&folder.join(MODEL)).map_err(failed));
+    let files = files.collect::<anyhow::Result<Vec<_>>>()?;
+    for other in &files[1..] {
+        check_equal(&files[0], other)?;
+    }
+    for (number, (folder, manifest)) in all.iter().enumerate() {
+        // Those of the newest are copied.
+        check_files(
+            folder,
+            manifest,
+            |name| name == MODEL || number == 0 && is_copied(name),
+            "leave it out",
+        )?;
     }
     let mut partial = name.to_owned();
     partial.push(".partial");
     let partial = args.out.with_file_name(partial);
     fs::create_dir(&partial)
-        .with_context(|| format!("cannot create {}", partial.display()))
+        .with_context(|| {
+            format!("cannot create {}; if an earlier call left it, remove it", partial.display())
+        })
         .map_err(failed)?;
-    let written = write(&files, (&folders[0], &manifests[0]), &partial);
-    let written = written.and_then(|()| {
+    let stop = stop_signal()?;
+    let written = write(&files, &all[0], &partial, &stop).and_then(|()| {
         fs::rename(&partial, args.out.with_file_name(name))?;
         let folder = partial.parent().filter(|parent| !parent.as_os_str().is_empty());
         Ok(sync_folder(folder.unwrap_or(Path::new(".")))?)
     });
-    let written = written.with_context(|| format!("cannot write {}", args.out.display()));
     if let Err(error) = written {
         // What is left has no manifest, so it is no checkpoint.
         let _ = fs::remove_dir_all(&partial);
-        return Err(failed(error));
+        return Err(match stop.load(Ordering::Relaxed) {
+            0 => failed(error.context(format!("cannot write {out}"))),
+            signal => stopped(signal, &args.out),
+        });
     }
-    let steps: Vec<_> = manifests.iter().rev().map(|manifest| manifest.step.to_string()).collect();
-    let (out, count) = (args.out.display(), counted(folders.len(), "checkpoint"));
+    let steps: Vec<_> = all.iter().rev().map(|(_, manifest)| manifest.step.to_string()).collect();
+    let count = counted(all.len(), "checkpoint");
     print(&format!("{out}: the mean weights of {count}, of the steps {}\n", steps.join(", ")))?;
     Ok(ExitStatus::Success.into())
 }
 
-/// Returns the checkpoints to average, the newest first.
-fn folders(args: &AverageArgs) -> anyhow::Result<Vec<PathBuf>> {
+/// Returns the checkpoints to average, at least two, the newest first.
+fn checkpoints(args: &AverageArgs) -> anyhow::Result<Vec<Checkpoint>> {
     let found = args.paths.iter().map(|path| find(path)).collect::<anyhow::Result<Vec<_>>>()?;
-    let mut folders = Vec::new();
+    let mut all: Vec<Checkpoint> = Vec::new();
     match found.as_slice() {
         [Found::Run(run)] => {
-            let whole = |folder: &PathBuf| {
-                Manifest::read(folder).is_ok_and(|manifest| manifest.check_sizes(folder).is_ok())
-            };
             let last = args.last.map(|last| last as usize);
-            // A copy of a run may have a step twice, by its name and as its `latest`.
-            let mut steps = BTreeSet::new();
-            let is_new =
-                |folder: &PathBuf| steps.insert(Manifest::read(folder).map_or(0, |manifest| manifest.step));
-            let whole = run.candidates()?.into_iter().filter(whole).filter(is_new);
-            folders.extend(whole.take(last.unwrap_or(LAST)));
-            if folders.len() < last.unwrap_or(2) {
-                let (shown, kept) = (run.checkpoints(), counted(folders.len(), "whole checkpoint"));
+            for folder in run.candidates()? {
+                let manifest = Manifest::read(&folder).ok().filter(|read| read.check_sizes(&folder).is_ok());
+                let Some(manifest) = manifest else { continue };
+                // A copy of a run may have a step twice, by its name and as its `latest`.
+                if all.iter().all(|(_, other)| other.step != manifest.step) {
+                    all.push((folder, manifest));
+                }
+                if all.len() == last.unwrap_or(LAST) {
+                    break;
+                }
+            }
+            if all.len() < last.unwrap_or(2) {
+                let (shown, kept) = (run.checkpoints(), counted(all.len(), "whole checkpoint"));
                 let shown = shown.display();
                 bail!("{shown} has {kept}; keep more of them with checkpoint.keep, or lower --last");
             }
@@ -107,34 +116,36 @@ fn folders(args: &AverageArgs) -> anyhow::Result<Vec<PathBuf>> {
                 );
             }
             for one in several {
-                match one {
-                    Found::Checkpoint(folder) => folders.push(fs::canonicalize(folder)?),
-                    Found::Run(run) => bail!(
-                        "{} is a run directory; name it alone, or name checkpoints, such as {}@120",
-                        run.root().display(),
-                        run.root().display()
-                    ),
+                let folder = match one {
+                    Found::Checkpoint(folder) => fs::canonicalize(folder)?,
+                    Found::Run(run) => {
+                        let run = run.root().display();
+                        bail!(
+                            "{run} is a run directory; name it alone, or name checkpoints, such as {run}@120"
+                        )
+                    }
+                };
+                if all.iter().any(|(other, _)| *other == folder) {
+                    bail!("{} is named twice; name it once", folder.display());
                 }
+                let manifest = Manifest::read(&folder).map_err(failed)?;
+                all.push((folder, manifest));
             }
-            if let Some(twice) = (1..folders.len()).find(|&at| folders[..at].contains(&folders[at])) {
-                bail!("{} is named twice; name it once", folders[twice].display());
-            }
-            let step = |folder: &PathBuf| Manifest::read(folder).map_or(0, |manifest| manifest.step);
-            folders.sort_by_key(|folder| std::cmp::Reverse(step(folder)));
+            all.sort_by_key(|(_, manifest)| std::cmp::Reverse(manifest.step));
         }
     }
-    if folders.len() < 2 {
+    if all.len() < 2 {
         bail!("a mean needs two checkpoints at least; name several, or a run directory with --last N");
     }
-    Ok(folders)
+    Ok(all)
 }
 
 /// Checks that no two checkpoints have the same weights.
-fn check_different(folders: &[PathBuf], manifests: &[Manifest]) -> anyhow::Result<()> {
-    let model = |at: usize| manifests[at].files.iter().find(|entry| entry.name == MODEL);
-    for at in 1..folders.len() {
+fn check_different(all: &[Checkpoint]) -> anyhow::Result<()> {
+    let model = |at: usize| all[at].1.files.iter().find(|entry| entry.name == MODEL);
+    for at in 1..all.len() {
         if let Some(same) = (0..at).find(|&other| model(other) == model(at)) {
-            let (one, other) = (folders[same].display(), folders[at].display());
+            let (one, other) = (all[same].0.display(), all[at].0.display());
             bail!("{one} and {other} have the same weights; leave one out");
         }
     }
@@ -167,25 +178,15 @@ fn check_equal(one: &SafetensorsFile, other: &SafetensorsFile) -> anyhow::Result
     }
 }
 
-fn verify(folder: &Path, manifest: &Manifest, wanted: impl Fn(&str) -> bool) -> anyhow::Result<()> {
-    let bytes = manifest.files.iter().filter(|entry| wanted(&entry.name)).map(|entry| entry.bytes).sum();
-    let progress = Progress::new(format!("checking {}", folder.display()), bytes);
-    let errors = manifest.errors(folder, wanted, |bytes| progress.add(bytes));
-    drop(progress);
-    match errors.first() {
-        None => Ok(()),
-        Some(error) => Err(failed(anyhow::anyhow!(
-            "the checkpoint {} is damaged, leave it out: {}",
-            folder.display(),
-            sentence(error)
-        ))),
-    }
-}
-
 /// Writes the checkpoint, its manifest last.
-fn write(files: &[SafetensorsFile], (newest, manifest): (&Path, &Manifest), to: &Path) -> anyhow::Result<()> {
+fn write(
+    files: &[SafetensorsFile],
+    (newest, manifest): &Checkpoint,
+    to: &Path,
+    stop: &AtomicI32,
+) -> anyhow::Result<()> {
     let cannot = || format!("cannot write {}", to.display());
-    write_means(files, &to.join(MODEL)).with_context(cannot)?;
+    write_means(files, &to.join(MODEL), stop).with_context(cannot)?;
     let mut entries = vec![FileEntry::of(&to.join(MODEL), MODEL).with_context(cannot)?];
     for entry in &manifest.files {
         if is_copied(&entry.name) {
@@ -210,7 +211,7 @@ fn write(files: &[SafetensorsFile], (newest, manifest): (&Path, &Manifest), to: 
 }
 
 /// Writes the mean of floating-point values, computed in float64. Other values are those of the first file.
-fn write_means(files: &[SafetensorsFile], path: &Path) -> anyhow::Result<()> {
+fn write_means(files: &[SafetensorsFile], path: &Path, stop: &AtomicI32) -> anyhow::Result<()> {
     let newest = &files[0];
     let head = header(&newest.tensors, None).map_err(anyhow::Error::msg)?;
     let mut out = BufWriter::new(File::create(path)?);
@@ -226,6 +227,9 @@ fn write_means(files: &[SafetensorsFile], path: &Path) -> anyhow::Result<()> {
         let sources = sources.collect::<anyhow::Result<Vec<_>>>()?;
         let mut offset = 0;
         while offset < tensor.bytes {
+            if stop.load(Ordering::Relaxed) != 0 {
+                bail!("stopped");
+            }
             let length = (PIECE * width).min(tensor.bytes - offset);
             let mut bytes = vec![0; length as usize];
             let mut sums = vec![0.0; (length / width.max(1)) as usize];
@@ -307,7 +311,7 @@ mod tests {
                 .map(|(at, values)| file(folder.path(), &format!("{at}"), values, 100 - at as i64))
                 .collect();
             let path = folder.path().join("mean");
-            write_means(&files, &path).unwrap();
+            write_means(&files, &path, &AtomicI32::new(0)).unwrap();
             let mean = SafetensorsFile::open(&path).unwrap();
             prop_assert!(check_equal(&files[0], &mean).is_ok());
             let bytes = |name: &str| {

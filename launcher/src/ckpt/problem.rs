@@ -2,9 +2,11 @@
 
 use super::inventory::name;
 use crate::stdout::join_causes;
+use dtrain_agent::signals;
 use dtrain_common::exit::ExitStatus;
 use dtrain_common::manifest::{FILE_NAME, ManifestError};
 use std::io;
+use std::path::Path;
 
 /// A failure of a correct command, not of its usage.
 #[derive(Debug, thiserror::Error)]
@@ -17,6 +19,12 @@ pub(super) struct Failed {
 /// Returns a failure with exit code 1.
 pub(super) fn failed(error: impl Into<anyhow::Error>) -> anyhow::Error {
     Failed { message: join_causes(&error.into()), status: ExitStatus::Program(1) }.into()
+}
+
+/// Returns the failure of a command that a signal stopped before `out` was written.
+pub(super) fn stopped(signal: i32, out: &Path) -> anyhow::Error {
+    let message = format!("stopped by {}; {} was not written", signals::name(signal), out.display());
+    Failed { message, status: ExitStatus::Signal(signal) }.into()
 }
 
 /// Returns the kind of a checkpoint's problem, for scripts.

@@ -1,11 +1,47 @@
 //! The progress of reading or writing many bytes, on a terminal.
 
+use super::problem::{failed, sentence};
+use anyhow::Context;
 use dtrain_agent::io::output::{Stream, can_draw_frames};
+use dtrain_agent::io::process::handlers;
+use dtrain_agent::signals;
+use dtrain_common::manifest::Manifest;
 use dtrain_common::text::size;
 use std::io::{self, Write};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::path::Path;
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+
+/// Returns where the number of the first signal to stop will be; 0 until then. The signals no longer end the program.
+pub(super) fn stop_signal() -> anyhow::Result<Arc<AtomicI32>> {
+    let stop = Arc::new(AtomicI32::new(0));
+    let signal = Arc::clone(&stop);
+    handlers::listen(&signals::STOP, move |number, _| {
+        let _ = signal.compare_exchange(0, number, Ordering::Relaxed, Ordering::Relaxed);
+    })
+    .context("cannot receive signals")?;
+    Ok(stop)
+}
+
+/// Reads every byte of the files that are `wanted`, and compares their checksums. `remedy` ends the error.
+pub(super) fn check_files(
+    folder: &Path,
+    manifest: &Manifest,
+    wanted: impl Fn(&str) -> bool,
+    remedy: &str,
+) -> anyhow::Result<()> {
+    let bytes = manifest.files.iter().filter(|entry| wanted(&entry.name)).map(|entry| entry.bytes).sum();
+    let progress = Progress::new(format!("checking {}", folder.display()), bytes);
+    let errors = manifest.errors(folder, wanted, |bytes| progress.add(bytes));
+    drop(progress);
+    if errors.is_empty() {
+        return Ok(());
+    }
+    let problems: Vec<_> = errors.iter().map(sentence).collect();
+    let (folder, problems) = (folder.display(), problems.join("; "));
+    Err(failed(anyhow::anyhow!("the checkpoint {folder} is damaged, {remedy}: {problems}")))
+}
 
 /// Below this the work ends before a user could read the progress.
 const LARGE: u64 = 256 << 20;

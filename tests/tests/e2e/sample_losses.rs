@@ -119,3 +119,25 @@ fn wrong_losses_are_errors_before_the_training() {
         assert!(text.contains(words), "{text}");
     }
 }
+
+/// The loss of a test is that of the checkpoint's stage, and the best checkpoint by the loss is not one of another loss.
+#[test]
+fn a_stage_has_its_own_loss_in_tests_and_for_the_best_checkpoint() {
+    let recipe = SEGMENT.replace("steps = 6\n", "");
+    let stages = "[checkpoint]\nevery = \"3 steps\"\nbest = \"min loss\"\n[[stage]]\nname = \"first\"\nsteps = 3\n\
+                  loss = \"dice\"\n[[stage]]\nname = \"second\"\nsteps = 3\nloss = \"cross-entropy\"\n";
+    let sandbox = Sandbox::new(&format!("{recipe}{stages}"));
+    let run = sandbox.train(1, "run", &[]);
+    let evaluations = run.evaluations();
+    let loss =
+        |step: u64| evaluations.iter().find(|line| line["step"] == step).unwrap()["loss"].as_f64().unwrap();
+    assert!(loss(6) > loss(3), "the cross-entropy is the larger one: {} {}", loss(6), loss(3));
+    assert_eq!(run.result().best.unwrap().step, 6);
+    for step in [3, 6] {
+        let output = sandbox.dtrain(&["eval", &format!("run@{step}"), "--json"]).output().unwrap();
+        expect_exit_code(&output, 0);
+        let found: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let found = found["loss"].as_f64().unwrap();
+        assert!((found - loss(step)).abs() < 1e-6, "{step}: {found} and {}", loss(step));
+    }
+}

@@ -146,7 +146,7 @@ pub use text_documents::{TextDocuments, split_documents};
 pub use text_windows::TextWindows;
 pub use texts::Texts;
 pub use token_file::TokenFile;
-pub use token_lists::{TextForm, TokenLists, names_with_texts};
+pub use token_lists::{TextForm, TokenLists, is_target, names_with_texts};
 pub use token_sources::{TokenSets, TokenSource, TokenSources};
 pub use tokenizer::{TextTokenizer, TokenizerFiles, TokenizerId};
 pub use vocabulary::{Tokens, Vocabulary};

@@ -57,6 +57,11 @@ pub(super) enum TextColumn {
 /// The field whose parts have the usual names.
 pub(super) const TOKENS: &str = "tokens";
 
+/// Returns whether a field is a class or numbers as a target: then the text is none.
+pub fn is_target(field: &str) -> bool {
+    ["label", "labels", "targets"].contains(&field)
+}
+
 /// Returns the columns of a field of texts by name. `others` are the fields of the sample, whose names go first.
 pub(super) fn columns_of(field: &str, others: &[&str]) -> Vec<(String, TextColumn)> {
     if field != TOKENS {
@@ -64,8 +69,7 @@ pub(super) fn columns_of(field: &str, others: &[&str]) -> Vec<(String, TextColum
     }
     let mut columns =
         vec![(TOKENS.to_owned(), TextColumn::Tokens), ("attention_mask".to_owned(), TextColumn::Mask)];
-    // A class or numbers are the target then.
-    if !others.iter().any(|other| ["label", "labels", "targets"].contains(other)) {
+    if !others.iter().copied().any(is_target) {
         columns.push(("targets".to_owned(), TextColumn::Targets));
         columns.push(("labels".to_owned(), TextColumn::Labels));
     }

@@ -13,7 +13,7 @@ use crate::metrics::{Line, StageRecord};
 use crate::run::error::Result;
 use crate::state::Keep;
 use crate::step::StepObserver;
-use crate::tasks::StageView;
+use crate::tasks;
 
 /// Begins the phase of the next step, if it is another one. Every rank calls it before every step. Without
 /// stages only the first phase exists.
@@ -83,15 +83,7 @@ fn change_phase(training: &mut Training<'_>, followers: &mut Followers<'_>, id: 
 }
 
 pub(super) fn begin_stage(training: &mut Training<'_>, id: PhaseId) -> Result<()> {
-    let stages = &training.course.plan.stages;
-    let Some(name) = &stages[id.stage].name else { return Ok(()) };
-    let view = StageView {
-        name,
-        number: id.stage,
-        count: stages.len(),
-        recipe: &training.course.stages.stage(id).recipe,
-    };
-    Ok(training.replica.model.task.begin_stage(&view)?)
+    Ok(tasks::begin_stage(training.replica.model.task.as_mut(), training.recipe, id.stage)?)
 }
 
 fn note_memory(followers: &mut Followers<'_>, device: Device) -> Result<()> {

@@ -5,14 +5,12 @@ mod write;
 
 use self::outputs::{Export, Output};
 use self::write::Unwritten;
-use super::problem::{Failed, failed};
-use super::progress::Progress;
+use super::problem::{failed, stopped};
+use super::progress::{Progress, stop_signal};
 use super::tensors::torch_name;
 use crate::cli::{ExportArgs, Weights};
 use crate::stdout::print;
-use anyhow::{Context, bail};
-use dtrain_agent::io::process::handlers;
-use dtrain_agent::signals;
+use anyhow::bail;
 use dtrain_common::exit::ExitStatus;
 use dtrain_common::files::write_atomic_with;
 use dtrain_common::manifest::FILE_NAME;
@@ -22,8 +20,7 @@ use std::fs::File;
 use std::io::{ErrorKind, Write};
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::Ordering;
 
 /// The metadata key for the class names, a JSON list in the order of the class numbers.
 const CLASS_NAMES: &str = "class_names";
@@ -79,13 +76,8 @@ pub(crate) fn check_out(out: &Path, force: bool) -> anyhow::Result<()> {
 }
 
 fn write(export: &Export, out: &Path, force: bool) -> anyhow::Result<()> {
-    let stop = Arc::new(AtomicI32::new(0));
-    let signal = Arc::clone(&stop);
     // From here on, a stop must remove the unfinished file.
-    handlers::listen(&signals::STOP, move |number, _| {
-        let _ = signal.compare_exchange(0, number, Ordering::Relaxed, Ordering::Relaxed);
-    })
-    .context("cannot receive signals")?;
+    let stop = stop_signal()?;
     let total = export.outputs.iter().map(|output| output.target.bytes).sum();
     let progress = Progress::new(format!("writing {}", out.display()), total);
     let targets = export.outputs.iter().map(|output| &output.target);
@@ -126,11 +118,7 @@ fn unwritten(error: Unwritten, out: &Path) -> anyhow::Error {
             failed(anyhow::anyhow!("{shown} was created meanwhile; --force overwrites it"))
         }
         Unwritten::Io(error) => failed(anyhow::Error::new(error).context(format!("cannot write {shown}"))),
-        Unwritten::Stopped(signal) => Failed {
-            message: format!("stopped by {}; {shown} was not written", signals::name(signal)),
-            status: ExitStatus::Signal(signal),
-        }
-        .into(),
+        Unwritten::Stopped(signal) => stopped(signal, out),
         Unwritten::Other(error) => failed(error),
     }
 }

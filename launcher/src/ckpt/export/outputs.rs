@@ -2,8 +2,8 @@
 
 use crate::ckpt::find::checkpoint;
 use crate::ckpt::names::{Form, rename};
-use crate::ckpt::problem::{failed, sentence};
-use crate::ckpt::progress::Progress;
+use crate::ckpt::problem::failed;
+use crate::ckpt::progress::check_files;
 use crate::ckpt::tensors::{open, torch_name};
 use crate::cli::{Dtype, ExportArgs, Names, Weights};
 use anyhow::bail;
@@ -70,20 +70,7 @@ impl Export {
     /// Reads every byte of the files once, to compare their checksums.
     pub(super) fn verify(&self) -> anyhow::Result<()> {
         let wanted = |name: &str| name == MODEL || self.average && name == EMA;
-        let (manifest, folder) = (&self.manifest, &self.folder);
-        let bytes = manifest.files.iter().filter(|entry| wanted(&entry.name)).map(|entry| entry.bytes).sum();
-        let progress = Progress::new(format!("checking {}", folder.display()), bytes);
-        let errors = manifest.errors(folder, wanted, |bytes| progress.add(bytes));
-        drop(progress);
-        if errors.is_empty() {
-            return Ok(());
-        }
-        let problems: Vec<_> = errors.iter().map(sentence).collect();
-        Err(failed(anyhow::anyhow!(
-            "the checkpoint {} is damaged, use another one: {}",
-            self.folder.display(),
-            problems.join("; ")
-        )))
+        check_files(&self.folder, &self.manifest, wanted, "use another one")
     }
 
     /// Returns the number of tensors of each type, by PyTorch's names.

@@ -2,7 +2,7 @@
 
 use super::super::raster::{Raster, Values};
 
-/// Pixels that change together, so that the compiler uses vector instructions.
+/// Pixels that change at once, so that the compiler uses vector instructions.
 pub(super) const BLOCK: usize = 64;
 
 /// Red, green and blue of the pixels of a block.

@@ -1,6 +1,4 @@
 #![allow(clippy::unwrap_used)]
-use std::path::Path;
-
 use super::*;
 use crate::tokenizer::tests::tokenizer;
 
@@ -49,9 +47,22 @@ fn a_chat_is_written_up_to_its_answer() {
 
 #[test]
 fn a_piece_of_a_text_does_not_begin_it() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/parity/reference/tokens/bytes");
-    assert!(folder.is_dir());
-    let [piece, begin] = [PromptForm::Piece, PromptForm::Begin].map(|form| prompts(form, &[]));
-    let plain = piece.encode("The king").unwrap().unwrap();
-    assert!(begin.encode("The king").unwrap().unwrap().ends_with(&plain));
+    let of = |form| {
+        let prompts = Prompts::new(tokenizer("words"), form, BTreeMap::new()).unwrap();
+        prompts.encode("the king").unwrap().unwrap()
+    };
+    let [piece, begin] = [PromptForm::Piece, PromptForm::Begin].map(of);
+    assert_eq!((begin.len(), &begin[1..]), (piece.len() + 1, &piece[..]));
+    assert!(begin[0] != piece[0]);
+}
+
+#[test]
+fn an_empty_prompt_is_no_text_of_the_tokens_that_begin_one() {
+    for form in [PromptForm::Begin, PromptForm::Piece] {
+        let prompts = Prompts::new(tokenizer("words"), form, BTreeMap::new()).unwrap();
+        assert_eq!(
+            prompts.encode(" ").unwrap().unwrap_err(),
+            "the prompt is empty; write at least one token"
+        );
+    }
 }

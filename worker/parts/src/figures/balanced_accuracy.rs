@@ -1,7 +1,6 @@
 //! The mean recall of the classes: Brodersen et al. 2010, doi 10.1109/ICPR.2010.764.
 
 use dtrain_recipe::figures::BalancedAccuracy;
-use tch::{TchError, Tensor};
 
 use super::{ByClasses, Figure, Made, Shape, Source, confusion};
 
@@ -20,14 +19,6 @@ impl Figure for BalancedAccuracy {
 }
 
 impl ByClasses for BalancedAccuracy {
-    fn add(&self, values: &[&Tensor], weights: &Tensor, classes: usize) -> Result<Tensor, TchError> {
-        confusion::sums(values, weights, classes)
-    }
-
-    fn sums(&self, classes: usize) -> usize {
-        confusion::SUMS * classes
-    }
-
     /// A class without samples has no recall.
     fn figure(&self, sums: &[f64]) -> f64 {
         let with_samples = confusion::counts(sums).filter(|counts| counts.target > 0.0);

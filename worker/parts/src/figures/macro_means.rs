@@ -1,7 +1,6 @@
 //! Precision, recall and F1 of classes, and their means.
 
 use dtrain_recipe::figures::{F1, Precision, Recall};
-use tch::{TchError, Tensor};
 
 use super::confusion::{self, Counts};
 use super::{ByClasses, Figure, Made, Shape, Source};
@@ -28,14 +27,6 @@ macro_rules! of_counts {
         }
 
         impl ByClasses for $figure {
-            fn add(&self, values: &[&Tensor], weights: &Tensor, classes: usize) -> Result<Tensor, TchError> {
-                confusion::sums(values, weights, classes)
-            }
-
-            fn sums(&self, classes: usize) -> usize {
-                confusion::SUMS * classes
-            }
-
             fn figure(&self, sums: &[f64]) -> f64 {
                 confusion::of_classes(sums, self.positive, $value)
             }

@@ -63,13 +63,17 @@ pub trait BySums {
     fn figure(&self, sums: &[f64]) -> f64;
 }
 
-/// A figure that is made of sums over the samples of each class.
+/// A figure that is made of the samples of each class by target and prediction.
 pub trait ByClasses {
     /// As [`BySums::add`], for this many classes: always as many elements as [`ByClasses::sums`].
-    fn add(&self, values: &[&Tensor], weights: &Tensor, classes: usize) -> Result<Tensor, TchError>;
+    fn add(&self, values: &[&Tensor], weights: &Tensor, classes: usize) -> Result<Tensor, TchError> {
+        confusion::sums(values, weights, classes)
+    }
 
     /// Returns the number of sums for this many classes.
-    fn sums(&self, classes: usize) -> usize;
+    fn sums(&self, classes: usize) -> usize {
+        confusion::SUMS * classes
+    }
 
     /// Returns the figure from the sums over all samples.
     fn figure(&self, sums: &[f64]) -> f64;

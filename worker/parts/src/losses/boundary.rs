@@ -4,7 +4,7 @@
 use dtrain_recipe::sample_losses::Boundary;
 use tch::{Kind, Reduction, TchError, Tensor};
 
-use super::of_samples::{Elements, OfClasses, OfSamples};
+use super::of_samples::{Elements, OfClasses, OfSamples, weighted};
 use super::overlap::one_hot;
 
 impl OfSamples for Boundary {
@@ -47,9 +47,6 @@ impl OfClasses for Boundary {
             -100,
             0.0,
         )?;
-        match weights {
-            Some(weights) => losses.f_mul(weights),
-            None => Ok(losses),
-        }
+        weighted(losses, weights)
     }
 }

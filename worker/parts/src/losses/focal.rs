@@ -3,7 +3,7 @@
 use dtrain_recipe::sample_losses::Focal;
 use tch::{Kind, Reduction, TchError, Tensor};
 
-use super::of_samples::{Elements, OfClasses, OfSamples, OfSets};
+use super::of_samples::{Elements, OfClasses, OfSamples, OfSets, weighted};
 use crate::loss::sample_means;
 
 impl OfSamples for Focal {
@@ -36,10 +36,7 @@ impl OfClasses for Focal {
         let losses =
             logits.f_cross_entropy_loss(elements.classes, None::<Tensor>, Reduction::None, -100, 0.0)?;
         let losses = modulated(&losses, self.gamma)?;
-        match weights {
-            Some(weights) => losses.f_mul(weights),
-            None => Ok(losses),
-        }
+        weighted(losses, weights)
     }
 }
 

@@ -97,6 +97,11 @@ pub trait OfClasses {
     ) -> Result<Tensor, TchError>;
 }
 
+/// Returns losses times the weights of their elements, if they have some.
+pub(super) fn weighted(losses: Tensor, weights: Option<&Tensor>) -> Result<Tensor, TchError> {
+    weights.map_or(Ok(losses.shallow_clone()), |weights| losses.f_mul(weights))
+}
+
 /// A loss of any number of classes of a sample.
 pub trait OfSets {
     /// Returns the loss of each sample of `logits`, N x K, for `labels`, N x K float32: 1 for each class of the sample, else

@@ -61,6 +61,12 @@ impl Saved {
         Some((width as u32, height as u32))
     }
 
+    /// Returns the number of tokens of the texts in a field; 0 without it.
+    pub fn context(&self, field: &str) -> usize {
+        let field = self.fields.iter().find(|known| known.name == field);
+        field.and_then(|field| field.shape.first().copied()).unwrap_or_default()
+    }
+
     /// Sets width and height of all images, masks and maps.
     #[must_use]
     pub fn with_size(mut self, (width, height): (u32, u32)) -> Self {

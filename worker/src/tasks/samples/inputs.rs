@@ -18,9 +18,7 @@ pub(super) fn sets(recipe: &Recipe, inputs: Unlabelled) -> Result<Sets, TaskErro
         None => Arc::new(Blanks::only(count, saved.fields().collect())),
         Some(samples) => {
             // Each image is used once.
-            let length =
-                |name: &str| saved.fields.iter().find(|field| field.name == name)?.shape.first().copied();
-            let context = samples.text_field().and_then(length).unwrap_or_default();
+            let context = samples.text_field().map_or(0, |field| saved.context(field));
             let (_, options) = files::options(recipe, Some(size), CacheBudget::default(), context);
             let set: Arc<dyn Dataset> = match sizes.is_empty() {
                 true => Arc::new(FileSet::new(samples, options)),

@@ -31,7 +31,7 @@ pub(super) fn of_checkpoint(
 }
 
 /// Returns what the prompts of the recipe's model are.
-fn form(recipe: &Recipe) -> PromptForm {
+pub(super) fn form(recipe: &Recipe) -> PromptForm {
     let is_chat = columns(recipe).iter().any(|field| field.kind == ColumnKind::Chat);
     match is_chat {
         // Pieces of a long text have no begin.

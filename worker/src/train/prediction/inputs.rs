@@ -14,7 +14,7 @@ use super::coder;
 use super::parts::failed;
 use super::samples::names;
 use crate::data::sources::inputs;
-use crate::data::{Samples, TextTokenizer, TokenizerFiles, Vocabulary, chat_of};
+use crate::data::{PromptForm, Samples, TextTokenizer, TokenizerFiles, Vocabulary, chat_of, is_target};
 use crate::planning::{Input, PredictQuestion};
 use crate::setup::error::Result;
 use crate::setup::predict_error::PredictError;
@@ -63,6 +63,14 @@ pub(super) struct Found {
     pub(super) tokenizer: Option<TokenizerFiles>,
 }
 
+impl Found {
+    /// Returns prompts alone with their names.
+    fn of_prompts(names: Vec<String>, prompts: Vec<String>) -> Self {
+        let failed = BTreeMap::new();
+        Self { samples: None, prompts: Some(prompts), names, noun: Noun::Prompt, failed, tokenizer: None }
+    }
+}
+
 /// The request, and what the checkpoint says.
 struct Finder<'a> {
     recipe: &'a Recipe,
@@ -108,11 +116,10 @@ impl Finder<'_> {
                     return Err(PredictError::NeedsTable(self.columns()).into());
                 }
                 let names = lines(input)?;
-                let is_chat = self.fields.iter().any(|field| field.kind == ColumnKind::Chat);
+                let is_chat = coder::form(self.recipe) == PromptForm::Chat;
                 let prompt = |name: &String| if is_chat { chat_of(name) } else { name.clone() };
-                let prompts = Some(names.iter().map(prompt).collect());
-                let failed = BTreeMap::new();
-                return Ok(Found { samples: None, prompts, names, noun: Noun::Prompt, failed, tokenizer });
+                let prompts = names.iter().map(prompt).collect();
+                return Ok(Found { tokenizer, ..Found::of_prompts(names, prompts) });
             }
         };
         let mut fields = self.fields.clone();
@@ -128,22 +135,18 @@ impl Finder<'_> {
         let prompts: Vec<String> = texts.iter().map(str::to_owned).collect();
         let rest = listed.without(TOKENS);
         let found = match rest.lists.is_empty() {
-            true => Found {
-                samples: None,
-                names: prompts.clone(),
-                noun: Noun::Prompt,
-                failed: BTreeMap::new(),
-                prompts: None,
-                tokenizer: None,
-            },
-            false => self.encoded(rest)?,
+            true => Found::of_prompts(prompts.clone(), prompts),
+            false => {
+                let found = self.encoded(rest)?;
+                // Another text of a sample is no name for it.
+                let (names, noun) = match found.noun {
+                    Noun::Image => (found.names, Noun::Image),
+                    _ => (prompts.clone(), Noun::Prompt),
+                };
+                Found { names, noun, prompts: Some(prompts), ..found }
+            }
         };
-        // Another text of a sample is no name for it.
-        let found = match found.noun {
-            Noun::Image => found,
-            _ => Found { names: prompts.clone(), noun: Noun::Prompt, ..found },
-        };
-        Ok(Found { prompts: Some(prompts), tokenizer, ..found })
+        Ok(Found { tokenizer, ..found })
     }
 
     /// Finds the inputs of a model that predicts something of samples.
@@ -226,12 +229,10 @@ impl Finder<'_> {
         let rules = text_rules(self.recipe, self.tokenizer.as_ref());
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let (mut samples, bad) = samples.encoded(&rules, threads).map_err(TaskError::from)?;
-        let is_target = |field: &FieldColumns| ["label", "labels", TARGETS].contains(&&*field.field);
-        if columns(self.recipe).iter().any(is_target) {
+        if columns(self.recipe).iter().any(|field| is_target(&field.field)) {
             samples = samples.with_tokens_as_inputs();
         }
-        let field = self.saved.fields.iter().find(|known| known.name == field);
-        let context = field.and_then(|field| field.shape.first().copied()).unwrap_or_default();
+        let context = self.saved.context(&field);
         for (field, cut) in samples.cut_texts(context) {
             let (texts, are) = (counted(cut, "text"), if cut == 1 { "is" } else { "are" });
             tracing::warn!(

@@ -11,7 +11,7 @@ use super::inputs::Noun;
 use super::made::{NOT_FINITE, most_probable};
 use super::rows::{Cell, Row};
 use super::{Done, Engine, with_less_memory};
-use crate::data::{self, Field, Loader, MicroBatch};
+use crate::data::{self, Loader, MicroBatch};
 use crate::run::{Followers, TrainError};
 use crate::setup::error::Result;
 use crate::tasks::Batch;
@@ -43,7 +43,8 @@ struct Window<'a> {
     is_padded: bool,
     /// Whether the last tokens of a text say enough. Those of images are at its begin.
     slides: bool,
-    fields: &'a [Field],
+    /// Those that the network takes.
+    fields: Vec<&'a str>,
     /// The fewest samples that the network takes.
     least: usize,
 }
@@ -63,7 +64,8 @@ pub(super) fn run(
     let set = Arc::clone(&engine.facts.test);
     let (least, most) = (engine.facts.batches.evaluation_least, engine.facts.batches.evaluation_most);
     let slides = prompted.noun == Noun::Prompt;
-    let window = Window { prompted, context, is_padded, slides, fields: set.fields(), least };
+    let fields = engine.predict.network().input_names();
+    let window = Window { prompted, context, is_padded, slides, fields, least };
     let batch = batch.min(most.unwrap_or(usize::MAX)).max(least);
     let mut tokens = 0;
     let batch = with_less_memory(&mut engine, todo, (batch, least), |engine, todo, batch, done| {
@@ -209,19 +211,19 @@ impl Window<'_> {
                 .collect()
         };
         let rows = Tensor::f_from_slice(places)?.f_to_device(device)?;
-        let values = |field: &Field| {
-            let made = match &*field.name {
+        let values = |name: &&str| {
+            let made = match *name {
                 "tokens" => tokens.to_vec(),
                 "documents" | "attention_mask" => of(&|_, _| 1),
                 "positions" => of(&|at, _| at),
-                name => {
+                _ => {
                     let values = beside.field(name)?.f_index_select(0, &rows)?;
-                    return Ok((Cow::Owned(name.to_owned()), values));
+                    return Ok((Cow::Owned((*name).to_owned()), values));
                 }
             };
             let shape = [samples as i64, columns as i64];
             let tensor = Tensor::f_from_slice(&made)?.f_view(shape)?.f_to_device(device)?;
-            Ok((Cow::Owned(field.name.to_string()), tensor))
+            Ok((Cow::Owned((*name).to_owned()), tensor))
         };
         let fields = self.fields.iter().map(values).collect::<Result<Vec<_>>>()?;
         Ok(Batch::of_fields(fields, samples, device)?)
