@@ -141,7 +141,7 @@ pub(crate) struct ExportArgs {
 #[derive(Debug, Args)]
 pub(crate) struct AverageArgs {
     /// A run directory, or checkpoints.
-    #[arg(value_name = "RUN_DIR|CHECKPOINT...", required = true)]
+    #[arg(value_name = "RUN_DIR|CHECKPOINT", required = true)]
     pub(crate) paths: Vec<PathBuf>,
 
     /// Of a run directory, average the last N whole checkpoints [default: up to 5].
