@@ -152,6 +152,8 @@ impl Agent {
             Some(true) if running && lost_peer && self.is_all_started() => {
                 let until = now.saturating_add(SAME_MOMENT);
                 self.lost_peer.get_or_insert((rank, outcome, until));
+                // Perhaps it was the silent one.
+                self.recover(now);
             }
             Some(true) if running || self.phase == Phase::Stopping(StopReason::Requeue) => {
                 self.failed(rank, outcome, now);

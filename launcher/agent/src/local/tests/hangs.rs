@@ -72,6 +72,16 @@ fn workers_that_go_on_while_they_are_inspected_are_left_alone() {
 }
 
 #[test]
+fn a_silent_worker_that_fails_is_no_longer_taken_for_hanging() {
+    let mut agent = suspected();
+    beat(&mut agent, 0, 16_000, false);
+    let ended = Event::Ended { rank: 1, outcome: Outcome::Exited(1), at: ms(16_001), lost_peer: true };
+    assert_eq!(on(&mut agent, &ended, 16_001), [Action::Tell(Notice::Recovered)]);
+    assert_eq!(on(&mut agent, &Event::Inspected { number: 1 }, 16_002), []);
+    assert_eq!(signals_in(&timer(&mut agent, 17_001)), to(TERM, &[0]), "a failure");
+}
+
+#[test]
 fn workers_that_end_well_while_they_are_inspected_have_not_hung() {
     for code in [0, 75] {
         let mut agent = suspected();
