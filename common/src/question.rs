@@ -18,10 +18,35 @@ pub enum Question {
     Eval(EvalQuestion),
     Data(DataQuestion),
     Predict(PredictQuestion),
+    Merge(MergeQuestion),
     Check(CheckQuestion),
     Resolve(ResolveQuestion),
     /// Prints the JSON Schema of the trainer's recipes. Needs no recipe.
     Schema,
+}
+
+/// `dtrain ckpt export` of a checkpoint that lacks the parameters of its base.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MergeQuestion {
+    pub checkpoint: PathBuf,
+    /// The safetensors file to write.
+    pub out: PathBuf,
+    /// Whether an existing file is replaced.
+    pub force: bool,
+    /// Whether the moving average takes the place of trained weights, if there is one.
+    pub average: bool,
+    /// The type of floating-point tensors; by default that in which the training holds them, and float32 of merged ones.
+    pub floats: Option<Floats>,
+}
+
+/// A type of floating-point tensors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Floats {
+    F32,
+    Bf16,
+    F16,
 }
 
 /// `dtrain plan`

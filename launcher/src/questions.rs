@@ -11,7 +11,9 @@ use anyhow::{Context, bail};
 use dtrain_common::batch::Partition;
 use dtrain_common::env::CUDA_VISIBLE_DEVICES;
 use dtrain_common::gpu::{self, GpuError, Visible};
-use dtrain_common::question::{DataQuestion, Gpu, Mode, PlanQuestion, ProfileQuestion, Question};
+use dtrain_common::question::{
+    DataQuestion, Gpu, MergeQuestion, Mode, PlanQuestion, ProfileQuestion, Question,
+};
 use dtrain_common::recipe::{Resolved, Source};
 use dtrain_common::run_dir::follow;
 use std::ffi::OsStr;
@@ -113,6 +115,18 @@ pub(crate) fn predict(args: &PredictArgs) -> anyhow::Result<LaunchArgs> {
     // The data of the training may be gone.
     let model = saved(&args.model, &args.set, Paths::Ignore)?;
     args.launch(&find_loadable_worker()?, utf8(&model.recipe)?, &model.checkpoint)
+}
+
+/// Lets the trainer merge a checkpoint with its base. On success, it does not return.
+pub(crate) fn merge(
+    path: &Path,
+    question: impl FnOnce(PathBuf) -> MergeQuestion,
+) -> anyhow::Result<ExitCode> {
+    let model = saved(path, &[], Paths::Ignore)?;
+    let worker = find_loadable_worker()?;
+    let question = Question::Merge(question(model.recipe.clone()));
+    let error = question_command(&worker, utf8(&model.recipe)?, &[], &question)?.exec();
+    Err(error).with_context(|| format!("cannot start {}", worker.display()))
 }
 
 /// Finds a checkpoint or a run, and checks its recipe.

@@ -20,8 +20,9 @@ pub fn dropout_draws_the_same(device: Device) {
     let forward = |x: &Tensor| -> Result<Tensor, ModelError> {
         let mut x = x.f_dropout(0.1, true)?;
         for block in &blocks {
-            x = block
-                .run(&x, |layer, x| Ok(layer.forward(&x.f_dropout(0.5, true)?)?.f_dropout(0.2, true)?))?;
+            x = block.run(&x, |layer, x| {
+                Ok(layer.forward(&x.f_dropout(0.5, true)?, true)?.f_dropout(0.2, true)?)
+            })?;
         }
         Ok(x)
     };

@@ -111,6 +111,19 @@ pub struct DataPeriod {
     pub train_samples: u64,
 }
 
+/// Parameters that a checkpoint lacks: they are those of `model.file` or `model.weights`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Base {
+    /// BLAKE3 hash of their names and values, in hexadecimal digits.
+    pub blake3: String,
+    /// The weights with adapters.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub adapted: Vec<String>,
+    /// Those of them that are input x output, as in Hugging Face's `Conv1D`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub transposed: Vec<String>,
+}
+
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
     /// Version of this layout; [`FORMAT`].
@@ -159,6 +172,9 @@ pub struct Manifest {
     /// BLAKE3 hash of `model.file`, in hexadecimal digits; none without the file, and in checkpoints of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub program: Option<String>,
+    /// What the checkpoint lacks, if it lacks parameters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub base: Option<Base>,
     pub recipe: AnyRecipe,
     /// The last figures, by name; NaN is written as `null`.
     #[serde(with = "numbers", default)]

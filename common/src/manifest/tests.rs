@@ -32,6 +32,7 @@ pub(crate) fn sample() -> Manifest {
         fields: Vec::new(),
         data_periods: Vec::new(),
         program: None,
+        base: None,
         recipe: recipe(),
         metrics: [("loss".to_string(), 0.1 + 0.2)].into(),
         best: None,

@@ -43,18 +43,18 @@ macro_rules! doc {
     };
 }
 
-/// Makes a section from lines `field: type = default, kind;`. A line ends with `experiment` if another value
-/// makes another experiment. The crate needs serde.
+/// Makes a section from lines `field as "key": type = default, kind;`, of which `as "key"` may be left out. A line without it ends
+/// with `experiment` if another value makes another experiment. The crate needs serde.
 #[macro_export]
 macro_rules! section {
     ($(#[$meta:meta])* $name:ident $path:literal {
-        $($(#[$($about:tt)+])* $field:ident: $type:ty = $default:expr, $kind:expr $(, $experiment:ident)?;)+
+        $($(#[$($about:tt)+])* $field:ident $(as $key:literal)?: $type:ty = $default:expr, $kind:expr $(, $experiment:ident)?;)+
     }) => {
         $(#[$meta])*
         #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
         #[serde(default, deny_unknown_fields)]
         pub struct $name {
-            $($(#[$($about)+])* pub $field: $type,)+
+            $($(#[$($about)+])* $(#[serde(rename = $key)])? pub $field: $type,)+
         }
 
         impl Default for $name {
@@ -66,7 +66,7 @@ macro_rules! section {
         impl $crate::recipe::keys::Section for $name {
             const KEYS: &'static [$crate::recipe::kinds::Key] = &[
                 $($crate::recipe::kinds::Key {
-                    name: stringify!($field),
+                    name: $crate::entry!(@key $field $($key)?),
                     kind: $kind,
                     about: concat!($($crate::doc!($($about)+)),*),
                 },)+

@@ -39,7 +39,7 @@ pub use choices::{
 pub use draft::{Draft, Source, read};
 pub use effect::WithoutEffect;
 pub use error::RecipeError;
-pub use optim::{Optim, OptimGroup};
+pub use optim::{Optim, OptimGroup, one_or_many};
 pub use origin::{Problem, is_stated};
 pub use schedules::{FallShape, Schedule, ScheduleName};
 pub use schema::schema;

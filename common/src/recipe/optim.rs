@@ -72,7 +72,8 @@ pub(super) fn one() -> f64 {
     1.0
 }
 
-pub(super) fn one_or_many<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+/// Reads a list of texts, or a single one without a list.
+pub fn one_or_many<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged, expecting = "expected a glob or a list of globs")]
     enum Form {

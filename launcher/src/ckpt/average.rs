@@ -148,6 +148,11 @@ fn check_different(all: &[Checkpoint]) -> anyhow::Result<()> {
             let (one, other) = (all[same].0.display(), all[at].0.display());
             bail!("{one} and {other} have the same weights; leave one out");
         }
+        let base = |at: usize| all[at].1.base.as_ref().map(|base| &base.blake3);
+        if base(0) != base(at) {
+            let (one, other) = (all[0].0.display(), all[at].0.display());
+            bail!("{one} and {other} have adapters of different weights; name checkpoints of one run");
+        }
     }
     Ok(())
 }

@@ -133,6 +133,10 @@ pub(crate) struct ExportArgs {
           value_name = "pytorch|torchvision|timm|huggingface")]
     pub(crate) names: Names,
 
+    /// Write adapters alone, as PEFT's folder OUT.
+    #[arg(long, conflicts_with_all = ["dtype", "names"])]
+    pub(crate) adapters: bool,
+
     /// Overwrite the file.
     #[arg(long)]
     pub(crate) force: bool,

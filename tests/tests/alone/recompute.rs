@@ -246,8 +246,9 @@ impl<const SEGMENTS: usize> Task for Moody<SEGMENTS> {
         &self.facts
     }
 
-    fn loss(&self, batch: &Batch, _: Mode) -> Result<Loss, TaskError> {
-        let mut x = self.first.forward(&batch.field("image")?.f_flatten(1, -1)?)?;
+    fn loss(&self, batch: &Batch, mode: Mode) -> Result<Loss, TaskError> {
+        let images = batch.field("image")?.f_flatten(1, -1)?;
+        let mut x = self.first.forward(&images, mode == Mode::Train)?;
         for block in &self.blocks {
             let calls = Arc::clone(&self.calls);
             x = block.run(&x, move |norm, x| {

@@ -35,6 +35,7 @@ mod layout;
 mod layouts;
 mod lists;
 mod loading;
+mod lora;
 mod masks;
 mod memory_copies;
 mod memory_nodes;

@@ -23,6 +23,26 @@ pub enum ModelError {
     #[error("the model has two tensors named `{0}`")]
     DuplicateName(String),
 
+    /// This weight cannot have an adapter: its shape.
+    #[error("model.lora.match matches `{weight}`, and {reason}: narrow the globs")]
+    NotAdaptable {
+        /// The full name.
+        weight: String,
+        /// Why, as a clause.
+        reason: String,
+    },
+
+    /// An operation cannot widen a weight that is held in fewer bytes.
+    #[error(
+        "model.frozen matches `{weight}`, and {operation} takes it in float32: leave it out of the globs"
+    )]
+    NotFrozen {
+        /// The full name.
+        weight: String,
+        /// The operation.
+        operation: String,
+    },
+
     /// A classifier or segmenter without classes.
     #[error("a classifier or segmenter needs at least 1 class")]
     NoClasses,

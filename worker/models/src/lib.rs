@@ -21,9 +21,11 @@ mod error;
 mod exported;
 mod exported_error;
 mod foreign;
+mod frozen;
 mod gpt;
 mod layers;
 mod layout;
+mod lora;
 mod mismatch;
 mod pairs;
 mod recognise;
@@ -43,12 +45,14 @@ pub use dtype::dtype_of;
 pub use error::{ModelError, WeightsError, WeightsProblem};
 pub use exported::{Exported, Port, WrittenBuffer};
 pub use exported_error::{ExportedError, Problem};
+pub use frozen::{FrozenAs, FrozenWeights};
 pub use gpt::{Gpt, GptConfig};
 pub use layers::{
     BatchNorm, Block, BlockNames, BlockOptions, Conv2d, ConvOptions, ConvTranspose2d, DropPath, Dropout,
     Embedding, Init, LayerNorm, Linear, without_random_init,
 };
 pub use layout::{channels_last, is_channels_last};
+pub use lora::{Adapted, Lora};
 pub use mismatch::{DtypeDifference, Mismatch, ShapeDifference};
 pub use recompute::{Recompute, Segment, is_recomputing};
 pub use registry::{Entry, Registry, Role, Scope};

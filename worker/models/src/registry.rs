@@ -9,7 +9,9 @@ use tch::{Device, Kind, Tensor};
 
 use super::batch_sync::{BatchGroups, BatchSync};
 use super::error::ModelError;
+use super::frozen::{FrozenAs, FrozenWeights};
 use super::layout::channels_last;
+use super::lora::{Adapted, Lora};
 use super::recompute::{Recompute, Segment};
 use super::weight::{Shadow, Weight};
 
@@ -31,6 +33,9 @@ pub struct Entry {
     shadow: Option<Shadow>,
     is_frozen: bool,
     is_held: bool,
+    is_base: bool,
+    frozen: Option<FrozenAs>,
+    scale: Option<Tensor>,
 }
 
 impl Entry {
@@ -64,6 +69,31 @@ impl Entry {
         self.is_held
     }
 
+    /// Returns whether it is a parameter that this run does not train and its checkpoints lack: see [`Registry::set_base`].
+    pub fn is_base(&self) -> bool {
+        self.is_base
+    }
+
+    /// Returns how it is held, if it has fewer bytes than float32: see [`Registry::frozen`].
+    pub fn frozen(&self) -> Option<FrozenAs> {
+        self.frozen
+    }
+
+    /// Returns the float32 factors of the rows of an int8 weight.
+    pub fn scale(&self) -> Option<&Tensor> {
+        self.scale.as_ref()
+    }
+
+    /// Sets the values of a weight that is held in fewer bytes.
+    pub(super) fn set_frozen(&self, frozen: FrozenAs, values: &Tensor) -> Result<(), ModelError> {
+        let (values, scale) = frozen.of(values)?;
+        tch::no_grad(|| self.tensor.shallow_clone().f_copy_(&values))?;
+        if let (Some(own), Some(scale)) = (&self.scale, scale) {
+            own.shallow_clone().f_copy_(&scale)?;
+        }
+        Ok(())
+    }
+
     /// Returns the number of elements.
     pub fn elements(&self) -> usize {
         self.tensor.numel()
@@ -87,6 +117,10 @@ pub struct Registry {
     pub dropout: f64,
     /// The probability of [`DropPath`](super::DropPath) in the last block of a network that is built later.
     pub drop_path: f64,
+    /// The adapters of layers that are built later.
+    pub lora: Option<Lora>,
+    /// The weights of products that are built later and held in fewer bytes; they are part of the base.
+    pub frozen: Option<FrozenWeights>,
     /// Whether an exported program has a batch normalisation with one value per channel and row.
     pub has_small_norms: bool,
     /// What the user must know of the model, in sentences.
@@ -97,6 +131,7 @@ pub struct Registry {
     /// The number of operations so far that draw random numbers.
     draws: u32,
     has_dropout: bool,
+    pub(super) adapted: Vec<Adapted>,
     entries: Vec<Entry>,
     tied: Vec<(String, String)>,
     /// The ties whose tensors checkpoints have under both names.
@@ -114,6 +149,8 @@ impl Registry {
             is_batch_frozen: false,
             dropout: 0.0,
             drop_path: 0.0,
+            lora: None,
+            frozen: None,
             has_small_norms: false,
             warnings: Vec::new(),
             sync: None,
@@ -121,6 +158,7 @@ impl Registry {
             recompute: Recompute::default(),
             draws: 0,
             has_dropout: false,
+            adapted: Vec::new(),
             entries: Vec::new(),
             tied: Vec::new(),
             repeated: Vec::new(),
@@ -215,6 +253,29 @@ impl Registry {
         self.has_dropout
     }
 
+    /// Makes parameters the base of the model, by their names: they are frozen, and checkpoints lack them.
+    pub fn set_base(&mut self, is_base: impl Fn(&str) -> bool) {
+        let parameters = self.entries.iter_mut().filter(|entry| entry.role == Role::Parameter);
+        for entry in parameters.filter(|entry| is_base(&entry.name)) {
+            (entry.is_base, entry.is_frozen) = (true, true);
+        }
+    }
+
+    /// Returns whether there is a base: see [`Registry::set_base`].
+    pub fn has_base(&self) -> bool {
+        self.entries.iter().any(Entry::is_base)
+    }
+
+    /// Returns whether a parameter belongs to an adapter.
+    pub fn is_adapter(&self, name: &str) -> bool {
+        self.adapted.iter().any(|adapted| adapted.names().iter().any(|own| own == name))
+    }
+
+    /// Returns the weights with adapters, in the order of construction.
+    pub fn adapted(&self) -> &[Adapted] {
+        &self.adapted
+    }
+
     pub(super) fn sync(&self) -> Option<&Arc<dyn BatchSync>> {
         self.sync.as_ref()
     }
@@ -222,6 +283,12 @@ impl Registry {
     /// Returns the second names that checkpoints repeat, each with the tensor's own name.
     pub fn repeated(&self) -> &[(String, String)] {
         &self.repeated
+    }
+
+    /// Returns the tensor with this full name, or with this second name of a tied weight.
+    pub(super) fn get_tied(&self, name: &str) -> Option<&Entry> {
+        let first = self.tied.iter().find(|(second, _)| second == name).map(|(_, first)| first.as_str());
+        self.get(first.unwrap_or(name))
     }
 
     fn add(&mut self, name: String, tensor: &Tensor, role: Role) -> Result<(), ModelError> {
@@ -235,6 +302,9 @@ impl Registry {
             shadow: None,
             is_frozen: false,
             is_held: false,
+            is_base: false,
+            frozen: None,
+            scale: None,
         });
         Ok(())
     }
@@ -261,6 +331,11 @@ impl Scope<'_> {
 
     pub(super) fn registry(&self) -> &Registry {
         self.registry
+    }
+
+    /// See [`Registry::adapt`].
+    pub(super) fn adapt(&mut self, adapted: Adapted, rank: i64) -> Result<[Weight; 2], ModelError> {
+        self.registry.adapt(adapted, rank)
     }
 
     /// Numbers a dropout.
@@ -325,7 +400,36 @@ impl Scope<'_> {
         if let Some(entry) = self.registry.entries.last_mut() {
             entry.shadow = Some(shadow.clone());
         }
-        Ok(Weight { leaf, shadow })
+        Ok(Weight { leaf, shadow, frozen: None })
+    }
+
+    /// Like [`Scope::weight`], for a layer whose weight may be held in fewer bytes.
+    pub(super) fn product_weight(&mut self, name: &str, init: &Tensor) -> Result<Weight, ModelError> {
+        let chosen = self.registry.frozen.as_ref().and_then(|frozen| frozen.of(&self.full_name(name)));
+        match chosen {
+            Some(frozen) => self.frozen(name, init, frozen),
+            None => self.weight(name, init),
+        }
+    }
+
+    /// Registers a weight that is never trained, in this form.
+    pub(super) fn frozen(
+        &mut self,
+        name: &str,
+        init: &Tensor,
+        frozen: FrozenAs,
+    ) -> Result<Weight, ModelError> {
+        let (values, scale) = frozen.of(&init.f_detach()?)?;
+        let device = self.registry.device;
+        let leaf = values.f_to_device(device)?.f_contiguous()?;
+        let scale = scale.map(|scale| scale.f_to_device(device)).transpose()?;
+        self.registry.add(self.full_name(name), &leaf, Role::Parameter)?;
+        if let Some(entry) = self.registry.entries.last_mut() {
+            (entry.is_frozen, entry.is_base) = (true, true);
+            entry.frozen = Some(frozen);
+            entry.scale = scale.as_ref().map(Tensor::shallow_clone);
+        }
+        Ok(Weight { leaf, shadow: Shadow::default(), frozen: Some(scale) })
     }
 
     /// Like [`Scope::parameter`]; the model itself does not train it unless `is_trained`.
@@ -385,7 +489,7 @@ impl Scope<'_> {
         Ok(tensor.f_to_device(self.registry.device)?.f_contiguous()?)
     }
 
-    fn full_name(&self, name: &str) -> String {
+    pub(super) fn full_name(&self, name: &str) -> String {
         match self.prefix.as_str() {
             "" => name.to_owned(),
             prefix => format!("{prefix}.{name}"),

@@ -79,10 +79,10 @@ impl Block {
             if index > 0 {
                 out = out.f_relu_()?;
             }
-            out = bn.forward(&conv.forward(&out)?, train)?;
+            out = bn.forward(&conv.forward(&out, train)?, train)?;
         }
         let mut out = match &self.downsample {
-            Some((conv, bn)) => out.f_add_(&bn.forward(&conv.forward(x)?, train)?)?,
+            Some((conv, bn)) => out.f_add_(&bn.forward(&conv.forward(x, train)?, train)?)?,
             None => out.f_add_(x)?,
         };
         Ok(out.f_relu_()?)
@@ -90,7 +90,7 @@ impl Block {
 }
 
 fn stem((conv, bn): &(Conv2d, BatchNorm), images: &Tensor, train: bool) -> Result<Tensor, ModelError> {
-    let mut x = bn.forward(&conv.forward(images)?, train)?;
+    let mut x = bn.forward(&conv.forward(images, train)?, train)?;
     Ok(x.f_relu_()?.f_max_pool2d([3, 3], [2, 2], [1, 1], [1, 1], false)?)
 }
 
@@ -164,7 +164,7 @@ impl Classifier for ResNet {
     fn forward(&self, images: &Tensor, train: bool) -> Result<Tensor, ModelError> {
         input_size(images, self.channels, self.synced)?;
         let x = self.features(images, train)?.f_adaptive_avg_pool2d([1, 1])?;
-        self.fc.forward(&x.f_flatten(1, -1)?)
+        self.fc.forward(&x.f_flatten(1, -1)?, train)
     }
 
     fn min_micro_batch(&self, image_size: usize) -> usize {

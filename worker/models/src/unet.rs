@@ -51,8 +51,8 @@ impl DoubleConv {
 
     fn forward(&self, x: &Tensor, train: bool) -> Result<Tensor, ModelError> {
         let [(conv1, bn1), (conv2, bn2)] = &self.layers;
-        let x = bn1.forward(&conv1.forward(x)?, train)?.f_relu_()?;
-        Ok(bn2.forward(&conv2.forward(&x)?, train)?.f_relu_()?)
+        let x = bn1.forward(&conv1.forward(x, train)?, train)?.f_relu_()?;
+        Ok(bn2.forward(&conv2.forward(&x, train)?, train)?.f_relu_()?)
     }
 }
 
@@ -167,7 +167,7 @@ impl Classifier for Unet {
         for (level, skip) in self.up.iter().zip(skips.iter().rev()) {
             x = level.run_many([&x, skip], move |level, [x, skip]| level.forward(x, skip, train))?;
         }
-        self.outc.forward(&x)
+        self.outc.forward(&x, train)
     }
 
     fn min_micro_batch(&self, image_size: usize) -> usize {

@@ -110,9 +110,9 @@ impl Vit {
     }
 
     /// Computes tokens with positions, N x (1 + patches) x width.
-    fn tokens(&self, images: &Tensor) -> Result<Tensor, ModelError> {
+    fn tokens(&self, images: &Tensor, train: bool) -> Result<Tensor, ModelError> {
         let images = input_layout(images, self.channels_last)?;
-        let patches = self.patch_embed.forward(&images)?.f_flatten(2, 3)?.f_transpose(1, 2)?;
+        let patches = self.patch_embed.forward(&images, train)?.f_flatten(2, 3)?.f_transpose(1, 2)?;
         let class = self.cls_token.f_expand([patches.size()[0], -1, -1], false)?;
         Ok(Tensor::f_cat(&[class, patches], 1)?.f_add(&self.pos_embed)?)
     }
@@ -126,12 +126,12 @@ impl Classifier for Vit {
             let expected = format!("images of shape N x {} x {side} x {side} with N > 0", self.channels);
             return Err(ModelError::Input(expected, shape));
         }
-        let mut x = self.dropout.forward(&self.tokens(images)?, train)?;
+        let mut x = self.dropout.forward(&self.tokens(images, train)?, train)?;
         for block in &self.blocks {
             x = block.run(&x, move |block, x| block.forward(x, train))?;
         }
         // The head needs only the class token, and the normalisation is per token.
-        self.head.forward(&self.norm.forward(&x.f_select(1, 0)?)?)
+        self.head.forward(&self.norm.forward(&x.f_select(1, 0)?)?, train)
     }
 
     fn min_micro_batch(&self, _image_size: usize) -> usize {

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use dtrain_torch_shim::autocast::substitute_shadow;
+use dtrain_torch_shim::frozen::Frozen;
 use tch::Tensor;
 
 use super::error::ModelError;
@@ -34,9 +35,17 @@ impl Shadow {
 pub struct Weight {
     pub(crate) leaf: Tensor,
     pub(crate) shadow: Shadow,
+    /// Of a weight that is held in fewer bytes, the factors of its rows, if it has any.
+    pub(crate) frozen: Option<Option<Tensor>>,
 }
 
 impl Weight {
+    /// Returns the weight if it is held in fewer bytes.
+    pub(crate) fn frozen(&self) -> Option<Frozen<'_>> {
+        let scale = self.frozen.as_ref()?.as_ref();
+        Some(Frozen { weight: &self.leaf, scale })
+    }
+
     /// Returns the operand of a product: the parameter, or its shadow, whose gradient the parameter gets.
     pub fn get(&self) -> Result<Tensor, ModelError> {
         match &*self.shadow.lock() {

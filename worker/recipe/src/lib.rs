@@ -19,6 +19,7 @@ mod episodes;
 pub mod figures;
 mod kinds;
 mod load;
+mod lora;
 mod loss;
 pub mod losses;
 mod mask_colors;
@@ -61,6 +62,7 @@ pub use dtrain_common::recipe::{
 };
 pub use episodes::Episodes;
 pub use figures::Figure;
+pub use lora::{Frozen, Lora};
 pub use loss::Loss;
 pub use losses::StepLoss;
 pub use mask_colors::{ClassColor, MaskColors};

@@ -11,6 +11,7 @@ use dtrain_common::section;
 
 use super::figures::FIGURES;
 use super::kinds::{BATCH_NORM, JOINS, RENAMES};
+use super::lora::{Frozen, Lora};
 use super::loss::LOSS;
 use super::losses::STEP_LOSSES;
 use super::{BatchNorm, Compile, Figure, Join, Loss, MemoryFormat, ModelName, StepLoss, WeightsMode};
@@ -72,6 +73,12 @@ section! {
         state: BTreeMap<String, Join> = BTreeMap::new(), JOINS, experiment;
         /// Globs of the parameters that are not trained.
         freeze: Vec<String> = Vec::new(), GLOBS, experiment;
+        /// Adapters of weights: the model's own parameters are frozen, and checkpoints lack them.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        lora: Option<Lora> = None, Kind::Section(Lora::KEYS), experiment;
+        /// Weights that are never trained and take less memory; checkpoints lack them.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        frozen: Option<Frozen> = None, Kind::Section(Frozen::KEYS), experiment;
         /// The samples that BatchNorm normalises together in training.
         batchnorm: BatchNorm = BatchNorm::Local, BATCH_NORM, experiment;
         /// The memory layout of images and convolution weights.

@@ -79,7 +79,8 @@ fn tensors(model: &Model) -> Result<Vec<Source>, CheckpointError> {
         Ok(Source { unchanged_until_update, ..Source::whole(entry.name().to_owned(), tensor)? })
     };
     let buffer = |entry: &Entry| Source::whole(entry.name().to_owned(), entry.tensor().f_detach()?);
-    registry.parameters().map(parameter).chain(registry.buffers().map(buffer)).collect()
+    let kept = registry.parameters().filter(|entry| !entry.is_base());
+    kept.map(parameter).chain(registry.buffers().map(buffer)).collect()
 }
 
 /// A row that no rank can write in ranges.

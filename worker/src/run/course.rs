@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use dtrain_common::manifest::DataFingerprint;
+use dtrain_common::manifest::{Base, DataFingerprint};
 use dtrain_recipe::{AnyRecipe, Recipe};
 
 use super::best::BestKeeper;
@@ -24,6 +24,8 @@ pub(crate) struct Course {
     pub(crate) data: DataFingerprint,
     /// The hash of `model.file`, likewise.
     pub(crate) program: Option<String>,
+    /// What checkpoints lack; only on rank 0.
+    pub(crate) base: Option<Base>,
     /// The recipe as checkpoints hold it.
     pub(crate) recipe: AnyRecipe,
     pub(crate) best: BestKeeper,

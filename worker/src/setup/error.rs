@@ -83,12 +83,38 @@ pub enum WorkerError {
     Members { given: usize, taken: usize },
     #[error("model.weights_rename: {reason}")]
     Rename { reason: String },
+    #[error("cannot write {}: {reason}", path.display())]
+    Merge { path: PathBuf, reason: String },
     #[error("cannot evaluate: {0}")]
     Evaluate(#[source] CheckpointError),
     #[error(transparent)]
     Predict(#[from] PredictError),
     #[error("{} has no moving average; use --weights raw", folder.display())]
     NoAverage { folder: PathBuf },
+    #[error(
+        "{key}: {glob:?} matches no weight of a linear layer or convolution, but {example:?}: match the weights of such layers"
+    )]
+    NoProduct { key: &'static str, glob: String, example: String },
+    #[error(
+        "model.weights lacks `{name}`, which adapters leave as it is: add it to model.lora.train if it is new, or use a file that \
+         has it"
+    )]
+    RandomBase { name: String },
+    #[error("checkpoints lack the weights that this run does not train: set model.weights to a file of them")]
+    NoBase,
+    #[error(
+        "model.frozen holds `{name}` in fewer bytes, and {key} trains it: leave it out of one of the two"
+    )]
+    TrainedFrozen { key: String, name: String },
+    #[error(
+        "a stage unfreezes `{name}`, which checkpoints lack: add it to model.lora.train, and freeze it in the stages before"
+    )]
+    TrainedBase { name: String },
+    #[error(
+        "the weights that {} lacks are not those of its run: use the model.file and model.weights with which it began",
+        folder.display()
+    )]
+    OtherBase { folder: PathBuf },
     #[error("model.freeze matches every parameter: leave at least one parameter trainable")]
     AllFrozen,
     #[error(transparent)]
@@ -202,6 +228,7 @@ impl WorkerError {
             | Self::Device(DeviceError::Failed { .. })
             | Self::Opening(_)
             | Self::Lease(_)
+            | Self::Merge { .. }
             | Self::Write { .. }
             | Self::Predict(PredictError::Io { .. })
             | Self::Signals(_)

@@ -1,6 +1,7 @@
 //! Builds a trainer from a recipe. Rank 0 first reads the data and the checkpoint and builds everything; the
 //! other ranks start afterwards. A run that cannot start therefore fails once, with one message.
 
+pub(crate) mod base;
 pub(crate) mod error;
 pub(crate) mod facts;
 pub(crate) mod fingerprint;
@@ -17,7 +18,7 @@ pub(crate) mod room;
 pub(crate) mod survey;
 pub(crate) mod task;
 pub(crate) mod trained;
-mod weights;
+pub(crate) mod weights;
 
 use std::sync::Arc;
 
@@ -76,7 +77,7 @@ impl Setup {
         let mut notes = Vec::new();
         // All ranks draw the same weights; rank 0's are broadcast nevertheless.
         rng::seed(recipe.train.seed).map_err(|source| DeviceError::Failed { rank: env.rank, source })?;
-        let (mut registry, batch_sync) = registry_of_rank(recipe, env, device);
+        let (mut registry, batch_sync) = registry_of_rank(recipe, env, device)?;
         let folder = opening.resume.as_deref().filter(|_| only.is_none());
         let cache = CacheBudget::new(cache_bytes(recipe.data.cache, env.local_world_size));
         let (survey, is_filled) = (&opening.survey, folder.is_some());
@@ -105,11 +106,15 @@ impl Setup {
         let periods = manifest.as_ref().map(|manifest| manifest.periods_with(data.train_samples));
         let periods = periods.unwrap_or_default();
         let plan = RunPlan::over(recipe, env.world_size, data.train_samples, periods, &needs)?;
-        if folder.is_none() {
+        // A checkpoint has no base.
+        let has_base = registry.has_base();
+        if folder.is_none() || has_base {
             notes.extend(weights::load(recipe, &registry, facts.lacks_weights && only.is_none())?);
         }
+        let base = if env.rank == 0 { base::describe(&registry)? } else { None };
         let stages = trained::stages(recipe, &registry, &plan, env)?;
         if let (Some(folder), Some(manifest)) = (folder, &manifest) {
+            base::check_same(folder, manifest.base.as_ref(), base.as_ref())?;
             notes.extend(resumed::check_data(folder, manifest, task.as_ref(), &data, &plan)?);
             notes.extend(resumed::describe_program(manifest.program.as_deref(), opening.program.as_deref()));
             let ranks = env.world_size;
@@ -174,6 +179,7 @@ impl Setup {
                 current: LaidOutPhase::new(id),
                 data,
                 program: opening.program.clone(),
+                base,
                 recipe: plain,
                 best: BestKeeper::new(recipe.checkpoint.best.clone(), best),
                 patience: Patience::new(recipe.train.stop_early.clone(), stopping),

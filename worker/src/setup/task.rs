@@ -9,15 +9,18 @@ use tch::Device;
 
 use crate::data::CacheBudget;
 use crate::models::{self, BatchSync, Registry};
+use crate::setup::base;
 use crate::setup::error::{Result, WorkerError};
 use crate::setup::needs::check_figures;
 use crate::step::exchange::RankSync;
 use crate::tasks::{BuildContext, BuildTask, Task, build_to_fill};
 
-pub(crate) fn registry(recipe: &Recipe, device: Device) -> Registry {
+/// Makes the registry in which a recipe's network is built; call [`base::settle`] behind that.
+pub(crate) fn registry(recipe: &Recipe, device: Device) -> Result<Registry> {
     let mut registry = Registry::new(device);
     registry.channels_last = recipe.model.memory_format == MemoryFormat::ChannelsLast;
-    registry
+    base::prepare(recipe, &mut registry)?;
+    Ok(registry)
 }
 
 /// Works like [`registry`] for a rank of a training.
@@ -25,18 +28,18 @@ pub(crate) fn registry_of_rank(
     recipe: &Recipe,
     env: &WorkerEnv,
     device: Device,
-) -> (Registry, Option<Arc<RankSync>>) {
+) -> Result<(Registry, Option<Arc<RankSync>>)> {
     // Groups may span ranks, at the latest after running out of memory.
     let is_joint = matches!(recipe.model.batchnorm, BatchNorm::Synced | BatchNorm::Group(_));
     let sums = is_joint && env.world_size > 1;
     let batch_sync = sums.then(|| Arc::new(RankSync::new(env.world_size)));
-    let mut registry = registry(recipe, device);
+    let mut registry = registry(recipe, device)?;
     registry.is_batch_grouped = recipe.model.batchnorm.group().is_some();
     registry.is_batch_frozen = recipe.model.batchnorm == BatchNorm::Frozen;
     registry.dropout = recipe.model.dropout.unwrap_or(0.0);
     registry.drop_path = recipe.model.drop_path.unwrap_or(0.0);
     registry.set_batch_sync(batch_sync.clone().map(|sync| sync as Arc<dyn BatchSync>));
-    (registry, batch_sync)
+    Ok((registry, batch_sync))
 }
 
 /// Builds the task with its model. If `is_filled`, initial weights are not drawn: a checkpoint replaces them.
@@ -54,6 +57,7 @@ pub(crate) fn build_task<T: BuildTask + 'static>(
         true => build_to_fill(recipe, survey, context)?,
         false => T::build(recipe, survey, context)?,
     };
+    base::settle(recipe, registry)?;
     check_figures(&task, recipe)?;
     Ok(Box::new(task))
 }

@@ -96,6 +96,14 @@ fn phases(recipe: &Recipe, registry: &Registry, plan: &RunPlan) -> Result<Vec<Ve
         };
         stages.push(of.phases.iter().map(trained).collect());
     }
+    let is_trained = |(entry, ever): &(&Entry, &bool)| **ever && entry.is_base();
+    if let Some((entry, _)) = zip(registry.parameters(), &ever).find(is_trained) {
+        let name = entry.name().to_owned();
+        return Err(match entry.frozen() {
+            Some(_) => WorkerError::TrainedFrozen { key: "a stage".to_owned(), name },
+            None => WorkerError::TrainedBase { name },
+        });
+    }
     let trains = |rule: usize| zip(&common, &ever).any(|(own, ever)| *own == Some(rule) && *ever);
     match (0..common_rules.len()).find(|&rule| !trains(rule)) {
         Some(rule) if !recipe.stage.is_empty() => Err(WorkerError::NoEffect {

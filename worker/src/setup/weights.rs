@@ -5,6 +5,7 @@ use std::path::Path;
 use dtrain_recipe::Recipe;
 
 use crate::models::{self, Registry, Renames};
+use crate::setup::base;
 use crate::setup::error::{Result, WorkerError};
 use crate::tensors::bytes;
 
@@ -15,6 +16,9 @@ const ZERO_WEIGHTS: &str = "warning: model.file has no weights and model.zero_we
 /// Loads the recipe's weights into the model, which has none of its own if it `lacks` them. Returns lines for people.
 pub(crate) fn load(recipe: &Recipe, registry: &Registry, lacks: bool) -> Result<Vec<String>> {
     let path = recipe.model.weights.as_deref();
+    if path.is_none() && recipe.program().is_none() && registry.has_base() {
+        return Err(WorkerError::NoBase);
+    }
     let mut notes = Vec::from_iter(path.map(|path| import(recipe, path, registry)).transpose()?);
     if lacks && (path.is_none() || has_large_zeros(registry)?) {
         if !recipe.model.zero_weights {
@@ -43,5 +47,6 @@ fn import(recipe: &Recipe, weights: &Path, registry: &Registry) -> Result<String
     let renames = Renames::new(&recipe.model.weights_rename)
         .map_err(|error| WorkerError::Rename { reason: error.to_string() })?;
     let report = models::load_renamed(registry, weights, recipe.model.weights_mode, &renames)?;
+    base::check_filled(recipe, registry, &report.unfilled)?;
     Ok(format!("weights from {}: {report}", weights.display()))
 }

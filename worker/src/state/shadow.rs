@@ -138,7 +138,7 @@ mod tests {
                 let loss = match micro_step {
                     0 => model.loss(&tokens, &tokens, true).unwrap(),
                     _ => sum(model.forward(&tokens, true).unwrap()),
-                } + sum(conv.forward(&image).unwrap());
+                } + sum(conv.forward(&image, true).unwrap());
                 drop(region);
                 loss.backward();
                 losses.push(loss.double_value(&[]));

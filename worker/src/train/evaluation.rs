@@ -24,15 +24,18 @@ use crate::faults::Fault;
 use crate::heartbeat::Heartbeat;
 use crate::memory::{self, Owners, budget};
 use crate::metrics::{Line, MetricsLog, Progress, ProgressStyle, TestRecord, figure};
+use crate::models::Registry;
 use crate::planning::{EvalQuestion, EvalWeights};
 use crate::run::evaluate::{Evaluated, Evaluator};
 use crate::run::{Followers, TrainError, peak_memory};
+use crate::setup::base;
 use crate::setup::error::{Result, WorkerError};
 use crate::setup::fingerprint::{check_same_data, unnamed_classes};
 use crate::setup::loader::loader_options;
 use crate::setup::nodes::send_manifest;
 use crate::setup::survey::{self, Surveyed};
 use crate::setup::task::registry;
+use crate::setup::weights;
 use crate::step::recover::Limits;
 use crate::step::{Kernels, Precision, Warned};
 use crate::stop::StopFlag;
@@ -214,6 +217,21 @@ pub(super) struct Filled<T> {
     pub(super) is_average: bool,
 }
 
+/// Builds a task whose model a checkpoint fills next.
+pub(super) fn build_empty<T: BuildTask>(
+    recipe: &Recipe,
+    survey: T::Survey,
+    device: Device,
+    local_ranks: usize,
+) -> Result<(T, Registry)> {
+    let mut registry = registry(recipe, device)?;
+    let cache = CacheBudget::new(cache_bytes(recipe.data.cache, local_ranks));
+    let context = BuildContext { registry: &mut registry, local_ranks, cache };
+    let task: T = build_to_fill(recipe, survey, context)?;
+    base::settle(recipe, &mut registry)?;
+    Ok((task, registry))
+}
+
 /// Builds the task of `survey`, and fills its model if it fits the manifest.
 pub(super) fn fill<T: BuildTask + 'static>(
     of: &Evaluation<'_>,
@@ -221,11 +239,7 @@ pub(super) fn fill<T: BuildTask + 'static>(
     fits: impl FnOnce(&Manifest, &T) -> Result<()>,
 ) -> Result<Filled<T>> {
     let Evaluation { recipe, ref folder, weights, .. } = *of;
-    let mut registry = registry(recipe, of.device);
-    let local_ranks = of.env.local_world_size;
-    let cache = CacheBudget::new(cache_bytes(recipe.data.cache, local_ranks));
-    let context = BuildContext { registry: &mut registry, local_ranks, cache };
-    let mut task: T = build_to_fill(recipe, survey, context)?;
+    let (mut task, registry) = build_empty::<T>(recipe, survey, of.device, of.env.local_world_size)?;
     let reads = of.is_shared || of.env.rank == 0;
     let read = || Manifest::read(folder).map_err(|error| WorkerError::Evaluate(error.into()));
     let manifest = match reads.then(read).transpose()? {
@@ -237,6 +251,12 @@ pub(super) fn fill<T: BuildTask + 'static>(
     let stage = recipe.stage.iter().position(|stage| manifest.stage.as_ref() == Some(&stage.name));
     if let Some(number) = stage {
         begin_stage(&mut task, recipe, number).map_err(TrainError::from)?;
+    }
+    if registry.has_base() {
+        weights::load(recipe, &registry, task.facts().lacks_weights)?;
+        if of.env.rank == 0 {
+            base::check_same(folder, manifest.base.as_ref(), base::describe(&registry)?.as_ref())?;
+        }
     }
     let wants_average = weights != EvalWeights::Raw;
     let is_average = match reads {

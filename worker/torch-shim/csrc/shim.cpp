@@ -6,6 +6,7 @@
 #include "context.cpp"
 #include "cross_entropy.cpp"
 #include "draws.cpp"
+#include "frozen.cpp"
 #include "hooks.cpp"
 #include "memory.cpp"
 #include "recompute.cpp"

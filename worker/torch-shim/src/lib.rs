@@ -11,6 +11,7 @@ pub mod count;
 pub mod cuda;
 mod error;
 mod ffi;
+pub mod frozen;
 pub mod fused;
 pub mod gloo;
 pub mod grad_mode;

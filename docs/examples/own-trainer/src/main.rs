@@ -71,10 +71,11 @@ impl Task for Surface {
         &self.facts
     }
 
-    fn loss(&self, batch: &Batch, _: Mode) -> Result<Loss, TaskError> {
-        let x = self.first.forward(batch.field("position")?)?.f_tanh()?;
-        let x = self.second.run(&x, |layer, x| Ok(layer.forward(x)?.f_tanh()?))?;
-        let error = self.last.forward(&x)?.f_squeeze_dim(1)?.f_sub(batch.field("height")?)?;
+    fn loss(&self, batch: &Batch, mode: Mode) -> Result<Loss, TaskError> {
+        let train = mode == Mode::Train;
+        let x = self.first.forward(batch.field("position")?, train)?.f_tanh()?;
+        let x = self.second.run(&x, move |layer, x| Ok(layer.forward(x, train)?.f_tanh()?))?;
+        let error = self.last.forward(&x, train)?.f_squeeze_dim(1)?.f_sub(batch.field("height")?)?;
         let squares = error.f_square()?;
         // Points count by their precision. The engine divides the sum by the weight, over all micro-batches
         // of all ranks.

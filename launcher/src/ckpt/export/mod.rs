@@ -1,5 +1,6 @@
 //! `dtrain ckpt export`: a checkpoint's model in one file, for other programs.
 
+mod adapters;
 mod outputs;
 mod write;
 
@@ -8,12 +9,15 @@ use self::write::Unwritten;
 use super::problem::{failed, stopped};
 use super::progress::{Progress, stop_signal};
 use super::tensors::torch_name;
-use crate::cli::{ExportArgs, Weights};
+use crate::ckpt::find::checkpoint;
+use crate::cli::{Dtype, ExportArgs, Names, Weights};
+use crate::questions;
 use crate::stdout::print;
 use anyhow::bail;
 use dtrain_common::exit::ExitStatus;
 use dtrain_common::files::write_atomic_with;
-use dtrain_common::manifest::FILE_NAME;
+use dtrain_common::manifest::{FILE_NAME, Manifest};
+use dtrain_common::question::{Floats, MergeQuestion};
 use dtrain_common::safetensors_file::header;
 use dtrain_common::text::{counted, size};
 use std::fs::File;
@@ -26,7 +30,15 @@ use std::sync::atomic::Ordering;
 const CLASS_NAMES: &str = "class_names";
 
 pub(super) fn run(args: &ExportArgs) -> anyhow::Result<ExitCode> {
-    check_out(&args.out, args.force)?;
+    let manifest = Manifest::read(&checkpoint(&args.checkpoint)?).map_err(failed)?;
+    match &manifest.base {
+        Some(base) if args.adapters => return adapters::write(args, &manifest, base),
+        None if args.adapters => bail!("{} has no adapters; leave --adapters out", args.checkpoint.display()),
+        _ => check_out(&args.out, args.force)?,
+    }
+    if manifest.base.is_some() {
+        return merge(args);
+    }
     let export = Export::new(args)?;
     export.verify()?;
     write(&export, &args.out, args.force)?;
@@ -51,6 +63,26 @@ pub(super) fn run(args: &ExportArgs) -> anyhow::Result<ExitCode> {
     }
     print(&text)?;
     Ok(ExitStatus::Success.into())
+}
+
+/// Lets the trainer write the whole model of a checkpoint that lacks parameters. On success, it does not return.
+fn merge(args: &ExportArgs) -> anyhow::Result<ExitCode> {
+    if args.names != Names::Pytorch {
+        bail!("a checkpoint without its base is written under PyTorch's names; leave --names out");
+    }
+    let floats = match args.dtype {
+        Dtype::Keep => None,
+        Dtype::F32 => Some(Floats::F32),
+        Dtype::Bf16 => Some(Floats::Bf16),
+        Dtype::F16 => Some(Floats::F16),
+    };
+    questions::merge(&args.checkpoint, |checkpoint| MergeQuestion {
+        checkpoint,
+        out: args.out.clone(),
+        force: args.force,
+        average: args.weights != Weights::Raw,
+        floats,
+    })
 }
 
 /// Rejects a wrong output path before reading any file.

@@ -93,6 +93,7 @@ pub(crate) fn checkpoint(run: &Path, step: u64, change: impl FnOnce(&Path, &mut 
         fields: Vec::new(),
         data_periods: Vec::new(),
         program: None,
+        base: None,
         recipe: resolved("demo", &[]),
         metrics: [("accuracy".to_owned(), step as f64 / 100.0)].into(),
         best: None,

@@ -4,11 +4,13 @@
 //! Reading goes from file to steps: [`archive`] (zip) -> [`schema`] (JSON) and [`tensors`] -> [`graph`] (names become
 //! numbers) -> [`prepare`] (calls with prepared arguments) -> [`run`].
 
+mod adapters;
 mod archive;
 mod axis;
 mod buffers;
 mod draws;
 mod dtype;
+mod frozen;
 mod gradients;
 mod graph;
 mod guards;
@@ -88,9 +90,17 @@ impl Exported {
         let notes: Notes = if archive.has(NOTES) { archive.json(NOTES)? } else { Notes::default() };
         let checked: Checked = if archive.has(CHECKED) { archive.json(CHECKED)? } else { Checked::default() };
         archive.may_lack_weights = notes.without_weights;
-        let tensors = tensors::load(&mut archive, registry, &document.graph_module.signature)?;
+        let mut products = frozen::weights(&document.graph_module);
+        if let Some(separate) = &separate {
+            let of_evaluation = frozen::weights(&separate.graph_module);
+            products.retain(|name| of_evaluation.contains(name));
+        }
+        let signature = &document.graph_module.signature;
+        let tensors = tensors::load(&mut archive, registry, signature, &products)?;
 
-        let program = graph::resolve(&archive, &document.graph_module, &tensors)?;
+        let mut program = graph::resolve(&archive, &document.graph_module, &tensors)?;
+        adapters::insert(&mut program, registry, true)?;
+        frozen::replace(&mut program, registry)?;
         registry.warnings.extend(warnings::of_training(&program, separate.is_some()));
         let (inputs, outputs) = ports(&archive, &document, &program, &notes.inputs, &notes.outputs)?;
         gradients::check(&archive, &program)?;
@@ -125,7 +135,9 @@ impl Exported {
             Some(document) => {
                 let signature = &document.graph_module.signature;
                 let tensors = tensors::of_evaluation(&mut archive, tensors, registry, signature)?;
-                let program = graph::resolve(&archive, &document.graph_module, &tensors)?;
+                let mut program = graph::resolve(&archive, &document.graph_module, &tensors)?;
+                adapters::insert(&mut program, registry, false)?;
+                frozen::replace(&mut program, registry)?;
                 let (own, outputs) =
                     ports(&archive, document, &program, &notes.inputs, &notes.evaluation_outputs)?;
                 if own.len() != inputs.len() {

@@ -108,6 +108,16 @@ pub(super) enum MaybeTensor {
     AsNone(IgnoredAny),
 }
 
+impl MaybeTensor {
+    /// Returns the tensor's name; None without a tensor.
+    pub(super) fn name(&self) -> Option<&str> {
+        match self {
+            Self::AsTensor(name) => Some(&name.name),
+            Self::AsNone(_) => None,
+        }
+    }
+}
+
 /// A number that is written as text if it is infinite or not a number.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Float(pub f64);

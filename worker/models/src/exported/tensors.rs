@@ -78,12 +78,13 @@ impl Tensors {
     }
 }
 
-/// Reads all tensors. Those of `state_dict` are registered in its order, under its names; a name that shares the data of
+/// Reads all tensors; the weights of `products` may be held in fewer bytes. Those of `state_dict` are registered in its order, under its names; a name that shares the data of
 /// an earlier one is tied to it.
 pub(super) fn load(
     archive: &mut Archive,
     registry: &mut Registry,
     signature: &Signature,
+    products: &HashSet<String>,
 ) -> Result<Tensors, ModelError> {
     let mut tensors = Tensors::default();
     let mut first: HashMap<String, Vec<(String, Payload)>> = HashMap::new();
@@ -102,7 +103,7 @@ pub(super) fn load(
             }
             tensors.overlaps.push([of.clone(), name.clone()]);
         }
-        let tensor = register(archive, registry, &name, &payload, &init)?;
+        let tensor = register(archive, registry, &name, &payload, &init, products)?;
         tensors.by_name.insert(name.clone(), tensor);
         views.push((name, payload));
     }
@@ -268,6 +269,7 @@ fn register(
     name: &str,
     payload: &Payload,
     init: &Tensor,
+    products: &HashSet<String>,
 ) -> Result<Tensor, ModelError> {
     let kind = init.f_kind()?;
     let remedy = match kind {
@@ -292,6 +294,10 @@ fn register(
     }
     // PyTorch also has parameters of whole numbers, which are never trained.
     if payload.is_param && kind == Kind::Float {
+        let frozen = registry.frozen.as_ref().and_then(|frozen| frozen.of(name));
+        if let Some(frozen) = frozen.filter(|_| products.contains(name)) {
+            return Ok(registry.root().frozen(name, init, frozen)?.leaf);
+        }
         return registry.root().parameter_or_frozen(name, init, is_trained(payload));
     }
     registry.root().foreign_buffer(name, init)

@@ -3,6 +3,7 @@
 use tch::Tensor;
 
 use super::super::error::ModelError;
+use super::super::lora::Adapter;
 use super::super::registry::Scope;
 use super::super::weight::Weight;
 use super::init::Init;
@@ -36,6 +37,7 @@ pub struct Conv2d {
     bias: Option<Weight>,
     stride: i64,
     padding: i64,
+    adapter: Option<Adapter>,
 }
 
 impl Conv2d {
@@ -46,19 +48,28 @@ impl Conv2d {
         options: ConvOptions,
     ) -> Result<Self, ModelError> {
         let shape = [output, input, options.kernel, options.kernel];
-        let weight = scope.weight("weight", &options.init.weight(&shape)?)?;
+        let weight = scope.product_weight("weight", &options.init.weight(&shape)?)?;
         let bias = match options.bias {
             true => Some(scope.weight("bias", &options.init.bias(output, &shape)?)?),
             false => None,
         };
-        Ok(Self { weight, bias, stride: options.stride, padding: options.padding })
+        let ConvOptions { stride, padding, .. } = options;
+        Ok(Self { weight, bias, stride, padding, adapter: Adapter::of_layer(scope)? })
     }
 
-    /// N x input x H x W to N x output x H' x W': H' = (H + 2 padding - kernel) / stride + 1, rounded down.
-    pub fn forward(&self, x: &Tensor) -> Result<Tensor, ModelError> {
+    /// N x input x H x W to N x output x H' x W': H' = (H + 2 padding - kernel) / stride + 1, rounded down. An adapter drops
+    /// elements if `train`.
+    pub fn forward(&self, x: &Tensor, train: bool) -> Result<Tensor, ModelError> {
         let (stride, padding) = ([self.stride; 2], [self.padding; 2]);
         let bias = self.bias.as_ref().map(Weight::get).transpose()?;
-        Ok(x.f_conv2d(&self.weight.get()?, bias, stride, padding, [1, 1], 1)?)
+        let y = match self.weight.frozen() {
+            Some(weight) => weight.conv2d(x, bias.as_ref(), self.stride, self.padding)?,
+            None => x.f_conv2d(&self.weight.get()?, bias, stride, padding, [1, 1], 1)?,
+        };
+        let Some(adapter) = &self.adapter else { return Ok(y) };
+        let down = |x: &Tensor, a: &Tensor| x.f_conv2d(a, None::<&Tensor>, stride, padding, [1, 1], 1);
+        let up = |x: &Tensor, b: &Tensor| x.f_conv2d(b, None::<&Tensor>, [1, 1], [0, 0], [1, 1], 1);
+        adapter.add(&y, x, train, down, up)
     }
 }
 

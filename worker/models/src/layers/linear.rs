@@ -4,6 +4,7 @@ use dtrain_torch_shim::head::Head;
 use tch::Tensor;
 
 use super::super::error::ModelError;
+use super::super::lora::Adapter;
 use super::super::registry::Scope;
 use super::super::weight::{Shadow, Weight};
 use super::init::Init;
@@ -13,6 +14,7 @@ use super::init::Init;
 pub struct Linear {
     weight: Weight,
     bias: Weight,
+    adapter: Option<Adapter>,
 }
 
 impl Linear {
@@ -25,12 +27,20 @@ impl Linear {
     pub fn with_init(scope: &mut Scope<'_>, input: i64, output: i64, init: Init) -> Result<Self, ModelError> {
         let shape = [output, input];
         let (weight, bias) = (init.weight(&shape)?, init.bias(output, &shape)?);
-        Ok(Self { weight: scope.weight("weight", &weight)?, bias: scope.weight("bias", &bias)? })
+        let (weight, bias) = (scope.product_weight("weight", &weight)?, scope.weight("bias", &bias)?);
+        Ok(Self { weight, bias, adapter: Adapter::of_layer(scope)? })
     }
 
-    /// Computes ... x output from ... x input.
-    pub fn forward(&self, x: &Tensor) -> Result<Tensor, ModelError> {
-        Ok(x.f_linear(&self.weight.get()?, Some(self.bias.get()?))?)
+    /// Computes ... x output from ... x input. An adapter drops elements if `train`.
+    pub fn forward(&self, x: &Tensor, train: bool) -> Result<Tensor, ModelError> {
+        let bias = self.bias.get()?;
+        let y = match self.weight.frozen() {
+            Some(weight) => weight.linear(x, Some(&bias))?,
+            None => x.f_linear(&self.weight.get()?, Some(bias))?,
+        };
+        let Some(adapter) = &self.adapter else { return Ok(y) };
+        let product = |x: &Tensor, weight: &Tensor| x.f_linear(weight, None::<&Tensor>);
+        adapter.add(&y, x, train, product, product)
     }
 }
 
@@ -49,6 +59,7 @@ impl Embedding {
         let weight = Weight {
             leaf: scope.parameter("weight", &init.weight(&[rows, width])?)?,
             shadow: Shadow::default(),
+            frozen: None,
         };
         Ok(Self { weight })
     }

@@ -120,23 +120,23 @@ impl Block {
     /// Transforms N x T x width; keeps the shape. Dropout applies if `train`.
     pub fn forward(&self, x: &Tensor, train: bool) -> Result<Tensor, ModelError> {
         let ([attended, inside, narrowed], [first, second]) = (&self.dropouts, &self.drop_paths);
-        let branch = attended.forward(&self.attention(&self.norm1.forward(x)?)?, train)?;
+        let branch = attended.forward(&self.attention(&self.norm1.forward(x)?, train)?, train)?;
         let x = x.f_add(&first.forward(&branch, train)?)?;
-        let wide = self.widen.forward(&self.norm2.forward(&x)?)?.f_gelu(self.options.gelu)?;
-        let branch = narrowed.forward(&self.narrow.forward(&inside.forward(&wide, train)?)?, train)?;
+        let wide = self.widen.forward(&self.norm2.forward(&x)?, train)?.f_gelu(self.options.gelu)?;
+        let branch = narrowed.forward(&self.narrow.forward(&inside.forward(&wide, train)?, train)?, train)?;
         Ok(x.f_add(&second.forward(&branch, train)?)?)
     }
 
-    pub(super) fn attention(&self, x: &Tensor) -> Result<Tensor, ModelError> {
+    pub(super) fn attention(&self, x: &Tensor, train: bool) -> Result<Tensor, ModelError> {
         let (n, t, width) = x.size3()?;
         let BlockOptions { heads, causal, .. } = self.options;
         // Splits N x T x (3 x heads x features) into q, k and v, each N x heads x T x features. The gradient of a split is
         // one kernel; that of three selections has eight, and three tensors of the whole size.
-        let parts = self.qkv.forward(x)?.f_split(width, -1)?;
+        let parts = self.qkv.forward(x, train)?.f_split(width, -1)?;
         let part = |part: usize| parts[part].f_view([n, t, heads, width / heads])?.f_transpose(1, 2);
         let mask = None::<&Tensor>;
         let [q, k, v] = [part(0)?, part(1)?, part(2)?];
         let y = Tensor::f_scaled_dot_product_attention(&q, &k, &v, mask, 0.0, causal, None, false)?;
-        self.proj.forward(&y.f_transpose(1, 2)?.f_reshape([n, t, width])?)
+        self.proj.forward(&y.f_transpose(1, 2)?.f_reshape([n, t, width])?, train)
     }
 }

@@ -109,6 +109,11 @@ fn a_unet_has_the_same_gradients_and_statistics() {
 }
 
 /// A segment of one layer that counts its runs.
+/// As in training.
+fn forward(layer: &Linear, x: &Tensor) -> Result<Tensor, ModelError> {
+    layer.forward(x, true)
+}
+
 struct Counted {
     registry: Registry,
     segment: Segment<Linear>,
@@ -127,9 +132,9 @@ impl Counted {
     fn step(&self, change: impl Fn(u64, Tensor) -> Tensor + Send + Sync + 'static) -> Result<(), ModelError> {
         let x = Tensor::ones([2, 4], (Kind::Float, Device::Cpu));
         let times = Arc::clone(&self.times);
-        let y = self
-            .segment
-            .run(&x, move |layer, x| Ok(change(times.fetch_add(1, Ordering::SeqCst), layer.forward(x)?)))?;
+        let y = self.segment.run(&x, move |layer, x| {
+            Ok(change(times.fetch_add(1, Ordering::SeqCst), layer.forward(x, true)?))
+        })?;
         self.registry.recompute().backward(&y.sum(Kind::Float))
     }
 
@@ -149,18 +154,18 @@ fn a_segment_is_recomputed_only_if_needed() {
     counted.step(same).unwrap();
     assert_eq!(counted.times(), 2);
     let x = Tensor::ones([2, 4], (Kind::Float, Device::Cpu));
-    let y = tch::no_grad(|| counted.segment.run(&x, Linear::forward)).unwrap();
+    let y = tch::no_grad(|| counted.segment.run(&x, forward)).unwrap();
     assert!(!y.requires_grad(), "an evaluation");
     // Frozen, and no earlier layer learns: the output needs no gradient, as without recomputation.
     for entry in counted.registry.parameters() {
         entry.tensor().shallow_clone().zero_grad();
         let _ = entry.tensor().set_requires_grad(false);
     }
-    let y = counted.segment.run(&x, Linear::forward).unwrap();
+    let y = counted.segment.run(&x, forward).unwrap();
     assert!(!y.requires_grad());
     // Frozen, but an earlier layer learns.
     let x = x.set_requires_grad(true);
-    counted.segment.run(&x, Linear::forward).unwrap().sum(Kind::Float).backward();
+    counted.segment.run(&x, forward).unwrap().sum(Kind::Float).backward();
     assert!(x.grad().abs().sum(Kind::Float).double_value(&[]) > 0.0);
     assert!(
         counted.registry.parameters().all(|entry| entry.tensor().grad().abs().max().double_value(&[]) == 0.0)
@@ -245,7 +250,7 @@ fn layers_know_whether_they_are_recomputed() {
     let x = Tensor::randn([2, 2, 3, 3], (Kind::Float, Device::Cpu));
     let y = segment.run(&x, move |(conv, bn), x| {
         recorded.lock().unwrap().push(is_recomputing());
-        bn.forward(&conv.forward(x)?, true)
+        bn.forward(&conv.forward(x, true)?, true)
     });
     registry.recompute().backward(&y.unwrap().square().sum(Kind::Float)).unwrap();
     assert_eq!(*seen.lock().unwrap(), [false, true]);

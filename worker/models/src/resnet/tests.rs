@@ -112,7 +112,7 @@ fn bottlenecks_start_as_the_identity_with_the_stride_in_the_middle() {
         .layers
         .iter()
         .map(|(conv, _)| {
-            conv.forward(&images([1, if std::ptr::eq(conv, &block.layers[0].0) { 8 } else { 4 }, 8, 8]))
+            conv.forward(&images([1, if std::ptr::eq(conv, &block.layers[0].0) { 8 } else { 4 }, 8, 8]), true)
         })
         .map(|y| y.unwrap().size()[2..].to_vec())
         .collect();

@@ -80,6 +80,8 @@ pub struct LoadReport {
     pub tied: Vec<(String, String)>,
     /// Position embeddings of another image size.
     pub resampled: Vec<Resampled>,
+    /// The tensors of the model that keep their initial values.
+    pub unfilled: Vec<String>,
     /// The differences of a file that was loaded in part; the rest of the model keeps its initial values.
     pub rest: Option<Box<Mismatch>>,
 }
@@ -134,7 +136,7 @@ impl fmt::Display for LoadReport {
 /// It compares all names, shapes and dtypes before it changes anything. It converts floating-point dtypes.
 pub fn load_state(registry: &Registry, path: &Path, mode: WeightsMode) -> Result<LoadReport, ModelError> {
     let file = TensorFile::open(path)?;
-    let fit = Fit::of(registry, &view(&file), mode)?;
+    let fit = Fit::of(registry, &view(&file), mode, Values::Any)?;
     fit.load(registry, &file, Values::Any)
 }
 
@@ -150,14 +152,14 @@ pub fn load_renamed(
     let mut file = renames.rename(TensorFile::open_weights(path)?)?;
     let mut names = view(&file);
     use_first_names(registry, &mut names);
-    let mut fit = Fit::of(registry, &names, mode)?;
+    let mut fit = Fit::of(registry, &names, mode, Values::Finite)?;
     let mut renamed = None;
     if !fit.mismatch.is_empty() {
         let mut tried = Vec::new();
         for change in prefix::changes(registry, &file) {
             if let Some(mut names) = change.apply(&file) {
                 use_first_names(registry, &mut names);
-                let changed = Fit::of(registry, &names, mode)?;
+                let changed = Fit::of(registry, &names, mode, Values::Finite)?;
                 tried.push((change, changed));
             }
         }
@@ -196,10 +198,12 @@ fn use_first_names<N: Ord + Borrow<str> + From<String>, T>(
     changed
 }
 
-/// Whether loaded values must be finite.
+/// What is asked of a file.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Values {
+    /// A checkpoint, which has any values, and lacks those of its base.
     Any,
+    /// The weights of others, which must be finite.
     Finite,
 }
 
@@ -225,9 +229,21 @@ struct Fit {
 }
 
 impl Fit {
-    fn of(registry: &Registry, file: &View<'_>, mode: WeightsMode) -> Result<Self, ModelError> {
-        // Files of PyTorch lack buffers that are not persistent.
-        let is_expected = |entry: &&Entry| !entry.is_held() || file.contains_key(entry.name());
+    fn of(
+        registry: &Registry,
+        file: &View<'_>,
+        mode: WeightsMode,
+        values: Values,
+    ) -> Result<Self, ModelError> {
+        let is_expected = |entry: &&Entry| {
+            // Files of PyTorch lack buffers that are not persistent, and those of a base its adapters.
+            let may_lack = entry.is_held()
+                || match values {
+                    Values::Any => entry.is_base(),
+                    Values::Finite => registry.is_adapter(entry.name()),
+                };
+            !may_lack || file.contains_key(entry.name())
+        };
         let wanted = registry.state().iter().filter(is_expected);
         let wanted = wanted.map(expected_tensor).collect::<Result<Vec<_>, _>>()?;
         let mut mismatch = compare(&wanted, &without_repeated(registry, file));
@@ -308,12 +324,23 @@ fn fill(
         let name = entry.name();
         // A head is loaded whole or not at all.
         if (is_head_kept && is_head(name)) || left_out.contains(name) {
+            report.unfilled.push(name.to_owned());
             continue;
         }
         let Some(info) = file.info(name) else {
+            report.unfilled.push(name.to_owned());
             report.counters_missing += usize::from(is_batch_counter(name));
             continue;
         };
+        if let Some(frozen) = entry.frozen() {
+            let value = file.read(name)?;
+            if values == Values::Finite {
+                check_finite(name, entry.role(), &value, file)?;
+            }
+            entry.set_frozen(frozen, &value)?;
+            report.loaded += 1;
+            continue;
+        }
         match report.resampled.iter().find(|resampled| resampled.name == name) {
             Some(resampled) => {
                 let value = resampled.apply(&file.read(name)?)?;
@@ -355,7 +382,8 @@ fn check_finite(name: &str, role: Role, tensor: &Tensor, file: &TensorFile) -> R
 
 fn expected_tensor(entry: &Entry) -> Result<ExpectedTensor<'_>, TchError> {
     let shape = entry.tensor().size().into_iter().map(|size| size as usize);
-    Ok(ExpectedTensor { name: entry.name(), shape: shape.collect(), kind: entry.tensor().f_kind()? })
+    let kind = if entry.frozen().is_some() { Kind::Float } else { entry.tensor().f_kind()? };
+    Ok(ExpectedTensor { name: entry.name(), shape: shape.collect(), kind })
 }
 
 /// Checks that a repeated tied weight is equal.

@@ -60,6 +60,7 @@ pub(super) fn manifest(training: &Training<'_>, owed: Owed) -> Manifest {
         data: Some(course.data.clone()),
         data_periods: course.plan.data_periods.clone(),
         program: course.program.clone(),
+        base: course.base.clone(),
         recipe: course.recipe.clone(),
         metrics: BTreeMap::new(),
         best: course.best.so_far.clone(),

@@ -3,6 +3,7 @@
 
 mod check;
 mod data;
+mod merge;
 mod plan;
 mod profile;
 mod resolve;
@@ -62,6 +63,7 @@ pub(crate) fn run<T: BuildTask + 'static>(
         Question::Data(question) => data::run::<T>(request, recipe, &question),
         Question::Eval(question) => evaluation::run::<T>(recipe, env, &question),
         Question::Predict(question) => prediction::run::<T>(recipe, env, &question),
+        Question::Merge(question) => merge::run::<T>(recipe, &question),
         Question::Check(question) => check::run(&question),
         Question::Resolve(question) => resolve::run(&question, T::SETTINGS),
         Question::Schema => resolve::schema(T::SETTINGS),

@@ -342,6 +342,17 @@ fallible! {
     );
 }
 
+// frozen.cpp
+fallible! {
+    safe fn dt_frozen_linear(
+        x: Borrowed<'_>, weight: Borrowed<'_>, scale: Option<Borrowed<'_>>, bias: Option<Borrowed<'_>>, out: &mut Option<NewTensor>
+    );
+    safe fn dt_frozen_conv2d(
+        x: Borrowed<'_>, weight: Borrowed<'_>, scale: Option<Borrowed<'_>>, bias: Option<Borrowed<'_>>, stride: i64, padding: i64,
+        out: &mut Option<NewTensor>
+    );
+}
+
 // program.cpp
 fallible! {
     safe fn dt_frame_new(values: usize, out: &mut Option<Owned<FrameHandle>>);

@@ -9,7 +9,9 @@ fn names(case: &str) -> Vec<String> {
     let mut archive = Archive::open(&reference(&format!("{case}.pt2"))).unwrap();
     let document: Document = archive.json("models/model.json").unwrap();
     let module = &document.graph_module;
-    let tensors = tensors::load(&mut archive, &mut Registry::new(Device::Cpu), &module.signature).unwrap();
+    let tensors =
+        tensors::load(&mut archive, &mut Registry::new(Device::Cpu), &module.signature, &Default::default())
+            .unwrap();
     let program = graph::resolve(&archive, module, &tensors).unwrap();
     segments::find(&program).into_iter().map(|part| part.name).collect()
 }

@@ -157,10 +157,10 @@ fn a_wrong_shape_is_an_error_and_not_a_panic() {
     let conv = Conv2d::new(&mut registry.root().sub("conv"), (3, 4), THREE_BY_THREE).unwrap();
     let linear = Linear::new(&mut registry.root().sub("fc"), 4, 2).unwrap();
     let x = Tensor::f_zeros([1, 5, 8, 8], CPU_FLOAT).unwrap();
-    assert!(matches!(conv.forward(&x), Err(ModelError::Torch(_))));
-    assert!(matches!(linear.forward(&x), Err(ModelError::Torch(_))));
+    assert!(matches!(conv.forward(&x, true), Err(ModelError::Torch(_))));
+    assert!(matches!(linear.forward(&x, true), Err(ModelError::Torch(_))));
     let x = Tensor::f_zeros([2, 3, 9, 9], CPU_FLOAT).unwrap();
-    assert_eq!(conv.forward(&x).unwrap().size(), [2, 4, 9, 9]);
+    assert_eq!(conv.forward(&x, true).unwrap().size(), [2, 4, 9, 9]);
     // Of a changed program file.
     let mut registry = Registry::new(Device::Cpu);
     let norm = BatchNorm::new(&mut registry.root().sub("bn"), 2).unwrap();
@@ -231,7 +231,7 @@ fn attention_equals_the_textbook_formula() {
         }
         let expected =
             Tensor::cat(&heads, 2).linear(&get("attn.c_proj.weight"), Some(&get("attn.c_proj.bias")));
-        let got = layer.attention(&x).unwrap();
+        let got = layer.attention(&x, true).unwrap();
         let difference = (got - expected).abs().max().double_value(&[]);
         assert!(difference < 1e-5, "causal {causal}: {difference:e}");
     }

@@ -65,7 +65,7 @@ pub(super) fn run(
     let mut recipe = Recipe::parse("check", RECIPE, &case.set)?;
     recipe.model.file = Some(folder.join(&check.file));
     recipe.model.libraries = check.libraries.iter().map(|library| folder.join(library)).collect();
-    let mut registry = registry(&recipe, Device::Cpu);
+    let mut registry = registry(&recipe, Device::Cpu)?;
     registry.is_batch_grouped = recipe.model.batchnorm.group().is_some();
     registry.is_batch_frozen = recipe.model.batchnorm == BatchNorm::Frozen;
     let inputs = folder.join(case.inputs.as_ref().unwrap_or(&check.inputs));
