@@ -41,6 +41,7 @@ mod memory_copies;
 mod memory_nodes;
 mod memory_oom;
 mod memory_plan;
+mod mix;
 mod nodes;
 mod odd_files;
 mod own_trainer;

@@ -5,6 +5,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::error::Result;
+use super::mixed;
+use super::mixing::Blend;
 use super::normalize::Normalize;
 use super::pixels::Pixels;
 use super::rng::SampleRng;
@@ -175,6 +177,24 @@ impl Column {
             (to, from) => unreachable!("a column {to:?} has no room for {from:?}"),
         }
     }
+
+    /// Replaces images by `share` of them and the rest of those of `partner`, both normalised.
+    pub(super) fn mean(&mut self, partner: &Column, share: f32) {
+        match (self, partner) {
+            (Self::F32(own), Self::F32(partner)) => mixed::mean(own, partner, share),
+            (Self::Pixels(own), Self::Pixels(partner)) => own.mean(partner, share),
+            (own, _) => unreachable!("{} are no images", own.content()),
+        }
+    }
+
+    /// Copies a rectangle of rows and columns of the images of `partner`, whose height and width are `size`.
+    pub(super) fn paste(&mut self, partner: &Column, sides: &[Range<usize>; 2], size: [usize; 2]) {
+        match (self, partner) {
+            (Self::F32(own), Self::F32(partner)) => mixed::paste(own, partner, sides, size),
+            (Self::Pixels(own), Self::Pixels(partner)) => own.paste(partner, sides, size),
+            (own, _) => unreachable!("{} are no images", own.content()),
+        }
+    }
 }
 
 /// A set of samples with the same fields. Several threads call it at once.
@@ -225,8 +245,9 @@ pub trait Members: Send + Sync {
     /// Returns the members of a sample of which the number alone is given, as in evaluations: always the same.
     fn of(&self, index: usize) -> Vec<u32>;
 
-    /// Writes the columns of a member, `single`, into those of a sample.
-    fn put(&self, member: usize, single: &[Column], out: &mut [Column]);
+    /// Writes the columns of a member, `single`, into those of a sample. Members come in order. `blend`: how the sample is mixed,
+    /// for sets that mix.
+    fn put(&self, member: usize, single: &[Column], blend: Option<&Blend>, out: &mut [Column]);
 }
 
 /// The field of the class that is the target.

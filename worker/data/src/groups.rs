@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use super::dataset::{Column, Dataset, Field, LABEL, Members, columns_for};
 use super::error::Result;
+use super::mixing::Blend;
 use super::rng::SampleRng;
 use super::sampler::episodes::Episodes;
 use super::sampler::pairs::partners;
@@ -94,7 +95,7 @@ impl Members for Groups {
         }
     }
 
-    fn put(&self, member: usize, single: &[Column], out: &mut [Column]) {
+    fn put(&self, member: usize, single: &[Column], _blend: Option<&Blend>, out: &mut [Column]) {
         let fields = self.singles.fields();
         let (mut first, mut columns) = (0, out.chunks_mut(fields.len()));
         for part in &self.parts {
@@ -133,7 +134,7 @@ impl Dataset for Groups {
         let mut single = columns_for(self.singles.fields(), 1);
         for (at, member) in self.of(index).into_iter().enumerate() {
             self.singles.load(member as usize, random.as_deref_mut(), &mut single)?;
-            self.put(at, &single, out);
+            self.put(at, &single, None, out);
         }
         Ok(())
     }
@@ -175,7 +176,7 @@ mod tests {
         let members = episodes.epoch(3, 1);
         let options = LoaderOptions { threads: 2, prefetch_batches: 1, seed: 3, augment: true };
         let places = members[9..27].iter().map(|&sample| Place::first(sample)).collect();
-        let work = MicroBatch { epoch: 1, places, width: 9 };
+        let work = MicroBatch { places, width: 9, ..MicroBatch::of(1, []) };
         let set = Arc::new(set);
         let batch = Loader::start(set.clone(), options, [work].into_iter()).unwrap().next().unwrap().unwrap();
         assert_eq!(batch.column("support_label").unwrap().as_i64().unwrap(), [0, 1, 2, 0, 1, 2]);

@@ -18,6 +18,8 @@ pub enum Domain {
     Order,
     /// The partners of a step's samples: (seed, step, 0).
     Pairs,
+    /// How a sample is mixed with its partner: (seed, step, place in the step), and for all samples of a step (seed, step, 2^32).
+    Mix,
     /// The order of an epoch with as many samples of each class: (seed, epoch, 0).
     Balanced,
     /// The order of an epoch whose steps have samples of similar lengths: (seed, epoch, 0).
@@ -58,6 +60,7 @@ impl Domain {
         match self {
             Domain::Order => b"order   ",
             Domain::Pairs => b"pairs   ",
+            Domain::Mix => b"mix     ",
             Domain::Balanced => b"balanced",
             Domain::Buckets => b"buckets ",
             Domain::Mixture => b"mixture ",
@@ -118,6 +121,23 @@ pub fn coin(rng: &mut SampleRng) -> bool {
     rng.next_u32() >> 31 == 1
 }
 
+/// Draws a number inside (0, 1), each of the 2^52 midpoints equally likely.
+pub fn inside(rng: &mut SampleRng) -> f64 {
+    ((rng.next_u64() >> 12) as f64 + 0.5) / (1u64 << 52) as f64
+}
+
+/// Draws from Beta(alpha, alpha), for alpha above 0.
+///
+/// By two numbers and no rejection: sqrt(2 alpha (u^(-1/alpha) - 1)) cos(2 pi v) has Student's law of 2 alpha degrees (Bailey 1994,
+/// Mathematics of Computation 62), and t / sqrt(2 alpha + t^2) of such a t is 2 b - 1.
+pub fn symmetric_beta(rng: &mut SampleRng, alpha: f64) -> f64 {
+    let power = inside(rng).powf(1.0 / alpha);
+    let cosine = (std::f64::consts::TAU * inside(rng)).cos();
+    let rest = 1.0 - power;
+    // Rounding may go beyond the ends.
+    (0.5 + 0.5 * cosine * (rest / (power + cosine * cosine * rest)).sqrt()).clamp(0.0, 1.0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -168,5 +188,36 @@ mod tests {
         assert!((0..100_000).all(|_| (0.0..1.0).contains(&unit(&mut rng))));
         let heads = (0..10_000).filter(|_| coin(&mut rng)).count();
         assert!((4_800..5_200).contains(&heads), "{heads}");
+    }
+
+    /// Mean, variance and the parts below some numbers, which SciPy 1.17 computes by `scipy.stats.beta.cdf`.
+    #[test]
+    fn the_beta_law_is_that_of_its_parameter() {
+        const DRAWS: usize = 100_000;
+        for (alpha, parts) in [
+            (0.1, [(0.01, 0.320_308), (0.25, 0.451_958)]),
+            (0.2, [(0.01, 0.209_778), (0.25, 0.414_056)]),
+            (0.5, [(0.01, 0.063_769), (0.25, 0.333_333)]),
+            (1.0, [(0.01, 0.01), (0.25, 0.25)]),
+            (4.0, [(0.01, 0.0), (0.25, 0.070_557)]),
+        ] {
+            let mut rng = keyed(Domain::Mix, 7, 1, 2);
+            let drawn: Vec<f64> = (0..DRAWS).map(|_| symmetric_beta(&mut rng, alpha)).collect();
+            assert!(drawn.iter().all(|one| (0.0..=1.0).contains(one)));
+            let mean = drawn.iter().sum::<f64>() / DRAWS as f64;
+            let variance = drawn.iter().map(|one| (one - 0.5).powi(2)).sum::<f64>() / DRAWS as f64;
+            assert!((mean - 0.5).abs() < 0.006, "{alpha}: {mean}");
+            let expected = 1.0 / (4.0 * (2.0 * alpha + 1.0));
+            assert!((variance / expected - 1.0).abs() < 0.02, "{alpha}: {variance} {expected}");
+            for (bound, expected) in parts {
+                let part = drawn.iter().filter(|one| **one < bound).count() as f64 / DRAWS as f64;
+                assert!((part - expected).abs() < 0.006, "{alpha} below {bound}: {part} {expected}");
+            }
+        }
+        // Tiny and huge parameters overflow nothing.
+        for alpha in [1e-6, 1e6] {
+            let mut rng = keyed(Domain::Mix, 7, 1, 2);
+            assert!((0..1000).all(|_| (0.0..=1.0).contains(&symmetric_beta(&mut rng, alpha))));
+        }
     }
 }

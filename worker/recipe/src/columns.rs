@@ -175,6 +175,12 @@ impl Recipe {
             let message = "with data.pairs this is the name of the partner's field; rename the field";
             (format!("data.fields.{}", columns.field), message.to_owned())
         }));
+        let is_mixed =
+            |columns: &&FieldColumns| !self.data.mix.is_empty() && columns.field.starts_with("mix_");
+        problems.extend(fields.iter().filter(is_mixed).map(|columns| {
+            let message = "with data.mix these are names of the partner's fields; rename the field";
+            (format!("data.fields.{}", columns.field), message.to_owned())
+        }));
         let is_used = |columns: &&FieldColumns| wanted.iter().any(|(field, _)| columns.field == *field);
         let unused = fields.iter().filter(|columns| self.is_built_in() && !is_used(columns));
         problems.extend(unused.map(|columns| {

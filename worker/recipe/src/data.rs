@@ -9,12 +9,13 @@ use dtrain_common::section;
 
 use super::changes::CHANGES;
 use super::kinds::{CLASS_NAMES, COLORS, FIELDS, FOLDER_NAME, LISTS, PAIR, REPEATS, TOKENIZER};
+use super::mixes::MIXES;
 use super::no_data::{NO_DATA, NoData};
 use super::sets::{TESTS, VAL};
 use super::sources::SOURCES;
 use super::{
-    Augment, Change, DataKind, Decode, Documents, Episodes, Interpolation, MaskColors, Masks, Orientation,
-    Pair, Resize, Sampler, Separator, Source, Target, TokenType, Tokenizer, Unannotated, Val,
+    Augment, Change, DataKind, Decode, Documents, Episodes, Interpolation, MaskColors, Masks, Mix, MixBy,
+    Orientation, Pair, Resize, Sampler, Separator, Source, Target, TokenType, Tokenizer, Unannotated, Val,
 };
 
 /// Mean of ImageNet's training images by channel.
@@ -109,8 +110,15 @@ section! {
         /// Random changes to training images, in this order. In place of `augment`.
         #[serde(skip_serializing_if = "Vec::is_empty")]
         changes: Vec<Change> = Vec::new(), CHANGES, experiment;
+        /// Ways to mix a training image with another of its step; each sample has one of them.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        mix: Vec<Mix> = Vec::new(), MIXES, experiment;
+        /// What draws by itself how an image is mixed.
+        mix_by: MixBy = MixBy::Sample, choice(MixBy::NAMES), experiment;
         /// The order of the training samples.
         sampler: Sampler = Sampler::Shuffled, choice(Sampler::NAMES), experiment;
+        /// How often each sample of an epoch stands in it, with `sampler = "repeated"`.
+        copies: usize = 3, Kind::Whole(2, 1024), experiment;
         /// Whether each sample has another of its step as a partner: fields `pair_image` and so on.
         pairs: bool = false, FLAG, experiment;
         /// Episodes in place of single images: fields `support_image`, `query_image` and so on.

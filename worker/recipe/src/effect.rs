@@ -6,7 +6,9 @@ use dtrain_common::recipe::hints::and;
 use dtrain_common::recipe::{Amp, WithoutEffect};
 
 use super::networks::WITH_BATCH_NORM;
-use super::{Change, ColumnKind, DataKind, Masks, ModelName, Recipe, Resize, Source, Target, Val, tasks};
+use super::{
+    Change, ColumnKind, DataKind, Masks, ModelName, Recipe, Resize, Sampler, Source, Target, Val, tasks,
+};
 
 impl Recipe {
     pub(super) fn settings_without_effect(&self) -> Vec<(&'static str, String)> {
@@ -178,12 +180,19 @@ impl Recipe {
             }
             false => format!("it applies to classes, and {}", self.reason()),
         };
-        list.add(target != Some(Target::Class) && !self.has_documents(), "data.sampler", &*of_classes);
+        let is_repeated = self.data.sampler == Sampler::Repeated;
+        let takes_order = target == Some(Target::Class) || self.has_documents() || is_repeated && !tokens;
+        list.add(!takes_order, "data.sampler", &*of_classes);
+        list.add(!is_repeated, "data.copies", "it applies to data.sampler = \"repeated\"");
         let images = format!("it applies to classes of images, and {}", self.reason());
         list.add(target != Some(Target::Class), "data.episodes", images);
         list.add(self.data.val.is_none(), "data.episodes.val", "there is no data.val");
         let of_images = format!("it applies to images, and {}", self.reason());
-        list.add(tokens, "data.pairs", of_images);
+        list.add(tokens, "data.pairs", &*of_images);
+        list.add(tokens, "data.mix data.mix_by", of_images);
+        let has_images = !self.data.is_of_tables() || self.has(ColumnKind::Image);
+        list.add(!has_images, "data.mix data.mix_by", "no field in data.fields is an image");
+        list.add(self.data.mix.is_empty(), "data.mix_by", "there is no data.mix");
         let network = "only a program in model.file has an input for a partner";
         list.add(self.program().is_none(), "data.pairs", network);
         let of_texts = format!("it applies to texts, and {}", self.reason());

@@ -8,6 +8,7 @@ choices! {
         Shuffled = "shuffled": "Each sample once in an epoch, in a random order.",
         Balanced = "balanced": "Each class as often as every other in a random order; an epoch has as many samples.",
         Buckets = "buckets": "Each document once in an epoch; those of a step have similar lengths.",
+        Repeated = "repeated": "A part of the samples, each several times in a row with its own random changes; an epoch has as many samples.",
     }
 }
 
@@ -26,6 +27,10 @@ macro_rules! each_sampler {
             }
             $crate::Sampler::Buckets => {
                 use buckets as $order;
+                $then
+            }
+            $crate::Sampler::Repeated => {
+                use repeated as $order;
                 $then
             }
         }

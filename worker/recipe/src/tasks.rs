@@ -52,7 +52,7 @@ const TASKS: &[TaskFacts] = &[
         targets: &[Target::Class, Target::Classes],
         network: Some(ModelName::Resnet18),
         losses: &[(Target::Class, &["cross-entropy", "focal"]), (Target::Classes, &["binary", "focal"])],
-        settings: &["model.figures"],
+        settings: &["data.mix", "data.mix_by", "model.figures"],
         ..TaskFacts::NONE
     },
     TaskFacts {
@@ -67,14 +67,14 @@ const TASKS: &[TaskFacts] = &[
         name: "regress",
         targets: &[Target::Vector, Target::Map, Target::Classes],
         losses: &[(Target::Vector, OF_NUMBERS), (Target::Map, OF_NUMBERS), (Target::Classes, OF_NUMBERS)],
-        settings: &["data.normalize_targets"],
+        settings: &["data.mix", "data.mix_by", "data.normalize_targets"],
         ..TaskFacts::NONE
     },
     TaskFacts {
         name: "program",
         targets: &[Target::Class, Target::Mask, Target::Vector, Target::Map, Target::Tokens, Target::Classes],
         returns_loss: true,
-        settings: &["data.episodes", "model.losses", "model.figures"],
+        settings: &["data.episodes", "data.mix", "data.mix_by", "model.losses", "model.figures"],
         ..TaskFacts::NONE
     },
     TaskFacts { name: "custom", is_own: true, ..TaskFacts::NONE },

@@ -267,10 +267,12 @@ impl RunPlan {
             let first = step_in_epoch as usize * plan.stages[stage].partition.effective_batch();
             let places = sampling.step(&order, first, plan.step_samples(position), plan.seed, step);
             let width = sampling.width();
+            let blends = sampling.blends(plan.step_samples(position), plan.seed, step);
             let micro_batch = |range: Range<usize>| MicroBatch {
                 epoch,
                 places: places[range.start * width..range.end * width].to_vec(),
                 width,
+                blends: blends.get(range).unwrap_or_default().to_vec(),
             };
             let ranges = plan.micro_ranges(position, rank).into_iter();
             let work: Vec<MicroBatch> = ranges.map(micro_batch).collect();

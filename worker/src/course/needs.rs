@@ -195,7 +195,7 @@ pub enum PlanError {
     )]
     Undivided { buffers: String, partition: Partition },
     #[error(
-        "a step of one sample has no partner for it, and data.pairs gives each sample one; change train.effective_batch{remedy}"
+        "a step of one sample has no partner for it, as data.pairs and data.mix need; change train.effective_batch{remedy}"
     )]
     NoPartner { remedy: &'static str },
     #[error(

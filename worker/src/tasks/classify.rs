@@ -8,6 +8,7 @@ use tch::{Kind, Tensor};
 
 use super::figures::{Figures, Ports};
 use super::forward::Forward;
+use super::mixed;
 use super::network::{ImageNetwork, MAIN_OUTPUTS, Model, Network, Program};
 use super::predict::{Form, class_names, probabilities};
 use super::samples::{self, Sets, Survey};
@@ -70,6 +71,7 @@ fn has_sets(recipe: &Recipe) -> bool {
 
 fn exported(recipe: &Recipe, sets: &Sets, program: Program) -> Result<Network, TaskError> {
     let network = program.bind(recipe, sets.train.fields(), &MAIN_OUTPUTS)?;
+    mixed::check(recipe, &network, sets.train.fields(), false)?;
     let (classes, is_exact) = (sets.classes as i64, has_sets(recipe));
     // The softmax of further classes goes to 0; each of a set of classes has its own loss.
     let least = if is_exact { "" } else { "at least " };
@@ -125,12 +127,14 @@ fn figures(recipe: &Recipe, model: &ImageNetwork, sets: &Sets) -> Result<Figures
 
 impl Classify {
     fn of_outputs(&self, outputs: &[Tensor], batch: &Batch, mode: Mode) -> Result<Loss, TaskError> {
-        let labels = batch.field("label")?;
         let (logits, terms) = (self.model.logits(outputs, mode), &self.terms.current().terms);
         let sums = self.figures.add(&|at| Ok(outputs[at].shallow_clone()), batch, mode)?;
-        Ok(match self.has_sets {
-            true => set_loss(terms, &logits, labels, &batch.weights, sums)?,
-            false => class_loss(terms, &logits, labels, &batch.weights, self.facts.classes, sums)?,
+        mixed::loss(batch, mode, "label", |labels, weights| {
+            let sums = sums.shallow_clone();
+            Ok(match self.has_sets {
+                true => set_loss(terms, &logits, labels, weights, sums)?,
+                false => class_loss(terms, &logits, labels, weights, self.facts.classes, sums)?,
+            })
         })
     }
 }

@@ -8,6 +8,7 @@ mod facts;
 mod figures;
 mod forward;
 mod lm;
+mod mixed;
 mod network;
 pub mod predict;
 mod program;

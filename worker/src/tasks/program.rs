@@ -5,6 +5,7 @@ use dtrain_torch_shim::rng::BySample;
 use tch::{Device, Kind, TchError, Tensor};
 
 use super::figures::{Figures, Ports};
+use super::mixed;
 use super::network::{MAIN_OUTPUTS, Network, Program as Exported, unfit_output};
 use super::program_error::Unfit;
 use super::program_losses::{self, Losses};
@@ -92,6 +93,7 @@ impl BuildTask for Program {
         let taken = taken.map_err(|unfit| exported.unfit(unfit))?;
         let usual: Vec<_> = [LOSS].into_iter().chain(taken.iter().copied()).collect();
         let network = exported.bind(recipe, fields, &usual)?;
+        mixed::check(recipe, &network, fields, true)?;
         let losses = Losses::bind(&stated.losses, &network, fields).map_err(|unfit| network.unfit(unfit))?;
         let main = &network.main(Mode::Train).name;
         let has_own = losses.is_none() || stated.output.is_some() || main == LOSS;

@@ -61,6 +61,15 @@ pub enum Unfit {
     NoClasses { key: String, name: String, classes: Vec<String> },
     #[error("an output of the program is the figure {0:?} too; set label in model.figures to another name")]
     TwoFigures(String),
+    #[error(
+        "data.mix mixes images and their targets, but the program returns its loss and has no input for `{field}`; export one that \
+         mixes the losses of both targets, or remove data.mix"
+    )]
+    NotMixed { field: String },
+    #[error(
+        "data.mix mixes images, but the program also takes `{field}`; export one that takes images alone, or remove data.mix"
+    )]
+    MixedInput { field: String },
     #[error("the output `{output}` has the shape {shape} for N samples, but {expected}")]
     Output { output: String, shape: String, expected: String },
 }

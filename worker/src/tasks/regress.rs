@@ -6,6 +6,7 @@ use dtrain_recipe::{self as recipe, Recipe, Target};
 use tch::{Kind, Tensor};
 
 use super::forward::Forward;
+use super::mixed;
 use super::network::{MAIN_OUTPUTS, Network, Program, enlarges};
 use super::predict::Form;
 use super::samples::{self, Sets, Survey};
@@ -54,6 +55,7 @@ impl BuildTask for Regress {
             sets.numbers.clone_from(&sets.class_names);
         }
         let network = program.bind(recipe, sets.train.fields(), &MAIN_OUTPUTS)?;
+        mixed::check(recipe, &network, sets.train.fields(), false)?;
         check_outputs(&network, &sets)?;
         let numbers = sets.numbers.len().max(1);
         let mut center: Vec<f64> = sets.moments.iter().map(|moments| moments.mean).collect();
@@ -149,12 +151,12 @@ impl Task for Regress {
 
     fn loss(&self, batch: &Batch, mode: Mode) -> Result<Loss, TaskError> {
         let outputs = self.network.outputs(batch, mode)?;
-        let targets = batch.field(self.field)?;
-        let loss = match self.field {
-            "map" => map_loss(&outputs, targets, &batch.weights, &self.units, &self.loss),
-            _ => vector_loss(&outputs, targets, &batch.weights, &self.units, &self.center, &self.loss),
-        };
-        Ok(loss?)
+        mixed::loss(batch, mode, self.field, |targets, weights| {
+            Ok(match self.field {
+                "map" => map_loss(&outputs, targets, weights, &self.units, &self.loss)?,
+                _ => vector_loss(&outputs, targets, weights, &self.units, &self.center, &self.loss)?,
+            })
+        })
     }
 
     fn predict(&self) -> Option<&dyn Predict> {

@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use super::super::dataset::{Column, Field};
 use super::super::error::BadSample;
+use super::super::mixing::Blend;
 use super::super::sampler::Place;
 
 /// A request: samples of one epoch, in this order.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct MicroBatch {
     /// The epoch, which decides the samples' augmentation.
     pub epoch: u64,
@@ -15,12 +16,35 @@ pub struct MicroBatch {
     pub places: Vec<Place>,
     /// The number of members of a sample. 1 for sets of groups, too, whose members then are its own.
     pub width: usize,
+    /// How each sample is mixed with its second member; None for one that is not, which then has no second. Empty if none is.
+    pub blends: Vec<Option<Blend>>,
 }
 
 impl MicroBatch {
     /// Requests these samples, each as if it stood once in the epoch.
     pub fn of(epoch: u64, indices: impl IntoIterator<Item = u32>) -> Self {
-        Self { epoch, places: indices.into_iter().map(Place::first).collect(), width: 1 }
+        Self { epoch, places: indices.into_iter().map(Place::first).collect(), width: 1, blends: Vec::new() }
+    }
+
+    /// Returns the members of a sample.
+    pub(super) fn members(&self, sample: usize) -> &[Place] {
+        let members = &self.places[sample * self.width..(sample + 1) * self.width];
+        if self.blends.get(sample) == Some(&None) { &members[..1] } else { members }
+    }
+
+    /// Returns how a sample is mixed.
+    pub(super) fn blend(&self, sample: usize) -> Option<&Blend> {
+        self.blends.get(sample)?.as_ref()
+    }
+
+    /// Returns the request of each sample alone.
+    pub fn apart(&self) -> impl Iterator<Item = Self> {
+        (0..self.samples()).map(|at| Self {
+            epoch: self.epoch,
+            places: self.places[at * self.width..(at + 1) * self.width].to_vec(),
+            width: self.width,
+            blends: self.blends.get(at).copied().into_iter().collect(),
+        })
     }
 
     /// Returns the number of samples.

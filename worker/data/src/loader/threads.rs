@@ -7,6 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::super::dataset::{Column, Dataset, Field, columns_for};
 use super::super::error::{BadSample, DataError, SampleError};
+use super::super::mixing::Blend;
 use super::super::rng::{Domain, below, keyed};
 use super::super::sampler::Place;
 use super::batch::{BadPlace, Batch, LoaderOptions, MicroBatch};
@@ -192,10 +193,10 @@ impl Shared {
         position: usize,
         own: &mut Buffer,
     ) -> Result<(), DataError> {
-        let places = &request.places[position * request.width..(position + 1) * request.width];
+        let (places, blend) = (request.members(position), request.blend(position));
         let epoch = request.epoch;
         let outcome = catch_unwind(AssertUnwindSafe(|| {
-            let (failed, has_values) = self.load_places(places, epoch, own);
+            let (failed, has_values) = self.load_places(places, blend, epoch, own);
             let bad = failed.into_iter().map(|Failed { index, error }| {
                 let path = self.singles().describe(index);
                 BadSample { index, path, reason: error.to_string() }
@@ -222,7 +223,13 @@ impl Shared {
 
     /// Loads the members of a sample, and others in place of those that cannot be loaded. Returns these, and whether all have
     /// values.
-    fn load_places(&self, places: &[Place], epoch: u64, own: &mut Buffer) -> (Vec<Failed>, bool) {
+    fn load_places(
+        &self,
+        places: &[Place],
+        blend: Option<&Blend>,
+        epoch: u64,
+        own: &mut Buffer,
+    ) -> (Vec<Failed>, bool) {
         let Some(groups) = self.dataset.groups() else {
             return self.load_member(&*self.dataset, places[0], epoch, &mut own.sample);
         };
@@ -246,7 +253,7 @@ impl Shared {
                 // An outage: the others would fail too, perhaps each after a time-out.
                 return (failed, false);
             }
-            groups.put(at, &own.member, &mut own.sample);
+            groups.put(at, &own.member, blend, &mut own.sample);
         }
         (failed, true)
     }

@@ -197,7 +197,7 @@ mod tests {
                 known.dedup();
                 prop_assert_eq!(known.len(), ways);
             }
-            let sampling = crate::sampler::Sampling { sampler: Arc::new(sampler.clone()), has_partners: false };
+            let sampling = crate::sampler::Sampling { sampler: Arc::new(sampler.clone()), has_partners: false, mixing: None };
             let places = sampling.epoch(seed, epoch);
             for (at, place) in places.iter().enumerate() {
                 let before = places[..at].iter().filter(|other| other.sample == place.sample).count();

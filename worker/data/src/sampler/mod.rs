@@ -12,6 +12,7 @@ use std::sync::Arc;
 use dtrain_recipe::{Sampler as Word, each_sampler};
 
 use self::shuffled::Shuffled;
+use super::mixing::{Blend, Mixing};
 use super::packed::Packed;
 
 /// An order of the samples of a training set.
@@ -44,6 +45,8 @@ pub struct Inputs {
     pub lengths: Vec<u32>,
     /// The samples of a step.
     pub step: usize,
+    /// How often a sample stands in an epoch, if it does several times.
+    pub copies: usize,
 }
 
 /// Makes the order of a recipe's word.
@@ -73,12 +76,14 @@ pub struct Sampling {
     pub sampler: Arc<dyn Sampler>,
     /// Whether each sample has a partner in its step. Only for samplers of width 1.
     pub has_partners: bool,
+    /// How the samples are mixed with their partners.
+    pub mixing: Option<Arc<Mixing>>,
 }
 
 impl Sampling {
     /// Takes each of this many samples once in an epoch, without partners.
     pub fn shuffled(samples: usize) -> Self {
-        Self { sampler: Arc::new(Shuffled(samples)), has_partners: false }
+        Self { sampler: Arc::new(Shuffled(samples)), has_partners: false, mixing: None }
     }
 
     /// Returns the number of members at each place of a step.
@@ -99,6 +104,11 @@ impl Sampling {
             Place { sample, repeat: *count - 1 }
         };
         samples.into_iter().map(&mut place).collect()
+    }
+
+    /// Returns how each of the samples of a step is mixed; empty if none is. Steps count over the run.
+    pub fn blends(&self, count: usize, seed: u64, step: u64) -> Vec<Option<Blend>> {
+        self.mixing.as_ref().map_or(Vec::new(), |mixing| mixing.step(count, seed, step))
     }
 
     /// Returns the members of a step that stands at `first` to `first` + `count` in an epoch, [`Sampling::width`] for each

@@ -14,6 +14,7 @@ mod fuzz;
 mod groups;
 mod losses;
 mod masks;
+mod mixes;
 mod model;
 mod overrides;
 mod reading;

@@ -133,6 +133,7 @@ fn every_word_of_the_schema_reads() {
         ("data.resize", Resize::NAMES),
         ("data.augment", Augment::NAMES),
         ("data.sampler", Sampler::NAMES),
+        ("data.mix_by", MixBy::NAMES),
         ("data.tokenizer", Tokenizer::NAMES),
         ("data.documents", Documents::NAMES),
         ("data.dtype", TokenType::NAMES),

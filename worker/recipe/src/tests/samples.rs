@@ -334,7 +334,22 @@ epochs = 1
 "#;
 
 /// The texts of recipes of every task.
-pub(super) const TEXTS: [&str; 28] = [
+/// Images that are mixed, several times in an epoch.
+pub(super) const MIXED: &str = r#"
+task = "classify"
+[data]
+root = "/data/c"
+sampler = "repeated"
+copies = 2
+augment = "flip"
+mix = [{ name = "mixup", alpha = 0.8 }, { name = "cutmix", share = 0.25 }]
+mix_by = "step"
+[train]
+epochs = 3
+"#;
+
+pub(super) const TEXTS: [&str; 29] = [
+    MIXED,
     super::texts::TOKENS,
     super::texts::CHATS,
     CLASSES,

@@ -73,6 +73,7 @@ impl Checks<'_> {
             self.add("data.tokenizer", message);
         }
         self.changes();
+        self.mix();
         if data.pairs && self.recipe.stage.is_empty() && self.recipe.train.effective_batch == 1 {
             self.add("data.pairs", "a step of one sample has no partner for it; raise train.effective_batch");
         }
@@ -150,6 +151,12 @@ impl Checks<'_> {
         }
         match data.sampler {
             Sampler::Shuffled => {}
+            Sampler::Repeated => {
+                self.add(
+                    "data.sampler",
+                    "documents have no random changes to repeat; use \"shuffled\" or \"buckets\"",
+                );
+            }
             Sampler::Buckets if data.pack => {
                 let message = "\"buckets\" takes documents by their length, and packed samples are all nearly full; set data.pack \
                                = false, or use \"shuffled\"";

@@ -2,6 +2,7 @@
 
 mod data;
 mod masks;
+mod mix;
 mod model;
 
 use dtrain_common::recipe::{Draft, Problem, WithoutEffect, check_general, without_effect};

@@ -27,7 +27,8 @@ use crate::data::packed::Packed;
 use crate::data::sampler::{self, Inputs};
 use crate::data::{
     CacheBudget, DataError, Dataset, FileSet, Generated, GeneratedMaps, GeneratedMasks, GeneratedVectors,
-    Groups, ImageOptions, Mixture, Moments, Samples, Sampling, Split, TokenizerFiles, Vocabulary,
+    Groups, ImageOptions, Mixed, Mixing, Mixture, Moments, Samples, Sampling, Split, TokenizerFiles,
+    Vocabulary,
 };
 use labels::Labels;
 use listed::OtherSets;
@@ -267,8 +268,10 @@ impl Sets {
         if recipe.data.sampler != recipe::Sampler::Shuffled {
             let (samples, step) = (self.train.len(), recipe.train.effective_batch);
             let classes = labels.into_iter().next().flatten().map(|labels| labels.numbers);
-            self.sampling.sampler =
-                sampler::named(recipe.data.sampler, Inputs { samples, classes, step, ..Inputs::default() });
+            self.sampling.sampler = sampler::named(
+                recipe.data.sampler,
+                Inputs { samples, classes, step, copies: recipe.data.copies, ..Inputs::default() },
+            );
         }
         if recipe.data.pairs {
             if let Some(set) = self.all_mut().find(|set| set.len() == 1) {
@@ -276,6 +279,11 @@ impl Sets {
             }
             self.all_mut().for_each(|set| *set = Arc::new(Groups::pairs(Arc::clone(set))));
             self.sampling.has_partners = true;
+        }
+        if let Some(mixing) = Mixing::of(&recipe.data.mix, recipe.data.mix_by) {
+            self.all_mut().for_each(|set| *set = Arc::new(Mixed::new(Arc::clone(set))));
+            self.sampling.has_partners = true;
+            self.sampling.mixing = Some(Arc::new(mixing));
         }
         Ok(self)
     }
@@ -332,7 +340,7 @@ fn generated(recipe: &Recipe, target: Option<Target>) -> Result<Sets, TaskError>
     numbers::check_moments(recipe, &numbers, &moments)?;
     let classes = if matches!(target, Some(Target::Class | Target::Mask)) { classes } else { 0 };
     // A list in shared memory, which a host may lack, only if it is used.
-    let needs_labels = data.sampler != recipe::Sampler::Shuffled || data.episodes.is_some();
+    let needs_labels = data.sampler == recipe::Sampler::Balanced || data.episodes.is_some();
     let labels = |set: &Arc<dyn Dataset>, key: &str| match needs_labels {
         false => Ok(None),
         true => {

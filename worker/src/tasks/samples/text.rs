@@ -298,7 +298,7 @@ pub(in crate::tasks) fn sets(recipe: &Recipe, text: Text, context: usize) -> Res
         }
     };
     Ok(TextSets {
-        sampling: Sampling { sampler, has_partners: false },
+        sampling: Sampling { sampler, ..Sampling::shuffled(0) },
         mean_targets: divided.targets / samples as f64,
         description: format!("{form}, {tokens} tokens of text, vocabulary of {}", vocabulary.size()),
         vocabulary,

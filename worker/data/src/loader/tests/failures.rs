@@ -194,7 +194,8 @@ fn an_episode_keeps_the_members_beside_a_bad_one() {
     let set = Groups::episodes(Arc::new(Numbers { bad: Some(8), ..Numbers::default() }), episodes);
     let places = |samples: [u32; 4]| samples.map(Place::first);
     let places = [places([5, 900, 8, 901]), places([8, 900, 7, 8])].concat();
-    let batch = &all(Arc::new(set), options(2), vec![MicroBatch { epoch: 0, places, width: 4 }])[0];
+    let batch =
+        &all(Arc::new(set), options(2), vec![MicroBatch { places, width: 4, ..MicroBatch::of(0, []) }])[0];
     assert_eq!(batch.weights, [0.0, 0.0]);
     let bad: Vec<_> = batch.bad.iter().map(|bad| (bad.place, bad.sample.index)).collect();
     assert_eq!(bad, [(0, 8), (1, 8), (1, 8)], "each member that cannot be read");
@@ -213,7 +214,11 @@ fn an_episode_keeps_the_members_beside_a_bad_one() {
 fn an_image_has_other_changes_each_time_that_it_comes() {
     let set = || Groups::pairs(Arc::new(Numbers::default()));
     let place = |sample, repeat| Place { sample, repeat };
-    let work = |repeat| MicroBatch { epoch: 0, places: vec![place(4, 0), place(4, repeat)], width: 2 };
+    let work = |repeat| MicroBatch {
+        places: vec![place(4, 0), place(4, repeat)],
+        width: 2,
+        ..MicroBatch::of(0, [])
+    };
     let noise = |repeat| {
         let batch = &all(Arc::new(set()), options(1), vec![work(repeat)])[0];
         let of = |field: &str| batch.column(field).unwrap().as_f32().unwrap()[1];

@@ -11,7 +11,7 @@ use dtrain_recipe::{Recipe, Target};
 
 use super::Training;
 use crate::data::{
-    DataError, Dataset, Loader, LoaderOptions, MicroBatch, Place, TextTokenizer, Vocabulary, epoch_order,
+    DataError, Dataset, Loader, LoaderOptions, MicroBatch, TextTokenizer, Vocabulary, epoch_order, mixed,
     tokenizer,
 };
 use crate::setup::error::{Result, WorkerError};
@@ -87,10 +87,7 @@ impl Training {
         let Some(step) = step else { return Err(WorkerError::NoEpoch { epoch, epochs }) };
         let of_epoch = plan.micro_batches(0, step, &self.facts.sampling());
         let of_epoch = of_epoch.take_while(|work| work.epoch == epoch);
-        let single = |work: MicroBatch| {
-            let one = |places: &[Place]| MicroBatch { places: places.to_vec(), ..work };
-            work.places.chunks(work.width).map(one).collect::<Vec<_>>()
-        };
+        let single = |work: MicroBatch| work.apart().collect::<Vec<_>>();
         Ok(of_epoch.flat_map(single).take(question.samples).collect())
     }
 }
@@ -140,6 +137,12 @@ fn names(recipe: &Recipe, details: &Details, training: Option<&Training>) -> Nam
         && !facts.class_names.is_empty()
     {
         classes.insert("label".to_owned(), facts.class_names.clone());
+    }
+    if !recipe.data.mix.is_empty() {
+        let partner =
+            |(field, names): (&String, &Vec<String>)| (format!("{}{field}", mixed::PREFIX), names.clone());
+        let partners: Vec<_> = classes.iter().map(partner).collect();
+        classes.extend(partners);
     }
     Names {
         classes,
