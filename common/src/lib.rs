@@ -17,6 +17,7 @@ pub mod files;
 pub mod gpu;
 pub mod host;
 pub mod installation;
+pub mod lr_range;
 pub mod manifest;
 pub mod memory_copies;
 pub mod metrics;

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::lr_range::LrRange;
 use crate::recipe::{RecipeError, Resolved, Source};
 use crate::units::ByteSize;
 
@@ -15,6 +16,7 @@ pub use crate::prediction::{Flips, ImageForm, Input, Wanted};
 pub enum Question {
     Plan(PlanQuestion),
     Profile(ProfileQuestion),
+    Range(RangeQuestion),
     Eval(EvalQuestion),
     Data(DataQuestion),
     Predict(PredictQuestion),
@@ -139,6 +141,15 @@ pub struct ProfileQuestion {
     pub find_optimal: bool,
     /// Number of ranks of the measured run.
     pub nproc: usize,
+    #[serde(default)]
+    pub json: bool,
+}
+
+/// `dtrain profile --lr-range`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RangeQuestion {
+    pub range: LrRange,
     #[serde(default)]
     pub json: bool,
 }

@@ -65,7 +65,10 @@ fn main() -> ExitCode {
         Command::Predict(args) => questions::predict(&args).map(|args| launch(&Arc::new(args), start_time)),
         Command::Plan(args) => questions::plan(&args),
         Command::Data(args) => questions::data(&args),
-        Command::Profile(args) => questions::profile(&args),
+        Command::Profile(args) => match args.lr_range {
+            Some(range) => questions::lr_range(&args, range).map(|args| launch(&Arc::new(args), start_time)),
+            None => questions::profile(&args),
+        },
         Command::Import(args) => import::run(&args),
         Command::Batch(args) => batch::run(&args),
         Command::Requeue(args) => requeue::run(&args),

@@ -11,6 +11,7 @@ use anyhow::{Context, bail};
 use dtrain_common::batch::Partition;
 use dtrain_common::env::CUDA_VISIBLE_DEVICES;
 use dtrain_common::gpu::{self, GpuError, Visible};
+use dtrain_common::lr_range::LrRange;
 use dtrain_common::question::{
     DataQuestion, Gpu, MergeQuestion, Mode, PlanQuestion, ProfileQuestion, Question,
 };
@@ -66,6 +67,13 @@ pub(crate) fn profile(args: &ProfileArgs) -> anyhow::Result<ExitCode> {
     let question =
         Question::Profile(ProfileQuestion { stage, find_optimal: args.find_optimal, nproc, json: args.json });
     become_worker(&args.recipe, &recipe, nproc, &question)
+}
+
+/// Returns the launch of the workers for `dtrain profile --lr-range`.
+pub(crate) fn lr_range(args: &ProfileArgs, range: LrRange) -> anyhow::Result<LaunchArgs> {
+    let recipe = asked(&args.recipe, Paths::Check)?;
+    check_cut(&recipe, args.nproc as usize)?;
+    args.launch(&find_loadable_worker()?, range)
 }
 
 /// Runs `dtrain data`.
@@ -187,7 +195,13 @@ fn worker(
     nproc: usize,
     question: &Question,
 ) -> anyhow::Result<(Command, PathBuf)> {
-    Partition::in_groups(recipe.recipe.train.effective_batch, nproc, None, recipe.group)?;
+    check_cut(recipe, nproc)?;
     let worker = find_loadable_worker()?;
     Ok((question_command(&worker, &args.recipe, &args.set, question)?, worker))
+}
+
+/// Checks that every rank gets a part of a step.
+fn check_cut(recipe: &Resolved, nproc: usize) -> anyhow::Result<()> {
+    Partition::in_groups(recipe.recipe.train.effective_batch, nproc, None, recipe.group)?;
+    Ok(())
 }

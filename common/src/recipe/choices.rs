@@ -23,6 +23,19 @@ choices! {
         Sgd = "sgd": "Stochastic gradient descent.",
         RmsProp = "rmsprop": "RMSprop.",
         Lion = "lion": "The sign of a mean gradient, with decoupled weight decay (Chen et al. 2023, arXiv 2302.06675).",
+        Muon = "muon": "Orthogonalized momentum for the weight matrices of hidden layers (Jordan et al. 2024), AdamW for the rest.",
+    }
+
+    /// How Muon's learning rate depends on the shape of a matrix of `rows` outputs and `columns` inputs.
+    AdjustLr {
+        Original = "original": "Times the root of rows / columns, if that is above 1 (Jordan et al. 2024).",
+        MatchRmsAdamW = "match_rms_adamw": "Times 0.2 times the root of the larger side, for updates as large as AdamW's (Liu et al. 2025, arXiv 2502.16982).",
+    }
+
+    /// The precision of the products that orthogonalize a matrix.
+    NewtonSchulz {
+        Bf16 = "bf16": "bfloat16, as in PyTorch.",
+        Full = "full": "That of the parameters.",
     }
 
     /// The rule to scale a learning rate from one batch size to another.

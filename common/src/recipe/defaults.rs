@@ -1,6 +1,6 @@
 //! Defaults that depend on other settings. They are filled in, so that a saved recipe is complete.
 
-use super::{Amp, Best, General, OptimName, schedules};
+use super::{AdjustLr, Amp, Best, General, OptimName, schedules};
 
 impl General {
     /// Fills in the defaults that depend on other settings.
@@ -13,7 +13,11 @@ impl General {
             stop.figure.get_or_insert(self.checkpoint.best.clone().unwrap_or_else(Best::least_loss));
         }
         let optim = &mut self.optim;
-        optim.weight_decay.get_or_insert(if optim.name == OptimName::AdamW { 0.01 } else { 0.0 });
+        optim.weight_decay.get_or_insert(match optim.name {
+            OptimName::AdamW => 0.01,
+            OptimName::Muon => 0.1,
+            _ => 0.0,
+        });
         match optim.name {
             OptimName::AdamW | OptimName::Adam => {
                 optim.betas.get_or_insert([0.9, 0.999]);
@@ -30,6 +34,17 @@ impl General {
             }
             OptimName::Lion => {
                 optim.betas.get_or_insert([0.9, 0.99]);
+            }
+            OptimName::Muon => {
+                optim.momentum.get_or_insert(0.95);
+                optim.nesterov.get_or_insert(true);
+                optim.betas.get_or_insert([0.9, 0.999]);
+                optim.eps.get_or_insert(1e-8);
+                optim.adamw_lr.get_or_insert(match optim.adjust_lr {
+                    AdjustLr::Original => 1e-3,
+                    AdjustLr::MatchRmsAdamW => optim.lr,
+                });
+                optim.adamw_weight_decay.get_or_insert(0.01);
             }
         }
         schedules::fill(&mut optim.schedule);

@@ -20,16 +20,21 @@ impl WithoutEffect {
 }
 
 /// The settings that only some optimizers take.
-const OPTIM_SETTINGS: [(&str, &[OptimName]); 7] = {
-    use OptimName::{Adam, AdamW, Lion, RmsProp, Sgd};
+const OPTIM_SETTINGS: [(&str, &[OptimName]); 12] = {
+    use OptimName::{Adam, AdamW, Lion, Muon, RmsProp, Sgd};
     [
-        ("optim.betas", &[AdamW, Adam, Lion]),
-        ("optim.eps", &[AdamW, Adam, RmsProp]),
+        ("optim.betas", &[AdamW, Adam, Lion, Muon]),
+        ("optim.eps", &[AdamW, Adam, RmsProp, Muon]),
         ("optim.amsgrad", &[AdamW, Adam]),
         ("optim.alpha", &[RmsProp]),
         ("optim.centered", &[RmsProp]),
-        ("optim.momentum", &[Sgd, RmsProp]),
-        ("optim.nesterov", &[Sgd]),
+        ("optim.momentum", &[Sgd, RmsProp, Muon]),
+        ("optim.nesterov", &[Sgd, Muon]),
+        ("optim.adjust_lr", &[Muon]),
+        ("optim.newton_schulz", &[Muon]),
+        ("optim.convolutions", &[Muon]),
+        ("optim.adamw_lr", &[Muon]),
+        ("optim.adamw_weight_decay", &[Muon]),
     ]
 };
 

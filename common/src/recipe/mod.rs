@@ -33,8 +33,8 @@ use toml::{Table, Value};
 pub use any::{AnyRecipe, Resolved};
 pub use auto::{Auto, Budget, Cache, MicroBatch, Switch, Workers};
 pub use choices::{
-    Amp, AtStageStart, Compress, Decay, Goal, LastBatch, OnFailure, OptimName, Per, Recompute, Scaling,
-    TestWeights,
+    AdjustLr, Amp, AtStageStart, Compress, Decay, Goal, LastBatch, NewtonSchulz, OnFailure, OptimName, Per,
+    Recompute, Scaling, TestWeights,
 };
 pub use draft::{Draft, Source, read};
 pub use effect::WithoutEffect;

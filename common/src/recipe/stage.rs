@@ -24,7 +24,7 @@ entry! {
         effective_batch: Option<usize>, COUNT;
         /// In place of `memory.micro_batch`.
         micro_batch: Option<MicroBatch>, AUTO_OR_COUNT;
-        /// In place of `optim.lr`.
+        /// In place of `optim.lr`; with Muon, AdamW's learning rate changes in proportion.
         lr: Option<f64>, RATE;
         /// Multiplies the learning rate.
         #[serde(default = "one")]
@@ -86,8 +86,8 @@ impl General {
         replace(&mut recipe.train.effective_batch, stage.effective_batch);
         replace(&mut recipe.memory.micro_batch, stage.micro_batch);
         replace(&mut recipe.memory.recompute, stage.recompute);
-        replace(&mut recipe.optim.lr, stage.lr);
-        recipe.optim.lr *= stage.lr_factor;
+        let lr = stage.lr.unwrap_or(recipe.optim.lr) * stage.lr_factor;
+        recipe.optim.set_lr(lr);
         recipe.optim.group.splice(0..0, stage.group.iter().cloned());
         recipe
     }

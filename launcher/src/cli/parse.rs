@@ -3,6 +3,7 @@
 use super::command::{Cli, Command};
 use super::eval::{EvalArgs, WorkerArgs};
 use super::launch::{Form, LaunchArgs, Nproc, Target};
+use super::plan::{ProfileArgs, RecipeArgs};
 use super::predict::PredictArgs;
 use crate::executable;
 use anyhow::Context;
@@ -11,7 +12,8 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, CommandFactory, FromArgMatches, Parser};
 use dtrain_common::env::FLAG_PREFIX;
-use dtrain_common::question::{EvalQuestion, Question};
+use dtrain_common::lr_range::LrRange;
+use dtrain_common::question::{EvalQuestion, Question, RangeQuestion};
 use std::error::Error;
 use std::ffi::OsString;
 use std::path::Path;
@@ -260,8 +262,18 @@ impl PredictArgs {
     }
 }
 
+impl ProfileArgs {
+    /// Returns the launch of `worker` for the test of a range of learning rates.
+    pub(crate) fn launch(&self, worker: &Path, range: LrRange) -> anyhow::Result<LaunchArgs> {
+        let RecipeArgs { recipe, set } = &self.recipe;
+        let job = Question::Range(RangeQuestion { range, json: self.json });
+        let nproc = ["--nproc".into(), self.nproc.to_string().into()];
+        launch_question(worker, recipe, set, &job, nproc.into())
+    }
+}
+
 impl WorkerArgs {
-    /// Returns the launch of `worker` with a question, with `more` words: rank 0 answers, the others report only failures.
+    /// Returns the launch of `worker` with a question, with `more` words.
     fn launch(
         &self,
         worker: &Path,
@@ -272,27 +284,40 @@ impl WorkerArgs {
     ) -> anyhow::Result<LaunchArgs> {
         let nproc = self.nproc.parse::<Nproc>().map_err(anyhow::Error::msg);
         let nproc = nproc.with_context(|| format!("--nproc {}", self.nproc))?;
-        let mut line: Vec<OsString> = ["dtrain", "launch"].map(Into::into).into();
+        let mut words: Vec<OsString> = Vec::new();
         // Without a GPU, `auto` would start a program on every core: one worker of the trainer uses them all.
         if nproc != Nproc::Auto {
-            line.extend(["--nproc", &self.nproc].map(Into::into));
+            words.extend(["--nproc", &self.nproc].map(Into::into));
         }
         if let Some(ids) = &self.gpus.gpu_ids {
-            line.extend(["--gpu-ids".into(), ids.to_string().into()]);
+            words.extend(["--gpu-ids".into(), ids.to_string().into()]);
         }
-        line.extend(more);
-        // A rank that has done its share waits for the others, however long they take.
-        line.push("--hang-timeout=0".into());
-        line.extend(["--log-line-prefix-template=", "--local-ranks-filter=0", "--"].map(Into::into));
-        line.extend([worker.into(), OsString::from(recipe)]);
-        for set in set {
-            line.extend(["--set".into(), set.into()]);
-        }
-        line.extend(["--job".into(), serde_json::to_string(job)?.into()]);
-        let mut args = launch(line, false)?;
-        args.is_question = true;
-        Ok(args)
+        words.extend(more);
+        launch_question(worker, recipe, set, job, words)
     }
+}
+
+/// Returns the launch of `worker` with a question and these flags: rank 0 answers, the others report only failures.
+fn launch_question(
+    worker: &Path,
+    recipe: &str,
+    set: &[String],
+    job: &Question,
+    flags: Vec<OsString>,
+) -> anyhow::Result<LaunchArgs> {
+    let mut line: Vec<OsString> = ["dtrain", "launch"].map(Into::into).into();
+    line.extend(flags);
+    // A rank that has done its share waits for the others, however long they take.
+    line.push("--hang-timeout=0".into());
+    line.extend(["--log-line-prefix-template=", "--local-ranks-filter=0", "--"].map(Into::into));
+    line.extend([worker.into(), OsString::from(recipe)]);
+    for set in set {
+        line.extend(["--set".into(), set.into()]);
+    }
+    line.extend(["--job".into(), serde_json::to_string(job)?.into()]);
+    let mut args = launch(line, false)?;
+    args.is_question = true;
+    Ok(args)
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use super::launch::MOST_WORKERS;
 use crate::gpu_names::parse_list;
 use clap::Args;
 use clap::builder::{NonEmptyStringValueParser, PathBufValueParser, TypedValueParser};
+use dtrain_common::lr_range::LrRange;
 use dtrain_common::question::Gpu;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -94,6 +95,10 @@ pub(crate) struct ProfileArgs {
     /// Number of ranks of the run; dtrain measures one.
     #[arg(long, value_name = "N", default_value_t = 1, allow_negative_numbers = true, value_parser = ranks())]
     pub(crate) nproc: u64,
+
+    /// Train at rising rates MIN:MAX[:STEPS] on all ranks, and suggest one.
+    #[arg(long, value_name = "RANGE", conflicts_with_all = ["stage", "find_optimal"], allow_hyphen_values = true)]
+    pub(crate) lr_range: Option<LrRange>,
 
     /// Print one line of JSON instead of the tables.
     #[arg(long)]

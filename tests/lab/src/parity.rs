@@ -10,7 +10,7 @@ use xtask::workspace::Workspace;
 
 /// In tests/parity: the pinned packages, the scripts and their output.
 const REQUIREMENTS: &str = "tests/parity/requirements.txt";
-const SCRIPTS: [&str; 11] = [
+const SCRIPTS: [&str; 12] = [
     "tests/parity/make_reference.py",
     "tests/parity/make_schedules.py",
     "tests/parity/make_models.py",
@@ -22,6 +22,7 @@ const SCRIPTS: [&str; 11] = [
     "tests/parity/make_ddp.py",
     "tests/parity/make_losses.py",
     "tests/parity/make_mix.py",
+    "tests/parity/make_muon.py",
 ];
 const REFERENCE: &str = "tests/parity/reference";
 

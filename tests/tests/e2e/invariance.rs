@@ -271,9 +271,21 @@ const LION: &[&str] = &[
     "optim.group=[{ match = \"conv*\", betas = [0.5, 0.9] }]",
     "memory.shard_optimizer=true",
 ];
+/// Two rules in one network, whole rows as shards, and adaptive clipping. The output layer is of 2 dimensions.
+const MUON: &[&str] = &[
+    "optim.name=\"muon\"",
+    "optim.lr=0.01",
+    "optim.convolutions=true",
+    "optim.newton_schulz=\"full\"",
+    "optim.clip_adaptive=0.02",
+    "optim.group=[{ match = \"head*\", clip_adaptive = false, lr_factor = 0.5 }]",
+    "memory.shard_optimizer=true",
+    BUCKETS[0],
+    BUCKETS[1],
+];
 const BUCKETS: [&str; 2] = ["reduce.bucket=\"1 KiB\"", "reduce.first_bucket=\"1 KiB\""];
 
-const VARIANTS: [Variant; 16] = [
+const VARIANTS: [Variant; 17] = [
     variant(
         "all",
         &[
@@ -296,6 +308,7 @@ const VARIANTS: [Variant; 16] = [
     variant("weighted-13", &["custom.weighted=true", "train.effective_batch=13"]),
     variant("sgd", SGD),
     variant("rmsprop", RMSPROP),
+    variant("muon", MUON),
     variant("no-overlap", &["reduce.overlap=false"]),
     variant("frozen", &["model.freeze=[\"conv1.*\"]"]),
     variant("clip", &["optim.clip=0.05"]),
@@ -312,7 +325,7 @@ const VARIANTS: [Variant; 16] = [
 #[test]
 fn settings_do_not_change_the_invariance_on_any_transport() {
     let sandbox = Sandbox::new(RECIPE);
-    let variants = thorough::cases(&VARIANTS, 8);
+    let variants = thorough::cases(&VARIANTS, 9);
     let list = |name: &str, micro_batch| -> TrainingList {
         let of = |variant: &Variant| {
             let mut sets = sets(variant.sets);

@@ -44,6 +44,7 @@ mod memory_plan;
 mod mix;
 mod nodes;
 mod odd_files;
+mod optimizers;
 mod own_trainer;
 mod packs;
 mod parity;

@@ -98,7 +98,7 @@ fn predictions_match_measurements() {
     let again = profile(&sandbox, &["--set", "memory.recompute=on"]);
     assert!(again < plain * 0.8, "{again} of {plain} with recompute");
     let cases: [(&str, &[&str]); 3] = [
-        (GPT, &["--nproc", "3", "--set", "memory.shard_optimizer=true"]),
+        (GPT, &["--nproc", "3", "--set", "memory.shard_optimizer=true", "--set", "optim.name=muon"]),
         (IMAGES, &["--set", "memory.micro_batch=2", "--set", "model.freeze=[\"layer1.*\"]"]),
         (IMAGES, &["--set", "ema.decay=0.9"]),
     ];

@@ -32,6 +32,8 @@ compared! {
             ("ddp: ResNet-18 has the same losses; models: ResNet-50 has the same gradients");
     optimizers:
         updates_follow_torch,
+        muon_follows_torch,
+        adaptive_clipping_follows_timm,
         the_moving_average_follows_torch,
         the_schedule_follows_torch;
     scaler:

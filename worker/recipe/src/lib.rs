@@ -56,10 +56,10 @@ pub use columns::FieldColumns;
 pub use data::{Data, IMAGENET_MEAN, IMAGENET_STD};
 pub use data_kind::DataKind;
 pub use dtrain_common::recipe::{
-    Amp, AnyRecipe, AtStageStart, Auto, Best, Budget, ByteSize, Cache, Checkpoint, Compress, Decay, Ema,
-    Evaluate, Every, General, Goal, LastBatch, Log, Memory, MicroBatch, OnFailure, Optim, OptimGroup,
-    OptimName, Per, Precision, RecipeError, Recompute, Reduce, Resolved, Scaling, Schedule, ScheduleName,
-    Span, Stage, StopEarly, Switch, Test, TestWeights, Train, Unfreeze, Workers,
+    AdjustLr, Amp, AnyRecipe, AtStageStart, Auto, Best, Budget, ByteSize, Cache, Checkpoint, Compress, Decay,
+    Ema, Evaluate, Every, General, Goal, LastBatch, Log, Memory, MicroBatch, NewtonSchulz, OnFailure, Optim,
+    OptimGroup, OptimName, Per, Precision, RecipeError, Recompute, Reduce, Resolved, Scaling, Schedule,
+    ScheduleName, Span, Stage, StopEarly, Switch, Test, TestWeights, Train, Unfreeze, Workers,
 };
 pub use episodes::Episodes;
 pub use figures::Figure;

@@ -31,7 +31,7 @@ pub(super) fn files(
         let (mut sources, split_rows) = retry_on_oom(device, || column_sources(table, spec, held))?;
         gather_split_rows(&mut sources, &split_rows, ranks, device)?;
         match spec.role {
-            Role::Moment => state.extend(sources),
+            Role::Moment(_) => state.extend(sources),
             _ => average.extend(sources),
         }
     }
@@ -94,7 +94,7 @@ pub(super) struct SplitRow<'a> {
 /// Returns the name of a row's tensor in the file of its column.
 pub(super) fn name(spec: ColumnSpec, slot: &Slot) -> String {
     match spec.role {
-        Role::Moment => format!("{}.{}", spec.name, slot.name),
+        Role::Moment(_) => format!("{}.{}", spec.name, slot.name),
         _ => slot.name.clone(),
     }
 }
@@ -106,7 +106,7 @@ pub(super) fn column_sources<'a>(
     held: &[Tensor],
 ) -> Result<(Vec<Source>, Vec<SplitRow<'a>>), CheckpointError> {
     let parts_of_ranks: Vec<Vec<Part>> = match spec.role {
-        Role::Moment => (0..table.shards()).map(|shard| table.parts_of(shard)).collect(),
+        Role::Moment(_) => (0..table.shards()).map(|shard| table.parts_of(spec.role, shard)).collect(),
         _ => vec![table.parts(spec.role)],
     };
     let parts = table.parts(spec.role);
@@ -238,7 +238,7 @@ pub(super) fn item(
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::state::{AVERAGE, Group, LayoutOptions, Parameter};
+    use crate::state::{AVERAGE, Group, LayoutOptions, Parameter, Rows};
 
     #[test]
     fn every_row_of_a_column_is_written_even_if_it_is_empty() {
@@ -251,7 +251,7 @@ mod tests {
         for shards in [1, 2] {
             let options = LayoutOptions { shards, ..LayoutOptions::default() };
             let mut table = Table::new(&parameters, options, 0).unwrap();
-            let moment = ColumnSpec { name: "exp_avg", role: Role::Moment };
+            let moment = ColumnSpec { name: "exp_avg", role: Role::Moment(Rows::Elements) };
             for (spec, expected) in [
                 (moment, &["exp_avg.trained", "exp_avg.nothing"][..]),
                 (AVERAGE, &["trained", "nothing", "counter", "empty"]),

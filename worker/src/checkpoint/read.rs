@@ -74,7 +74,7 @@ pub(crate) fn restore(folder: &Path, model: &mut Model) -> Result<Manifest, Chec
     let moments = open(OPTIMIZER_FILE)?;
     let average = table.column(AVERAGE.name).map(|_| open(EMA_FILE)).transpose()?;
     let file = |role: Role| match role {
-        Role::Moment => Some(&moments),
+        Role::Moment(_) => Some(&moments),
         _ => average.as_ref(),
     };
     let columns = || table.columns().filter_map(|(spec, held)| Some((spec, held, file(spec.role)?)));

@@ -11,7 +11,7 @@ use super::{EMA_FILE, OPTIMIZER_FILE};
 use crate::collectives::Ranks;
 use crate::models::{Entry, ModelError, Registry, TensorFile};
 use crate::optim::Model;
-use crate::state::{AVERAGE, Role};
+use crate::state::AVERAGE;
 
 /// Sends the optimizer's state and the moving average from `folder`, which rank 0 has restored. All ranks have
 /// laid their models out for the checkpoint's phase. Every rank calls this.
@@ -25,7 +25,7 @@ pub(crate) fn send_state(folder: &Path, model: &mut Model, ranks: &Ranks) -> Res
     let moments = open(OPTIMIZER_FILE)?;
     let average = table.column(AVERAGE.name).map(|_| open(EMA_FILE)).transpose()?.flatten();
     for (spec, held) in table.columns() {
-        let file = if spec.role == Role::Moment { &moments } else { &average };
+        let file = if spec.role.is_moment() { &moments } else { &average };
         for (block, slot) in table.slots_of(spec.role) {
             let kind = table.blocks()[block].kind;
             let whole = match file {

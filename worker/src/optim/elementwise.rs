@@ -22,17 +22,30 @@ pub(super) fn update(
     figures: UpdateFigures,
     scale_and_skip: Option<ScaleAndSkip<'_>>,
 ) -> Result<(), TchError> {
-    let grad = match scale_and_skip {
-        Some(ScaleAndSkip { scale, .. }) => grad.f_div(&scale.f_to_kind(grad.kind())?)?,
-        None => grad.shallow_clone(),
-    };
+    let grad = unscaled(grad, scale_and_skip)?;
     let new = new_values(rule, [data, &grad], moments, figures)?;
+    write(std::iter::once(data).chain(moments), new, scale_and_skip)
+}
+
+/// Returns a gradient divided by its scale.
+pub(super) fn unscaled(grad: &Tensor, scale_and_skip: Option<ScaleAndSkip<'_>>) -> Result<Tensor, TchError> {
+    match scale_and_skip {
+        Some(ScaleAndSkip { scale, .. }) => grad.f_div(&scale.f_to_kind(grad.kind())?),
+        None => Ok(grad.shallow_clone()),
+    }
+}
+
+/// Copies new values to the old ones, unless the device skips the update.
+pub(super) fn write<'a>(
+    old: impl Iterator<Item = &'a Tensor> + Clone,
+    new: Vec<Tensor>,
+    scale_and_skip: Option<ScaleAndSkip<'_>>,
+) -> Result<(), TchError> {
     let keeps = scale_and_skip.map(|device| device.skip.f_ne(0.0)).transpose()?;
     let written = |(old, new): (&Tensor, Tensor)| match &keeps {
         Some(keeps) => old.f_where_self(keeps, &new),
         None => Ok(new),
     };
-    let old = std::iter::once(data).chain(moments);
     let new = old.clone().zip(new).map(written).collect::<Result<Vec<_>, _>>()?;
     tch::no_grad(|| old.zip(&new).try_for_each(|(old, new)| old.shallow_clone().f_copy_(new).map(drop)))
 }

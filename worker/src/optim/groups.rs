@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 
+use dtrain_common::text::counted;
 use dtrain_recipe::{Decay, OptimGroup};
 use globset::Glob;
 use thiserror::Error;
@@ -28,6 +29,11 @@ pub(crate) struct ParameterInfo<'a> {
 pub enum GroupError {
     #[error("{glob:?} is not a pattern for parameter names: {reason}; correct it")]
     Glob { glob: String, reason: String },
+    #[error(
+        "muon = true, but {name:?} has {}, and Muon needs a matrix; remove muon, or match other parameters",
+        counted(*.dims, "dimension")
+    )]
+    NoMatrix { name: String, dims: usize },
     #[error("{glob:?} matches no parameter{}", suggestion(.nearest))]
     NoMatch { glob: String, nearest: Vec<String> },
     #[error("optimizer group {rule} has no pattern; give it one, or remove the group")]
@@ -46,6 +52,17 @@ pub(crate) struct Inherited<'a> {
     pub(crate) decay_on: Decay,
     /// By parameter: the factor of the learning rate of its layer.
     pub(crate) layer_factors: &'a [f64],
+    /// With Muon; the decay above is then for matrices.
+    pub(crate) muon: Option<BesideMuon<'a>>,
+}
+
+/// Which parameters Muon updates, and the settings of AdamW for the others.
+pub(crate) struct BesideMuon<'a> {
+    /// By parameter.
+    pub(crate) is_matrix: &'a [bool],
+    /// The learning rate of AdamW divided by that of Muon.
+    pub(crate) lr_factor: f64,
+    pub(crate) weight_decay: f64,
 }
 
 /// Returns the group's number of every parameter that is not `frozen`, and the options of all groups.
@@ -57,20 +74,27 @@ pub(crate) fn assign_groups(
     parameters: &[ParameterInfo<'_>],
     rule_of: &[Option<&OptimGroup>],
     frozen: &[bool],
-    Inherited { weight_decay, decay_on, layer_factors }: &Inherited<'_>,
+    Inherited { weight_decay, decay_on, layer_factors, muon }: &Inherited<'_>,
 ) -> (Vec<Option<usize>>, Vec<GroupOptions>) {
     let mut groups: Vec<GroupOptions> = Vec::new();
     let mut number = |(row, frozen): (usize, &bool)| {
         let (parameter, rule) = (&parameters[row], rule_of[row]);
+        let is_matrix = muon.as_ref().is_some_and(|muon| muon.is_matrix[row]);
+        let (factor, decay) = match muon {
+            Some(muon) if !is_matrix => (muon.lr_factor, muon.weight_decay),
+            _ => (1.0, *weight_decay),
+        };
         let inherited = match decay_on {
             Decay::Weights if parameter.dims < 2 => 0.0,
-            Decay::All | Decay::Weights => *weight_decay,
+            Decay::All | Decay::Weights => decay,
         };
         let options = GroupOptions {
-            lr_factor: rule.map_or(1.0, |rule| rule.lr_factor) * layer_factors[row],
+            lr_factor: rule.map_or(1.0, |rule| rule.lr_factor) * layer_factors[row] * factor,
             weight_decay: rule.and_then(|rule| rule.weight_decay).unwrap_or(inherited),
-            betas: rule.and_then(|rule| rule.betas),
-            eps: rule.and_then(|rule| rule.eps),
+            betas: rule.and_then(|rule| rule.betas).filter(|_| !is_matrix),
+            eps: rule.and_then(|rule| rule.eps).filter(|_| !is_matrix),
+            is_matrix,
+            clip_adaptive: rule.and_then(|rule| rule.clip_adaptive).unwrap_or(true),
         };
         (!frozen).then(|| {
             let known = groups.iter().position(|group| *group == options);

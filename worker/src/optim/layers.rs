@@ -42,6 +42,12 @@ pub(crate) fn layer_factors(names: &[&str], decay: Option<f64>) -> Result<Vec<f6
     Ok(layers.into_iter().map(|layer| decay.powi((most - layer) as i32)).collect())
 }
 
+/// Returns for each parameter of these names whether it belongs to a numbered layer.
+pub(super) fn are_listed(names: &[&str]) -> Vec<bool> {
+    let lists = lists(names);
+    names.iter().map(|name| member(name, &lists).is_some()).collect()
+}
+
 /// A numbered part of a name.
 struct Numbered<'a> {
     /// The name before the number.

@@ -1,23 +1,30 @@
 //! The optimizers: one fused update per range of the table; and the model of a rank with its optimizer.
 
-use std::ops::Range;
-
 use dtrain_recipe::{OptimName, Recipe};
 use dtrain_torch_shim::fused;
 pub use dtrain_torch_shim::fused::{ScaleAndSkip, WeightDecay};
-pub(crate) use groups::{GroupError, Inherited, ParameterInfo, assign_groups, match_names, match_rules};
+pub(crate) use groups::{
+    BesideMuon, GroupError, Inherited, ParameterInfo, assign_groups, match_names, match_rules,
+};
 pub(crate) use layers::layer_factors;
+pub(crate) use matrices::{describe, matrices};
 pub(crate) use model::Model;
+pub use muon::Muon;
+use ranges::{update_ranges, whole_rows};
 use tch::{Kind, TchError, Tensor};
 
 use crate::out_of_memory::retry_on_oom;
 pub use crate::state::GroupOptions;
-use crate::state::{ColumnSpec, Group, Part, Role, Slot, StateError, Table, narrow};
+use crate::state::{ColumnSpec, Role, Rows, StateError, Table, narrow};
 
+mod adaptive;
 mod elementwise;
 mod groups;
 mod layers;
+mod matrices;
 mod model;
+mod muon;
+mod ranges;
 
 /// The update rule: computes a parameter from its gradient and its state. Constant during a run.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -86,7 +93,7 @@ impl Rule {
     }
 }
 
-/// Returns the rule of a recipe. A loaded recipe has its defaults; the values here are torch's.
+/// Returns the rule of a recipe, with Muon that of the rest. A loaded recipe has its defaults; the values here are torch's.
 pub(crate) fn rule_of_recipe(recipe: &Recipe) -> Rule {
     let optim = &recipe.optim;
     let eps = optim.eps.unwrap_or(1e-8);
@@ -96,7 +103,7 @@ pub(crate) fn rule_of_recipe(recipe: &Recipe) -> Rule {
         Rule::Adam { betas, eps, decay, amsgrad: optim.amsgrad }
     };
     match optim.name {
-        OptimName::AdamW => adam(WeightDecay::Decoupled),
+        OptimName::AdamW | OptimName::Muon => adam(WeightDecay::Decoupled),
         OptimName::Adam => adam(WeightDecay::L2),
         OptimName::Sgd => Rule::Sgd { momentum, nesterov: optim.nesterov.unwrap_or(false) },
         OptimName::Lion => Rule::Lion { betas: optim.betas.unwrap_or([0.9, 0.99]).into() },
@@ -106,14 +113,29 @@ pub(crate) fn rule_of_recipe(recipe: &Recipe) -> Rule {
     }
 }
 
+/// Returns the rule of a recipe for whole matrices, if it has one.
+pub(crate) fn muon_of_recipe(recipe: &Recipe) -> Option<Muon> {
+    let optim = &recipe.optim;
+    (optim.name == OptimName::Muon).then(|| Muon {
+        momentum: optim.momentum.unwrap_or(0.95),
+        nesterov: optim.nesterov.unwrap_or(true),
+        adjust_lr: optim.adjust_lr,
+        newton_schulz: optim.newton_schulz,
+    })
+}
+
 /// An optimizer for the rows of a table that this rank updates. Columns of the table hold its state.
 #[derive(Debug)]
 pub struct Optimizer {
     rule: Rule,
+    /// The rule of whole matrices.
+    muon: Option<Muon>,
     /// By optimizer group.
     groups: Vec<GroupOptions>,
     /// The largest absolute value of an element of the gradient.
     clip_value: Option<f64>,
+    /// The largest norm of the gradient of a unit, as a part of the norm of its weights.
+    clip_adaptive: Option<f64>,
     /// The number of the update on the device, for the kernel; allocated in advance.
     number: Tensor,
 }
@@ -123,17 +145,32 @@ impl Optimizer {
     pub fn new(rule: Rule, groups: Vec<GroupOptions>, table: &mut Table) -> Result<Self, TchError> {
         for name in rule.moments() {
             if table.column(name).is_none() {
-                table.add_column(ColumnSpec { name, role: Role::Moment })?;
+                table.add_column(ColumnSpec { name, role: Role::Moment(Rows::Elements) })?;
             }
         }
         let number = Tensor::f_scalar_tensor(0.0, (Kind::Float, table.device()))?;
-        Ok(Self { rule, groups, clip_value: None, number })
+        Ok(Self { rule, muon: None, groups, clip_value: None, clip_adaptive: None, number })
+    }
+
+    /// Updates whole matrices by Muon, which the table's groups say; adds missing state as zeros.
+    pub fn with_muon(self, muon: Option<Muon>, table: &mut Table) -> Result<Self, TchError> {
+        if muon.is_some() && table.column(Muon::MOMENT).is_none() {
+            table.add_column(ColumnSpec { name: Muon::MOMENT, role: Role::Moment(Rows::Matrices) })?;
+        }
+        Ok(Self { muon, ..self })
     }
 
     /// Cuts larger elements of the gradient to this absolute value: torch's `clip_grad_value_`.
     #[must_use]
     pub fn with_clip_value(self, clip_value: Option<f64>) -> Self {
         Self { clip_value, ..self }
+    }
+
+    /// Scales the gradients of units to this part of the norm of their weights: timm's `adaptive_clip_grad`. Shards of the table
+    /// must be whole rows.
+    #[must_use]
+    pub fn with_clip_adaptive(self, clip_adaptive: Option<f64>) -> Self {
+        Self { clip_adaptive, ..self }
     }
 
     /// Updates the rows that `used` marks (by row number) with this step's learning rate. Rows without a
@@ -149,24 +186,23 @@ impl Optimizer {
         scale_and_skip: Option<ScaleAndSkip<'_>>,
     ) -> Result<(), StateError> {
         let device = table.device();
-        for (index, part) in table.parts(Role::Moment).iter().enumerate() {
+        self.clip(table, used, scale_and_skip)?;
+        self.step_matrices(table, lr, used, scale_and_skip)?;
+        let columns = table.moments_of(Rows::Elements);
+        for (index, part) in table.parts(Role::Moment(Rows::Elements)).iter().enumerate() {
             let block = &table.blocks()[part.block];
-            let Group::Trained(group) = block.group else { continue };
-            let Some(options) = self.groups.get(group) else { continue };
-            let (rule, lr, weight_decay) =
-                (self.rule.of_group(options), lr * options.lr_factor, options.weight_decay);
+            let Some(options) = block.group.options().and_then(|group| self.groups.get(group)) else {
+                continue;
+            };
+            let rule = self.rule.of_group(options);
             for update in update_ranges(part, &block.slots, table.updates(), used) {
                 let data = table.data().nth(part.block).map(|flat| narrow(flat, &update.range));
                 let Some(data) = data.transpose()? else { continue };
                 let grad = narrow(table.grad(part.block), &update.range)?;
-                let moment = |(_, held): (_, &[Tensor])| part.view(&held[index], &update.range);
-                let moments: Vec<Tensor> = table.moments().map(moment).collect::<Result<_, _>>()?;
-                let _ = tch::no_grad(|| self.number.f_fill_((update.updates + 1) as f64))?;
-                let number = (update.updates + 1) as f64;
-                let figures = UpdateFigures { lr, weight_decay, is_first: update.updates == 0, number };
-                if let Some(limit) = self.clip_value {
-                    retry_on_oom(device, || clip(&grad, limit, scale_and_skip))?;
-                }
+                let moment = |held: &&[Tensor]| part.view(&held[index], &update.range);
+                let moments: Vec<Tensor> = columns.iter().map(moment).collect::<Result<_, _>>()?;
+                let figures = UpdateFigures::new(lr, options, update.updates);
+                let _ = tch::no_grad(|| self.number.f_fill_(figures.number))?;
                 match rule {
                     Rule::Adam { amsgrad: false, .. } | Rule::Sgd { .. } => retry_on_oom(device, || {
                         self.update(rule, [&data, &grad], &moments, figures, scale_and_skip)
@@ -185,6 +221,60 @@ impl Optimizer {
             }
         }
         table.count_updates(used, 1);
+        Ok(())
+    }
+
+    /// Clips the gradients that this rank updates, by value or adaptively.
+    fn clip(
+        &self,
+        table: &Table,
+        used: &[bool],
+        scale_and_skip: Option<ScaleAndSkip<'_>>,
+    ) -> Result<(), StateError> {
+        if let Some(limit) = self.clip_value {
+            let cut = |grad: &Tensor| retry_on_oom(table.device(), || cut(grad, limit, scale_and_skip));
+            table.own_grads()?.iter().try_for_each(cut)?;
+        }
+        let Some(limit) = self.clip_adaptive else { return Ok(()) };
+        for part in
+            [Rows::Elements, Rows::Matrices].into_iter().flat_map(|rows| table.parts(Role::Moment(rows)))
+        {
+            let block = &table.blocks()[part.block];
+            let options = block.group.options().and_then(|group| self.groups.get(group));
+            let Some(data) = table.data().nth(part.block) else { continue };
+            if options.is_some_and(|options| options.clip_adaptive) {
+                for slot in whole_rows(&part, &block.slots, used) {
+                    let (grad, data) = (slot.view(table.grad(part.block))?, slot.view(data)?);
+                    retry_on_oom(table.device(), || adaptive::clip(&grad, &data, limit, scale_and_skip))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Updates the matrices of this rank that `used` marks.
+    fn step_matrices(
+        &self,
+        table: &Table,
+        lr: f64,
+        used: &[bool],
+        scale_and_skip: Option<ScaleAndSkip<'_>>,
+    ) -> Result<(), StateError> {
+        let columns = table.moments_of(Rows::Matrices);
+        let (Some(muon), [means]) = (&self.muon, columns.as_slice()) else { return Ok(()) };
+        for (part, held) in table.parts(Role::Moment(Rows::Matrices)).iter().zip(*means) {
+            let block = &table.blocks()[part.block];
+            let options = block.group.options().and_then(|group| self.groups.get(group));
+            let (Some(options), Some(data)) = (options, table.data().nth(part.block)) else { continue };
+            for slot in whole_rows(part, &block.slots, used) {
+                let (grad, data) = (slot.view(table.grad(part.block))?, slot.view(data)?);
+                let mean = slot.reshape(&part.view(held, &slot.range())?)?;
+                let figures = UpdateFigures::new(lr, options, table.updates()[slot.row]);
+                retry_on_oom(table.device(), || {
+                    tch::no_grad(|| muon.update([&data, &grad, &mean], figures, scale_and_skip))
+                })?;
+            }
+        }
         Ok(())
     }
 
@@ -223,8 +313,20 @@ struct UpdateFigures {
     number: f64,
 }
 
+impl UpdateFigures {
+    /// Returns the settings of a group's update, after this number of updates.
+    fn new(lr: f64, options: &GroupOptions, updates: u64) -> Self {
+        Self {
+            lr: lr * options.lr_factor,
+            weight_decay: options.weight_decay,
+            is_first: updates == 0,
+            number: (updates + 1) as f64,
+        }
+    }
+}
+
 /// Cuts a gradient to an absolute value. The update divides it by the scale afterwards.
-fn clip(grad: &Tensor, limit: f64, scale_and_skip: Option<ScaleAndSkip<'_>>) -> Result<(), TchError> {
+fn cut(grad: &Tensor, limit: f64, scale_and_skip: Option<ScaleAndSkip<'_>>) -> Result<(), TchError> {
     let mut grad = grad.shallow_clone();
     match scale_and_skip {
         None => grad.f_clamp_(-limit, limit).map(drop),
@@ -232,86 +334,5 @@ fn clip(grad: &Tensor, limit: f64, scale_and_skip: Option<ScaleAndSkip<'_>>) -> 
             let limit = scale.f_to_kind(grad.kind())?.f_mul_scalar(limit)?;
             grad.f_clamp_tensor_(Some(&limit.f_neg()?), Some(&limit)).map(drop)
         }
-    }
-}
-
-/// A range of a block, over neighbouring rows with the same number of updates.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct UpdateRange {
-    pub(super) range: Range<i64>,
-    pub(super) updates: u64,
-}
-
-/// Returns the ranges of `part`, a range of the block with these `slots`, over the rows that `used` marks: one
-/// run if a step uses every row, as in most models. A gap for alignment belongs to the row before it.
-pub(super) fn update_ranges(part: &Part, slots: &[Slot], updates: &[u64], used: &[bool]) -> Vec<UpdateRange> {
-    let mut ranges: Vec<UpdateRange> = Vec::new();
-    let first = slots.partition_point(|slot| slot.range().end <= part.range.start);
-    for (index, slot) in slots.iter().enumerate().skip(first) {
-        if slot.offset >= part.range.end {
-            break;
-        }
-        let next = slots.get(index + 1).map_or(part.range.end, |next| next.offset);
-        let range = slot.offset.max(part.range.start)..next.min(part.range.end);
-        if !used[slot.row] {
-            continue;
-        }
-        let updates = updates[slot.row];
-        match ranges.last_mut() {
-            Some(update) if update.range.end == range.start && update.updates == updates => {
-                update.range.end = range.end
-            }
-            _ => ranges.push(UpdateRange { range, updates }),
-        }
-    }
-    ranges
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn slots() -> Vec<Slot> {
-        // Lengths 10, 16, 5, 20 on multiples of 16.
-        [(0, 10), (16, 16), (32, 5), (48, 20)]
-            .iter()
-            .enumerate()
-            .map(|(row, &(offset, len))| Slot {
-                row,
-                name: String::new(),
-                offset,
-                shape: vec![len],
-                strides: vec![1],
-            })
-            .collect()
-    }
-
-    fn part(range: Range<i64>) -> Part {
-        Part { block: 0, range }
-    }
-
-    #[test]
-    fn equal_update_counts_give_one_range() {
-        let all = update_ranges(&part(0..80), &slots(), &[3; 4], &[true; 4]);
-        assert_eq!(all, [UpdateRange { range: 0..80, updates: 3 }]);
-        // A part that begins and ends within parameters, a part within a gap, and a part after the last row.
-        let some = update_ranges(&part(20..50), &slots(), &[3; 4], &[true; 4]);
-        assert_eq!(some, [UpdateRange { range: 20..50, updates: 3 }]);
-        assert!(update_ranges(&part(12..16), &slots(), &[3; 4], &[true; 4]).is_empty());
-        assert!(update_ranges(&part(70..80), &slots(), &[3; 4], &[true; 4]).is_empty());
-    }
-
-    #[test]
-    fn unused_rows_and_other_counts_split_ranges() {
-        let divided = update_ranges(&part(0..80), &slots(), &[3, 3, 3, 2], &[true, false, true, true]);
-        assert_eq!(
-            divided,
-            [
-                UpdateRange { range: 0..16, updates: 3 },
-                UpdateRange { range: 32..48, updates: 3 },
-                UpdateRange { range: 48..80, updates: 2 }
-            ]
-        );
-        assert!(update_ranges(&part(0..80), &slots(), &[3; 4], &[false; 4]).is_empty());
     }
 }

@@ -3,7 +3,7 @@
 use crate::memory::Owners;
 use tch::{Device, Kind, TchError};
 
-use super::{Optimizer, rule_of_recipe};
+use super::{Optimizer, muon_of_recipe, rule_of_recipe};
 use crate::collectives::Ranks;
 use crate::course::PhaseId;
 use crate::models::{Recompute, Registry};
@@ -95,14 +95,13 @@ impl Model {
     /// Returns the memory that the model takes between steps and in steps.
     pub(crate) fn owners(&self) -> Owners {
         let parameters = self.registry.parameters().map(|entry| bytes(entry.tensor()));
-        let column = |role| self.table.column_bytes(|of| of == role);
         let shadow = self.table.column_bytes(|role| matches!(role, Role::Shadow(_)));
         let gaps = self.table.gaps(|group| group != Group::Statistics);
         Owners {
             parameters: parameters.sum::<u64>() + gaps + shadow,
             gradients: self.table.bytes(Group::is_trained),
-            optimizer: column(Role::Moment),
-            ema: column(Role::Average),
+            optimizer: self.table.column_bytes(Role::is_moment),
+            ema: self.table.column_bytes(|role| role == Role::Average),
             buffers: self.buffers.bytes(),
             ..Owners::default()
         }
@@ -112,5 +111,6 @@ impl Model {
 fn optimizer(stages: &Stages, id: PhaseId, table: &mut Table) -> Result<Optimizer, StateError> {
     let recipe = &stages.stage(id).recipe;
     let optimizer = Optimizer::new(rule_of_recipe(recipe), stages.trained(id).groups.clone(), table)?;
-    Ok(optimizer.with_clip_value(recipe.optim.clip_value))
+    let optimizer = optimizer.with_muon(muon_of_recipe(recipe), table)?;
+    Ok(optimizer.with_clip_value(recipe.optim.clip_value).with_clip_adaptive(recipe.optim.clip_adaptive))
 }

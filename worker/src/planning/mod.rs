@@ -5,6 +5,7 @@
 
 mod advice;
 mod cost;
+mod lr_range;
 mod predictor;
 mod profile;
 pub(crate) mod rehearsal;
@@ -25,8 +26,9 @@ use dtrain_recipe::Amp;
 
 pub(crate) use dtrain_common::question::{
     EvalQuestion, EvalWeights, Flips, Gpu, GpuProperties, ImageForm, Input, Mode, PlanQuestion,
-    PredictQuestion, ProfileQuestion, Question,
+    PredictQuestion, ProfileQuestion, Question, RangeQuestion,
 };
+pub(crate) use lr_range::LrRangeTest;
 pub(crate) use predictor::{SymbolicPredictor, Target};
 pub(crate) use profile::{Measured, MeasuredStage, Optimal, Profile, ProfiledStage, Trial, TrialOutcome};
 pub(crate) use report::{MemoryPlan, report};

@@ -117,6 +117,11 @@ pub enum WorkerError {
     OtherBase { folder: PathBuf },
     #[error("model.freeze matches every parameter: leave at least one parameter trainable")]
     AllFrozen,
+    #[error(
+        "optim.name = \"muon\": no trained parameter is a weight matrix of a hidden layer; set optim.convolutions = true for those of \
+         convolutions, name others by [[optim.group]] with muon = true, or choose \"adamw\""
+    )]
+    NoMatrices,
     #[error(transparent)]
     Precision(#[from] PrecisionError),
     #[error(transparent)]

@@ -77,7 +77,7 @@ fn bytes_of_copies(setup: &Setup, ranks: &Ranks, agreed: &Agreed, device: Device
     let trained =
         stages.iter().flat_map(|stage| &stage.phases).map(|phase| phase.count(&model.registry)).max();
     let more = trained.unwrap_or(0).saturating_sub(model.table.trained_elements());
-    let columns = model.table.moments().count() as u64 + u64::from(model.average.is_some());
+    let columns = model.table.most_moments() as u64 + u64::from(model.average.is_some());
     let more = more * columns * size_of::<f32>() as u64 / writers.len().max(1) as u64;
     Ok((bytes + more) * if agreed.copies.is_some() { 3 } else { 1 })
 }

@@ -4,12 +4,13 @@
 use std::iter::zip;
 
 use dtrain_common::env::WorkerEnv;
-use dtrain_recipe::{self as recipe, AtStageStart, ModelName, OptimGroup, Recipe};
+use dtrain_recipe::{self as recipe, AtStageStart, ModelName, OptimGroup, OptimName, Recipe};
 
 use crate::course::{PhasePlan, RunPlan};
 use crate::models::{Entry, Registry};
 use crate::optim::{
-    GroupError, Inherited, ParameterInfo, assign_groups, layer_factors, match_names, match_rules,
+    BesideMuon, GroupError, Inherited, ParameterInfo, assign_groups, layer_factors, match_names, match_rules,
+    matrices,
 };
 use crate::setup::error::{Result, WorkerError};
 use crate::state::{LayoutOptions, Stage, Stages, Trained};
@@ -25,6 +26,7 @@ pub(crate) fn stages(
         first_bucket_bytes: recipe.reduce.first_bucket.0 as usize,
         bucket_bytes: recipe.reduce.bucket.0 as usize,
         shards: if recipe.memory.shard_optimizer { env.world_size } else { 1 },
+        whole_rows: recipe.optim.clip_adaptive.is_some(),
     };
     let at_start = |number: usize, of: fn(&recipe::Stage) -> AtStageStart| {
         recipe.stage.get(number).map_or(AtStageStart::Continue, of)
@@ -63,6 +65,8 @@ fn phases(recipe: &Recipe, registry: &Registry, plan: &RunPlan) -> Result<Vec<Ve
     if base.iter().all(|&frozen| frozen) && recipe.stage.is_empty() {
         return Err(WorkerError::AllFrozen);
     }
+    let optim = &recipe.optim;
+    let mut trains_matrix = false;
     let mut ever = vec![false; base.len()];
     let mut end = base.clone();
     let mut stages = Vec::new();
@@ -85,11 +89,28 @@ fn phases(recipe: &Recipe, registry: &Registry, plan: &RunPlan) -> Result<Vec<Ve
             let reason = "every parameter that it matches is frozen in this stage; remove the group, or unfreeze these parameters";
             return Err(WorkerError::NoEffect { key: format!("stage[{number}].group[{rule}]"), reason });
         }
+        let is_matrix = match optim.name {
+            OptimName::Muon => {
+                let key = if rules.is_empty() {
+                    "optim.group".to_owned()
+                } else {
+                    format!("stage[{number}].group")
+                };
+                Some(matrices(&globs.infos, &rule_of, optim.convolutions).map_err(at(key))?)
+            }
+            _ => None,
+        };
+        trains_matrix |= is_matrix.iter().any(|all| zip(all, &end).any(|(is, frozen)| *is && !frozen));
         let trained = |of: &PhasePlan| {
             let inherited = Inherited {
-                weight_decay: recipe.optim.weight_decay.unwrap_or(0.0),
-                decay_on: recipe.optim.decay,
+                weight_decay: optim.weight_decay.unwrap_or(0.0),
+                decay_on: optim.decay,
                 layer_factors: &layer_factors,
+                muon: is_matrix.as_ref().map(|is_matrix| BesideMuon {
+                    is_matrix,
+                    lr_factor: optim.adamw_lr.unwrap_or(optim.lr) / optim.lr,
+                    weight_decay: optim.adamw_weight_decay.unwrap_or(0.0),
+                }),
             };
             let (group_of, groups) = assign_groups(&globs.infos, &rule_of, &frozen[of.unfrozen], &inherited);
             Trained { group_of, groups }
@@ -103,6 +124,9 @@ fn phases(recipe: &Recipe, registry: &Registry, plan: &RunPlan) -> Result<Vec<Ve
             Some(_) => WorkerError::TrainedFrozen { key: "a stage".to_owned(), name },
             None => WorkerError::TrainedBase { name },
         });
+    }
+    if optim.name == OptimName::Muon && !trains_matrix {
+        return Err(WorkerError::NoMatrices);
     }
     let trains = |rule: usize| zip(&common, &ever).any(|(own, ever)| *own == Some(rule) && *ever);
     match (0..common_rules.len()).find(|&rule| !trains(rule)) {

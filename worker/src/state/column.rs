@@ -16,12 +16,21 @@ pub struct ColumnSpec {
 /// The kind of a column; determines its rows, dtype, placement and first values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// State of the optimizer: for trained rows, zero at first; each rank holds the part that it updates.
-    Moment,
+    /// State of the optimizer: for these trained rows, zero at first; each rank holds the part that it updates.
+    Moment(Rows),
     /// The moving average: for all rows, a copy of the data at first; every rank holds all of it.
     Average,
     /// The data of trained rows in this dtype, for products in autocast. Checkpoints omit it.
     Shadow(Kind),
+}
+
+/// The trained rows of a column.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rows {
+    /// Those that are updated element by element.
+    Elements,
+    /// Those that are updated as whole matrices.
+    Matrices,
 }
 
 /// The column of the moving average.
@@ -39,7 +48,17 @@ pub(crate) struct Keep {
 impl Role {
     /// Returns whether the column has rows of this group.
     pub(super) fn has_rows(self, group: Group) -> bool {
-        self == Self::Average || group.is_trained()
+        match self {
+            Self::Moment(Rows::Elements) => matches!(group, Group::Trained(_)),
+            Self::Moment(Rows::Matrices) => matches!(group, Group::Matrices(_)),
+            Self::Average => true,
+            Self::Shadow(_) => group.is_trained(),
+        }
+    }
+
+    /// Returns whether it is state of the optimizer.
+    pub(crate) fn is_moment(self) -> bool {
+        matches!(self, Self::Moment(_))
     }
 
     /// Returns whether checkpoints contain the column.
@@ -50,7 +69,7 @@ impl Role {
     /// Returns whether the next phase keeps the column.
     pub(super) fn is_kept(self, keep: Keep) -> bool {
         match self {
-            Self::Moment => keep.moments,
+            Self::Moment(_) => keep.moments,
             Self::Average => keep.average,
             Self::Shadow(_) => false,
         }
@@ -59,7 +78,7 @@ impl Role {
     /// Returns the first values for rows with this data.
     pub(super) fn initial(self, data: &Tensor) -> Result<Tensor, TchError> {
         let kind = match self {
-            Self::Moment => return data.f_zeros_like(),
+            Self::Moment(_) => return data.f_zeros_like(),
             Self::Average => data.kind(),
             Self::Shadow(kind) => kind,
         };

@@ -4,6 +4,8 @@ use std::ops::Range;
 
 use tch::{Kind, TchError, Tensor};
 
+use super::shards::{self, Owned};
+
 /// Parameters start on cache lines, as allocations of libtorch do.
 const ALIGNMENT_BYTES: usize = 64;
 
@@ -12,6 +14,8 @@ const ALIGNMENT_BYTES: usize = 64;
 pub(crate) enum Group {
     /// A parameter that the optimizer updates, with the options of the group of this number.
     Trained(usize),
+    /// One that it updates as a whole matrix, with these options.
+    Matrices(usize),
     /// A parameter that was trained earlier and is frozen now: the moving average still moves towards it.
     Resting,
     /// A buffer of the model, of any dtype: running statistics, counters, flags.
@@ -22,14 +26,30 @@ impl Group {
     /// Returns the position among the blocks: trained rows, then resting rows, then statistics.
     fn order(self) -> usize {
         match self {
-            Self::Trained(_) => 0,
+            Self::Trained(_) | Self::Matrices(_) => 0,
             Self::Resting => 1,
             Self::Statistics => 2,
         }
     }
 
     pub(crate) fn is_trained(self) -> bool {
-        matches!(self, Self::Trained(_))
+        self.options().is_some()
+    }
+
+    /// Returns the trained group with the options of this number.
+    pub(super) fn trained(number: usize, is_matrix: bool) -> Self {
+        match is_matrix {
+            true => Self::Matrices(number),
+            false => Self::Trained(number),
+        }
+    }
+
+    /// Returns the number of the options of a trained group.
+    pub(crate) fn options(self) -> Option<usize> {
+        match self {
+            Self::Trained(number) | Self::Matrices(number) => Some(number),
+            Self::Resting | Self::Statistics => None,
+        }
     }
 }
 
@@ -44,6 +64,12 @@ pub(super) struct Row {
     pub group: Group,
 }
 
+impl Row {
+    pub(super) fn elements(&self) -> u64 {
+        self.shape.iter().product::<i64>() as u64
+    }
+}
+
 /// How blocks are divided into buckets and shards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LayoutOptions {
@@ -51,14 +77,16 @@ pub(crate) struct LayoutOptions {
     pub first_bucket_bytes: usize,
     /// Limit for the other buckets: large, to keep the cost per message low.
     pub bucket_bytes: usize,
-    /// The number of equal parts of each bucket: the ranks that share the optimizer's state, or 1.
+    /// The number of parts of each bucket: the ranks that share the optimizer's state, or 1.
     pub shards: usize,
+    /// Whether all parts consist of whole rows. Otherwise they are equal, except those of [`Group::Matrices`].
+    pub whole_rows: bool,
 }
 
 impl Default for LayoutOptions {
     /// Returns the sizes of PyTorch's reducer (Li et al. 2020, arXiv 2006.15704).
     fn default() -> Self {
-        Self { first_bucket_bytes: 1 << 20, bucket_bytes: 25 << 20, shards: 1 }
+        Self { first_bucket_bytes: 1 << 20, bucket_bytes: 25 << 20, shards: 1, whole_rows: false }
     }
 }
 
@@ -170,10 +198,20 @@ pub(crate) struct Bucket {
     /// Elements, gaps included; the number of shards divides the length.
     pub range: Range<i64>,
     pub rows: Vec<usize>,
+    /// Its whole rows by shard, in order; empty if the parts are equal.
+    pub owned: Vec<Owned>,
 }
 
 impl Bucket {
-    /// Returns the part of shard `shard` of `shards`.
+    /// Returns the ranges that shard `shard` of `shards` updates.
+    pub(crate) fn ranges(&self, shard: usize, shards: usize) -> Vec<Range<i64>> {
+        match self.owned.as_slice() {
+            [] => vec![self.part(shard, shards)],
+            all => all.iter().filter(|owned| owned.shard == shard).map(|owned| owned.range.clone()).collect(),
+        }
+    }
+
+    /// Returns the part of shard `shard` of `shards`, if parts are equal.
     pub(crate) fn part(&self, shard: usize, shards: usize) -> Range<i64> {
         let len = (self.range.end - self.range.start) / shards as i64;
         let start = self.range.start + shard as i64 * len;
@@ -216,6 +254,13 @@ impl Layout {
         let buckets = &mut layout.buckets;
         buckets.retain(|bucket| blocks[bucket.block].group.is_trained());
         buckets.sort_by_key(last);
+        if options.shards > 1 {
+            let is_whole = |block: &Block| match block.group {
+                Group::Matrices(_) => true,
+                group => options.whole_rows && group.is_trained(),
+            };
+            shards::divide(blocks, buckets, options.shards, is_whole);
+        }
         layout
     }
 
@@ -230,7 +275,8 @@ impl Layout {
         // A bucket ends at a multiple of `unit` elements; the next bucket begins there.
         let mut close = |range: &mut Range<i64>, rows: &mut Vec<usize>| {
             let end = range.start + round_up(range.end - range.start, unit);
-            let full = Bucket { block: number, range: range.start..end, rows: std::mem::take(rows) };
+            let rows = std::mem::take(rows);
+            let full = Bucket { block: number, range: range.start..end, rows, owned: Vec::new() };
             *range = end..end;
             self.buckets.extend((!full.rows.is_empty()).then_some(full));
         };
@@ -266,13 +312,18 @@ impl Layout {
         aligned + padding * block.slots.len() as i64
     }
 
-    /// Returns the parts of trained blocks that a shard updates: whole blocks, or its part of every bucket.
-    pub(super) fn shard_parts(&self, shard: usize) -> Vec<Part> {
+    /// Returns the parts that a shard updates of the trained blocks for which `of` is true: whole blocks, or its part of every
+    /// bucket.
+    pub(super) fn shard_parts(&self, shard: usize, of: impl Fn(Group) -> bool) -> Vec<Part> {
         match self.options.shards {
-            0 | 1 => self.whole_blocks(Group::is_trained).collect(),
+            0 | 1 => self.whole_blocks(|group| group.is_trained() && of(group)).collect(),
             shards => {
-                let part = |bucket: &Bucket| Part { block: bucket.block, range: bucket.part(shard, shards) };
-                self.buckets.iter().map(part).collect()
+                let buckets = self.buckets.iter().filter(|bucket| of(self.blocks[bucket.block].group));
+                let parts = |bucket: &Bucket| {
+                    let part = |range| Part { block: bucket.block, range };
+                    bucket.ranges(shard, shards).into_iter().map(part).collect::<Vec<_>>()
+                };
+                buckets.flat_map(parts).collect()
             }
         }
     }

@@ -8,13 +8,14 @@ mod joined;
 mod layout;
 mod moves;
 mod shadow;
+mod shards;
 mod stages;
 mod table;
 
 pub use average::Average;
 pub(crate) use buffers::Buffers;
 pub(crate) use column::Keep;
-pub use column::{AVERAGE, ColumnSpec, Role};
+pub use column::{AVERAGE, ColumnSpec, Role, Rows};
 pub use error::StateError;
 pub(crate) use layout::{Group, LayoutOptions, Part, Slot, narrow};
 pub(crate) use moves::pieces;

@@ -5,11 +5,12 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use dtrain_torch_shim::tensor;
-use tch::{TchError, Tensor};
+use tch::{Device, TchError, Tensor};
 
 use super::column::{Keep, Role};
 use super::error::{Result, StateError};
-use super::layout::{Block, Bucket, Layout, Part, Row, Slot, narrow};
+use super::layout::{Block, Group, Layout, Part, Row, Slot, narrow};
+use super::shards::Owned;
 use super::table::{Flat, Parameter, Table, row};
 use crate::collectives::{Collective, Ranks};
 use crate::out_of_memory::retry_on_oom;
@@ -87,10 +88,11 @@ impl Table {
                 tensor::set_data(leaf, &own).map_err(StateError::moved(&old.name))?;
             }
         }
-        let old_names = old_rows.iter().map(|row| row.name.as_str());
-        let updates: HashMap<&str, u64> = old_names.zip(self.updates.iter().copied()).collect();
+        // A row with other state begins anew.
+        let key = |row: &Row| (row.name.clone(), matches!(row.group, Group::Matrices(_)));
+        let updates: HashMap<_, u64> = old_rows.iter().map(key).zip(self.updates.iter().copied()).collect();
         self.trained = self.rows.iter().take_while(|row| row.group.is_trained()).count();
-        let earlier = |row: &Row| updates.get(row.name.as_str()).copied().unwrap_or(0);
+        let earlier = |row: &Row| updates.get(&key(row)).copied().unwrap_or(0);
         self.updates = self.rows[..self.trained].iter().map(earlier).collect();
         let order: Vec<usize> = (0..self.trained).rev().collect();
         self.apply_layout(self.layout_of(&order), Rows::Other, ranks)
@@ -128,10 +130,7 @@ impl Table {
         blocks.into_iter().try_for_each(|block| self.point_grad(block))?;
         for number in 0..self.columns.len() {
             let column = &self.columns[number];
-            let whole = match column.spec.role {
-                Role::Moment => old.gather_column(&column.held, ranks)?,
-                _ => column.held.iter().map(Tensor::shallow_clone).collect(),
-            };
+            let whole = old.whole_column(column.spec.role, &column.held, device, ranks)?;
             let held = retry_on_oom(device, || self.new_column(column.spec.role, &whole, &old))?;
             self.columns[number].held = held;
         }
@@ -190,14 +189,19 @@ impl Table {
         Ok(())
     }
 
-    /// Returns this rank's parts of a column, with values from `whole`, the complete old column.
-    fn new_column(&self, role: Role, whole: &[Tensor], old: &OldLayout) -> Result<Vec<Tensor>, TchError> {
+    /// Returns this rank's parts of a column, with values from `whole`, the complete old column by block.
+    fn new_column(
+        &self,
+        role: Role,
+        whole: &[Option<Tensor>],
+        old: &OldLayout,
+    ) -> Result<Vec<Tensor>, TchError> {
         let part = |part: &Part| {
             let held = self.initial_values(role, part)?;
             for slot in &self.layout.blocks[part.block].slots {
                 let Some(range) = part.overlap(slot) else { continue };
                 if let Some((at, from)) = old.old_range(slot, &range)
-                    && let Some(flat) = whole.get(at)
+                    && let Some(Some(flat)) = whole.get(at)
                 {
                     let from = narrow(flat, &from)?;
                     tch::no_grad(|| part.view(&held, &range)?.f_copy_(&from))?;
@@ -227,27 +231,41 @@ impl Table {
 
     /// Gathers the data that the ranks have updated. Does nothing if updates are not sharded.
     pub(crate) fn gather_data(&self, ranks: &Ranks) -> Result<()> {
-        let flats: Vec<&Tensor> = self.data().collect();
+        let flats: Vec<Option<&Tensor>> = self.data().map(Some).collect();
         gather(&self.layout, self.shard, &flats, ranks)
     }
 }
 
 impl OldLayout {
-    /// Gathers a column of the optimizer from all ranks, one tensor for each trained block.
-    fn gather_column(&self, held: &[Tensor], ranks: &Ranks) -> Result<Vec<Tensor>> {
-        if self.layout.options.shards <= 1 {
-            return Ok(held.iter().map(Tensor::shallow_clone).collect());
+    /// Returns a whole column by block; None for blocks without it. Gathers one of the optimizer from all ranks.
+    fn whole_column(
+        &self,
+        role: Role,
+        held: &[Tensor],
+        device: Device,
+        ranks: &Ranks,
+    ) -> Result<Vec<Option<Tensor>>> {
+        let layout = &self.layout;
+        let of = |group| role.has_rows(group);
+        if !role.is_moment() || layout.options.shards <= 1 {
+            let mut whole: Vec<Option<Tensor>> = layout.blocks.iter().map(|_| None).collect();
+            for (part, held) in layout.whole_blocks(of).zip(held) {
+                whole[part.block] = Some(held.shallow_clone());
+            }
+            return Ok(whole);
         }
-        let trained = self.layout.blocks.iter().filter(|block| block.group.is_trained());
-        let Some(device) = held.first().map(Tensor::device) else { return Ok(Vec::new()) };
-        let zeros =
-            |block: &Block| retry_on_oom(device, || Tensor::f_zeros([block.len], (block.kind, device)));
-        let flats: Vec<Tensor> = trained.map(zeros).collect::<Result<_, TchError>>()?;
-        for (part, held) in self.layout.shard_parts(self.shard).iter().zip(held) {
-            tch::no_grad(|| narrow(&flats[part.block], &part.range)?.f_copy_(held))?;
+        let zeros = |block: &Block| {
+            let zeros = || retry_on_oom(device, || Tensor::f_zeros([block.len], (block.kind, device)));
+            of(block.group).then(zeros).transpose()
+        };
+        let whole: Vec<Option<Tensor>> = layout.blocks.iter().map(zeros).collect::<Result<_, TchError>>()?;
+        for (part, held) in layout.shard_parts(self.shard, of).iter().zip(held) {
+            if let Some(flat) = &whole[part.block] {
+                tch::no_grad(|| narrow(flat, &part.range)?.f_copy_(held))?;
+            }
         }
-        gather(&self.layout, self.shard, &flats.iter().collect::<Vec<_>>(), ranks)?;
-        Ok(flats)
+        gather(layout, self.shard, &whole.iter().map(Option::as_ref).collect::<Vec<_>>(), ranks)?;
+        Ok(whole)
     }
 }
 
@@ -269,17 +287,23 @@ pub(crate) fn pieces(
     of_block.filter_map(piece).collect()
 }
 
-/// Gathers flat tensors, one for each block: every rank has filled its parts and receives the others.
-fn gather(layout: &Layout, shard: usize, flats: &[&Tensor], ranks: &Ranks) -> Result<()> {
+/// Gathers flat tensors by block: every rank has filled its parts and receives the others.
+fn gather(layout: &Layout, shard: usize, flats: &[Option<&Tensor>], ranks: &Ranks) -> Result<()> {
     let shards = layout.options.shards;
     if shards <= 1 {
         return Ok(());
     }
-    let views = |bucket: &Bucket| {
-        let flat = flats[bucket.block];
-        Ok((narrow(flat, &bucket.range)?, narrow(flat, &bucket.part(shard, shards))?))
-    };
-    let views = layout.buckets.iter().map(views).collect::<Result<Vec<(Tensor, Tensor)>, TchError>>()?;
-    let all = views.iter().map(|(output, input)| Collective::AllGather { output, input });
-    Ok(ranks.start_all(&all.collect::<Vec<_>>())?.wait()?)
+    let (mut equal, mut owned) = (Vec::new(), Vec::new());
+    for bucket in &layout.buckets {
+        let Some(flat) = flats[bucket.block] else { continue };
+        if bucket.owned.is_empty() {
+            equal.push((narrow(flat, &bucket.range)?, narrow(flat, &bucket.part(shard, shards))?));
+        }
+        for Owned { shard, range } in &bucket.owned {
+            owned.push((narrow(flat, range)?, *shard));
+        }
+    }
+    let equal = equal.iter().map(|(output, input)| Collective::AllGather { output, input });
+    let owned = owned.iter().map(|(rows, shard)| Collective::Broadcast(rows, *shard));
+    Ok(ranks.start_all(&equal.chain(owned).collect::<Vec<_>>())?.wait()?)
 }

@@ -26,12 +26,16 @@ pub struct GroupOptions {
     pub betas: Option<[f64; 2]>,
     /// What is added to the denominator, if it is not the recipe's.
     pub eps: Option<f64>,
+    /// Whether its parameters are updated as whole matrices.
+    pub is_matrix: bool,
+    /// Whether its gradients are clipped adaptively, if the optimizer does that.
+    pub clip_adaptive: bool,
 }
 
 impl GroupOptions {
     /// Returns options with the recipe's learning rate and this weight decay.
     pub fn plain(weight_decay: f64) -> Self {
-        Self { lr_factor: 1.0, weight_decay, betas: None, eps: None }
+        Self { lr_factor: 1.0, weight_decay, betas: None, eps: None, is_matrix: false, clip_adaptive: true }
     }
 }
 
@@ -93,7 +97,7 @@ impl Stages {
         id: PhaseId,
         registry: &'a Registry,
     ) -> Result<Vec<Parameter<'a>>, TchError> {
-        let group_of = &self.trained(id).group_of;
+        let Trained { group_of, groups } = self.trained(id);
         for (entry, group) in registry.parameters().zip(group_of) {
             let _ = entry.tensor().f_set_requires_grad(group.is_some())?;
         }
@@ -103,7 +107,8 @@ impl Stages {
             group,
         };
         let trained = registry.parameters().zip(group_of);
-        let trained = trained.filter_map(|(entry, group)| Some((entry, Group::Trained((*group)?))));
+        let of = |number: usize| Group::trained(number, groups[number].is_matrix);
+        let trained = trained.filter_map(|(entry, group)| Some((entry, of((*group)?))));
         let resting = registry.parameters().zip(self.resting(id));
         let resting = resting.filter_map(|(entry, rests)| rests.then_some((entry, Group::Resting)));
         let statistics = registry.buffers().map(|entry| (entry, Group::Statistics));

@@ -8,9 +8,10 @@
 use dtrain_torch_shim::{ShimError, tensor};
 use tch::{Device, Kind, TchError, Tensor};
 
-use super::column::{ColumnSpec, Role};
+use super::column::{ColumnSpec, Role, Rows};
 use super::error::{Result, StateError};
 use super::layout::{Block, Bucket, Group, Layout, LayoutOptions, Part, Row, Slot, narrow};
+use super::stages::GroupOptions;
 use crate::collectives::CollectiveError;
 use crate::models::Shadow;
 use crate::out_of_memory::retry_on_oom;
@@ -94,8 +95,19 @@ impl Table {
 
     /// Creates a table as `Table::new` does, from trained parameters in one group, without shards.
     pub fn of<'a>(parameters: impl IntoIterator<Item = (&'a str, &'a Tensor)>) -> Result<Self> {
-        let group = Group::Trained(0);
-        let parameter = |(name, tensor)| Parameter { name, tensor, group };
+        let in_one = parameters.into_iter().map(|(name, tensor)| (name, tensor, 0));
+        Self::of_groups(in_one, &[GroupOptions::plain(0.0)])
+    }
+
+    /// Creates a table as `Table::of` does, from parameters with the numbers of their groups.
+    pub fn of_groups<'a>(
+        parameters: impl IntoIterator<Item = (&'a str, &'a Tensor, usize)>,
+        groups: &[GroupOptions],
+    ) -> Result<Self> {
+        let parameter = |(name, tensor, number): (_, _, usize)| {
+            let is_matrix = groups.get(number).is_some_and(|group| group.is_matrix);
+            Parameter { name, tensor, group: Group::trained(number, is_matrix) }
+        };
         let parameters: Vec<Parameter<'_>> = parameters.into_iter().map(parameter).collect();
         Self::new(&parameters, LayoutOptions::default(), 0)
     }
@@ -115,15 +127,15 @@ impl Table {
     /// Returns the parts of columns of this role that this rank holds.
     pub(crate) fn parts(&self, role: Role) -> Vec<Part> {
         match role {
-            Role::Moment => self.layout.shard_parts(self.shard),
+            Role::Moment(_) => self.parts_of(role, self.shard),
             Role::Average => self.layout.whole_blocks(|group| role.has_rows(group)).collect(),
             Role::Shadow(_) => self.shadow_parts(),
         }
     }
 
-    /// Returns the parts of the optimizer's state that another rank holds and updates.
-    pub(crate) fn parts_of(&self, shard: usize) -> Vec<Part> {
-        self.layout.shard_parts(shard)
+    /// Returns the parts of a column of the optimizer's state that another rank holds and updates.
+    pub(crate) fn parts_of(&self, role: Role, shard: usize) -> Vec<Part> {
+        self.layout.shard_parts(shard, |group| role.has_rows(group))
     }
 
     /// Points the rows' tensors to their views of a block.
@@ -204,10 +216,32 @@ impl Table {
         columns.flat_map(|column| column.held.iter().map(bytes)).sum()
     }
 
-    /// Returns the optimizer's state by column: one tensor for every part that this rank updates.
-    pub(crate) fn moments(&self) -> impl Iterator<Item = (&'static str, &[Tensor])> {
-        let moments = self.columns().filter(|(spec, _)| spec.role == Role::Moment);
-        moments.map(|(spec, held)| (spec.name, held))
+    /// Returns the columns of the optimizer's state for these rows: one tensor for every part that this rank updates.
+    pub(crate) fn moments_of(&self, rows: Rows) -> Vec<&[Tensor]> {
+        let columns = self.columns().filter(|(spec, _)| spec.role == Role::Moment(rows));
+        columns.map(|(_, held)| held).collect()
+    }
+
+    /// Returns the number of elements of the optimizer's state over all ranks, without gaps for alignment.
+    pub(crate) fn moment_elements(&self) -> u64 {
+        let columns = self.columns.iter().filter(|column| column.spec.role.is_moment());
+        let rows = |column: &Column| {
+            self.rows
+                .iter()
+                .filter(|row| column.spec.role.has_rows(row.group))
+                .map(Row::elements)
+                .sum::<u64>()
+        };
+        columns.map(rows).sum()
+    }
+
+    /// Returns the most elements of the optimizer's state for an element of a parameter.
+    pub(crate) fn most_moments(&self) -> usize {
+        [Rows::Elements, Rows::Matrices]
+            .map(|rows| self.moments_of(rows).len())
+            .into_iter()
+            .max()
+            .unwrap_or_default()
     }
 
     pub(crate) fn device(&self) -> Device {
@@ -302,7 +336,7 @@ impl Table {
 
     /// Returns the gradients of the parts that this rank updates.
     pub(crate) fn own_grads(&self) -> Result<Vec<Tensor>, TchError> {
-        let parts = self.parts(Role::Moment);
+        let parts = self.layout.shard_parts(self.shard, Group::is_trained);
         let grad = |part: &Part| narrow(&self.grad[part.block].flat, &part.range);
         parts.iter().map(grad).collect()
     }

@@ -14,6 +14,7 @@ use crate::course::StagePlan;
 use crate::device;
 use crate::memory;
 use crate::models::Registry;
+use crate::optim::describe as describe_rules;
 use crate::planning::Prediction;
 use crate::planning::start::{ChosenCut, ChosenCuts, Fits};
 use crate::run::{Followers, TrainError};
@@ -38,6 +39,7 @@ pub(crate) fn describe_run(
     let ChosenCuts { chosen, limit } = choices;
     write_plan(setup, env, run_dir, device, choices)?;
     let facts = model.task.facts();
+    let rules = describe_rules(&model.table);
     let val = facts.val.as_ref().map(|val| format!("{} validation", val.len()));
     let more = facts.more_tests.iter().map(|(name, samples)| format!("{} {name:?}", samples.len()));
     let tests = val.into_iter().chain([format!("{} test", facts.test.len())]).chain(more);
@@ -56,6 +58,7 @@ pub(crate) fn describe_run(
         tests.collect::<Vec<_>>().join(" and "),
         facts.description,
     ));
+    rules.iter().for_each(|rules| followers.note(rules));
     let decide = [
         recipe.checkpoint.best.as_ref().map(|_| "checkpoint.best"),
         recipe.train.stop_early.as_ref().map(|_| "train.stop_early"),
@@ -101,7 +104,7 @@ fn write_plan(
     let (course, model) = (&setup.course, &setup.replica.model);
     let (plan, ChosenCuts { chosen, limit }) = (&course.plan, choices);
     let parameters = model.table.trained_elements();
-    let (trained, moments) = (parameters * BYTES_PER_PARAMETER, model.table.moments().count() as u64);
+    let state = model.table.moment_elements() * BYTES_PER_PARAMETER;
     let first = plan.stage(0);
     let mut file = json!({
         "nproc": env.world_size,
@@ -115,8 +118,8 @@ fn write_plan(
         "parameters": parameters,
         "predicted_bytes": {
             "parameters": model.registry.parameter_count() as u64 * BYTES_PER_PARAMETER,
-            "gradients": trained,
-            "optimizer": trained * moments / model.table.shards() as u64,
+            "gradients": parameters * BYTES_PER_PARAMETER,
+            "optimizer": state / model.table.shards() as u64,
         },
     });
     if let Some(val) = &model.task.facts().val {

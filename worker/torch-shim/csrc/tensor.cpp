@@ -1,4 +1,5 @@
-// Gradients as views, fused optimizer kernels, unscaling of gradients, and operations on many tensors.
+// Gradients as views, fused optimizer kernels, unscaling of gradients, products with factors, and operations on
+// many tensors.
 #include "boundary.h"
 
 #include <ATen/ops/_amp_foreach_non_finite_check_and_unscale.h>
@@ -7,6 +8,7 @@
 #include <ATen/ops/_fused_adam.h>
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/_fused_sgd.h>
+#include <ATen/ops/addmm.h>
 
 using dtrain::guard;
 using dtrain::tensor;
@@ -100,6 +102,14 @@ int32_t dt_add_to_all(DtTensors targets, int64_t number, DtError* error) {
   return guard(error, [&] {
     const at::NoGradGuard no_grad;
     at::_foreach_add_(targets.list(), number);
+  });
+}
+
+int32_t dt_addmm(const void* input, const void* first, const void* second, double beta, double alpha, void** out,
+                 DtError* error) {
+  return guard(error, [&] {
+    const at::NoGradGuard no_grad;
+    *out = new at::Tensor(at::addmm(tensor(input), tensor(first), tensor(second), beta, alpha));
   });
 }
 

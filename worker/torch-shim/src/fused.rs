@@ -3,7 +3,7 @@
 
 use tch::Tensor;
 
-use crate::error::{ShimError, try_call};
+use crate::error::{ShimError, create_tensor, try_call};
 use crate::ffi::{self, Borrowed, BorrowedList};
 pub use crate::ffi::{Adam, Sgd, WeightDecay};
 
@@ -94,6 +94,18 @@ pub fn add_to_all(targets: &[&Tensor], number: i64) -> Result<(), ShimError> {
     }
     let targets = borrow_all(targets);
     try_call("add to tensors", |error| ffi::dt_add_to_all(BorrowedList::new(&targets), number, error))
+}
+
+/// Returns `beta * input + alpha * first @ second` of matrices, rounded once, without gradient.
+pub fn addmm(
+    input: &Tensor,
+    [first, second]: [&Tensor; 2],
+    beta: f64,
+    alpha: f64,
+) -> Result<Tensor, ShimError> {
+    create_tensor("multiply matrices", |out, error| {
+        ffi::dt_addmm(input.into(), first.into(), second.into(), beta, alpha, out, error)
+    })
 }
 
 fn borrow_all<'a>(tensors: &[&'a Tensor]) -> Vec<Borrowed<'a>> {

@@ -14,13 +14,27 @@ impl Checks<'_> {
             OptimName::Sgd => Some("SGD"),
             OptimName::RmsProp => Some("RMSprop"),
             OptimName::Lion => Some("Lion"),
+            OptimName::Muon => Some("Muon"),
         };
         if let Some(name) = name.filter(|_| !self.is_stated("optim.lr")) {
             let message = format!("missing; {name} has no default learning rate, so state one");
             self.add("optim.lr", message);
         }
-        if optim.clip.is_some() && optim.clip_value.is_some() {
-            self.add("optim.clip_value", "optim.clip is also set; remove one of the two");
+        let clips = [
+            ("optim.clip", optim.clip),
+            ("optim.clip_value", optim.clip_value),
+            ("optim.clip_adaptive", optim.clip_adaptive),
+        ];
+        let clips: Vec<&'static str> = clips.iter().filter_map(|(key, limit)| limit.map(|_| *key)).collect();
+        if let [first, others @ ..] = clips.as_slice() {
+            others
+                .iter()
+                .for_each(|key| self.add(key, format!("{first} is also set; remove one of the two")));
+        }
+        if optim.name == OptimName::Muon
+            && (0..self.recipe.stages()).any(|stage| self.recipe.of_stage(stage).optim.lr == 0.0)
+        {
+            self.add("optim.lr", "Muon needs a learning rate above 0, which AdamW's follows; raise it");
         }
         if optim.nesterov == Some(true) && optim.momentum.is_none_or(|momentum| momentum == 0.0) {
             self.add("optim.nesterov", "Nesterov's method needs optim.momentum above 0");
@@ -54,18 +68,27 @@ impl Checks<'_> {
         for (index, group) in stated.and_then(Value::as_array).into_iter().flatten().enumerate() {
             let key = format!("{key}[{index}]");
             // A stated factor of 1 has an effect: it keeps the group's parameters from a later group.
-            if ["lr_factor", "weight_decay", "betas", "eps"]
-                .iter()
-                .all(|setting| group.get(setting).is_none())
-            {
-                let message = "this group has no effect: it sets none of lr_factor, weight_decay, betas and eps; add one, or remove \
-                               the group";
+            let settings = ["lr_factor", "weight_decay", "betas", "eps", "muon", "clip_adaptive"];
+            if settings.iter().all(|setting| group.get(setting).is_none()) {
+                let message = "this group has no effect: it sets none of lr_factor, weight_decay, betas, eps, muon and clip_adaptive; add \
+                               one, or remove the group";
                 self.add(&key, message);
             }
             let name = self.recipe.optim.name;
+            if self.recipe.optim.clip_adaptive.is_none() && group.get("clip_adaptive").is_some() {
+                let message = "this setting has no effect: optim.clip_adaptive is not set; set it, or remove this setting";
+                self.add(&format!("{key}.clip_adaptive"), message);
+            }
             for (setting, is_taken) in [
-                ("betas", matches!(name, OptimName::AdamW | OptimName::Adam | OptimName::Lion)),
-                ("eps", matches!(name, OptimName::AdamW | OptimName::Adam | OptimName::RmsProp)),
+                (
+                    "betas",
+                    matches!(name, OptimName::AdamW | OptimName::Adam | OptimName::Lion | OptimName::Muon),
+                ),
+                (
+                    "eps",
+                    matches!(name, OptimName::AdamW | OptimName::Adam | OptimName::RmsProp | OptimName::Muon),
+                ),
+                ("muon", name == OptimName::Muon),
             ] {
                 if !is_taken && group.get(setting).is_some() {
                     let message =

@@ -27,8 +27,10 @@ const GPU: Device = Device::Cuda(0);
 type Check = (&'static str, fn());
 
 /// Comparisons with PyTorch's results on the GPU.
-const KERNELS: [Check; 7] = [
+const KERNELS: [Check; 9] = [
     ("updates of the optimizers", optimizers::updates_follow_torch),
+    ("updates by Muon", optimizers::muon_follows_torch),
+    ("adaptive clipping", optimizers::adaptive_clipping_follows_timm),
     ("moving average", optimizers::the_moving_average_follows_torch),
     ("loss scaler", scaler::ten_thousand_steps_equal_torchs),
     ("evaluation of ResNet-18 and 34", resnets::evaluation_gives_torchvisions_logits),

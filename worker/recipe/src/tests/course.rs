@@ -23,18 +23,58 @@ fn optimizers_have_their_own_defaults() {
         SMALL,
         &["optim.name=adam", "optim.momentum=0.9"],
         "optim.momentum",
-        "\"sgd\" and \"rmsprop\"",
+        "\"sgd\" and \"rmsprop\" and \"muon\"",
     );
     let lion = small(&["optim.name=lion", "optim.lr=1e-4"]).general.optim;
     assert_eq!((lion.betas, lion.eps, lion.weight_decay), (Some([0.9, 0.99]), None, Some(0.0)));
     let rmsprop = small(&["optim.name=rmsprop", "optim.lr=0.01", "optim.centered=true"]).general.optim;
     assert_eq!((rmsprop.alpha, rmsprop.eps, rmsprop.momentum), (Some(0.99), Some(1e-8), Some(0.0)));
-    for name in ["lion", "rmsprop"] {
+    for name in ["lion", "rmsprop", "muon"] {
         expect_error(SMALL, &[&format!("optim.name={name}")], "optim.lr", "has no default learning rate");
     }
     expect_error(SMALL, &["optim.alpha=0.9"], "optim.alpha", "it applies to \"rmsprop\"");
     expect_error(SMALL, &["optim.clip=1", "optim.clip_value=1"], "optim.clip_value", "remove one of the two");
     expect_set_error(SMALL, "optim.name=adan", "did you mean \"adam\"?");
+}
+
+#[test]
+fn muon_has_the_settings_of_adamw_too() {
+    let muon = ["optim.name=muon", "optim.lr=0.02"];
+    let with = |more: &'static str| [&muon[..], &[more]].concat();
+    let optim = small(&muon).general.optim;
+    assert_eq!((optim.momentum, optim.nesterov, optim.weight_decay), (Some(0.95), Some(true), Some(0.1)));
+    assert_eq!((optim.betas, optim.eps), (Some([0.9, 0.999]), Some(1e-8)));
+    assert_eq!((optim.adamw_lr, optim.adamw_weight_decay), (Some(1e-3), Some(0.01)));
+    let same = small(&with("optim.adjust_lr=match_rms_adamw")).general.optim;
+    assert_eq!(same.adamw_lr, Some(0.02));
+    let stage = r#"stage=[{ name = "a", epochs = 1, lr = 0.1, lr_factor = 0.5 }]"#;
+    let staged = parse(&SMALL.replace("epochs = 1\n", ""), &with(stage)).unwrap();
+    let first = staged.of_stage(0).general.optim;
+    assert_eq!((first.lr, first.adamw_lr.map(|lr| (lr * 1e6).round())), (0.05, Some(2500.0)));
+    expect_error(SMALL, &["optim.adamw_lr=1e-3"], "optim.adamw_lr", "it applies to \"muon\"");
+    expect_error(SMALL, &["optim.convolutions=true"], "optim.convolutions", "it applies to \"muon\"");
+    expect_error(SMALL, &["optim.name=muon", "optim.lr=0"], "optim.lr", "above 0");
+    expect_set_error(SMALL, "optim.adjust_lr=match_rms", "match_rms_adamw");
+    let group = r#"optim.group=[{ match = "*.weight", muon = true }]"#;
+    expect_error(SMALL, &[group], "optim.group[0].muon", "has no effect");
+    assert!(parse(SMALL, &with(group)).is_ok());
+}
+
+#[test]
+fn gradients_are_clipped_in_one_way() {
+    for (first, second) in [("clip", "clip_adaptive"), ("clip_value", "clip_adaptive")] {
+        let sets = [format!("optim.{first}=1"), format!("optim.{second}=0.01")];
+        let key = format!("optim.{second}");
+        expect_error(
+            SMALL,
+            &sets.each_ref().map(String::as_str),
+            &key,
+            &format!("optim.{first} is also set"),
+        );
+    }
+    let group = r#"optim.group=[{ match = "fc.*", clip_adaptive = false }]"#;
+    expect_error(SMALL, &[group], "optim.group[0].clip_adaptive", "optim.clip_adaptive is not set");
+    assert!(parse(SMALL, &["optim.clip_adaptive=0.01", group]).is_ok());
 }
 
 #[test]

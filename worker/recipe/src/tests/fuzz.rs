@@ -122,6 +122,8 @@ proptest! {
                 weight_decay: None,
                 betas: Some([decay, 0.5]),
                 eps: None,
+                muon: None,
+                clip_adaptive: None,
             },
             OptimGroup {
                 patterns: vec!["b".into(), "c".into()],
@@ -129,6 +131,8 @@ proptest! {
                 weight_decay: Some(decay),
                 betas: None,
                 eps: Some(decay),
+                muon: None,
+                clip_adaptive: None,
             },
         ];
         recipe.optim.schedule.gamma = Some(gamma);

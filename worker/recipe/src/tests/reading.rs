@@ -172,6 +172,8 @@ fn every_setting_reads() {
         weight_decay,
         betas: None,
         eps: None,
+        muon: None,
+        clip_adaptive: None,
     };
     assert_eq!(
         recipe.optim.group,

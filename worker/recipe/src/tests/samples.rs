@@ -206,7 +206,11 @@ file = "/m/net.pt2"
 [train]
 effective_batch = 16
 [optim]
+name = "muon"
 lr = 1e-3
+adjust_lr = "match_rms_adamw"
+newton_schulz = "full"
+clip_adaptive = 0.01
 schedule = { name = "polynomial", power = 0.9, warmup = "2 steps", min_lr = 1e-5 }
 group = [{ match = "*.bias", weight_decay = 0, betas = [0.9, 0.99], eps = 1e-6 }]
 [ema]
@@ -227,7 +231,7 @@ effective_batch = 8
 micro_batch = 1
 lr = 5e-4
 lr_factor = 0.5
-group = [{ match = "backbone.*", lr_factor = 0.1, weight_decay = 0.05, betas = [0.9, 0.95], eps = 1e-7 }]
+group = [{ match = "backbone.*", lr_factor = 0.1, weight_decay = 0.05, betas = [0.9, 0.95], eps = 1e-7, muon = false, clip_adaptive = false }]
 recompute = "on"
 schedule = "continue"
 ema = "restart"

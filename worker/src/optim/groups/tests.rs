@@ -26,6 +26,8 @@ fn rule(patterns: &[&str], lr_factor: f64, weight_decay: Option<f64>) -> OptimGr
         weight_decay,
         betas: None,
         eps: None,
+        muon: None,
+        clip_adaptive: None,
     }
 }
 
@@ -49,7 +51,7 @@ fn assign(
     let rule_of: Vec<Option<&OptimGroup>> = owners.into_iter().map(|owner| Some(&rules[owner?])).collect();
     let frozen = vec![false; parameters.len()];
     let layer_factors = &vec![1.0; parameters.len()];
-    let inherited = Inherited { weight_decay, decay_on, layer_factors };
+    let inherited = Inherited { weight_decay, decay_on, layer_factors, muon: None };
     let (group_of, groups) = assign_groups(parameters, &rule_of, &frozen, &inherited);
     let members = |number: usize| (0..group_of.len()).filter(|&row| group_of[row] == Some(number)).collect();
     let all = groups.iter().enumerate();
@@ -172,6 +174,8 @@ proptest! {
             .into_iter()
             .zip(factors.iter().zip(&decays))
             .map(|(patterns, (lr_factor, weight_decay))| OptimGroup {
+                muon: None,
+                clip_adaptive: None,
                 patterns,
                 lr_factor: *lr_factor,
                 weight_decay: *weight_decay,

@@ -178,8 +178,8 @@ impl Follower for Archive<'_> {
     /// evaluation is missing.
     fn begin(&mut self, training: &mut Training<'_>, others: &mut Followers<'_>) -> Result<Flow> {
         let model = &training.replica.model;
-        let columns = model.table.moments().count() as u64 + u64::from(model.average.is_some());
-        let values = model.registry.parameter_count() as u64 + columns * model.table.trained_elements();
+        let average = u64::from(model.average.is_some()) * model.table.trained_elements();
+        let values = model.registry.parameter_count() as u64 + average + model.table.moment_elements();
         let state = values * size_of::<f32>() as u64;
         manifest(training, Owed::Nothing).check_room(&self.origin.run_dir.checkpoints(), state)?;
         if !self.origin.evaluation_missing {

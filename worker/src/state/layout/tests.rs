@@ -18,7 +18,7 @@ proptest! {
     fn buckets_cover_every_block_and_row_once(
         specs in specs(), shards in 1usize..9, first in 64usize..4000, next in 64usize..30_000, seed: u64
     ) {
-        let options = LayoutOptions { first_bucket_bytes: first, bucket_bytes: next, shards };
+        let options = LayoutOptions { first_bucket_bytes: first, bucket_bytes: next, shards, whole_rows: false };
         let mut order: Vec<usize> = (0..specs.len()).collect();
         order.sort_by_key(|&index| (index as u64 + 1).wrapping_mul(seed | 1));
         let layout = Layout::new(&specs, &order, options);
@@ -64,7 +64,8 @@ proptest! {
 #[test]
 fn only_a_row_larger_than_the_limit_exceeds_it() {
     let specs = [100, 200, 5000, 16, 16].map(|len| row(len, Kind::Float, 0));
-    let options = LayoutOptions { first_bucket_bytes: 1200, bucket_bytes: 4000, shards: 1 };
+    let options =
+        LayoutOptions { first_bucket_bytes: 1200, bucket_bytes: 4000, shards: 1, whole_rows: false };
     let layout = Layout::new(&specs, &[0, 1, 2, 3, 4], options);
     let rows: Vec<_> = layout.buckets.iter().map(|b| b.rows.clone()).collect();
     assert_eq!(rows, [vec![0], vec![1], vec![2], vec![3, 4]]);

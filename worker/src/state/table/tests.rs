@@ -10,7 +10,7 @@ use super::super::moves::pieces;
 use super::*;
 use crate::collectives::Ranks;
 
-const MOMENT: ColumnSpec = ColumnSpec { name: "moment", role: Role::Moment };
+const MOMENT: ColumnSpec = ColumnSpec { name: "moment", role: Role::Moment(Rows::Elements) };
 
 fn tensors() -> Vec<(&'static str, Tensor)> {
     let make = |shape: &[i64], kind| Tensor::rand(shape, (kind, Device::Cpu)).set_requires_grad(true);
@@ -125,7 +125,7 @@ impl Scene {
         let tensors: Vec<Vec<Tensor>> = (0..shards)
             .map(|_| lengths.iter().enumerate().map(|(row, &len)| value(row, len)).collect())
             .collect();
-        let options = LayoutOptions { first_bucket_bytes: 128, bucket_bytes: 512, shards };
+        let options = LayoutOptions { first_bucket_bytes: 128, bucket_bytes: 512, shards, whole_rows: false };
         let mut scene = Self { tensors, names, tables: Vec::new() };
         for shard in 0..shards {
             let mut table = Table::new(&scene.parameters(shard, groups), options, shard).unwrap();

@@ -180,7 +180,8 @@ impl Shared {
         for (number, bucket) in table.buckets().iter().enumerate() {
             let flat = table.grad(bucket.block);
             let own = || narrow(flat, &bucket.part(table.shard(), shards));
-            let own = (shards > 1).then(own).transpose()?;
+            // Whole rows have no equal parts, which a reduction into parts needs.
+            let own = (shards > 1 && bucket.owned.is_empty()).then(own).transpose()?;
             buckets.push(Bucket {
                 grad: narrow(flat, &bucket.range)?,
                 own,

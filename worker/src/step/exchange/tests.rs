@@ -22,7 +22,7 @@ fn table() -> (Vec<Tensor>, Table) {
         .zip(&leaves)
         .map(|(name, tensor)| Parameter { name, tensor, group: Group::Trained(0) })
         .collect();
-    let options = LayoutOptions { first_bucket_bytes: 64, bucket_bytes: 64, shards: 1 };
+    let options = LayoutOptions { first_bucket_bytes: 64, bucket_bytes: 64, shards: 1, whole_rows: false };
     let table = Table::new(&parameters, options, 0).unwrap();
     (leaves, table)
 }

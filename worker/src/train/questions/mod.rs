@@ -26,7 +26,7 @@ use crate::request::Request;
 use crate::setup::error::{Result, WorkerError};
 use crate::setup::survey::Surveyed;
 use crate::tasks::BuildTask;
-use crate::train::{evaluation, prediction};
+use crate::train::{evaluation, lr_range, prediction};
 
 struct Subject<'a> {
     request: &'a Request,
@@ -61,6 +61,7 @@ pub(crate) fn run<T: BuildTask + 'static>(
             profile::run::<T>(subject, &question, device::choose(env)?)
         }
         Question::Data(question) => data::run::<T>(request, recipe, &question),
+        Question::Range(question) => lr_range::run::<T>(recipe, request, env, &question),
         Question::Eval(question) => evaluation::run::<T>(recipe, env, &question),
         Question::Predict(question) => prediction::run::<T>(recipe, env, &question),
         Question::Merge(question) => merge::run::<T>(recipe, &question),
@@ -94,7 +95,7 @@ fn select_stages(recipe: &Recipe, name: Option<&str>) -> Result<Vec<usize>> {
 }
 
 /// Prints an answer; a closed pipe is not an error.
-fn print_answer(text: &str) {
+pub(super) fn print_answer(text: &str) {
     let mut out = std::io::stdout().lock();
     let _ = out.write_all(text.as_bytes());
     let _ = out.flush();

@@ -268,6 +268,9 @@ fallible! {
     safe fn dt_unscale(grads: BorrowedList<'_>, found_inf: Borrowed<'_>, inv_scale: Borrowed<'_>);
     safe fn dt_copy_all(targets: BorrowedList<'_>, sources: BorrowedList<'_>);
     safe fn dt_add_to_all(targets: BorrowedList<'_>, number: i64);
+    safe fn dt_addmm(
+        input: Borrowed<'_>, first: Borrowed<'_>, second: Borrowed<'_>, beta: f64, alpha: f64, out: &mut Option<NewTensor>
+    );
 }
 
 // hooks.cpp
