@@ -87,7 +87,8 @@ fn test_range(sandbox: &Sandbox, words: &[&str]) -> Output {
 fn a_range_of_rates_is_tested_on_any_ranks_and_leaves_nothing() {
     let sandbox = Sandbox::new(TINY);
     let losses = |ranks: &str, more: &[&str]| {
-        let output = test_range(&sandbox, &[&["--lr-range", "1e-4:10:30", "--nproc", ranks, "--json"], more].concat());
+        let output =
+            test_range(&sandbox, &[&["--lr-range", "1e-4:10:30", "--nproc", ranks, "--json"], more].concat());
         expect_exit_code(&output, 0);
         let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!((&answer["planned"], &answer["effective_batch"]), (&Value::from(30), &Value::from(16)));
@@ -103,13 +104,15 @@ fn a_range_of_rates_is_tested_on_any_ranks_and_leaves_nothing() {
     assert_close(&one[..12], &two[..12], 1e-4);
     assert!(answer["steepest"].is_number() && answer["largest_stable"].is_number(), "{answer}");
     // The recipe's scaling is left out of the rates, and the setting follows from it.
-    let (scaled, other) = losses("1", &["--set", "optim.scaling=linear", "--set", "optim.reference_batch=64"]);
+    let (scaled, other) =
+        losses("1", &["--set", "optim.scaling=linear", "--set", "optim.reference_batch=64"]);
     assert_eq!((scaled, &other["lr_for_rate_1"]), (one, &Value::from(4.0)));
     let text = test_range(&sandbox, &["--lr-range", "1e-4:10:30", "--nproc", "2"]);
     expect_exit_code(&text, 0);
     let text = String::from_utf8(text.stdout).unwrap();
     assert!(text.contains("on 2 x CPU") && text.contains("--set optim.lr="), "{text}");
-    let left: Vec<_> = fs::read_dir(sandbox.path("")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    let left: Vec<_> =
+        fs::read_dir(sandbox.path("")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left, ["recipe.toml"]);
     for (range, words) in [
         ("1:1e-3", &["--lr-range", "does not rise"][..]),

@@ -9,6 +9,8 @@ const SMOOTHING: f64 = 0.98;
 const DIVERGED: f64 = 4.0;
 /// The first steps, as a part of all, and the number of the last ones that suggest nothing.
 const SKIPPED: (usize, usize) = (10, 1);
+/// A mean of both sides takes this part of the planned steps from each.
+const NEAR: usize = 20;
 /// Rows of the table, and characters of its longest bar.
 const ROWS: usize = 16;
 const BAR: f64 = 40.0;
@@ -27,9 +29,9 @@ pub(crate) struct LrRangeTest {
     pub(crate) steps: Vec<RangeStep>,
     /// Whether the loss diverged, which ended the test.
     pub(crate) diverged: bool,
-    /// The rate at which the smoothed loss falls fastest; None if it falls nowhere.
+    /// The rate up to the largest stable one at which the smoothed loss falls fastest; None if it falls nowhere.
     pub(crate) steepest: Option<f64>,
-    /// The rate of the least smoothed loss, above which it rises.
+    /// The rate of the least loss, as a mean of the steps around it; above it the loss rises.
     pub(crate) largest_stable: Option<f64>,
     /// The moving mean of the losses.
     #[serde(skip)]
@@ -66,13 +68,21 @@ impl LrRangeTest {
 
     /// Finds the rates that the steps suggest.
     pub(crate) fn conclude(&mut self) {
-        let count = self.steps.len();
-        let (first, end) = ((self.planned as usize / SKIPPED.0).min(count), count.saturating_sub(SKIPPED.1));
-        let seen: Vec<(f64, f64)> = self
-            .steps
-            .get(first..end)
-            .into_iter()
-            .flatten()
+        let planned = self.planned as usize;
+        let first = (planned / SKIPPED.0).min(self.steps.len());
+        let end = self.steps.len().saturating_sub(SKIPPED.1);
+        // A mean of the past lags behind the rate, so that of both sides says where the loss is least.
+        let near = (planned / NEAR).max(1);
+        let around = |at: usize| {
+            let there = &self.steps[at.saturating_sub(near)..(at + near + 1).min(self.steps.len())];
+            let losses: Option<Vec<f64>> = there.iter().map(|step| step.loss).collect();
+            losses.map(|losses| losses.iter().sum::<f64>() / losses.len() as f64)
+        };
+        let means = (first..end).filter_map(|at| Some((at, around(at)?)));
+        let least = means.min_by(|a, b| a.1.total_cmp(&b.1)).map(|(at, _)| at);
+        let seen: Vec<(f64, f64)> = least
+            .map_or(&[][..], |least| &self.steps[first..=least])
+            .iter()
             .filter_map(|step| Some((step.lr, step.smoothed?)))
             .collect();
         let slope = |at: usize| {
@@ -82,8 +92,7 @@ impl LrRangeTest {
         let slopes = (0..seen.len()).map(|at| (seen[at].0, slope(at)));
         let steepest = slopes.min_by(|a, b| a.1.total_cmp(&b.1)).filter(|(_, slope)| *slope < 0.0);
         self.steepest = steepest.map(|(lr, _)| lr);
-        let least = seen.iter().min_by(|a, b| a.1.total_cmp(&b.1)).map(|(lr, _)| *lr);
-        self.largest_stable = least.filter(|_| self.steepest.is_some());
+        self.largest_stable = least.map(|at| self.steps[at].lr).filter(|_| self.steepest.is_some());
     }
 
     /// Returns the answer as text, or as a line of JSON.
@@ -144,15 +153,10 @@ impl LrRangeTest {
         let text = format!("The loss falls fastest at {}: --set optim.lr={set}{scaled}", rate(steepest));
         paragraph(out, 2, &text);
         let end = match self.diverged {
-            true => format!(
-                "The largest stable rate is {}: above it the loss rises, and at the end it diverged.",
-                rate(largest)
-            ),
-            false => format!(
-                "The least loss is at {}. The loss did not diverge, so larger rates may be stable too.",
-                rate(largest)
-            ),
+            true => "above it the loss rises, and at the end it diverged",
+            false => "above it the loss does not fall any more",
         };
+        let end = format!("The largest stable rate is {}: {end}.", rate(largest));
         paragraph(out, 2, &end);
     }
 }
@@ -209,8 +213,10 @@ mod tests {
             _ => (seen[at + 1] - seen[at - 1]) / 2.0,
         };
         let steepest = (0..seen.len()).min_by(|a, b| slope(*a).total_cmp(&slope(*b))).unwrap();
-        assert_eq!(test.steepest, Some(test.steps[10 + steepest].lr));
-        assert!(test.largest_stable > test.steepest);
+        let stable = test.largest_stable.unwrap();
+        // The losses are least at 1.2e-2.
+        assert!((8e-3..2e-2).contains(&stable), "{stable}");
+        assert_eq!(test.steepest, Some(test.steps[10 + steepest].lr).filter(|lr| *lr <= stable));
         let text = test.render(false).unwrap();
         assert!(text.contains("--set optim.lr=") && text.contains("diverged"), "{text}");
         assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
@@ -226,7 +232,7 @@ mod tests {
         assert!(rising.render(false).unwrap().contains("falls at no rate"));
         let negative = tested(|lr| -1.0 - lr);
         assert_eq!((negative.diverged, negative.steps.len()), (false, 100));
-        assert!(negative.render(false).unwrap().contains("did not diverge"));
+        assert!(negative.render(false).unwrap().contains("does not fall any more"));
         let infinite = tested(|lr| if lr > 0.1 { f64::NAN } else { 2.0 - lr });
         assert!(infinite.diverged && infinite.steps.last().unwrap().loss.is_none());
         assert!(infinite.render(false).unwrap().contains("not finite"));
