@@ -28,7 +28,7 @@ pub(super) fn numbered(folder: &Path, prefix: &str) -> io::Result<Vec<(u64, Path
     Ok(names(folder)?.into_iter().filter_map(number).collect())
 }
 
-fn names(folder: &Path) -> io::Result<Vec<String>> {
+pub(super) fn names(folder: &Path) -> io::Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in none_if_missing(fs::read_dir(folder))?.into_iter().flatten() {
         names.extend(entry?.file_name().into_string().ok());

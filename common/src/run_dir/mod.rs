@@ -17,6 +17,7 @@ mod rollback;
 mod set_aside;
 
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::SystemTime;
@@ -26,6 +27,7 @@ use jiff::{Timestamp, Zoned};
 
 use crate::files::none_if_missing;
 use crate::pointer::{self, folder_name};
+use entries::names;
 use error::failed;
 
 pub use crate::pointer::{follow, point, step_of, target};
@@ -71,6 +73,9 @@ impl FromStr for Resume {
     }
 }
 
+/// The folder of evaluations by class.
+const EVALUATIONS: &str = "evaluations";
+
 /// Prefix of folders of checkpoints that are being written.
 pub const PARTIAL: &str = ".partial-";
 /// Prefix of folders of checkpoints that are being removed, so that no partial checkpoint keeps its name.
@@ -105,6 +110,28 @@ impl RunDir {
     /// Returns `result.json`: see [`crate::result::RunResult`].
     pub fn result(&self) -> PathBuf {
         self.root.join("result.json")
+    }
+
+    /// Returns `evaluations`: a file for each evaluation with figures by class.
+    pub fn evaluations(&self) -> PathBuf {
+        self.root.join(EVALUATIONS)
+    }
+
+    /// Returns the file of the evaluation of a set after `step` optimizer steps: `evaluations/step-00000120-val.json`.
+    pub fn evaluation(&self, step: u64, set: &str) -> PathBuf {
+        self.evaluations().join(format!("{}-{set}.json", folder_name(step)))
+    }
+
+    /// Removes the files of evaluations after later steps than `step`, which a run that continues there writes again.
+    pub fn drop_later_evaluations(&self, step: u64) -> io::Result<()> {
+        self.later_evaluations(step)?.into_iter().try_for_each(fs::remove_file)
+    }
+
+    /// Returns the files of evaluations after later steps than `step`.
+    fn later_evaluations(&self, step: u64) -> io::Result<Vec<PathBuf>> {
+        let later = |name: &String| step_of_evaluation(name).is_some_and(|own| own > step);
+        let names = names(&self.evaluations())?.into_iter().filter(later);
+        Ok(names.map(|name| self.evaluations().join(name)).collect())
     }
 
     pub fn checkpoints(&self) -> PathBuf {
@@ -157,6 +184,11 @@ impl RunDir {
     fn unlisted(&self) -> impl Fn(std::io::Error) -> RunDirError + use<> {
         failed("list the folder", &self.checkpoints())
     }
+}
+
+/// Returns the step of an evaluation's file, such as `step-00000120-val.json`.
+fn step_of_evaluation(name: &str) -> Option<u64> {
+    name.strip_prefix("step-")?.split_once('-')?.0.parse().ok()
 }
 
 fn real(path: &Path) -> Result<PathBuf, RunDirError> {

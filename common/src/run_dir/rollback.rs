@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use super::entries::{numbered, rename_for_removal, steps_in};
 use super::error::failed;
 use super::set_aside::{FILE, INTERRUPTED, PREFIX, Rollback, SetAside, name_of, read, step_named};
-use super::{RunDir, RunDirError, pointer, real};
+use super::{EVALUATIONS, RunDir, RunDirError, pointer, real};
 use crate::files::{none_if_missing, remove_temporary, sync_folder, write_atomic, write_atomic_with};
 use crate::metrics;
 
@@ -147,6 +147,11 @@ impl RunDir {
             for step in self.steps().map_err(self.unlisted())?.into_iter().filter(|step| *step > head) {
                 let own = self.checkpoint(step);
                 fs::rename(&own, folder.join(name_of(&own))).map_err(failed("move", &own))?;
+            }
+            for own in self.later_evaluations(head).map_err(failed("list the folder", &self.evaluations()))? {
+                let aside = folder.join(EVALUATIONS);
+                fs::create_dir_all(&aside).map_err(failed("create the folder", &aside))?;
+                fs::rename(&own, aside.join(name_of(&own))).map_err(failed("move", &own))?;
             }
             self.split_metrics(&rollback, folder, &done)?;
         }

@@ -4,9 +4,12 @@
 use std::collections::HashMap;
 use std::path::Path;
 
+use dtrain_recipe::figures::Confusion;
 use tch::Tensor;
 
 use crate::Loss;
+use crate::figures::rows::ByRows;
+use crate::figures::{ByClasses, Figure, Made};
 use crate::losses::OverStep;
 
 fn read(name: &str) -> HashMap<String, Tensor> {
@@ -97,5 +100,119 @@ pub(crate) fn compare(loss: &dyn OverStep, name: &str, names: &[&str]) {
     for (value, found) in [&"loss"].into_iter().chain(names).zip(found) {
         let difference = (found - &known[&format!("{name}.{value}")]).abs().max();
         assert!(f64::try_from(difference).unwrap() < 1e-6, "{name}.{value}");
+    }
+}
+
+/// Values of samples, and their figures by the libraries that `tests/parity/make_figures.py` names.
+pub(crate) struct OfFigures(HashMap<String, Tensor>);
+
+impl OfFigures {
+    pub(crate) fn read() -> Self {
+        Self(read("figures"))
+    }
+
+    /// Returns the expected numbers of this name.
+    pub(crate) fn of(&self, name: &str) -> Vec<f64> {
+        Vec::try_from(&self.0[name]).unwrap()
+    }
+
+    /// Adds the pixels of the masks, one after the other: `pixels.flat`, N x M x K, and `pixels.targets`, N x M.
+    pub(crate) fn with_pixels(mut self) -> Self {
+        let flat = self.0["pixels.logits"].flatten(2, 3).transpose(1, 2);
+        let targets = self.0["pixels.masks"].flatten(1, 2);
+        self.0.extend([("pixels.flat".to_owned(), flat), ("pixels.targets".to_owned(), targets)]);
+        self
+    }
+
+    /// Returns a figure of rows by their bins.
+    pub(crate) fn binned(&self, figure: &dyn ByRows, names: [&str; 2]) -> f64 {
+        let [output, target] = names.map(|name| &self.0[name]);
+        let weights = Tensor::ones([output.size()[0]], (tch::Kind::Float, tch::Device::Cpu));
+        let rows = figure.rows(&[output, target], &weights).unwrap().reshape([-1]);
+        figure.of_sums(&figure.sums(&Vec::try_from(rows).unwrap()))
+    }
+
+    /// Returns the counts of each target and prediction.
+    pub(crate) fn counts(&self, names: [&str; 2], classes: usize) -> Vec<f64> {
+        let [output, target] = names.map(|name| &self.0[name]);
+        let weights = Tensor::ones([output.size()[0]], (tch::Kind::Float, tch::Device::Cpu));
+        let figure = Confusion::default();
+        let sums = figure.add(&[output, target], &weights, classes).unwrap();
+        figure.matrix(&Vec::<f64>::try_from(sums).unwrap()).unwrap().concat()
+    }
+
+    /// Computes a figure of an output and targets, which must be the expected ones: the figure, then its further numbers. However
+    /// the samples are cut, the figure is the same, and a sample that cannot be read adds nothing.
+    pub(crate) fn compare(
+        &self,
+        figure: &dyn Figure,
+        [output, target]: [&str; 2],
+        classes: usize,
+        expected: &[&str],
+    ) {
+        let (output, target) = (&self.0[output], &self.0[target]);
+        let samples = output.size()[0];
+        let of_cut = |cut: &[i64]| {
+            let (mut sums, mut first) = (Vec::new(), 0);
+            for count in cut {
+                let with_unreadable = |of: &Tensor| {
+                    let part = of.narrow(0, first, *count);
+                    let empty = part.narrow(0, 0, 1);
+                    Tensor::cat(
+                        &[
+                            &part,
+                            &if of.is_floating_point() {
+                                empty.full_like(f64::NAN)
+                            } else {
+                                empty.zeros_like()
+                            },
+                        ],
+                        0,
+                    )
+                };
+                let values = [output, target].map(with_unreadable);
+                let values: Vec<_> = values.iter().collect();
+                let weights = Tensor::ones([count + 1], (tch::Kind::Float, tch::Device::Cpu));
+                let _ = weights.get(*count).fill_(0.0);
+                let part = match figure.made() {
+                    Made::BySums(figure) => figure.add(&values, &weights).unwrap(),
+                    Made::ByClasses(figure) => figure.add(&values, &weights, classes).unwrap(),
+                    Made::ByRows(figure) => {
+                        let rows = figure.rows(&values, &weights).unwrap().reshape([-1]);
+                        Tensor::from_slice(&figure.sums(&Vec::try_from(rows).unwrap()))
+                    }
+                };
+                let part = Vec::<f64>::try_from(part).unwrap();
+                sums.resize(part.len(), 0.0);
+                sums.iter_mut().zip(part).for_each(|(sum, part)| *sum += part);
+                first += count;
+            }
+            assert_eq!(first, samples);
+            match figure.made() {
+                Made::BySums(figure) => {
+                    assert_eq!(sums.len(), figure.sums());
+                    [vec![figure.figure(&sums)], figure.further(&sums)].concat()
+                }
+                Made::ByClasses(figure) => {
+                    assert_eq!(sums.len(), figure.sums(classes));
+                    [vec![figure.figure(&sums)], figure.further(&sums), figure.by_class(&sums)].concat()
+                }
+                Made::ByRows(figure) => vec![figure.of_sums(&sums)],
+            }
+        };
+        let whole = of_cut(&[samples]);
+        let wanted: Vec<f64> = expected.iter().flat_map(|name| self.of(name)).collect();
+        for (found, (wanted, name)) in whole.iter().zip(wanted.iter().zip(expected)) {
+            assert!((found - wanted).abs() < 1e-5, "{name}: {found}, expected {wanted}");
+        }
+        assert!(whole.len() >= wanted.len(), "{expected:?}");
+        for cut in [&[1, samples - 1][..], &[2, 1, samples - 3], &vec![1; samples as usize]] {
+            for (one, other) in whole.iter().zip(of_cut(cut)) {
+                assert!(
+                    (one - other).abs() < 1e-9 || one.is_nan() && other.is_nan(),
+                    "{expected:?} {cut:?}: {one} {other}"
+                );
+            }
+        }
     }
 }

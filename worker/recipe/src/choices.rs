@@ -19,6 +19,13 @@ choices! {
         Tokens = "tokens": "The next token of a text.",
     }
 
+    /// Which threshold of a prediction a figure takes.
+    Threshold {
+        Mean = "mean": "All 256, and their mean.",
+        Max = "max": "All 256, and the largest value.",
+        Adaptive = "adaptive": "Twice the mean of each prediction.",
+    }
+
     /// How the values that micro-batches give to a buffer are joined.
     Join {
         Mean = "mean": "The mean of the changes, weighted by samples: averages, centres.",

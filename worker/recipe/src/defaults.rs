@@ -2,7 +2,7 @@
 
 use super::{
     Augment, ColumnKind, DataKind, Documents, IMAGENET_MEAN, IMAGENET_STD, Masks, Model, ModelName, Recipe,
-    Target, Task,
+    Target, Task, figures,
 };
 
 /// Fills in settings of data and model; `is_stated`: whether the recipe states a key.
@@ -12,6 +12,7 @@ pub(super) fn fill(recipe: &mut Recipe, is_stated: &dyn Fn(&str) -> bool) {
         recipe.model.loss = usual;
     }
     model(recipe.task, &mut recipe.model);
+    figures::fill(recipe);
 }
 
 fn data(recipe: &mut Recipe, is_stated: &dyn Fn(&str) -> bool) {

@@ -1,8 +1,8 @@
 //! `model.figures`: figures of an evaluation, declared once for each.
 
-use dtrain_common::metrics::{NO_FIGURES, RESERVED};
-use dtrain_common::recipe::kinds::{Kind, NAME};
+use dtrain_common::recipe::kinds::{FLAG, Kind, NAME, Range, choice};
 
+use super::Threshold;
 use super::named::named;
 
 /// More classes than any network has.
@@ -17,10 +17,12 @@ Figure, FIGURES, each_figure, "model.figures":
 "accuracy" Accuracy {
     /// The output with the logits, N x K, or N x M x K for M classes of each sample; by default the main one.
     output: Option<String> = None, NAME;
-    /// The field with the class or classes of each sample.
-    classes: String = "label".to_owned(), NAME;
+    /// The field with the classes; filled in: that of the task.
+    classes: Option<String> = None, NAME;
     /// The number of largest logits among which the class counts as right.
     top: usize = 1, Kind::Whole(1, MOST);
+    /// Whether half of the 95% interval of the mean over the samples is a figure too, named with `_95`.
+    interval: Option<bool> = None, FLAG;
     /// The name of the figure; by default accuracy, or top5_accuracy with top = 5.
     label: Option<String> = None, NAME;
 }
@@ -30,8 +32,10 @@ Figure, FIGURES, each_figure, "model.figures":
 "label-accuracy" LabelAccuracy {
     /// The output with a logit for each class, N x K; by default the main one.
     output: Option<String> = None, NAME;
-    /// The field with the classes of each sample.
-    classes: String = "label".to_owned(), NAME;
+    /// The field with the classes; filled in: that of the task.
+    classes: Option<String> = None, NAME;
+    /// Whether half of the 95% interval of the mean over the samples is a figure too, named with `_95`.
+    interval: Option<bool> = None, FLAG;
     /// The name of the figure; by default label_accuracy.
     label: Option<String> = None, NAME;
 }
@@ -41,8 +45,8 @@ Figure, FIGURES, each_figure, "model.figures":
 "auc" Auc {
     /// The output with the logits, N x K, or with a score for each sample, N; by default the main one.
     output: Option<String> = None, NAME;
-    /// The field with the class of each sample.
-    classes: String = "label".to_owned(), NAME;
+    /// The field with the classes; filled in: that of the task.
+    classes: Option<String> = None, NAME;
     /// The number of the class that counts as positive; samples without it count as negative.
     positive: usize = 1, Kind::Whole(0, MOST);
     /// The name of the figure; by default auc.
@@ -62,8 +66,8 @@ Figure, FIGURES, each_figure, "model.figures":
 "average-precision" AveragePrecision {
     /// The output with the logits, N x K, or with a score for each sample, N; by default the main one.
     output: Option<String> = None, NAME;
-    /// The field with the class of each sample.
-    classes: String = "label".to_owned(), NAME;
+    /// The field with the classes; filled in: that of the task.
+    classes: Option<String> = None, NAME;
     /// The number of the class that counts as positive; samples without it count as negative.
     positive: usize = 1, Kind::Whole(0, MOST);
     /// The name of the figure; by default average_precision.
@@ -74,8 +78,8 @@ Figure, FIGURES, each_figure, "model.figures":
 "precision" Precision {
     /// The output with the logits, N x K; by default the main one.
     output: Option<String> = None, NAME;
-    /// The field with the class of each sample, or with its classes.
-    classes: String = "label".to_owned(), NAME;
+    /// The field with the classes; filled in: that of the task.
+    classes: Option<String> = None, NAME;
     /// The number of the class that counts alone; by default the mean over all classes.
     positive: Option<usize> = None, Kind::Whole(0, MOST);
     /// The name of the figure; by default precision.
@@ -86,8 +90,8 @@ Figure, FIGURES, each_figure, "model.figures":
 "recall" Recall {
     /// The output with the logits, N x K; by default the main one.
     output: Option<String> = None, NAME;
-    /// The field with the class of each sample, or with its classes.
-    classes: String = "label".to_owned(), NAME;
+    /// The field with the classes; filled in: that of the task.
+    classes: Option<String> = None, NAME;
     /// The number of the class that counts alone; by default the mean over all classes.
     positive: Option<usize> = None, Kind::Whole(0, MOST);
     /// The name of the figure; by default recall.
@@ -98,8 +102,8 @@ Figure, FIGURES, each_figure, "model.figures":
 "f1" F1 {
     /// The output with the logits, N x K; by default the main one.
     output: Option<String> = None, NAME;
-    /// The field with the class of each sample, or with its classes.
-    classes: String = "label".to_owned(), NAME;
+    /// The field with the classes; filled in: that of the task.
+    classes: Option<String> = None, NAME;
     /// The number of the class that counts alone; by default the mean over all classes.
     positive: Option<usize> = None, Kind::Whole(0, MOST);
     /// The name of the figure; by default f1.
@@ -110,8 +114,8 @@ Figure, FIGURES, each_figure, "model.figures":
 "balanced-accuracy" BalancedAccuracy {
     /// The output with the logits, N x K; by default the main one.
     output: Option<String> = None, NAME;
-    /// The field with the class of each sample.
-    classes: String = "label".to_owned(), NAME;
+    /// The field with the classes; filled in: that of the task.
+    classes: Option<String> = None, NAME;
     /// The name of the figure; by default balanced_accuracy.
     label: Option<String> = None, NAME;
 }
@@ -121,95 +125,205 @@ Figure, FIGURES, each_figure, "model.figures":
 "calibration" Calibration {
     /// The output with the logits, N x K; by default the main one.
     output: Option<String> = None, NAME;
-    /// The field with the class of each sample.
-    classes: String = "label".to_owned(), NAME;
+    /// The field with the classes; filled in: that of the task.
+    classes: Option<String> = None, NAME;
     /// The number of bins of equal width.
     bins: usize = 15, Kind::Whole(1, 1000);
     /// The name of the figure; by default calibration_error.
     label: Option<String> = None, NAME;
 }
+
+/// The intersection of target and prediction over their union, of a class: the mean over the classes in targets or predictions.
+"iou" Iou {
+    /// The output; by default the main one.
+    output: Option<String> = None, NAME;
+    /// The field with the classes; filled in: that of the task.
+    classes: Option<String> = None, NAME;
+    /// The number of the class that counts alone; by default the mean over all classes.
+    positive: Option<usize> = None, Kind::Whole(0, MOST);
+    /// Whether each image has its own, and the figure is their mean, over the images with the class or, by default, of the means over
+    /// the classes of each image.
+    images: Option<bool> = None, FLAG;
+    /// Whether half of the 95% interval of the mean over the samples is a figure too, named with `_95`.
+    interval: Option<bool> = None, FLAG;
+    /// The name of the figure; by default iou.
+    label: Option<String> = None, NAME;
 }
 
-impl Accuracy {
-    fn usual_label(&self) -> String {
-        if self.top == 1 { "accuracy".to_owned() } else { format!("top{}_accuracy", self.top) }
-    }
+/// Twice the intersection of target and prediction over the sum of both, of a class (Dice 1945), with the same mean.
+"dice" Dice {
+    /// The output; by default the main one.
+    output: Option<String> = None, NAME;
+    /// The field with the classes; filled in: that of the task.
+    classes: Option<String> = None, NAME;
+    /// The number of the class that counts alone; by default the mean over all classes.
+    positive: Option<usize> = None, Kind::Whole(0, MOST);
+    /// Whether each image has its own, and the figure is their mean, over the images with the class or, by default, of the means over
+    /// the classes of each image.
+    images: Option<bool> = None, FLAG;
+    /// Whether half of the 95% interval of the mean over the samples is a figure too, named with `_95`.
+    interval: Option<bool> = None, FLAG;
+    /// The name of the figure; by default dice.
+    label: Option<String> = None, NAME;
 }
 
-impl LabelAccuracy {
-    fn usual_label(&self) -> String {
-        "label_accuracy".to_owned()
-    }
+/// The counts of each target and prediction, written by class. The figure is the kappa of Cohen 1960, doi 10.1177/001316446002000104.
+"confusion" Confusion {
+    /// The output; by default the main one.
+    output: Option<String> = None, NAME;
+    /// The field with the classes; filled in: that of the task.
+    classes: Option<String> = None, NAME;
+    /// The name of the figure; by default kappa.
+    label: Option<String> = None, NAME;
 }
 
-impl Auc {
-    fn usual_label(&self) -> String {
-        "auc".to_owned()
-    }
+/// The structure measure of predicted objects: Fan et al. 2017, arXiv 1708.00786; the mean over the images.
+"s-measure" SMeasure {
+    /// The output; by default the main one.
+    output: Option<String> = None, NAME;
+    /// The field with the classes; filled in: that of the task.
+    classes: Option<String> = None, NAME;
+    /// The number of the class that is the object; all others are background.
+    positive: usize = 1, Kind::Whole(0, MOST);
+    /// Whether half of the 95% interval of the mean over the samples is a figure too, named with `_95`.
+    interval: Option<bool> = None, FLAG;
+    /// The name of the figure; by default s_measure.
+    label: Option<String> = None, NAME;
 }
 
-impl AveragePrecision {
-    fn usual_label(&self) -> String {
-        "average_precision".to_owned()
-    }
+/// The enhanced-alignment measure of predicted objects: Fan et al. 2018, arXiv 1805.10421; the mean over the images.
+"e-measure" EMeasure {
+    /// The output; by default the main one.
+    output: Option<String> = None, NAME;
+    /// The field with the classes; filled in: that of the task.
+    classes: Option<String> = None, NAME;
+    /// The number of the class that is the object; all others are background.
+    positive: usize = 1, Kind::Whole(0, MOST);
+    /// The threshold of the prediction.
+    threshold: Threshold = Threshold::Mean, choice(Threshold::NAMES);
+    /// Whether half of the 95% interval of the mean over the samples is a figure too, named with `_95`.
+    interval: Option<bool> = None, FLAG;
+    /// The name of the figure; by default e_measure, max_e_measure or adaptive_e_measure.
+    label: Option<String> = None, NAME;
 }
 
-impl Precision {
-    fn usual_label(&self) -> String {
-        "precision".to_owned()
-    }
+/// The weighted F-measure of predicted objects: Margolin et al. 2014, doi 10.1109/CVPR.2014.39; the mean over the images.
+"weighted-f" WeightedF {
+    /// The output; by default the main one.
+    output: Option<String> = None, NAME;
+    /// The field with the classes; filled in: that of the task.
+    classes: Option<String> = None, NAME;
+    /// The number of the class that is the object; all others are background.
+    positive: usize = 1, Kind::Whole(0, MOST);
+    /// Whether half of the 95% interval of the mean over the samples is a figure too, named with `_95`.
+    interval: Option<bool> = None, FLAG;
+    /// The name of the figure; by default weighted_f.
+    label: Option<String> = None, NAME;
 }
 
-impl Recall {
-    fn usual_label(&self) -> String {
-        "recall".to_owned()
-    }
+/// The mean absolute error of the probability of the object, as shares of 1; the mean over the images.
+"mask-mae" MaskMae {
+    /// The output; by default the main one.
+    output: Option<String> = None, NAME;
+    /// The field with the classes; filled in: that of the task.
+    classes: Option<String> = None, NAME;
+    /// The number of the class that is the object; all others are background.
+    positive: usize = 1, Kind::Whole(0, MOST);
+    /// Whether half of the 95% interval of the mean over the samples is a figure too, named with `_95`.
+    interval: Option<bool> = None, FLAG;
+    /// The name of the figure; by default mask_mae.
+    label: Option<String> = None, NAME;
 }
 
-impl F1 {
-    fn usual_label(&self) -> String {
-        "f1".to_owned()
-    }
+/// The 95th percentile of the distances between the borders of target and prediction, in pixels (Huttenlocher et al. 1993); the mean over
+/// the images.
+"hd95" Hd95 {
+    /// The output; by default the main one.
+    output: Option<String> = None, NAME;
+    /// The field with the classes; filled in: that of the task.
+    classes: Option<String> = None, NAME;
+    /// The number of the class that is the object; all others are background.
+    positive: usize = 1, Kind::Whole(0, MOST);
+    /// Whether half of the 95% interval of the mean over the samples is a figure too, named with `_95`.
+    interval: Option<bool> = None, FLAG;
+    /// The name of the figure; by default hd95.
+    label: Option<String> = None, NAME;
 }
 
-impl BalancedAccuracy {
-    fn usual_label(&self) -> String {
-        "balanced_accuracy".to_owned()
-    }
+/// The mean absolute error, in the unit of the target.
+"mae" Mae {
+    /// The output; by default the main one.
+    output: Option<String> = None, NAME;
+    /// The field with the numbers; filled in: that of the task.
+    target: Option<String> = None, NAME;
+    /// Rising edges of bands of the target. Each band from an edge to the next, and that from the last edge up, is a figure too.
+    bands: Option<Vec<f64>> = None, Kind::Numbers(1, 100, Range::ANY);
+    /// Whether half of the 95% interval of the mean over the samples is a figure too, named with `_95`.
+    interval: Option<bool> = None, FLAG;
+    /// The name of the figure; by default mae.
+    label: Option<String> = None, NAME;
 }
 
-impl Calibration {
-    fn usual_label(&self) -> String {
-        "calibration_error".to_owned()
-    }
+/// The root of the mean squared error, in the unit of the target.
+"rmse" Rmse {
+    /// The output; by default the main one.
+    output: Option<String> = None, NAME;
+    /// The field with the numbers; filled in: that of the task.
+    target: Option<String> = None, NAME;
+    /// Rising edges of bands of the target. Each band from an edge to the next, and that from the last edge up, is a figure too.
+    bands: Option<Vec<f64>> = None, Kind::Numbers(1, 100, Range::ANY);
+    /// The name of the figure; by default rmse.
+    label: Option<String> = None, NAME;
 }
 
-impl Interval {
-    fn usual_label(&self) -> String {
-        format!("{}_95", self.output)
-    }
+/// The coefficient of determination.
+"r2" R2 {
+    /// The output; by default the main one.
+    output: Option<String> = None, NAME;
+    /// The field with the numbers; filled in: that of the task.
+    target: Option<String> = None, NAME;
+    /// The name of the figure; by default r2.
+    label: Option<String> = None, NAME;
 }
 
-impl Figure {
-    /// Returns the name of the figure.
-    pub fn label(&self) -> String {
-        each_figure!(self, it => it.label.clone().unwrap_or_else(|| it.usual_label()))
-    }
+/// The part of the numbers whose ratio to the target, or the inverse of it, is below 1.25 to a power (Eigen et al. 2014, arXiv 1406.2283).
+"delta" Delta {
+    /// The output; by default the main one.
+    output: Option<String> = None, NAME;
+    /// The field with the numbers; filled in: that of the task.
+    target: Option<String> = None, NAME;
+    /// The power of 1.25.
+    power: usize = 1, Kind::Whole(1, 10);
+    /// Rising edges of bands of the target. Each band from an edge to the next, and that from the last edge up, is a figure too.
+    bands: Option<Vec<f64>> = None, Kind::Numbers(1, 100, Range::ANY);
+    /// Whether half of the 95% interval of the mean over the samples is a figure too, named with `_95`.
+    interval: Option<bool> = None, FLAG;
+    /// The name of the figure; by default delta1, with the power.
+    label: Option<String> = None, NAME;
 }
 
-/// Returns why a list of figures cannot be computed, with the number of the figure.
-pub(super) fn problem(figures: &[Figure]) -> Option<(usize, String)> {
-    figures.iter().enumerate().find_map(|(at, figure)| {
-        let label = figure.label();
-        let problem = if figures[..at].iter().any(|other| other.label() == label) {
-            format!("another figure has the name {label:?}; set label to another name")
-        } else if !label.chars().all(|c| c.is_ascii_alphanumeric() || "_-.@/".contains(c)) {
-            format!("the name {label:?} may have letters, digits and _-.@/; set label to such a name")
-        } else if [&NO_FIGURES[..], &RESERVED].concat().contains(&label.as_str()) {
-            format!("a line of metrics.jsonl has {label:?} already; set label to another name")
-        } else {
-            return None;
-        };
-        Some((at, problem))
-    })
+/// The structural similarity of maps: Wang et al. 2004, doi 10.1109/TIP.2003.819861; the mean over the images.
+"ssim" Ssim {
+    /// The output; by default the main one.
+    output: Option<String> = None, NAME;
+    /// The field with the numbers; filled in: that of the task.
+    target: Option<String> = None, NAME;
+    /// The range of the numbers; filled in: `data.target_scale`.
+    range: Option<f64> = None, Kind::Number(Range::ABOVE_ZERO);
+    /// Whether half of the 95% interval of the mean over the samples is a figure too, named with `_95`.
+    interval: Option<bool> = None, FLAG;
+    /// The name of the figure; by default ssim.
+    label: Option<String> = None, NAME;
 }
+
+/// The loss in bits over the bytes of the text that the targets stand for.
+"bits-per-byte" BitsPerByte {
+    /// The name of the figure; by default bits_per_byte.
+    label: Option<String> = None, NAME;
+}
+}
+
+// After the macro that it uses.
+mod usual;
+
+pub(super) use usual::{contrary, fill, problem};

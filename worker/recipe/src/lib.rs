@@ -49,7 +49,7 @@ pub use batchnorm::BatchNorm;
 pub use changes::Change;
 pub use choices::{
     Augment, Compile, Decode, Documents, Interpolation, Join, Masks, MemoryFormat, Orientation, Resize,
-    Separator, Target, TokenType, Unannotated, WeightsMode,
+    Separator, Target, Threshold, TokenType, Unannotated, WeightsMode,
 };
 pub use column_kind::ColumnKind;
 pub use columns::FieldColumns;

@@ -60,14 +60,21 @@ const TASKS: &[TaskFacts] = &[
         targets: &[Target::Mask],
         network: Some(ModelName::Unet),
         losses: &[(Target::Mask, OF_PIXELS)],
+        settings: &["model.figures"],
         ..TaskFacts::NONE
     },
-    TaskFacts { name: "lm", targets: &[Target::Tokens], network: Some(ModelName::Gpt), ..TaskFacts::NONE },
+    TaskFacts {
+        name: "lm",
+        targets: &[Target::Tokens],
+        network: Some(ModelName::Gpt),
+        settings: &["model.figures"],
+        ..TaskFacts::NONE
+    },
     TaskFacts {
         name: "regress",
         targets: &[Target::Vector, Target::Map, Target::Classes],
         losses: &[(Target::Vector, OF_NUMBERS), (Target::Map, OF_NUMBERS), (Target::Classes, OF_NUMBERS)],
-        settings: &["data.mix", "data.mix_by", "data.normalize_targets"],
+        settings: &["data.mix", "data.mix_by", "data.normalize_targets", "model.figures"],
         ..TaskFacts::NONE
     },
     TaskFacts {

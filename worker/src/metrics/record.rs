@@ -1,5 +1,6 @@
 //! The lines of metrics.jsonl.
 
+use dtrain_parts::figures::OfClasses;
 use serde::{Serialize, Serializer};
 
 use crate::memory::{MemoryReport, StepMemory};
@@ -99,6 +100,9 @@ pub(crate) struct EvalRecord {
     pub loss: f64,
     #[serde(flatten)]
     pub metrics: Figures,
+    /// Figures by class, which have a file of their own.
+    #[serde(skip)]
+    pub by_class: Vec<OfClasses>,
     /// Samples that counted.
     pub samples: u64,
     /// Samples that could not be read.
@@ -204,6 +208,7 @@ mod tests {
             epoch: 1,
             loss: 0.5,
             metrics: Figures(vec![("accuracy".to_owned(), 0.5)]),
+            by_class: Vec::new(),
             samples: 10,
             unreadable: 1,
             eval_ms: 1.0,

@@ -1,6 +1,7 @@
 //! Errors that end a training early.
 
 use std::io;
+use std::path::PathBuf;
 
 use dtrain_common::files::remedy;
 use dtrain_common::manifest::ManifestError;
@@ -66,6 +67,12 @@ pub enum TrainError {
          \"continue\" to train on", hint = remedy(.0)
     )]
     Metrics(#[source] io::Error),
+    #[error(
+        "cannot write {}: {source}{hint}; start it again with the same --run-dir to resume, or set checkpoint.on_failure = \"continue\" to \
+         train on",
+        path.display(), hint = remedy(source)
+    )]
+    ByClass { path: PathBuf, source: io::Error },
     #[error(transparent)]
     Manifest(#[from] ManifestError),
 }
@@ -98,7 +105,7 @@ impl TrainError {
             | Self::SmallTestSet { .. }
             | Self::NarrowBatches { .. }
             | Self::Manifest(_) => true,
-            Self::NonFinite { .. } | Self::Metrics(_) => false,
+            Self::NonFinite { .. } | Self::Metrics(_) | Self::ByClass { .. } => false,
         }
     }
 
@@ -106,7 +113,7 @@ impl TrainError {
     pub(crate) fn is_of_all_ranks(&self) -> bool {
         match self {
             Self::Step(error) => matches!(error, StepError::LossScale { .. } | StepError::OutOfMemory(_)),
-            Self::Metrics(_) => false,
+            Self::Metrics(_) | Self::ByClass { .. } => false,
             Self::TooManyBad { .. }
             | Self::NonFinite { .. }
             | Self::NothingCounted { .. }

@@ -135,7 +135,7 @@ impl Evaluator<'_> {
         step: u64,
         followers: &mut Followers<'_>,
     ) -> Result<(Status, Vec<(String, f64)>)> {
-        let mut status = Status::empty(self.task.facts().sums, self.ranks.size());
+        let mut status = Status::empty(self.sums(), self.ranks.size());
         fault.begin(Phase::Evaluate, step, 1);
         let sums = catch_torch_panic(|| self.sum_up(batch, least, warned, followers))
             .unwrap_or_else(|error| Err(error.into()));
@@ -178,10 +178,16 @@ impl Evaluator<'_> {
         Ok((status, of_rows))
     }
 
-    /// Returns the figures that are made of rows, if one of them is computed.
+    /// Returns the figures that only evaluations compute, if one of them is computed.
     fn row_figures(&self) -> Option<&dyn RowFigures> {
         let names = names(self.task, self.set.samples.len());
         self.task.row_figures().filter(|_| names.iter().any(|name| self.computes(name)))
+    }
+
+    /// Returns the number of sums: of the task, and of figures that only evaluations compute.
+    fn sums(&self) -> usize {
+        let further = self.row_figures().and_then(RowFigures::by_sums);
+        self.task.facts().sums + further.map_or(0, |further| further.count())
     }
 
     fn computes(&self, name: &String) -> bool {
@@ -202,7 +208,7 @@ impl Evaluator<'_> {
         let work = own.into_iter().map(|batch| MicroBatch::of(0, batch.map(|index| index as u32)));
         let options = LoaderOptions { augment: false, ..self.loader };
         let mut loader = Loader::start(Arc::clone(&set), options, work)?;
-        let mut tally = Tally::new(self.task.facts().sums, self.limits.device)?;
+        let mut tally = Tally::new(self.sums(), self.limits.device)?;
         let (mut left_out, mut unreadable, mut values) = (0, HashSet::new(), ShareValues::default());
         let mut rows = match of_rows {
             Some(_) => ShareRows::new(self.task, set.len())?,
@@ -249,14 +255,21 @@ impl Evaluator<'_> {
         begun: Instant,
     ) -> EvalRecord {
         let (totals, unreadable) = (&status.totals, status.bad_samples as u64);
-        let named = self.task.figures(totals).into_iter().map(|(name, value)| (name.to_owned(), value));
-        let metrics = named.chain(of_rows).filter(|(name, _)| self.computes(name)).collect();
+        let (of_task, further) = totals.sums.split_at(self.task.facts().sums);
+        let own = Totals { sums: of_task.to_vec(), ..*totals };
+        let named = self.task.figures(&own).into_iter().map(|(name, value)| (name.to_owned(), value));
+        let figures = self.row_figures().and_then(RowFigures::by_sums);
+        let (of_sums, mut by_class) = figures
+            .map_or_else(Default::default, |figures| (figures.figures(further), figures.by_class(further)));
+        by_class.retain(|of| self.computes(&of.figure));
+        let metrics = named.chain(of_sums).chain(of_rows).filter(|(name, _)| self.computes(name)).collect();
         EvalRecord {
             set: (self.set.name != TEST).then(|| self.set.name.clone()),
             step,
             epoch,
             loss: totals.loss(),
             metrics: Figures(metrics),
+            by_class,
             samples: self.set.samples.len() as u64 - unreadable,
             unreadable,
             eval_ms: begun.elapsed().as_secs_f64() * 1e3,

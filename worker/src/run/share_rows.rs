@@ -37,7 +37,8 @@ impl ShareRows {
     ) -> Result<Vec<(String, f64)>> {
         let Some(of) = task.row_figures() else { return Ok(Vec::new()) };
         let mut found = Vec::new();
-        for ((share, (_, figure)), name) in self.0.iter().zip(of.figures()).zip(names(task, samples)) {
+        for ((share, (_, figure)), name) in self.0.iter().zip(of.figures()).zip(names_of_rows(task, samples))
+        {
             ranks.all_reduce(share.values(), ReduceOp::Sum)?.wait()?;
             found.push((name, share.figure(figure)?));
         }
@@ -46,7 +47,15 @@ impl ShareRows {
 }
 
 /// Returns the names of the figures of a task that are made of rows, for a set of `samples` samples.
-pub(crate) fn names(task: &dyn Task, samples: usize) -> Vec<String> {
+fn names_of_rows(task: &dyn Task, samples: usize) -> Vec<String> {
     let figures = task.row_figures().map_or(Vec::new(), RowFigures::figures);
     figures.into_iter().map(|(label, _)| name(label, samples, MOST)).collect()
+}
+
+/// Returns the names of the figures of a task that only evaluations compute, for a set of `samples` samples.
+pub(crate) fn names(task: &dyn Task, samples: usize) -> Vec<String> {
+    let by_sums = task.row_figures().and_then(RowFigures::by_sums);
+    let of_sums = by_sums.map_or(Vec::new(), |figures| figures.figures(&vec![0.0; figures.count()]));
+    let of_sums = of_sums.into_iter().map(|(name, _)| name);
+    of_sums.chain(names_of_rows(task, samples)).collect()
 }

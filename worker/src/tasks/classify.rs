@@ -6,16 +6,16 @@ use dtrain_recipe::figures::{Accuracy, LabelAccuracy};
 use dtrain_recipe::{Figure, ModelName, Recipe, Target};
 use tch::{Kind, Tensor};
 
-use super::figures::{Figures, Ports};
+use super::figures::{Figures, Given, Of};
 use super::forward::Forward;
 use super::mixed;
 use super::network::{ImageNetwork, MAIN_OUTPUTS, Model, Network, Program};
 use super::predict::{Form, class_names, probabilities};
-use super::samples::{self, Sets, Survey};
+use super::samples::{self, Sets, Survey, mask_rule};
 use super::terms::Terms;
 use super::{
-    Batch, BuildContext, BuildTask, ByRows, Facts, Loss, Mode, Passed, Predict, RowFigures, StageView,
-    SurveyContext, Task, TaskError, Totals, Unlabelled,
+    Batch, BuildContext, BuildTask, ByRows, BySums, Facts, Loss, Mode, Passed, Predict, RowFigures,
+    StageView, SurveyContext, Task, TaskError, Unlabelled,
 };
 use crate::models::{self, Architecture, Port, VitConfig};
 
@@ -58,8 +58,8 @@ impl BuildTask for Classify {
         };
         let terms = Terms::bind(recipe, &sets, device)?;
         let figures = figures(recipe, &model, &sets)?;
-        let facts = Facts { sums: figures.sums(), ..sets.facts() };
-        let facts = facts
+        let facts = sets
+            .facts()
             .with_model(&model, &figures.outputs(), |model| model.min_micro_batch(recipe.data.image_size));
         Ok(Self { model, figures, facts, terms, has_sets: has_sets(recipe) })
     }
@@ -105,30 +105,39 @@ fn architecture(recipe: &Recipe) -> Architecture {
 
 /// Returns the usual figures, and those of the recipe, which may have others of their names.
 fn figures(recipe: &Recipe, model: &ImageNetwork, sets: &Sets) -> Result<Figures, TaskError> {
-    let mut own = vec![Figure::Accuracy(Accuracy::default())];
+    let mut own =
+        vec![Figure::Accuracy(Accuracy { classes: Some("label".to_owned()), ..Accuracy::default() })];
     if has_sets(recipe) {
-        own.push(Figure::LabelAccuracy(LabelAccuracy::default()));
+        own.push(Figure::LabelAccuracy(LabelAccuracy {
+            classes: Some("label".to_owned()),
+            ..LabelAccuracy::default()
+        }));
     }
     let listed = &recipe.model.figures;
     own.retain(|own| listed.iter().all(|figure| figure.label() != own.label()));
-    let all = [own, listed.clone()].concat();
+    let (all, ignore) = ([own, listed.clone()].concat(), mask_rule(recipe).ignore);
     match model {
         Model::Exported(network) => {
-            Figures::bind(&all, &Ports::of(network, true), sets).map_err(|unfit| network.unfit(unfit))
+            Figures::bind(&all, &Given::of(network, true, sets, ignore)).map_err(|unfit| network.unfit(unfit))
         }
         Model::Built(_) => {
             let shape = vec![None, Some(sets.classes as i64)];
             let logits = [Port { name: "logits".to_owned(), kind: Kind::Float, shape }];
-            let ports = Ports { train: &logits, evaluate: &logits, main: (0, 0), takes_main: true };
-            Figures::bind(&all, &ports, sets).map_err(|unfit| TaskError::Figures(Box::new(unfit)))
+            let given = Given::built(&logits, sets, ignore);
+            Figures::bind(&all, &given).map_err(|unfit| TaskError::Figures(Box::new(unfit)))
         }
     }
 }
 
 impl Classify {
-    fn of_outputs(&self, outputs: &[Tensor], batch: &Batch, mode: Mode) -> Result<Loss, TaskError> {
+    fn of_outputs(
+        &self,
+        outputs: &[Tensor],
+        batch: &Batch,
+        mode: Mode,
+        sums: &Tensor,
+    ) -> Result<Loss, TaskError> {
         let (logits, terms) = (self.model.logits(outputs, mode), &self.terms.current().terms);
-        let sums = self.figures.add(&|at| Ok(outputs[at].shallow_clone()), batch, mode)?;
         mixed::loss(batch, mode, "label", |labels, weights| {
             let sums = sums.shallow_clone();
             Ok(match self.has_sets {
@@ -146,11 +155,13 @@ impl RowFigures for Classify {
 
     fn forward(&self, batch: &Batch) -> Result<Passed, TaskError> {
         let outputs = self.model.run(batch, Mode::Evaluate)?;
-        Ok(Passed {
-            loss: self.of_outputs(&outputs, batch, Mode::Evaluate)?,
-            values: Vec::new(),
-            rows: self.figures.rows(&|at| Ok(outputs[at].shallow_clone()), batch)?,
-        })
+        let of = Of { output: &|at| Ok(outputs[at].shallow_clone()), nats: None, batch };
+        let loss = self.of_outputs(&outputs, batch, Mode::Evaluate, &self.figures.add(&of)?)?;
+        Ok(Passed { loss, values: Vec::new(), rows: self.figures.rows(&of)? })
+    }
+
+    fn by_sums(&self) -> Option<BySums<'_>> {
+        Some(BySums(&self.figures))
     }
 }
 
@@ -181,7 +192,8 @@ impl Task for Classify {
     }
 
     fn loss(&self, batch: &Batch, mode: Mode) -> Result<Loss, TaskError> {
-        self.of_outputs(&self.model.run(batch, mode)?, batch, mode)
+        let sums = Loss::no_sums(batch.weights.device())?;
+        self.of_outputs(&self.model.run(batch, mode)?, batch, mode, &sums)
     }
 
     fn predict(&self) -> Option<&dyn Predict> {
@@ -194,10 +206,6 @@ impl Task for Classify {
     }
 
     fn row_figures(&self) -> Option<&dyn RowFigures> {
-        self.figures.has_rows().then_some(self)
-    }
-
-    fn figures(&self, totals: &Totals) -> Vec<(&str, f64)> {
-        self.figures.figures(&totals.sums)
+        Some(self)
     }
 }

@@ -1,83 +1,67 @@
 //! `model.figures`: figures of evaluations, of a network's outputs and fields of the data.
 
-use dtrain_parts::figures::{Figure, Made, Source, named};
+mod binding;
+mod value;
+
+use dtrain_parts::figures::rows::ByRows;
+use dtrain_parts::figures::{Figure, Made, OfClasses, named};
 use dtrain_recipe::Figure as Settings;
-use tch::{Kind, TchError, Tensor};
+use tch::{Device, Kind, Tensor};
 
-use super::network::{Network, named_output, unfit_output};
 use super::program_error::Unfit;
-use super::row_figures::ByRows;
-use super::samples::Sets;
-use super::{Batch, Mode, TaskError};
-use crate::data::FieldKind;
-use crate::models::Port;
-use crate::tensors::is_floating;
+use super::{Batch, TaskError};
+use value::Value;
 
-/// The key of a recipe.
-const KEY: &str = "model.figures";
+pub(super) use binding::Given;
 
 /// The figures of a recipe, bound to a network and its data.
+#[derive(Default)]
 pub(super) struct Figures(Vec<Bound>);
 
 struct Bound {
     settings: Settings,
-    label: String,
+    /// The name, then those of further numbers.
+    names: Vec<String>,
     values: Vec<Value>,
-    /// The number of classes, for figures with sums of each.
-    classes: usize,
+    /// The names of the classes or numbers, for figures with sums of each.
+    classes: Vec<String>,
+    /// Whether a sample has many elements, such as pixels. Their rows are too many to keep.
+    has_elements: bool,
 }
 
-/// The origin of a value.
-enum Value {
-    /// The numbers of an output in evaluation and, if it is there, in training.
-    Output {
-        evaluate: usize,
-        train: Option<usize>,
-    },
-    Field(String),
+/// What a task gives of a batch.
+pub(super) struct Of<'a> {
+    /// Returns an output of the network by number.
+    pub(super) output: &'a dyn Fn(usize) -> Result<Tensor, TaskError>,
+    /// The sum of the losses of a text's targets.
+    pub(super) nats: Option<&'a Tensor>,
+    pub(super) batch: &'a Batch,
 }
-
-/// The outputs of a network, and the numbers of the main ones in training and in evaluation.
-pub(super) struct Ports<'a> {
-    pub(super) train: &'a [Port],
-    pub(super) evaluate: &'a [Port],
-    pub(super) main: (usize, usize),
-    /// Whether figures take the main output by default: that of a program is its loss, or no more than what a loss takes.
-    pub(super) takes_main: bool,
-}
-
-impl<'a> Ports<'a> {
-    pub(super) fn of(network: &'a Network, takes_main: bool) -> Self {
-        Self {
-            takes_main,
-            train: network.ports(Mode::Train),
-            evaluate: network.ports(Mode::Evaluate),
-            main: (network.main_at(Mode::Train), network.main_at(Mode::Evaluate)),
-        }
-    }
-}
-
-/// Returns an output of a network by number.
-type OutputAt<'a> = &'a dyn Fn(usize) -> Result<Tensor, TaskError>;
 
 impl Figures {
     /// Binds the figures of a recipe by name.
-    pub(super) fn bind(all: &[Settings], ports: &Ports<'_>, sets: &Sets) -> Result<Self, Unfit> {
-        let bind =
-            |settings: &Settings| Bound::new(&format!("{KEY} ({})", settings.label()), settings, ports, sets);
-        all.iter().map(bind).collect::<Result<_, _>>().map(Self)
+    pub(super) fn bind(all: &[Settings], given: &Given<'_>) -> Result<Self, Unfit> {
+        all.iter().map(|settings| Bound::new(settings, given)).collect::<Result<_, _>>().map(Self)
+    }
+
+    /// Returns whether there are none.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 
     /// Returns the names of the outputs that figures take by name.
     pub(super) fn outputs(&self) -> Vec<&str> {
-        let sources = self.0.iter().flat_map(|bound| bound.figure().takes());
-        let name = |source| if let Source::Output(name) = source { name } else { None };
-        sources.filter_map(name).collect()
+        self.0.iter().flat_map(|bound| binding::outputs(bound.figure())).collect()
     }
 
-    /// Returns the names in the order of the recipe.
-    pub(super) fn labels(&self) -> impl Iterator<Item = &str> {
-        self.0.iter().map(|bound| bound.label.as_str())
+    /// Returns whether one takes an output.
+    pub(super) fn takes_outputs(&self) -> bool {
+        self.0.iter().flat_map(|bound| &bound.values).any(|value| matches!(value, Value::Output(..)))
+    }
+
+    /// Returns all names in the order of the recipe.
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().flat_map(|bound| &bound.names).map(String::as_str)
     }
 
     /// Returns the number of sums.
@@ -85,181 +69,105 @@ impl Figures {
         self.0.iter().map(Bound::sums).sum()
     }
 
-    /// Returns the sums of a batch: of a figure whose output training lacks, 0 in training.
-    pub(super) fn add(&self, output: OutputAt<'_>, batch: &Batch, mode: Mode) -> Result<Tensor, TaskError> {
-        let mut found = Vec::new();
-        for bound in &self.0 {
-            let made = bound.figure().made();
-            if matches!(made, Made::ByRows(_)) {
-                continue;
-            }
-            let Some(values) = bound.values(output, batch, mode)? else {
-                found.push(zeros(bound.sums(), batch)?);
-                continue;
+    /// Returns the sums of a batch: float64.
+    pub(super) fn add(&self, of: &Of<'_>) -> Result<Tensor, TaskError> {
+        let mut found = vec![Tensor::f_zeros([0], (Kind::Double, of.batch.weights.device()))?];
+        for bound in self.0.iter().filter(|bound| bound.sums() > 0) {
+            let values = bound.values(of)?;
+            let (values, weights) = (values.iter().collect::<Vec<_>>(), &of.batch.weights);
+            let sums = match bound.figure().made() {
+                Made::BySums(figure) => figure.add(&values, weights)?,
+                Made::ByClasses(figure) => figure.add(&values, weights, bound.classes.len())?,
+                Made::ByRows(figure) => {
+                    let rows = figure.rows(&values, weights)?.f_to_device(Device::Cpu)?.f_reshape([-1])?;
+                    Tensor::f_from_slice(&figure.sums(&Vec::try_from(&rows)?))?
+                }
             };
-            let values: Vec<_> = values.iter().collect();
-            match made {
-                Made::BySums(figure) => found.push(figure.add(&values, &batch.weights)?),
-                Made::ByClasses(figure) => found.push(figure.add(&values, &batch.weights, bound.classes)?),
-                Made::ByRows(_) => {}
-            }
+            found.push(sums.f_to_device(weights.device())?);
         }
-        match found.len() {
-            0 => Ok(zeros(0, batch)?),
-            1 => Ok(found.remove(0)),
-            _ => Ok(Tensor::f_cat(&found, 0)?),
-        }
+        Ok(Tensor::f_cat(&found, 0)?)
     }
 
     /// Returns the figures that are made of sums, in the order of the recipe.
-    pub(super) fn figures(&self, mut sums: &[f64]) -> Vec<(&str, f64)> {
+    pub(super) fn figures(&self, sums: &[f64]) -> Vec<(String, f64)> {
         let mut all = Vec::new();
-        for bound in &self.0 {
-            let (own, rest) = sums.split_at(bound.sums());
-            let figure = match bound.figure().made() {
-                Made::BySums(figure) => figure.figure(own),
-                Made::ByClasses(figure) => figure.figure(own),
-                Made::ByRows(_) => continue,
+        for (bound, own) in self.each(sums) {
+            let (figure, further) = match bound.figure().made() {
+                Made::BySums(figure) => (figure.figure(own), figure.further(own)),
+                Made::ByClasses(figure) => (figure.figure(own), figure.further(own)),
+                Made::ByRows(figure) => {
+                    all.push((format!("{}_binned", bound.names[0]), figure.of_sums(own)));
+                    continue;
+                }
             };
-            all.push((bound.label.as_str(), figure));
-            sums = rest;
+            all.extend(bound.names.iter().cloned().zip([figure].into_iter().chain(further)));
         }
         all
     }
 
+    /// Returns the figures that have a value for each class.
+    pub(super) fn by_class(&self, sums: &[f64]) -> Vec<OfClasses> {
+        let of = |(bound, own): (&Bound, &[f64])| match bound.figure().made() {
+            Made::ByClasses(figure) if bound.classes.len() > 1 => Some(OfClasses {
+                figure: bound.names[0].clone(),
+                classes: bound.classes.clone(),
+                values: figure.by_class(own),
+                confusion: figure.matrix(own),
+            }),
+            _ => None,
+        };
+        self.each(sums).filter_map(of).collect()
+    }
+
+    /// Returns each figure that is made of sums, with its own.
+    fn each<'a>(&'a self, mut sums: &'a [f64]) -> impl Iterator<Item = (&'a Bound, &'a [f64])> {
+        self.0.iter().filter(|bound| bound.sums() > 0).map(move |bound| {
+            let (own, rest) = sums.split_at(bound.sums());
+            sums = rest;
+            (bound, own)
+        })
+    }
+
     /// Returns the figures that are made of rows.
     pub(super) fn by_rows(&self) -> Vec<(&str, &dyn ByRows)> {
-        let made = self.0.iter().map(|bound| (bound.label.as_str(), bound.figure().made()));
-        made.filter_map(|(label, made)| if let Made::ByRows(it) = made { Some((label, it)) } else { None })
-            .collect()
+        self.of_rows().map(|(bound, figure)| (bound.names[0].as_str(), figure)).collect()
     }
 
-    pub(super) fn has_rows(&self) -> bool {
-        !self.by_rows().is_empty()
+    /// Returns the rows of a batch for each of [`Figures::by_rows`].
+    pub(super) fn rows(&self, of: &Of<'_>) -> Result<Vec<Tensor>, TaskError> {
+        let rows = |(bound, figure): (&Bound, &dyn ByRows)| {
+            let values = bound.values(of)?;
+            Ok(figure.rows(&values.iter().collect::<Vec<_>>(), &of.batch.weights)?)
+        };
+        self.of_rows().map(rows).collect()
     }
 
-    /// Returns the rows of an evaluation's batch for each of [`Figures::by_rows`].
-    pub(super) fn rows(&self, output: OutputAt<'_>, batch: &Batch) -> Result<Vec<Tensor>, TaskError> {
-        let mut found = Vec::new();
-        for bound in &self.0 {
-            if let Made::ByRows(figure) = bound.figure().made()
-                && let Some(values) = bound.values(output, batch, Mode::Evaluate)?
-            {
-                found.push(figure.rows(&values.iter().collect::<Vec<_>>(), &batch.weights)?);
-            }
-        }
-        Ok(found)
+    fn of_rows(&self) -> impl Iterator<Item = (&Bound, &dyn ByRows)> {
+        self.0.iter().filter(|bound| !bound.has_elements).filter_map(|bound| match bound.figure().made() {
+            Made::ByRows(figure) => Some((bound, figure)),
+            _ => None,
+        })
     }
 }
 
 impl Bound {
-    fn new(key: &str, settings: &Settings, ports: &Ports<'_>, sets: &Sets) -> Result<Self, Unfit> {
-        let figure = named(settings);
-        let (mut values, mut shapes, mut classes, mut first) = (Vec::new(), Vec::new(), None, None);
-        let mut has_sets = false;
-        for source in figure.takes() {
-            match source {
-                Source::Output(name) => {
-                    let at = |ports, main| name.map_or(Ok(main), |name| named_output(ports, name, key));
-                    let (train, evaluate) =
-                        (at(ports.train, ports.main.0).ok(), at(ports.evaluate, ports.main.1)?);
-                    let port = &ports.evaluate[evaluate];
-                    if name.is_none() && !ports.takes_main {
-                        let remedy = "no figure takes it by default; set output to the one with the scores";
-                        return Err(unfit_output(port, &format!("{remedy} ({key})")));
-                    }
-                    let is_same = |at: &usize| {
-                        let other = &ports.train[*at];
-                        other.shape == port.shape && is_floating(other.kind)
-                    };
-                    values.push(Value::Output { evaluate, train: train.filter(is_same) });
-                    shapes.push(port.shape.clone());
-                    first = first.or(Some(port));
-                }
-                Source::Classes(name) => {
-                    let (shape, is_set) = field_of_classes(key, name, sets)?;
-                    shapes.push(shape);
-                    has_sets |= is_set;
-                    classes = classes.or_else(|| known_classes(name, sets));
-                    values.push(Value::Field(name.to_owned()));
-                }
-            }
-        }
-        let checked = match has_sets {
-            true => figure.check_sets(&shapes),
-            false => figure.check(&shapes, classes),
-        };
-        if let Some(port) = first {
-            if !is_floating(port.kind) {
-                return Err(unfit_output(
-                    port,
-                    &format!("a figure takes numbers of a floating-point type ({key})"),
-                ));
-            }
-            checked.map_err(|expected| unfit_output(port, &format!("{expected} ({key})")))?;
-        }
-        let length =
-            |at: usize| shapes.get(at).and_then(|shape| *shape.get(1)?).map(|length| length as usize);
-        // Of sets of classes the field has the number, else the data; the classes of an episode are those of the logits.
-        let classes = if has_sets { length(1) } else { classes.or(length(0)) }.unwrap_or(0);
-        Ok(Self { settings: settings.clone(), label: settings.label(), values, classes })
-    }
-
     fn figure(&self) -> &dyn Figure {
         named(&self.settings)
     }
 
+    /// Returns the number of sums: of rows that are kept none.
     fn sums(&self) -> usize {
         match self.figure().made() {
             Made::BySums(figure) => figure.sums(),
-            Made::ByClasses(figure) => figure.sums(self.classes),
+            Made::ByClasses(figure) => figure.sums(self.classes.len()),
+            Made::ByRows(figure) if self.has_elements => figure.sums(&[]).len(),
             Made::ByRows(_) => 0,
         }
     }
 
-    /// Returns the values of a batch; None if an output is not there in training.
-    fn values(
-        &self,
-        output: OutputAt<'_>,
-        batch: &Batch,
-        mode: Mode,
-    ) -> Result<Option<Vec<Tensor>>, TaskError> {
-        let value = |value: &Value| match (value, mode) {
-            (Value::Output { evaluate: at, .. }, Mode::Evaluate)
-            | (Value::Output { train: Some(at), .. }, Mode::Train) => output(*at).map(Some),
-            (Value::Output { train: None, .. }, Mode::Train) => Ok(None),
-            (Value::Field(name), _) => Ok(Some(batch.field(name)?.shallow_clone())),
-        };
-        self.values.iter().map(value).collect()
+    fn values(&self, of: &Of<'_>) -> Result<Vec<Tensor>, TaskError> {
+        self.values.iter().map(|value| value.of(of)).collect()
     }
-}
-
-fn zeros(sums: usize, batch: &Batch) -> Result<Tensor, TchError> {
-    Tensor::f_zeros([sums as i64], (Kind::Double, batch.weights.device()))
-}
-
-/// Returns the shape of the classes in a field, with that of the samples, and whether each sample has a set of them.
-fn field_of_classes(key: &str, name: &str, sets: &Sets) -> Result<(Vec<Option<i64>>, bool), Unfit> {
-    let fields = sets.train.fields().iter();
-    let mut all = fields.filter(|field| has_classes(&field.name, sets));
-    let names = || all.clone().map(|field| field.name.to_string()).collect();
-    let missing = Unfit::NoClasses { key: key.to_owned(), name: name.to_owned(), classes: names() };
-    let field = all.find(|field| field.name == name).ok_or(missing)?;
-    let shape = [None].into_iter().chain(field.shape.iter().map(|length| Some(*length as i64)));
-    Ok((shape.collect(), field.kind == FieldKind::F32))
-}
-
-/// Returns whether a field holds classes of whole samples, also of a partner's or of an episode's. Masks and tokens have values
-/// that are no class.
-fn has_classes(field: &str, sets: &Sets) -> bool {
-    let single = ["pair_", "support_", "query_"].into_iter().find_map(|prefix| field.strip_prefix(prefix));
-    [Some(field), single].into_iter().flatten().any(|name| known_classes(name, sets).is_some())
-}
-
-/// Returns the number of classes in a field, if the data states it. An episode has others.
-fn known_classes(name: &str, sets: &Sets) -> Option<usize> {
-    let own = (name == "label" && sets.classes > 0).then_some(sets.classes);
-    sets.other_classes.get(name).map(Vec::len).or(own)
 }
 
 #[cfg(test)]

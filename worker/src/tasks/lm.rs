@@ -1,22 +1,24 @@
 //! Language modelling: cross-entropy of the next token, summed over tokens. The loss is in nats per token.
 
+use dtrain_parts::Outputs;
 use dtrain_parts::figures::perplexity;
 use dtrain_parts::losses::tokens;
 use dtrain_recipe::Recipe;
 use serde::{Deserialize, Serialize};
-use tch::Tensor;
+use tch::{Kind, Tensor};
 
+use super::figures::{Figures, Given, Of};
 use super::forward::Forward;
 use super::network::{MAIN_OUTPUTS, Model, Network, Program};
 use super::predict::{Form, context_of};
 use super::samples::text::{self, Text};
 use super::samples::{self, Sets, Survey};
 use super::{
-    Batch, BuildContext, BuildTask, Facts, Loss, Mode, Predict, SurveyContext, Task, TaskError, Totals,
-    Unlabelled,
+    Batch, BuildContext, BuildTask, ByRows, BySums, Facts, Loss, Mode, Passed, Predict, RowFigures,
+    SurveyContext, Task, TaskError, Totals, Unlabelled,
 };
-use crate::data::{CacheBudget, Vocabulary};
-use crate::models::{Gpt, GptConfig};
+use crate::data::{CacheBudget, Vocabulary, token_bytes};
+use crate::models::{Gpt, GptConfig, Port};
 
 /// The task `lm`. The loss is a sum over tokens; tokens of unreadable samples have weight 0.
 pub struct Lm {
@@ -26,6 +28,7 @@ pub struct Lm {
     has_documents: bool,
     /// Whether the built-in network leaves out padding.
     trims: bool,
+    figures: Figures,
     facts: Facts,
 }
 
@@ -77,7 +80,7 @@ impl BuildTask for Lm {
             let context = program.context(recipe)?;
             let sets = survey.sets(recipe, context, cache)?;
             let model = Model::Exported(Box::new(exported(recipe, program, &sets, context)?));
-            return Ok(Self::new(recipe, model, sets));
+            return Self::new(recipe, model, sets);
         }
         let model = &recipe.model;
         // A loaded recipe has all sizes of its network.
@@ -90,7 +93,7 @@ impl BuildTask for Lm {
             depth: model.depth.unwrap_or(6),
             heads: model.heads.unwrap_or(6),
         };
-        Ok(Self::new(recipe, Model::Built(Gpt::new(config, registry)?), sets))
+        Self::new(recipe, Model::Built(Gpt::new(config, registry)?), sets)
     }
 }
 
@@ -108,28 +111,53 @@ fn exported(recipe: &Recipe, program: Program, sets: &Sets, context: usize) -> R
     Ok(network)
 }
 
+/// Returns the figures of the recipe.
+fn figures(recipe: &Recipe, model: &Model<Gpt>, sets: &Sets) -> Result<Figures, TaskError> {
+    let listed = &recipe.model.figures;
+    if listed.is_empty() {
+        return Ok(Figures::default());
+    }
+    let bytes =
+        sets.vocabulary.as_ref().map_or(Err(String::new()), |of| token_bytes(of, sets.tokenizer.as_ref()));
+    let bytes = bytes.map(|bytes| Tensor::f_from_slice(&bytes));
+    let bytes = match bytes {
+        Ok(bytes) => Ok(bytes?),
+        Err(reason) => Err(reason),
+    };
+    let bytes = bytes.as_ref().map_err(String::clone);
+    match model {
+        Model::Exported(network) => {
+            let given = Given { bytes, ..Given::of(network, true, sets, Gpt::NO_TARGET) };
+            Figures::bind(listed, &given).map_err(|unfit| network.unfit(unfit))
+        }
+        Model::Built(_) => {
+            let shape = vec![None, None, Some(sets.classes_of_text() as i64)];
+            let logits = [Port { name: "logits".to_owned(), kind: Kind::Float, shape }];
+            let given = Given { bytes, ..Given::built(&logits, sets, Gpt::NO_TARGET) };
+            Figures::bind(listed, &given).map_err(|unfit| TaskError::Figures(Box::new(unfit)))
+        }
+    }
+}
+
 impl Task for Lm {
     fn facts(&self) -> &Facts {
         &self.facts
     }
 
     fn loss(&self, batch: &Batch, mode: Mode) -> Result<Loss, TaskError> {
-        let targets = batch.field("targets")?;
-        let readable = tokens::readable(targets, &batch.weights, Gpt::NO_TARGET)?;
+        let readable = self.readable(batch)?;
         let sum = match &self.model {
             Model::Built(model) => {
                 let [tokens, targets] = self.without_padding(batch, [batch.field("tokens")?, &readable])?;
                 model.loss(&tokens, &targets, mode == Mode::Train)?
             }
-            Model::Exported(network) => {
-                let outputs = network.outputs(batch, mode)?;
-                outputs.loss(|logits| tokens::cross_entropy(logits, &readable, Gpt::NO_TARGET))?
-            }
+            Model::Exported(network) => self.of_outputs(&network.outputs(batch, mode)?, &readable)?,
         };
-        match self.has_documents {
-            true => Ok(tokens::loss_of_targets(sum, &readable)?),
-            false => Ok(tokens::loss(sum, &batch.weights, targets.size2()?.1)?),
-        }
+        self.of_sum(sum, &readable, batch)
+    }
+
+    fn row_figures(&self) -> Option<&dyn RowFigures> {
+        (!self.figures.is_empty()).then_some(self)
     }
 
     fn predict(&self) -> Option<&dyn Predict> {
@@ -145,6 +173,40 @@ impl Task for Lm {
         };
         let [perplexity, of_token] = perplexity::metrics(totals.loss());
         vec![("perplexity", perplexity), (bits, of_token)]
+    }
+}
+
+impl RowFigures for Lm {
+    fn figures(&self) -> Vec<(&str, &dyn ByRows)> {
+        self.figures.by_rows()
+    }
+
+    fn forward(&self, batch: &Batch) -> Result<Passed, TaskError> {
+        let readable = self.readable(batch)?;
+        let (outputs, sum) = match &self.model {
+            Model::Built(_) if !self.figures.takes_outputs() => {
+                (Vec::new(), self.loss(batch, Mode::Evaluate)?.sum)
+            }
+            Model::Built(model) => {
+                let logits = model.forward(batch.field("tokens")?, false)?;
+                let sum = tokens::cross_entropy(&logits, &readable, Gpt::NO_TARGET)?;
+                (vec![logits], sum)
+            }
+            Model::Exported(network) => {
+                let outputs = network.run_batch(batch, Mode::Evaluate)?;
+                let sum = self.of_outputs(&network.chosen_of(&outputs, Mode::Evaluate), &readable)?;
+                (outputs, sum)
+            }
+        };
+        let of = Of { output: &|at| Ok(outputs[at].shallow_clone()), nats: Some(&sum), batch };
+        let (sums, rows) = (self.figures.add(&of)?, self.figures.rows(&of)?);
+        let mut loss = self.of_sum(sum.shallow_clone(), &readable, batch)?;
+        loss.sums = Tensor::f_cat(&[&loss.sums, &sums], 0)?;
+        Ok(Passed { loss, values: Vec::new(), rows })
+    }
+
+    fn by_sums(&self) -> Option<BySums<'_>> {
+        Some(BySums(&self.figures))
     }
 }
 
@@ -171,17 +233,34 @@ impl Predict for Lm {
 }
 
 impl Lm {
-    fn new(recipe: &Recipe, model: Model<Gpt>, sets: Sets) -> Self {
+    /// Returns the targets of the samples that could be read.
+    fn readable(&self, batch: &Batch) -> Result<Tensor, TaskError> {
+        Ok(tokens::readable(batch.field("targets")?, &batch.weights, Gpt::NO_TARGET)?)
+    }
+
+    fn of_outputs(&self, outputs: &Outputs, readable: &Tensor) -> Result<Tensor, TaskError> {
+        Ok(outputs.loss(|logits| tokens::cross_entropy(logits, readable, Gpt::NO_TARGET))?)
+    }
+
+    fn of_sum(&self, sum: Tensor, readable: &Tensor, batch: &Batch) -> Result<Loss, TaskError> {
+        match self.has_documents {
+            true => Ok(tokens::loss_of_targets(sum, readable)?),
+            false => Ok(tokens::loss(sum, &batch.weights, readable.size2()?.1)?),
+        }
+    }
+
+    fn new(recipe: &Recipe, model: Model<Gpt>, sets: Sets) -> Result<Self, TaskError> {
+        let figures = figures(recipe, &model, &sets)?;
         let (classes, weight_per_sample) = (sets.classes_of_text(), sets.mean_targets);
         let facts = Facts { classes, weight_per_sample, ..sets.facts() };
-        let mut facts = facts.with_model(&model, &[], |_| 1);
+        let mut facts = facts.with_model(&model, &figures.outputs(), |_| 1);
         let has_documents = recipe.has_documents() || recipe.has_texts();
         // A set of texts has a vocabulary.
         let vocabulary = sets.vocabulary.unwrap_or(Vocabulary::Bytes);
         // Packed samples have little padding, and the same work for every batch can be captured.
         let trims = has_documents && !recipe.data.pack && matches!(model, Model::Built(_));
         facts.is_capturable &= !trims;
-        Self { model, vocabulary, has_documents, trims, facts }
+        Ok(Self { model, vocabulary, has_documents, trims, figures, facts })
     }
 
     /// Returns the first columns of N x T values, up to the last token of the batch's longest document, and to a multiple of

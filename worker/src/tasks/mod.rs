@@ -41,7 +41,7 @@ pub use predict::{Predict, Unlabelled};
 pub use program::Program;
 pub use regress::Regress;
 pub(crate) use replay::{Given, Passes, Replay};
-pub use row_figures::{ByRows, Passed, RowFigures};
+pub use row_figures::{ByRows, BySums, Passed, RowFigures};
 pub(crate) use samples::{check_rest, unchanged_sets};
 pub use segment::Segment;
 pub use step_loss::{StepLoss, StepValue};
@@ -118,8 +118,8 @@ pub trait Task {
         None
     }
 
-    /// Returns the figures of evaluations that need all test samples at once; None without any. Then an evaluation calls
-    /// [`RowFigures::forward`] in place of [`Task::loss`].
+    /// Returns the figures that only evaluations compute, such as those that need all test samples at once; None without any. Then an
+    /// evaluation calls [`RowFigures::forward`] in place of [`Task::loss`].
     fn row_figures(&self) -> Option<&dyn RowFigures> {
         None
     }

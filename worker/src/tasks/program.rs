@@ -4,14 +4,14 @@ use dtrain_recipe::{Join, Recipe, Target};
 use dtrain_torch_shim::rng::BySample;
 use tch::{Device, Kind, TchError, Tensor};
 
-use super::figures::{Figures, Ports};
+use super::figures::{Figures, Given, Of};
 use super::mixed;
 use super::network::{MAIN_OUTPUTS, Network, Program as Exported, unfit_output};
 use super::program_error::Unfit;
 use super::program_losses::{self, Losses};
-use super::samples::{self, Sets, Survey};
+use super::samples::{self, Sets, Survey, mask_rule};
 use super::{
-    Batch, BuildContext, BuildTask, ByRows, Facts, Loss, Mode, Passed, Predict, RowFigures, StepLoss,
+    Batch, BuildContext, BuildTask, ByRows, BySums, Facts, Loss, Mode, Passed, Predict, RowFigures, StepLoss,
     StepValue, SurveyContext, Task, TaskError, Totals, Unlabelled,
 };
 use crate::models::Port;
@@ -113,15 +113,15 @@ impl BuildTask for Program {
         check_vocabulary(&network, evaluate, sets.classes_of_text())?;
         let own = if has_own { network.main(Mode::Evaluate).name.as_str() } else { LOSS };
         let figures = figures(train, evaluate, own);
-        let listed = Figures::bind(&stated.figures, &Ports::of(&network, false), &sets)
-            .map_err(|unfit| network.unfit(unfit))?;
-        if let Some(label) = listed.labels().find(|label| figures.iter().any(|figure| figure.name == **label))
+        let given = Given::of(&network, false, &sets, mask_rule(recipe).ignore);
+        let listed = Figures::bind(&stated.figures, &given).map_err(|unfit| network.unfit(unfit))?;
+        if let Some(label) = listed.names().find(|label| figures.iter().any(|figure| figure.name == **label))
         {
             return Err(network.unfit(Unfit::TwoFigures(label.to_owned())));
         }
         let used = figures.iter().map(|figure| figure.name.as_str()).chain(taken).chain(listed.outputs());
         let used: Vec<_> = used.collect();
-        let facts = facts(&sets, figures.len() + listed.sums()).with_program(&network, &used);
+        let facts = facts(&sets, figures.len()).with_program(&network, &used);
         let takes_prompts = recipe.target() == Some(Target::Tokens);
         let mut program =
             Self { network, has_own, losses, keeps_rows, figures, listed, facts, takes_prompts };
@@ -214,14 +214,7 @@ impl Program {
         let loss = Loss {
             sum: own,
             weight: batch.weights.f_sum(Kind::Double)?,
-            sums: match self.listed.sums() {
-                0 => stacked(self.figures.iter().map(figure), device)?,
-                _ => {
-                    let listed =
-                        self.listed.add(&|at| self.whole(counted, &outputs, at, batch, mode), batch, mode)?;
-                    Tensor::f_cat(&[stacked(self.figures.iter().map(figure), device)?, listed], 0)?
-                }
-            },
+            sums: stacked(self.figures.iter().map(figure), device)?,
         };
         Ok((loss, outputs))
     }
@@ -315,10 +308,16 @@ impl RowFigures for Program {
 
     fn forward(&self, batch: &Batch) -> Result<Passed, TaskError> {
         let counted = self.inputs(batch, Mode::Evaluate)?;
-        let (loss, outputs) = self.run(&counted, batch, Mode::Evaluate)?;
+        let (mut loss, outputs) = self.run(&counted, batch, Mode::Evaluate)?;
         let output = |at| self.whole(&counted, &outputs, at, batch, Mode::Evaluate);
+        let of = Of { output: &output, nats: None, batch };
+        loss.sums = Tensor::f_cat(&[&loss.sums, &self.listed.add(&of)?], 0)?;
         let values = self.step_values(&output, batch, Mode::Evaluate)?;
-        Ok(Passed { loss, values, rows: self.listed.rows(&output, batch)? })
+        Ok(Passed { loss, values, rows: self.listed.rows(&of)? })
+    }
+
+    fn by_sums(&self) -> Option<BySums<'_>> {
+        Some(BySums(&self.listed))
     }
 }
 
@@ -340,14 +339,12 @@ impl Task for Program {
     }
 
     fn row_figures(&self) -> Option<&dyn RowFigures> {
-        self.listed.has_rows().then_some(self)
+        (!self.listed.is_empty()).then_some(self)
     }
 
     fn figures(&self, totals: &Totals) -> Vec<(&str, f64)> {
-        let (own, listed) = totals.sums.split_at(self.figures.len());
-        let own =
-            self.figures.iter().zip(own).map(|(figure, sum)| (figure.name.as_str(), sum / totals.weight));
-        own.chain(self.listed.figures(listed)).collect()
+        let own = self.figures.iter().zip(&totals.sums);
+        own.map(|(figure, sum)| (figure.name.as_str(), sum / totals.weight)).collect()
     }
 }
 

@@ -59,6 +59,12 @@ pub enum Unfit {
         names(classes)
     )]
     NoClasses { key: String, name: String, classes: Vec<String> },
+    #[error("{key} takes {what}, and {name:?} is no field with such; those are {}", names(fields))]
+    NoTarget { key: String, what: &'static str, name: String, fields: Vec<String> },
+    #[error("{key} takes {what}; set target to their field, one of {}", names(fields))]
+    UnnamedTarget { key: String, what: &'static str, fields: Vec<String> },
+    #[error("{key}: {reason}")]
+    NoBytes { key: String, reason: String },
     #[error("an output of the program is the figure {0:?} too; set label in model.figures to another name")]
     TwoFigures(String),
     #[error(

@@ -1,23 +1,26 @@
 //! Regression by an exported program: numbers for each image, one for each of its classes, or one for each pixel.
 
+use dtrain_parts::Outputs;
 use dtrain_parts::figures::errors::{map_metrics, vector_metrics};
 use dtrain_parts::losses::regression::{Units, map_loss, map_of, vector_loss};
 use dtrain_recipe::{self as recipe, Recipe, Target};
 use tch::{Kind, Tensor};
 
+use super::figures::{Figures, Given, Of};
 use super::forward::Forward;
 use super::mixed;
 use super::network::{MAIN_OUTPUTS, Network, Program, enlarges};
 use super::predict::Form;
-use super::samples::{self, Sets, Survey};
+use super::samples::{self, Sets, Survey, mask_rule};
 use super::{
-    Batch, BuildContext, BuildTask, Facts, Loss, Mode, Predict, StageView, SurveyContext, Task, TaskError,
-    Totals, Unlabelled,
+    Batch, BuildContext, BuildTask, ByRows, BySums, Facts, Loss, Mode, Passed, Predict, RowFigures,
+    StageView, SurveyContext, Task, TaskError, Totals, Unlabelled,
 };
 
 /// The task `regress`. The loss of a vector is the mean over its numbers; that of maps is a sum over pixels.
 pub struct Regress {
     network: Network,
+    figures: Figures,
     facts: Facts,
     units: Units,
     /// Of vectors: about the mean of each target, so that sums of squares are exact.
@@ -57,6 +60,8 @@ impl BuildTask for Regress {
         let network = program.bind(recipe, sets.train.fields(), &MAIN_OUTPUTS)?;
         mixed::check(recipe, &network, sets.train.fields(), false)?;
         check_outputs(&network, &sets)?;
+        let given = Given::of(&network, true, &sets, mask_rule(recipe).ignore);
+        let figures = Figures::bind(&recipe.model.figures, &given).map_err(|unfit| network.unfit(unfit))?;
         let numbers = sets.numbers.len().max(1);
         let mut center: Vec<f64> = sets.moments.iter().map(|moments| moments.mean).collect();
         center.resize(numbers, 0.0);
@@ -69,7 +74,8 @@ impl BuildTask for Regress {
             false => Units::of_targets(numbers),
         };
         Ok(Self {
-            facts: facts(&sets, &units).with_program(&network, &[]),
+            facts: facts(&sets, &units).with_program(&network, &figures.outputs()),
+            figures,
             network,
             units,
             center: Tensor::f_from_slice(&center)?.f_to_device(device)?,
@@ -122,6 +128,44 @@ fn check_outputs(network: &Network, sets: &Sets) -> Result<(), TaskError> {
     })
 }
 
+impl Regress {
+    /// Returns an output in the unit of the targets: maps, or N x K.
+    fn in_unit(&self, output: &Tensor) -> Result<Tensor, TaskError> {
+        let output = match self.numbers.is_empty() {
+            true => map_of(output, self.size)?,
+            false => output.f_reshape([-1, self.numbers.len() as i64])?,
+        };
+        Ok(self.units.of_output(&output)?)
+    }
+
+    fn of_outputs(&self, outputs: &Outputs, batch: &Batch, mode: Mode) -> Result<Loss, TaskError> {
+        mixed::loss(batch, mode, self.field, |targets, weights| {
+            Ok(match self.field {
+                "map" => map_loss(outputs, targets, weights, &self.units, &self.loss)?,
+                _ => vector_loss(outputs, targets, weights, &self.units, &self.center, &self.loss)?,
+            })
+        })
+    }
+}
+
+impl RowFigures for Regress {
+    fn figures(&self) -> Vec<(&str, &dyn ByRows)> {
+        self.figures.by_rows()
+    }
+
+    fn forward(&self, batch: &Batch) -> Result<Passed, TaskError> {
+        let outputs = self.network.run_batch(batch, Mode::Evaluate)?;
+        let mut loss = self.of_outputs(&self.network.chosen_of(&outputs, Mode::Evaluate), batch, Mode::Evaluate)?;
+        let of = Of { output: &|at| self.in_unit(&outputs[at]), nats: None, batch };
+        loss.sums = Tensor::f_cat(&[&loss.sums, &self.figures.add(&of)?], 0)?;
+        Ok(Passed { loss, values: Vec::new(), rows: self.figures.rows(&of)? })
+    }
+
+    fn by_sums(&self) -> Option<BySums<'_>> {
+        Some(BySums(&self.figures))
+    }
+}
+
 impl Predict for Regress {
     fn form(&self) -> Form {
         match self.numbers.is_empty() {
@@ -135,12 +179,7 @@ impl Predict for Regress {
     }
 
     fn values(&self, outputs: &[Tensor]) -> Result<Tensor, TaskError> {
-        let output = &outputs[self.network.main_at(Mode::Evaluate)];
-        let output = match self.numbers.is_empty() {
-            true => map_of(output, self.size)?,
-            false => output.f_reshape([-1, self.numbers.len() as i64])?,
-        };
-        Ok(self.units.of_output(&output)?.f_to_kind(Kind::Float)?)
+        Ok(self.in_unit(&outputs[self.network.main_at(Mode::Evaluate)])?.f_to_kind(Kind::Float)?)
     }
 }
 
@@ -150,13 +189,11 @@ impl Task for Regress {
     }
 
     fn loss(&self, batch: &Batch, mode: Mode) -> Result<Loss, TaskError> {
-        let outputs = self.network.outputs(batch, mode)?;
-        mixed::loss(batch, mode, self.field, |targets, weights| {
-            Ok(match self.field {
-                "map" => map_loss(&outputs, targets, weights, &self.units, &self.loss)?,
-                _ => vector_loss(&outputs, targets, weights, &self.units, &self.center, &self.loss)?,
-            })
-        })
+        self.of_outputs(&self.network.outputs(batch, mode)?, batch, mode)
+    }
+
+    fn row_figures(&self) -> Option<&dyn RowFigures> {
+        (!self.figures.is_empty()).then_some(self)
     }
 
     fn predict(&self) -> Option<&dyn Predict> {
@@ -171,10 +208,13 @@ impl Task for Regress {
     /// Returns the mean absolute and the root mean squared error in the unit of the targets, and for vectors
     /// the coefficient of determination.
     fn figures(&self, totals: &Totals) -> Vec<(&str, f64)> {
-        match totals.sums[..] {
+        let mut own: Vec<(&str, f64)> = match totals.sums[..] {
             [absolute, squared] => map_metrics([absolute, squared], totals.weight).into(),
             _ => vector_metrics(&totals.sums, totals.weight).into(),
-        }
+        };
+        // One of the recipe takes the place of its name.
+        own.retain(|(name, _)| self.figures.names().all(|other| other != *name));
+        own
     }
 }
 

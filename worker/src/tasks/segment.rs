@@ -4,23 +4,25 @@ use dtrain_parts::enlarged;
 use dtrain_parts::figures::areas;
 use dtrain_parts::losses::pixels::{is_plain, pixel_loss, pixel_losses};
 use dtrain_recipe::Recipe;
-use tch::Tensor;
+use tch::{Kind, Tensor};
 
+use super::figures::{Figures, Given, Of};
 use super::forward::Forward;
 use super::network::{ImageNetwork, MAIN_OUTPUTS, Network, Program, enlarges};
 use super::predict::{Form, probabilities};
-use super::samples::{self, Survey, mask_rule};
+use super::samples::{self, Sets, Survey, mask_rule};
 use super::terms::Terms;
 use super::{
-    Batch, BuildContext, BuildTask, Facts, Loss, Mode, Predict, StageView, SurveyContext, Task, TaskError,
-    Totals, Unlabelled,
+    Batch, BuildContext, BuildTask, ByRows, BySums, Facts, Loss, Mode, Passed, Predict, RowFigures,
+    StageView, SurveyContext, Task, TaskError, Totals, Unlabelled,
 };
 use crate::data::Dataset;
-use crate::models::{self, ModelError, Registry, UnetConfig};
+use crate::models::{self, ModelError, Port, Registry, UnetConfig};
 
 /// The task `segment`. Pixels of `data.ignore` and unreadable samples do not count.
 pub struct Segment {
     model: ImageNetwork,
+    figures: Figures,
     facts: Facts,
     terms: Terms,
     /// Whether the last sum is the number of pixels. Otherwise the weight is it.
@@ -61,14 +63,16 @@ impl BuildTask for Segment {
         };
         let ignore = mask_rule(recipe).ignore;
         let (width, height) = size;
+        let figures = figures(recipe, &model, &sets, ignore)?;
         let facts = Facts {
             sums: 2 * classes + usize::from(counts_pixels),
             weight_per_sample: (width * height) as f64,
             ..sets.facts()
         };
-        let facts = facts.with_model(&model, &[], |model| model.min_micro_batch(width.min(height)));
+        let facts =
+            facts.with_model(&model, &figures.outputs(), |model| model.min_micro_batch(width.min(height)));
         let size = (height as i64, width as i64);
-        Ok(Self { model, facts, terms, counts_pixels, classes, ignore, size })
+        Ok(Self { model, figures, facts, terms, counts_pixels, classes, ignore, size })
     }
 }
 
@@ -119,6 +123,53 @@ fn exported(
     Ok(network)
 }
 
+/// Returns the figures of the recipe.
+fn figures(recipe: &Recipe, model: &ImageNetwork, sets: &Sets, ignore: i64) -> Result<Figures, TaskError> {
+    let listed = &recipe.model.figures;
+    match model {
+        ImageNetwork::Exported(network) => Figures::bind(listed, &Given::of(network, true, sets, ignore))
+            .map_err(|unfit| network.unfit(unfit)),
+        ImageNetwork::Built(_) => {
+            let (width, height) = sets.size;
+            let shape = [sets.classes, height, width].map(|length| Some(length as i64));
+            let shape = [None].into_iter().chain(shape).collect();
+            let logits = [Port { name: "logits".to_owned(), kind: Kind::Float, shape }];
+            let given = Given::built(&logits, sets, ignore);
+            Figures::bind(listed, &given).map_err(|unfit| TaskError::Figures(Box::new(unfit)))
+        }
+    }
+}
+
+impl RowFigures for Segment {
+    fn figures(&self) -> Vec<(&str, &dyn ByRows)> {
+        self.figures.by_rows()
+    }
+
+    fn forward(&self, batch: &Batch) -> Result<Passed, TaskError> {
+        let outputs = self.model.run(batch, Mode::Evaluate)?;
+        let mut loss = self.of_outputs(&outputs, batch, Mode::Evaluate)?;
+        let of = Of { output: &|at| Ok(outputs[at].shallow_clone()), nats: None, batch };
+        loss.sums = Tensor::f_cat(&[&loss.sums, &self.figures.add(&of)?], 0)?;
+        Ok(Passed { loss, values: Vec::new(), rows: self.figures.rows(&of)? })
+    }
+
+    fn by_sums(&self) -> Option<BySums<'_>> {
+        Some(BySums(&self.figures))
+    }
+}
+
+impl Segment {
+    fn of_outputs(&self, outputs: &[Tensor], batch: &Batch, mode: Mode) -> Result<Loss, TaskError> {
+        let logits = self.model.logits(outputs, mode);
+        let (mask, weights) = (batch.field("mask")?, &batch.weights);
+        let terms = &self.terms.current().terms;
+        Ok(match self.counts_pixels {
+            true => pixel_losses(terms, &logits, mask, weights, self.ignore, self.classes)?,
+            false => pixel_loss(&logits, mask, weights, self.ignore, self.classes)?,
+        })
+    }
+}
+
 impl Predict for Segment {
     fn form(&self) -> Form {
         Form::Masks { classes: self.model.classes().unwrap_or(self.classes), ignore: self.ignore as u16 }
@@ -140,13 +191,11 @@ impl Task for Segment {
     }
 
     fn loss(&self, batch: &Batch, mode: Mode) -> Result<Loss, TaskError> {
-        let logits = self.model.logits(&self.model.run(batch, mode)?, mode);
-        let (mask, weights) = (batch.field("mask")?, &batch.weights);
-        let terms = &self.terms.current().terms;
-        Ok(match self.counts_pixels {
-            true => pixel_losses(terms, &logits, mask, weights, self.ignore, self.classes)?,
-            false => pixel_loss(&logits, mask, weights, self.ignore, self.classes)?,
-        })
+        self.of_outputs(&self.model.run(batch, mode)?, batch, mode)
+    }
+
+    fn row_figures(&self) -> Option<&dyn RowFigures> {
+        (!self.figures.is_empty()).then_some(self)
     }
 
     fn predict(&self) -> Option<&dyn Predict> {

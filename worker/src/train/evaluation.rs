@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tch::Device;
 
+use super::by_class;
 use crate::checkpoint;
 use crate::collectives::{Ranks, Rendezvous};
 use crate::data::packed::Packed;
@@ -27,6 +28,7 @@ use crate::metrics::{Line, MetricsLog, Progress, ProgressStyle, TestRecord, figu
 use crate::models::Registry;
 use crate::planning::{EvalQuestion, EvalWeights};
 use crate::run::evaluate::{Evaluated, Evaluator};
+use crate::run::followers::ByClass;
 use crate::run::{Followers, TrainError, peak_memory};
 use crate::setup::base;
 use crate::setup::error::{Result, WorkerError};
@@ -298,9 +300,13 @@ pub(crate) fn test<T: BuildTask + 'static>(
         let opened = MetricsLog::open(&path, u64::MAX, false);
         settled(opened.map(|opened| log = Some(opened.on_failure(on_failure))))?;
     }
+    let by_class = ByClass::of(run_dir, on_failure);
     // A failure in a later set keeps the results of those before it.
     let mut append = |record: &TestRecord| match &mut log {
-        Some(log) => settled(log.append(&Line::Test(record))),
+        Some(log) => {
+            settled(log.append(&Line::Test(record)))?;
+            by_class.write(&record.eval).map_err(|(path, source)| WorkerError::Write { path, source })
+        }
         None => Ok(()),
     };
     let Some(records) = evaluate::<T>(of, &mut followers, &mut append)? else { return Ok(None) };
@@ -323,6 +329,9 @@ fn print_result(record: &TestRecord, peaks: &[u64], json: bool) -> Result<()> {
     if json {
         let mut value = serde_json::to_value(record)?;
         value["peak_memory_bytes"] = serde_json::json!(peaks);
+        if !record.eval.by_class.is_empty() {
+            value["by_class"] = serde_json::to_value(&record.eval.by_class)?;
+        }
         text = value.to_string();
     }
     // A closed pipe is not an error.
@@ -345,6 +354,7 @@ fn format_result(record: &TestRecord, peaks: &[u64]) -> String {
     for (name, value) in &eval.metrics.0 {
         lines.push(format!("  {:<16}{}", name.replace('_', " "), figure(name, *value)));
     }
+    lines.extend(by_class::tables(&eval.by_class));
     let peak = ByteSize(peaks.iter().copied().max().unwrap_or(0));
     lines.push(format!("  {:.1} s, batches of {batch} per rank, peak memory {peak}", eval.eval_ms / 1e3));
     lines.join("\n")

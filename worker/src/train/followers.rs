@@ -7,7 +7,7 @@ use crate::checkpoint::{Checkpoints, MemoryCopies};
 use crate::collectives::Ranks;
 use crate::heartbeat::Heartbeat;
 use crate::metrics::{MetricsLog, Progress};
-use crate::run::followers::{Archive, Copies, Figures, Health, ResumeOrigin};
+use crate::run::followers::{Archive, ByClass, Copies, Figures, Health, ResumeOrigin};
 use crate::run::{Follower, Followers};
 use crate::setup::Setup;
 use crate::setup::error::{Result, WorkerError};
@@ -37,6 +37,9 @@ pub(super) fn followers<'a>(
         let metrics = MetricsLog::open(&path, done, origin.evaluation_missing)
             .map_err(|source| WorkerError::Write { path, source })?;
         list.push(Box::new(metrics.on_failure(recipe.checkpoint.on_failure)));
+        let by_class = ByClass::new(run_dir, done, recipe.checkpoint.on_failure)
+            .map_err(|source| WorkerError::Write { path: run_dir.evaluations(), source })?;
+        list.push(Box::new(by_class));
     }
     let earlier = manifest.map(|manifest| manifest.metrics.clone());
     list.push(Box::new(Figures::new(earlier.unwrap_or_default())));

@@ -1,5 +1,6 @@
 //! Runs a worker: connects to its peers, builds the model, trains, and writes the result.
 
+mod by_class;
 mod describe;
 mod evaluation;
 mod followers;

@@ -3,12 +3,12 @@
 use dtrain_recipe::figures::Accuracy;
 use tch::{Kind, TchError, Tensor};
 
-use super::label_accuracy::{right, same_shape};
-use super::{BySums, Figure, Made, Shape, Source, share};
+use super::label_accuracy::{part, right, same_shape};
+use super::{BySums, Figure, Made, Shape, Source, elements, means};
 
 impl Figure for Accuracy {
     fn takes(&self) -> Vec<Source<'_>> {
-        vec![Source::Output(self.output.as_deref()), Source::Classes(&self.classes)]
+        vec![Source::Output(self.output.as_deref()), Source::Classes(self.classes.as_deref())]
     }
 
     fn check(&self, shapes: &[Shape], known: Option<usize>) -> Result<(), String> {
@@ -19,7 +19,7 @@ impl Figure for Accuracy {
         match (logits.last(), known) {
             _ if !fits => Err(format!(
                 "accuracy takes logits, N x K for one class in `{}` or N x M x K for M classes; set output to them",
-                self.classes
+                self.classes.as_deref().unwrap_or_default()
             )),
             (Some(Some(k)), Some(known)) if *k < known as i64 => {
                 Err(format!("accuracy takes a logit for each of the {known} classes; set output to them"))
@@ -44,7 +44,7 @@ impl Figure for Accuracy {
 }
 
 impl BySums for Accuracy {
-    /// Returns the number of classes that are right, and of all: a sample has one, or M.
+    /// Returns the sums of the classes that are right, and of all that count: a sample has one, or M.
     fn add(&self, values: &[&Tensor], weights: &Tensor) -> Result<Tensor, TchError> {
         let (logits, classes) = (values[0].f_detach()?, values[1]);
         let right = match self.top {
@@ -56,16 +56,25 @@ impl BySums for Accuracy {
                 largest.f_eq_tensor(&classes.f_unsqueeze(-1)?)?.f_any_dim(-1, false)?
             }
         };
-        share::sums(&right.f_reshape([right.size()[0], -1])?, weights)
+        part(&right, &elements::counted(&classes_of(classes, &right)?, weights)?, self.interval)
     }
 
     fn sums(&self) -> usize {
-        share::SUMS
+        means::count(self.interval)
     }
 
     fn figure(&self, sums: &[f64]) -> f64 {
-        share::of(sums)
+        means::only(sums).value()
     }
+
+    fn further(&self, sums: &[f64]) -> Vec<f64> {
+        means::further(sums, self.interval)
+    }
+}
+
+/// Returns classes of the shape of what is right; of sets, which are right as a whole, any.
+fn classes_of(classes: &Tensor, right: &Tensor) -> Result<Tensor, TchError> {
+    if classes.kind() == Kind::Float { right.f_to_kind(Kind::Int64) } else { Ok(classes.shallow_clone()) }
 }
 
 #[cfg(test)]

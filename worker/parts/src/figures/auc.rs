@@ -3,6 +3,7 @@
 use dtrain_recipe::figures::Auc;
 use tch::{Kind, TchError, Tensor};
 
+use super::elements::Elements;
 use super::label_accuracy::same_shape;
 use super::rows::ByRows;
 use super::{Figure, Made, Shape, Source};
@@ -12,11 +13,11 @@ const BINS: usize = 1 << 16;
 
 impl Figure for Auc {
     fn takes(&self) -> Vec<Source<'_>> {
-        vec![Source::Output(self.output.as_deref()), Source::Classes(&self.classes)]
+        vec![Source::Output(self.output.as_deref()), Source::Classes(self.classes.as_deref())]
     }
 
     fn check(&self, shapes: &[Shape], classes: Option<usize>) -> Result<(), String> {
-        check("auc", self.positive, &self.classes, shapes, classes)
+        check("auc", self.positive, self.classes.as_deref().unwrap_or_default(), shapes, classes)
     }
 
     fn check_sets(&self, shapes: &[Shape]) -> Result<(), String> {
@@ -39,16 +40,17 @@ pub(super) fn check(
     let least = |known: Option<i64>| known.filter(|known| *known <= positive as i64);
     let logits = match shapes[0][..] {
         [None] | [None, Some(1)] => None,
-        [None, k] => k,
+        [None, k] if shapes[1].len() == 1 => k,
+        [None, _, k] if shapes[1].len() == 2 => k,
+        _ if shapes[1].len() > 1 => {
+            return Err(format!("{figure} takes one class for each sample, and `{field}` has several"));
+        }
         _ => {
             return Err(format!(
                 "{figure} takes logits, N x K, or a score for each sample, N; set output to them"
             ));
         }
     };
-    if shapes[1].len() != 1 {
-        return Err(format!("{figure} takes one class for each sample, and `{field}` has several"));
-    }
     match least(logits).or(least(classes.map(|classes| classes as i64))) {
         Some(known) => Err(no_such_class(figure, positive, known)),
         None => Ok(()),
@@ -99,17 +101,18 @@ impl ByRows for Auc {
 /// The score is the logit of the positive class less the log of the sum of the others' exponentials, which is the log of
 /// its odds; or the output itself, if it has one number for each sample.
 pub(super) fn rows(positive: usize, values: &[&Tensor], weights: &Tensor) -> Result<Tensor, TchError> {
-    let output = values[0].f_detach()?.f_to_kind(Kind::Float)?;
-    let classes = match output.size()[..] {
-        [_, classes] if classes > 1 => classes,
-        _ => 1,
-    };
     let positive = positive as i64;
     if values[1].kind() == Kind::Float {
         let of_class = |values: &Tensor| values.f_select(1, positive);
         let marks = of_class(values[1])?.f_add_scalar(1.0)?;
-        return counted(&of_class(&output)?, &marks, weights);
+        let output = values[0].f_detach()?.f_to_kind(Kind::Float)?;
+        return rows_of(&of_class(&output)?, &marks, &weights.f_ne(0.0)?);
     }
+    let Elements { logits, targets, counted } = match values[0].dim() {
+        1 => Elements::of(&[&values[0].f_unsqueeze(1)?, values[1]], weights)?,
+        _ => Elements::of(values, weights)?,
+    };
+    let (output, classes) = (logits.f_to_kind(Kind::Float)?, logits.size()[1]);
     let scores = match classes {
         1 => output.f_reshape([-1])?,
         _ => {
@@ -119,8 +122,8 @@ pub(super) fn rows(positive: usize, values: &[&Tensor], weights: &Tensor) -> Res
             output.f_select(1, positive)?.f_sub(&others)?
         }
     };
-    let marks = values[1].f_eq(positive)?.f_to_kind(Kind::Float)?.f_add_scalar(1.0)?;
-    counted(&scores, &marks, weights)
+    let marks = targets.f_eq(positive)?.f_to_kind(Kind::Float)?.f_add_scalar(1.0)?;
+    rows_of(&scores, &marks, &counted)
 }
 
 /// Returns the negative and the positive samples of each score, rising; None if a score is no number.
@@ -156,9 +159,9 @@ pub(super) fn of_bins(sums: &[f64]) -> Option<impl DoubleEndedIterator<Item = [f
     (sums[2 * BINS] == 0.0).then(|| sums[..2 * BINS].chunks_exact(2).map(|bin| [bin[0], bin[1]]))
 }
 
-/// Returns rows of scores and marks, which are 0 for samples of weight 0.
-fn counted(scores: &Tensor, marks: &Tensor, weights: &Tensor) -> Result<Tensor, TchError> {
-    Tensor::f_stack(&[scores, marks], 1)?.f_masked_fill(&weights.f_eq(0.0)?.f_unsqueeze(1)?, 0.0)
+/// Returns rows of scores and marks, which are 0 where nothing counts.
+fn rows_of(scores: &Tensor, marks: &Tensor, counted: &Tensor) -> Result<Tensor, TchError> {
+    Tensor::f_stack(&[scores, marks], 1)?.f_masked_fill(&counted.f_logical_not()?.f_unsqueeze(1)?, 0.0)
 }
 
 /// Returns the score of each sample that counts, and whether it is positive.

@@ -11,11 +11,11 @@ const NAME: &str = "average-precision";
 
 impl Figure for AveragePrecision {
     fn takes(&self) -> Vec<Source<'_>> {
-        vec![Source::Output(self.output.as_deref()), Source::Classes(&self.classes)]
+        vec![Source::Output(self.output.as_deref()), Source::Classes(self.classes.as_deref())]
     }
 
     fn check(&self, shapes: &[Shape], classes: Option<usize>) -> Result<(), String> {
-        auc::check(NAME, self.positive, &self.classes, shapes, classes)
+        auc::check(NAME, self.positive, self.classes.as_deref().unwrap_or_default(), shapes, classes)
     }
 
     fn check_sets(&self, shapes: &[Shape]) -> Result<(), String> {

@@ -1,12 +1,13 @@
 //! The mean recall of the classes: Brodersen et al. 2010, doi 10.1109/ICPR.2010.764.
 
 use dtrain_recipe::figures::BalancedAccuracy;
+use tch::{TchError, Tensor};
 
 use super::{ByClasses, Figure, Made, Shape, Source, confusion};
 
 impl Figure for BalancedAccuracy {
     fn takes(&self) -> Vec<Source<'_>> {
-        vec![Source::Output(self.output.as_deref()), Source::Classes(&self.classes)]
+        vec![Source::Output(self.output.as_deref()), Source::Classes(self.classes.as_deref())]
     }
 
     fn check(&self, shapes: &[Shape], classes: Option<usize>) -> Result<(), String> {
@@ -19,10 +20,21 @@ impl Figure for BalancedAccuracy {
 }
 
 impl ByClasses for BalancedAccuracy {
-    /// A class without samples has no recall.
+    fn add(&self, values: &[&Tensor], weights: &Tensor, classes: usize) -> Result<Tensor, TchError> {
+        confusion::sums(values, weights, classes)
+    }
+
+    fn sums(&self, classes: usize) -> usize {
+        confusion::SUMS * classes
+    }
+
     fn figure(&self, sums: &[f64]) -> f64 {
-        let with_samples = confusion::counts(sums).filter(|counts| counts.target > 0.0);
-        let recalls: Vec<f64> = with_samples.map(|counts| counts.both / counts.target).collect();
+        let recalls: Vec<f64> = self.by_class(sums).into_iter().filter(|recall| !recall.is_nan()).collect();
         recalls.iter().sum::<f64>() / recalls.len() as f64
+    }
+
+    /// A class without samples has no recall.
+    fn by_class(&self, sums: &[f64]) -> Vec<f64> {
+        confusion::counts(sums).map(|counts| counts.both / counts.target).collect()
     }
 }

@@ -3,11 +3,12 @@
 use dtrain_recipe::figures::Calibration;
 use tch::{Kind, TchError, Tensor};
 
+use super::elements::Elements;
 use super::{BySums, Figure, Made, Shape, Source, confusion};
 
 impl Figure for Calibration {
     fn takes(&self) -> Vec<Source<'_>> {
-        vec![Source::Output(self.output.as_deref()), Source::Classes(&self.classes)]
+        vec![Source::Output(self.output.as_deref()), Source::Classes(self.classes.as_deref())]
     }
 
     fn check(&self, shapes: &[Shape], classes: Option<usize>) -> Result<(), String> {
@@ -23,15 +24,15 @@ impl BySums for Calibration {
     /// Returns of each bin the number of samples, of those that are right, and the sum of their probabilities. Bin b of B has the
     /// probabilities above b / B and up to (b + 1) / B.
     fn add(&self, values: &[&Tensor], weights: &Tensor) -> Result<Tensor, TchError> {
-        let logits = values[0].f_detach()?.f_to_kind(Kind::Double)?;
+        let Elements { logits, targets, counted } = Elements::of(values, weights)?;
+        let logits = logits.f_to_kind(Kind::Double)?;
         let bins = self.bins as i64;
         let (probabilities, predicted) = logits.f_softmax(1, Kind::Double)?.f_max_dim(1, false)?;
-        let counted = weights.f_ne(0.0)?;
         let probabilities = probabilities.f_masked_fill(&counted.f_logical_not()?, 0.0)?;
         let bin = probabilities.f_mul_scalar(bins as f64)?.f_ceil()?.f_sub_scalar(1.0)?;
         let bin = bin.f_clamp(0.0, (bins - 1) as f64)?.f_to_kind(Kind::Int64)?;
         let numbers = Tensor::f_arange(bins, (Kind::Int64, logits.device()))?.f_unsqueeze(0)?;
-        // N x bins
+        // P x bins
         let is_in = bin.f_unsqueeze(1)?.f_eq_tensor(&numbers)?.f_logical_and(&counted.f_unsqueeze(1)?)?;
         let is_in = is_in.f_to_kind(Kind::Double)?;
         let sum = |of: &Tensor| {
@@ -41,7 +42,7 @@ impl BySums for Calibration {
                 Kind::Double,
             )
         };
-        let right = predicted.f_eq_tensor(values[1])?;
+        let right = predicted.f_eq_tensor(&targets)?;
         Tensor::f_cat(&[sum(&counted)?, sum(&right)?, sum(&probabilities)?], 0)
     }
 

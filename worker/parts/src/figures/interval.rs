@@ -3,10 +3,7 @@
 use dtrain_recipe::figures::Interval;
 use tch::{Kind, TchError, Tensor};
 
-use super::{BySums, Figure, Made, Shape, Source};
-
-/// Half of the interval that holds 95% of a normal distribution, in standard deviations.
-const NORMAL_95: f64 = 1.96;
+use super::{BySums, Figure, Made, Shape, Source, means};
 
 impl Figure for Interval {
     fn takes(&self) -> Vec<Source<'_>> {
@@ -26,26 +23,18 @@ impl Figure for Interval {
 }
 
 impl BySums for Interval {
-    /// Returns the number of samples, and the sums of their values and of the squares.
     fn add(&self, values: &[&Tensor], weights: &Tensor) -> Result<Tensor, TchError> {
         let values =
             values[0].f_detach()?.f_to_kind(Kind::Double)?.f_masked_fill(&weights.f_eq(0.0)?, 0.0)?;
-        let weights = weights.f_to_kind(Kind::Double)?;
-        Tensor::f_stack(&[&weights, &values, &values.f_square()?], 0)?.f_sum_dim_intlist(
-            [1i64].as_slice(),
-            false,
-            Kind::Double,
-        )
+        means::sums(&values, weights, Some(true))
     }
 
     fn sums(&self) -> usize {
-        3
+        means::count(Some(true))
     }
 
     fn figure(&self, sums: &[f64]) -> f64 {
-        let [count, sum, squares] = sums else { return f64::NAN };
-        let variance = (squares - sum * sum / count).max(0.0) / (count - 1.0);
-        NORMAL_95 * (variance / count).sqrt()
+        means::only(sums).interval()
     }
 }
 

@@ -1,19 +1,19 @@
 //! The part of all classes of all samples that are predicted right.
 
 use dtrain_recipe::figures::LabelAccuracy;
-use tch::{TchError, Tensor};
+use tch::{Kind, TchError, Tensor};
 
-use super::{BySums, Figure, Made, Shape, Source, share};
+use super::{BySums, Figure, Made, Shape, Source, elements, means};
 
 impl Figure for LabelAccuracy {
     fn takes(&self) -> Vec<Source<'_>> {
-        vec![Source::Output(self.output.as_deref()), Source::Classes(&self.classes)]
+        vec![Source::Output(self.output.as_deref()), Source::Classes(self.classes.as_deref())]
     }
 
     fn check(&self, _shapes: &[Shape], _known: Option<usize>) -> Result<(), String> {
         Err(format!(
             "label-accuracy takes any number of classes of a sample, and `{}` has one; use accuracy",
-            self.classes
+            self.classes.as_deref().unwrap_or_default()
         ))
     }
 
@@ -44,18 +44,31 @@ pub(super) fn right(logits: &Tensor, sets: &Tensor) -> Result<Tensor, TchError> 
     logits.f_detach()?.f_gt(0.0)?.f_eq_tensor(&sets.f_gt(0.5)?)
 }
 
+/// Returns the sums of the values that are right, and of all that count, N or N x M.
+pub(super) fn part(right: &Tensor, counted: &Tensor, interval: Option<bool>) -> Result<Tensor, TchError> {
+    let samples = counted.size()[0];
+    let sum =
+        |of: &Tensor| of.f_reshape([samples, -1])?.f_sum_dim_intlist([1i64].as_slice(), false, Kind::Double);
+    means::sums(&sum(&right.f_logical_and(counted)?)?, &sum(counted)?, interval)
+}
+
 impl BySums for LabelAccuracy {
     /// Returns the number of classes that are right, and of all.
     fn add(&self, values: &[&Tensor], weights: &Tensor) -> Result<Tensor, TchError> {
-        share::sums(&right(values[0], values[1])?, weights)
+        let right = right(values[0], values[1])?;
+        part(&right, &elements::counted(&right.f_to_kind(Kind::Int64)?, weights)?, self.interval)
     }
 
     fn sums(&self) -> usize {
-        share::SUMS
+        means::count(self.interval)
     }
 
     fn figure(&self, sums: &[f64]) -> f64 {
-        share::of(sums)
+        means::only(sums).value()
+    }
+
+    fn further(&self, sums: &[f64]) -> Vec<f64> {
+        means::further(sums, self.interval)
     }
 }
 

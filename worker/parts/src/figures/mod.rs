@@ -5,6 +5,7 @@
 automod::dir!(pub "src/figures");
 
 use dtrain_recipe::{Figure as Settings, each_figure};
+use serde::Serialize;
 use tch::{TchError, Tensor};
 
 use self::rows::ByRows;
@@ -14,8 +15,18 @@ use self::rows::ByRows;
 pub enum Source<'a> {
     /// The output of this name, else the main one.
     Output(Option<&'a str>),
-    /// The field with classes of each sample: int64, N or N x M; or with sets of K classes: float32, N x K, each 1 or 0.
-    Classes(&'a str),
+    /// The field with classes: int64, N or N x M, below 0 where nothing counts; of masks M are the pixels, of texts the tokens. Its
+    /// output is N x K or N x M x K. Or with sets of K classes: float32, N x K, each 1 or 0.
+    Classes(Option<&'a str>),
+    /// The field with masks: int64, N x H x W, below 0 where a pixel does not count. Its output is N x K x H x W.
+    Mask(Option<&'a str>),
+    /// The field with numbers: float64, N x K, or N x 1 x H x W of maps; NaN where a number does not count. Its output has the same
+    /// shape and unit.
+    Numbers(Option<&'a str>),
+    /// The sum of the losses of a text's targets, in nats.
+    Nats,
+    /// The bytes of a text's targets, N x M.
+    Bytes,
 }
 
 /// A figure of an evaluation.
@@ -44,7 +55,7 @@ pub type Shape = Vec<Option<i64>>;
 pub enum Made<'a> {
     /// Of sums.
     BySums(&'a dyn BySums),
-    /// Of sums, of which each class has its own.
+    /// Of sums, of which each class or number has its own.
     ByClasses(&'a dyn ByClasses),
     /// Of all samples at once.
     ByRows(&'a dyn ByRows),
@@ -53,7 +64,7 @@ pub enum Made<'a> {
 /// A figure that is made of sums over the samples.
 pub trait BySums {
     /// Returns the sums of a batch, float64, one-dimensional and detached: always [`BySums::sums`] elements. Samples of
-    /// weight 0 add nothing. It must not read values on the host.
+    /// weight 0 add nothing.
     fn add(&self, values: &[&Tensor], weights: &Tensor) -> Result<Tensor, TchError>;
 
     /// Returns the number of sums.
@@ -61,22 +72,53 @@ pub trait BySums {
 
     /// Returns the figure from the sums over all samples.
     fn figure(&self, sums: &[f64]) -> f64;
+
+    /// Returns the numbers of the further names of its settings.
+    fn further(&self, sums: &[f64]) -> Vec<f64> {
+        let _ = sums;
+        Vec::new()
+    }
 }
 
-/// A figure that is made of the samples of each class by target and prediction.
+/// A figure that is made of sums of each class, or of each number.
 pub trait ByClasses {
     /// As [`BySums::add`], for this many classes: always as many elements as [`ByClasses::sums`].
-    fn add(&self, values: &[&Tensor], weights: &Tensor, classes: usize) -> Result<Tensor, TchError> {
-        confusion::sums(values, weights, classes)
-    }
+    fn add(&self, values: &[&Tensor], weights: &Tensor, classes: usize) -> Result<Tensor, TchError>;
 
     /// Returns the number of sums for this many classes.
-    fn sums(&self, classes: usize) -> usize {
-        confusion::SUMS * classes
-    }
+    fn sums(&self, classes: usize) -> usize;
 
     /// Returns the figure from the sums over all samples.
     fn figure(&self, sums: &[f64]) -> f64;
+
+    /// Returns the numbers of the further names of its settings.
+    fn further(&self, sums: &[f64]) -> Vec<f64> {
+        let _ = sums;
+        Vec::new()
+    }
+
+    /// Returns the value of each class; NaN without one.
+    fn by_class(&self, sums: &[f64]) -> Vec<f64>;
+
+    /// Returns the samples of each class by prediction, if the figure has them.
+    fn matrix(&self, sums: &[f64]) -> Option<Vec<Vec<f64>>> {
+        let _ = sums;
+        None
+    }
+}
+
+/// The values of a figure by class or by number.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct OfClasses {
+    /// The name of the figure.
+    pub figure: String,
+    /// The names of the classes.
+    pub classes: Vec<String>,
+    /// Of each class; NaN, in JSON null, without one.
+    pub values: Vec<f64>,
+    /// The samples of each class, by predicted class.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub confusion: Option<Vec<Vec<f64>>>,
 }
 
 /// Returns the functions of a recipe's figure.

@@ -22,8 +22,8 @@ fn figures_have_their_settings_and_names() {
     let [Figure::Auc(auc), Figure::Accuracy(accuracy)] = &recipe.model.figures[..] else {
         panic!("{:?}", recipe.model.figures)
     };
-    assert_eq!((auc.classes.as_str(), auc.positive, &auc.output), ("sex", 0, &None));
-    assert_eq!((accuracy.classes.as_str(), accuracy.top), ("label", 5));
+    assert_eq!((auc.classes.as_deref(), auc.positive, &auc.output), (Some("sex"), 0, &None));
+    assert_eq!((accuracy.classes.as_deref(), accuracy.top), (Some("label"), 5));
     let labels = |text: &str| {
         let recipe = parse(FIGURES, &[&format!("model.figures={text}")]).unwrap();
         recipe.model.figures.iter().map(Figure::label).collect::<Vec<_>>()
@@ -52,11 +52,51 @@ fn wrong_figures_are_errors_that_name_the_figure() {
     ] {
         expect_error(FIGURES, &[&format!("model.figures={list}")], key, part);
     }
-    let regress = ["model.figures=[{name=\"auc\"}]"];
-    expect_error(
-        samples::REGRESS,
-        &regress,
-        "model.figures",
-        "it applies to task = \"classify\" and \"program\"",
+    let [low, high] = ["min", "max"].map(|goal| format!("checkpoint.best={goal} auc"));
+    assert!(parse(FIGURES, &[&high]).is_ok());
+    expect_error(FIGURES, &[&low], "checkpoint.best", "a larger auc is better; use \"max auc\"");
+    let stops = [
+        "train.stop_early={ patience = 2, figure = \"max calibration_error\" }",
+        "model.figures=[{name=\"calibration\"}]",
+    ];
+    expect_error(FIGURES, &stops, "train.stop_early.figure", "use \"min calibration_error\"");
+}
+
+/// The settings that a task determines are filled in.
+#[test]
+fn figures_have_the_fields_of_the_task() {
+    let figure = |text: &str, list: &str| {
+        let mut figures = parse(text, &[&format!("model.figures={list}")]).unwrap().model.figures;
+        figures.remove(0)
+    };
+    let Figure::Iou(iou) = figure(samples::SEGMENT, "[{name=\"iou\"}]") else { panic!() };
+    assert_eq!((iou.classes.as_deref(), iou.positive), (Some("mask"), None));
+    let Figure::Rmse(rmse) = figure(samples::REGRESS, "[{name=\"rmse\", bands=[-1, 0.5, 4]}]") else {
+        panic!()
+    };
+    assert_eq!(rmse.target.as_deref(), Some("map"));
+    let names = |list: &str| figure(samples::REGRESS, list).names();
+    assert_eq!(
+        names("[{name=\"rmse\", bands=[-1, 0.5, 4]}]"),
+        ["rmse", "rmse_-1_0.5", "rmse_0.5_4", "rmse_4_up"]
     );
+    let list = "[{name=\"mae\", interval=true, bands=[0], label=\"e\"}]";
+    assert_eq!(names(list), ["e", "e_95", "e_0_up"]);
+}
+
+#[test]
+fn wrong_bands_and_intervals_are_errors() {
+    for (text, list, part) in [
+        (samples::REGRESS, "[{name=\"mae\", bands=[1, 1]}]", "bands must rise"),
+        (samples::REGRESS, "[{name=\"mae\", bands=[2, 1]}]", "bands must rise"),
+        (
+            samples::REGRESS,
+            "[{name=\"mae\", bands=[0]}, {name=\"mae\", label=\"mae_0_up\"}]",
+            "another figure has the name \"mae_0_up\"",
+        ),
+        (samples::SEGMENT, "[{name=\"iou\", interval=true}]", "set images = true too"),
+    ] {
+        let number = usize::from(part.contains("another"));
+        expect_error(text, &[&format!("model.figures={list}")], &format!("model.figures[{number}]"), part);
+    }
 }

@@ -89,6 +89,13 @@ impl Checks<'_> {
         if let Some((at, message)) = figures::problem(&model.figures) {
             self.add(&format!("model.figures[{at}]"), message);
         }
+        let stops = self.recipe.train.stop_early.as_ref().and_then(|stop| stop.figure.as_ref());
+        let best = self.recipe.checkpoint.best.as_ref();
+        for (key, by) in [("checkpoint.best", best), ("train.stop_early.figure", stops)] {
+            if let Some(message) = by.and_then(|by| figures::contrary(by, &model.figures)) {
+                self.add(key, message);
+            }
+        }
         if let Some(output) = &model.output
             && model.auxiliary.contains_key(output)
         {

@@ -3,7 +3,7 @@ use dtrain_recipe::Recipe;
 use tch::Device;
 
 use super::super::samples::Survey;
-use super::super::{BuildContext, BuildTask, Classify, Task, Totals};
+use super::super::{BuildContext, BuildTask, Classify, Mode, Task};
 use super::*;
 use crate::data::CacheBudget;
 use crate::models::Registry;
@@ -32,11 +32,19 @@ fn batch(weights: &[f32]) -> Batch {
     }
 }
 
+/// Returns the figures of these sums.
+fn figures_of(task: &Classify, sums: &[f64]) -> Vec<(String, f64)> {
+    task.row_figures().unwrap().by_sums().unwrap().figures(sums)
+}
+
 #[test]
 fn a_classifier_has_its_accuracy_and_the_figures_of_the_recipe() {
-    let totals = |sums: &[f64]| Totals { loss_sum: 1.0, weight: 4.0, sums: sums.to_vec() };
+    let named = |all: &[(&str, f64)]| {
+        all.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect::<Vec<_>>()
+    };
     let task = classify("{ name = \"auc\", positive = 2 }, { name = \"accuracy\", top = 2 }").unwrap();
-    assert_eq!(task.figures(&totals(&[1.0, 4.0, 3.0, 4.0])), [("accuracy", 0.25), ("top2_accuracy", 0.75)]);
+    let expected = named(&[("accuracy", 0.25), ("top2_accuracy", 0.75)]);
+    assert_eq!(figures_of(&task, &[1.0, 4.0, 3.0, 4.0]), expected);
     let rows = task.row_figures().unwrap();
     assert_eq!(rows.figures().into_iter().map(|(name, _)| name).collect::<Vec<_>>(), ["auc"]);
     let passed = rows.forward(&batch(&[1.0, 0.0, 1.0])).unwrap();
@@ -45,8 +53,9 @@ fn a_classifier_has_its_accuracy_and_the_figures_of_the_recipe() {
     assert_eq!(marks, [1.0, 0.0, 2.0], "the second sample does not count");
 
     let task = classify("{ name = \"accuracy\", label = \"accuracy\", top = 2 }").unwrap();
-    assert_eq!(task.figures(&totals(&[3.0, 4.0])), [("accuracy", 0.75)], "in place of its own");
-    assert!(task.row_figures().is_none());
+    assert_eq!(figures_of(&task, &[3.0, 4.0]), named(&[("accuracy", 0.75)]), "in place of its own");
+    let loss = task.loss(&batch(&[1.0; 3]), Mode::Train).unwrap();
+    assert_eq!((loss.sums.size(), task.facts().sums), (vec![0], 0), "a step computes no figures");
 }
 
 #[test]
@@ -54,21 +63,26 @@ fn figures_of_classes_have_sums_of_each() {
     let figures =
         "{ name = \"recall\" }, { name = \"calibration\", bins = 2 }, { name = \"f1\", positive = 1 }";
     let task = classify(figures).unwrap();
-    assert_eq!(task.facts().sums, 2 + 9 + 6 + 9);
-    let found = task.loss(&batch(&[1.0, 0.0, 1.0]), Mode::Train).unwrap();
-    assert_eq!(found.sums.size(), [26]);
+    let rows = task.row_figures().unwrap();
+    assert_eq!(rows.by_sums().unwrap().count(), 2 + 9 + 6 + 9);
+    assert_eq!(rows.forward(&batch(&[1.0, 0.0, 1.0])).unwrap().loss.sums.size(), [26]);
     // Of three classes: right, predicted and in the targets.
     let counts = [1.0, 0.0, 1.0, 2.0, 0.0, 2.0, 1.0, 0.0, 3.0];
     let sums = [&[2.0, 4.0][..], &counts, &[0.0, 4.0, 0.0, 2.0, 0.0, 3.0], &counts].concat();
-    let totals = Totals { loss_sum: 1.0, weight: 4.0, sums };
     let names = ["accuracy", "recall", "calibration_error", "f1"];
     let expected = [0.5, (1.0 + 1.0 / 3.0) / 2.0, 0.25, 0.0];
     for ((found, value), (name, expected)) in
-        task.figures(&totals).into_iter().zip(names.iter().zip(expected))
+        figures_of(&task, &sums).into_iter().zip(names.iter().zip(expected))
     {
         assert_eq!(found, *name);
         assert!((value - expected).abs() < 1e-12, "{name}: {value}");
     }
+    let by_class = rows.by_sums().unwrap().by_class(&sums);
+    assert_eq!((by_class.len(), by_class[0].figure.as_str()), (2, "recall"));
+    assert_eq!(
+        (&by_class[0].classes[..], &by_class[0].values[..]),
+        (&["0", "1", "2"].map(String::from)[..], &[1.0, 0.0, 1.0 / 3.0][..])
+    );
 }
 
 #[test]

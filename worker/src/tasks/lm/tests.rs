@@ -64,7 +64,7 @@ fn generated_text_has_the_recipe_s_sample_counts() {
         let text = task.vocabulary().decode(tokens);
         assert!(text.is_ascii() && text.len() == 16, "{text:?}");
         let totals = Totals { loss_sum: 16.0 * 8f64.ln(), weight: 16.0, sums: Vec::new() };
-        let [("perplexity", perplexity), (name, bits)] = task.figures(&totals)[..] else {
+        let [("perplexity", perplexity), (name, bits)] = Task::figures(&task, &totals)[..] else {
             panic!("two figures");
         };
         assert!((perplexity - 8.0).abs() < 1e-9 && (bits - 3.0).abs() < 1e-12);

@@ -193,7 +193,7 @@ impl Network {
     }
 
     /// Returns the main output among all, and in training the auxiliary ones.
-    fn chosen_of(&self, all: &[Tensor], mode: Mode) -> Outputs {
+    pub(super) fn chosen_of(&self, all: &[Tensor], mode: Mode) -> Outputs {
         let Chosen { main, auxiliary } = self.chosen(mode);
         let output = |at: usize| all[at].shallow_clone();
         Outputs {

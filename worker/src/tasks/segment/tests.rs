@@ -13,7 +13,7 @@ fn figures_follow_from_classes_and_size() {
         BuildContext { registry: &mut registry, local_ranks: 1, cache: crate::data::CacheBudget::default() };
     let task = Segment::build(&recipe, Survey::Generated, context).unwrap();
     let totals = Totals { loss_sum: 7.0, weight: 5.0, sums: vec![1.0, 1.0, 1.0, 0.0, 3.0, 3.0, 1.0, 0.0] };
-    let names: Vec<_> = task.figures(&totals).into_iter().map(|(name, _)| name).collect();
+    let names: Vec<_> = Task::figures(&task, &totals).into_iter().map(|(name, _)| name).collect();
     assert_eq!(names, ["mean_iou", "pixel_accuracy"]);
     assert_eq!((task.facts().weight_per_sample, task.facts().sums, task.facts().classes), (256.0, 8, 4));
 }
@@ -29,6 +29,6 @@ fn another_loss_counts_the_pixels_for_the_figures() {
     let task = Segment::build(&recipe, Survey::Generated, context).unwrap();
     let sums = vec![1.0, 1.0, 1.0, 0.0, 3.0, 3.0, 1.0, 0.0, 6.0];
     let totals = Totals { loss_sum: 7.0, weight: 512.0, sums };
-    assert_eq!(task.figures(&totals)[1], ("pixel_accuracy", 0.5));
+    assert_eq!(Task::figures(&task, &totals)[1], ("pixel_accuracy", 0.5));
     assert_eq!((task.facts().weight_per_sample, task.facts().sums), (256.0, 9));
 }

@@ -93,12 +93,13 @@ fn shapes_must_fit_the_classes() {
     assert!(check(&[None, Some(5)], &[None], Some(3), Some(2)).is_ok());
     assert!(check(&[None, Some(5)], &[None], None, Some(4)).is_ok());
     assert!(check(&[None, None], &[None], Some(3), None).is_ok());
+    assert!(check(&[None, Some(5), Some(3)], &[None, Some(5)], Some(3), None).is_ok(), "several of a sample");
     for (logits, classes, known, positive, part) in [
         (&[None, Some(2)][..], &[None][..], Some(3), None, "takes a logit for each class, N x K"),
         (&[None, None], &[None], None, None, "takes a logit for each class"),
         (&[None], &[None], Some(3), None, "takes a logit for each class"),
         (&[None, Some(5)], &[None], Some(3), Some(3), "set positive below 3"),
-        (&[None, Some(5), Some(3)], &[None, Some(5)], Some(3), None, "the field has several"),
+        (&[None, Some(4), Some(3)], &[None, Some(5)], Some(3), None, "takes a logit for each class"),
     ] {
         let error = check(logits, classes, known, positive).unwrap_err();
         assert!(error.contains(part), "{error}");
