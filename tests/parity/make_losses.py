@@ -86,6 +86,22 @@ def several_of_classes(logits, labels):
     return (weighted + 0.5 * softmax_focal(logits, labels, 2)[0]).mean()
 
 
+def corn(logits, ranks):
+    """Returns CORN as its paper: a binary cross-entropy for each rank, over the samples that are not below it."""
+    total, decisions = 0, 0
+    for rank in range(logits.shape[1]):
+        kept = ranks >= rank
+        above = (ranks[kept] > rank).to(logits.dtype)
+        total = total + F.binary_cross_entropy_with_logits(logits[kept, rank], above, reduction="sum")
+        decisions += int(kept.sum())
+    return total / decisions
+
+
+def several_corn(logits, ranks):
+    decisions = sum(min(int(rank) + 1, logits.shape[1]) for rank in ranks)
+    return 1.5 * corn(logits, ranks) * decisions / len(ranks)
+
+
 def binary(logits, labels):
     weights = of_weights(POSITIVE_WEIGHTS, logits)
     return F.binary_cross_entropy_with_logits(logits, labels * 0.9 + 0.05, pos_weight=weights)
@@ -172,6 +188,28 @@ def several_of_pixels(logits, mask):
     return mean_of_images(of_image, logits, mask) + 0.5 * dice(logits, mask)
 
 
+def pixels_of_outputs(logits, mask):
+    """Returns the mean over all images, also over one whose pixels do not count."""
+    total = 0
+    for image, target in zip(logits, mask):
+        if not (target != IGNORED).any():
+            continue
+        losses, weights = boundary_of_image(image, target)
+        plain = F.cross_entropy(image.unsqueeze(0), target.unsqueeze(0), ignore_index=IGNORED)
+        total = total + plain + 0.5 * losses / weights + dice(image.unsqueeze(0), target.unsqueeze(0))
+    return total / len(mask)
+
+
+def map_of_outputs(output, targets):
+    """Returns the mean over the images of the means over their pixels with a number."""
+    total = 0
+    for image, target in zip(output, targets):
+        counted = ~target.isnan()
+        if counted.any():
+            total = total + several_of_numbers(image[counted], target[counted])
+    return total / len(targets)
+
+
 def mse(output, targets):
     return F.mse_loss(output, targets)
 
@@ -212,15 +250,22 @@ def of_samples(draw):
         "mask": mask,
         "output": draw(SAMPLES, 3),
         "targets": draw(SAMPLES, 3),
+        "ranks": torch.tensor(CLASSES),
+        "map_output": draw(IMAGES, 6, 5),
+        "map": draw(IMAGES, 6, 5),
     }
+    given["map"][0, 1:3] = torch.nan
+    given["map"][EMPTY] = torch.nan
     of_classes = [F.cross_entropy, weighted_cross_entropy, weighted_focal, several_of_classes]
-    of_pixels = [pixel_cross_entropy, pixel_focal, dice, jaccard, tversky, boundary, several_of_pixels]
+    of_pixels = [pixel_cross_entropy, pixel_focal, dice, jaccard, tversky, boundary, several_of_pixels, pixels_of_outputs]
     found = dict(given)
     for inputs, targets, left_out, losses in [
         ("logits", "labels", LEFT_OUT, of_classes),
+        ("logits", "ranks", LEFT_OUT, [corn, several_corn]),
         ("logits", "sets", LEFT_OUT, [binary, binary_focal, several_of_sets]),
         ("pixels", "mask", UNREADABLE, of_pixels),
         ("output", "targets", LEFT_OUT, [mse, l1, huber, smooth_l1, quantile, several_of_numbers]),
+        ("map_output", "map", UNREADABLE, [map_of_outputs]),
     ]:
         for loss in losses:
             leaf = given[inputs].double().requires_grad_()

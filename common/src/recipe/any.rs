@@ -37,6 +37,9 @@ pub struct Resolved {
     pub experiment: Vec<(String, String)>,
     /// The samples that must stay in one micro-batch, if there are such groups.
     pub group: Option<usize>,
+    /// The keys whose values come from the file of the model.
+    #[serde(default)]
+    pub of_file: Vec<String>,
 }
 
 impl Resolved {

@@ -4,6 +4,14 @@ use super::kinds::{AUTO_OR_COUNT, COUNT, GLOB_OR_GLOBS, GLOBS, Kind, NAME, RATE,
 use super::optim::{one, one_or_many};
 use super::{AtStageStart, General, MicroBatch, OptimGroup, Recompute};
 use crate::entry;
+use toml::Value;
+
+/// The trainer knows more.
+const A_LOSS: Kind = Kind::Other(
+    "a loss such as \"focal\", or a table of losses such as { focal = { gamma = 1.5 } }",
+    &["string", "object", "array"],
+    |value| Ok(value.is_str() || value.is_table() || value.is_array()),
+);
 
 entry! {
     /// `[[stage]]`; the rest of the recipe has the defaults.
@@ -34,8 +42,8 @@ entry! {
         group: Vec<OptimGroup>, Kind::Sections(OptimGroup::KEYS, 1);
         /// In place of `memory.recompute`.
         recompute: Option<Recompute>, choice(Recompute::NAMES);
-        /// In place of `model.loss`; a word that the trainer knows.
-        loss: Option<String>, NAME;
+        /// In place of `model.loss`; the trainer knows what it may be.
+        loss: Option<Value>, A_LOSS;
         /// Whether the schedule covers this stage alone or the run.
         #[serde(default = "restart")]
         schedule: AtStageStart, choice(AtStageStart::NAMES);

@@ -173,7 +173,13 @@ impl FromStr for BuilderArg {
             return Err("use true, false or null".to_owned());
         }
         let number = || text.parse().ok().and_then(Number::from_f64).map(Value::Number);
-        let value = serde_json::from_str(text).ok().or_else(number).unwrap_or_else(|| text.into());
+        let parsed = serde_json::from_str(text);
+        if text.starts_with(['[', '{']) && parsed.is_err() {
+            return Err(format!(
+                "{text} is no list of JSON; use a list such as [1, 2] or [\"a\", \"b\"], in quotes of the shell"
+            ));
+        }
+        let value = parsed.ok().or_else(number).unwrap_or_else(|| text.into());
         Ok(Self { name: name.to_owned(), value })
     }
 }
@@ -320,7 +326,7 @@ mod tests {
             let name = text.split('=').next().unwrap().to_owned();
             assert_eq!(text.parse(), Ok(BuilderArg { name, value }));
         }
-        for bad in ["", "rate", "=3", "bias=True"] {
+        for bad in ["", "rate", "=3", "bias=True", "depths=[2, 2", "depths=[a, b]"] {
             assert!(bad.parse::<BuilderArg>().is_err(), "{bad}");
         }
     }

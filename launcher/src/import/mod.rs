@@ -31,6 +31,7 @@ const SCRIPT: &str = concat!(
     include_str!("python/weights.py"),
     include_str!("python/untouched.py"),
     include_str!("python/image_text.py"),
+    include_str!("python/images.py"),
     include_str!("python/sources.py"),
     include_str!("python/programs.py"),
     include_str!("python/ranges.py"),

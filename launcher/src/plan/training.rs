@@ -68,6 +68,11 @@ pub(super) fn plan(
     let checked = size.gpus.as_ref().map(gpu_check::check).transpose()?;
     let mut notes = Vec::from_iter(size.note.clone());
     notes.extend(checked.into_iter().flatten());
+    let of_file =
+        resolved.iter().flat_map(|resolved| &resolved.of_file).map(String::as_str).collect::<Vec<_>>();
+    if !of_file.is_empty() {
+        notes.push(format!("{}: from model.file", of_file.join(", ")));
+    }
     let partition = match &resolved {
         Some(resolved) if seat == Seat::Alone => partition(resolved, nproc)?,
         // The number of ranks is not known yet.

@@ -45,6 +45,7 @@ mod mix;
 mod nodes;
 mod odd_files;
 mod optimizers;
+mod output_losses;
 mod own_trainer;
 mod packs;
 mod parity;

@@ -84,6 +84,7 @@ fn losses_of_classes_do_not_depend_on_the_cut() {
         &[
             "{ cross-entropy = { smoothing = 0.1, class_weights = [0.2, 1, 3, 1] } }",
             "{ cross-entropy = { class_weights = [1, 2, 3, 4] }, focal = 0.5 }",
+            "ordinal",
         ],
     );
 }
@@ -109,7 +110,7 @@ fn wrong_losses_are_errors_before_the_training() {
         ),
         ("{ focal = { class_weights = { cat = 2 } } }", "no class is named \"cat\""),
         ("{}", "the table has no loss"),
-        ("dice", "task = \"classify\" takes \"cross-entropy\", \"focal\", not \"dice\""),
+        ("dice", "task = \"classify\" takes \"cross-entropy\", \"focal\", \"ordinal\", not \"dice\""),
     ]
     .into_iter()
     .enumerate()
@@ -125,7 +126,7 @@ fn wrong_losses_are_errors_before_the_training() {
 fn a_stage_has_its_own_loss_in_tests_and_for_the_best_checkpoint() {
     let recipe = SEGMENT.replace("steps = 6\n", "");
     let stages = "[checkpoint]\nevery = \"3 steps\"\nbest = \"min loss\"\n[[stage]]\nname = \"first\"\nsteps = 3\n\
-                  loss = \"dice\"\n[[stage]]\nname = \"second\"\nsteps = 3\nloss = \"cross-entropy\"\n";
+                  loss = { dice = { smooth = 0.5 } }\n[[stage]]\nname = \"second\"\nsteps = 3\nloss = \"cross-entropy\"\n";
     let sandbox = Sandbox::new(&format!("{recipe}{stages}"));
     let run = sandbox.train(1, "run", &[]);
     let evaluations = run.evaluations();

@@ -259,7 +259,7 @@ impl Recipe {
 
     /// Formats that a setting applies only to tasks with a choice of losses.
     pub(super) fn of_losses(&self) -> String {
-        self.of_tasks(&tasks::owners(|facts| !facts.losses.is_empty()))
+        self.of_tasks(&tasks::owners(|facts| !facts.losses.is_empty() || facts.returns_loss))
     }
 
     fn add_model(&self, list: &mut WithoutEffect) {
@@ -267,7 +267,8 @@ impl Recipe {
         let has_file = self.model.file.is_some();
         list.add(has_file, "model.name", of_file);
         let facts = self.task.facts();
-        list.add(facts.losses.is_empty(), "model.loss", self.of_losses());
+        let of_outputs = facts.returns_loss && self.model.loss.is_of_named();
+        list.add(facts.losses.is_empty() && !of_outputs, "model.loss", self.of_losses());
         let of_programs = "it applies to an exported program in model.file, which is not set";
         let program = self.program().is_some();
         list.add(

@@ -17,6 +17,7 @@ mod defaults;
 mod effect;
 mod episodes;
 pub mod figures;
+mod imported;
 mod kinds;
 mod load;
 mod lora;
@@ -64,7 +65,7 @@ pub use dtrain_common::recipe::{
 pub use episodes::Episodes;
 pub use figures::Figure;
 pub use lora::{Frozen, Lora};
-pub use loss::Loss;
+pub use loss::{Loss, LossTerm};
 pub use losses::StepLoss;
 pub use mask_colors::{ClassColor, MaskColors};
 pub use mixes::{Mix, MixBy};
@@ -80,7 +81,7 @@ pub use tasks::{Task, TaskFacts};
 pub use tokenizer::Tokenizer;
 
 /// A whole recipe.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub struct Recipe {
     /// The learning task.
     pub task: Task,
@@ -90,6 +91,8 @@ pub struct Recipe {
     pub model: Model,
     /// The settings of every trainer, which are also fields of the recipe.
     pub general: General,
+    /// The keys that the recipe leaves to the model's file.
+    pub of_file: Vec<String>,
 }
 
 impl Recipe {
@@ -98,11 +101,23 @@ impl Recipe {
     pub fn of_stage(&self, number: usize) -> Self {
         let mut recipe = self.clone();
         recipe.general = self.general.of_stage(number);
-        let stated = self.stage.get(number).and_then(|stage| stage.loss.as_deref());
-        if let Some(loss) = stated.and_then(Loss::word) {
+        if let Some(loss) = self.loss_of_stage(number) {
             recipe.model.loss = loss;
         }
         recipe
+    }
+
+    /// Returns the loss that a stage, counted from 0, states.
+    fn loss_of_stage(&self, number: usize) -> Option<Loss> {
+        Loss::try_from(self.stage.get(number)?.loss.clone()?).ok()
+    }
+
+    /// Returns the key that states the loss of a stage, counted from 0.
+    pub fn loss_key(&self, stage: usize) -> String {
+        match self.stage.get(stage) {
+            Some(Stage { loss: Some(_), .. }) => format!("stage[{stage}].loss"),
+            _ => "model.loss".to_owned(),
+        }
     }
 
     /// Divides a step among `ranks` into micro-batches, in the groups that BatchNorm normalises.
@@ -116,6 +131,14 @@ impl Recipe {
         let file = self.program().and_then(|file| file.file_name()).map(|name| name.to_string_lossy());
         let named = self.model.name.map(|name| name.as_str().into()).or(file);
         named.map_or_else(|| self.task.as_str().to_owned(), Cow::into_owned)
+    }
+}
+
+/// Equal settings are equal, wherever they come from.
+impl PartialEq for Recipe {
+    fn eq(&self, other: &Self) -> bool {
+        let Self { task, data, model, general, of_file: _ } = self;
+        (task, data, model, general) == (&other.task, &other.data, &other.model, &other.general)
     }
 }
 

@@ -7,7 +7,7 @@ use toml::{Table, Value};
 
 use super::loss::LOSS;
 use super::tasks::OTHER_TASKS;
-use super::{Data, Model, Recipe, Task, defaults, mask_colors, paths, validate};
+use super::{Data, Model, Recipe, Task, defaults, imported, mask_colors, paths, validate};
 
 /// What dtrain's trainer takes.
 pub(super) const OWN: OwnKinds = OwnKinds {
@@ -54,9 +54,17 @@ impl Recipe {
         let table = draft.stated().as_table().cloned().unwrap_or_default();
         let mut recipe = Self::from_table(table).map_err(|problem| draft.error(&problem))?;
         recipe.general.fill();
+        fill_losses(&mut recipe);
         draft.first(mask_colors::read(&mut recipe))?;
         defaults::fill(&mut recipe, &|key| draft.states(key));
         draft.first(paths::make_absolute(&mut recipe))?;
+        let of_file = imported::fill(&mut recipe, &|key| draft.states(key));
+        recipe.of_file = of_file.map_err(|problem| draft.error(&problem))?;
+        if !recipe.of_file.is_empty() {
+            // What depends on them.
+            let of_file = recipe.of_file.clone();
+            defaults::fill(&mut recipe, &|key| draft.states(key) || of_file.iter().any(|of| of == key));
+        }
         draft.first(validate::check(&recipe, &draft))?;
         Ok(recipe)
     }
@@ -66,7 +74,13 @@ impl Recipe {
         let task = Task::named(stated.task()).ok_or_else(|| Problem::at("task", "is unknown"))?;
         let [data, model] = ["data", "model"].map(|name| stated.section(name).into());
         let general = stated.general().clone();
-        Ok(Self { task, data: read("data", data)?, model: read("model", model)?, general })
+        Ok(Self {
+            task,
+            data: read("data", data)?,
+            model: read("model", model)?,
+            general,
+            of_file: Vec::new(),
+        })
     }
 }
 
@@ -81,6 +95,15 @@ fn missing(draft: &Draft<'_>) -> Vec<Problem> {
     ];
     let missing = needed.into_iter().filter(|(key, needed, _)| *needed && !draft.states(key));
     missing.map(|(key, _, remedy)| Problem::at(key, format!("missing; {remedy}"))).collect()
+}
+
+/// Writes the losses of stages with all their settings, so that equal ones are equal.
+fn fill_losses(recipe: &mut Recipe) {
+    for number in 0..recipe.stage.len() {
+        if let Some(loss) = recipe.loss_of_stage(number) {
+            recipe.general.stage[number].loss = Value::try_from(loss).ok();
+        }
+    }
 }
 
 /// Returns the losses of stages that are none.

@@ -1,9 +1,10 @@
-//! `model.loss`: a word, or a table of losses.
+//! `model.loss`: a word, a table of losses, or a list of them.
 
 use std::fmt;
+use std::ops::Deref;
 
 use dtrain_common::recipe::hints::{describe, nearest, one_of};
-use dtrain_common::recipe::kinds::{Kind, Range, check};
+use dtrain_common::recipe::kinds::{self, Kind, Range, check};
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Serialize, Serializer};
 use toml::{Table, Value};
@@ -11,11 +12,12 @@ use toml::{Table, Value};
 use super::SampleLoss;
 use super::kinds::IMPORTED;
 use super::sample_losses::ALL;
+use super::sample_losses::Ordinal;
 
 /// The kind of the key.
 pub(super) const LOSS: Kind = Kind::Other(
     "a loss such as \"focal\", or a table of losses such as { cross-entropy = 1.0, dice = 0.5 }",
-    &["string", "object"],
+    &["string", "object", "array"],
     is_loss,
 );
 
@@ -23,21 +25,94 @@ pub(super) const LOSS: Kind = Kind::Other(
 const WORD: Kind = Kind::Choice(SampleLoss::NAMES, &[("module", IMPORTED)]);
 const NAME: &str = "name";
 const WEIGHT: &str = "weight";
+/// What every loss takes, besides its own settings.
+const OUTPUT: &str = "output";
+const TARGET: &str = "target";
 
-/// The losses of a sample, which are added. There is at least one, and none twice.
+/// The losses of a sample, which are added. There is at least one, and none twice for the same output and target.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(try_from = "Value")]
-pub struct Loss(Vec<SampleLoss>);
+pub struct Loss(Vec<LossTerm>);
+
+/// A loss of the sum, with the output and the target that it compares.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct LossTerm {
+    /// The loss with its settings.
+    #[serde(flatten)]
+    pub settings: SampleLoss,
+    /// The output of the program by name; without it the main one, with the auxiliary ones.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub output: Option<String>,
+    /// The field of the data by name; without it the target of the task.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub target: Option<String>,
+}
+
+impl LossTerm {
+    /// Reads a loss of this name. `value`: its factor, or a table of its settings.
+    fn read(name: &str, value: &Value) -> Result<Self, String> {
+        let mut settings = match value {
+            Value::Table(settings) => settings.clone(),
+            factor => Table::from_iter([(WEIGHT.to_owned(), factor.clone())]),
+        };
+        let mut text = |key| settings.remove(key).and_then(|value| value.as_str().map(str::to_owned));
+        let (output, target) = (text(OUTPUT), text(TARGET));
+        settings.insert(NAME.to_owned(), name.into());
+        let settings: Result<_, toml::de::Error> = Value::from(settings).try_into();
+        Ok(Self { settings: settings.map_err(|error| error.message().to_owned())?, output, target })
+    }
+
+    fn is_plain(&self) -> bool {
+        self.output.is_none() && self.target.is_none()
+    }
+
+    /// Returns what no other loss of the sum has.
+    fn place(&self) -> (&'static str, &Option<String>, &Option<String>) {
+        (self.name(), &self.output, &self.target)
+    }
+}
+
+impl Deref for LossTerm {
+    type Target = SampleLoss;
+
+    fn deref(&self) -> &SampleLoss {
+        &self.settings
+    }
+}
+
+impl From<SampleLoss> for LossTerm {
+    fn from(settings: SampleLoss) -> Self {
+        Self { settings, output: None, target: None }
+    }
+}
 
 impl Loss {
     /// Returns the loss of this name, with its defaults.
     pub fn word(name: &str) -> Option<Self> {
-        Self::term(name, Table::new()).ok().map(|term| Self(vec![term]))
+        LossTerm::read(name, &Table::new().into()).ok().map(|term| Self(vec![term]))
     }
 
     /// Returns the losses that are added, in their usual order.
-    pub fn terms(&self) -> &[SampleLoss] {
+    pub fn terms(&self) -> &[LossTerm] {
         &self.0
+    }
+
+    /// Returns whether all losses are of the main output and the target of the task.
+    pub fn is_plain(&self) -> bool {
+        self.0.iter().all(LossTerm::is_plain)
+    }
+
+    /// Returns whether all losses name the output and the field that they compare.
+    pub fn is_of_named(&self) -> bool {
+        self.0.iter().all(|term| term.output.is_some() && term.target.is_some())
+    }
+
+    /// Returns the ordinal loss of the main output, which is alone there.
+    pub fn ordinal(&self) -> Option<&Ordinal> {
+        self.0.iter().filter(|term| term.output.is_none()).find_map(|term| match &term.settings {
+            SampleLoss::Ordinal(ordinal) => Some(ordinal),
+            _ => None,
+        })
     }
 
     /// Returns the name of a loss alone with its defaults.
@@ -45,17 +120,12 @@ impl Loss {
         let [term] = &self.0[..] else { return None };
         (Self::word(term.name()).as_ref() == Some(self)).then(|| term.name())
     }
-
-    fn term(name: &str, mut settings: Table) -> Result<SampleLoss, String> {
-        settings.insert(NAME.to_owned(), name.into());
-        Value::from(settings).try_into().map_err(|error: toml::de::Error| error.message().to_owned())
-    }
 }
 
 /// Cross-entropy.
 impl Default for Loss {
     fn default() -> Self {
-        Self(vec![SampleLoss::CrossEntropy(Default::default())])
+        Self(vec![SampleLoss::CrossEntropy(Default::default()).into()])
     }
 }
 
@@ -64,34 +134,31 @@ impl TryFrom<Value> for Loss {
 
     fn try_from(value: Value) -> Result<Self, String> {
         check(&LOSS, &value)?;
-        let stated = match value {
-            Value::String(word) => return Self::term(&word, Table::new()).map(|term| Self(vec![term])),
-            Value::Table(stated) => stated,
-            other => return Err(format!("expected a loss, got {}", describe(&other))),
+        let mut terms: Vec<LossTerm> = match &value {
+            Value::String(word) => vec![LossTerm::read(word, &Table::new().into())?],
+            _ => entries(&value)?
+                .into_iter()
+                .map(|(name, value)| LossTerm::read(&name, &value))
+                .collect::<Result<_, _>>()?,
         };
-        let mut terms = Vec::new();
         // One order for all recipes, so that equal losses are equal bits.
-        for name in SampleLoss::NAMES {
-            let settings = match stated.get(*name) {
-                None => continue,
-                Some(Value::Table(settings)) => settings.clone(),
-                Some(factor) => Table::from_iter([(WEIGHT.to_owned(), factor.clone())]),
-            };
-            terms.push(Self::term(name, settings)?);
-        }
+        terms.sort_by_key(|term| SampleLoss::NAMES.iter().position(|name| *name == term.name()));
         Ok(Self(terms))
     }
 }
 
-/// A loss alone with its defaults is a word. Others are a table with all settings.
+/// A loss alone with its defaults is a word. Others are a table with all settings; or a list, if one is there for several outputs.
 impl Serialize for Loss {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         if let Some(word) = self.as_word() {
             return serializer.serialize_str(word);
         }
+        if self.0.windows(2).any(|pair| pair[0].name() == pair[1].name()) {
+            return self.0.serialize(serializer);
+        }
         let mut map = serializer.serialize_map(Some(self.0.len()))?;
         for term in &self.0 {
-            term.serialize_into(&mut map)?;
+            term.settings.serialize_into(&mut map, (&term.output, &term.target))?;
         }
         map.end()
     }
@@ -99,22 +166,56 @@ impl Serialize for Loss {
 
 impl fmt::Display for Loss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names: Vec<_> = self.0.iter().map(SampleLoss::name).collect();
-        f.write_str(&names.join(" + "))
+        let name = |term: &LossTerm| match &term.output {
+            Some(output) => format!("{} of {output}", term.name()),
+            None => term.name().to_owned(),
+        };
+        f.write_str(&self.0.iter().map(name).collect::<Vec<_>>().join(" + "))
+    }
+}
+
+/// Returns the losses of a table or a list by name.
+fn entries(value: &Value) -> Result<Vec<(String, Value)>, String> {
+    let entry = |value: &Value| {
+        let table = value.as_table().ok_or_else(|| {
+            format!(
+                "expected tables such as {{ name = \"focal\", output = \"aux\" }} in the list, got {}",
+                describe(value)
+            )
+        })?;
+        let mut table = table.clone();
+        match table.remove(NAME) {
+            Some(Value::String(name)) => Ok((name, table.into())),
+            _ => Err("a table of the list has no name; set name to a loss, such as { name = \"focal\" }"
+                .to_owned()),
+        }
+    };
+    match value {
+        Value::Table(table) => Ok(table.clone().into_iter().collect()),
+        Value::Array(list) => list.iter().map(entry).collect(),
+        other => Err(format!("expected a loss, got {}", describe(other))),
     }
 }
 
 fn is_loss(value: &Value) -> Result<bool, String> {
-    match value {
-        Value::String(_) => check(&WORD, value).map(|()| true),
-        Value::Table(table) if table.is_empty() => {
-            Err("the table has no loss; name at least one, such as { cross-entropy = 1.0, dice = 0.5 }"
-                .to_owned())
+    let entries = match value {
+        Value::String(_) => return check(&WORD, value).map(|()| true),
+        Value::Table(_) | Value::Array(_) => entries(value)?,
+        _ => return Ok(false),
+    };
+    if entries.is_empty() {
+        return Err("the table has no loss; name at least one, such as { cross-entropy = 1.0, dice = 0.5 }"
+            .to_owned());
+    }
+    entries.iter().try_for_each(|(name, value)| check_term(name, value))?;
+    let terms = entries.iter().map(|(name, value)| LossTerm::read(name, value));
+    let terms: Vec<_> = terms.collect::<Result<_, _>>()?;
+    let twice = (1..terms.len()).find(|&at| terms[..at].iter().any(|term| term.place() == terms[at].place()));
+    match twice.map(|at| terms[at].name()) {
+        Some(name) => {
+            Err(format!("`{name}` is there twice for the same output and target; remove one of the two"))
         }
-        Value::Table(table) => {
-            table.iter().try_for_each(|(name, value)| check_term(name, value)).map(|()| true)
-        }
-        _ => Ok(false),
+        None => Ok(true),
     }
 }
 
@@ -137,12 +238,14 @@ fn check_term(name: &str, value: &Value) -> Result<(), String> {
             ));
         }
     };
+    let own = loss.keys.iter().map(|key| (key.name, &key.kind));
+    let known: Vec<_> = own.chain([(OUTPUT, &kinds::NAME), (TARGET, &kinds::NAME)]).collect();
     for (key, value) in settings {
-        let Some(known) = loss.keys.iter().find(|known| known.name == key) else {
-            let keys: Vec<_> = loss.keys.iter().map(|key| key.name).collect();
+        let Some((_, kind)) = known.iter().find(|(known, _)| known == key) else {
+            let keys: Vec<_> = known.iter().map(|(key, _)| *key).collect();
             return Err(format!("`{name}` takes {}, not {key}", keys.join(", ")));
         };
-        check(&known.kind, value).map_err(|message| format!("`{name}.{key}`: {message}"))?;
+        check(kind, value).map_err(|message| format!("`{name}.{key}`: {message}"))?;
     }
     Ok(())
 }

@@ -37,7 +37,8 @@ impl Recipe {
         let loss = self.task.usual_loss(self.target()).unwrap_or_default();
         Model { loss, ..Model::default() }.settings(&mut experiment);
         let experiment = experiment.0.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
-        Ok(Resolved { recipe: self.plain()?, experiment, group: self.model.batchnorm.group() })
+        let group = self.model.batchnorm.group();
+        Ok(Resolved { recipe: self.plain()?, experiment, group, of_file: self.of_file.clone() })
     }
 
     /// Returns this recipe with the general settings of another recipe of the same experiment.

@@ -8,6 +8,7 @@ use serde::ser::SerializeMap;
 use serde::{Deserialize, Serialize};
 
 use super::Target;
+use super::kinds::CLASS_NAMES;
 use super::named::named;
 
 const ABOVE_ZERO: Kind = Kind::Number(Range::ABOVE_ZERO);
@@ -58,6 +59,15 @@ SampleLoss, SAMPLE_LOSSES, each_sample_loss, "model.loss":
     smoothing: f64 = 0.0, BELOW_ONE;
     /// The weights of the classes that a sample has; by default 1.
     positive_weights: Option<ClassWeights> = None, CLASS_WEIGHTS;
+}
+
+/// The binary cross-entropies of the decisions whether a class is above rank k, given that it is not below it: K - 1 outputs for K
+/// classes with an order (CORN: Shi, Cao and Raschka 2021, arXiv 2111.08851).
+"ordinal" Ordinal {
+    /// The factor of the loss in the sum of all.
+    weight: f64 = 1.0, ABOVE_ZERO;
+    /// The names of all classes from the lowest to the highest; by default the order of their numbers.
+    order: Option<Vec<String>> = None, CLASS_NAMES;
 }
 
 /// 1 less the mean over the classes of (2 x both + smooth) / (predicted + target + smooth), each a sum of probabilities over the
@@ -170,7 +180,8 @@ impl ClassWeights {
                 let mut all = vec![1.0; classes];
                 for (name, weight) in by_name {
                     let at = names.iter().position(|known| known == name).filter(|at| *at < classes);
-                    *at.and_then(|at| all.get_mut(at)).ok_or_else(|| no_class(name, names))? = *weight;
+                    *at.and_then(|at| all.get_mut(at))
+                        .ok_or_else(|| no_class(name, names, "give a list of weights"))? = *weight;
                 }
                 all
             }
@@ -182,15 +193,39 @@ impl ClassWeights {
     }
 }
 
-/// Says that no class has the name.
-fn no_class(name: &str, names: &[String]) -> String {
+impl Ordinal {
+    /// Returns the rank of each of `classes` classes, from 0; None if that is its number. `of`: the key of the losses.
+    ///
+    /// # Errors
+    /// An order that does not have each class once.
+    pub fn ranks(&self, classes: usize, names: &[String], of: &str) -> Result<Option<Vec<i64>>, RecipeError> {
+        let Some(order) = &self.order else { return Ok(None) };
+        let error = |message| RecipeError::key_only(&format!("{of}.ordinal.order"), message);
+        let mut ranks = vec![None; classes];
+        for (rank, name) in order.iter().enumerate() {
+            let at = names.iter().position(|known| known == name).and_then(|at| ranks.get_mut(at));
+            let at = at.ok_or_else(|| error(no_class(name, names, "leave out order")))?;
+            if at.replace(rank as i64).is_some() {
+                return Err(error(format!("the class {name:?} is there twice; name each class once")));
+            }
+        }
+        let missing = ranks.iter().position(Option::is_none).and_then(|at| names.get(at));
+        match missing {
+            Some(name) => Err(error(format!("the class {name:?} is missing; name each class once"))),
+            None => Ok(ranks.into_iter().collect()),
+        }
+    }
+}
+
+/// Says that no class has the name. `remedy`: what to do if none has a name.
+fn no_class(name: &str, names: &[String], remedy: &str) -> String {
     /// A message lists at most as many classes.
     const MOST: usize = 20;
     let listed: Vec<_> = names.iter().take(MOST).map(|name| format!("{name:?}")).collect();
     let more = if names.len() > MOST { format!(" and {} more", names.len() - MOST) } else { String::new() };
     match names {
         [] => {
-            format!("no class is named {name:?}, because the classes have no names; give a list of weights")
+            format!("no class is named {name:?}, because the classes have no names; {remedy}")
         }
         _ => format!("no class is named {name:?}; the classes are {}{more}", listed.join(", ")),
     }
@@ -220,11 +255,16 @@ impl SampleLoss {
     }
 
     /// Returns the weights that it gives to each of `classes` classes, some of which may have no name; None if all weigh alike.
-    /// Those of right classes, of which only the ratios count, have a mean of 1.
+    /// Those of right classes, of which only the ratios count, have a mean of 1. `of`: the key of the losses.
     ///
     /// # Errors
     /// Weights that do not fit the classes.
-    pub fn class_weights(&self, classes: usize, names: &[String]) -> Result<Option<Vec<f64>>, RecipeError> {
+    pub fn class_weights(
+        &self,
+        classes: usize,
+        names: &[String],
+        of: &str,
+    ) -> Result<Option<Vec<f64>>, RecipeError> {
         let (key, stated) = match self {
             Self::CrossEntropy(CrossEntropy { class_weights, .. })
             | Self::Focal(Focal { class_weights, .. }) => ("class_weights", class_weights),
@@ -232,9 +272,9 @@ impl SampleLoss {
             _ => return Ok(None),
         };
         let Some(stated) = stated else { return Ok(None) };
-        let weights = stated.of(classes, names).map_err(|message| {
-            RecipeError::key_only(&format!("model.loss.{}.{key}", self.name()), message)
-        })?;
+        let weights = stated
+            .of(classes, names)
+            .map_err(|message| RecipeError::key_only(&format!("{of}.{}.{key}", self.name()), message))?;
         let mean = match self {
             Self::Binary(_) => 1.0,
             _ => weights.iter().sum::<f64>() / weights.len() as f64,
@@ -242,9 +282,25 @@ impl SampleLoss {
         Ok(Some(weights.iter().map(|weight| weight / mean).collect()))
     }
 
-    /// Adds the settings to a table of losses.
-    pub(super) fn serialize_into<M: SerializeMap>(&self, table: &mut M) -> Result<(), M::Error> {
-        each_sample_loss!(self, it => table.serialize_entry(self.name(), it))
+    /// Adds the settings to a table of losses, with the output and the target of the loss.
+    pub(super) fn serialize_into<M: SerializeMap>(
+        &self,
+        table: &mut M,
+        (output, target): (&Option<String>, &Option<String>),
+    ) -> Result<(), M::Error> {
+        /// Without the name.
+        #[derive(Serialize)]
+        struct Entry<'a, T> {
+            #[serde(flatten)]
+            settings: &'a T,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            output: &'a Option<String>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            target: &'a Option<String>,
+        }
+        each_sample_loss!(self, settings => {
+            table.serialize_entry(self.name(), &Entry { settings, output, target })
+        })
     }
 }
 

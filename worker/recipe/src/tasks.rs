@@ -19,7 +19,8 @@ pub struct TaskFacts {
     pub targets: &'static [Target],
     /// The network of a recipe that names none. It also takes the others with its target. None if `model.file` holds it.
     pub network: Option<ModelName>,
-    /// The losses that `model.loss` takes, by target. The first is the default.
+    /// The losses that `model.loss` takes for the main output, by target. The first is the default. A task that returns its loss
+    /// takes those of outputs and fields by name.
     pub losses: &'static [(Target, &'static [&'static str])],
     /// Whether the network itself returns the loss.
     pub returns_loss: bool,
@@ -51,7 +52,10 @@ const TASKS: &[TaskFacts] = &[
         name: "classify",
         targets: &[Target::Class, Target::Classes],
         network: Some(ModelName::Resnet18),
-        losses: &[(Target::Class, &["cross-entropy", "focal"]), (Target::Classes, &["binary", "focal"])],
+        losses: &[
+            (Target::Class, &["cross-entropy", "focal", "ordinal"]),
+            (Target::Classes, &["binary", "focal"]),
+        ],
         settings: &["data.mix", "data.mix_by", "model.figures"],
         ..TaskFacts::NONE
     },
@@ -166,6 +170,14 @@ pub(super) fn owners(is_owner: impl Fn(&TaskFacts) -> bool) -> String {
 pub(super) fn settings() -> impl Iterator<Item = (&'static str, String)> {
     let keys: BTreeSet<_> = TASKS.iter().flat_map(|facts| facts.settings).collect();
     keys.into_iter().map(|key| (*key, owners(|facts| facts.settings.contains(key))))
+}
+
+impl Target {
+    /// Returns the names of the losses that take such a target.
+    pub fn losses(self) -> Vec<&'static str> {
+        let all = TASKS.iter().flat_map(|facts| facts.losses).filter(|(of, _)| *of == self);
+        all.flat_map(|(_, names)| *names).copied().collect::<BTreeSet<_>>().into_iter().collect()
+    }
 }
 
 impl fmt::Debug for Task {

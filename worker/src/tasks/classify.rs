@@ -2,6 +2,8 @@
 //! number of classes the binary cross-entropy of each class.
 
 use dtrain_parts::losses::classes::{class_loss, set_loss};
+use dtrain_parts::losses::ordinal::log_probabilities;
+use dtrain_parts::losses::regression::Units;
 use dtrain_recipe::figures::{Accuracy, LabelAccuracy};
 use dtrain_recipe::{Figure, ModelName, Recipe, Target};
 use tch::{Kind, Tensor};
@@ -10,6 +12,7 @@ use super::figures::{Figures, Given, Of};
 use super::forward::Forward;
 use super::mixed;
 use super::network::{ImageNetwork, MAIN_OUTPUTS, Model, Network, Program};
+use super::output_losses::{self, Binding, OutputLosses};
 use super::predict::{Form, class_names, probabilities};
 use super::samples::{self, Sets, Survey, mask_rule};
 use super::terms::Terms;
@@ -25,9 +28,15 @@ pub struct Classify {
     figures: Figures,
     facts: Facts,
     terms: Terms,
+    outputs: Option<OutputLosses>,
+    /// The ranks of the classes, if the loss is of their order.
+    order: Option<Order>,
     /// Whether an image has any number of classes.
     has_sets: bool,
 }
+
+/// By class: its rank; None if that is its number.
+struct Order(Option<Tensor>);
 
 impl BuildTask for Classify {
     type Survey = Survey;
@@ -52,16 +61,33 @@ impl BuildTask for Classify {
             Some(program) => ImageNetwork::Exported(Box::new(exported(recipe, &sets, program)?)),
             None => {
                 let channels = recipe.data.channels;
-                let model = models::build(architecture(recipe), channels, sets.classes, context.registry)?;
+                let outputs = sets.classes - usize::from(is_ordinal(recipe));
+                let model = models::build(architecture(recipe), channels, outputs, context.registry)?;
                 ImageNetwork::Built(model)
             }
         };
         let terms = Terms::bind(recipe, &sets, device)?;
+        let outputs = match &model {
+            Model::Exported(network) => {
+                let field = Some("label");
+                Some(OutputLosses::bind(&Binding { recipe, network, sets: &sets, field, size: 1.0, device })?)
+            }
+            Model::Built(_) => None,
+        };
+        let order = match recipe.of_stage(0).model.loss.ordinal() {
+            Some(ordinal) => {
+                let ranks = ordinal.ranks(sets.classes, &sets.class_names, &recipe.loss_key(0))?;
+                let on_device = |ranks: Vec<i64>| Tensor::f_from_slice(&ranks)?.f_to_device(device);
+                Some(Order(ranks.map(on_device).transpose()?))
+            }
+            None => None,
+        };
         let figures = figures(recipe, &model, &sets)?;
-        let facts = sets
-            .facts()
-            .with_model(&model, &figures.outputs(), |model| model.min_micro_batch(recipe.data.image_size));
-        Ok(Self { model, figures, facts, terms, has_sets: has_sets(recipe) })
+        let named = output_losses::outputs(recipe);
+        let used: Vec<_> = figures.outputs().into_iter().chain(named.iter().map(String::as_str)).collect();
+        let facts =
+            sets.facts().with_model(&model, &used, |model| model.min_micro_batch(recipe.data.image_size));
+        Ok(Self { model, figures, facts, terms, outputs, order, has_sets: has_sets(recipe) })
     }
 }
 
@@ -69,9 +95,24 @@ fn has_sets(recipe: &Recipe) -> bool {
     recipe.target() == Some(Target::Classes)
 }
 
+/// Returns whether the network has one output less than classes.
+fn is_ordinal(recipe: &Recipe) -> bool {
+    recipe.of_stage(0).model.loss.ordinal().is_some()
+}
+
 fn exported(recipe: &Recipe, sets: &Sets, program: Program) -> Result<Network, TaskError> {
     let network = program.bind(recipe, sets.train.fields(), &MAIN_OUTPUTS)?;
     mixed::check(recipe, &network, sets.train.fields(), false)?;
+    if is_ordinal(recipe) {
+        let (classes, least) = (sets.classes, sets.classes as i64 - 1);
+        let expected = format!(
+            "the loss \"ordinal\" needs N x {least}, one output less than the {classes} classes of the data; set model.output to \
+             another output, or import the model again with {least} classes"
+        );
+        network
+            .check_outputs(&expected, &|shape| matches!(shape, &[None, k] if k.is_none_or(|k| k == least)))?;
+        return Ok(network);
+    }
     let (classes, is_exact) = (sets.classes as i64, has_sets(recipe));
     // The softmax of further classes goes to 0; each of a set of classes has its own loss.
     let least = if is_exact { "" } else { "at least " };
@@ -118,7 +159,14 @@ fn figures(recipe: &Recipe, model: &ImageNetwork, sets: &Sets) -> Result<Figures
     let (all, ignore) = ([own, listed.clone()].concat(), mask_rule(recipe).ignore);
     match model {
         Model::Exported(network) => {
-            Figures::bind(&all, &Given::of(network, true, sets, ignore)).map_err(|unfit| network.unfit(unfit))
+            let mut given = Given::of(network, true, sets, ignore);
+            let mut outputs = given.outputs.to_vec();
+            if is_ordinal(recipe) {
+                // They take the classes in place of what the network returns.
+                outputs[given.main].shape[1] = Some(sets.classes as i64);
+                given.outputs = &outputs;
+            }
+            Figures::bind(&all, &given).map_err(|unfit| network.unfit(unfit))
         }
         Model::Built(_) => {
             let shape = vec![None, Some(sets.classes as i64)];
@@ -138,6 +186,12 @@ impl Classify {
         sums: &Tensor,
     ) -> Result<Loss, TaskError> {
         let (logits, terms) = (self.model.logits(outputs, mode), &self.terms.current().terms);
+        if let Some(losses) = &self.outputs {
+            let main = (Some(&logits), &Units::of_targets(1));
+            if let Some(loss) = losses.loss(&|at| Ok(outputs[at].shallow_clone()), main, batch, mode)? {
+                return Ok(Loss { sums: sums.shallow_clone(), ..loss });
+            }
+        }
         mixed::loss(batch, mode, "label", |labels, weights| {
             let sums = sums.shallow_clone();
             Ok(match self.has_sets {
@@ -148,6 +202,18 @@ impl Classify {
     }
 }
 
+impl Classify {
+    /// Returns an output as figures and predictions take it: of a loss of ranks the logarithms of the classes' probabilities.
+    fn scores(&self, outputs: &[Tensor], at: usize, mode: Mode) -> Result<Tensor, TaskError> {
+        match &self.order {
+            Some(Order(ranks)) if at == self.model.main_at(mode) => {
+                Ok(log_probabilities(&outputs[at], ranks.as_ref())?)
+            }
+            _ => Ok(outputs[at].shallow_clone()),
+        }
+    }
+}
+
 impl RowFigures for Classify {
     fn figures(&self) -> Vec<(&str, &dyn ByRows)> {
         self.figures.by_rows()
@@ -155,7 +221,7 @@ impl RowFigures for Classify {
 
     fn forward(&self, batch: &Batch) -> Result<Passed, TaskError> {
         let outputs = self.model.run(batch, Mode::Evaluate)?;
-        let of = Of { output: &|at| Ok(outputs[at].shallow_clone()), nats: None, batch };
+        let of = Of { output: &|at| self.scores(&outputs, at, Mode::Evaluate), nats: None, batch };
         let loss = self.of_outputs(&outputs, batch, Mode::Evaluate, &self.figures.add(&of)?)?;
         Ok(Passed { loss, values: Vec::new(), rows: self.figures.rows(&of)? })
     }
@@ -167,7 +233,7 @@ impl RowFigures for Classify {
 
 impl Predict for Classify {
     fn form(&self) -> Form {
-        let outputs = self.model.classes().unwrap_or(self.facts.classes);
+        let outputs = self.model.classes().filter(|_| self.order.is_none()).unwrap_or(self.facts.classes);
         let names = class_names(&self.facts.class_names, outputs);
         // Each class of a set has its own probability.
         if self.has_sets { Form::Numbers(names) } else { Form::Classes(names) }
@@ -178,7 +244,7 @@ impl Predict for Classify {
     }
 
     fn values(&self, outputs: &[Tensor]) -> Result<Tensor, TaskError> {
-        let logits = self.model.logits(outputs, Mode::Evaluate).main;
+        let logits = self.scores(outputs, self.model.main_at(Mode::Evaluate), Mode::Evaluate)?;
         match self.has_sets {
             true => Ok(logits.f_to_kind(Kind::Float)?.f_sigmoid()?),
             false => Ok(probabilities(&logits)?),
@@ -202,6 +268,9 @@ impl Task for Classify {
 
     fn begin_stage(&mut self, stage: &StageView<'_>) -> Result<(), TaskError> {
         self.terms.begin(stage.number);
+        if let Some(outputs) = &mut self.outputs {
+            outputs.begin(stage.number);
+        }
         Ok(())
     }
 

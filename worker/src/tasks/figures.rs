@@ -38,6 +38,9 @@ pub(super) struct Of<'a> {
     pub(super) batch: &'a Batch,
 }
 
+/// Returns an output of a network by number.
+pub(super) type OutputAt<'a> = &'a dyn Fn(usize) -> Result<Tensor, TaskError>;
+
 impl Figures {
     /// Binds the figures of a recipe by name.
     pub(super) fn bind(all: &[Settings], given: &Given<'_>) -> Result<Self, Unfit> {

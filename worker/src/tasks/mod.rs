@@ -10,6 +10,7 @@ mod forward;
 mod lm;
 mod mixed;
 mod network;
+mod output_losses;
 pub mod predict;
 mod program;
 mod program_error;

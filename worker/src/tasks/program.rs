@@ -1,5 +1,6 @@
 //! Programs that return their loss: any data, any model.
 
+use dtrain_parts::losses::regression::Units;
 use dtrain_recipe::{Join, Recipe, Target};
 use dtrain_torch_shim::rng::BySample;
 use tch::{Device, Kind, TchError, Tensor};
@@ -7,12 +8,13 @@ use tch::{Device, Kind, TchError, Tensor};
 use super::figures::{Figures, Given, Of};
 use super::mixed;
 use super::network::{MAIN_OUTPUTS, Network, Program as Exported, unfit_output};
+use super::output_losses::{self, Binding, OutputLosses};
 use super::program_error::Unfit;
 use super::program_losses::{self, Losses};
 use super::samples::{self, Sets, Survey, mask_rule};
 use super::{
-    Batch, BuildContext, BuildTask, ByRows, BySums, Facts, Loss, Mode, Passed, Predict, RowFigures, StepLoss,
-    StepValue, SurveyContext, Task, TaskError, Totals, Unlabelled,
+    Batch, BuildContext, BuildTask, ByRows, BySums, Facts, Loss, Mode, Passed, Predict, RowFigures, StageView,
+    StepLoss, StepValue, SurveyContext, Task, TaskError, Totals, Unlabelled,
 };
 use crate::models::Port;
 use crate::tensors::is_floating;
@@ -20,13 +22,15 @@ use crate::tensors::is_floating;
 /// The usual name of the loss.
 const LOSS: &str = "loss";
 
-/// The task `program`. The loss is a scalar, the mean of a micro-batch, or one number for each sample; and those of
-/// `model.losses`, which take outputs of all samples of a step.
+/// The task `program`. The loss is a scalar, the mean of a micro-batch, or one number for each sample; those of `model.loss`, which
+/// take outputs and fields by name; and those of `model.losses`, which take outputs of all samples of a step.
 pub struct Program {
     pub(super) network: Network,
     /// Whether the main output is the program's own loss.
     has_own: bool,
     losses: Option<Losses>,
+    /// Those of outputs and fields by name.
+    outputs: OutputLosses,
     /// Whether a queue gets a row for each sample, also for an unreadable one.
     keeps_rows: bool,
     /// The outputs that are figures.
@@ -91,12 +95,28 @@ impl BuildTask for Program {
         let (stated, fields) = (&recipe.model, sets.train.fields());
         let taken = program_losses::outputs(&stated.losses, exported.exported().outputs());
         let taken = taken.map_err(|unfit| exported.unfit(unfit))?;
-        let usual: Vec<_> = [LOSS].into_iter().chain(taken.iter().copied()).collect();
+        let named = output_losses::known_outputs(recipe, exported.exported().outputs());
+        let named = named.map_err(|unfit| exported.unfit(unfit))?;
+        let usual = [LOSS].into_iter().chain(taken.iter().copied());
+        let usual: Vec<_> = usual.chain(named.iter().map(String::as_str)).collect();
         let network = exported.bind(recipe, fields, &usual)?;
         mixed::check(recipe, &network, fields, true)?;
         let losses = Losses::bind(&stated.losses, &network, fields).map_err(|unfit| network.unfit(unfit))?;
         let main = &network.main(Mode::Train).name;
-        let has_own = losses.is_none() || stated.output.is_some() || main == LOSS;
+        let (device, size) = (context.registry.device(), 1.0);
+        let outputs = OutputLosses::bind(&Binding {
+            recipe,
+            network: &network,
+            sets: &sets,
+            field: None,
+            size,
+            device,
+        })?;
+        let has_others = losses.is_some() || outputs.has_some();
+        let has_own = !has_others || stated.output.is_some() || main == LOSS;
+        if !has_own && losses.is_none() {
+            outputs.check_alone().map_err(|unfit| network.unfit(unfit))?;
+        }
         let expected = "task = \"program\" needs the loss, a scalar or one number for each sample; set model.output to another \
                         output, or the task to the one that computes this model's loss";
         let keeps_rows = stated.state.values().any(|join| *join == Join::Append);
@@ -112,7 +132,8 @@ impl BuildTask for Program {
         let [train, evaluate] = [Mode::Train, Mode::Evaluate].map(|mode| network.ports(mode));
         check_vocabulary(&network, evaluate, sets.classes_of_text())?;
         let own = if has_own { network.main(Mode::Evaluate).name.as_str() } else { LOSS };
-        let figures = figures(train, evaluate, own);
+        let mut figures = figures(train, evaluate, own);
+        figures.retain(|figure| !named.contains(&figure.name));
         let given = Given::of(&network, false, &sets, mask_rule(recipe).ignore);
         let listed = Figures::bind(&stated.figures, &given).map_err(|unfit| network.unfit(unfit))?;
         if let Some(label) = listed.names().find(|label| figures.iter().any(|figure| figure.name == **label))
@@ -120,11 +141,12 @@ impl BuildTask for Program {
             return Err(network.unfit(Unfit::TwoFigures(label.to_owned())));
         }
         let used = figures.iter().map(|figure| figure.name.as_str()).chain(taken).chain(listed.outputs());
+        let used = used.chain(named.iter().map(String::as_str));
         let used: Vec<_> = used.collect();
         let facts = facts(&sets, figures.len()).with_program(&network, &used);
         let takes_prompts = recipe.target() == Some(Target::Tokens);
         let mut program =
-            Self { network, has_own, losses, keeps_rows, figures, listed, facts, takes_prompts };
+            Self { network, has_own, losses, outputs, keeps_rows, figures, listed, facts, takes_prompts };
         program.facts.is_capturable &= !program.computes_means(Mode::Train);
         if has_own && is_scalar(&program.network.main(Mode::Train).shape) {
             let mean = "the program returns the mean loss of a micro-batch, which is exact only if all samples have equal \
@@ -210,6 +232,12 @@ impl Program {
         let own = match self.has_own {
             true => sum(self.network.main_at(mode), Kind::Float)?,
             false => Tensor::f_zeros([] as [i64; 0], (Kind::Float, device))?,
+        };
+        let output = |at| self.whole(counted, &outputs, at, batch, mode);
+        let main = (None, &Units::of_targets(1));
+        let own = match self.outputs.loss(&output, main, batch, mode)? {
+            Some(of_outputs) => own.f_add(&of_outputs.sum)?,
+            None => own,
         };
         let loss = Loss {
             sum: own,
@@ -334,6 +362,11 @@ impl Task for Program {
         Some(self)
     }
 
+    fn begin_stage(&mut self, stage: &StageView<'_>) -> Result<(), TaskError> {
+        self.outputs.begin(stage.number);
+        Ok(())
+    }
+
     fn step_loss(&self) -> Option<&dyn StepLoss> {
         self.losses.is_some().then_some(self)
     }
@@ -361,43 +394,4 @@ fn stacked(
 }
 
 #[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-    use super::*;
-
-    fn port(name: &str, kind: Kind, shape: &[Option<i64>]) -> Port {
-        Port { name: name.into(), kind, shape: shape.to_vec() }
-    }
-
-    #[test]
-    fn a_mean_counts_as_often_as_its_samples() {
-        let weights = Tensor::from_slice(&[1f32, 0.0, 1.0]);
-        let value = |output: &Tensor, shape: &[Option<i64>], count| {
-            sum_of(output, shape, &weights, count).unwrap().double_value(&[])
-        };
-        let mean = Tensor::from_slice(&[2.5f32]).set_requires_grad(true);
-        assert_eq!(value(&mean, &[Some(1)], 4.0), 10.0);
-        assert_eq!(value(&mean.squeeze(), &[], 4.0), 10.0);
-        sum_of(&mean, &[Some(1)], &weights, 4.0).unwrap().backward();
-        assert_eq!(mean.grad().double_value(&[0]), 4.0);
-        assert_eq!(value(&Tensor::from(f32::NAN), &[], 0.0), 0.0, "no sample");
-        let each = Tensor::from_slice(&[1f32, f32::NAN, 3.0]);
-        assert_eq!(value(&each, &[None], 2.0), 4.0, "without the unreadable one");
-    }
-
-    #[test]
-    fn scalars_and_numbers_of_samples_are_figures() {
-        let loss = port("loss", Kind::Float, &[]);
-        let evaluate = [
-            port("logits", Kind::Float, &[None, Some(3)]),
-            port("accuracy", Kind::Float, &[None]),
-            loss.clone(),
-            port("count", Kind::Int64, &[]),
-            port("error", Kind::Half, &[Some(1)]),
-        ];
-        let train = [port("error", Kind::Float, &[]), loss];
-        let found = figures(&train, &evaluate, "loss");
-        let found: Vec<_> = found.iter().map(|it| (it.name.as_str(), it.train, it.evaluate)).collect();
-        assert_eq!(found, [("accuracy", None, 1), ("error", Some(0), 4)]);
-    }
-}
+mod tests;

@@ -65,6 +65,18 @@ pub enum Unfit {
     UnnamedTarget { key: String, what: &'static str, fields: Vec<String> },
     #[error("{key}: {reason}")]
     NoBytes { key: String, reason: String },
+    #[error("{key} names the target {name:?}, but the fields with targets are {}", names(fields))]
+    NoLossTarget { key: String, name: String, fields: Vec<String> },
+    #[error("{key}: `{loss}` does not fit the field `{field}`, whose losses are {}", names(takes))]
+    LossOfField { key: String, loss: String, field: String, takes: Vec<String> },
+    #[error(
+        "model.loss takes only outputs such as `{0}` that the program lacks in evaluation; add a loss of an output that it has there"
+    )]
+    Untested(String),
+    #[error(
+        "the program returns no loss, and a stage has none; set model.loss, which applies to stages without a loss of their own"
+    )]
+    NoLoss,
     #[error("an output of the program is the figure {0:?} too; set label in model.figures to another name")]
     TwoFigures(String),
     #[error(

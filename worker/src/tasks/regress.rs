@@ -1,6 +1,5 @@
 //! Regression by an exported program: numbers for each image, one for each of its classes, or one for each pixel.
 
-use dtrain_parts::Outputs;
 use dtrain_parts::figures::errors::{map_metrics, vector_metrics};
 use dtrain_parts::losses::regression::{Units, map_loss, map_of, vector_loss};
 use dtrain_recipe::{self as recipe, Recipe, Target};
@@ -10,6 +9,7 @@ use super::figures::{Figures, Given, Of};
 use super::forward::Forward;
 use super::mixed;
 use super::network::{MAIN_OUTPUTS, Network, Program, enlarges};
+use super::output_losses::{self, Binding, OutputLosses};
 use super::predict::Form;
 use super::samples::{self, Sets, Survey, mask_rule};
 use super::{
@@ -26,6 +26,9 @@ pub struct Regress {
     /// Of vectors: about the mean of each target, so that sums of squares are exact.
     center: Tensor,
     loss: recipe::Loss,
+    outputs: OutputLosses,
+    /// Of maps: whether the last sum is the number of pixels. Otherwise the weight is it.
+    counts_pixels: bool,
     /// The names of the numbers; empty if the target is a map.
     numbers: Vec<String>,
     /// Height and width of the images.
@@ -73,9 +76,29 @@ impl BuildTask for Regress {
             }
             false => Units::of_targets(numbers),
         };
+        let field = match (has_classes, sets.numbers.is_empty()) {
+            (true, _) => "label",
+            (false, true) => "map",
+            (false, false) => "targets",
+        };
+        let mut facts = facts(&sets, &units);
+        let outputs = OutputLosses::bind(&Binding {
+            recipe,
+            network: &network,
+            sets: &sets,
+            field: Some(field),
+            size: facts.weight_per_sample,
+            device,
+        })?;
+        let counts_pixels = field == "map" && outputs.has_some();
+        facts.sums += usize::from(counts_pixels);
+        let named = output_losses::outputs(recipe);
+        let used: Vec<_> = figures.outputs().into_iter().chain(named.iter().map(String::as_str)).collect();
         Ok(Self {
-            facts: facts(&sets, &units).with_program(&network, &figures.outputs()),
+            facts: facts.with_program(&network, &used),
             figures,
+            outputs,
+            counts_pixels,
             network,
             units,
             center: Tensor::f_from_slice(&center)?.f_to_device(device)?,
@@ -84,11 +107,7 @@ impl BuildTask for Regress {
             size: (sets.size.1 as i64, sets.size.0 as i64),
             white: recipe.data.target_scale as f32,
             black: recipe.data.target_offset as f32,
-            field: match (has_classes, sets.numbers.is_empty()) {
-                (true, _) => "label",
-                (false, true) => "map",
-                (false, false) => "targets",
-            },
+            field,
             numbers: sets.numbers,
         })
     }
@@ -138,13 +157,22 @@ impl Regress {
         Ok(self.units.of_output(&output)?)
     }
 
-    fn of_outputs(&self, outputs: &Outputs, batch: &Batch, mode: Mode) -> Result<Loss, TaskError> {
-        mixed::loss(batch, mode, self.field, |targets, weights| {
+    fn of_outputs(&self, all: &[Tensor], batch: &Batch, mode: Mode) -> Result<Loss, TaskError> {
+        let outputs = self.network.chosen_of(all, mode);
+        let mut loss = mixed::loss(batch, mode, self.field, |targets, weights| {
             Ok(match self.field {
-                "map" => map_loss(outputs, targets, weights, &self.units, &self.loss)?,
-                _ => vector_loss(outputs, targets, weights, &self.units, &self.center, &self.loss)?,
+                "map" => map_loss(&outputs, targets, weights, &self.units, &self.loss)?,
+                _ => vector_loss(&outputs, targets, weights, &self.units, &self.center, &self.loss)?,
             })
-        })
+        })?;
+        if self.counts_pixels {
+            loss.sums = Tensor::f_cat(&[&loss.sums, &loss.weight.f_reshape([1])?], 0)?;
+        }
+        let main = (Some(&outputs), &self.units);
+        match self.outputs.loss(&|at| Ok(all[at].shallow_clone()), main, batch, mode)? {
+            Some(own) => Ok(Loss { sums: loss.sums, ..own }),
+            None => Ok(loss),
+        }
     }
 }
 
@@ -155,7 +183,7 @@ impl RowFigures for Regress {
 
     fn forward(&self, batch: &Batch) -> Result<Passed, TaskError> {
         let outputs = self.network.run_batch(batch, Mode::Evaluate)?;
-        let mut loss = self.of_outputs(&self.network.chosen_of(&outputs, Mode::Evaluate), batch, Mode::Evaluate)?;
+        let mut loss = self.of_outputs(&outputs, batch, Mode::Evaluate)?;
         let of = Of { output: &|at| self.in_unit(&outputs[at]), nats: None, batch };
         loss.sums = Tensor::f_cat(&[&loss.sums, &self.figures.add(&of)?], 0)?;
         Ok(Passed { loss, values: Vec::new(), rows: self.figures.rows(&of)? })
@@ -189,7 +217,7 @@ impl Task for Regress {
     }
 
     fn loss(&self, batch: &Batch, mode: Mode) -> Result<Loss, TaskError> {
-        self.of_outputs(&self.network.outputs(batch, mode)?, batch, mode)
+        self.of_outputs(&self.network.run_batch(batch, mode)?, batch, mode)
     }
 
     fn row_figures(&self) -> Option<&dyn RowFigures> {
@@ -202,6 +230,7 @@ impl Task for Regress {
 
     fn begin_stage(&mut self, stage: &StageView<'_>) -> Result<(), TaskError> {
         self.loss.clone_from(&stage.recipe.model.loss);
+        self.outputs.begin(stage.number);
         Ok(())
     }
 
@@ -210,6 +239,7 @@ impl Task for Regress {
     fn figures(&self, totals: &Totals) -> Vec<(&str, f64)> {
         let mut own: Vec<(&str, f64)> = match totals.sums[..] {
             [absolute, squared] => map_metrics([absolute, squared], totals.weight).into(),
+            [absolute, squared, pixels] => map_metrics([absolute, squared], pixels).into(),
             _ => vector_metrics(&totals.sums, totals.weight).into(),
         };
         // One of the recipe takes the place of its name.

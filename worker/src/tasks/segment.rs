@@ -3,12 +3,14 @@
 use dtrain_parts::enlarged;
 use dtrain_parts::figures::areas;
 use dtrain_parts::losses::pixels::{is_plain, pixel_loss, pixel_losses};
+use dtrain_parts::losses::regression::Units;
 use dtrain_recipe::Recipe;
 use tch::{Kind, Tensor};
 
 use super::figures::{Figures, Given, Of};
 use super::forward::Forward;
-use super::network::{ImageNetwork, MAIN_OUTPUTS, Network, Program, enlarges};
+use super::network::{ImageNetwork, MAIN_OUTPUTS, Model, Network, Program, enlarges};
+use super::output_losses::{self, Binding, OutputLosses};
 use super::predict::{Form, probabilities};
 use super::samples::{self, Sets, Survey, mask_rule};
 use super::terms::Terms;
@@ -25,6 +27,7 @@ pub struct Segment {
     figures: Figures,
     facts: Facts,
     terms: Terms,
+    outputs: Option<OutputLosses>,
     /// Whether the last sum is the number of pixels. Otherwise the weight is it.
     counts_pixels: bool,
     classes: usize,
@@ -48,7 +51,8 @@ impl BuildTask for Segment {
     fn build(recipe: &Recipe, survey: Survey, context: BuildContext<'_>) -> Result<Self, TaskError> {
         let sets = samples::sets(recipe, survey, context.cache.clone(), || Ok(0))?;
         let (size, classes) = (sets.size, sets.classes);
-        let terms = Terms::bind(recipe, &sets, context.registry.device())?;
+        let device = context.registry.device();
+        let terms = Terms::bind(recipe, &sets, device)?;
         // The loss changes with the stage, and the number of sums does not.
         let counts_pixels = !terms.all(is_plain);
         let model = match recipe.program() {
@@ -64,15 +68,22 @@ impl BuildTask for Segment {
         let ignore = mask_rule(recipe).ignore;
         let (width, height) = size;
         let figures = figures(recipe, &model, &sets, ignore)?;
-        let facts = Facts {
-            sums: 2 * classes + usize::from(counts_pixels),
-            weight_per_sample: (width * height) as f64,
-            ..sets.facts()
+        let weight_per_sample = (width * height) as f64;
+        let outputs = match &model {
+            Model::Exported(network) => {
+                let (field, sets) = (Some("mask"), &sets);
+                let size = weight_per_sample;
+                Some(OutputLosses::bind(&Binding { recipe, network, sets, field, size, device })?)
+            }
+            Model::Built(_) => None,
         };
         let facts =
-            facts.with_model(&model, &figures.outputs(), |model| model.min_micro_batch(width.min(height)));
+            Facts { sums: 2 * classes + usize::from(counts_pixels), weight_per_sample, ..sets.facts() };
+        let named = output_losses::outputs(recipe);
+        let used: Vec<_> = figures.outputs().into_iter().chain(named.iter().map(String::as_str)).collect();
+        let facts = facts.with_model(&model, &used, |model| model.min_micro_batch(width.min(height)));
         let size = (height as i64, width as i64);
-        Ok(Self { model, figures, facts, terms, counts_pixels, classes, ignore, size })
+        Ok(Self { model, figures, facts, terms, outputs, counts_pixels, classes, ignore, size })
     }
 }
 
@@ -163,6 +174,13 @@ impl Segment {
         let logits = self.model.logits(outputs, mode);
         let (mask, weights) = (batch.field("mask")?, &batch.weights);
         let terms = &self.terms.current().terms;
+        if let Some(losses) = &self.outputs {
+            let main = (Some(&logits), &Units::of_targets(1));
+            if let Some(loss) = losses.loss(&|at| Ok(outputs[at].shallow_clone()), main, batch, mode)? {
+                let figures = pixel_losses(&[], &logits, mask, weights, self.ignore, self.classes)?;
+                return Ok(Loss { sums: figures.sums, ..loss });
+            }
+        }
         Ok(match self.counts_pixels {
             true => pixel_losses(terms, &logits, mask, weights, self.ignore, self.classes)?,
             false => pixel_loss(&logits, mask, weights, self.ignore, self.classes)?,
@@ -204,6 +222,9 @@ impl Task for Segment {
 
     fn begin_stage(&mut self, stage: &StageView<'_>) -> Result<(), TaskError> {
         self.terms.begin(stage.number);
+        if let Some(outputs) = &mut self.outputs {
+            outputs.begin(stage.number);
+        }
         Ok(())
     }
 

@@ -1,7 +1,7 @@
 //! `model.loss` of each stage, bound to the classes of the data.
 
 use dtrain_parts::losses::of_samples::Term;
-use dtrain_recipe::{Loss, Recipe, SampleLoss};
+use dtrain_recipe::{Loss, LossTerm, Recipe, SampleLoss};
 use tch::{Device, Tensor};
 
 use super::TaskError;
@@ -27,15 +27,12 @@ impl Terms {
     /// Weights that do not fit the classes.
     pub(super) fn bind(recipe: &Recipe, sets: &Sets, device: Device) -> Result<Self, TaskError> {
         let stage = |number| {
-            let stated = recipe.of_stage(number).model.loss;
-            let bind = |settings: &SampleLoss| -> Result<Term, TaskError> {
-                let weights = settings.class_weights(sets.classes, &sets.class_names)?;
-                let weights: Option<Vec<f32>> =
-                    weights.map(|all| all.into_iter().map(|weight| weight as f32).collect());
-                let on_device = |all: Vec<f32>| Tensor::f_from_slice(&all)?.f_to_device(device);
-                Ok(Term { settings: settings.clone(), class_weights: weights.map(on_device).transpose()? })
-            };
-            let terms = stated.terms().iter().map(bind).collect::<Result<_, _>>()?;
+            let (stated, key) = (recipe.of_stage(number).model.loss, recipe.loss_key(number));
+            let classes = (sets.classes, &sets.class_names[..]);
+            let bind = |of: &LossTerm| term(&of.settings, classes, &key, device);
+            // Losses of other outputs and fields have a binding of their own.
+            let plain = stated.terms().iter().filter(|_| stated.is_plain());
+            let terms = plain.map(bind).collect::<Result<_, _>>()?;
             Ok(Stage { stated, terms })
         };
         // For later stages see `begin`.
@@ -57,6 +54,26 @@ impl Terms {
     pub(super) fn all(&self, is_true: impl Fn(&Loss) -> bool) -> bool {
         self.stages.iter().all(|stage| is_true(&stage.stated))
     }
+}
+
+/// Binds a loss to classes, their number and names, some of which may have none. `key`: that of the losses.
+pub(super) fn term(
+    settings: &SampleLoss,
+    (classes, names): (usize, &[String]),
+    key: &str,
+    device: Device,
+) -> Result<Term, TaskError> {
+    let weights = settings.class_weights(classes, names, key)?;
+    let weights = weights.map(|all| all.into_iter().map(|weight| weight as f32).collect::<Vec<_>>());
+    let ranks = match settings {
+        SampleLoss::Ordinal(ordinal) => ordinal.ranks(classes, names, key)?,
+        _ => None,
+    };
+    Ok(Term {
+        settings: settings.clone(),
+        class_weights: weights.map(|all| Tensor::f_from_slice(&all)?.f_to_device(device)).transpose()?,
+        ranks: ranks.map(|all| Tensor::f_from_slice(&all)?.f_to_device(device)).transpose()?,
+    })
 }
 
 #[cfg(test)]

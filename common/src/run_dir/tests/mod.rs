@@ -36,7 +36,7 @@ fn recipe(sets: &[&str]) -> Resolved {
         table[section].as_table_mut().unwrap().insert(key.into(), value);
     }
     let experiment = vec![("model.name".to_owned(), "not set".to_owned())];
-    Resolved { recipe: AnyRecipe::from_table(table).unwrap(), experiment, group: None }
+    Resolved { recipe: AnyRecipe::from_table(table).unwrap(), experiment, group: None, of_file: Vec::new() }
 }
 
 /// Writes a whole checkpoint of `recipe` into `dir`.

@@ -99,7 +99,7 @@ fn known(asked: anyhow::Result<Resolved>, recipe: AnyRecipe) -> (Resolved, Optio
         Ok(resolved) => (resolved, None),
         Err(error) => {
             let note = format!("[data] and [model] are not compared: {}", join_causes(&error));
-            (Resolved { recipe, experiment: Vec::new(), group: None }, Some(note))
+            (Resolved { recipe, experiment: Vec::new(), group: None, of_file: Vec::new() }, Some(note))
         }
     }
 }

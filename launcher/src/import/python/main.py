@@ -198,6 +198,7 @@ def write(path, request, checks, training, evaluation):
         "pretrained": request["pretrained"],
         "args": request["args"],
         "images": request.get("images"),
+        "data": settings_of(request, named.inputs),
         "without_weights": request["weights"] == "none",
         "guards": {"train": checks.guards[True], "evaluate": checks.guards[False]},
     }

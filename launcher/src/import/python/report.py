@@ -2,9 +2,6 @@
 
 RANDOM = ("dropout", "bernoulli", "rand", "normal", "uniform", "multinomial", "exponential", "rrelu", "poisson")
 
-# The defaults of `data.mean` and `data.std`.
-IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
-
 # The two fields of a sample for each `data.target`, with the usual names of inputs.
 IMAGE = "image", "images", "x", "input", "inputs", "pixel_values"
 FIELDS = {
@@ -150,24 +147,10 @@ def text_lines(request, inputs, fit):
 
 
 def image_lines(request, channels, height, width):
-    """Returns the settings of the images, as far as the recipe has them and its defaults are others."""
-    lines, images = [], request.get("images", {})
-    if channels != 3:
-        lines.append(f"  channels = {channels}")
-    if height != width:
-        lines.append('  resize = "none"')
-    else:
-        lines += [f"  image_size = {height}"] if height != 224 else []
-        lines += ['  resize = "stretch"'] if images.get("stretch") else []
-    for key, default in IMAGENET.items():
-        values = images.get(key)
-        if values and len(values) == channels and tuple(values) != default:
-            lines.append(f"  {key} = {json.dumps(list(values))}")
-    crop, interpolation = images.get("crop"), images.get("interpolation")
-    if request["pretrained"] and (crop or interpolation):
-        part = f"the middle {100 * crop:.4g}% of each side" if crop and crop != 1 else "whole images"
-        lines.append(f"  # the weights were trained for {part}{f', scaled with {interpolation} interpolation' if interpolation else ''}; the recipe has no key for it")
-    return lines
+    """Returns the settings of the images whose defaults in a recipe are others, and what the recipe cannot state."""
+    found, lacking = image_settings(request, channels, height, width)
+    lines = [f"  {key} = {json.dumps(value)}" for key, value in found.items() if value != DEFAULTS[key]]
+    return [*lines, *(f"  # {part}; the recipe has no key for it" for part in lacking)]
 
 
 def targets(fit, inputs):

@@ -92,8 +92,7 @@ def from_timm(name, request):
             more = f" and {len(places) - 1} more" if places[1:] else ""
             old, new = (" x ".join(map(str, size)) for size in ((height, width), flags["img_size"]))
             print(f"dtrain: {places[0]}{more} was resampled by timm for images of {new}, from {old}", file=sys.stderr)
-    request["images"] = {"mean": config.get("mean"), "std": config.get("std"), "interpolation": config.get("interpolation"),
-                         "crop": config.get("crop_pct"), "stretch": config.get("crop_mode") == "squash"}
+    request["images"] = timm_images(config)
     return model, image_inputs(model, request, (height, width), channels)
 
 
@@ -172,10 +171,7 @@ def from_torchvision(name, request):
             if name.startswith("vit_"):
                 grids = [(side // model.patch_size,) * 2 for side in (size[0], model.image_size)]
             load_state(model, state, request, grids)
-    resize = getattr(default, "resize_size", None)
-    request["images"] = {"mean": getattr(default, "mean", None), "std": getattr(default, "std", None), "stretch": False,
-                         "interpolation": getattr(getattr(default, "interpolation", None), "value", None),
-                         "crop": size[0] / resize[0] if size and resize and hasattr(default, "crop_size") else None}
+    request["images"] = torchvision_images(default)
     size = (size[0], size[0]) if size else None
     return model, image_inputs(model, request, size)
 
@@ -264,10 +260,7 @@ def hugging_face_inputs(transformers, model, request):
     config, name = model.config, model.main_input_name
     if name == "pixel_values":
         source = request["source"].partition(":")[2]
-        # Not every model has one.
-        with contextlib.suppress(Exception):
-            found, _ = transformers.image_processing_utils.ImageProcessingMixin.get_image_processor_dict(source)
-            request["images"] = {"mean": found["image_mean"], "std": found["image_std"], "stretch": False}
+        request["images"] = hugging_face_images(transformers, source)
         size = getattr(config, "image_size", None) or 224
         size = tuple(size) if isinstance(size, (list, tuple)) else (size, size)
         return image_inputs(model, request, size, getattr(config, "num_channels", 3), name)
@@ -350,6 +343,9 @@ def from_file(file, function, request):
         raise Failure(
             f"{function} in {file} returns a value of type {type(model).__name__}; return a torch.nn.Module, or (module, inputs)"
         )
+    # A function may return a model of timm.
+    if isinstance(getattr(model, "pretrained_cfg", None), dict):
+        request["images"] = timm_images(model.pretrained_cfg)
     if request["inputs"]:
         given = parse_inputs(request["inputs"])
     elif given is None and request["image_size"]:

@@ -20,12 +20,8 @@ pub fn class_loss(
     let mut total = None;
     let mut own_weights = None;
     for term in terms {
-        let Some(of_classes) = term.of_classes() else { continue };
-        let class_weights = term.class_weights.as_ref();
-        let elements = Elements { classes: labels, counted: None, known: known as i64, class_weights };
-        let of_elements = of_classes.weights(&elements)?;
-        let losses = logits.loss(|logits| of_classes.losses(logits, &elements, of_elements.as_ref()))?;
-        total = Some(add(total, term.scaled(losses)?)?);
+        let Some((losses, of_elements)) = weighted_losses(term, &logits, labels, known)? else { continue };
+        total = Some(add(total, losses)?);
         own_weights = of_elements;
     }
     let mut loss = Loss::of_samples(&or_nothing(total, weights)?, weights, sums)?;
@@ -33,6 +29,33 @@ pub fn class_loss(
         loss.weight = own.f_mul(weights)?.f_sum(tch::Kind::Double)?;
     }
     Ok(loss)
+}
+
+/// Returns the loss of each sample by one term, as [`class_loss`]; 0 of those of weight 0.
+pub fn class_losses(
+    term: &Term,
+    logits: &Outputs,
+    labels: &Tensor,
+    weights: &Tensor,
+    known: usize,
+) -> Result<Tensor, TchError> {
+    let losses = weighted_losses(term, &without_absent(logits, weights)?, labels, known)?;
+    or_nothing(losses.map(|(losses, _)| losses), weights)
+}
+
+/// Returns the losses of samples by a term times the weights of their classes, and these weights.
+fn weighted_losses(
+    term: &Term,
+    logits: &Outputs,
+    labels: &Tensor,
+    known: usize,
+) -> Result<Option<(Tensor, Option<Tensor>)>, TchError> {
+    let Some(of_classes) = term.of_classes() else { return Ok(None) };
+    let (classes, class_weights) = (&term.ranked(labels)?, term.class_weights.as_ref());
+    let elements = Elements { classes, counted: None, known: known as i64, class_weights };
+    let of_elements = of_classes.weights(&elements)?;
+    let losses = logits.loss(|logits| of_classes.losses(logits, &elements, of_elements.as_ref()))?;
+    Ok(Some((term.scaled(losses)?, of_elements)))
 }
 
 /// Computes the loss of `logits`, N x K, for any number of classes of each sample: `labels`, N x K float32. Samples of weight 0 in
@@ -44,6 +67,16 @@ pub fn set_loss(
     weights: &Tensor,
     sums: Tensor,
 ) -> Result<Loss, TchError> {
+    Loss::of_samples(&set_losses(terms, logits, labels, weights)?, weights, sums)
+}
+
+/// Returns the loss of each sample, as [`set_loss`]; 0 of those of weight 0, if they have no classes.
+pub fn set_losses(
+    terms: &[Term],
+    logits: &Outputs,
+    labels: &Tensor,
+    weights: &Tensor,
+) -> Result<Tensor, TchError> {
     let logits = without_absent(logits, weights)?;
     let labels = &labels.f_masked_fill(&weights.f_eq(0.0)?.f_unsqueeze(1)?, 0.0)?;
     let mut total = None;
@@ -52,7 +85,7 @@ pub fn set_loss(
         let losses = logits.loss(|logits| of_sets.losses(logits, labels, term.class_weights.as_ref()))?;
         total = Some(add(total, term.scaled(losses)?)?);
     }
-    Loss::of_samples(&or_nothing(total, weights)?, weights, sums)
+    or_nothing(total, weights)
 }
 
 /// Returns logits, N x K, that are 0 for samples of weight 0, so that their derivatives are 0 and not NaN.

@@ -39,6 +39,8 @@ pub struct Term {
     pub settings: SampleLoss,
     /// By class: float32, on the device of the logits. None if all weigh alike.
     pub class_weights: Option<Tensor>,
+    /// By class: its rank, int64, for a loss of classes with an order. None if ranks are numbers.
+    pub ranks: Option<Tensor>,
 }
 
 impl Term {
@@ -48,6 +50,11 @@ impl Term {
             1.0 => Ok(loss),
             factor => loss.f_mul_scalar(factor),
         }
+    }
+
+    /// Returns the ranks of classes, int64, or the classes themselves.
+    pub(super) fn ranked(&self, classes: &Tensor) -> Result<Tensor, TchError> {
+        self.ranks.as_ref().map_or(Ok(classes.shallow_clone()), |ranks| ranks.f_index_select(0, classes))
     }
 
     /// Returns its form for one class for each sample or pixel.

@@ -46,11 +46,7 @@ pub fn pixel_losses(
     ignore: i64,
     classes: usize,
 ) -> Result<Loss, TchError> {
-    let absent = weights.f_eq(0.0)?.f_view([-1, 1, 1, 1])?;
-    // Their derivatives are 0 and not NaN.
-    let logits = enlarged_to(logits, mask)?.map(|logits| logits.f_masked_fill(&absent, 0.0))?;
-    let pixels = Pixels::of(mask, weights, ignore, classes)?;
-    let target = pixels.target.f_masked_fill(&pixels.counted.f_logical_not()?, 0)?;
+    let (logits, pixels, target) = prepared(logits, mask, weights, ignore, classes)?;
     let bound: Vec<_> = terms.iter().map(|term| pixels.bind(term, &target)).collect::<Result<_, _>>()?;
     let (sum, weight) = match &bound[..] {
         [alone @ Bound { of_pixels: Some(of_pixels), .. }] => {
@@ -61,16 +57,45 @@ pub fn pixel_losses(
             (sum, of_pixels.weights.f_sum(Kind::Double)?)
         }
         _ => {
-            let counts = pixels.counted.f_flatten(1, 2)?.f_any_dim(1, false)?;
-            let losses = logits.loss(|logits| pixels.of_samples(&bound, &target, logits, weights))?;
+            let (losses, counts) = pixels.of_images(&bound, &target, &logits, weights)?;
             // A sample weighs as many pixels, so that derivatives keep their size if a stage has another loss.
             let size = (mask.size()[1] * mask.size()[2]) as f64;
-            let sum = losses.f_masked_fill(&counts.f_logical_not()?, 0.0)?.f_sum(Kind::Float)?;
+            let sum = losses.f_sum(Kind::Float)?;
             (sum.f_mul_scalar(size)?, counts.f_sum(Kind::Double)?.f_mul_scalar(size)?)
         }
     };
     let count = pixels.counted.f_sum(Kind::Double)?.f_reshape([1])?;
     Ok(Loss { sum, weight, sums: Tensor::f_cat(&[pixels.areas(&logits.main)?, count], 0)? })
+}
+
+/// Returns the loss of each image by one term, as [`pixel_losses`]; 0 of images without a pixel that counts.
+pub fn image_losses(
+    term: &Term,
+    logits: &Outputs,
+    mask: &Tensor,
+    weights: &Tensor,
+    ignore: i64,
+    classes: usize,
+) -> Result<Tensor, TchError> {
+    let (logits, pixels, target) = prepared(logits, mask, weights, ignore, classes)?;
+    let bound = [pixels.bind(term, &target)?];
+    Ok(pixels.of_images(&bound, &target, &logits, weights)?.0)
+}
+
+/// Returns logits, which are 0 for samples of weight 0, the pixels, and classes that are 0 where a pixel does not count.
+fn prepared(
+    logits: &Outputs,
+    mask: &Tensor,
+    weights: &Tensor,
+    ignore: i64,
+    classes: usize,
+) -> Result<(Outputs, Pixels, Tensor), TchError> {
+    let absent = weights.f_eq(0.0)?.f_view([-1, 1, 1, 1])?;
+    // Their derivatives are 0 and not NaN.
+    let logits = enlarged_to(logits, mask)?.map(|logits| logits.f_masked_fill(&absent, 0.0))?;
+    let pixels = Pixels::of(mask, weights, ignore, classes)?;
+    let target = pixels.target.f_masked_fill(&pixels.counted.f_logical_not()?, 0)?;
+    Ok((logits, pixels, target))
 }
 
 fn enlarged_to(logits: &Outputs, mask: &Tensor) -> Result<Outputs, TchError> {
@@ -147,6 +172,19 @@ impl Pixels {
     ) -> Result<Tensor, TchError> {
         let losses = of_pixels.loss.losses(logits, &self.elements(target, term), of_pixels.own.as_ref())?;
         losses.f_masked_fill(&self.counted.f_logical_not()?, 0.0)
+    }
+
+    /// Returns the loss of each image, 0 of those without a pixel that counts; and which have one.
+    fn of_images(
+        &self,
+        terms: &[Bound<'_>],
+        target: &Tensor,
+        logits: &Outputs,
+        weights: &Tensor,
+    ) -> Result<(Tensor, Tensor), TchError> {
+        let counts = self.counted.f_flatten(1, 2)?.f_any_dim(1, false)?;
+        let losses = logits.loss(|logits| self.of_samples(terms, target, logits, weights))?;
+        Ok((losses.f_masked_fill(&counts.f_logical_not()?, 0.0)?, counts))
     }
 
     /// Returns the loss of each sample, N: the sum of all terms.

@@ -1,6 +1,6 @@
 //! The losses of regressions. All are sums with weights, so they do not depend on the cut of a step.
 
-use dtrain_recipe as recipe;
+use dtrain_recipe::{self as recipe, SampleLoss};
 use tch::{Device, Kind, TchError, Tensor};
 
 use super::classes::{add, or_nothing};
@@ -55,15 +55,19 @@ impl Units {
 }
 
 /// Returns the loss of each element: the sum of its terms.
-fn elementwise(output: &Tensor, goal: &Tensor, loss: &recipe::Loss) -> Result<Tensor, TchError> {
+fn elementwise(output: &Tensor, goal: &Tensor, terms: &[&SampleLoss]) -> Result<Tensor, TchError> {
     let mut total = None;
-    for term in loss.terms() {
+    for term in terms {
         let Some(of_numbers) = of_samples(term).of_numbers() else { continue };
         let losses = of_numbers.losses(output, goal)?;
         let losses = if term.weight() == 1.0 { losses } else { losses.f_mul_scalar(term.weight())? };
         total = Some(add(total, losses)?);
     }
     or_nothing(total, output)
+}
+
+fn settings(loss: &recipe::Loss) -> Vec<&SampleLoss> {
+    loss.terms().iter().map(|term| &term.settings).collect()
 }
 
 /// Computes the loss of outputs, N x K (or N for K = 1), for `targets`, N x K: the mean of each sample, times
@@ -76,17 +80,45 @@ pub fn vector_loss(
     center: &Tensor,
     loss: &recipe::Loss,
 ) -> Result<Loss, TchError> {
-    let (shape, goal) = (targets.size(), units.goal(targets)?);
-    let unreadable = weights.f_eq(0.0)?;
-    // Also the derivatives of unreadable samples are 0, whatever their outputs.
-    let absent = unreadable.f_view([-1, 1])?;
-    let outputs = outputs.map(|output| {
-        output.f_to_kind(Kind::Float)?.f_reshape(shape.as_slice())?.f_masked_fill(&absent, 0.0)
-    })?;
-    let losses = outputs.loss(|output| sample_means(&elementwise(output, &goal, loss)?))?;
-    let losses = losses.f_masked_fill(&unreadable, 0.0)?;
-    let errors = units.errors(&outputs.main, targets)?;
-    Loss::of_samples(&losses, weights, vector_sums(&errors, targets, center, &unreadable)?)
+    let vectors = Vectors::of(outputs, targets, weights)?;
+    let losses = vectors.losses(targets, units, &settings(loss))?;
+    let errors = units.errors(&vectors.outputs.main, targets)?;
+    Loss::of_samples(&losses, weights, vector_sums(&errors, targets, center, &vectors.unreadable)?)
+}
+
+/// Returns the loss of each sample by one term, as [`vector_loss`]; 0 of those of weight 0.
+pub fn vector_losses(
+    term: &SampleLoss,
+    outputs: &Outputs,
+    targets: &Tensor,
+    weights: &Tensor,
+    units: &Units,
+) -> Result<Tensor, TchError> {
+    Vectors::of(outputs, targets, weights)?.losses(targets, units, &[term])
+}
+
+/// Outputs, N x K float32, which are 0 for unreadable samples.
+struct Vectors {
+    outputs: Outputs,
+    unreadable: Tensor,
+}
+
+impl Vectors {
+    fn of(outputs: &Outputs, targets: &Tensor, weights: &Tensor) -> Result<Self, TchError> {
+        let (shape, unreadable) = (targets.size(), weights.f_eq(0.0)?);
+        // Also the derivatives of unreadable samples are 0, whatever their outputs.
+        let absent = unreadable.f_view([-1, 1])?;
+        let outputs = outputs.map(|output| {
+            output.f_to_kind(Kind::Float)?.f_reshape(shape.as_slice())?.f_masked_fill(&absent, 0.0)
+        })?;
+        Ok(Self { outputs, unreadable })
+    }
+
+    fn losses(&self, targets: &Tensor, units: &Units, terms: &[&SampleLoss]) -> Result<Tensor, TchError> {
+        let goal = units.goal(targets)?;
+        let losses = self.outputs.loss(|output| sample_means(&elementwise(output, &goal, terms)?))?;
+        losses.f_masked_fill(&self.unreadable, 0.0)
+    }
 }
 
 /// Returns maps, N x height x width float32, of an output, N x H x W or N x 1 x H x W, which may be smaller.
@@ -105,15 +137,45 @@ pub fn map_loss(
     units: &Units,
     loss: &recipe::Loss,
 ) -> Result<Loss, TchError> {
-    let (_, height, width) = targets.size3()?;
-    let left_out = targets.f_isnan()?.f_logical_or(&weights.f_eq(0.0)?.f_view([-1, 1, 1])?)?;
-    let targets = targets.f_masked_fill(&left_out, 0.0)?;
-    let goal = units.goal(&targets)?;
-    let outputs = outputs.map(|output| map_of(output, (height, width))?.f_masked_fill(&left_out, 0.0))?;
-    let sum = outputs
-        .loss(|output| elementwise(output, &goal, loss)?.f_masked_fill(&left_out, 0.0)?.f_sum(Kind::Float))?;
+    let Maps { outputs, targets, left_out } = Maps::of(outputs, targets, weights)?;
+    let (goal, terms) = (units.goal(&targets)?, settings(loss));
+    let sum = outputs.loss(|output| {
+        elementwise(output, &goal, &terms)?.f_masked_fill(&left_out, 0.0)?.f_sum(Kind::Float)
+    })?;
     let sums = map_sums(&units.errors(&outputs.main, &targets)?, &left_out)?;
     Ok(Loss { sum, weight: left_out.f_logical_not()?.f_sum(Kind::Double)?, sums })
+}
+
+/// Returns the loss of each sample by one term, the mean over its pixels that count; 0 without such a pixel. See [`map_loss`].
+pub fn map_losses(
+    term: &SampleLoss,
+    outputs: &Outputs,
+    targets: &Tensor,
+    weights: &Tensor,
+    units: &Units,
+) -> Result<Tensor, TchError> {
+    let Maps { outputs, targets, left_out } = Maps::of(outputs, targets, weights)?;
+    let goal = units.goal(&targets)?;
+    let sums = |values: &Tensor| values.f_sum_dim_intlist([1i64, 2].as_slice(), false, Kind::Float);
+    let losses =
+        outputs.loss(|output| sums(&elementwise(output, &goal, &[term])?.f_masked_fill(&left_out, 0.0)?))?;
+    losses.f_div(&sums(&left_out.f_logical_not()?)?.f_clamp_min(1.0)?)
+}
+
+/// Outputs and targets, N x H x W, which are 0 for pixels that are left out.
+struct Maps {
+    outputs: Outputs,
+    targets: Tensor,
+    left_out: Tensor,
+}
+
+impl Maps {
+    fn of(outputs: &Outputs, targets: &Tensor, weights: &Tensor) -> Result<Self, TchError> {
+        let (_, height, width) = targets.size3()?;
+        let left_out = targets.f_isnan()?.f_logical_or(&weights.f_eq(0.0)?.f_view([-1, 1, 1])?)?;
+        let outputs = outputs.map(|output| map_of(output, (height, width))?.f_masked_fill(&left_out, 0.0))?;
+        Ok(Self { outputs, targets: targets.f_masked_fill(&left_out, 0.0)?, left_out })
+    }
 }
 
 #[cfg(test)]

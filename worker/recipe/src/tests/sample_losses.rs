@@ -3,7 +3,7 @@
 use dtrain_common::recipe::keys::Section;
 
 use super::*;
-use crate::sample_losses::{CrossEntropy, Dice, Focal, Mse, Quantile};
+use crate::sample_losses::{CrossEntropy, Dice, Focal, Mse, Ordinal, Quantile};
 
 fn classes(sets: &[&str]) -> Result<Recipe, RecipeError> {
     parse(samples::CLASSES, sets)
@@ -17,7 +17,7 @@ fn saved(recipe: &Recipe) -> Option<toml::Value> {
 #[test]
 fn a_word_a_factor_and_a_table_are_the_same_loss() {
     let word = small(&["model.loss=focal"]);
-    assert_eq!(word.model.loss.terms(), [SampleLoss::Focal(Focal::default())]);
+    assert_eq!(word.model.loss.terms(), [SampleLoss::Focal(Focal::default()).into()]);
     for text in ["{ focal = 1 }", "{ focal = {} }", "{ focal = { weight = 1.0, gamma = 2 } }"] {
         let recipe = small(&[&format!("model.loss={text}")]);
         assert_eq!(recipe, word);
@@ -40,8 +40,9 @@ fn a_table_keeps_every_setting_in_one_order() {
                 weight: 1.0,
                 smoothing: 0.1,
                 class_weights: Some(weights)
-            }),
-            SampleLoss::Dice(Dice { weight: 0.5, smooth: 1.0 }),
+            })
+            .into(),
+            SampleLoss::Dice(Dice { weight: 0.5, smooth: 1.0 }).into(),
         ]
     );
     assert_eq!(one, other);
@@ -61,7 +62,7 @@ fn a_table_keeps_every_setting_in_one_order() {
     assert!(set.unwrap_err().to_string().contains("has no keys"), "a factor has no settings");
     let set = ["model.loss={ dice = {}, cross-entropy = 2 }", "model.loss.dice.smooth=3"];
     let set = parse(samples::SEGMENT, &set).unwrap();
-    assert_eq!(set.model.loss.terms()[1], SampleLoss::Dice(Dice { weight: 1.0, smooth: 3.0 }));
+    assert_eq!(*set.model.loss.terms()[1], SampleLoss::Dice(Dice { weight: 1.0, smooth: 3.0 }));
 }
 
 /// Manifests and hashes of recipes without the key stay as they were.
@@ -76,7 +77,7 @@ fn usual_losses_are_saved_as_before() {
     assert_eq!(saved(&parse(samples::LM, &[]).unwrap()), None);
     let regress = parse(samples::REGRESS, &["model.loss=mse"]).unwrap();
     assert_eq!(saved(&regress).unwrap().as_str(), Some("mse"));
-    assert_eq!(regress.model.loss.terms(), [SampleLoss::Mse(Mse::default())]);
+    assert_eq!(regress.model.loss.terms(), [SampleLoss::Mse(Mse::default()).into()]);
     let custom = parse("task = \"custom\"\ntrain.steps = 1", &[]).unwrap();
     assert_eq!(saved(&custom).unwrap().as_str(), Some("cross-entropy"));
 }
@@ -96,7 +97,7 @@ fn wrong_losses_are_errors_in_one_sentence() {
         (
             SMALL,
             "model.loss={ focal = { smooth = 1 } }",
-            "`focal` takes weight, gamma, alpha, class_weights, not smooth",
+            "`focal` takes weight, gamma, alpha, class_weights, output, target, not smooth",
         ),
         (SMALL, "model.loss={ focal = { alpha = 0.5 } }", "set class_weights"),
         (
@@ -114,7 +115,7 @@ fn wrong_losses_are_errors_in_one_sentence() {
         (
             SMALL,
             "model.loss={ cross-entropy = 1, dice = 1 }",
-            "task = \"classify\" takes \"cross-entropy\", \"focal\", not \"dice\"",
+            "task = \"classify\" takes \"cross-entropy\", \"focal\", \"ordinal\", not \"dice\"",
         ),
         (
             samples::CLASSES,
@@ -137,28 +138,99 @@ fn wrong_losses_are_errors_in_one_sentence() {
             "model.loss={ quantile = { quantile = 1 } }",
             "`quantile.quantile`: expected a number above 0 and below 1",
         ),
-        (samples::LM, "model.loss=focal", "\"classify\" and \"segment\" and \"regress\""),
+        (samples::LM, "model.loss=focal", "\"classify\" and \"segment\" and \"regress\" and \"program\""),
+        (SMALL, "model.loss={ ordinal = 1, focal = 1 }", "name an output for each of the others"),
+        (
+            SMALL,
+            "model.loss={ focal = { output = \"aux\" } }",
+            "exported program in model.file, which is not set",
+        ),
+        (SMALL, "model.loss=[]", "the table has no loss"),
+        (
+            SMALL,
+            "model.loss=[{ name = \"focal\" }, { name = \"focal\", gamma = 1 }]",
+            "`focal` is there twice",
+        ),
+        (SMALL, "model.loss=[{ gamma = 1 }]", "a table of the list has no name"),
+        (SMALL, "model.loss=[\"focal\"]", "expected tables such as"),
+        (samples::REGRESS, "model.loss={ mse = { output = \"depth\" } }", "leave out `output` of one loss"),
+        (samples::PROGRAM, "model.loss=mse", "set output and target of each"),
+        (samples::PROGRAM, "model.loss={ mse = { output = \"depth\" } }", "set output and target of each"),
     ] {
         expect_set_error(text, set, part);
     }
 }
 
 #[test]
-fn a_stage_takes_a_word() {
+fn a_stage_takes_a_word_or_a_table() {
     let stage = |loss: &str| {
         let text = SMALL.replace("epochs = 1\n", "");
         parse(
-            &format!("{text}[[stage]]\nname = \"a\"\nepochs = 1\nloss = \"{loss}\"\n"),
+            &format!("{text}[[stage]]\nname = \"a\"\nepochs = 1\nloss = {loss}\n"),
             &["model.loss={ focal = 2 }"],
         )
     };
-    let recipe = stage("cross-entropy").unwrap();
+    let recipe = stage("\"cross-entropy\"").unwrap();
     assert_eq!(recipe.of_stage(0).model.loss, Loss::default());
     assert_eq!(recipe.of_stage(1).model.loss.terms()[0].weight(), 2.0);
-    let error = stage("dice").unwrap_err();
+    round_trip(&recipe);
+    let table = stage("{ focal = { gamma = 1 } }").unwrap();
+    assert_eq!(table, stage("{ focal = { weight = 1, gamma = 1.0 } }").unwrap());
+    assert_eq!(
+        *table.of_stage(0).model.loss.terms()[0],
+        SampleLoss::Focal(Focal { gamma: 1.0, ..Focal::default() })
+    );
+    round_trip(&table);
+    let error = stage("{ focal = { gamma = -1 } }").unwrap_err();
     assert_eq!(error.key(), Some("stage[0].loss"));
-    assert!(error.message().contains("takes \"cross-entropy\", \"focal\""), "{error}");
-    assert!(stage("hinge").unwrap_err().message().contains("expected one of"));
+    assert!(error.message().contains("`focal.gamma`: expected a number of at least 0"), "{error}");
+    assert!(stage("3").unwrap_err().message().contains("expected a loss such as"));
+    let error = stage("\"dice\"").unwrap_err();
+    assert_eq!(error.key(), Some("stage[0].loss"));
+    assert!(error.message().contains("takes \"cross-entropy\", \"focal\", \"ordinal\""), "{error}");
+    assert!(stage("\"hinge\"").unwrap_err().message().contains("expected one of"));
+}
+
+#[test]
+fn losses_of_outputs_are_a_table_or_a_list() {
+    let text = |loss: &str| parse(samples::PROGRAM, &[&format!("model.loss={loss}")]).unwrap();
+    let one = text("{ mse = { output = \"depth\", target = \"metres\", weight = 0.5 } }");
+    let saved_one = "{ mse = { weight = 0.5, output = \"depth\", target = \"metres\" } }";
+    assert_eq!(saved(&one).unwrap().to_string(), saved_one);
+    assert_eq!(one, text("[{ name = \"mse\", target = \"metres\", weight = 0.5, output = \"depth\" }]"));
+    round_trip(&one);
+    let two = text(
+        "[{ name = \"mse\", output = \"depth\", target = \"metres\" }, { name = \"focal\", output = \"shape\", target = \"shape\" }, \
+         { name = \"focal\", output = \"color\", target = \"color\" }]",
+    );
+    assert_eq!(two.model.loss.to_string(), "focal of shape + focal of color + mse of depth");
+    assert_eq!(saved(&two).unwrap().as_array().unwrap().len(), 3);
+    round_trip(&two);
+    assert_eq!(saved(&parse(samples::PROGRAM, &[]).unwrap()), None);
+    assert_eq!(two.differences(&one).len(), 1);
+}
+
+#[test]
+fn an_order_has_each_class_once() {
+    let ranks = |order: &[&str], names: &[&str]| {
+        let [order, names] =
+            [order, names].map(|all| all.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>());
+        Ordinal { order: Some(order), weight: 1.0 }
+            .ranks(3, &names, "model.loss")
+            .map_err(|error| error.to_string())
+    };
+    let names = ["high", "low", "middle"];
+    assert_eq!(ranks(&["low", "middle", "high"], &names).unwrap(), Some(vec![2, 0, 1]));
+    assert_eq!(Ordinal::default().ranks(3, &[], "model.loss").unwrap(), None);
+    for (order, names, part) in [
+        (&["low", "middle"][..], &names[..], "the class \"high\" is missing"),
+        (&["low", "low", "middle"], &names, "the class \"low\" is there twice"),
+        (&["low", "mid", "high"], &names, "no class is named \"mid\"; the classes are"),
+        (&["low"], &[], "the classes have no names; leave out order"),
+    ] {
+        let error = ranks(order, names).unwrap_err();
+        assert!(error.contains(part) && error.contains("model.loss.ordinal.order"), "{error}");
+    }
 }
 
 #[test]
@@ -187,14 +259,17 @@ fn weights_of_classes_must_fit_the_classes() {
 fn weights_of_right_classes_have_a_mean_of_one() {
     let of = |text: &str| {
         let recipe = small(&[&format!("model.loss={text}")]);
-        recipe.model.loss.terms()[0].class_weights(2, &[])
+        recipe.model.loss.terms()[0].class_weights(2, &[], "model.loss")
     };
     assert_eq!(of("focal").unwrap(), None);
     assert_eq!(of("{ focal = { class_weights = [1, 3] } }").unwrap(), Some(vec![0.5, 1.5]));
     let error = of("{ cross-entropy = { class_weights = [1, 3, 4] } }").unwrap_err();
     assert_eq!(error.key(), Some("model.loss.cross-entropy.class_weights"));
     let binary = classes(&["model.loss={ binary = { positive_weights = [1, 3] } }"]).unwrap();
-    assert_eq!(binary.model.loss.terms()[0].class_weights(2, &[]).unwrap(), Some(vec![1.0, 3.0]));
+    assert_eq!(
+        binary.model.loss.terms()[0].class_weights(2, &[], "model.loss").unwrap(),
+        Some(vec![1.0, 3.0])
+    );
 }
 
 /// Every loss has a row in the reference, with rows of its settings, and some task takes it.

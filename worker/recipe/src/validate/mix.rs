@@ -14,6 +14,8 @@ impl Checks<'_> {
             self.add(&format!("data.mix[{at}]"), message);
         }
         let has_own_loss = self.recipe.program().is_some() && !self.recipe.model.losses.is_empty();
+        let has_named_outputs =
+            (0..self.recipe.stages()).any(|stage| !self.recipe.of_stage(stage).model.loss.is_plain());
         let is_map = target == Some(Target::Map) && self.recipe.task.as_str() == "regress";
         let problem = if data.pairs {
             "data.pairs gives each sample a partner too; remove one of the two settings"
@@ -23,6 +25,8 @@ impl Checks<'_> {
             "texts cannot be mixed; remove it, or the texts in data.fields"
         } else if has_own_loss {
             "a loss over all samples of a step cannot be mixed; remove it, or model.losses"
+        } else if has_named_outputs {
+            "losses of several outputs cannot be mixed; remove it, or the output and target in model.loss"
         } else if is_map {
             "a number of each pixel cannot be mixed; remove it"
         } else if self.recipe.stage.is_empty() && self.recipe.train.effective_batch == 1 {

@@ -40,26 +40,76 @@ impl Checks<'_> {
     fn losses(&mut self) {
         let (task, target) = (self.recipe.task, self.recipe.target());
         let takes = task.losses(target);
-        if takes.is_empty() {
-            return;
-        }
-        let stages = self.recipe.stage.iter().enumerate();
-        let stages = stages.filter_map(|(number, stage)| {
-            Some((format!("stage[{number}].loss"), stage.loss.as_deref().and_then(Loss::word)?))
-        });
         let of_target = target.filter(|target| task.losses_differ() && task.states(*target));
         let of_target = of_target.map(|target| format!(" with data.target = {:?}", target.as_str()));
-        for (key, loss) in
-            [("model.loss".to_owned(), self.recipe.model.loss.clone())].into_iter().chain(stages)
-        {
+        let words = format!("task = \"{task}\"{} takes {}", of_target.unwrap_or_default(), quoted(takes));
+        let stated = self.stated_losses();
+        for (key, loss) in &stated {
             for term in loss.terms() {
                 let name = term.name();
-                if !takes.contains(&name) {
-                    let (words, of_target) = (quoted(takes), of_target.as_deref().unwrap_or_default());
-                    self.add(&key, format!("task = \"{task}\"{of_target} takes {words}, not {name:?}"));
-                } else if let Some(message) = sample_losses::problem(term, target) {
-                    self.add(&key, message);
+                if task.facts().returns_loss {
+                    if !loss.is_of_named() {
+                        let message = format!(
+                            "task = \"{task}\" takes losses of outputs and fields by name; set output and target of each, such \
+                             as {{ {name} = {{ output = \"logits\", target = \"label\" }} }}"
+                        );
+                        self.add(key, message);
+                        break;
+                    }
+                } else if takes.is_empty() {
+                    return;
+                } else if term.target.is_none() && !takes.contains(&name) {
+                    self.add(key, format!("{words}, not {name:?}"));
+                } else if let Some(message) =
+                    sample_losses::problem(term, target.filter(|_| term.target.is_none()))
+                {
+                    self.add(key, message);
                 }
+            }
+            self.outputs(key, loss);
+        }
+        self.ordinal(&stated);
+    }
+
+    /// Returns the losses of the recipe and those of its stages, with their keys.
+    fn stated_losses(&self) -> Vec<(String, Loss)> {
+        let of_all = (self.draft.states("model.loss") || !self.recipe.task.facts().returns_loss)
+            .then(|| ("model.loss".to_owned(), self.recipe.model.loss.clone()));
+        let stages = 0..self.recipe.stage.len();
+        let stages = stages
+            .filter_map(|number| Some((self.recipe.loss_key(number), self.recipe.loss_of_stage(number)?)));
+        of_all.into_iter().chain(stages).collect()
+    }
+
+    /// Checks the outputs that the losses of a sum name.
+    fn outputs(&mut self, key: &str, loss: &Loss) {
+        let mut terms = loss.terms().iter();
+        let problem = if loss.is_plain() {
+            return;
+        } else if self.recipe.program().is_none() {
+            "`output` and `target` of a loss apply to an exported program in model.file, which is not set"
+        } else if !self.recipe.task.facts().returns_loss && terms.all(|term| term.output.is_some()) {
+            "each loss names an output, and the main output has none; leave out `output` of one loss"
+        } else {
+            return;
+        };
+        self.add(key, problem);
+    }
+
+    /// Checks that an ordinal loss is alone at the main output, and there in all stages.
+    fn ordinal(&mut self, stated: &[(String, Loss)]) {
+        let order = |loss: &Loss| loss.ordinal().map(|ordinal| ordinal.order.clone());
+        let Some((_, first)) = stated.first() else { return };
+        for (key, loss) in stated {
+            let of_main = loss.terms().iter().filter(|term| term.output.is_none()).count();
+            if loss.ordinal().is_some() && of_main > 1 {
+                let message = "`ordinal` takes other outputs of the network than the other losses, one less than classes; name an \
+                               output for each of the others, or leave them out";
+                self.add(key, message);
+            } else if order(loss) != order(first) {
+                let message = "the main output has the loss `ordinal`, with the same order, in all stages or in none, because it has \
+                               one number less than classes";
+                self.add(key, message);
             }
         }
     }
@@ -67,7 +117,7 @@ impl Checks<'_> {
     /// Rejects the losses of stages if the task has no choice.
     pub(super) fn losses_without_effect(&mut self) {
         let facts = self.recipe.task.facts();
-        if facts.is_own || !facts.losses.is_empty() {
+        if facts.is_own || facts.returns_loss || !facts.losses.is_empty() {
             return;
         }
         let stages = self.recipe.stage.iter().enumerate();

@@ -21,7 +21,7 @@ use crate::data::{Field, names_with_texts};
 use crate::models::{Exported, Port, Registry};
 
 pub(super) use model::{ImageNetwork, Model};
-pub(super) use outputs::{named as named_output, unfit as unfit_output};
+pub(super) use outputs::{check as check_output, named as named_output, unfit as unfit_output};
 
 /// The usual names of the main output.
 pub(super) const MAIN_OUTPUTS: [&str; 3] = ["logits", "out", "output"];

@@ -34,6 +34,14 @@ impl Model<Box<dyn Classifier>> {
         }
     }
 
+    /// Returns the number of the logits among all outputs.
+    pub(in crate::tasks) fn main_at(&self, mode: Mode) -> usize {
+        match self {
+            Self::Built(_) => 0,
+            Self::Exported(network) => network.main_at(mode),
+        }
+    }
+
     /// Returns the logits among all outputs, and the auxiliary ones.
     pub(in crate::tasks) fn logits(&self, all: &[Tensor], mode: Mode) -> Outputs {
         match self {

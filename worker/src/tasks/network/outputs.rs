@@ -57,7 +57,7 @@ pub(super) fn choose(
 }
 
 /// Checks that an output is of floating-point numbers and of a shape that `fits`; `expected` says which.
-pub(super) fn check(
+pub(in crate::tasks) fn check(
     output: &Port,
     expected: &str,
     fits: &dyn Fn(&[Option<i64>]) -> bool,

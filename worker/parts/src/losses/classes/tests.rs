@@ -1,6 +1,6 @@
 #![allow(clippy::unwrap_used)]
 use dtrain_recipe::SampleLoss;
-use dtrain_recipe::sample_losses::{Binary, CrossEntropy, Focal};
+use dtrain_recipe::sample_losses::{Binary, CrossEntropy, Focal, Ordinal};
 use tch::{Device, Kind};
 
 use super::*;
@@ -9,11 +9,11 @@ use crate::parity::OfSamples;
 const CLASS_WEIGHTS: [f32; 4] = [0.5, 1.0, 2.0, 0.5];
 
 fn plain(settings: SampleLoss) -> Term {
-    Term { settings, class_weights: None }
+    Term { settings, class_weights: None, ranks: None }
 }
 
 fn weighted(settings: SampleLoss, weights: &[f32]) -> Term {
-    Term { settings, class_weights: Some(Tensor::from_slice(weights)) }
+    Term { settings, class_weights: Some(Tensor::from_slice(weights)), ranks: None }
 }
 
 fn no_sums() -> Tensor {
@@ -36,6 +36,24 @@ fn losses_of_classes_are_those_of_pytorch() {
     compare_classes("weighted_focal", &[weighted(focal(1.0, 1.5), &CLASS_WEIGHTS)]);
     let both = [weighted(cross_entropy(), &CLASS_WEIGHTS), plain(focal(0.5, 2.0))];
     compare_classes("several_of_classes", &both);
+}
+
+/// The ranks of classes are their numbers, or stated.
+#[test]
+fn the_ordinal_loss_is_that_of_its_paper() {
+    let ordinal = |ranks| {
+        let settings = SampleLoss::Ordinal(Ordinal::default());
+        [Term { settings, class_weights: None, ranks }]
+    };
+    let of = |terms: &[Term], logits: &Tensor, labels: &Tensor, weights: &Tensor| {
+        class_loss(terms, &Outputs::only(logits.shallow_clone()), labels, weights, 5, no_sums()).unwrap()
+    };
+    let reference = OfSamples::read("logits", "ranks", 3);
+    reference.compare("corn", |logits, labels, weights| of(&ordinal(None), logits, labels, weights));
+    let falling = ordinal(Some(Tensor::from_slice(&[4i64, 3, 2, 1, 0])));
+    reference.compare("corn", |logits, labels, weights| of(&falling, logits, &(4 - labels), weights));
+    let several = [1.0, 0.5].map(|weight| plain(SampleLoss::Ordinal(Ordinal { weight, order: None })));
+    reference.compare("several_corn", |logits, labels, weights| of(&several, logits, labels, weights));
 }
 
 #[test]

@@ -101,11 +101,11 @@ fn logits_may_have_more_classes_than_the_masks() {
 const WEIGHTS: [f32; 3] = [0.5, 1.5, 1.0];
 
 fn plain(settings: SampleLoss) -> Term {
-    Term { settings, class_weights: None }
+    Term { settings, class_weights: None, ranks: None }
 }
 
 fn weighted(settings: SampleLoss) -> Term {
-    Term { settings, class_weights: Some(Tensor::from_slice(&WEIGHTS)) }
+    Term { settings, class_weights: Some(Tensor::from_slice(&WEIGHTS)), ranks: None }
 }
 
 fn smoothed() -> SampleLoss {
@@ -172,7 +172,11 @@ fn a_plain_cross_entropy_is_the_same_by_both_functions() {
 fn classes_of_weight_zero_add_nothing_to_an_image() {
     let (logits, _) = pixels();
     let mask = Tensor::zeros([3, 2, 2], (Kind::Int64, Device::Cpu));
-    let none = Term { settings: smoothed(), class_weights: Some(Tensor::from_slice(&[0f32, 1.5, 1.5])) };
+    let none = Term {
+        settings: smoothed(),
+        class_weights: Some(Tensor::from_slice(&[0f32, 1.5, 1.5])),
+        ranks: None,
+    };
     let weights = Tensor::ones([3], CPU);
     let both = pixel_losses(&[none, plain(dice(1.0))], &only(&logits), &mask, &weights, 9, 3).unwrap();
     let alone = pixel_losses(&[plain(dice(1.0))], &only(&logits), &mask, &weights, 9, 3).unwrap();

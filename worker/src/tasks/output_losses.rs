@@ -1,0 +1,282 @@
+//! `model.loss` of several outputs of a program, each with a field of the data: bound by name, and added for each sample.
+
+use dtrain_parts::losses::of_outputs::{Goal, losses};
+use dtrain_parts::losses::of_samples::Term;
+use dtrain_parts::losses::regression::Units;
+use dtrain_parts::{Loss, Outputs};
+use dtrain_recipe::{LossTerm, Recipe, SampleLoss, Target};
+use tch::{Device, TchError, Tensor};
+
+use super::figures::OutputAt;
+use super::network::{Network, check_output, enlarges, named_output};
+use super::program_error::Unfit;
+use super::samples::{Sets, mask_rule};
+use super::terms::term;
+use super::{Batch, Mode, TaskError};
+use crate::data::{Field, FieldKind};
+use crate::models::Port;
+
+/// The losses of each stage, if it names an output or a field; else None, and the task computes its own loss.
+pub(super) struct OutputLosses {
+    stages: Vec<Option<Vec<Bound>>>,
+    current: usize,
+    /// How much a sample weighs, so that derivatives keep their size if a stage has another loss.
+    size: f64,
+}
+
+/// A loss with what it compares.
+struct Bound {
+    term: Term,
+    /// The output by number; None if it is the main one with the auxiliary ones.
+    output: Option<At>,
+    field: String,
+    goal: Goal,
+    /// None if they are those of the main output.
+    units: Option<Units>,
+}
+
+/// The numbers of an output in training and, if the program has it there, in evaluation.
+struct At {
+    name: String,
+    train: usize,
+    evaluate: Option<usize>,
+}
+
+/// What a task has bound.
+pub(super) struct Binding<'a> {
+    pub(super) recipe: &'a Recipe,
+    pub(super) network: &'a Network,
+    pub(super) sets: &'a Sets,
+    /// The field that the main output predicts; None if a program returns its loss.
+    pub(super) field: Option<&'a str>,
+    /// See [`Facts::weight_per_sample`](super::Facts::weight_per_sample).
+    pub(super) size: f64,
+    pub(super) device: Device,
+}
+
+/// Returns the names of all outputs that losses name.
+pub(super) fn outputs(recipe: &Recipe) -> Vec<String> {
+    let stages = (0..recipe.stages()).map(|number| recipe.of_stage(number).model.loss);
+    stages
+        .flat_map(|loss| loss.terms().iter().filter_map(|term| term.output.clone()).collect::<Vec<_>>())
+        .collect()
+}
+
+/// Works as [`outputs`] for a program with these outputs.
+pub(super) fn known_outputs(recipe: &Recipe, ports: &[Port]) -> Result<Vec<String>, Unfit> {
+    let all = outputs(recipe);
+    all.iter().try_for_each(|name| named_output(ports, name, "model.loss").map(drop))?;
+    Ok(all)
+}
+
+impl OutputLosses {
+    /// Binds the losses of all stages. A built-in network has no outputs to name.
+    pub(super) fn bind(binding: &Binding<'_>) -> Result<Self, TaskError> {
+        let stage = |number| {
+            let (loss, key) = (binding.recipe.of_stage(number).model.loss, binding.recipe.loss_key(number));
+            let is_named = match binding.field {
+                Some(_) => !loss.is_plain(),
+                None => loss.is_of_named(),
+            };
+            if !is_named {
+                return Ok(None);
+            }
+            loss.terms().iter().map(|term| binding.bind(term, &key)).collect::<Result<Vec<_>, _>>().map(Some)
+        };
+        // For later stages see `begin`.
+        let stages = (0..binding.recipe.stages()).map(stage).collect::<Result<_, TaskError>>()?;
+        Ok(Self { stages, current: 0, size: binding.size })
+    }
+
+    /// Begins a stage.
+    pub(super) fn begin(&mut self, stage: usize) {
+        self.current = stage.min(self.stages.len() - 1);
+    }
+
+    /// Returns whether some stage has such losses.
+    pub(super) fn has_some(&self) -> bool {
+        self.stages.iter().any(Option::is_some)
+    }
+
+    /// Returns an error for a program without a loss of its own: a stage has none, or only of outputs that evaluations lack.
+    pub(super) fn check_alone(&self) -> Result<(), Unfit> {
+        if self.stages.iter().any(Option::is_none) {
+            return Err(Unfit::NoLoss);
+        }
+        let lacking = |bound: &Bound| bound.output.as_ref().filter(|at| at.evaluate.is_none()).is_some();
+        let untested = self.stages.iter().flatten().find(|all| all.iter().all(lacking));
+        match untested.and_then(|all| all.first()?.output.as_ref()) {
+            Some(at) => Err(Unfit::Untested(at.name.clone())),
+            None => Ok(()),
+        }
+    }
+
+    /// Computes the loss of a batch; None if the task computes its own in this stage. `output` gives an output by number, `main` the
+    /// main one with the auxiliary ones, in `units`. A loss of an output that evaluations lack counts in training alone.
+    pub(super) fn loss(
+        &self,
+        output: OutputAt<'_>,
+        (main, units): (Option<&Outputs>, &Units),
+        batch: &Batch,
+        mode: Mode,
+    ) -> Result<Option<Loss>, TaskError> {
+        let Some(stage) = &self.stages[self.current] else { return Ok(None) };
+        let mut total = batch.weights.f_zeros_like()?;
+        for bound in stage {
+            let own = match (&bound.output, mode) {
+                (Some(at), Mode::Train) => Some(Outputs::only(output(at.train)?)),
+                (Some(At { evaluate: Some(at), .. }), Mode::Evaluate) => Some(Outputs::only(output(*at)?)),
+                (Some(_), Mode::Evaluate) => continue,
+                (None, _) => None,
+            };
+            let Some(outputs) = own.as_ref().or(main) else { continue };
+            let (target, units) = (batch.field(&bound.field)?, bound.units.as_ref().unwrap_or(units));
+            total = total.f_add(&losses(&bound.term, outputs, target, &batch.weights, bound.goal, units)?)?;
+        }
+        let loss = Loss::of_samples(&total, &batch.weights, Loss::no_sums(batch.weights.device())?)?;
+        let scaled = |value: &Tensor| -> Result<Tensor, TchError> { value.f_mul_scalar(self.size) };
+        Ok(Some(Loss { sum: scaled(&loss.sum)?, weight: scaled(&loss.weight)?, sums: loss.sums }))
+    }
+}
+
+impl Binding<'_> {
+    /// `of_losses`: the key of the losses.
+    fn bind(&self, stated: &LossTerm, of_losses: &str) -> Result<Bound, TaskError> {
+        let key = format!("{of_losses} ({})", stated.name());
+        let unfit = |unfit| self.network.unfit(unfit);
+        let main = self.field.unwrap_or_default();
+        let name = stated.target.as_deref().unwrap_or(main);
+        let (field, target) = self.field(name, &key).map_err(unfit)?;
+        let classes = self.classes(name);
+        let takes = target.losses();
+        if !takes.contains(&stated.name()) {
+            let takes = takes.into_iter().map(str::to_owned).collect();
+            let loss = stated.name().to_owned();
+            return Err(unfit(Unfit::LossOfField { key, loss, field: name.to_owned(), takes }));
+        }
+        let goal = match target {
+            Target::Class => Goal::Class(classes),
+            Target::Mask => {
+                let known = if classes == 0 { self.recipe.data.classes } else { classes };
+                Goal::Pixels { classes: known, ignore: mask_rule(self.recipe).ignore }
+            }
+            Target::Map => Goal::Map,
+            Target::Vector | Target::Classes | Target::Tokens => Goal::Numbers,
+        };
+        let output =
+            stated.output.as_deref().map(|output| self.output(output, &key)).transpose().map_err(unfit)?;
+        let train = output.as_ref().map(|at| (Mode::Train, at.train));
+        let evaluate = output.as_ref().and_then(|at| at.evaluate.map(|at| (Mode::Evaluate, at)));
+        for (mode, at) in train.into_iter().chain(evaluate) {
+            fits(&self.network.ports(mode)[at], &stated.settings, goal, field).map_err(unfit)?;
+        }
+        let count = field.shape.first().copied().unwrap_or(1);
+        Ok(Bound {
+            term: term(&stated.settings, (classes, self.names(name)), of_losses, self.device)?,
+            output,
+            field: name.to_owned(),
+            goal,
+            units: (name != main).then(|| Units::of_targets(count)),
+        })
+    }
+
+    fn output(&self, name: &str, key: &str) -> Result<At, Unfit> {
+        let train = named_output(self.network.ports(Mode::Train), name, key)?;
+        let evaluate = self.network.ports(Mode::Evaluate).iter().position(|port| port.name == name);
+        Ok(At { name: name.to_owned(), train, evaluate })
+    }
+
+    /// Returns a field with a target, and what it holds.
+    fn field(&self, name: &str, key: &str) -> Result<(&Field, Target), Unfit> {
+        let sets = self.sets;
+        let of_field = |field: &Field| {
+            let is_whole = field.kind == FieldKind::I64;
+            Some(match (is_whole, &field.shape[..]) {
+                (true, []) if self.classes(&field.name) > 0 => Target::Class,
+                (true, [_, _]) => Target::Mask,
+                (false, [_]) if self.classes(&field.name) > 0 => Target::Classes,
+                (false, [_]) => Target::Vector,
+                (false, [_, _]) => Target::Map,
+                _ => return None,
+            })
+        };
+        let fields = sets.train.fields();
+        let found = fields.iter().find(|field| field.name == name);
+        match found.and_then(|field| Some((field, of_field(field)?))) {
+            Some(found) => Ok(found),
+            None => {
+                let fields = fields.iter().filter(|field| of_field(field).is_some());
+                let fields = fields.map(|field| field.name.to_string()).collect();
+                Err(Unfit::NoLossTarget { key: key.to_owned(), name: name.to_owned(), fields })
+            }
+        }
+    }
+
+    /// Returns the names of its classes, if they have some.
+    fn names(&self, field: &str) -> &[String] {
+        let sets = self.sets;
+        let other = sets.other_classes.get(field).or_else(|| sets.mask_classes.get(field));
+        other.map_or(&sets.class_names, |names| names)
+    }
+
+    /// Returns the number of classes in a field of classes or a mask; 0 if it is another one.
+    fn classes(&self, field: &str) -> usize {
+        let own = match self.recipe.target() {
+            Some(Target::Class | Target::Classes) => Some("label"),
+            Some(Target::Mask) => Some("mask"),
+            _ => None,
+        };
+        // A partner has the classes of its own field.
+        let field = field.strip_prefix("pair_").unwrap_or(field);
+        let of_target = if own == Some(field) { self.sets.classes } else { 0 };
+        let other = self.sets.other_classes.get(field).or_else(|| self.sets.mask_classes.get(field));
+        other.map_or(of_target, Vec::len)
+    }
+}
+
+/// Checks that an output has the shape that a loss takes.
+fn fits(port: &Port, loss: &SampleLoss, goal: Goal, field: &Field) -> Result<(), Unfit> {
+    let (loss, name) = (loss.name(), &field.name);
+    let says = |expected: String| {
+        format!(
+            "the loss {loss:?} of the field `{name}` takes {expected}; name another output, or import the model again"
+        )
+    };
+    match (goal, &field.shape[..]) {
+        (Goal::Class(classes), _) if loss == "ordinal" => {
+            let least = classes as i64 - 1;
+            let expected = says(format!("N x {least}, one less than its {classes} classes"));
+            check_output(port, &expected, &|shape| matches!(shape, [None, Some(k)] if *k == least))
+        }
+        (Goal::Class(classes), _) => {
+            let expected = says(format!("logits, N x K with K at least its {classes} classes"));
+            check_output(port, &expected, &|shape| matches!(shape, [None, Some(k)] if *k >= classes as i64))
+        }
+        (Goal::Pixels { classes, .. }, &[height, width]) => {
+            let expected = says(format!(
+                "logits, N x K x height x width with K at least its {classes} classes, of {height} x {width} or less"
+            ));
+            check_output(port, &expected, &|shape| match *shape {
+                [None, Some(k), h, w] => k >= classes as i64 && enlarges(h, height) && enlarges(w, width),
+                _ => false,
+            })
+        }
+        (Goal::Map, &[height, width]) => {
+            let expected =
+                says(format!("N x height x width or N x 1 x height x width, of {height} x {width} or less"));
+            check_output(port, &expected, &|shape| match *shape {
+                [None, h, w] | [None, Some(1), h, w] => enlarges(h, height) && enlarges(w, width),
+                _ => false,
+            })
+        }
+        (_, shape) => {
+            let numbers = shape.first().copied().unwrap_or(1) as i64;
+            let expected = says(format!("N x {numbers}"));
+            check_output(port, &expected, &|shape| match *shape {
+                [None] => numbers == 1,
+                [None, k] => k == Some(numbers),
+                _ => false,
+            })
+        }
+    }
+}

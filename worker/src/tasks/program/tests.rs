@@ -1,0 +1,38 @@
+#![allow(clippy::unwrap_used)]
+use super::*;
+
+fn port(name: &str, kind: Kind, shape: &[Option<i64>]) -> Port {
+    Port { name: name.into(), kind, shape: shape.to_vec() }
+}
+
+#[test]
+fn a_mean_counts_as_often_as_its_samples() {
+    let weights = Tensor::from_slice(&[1f32, 0.0, 1.0]);
+    let value = |output: &Tensor, shape: &[Option<i64>], count| {
+        sum_of(output, shape, &weights, count).unwrap().double_value(&[])
+    };
+    let mean = Tensor::from_slice(&[2.5f32]).set_requires_grad(true);
+    assert_eq!(value(&mean, &[Some(1)], 4.0), 10.0);
+    assert_eq!(value(&mean.squeeze(), &[], 4.0), 10.0);
+    sum_of(&mean, &[Some(1)], &weights, 4.0).unwrap().backward();
+    assert_eq!(mean.grad().double_value(&[0]), 4.0);
+    assert_eq!(value(&Tensor::from(f32::NAN), &[], 0.0), 0.0, "no sample");
+    let each = Tensor::from_slice(&[1f32, f32::NAN, 3.0]);
+    assert_eq!(value(&each, &[None], 2.0), 4.0, "without the unreadable one");
+}
+
+#[test]
+fn scalars_and_numbers_of_samples_are_figures() {
+    let loss = port("loss", Kind::Float, &[]);
+    let evaluate = [
+        port("logits", Kind::Float, &[None, Some(3)]),
+        port("accuracy", Kind::Float, &[None]),
+        loss.clone(),
+        port("count", Kind::Int64, &[]),
+        port("error", Kind::Half, &[Some(1)]),
+    ];
+    let train = [port("error", Kind::Float, &[]), loss];
+    let found = figures(&train, &evaluate, "loss");
+    let found: Vec<_> = found.iter().map(|it| (it.name.as_str(), it.train, it.evaluate)).collect();
+    assert_eq!(found, [("accuracy", None, 1), ("error", Some(0), 4)]);
+}
