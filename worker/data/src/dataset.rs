@@ -5,8 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::error::Result;
-use super::mixed;
-use super::mixing::Blend;
+use super::mixing::{self, Blend};
 use super::normalize::Normalize;
 use super::pixels::Pixels;
 use super::rng::SampleRng;
@@ -181,7 +180,7 @@ impl Column {
     /// Replaces images by `share` of them and the rest of those of `partner`, both normalised.
     pub(super) fn mean(&mut self, partner: &Column, share: f32) {
         match (self, partner) {
-            (Self::F32(own), Self::F32(partner)) => mixed::mean(own, partner, share),
+            (Self::F32(own), Self::F32(partner)) => mixing::mean(own, partner, share),
             (Self::Pixels(own), Self::Pixels(partner)) => own.mean(partner, share),
             (own, _) => unreachable!("{} are no images", own.content()),
         }
@@ -190,7 +189,7 @@ impl Column {
     /// Copies a rectangle of rows and columns of the images of `partner`, whose height and width are `size`.
     pub(super) fn paste(&mut self, partner: &Column, sides: &[Range<usize>; 2], size: [usize; 2]) {
         match (self, partner) {
-            (Self::F32(own), Self::F32(partner)) => mixed::paste(own, partner, sides, size),
+            (Self::F32(own), Self::F32(partner)) => mixing::paste(own, partner, sides, size),
             (Self::Pixels(own), Self::Pixels(partner)) => own.paste(partner, sides, size),
             (own, _) => unreachable!("{} are no images", own.content()),
         }

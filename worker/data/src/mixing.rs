@@ -79,6 +79,27 @@ pub(super) fn rectangle(area: f64, middle: [f64; 2], size: [usize; 2]) -> ([Rang
     (sides, 1.0 - inside as f64 / (size[0] * size[1]).max(1) as f64)
 }
 
+/// Replaces values by `share` of them and the rest of the partner's.
+pub(super) fn mean(own: &mut [f32], partner: &[f32], share: f32) {
+    let rest = 1.0 - share;
+    own.iter_mut().zip(partner).for_each(|(own, partner)| *own = *own * share + *partner * rest);
+}
+
+/// Copies a rectangle of rows and columns of each plane of this size.
+pub(super) fn paste<T: Copy>(
+    own: &mut [T],
+    partner: &[T],
+    [rows, columns]: &[Range<usize>; 2],
+    [height, width]: [usize; 2],
+) {
+    for (own, partner) in own.chunks_mut(height * width).zip(partner.chunks(height * width)) {
+        for row in rows.clone() {
+            let range = row * width + columns.start..row * width + columns.end;
+            own[range.clone()].copy_from_slice(&partner[range]);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::mixed;
+use super::mixing;
 use super::normalize::Normalize;
 use super::plane::Placement;
 use super::raster::{Values, View};
@@ -93,17 +93,17 @@ impl Pixels {
     /// Replaces the images by `share` of them and the rest of those of `partner`, both normalised.
     pub(super) fn mean(&mut self, partner: &Pixels, share: f32) {
         let mut values = self.to_f32().into_owned();
-        mixed::mean(&mut values, &partner.to_f32(), share);
+        mixing::mean(&mut values, &partner.to_f32(), share);
         self.values = Values::F32(values);
     }
 
     /// Copies a rectangle of rows and columns of the images of `partner`, whose height and width are `size`.
     pub(super) fn paste(&mut self, partner: &Pixels, sides: &[Range<usize>; 2], size: [usize; 2]) {
         if let (Values::U8(own), Values::U8(partner)) = (&mut self.values, &partner.values) {
-            return mixed::paste(own, partner, sides, size);
+            return mixing::paste(own, partner, sides, size);
         }
         let mut values = self.to_f32().into_owned();
-        mixed::paste(&mut values, &partner.to_f32(), sides, size);
+        mixing::paste(&mut values, &partner.to_f32(), sides, size);
         self.values = Values::F32(values);
     }
 

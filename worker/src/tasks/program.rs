@@ -13,8 +13,8 @@ use super::program_error::Unfit;
 use super::program_losses::{self, Losses};
 use super::samples::{self, Sets, Survey, mask_rule};
 use super::{
-    Batch, BuildContext, BuildTask, ByRows, BySums, Facts, Loss, Mode, Passed, Predict, RowFigures, StageView,
-    StepLoss, StepValue, SurveyContext, Task, TaskError, Totals, Unlabelled,
+    Batch, BuildContext, BuildTask, ByRows, BySums, Facts, Loss, Mode, Passed, Predict, RowFigures,
+    StageView, StepLoss, StepValue, SurveyContext, Task, TaskError, Totals, Unlabelled,
 };
 use crate::models::Port;
 use crate::tensors::is_floating;

@@ -16,7 +16,7 @@ impl Checks<'_> {
         let has_own_loss = self.recipe.program().is_some() && !self.recipe.model.losses.is_empty();
         let has_named_outputs =
             (0..self.recipe.stages()).any(|stage| !self.recipe.of_stage(stage).model.loss.is_plain());
-        let is_map = target == Some(Target::Map) && self.recipe.task.as_str() == "regress";
+        let is_map = target == Some(Target::Map) && !self.recipe.task.facts().returns_loss;
         let problem = if data.pairs {
             "data.pairs gives each sample a partner too; remove one of the two settings"
         } else if data.episodes.is_some() {
