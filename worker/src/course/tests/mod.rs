@@ -3,8 +3,15 @@
 mod resized;
 mod stages;
 
-use super::*;
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use dtrain_recipe::mixes::Mixup;
+use dtrain_recipe::{Mix, MixBy};
 use proptest::prelude::*;
+
+use super::*;
+use crate::data::{Blend, Mixing};
 
 impl Default for Needs {
     fn default() -> Self {
@@ -227,15 +234,18 @@ fn dependence_on_the_micro_batch_is_a_warning() {
 fn partners_are_of_the_step_and_not_of_its_cut() {
     let needs = Needs { has_partners: true, ..Needs::default() };
     let recipe = recipe(7, "");
-    let sampling = Sampling { has_partners: true, ..Sampling::shuffled(23) };
-    let steps = |plan: &RunPlan, ranks: usize, done: u64| -> Vec<Vec<(u32, u32)>> {
+    let mixing = Mixing::of(&[Mix::Mixup(Mixup { share: Some(0.5), ..Mixup::default() })], MixBy::Sample);
+    let sampling = Sampling { has_partners: true, mixing: mixing.map(Arc::new), ..Sampling::shuffled(23) };
+    let steps = |plan: &RunPlan, ranks: usize, done: u64| -> Vec<Vec<(u32, u32, Option<Blend>)>> {
         let mut work: Vec<_> = (0..ranks).map(|rank| plan.micro_batches(rank, done, &sampling)).collect();
         let mut of_step = |position| {
             let mut pairs = Vec::new();
             for (rank, work) in work.iter_mut().enumerate() {
                 for micro in work.by_ref().take(plan.micro_ranges(position, rank).len()) {
                     assert_eq!(micro.width, 2);
-                    pairs.extend(micro.places.chunks(2).map(|pair| (pair[0].sample, pair[1].sample)));
+                    assert_eq!(micro.blends.len(), micro.samples());
+                    let mixed = micro.places.chunks(2).zip(micro.blends);
+                    pairs.extend(mixed.map(|(pair, blend)| (pair[0].sample, pair[1].sample, blend)));
                 }
             }
             pairs
@@ -246,14 +256,19 @@ fn partners_are_of_the_step_and_not_of_its_cut() {
     let expected = steps(&plan, 1, 0);
     assert_eq!(expected.len(), 12);
     for pairs in &expected {
-        assert!(pairs.iter().all(|(own, partner)| own != partner), "{pairs:?}");
+        assert!(pairs.iter().all(|(own, partner, _)| own != partner), "{pairs:?}");
         let sorted = |mut samples: Vec<u32>| {
             samples.sort_unstable();
             samples
         };
-        let (own, partners): (Vec<_>, Vec<_>) = pairs.iter().copied().unzip();
+        let (own, partners): (Vec<_>, Vec<_>) =
+            pairs.iter().map(|(own, partner, _)| (*own, *partner)).unzip();
         assert_eq!(sorted(own), sorted(partners));
     }
+    let blends: Vec<_> = expected.iter().flatten().map(|(.., blend)| blend).collect();
+    let mixed: Vec<_> = blends.iter().copied().flatten().map(|blend| blend.share.to_bits()).collect();
+    assert!((20..60).contains(&mixed.len()), "about half of 82 samples: {}", mixed.len());
+    assert_eq!(mixed.iter().collect::<HashSet<_>>().len(), mixed.len(), "no step draws again");
     for ranks in 1..=3 {
         let plan = RunPlan::new(&recipe, ranks, 23, &needs).unwrap();
         for plan in [plan.with_micro_batches(0, 1).unwrap(), plan] {

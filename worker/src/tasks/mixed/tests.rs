@@ -8,6 +8,7 @@ use std::path::Path;
 use dtrain_parts::Outputs;
 use dtrain_parts::losses::classes::{class_loss, set_loss};
 use dtrain_parts::losses::of_samples::Term;
+use dtrain_parts::losses::regression::{Units, vector_loss};
 use dtrain_recipe::SampleLoss;
 use dtrain_recipe::sample_losses::{Binary, CrossEntropy};
 use tch::Device;
@@ -90,4 +91,37 @@ fn evaluations_and_batches_without_shares_have_whole_targets() {
     assert_eq!(given(Mode::Evaluate, true), (8.0, 2.0));
     assert_eq!(given(Mode::Train, false), (8.0, 2.0));
     assert_eq!(given(Mode::Train, true), (0.25 * 3.0 + 0.75 * 4.0 + 5.0, 2.0));
+}
+
+/// The loss of numbers that are mixed is that of both targets by their shares, also if no loss of mixed targets equals it.
+#[test]
+fn losses_of_mixed_numbers_are_the_mean_of_both() {
+    let (output, targets) =
+        (Tensor::from_slice(&[0f32, 2.0]).view([2, 1]), Tensor::from_slice(&[1f32, 5.0]).view([2, 1]));
+    let partners = targets.flip([0]);
+    let fields = [
+        ("targets", &targets),
+        ("mix_targets", &partners),
+        ("mix_share", &Tensor::from_slice(&[0.75f32, 0.5])),
+    ];
+    let fields = Vec::from(fields.map(|(name, values)| (Cow::Borrowed(name), values.shallow_clone())));
+    let batch = Batch::of_fields(fields, 2, Device::Cpu).unwrap();
+    let (units, center) = (Units::of_targets(1), Tensor::from_slice(&[0f64]));
+    let of = |name: &str| {
+        let losses = dtrain_recipe::Loss::word(name).unwrap();
+        let found = loss(&batch, Mode::Train, "targets", |targets, weights| {
+            Ok(vector_loss(
+                &Outputs::only(output.shallow_clone()),
+                targets,
+                weights,
+                &units,
+                &center,
+                &losses,
+            )?)
+        });
+        let found = found.unwrap();
+        (found.sum.double_value(&[]), found.weight.double_value(&[]))
+    };
+    assert_eq!(of("mse"), (0.75 * 1.0 + 0.25 * 25.0 + 0.5 * 9.0 + 0.5 * 1.0, 2.0));
+    assert_eq!(of("l1"), (0.75 * 1.0 + 0.25 * 5.0 + 0.5 * 3.0 + 0.5 * 1.0, 2.0));
 }
