@@ -59,10 +59,14 @@ pub enum Unfit {
         names(classes)
     )]
     NoClasses { key: String, name: String, classes: Vec<String> },
-    #[error("{key} takes {what}, and {name:?} is no field with such; those are {}", names(fields))]
-    NoTarget { key: String, what: &'static str, name: String, fields: Vec<String> },
-    #[error("{key} takes {what}; set target to their field, one of {}", names(fields))]
-    UnnamedTarget { key: String, what: &'static str, fields: Vec<String> },
+    #[error("{key} takes {what}, {}", target(setting, name.as_deref(), fields))]
+    NoTarget {
+        key: String,
+        what: &'static str,
+        setting: &'static str,
+        name: Option<String>,
+        fields: Vec<String>,
+    },
     #[error("{key}: {reason}")]
     NoBytes { key: String, reason: String },
     #[error("{key} names the target {name:?}, but the fields with targets are {}", names(fields))]
@@ -97,6 +101,15 @@ fn names<S: AsRef<str>>(all: &[S]) -> String {
     match all.as_slice() {
         [] => "none".to_owned(),
         all => all.join(", "),
+    }
+}
+
+/// Returns the end of a sentence about a field that the data lacks: its remedy.
+fn target(setting: &str, name: Option<&str>, fields: &[String]) -> String {
+    match (name, fields) {
+        (_, []) => "which no field of the data has; remove it".to_owned(),
+        (Some(name), _) => format!("which {name:?} has not; set {setting} to one of {}", names(fields)),
+        (None, _) => format!("and no field is named; set {setting} to one of {}", names(fields)),
     }
 }
 

@@ -351,8 +351,10 @@ fn format_result(record: &TestRecord, peaks: &[u64]) -> String {
         format!("  {:<16}{}", "samples", eval.samples) + &unreadable,
         format!("  {:<16}{:.4}", format!("{} loss", eval.set.as_deref().unwrap_or(TEST)), eval.loss),
     ];
+    // A long name moves the column.
+    let width = eval.metrics.0.iter().map(|(name, _)| name.len() + 2).fold(16, usize::max);
     for (name, value) in &eval.metrics.0 {
-        lines.push(format!("  {:<16}{}", name.replace('_', " "), figure(name, *value)));
+        lines.push(format!("  {:<width$}{}", name.replace('_', " "), figure(name, *value)));
     }
     lines.extend(by_class::tables(&eval.by_class));
     let peak = ByteSize(peaks.iter().copied().max().unwrap_or(0));

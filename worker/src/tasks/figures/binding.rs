@@ -128,9 +128,9 @@ impl Bound {
 
 /// Returns the target of a figure; None if it takes none.
 fn target(key: &str, figure: &dyn Figure, given: &Given<'_>) -> Result<Option<Target>, Unfit> {
-    let missing = |what: &'static str, name: Option<&str>, fields| match name {
-        Some(name) => Unfit::NoTarget { key: key.to_owned(), what, name: name.to_owned(), fields },
-        None => Unfit::UnnamedTarget { key: key.to_owned(), what, fields },
+    let missing = |what, setting, name: Option<&str>, fields| {
+        let (key, name) = (key.to_owned(), name.map(str::to_owned));
+        Unfit::NoTarget { key, what, setting, name, fields }
     };
     let (name, found, meets) =
         match figure.takes().into_iter().find(|source| !matches!(source, Source::Output(_))) {
@@ -154,13 +154,15 @@ fn target(key: &str, figure: &dyn Figure, given: &Given<'_>) -> Result<Option<Ta
                 (name, Ok(field), meets)
             }
             Some(Source::Mask(name)) => {
-                let found = given.field(name, is_mask).map_err(|fields| missing("masks", name, fields));
+                let found =
+                    given.field(name, is_mask).map_err(|fields| missing("masks", "classes", name, fields));
                 let size = found.as_ref().map_or([0, 0], |field| [field.shape[0], field.shape[1]]);
                 (name, found, Meets::Planes(size))
             }
             Some(Source::Numbers(name)) => {
                 let is_number = |field: &Field| field.kind == FieldKind::F32 && field.shape.len() <= 2;
-                let found = given.field(name, is_number).map_err(|fields| missing("numbers", name, fields));
+                let found =
+                    given.field(name, is_number).map_err(|fields| missing("numbers", "target", name, fields));
                 let meets = match found.as_ref().map(|field| &field.shape[..]) {
                     Ok(&[height, width]) => Meets::Map([height, width]),
                     _ => Meets::Vector,
