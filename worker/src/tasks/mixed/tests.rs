@@ -50,7 +50,7 @@ fn compare(field: &str, kind: &str, of: impl Fn(&Tensor, &Tensor, &Tensor) -> Lo
 }
 
 fn term(settings: SampleLoss) -> [Term; 1] {
-    [Term { settings, class_weights: None }]
+    [Term { settings, class_weights: None, ranks: None }]
 }
 
 fn no_sums() -> Tensor {
