@@ -72,7 +72,7 @@ fn main() -> ExitCode {
         Command::Import(args) => import::run(&args),
         Command::Batch(args) => batch::run(&args),
         Command::Requeue(args) => requeue::run(&args),
-        Command::Ckpt(command) => ckpt::run(&command),
+        Command::Ckpt(command) => questions::ckpt(&command),
         Command::Gpu(command) => gpus::run(&command),
         Command::Runs(args) => runs::run(&args),
         Command::Schema => trainer::schema(),

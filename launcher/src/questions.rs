@@ -2,7 +2,7 @@
 
 use crate::ckpt::{self, Model};
 use crate::cli::{
-    DataArgs, EvalArgs, LaunchArgs, PlanArgs, PredictArgs, ProfileArgs, RecipeArgs, SuggestArgs,
+    CkptCommand, DataArgs, EvalArgs, LaunchArgs, PlanArgs, PredictArgs, ProfileArgs, RecipeArgs, SuggestArgs,
 };
 use crate::executable;
 use crate::gpu_names::{of_machine, usual};
@@ -12,9 +12,7 @@ use dtrain_common::batch::Partition;
 use dtrain_common::env::CUDA_VISIBLE_DEVICES;
 use dtrain_common::gpu::{self, GpuError, Visible};
 use dtrain_common::lr_range::LrRange;
-use dtrain_common::question::{
-    DataQuestion, Gpu, MergeQuestion, Mode, PlanQuestion, ProfileQuestion, Question,
-};
+use dtrain_common::question::{DataQuestion, Gpu, Mode, PlanQuestion, ProfileQuestion, Question};
 use dtrain_common::recipe::{Resolved, Source};
 use dtrain_common::run_dir::follow;
 use std::ffi::OsStr;
@@ -125,15 +123,16 @@ pub(crate) fn predict(args: &PredictArgs) -> anyhow::Result<LaunchArgs> {
     args.launch(&find_loadable_worker()?, utf8(&model.recipe)?, &model.checkpoint)
 }
 
-/// Lets the trainer merge a checkpoint with its base. On success, it does not return.
-pub(crate) fn merge(
-    path: &Path,
-    question: impl FnOnce(PathBuf) -> MergeQuestion,
-) -> anyhow::Result<ExitCode> {
-    let model = saved(path, &[], Paths::Ignore)?;
+/// Runs `dtrain ckpt`. The trainer exports a checkpoint that lacks parameters; then this does not return on success.
+pub(crate) fn ckpt(command: &CkptCommand) -> anyhow::Result<ExitCode> {
+    let merge = match command {
+        CkptCommand::Export(args) => ckpt::merge(args)?,
+        _ => None,
+    };
+    let Some(question) = merge else { return ckpt::run(command) };
+    let model = saved(&question.checkpoint, &[], Paths::Ignore)?;
     let worker = find_loadable_worker()?;
-    let question = Question::Merge(question(model.recipe.clone()));
-    let error = question_command(&worker, utf8(&model.recipe)?, &[], &question)?.exec();
+    let error = question_command(&worker, utf8(&model.recipe)?, &[], &Question::Merge(question))?.exec();
     Err(error).with_context(|| format!("cannot start {}", worker.display()))
 }
 

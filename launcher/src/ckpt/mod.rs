@@ -15,7 +15,7 @@ mod show;
 mod tensors;
 mod verify;
 
-pub(crate) use export::check_out;
+pub(crate) use export::{check_out, merge};
 pub(crate) use find::{Model, model};
 
 use crate::cli::CkptCommand;

@@ -96,7 +96,7 @@ pub(crate) struct ProfileArgs {
     #[arg(long, value_name = "N", default_value_t = 1, allow_negative_numbers = true, value_parser = ranks())]
     pub(crate) nproc: u64,
 
-    /// Train at rising rates MIN:MAX[:STEPS] on all ranks, and suggest one.
+    /// Train at rising rates, MIN:MAX or MIN:MAX:STEPS, and suggest one.
     #[arg(long, value_name = "RANGE", conflicts_with_all = ["stage", "find_optimal"], allow_hyphen_values = true)]
     pub(crate) lr_range: Option<LrRange>,
 

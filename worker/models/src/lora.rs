@@ -4,13 +4,6 @@
 use std::fmt;
 use std::sync::Arc;
 
-use tch::{Device, Kind, TchError, Tensor};
-
-use super::error::ModelError;
-use super::layers::{Dropout, Init};
-use super::registry::{Registry, Scope};
-use super::weight::Weight;
-
 /// Decides by its full name whether a weight gets an adapter.
 type Chooses = dyn Fn(&str) -> bool + Send + Sync;
 
@@ -74,7 +67,7 @@ impl Adapted {
 }
 
 /// Returns the shapes of A and B for a weight: output x input, or output x input x kernel.
-fn shapes(weight: &[i64], is_transposed: bool, rank: i64) -> Option<[Vec<i64>; 2]> {
+pub(super) fn shapes(weight: &[i64], is_transposed: bool, rank: i64) -> Option<[Vec<i64>; 2]> {
     let (output, input, kernel) = match weight {
         [input, output] if is_transposed => (*output, *input, &[][..]),
         [output, input, kernel @ ..] => (*output, *input, kernel),
@@ -84,61 +77,17 @@ fn shapes(weight: &[i64], is_transposed: bool, rank: i64) -> Option<[Vec<i64>; 2
     Some([[&[rank, input], kernel].concat(), [output, rank].into_iter().chain(ones).collect()])
 }
 
-impl Registry {
-    /// Returns the settings of adapters if a weight gets one.
-    pub(super) fn lora_of(&self, weight: &str) -> Option<&Lora> {
-        self.lora.as_ref().filter(|lora| (lora.chooses)(weight))
-    }
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-    /// Registers the adapter of a weight that exists. Returns A and B.
-    ///
-    /// # Errors
-    /// The weight has an adapter already, or no two dimensions.
-    pub(super) fn adapt(&mut self, adapted: Adapted, rank: i64) -> Result<[Weight; 2], ModelError> {
-        let shape = self.get(&adapted.weight).map(|entry| entry.tensor().size()).unwrap_or_default();
-        let Some([a, b]) = shapes(&shape, adapted.is_transposed, rank) else {
-            let reason = format!("its shape {shape:?} is not that of a linear or convolution weight");
-            return Err(ModelError::NotAdaptable { weight: adapted.weight, reason });
-        };
-        let [a_name, b_name] = adapted.names();
-        let b = Tensor::f_zeros(b.as_slice(), (Kind::Float, Device::Cpu))?;
-        let mut root = self.root();
-        let pair = [root.weight(&a_name, &Init::FanIn.weight(&a)?)?, root.weight(&b_name, &b)?];
-        self.adapted.push(adapted);
-        Ok(pair)
-    }
-}
-
-/// The adapter of a layer of this crate.
-#[derive(Debug)]
-pub(super) struct Adapter {
-    a: Weight,
-    b: Weight,
-    scale: f64,
-    dropout: Dropout,
-}
-
-impl Adapter {
-    /// Registers the adapter of the layer in this scope, if it gets one.
-    pub(super) fn of_layer(scope: &mut Scope<'_>) -> Result<Option<Self>, ModelError> {
-        let weight = scope.full_name("weight");
-        let Some(lora) = scope.registry().lora_of(&weight).cloned() else { return Ok(None) };
-        let dropout = Dropout::new(scope, lora.dropout);
-        let [a, b] = scope.adapt(Adapted { weight, is_transposed: false }, lora.rank)?;
-        Ok(Some(Self { a, b, scale: lora.scale(), dropout }))
-    }
-
-    /// Adds the adapter's result for `x` to the layer's, `y`. `down` computes the layer with A as its weight and without a bias,
-    /// and `up` the product with B.
-    pub(super) fn add(
-        &self,
-        y: &Tensor,
-        x: &Tensor,
-        train: bool,
-        down: impl Fn(&Tensor, &Tensor) -> Result<Tensor, TchError>,
-        up: impl Fn(&Tensor, &Tensor) -> Result<Tensor, TchError>,
-    ) -> Result<Tensor, ModelError> {
-        let low = down(&self.dropout.forward(x, train)?, &self.a.get()?)?;
-        Ok(y.f_add(&up(&low, &self.b.get()?)?.f_mul_scalar(self.scale)?)?)
+    #[test]
+    fn shapes_are_those_of_peft() {
+        assert_eq!(shapes(&[6, 5], false, 2), Some([vec![2, 5], vec![6, 2]]));
+        assert_eq!(shapes(&[5, 6], true, 2), Some([vec![2, 5], vec![6, 2]]));
+        assert_eq!(shapes(&[6, 5, 3, 1], false, 2), Some([vec![2, 5, 3, 1], vec![6, 2, 1, 1]]));
+        assert_eq!(shapes(&[6], false, 2), None);
+        let names = Adapted { weight: "a.in_proj_weight".to_owned(), is_transposed: false }.names();
+        assert_eq!(names, ["a.in_proj_weight.lora_A.weight", "a.in_proj_weight.lora_B.weight"]);
     }
 }

@@ -3,6 +3,7 @@
 pub mod figures;
 mod loss;
 pub mod losses;
+mod object;
 mod outputs;
 #[cfg(test)]
 mod parity;

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use tch::{Kind, TchError, Tensor};
 
-use super::shards::{self, Owned};
+use super::shards::{Owned, owners};
 
 /// Parameters start on cache lines, as allocations of libtorch do.
 const ALIGNMENT_BYTES: usize = 64;
@@ -259,7 +259,7 @@ impl Layout {
                 Group::Matrices(_) => true,
                 group => options.whole_rows && group.is_trained(),
             };
-            shards::divide(blocks, buckets, options.shards, is_whole);
+            divide(blocks, buckets, options.shards, is_whole);
         }
         layout
     }
@@ -333,6 +333,32 @@ impl Layout {
         let blocks = self.blocks.iter().enumerate();
         let whole = |block, len| Part { block, range: 0..len };
         blocks.filter(move |(_, block)| of(block.group)).map(move |(number, block)| whole(number, block.len))
+    }
+}
+
+/// Divides the buckets of the blocks for which `is_whole` is true into whole rows.
+fn divide(blocks: &[Block], buckets: &mut [Bucket], shards: usize, is_whole: impl Fn(&Block) -> bool) {
+    let whole = blocks.iter().filter(|block| is_whole(block));
+    let rows = whole.flat_map(|block| {
+        let width = block.kind.elt_size_in_bytes() as u64;
+        block.slots.iter().map(move |slot| (slot.len() as u64 * width, slot.row))
+    });
+    let owners = owners(rows.collect(), shards);
+    let owner = |row: usize| owners.binary_search_by_key(&row, |&(row, _)| row).map(|at| owners[at].1);
+    for bucket in buckets {
+        let slots = &blocks[bucket.block].slots;
+        let first = slots.partition_point(|slot| slot.offset < bucket.range.start);
+        let mut owned: Vec<Owned> = Vec::new();
+        for (slot, number) in slots[first..].iter().zip(first..).take(bucket.rows.len()) {
+            let Ok(shard) = owner(slot.row) else { continue };
+            let next =
+                slots.get(number + 1).map_or(bucket.range.end, |next| next.offset.min(bucket.range.end));
+            match owned.last_mut() {
+                Some(last) if last.shard == shard => last.range.end = next,
+                _ => owned.push(Owned { shard, range: slot.offset..next }),
+            }
+        }
+        bucket.owned = owned;
     }
 }
 

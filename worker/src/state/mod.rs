@@ -4,6 +4,7 @@ mod average;
 mod buffers;
 mod column;
 mod error;
+mod group_options;
 mod joined;
 mod layout;
 mod moves;
@@ -17,9 +18,9 @@ pub(crate) use buffers::Buffers;
 pub(crate) use column::Keep;
 pub use column::{AVERAGE, ColumnSpec, Role, Rows};
 pub use error::StateError;
+pub use group_options::GroupOptions;
 pub(crate) use layout::{Group, LayoutOptions, Part, Slot, narrow};
 pub(crate) use moves::pieces;
-pub use stages::GroupOptions;
 pub(crate) use stages::{Stage, Stages, Trained};
 #[cfg(test)]
 pub(crate) use table::Parameter;

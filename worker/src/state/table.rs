@@ -10,8 +10,8 @@ use tch::{Device, Kind, TchError, Tensor};
 
 use super::column::{ColumnSpec, Role, Rows};
 use super::error::{Result, StateError};
+use super::group_options::GroupOptions;
 use super::layout::{Block, Bucket, Group, Layout, LayoutOptions, Part, Row, Slot, narrow};
-use super::stages::GroupOptions;
 use crate::collectives::CollectiveError;
 use crate::models::Shadow;
 use crate::out_of_memory::retry_on_oom;

@@ -6,7 +6,6 @@ mod evaluation;
 mod followers;
 mod join;
 mod lead;
-mod lr_range;
 mod prediction;
 mod process;
 mod questions;

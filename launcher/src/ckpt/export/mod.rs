@@ -11,7 +11,6 @@ use super::progress::{Progress, stop_signal};
 use super::tensors::torch_name;
 use crate::ckpt::find::checkpoint;
 use crate::cli::{Dtype, ExportArgs, Names, Weights};
-use crate::questions;
 use crate::stdout::print;
 use anyhow::bail;
 use dtrain_common::exit::ExitStatus;
@@ -35,9 +34,6 @@ pub(super) fn run(args: &ExportArgs) -> anyhow::Result<ExitCode> {
         Some(base) if args.adapters => return adapters::write(args, &manifest, base),
         None if args.adapters => bail!("{} has no adapters; leave --adapters out", args.checkpoint.display()),
         _ => check_out(&args.out, args.force)?,
-    }
-    if manifest.base.is_some() {
-        return merge(args);
     }
     let export = Export::new(args)?;
     export.verify()?;
@@ -65,8 +61,16 @@ pub(super) fn run(args: &ExportArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitStatus::Success.into())
 }
 
-/// Lets the trainer write the whole model of a checkpoint that lacks parameters. On success, it does not return.
-fn merge(args: &ExportArgs) -> anyhow::Result<ExitCode> {
+/// Returns the question to the trainer that writes the whole model of a checkpoint; None if the checkpoint lacks no parameters, or its
+/// adapters are written alone.
+pub(crate) fn merge(args: &ExportArgs) -> anyhow::Result<Option<MergeQuestion>> {
+    // The export says what is wrong with a checkpoint.
+    let Ok(checkpoint) = checkpoint(&args.checkpoint) else { return Ok(None) };
+    let lacks = Manifest::read(&checkpoint).is_ok_and(|manifest| manifest.base.is_some());
+    if !lacks || args.adapters {
+        return Ok(None);
+    }
+    check_out(&args.out, args.force)?;
     if args.names != Names::Pytorch {
         bail!("a checkpoint without its base is written under PyTorch's names; leave --names out");
     }
@@ -76,13 +80,8 @@ fn merge(args: &ExportArgs) -> anyhow::Result<ExitCode> {
         Dtype::Bf16 => Some(Floats::Bf16),
         Dtype::F16 => Some(Floats::F16),
     };
-    questions::merge(&args.checkpoint, |checkpoint| MergeQuestion {
-        checkpoint,
-        out: args.out.clone(),
-        force: args.force,
-        average: args.weights != Weights::Raw,
-        floats,
-    })
+    let (out, force, average) = (args.out.clone(), args.force, args.weights != Weights::Raw);
+    Ok(Some(MergeQuestion { checkpoint, out, force, average, floats }))
 }
 
 /// Rejects a wrong output path before reading any file.

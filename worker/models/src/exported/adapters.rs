@@ -9,6 +9,7 @@ use super::graph::{Action, Item, Program, Role};
 use super::modes::given;
 use super::slots::operands;
 use crate::error::ModelError;
+use crate::layers::adapt;
 use crate::lora::{Adapted, Lora};
 use crate::registry::Registry;
 
@@ -140,7 +141,7 @@ impl Insertion<'_> {
         let adapted = Adapted { weight: name.to_owned(), is_transposed };
         let names = adapted.names();
         if self.registry.get(&names[0]).is_none() {
-            self.registry.adapt(adapted, self.lora.rank)?;
+            adapt(self.registry, adapted, self.lora.rank)?;
         }
         let mut number = |name: &String| {
             let tensor = self.registry.get(name).map(|entry| entry.tensor().shallow_clone())?;

@@ -3,9 +3,9 @@
 use tch::Tensor;
 
 use super::super::error::ModelError;
-use super::super::lora::Adapter;
 use super::super::registry::Scope;
 use super::super::weight::Weight;
+use super::adapter::Adapter;
 use super::init::Init;
 
 /// The settings of a convolution with a square kernel.

@@ -4,9 +4,9 @@ use dtrain_torch_shim::head::Head;
 use tch::Tensor;
 
 use super::super::error::ModelError;
-use super::super::lora::Adapter;
 use super::super::registry::Scope;
 use super::super::weight::{Shadow, Weight};
+use super::adapter::Adapter;
 use super::init::Init;
 
 /// A fully connected layer with bias.

@@ -4,6 +4,7 @@
 //! rank builds the same model on any hardware. Dropout draws by sample, so that the partition of
 //! the batch does not matter.
 
+mod adapter;
 mod batch_norm;
 mod conv;
 mod dropout;
@@ -11,6 +12,7 @@ mod init;
 mod linear;
 mod transformer;
 
+pub(crate) use adapter::adapt;
 pub use batch_norm::BatchNorm;
 pub(crate) use batch_norm::{BatchNormOptions, copy_of};
 pub use conv::{Conv2d, ConvOptions, ConvTranspose2d};

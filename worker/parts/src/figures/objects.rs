@@ -5,8 +5,8 @@ use dtrain_recipe::Threshold;
 use dtrain_recipe::figures::{EMeasure, Hd95, MaskMae, SMeasure, WeightedF};
 use tch::{Kind, TchError, Tensor};
 
-use super::object::{self, Object};
 use super::{BySums, Figure, Made, Shape, Source, confusion, means};
+use crate::object::{self, Object};
 
 /// Returns the [`means::sums`] of the numbers that `each` image has. One without such numbers is left out.
 fn sums(

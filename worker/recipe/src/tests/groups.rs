@@ -34,7 +34,7 @@ fn errors_of_groups_have_a_line_and_a_remedy() {
     }
     expect_set_error(SMALL, "optim.group=3", "expected sections [[optim.group]], got the whole number 3");
     expect_set_error(SMALL, "optim.group=[3]", "expected sections [[optim.group]], got the list [3]");
-    expect_set_error(SMALL, "optim.match=x", "it belongs in [[optim.group]]");
+    expect_set_error(SMALL, "optim.match=x", "it belongs in one of [model.lora], [[optim.group]]");
 }
 
 #[test]

@@ -30,9 +30,13 @@ fn every_key_is_of_the_experiment_or_free() {
         decided.extend(keys.split(' ').map(|key| format!("{section}.{key}")));
     }
     // One setting, because a recipe without it has none of the inner ones.
-    let episodes = decided.iter().position(|key| key == "data.episodes").unwrap();
-    decided.remove(episodes);
-    decided.extend(Episodes::KEYS.iter().map(|key| format!("data.episodes.{}", key.name)));
+    for (section, keys) in
+        [("data.episodes", Episodes::KEYS), ("model.lora", Lora::KEYS), ("model.frozen", Frozen::KEYS)]
+    {
+        let whole = decided.iter().position(|key| key == section).unwrap();
+        decided.remove(whole);
+        decided.extend(keys.iter().map(|key| format!("{section}.{}", key.name)));
+    }
     decided.sort();
     assert_eq!(decided, schema_keys());
 }

@@ -352,7 +352,25 @@ mix_by = "step"
 epochs = 3
 "#;
 
-pub(super) const TEXTS: [&str; 29] = [
+/// Adapters and frozen weights.
+const ADAPTERS: &str = r#"
+task = "classify"
+[data]
+root = "/data"
+[model]
+name = "vit"
+weights = "/weights.safetensors"
+[model.lora]
+match = "*.weight"
+rank = 4
+[model.frozen]
+int8 = ["blocks.*"]
+[train]
+epochs = 1
+"#;
+
+pub(super) const TEXTS: [&str; 30] = [
+    ADAPTERS,
     MIXED,
     super::texts::TOKENS,
     super::texts::CHATS,

@@ -70,3 +70,65 @@ fn only_a_row_larger_than_the_limit_exceeds_it() {
     let rows: Vec<_> = layout.buckets.iter().map(|b| b.rows.clone()).collect();
     assert_eq!(rows, [vec![0], vec![1], vec![2], vec![3, 4]]);
 }
+
+/// Rows that go to a rank as a whole.
+mod whole_rows {
+    use super::*;
+
+    fn rows() -> impl Strategy<Value = Vec<Row>> {
+        let group = prop::sample::select(vec![Group::Trained(0), Group::Matrices(1), Group::Matrices(2)]);
+        let row = (1i64..3000, group).prop_map(|(len, group)| Row {
+            name: String::new(),
+            shape: vec![len],
+            strides: vec![1],
+            kind: Kind::Float,
+            group,
+        });
+        prop::collection::vec(row, 1..40)
+    }
+
+    proptest! {
+        #[test]
+        fn every_whole_row_has_one_rank_and_the_ranks_have_about_as_much(
+            rows in rows(), shards in 2usize..9, next in 64usize..30_000, seed: u64, whole_rows: bool
+        ) {
+            let options =
+                LayoutOptions { first_bucket_bytes: 1000, bucket_bytes: next, shards, whole_rows };
+            let mut order: Vec<usize> = (0..rows.len()).collect();
+            let owners = |order: &[usize]| {
+                let layout = Layout::new(&rows, order, options);
+                let mut owners = vec![None; rows.len()];
+                for (shard, part) in (0..shards).flat_map(|shard| {
+                    layout.shard_parts(shard, Group::is_trained).into_iter().map(move |part| (shard, part))
+                }) {
+                    let block = &layout.blocks[part.block];
+                    if !whole_rows && matches!(block.group, Group::Trained(_)) {
+                        continue;
+                    }
+                    for slot in &block.slots {
+                        if let Some(overlap) = part.overlap(slot) {
+                            assert_eq!(overlap, slot.range(), "a row is divided");
+                            assert!(owners[slot.row].replace(shard).is_none(), "a row has two ranks");
+                        }
+                    }
+                }
+                owners
+            };
+            let first = owners(&order);
+            let mut held = vec![0; shards];
+            let mut largest = 0;
+            for (row, owner) in rows.iter().zip(&first) {
+                let is_whole = whole_rows || matches!(row.group, Group::Matrices(_));
+                prop_assert_eq!(owner.is_some(), is_whole);
+                if let Some(owner) = owner {
+                    held[*owner] += row.shape[0];
+                    largest = largest.max(row.shape[0]);
+                }
+            }
+            let spread = held.iter().max().unwrap() - held.iter().min().unwrap();
+            prop_assert!(spread <= largest, "{:?}", held);
+            order.sort_by_key(|&index| (index as u64 + 1).wrapping_mul(seed | 1));
+            prop_assert_eq!(owners(&order), first);
+        }
+    }
+}

@@ -3,6 +3,7 @@
 
 mod check;
 mod data;
+mod lr_range;
 mod merge;
 mod plan;
 mod profile;
@@ -26,7 +27,7 @@ use crate::request::Request;
 use crate::setup::error::{Result, WorkerError};
 use crate::setup::survey::Surveyed;
 use crate::tasks::BuildTask;
-use crate::train::{evaluation, lr_range, prediction};
+use crate::train::{evaluation, prediction};
 
 struct Subject<'a> {
     request: &'a Request,

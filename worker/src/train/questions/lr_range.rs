@@ -7,8 +7,7 @@ use dtrain_common::exit::ExitStatus;
 use dtrain_common::lr_range::LrRange;
 use dtrain_recipe::{AtStageStart, Per, Recipe, Scaling, Schedule, ScheduleName};
 
-use super::questions::print_answer;
-use super::training::{share_state, training};
+use super::print_answer;
 use crate::collectives::{Ranks, Rendezvous};
 use crate::device;
 use crate::faults::Fault;
@@ -25,6 +24,7 @@ use crate::setup::survey::{self, Surveyed};
 use crate::setup::{Setup, images};
 use crate::step::Taken;
 use crate::tasks::BuildTask;
+use crate::train::training::{share_state, training};
 
 /// Answers the question. Every rank calls this; rank 0 prints the answer.
 pub(super) fn run<T: BuildTask + 'static>(

@@ -3,6 +3,9 @@
 //! The registry holds a shallow clone of each tensor of a layer. If a parameter's data is replaced through
 //! the registry (for example by a view into a flat buffer), the layer uses the new data.
 
+mod base;
+mod entry;
+
 use std::sync::Arc;
 
 use tch::{Device, Kind, Tensor};
@@ -15,90 +18,7 @@ use super::lora::{Adapted, Lora};
 use super::recompute::{Recompute, Segment};
 use super::weight::{Shadow, Weight};
 
-/// Whether a tensor is trained.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
-    /// Trained: it has a gradient, and the optimizer updates it.
-    Parameter,
-    /// Part of the model's state, but not trained: running statistics and counters.
-    Buffer,
-}
-
-/// One named tensor of a model.
-#[derive(Debug)]
-pub struct Entry {
-    name: String,
-    tensor: Tensor,
-    role: Role,
-    shadow: Option<Shadow>,
-    is_frozen: bool,
-    is_held: bool,
-    is_base: bool,
-    frozen: Option<FrozenAs>,
-    scale: Option<Tensor>,
-}
-
-impl Entry {
-    /// Returns the full name in PyTorch's style, such as `layer1.0.conv1.weight`.
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// Returns the tensor that the layer uses, not a copy.
-    pub fn tensor(&self) -> &Tensor {
-        &self.tensor
-    }
-
-    /// Returns its role.
-    pub fn role(&self) -> Role {
-        self.role
-    }
-
-    /// Returns the slot for its values in autocast's dtype, if the layer can use them: see [`Scope::weight`].
-    pub fn shadow(&self) -> Option<&Shadow> {
-        self.shadow.as_ref()
-    }
-
-    /// Returns whether the model itself does not train this parameter; stages may unfreeze it.
-    pub fn is_frozen(&self) -> bool {
-        self.is_frozen
-    }
-
-    /// Returns whether it is a buffer that PyTorch's files lack: not persistent, but written in training.
-    pub fn is_held(&self) -> bool {
-        self.is_held
-    }
-
-    /// Returns whether it is a parameter that this run does not train and its checkpoints lack: see [`Registry::set_base`].
-    pub fn is_base(&self) -> bool {
-        self.is_base
-    }
-
-    /// Returns how it is held, if it has fewer bytes than float32: see [`Registry::frozen`].
-    pub fn frozen(&self) -> Option<FrozenAs> {
-        self.frozen
-    }
-
-    /// Returns the float32 factors of the rows of an int8 weight.
-    pub fn scale(&self) -> Option<&Tensor> {
-        self.scale.as_ref()
-    }
-
-    /// Sets the values of a weight that is held in fewer bytes.
-    pub(super) fn set_frozen(&self, frozen: FrozenAs, values: &Tensor) -> Result<(), ModelError> {
-        let (values, scale) = frozen.of(values)?;
-        tch::no_grad(|| self.tensor.shallow_clone().f_copy_(&values))?;
-        if let (Some(own), Some(scale)) = (&self.scale, scale) {
-            own.shallow_clone().f_copy_(&scale)?;
-        }
-        Ok(())
-    }
-
-    /// Returns the number of elements.
-    pub fn elements(&self) -> usize {
-        self.tensor.numel()
-    }
-}
+pub use self::entry::{Entry, Role};
 
 /// All tensors of a model on one device, and settings of all its layers.
 #[derive(Debug)]
@@ -132,7 +52,7 @@ pub struct Registry {
     draws: u32,
     has_dropout: bool,
     pub(super) adapted: Vec<Adapted>,
-    entries: Vec<Entry>,
+    pub(super) entries: Vec<Entry>,
     tied: Vec<(String, String)>,
     /// The ties whose tensors checkpoints have under both names.
     repeated: Vec<(String, String)>,
@@ -253,29 +173,6 @@ impl Registry {
         self.has_dropout
     }
 
-    /// Makes parameters the base of the model, by their names: they are frozen, and checkpoints lack them.
-    pub fn set_base(&mut self, is_base: impl Fn(&str) -> bool) {
-        let parameters = self.entries.iter_mut().filter(|entry| entry.role == Role::Parameter);
-        for entry in parameters.filter(|entry| is_base(&entry.name)) {
-            (entry.is_base, entry.is_frozen) = (true, true);
-        }
-    }
-
-    /// Returns whether there is a base: see [`Registry::set_base`].
-    pub fn has_base(&self) -> bool {
-        self.entries.iter().any(Entry::is_base)
-    }
-
-    /// Returns whether a parameter belongs to an adapter.
-    pub fn is_adapter(&self, name: &str) -> bool {
-        self.adapted.iter().any(|adapted| adapted.names().iter().any(|own| own == name))
-    }
-
-    /// Returns the weights with adapters, in the order of construction.
-    pub fn adapted(&self) -> &[Adapted] {
-        &self.adapted
-    }
-
     pub(super) fn sync(&self) -> Option<&Arc<dyn BatchSync>> {
         self.sync.as_ref()
     }
@@ -333,9 +230,8 @@ impl Scope<'_> {
         self.registry
     }
 
-    /// See [`Registry::adapt`].
-    pub(super) fn adapt(&mut self, adapted: Adapted, rank: i64) -> Result<[Weight; 2], ModelError> {
-        self.registry.adapt(adapted, rank)
+    pub(super) fn registry_mut(&mut self) -> &mut Registry {
+        self.registry
     }
 
     /// Numbers a dropout.

@@ -1,10 +1,10 @@
 //! The object of an image: the pixels of one class, as predicted and in the mask.
 
-pub(super) mod alignment;
-pub(super) mod borders;
-pub(super) mod nearest;
-pub(super) mod structure;
-pub(super) mod weighted;
+pub(crate) mod alignment;
+pub(crate) mod borders;
+pub(crate) mod nearest;
+pub(crate) mod structure;
+pub(crate) mod weighted;
 
 use tch::{Kind, TchError, Tensor};
 
@@ -12,20 +12,20 @@ use tch::{Kind, TchError, Tensor};
 const EPS: f64 = f64::EPSILON;
 
 /// An object, row by row. A pixel that does not count is background in target and prediction.
-pub(super) struct Object {
-    pub(super) height: usize,
-    pub(super) width: usize,
+pub(crate) struct Object {
+    pub(crate) height: usize,
+    pub(crate) width: usize,
     /// The probability in 8 bits, as in a file, stretched to the range from 0 to 1.
-    pub(super) probabilities: Vec<f64>,
+    pub(crate) probabilities: Vec<f64>,
     /// Whether the class has the largest logit.
-    pub(super) predicted: Vec<bool>,
-    pub(super) target: Vec<bool>,
-    pub(super) counted: Vec<bool>,
+    pub(crate) predicted: Vec<bool>,
+    pub(crate) target: Vec<bool>,
+    pub(crate) counted: Vec<bool>,
 }
 
 impl Object {
     /// Takes the class `positive` of logits, K x H x W, and a mask, H x W int64, below 0 where a pixel does not count; None if none counts.
-    pub(super) fn of(logits: &Tensor, mask: &Tensor, positive: usize) -> Result<Option<Self>, TchError> {
+    pub(crate) fn of(logits: &Tensor, mask: &Tensor, positive: usize) -> Result<Option<Self>, TchError> {
         let (height, width) = mask.size2()?;
         let logits = logits.f_detach()?;
         let mask = Vec::<i64>::try_from(mask.f_reshape([-1])?)?;
@@ -55,7 +55,7 @@ impl Object {
     }
 
     /// Returns the mean absolute error of the pixels that count.
-    pub(super) fn error(&self) -> f64 {
+    pub(crate) fn error(&self) -> f64 {
         let errors =
             self.probabilities.iter().zip(&self.target).map(|(p, is)| (p - f64::from(u8::from(*is))).abs());
         let counted = self.counted.iter().filter(|counts| **counts).count();
