@@ -33,7 +33,9 @@ pub(crate) fn load(recipe: &Recipe, registry: &Registry, lacks: bool) -> Result<
 /// need not have all of them.
 fn has_large_zeros(registry: &Registry) -> Result<bool> {
     const LARGE: u64 = 1 << 20;
-    for entry in registry.parameters().chain(registry.buffers()) {
+    // The half of an adapter begins at zero.
+    let own = registry.parameters().filter(|entry| !registry.is_adapter(entry.name()));
+    for entry in own.chain(registry.buffers()) {
         let tensor = entry.tensor();
         if bytes(tensor) >= LARGE && tensor.f_any()?.f_int64_value(&[])? == 0 {
             return Ok(true);
