@@ -260,3 +260,15 @@ fn a_file_that_cannot_be_a_recipe_is_named() {
     assert!(error.to_string().contains("Did you mean the built-in recipe `cifar100`?"), "{error}");
     assert!(Recipe::load("", &[]).is_err());
 }
+
+#[test]
+fn adapters_need_the_names_of_weights() {
+    for (set, key, part) in [
+        ("model.lora={ rank = 4 }", "model.lora.match", "missing; name the weights"),
+        ("model.lora={ match = \"*\", rank = 0 }", "model.lora.rank", "a whole number from 1"),
+        ("model.lora={ match = \"*\", alpha = 0 }", "model.lora.alpha", "above 0"),
+        ("model.frozen={ int4 = [\"*\"] }", "model.frozen.int4", "bf16, fp16, int8"),
+    ] {
+        expect_error(SMALL, &[set], key, part);
+    }
+}

@@ -131,6 +131,12 @@ impl Checks<'_> {
         if self.recipe.task.facts().network.is_none() && model.file.is_none() {
             self.add("model.file", "missing; name a file that `dtrain import` wrote");
         }
+        if model.lora.as_ref().is_some_and(|lora| lora.patterns.is_empty()) {
+            self.add(
+                "model.lora.match",
+                "missing; name the weights that get an adapter, such as \"*attn*.weight\"",
+            );
+        }
         let stages = self.recipe.stage.iter().filter_map(|stage| stage.effective_batch);
         let smallest = stages.chain([self.recipe.train.effective_batch]).min().unwrap_or(1);
         if let Some((at, message)) = losses::problem(&model.losses, smallest) {
