@@ -59,7 +59,7 @@ fn length_by(file: &Value) -> Option<fn(&str) -> usize> {
         .iter()
         .any(|decoder| decoder["type"] == "Replace" && decoder["pattern"]["String"] == "\u{2581}");
     if has("ByteLevel") {
-        // Each byte has a character of its own.
+        // Each byte is one character.
         return Some(|text| text.chars().count());
     }
     (has("Metaspace") || replaces).then_some(|text| {

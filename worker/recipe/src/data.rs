@@ -113,11 +113,11 @@ section! {
         /// Ways to mix a training image with another of its step; each sample has one of them.
         #[serde(skip_serializing_if = "Vec::is_empty")]
         mix: Vec<Mix> = Vec::new(), MIXES, experiment;
-        /// What draws by itself how an image is mixed.
+        /// Whether samples or steps draw how images are mixed.
         mix_by: MixBy = MixBy::Sample, choice(MixBy::NAMES), experiment;
         /// The order of the training samples.
         sampler: Sampler = Sampler::Shuffled, choice(Sampler::NAMES), experiment;
-        /// How often each sample of an epoch stands in it, with `sampler = "repeated"`.
+        /// How often an epoch takes each of its samples, with `sampler = "repeated"`.
         copies: usize = 3, Kind::Whole(2, 1024), experiment;
         /// Whether each sample has another of its step as a partner: fields `pair_image` and so on.
         pairs: bool = false, FLAG, experiment;

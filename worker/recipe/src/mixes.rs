@@ -6,9 +6,9 @@ use dtrain_common::recipe::kinds::{Kind, Range};
 use super::named::named;
 
 choices! {
-    /// What draws by itself how an image is mixed.
+    /// Whether samples or steps draw how images are mixed.
     MixBy {
-        Sample = "sample": "Each sample draws for itself.",
+        Sample = "sample": "Each sample has another draw.",
         Step = "step": "All samples of a step are mixed alike, by one draw.",
     }
 }

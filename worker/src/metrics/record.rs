@@ -100,7 +100,7 @@ pub(crate) struct EvalRecord {
     pub loss: f64,
     #[serde(flatten)]
     pub metrics: Figures,
-    /// Figures by class, which have a file of their own.
+    /// Figures by class, which have a separate file.
     #[serde(skip)]
     pub by_class: Vec<OfClasses>,
     /// Samples that counted.

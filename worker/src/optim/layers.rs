@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 /// in each layer before. All are 1 without a decay.
 ///
 /// Layers are the members of lists of modules, such as `blocks.3`, `layer1.0` and `encoder_layer_3`; of stages that are lists of
-/// blocks, such as `layers.0.blocks.1`, each block. What is before the first one, such as an embedding, is a layer
-/// of its own, and so is what is after the last, such as a head; other parameters belong to the layer before them. For a vision
+/// blocks, such as `layers.0.blocks.1`, each block. The parameters before the first one, such as an embedding, are one
+/// layer, and those after the last, such as a head, another; other parameters belong to the layer before them. For a vision
 /// transformer these are the layers of timm's `layer_decay` and of BEiT.
 ///
 /// # Errors
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn lists_have_many_forms() {
-        // torchvision's ViT, whose blocks have lists of their own.
+        // torchvision's ViT, whose blocks contain lists.
         let names = [
             "class_token",
             "encoder.layers.encoder_layer_0.ln_1.weight",

@@ -8,7 +8,7 @@ use super::groups::{GroupError, ParameterInfo};
 use super::layers::are_listed;
 use crate::state::{Group, Slot, Table};
 
-/// Returns for each parameter whether Muon updates it. `rule_of` is the rule of each, which may say so; otherwise it is a matrix of two
+/// Returns for each parameter whether Muon updates it. `rule_of` is the rule of each, whose `muon` decides; otherwise it is a matrix of two
 /// dimensions, or of four with `convolutions`, that is neither an embedding by its name nor the output layer.
 pub(crate) fn matrices(
     parameters: &[ParameterInfo<'_>],

@@ -50,7 +50,7 @@ pub(crate) struct RangeStep {
 }
 
 impl LrRangeTest {
-    /// Adds a step, and returns whether the test goes on.
+    /// Adds a step, and returns whether the test continues.
     pub(crate) fn add(&mut self, lr: f64, loss: f64, is_skipped: bool) -> bool {
         let number = self.steps.len() as i32 + 1;
         self.mean = SMOOTHING * self.mean + (1.0 - SMOOTHING) * loss;

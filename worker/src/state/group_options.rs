@@ -9,7 +9,7 @@ pub struct GroupOptions {
     pub weight_decay: f64,
     /// The decay rates of the moments, if they are not the recipe's.
     pub betas: Option<[f64; 2]>,
-    /// What is added to the denominator, if it is not the recipe's.
+    /// The number added to the denominator, if it is not the recipe's.
     pub eps: Option<f64>,
     /// Whether its parameters are updated as whole matrices.
     pub is_matrix: bool,

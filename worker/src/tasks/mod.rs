@@ -81,7 +81,7 @@ pub struct StageView<'a> {
     pub recipe: &'a Recipe,
 }
 
-/// Begins a stage of the recipe, counted from 0, outside of a run. A recipe without stages has none.
+/// Begins a stage of the recipe, counted from 0, outside of a run. Does nothing for a recipe without stages.
 ///
 /// # Errors
 /// As [`Task::begin_stage`].

@@ -42,7 +42,7 @@ struct At {
     evaluate: Option<usize>,
 }
 
-/// What a task has bound.
+/// The task, network and data that losses are bound to.
 pub(super) struct Binding<'a> {
     pub(super) recipe: &'a Recipe,
     pub(super) network: &'a Network,
@@ -98,7 +98,7 @@ impl OutputLosses {
         self.stages.iter().any(Option::is_some)
     }
 
-    /// Returns an error for a program without a loss of its own: a stage has none, or only of outputs that evaluations lack.
+    /// Returns an error for a program that returns no loss: a stage has no loss, or only losses of outputs that evaluations lack.
     pub(super) fn check_alone(&self) -> Result<(), Unfit> {
         if self.stages.iter().any(Option::is_none) {
             return Err(Unfit::NoLoss);
@@ -226,7 +226,7 @@ impl Binding<'_> {
             Some(Target::Mask) => Some("mask"),
             _ => None,
         };
-        // A partner has the classes of its own field.
+        // A partner's field has the classes of the sample's.
         let field = field.strip_prefix("pair_").unwrap_or(field);
         let of_target = if own == Some(field) { self.sets.classes } else { 0 };
         let other = self.sets.other_classes.get(field).or_else(|| self.sets.mask_classes.get(field));

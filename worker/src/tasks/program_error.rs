@@ -78,7 +78,7 @@ pub enum Unfit {
     )]
     Untested(String),
     #[error(
-        "the program returns no loss, and a stage has none; set model.loss, which applies to stages without a loss of their own"
+        "the program returns no loss, and a stage has no loss; set model.loss, which applies to stages without `loss`"
     )]
     NoLoss,
     #[error("an output of the program is the figure {0:?} too; set label in model.figures to another name")]

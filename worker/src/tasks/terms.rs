@@ -30,7 +30,7 @@ impl Terms {
             let (stated, key) = (recipe.of_stage(number).model.loss, recipe.loss_key(number));
             let classes = (sets.classes, &sets.class_names[..]);
             let bind = |of: &LossTerm| term(&of.settings, classes, &key, device);
-            // Losses of other outputs and fields have a binding of their own.
+            // `OutputLosses` binds those of other outputs and fields.
             let plain = stated.terms().iter().filter(|_| stated.is_plain());
             let terms = plain.map(bind).collect::<Result<_, _>>()?;
             Ok(Stage { stated, terms })

@@ -25,7 +25,7 @@ def torchvision_images(transforms):
 
 
 def hugging_face_images(transformers, source):
-    """Returns what the image processor of a model does; nothing if it has none."""
+    """Returns the settings of a model's image processor; nothing if the model has no such processor."""
     processor = None
     for fast in (False, True):
         # Not every model has one, and not every processor has both forms.

@@ -128,7 +128,7 @@ fn mixed_images_are_those_of_timm() {
         assert_eq!(labels(batch, "label"), [0, 1, 2, 3, 4, 5, 6, 7]);
         assert_eq!(labels(batch, "mix_label"), [7, 6, 5, 4, 3, 2, 1, 0]);
         for (one, found) in samples.iter().zip(numbers(batch, SHARE)) {
-            // What is left of an image with a rectangle differs from what was drawn.
+            // The share of an image with a rectangle is that of the pixels left, not the drawn one.
             assert_eq!((f64::from(found) - one.share).abs() < 1e-6, one.middle.is_none(), "{one:?} {found}");
         }
     }

@@ -45,7 +45,7 @@ pub struct Inputs {
     pub lengths: Vec<u32>,
     /// The samples of a step.
     pub step: usize,
-    /// How often a sample stands in an epoch, if it does several times.
+    /// How often an epoch takes a sample, if several times.
     pub copies: usize,
 }
 

@@ -11,7 +11,7 @@ use super::{Inputs, Sampler};
 pub struct Repeated {
     /// The number of samples.
     pub samples: usize,
-    /// How often a sample stands in an epoch; at least 1.
+    /// How often an epoch takes a sample; at least 1.
     pub copies: usize,
 }
 

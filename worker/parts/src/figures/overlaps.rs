@@ -17,14 +17,14 @@ macro_rules! of_overlaps {
             fn check(&self, shapes: &[Shape], classes: Option<usize>) -> Result<(), String> {
                 confusion::check($name, shapes, classes, self.positive)?;
                 match self.images == Some(true) && shapes[1].len() < 2 {
-                    true => Err("a sample with one class has no overlap of its own; remove images = true".to_owned()),
+                    true => Err("one sample with one class has no overlap; remove images = true".to_owned()),
                     false => Ok(()),
                 }
             }
 
             fn check_sets(&self, shapes: &[Shape]) -> Result<(), String> {
                 match self.images {
-                    Some(true) => Err("a sample without pixels has no overlap of its own; remove images = true".to_owned()),
+                    Some(true) => Err("one sample without pixels has no overlap; remove images = true".to_owned()),
                     _ => confusion::check_sets($name, shapes, self.positive),
                 }
             }

@@ -1,4 +1,4 @@
-//! Losses of several outputs, each with a target of its own: each term has a number for each sample, and these are added.
+//! Losses of several outputs, each with another target: each term has a number for each sample, and these are added.
 
 use tch::{TchError, Tensor};
 
@@ -11,7 +11,7 @@ use crate::Outputs;
 /// The meaning of a target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Goal {
-    /// One class of so many for each sample: N int64.
+    /// One of this number of classes for each sample: N int64.
     Class(usize),
     /// Numbers of a sample, also 1 or 0 for each of its classes: N x K float32.
     Numbers,

@@ -1,4 +1,4 @@
-//! What is known of each figure besides its settings: its names, which values are better, and what the task determines.
+//! The facts of each figure besides its settings: its names, which values are better, and the settings that the task fills in.
 
 use dtrain_common::metrics::{NO_FIGURES, RESERVED};
 use dtrain_common::recipe::{Best, Goal};

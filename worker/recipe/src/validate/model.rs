@@ -89,7 +89,7 @@ impl Checks<'_> {
         } else if self.recipe.program().is_none() {
             "`output` and `target` of a loss apply to an exported program in model.file, which is not set"
         } else if !self.recipe.task.facts().returns_loss && terms.all(|term| term.output.is_some()) {
-            "each loss names an output, and the main output has none; leave out `output` of one loss"
+            "each loss names an output, and the main output has no loss; leave out `output` of one loss"
         } else {
             return;
         };

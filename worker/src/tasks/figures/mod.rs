@@ -47,7 +47,7 @@ impl Figures {
         all.iter().map(|settings| Bound::new(settings, given)).collect::<Result<_, _>>().map(Self)
     }
 
-    /// Returns whether there are none.
+    /// Returns whether there are no figures.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

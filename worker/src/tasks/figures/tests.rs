@@ -53,7 +53,7 @@ fn a_classifier_has_its_accuracy_and_the_figures_of_the_recipe() {
     assert_eq!(marks, [1.0, 0.0, 2.0], "the second sample does not count");
 
     let task = classify("{ name = \"accuracy\", label = \"accuracy\", top = 2 }").unwrap();
-    assert_eq!(figures_of(&task, &[3.0, 4.0]), named(&[("accuracy", 0.75)]), "in place of its own");
+    assert_eq!(figures_of(&task, &[3.0, 4.0]), named(&[("accuracy", 0.75)]), "in place of the task's");
     let loss = task.loss(&batch(&[1.0; 3]), Mode::Train).unwrap();
     assert_eq!((loss.sums.size(), task.facts().sums), (vec![0], 0), "a step computes no figures");
 }
