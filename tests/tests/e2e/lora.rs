@@ -11,7 +11,7 @@ use dtrain_tests::process::{expect_exit_code, finish};
 use dtrain_tests::runs::{Sandbox, assert_close};
 use dtrain_tests::trainings::tensors;
 use dtrain_worker::models::TensorFile;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tch::{Kind, Tensor};
 
 use crate::bad_input::refused_by;
@@ -139,6 +139,11 @@ fn equals_peft(case: &str, recipe: &str) -> Option<Sandbox> {
     Some(sandbox)
 }
 
+/// Returns the name of the adapter's A of a weight.
+fn a_of(weight: &str) -> String {
+    format!("{}.lora_A.weight", weight.trim_end_matches(".weight"))
+}
+
 /// Exports the whole model and the adapters of a run, and compares them with PEFT's.
 fn exports_equal_pefts(sandbox: &Sandbox, case: &str) {
     let export = |out: &str, more: &[&str]| {
@@ -162,6 +167,17 @@ fn exports_equal_pefts(sandbox: &Sandbox, case: &str) {
     let config = fs::read_to_string(sandbox.path("adapters/adapter_config.json")).unwrap();
     let config: Value = serde_json::from_str(&config).unwrap();
     assert_eq!((&config["peft_type"], &config["fan_in_fan_out"]), (&"LORA".into(), &(case == "gpt").into()));
+    let (numbers, saved) = match case {
+        "vit" => (json!([4, 6.0]), json!(["head"])),
+        _ => (json!([2, 4.0]), Value::Null),
+    };
+    assert_eq!((json!([config["r"], config["lora_alpha"]]), &config["modules_to_save"]), (numbers, &saved));
+    let mut layers: Vec<String> = serde_json::from_value(config["target_modules"].clone()).unwrap();
+    layers.sort_unstable();
+    let adapted = expected.keys().filter(|name| reference(case, "end.").contains_key(&a_of(name)));
+    let mut expected: Vec<&str> = adapted.filter_map(|name| name.strip_suffix(".weight")).collect();
+    expected.sort_unstable();
+    assert_eq!(layers, expected);
     assert!(expect_exit_code(&export("merged.safetensors", &[]), 2).contains("already exists"));
     assert!(expect_exit_code(&export("adapters", &["--adapters"]), 2).contains("--force"));
 }

@@ -33,7 +33,7 @@ impl fmt::Debug for Lora {
 
 impl Lora {
     /// Returns the factor of B A.
-    pub(super) fn scale(&self) -> f64 {
+    pub fn scale(&self) -> f64 {
         self.alpha / self.rank as f64
     }
 }
@@ -70,7 +70,7 @@ impl Adapted {
 pub(super) fn shapes(weight: &[i64], is_transposed: bool, rank: i64) -> Option<[Vec<i64>; 2]> {
     let (output, input, kernel) = match weight {
         [input, output] if is_transposed => (*output, *input, &[][..]),
-        [output, input, kernel @ ..] => (*output, *input, kernel),
+        [output, input, kernel @ ..] if !is_transposed => (*output, *input, kernel),
         _ => return None,
     };
     let ones = kernel.iter().map(|_| 1);
@@ -86,7 +86,7 @@ mod tests {
         assert_eq!(shapes(&[6, 5], false, 2), Some([vec![2, 5], vec![6, 2]]));
         assert_eq!(shapes(&[5, 6], true, 2), Some([vec![2, 5], vec![6, 2]]));
         assert_eq!(shapes(&[6, 5, 3, 1], false, 2), Some([vec![2, 5, 3, 1], vec![6, 2, 1, 1]]));
-        assert_eq!(shapes(&[6], false, 2), None);
+        assert_eq!((shapes(&[6], false, 2), shapes(&[6, 5, 3], true, 2)), (None, None));
         let names = Adapted { weight: "a.in_proj_weight".to_owned(), is_transposed: false }.names();
         assert_eq!(names, ["a.in_proj_weight.lora_A.weight", "a.in_proj_weight.lora_B.weight"]);
     }

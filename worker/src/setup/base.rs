@@ -9,11 +9,12 @@ use dtrain_common::manifest::Base;
 use dtrain_recipe::{Frozen, Recipe};
 use dtrain_torch_shim::symbolic::is_symbolic;
 use globset::{Glob, GlobMatcher};
-use tch::{Device, Kind, Tensor};
+use tch::{Device, TchError};
 
 use super::error::{Result, WorkerError};
 use crate::models::{self, Entry, FrozenAs, FrozenWeights, Registry};
 use crate::optim::{GroupError, match_names};
+use crate::tensors::write;
 
 /// Sets the adapters of a network that is built next.
 ///
@@ -115,9 +116,9 @@ fn no_product(key: &'static str, error: GroupError, registry: &Registry) -> Work
 }
 
 /// Checks that the file of weights has every tensor of the base: others would stay random.
-pub(crate) fn check_filled(recipe: &Recipe, registry: &Registry, unfilled: &[String]) -> Result<()> {
-    // The file of a program has values.
-    if recipe.program().is_some() {
+/// `has_values`: whether the network itself has values, as that of a program.
+pub(crate) fn check_filled(registry: &Registry, unfilled: &[String], has_values: bool) -> Result<()> {
+    if has_values {
         return Ok(());
     }
     let is_base = |name: &&String| registry.get(name).is_some_and(Entry::is_base);
@@ -133,17 +134,14 @@ pub(crate) fn describe(registry: &Registry) -> Result<Option<Base>> {
         return Ok(None);
     }
     let mut hasher = blake3::Hasher::new();
+    let cannot = |error: std::io::Error| models::ModelError::from(TchError::Torch(error.to_string()));
     for entry in registry.parameters().filter(|entry| entry.is_base()) {
-        let tensor = entry
-            .tensor()
-            .f_detach()
-            .and_then(|tensor| tensor.f_to_device(Device::Cpu))
-            .map_err(models::ModelError::from)?;
-        hasher.update(format!("{} {:?} {:?}\n", entry.name(), tensor.kind(), tensor.size()).as_bytes());
-        hash(&tensor, &mut hasher).map_err(models::ModelError::from)?;
-        if let Some(scale) = entry.scale() {
-            let scale = scale.f_to_device(Device::Cpu).map_err(models::ModelError::from)?;
-            hash(&scale, &mut hasher).map_err(models::ModelError::from)?;
+        hasher.update(
+            format!("{} {:?} {:?}\n", entry.name(), entry.tensor().kind(), entry.tensor().size()).as_bytes(),
+        );
+        for tensor in [Some(entry.tensor()), entry.scale()].into_iter().flatten() {
+            let tensor = tensor.f_detach().and_then(|tensor| tensor.f_to_device(Device::Cpu));
+            write(&tensor.map_err(models::ModelError::from)?, &mut hasher).map_err(cannot)?;
         }
     }
     let transposed = registry.adapted().iter().filter(|adapted| adapted.is_transposed);
@@ -152,20 +150,6 @@ pub(crate) fn describe(registry: &Registry) -> Result<Option<Base>> {
         adapted: registry.adapted().iter().map(|adapted| adapted.weight.clone()).collect(),
         transposed: transposed.map(|adapted| adapted.weight.clone()).collect(),
     }))
-}
-
-/// Hashes the bytes of a tensor on the CPU.
-fn hash(tensor: &Tensor, hasher: &mut blake3::Hasher) -> std::result::Result<(), tch::TchError> {
-    const ELEMENTS: i64 = 1 << 22;
-    let bytes = tensor.f_contiguous()?.f_view([-1])?.f_view_dtype(Kind::Uint8)?;
-    let mut buffer = Vec::new();
-    for first in (0..bytes.numel() as i64).step_by(ELEMENTS as usize) {
-        let part = bytes.f_narrow(0, first, ELEMENTS.min(bytes.numel() as i64 - first))?;
-        buffer.resize(part.numel(), 0);
-        part.f_copy_data(&mut buffer, part.numel())?;
-        hasher.update(&buffer);
-    }
-    Ok(())
 }
 
 /// Checks that the base is that of a checkpoint.

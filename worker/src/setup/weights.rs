@@ -19,7 +19,7 @@ pub(crate) fn load(recipe: &Recipe, registry: &Registry, lacks: bool) -> Result<
     if path.is_none() && recipe.program().is_none() && registry.has_base() {
         return Err(WorkerError::NoBase);
     }
-    let mut notes = Vec::from_iter(path.map(|path| import(recipe, path, registry)).transpose()?);
+    let mut notes = Vec::from_iter(path.map(|path| import(recipe, path, registry, lacks)).transpose()?);
     if lacks && (path.is_none() || has_large_zeros(registry)?) {
         if !recipe.model.zero_weights {
             return Err(WorkerError::NoWeights);
@@ -45,10 +45,10 @@ fn has_large_zeros(registry: &Registry) -> Result<bool> {
 }
 
 /// Loads a file of weights into the model, and returns a report.
-fn import(recipe: &Recipe, weights: &Path, registry: &Registry) -> Result<String> {
+fn import(recipe: &Recipe, weights: &Path, registry: &Registry, lacks: bool) -> Result<String> {
     let renames = Renames::new(&recipe.model.weights_rename)
         .map_err(|error| WorkerError::Rename { reason: error.to_string() })?;
     let report = models::load_renamed(registry, weights, recipe.model.weights_mode, &renames)?;
-    base::check_filled(recipe, registry, &report.unfilled)?;
+    base::check_filled(registry, &report.unfilled, recipe.program().is_some() && !lacks)?;
     Ok(format!("weights from {}: {report}", weights.display()))
 }

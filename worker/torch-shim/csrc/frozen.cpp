@@ -23,13 +23,12 @@ at::ScalarType kind_of(const Tensor& x) {
   return at::autocast::is_autocast_enabled(device) ? at::autocast::get_autocast_dtype(device) : x.scalar_type();
 }
 
-// `scale` has a factor for each row of `weight`.
+// `scale` has a factor for each row of `weight`. It is applied in float32: many factors are too small for float16.
 Tensor widen(const Tensor& weight, const Tensor& scale, at::ScalarType kind) {
-  auto wide = weight.to(kind);
-  if (!scale.defined()) return wide;
+  if (!scale.defined()) return weight.to(kind);
   c10::DimVector shape(static_cast<size_t>(weight.dim()), 1);
   shape[0] = weight.size(0);
-  return wide.mul_(scale.to(kind).view(shape));
+  return weight.to(at::kFloat).mul_(scale.view(shape)).to(kind);
 }
 
 // Autocast has no part in these operations: they cast by themselves.

@@ -127,4 +127,16 @@ mod tests {
             }
         }
     }
+
+    /// Factors that float16 cannot hold are applied before the product's dtype.
+    #[test]
+    fn rows_of_tiny_values_count_in_half_precision() {
+        let weight = Tensor::full([2, 8], 1e-4, CPU);
+        let (values, scale) = quantise(&weight).unwrap();
+        for kind in [Kind::Half, Kind::BFloat16] {
+            let x = Tensor::ones([3, 8], CPU).to_kind(kind);
+            let y = Frozen { weight: &values, scale: Some(&scale) }.linear(&x, None).unwrap();
+            assert!(largest_difference(&(y.to_kind(Kind::Float) / 8e-4), &Tensor::ones([3, 2], CPU)) < 0.01);
+        }
+    }
 }

@@ -9,6 +9,7 @@ use dtrain_common::exit::ExitStatus;
 use dtrain_common::files::write_atomic;
 use dtrain_common::manifest::{Base, Manifest};
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::fs;
 use std::process::ExitCode;
 
@@ -23,6 +24,9 @@ pub(super) fn write(args: &ExportArgs, manifest: &Manifest, base: &Base) -> anyh
     let Some(lora) = lora.filter(|_| !base.adapted.is_empty()) else {
         bail!("{} has no adapters; leave --adapters out", args.checkpoint.display());
     };
+    if let Some(weight) = base.adapted.iter().find(|weight| !weight.ends_with(".weight")) {
+        bail!("PEFT has no adapter of {weight:?}; export the whole model, without --adapters");
+    }
     if args.out.extension().is_some_and(|ending| ending == "safetensors") {
         bail!("--adapters writes a folder; name one in place of {out}");
     }
@@ -61,10 +65,9 @@ fn layers(export: &Export, base: &Base) -> (Vec<String>, Vec<String>) {
     let adapted: Vec<String> = base.adapted.iter().map(|weight| layer(weight).to_owned()).collect();
     let is_adapter = |name: &str| adapted.iter().any(|layer| name.starts_with(&format!("{layer}.lora_")));
     let names = export.outputs.iter().map(|output| output.target.name.as_str());
-    let mut saved: Vec<String> =
+    let saved: BTreeSet<String> =
         names.filter(|name| !is_adapter(name)).map(|name| layer(name).to_owned()).collect();
-    saved.dedup();
-    (adapted, saved)
+    (adapted, saved.into_iter().collect())
 }
 
 /// Returns what PEFT's `LoraConfig` needs.

@@ -48,18 +48,22 @@ pub(super) const PRODUCTS: [Product; 6] = [
 /// drop elements if the program `trains`.
 ///
 /// # Errors
-/// A weight that other operations use too, or that belongs to groups of channels.
+/// A weight that other operations use too, in any program of the model, or one of groups of channels or of a product with a factor.
 pub(super) fn insert(program: &mut Program, registry: &mut Registry, trains: bool) -> Result<(), ModelError> {
     let Some(mut lora) = registry.lora.clone() else { return Ok(()) };
     if !trains {
         lora.dropout = 0.0;
     }
     let items = std::mem::take(&mut program.items);
-    let mut insertion = Insertion { program, registry, lora, fixed: HashMap::new(), others: Vec::new() };
+    let mut insertion =
+        Insertion { program, registry, lora, trains, fixed: HashMap::new(), others: Vec::new() };
     let items = insertion.items(items)?;
-    let Insertion { fixed, others, .. } = insertion;
+    let Insertion { others, registry, program, .. } = insertion;
     program.items = items;
-    match others.into_iter().find(|(weight, _)| fixed.contains_key(weight)) {
+    match others
+        .into_iter()
+        .find(|(weight, _)| registry.adapted().iter().any(|adapted| adapted.weight == *weight))
+    {
         Some((weight, operation)) => {
             let reason = format!("{operation} uses it too, without an adapter");
             Err(ModelError::NotAdaptable { weight, reason })
@@ -72,6 +76,7 @@ struct Insertion<'a> {
     program: &'a mut Program,
     registry: &'a mut Registry,
     lora: Lora,
+    trains: bool,
     /// The numbers of A and B by weight.
     fixed: HashMap<String, [usize; 2]>,
     /// Chosen weights that other operations use.
@@ -123,6 +128,10 @@ impl Insertion<'_> {
             all.push(item);
             return Ok(());
         };
+        if given(arguments, "alpha").is_some_and(|alpha| !is_one(alpha)) {
+            let reason = "its product has a factor".to_owned();
+            return Err(ModelError::NotAdaptable { weight: name, reason });
+        }
         let groups = given(arguments, "groups");
         if groups.is_some_and(|groups| *groups != Argument::Int(Whole::Number(1))) {
             let reason = "its convolution has groups of channels".to_owned();
@@ -141,6 +150,10 @@ impl Insertion<'_> {
         let adapted = Adapted { weight: name.to_owned(), is_transposed };
         let names = adapted.names();
         if self.registry.get(&names[0]).is_none() {
+            if !self.trains {
+                let reason = "the program for training has no such product".to_owned();
+                return Err(ModelError::NotAdaptable { weight: name.to_owned(), reason });
+            }
             adapt(self.registry, adapted, self.lora.rank)?;
         }
         let mut number = |name: &String| {
@@ -254,4 +267,9 @@ fn product(name: &str, input: Operand, weight: usize) -> Call {
     let arguments = [("input", input), ("weight", Operand::Fixed(weight))];
     let arguments = arguments.map(|(name, operand)| (name.to_owned(), Argument::Value(operand)));
     (operation_of(name, ""), arguments.to_vec())
+}
+
+/// Returns whether a factor is 1.
+pub(super) fn is_one(argument: &Argument) -> bool {
+    matches!(argument, Argument::Int(Whole::Number(1))) || *argument == Argument::Float(1.0)
 }

@@ -4,8 +4,9 @@ use std::collections::{HashMap, HashSet};
 
 use dtrain_torch_shim::program::{Argument, Operand, Operation, Whole};
 
-use super::adapters::PRODUCTS;
+use super::adapters::{PRODUCTS, is_one};
 use super::graph::{Action, Item, Program, Role};
+use super::modes::given;
 use super::schema::{Graph, GraphModule, InputSpec, Value};
 use super::slots::operands;
 use crate::error::ModelError;
@@ -141,8 +142,7 @@ fn replacement(
     arguments: &[(String, Argument)],
     held: &Held,
 ) -> Option<(Operation, Vec<(String, Argument)>)> {
-    let given =
-        |name: &str| arguments.iter().find(|(own, _)| own == name).map(|(_, argument)| argument.clone());
+    let given = |name: &str| given(arguments, name).cloned();
     let weight = weight_of(&operation.name)?;
     let Some(Argument::Value(Operand::Fixed(number))) = given(weight) else { return None };
     let scale = held.get(&number)?.map_or(Argument::None, |scale| Argument::Value(Operand::Fixed(scale)));
@@ -174,8 +174,4 @@ fn replacement(
         }
     };
     Some((Operation { name: format!("dtrain::{new}"), overload: String::new() }, all))
-}
-
-fn is_one(argument: &Argument) -> bool {
-    matches!(argument, Argument::Int(Whole::Number(1))) || *argument == Argument::Float(1.0)
 }

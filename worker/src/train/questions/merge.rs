@@ -14,11 +14,12 @@ use dtrain_torch_shim::frozen::widen;
 use tch::{Device, Kind, TchError, Tensor};
 
 use crate::checkpoint;
-use crate::models::{Adapted, Entry, Registry, dtype_of};
+use crate::models::{Adapted, Entry, Lora, Registry, dtype_of};
 use crate::setup::error::{Result, WorkerError};
 use crate::setup::{base, weights};
 use crate::tasks::BuildTask;
 use crate::tasks::predict::{Saved, Unlabelled};
+use crate::tensors::write;
 use crate::train::evaluation::{build_empty, find_checkpoint};
 
 /// The metadata key for the class names.
@@ -36,7 +37,11 @@ pub(super) fn run<T: BuildTask + 'static>(recipe: &Recipe, question: &MergeQuest
     base::check_same(&folder, manifest.base.as_ref(), base::describe(&registry)?.as_ref())?;
     let is_average = checkpoint::restore_weights(&folder, &manifest, &registry, question.average)
         .map_err(WorkerError::Evaluate)?;
-    let merge = Merge { registry: &registry, scale: scale(recipe), floats: question.floats };
+    let merge = Merge {
+        registry: &registry,
+        scale: registry.lora.as_ref().map_or(0.0, Lora::scale),
+        floats: question.floats,
+    };
     let mut outputs = merge.outputs()?;
     outputs.sort_by_key(|output| widest_first(output.target.dtype));
     let names = &manifest.class_names;
@@ -48,7 +53,7 @@ pub(super) fn run<T: BuildTask + 'static>(recipe: &Recipe, question: &MergeQuest
         file.write_all(&head)?;
         for output in &outputs {
             let tensor = merge.value(output).map_err(|error| std::io::Error::other(error.to_string()))?;
-            write(file, &tensor)?;
+            write(&tensor, file)?;
         }
         Ok::<_, std::io::Error>(())
     })
@@ -60,11 +65,6 @@ pub(super) fn run<T: BuildTask + 'static>(recipe: &Recipe, question: &MergeQuest
     println!("  model       {}, step {}", manifest.model, manifest.step);
     println!("  weights     {which}; {} with their adapters", registry.adapted().len());
     Ok(ExitStatus::Success)
-}
-
-/// Returns the factor of adapters.
-fn scale(recipe: &Recipe) -> f64 {
-    recipe.model.lora.as_ref().map_or(0.0, |lora| lora.alpha / lora.rank as f64)
 }
 
 /// A tensor of the file.
@@ -153,19 +153,4 @@ impl<'a> Merge<'a> {
             false => product.f_view(shape),
         }
     }
-}
-
-/// Writes the bytes of a contiguous tensor.
-fn write(file: &mut File, tensor: &Tensor) -> std::io::Result<()> {
-    const BYTES: i64 = 4 << 20;
-    let failed = |error: TchError| std::io::Error::other(error.to_string());
-    let bytes = tensor.f_view([-1]).and_then(|flat| flat.f_view_dtype(Kind::Uint8)).map_err(failed)?;
-    let (mut buffer, all) = (Vec::new(), bytes.numel() as i64);
-    for first in (0..all).step_by(BYTES as usize) {
-        let part = bytes.f_narrow(0, first, BYTES.min(all - first)).map_err(failed)?;
-        buffer.resize(part.numel(), 0u8);
-        part.f_copy_data(&mut buffer, part.numel()).map_err(failed)?;
-        file.write_all(&buffer)?;
-    }
-    Ok(())
 }
