@@ -262,7 +262,11 @@ impl Evaluator<'_> {
         let (of_sums, mut by_class) = figures
             .map_or_else(Default::default, |figures| (figures.figures(further), figures.by_class(further)));
         by_class.retain(|of| self.computes(&of.figure));
-        let metrics = named.chain(of_sums).chain(of_rows).filter(|(name, _)| self.computes(name)).collect();
+        // One of the recipe takes the place of its name.
+        let named = named.filter(|(name, _)| of_sums.iter().chain(&of_rows).all(|(other, _)| other != name));
+        let named: Vec<_> = named.collect();
+        let metrics =
+            named.into_iter().chain(of_sums).chain(of_rows).filter(|(name, _)| self.computes(name)).collect();
         EvalRecord {
             set: (self.set.name != TEST).then(|| self.set.name.clone()),
             step,

@@ -221,7 +221,8 @@ impl RowFigures for Classify {
 
     fn forward(&self, batch: &Batch) -> Result<Passed, TaskError> {
         let outputs = self.model.run(batch, Mode::Evaluate)?;
-        let of = Of { output: &|at| self.scores(&outputs, at, Mode::Evaluate), nats: None, batch };
+        let of =
+            Of { output: &|at| self.scores(&outputs, at, Mode::Evaluate), in_unit: None, nats: None, batch };
         let loss = self.of_outputs(&outputs, batch, Mode::Evaluate, &self.figures.add(&of)?)?;
         Ok(Passed { loss, values: Vec::new(), rows: self.figures.rows(&of)? })
     }

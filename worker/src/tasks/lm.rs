@@ -198,7 +198,7 @@ impl RowFigures for Lm {
                 (outputs, sum)
             }
         };
-        let of = Of { output: &|at| Ok(outputs[at].shallow_clone()), nats: Some(&sum), batch };
+        let of = Of { output: &|at| Ok(outputs[at].shallow_clone()), in_unit: None, nats: Some(&sum), batch };
         let (sums, rows) = (self.figures.add(&of)?, self.figures.rows(&of)?);
         let mut loss = self.of_sum(sum.shallow_clone(), &readable, batch)?;
         loss.sums = Tensor::f_cat(&[&loss.sums, &sums], 0)?;

@@ -93,6 +93,11 @@ impl OutputLosses {
         self.current = stage.min(self.stages.len() - 1);
     }
 
+    /// Returns whether the current stage has such losses.
+    pub(super) fn has_current(&self) -> bool {
+        self.stages[self.current].is_some()
+    }
+
     /// Returns whether some stage has such losses.
     pub(super) fn has_some(&self) -> bool {
         self.stages.iter().any(Option::is_some)
@@ -165,8 +170,11 @@ impl Binding<'_> {
         };
         let output =
             stated.output.as_deref().map(|output| self.output(output, &key)).transpose().map_err(unfit)?;
-        let train = output.as_ref().map(|at| (Mode::Train, at.train));
+        // The task checks its main output for its own field.
+        let of_main = |mode| (output.is_none() && name != main).then(|| (mode, self.network.main_at(mode)));
+        let train = output.as_ref().map(|at| (Mode::Train, at.train)).or_else(|| of_main(Mode::Train));
         let evaluate = output.as_ref().and_then(|at| at.evaluate.map(|at| (Mode::Evaluate, at)));
+        let evaluate = evaluate.or_else(|| of_main(Mode::Evaluate));
         for (mode, at) in train.into_iter().chain(evaluate) {
             fits(&self.network.ports(mode)[at], &stated.settings, goal, field).map_err(unfit)?;
         }
@@ -214,7 +222,7 @@ impl Binding<'_> {
 
     /// Returns the names of its classes, if they have some.
     fn names(&self, field: &str) -> &[String] {
-        let sets = self.sets;
+        let (sets, field) = (self.sets, of_sample(field));
         let other = sets.other_classes.get(field).or_else(|| sets.mask_classes.get(field));
         other.map_or(&sets.class_names, |names| names)
     }
@@ -226,12 +234,16 @@ impl Binding<'_> {
             Some(Target::Mask) => Some("mask"),
             _ => None,
         };
-        // A partner's field has the classes of the sample's.
-        let field = field.strip_prefix("pair_").unwrap_or(field);
+        let field = of_sample(field);
         let of_target = if own == Some(field) { self.sets.classes } else { 0 };
         let other = self.sets.other_classes.get(field).or_else(|| self.sets.mask_classes.get(field));
         other.map_or(of_target, Vec::len)
     }
+}
+
+/// Returns the sample's field of a partner's, which has the same classes.
+fn of_sample(field: &str) -> &str {
+    field.strip_prefix("pair_").unwrap_or(field)
 }
 
 /// Checks that an output has the shape that a loss takes.

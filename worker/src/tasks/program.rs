@@ -338,7 +338,7 @@ impl RowFigures for Program {
         let counted = self.inputs(batch, Mode::Evaluate)?;
         let (mut loss, outputs) = self.run(&counted, batch, Mode::Evaluate)?;
         let output = |at| self.whole(&counted, &outputs, at, batch, Mode::Evaluate);
-        let of = Of { output: &output, nats: None, batch };
+        let of = Of { output: &output, in_unit: None, nats: None, batch };
         loss.sums = Tensor::f_cat(&[&loss.sums, &self.listed.add(&of)?], 0)?;
         let values = self.step_values(&output, batch, Mode::Evaluate)?;
         Ok(Passed { loss, values, rows: self.listed.rows(&of)? })

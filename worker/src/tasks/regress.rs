@@ -63,7 +63,12 @@ impl BuildTask for Regress {
         let network = program.bind(recipe, sets.train.fields(), &MAIN_OUTPUTS)?;
         mixed::check(recipe, &network, sets.train.fields(), false)?;
         check_outputs(&network, &sets)?;
-        let given = Given::of(&network, true, &sets, mask_rule(recipe).ignore);
+        let field = match (has_classes, sets.numbers.is_empty()) {
+            (true, _) => "label",
+            (false, true) => "map",
+            (false, false) => "targets",
+        };
+        let given = Given { own: Some(field), ..Given::of(&network, true, &sets, mask_rule(recipe).ignore) };
         let figures = Figures::bind(&recipe.model.figures, &given).map_err(|unfit| network.unfit(unfit))?;
         let numbers = sets.numbers.len().max(1);
         let mut center: Vec<f64> = sets.moments.iter().map(|moments| moments.mean).collect();
@@ -75,11 +80,6 @@ impl BuildTask for Regress {
                 Units::normalised(mean, deviation, device)?
             }
             false => Units::of_targets(numbers),
-        };
-        let field = match (has_classes, sets.numbers.is_empty()) {
-            (true, _) => "label",
-            (false, true) => "map",
-            (false, false) => "targets",
         };
         let mut facts = facts(&sets, &units);
         let outputs = OutputLosses::bind(&Binding {
@@ -159,12 +159,16 @@ impl Regress {
 
     fn of_outputs(&self, all: &[Tensor], batch: &Batch, mode: Mode) -> Result<Loss, TaskError> {
         let outputs = self.network.chosen_of(all, mode);
-        let mut loss = mixed::loss(batch, mode, self.field, |targets, weights| {
-            Ok(match self.field {
-                "map" => map_loss(&outputs, targets, weights, &self.units, &self.loss)?,
-                _ => vector_loss(&outputs, targets, weights, &self.units, &self.center, &self.loss)?,
+        let plain = || {
+            mixed::loss(batch, mode, self.field, |targets, weights| {
+                Ok(match self.field {
+                    "map" => map_loss(&outputs, targets, weights, &self.units, &self.loss)?,
+                    _ => vector_loss(&outputs, targets, weights, &self.units, &self.center, &self.loss)?,
+                })
             })
-        })?;
+        };
+        // Of a stage with losses of outputs, only the sums count.
+        let mut loss = if self.outputs.has_current() { tch::no_grad(plain)? } else { plain()? };
         if self.counts_pixels {
             loss.sums = Tensor::f_cat(&[&loss.sums, &loss.weight.f_reshape([1])?], 0)?;
         }
@@ -184,7 +188,12 @@ impl RowFigures for Regress {
     fn forward(&self, batch: &Batch) -> Result<Passed, TaskError> {
         let outputs = self.network.run_batch(batch, Mode::Evaluate)?;
         let mut loss = self.of_outputs(&outputs, batch, Mode::Evaluate)?;
-        let of = Of { output: &|at| self.in_unit(&outputs[at]), nats: None, batch };
+        let of = Of {
+            output: &|at| Ok(outputs[at].shallow_clone()),
+            in_unit: Some(&|values| Ok(self.units.of_output(values)?)),
+            nats: None,
+            batch,
+        };
         loss.sums = Tensor::f_cat(&[&loss.sums, &self.figures.add(&of)?], 0)?;
         Ok(Passed { loss, values: Vec::new(), rows: self.figures.rows(&of)? })
     }
@@ -237,14 +246,11 @@ impl Task for Regress {
     /// Returns the mean absolute and the root mean squared error in the unit of the targets, and for vectors
     /// the coefficient of determination.
     fn figures(&self, totals: &Totals) -> Vec<(&str, f64)> {
-        let mut own: Vec<(&str, f64)> = match totals.sums[..] {
+        match totals.sums[..] {
             [absolute, squared] => map_metrics([absolute, squared], totals.weight).into(),
             [absolute, squared, pixels] => map_metrics([absolute, squared], pixels).into(),
             _ => vector_metrics(&totals.sums, totals.weight).into(),
-        };
-        // One of the recipe takes the place of its name.
-        own.retain(|(name, _)| self.figures.names().all(|other| other != *name));
-        own
+        }
     }
 }
 

@@ -159,7 +159,7 @@ impl RowFigures for Segment {
     fn forward(&self, batch: &Batch) -> Result<Passed, TaskError> {
         let outputs = self.model.run(batch, Mode::Evaluate)?;
         let mut loss = self.of_outputs(&outputs, batch, Mode::Evaluate)?;
-        let of = Of { output: &|at| Ok(outputs[at].shallow_clone()), nats: None, batch };
+        let of = Of { output: &|at| Ok(outputs[at].shallow_clone()), in_unit: None, nats: None, batch };
         loss.sums = Tensor::f_cat(&[&loss.sums, &self.figures.add(&of)?], 0)?;
         Ok(Passed { loss, values: Vec::new(), rows: self.figures.rows(&of)? })
     }

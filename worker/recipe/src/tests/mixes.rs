@@ -73,6 +73,14 @@ fn wrong_mixes_are_errors() {
     with(&["data.pairs=true"], "data.pairs gives each sample a partner too");
     with(&["data.episodes.n_way=3"], "data.episodes decides the images of a sample");
     with(&["model.losses=[{name=\"supcon\"}]"], "a loss over all samples of a step cannot be mixed");
+    let heads =
+        "model.loss=[{ name = \"cross-entropy\" }, { name = \"focal\", output = \"a\", target = \"label\" }]";
+    expect_error(
+        SMALL,
+        &["model.file=/m.pt2", mix, heads],
+        "data.mix",
+        "losses of several outputs cannot be mixed",
+    );
     expect_error(PROGRAM, &[mix], "data.mix", "it applies to images");
 }
 

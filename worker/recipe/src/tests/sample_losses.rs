@@ -159,6 +159,8 @@ fn wrong_losses_are_errors_in_one_sentence() {
     ] {
         expect_set_error(text, set, part);
     }
+    let of_other = ["model.file=/m.pt2", "model.loss={ ordinal = { target = \"severity\" } }"];
+    expect_error(SMALL, &of_other, "model.loss", "of another field takes an output");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use dtrain_common::recipe::no_effect;
 
 use super::Checks;
 use super::data::image_size;
-use crate::{Loss, ModelName, figures, losses, sample_losses};
+use crate::{Loss, LossTerm, ModelName, figures, losses, sample_losses};
 
 impl Checks<'_> {
     pub(super) fn model_pairing(&mut self) {
@@ -102,7 +102,16 @@ impl Checks<'_> {
         let Some((_, first)) = stated.first() else { return };
         for (key, loss) in stated {
             let of_main = loss.terms().iter().filter(|term| term.output.is_none()).count();
-            if loss.ordinal().is_some() && of_main > 1 {
+            let is_of_other = |term: &&LossTerm| {
+                term.name() == "ordinal"
+                    && term.output.is_none()
+                    && term.target.as_deref().is_some_and(|of| of != "label")
+            };
+            if loss.terms().iter().any(|term| is_of_other(&term)) {
+                let message =
+                    "`ordinal` of another field takes an output; name it in `output`, or leave out `target`";
+                self.add(key, message);
+            } else if loss.ordinal().is_some() && of_main > 1 {
                 let message = "`ordinal` takes other outputs of the network than the other losses, one less than classes; name an \
                                output for each of the others, or leave them out";
                 self.add(key, message);

@@ -24,6 +24,8 @@ pub(in crate::tasks) struct Given<'a> {
     pub(in crate::tasks) main: usize,
     /// Whether figures take the main output by default: that of a program is its loss, or no more than what a loss takes.
     pub(in crate::tasks) takes_main: bool,
+    /// The field that the main output predicts in another unit, if it does.
+    pub(in crate::tasks) own: Option<&'a str>,
     pub(in crate::tasks) sets: &'a Sets,
     /// The value of mask pixels that do not count.
     pub(in crate::tasks) ignore: i64,
@@ -40,7 +42,7 @@ impl<'a> Given<'a> {
     /// Returns what is given of a built-in network.
     pub(in crate::tasks) fn built(outputs: &'a [Port], sets: &'a Sets, ignore: i64) -> Self {
         let bytes = Err("it takes the targets of task = \"lm\"; remove it".to_owned());
-        Self { outputs, main: 0, takes_main: true, sets, ignore, bytes }
+        Self { outputs, main: 0, takes_main: true, own: None, sets, ignore, bytes }
     }
 
     fn field(&self, name: Option<&str>, fits: impl Fn(&Field) -> bool) -> Result<&Field, Vec<String>> {
@@ -93,7 +95,11 @@ impl Bound {
                         Some(target) => target.output(port, &key)?,
                         None => (OutputForm::AsIs, port.shape.clone()),
                     };
-                    values.push(Value::Output(at, form));
+                    let is_own = match &target {
+                        Some(target) => given.own == Some(target.name.as_str()),
+                        None => at == given.main,
+                    };
+                    values.push(Value::Output(at, form, is_own));
                     shapes.push(shape);
                     first = first.or(Some(port));
                 }

@@ -33,10 +33,15 @@ struct Bound {
 pub(super) struct Of<'a> {
     /// Returns an output of the network by number.
     pub(super) output: &'a dyn Fn(usize) -> Result<Tensor, TaskError>,
+    /// Returns an output, in the form of its figure, in the unit of the task's target; None if it has that unit.
+    pub(super) in_unit: Option<InUnit<'a>>,
     /// The sum of the losses of a text's targets.
     pub(super) nats: Option<&'a Tensor>,
     pub(super) batch: &'a Batch,
 }
+
+/// Returns values in another unit.
+pub(super) type InUnit<'a> = &'a dyn Fn(&Tensor) -> Result<Tensor, TaskError>;
 
 /// Returns an output of a network by number.
 pub(super) type OutputAt<'a> = &'a dyn Fn(usize) -> Result<Tensor, TaskError>;

@@ -8,8 +8,8 @@ use crate::tasks::TaskError;
 
 /// A value of a figure.
 pub(super) enum Value {
-    /// The output of this number.
-    Output(usize, OutputForm),
+    /// The output of this number, and whether its target is that of the task.
+    Output(usize, OutputForm, bool),
     /// The field of this name.
     Field(String, FieldForm),
     /// The sum of the losses of a text's targets.
@@ -48,7 +48,13 @@ impl Value {
     /// Returns the value of a batch.
     pub(super) fn of(&self, of: &Of<'_>) -> Result<Tensor, TaskError> {
         Ok(match self {
-            Self::Output(at, form) => form.of(&(of.output)(*at)?.f_detach()?)?,
+            Self::Output(at, form, is_own) => {
+                let value = form.of(&(of.output)(*at)?.f_detach()?)?;
+                match of.in_unit.filter(|_| *is_own) {
+                    Some(in_unit) => in_unit(&value)?,
+                    None => value,
+                }
+            }
             Self::Field(name, form) => form.of(of.batch.field(name)?)?,
             Self::Nats => match of.nats {
                 Some(nats) => nats.shallow_clone(),
@@ -101,6 +107,26 @@ impl FieldForm {
             Self::Pixels(ignore) => counted(*ignore)?.f_flatten(1, 2),
             Self::Vector => field.f_to_kind(Kind::Double)?.f_reshape([field.size()[0], -1]),
             Self::Map => field.f_to_kind(Kind::Double)?.f_unsqueeze(1),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::tasks::Batch;
+
+    /// An output of another field has another unit than the task's target.
+    #[test]
+    fn only_outputs_of_the_tasks_target_change_their_unit() {
+        let batch = Batch::blank(&[], 2, tch::Device::Cpu).unwrap();
+        let output = |_| Ok(Tensor::from_slice(&[1f32, 2.0]));
+        let in_unit = |values: &Tensor| Ok(values * 10.0);
+        let of = Of { output: &output, in_unit: Some(&in_unit), nats: None, batch: &batch };
+        for (is_own, expected) in [(true, [10f32, 20.0]), (false, [1.0, 2.0])] {
+            let value = Value::Output(0, OutputForm::Vector, is_own).of(&of).unwrap();
+            assert_eq!(Vec::<f32>::try_from(value.view([-1])).unwrap(), expected);
         }
     }
 }

@@ -5,14 +5,14 @@ use std::cell::RefCell;
 use dtrain_common::env::WorkerEnv;
 use dtrain_common::exit::ExitStatus;
 use dtrain_common::lr_range::LrRange;
-use dtrain_recipe::{AtStageStart, Per, Recipe, Scaling, Schedule, ScheduleName};
+use dtrain_recipe::{Amp, AtStageStart, Per, Recipe, Scaling, Schedule, ScheduleName};
 
 use super::print_answer;
 use crate::collectives::{Ranks, Rendezvous};
 use crate::device;
 use crate::faults::Fault;
 use crate::heartbeat::Heartbeat;
-use crate::metrics::{Line, Progress};
+use crate::metrics::{Line, Progress, SkipCause};
 use crate::planning::{LrRangeTest, RangeQuestion, start};
 use crate::request::Request;
 use crate::run::error::Result as TrainResult;
@@ -103,10 +103,11 @@ fn take_steps<T: BuildTask + 'static>(
     start::choose_cuts::<T>(ranks, &mut setup, &inputs, recipe, host)?;
     let plan = &setup.course.plan;
     let progress = Progress::new(host.style, plan.total_steps, plan.epochs(), recipe.log.every_steps, 0);
+    let scales = setup.replica.precision.amp() == Amp::Fp16;
     let mut followers = Followers::new(vec![
         Box::new(Heartbeat::from_env()),
         Box::new(progress),
-        Box::new(Recorder { test, goes_on: true }),
+        Box::new(Recorder { test, goes_on: true, scales }),
     ]);
     setup.notes.iter().for_each(|note| followers.note(note));
     let training = training(recipe, setup, ranks.clone(), env, host.device, Fault::default())?;
@@ -118,12 +119,21 @@ fn take_steps<T: BuildTask + 'static>(
 struct Recorder<'a> {
     test: &'a RefCell<LrRangeTest>,
     goes_on: bool,
+    /// Whether the loss is scaled, as in float16.
+    scales: bool,
 }
 
 impl Follower for Recorder<'_> {
     fn record(&mut self, line: &Line<'_>) -> TrainResult<()> {
         if let Line::Step(step) = line {
-            self.goes_on = self.test.borrow_mut().add(step.lr, step.loss, step.skipped.is_some());
+            let mut test = self.test.borrow_mut();
+            self.goes_on = match step.skipped {
+                None => test.add(step.lr, step.loss, false),
+                // A loss scale in search of its size is no sign of the rate.
+                Some(SkipCause::Gradient) if self.scales => test.add(step.lr, step.loss, false),
+                Some(SkipCause::Nothing) => self.goes_on,
+                Some(SkipCause::Gradient | SkipCause::Loss) => test.add(step.lr, step.loss, true),
+            };
         }
         Ok(())
     }
