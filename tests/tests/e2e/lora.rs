@@ -179,6 +179,9 @@ fn exports_equal_pefts(sandbox: &Sandbox, case: &str) {
     expected.sort_unstable();
     assert_eq!(layers, expected);
     assert!(expect_exit_code(&export("merged.safetensors", &[]), 2).contains("already exists"));
+    assert!(
+        expect_exit_code(&export("ema.safetensors", &["--weights", "ema"]), 2).contains("no moving average")
+    );
     assert!(expect_exit_code(&export("adapters", &["--adapters"]), 2).contains("--force"));
 }
 

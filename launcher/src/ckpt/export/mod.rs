@@ -66,11 +66,14 @@ pub(super) fn run(args: &ExportArgs) -> anyhow::Result<ExitCode> {
 pub(crate) fn merge(args: &ExportArgs) -> anyhow::Result<Option<MergeQuestion>> {
     // The export says what is wrong with a checkpoint.
     let Ok(checkpoint) = checkpoint(&args.checkpoint) else { return Ok(None) };
-    let lacks = Manifest::read(&checkpoint).is_ok_and(|manifest| manifest.base.is_some());
-    if !lacks || args.adapters {
+    let Some(manifest) = Manifest::read(&checkpoint).ok().filter(|manifest| manifest.base.is_some()) else {
+        return Ok(None);
+    };
+    if args.adapters {
         return Ok(None);
     }
     check_out(&args.out, args.force)?;
+    outputs::check_average(args, &checkpoint, manifest.ema_updates.is_some())?;
     if args.names != Names::Pytorch {
         bail!("a checkpoint without its base is written under PyTorch's names; leave --names out");
     }

@@ -10,7 +10,7 @@ use anyhow::bail;
 use dtrain_common::manifest::Manifest;
 use dtrain_common::safetensors_file::{Dtype as Type, SafetensorsFile, StoredTensor, widest_first};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 const MODEL: &str = "model.safetensors";
 const EMA: &str = "ema.safetensors";
@@ -48,9 +48,7 @@ impl Export {
         if !has(MODEL) {
             bail!("{} lists no {MODEL}; there is nothing to export", folder.display());
         }
-        if args.weights == Weights::Ema && !has(EMA) {
-            bail!("{} has no {EMA}: the run keeps no moving average; use --weights raw", folder.display());
-        }
+        check_average(args, &folder, has(EMA))?;
         let average = args.weights != Weights::Raw && has(EMA);
         let mut files = Vec::new();
         for name in [Some(MODEL), average.then_some(EMA)].into_iter().flatten() {
@@ -81,6 +79,14 @@ impl Export {
         }
         types
     }
+}
+
+/// Checks that the checkpoint in `folder` has a moving average if that is to be written.
+pub(super) fn check_average(args: &ExportArgs, folder: &Path, has_average: bool) -> anyhow::Result<()> {
+    if args.weights == Weights::Ema && !has_average {
+        bail!("{} has no {EMA}: the run keeps no moving average; use --weights raw", folder.display());
+    }
+    Ok(())
 }
 
 /// Returns every tensor of the model, from the last file that has it, under its new names.

@@ -1,7 +1,9 @@
 //! `dtrain ckpt export` of a checkpoint that lacks the parameters of its base: the whole model, with adapters added to their weights.
 
 use std::fs::File;
-use std::io::Write;
+use std::io::{ErrorKind, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use dtrain_common::exit::ExitStatus;
 use dtrain_common::files::write_atomic_with;
@@ -11,6 +13,8 @@ use dtrain_common::safetensors_file::{StoredTensor, header, widest_first};
 use dtrain_common::units::ByteSize;
 use dtrain_recipe::Recipe;
 use dtrain_torch_shim::frozen::widen;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::flag;
 use tch::{Device, Kind, TchError, Tensor};
 
 use crate::checkpoint;
@@ -49,15 +53,28 @@ pub(super) fn run<T: BuildTask + 'static>(recipe: &Recipe, question: &MergeQuest
     let targets = || outputs.iter().map(|output| &output.target);
     let cannot = |reason: String| WorkerError::Merge { path: question.out.clone(), reason };
     let head = header(targets(), metadata).map_err(|reason| cannot(reason.to_string()))?;
-    write_atomic_with(&question.out, question.force, |file: &mut File| {
+    // From here on, a stop must remove the unfinished file.
+    let stop = Arc::new(AtomicUsize::new(0));
+    for signal in [SIGINT, SIGTERM] {
+        flag::register_usize(signal, Arc::clone(&stop), signal as usize).map_err(WorkerError::Signals)?;
+    }
+    let written = write_atomic_with(&question.out, question.force, |file: &mut File| {
         file.write_all(&head)?;
         for output in &outputs {
+            if stop.load(Ordering::Relaxed) != 0 {
+                return Err(ErrorKind::Interrupted.into());
+            }
             let tensor = merge.value(output).map_err(|error| std::io::Error::other(error.to_string()))?;
             write(&tensor, file)?;
         }
         Ok::<_, std::io::Error>(())
-    })
-    .map_err(|error| cannot(error.to_string()))?;
+    });
+    let signal = stop.load(Ordering::Relaxed) as i32;
+    if signal != 0 && written.is_err() {
+        tracing::error!("stopped by signal {signal}; {} was not written", question.out.display());
+        return Ok(ExitStatus::Signal(signal));
+    }
+    written.map_err(|error| cannot(error.to_string()))?;
     let bytes = ByteSize(targets().map(|target| target.bytes).sum());
     let which = if is_average { "the moving average" } else { "as trained" };
     println!("{}: {} tensors, {bytes}", question.out.display(), outputs.len());
