@@ -70,6 +70,18 @@ pub(crate) struct ImportArgs {
     )]
     pub(crate) weights: Option<Weights>,
 
+    /// The function is a loss: a number for each sample, of outputs and fields.
+    #[arg(long, group = "role")]
+    pub(crate) loss: bool,
+
+    /// The function is a figure: numbers for each sample, whose sums make it.
+    #[arg(long, group = "role")]
+    pub(crate) figure: bool,
+
+    /// The function is a change of images, by random numbers that it gets.
+    #[arg(long, group = "role")]
+    pub(crate) change: bool,
+
     /// Seed of random weights.
     #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true)]
     pub(crate) seed: u32,
@@ -84,9 +96,33 @@ pub(crate) struct ImportArgs {
 }
 
 impl ImportArgs {
+    /// Returns what the function of a file is, if it is no model.
+    pub(crate) fn role(&self) -> Option<&'static str> {
+        let all = [(self.loss, "loss"), (self.figure, "figure"), (self.change, "change")];
+        all.into_iter().find_map(|(is_it, role)| is_it.then_some(role))
+    }
+
     /// Returns why a flag would have no effect.
     pub(crate) fn without_effect(&self) -> Option<String> {
         let library = self.source.library();
+        if let Some(role) = self.role() {
+            let flags = [
+                (self.classes.is_some(), "--classes"),
+                (self.image_size.is_some(), "--image-size"),
+                (self.channels.is_some(), "--channels"),
+                (self.head.is_some(), "--head"),
+                (!self.check_with.is_empty(), "--check-with"),
+                (self.pretrained, "--pretrained"),
+            ];
+            if library.is_some() {
+                return Some(format!(
+                    "--{role} applies to FILE.py:FUNCTION; leave it out, or name such a function"
+                ));
+            }
+            if let Some((_, flag)) = flags.into_iter().find(|(is_given, _)| *is_given) {
+                return Some(format!("{flag} applies to models, and not with --{role}; leave it out"));
+            }
+        }
         let takes_images = matches!(library, Some("timm" | "torchvision"));
         if self.head.is_some() && library != Some("hf") {
             return Some("--head applies to hf: models only; leave it out".to_owned());

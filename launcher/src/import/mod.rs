@@ -39,6 +39,7 @@ const SCRIPT: &str = concat!(
     include_str!("python/reference.py"),
     include_str!("python/archive.py"),
     include_str!("python/report.py"),
+    include_str!("python/own.py"),
     include_str!("python/main.py"),
 );
 
@@ -112,6 +113,7 @@ fn request(args: &ImportArgs) -> anyhow::Result<String> {
         "library": args.library,
         "pretrained": args.pretrained,
         "weights": args.weights,
+        "role": args.role(),
         "seed": args.seed,
         "check_with": by_name("--check-with", &args.check_with)?,
         "worker": find_worker()?.to_str().context("the path of the trainer is not UTF-8")?,

@@ -46,6 +46,7 @@ mod nodes;
 mod odd_files;
 mod optimizers;
 mod output_losses;
+mod own_programs;
 mod own_trainer;
 mod packs;
 mod parity;

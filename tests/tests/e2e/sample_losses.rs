@@ -5,7 +5,7 @@ use dtrain_tests::process::expect_exit_code;
 use dtrain_tests::runs::Sandbox;
 use dtrain_tests::trainings::{distance, tensors};
 
-const CLASSIFY: &str = r#"
+pub(crate) const CLASSIFY: &str = r#"
 task = "classify"
 [data]
 kind = "generated"
@@ -29,7 +29,7 @@ lr = 0.1
 "#;
 
 /// Without BatchNorm by batches, which depends on the cut.
-const SEGMENT: &str = r#"
+pub(crate) const SEGMENT: &str = r#"
 task = "segment"
 [data]
 kind = "generated"
@@ -110,7 +110,7 @@ fn wrong_losses_are_errors_before_the_training() {
         ),
         ("{ focal = { class_weights = { cat = 2 } } }", "no class is named \"cat\""),
         ("{}", "the table has no loss"),
-        ("dice", "task = \"classify\" takes \"cross-entropy\", \"focal\", \"ordinal\", not \"dice\""),
+        ("dice", "task = \"classify\" takes \"cross-entropy\", \"focal\", \"ordinal\", \"program\", not \"dice\""),
     ]
     .into_iter()
     .enumerate()

@@ -29,6 +29,7 @@ mod model;
 mod named;
 mod networks;
 mod no_data;
+mod own_programs;
 mod pair;
 mod paths;
 mod resolve;

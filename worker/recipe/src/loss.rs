@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::ops::Deref;
+use std::path::PathBuf;
 
 use dtrain_common::recipe::hints::{describe, nearest, one_of};
 use dtrain_common::recipe::kinds::{self, Kind, Range, check};
@@ -11,8 +12,7 @@ use toml::{Table, Value};
 
 use super::SampleLoss;
 use super::kinds::IMPORTED;
-use super::sample_losses::ALL;
-use super::sample_losses::Ordinal;
+use super::sample_losses::{ALL, Ordinal, Program};
 
 /// The kind of the key.
 pub(super) const LOSS: Kind = Kind::Other(
@@ -28,6 +28,9 @@ const WEIGHT: &str = "weight";
 /// What every loss takes, besides its own settings.
 const OUTPUT: &str = "output";
 const TARGET: &str = "target";
+/// The loss that a file alone stands for, and the key of the file. It takes outputs and fields by its `inputs`.
+const PROGRAM: &str = "program";
+const FILE: &str = "file";
 
 /// The losses of a sample, which are added. There is at least one, and none twice for the same output and target.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -53,6 +56,7 @@ impl LossTerm {
     fn read(name: &str, value: &Value) -> Result<Self, String> {
         let mut settings = match value {
             Value::Table(settings) => settings.clone(),
+            file @ Value::String(_) => Table::from_iter([(FILE.to_owned(), file.clone())]),
             factor => Table::from_iter([(WEIGHT.to_owned(), factor.clone())]),
         };
         let mut text = |key| settings.remove(key).and_then(|value| value.as_str().map(str::to_owned));
@@ -64,6 +68,11 @@ impl LossTerm {
 
     fn is_plain(&self) -> bool {
         self.output.is_none() && self.target.is_none()
+    }
+
+    /// Returns the user's own loss.
+    pub fn program(&self) -> Option<&Program> {
+        if let SampleLoss::Program(program) = &self.settings { Some(program) } else { None }
     }
 
     /// Returns what no other loss of the sum has.
@@ -97,14 +106,32 @@ impl Loss {
         &self.0
     }
 
-    /// Returns whether all losses are of the main output and the target of the task.
+    /// Returns whether all losses are of the main output and the target of the task, and none is a program of the user.
     pub fn is_plain(&self) -> bool {
-        self.0.iter().all(LossTerm::is_plain)
+        self.0.iter().all(|term| term.is_plain() && term.program().is_none())
     }
 
-    /// Returns whether all losses name the output and the field that they compare.
+    /// Returns whether a loss names an output or the field that it compares.
+    pub(super) fn has_named(&self) -> bool {
+        !self.0.iter().all(LossTerm::is_plain)
+    }
+
+    /// Returns whether all losses name the output and the field that they compare, or are programs of the user.
     pub fn is_of_named(&self) -> bool {
-        self.0.iter().all(|term| term.output.is_some() && term.target.is_some())
+        let is_named = |term: &LossTerm| term.output.is_some() && term.target.is_some();
+        self.0.iter().all(|term| is_named(term) || term.program().is_some())
+    }
+
+    /// Returns the user's own loss.
+    pub fn program(&self) -> Option<&Program> {
+        self.0.iter().find_map(LossTerm::program)
+    }
+
+    pub(super) fn file_mut(&mut self) -> Option<&mut PathBuf> {
+        self.0.iter_mut().find_map(|term| match &mut term.settings {
+            SampleLoss::Program(program) => program.file.as_mut(),
+            _ => None,
+        })
     }
 
     /// Returns the ordinal loss of the main output, which is alone there.
@@ -231,15 +258,18 @@ fn check_term(name: &str, value: &Value) -> Result<(), String> {
             return check(&Kind::Number(Range::ABOVE_ZERO), value)
                 .map_err(|message| format!("`{name}`: {message}"));
         }
+        Value::String(file) if name == PROGRAM && !file.is_empty() => return Ok(()),
         _ => {
+            let file = if name == PROGRAM { "its file, " } else { "" };
             return Err(format!(
-                "`{name}`: expected its factor, or a table of its settings, got {}",
+                "`{name}`: expected {file}its factor, or a table of its settings, got {}",
                 describe(value)
             ));
         }
     };
     let own = loss.keys.iter().map(|key| (key.name, &key.kind));
-    let known: Vec<_> = own.chain([(OUTPUT, &kinds::NAME), (TARGET, &kinds::NAME)]).collect();
+    let of_all = [(OUTPUT, &kinds::NAME), (TARGET, &kinds::NAME)].into_iter().filter(|_| name != PROGRAM);
+    let known: Vec<_> = own.chain(of_all).collect();
     for (key, value) in settings {
         let Some((_, kind)) = known.iter().find(|(known, _)| known == key) else {
             let keys: Vec<_> = known.iter().map(|(key, _)| *key).collect();

@@ -1,7 +1,7 @@
 //! The paths of a recipe: made absolute by loading, and checked before a run.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use dtrain_common::recipe::{Problem, RecipeError};
 use dtrain_common::run_dir::follow;
@@ -24,12 +24,12 @@ pub(super) fn make_absolute(recipe: &mut Recipe) -> Vec<Problem> {
     };
     let sources = recipe.data.source.iter_mut().map(|source| ("data.source", &mut source.root));
     let libraries = recipe.model.libraries.iter_mut().map(|path| ("model.libraries", path));
-    for (key, path) in one.chain(tokenizer).chain(sources).chain(libraries) {
-        match std::path::absolute(&*path) {
-            Ok(absolute) => *path = absolute,
-            Err(error) => problems.push(Problem::at(key, format!("cannot be made absolute: {error}"))),
-        }
-    }
+    let mut make = |key: &str, path: &mut PathBuf| match std::path::absolute(&*path) {
+        Ok(absolute) => *path = absolute,
+        Err(error) => problems.push(Problem::at(key, format!("cannot be made absolute: {error}"))),
+    };
+    one.chain(tokenizer).chain(sources).chain(libraries).for_each(|(key, path)| make(key, path));
+    recipe.change_own_programs(make);
     problems
 }
 
@@ -58,6 +58,9 @@ impl Recipe {
         }
         let files = [("model.file", &model.file), ("model.weights", &model.weights)];
         let files = files.into_iter().flat_map(|(key, path)| path.iter().map(move |path| (key, path)));
+        for (key, path) in self.own_programs() {
+            readable_file(&path).map_err(|message| RecipeError::key_only(&key, message))?;
+        }
         for (key, path) in files.chain(model.libraries.iter().map(|path| ("model.libraries", path))) {
             readable_file(path).map_err(|message| RecipeError::key_only(key, message))?;
         }

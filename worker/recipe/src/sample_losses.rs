@@ -1,9 +1,10 @@
 //! `model.loss`: losses of samples, declared once for each.
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
 use dtrain_common::recipe::RecipeError;
-use dtrain_common::recipe::kinds::{Kind, Named, RATE, Range, check, each, each_entry};
+use dtrain_common::recipe::kinds::{Kind, NAMES, Named, PATH, RATE, Range, check, each, each_entry};
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Serialize};
 
@@ -149,6 +150,17 @@ SampleLoss, SAMPLE_LOSSES, each_sample_loss, "model.loss":
     weight: f64 = 1.0, ABOVE_ZERO;
     /// The part of the targets below the output.
     quantile: f64 = 0.5, INSIDE;
+}
+
+/// A loss of the user: a program that `dtrain import --loss` wrote. It returns a number for each sample.
+"program" Program {
+    /// The factor of the loss in the sum of all.
+    weight: f64 = 1.0, ABOVE_ZERO;
+    /// The absolute path of the program.
+    file: Option<PathBuf> = None, PATH;
+    /// The output of the network or the field of the data for inputs, by name.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    inputs: BTreeMap<String, String> = BTreeMap::new(), NAMES;
 }
 }
 
@@ -304,9 +316,16 @@ impl SampleLoss {
     }
 }
 
-/// Returns why a loss has a setting without effect.
+/// Returns why a loss lacks a setting, or has one without effect.
 pub(super) fn problem(loss: &SampleLoss, target: Option<Target>) -> Option<&'static str> {
-    let SampleLoss::Focal(focal) = loss else { return None };
+    let focal = match loss {
+        SampleLoss::Focal(focal) => focal,
+        SampleLoss::Program(Program { file: None, .. }) => {
+            return Some("`program` needs the file of the loss; set { program = \"FILE.pt2\" }");
+        }
+        SampleLoss::Program(Program { file: Some(file), .. }) => return not_imported(file),
+        _ => return None,
+    };
     match target {
         Some(Target::Classes) => focal.class_weights.is_some().then_some(
             "`focal.class_weights` weighs the one class of a sample, and data.target is \"classes\"; set alpha, or take `binary` \
@@ -316,4 +335,10 @@ pub(super) fn problem(loss: &SampleLoss, target: Option<Target>) -> Option<&'sta
             "`focal.alpha` weighs the classes that a sample has against the others, and a sample has one class; set class_weights",
         ),
     }
+}
+
+/// Returns why the file of a program cannot be one.
+pub(super) fn not_imported(file: &Path) -> Option<&'static str> {
+    let is_program = file.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("pt2"));
+    (!is_program).then_some("the file of a program ends in .pt2; write one with `dtrain import`")
 }

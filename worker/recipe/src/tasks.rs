@@ -42,8 +42,8 @@ impl TaskFacts {
     };
 }
 
-const OF_PIXELS: &[&str] = &["cross-entropy", "focal", "dice", "jaccard", "tversky", "boundary"];
-const OF_NUMBERS: &[&str] = &["mse", "l1", "huber", "smooth-l1", "quantile"];
+const OF_PIXELS: &[&str] = &["cross-entropy", "focal", "dice", "jaccard", "tversky", "boundary", "program"];
+const OF_NUMBERS: &[&str] = &["mse", "l1", "huber", "smooth-l1", "quantile", "program"];
 
 /// Every task, in the order in which messages list them: one class for each image; one class for each pixel; the next
 /// token of a text; numbers for each image or each pixel; the loss that an exported program returns; a user's own.
@@ -53,8 +53,8 @@ const TASKS: &[TaskFacts] = &[
         targets: &[Target::Class, Target::Classes],
         network: Some(ModelName::Resnet18),
         losses: &[
-            (Target::Class, &["cross-entropy", "focal", "ordinal"]),
-            (Target::Classes, &["binary", "focal"]),
+            (Target::Class, &["cross-entropy", "focal", "ordinal", "program"]),
+            (Target::Classes, &["binary", "focal", "program"]),
         ],
         settings: &["data.mix", "data.mix_by", "model.figures"],
         ..TaskFacts::NONE
@@ -173,10 +173,10 @@ pub(super) fn settings() -> impl Iterator<Item = (&'static str, String)> {
 }
 
 impl Target {
-    /// Returns the names of the losses that take such a target.
+    /// Returns the names of the losses that take such a target. A user's own takes its inputs by name.
     pub fn losses(self) -> Vec<&'static str> {
         let all = TASKS.iter().flat_map(|facts| facts.losses).filter(|(of, _)| *of == self);
-        all.flat_map(|(_, names)| *names).copied().collect::<BTreeSet<_>>().into_iter().collect()
+        all.flat_map(|(_, names)| *names).filter(|name| **name != "program").copied().collect::<BTreeSet<_>>().into_iter().collect()
     }
 }
 

@@ -61,6 +61,7 @@ fn of_node(recipe: &Recipe, data: &str, prepared: bool) -> OfNode {
     for (name, file) in [("model.file", &recipe.model.file), ("model.weights", &recipe.model.weights)] {
         found.extend(file.as_ref().map(|file| (name.into(), hash(file))));
     }
+    found.extend(recipe.own_programs().into_iter().map(|(key, file)| (key, hash(&file))));
     for shard in recipe.model.weights.iter().flat_map(|weights| crate::models::shards(weights)) {
         let name = shard.file_name().unwrap_or_default().display().to_string();
         found.insert(format!("model.weights {name}"), hash(&shard));
@@ -87,6 +88,15 @@ impl RankFacts {
                 section.remove(key);
             }
         }
+        recipe.pointer_mut("/model/loss").into_iter().for_each(without_file);
+        for stage in recipe.pointer_mut("/stage").and_then(Value::as_array_mut).into_iter().flatten() {
+            stage.get_mut("loss").into_iter().for_each(without_file);
+        }
+        for list in ["/model/figures", "/data/changes"] {
+            for own in recipe.pointer_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
+                own.as_object_mut().and_then(|own| own.remove("program"));
+            }
+        }
         for source in recipe.pointer_mut("/data/source").and_then(Value::as_array_mut).into_iter().flatten() {
             source.as_object_mut().and_then(|source| source.remove("root"));
         }
@@ -99,6 +109,15 @@ impl RankFacts {
             copies: Vec::new(),
         })
     }
+}
+
+/// Removes the file of a user's own loss from a table or a list of losses.
+fn without_file(loss: &mut Value) {
+    let own = match loss {
+        Value::Array(list) => list.iter_mut().find(|term| term.get("name").is_some_and(|name| name == "program")),
+        table => table.get_mut("program"),
+    };
+    own.and_then(Value::as_object_mut).map(|own| own.remove("file"));
 }
 
 /// Returns the size of the loaded libtorch_cpu.so.

@@ -196,6 +196,14 @@ fn to_device<T: Element>(values: &[T], device: Device) -> Result<Tensor, ShimErr
     Ok(pinned.f_to_device_(device, pinned.kind(), true, false)?)
 }
 
+/// A clone has the same tensors.
+impl Clone for Batch {
+    fn clone(&self) -> Self {
+        let fields = self.fields.iter().map(|(name, values)| (name.clone(), values.shallow_clone()));
+        Self { fields: fields.collect(), weights: self.weights.shallow_clone(), ..*self }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]

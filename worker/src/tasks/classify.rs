@@ -11,8 +11,9 @@ use tch::{Kind, Tensor};
 use super::figures::{Figures, Given, Of};
 use super::forward::Forward;
 use super::mixed;
-use super::network::{ImageNetwork, MAIN_OUTPUTS, Model, Network, Program};
-use super::output_losses::{self, Binding, OutputLosses};
+use super::network::{ImageNetwork, MAIN_OUTPUTS, Network, Ports, Program, logits};
+use super::output_losses::{Binding, OutputLosses};
+use super::own::{OwnChange, with_change};
 use super::predict::{Form, class_names, probabilities};
 use super::samples::{self, Sets, Survey, mask_rule};
 use super::terms::Terms;
@@ -20,15 +21,17 @@ use super::{
     Batch, BuildContext, BuildTask, ByRows, BySums, Facts, Loss, Mode, Passed, Predict, RowFigures,
     StageView, SurveyContext, Task, TaskError, Unlabelled,
 };
-use crate::models::{self, Architecture, Port, VitConfig};
+use crate::models::{self, Architecture, VitConfig};
 
 /// The task `classify`.
 pub struct Classify {
     model: ImageNetwork,
+    /// The user's own change of images.
+    change: Option<OwnChange>,
     figures: Figures,
     facts: Facts,
     terms: Terms,
-    outputs: Option<OutputLosses>,
+    outputs: OutputLosses,
     /// The ranks of the classes, if the loss is of their order.
     order: Option<Order>,
     /// Whether an image has any number of classes.
@@ -56,7 +59,8 @@ impl BuildTask for Classify {
         let device = context.registry.device();
         let program = recipe.program().map(|_| Program::load(recipe, context.registry)).transpose()?;
         let length = || program.as_ref().map_or(Ok(0), |program| program.context(recipe));
-        let sets = samples::sets(recipe, survey, context.cache.clone(), length)?;
+        let mut sets = samples::sets(recipe, survey, context.cache.clone(), length)?;
+        let change = OwnChange::of(recipe, &mut sets, device)?;
         let model = match program {
             Some(program) => ImageNetwork::Exported(Box::new(exported(recipe, &sets, program)?)),
             None => {
@@ -67,13 +71,10 @@ impl BuildTask for Classify {
             }
         };
         let terms = Terms::bind(recipe, &sets, device)?;
-        let outputs = match &model {
-            Model::Exported(network) => {
-                let field = Some("label");
-                Some(OutputLosses::bind(&Binding { recipe, network, sets: &sets, field, size: 1.0, device })?)
-            }
-            Model::Built(_) => None,
-        };
+        let logits = logits(vec![None, Some(sets.classes as i64)]);
+        let ports = model.ports(&logits, device);
+        let field = Some("label");
+        let outputs = OutputLosses::bind(&Binding { recipe, ports, sets: &sets, field, size: 1.0 })?;
         let order = match recipe.of_stage(0).model.loss.ordinal() {
             Some(ordinal) => {
                 let ranks = ordinal.ranks(sets.classes, &sets.class_names, &recipe.loss_key(0))?;
@@ -82,12 +83,13 @@ impl BuildTask for Classify {
             }
             None => None,
         };
-        let figures = figures(recipe, &model, &sets)?;
-        let named = output_losses::outputs(recipe);
-        let used: Vec<_> = figures.outputs().into_iter().chain(named.iter().map(String::as_str)).collect();
-        let facts =
+        let figures = figures(recipe, ports, &sets)?;
+        let used = [figures.outputs(), outputs.outputs()].concat();
+        let mut facts =
             sets.facts().with_model(&model, &used, |model| model.min_micro_batch(recipe.data.image_size));
-        Ok(Self { model, figures, facts, terms, outputs, order, has_sets: has_sets(recipe) })
+        outputs.add_to(&mut facts);
+        change.iter().for_each(|change| change.add_to(&mut facts));
+        Ok(Self { model, change, figures, facts, terms, outputs, order, has_sets: has_sets(recipe) })
     }
 }
 
@@ -145,7 +147,7 @@ fn architecture(recipe: &Recipe) -> Architecture {
 }
 
 /// Returns the usual figures, and those of the recipe, which may have others of their names.
-fn figures(recipe: &Recipe, model: &ImageNetwork, sets: &Sets) -> Result<Figures, TaskError> {
+fn figures(recipe: &Recipe, mut ports: Ports<'_>, sets: &Sets) -> Result<Figures, TaskError> {
     let mut own =
         vec![Figure::Accuracy(Accuracy { classes: Some("label".to_owned()), ..Accuracy::default() })];
     if has_sets(recipe) {
@@ -156,25 +158,13 @@ fn figures(recipe: &Recipe, model: &ImageNetwork, sets: &Sets) -> Result<Figures
     }
     let listed = &recipe.model.figures;
     own.retain(|own| listed.iter().all(|figure| figure.label() != own.label()));
-    let (all, ignore) = ([own, listed.clone()].concat(), mask_rule(recipe).ignore);
-    match model {
-        Model::Exported(network) => {
-            let mut given = Given::of(network, true, sets, ignore);
-            let mut outputs = given.outputs.to_vec();
-            if is_ordinal(recipe) {
-                // They take the classes in place of what the network returns.
-                outputs[given.main].shape[1] = Some(sets.classes as i64);
-                given.outputs = &outputs;
-            }
-            Figures::bind(&all, &given).map_err(|unfit| network.unfit(unfit))
-        }
-        Model::Built(_) => {
-            let shape = vec![None, Some(sets.classes as i64)];
-            let logits = [Port { name: "logits".to_owned(), kind: Kind::Float, shape }];
-            let given = Given::built(&logits, sets, ignore);
-            Figures::bind(&all, &given).map_err(|unfit| TaskError::Figures(Box::new(unfit)))
-        }
+    let mut outputs = ports.evaluate.to_vec();
+    if is_ordinal(recipe) {
+        // They take the classes in place of what the network returns.
+        outputs[ports.main_at(Mode::Evaluate)].shape[1] = Some(sets.classes as i64);
+        ports.evaluate = &outputs;
     }
+    Figures::bind(&[own, listed.clone()].concat(), &Given::of(ports, sets, mask_rule(recipe).ignore))
 }
 
 impl Classify {
@@ -186,11 +176,9 @@ impl Classify {
         sums: &Tensor,
     ) -> Result<Loss, TaskError> {
         let (logits, terms) = (self.model.logits(outputs, mode), &self.terms.current().terms);
-        if let Some(losses) = &self.outputs {
-            let main = (Some(&logits), &Units::of_targets(1));
-            if let Some(loss) = losses.loss(&|at| Ok(outputs[at].shallow_clone()), main, batch, mode)? {
-                return Ok(Loss { sums: sums.shallow_clone(), ..loss });
-            }
+        let main = (Some(&logits), &Units::of_targets(1));
+        if let Some(loss) = self.outputs.loss(&|at| Ok(outputs[at].shallow_clone()), main, batch, mode)? {
+            return Ok(Loss { sums: sums.shallow_clone(), ..loss });
         }
         mixed::loss(batch, mode, "label", |labels, weights| {
             let sums = sums.shallow_clone();
@@ -260,6 +248,7 @@ impl Task for Classify {
 
     fn loss(&self, batch: &Batch, mode: Mode) -> Result<Loss, TaskError> {
         let sums = Loss::no_sums(batch.weights.device())?;
+        let batch = &with_change(self.change.as_ref(), batch, mode)?;
         self.of_outputs(&self.model.run(batch, mode)?, batch, mode, &sums)
     }
 
@@ -269,9 +258,7 @@ impl Task for Classify {
 
     fn begin_stage(&mut self, stage: &StageView<'_>) -> Result<(), TaskError> {
         self.terms.begin(stage.number);
-        if let Some(outputs) = &mut self.outputs {
-            outputs.begin(stage.number);
-        }
+        self.outputs.begin(stage.number);
         Ok(())
     }
 

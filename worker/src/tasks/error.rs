@@ -27,9 +27,9 @@ pub enum TaskError {
     Recipe(#[from] RecipeError),
     #[error(transparent)]
     Program(#[from] ProgramError),
-    /// A figure that does not fit a built-in network or the data.
-    #[error("{}", .0.to_string().replace("the program", "the network"))]
-    Figures(Box<Unfit>),
+    /// A loss or a figure that does not fit a built-in network or the data.
+    #[error("{}", .0.of_network())]
+    Network(Box<Unfit>),
     /// An error of a user's task.
     #[error(transparent)]
     Custom(Box<dyn Error + Send + Sync>),

@@ -6,7 +6,7 @@ use dtrain_common::manifest::{FieldType, SampleField};
 use serde_json::Value;
 
 use super::network::{Model, Network};
-use crate::data::{Dataset, Field, FieldKind, Sampling, TokenizerFiles};
+use crate::data::{Dataset, Field, FieldKind, Numbered, Sampling, TokenizerFiles};
 use crate::models::Exported;
 
 /// What the engine knows of a task. It is fixed when the task is built.
@@ -154,7 +154,9 @@ impl Facts {
             },
             shape: field.shape.clone(),
         };
-        self.train.fields().iter().map(field).collect()
+        // A prediction has no random numbers.
+        let fields = self.train.fields().iter().filter(|field| field.name != Numbered::FIELD);
+        fields.map(field).collect()
     }
 
     /// Adds what the file of an exported program states: the sizes of batches, buffers that cannot be divided, and

@@ -112,7 +112,12 @@ fn exported(recipe: &Recipe, program: Program, sets: &Sets, context: usize) -> R
 }
 
 /// Returns the figures of the recipe.
-fn figures(recipe: &Recipe, model: &Model<Gpt>, sets: &Sets) -> Result<Figures, TaskError> {
+fn figures(
+    recipe: &Recipe,
+    model: &Model<Gpt>,
+    sets: &Sets,
+    device: Device,
+) -> Result<Figures, TaskError> {
     let listed = &recipe.model.figures;
     if listed.is_empty() {
         return Ok(Figures::default());
@@ -125,18 +130,9 @@ fn figures(recipe: &Recipe, model: &Model<Gpt>, sets: &Sets) -> Result<Figures, 
         Err(reason) => Err(reason),
     };
     let bytes = bytes.as_ref().map_err(String::clone);
-    match model {
-        Model::Exported(network) => {
-            let given = Given { bytes, ..Given::of(network, true, sets, Gpt::NO_TARGET) };
-            Figures::bind(listed, &given).map_err(|unfit| network.unfit(unfit))
-        }
-        Model::Built(_) => {
-            let shape = vec![None, None, Some(sets.classes_of_text() as i64)];
-            let logits = [Port { name: "logits".to_owned(), kind: Kind::Float, shape }];
-            let given = Given { bytes, ..Given::built(&logits, sets, Gpt::NO_TARGET) };
-            Figures::bind(listed, &given).map_err(|unfit| TaskError::Figures(Box::new(unfit)))
-        }
-    }
+    let logits = logits(vec![None, None, Some(sets.classes_of_text() as i64)]);
+    let ports = model.ports(&logits, device);
+    Figures::bind(listed, &Given { bytes, ..Given::of(ports, sets, Gpt::NO_TARGET) })
 }
 
 impl Task for Lm {
@@ -250,7 +246,7 @@ impl Lm {
     }
 
     fn new(recipe: &Recipe, model: Model<Gpt>, sets: Sets) -> Result<Self, TaskError> {
-        let figures = figures(recipe, &model, &sets)?;
+        let figures = figures(recipe, &model, &sets, device)?;
         let (classes, weight_per_sample) = (sets.classes_of_text(), sets.mean_targets);
         let facts = Facts { classes, weight_per_sample, ..sets.facts() };
         let mut facts = facts.with_model(&model, &figures.outputs(), |_| 1);

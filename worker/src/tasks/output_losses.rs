@@ -1,31 +1,52 @@
-//! `model.loss` of several outputs of a program, each with a field of the data: bound by name, and added for each sample.
+//! `model.loss` of several outputs of a network, each with a field of the data, and a user's own: bound by name, and added for each
+//! sample.
 
 use dtrain_parts::losses::of_outputs::{Goal, losses};
 use dtrain_parts::losses::of_samples::Term;
 use dtrain_parts::losses::regression::Units;
 use dtrain_parts::{Loss, Outputs};
-use dtrain_recipe::{LossTerm, Recipe, SampleLoss, Target};
-use tch::{Device, TchError, Tensor};
+use dtrain_recipe::{self as recipe, LossTerm, Recipe, SampleLoss, Target};
+use tch::{Kind, TchError, Tensor};
 
-use super::figures::OutputAt;
-use super::network::{Network, check_output, enlarges, named_output};
+use super::network::{OutputAt, Ports, check_output, enlarges, named_output};
+use super::own::{OfBatch, OwnLoss, OwnLosses};
 use super::program_error::Unfit;
 use super::samples::{Sets, mask_rule};
 use super::terms::term;
-use super::{Batch, Mode, TaskError};
+use super::{Batch, Facts, Mode, TaskError};
 use crate::data::{Field, FieldKind};
 use crate::models::Port;
 
-/// The losses of each stage, if it names an output or a field; else None, and the task computes its own loss.
+/// The losses of each stage, if it names an output or a field, or has a user's own loss; else None, and the task computes its own.
 pub(super) struct OutputLosses {
     stages: Vec<Option<Vec<Bound>>>,
     current: usize,
     /// How much a sample weighs, so that derivatives keep their size if a stage has another loss.
     size: f64,
+    /// Whether the task has a loss beside these.
+    pub(super) has_others: bool,
+    /// The field that the main output predicts, and its number.
+    field: Option<String>,
+    main: [usize; 2],
 }
 
 /// A loss with what it compares.
-struct Bound {
+enum Bound {
+    Known(Box<Known>),
+    Own(Box<OwnLoss>),
+}
+
+impl Bound {
+    fn outputs(&self) -> Vec<&str> {
+        match self {
+            Self::Own(own) => own.outputs(),
+            Self::Known(known) => known.output.iter().map(|at| at.name.as_str()).collect(),
+        }
+    }
+}
+
+/// A loss of dtrain.
+struct Known {
     term: Term,
     /// The output by number; None if it is the main one with the auxiliary ones.
     output: Option<At>,
@@ -45,17 +66,26 @@ struct At {
 /// The task, network and data that losses are bound to.
 pub(super) struct Binding<'a> {
     pub(super) recipe: &'a Recipe,
-    pub(super) network: &'a Network,
+    pub(super) ports: Ports<'a>,
     pub(super) sets: &'a Sets,
     /// The field that the main output predicts; None if a program returns its loss.
     pub(super) field: Option<&'a str>,
     /// See [`Facts::weight_per_sample`](super::Facts::weight_per_sample).
     pub(super) size: f64,
-    pub(super) device: Device,
+}
+
+/// Returns whether the losses of a stage are computed here. `has_target`: whether the task computes others itself.
+fn is_here(loss: &recipe::Loss, has_target: bool) -> bool {
+    if has_target { !loss.is_plain() } else { loss.is_of_named() }
+}
+
+/// Returns whether a program, which returns its loss, has others of outputs in some stage.
+pub(super) fn has_some(recipe: &Recipe) -> bool {
+    (0..recipe.stages()).any(|number| is_here(&recipe.of_stage(number).model.loss, false))
 }
 
 /// Returns the names of all outputs that losses name.
-pub(super) fn outputs(recipe: &Recipe) -> Vec<String> {
+fn outputs(recipe: &Recipe) -> Vec<String> {
     let stages = (0..recipe.stages()).map(|number| recipe.of_stage(number).model.loss);
     stages
         .flat_map(|loss| loss.terms().iter().filter_map(|term| term.output.clone()).collect::<Vec<_>>())
@@ -70,22 +100,52 @@ pub(super) fn known_outputs(recipe: &Recipe, ports: &[Port]) -> Result<Vec<Strin
 }
 
 impl OutputLosses {
-    /// Binds the losses of all stages. A built-in network has no outputs to name.
+    /// Loads the user's own losses, and binds the losses of all stages.
     pub(super) fn bind(binding: &Binding<'_>) -> Result<Self, TaskError> {
-        let stage = |number| {
-            let (loss, key) = (binding.recipe.of_stage(number).model.loss, binding.recipe.loss_key(number));
-            let is_named = match binding.field {
-                Some(_) => !loss.is_plain(),
-                None => loss.is_of_named(),
-            };
-            if !is_named {
-                return Ok(None);
-            }
-            loss.terms().iter().map(|term| binding.bind(term, &key)).collect::<Result<Vec<_>, _>>().map(Some)
-        };
+        let own = OwnLosses::load(binding.recipe, binding.sets, binding.ports.device)?;
+        Self::bind_loaded(binding, own)
+    }
+
+    /// Works as [`OutputLosses::bind`] with the user's own losses.
+    pub(super) fn bind_loaded(binding: &Binding<'_>, mut own: OwnLosses) -> Result<Self, TaskError> {
+        let mut stages = Vec::new();
         // For later stages see `begin`.
-        let stages = (0..binding.recipe.stages()).map(stage).collect::<Result<_, TaskError>>()?;
-        Ok(Self { stages, current: 0, size: binding.size })
+        for number in 0..binding.recipe.stages() {
+            let (loss, key) = (binding.recipe.of_stage(number).model.loss, binding.recipe.loss_key(number));
+            let mut bound = Vec::new();
+            for term in loss.terms().iter().filter(|_| is_here(&loss, binding.field.is_some())) {
+                bound.extend(match term.program() {
+                    Some(_) => {
+                        let bind = |own| OwnLoss::bind(own, &binding.ports, binding.sets);
+                        own.take(number).map(bind).transpose()?.map(|own| Bound::Own(Box::new(own)))
+                    }
+                    None => Some(Bound::Known(Box::new(binding.bind(term, &key)?))),
+                });
+            }
+            stages.push(is_here(&loss, binding.field.is_some()).then_some(bound));
+        }
+        Ok(Self {
+            stages,
+            current: 0,
+            size: binding.size,
+            has_others: false,
+            field: binding.field.map(str::to_owned),
+            main: [Mode::Train, Mode::Evaluate].map(|mode| binding.ports.main_at(mode)),
+        })
+    }
+
+    /// Returns the names of the outputs that losses take by name.
+    pub(super) fn outputs(&self) -> Vec<&str> {
+        self.stages.iter().flatten().flatten().flat_map(Bound::outputs).collect()
+    }
+
+    /// Adds what a run compares with its checkpoint of the user's own losses.
+    pub(super) fn add_to(&self, facts: &mut Facts) {
+        for bound in self.stages.iter().flatten().flatten() {
+            if let Bound::Own(own) = bound {
+                own.add_to(facts);
+            }
+        }
     }
 
     /// Begins a stage.
@@ -108,12 +168,15 @@ impl OutputLosses {
         if self.stages.iter().any(Option::is_none) {
             return Err(Unfit::NoLoss);
         }
-        let lacking = |bound: &Bound| bound.output.as_ref().filter(|at| at.evaluate.is_none()).is_some();
-        let untested = self.stages.iter().flatten().find(|all| all.iter().all(lacking));
-        match untested.and_then(|all| all.first()?.output.as_ref()) {
-            Some(at) => Err(Unfit::Untested(at.name.clone())),
-            None => Ok(()),
-        }
+        let untested = |bound: &'_ Bound| match bound {
+            Bound::Known(known) => {
+                known.output.as_ref().filter(|at| at.evaluate.is_none()).map(|at| at.name.clone())
+            }
+            Bound::Own(_) => None,
+        };
+        let mut stages = self.stages.iter().flatten();
+        let found = stages.find_map(|all| all.iter().map(untested).collect::<Option<Vec<_>>>()?.pop());
+        found.map_or(Ok(()), |name| Err(Unfit::Untested(name)))
     }
 
     /// Computes the loss of a batch; None if the task computes its own in this stage. `output` gives an output by number, `main` the
@@ -127,18 +190,35 @@ impl OutputLosses {
     ) -> Result<Option<Loss>, TaskError> {
         let Some(stage) = &self.stages[self.current] else { return Ok(None) };
         let mut total = batch.weights.f_zeros_like()?;
+        let mut divisor = None;
         for bound in stage {
-            let own = match (&bound.output, mode) {
+            let known = match bound {
+                Bound::Known(known) => known,
+                Bound::Own(own) => {
+                    let at = if mode == Mode::Train { self.main[0] } else { self.main[1] };
+                    let goal = self.field.as_deref().map(|field| (field, units));
+                    let is_alone = stage.len() == 1 && !self.has_others;
+                    let of = OfBatch { output, at, main, goal, batch, mode };
+                    let (losses, weights) = own.losses(&of, is_alone)?;
+                    total = total.f_add(&losses)?;
+                    divisor = weights;
+                    continue;
+                }
+            };
+            let own = match (&known.output, mode) {
                 (Some(at), Mode::Train) => Some(Outputs::only(output(at.train)?)),
                 (Some(At { evaluate: Some(at), .. }), Mode::Evaluate) => Some(Outputs::only(output(*at)?)),
                 (Some(_), Mode::Evaluate) => continue,
                 (None, _) => None,
             };
             let Some(outputs) = own.as_ref().or(main) else { continue };
-            let (target, units) = (batch.field(&bound.field)?, bound.units.as_ref().unwrap_or(units));
-            total = total.f_add(&losses(&bound.term, outputs, target, &batch.weights, bound.goal, units)?)?;
+            let (target, units) = (batch.field(&known.field)?, known.units.as_ref().unwrap_or(units));
+            total = total.f_add(&losses(&known.term, outputs, target, &batch.weights, known.goal, units)?)?;
         }
-        let loss = Loss::of_samples(&total, &batch.weights, Loss::no_sums(batch.weights.device())?)?;
+        let mut loss = Loss::of_samples(&total, &batch.weights, Loss::no_sums(batch.weights.device())?)?;
+        if let Some(weights) = divisor {
+            loss.weight = weights.f_mul(&batch.weights)?.f_sum(Kind::Double)?;
+        }
         let scaled = |value: &Tensor| -> Result<Tensor, TchError> { value.f_mul_scalar(self.size) };
         Ok(Some(Loss { sum: scaled(&loss.sum)?, weight: scaled(&loss.weight)?, sums: loss.sums }))
     }
@@ -146,9 +226,9 @@ impl OutputLosses {
 
 impl Binding<'_> {
     /// `of_losses`: the key of the losses.
-    fn bind(&self, stated: &LossTerm, of_losses: &str) -> Result<Bound, TaskError> {
+    fn bind(&self, stated: &LossTerm, of_losses: &str) -> Result<Known, TaskError> {
         let key = format!("{of_losses} ({})", stated.name());
-        let unfit = |unfit| self.network.unfit(unfit);
+        let unfit = |unfit| self.ports.unfit(unfit);
         let main = self.field.unwrap_or_default();
         let name = stated.target.as_deref().unwrap_or(main);
         let (field, target) = self.field(name, &key).map_err(unfit)?;
@@ -171,16 +251,16 @@ impl Binding<'_> {
         let output =
             stated.output.as_deref().map(|output| self.output(output, &key)).transpose().map_err(unfit)?;
         // The task checks its main output for its own field.
-        let of_main = |mode| (output.is_none() && name != main).then(|| (mode, self.network.main_at(mode)));
+        let of_main = |mode| (output.is_none() && name != main).then(|| (mode, self.ports.main_at(mode)));
         let train = output.as_ref().map(|at| (Mode::Train, at.train)).or_else(|| of_main(Mode::Train));
         let evaluate = output.as_ref().and_then(|at| at.evaluate.map(|at| (Mode::Evaluate, at)));
         let evaluate = evaluate.or_else(|| of_main(Mode::Evaluate));
         for (mode, at) in train.into_iter().chain(evaluate) {
-            fits(&self.network.ports(mode)[at], &stated.settings, goal, field).map_err(unfit)?;
+            fits(&self.ports.all(mode)[at], &stated.settings, goal, field).map_err(unfit)?;
         }
         let count = field.shape.first().copied().unwrap_or(1);
-        Ok(Bound {
-            term: term(&stated.settings, (classes, self.names(name)), of_losses, self.device)?,
+        Ok(Known {
+            term: term(&stated.settings, (classes, self.names(name)), of_losses, self.ports.device)?,
             output,
             field: name.to_owned(),
             goal,
@@ -189,8 +269,8 @@ impl Binding<'_> {
     }
 
     fn output(&self, name: &str, key: &str) -> Result<At, Unfit> {
-        let train = named_output(self.network.ports(Mode::Train), name, key)?;
-        let evaluate = self.network.ports(Mode::Evaluate).iter().position(|port| port.name == name);
+        let train = named_output(self.ports.all(Mode::Train), name, key)?;
+        let evaluate = self.ports.all(Mode::Evaluate).iter().position(|port| port.name == name);
         Ok(At { name: name.to_owned(), train, evaluate })
     }
 

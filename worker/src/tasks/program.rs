@@ -2,13 +2,14 @@
 
 use dtrain_parts::losses::regression::Units;
 use dtrain_recipe::{Join, Recipe, Target};
-use dtrain_torch_shim::rng::BySample;
 use tch::{Device, Kind, TchError, Tensor};
 
 use super::figures::{Figures, Given, Of};
 use super::mixed;
-use super::network::{MAIN_OUTPUTS, Network, Program as Exported, unfit_output};
+use super::network::{MAIN_OUTPUTS, Network, Ports, Program as Exported, unfit_output};
 use super::output_losses::{self, Binding, OutputLosses};
+use super::own::{OwnChange, OwnLosses, with_change};
+use super::program_counted::Counted;
 use super::program_error::Unfit;
 use super::program_losses::{self, Losses};
 use super::samples::{self, Sets, Survey, mask_rule};
@@ -28,6 +29,8 @@ pub struct Program {
     pub(super) network: Network,
     /// Whether the main output is the program's own loss.
     has_own: bool,
+    /// The user's own change of images.
+    change: Option<OwnChange>,
     losses: Option<Losses>,
     /// Those of outputs and fields by name.
     outputs: OutputLosses,
@@ -91,29 +94,33 @@ impl BuildTask for Program {
 
     fn build(recipe: &Recipe, survey: Survey, context: BuildContext<'_>) -> Result<Self, TaskError> {
         let exported = Exported::load(recipe, context.registry)?;
-        let sets = samples::sets(recipe, survey, context.cache.clone(), || exported.context(recipe))?;
+        let device = context.registry.device();
+        let mut sets = samples::sets(recipe, survey, context.cache.clone(), || exported.context(recipe))?;
+        let change = OwnChange::of(recipe, &mut sets, device)?;
         let (stated, fields) = (&recipe.model, sets.train.fields());
         let taken = program_losses::outputs(&stated.losses, exported.exported().outputs());
         let taken = taken.map_err(|unfit| exported.unfit(unfit))?;
-        let named = output_losses::known_outputs(recipe, exported.exported().outputs());
-        let named = named.map_err(|unfit| exported.unfit(unfit))?;
+        let own = OwnLosses::load(recipe, &sets, device)?;
+        let ports = exported.exported().outputs();
+        let named = output_losses::known_outputs(recipe, ports).map_err(|unfit| exported.unfit(unfit))?;
+        // A prediction has no loss, and any output may be the main one.
+        let any = ports.iter().filter(|_| sets.predicts && recipe.has_own_loss());
+        let of_own = own.takes(ports).into_iter().chain(any.map(|port| port.name.clone()));
+        let of_own: Vec<_> = of_own.collect();
         let usual = [LOSS].into_iter().chain(taken.iter().copied());
-        let usual: Vec<_> = usual.chain(named.iter().map(String::as_str)).collect();
+        let usual: Vec<_> = usual.chain(named.iter().chain(&of_own).map(String::as_str)).collect();
         let network = exported.bind(recipe, fields, &usual)?;
         mixed::check(recipe, &network, fields, true)?;
         let losses = Losses::bind(&stated.losses, &network, fields).map_err(|unfit| network.unfit(unfit))?;
         let main = &network.main(Mode::Train).name;
-        let (device, size) = (context.registry.device(), 1.0);
-        let outputs = OutputLosses::bind(&Binding {
-            recipe,
-            network: &network,
-            sets: &sets,
-            field: None,
-            size,
-            device,
-        })?;
-        let has_others = losses.is_some() || outputs.has_some();
+        let has_others = losses.is_some() || output_losses::has_some(recipe);
         let has_own = !has_others || stated.output.is_some() || main == LOSS;
+        let ports = Ports { takes_main: false, ..Ports::of(&network) };
+        // A user's own loss takes the main output, unless that is a loss.
+        let taken_by_own = Ports { takes_main: !has_own, ..ports };
+        let binding = Binding { recipe, ports: taken_by_own, sets: &sets, field: None, size: 1.0 };
+        let mut outputs = OutputLosses::bind_loaded(&binding, own)?;
+        outputs.has_others = has_own || losses.is_some();
         if !has_own && losses.is_none() {
             outputs.check_alone().map_err(|unfit| network.unfit(unfit))?;
         }
@@ -134,19 +141,30 @@ impl BuildTask for Program {
         let own = if has_own { network.main(Mode::Evaluate).name.as_str() } else { LOSS };
         let mut figures = figures(train, evaluate, own);
         figures.retain(|figure| !named.contains(&figure.name));
-        let given = Given::of(&network, false, &sets, mask_rule(recipe).ignore);
-        let listed = Figures::bind(&stated.figures, &given).map_err(|unfit| network.unfit(unfit))?;
+        let given = Given::of(ports, &sets, mask_rule(recipe).ignore);
+        let listed = Figures::bind(&stated.figures, &given)?;
         if let Some(label) = listed.names().find(|label| figures.iter().any(|figure| figure.name == **label))
         {
             return Err(network.unfit(Unfit::TwoFigures(label.to_owned())));
         }
         let used = figures.iter().map(|figure| figure.name.as_str()).chain(taken).chain(listed.outputs());
-        let used = used.chain(named.iter().map(String::as_str));
-        let used: Vec<_> = used.collect();
-        let facts = facts(&sets, figures.len()).with_program(&network, &used);
+        let used: Vec<_> = used.chain(outputs.outputs()).collect();
+        let mut facts = facts(&sets, figures.len()).with_program(&network, &used);
+        outputs.add_to(&mut facts);
+        change.iter().for_each(|change| change.add_to(&mut facts));
         let takes_prompts = recipe.target() == Some(Target::Tokens);
-        let mut program =
-            Self { network, has_own, losses, outputs, keeps_rows, figures, listed, facts, takes_prompts };
+        let mut program = Self {
+            network,
+            has_own,
+            change,
+            losses,
+            outputs,
+            keeps_rows,
+            figures,
+            listed,
+            facts,
+            takes_prompts,
+        };
         program.facts.is_capturable &= !program.computes_means(Mode::Train);
         if has_own && is_scalar(&program.network.main(Mode::Train).shape) {
             let mean = "the program returns the mean loss of a micro-batch, which is exact only if all samples have equal \
@@ -235,13 +253,13 @@ impl Program {
         };
         let output = |at| self.whole(counted, &outputs, at, batch, mode);
         let main = (None, &Units::of_targets(1));
-        let own = match self.outputs.loss(&output, main, batch, mode)? {
-            Some(of_outputs) => own.f_add(&of_outputs.sum)?,
-            None => own,
+        let (sum, weight) = match self.outputs.loss(&output, main, batch, mode)? {
+            Some(of_outputs) => (own.f_add(&of_outputs.sum)?, of_outputs.weight),
+            None => (own, batch.weights.f_sum(Kind::Double)?),
         };
         let loss = Loss {
-            sum: own,
-            weight: batch.weights.f_sum(Kind::Double)?,
+            sum,
+            weight,
             sums: stacked(self.figures.iter().map(figure), device)?,
         };
         Ok((loss, outputs))
@@ -280,41 +298,13 @@ impl Program {
     }
 }
 
-/// The samples of a batch that count.
-struct Counted {
-    /// The values of [`Network::fields`].
-    inputs: Vec<Tensor>,
-    weights: Tensor,
-    /// Their places in the batch, if some samples are left out.
-    rows: Option<Tensor>,
-}
-
-impl Counted {
-    /// Lets the samples that count draw as they do among all, if some are left out.
-    fn draws(&self) -> Result<Option<BySample>, TchError> {
-        let Some(rows) = &self.rows else { return Ok(None) };
-        let rows = Vec::<i64>::try_from(rows)?;
-        BySample::select(&rows).map(Some).map_err(|error| TchError::Torch(error.message))
-    }
-
-    /// Returns an output of the samples that count as one of all samples, with 0 for the others.
-    fn spread(&self, output: &Tensor, port: &Port, samples: usize) -> Result<Tensor, TchError> {
-        match (&self.rows, port.shape.first()) {
-            (Some(rows), Some(None)) => {
-                let shape: Vec<i64> = [samples as i64].into_iter().chain(output.size().drain(1..)).collect();
-                Tensor::f_zeros(&shape, (output.kind(), output.device()))?.f_index_copy(0, rows, output)
-            }
-            _ => Ok(output.shallow_clone()),
-        }
-    }
-}
-
 impl StepLoss for Program {
     fn values(&self) -> &[StepValue] {
         self.losses.as_ref().map_or(&[], Losses::values)
     }
 
     fn forward(&self, batch: &Batch, mode: Mode) -> Result<(Loss, Vec<Tensor>), TaskError> {
+        let batch = &with_change(self.change.as_ref(), batch, mode)?;
         let counted = self.inputs(batch, mode)?;
         let (loss, outputs) = self.run(&counted, batch, mode)?;
         let values = self.step_values(&|at| self.whole(&counted, &outputs, at, batch, mode), batch, mode)?;
@@ -355,6 +345,7 @@ impl Task for Program {
     }
 
     fn loss(&self, batch: &Batch, mode: Mode) -> Result<Loss, TaskError> {
+        let batch = &with_change(self.change.as_ref(), batch, mode)?;
         Ok(self.run(&self.inputs(batch, mode)?, batch, mode)?.0)
     }
 

@@ -1,6 +1,6 @@
 //! Errors for exported programs that do not fit the data or the task.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use dtrain_torch_shim::ShimError;
 use thiserror::Error;
@@ -10,6 +10,9 @@ use thiserror::Error;
 pub enum ProgramError {
     #[error("model.libraries: {} cannot be loaded: {source}", path.display())]
     Library { path: PathBuf, source: ShimError },
+    /// A program beside the network; the message names its file.
+    #[error("{0}")]
+    Own(String),
     #[error("{}: {unfit}", path.display())]
     Unfit { path: PathBuf, unfit: Box<Unfit> },
 }
@@ -94,6 +97,20 @@ pub enum Unfit {
     MixedInput { field: String },
     #[error("the output `{output}` has the shape {shape} for N samples, but {expected}")]
     Output { output: String, shape: String, expected: String },
+}
+
+impl ProgramError {
+    /// Returns the error of a program in a file.
+    pub(super) fn of(path: &Path, unfit: Unfit) -> Self {
+        Self::Unfit { path: path.to_owned(), unfit: Box::new(unfit) }
+    }
+}
+
+impl Unfit {
+    /// Returns the message about a built-in network.
+    pub(super) fn of_network(&self) -> String {
+        self.to_string().replace("the program", "the network")
+    }
 }
 
 fn names<S: AsRef<str>>(all: &[S]) -> String {

@@ -8,8 +8,9 @@ use tch::{Kind, Tensor};
 use super::figures::{Figures, Given, Of};
 use super::forward::Forward;
 use super::mixed;
-use super::network::{MAIN_OUTPUTS, Network, Program, enlarges};
-use super::output_losses::{self, Binding, OutputLosses};
+use super::network::{MAIN_OUTPUTS, Network, Ports, Program, enlarges};
+use super::output_losses::{Binding, OutputLosses};
+use super::own::{OwnChange, with_change};
 use super::predict::Form;
 use super::samples::{self, Sets, Survey, mask_rule};
 use super::{
@@ -26,6 +27,8 @@ pub struct Regress {
     /// Of vectors: about the mean of each target, so that sums of squares are exact.
     center: Tensor,
     loss: recipe::Loss,
+    /// The user's own change of images.
+    change: Option<OwnChange>,
     outputs: OutputLosses,
     /// Of maps: whether the last sum is the number of pixels. Otherwise the weight is it.
     counts_pixels: bool,
@@ -56,6 +59,7 @@ impl BuildTask for Regress {
         let device = context.registry.device();
         let program = Program::load(recipe, context.registry)?;
         let mut sets = samples::sets(recipe, survey, context.cache.clone(), || program.context(recipe))?;
+        let change = OwnChange::of(recipe, &mut sets, device)?;
         let has_classes = recipe.target() == Some(Target::Classes);
         if has_classes {
             sets.numbers.clone_from(&sets.class_names);
@@ -68,8 +72,9 @@ impl BuildTask for Regress {
             (false, true) => "map",
             (false, false) => "targets",
         };
-        let given = Given { own: Some(field), ..Given::of(&network, true, &sets, mask_rule(recipe).ignore) };
-        let figures = Figures::bind(&recipe.model.figures, &given).map_err(|unfit| network.unfit(unfit))?;
+        let ports = Ports::of(&network);
+        let given = Given { own: Some(field), ..Given::of(ports, &sets, mask_rule(recipe).ignore) };
+        let figures = Figures::bind(&recipe.model.figures, &given)?;
         let numbers = sets.numbers.len().max(1);
         let mut center: Vec<f64> = sets.moments.iter().map(|moments| moments.mean).collect();
         center.resize(numbers, 0.0);
@@ -84,19 +89,20 @@ impl BuildTask for Regress {
         let mut facts = facts(&sets, &units);
         let outputs = OutputLosses::bind(&Binding {
             recipe,
-            network: &network,
+            ports,
             sets: &sets,
             field: Some(field),
             size: facts.weight_per_sample,
-            device,
         })?;
         let counts_pixels = field == "map" && outputs.has_some();
         facts.sums += usize::from(counts_pixels);
-        let named = output_losses::outputs(recipe);
-        let used: Vec<_> = figures.outputs().into_iter().chain(named.iter().map(String::as_str)).collect();
+        let mut facts = facts.with_program(&network, &[figures.outputs(), outputs.outputs()].concat());
+        outputs.add_to(&mut facts);
+        change.iter().for_each(|change| change.add_to(&mut facts));
         Ok(Self {
-            facts: facts.with_program(&network, &used),
+            facts,
             figures,
+            change,
             outputs,
             counts_pixels,
             network,
@@ -226,6 +232,7 @@ impl Task for Regress {
     }
 
     fn loss(&self, batch: &Batch, mode: Mode) -> Result<Loss, TaskError> {
+        let batch = &with_change(self.change.as_ref(), batch, mode)?;
         self.of_outputs(&self.network.run_batch(batch, mode)?, batch, mode)
     }
 

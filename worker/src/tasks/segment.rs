@@ -9,25 +9,28 @@ use tch::{Kind, Tensor};
 
 use super::figures::{Figures, Given, Of};
 use super::forward::Forward;
-use super::network::{ImageNetwork, MAIN_OUTPUTS, Model, Network, Program, enlarges};
-use super::output_losses::{self, Binding, OutputLosses};
+use super::network::{ImageNetwork, MAIN_OUTPUTS, Network, Program, enlarges, logits};
+use super::output_losses::{Binding, OutputLosses};
+use super::own::{OwnChange, with_change};
 use super::predict::{Form, probabilities};
-use super::samples::{self, Sets, Survey, mask_rule};
+use super::samples::{self, Survey, mask_rule};
 use super::terms::Terms;
 use super::{
     Batch, BuildContext, BuildTask, ByRows, BySums, Facts, Loss, Mode, Passed, Predict, RowFigures,
     StageView, SurveyContext, Task, TaskError, Totals, Unlabelled,
 };
 use crate::data::Dataset;
-use crate::models::{self, ModelError, Port, Registry, UnetConfig};
+use crate::models::{self, ModelError, Registry, UnetConfig};
 
 /// The task `segment`. Pixels of `data.ignore` and unreadable samples do not count.
 pub struct Segment {
     model: ImageNetwork,
+    /// The user's own change of images.
+    change: Option<OwnChange>,
     figures: Figures,
     facts: Facts,
     terms: Terms,
-    outputs: Option<OutputLosses>,
+    outputs: OutputLosses,
     /// Whether the last sum is the number of pixels. Otherwise the weight is it.
     counts_pixels: bool,
     classes: usize,
@@ -49,9 +52,10 @@ impl BuildTask for Segment {
     }
 
     fn build(recipe: &Recipe, survey: Survey, context: BuildContext<'_>) -> Result<Self, TaskError> {
-        let sets = samples::sets(recipe, survey, context.cache.clone(), || Ok(0))?;
-        let (size, classes) = (sets.size, sets.classes);
         let device = context.registry.device();
+        let mut sets = samples::sets(recipe, survey, context.cache.clone(), || Ok(0))?;
+        let change = OwnChange::of(recipe, &mut sets, device)?;
+        let (size, classes) = (sets.size, sets.classes);
         let terms = Terms::bind(recipe, &sets, device)?;
         // The loss changes with the stage, and the number of sums does not.
         let counts_pixels = !terms.all(is_plain);
@@ -67,23 +71,20 @@ impl BuildTask for Segment {
         };
         let ignore = mask_rule(recipe).ignore;
         let (width, height) = size;
-        let figures = figures(recipe, &model, &sets, ignore)?;
         let weight_per_sample = (width * height) as f64;
-        let outputs = match &model {
-            Model::Exported(network) => {
-                let (field, sets) = (Some("mask"), &sets);
-                let size = weight_per_sample;
-                Some(OutputLosses::bind(&Binding { recipe, network, sets, field, size, device })?)
-            }
-            Model::Built(_) => None,
-        };
+        let logits = logits(vec![None, Some(classes as i64), Some(height as i64), Some(width as i64)]);
+        let ports = model.ports(&logits, device);
+        let figures = Figures::bind(&recipe.model.figures, &Given::of(ports, &sets, ignore))?;
+        let (field, of_image) = (Some("mask"), weight_per_sample);
+        let outputs = OutputLosses::bind(&Binding { recipe, ports, sets: &sets, field, size: of_image })?;
         let facts =
             Facts { sums: 2 * classes + usize::from(counts_pixels), weight_per_sample, ..sets.facts() };
-        let named = output_losses::outputs(recipe);
-        let used: Vec<_> = figures.outputs().into_iter().chain(named.iter().map(String::as_str)).collect();
-        let facts = facts.with_model(&model, &used, |model| model.min_micro_batch(width.min(height)));
+        let used = [figures.outputs(), outputs.outputs()].concat();
+        let mut facts = facts.with_model(&model, &used, |model| model.min_micro_batch(width.min(height)));
+        outputs.add_to(&mut facts);
+        change.iter().for_each(|change| change.add_to(&mut facts));
         let size = (height as i64, width as i64);
-        Ok(Self { model, figures, facts, terms, outputs, counts_pixels, classes, ignore, size })
+        Ok(Self { model, change, figures, facts, terms, outputs, counts_pixels, classes, ignore, size })
     }
 }
 
@@ -134,23 +135,6 @@ fn exported(
     Ok(network)
 }
 
-/// Returns the figures of the recipe.
-fn figures(recipe: &Recipe, model: &ImageNetwork, sets: &Sets, ignore: i64) -> Result<Figures, TaskError> {
-    let listed = &recipe.model.figures;
-    match model {
-        ImageNetwork::Exported(network) => Figures::bind(listed, &Given::of(network, true, sets, ignore))
-            .map_err(|unfit| network.unfit(unfit)),
-        ImageNetwork::Built(_) => {
-            let (width, height) = sets.size;
-            let shape = [sets.classes, height, width].map(|length| Some(length as i64));
-            let shape = [None].into_iter().chain(shape).collect();
-            let logits = [Port { name: "logits".to_owned(), kind: Kind::Float, shape }];
-            let given = Given::built(&logits, sets, ignore);
-            Figures::bind(listed, &given).map_err(|unfit| TaskError::Figures(Box::new(unfit)))
-        }
-    }
-}
-
 impl RowFigures for Segment {
     fn figures(&self) -> Vec<(&str, &dyn ByRows)> {
         self.figures.by_rows()
@@ -174,12 +158,10 @@ impl Segment {
         let logits = self.model.logits(outputs, mode);
         let (mask, weights) = (batch.field("mask")?, &batch.weights);
         let terms = &self.terms.current().terms;
-        if let Some(losses) = &self.outputs {
-            let main = (Some(&logits), &Units::of_targets(1));
-            if let Some(loss) = losses.loss(&|at| Ok(outputs[at].shallow_clone()), main, batch, mode)? {
-                let figures = pixel_losses(&[], &logits, mask, weights, self.ignore, self.classes)?;
-                return Ok(Loss { sums: figures.sums, ..loss });
-            }
+        let main = (Some(&logits), &Units::of_targets(1));
+        if let Some(loss) = self.outputs.loss(&|at| Ok(outputs[at].shallow_clone()), main, batch, mode)? {
+            let figures = pixel_losses(&[], &logits, mask, weights, self.ignore, self.classes)?;
+            return Ok(Loss { sums: figures.sums, ..loss });
         }
         Ok(match self.counts_pixels {
             true => pixel_losses(terms, &logits, mask, weights, self.ignore, self.classes)?,
@@ -209,6 +191,7 @@ impl Task for Segment {
     }
 
     fn loss(&self, batch: &Batch, mode: Mode) -> Result<Loss, TaskError> {
+        let batch = &with_change(self.change.as_ref(), batch, mode)?;
         self.of_outputs(&self.model.run(batch, mode)?, batch, mode)
     }
 
@@ -222,9 +205,7 @@ impl Task for Segment {
 
     fn begin_stage(&mut self, stage: &StageView<'_>) -> Result<(), TaskError> {
         self.terms.begin(stage.number);
-        if let Some(outputs) = &mut self.outputs {
-            outputs.begin(stage.number);
-        }
+        self.outputs.begin(stage.number);
         Ok(())
     }
 

@@ -118,7 +118,7 @@ def check_arguments(model, signature, given):
 
 def forward_of(model):
     """Returns the words for the forward function of the root module, with its place."""
-    code = getattr(type(model).forward, "__code__", None)
+    code = getattr(getattr(model, "own_function", type(model).forward), "__code__", None)
     place = f" ({shorten(code.co_filename)}:{code.co_firstlineno})" if code else ""
     return f"forward of {type(model).__name__}{place}"
 

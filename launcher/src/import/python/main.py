@@ -134,9 +134,13 @@ def write_all(request, partial, folder):
     load_libraries(request["library"])
     with step("loading the model"):
         checks = prepare(request)
+    role = request["role"]
+    if role:
+        check_own(checks, role)
     warn(warnings_of(checks.model))
     smaller = prepare_smaller(request) if request["check_with"] else None
-    check = Check(folder, smaller or checks)
+    probed = prepare_probed(checks, request) if role else None
+    check = Check(folder, smaller or probed or checks, role in (None, "loss"))
     threads = torch.get_num_threads()
     with step("running the model"):
         # The trainer computes with one thread, too: the order of sums depends on their number.
@@ -154,17 +158,21 @@ def write_all(request, partial, folder):
         same_but_repeated(checks, smaller, (training, evaluation), programs)
         file = check.path("smaller.pt2")
         write(file, request, smaller, *programs)
+    if probed:
+        programs, file = export_both(probed), check.path("probed.pt2")
+        write(file, request, probed, *programs)
     check.describe(file, request["library"])
     pretrained = request["pretrained"] if request["source"].startswith(("timm:", "torchvision:", "hf:")) else None
     lines = summary(request, partial, checks, (training, evaluation), check, pretrained)
-    return {**check.facts(), "summary": lines, "recipe": recipe_lines(request, checks.named.inputs, check.outputs)}
+    recipe = own_recipe_lines(request) if role else recipe_lines(request, checks.named.inputs, check.outputs)
+    return {**check.facts(), "summary": lines, "recipe": recipe}
 
 
 def prepare(request):
     """Creates the model, and checks what needs no run."""
     model, given = load(request)
     model = model.cpu()
-    check_module(model)
+    check_module(model, not request["role"])
     return Checks(Named(model, named_inputs(model, given), request["dynamic"]))
 
 

@@ -20,11 +20,11 @@ def tensors_of(model):
     return [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
 
 
-def check_module(model):
+def check_module(model, is_trained=True):
     """Refuses a module that dtrain cannot train as PyTorch does. The message has the name of the tensor or module."""
-    if not any(True for _ in model.parameters()):
+    if is_trained and not any(True for _ in model.parameters()):
         raise Failure(f"{type(model).__name__} has no parameters; there is nothing to train")
-    if not any(parameter.requires_grad for parameter in model.parameters()):
+    if is_trained and not any(parameter.requires_grad for parameter in model.parameters()):
         raise Failure(f"all parameters of {type(model).__name__} are frozen; set requires_grad on some")
     for name, tensor in tensors_of(model):
         check_tensor(name, tensor)

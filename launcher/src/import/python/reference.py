@@ -14,8 +14,9 @@ HIDING = 1e-3
 class Check:
     """The folder of a check: inputs, results of PyTorch, and the cases to compare."""
 
-    def __init__(self, folder, checks):
-        self.folder, self.checks = folder, checks
+    def __init__(self, folder, checks, trains=True):
+        # A program that only evaluates has no steps to compare.
+        self.folder, self.checks, self.trains = folder, checks, trains
         self.named, self.model, self.state = checks.named, checks.model, checks.state
         self.cases, self.batches, self.left_out = [], [], []
         # Why a single sample is refused, by mode.
@@ -58,6 +59,8 @@ class Check:
 
     def run_all(self):
         self.probe()
+        if not self.trains:
+            return self.run_evaluations()
         for batch in (2, 1, 3):
             began = time.monotonic()
             with self.may_refuse_one("training", batch):
@@ -77,6 +80,14 @@ class Check:
         self.batches.sort()
         self.save_inputs("inputs.safetensors", self.batches[-1])
         self.run_other_lengths()
+
+    def run_evaluations(self):
+        """As run_all, without training."""
+        self.model.eval()
+        self.batches = sorted(ALWAYS)
+        for batch in self.batches:
+            self.evaluate(batch)
+        self.save_inputs("inputs.safetensors", self.batches[-1])
 
     def run_other_lengths(self):
         """Runs the model on shorter inputs, if it takes any length."""

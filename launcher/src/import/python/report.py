@@ -92,7 +92,7 @@ def summary(request, path, checks, programs, check, pretrained):
     chance = counted(operation(node).split(".")[-1] for node in nodes if is_random(node))
     if chance:
         line("random", chance)
-    unused = check.unused
+    unused = [] if request["role"] else check.unused
     if unused:
         more = f" and {len(unused) - 5} more" if len(unused) > 5 else ""
         line("unused", f"{', '.join(unused[:5])}{more}: no output depends on them")

@@ -330,6 +330,8 @@ def from_file(file, function, request):
     if not callable(maker):
         functions = [known for known, value in vars(module).items() if inspect.isfunction(value)]
         raise Failure(f"{file} has no function {function}{close(function, functions)}")
+    if request["role"]:
+        return own_program(maker, f"{function} in {file}", request)
     try:
         made = maker(**flags_for(maker, f"{file}:{function}", request))
     except Failure:

@@ -59,6 +59,8 @@ pub enum Made<'a> {
     ByClasses(&'a dyn ByClasses),
     /// Of all samples at once.
     ByRows(&'a dyn ByRows),
+    /// Of the sums of a user's program, which a task runs.
+    Own(&'a dtrain_recipe::figures::Program),
 }
 
 /// A figure that is made of sums over the samples.

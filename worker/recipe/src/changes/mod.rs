@@ -1,7 +1,9 @@
 //! `data.changes`: random changes to training images, declared once for each.
 
+use std::path::PathBuf;
+
 use dtrain_common::choices;
-use dtrain_common::recipe::kinds::{Kind, PART, RATE, Range, choice};
+use dtrain_common::recipe::kinds::{Kind, PART, PATH, RATE, Range, choice};
 
 use super::named::named;
 use super::{Augment, Recipe};
@@ -197,11 +199,29 @@ Change, CHANGES, each_change, "data.changes":
     filter: PixelFilter = PixelFilter::Nearest, FILTER;
 }
 
+/// A change of the user: a program that `dtrain import --change` wrote. It changes the images as the network gets them, by random numbers of
+/// each sample.
+"program" Program {
+    /// The absolute path of the program.
+    program: Option<PathBuf> = None, PATH;
+}
+
 /// Applies one of 25 pairs of operations that were found for ImageNet: torchvision's `AutoAugment`.
 "autoaugment" Autoaugment {
     /// How pixels of images are interpolated.
     filter: PixelFilter = PixelFilter::Nearest, FILTER;
 }
+}
+
+impl Change {
+    /// Returns the file of the user's own change.
+    pub fn file(&self) -> Option<&PathBuf> {
+        if let Self::Program(own) = self { own.program.as_ref() } else { None }
+    }
+
+    pub(super) fn file_mut(&mut self) -> Option<&mut PathBuf> {
+        if let Self::Program(own) = self { own.program.as_mut() } else { None }
+    }
 }
 
 impl Augment {

@@ -1,6 +1,7 @@
 //! Checks of `data.changes` that concern several settings.
 
-use super::Change;
+use super::{Change, Program};
+use crate::sample_losses::not_imported;
 
 /// Returns why the list of changes cannot be applied to images of so many channels, with the number of the change.
 pub(crate) fn problem(changes: &[Change], channels: usize) -> Option<(usize, &'static str)> {
@@ -8,6 +9,11 @@ pub(crate) fn problem(changes: &[Change], channels: usize) -> Option<(usize, &'s
         let same = |other: &Change| std::mem::discriminant(other) == std::mem::discriminant(change);
         let problem = match change {
             _ if changes[..at].iter().any(same) => "the change is there twice; remove one of the two",
+            Change::Program(Program { program: None }) => {
+                "`program` needs the file of the change; set program = \"FILE.pt2\""
+            }
+            Change::Program(_) if at + 1 < changes.len() => "it changes finished images, so put it last",
+            Change::Program(Program { program: Some(file) }) => not_imported(file)?,
             Change::ResizedCrop(_) if at > 0 => "it takes a part of the file, so put it first",
             _ if channels != 3 && needs_colours(change) => {
                 "it changes colours, so it applies to data.channels = 3; remove it"

@@ -1,6 +1,9 @@
 //! `model.figures`: figures of an evaluation, declared once for each.
 
-use dtrain_common::recipe::kinds::{FLAG, Kind, NAME, Range, choice};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use dtrain_common::recipe::kinds::{FLAG, Kind, NAME, NAMES, PATH, Range, choice};
 
 use super::Threshold;
 use super::named::named;
@@ -319,6 +322,17 @@ Figure, FIGURES, each_figure, "model.figures":
 /// The loss in bits over the bytes of the text that the targets stand for.
 "bits-per-byte" BitsPerByte {
     /// The name of the figure; by default bits_per_byte.
+    label: Option<String> = None, NAME;
+}
+
+/// A figure of the user: a program that `dtrain import --figure` wrote. It returns numbers for each sample, whose sums make the figure.
+"program" Program {
+    /// The absolute path of the program.
+    program: Option<PathBuf> = None, PATH;
+    /// The output of the network or the field of the data for inputs, by name.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    inputs: BTreeMap<String, String> = BTreeMap::new(), NAMES;
+    /// The name of the figure; by default that of the file.
     label: Option<String> = None, NAME;
 }
 }

@@ -4,6 +4,7 @@ use dtrain_common::metrics::{NO_FIGURES, RESERVED};
 use dtrain_common::recipe::{Best, Goal};
 
 use super::*;
+use crate::sample_losses::not_imported;
 use crate::{Recipe, Target};
 
 /// What is known of each figure besides its settings.
@@ -128,9 +129,22 @@ usual! {
     Delta MAX, [target], [interval bands], it => format!("delta{}", it.power);
     Ssim MAX, [target range], [interval], _it => "ssim";
     BitsPerByte MIN, [], [], _it => "bits_per_byte";
+    Program None, [], [], it => match it.program.as_deref().and_then(Path::file_stem) {
+        Some(name) => name.to_string_lossy().into_owned(),
+        None => "program".to_owned(),
+    };
 }
 
 impl Figure {
+    /// Returns the file of the user's own figure.
+    pub fn file(&self) -> Option<&PathBuf> {
+        if let Self::Program(own) = self { own.program.as_ref() } else { None }
+    }
+
+    pub(crate) fn file_mut(&mut self) -> Option<&mut PathBuf> {
+        if let Self::Program(own) = self { own.program.as_mut() } else { None }
+    }
+
     /// Returns the name of the figure.
     pub fn label(&self) -> String {
         each_figure!(self, it => it.label.clone().unwrap_or_else(|| it.usual_label()))
@@ -184,7 +198,14 @@ pub(crate) fn problem(figures: &[Figure]) -> Option<(usize, String)> {
         let is_reserved = |name: &&String| [&NO_FIGURES[..], &RESERVED].concat().contains(&name.as_str());
         let own = || names[at].iter();
         let bands: Option<&[f64]> = each_figure!(figure, it => it.bands());
-        let problem = if let Some(name) = own().find(taken) {
+        let of_file = match figure {
+            Figure::Program(Program { program: Some(file), .. }) => not_imported(file),
+            Figure::Program(_) => Some("`program` needs the file of the figure; set program = \"FILE.pt2\""),
+            _ => None,
+        };
+        let problem = if let Some(problem) = of_file {
+            problem.to_owned()
+        } else if let Some(name) = own().find(taken) {
             format!("another figure has the name {name:?}; set label to another name")
         } else if let Some(name) = own().find(is_wrong) {
             format!("the name {name:?} may have letters, digits and _-.@/; set label to such a name")

@@ -85,7 +85,7 @@ fn a_regression_has_its_own_defaults_and_losses() {
     expect_set_error(
         REGRESS,
         "model.loss=cross-entropy",
-        "\"huber\", \"smooth-l1\", \"quantile\", not \"cross-entropy\"",
+        "\"huber\", \"smooth-l1\", \"quantile\", \"program\", not \"cross-entropy\"",
     );
     let stage = "stage=[{ name = \"a\", steps = 1, loss = \"cross-entropy\" }]";
     expect_error(&text.replace("train.steps = 1", ""), &[stage], "stage[0].loss", "task = \"regress\" takes");

@@ -115,23 +115,23 @@ fn wrong_losses_are_errors_in_one_sentence() {
         (
             SMALL,
             "model.loss={ cross-entropy = 1, dice = 1 }",
-            "task = \"classify\" takes \"cross-entropy\", \"focal\", \"ordinal\", not \"dice\"",
+            "task = \"classify\" takes \"cross-entropy\", \"focal\", \"ordinal\", \"program\", not \"dice\"",
         ),
         (
             samples::CLASSES,
             "model.loss=cross-entropy",
-            "with data.target = \"classes\" takes \"binary\", \"focal\", not",
+            "with data.target = \"classes\" takes \"binary\", \"focal\", \"program\", not",
         ),
         (samples::CLASSES, "model.loss={ focal = { class_weights = [1] } }", "set alpha, or take `binary`"),
         (
             samples::SEGMENT,
             "model.loss=mse",
-            "takes \"cross-entropy\", \"focal\", \"dice\", \"jaccard\", \"tversky\", \"boundary\", not",
+            "takes \"cross-entropy\", \"focal\", \"dice\", \"jaccard\", \"tversky\", \"boundary\", \"program\", not",
         ),
         (
             samples::REGRESS,
             "model.loss=dice",
-            "takes \"mse\", \"l1\", \"huber\", \"smooth-l1\", \"quantile\", not \"dice\"",
+            "takes \"mse\", \"l1\", \"huber\", \"smooth-l1\", \"quantile\", \"program\", not \"dice\"",
         ),
         (
             samples::REGRESS,

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use dtrain_common::recipe::hints::quoted;
+use dtrain_common::recipe::no_effect;
 
 use super::{Checks, DataKind, Recipe};
 use crate::changes;
@@ -332,6 +333,10 @@ impl Checks<'_> {
         let data = &self.recipe.data;
         if let Some((at, message)) = changes::problem(&data.changes, data.channels) {
             self.add(&format!("data.changes[{at}]"), message);
+        }
+        let own = data.changes.iter().position(|change| change.file().is_some());
+        if let Some(at) = own.filter(|_| self.recipe.task.facts().losses.is_empty()) {
+            self.add(&format!("data.changes[{at}]"), no_effect(&self.recipe.of_losses()));
         }
         if !data.changes.is_empty() && self.draft.states("data.augment") && data.augment != Augment::None {
             self.add("data.augment", "data.changes lists the changes; remove one of the two settings");

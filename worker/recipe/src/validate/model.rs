@@ -50,11 +50,14 @@ impl Checks<'_> {
                 if task.facts().returns_loss {
                     if !loss.is_of_named() {
                         let message = format!(
-                            "task = \"{task}\" takes losses of outputs and fields by name; set output and target of each, such \
-                             as {{ {name} = {{ output = \"logits\", target = \"label\" }} }}"
+                            "task = \"{task}\" takes programs of your own, and losses of outputs and fields by name; set output \
+                             and target of each, such as {{ {name} = {{ output = \"logits\", target = \"label\" }} }}"
                         );
                         self.add(key, message);
                         break;
+                    }
+                    if let Some(message) = term.program().and_then(|_| sample_losses::problem(term, None)) {
+                        self.add(key, message);
                     }
                 } else if takes.is_empty() {
                     return;
@@ -84,7 +87,7 @@ impl Checks<'_> {
     /// Checks the outputs that the losses of a sum name.
     fn outputs(&mut self, key: &str, loss: &Loss) {
         let mut terms = loss.terms().iter();
-        let problem = if loss.is_plain() {
+        let problem = if !loss.has_named() {
             return;
         } else if self.recipe.program().is_none() {
             "`output` and `target` of a loss apply to an exported program in model.file, which is not set"

@@ -1,6 +1,6 @@
 //! The figures of a recipe, bound by name to outputs of a network and fields of the data.
 
-use dtrain_parts::figures::{Figure, Shape, Source, named};
+use dtrain_parts::figures::{Figure, Made, Shape, Source, named};
 use dtrain_recipe::Figure as Settings;
 use tch::Tensor;
 
@@ -8,10 +8,11 @@ use super::Bound;
 use super::value::{FieldForm, OutputForm, Value};
 use crate::data::{Field, FieldKind};
 use crate::models::Port;
-use crate::tasks::Mode;
-use crate::tasks::network::{Network, enlarges, named_output, unfit_output};
+use crate::tasks::network::{Ports, enlarges, named_output, unfit_output};
+use crate::tasks::own::OwnFigure;
 use crate::tasks::program_error::Unfit;
 use crate::tasks::samples::Sets;
+use crate::tasks::{Mode, TaskError};
 use crate::tensors::is_floating;
 
 /// The key of a recipe.
@@ -19,11 +20,7 @@ const KEY: &str = "model.figures";
 
 /// A network in evaluation and its data, to which figures are bound.
 pub(in crate::tasks) struct Given<'a> {
-    pub(in crate::tasks) outputs: &'a [Port],
-    /// The number of the main output.
-    pub(in crate::tasks) main: usize,
-    /// Whether figures take the main output by default: that of a program is its loss, or no more than what a loss takes.
-    pub(in crate::tasks) takes_main: bool,
+    pub(in crate::tasks) ports: Ports<'a>,
     /// The field that the main output predicts in another unit, if it does.
     pub(in crate::tasks) own: Option<&'a str>,
     pub(in crate::tasks) sets: &'a Sets,
@@ -34,15 +31,9 @@ pub(in crate::tasks) struct Given<'a> {
 }
 
 impl<'a> Given<'a> {
-    pub(in crate::tasks) fn of(network: &'a Network, takes_main: bool, sets: &'a Sets, ignore: i64) -> Self {
-        let main = network.main_at(Mode::Evaluate);
-        Self { main, takes_main, ..Self::built(network.ports(Mode::Evaluate), sets, ignore) }
-    }
-
-    /// Returns what is given of a built-in network.
-    pub(in crate::tasks) fn built(outputs: &'a [Port], sets: &'a Sets, ignore: i64) -> Self {
+    pub(in crate::tasks) fn of(ports: Ports<'a>, sets: &'a Sets, ignore: i64) -> Self {
         let bytes = Err("it takes the targets of task = \"lm\"; remove it".to_owned());
-        Self { outputs, main: 0, takes_main: true, own: None, sets, ignore, bytes }
+        Self { ports, own: None, sets, ignore, bytes }
     }
 
     fn field(&self, name: Option<&str>, fits: impl Fn(&Field) -> bool) -> Result<&Field, Vec<String>> {
@@ -74,16 +65,28 @@ enum Meets {
 }
 
 impl Bound {
-    pub(super) fn new(settings: &Settings, given: &Given<'_>) -> Result<Self, Unfit> {
-        let (figure, key) = (named(settings), format!("{KEY} ({})", settings.label()));
+    pub(super) fn new(settings: &Settings, given: &Given<'_>) -> Result<Self, TaskError> {
+        let key = format!("{KEY} ({})", settings.label());
+        let own = match named(settings).made() {
+            Made::Own(program) => OwnFigure::of(&key, program, &given.ports, given.sets)?,
+            _ => None,
+        };
+        let bound = Self::known(settings, key, given).map_err(|unfit| given.ports.unfit(unfit))?;
+        Ok(Self { own, ..bound })
+    }
+
+    /// Binds a figure that is no program of the user.
+    fn known(settings: &Settings, key: String, given: &Given<'_>) -> Result<Self, Unfit> {
+        let figure = named(settings);
+        let (outputs, main) = (given.ports.evaluate, given.ports.main_at(Mode::Evaluate));
         let target = target(&key, figure, given)?;
         let (mut values, mut shapes, mut first) = (Vec::new(), Vec::new(), None);
         for source in figure.takes() {
             match source {
                 Source::Output(name) => {
-                    let at = name.map_or(Ok(given.main), |name| named_output(given.outputs, name, &key))?;
-                    let port = &given.outputs[at];
-                    if name.is_none() && !given.takes_main {
+                    let at = name.map_or(Ok(main), |name| named_output(outputs, name, &key))?;
+                    let port = &outputs[at];
+                    if name.is_none() && !given.ports.takes_main {
                         let remedy = "no figure takes it by default; set output to the one with the scores";
                         return Err(unfit_output(port, &format!("{remedy} ({key})")));
                     }
@@ -97,7 +100,7 @@ impl Bound {
                     };
                     let is_own = match &target {
                         Some(target) => given.own == Some(target.name.as_str()),
-                        None => at == given.main,
+                        None => at == main,
                     };
                     values.push(Value::Output(at, form, is_own));
                     shapes.push(shape);
@@ -128,7 +131,7 @@ impl Bound {
         let has_elements = target.is_some_and(|target| {
             matches!(target.meets, Meets::Tokens | Meets::Pixels(_)) || target.shape.len() > 1 && !has_sets
         });
-        Ok(Self { settings: settings.clone(), names: settings.names(), values, classes, has_elements })
+        Ok(Self { settings: settings.clone(), names: settings.names(), values, own: None, classes, has_elements })
     }
 }
 

@@ -3,12 +3,14 @@
 mod binding;
 mod value;
 
+use dtrain_parts::figures::program::mean_of_quotients;
 use dtrain_parts::figures::rows::ByRows;
 use dtrain_parts::figures::{Figure, Made, OfClasses, named};
 use dtrain_recipe::Figure as Settings;
 use tch::{Device, Kind, Tensor};
 
-use super::program_error::Unfit;
+use super::network::OutputAt;
+use super::own::OwnFigure;
 use super::{Batch, TaskError};
 use value::Value;
 
@@ -23,6 +25,8 @@ struct Bound {
     /// The name, then those of further numbers.
     names: Vec<String>,
     values: Vec<Value>,
+    /// The user's own figure; None in a prediction, which has no figures.
+    own: Option<OwnFigure>,
     /// The names of the classes or numbers, for figures with sums of each.
     classes: Vec<String>,
     /// Whether a sample has many elements, such as pixels. Their rows are too many to keep.
@@ -32,7 +36,7 @@ struct Bound {
 /// What a task gives of a batch.
 pub(super) struct Of<'a> {
     /// Returns an output of the network by number.
-    pub(super) output: &'a dyn Fn(usize) -> Result<Tensor, TaskError>,
+    pub(super) output: OutputAt<'a>,
     /// Returns an output, in the form of its figure, in the unit of the task's target; None if it has that unit.
     pub(super) in_unit: Option<InUnit<'a>>,
     /// The sum of the losses of a text's targets.
@@ -40,15 +44,23 @@ pub(super) struct Of<'a> {
     pub(super) batch: &'a Batch,
 }
 
+impl Of<'_> {
+    /// Returns an output, the main one in the unit of the task's target.
+    fn in_unit_of(&self, at: usize, main: usize) -> Result<Tensor, TaskError> {
+        let output = (self.output)(at)?;
+        match self.in_unit.filter(|_| at == main) {
+            Some(in_unit) => in_unit(&output),
+            None => Ok(output),
+        }
+    }
+}
+
 /// Returns values in another unit.
 pub(super) type InUnit<'a> = &'a dyn Fn(&Tensor) -> Result<Tensor, TaskError>;
 
-/// Returns an output of a network by number.
-pub(super) type OutputAt<'a> = &'a dyn Fn(usize) -> Result<Tensor, TaskError>;
-
 impl Figures {
     /// Binds the figures of a recipe by name.
-    pub(super) fn bind(all: &[Settings], given: &Given<'_>) -> Result<Self, Unfit> {
+    pub(super) fn bind(all: &[Settings], given: &Given<'_>) -> Result<Self, TaskError> {
         all.iter().map(|settings| Bound::new(settings, given)).collect::<Result<_, _>>().map(Self)
     }
 
@@ -59,12 +71,14 @@ impl Figures {
 
     /// Returns the names of the outputs that figures take by name.
     pub(super) fn outputs(&self) -> Vec<&str> {
-        self.0.iter().flat_map(|bound| binding::outputs(bound.figure())).collect()
+        let own = self.0.iter().filter_map(|bound| bound.own.as_ref()).flat_map(OwnFigure::outputs);
+        self.0.iter().flat_map(|bound| binding::outputs(bound.figure())).chain(own).collect()
     }
 
     /// Returns whether one takes an output.
     pub(super) fn takes_outputs(&self) -> bool {
-        self.0.iter().flat_map(|bound| &bound.values).any(|value| matches!(value, Value::Output(..)))
+        let takes = |value: &Value| matches!(value, Value::Output(..));
+        self.0.iter().any(|bound| bound.own.is_some() || bound.values.iter().any(takes))
     }
 
     /// Returns all names in the order of the recipe.
@@ -90,6 +104,10 @@ impl Figures {
                     let rows = figure.rows(&values, weights)?.f_to_device(Device::Cpu)?.f_reshape([-1])?;
                     Tensor::f_from_slice(&figure.sums(&Vec::try_from(&rows)?))?
                 }
+                Made::Own(_) => match &bound.own {
+                    Some(own) => own.add(&|at| of.in_unit_of(at, own.main()), of.batch)?,
+                    None => continue,
+                },
             };
             found.push(sums.f_to_device(weights.device())?);
         }
@@ -103,6 +121,7 @@ impl Figures {
             let (figure, further) = match bound.figure().made() {
                 Made::BySums(figure) => (figure.figure(own), figure.further(own)),
                 Made::ByClasses(figure) => (figure.figure(own), figure.further(own)),
+                Made::Own(_) => (mean_of_quotients(own), Vec::new()),
                 Made::ByRows(figure) => {
                     all.push((format!("{}_binned", bound.names[0]), figure.of_sums(own)));
                     continue;
@@ -170,6 +189,7 @@ impl Bound {
             Made::ByClasses(figure) => figure.sums(self.classes.len()),
             Made::ByRows(figure) if self.has_elements => figure.sums(&[]).len(),
             Made::ByRows(_) => 0,
+            Made::Own(_) => self.own.as_ref().map_or(0, OwnFigure::sums),
         }
     }
 

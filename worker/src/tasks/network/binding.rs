@@ -23,7 +23,7 @@ fn usual_names(field: &str) -> &'static [&'static str] {
 }
 
 /// Returns the field of each input. `stated` are `model.inputs`; the first of `fields` is the sample itself.
-pub(super) fn bind(
+pub(in crate::tasks) fn bind(
     inputs: &[Port],
     fields: &[&str],
     stated: &BTreeMap<String, String>,
@@ -50,7 +50,7 @@ pub(super) fn bind(
 }
 
 /// Checks that an input takes the values of its field, for batches of any size.
-pub(super) fn check(input: &Port, field: &Field) -> Result<(), Unfit> {
+pub(in crate::tasks) fn check(input: &Port, field: &Field) -> Result<(), Unfit> {
     let name = || input.name.clone();
     let (kind, has) = match field.kind {
         FieldKind::F32 => (Kind::Float, "float32"),
@@ -117,7 +117,7 @@ fn remedy(field: &str, takes: &[Option<i64>], has: &[i64]) -> String {
 }
 
 /// Formats "3 x 224 x 224"; a dynamic length is "any".
-pub(super) fn lengths(shape: &[Option<i64>]) -> String {
+pub(in crate::tasks) fn lengths(shape: &[Option<i64>]) -> String {
     let words: Vec<String> =
         shape.iter().map(|length| length.map_or("any".to_owned(), |length| length.to_string())).collect();
     if words.is_empty() { "one number".to_owned() } else { words.join(" x ") }

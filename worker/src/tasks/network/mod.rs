@@ -3,6 +3,7 @@
 mod binding;
 mod model;
 mod outputs;
+mod ports;
 
 use std::path::PathBuf;
 
@@ -10,7 +11,7 @@ use dtrain_parts::Outputs;
 use dtrain_recipe::{BatchNorm, Recipe};
 use dtrain_torch_shim::program::load_library;
 use dtrain_torch_shim::symbolic::is_symbolic;
-use tch::Tensor;
+use tch::{Device, Tensor};
 
 use super::forward::Forward;
 use super::program_error::{ProgramError, Unfit};
@@ -20,8 +21,10 @@ use super::{Batch, Mode, TaskError};
 use crate::data::{Field, names_with_texts};
 use crate::models::{Exported, Port, Registry};
 
+pub(super) use binding::{bind as bind_inputs, check as check_input, lengths};
 pub(super) use model::{ImageNetwork, Model};
 pub(super) use outputs::{check as check_output, named as named_output, unfit as unfit_output};
+pub(super) use ports::{OutputAt, Ports, logits};
 
 /// The usual names of the main output.
 pub(super) const MAIN_OUTPUTS: [&str; 3] = ["logits", "out", "output"];
@@ -30,6 +33,7 @@ pub(super) const MAIN_OUTPUTS: [&str; 3] = ["logits", "out", "output"];
 pub(super) struct Program {
     exported: Exported,
     path: PathBuf,
+    device: Device,
 }
 
 impl Program {
@@ -41,7 +45,8 @@ impl Program {
         }
         // A loaded recipe of such a task has a file.
         let path = recipe.model.file.clone().unwrap_or_default();
-        let program = Self { exported: Exported::load(&path, registry)?, path };
+        let device = registry.device();
+        let program = Self { exported: Exported::load(&path, registry)?, path, device };
         if registry.is_batch_grouped && !is_symbolic() {
             program.exported.check_rows(registry)?;
         }
@@ -114,7 +119,7 @@ impl Program {
     }
 
     pub(super) fn unfit(&self, unfit: Unfit) -> ProgramError {
-        ProgramError::Unfit { path: self.path.clone(), unfit: Box::new(unfit) }
+        ProgramError::of(&self.path, unfit)
     }
 }
 

@@ -1,15 +1,25 @@
 //! A network of a task: a built-in one, or an exported program.
 
-use tch::Tensor;
+use tch::{Device, Tensor};
 
-use super::{Network, Outputs};
-use crate::models::{Classifier, Gpt};
+use super::{Network, Outputs, Ports};
+use crate::models::{Classifier, Gpt, Port};
 use crate::tasks::forward::Forward;
 use crate::tasks::{Batch, Mode, TaskError};
 
 pub(in crate::tasks) enum Model<B> {
     Built(B),
     Exported(Box<Network>),
+}
+
+impl<B> Model<B> {
+    /// Returns the outputs. `built`: that of a built-in network.
+    pub(in crate::tasks) fn ports<'a>(&'a self, built: &'a [Port; 1], device: Device) -> Ports<'a> {
+        match self {
+            Self::Built(_) => Ports::built(built, device),
+            Self::Exported(network) => Ports::of(network),
+        }
+    }
 }
 
 /// A network over images.

@@ -41,6 +41,7 @@ pub(super) fn sets(recipe: &Recipe, inputs: Unlabelled) -> Result<Sets, TaskErro
         moments: saved.moments(),
         size: (size.0 as usize, size.1 as usize),
         vocabulary,
+        predicts: true,
         description: "inputs without targets".to_owned(),
         ..Sets::of(Arc::clone(&set), set)
     })

@@ -80,6 +80,8 @@ pub(super) struct Sets {
     pub(super) moments: Vec<Moments>,
     /// Width and height of the images.
     pub(super) size: (usize, usize),
+    /// Whether the samples are those of a prediction, without targets.
+    pub(super) predicts: bool,
     /// The vocabulary of a text.
     pub(super) vocabulary: Option<Vocabulary>,
     /// The tokenizer of its texts.
@@ -223,6 +225,7 @@ impl Sets {
             numbers: Vec::new(),
             moments: Vec::new(),
             size: (0, 0),
+            predicts: false,
             vocabulary: None,
             tokenizer: None,
             mean_targets: 1.0,
