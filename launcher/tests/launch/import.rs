@@ -59,7 +59,7 @@ printf %s "$3" > "$TEST_DIR/request"; echo summary; echo progress >&2"#;
         "source": "hf:org/model", "output": OUT, "classes": 7, "image_size": [32, 48], "channels": null,
         "dynamic": [], "inputs": inputs, "head": "causal-lm", "args": { "drop_path_rate": 0.1, "act": "gelu" },
         "library": [], "pretrained": true, "seed": 3, "check_with": { "layers": 2 }, "traceback": false,
-        "weights": null,
+        "weights": null, "role": null,
     });
     let worker = request.as_object_mut().unwrap().remove("worker").unwrap();
     assert!(worker.as_str().unwrap().ends_with("dtrain-worker"), "{worker}");

@@ -74,7 +74,7 @@ fn each_output_has_its_loss_and_target() {
         ("{ ordinal = { output = \"kind\", target = \"label\" } }", "takes N x 3, one less than its 4 classes"),
         ("{ focal = { output = \"kind\", target = \"label\", class_weights = [1] } }", "model.loss.focal.class_weights: expected a weight for each of the 4 classes"),
         ("{ mse = { output = \"size\", target = \"size\", weight = 0 } }", "expected a number above 0"),
-        ("mse", "takes losses of outputs and fields by name"),
+        ("mse", "losses of outputs and fields by name"),
     ]
     .into_iter()
     .enumerate()

@@ -10,7 +10,7 @@ use dtrain_tests::programs::dtrain;
 use dtrain_tests::runs::{Run, Sandbox};
 use dtrain_tests::trainings::{distance, tensors};
 
-use crate::exported::{IMAGES, imported};
+use crate::exported::{IMAGES, imported, sandbox};
 use crate::import::{rejected, run};
 use crate::sample_losses::{CLASSIFY, SEGMENT};
 
@@ -90,6 +90,32 @@ fn an_own_loss_makes_any_program_a_task() {
     assert!(distance < 1e-6, "{distance}");
 }
 
+/// Normalised targets, and a stage with its own loss.
+#[test]
+fn own_losses_and_figures_of_numbers_have_the_unit_of_those_of_dtrain() {
+    let Ok(python) = forks::pytorch() else { return };
+    let data = "target = \"vector\"\nnormalize_targets = true\nimage_size = 16\ntrain_samples = 16\ntest_samples = 9";
+    let sandbox = sandbox("regress", data, "");
+    crate::exported::import(&python, &sandbox, "vit", &["--classes", "2"]);
+    let inputs = "output=2,targets=2";
+    import(&python, &sandbox, "squared", "--loss", inputs);
+    import(&python, &sandbox, "absolute", "--figure", inputs);
+    let figures = "model.figures=[{ name = \"program\", program = \"absolute.pt2\" }]";
+    let own = same_in_every_cut(&sandbox, "own", &["model.loss={ program = \"squared.pt2\" }", figures]);
+    assert_near(&own, &sandbox.train(1, "known", &[figures]), "mse");
+    let last = own.evaluations().pop().unwrap();
+    let [mine, known] = ["absolute", "mae"].map(|name| last[name].as_f64().unwrap());
+    assert!((mine - known).abs() < 1e-5, "{last}");
+    let stages = |loss: &str| {
+        format!("stage=[{{ name = \"a\", steps = 2 }}, {{ name = \"b\", steps = 2, loss = {loss} }}]")
+    };
+    let recipe = std::fs::read_to_string(sandbox.path("recipe.toml")).unwrap().replace("steps = 12\n", "");
+    std::fs::write(sandbox.path("recipe.toml"), recipe).unwrap();
+    let [own, known] = [("own-stage", "{ program = \"squared.pt2\" }"), ("stage", "\"mse\"")]
+        .map(|(name, loss)| sandbox.train(2, name, &["model.loss=l1", &stages(loss)]));
+    assert_near(&own, &known, "stage");
+}
+
 #[test]
 fn an_own_figure_is_the_one_of_its_formula_in_every_cut() {
     let Ok(python) = forks::pytorch() else { return };
@@ -156,7 +182,13 @@ fn an_own_change_depends_on_the_sample_alone() {
     );
     let sandbox = Sandbox::new(SEGMENT);
     import(&python, &sandbox, "mirror", "--change", "image=3x16x16,mask=int64:16x16,u=1");
-    same_in_every_cut(&sandbox, "own", &["data.changes=[{ name = \"program\", program = \"mirror.pt2\" }]"]);
+    import(&python, &sandbox, "overlaps", "--figure", "logits=3x16x16,mask=int64:16x16");
+    let figures = "model.figures=[{ name = \"program\", program = \"overlaps.pt2\" }, { name = \"iou\", label = \"known\" }]";
+    let changes = "data.changes=[{ name = \"program\", program = \"mirror.pt2\" }]";
+    let run = same_in_every_cut(&sandbox, "own", &[changes, figures]);
+    let last = run.evaluations().pop().unwrap();
+    let [mine, known] = ["overlaps", "known"].map(|name| last[name].as_f64().unwrap());
+    assert!((mine - known).abs() < 1e-9, "{last}");
 }
 
 #[test]
@@ -193,6 +225,8 @@ fn losses_that_depend_on_the_cut_are_refused() {
         let text = expect_exit_code(&sandbox.launch(1, file, &[&set]), 2);
         assert!(text.contains(words), "{file}: {text}");
     }
+    std::fs::remove_file(sandbox.path("focal.pt2")).unwrap();
+    import(&python, &sandbox, "focal", "--loss", "logits=4,label=int64");
     for (inputs, words) in [
         (
             "{ label = \"lable\" }",

@@ -110,7 +110,10 @@ fn wrong_losses_are_errors_before_the_training() {
         ),
         ("{ focal = { class_weights = { cat = 2 } } }", "no class is named \"cat\""),
         ("{}", "the table has no loss"),
-        ("dice", "task = \"classify\" takes \"cross-entropy\", \"focal\", \"ordinal\", \"program\", not \"dice\""),
+        (
+            "dice",
+            "task = \"classify\" takes \"cross-entropy\", \"focal\", \"ordinal\", \"program\", not \"dice\"",
+        ),
     ]
     .into_iter()
     .enumerate()

@@ -181,6 +181,7 @@ impl OfFigures {
                         let rows = figure.rows(&values, &weights).unwrap().reshape([-1]);
                         Tensor::from_slice(&figure.sums(&Vec::try_from(rows).unwrap()))
                     }
+                    Made::Own(_) => panic!("a task runs a user's own figure"),
                 };
                 let part = Vec::<f64>::try_from(part).unwrap();
                 sums.resize(part.len(), 0.0);
@@ -198,6 +199,7 @@ impl OfFigures {
                     [vec![figure.figure(&sums)], figure.further(&sums), figure.by_class(&sums)].concat()
                 }
                 Made::ByRows(figure) => vec![figure.of_sums(&sums)],
+                Made::Own(_) => Vec::new(),
             }
         };
         let whole = of_cut(&[samples]);

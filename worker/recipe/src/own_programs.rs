@@ -13,8 +13,9 @@ impl Recipe {
         let changes =
             changes.filter_map(|(at, change)| Some((format!("data.changes[{at}]"), change.file()?.clone())));
         let figures = self.model.figures.iter();
-        let figures = figures
-            .filter_map(|figure| Some((format!("model.figures ({})", figure.label()), figure.file()?.clone())));
+        let figures = figures.filter_map(|figure| {
+            Some((format!("model.figures ({})", figure.label()), figure.file()?.clone()))
+        });
         let stages = (0..self.stage.len())
             .filter_map(|number| Some((format!("stage[{number}].loss"), self.loss_of_stage(number)?)));
         let losses = [("model.loss".to_owned(), self.model.loss.clone())].into_iter().chain(stages);
@@ -35,7 +36,9 @@ impl Recipe {
         figures.for_each(|path| change("model.figures", path));
         self.model.loss.file_mut().into_iter().for_each(|path| change("model.loss", path));
         for (number, stage) in self.stage.iter_mut().enumerate() {
-            let Some(mut loss) = stage.loss.clone().and_then(|loss| Loss::try_from(loss).ok()) else { continue };
+            let Some(mut loss) = stage.loss.clone().and_then(|loss| Loss::try_from(loss).ok()) else {
+                continue;
+            };
             if let Some(path) = loss.file_mut() {
                 change(&format!("stage[{number}].loss"), path);
                 stage.loss = Value::try_from(loss).ok();

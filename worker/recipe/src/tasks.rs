@@ -176,7 +176,12 @@ impl Target {
     /// Returns the names of the losses that take such a target. A user's own takes its inputs by name.
     pub fn losses(self) -> Vec<&'static str> {
         let all = TASKS.iter().flat_map(|facts| facts.losses).filter(|(of, _)| *of == self);
-        all.flat_map(|(_, names)| *names).filter(|name| **name != "program").copied().collect::<BTreeSet<_>>().into_iter().collect()
+        all.flat_map(|(_, names)| *names)
+            .filter(|name| **name != "program")
+            .copied()
+            .collect::<BTreeSet<_>>()
+            .into_iter()
+            .collect()
     }
 }
 

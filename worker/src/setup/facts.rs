@@ -114,7 +114,9 @@ impl RankFacts {
 /// Removes the file of a user's own loss from a table or a list of losses.
 fn without_file(loss: &mut Value) {
     let own = match loss {
-        Value::Array(list) => list.iter_mut().find(|term| term.get("name").is_some_and(|name| name == "program")),
+        Value::Array(list) => {
+            list.iter_mut().find(|term| term.get("name").is_some_and(|name| name == "program"))
+        }
         table => table.get_mut("program"),
     };
     own.and_then(Value::as_object_mut).map(|own| own.remove("file"));

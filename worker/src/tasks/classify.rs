@@ -147,7 +147,7 @@ fn architecture(recipe: &Recipe) -> Architecture {
 }
 
 /// Returns the usual figures, and those of the recipe, which may have others of their names.
-fn figures(recipe: &Recipe, mut ports: Ports<'_>, sets: &Sets) -> Result<Figures, TaskError> {
+fn figures(recipe: &Recipe, ports: Ports<'_>, sets: &Sets) -> Result<Figures, TaskError> {
     let mut own =
         vec![Figure::Accuracy(Accuracy { classes: Some("label".to_owned()), ..Accuracy::default() })];
     if has_sets(recipe) {
@@ -162,8 +162,8 @@ fn figures(recipe: &Recipe, mut ports: Ports<'_>, sets: &Sets) -> Result<Figures
     if is_ordinal(recipe) {
         // They take the classes in place of what the network returns.
         outputs[ports.main_at(Mode::Evaluate)].shape[1] = Some(sets.classes as i64);
-        ports.evaluate = &outputs;
     }
+    let ports = Ports { evaluate: &outputs, ..ports };
     Figures::bind(&[own, listed.clone()].concat(), &Given::of(ports, sets, mask_rule(recipe).ignore))
 }
 

@@ -57,7 +57,7 @@ impl OutOfMemory for TaskError {
             Self::Data(_)
             | Self::Recipe(_)
             | Self::Program(_)
-            | Self::Figures(_)
+            | Self::Network(_)
             | Self::NoPrediction
             | Self::NoVocabulary
             | Self::NoField { .. } => false,

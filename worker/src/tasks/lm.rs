@@ -5,11 +5,11 @@ use dtrain_parts::figures::perplexity;
 use dtrain_parts::losses::tokens;
 use dtrain_recipe::Recipe;
 use serde::{Deserialize, Serialize};
-use tch::{Kind, Tensor};
+use tch::{Device, Tensor};
 
 use super::figures::{Figures, Given, Of};
 use super::forward::Forward;
-use super::network::{MAIN_OUTPUTS, Model, Network, Program};
+use super::network::{MAIN_OUTPUTS, Model, Network, Program, logits};
 use super::predict::{Form, context_of};
 use super::samples::text::{self, Text};
 use super::samples::{self, Sets, Survey};
@@ -18,7 +18,7 @@ use super::{
     SurveyContext, Task, TaskError, Totals, Unlabelled,
 };
 use crate::data::{CacheBudget, Vocabulary, token_bytes};
-use crate::models::{Gpt, GptConfig, Port};
+use crate::models::{Gpt, GptConfig};
 
 /// The task `lm`. The loss is a sum over tokens; tokens of unreadable samples have weight 0.
 pub struct Lm {
@@ -80,7 +80,7 @@ impl BuildTask for Lm {
             let context = program.context(recipe)?;
             let sets = survey.sets(recipe, context, cache)?;
             let model = Model::Exported(Box::new(exported(recipe, program, &sets, context)?));
-            return Self::new(recipe, model, sets);
+            return Self::new(recipe, model, sets, registry.device());
         }
         let model = &recipe.model;
         // A loaded recipe has all sizes of its network.
@@ -93,7 +93,8 @@ impl BuildTask for Lm {
             depth: model.depth.unwrap_or(6),
             heads: model.heads.unwrap_or(6),
         };
-        Self::new(recipe, Model::Built(Gpt::new(config, registry)?), sets)
+        let device = registry.device();
+        Self::new(recipe, Model::Built(Gpt::new(config, registry)?), sets, device)
     }
 }
 
@@ -112,12 +113,7 @@ fn exported(recipe: &Recipe, program: Program, sets: &Sets, context: usize) -> R
 }
 
 /// Returns the figures of the recipe.
-fn figures(
-    recipe: &Recipe,
-    model: &Model<Gpt>,
-    sets: &Sets,
-    device: Device,
-) -> Result<Figures, TaskError> {
+fn figures(recipe: &Recipe, model: &Model<Gpt>, sets: &Sets, device: Device) -> Result<Figures, TaskError> {
     let listed = &recipe.model.figures;
     if listed.is_empty() {
         return Ok(Figures::default());
@@ -245,7 +241,7 @@ impl Lm {
         }
     }
 
-    fn new(recipe: &Recipe, model: Model<Gpt>, sets: Sets) -> Result<Self, TaskError> {
+    fn new(recipe: &Recipe, model: Model<Gpt>, sets: Sets, device: Device) -> Result<Self, TaskError> {
         let figures = figures(recipe, &model, &sets, device)?;
         let (classes, weight_per_sample) = (sets.classes_of_text(), sets.mean_targets);
         let facts = Facts { classes, weight_per_sample, ..sets.facts() };

@@ -257,11 +257,7 @@ impl Program {
             Some(of_outputs) => (own.f_add(&of_outputs.sum)?, of_outputs.weight),
             None => (own, batch.weights.f_sum(Kind::Double)?),
         };
-        let loss = Loss {
-            sum,
-            weight,
-            sums: stacked(self.figures.iter().map(figure), device)?,
-        };
+        let loss = Loss { sum, weight, sums: stacked(self.figures.iter().map(figure), device)? };
         Ok((loss, outputs))
     }
 }

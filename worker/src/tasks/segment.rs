@@ -5,7 +5,7 @@ use dtrain_parts::figures::areas;
 use dtrain_parts::losses::pixels::{is_plain, pixel_loss, pixel_losses};
 use dtrain_parts::losses::regression::Units;
 use dtrain_recipe::Recipe;
-use tch::{Kind, Tensor};
+use tch::Tensor;
 
 use super::figures::{Figures, Given, Of};
 use super::forward::Forward;

@@ -45,7 +45,7 @@ impl Entry {
         self.role
     }
 
-    /// Returns the slot for its values in autocast's dtype, if the layer can use them: see [`Scope::weight`].
+    /// Returns the slot for its values in autocast's dtype, if the layer can use them: see `Scope::weight`.
     pub fn shadow(&self) -> Option<&Shadow> {
         self.shadow.as_ref()
     }
@@ -60,12 +60,12 @@ impl Entry {
         self.is_held
     }
 
-    /// Returns whether it is a parameter that this run does not train and its checkpoints lack: see [`Registry::set_base`].
+    /// Returns whether it is a parameter that this run does not train and its checkpoints lack: see `Registry::set_base`.
     pub fn is_base(&self) -> bool {
         self.is_base
     }
 
-    /// Returns how it is held, if it has fewer bytes than float32: see [`Registry::frozen`].
+    /// Returns how it is held, if it has fewer bytes than float32: see `Registry::frozen`.
     pub fn frozen(&self) -> Option<FrozenAs> {
         self.frozen
     }

@@ -133,11 +133,6 @@ impl Pixels {
         Ok(Self { counted: target.f_ne(ignore)?, target, classes: classes as i64 })
     }
 
-    /// Returns whether each image has a pixel that counts, N.
-    fn images(&self) -> Result<Tensor, TchError> {
-        self.counted.f_flatten(1, 2)?.f_any_dim(1, false)
-    }
-
     /// Returns the sums of the figures.
     fn areas(&self, logits: &Tensor) -> Result<Tensor, TchError> {
         let mut predicted = logits.f_detach()?.f_argmax(1, false)?;

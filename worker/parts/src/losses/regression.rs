@@ -33,7 +33,7 @@ impl Units {
     }
 
     /// Returns the output, float32, that predicts `targets`.
-    fn goal(&self, targets: &Tensor) -> Result<Tensor, TchError> {
+    pub fn goal(&self, targets: &Tensor) -> Result<Tensor, TchError> {
         let Some([mean, deviation]) = &self.values else { return targets.f_to_kind(Kind::Float) };
         let centred = targets.f_to_kind(Kind::Double)?.f_sub(mean)?;
         centred.f_div(deviation)?.f_to_kind(Kind::Float)
@@ -125,17 +125,6 @@ impl Vectors {
 pub fn map_of(output: &Tensor, size: (i64, i64)) -> Result<Tensor, TchError> {
     let planes = if output.dim() == 3 { output.f_unsqueeze(1)? } else { output.shallow_clone() };
     enlarged(&planes, size)?.f_to_kind(Kind::Float)?.f_squeeze_dim(1)
-}
-
-/// Returns which pixels of maps, N x H x W, do not count: those without a number (NaN), and all of samples with weight 0 in
-/// `weights`, N.
-fn left_out(maps: &Tensor, weights: &Tensor) -> Result<Tensor, TchError> {
-    maps.f_isnan()?.f_logical_or(&weights.f_eq(0.0)?.f_view([-1, 1, 1])?)
-}
-
-/// Returns the number of the pixels of each map that count, N float32. See [`map_loss`].
-pub fn counted_pixels(maps: &Tensor, weights: &Tensor) -> Result<Tensor, TchError> {
-    left_out(maps, weights)?.f_logical_not()?.f_sum_dim_intlist([1i64, 2].as_slice(), false, Kind::Float)
 }
 
 /// Computes the loss of outputs, N x H x W or N x 1 x H x W or smaller, for the maps `targets`, N x H x W. The

@@ -57,6 +57,15 @@ fn wrong_mixes_are_errors() {
         "data.mix",
         "a step of one sample has no other to mix with it",
     );
+    for (set, part) in [
+        ("model.loss={ program = \"x.pt2\" }", "a loss of your own cannot be mixed"),
+        (
+            "data.changes=[{ name = \"program\", program = \"x.pt2\" }]",
+            "a change of your own comes after the mixing",
+        ),
+    ] {
+        expect_error(SMALL, &[mix, set], "data.mix", part);
+    }
     for text in [LM, SEGMENT] {
         expect_error(
             text,

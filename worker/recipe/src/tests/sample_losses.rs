@@ -89,6 +89,13 @@ fn wrong_losses_are_errors_in_one_sentence() {
         (SMALL, "model.loss=focl", "did you mean \"focal\"?"),
         (SMALL, "model.loss=3", "expected a loss such as \"focal\", or a table of losses"),
         (SMALL, "model.loss={}", "the table has no loss; name at least one"),
+        (SMALL, "model.loss=program", "`program` needs the file of the loss"),
+        (SMALL, "model.loss={ program = \"x.py\" }", "the file of a program ends in .pt2"),
+        (
+            SMALL,
+            "model.loss={ program = { file = \"x.pt2\", output = \"aux\" } }",
+            "`program` takes weight, file, inputs, not output",
+        ),
         (SMALL, "model.loss={ hinge = 1 }", "expected one of \"cross-entropy\""),
         (SMALL, "model.loss={ focal = 0 }", "`focal`: expected a number above 0, got the whole number 0"),
         (SMALL, "model.loss={ focal = -0.5 }", "`focal`: expected a number above 0"),

@@ -25,6 +25,7 @@ pub(super) fn check(recipe: &Recipe, draft: &Draft<'_>) -> Vec<Problem> {
     let list = WithoutEffect(recipe.settings_without_effect());
     checks.problems.extend(without_effect(&list, draft.stated()));
     checks.losses_without_effect();
+    checks.adapters();
     if !own {
         checks.data();
         checks.model();

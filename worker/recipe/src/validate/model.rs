@@ -138,16 +138,20 @@ impl Checks<'_> {
         }
     }
 
-    pub(super) fn model(&mut self) {
-        let model = &self.recipe.model;
-        if self.recipe.task.facts().network.is_none() && model.file.is_none() {
-            self.add("model.file", "missing; name a file that `dtrain import` wrote");
-        }
-        if model.lora.as_ref().is_some_and(|lora| lora.patterns.is_empty()) {
+    /// Checks the adapters, which a user's own task may have too.
+    pub(super) fn adapters(&mut self) {
+        if self.recipe.model.lora.as_ref().is_some_and(|lora| lora.patterns.is_empty()) {
             self.add(
                 "model.lora.match",
                 "missing; name the weights that get an adapter, such as \"*attn*.weight\"",
             );
+        }
+    }
+
+    pub(super) fn model(&mut self) {
+        let model = &self.recipe.model;
+        if self.recipe.task.facts().network.is_none() && model.file.is_none() {
+            self.add("model.file", "missing; name a file that `dtrain import` wrote");
         }
         let stages = self.recipe.stage.iter().filter_map(|stage| stage.effective_batch);
         let smallest = stages.chain([self.recipe.train.effective_batch]).min().unwrap_or(1);

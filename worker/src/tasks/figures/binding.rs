@@ -131,7 +131,14 @@ impl Bound {
         let has_elements = target.is_some_and(|target| {
             matches!(target.meets, Meets::Tokens | Meets::Pixels(_)) || target.shape.len() > 1 && !has_sets
         });
-        Ok(Self { settings: settings.clone(), names: settings.names(), values, own: None, classes, has_elements })
+        Ok(Self {
+            settings: settings.clone(),
+            names: settings.names(),
+            values,
+            own: None,
+            classes,
+            has_elements,
+        })
     }
 }
 

@@ -20,14 +20,14 @@ pub(in crate::tasks) fn logits(shape: Vec<Option<i64>>) -> [Port; 1] {
 /// The outputs of a network.
 #[derive(Clone, Copy)]
 pub(in crate::tasks) struct Ports<'a> {
-    pub(super) train: &'a [Port],
+    pub(in crate::tasks) train: &'a [Port],
     pub(in crate::tasks) evaluate: &'a [Port],
     /// The numbers of the main output in training and in evaluation.
-    pub(super) main: [usize; 2],
+    pub(in crate::tasks) main: [usize; 2],
     /// Whether the main output is taken by default: that of a program is its loss, or no more than what a loss takes.
     pub(in crate::tasks) takes_main: bool,
     /// The file of a program; None if the network is a built-in one.
-    pub(super) file: Option<&'a Path>,
+    pub(in crate::tasks) file: Option<&'a Path>,
     pub(in crate::tasks) device: Device,
 }
 

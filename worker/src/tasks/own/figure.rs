@@ -35,8 +35,7 @@ impl OwnFigure {
         let Some(file) = settings.program.as_ref().filter(|_| !sets.predicts) else { return Ok(None) };
         let program = OwnProgram::load(key, file, ports.device)?;
         let program = program.bind(ports, sets.train.fields(), &settings.inputs)?;
-        let (sums, is_mean) =
-            sums(program.ports(Mode::Evaluate)).map_err(|reason| program.error(reason))?;
+        let (sums, is_mean) = sums(program.ports(Mode::Evaluate)).map_err(|reason| program.error(reason))?;
         program.check_sizes()?;
         let main = ports.main_at(Mode::Evaluate);
         Ok(Some(Self { program, main, sums, is_mean }))

@@ -2,8 +2,8 @@
 
 use dtrain_parts::Outputs;
 use dtrain_parts::losses::regression::Units;
-use dtrain_recipe::sample_losses::Program as Settings;
 use dtrain_recipe::Recipe;
+use dtrain_recipe::sample_losses::Program as Settings;
 use tch::{Device, Kind, TchError, Tensor};
 
 use super::{Given, OwnProgram, counted, fields};
@@ -140,7 +140,9 @@ impl OwnLoss {
         };
         // Output and target have the unit of the other losses.
         let field = |name: &str| match of.goal.filter(|(goal, _)| *goal == name) {
-            Some((_, units)) if batch.field(name)?.kind() == Kind::Float => Ok(units.goal(batch.field(name)?)?),
+            Some((_, units)) if batch.field(name)?.kind() == Kind::Float => {
+                Ok(units.goal(batch.field(name)?)?)
+            }
             _ => fields(batch, name),
         };
         let run = |output: OutputAt<'_>| -> Result<(Tensor, Option<Tensor>), TaskError> {
