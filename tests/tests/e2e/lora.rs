@@ -53,7 +53,7 @@ alpha = 6
 train = ["head.*"]
 "#;
 
-const GPT: &str = r#"
+pub(crate) const GPT: &str = r#"
 task = "lm"
 [data]
 kind = "tokens"
@@ -77,7 +77,7 @@ fn reference(case: &str, part: &str) -> BTreeMap<String, Tensor> {
 }
 
 /// Returns a sandbox with the imported model, the data and the weights of a case.
-fn sandbox(python: &Path, case: &str, recipe: &str) -> Sandbox {
+pub(crate) fn sandbox(python: &Path, case: &str, recipe: &str) -> Sandbox {
     let sandbox = Sandbox::new(&format!("{recipe}{TRAINING}"));
     import(python, &sandbox, &format!("adapted.py:{case}"), &[]);
     let mut weights = reference(case, "base.");
@@ -114,7 +114,7 @@ fn tokens(sandbox: &Sandbox) {
     }
 }
 
-const FILES: [&str; 2] = ["model.file=model.pt2", "model.weights=weights.safetensors"];
+pub(crate) const FILES: [&str; 2] = ["model.file=model.pt2", "model.weights=weights.safetensors"];
 
 /// Trains a case in two cuts, and compares losses and adapters with PEFT's.
 fn equals_peft(case: &str, recipe: &str) -> Option<Sandbox> {

@@ -6,6 +6,7 @@ use dtrain_tests::runs::gpt;
 
 use super::{LIMIT, Machine};
 use crate::exported::{IMAGES, imported};
+use crate::lora;
 
 /// Two stages, the first with frozen embeddings.
 const STAGES: &str = r#"
@@ -44,6 +45,26 @@ fn stages_and_evaluations_run_on_their_own_gpus() {
         expect_exit_code(&finish(command.env("FAKE_GPU_COUNTS", machine.counts_path("eval")), LIMIT), 0);
     machine.expect_own_gpus("eval", &text);
     assert!(text.contains("\"samples\":4"), "{text}");
+}
+
+/// Adapters of a GPT, whose other weights have fewer bytes: the memory of the plan.
+#[test]
+fn adapters_and_frozen_weights_take_the_memory_of_the_plan() {
+    let Ok(python) = forks::pytorch() else { return };
+    let Ok(machine) = Machine::of(2, lora::sandbox(&python, "gpt", lora::GPT)) else { return };
+    let int8 = "model.frozen.int8=[\"*c_attn.weight\", \"*fc.weight\", \"lm_head.weight\"]";
+    let bf16 = "model.frozen.bf16=[\"*c_attn.weight\", \"*fc.weight\", \"lm_head.weight\"]";
+    let runs = [("int8", [int8, "precision.amp=bf16"]), ("bf16", [bf16, "precision.amp=fp16"])];
+    for (name, sets) in thorough::cases(&runs, 1) {
+        let sets = [&lora::FILES[..], sets].concat();
+        let sets: Vec<&str> = sets.into_iter().flat_map(|set| ["--set", set]).collect();
+        let (run, text) = machine.train(name, &[&["--nproc", "2"], &sets[..]].concat());
+        assert_eq!(run.result().steps, Some(10), "{text}");
+        machine.expect_own_gpus(name, &text);
+        let predicted = run.plan()["predictions"][0]["peak"].as_f64().unwrap();
+        let peak = run.result().peak_memory_bytes[0] as f64;
+        assert!((predicted / peak - 1.0).abs() < 0.01, "{predicted} predicted, {peak} measured");
+    }
 }
 
 #[test]
