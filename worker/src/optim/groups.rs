@@ -34,6 +34,11 @@ pub enum GroupError {
         counted(*.dims, "dimension")
     )]
     NoMatrix { name: String, dims: usize },
+    #[error(
+        "the group of {} has betas or eps of AdamW, but Muon updates all its parameters; remove them, or set muon = false",
+        quoted(.globs)
+    )]
+    NoAdamw { globs: Vec<String> },
     #[error("{glob:?} matches no parameter{}", suggestion(.nearest))]
     NoMatch { glob: String, nearest: Vec<String> },
     #[error("optimizer group {rule} has no pattern; give it one, or remove the group")]

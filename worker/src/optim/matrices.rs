@@ -27,7 +27,15 @@ pub(crate) fn matrices(
             }
         }
     };
-    parameters.iter().zip(rule_of).enumerate().map(is_matrix).collect()
+    let all: Vec<bool> =
+        parameters.iter().zip(rule_of).enumerate().map(is_matrix).collect::<Result<_, _>>()?;
+    for rule in rule_of.iter().flatten().filter(|rule| rule.betas.is_some() || rule.eps.is_some()) {
+        let mut own = rule_of.iter().zip(&all).filter(|(of, _)| of.is_some_and(|of| std::ptr::eq(of, *rule)));
+        if own.all(|(_, is_matrix)| *is_matrix) {
+            return Err(GroupError::NoAdamw { globs: rule.patterns.clone() });
+        }
+    }
+    Ok(all)
 }
 
 /// Returns whether the name of a parameter says that it is an embedding: of tokens, positions or patches.
@@ -152,5 +160,9 @@ mod tests {
         assert_eq!(matrices(&infos, &rules, false).unwrap(), [false, true, false, true]);
         let error = matrices(&infos, &[None, None, Some(&yes), None], false).unwrap_err().to_string();
         assert!(error.contains("\"a.bias\" has 1 dimension") && error.contains("remove muon"), "{error}");
+        let of_adamw = OptimGroup { betas: Some([0.9, 0.99]), ..rule(None) };
+        assert!(matrices(&infos[..3], &[Some(&of_adamw), None, Some(&of_adamw)], false).is_ok());
+        let error = matrices(&infos[..2], &[Some(&of_adamw), None], false).unwrap_err().to_string();
+        assert!(error.contains("Muon updates all its parameters"), "{error}");
     }
 }
