@@ -4,7 +4,7 @@ use std::fs;
 
 use dtrain_test_kit::{forks, thorough};
 use dtrain_tests::process::expect_exit_code;
-use dtrain_tests::runs::Sandbox;
+use dtrain_tests::runs::{Sandbox, assert_close};
 use dtrain_tests::trainings::{distance, tensors};
 
 use crate::exported::{IMAGES, import, imported};
@@ -81,6 +81,28 @@ fn each_output_has_its_loss_and_target() {
     {
         let text = expect_exit_code(&named.launch(1, &number.to_string(), &[&format!("model.loss={loss}")]), 2);
         assert!(text.contains(words), "{text}");
+    }
+}
+
+/// An auxiliary output and a loss that names it are the same, for masks, maps and sets of classes.
+#[test]
+fn a_named_output_counts_as_an_auxiliary_one() {
+    let Ok(python) = forks::pytorch() else { return };
+    for (task, data, outputs, loss) in [
+        ("segment", "image_size = 16\nclasses = 3\ntrain_samples = 16\ntest_samples = 5", "3", "dice"),
+        ("regress", "target = \"map\"\nimage_size = 16\ntrain_samples = 16\ntest_samples = 5", "1", "l1"),
+    ] {
+        let sandbox = crate::exported::sandbox(task, data, "output = \"out\"");
+        import(&python, &sandbox, "outputs.py:two_maps", &["--classes", outputs]);
+        let auxiliary = [&*format!("model.loss={loss}"), "model.auxiliary={ aux = 0.4 }"];
+        let expected = sandbox.train(1, "auxiliary", &auxiliary);
+        let named = format!(
+            "model.loss=[{{ name = {loss:?} }}, {{ name = {loss:?}, output = \"aux\", weight = 0.4 }}]"
+        );
+        let found = sandbox.train(2, "named", &[&named, "memory.micro_batch=3"]);
+        let distance = distance(&tensors(&found, MODEL), &tensors(&expected, MODEL));
+        assert!(distance < 1e-5, "{task}: {distance}");
+        assert_close(&found.per_step("loss"), &expected.per_step("loss"), 1e-5);
     }
 }
 
