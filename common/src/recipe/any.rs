@@ -144,7 +144,8 @@ impl AnyRecipe {
         self.general.settings(&mut general);
         let of = |(key, default): &(String, String)| {
             let found = key.split_once('.').and_then(|(section, key)| self.table.get(section)?.get(key));
-            (key.clone(), found.map_or_else(|| default.clone(), Value::to_string))
+            let found = found.cloned().map(differences::without_programs);
+            (key.clone(), found.map_or_else(|| default.clone(), |value| value.to_string()))
         };
         let named = |settings: Settings| settings.0.into_iter().map(|(key, value)| (key.to_owned(), value));
         named(task).chain(own.iter().map(of)).chain(named(general)).collect()

@@ -43,9 +43,21 @@ fn stages(stages: &[Stage]) -> Vec<Table> {
         for key in ["name", "micro_batch", "recompute", "best"].iter().chain(length) {
             table.remove(*key);
         }
-        table
+        table.into_iter().map(|(key, value)| (key, without_programs(value))).collect()
     };
     stages.iter().enumerate().map(of).collect()
+}
+
+/// Returns a value without the paths of programs, which may lie elsewhere on another machine. Checkpoints have their hashes.
+pub(super) fn without_programs(value: Value) -> Value {
+    match value {
+        Value::String(path) if path.starts_with('/') && path.ends_with(".pt2") => "program".into(),
+        Value::Array(list) => list.into_iter().map(without_programs).collect::<Vec<_>>().into(),
+        Value::Table(table) => {
+            table.into_iter().map(|(key, value)| (key, without_programs(value))).collect::<Table>().into()
+        }
+        other => other,
+    }
 }
 
 /// Writes a value as text, with a table's keys sorted: their order in the file has no meaning.

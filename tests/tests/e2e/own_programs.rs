@@ -12,6 +12,7 @@ use dtrain_tests::trainings::{distance, tensors};
 
 use crate::exported::{IMAGES, imported, sandbox};
 use crate::import::{rejected, run};
+use crate::predict::{images, predicted};
 use crate::sample_losses::{CLASSIFY, SEGMENT};
 
 /// Ranks, and samples of a micro-batch. The first has ranks with unequal numbers.
@@ -88,6 +89,24 @@ fn an_own_loss_makes_any_program_a_task() {
     let known = sandbox.train(1, "known", &["task=classify", "model.loss={ focal = { gamma = 1.5 } }"]);
     let distance = distance(&tensors(&own, WEIGHTS), &tensors(&known, WEIGHTS));
     assert!(distance < 1e-6, "{distance}");
+
+    import(&python, &sandbox, "shade", "--change", "image=3x16x16,u=2");
+    let changes = "data.changes=[{ name = \"program\", program = \"shade.pt2\" }]";
+    let sets = [loss, changes, "train.steps=6"];
+    let last = same_in_every_cut(&sandbox, "changed", &sets).0.latest().display().to_string();
+    // A resume needs the same programs, an evaluation not the change, and a prediction none.
+    std::fs::create_dir(sandbox.path("moved")).unwrap();
+    std::fs::rename(sandbox.path("focal.pt2"), sandbox.path("moved/focal.pt2")).unwrap();
+    let moved = "model.loss={ program = \"moved/focal.pt2\" }";
+    let more = |name: &str, sets: &[&str]| sandbox.launch_with(1, name, sets, &["--resume", &last]);
+    expect_exit_code(&more("more", &[moved, changes, "train.steps=8"]), 0);
+    std::fs::remove_file(sandbox.path("shade.pt2")).unwrap();
+    import(&python, &sandbox, "darker", "--change", "image=3x16x16");
+    let other = changes.replace("shade", "darker");
+    let text = expect_exit_code(&more("other", &[moved, &other, "train.steps=8"]), 2);
+    assert!(text.contains("use the program of that run"), "{text}");
+    images(&sandbox, 2);
+    predicted(&sandbox, &["more", "images", "-o", "out.csv"]);
 }
 
 /// Normalised targets, and a stage with its own loss.
@@ -103,9 +122,14 @@ fn own_losses_and_figures_of_numbers_have_the_unit_of_those_of_dtrain() {
     let figures = "model.figures=[{ name = \"program\", program = \"absolute.pt2\" }]";
     let own = same_in_every_cut(&sandbox, "own", &["model.loss={ program = \"squared.pt2\" }", figures]);
     assert_near(&own, &sandbox.train(1, "known", &[figures]), "mse");
-    let last = own.evaluations().pop().unwrap();
-    let [mine, known] = ["absolute", "mae"].map(|name| last[name].as_f64().unwrap());
-    assert!((mine - known).abs() < 1e-5, "{last}");
+    // The weights of a loss are none of the figures.
+    import(&python, &sandbox, "weighted", "--loss", inputs);
+    let weighted = sandbox.train(2, "weighted", &["model.loss={ program = \"weighted.pt2\" }", figures]);
+    for run in [own, weighted] {
+        let last = run.evaluations().pop().unwrap();
+        let [mine, known] = ["absolute", "mae"].map(|name| last[name].as_f64().unwrap());
+        assert!((mine - known).abs() < 1e-5, "{last}");
+    }
     let stages = |loss: &str| {
         format!("stage=[{{ name = \"a\", steps = 2 }}, {{ name = \"b\", steps = 2, loss = {loss} }}]")
     };

@@ -12,10 +12,9 @@ impl Recipe {
         let changes = self.data.changes.iter().enumerate();
         let changes =
             changes.filter_map(|(at, change)| Some((format!("data.changes[{at}]"), change.file()?.clone())));
-        let figures = self.model.figures.iter();
-        let figures = figures.filter_map(|figure| {
-            Some((format!("model.figures ({})", figure.label()), figure.file()?.clone()))
-        });
+        let figures = self.model.figures.iter().enumerate();
+        let figures =
+            figures.filter_map(|(at, figure)| Some((format!("model.figures[{at}]"), figure.file()?.clone())));
         let stages = (0..self.stage.len())
             .filter_map(|number| Some((format!("stage[{number}].loss"), self.loss_of_stage(number)?)));
         let losses = [("model.loss".to_owned(), self.model.loss.clone())].into_iter().chain(stages);
@@ -41,7 +40,8 @@ impl Recipe {
             };
             if let Some(path) = loss.file_mut() {
                 change(&format!("stage[{number}].loss"), path);
-                stage.loss = Value::try_from(loss).ok();
+                // A path that is no UTF-8 stays as it is, and is an error when the recipe is written.
+                stage.loss = Value::try_from(loss).ok().or(stage.loss.take());
             }
         }
     }

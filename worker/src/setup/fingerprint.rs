@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 
 use crate::data::packed::PLACE;
 use crate::setup::error::WorkerError;
-use crate::tasks::Task;
+use crate::tasks::{OF_PROGRAM, Task};
 
 /// Keys of locations, which may change: of the data, of its lines in a table, and of memory.
 const LOCATION_KEYS: [&str; 3] = ["root", "dtrain_table", PLACE];
@@ -117,15 +117,36 @@ pub(crate) fn check_same_data(
         return Err(WorkerError::OtherClasses { folder, differing });
     }
     let now = &task.facts().extra;
-    let differing = differing(&manifest.extra, now);
+    let mut differing = differing(&manifest.extra, now);
+    // No evaluation changes images: see `check_same_changes`.
+    differing.retain(|key| !is_change(key));
     let remedy = match has_byte_order_mark(&manifest.extra["vocabulary"], &now["vocabulary"]) {
         true => {
             "its vocabulary has the byte order mark of a text, which earlier builds took for a character. Give the run texts with a \
              second mark, of which the first is no part: `printf '\\357\\273\\277' | cat - OLD.txt > NEW.txt` for each file that \
              begins with a mark"
         }
+        false if differing.iter().all(|key| key.starts_with(OF_PROGRAM)) => OTHER_PROGRAM,
         false => "use the data of that run, or start a new run with another --run-dir",
     };
+    if differing.is_empty() { Ok(()) } else { Err(WorkerError::OtherData { folder, differing, remedy }) }
+}
+
+const OTHER_PROGRAM: &str = "use the program of that run, or start a new run with another --run-dir";
+
+fn is_change(key: &str) -> bool {
+    key.strip_prefix(OF_PROGRAM).is_some_and(|key| key.starts_with("data.changes"))
+}
+
+/// Returns an error if the user's own change of images is now another program.
+pub(crate) fn check_same_changes(
+    folder: &Path,
+    manifest: &Manifest,
+    task: &dyn Task,
+) -> Result<(), WorkerError> {
+    let mut differing = differing(&manifest.extra, &task.facts().extra);
+    differing.retain(|key| is_change(key));
+    let (folder, remedy) = (folder.to_owned(), OTHER_PROGRAM);
     if differing.is_empty() { Ok(()) } else { Err(WorkerError::OtherData { folder, differing, remedy }) }
 }
 

@@ -8,7 +8,7 @@ use dtrain_recipe::{General, Recipe};
 use crate::checkpoint::MODEL_FILE;
 use crate::course::RunPlan;
 use crate::setup::error::Result;
-use crate::setup::fingerprint::{self, check_same_data, unnamed_classes};
+use crate::setup::fingerprint::{self, check_same_changes, check_same_data, unnamed_classes};
 use crate::tasks::Task;
 
 /// Characters of a hash that are shown.
@@ -23,6 +23,7 @@ pub(crate) fn check_data(
     plan: &RunPlan,
 ) -> Result<Vec<String>> {
     check_same_data(folder, manifest, task)?;
+    check_same_changes(folder, manifest, task)?;
     let mut notes = Vec::from_iter(fingerprint::describe_change(manifest.data.as_ref(), data));
     let is_resized = plan.is_resized(manifest.step);
     notes.extend(is_resized.then(|| plan.describe_rest(manifest.step)));

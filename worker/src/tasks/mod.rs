@@ -40,6 +40,7 @@ pub use facts::{BatchSizes, Facts};
 pub(crate) use facts::{EvalSet, TEST};
 pub use forward::Forward;
 pub use lm::Lm;
+pub(crate) use own::OF_PROGRAM;
 pub use predict::{Predict, Unlabelled};
 pub use program::Program;
 pub use regress::Regress;

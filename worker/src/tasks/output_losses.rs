@@ -14,7 +14,7 @@ use super::program_error::Unfit;
 use super::samples::{Sets, mask_rule};
 use super::terms::term;
 use super::{Batch, Facts, Mode, TaskError};
-use crate::data::{Field, FieldKind};
+use crate::data::{Field, FieldKind, Numbered};
 use crate::models::Port;
 
 /// The losses of each stage, if it names an output or a field, or has a user's own loss; else None, and the task computes its own.
@@ -139,6 +139,11 @@ impl OutputLosses {
         self.stages.iter().flatten().flatten().flat_map(Bound::outputs).collect()
     }
 
+    /// Returns whether a stage has a loss of the user.
+    pub(super) fn has_own(&self) -> bool {
+        self.stages.iter().flatten().flatten().any(|bound| matches!(bound, Bound::Own(_)))
+    }
+
     /// Adds what a run compares with its checkpoint of the user's own losses.
     pub(super) fn add_to(&self, facts: &mut Facts) {
         for bound in self.stages.iter().flatten().flatten() {
@@ -215,9 +220,11 @@ impl OutputLosses {
             let (target, units) = (batch.field(&known.field)?, known.units.as_ref().unwrap_or(units));
             total = total.f_add(&losses(&known.term, outputs, target, &batch.weights, known.goal, units)?)?;
         }
-        let mut loss = Loss::of_samples(&total, &batch.weights, Loss::no_sums(batch.weights.device())?)?;
+        let loss = Loss::of_samples(&total, &batch.weights, Loss::no_sums(batch.weights.device())?)?;
         if let Some(weights) = divisor {
-            loss.weight = weights.f_mul(&batch.weights)?.f_sum(Kind::Double)?;
+            // The loss weighs as many as its own weights, such as pixels.
+            let weight = weights.f_mul(&batch.weights)?.f_sum(Kind::Double)?;
+            return Ok(Some(Loss { weight, ..loss }));
         }
         let scaled = |value: &Tensor| -> Result<Tensor, TchError> { value.f_mul_scalar(self.size) };
         Ok(Some(Loss { sum: scaled(&loss.sum)?, weight: scaled(&loss.weight)?, sums: loss.sums }))
@@ -289,11 +296,12 @@ impl Binding<'_> {
             })
         };
         let fields = sets.train.fields();
-        let found = fields.iter().find(|field| field.name == name);
+        let found = fields.iter().find(|field| field.name == name && name != Numbered::FIELD);
         match found.and_then(|field| Some((field, of_field(field)?))) {
             Some(found) => Ok(found),
             None => {
-                let fields = fields.iter().filter(|field| of_field(field).is_some());
+                let known = |field: &&Field| of_field(field).is_some() && field.name != Numbered::FIELD;
+                let fields = fields.iter().filter(known);
                 let fields = fields.map(|field| field.name.to_string()).collect();
                 Err(Unfit::NoLossTarget { key: key.to_owned(), name: name.to_owned(), fields })
             }

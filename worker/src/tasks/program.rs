@@ -104,7 +104,8 @@ impl BuildTask for Program {
         let ports = exported.exported().outputs();
         let named = output_losses::known_outputs(recipe, ports).map_err(|unfit| exported.unfit(unfit))?;
         // A prediction has no loss, and any output may be the main one.
-        let any = ports.iter().filter(|_| sets.predicts && recipe.has_own_loss());
+        let any = exported.exported().evaluation_outputs().iter();
+        let any = any.filter(|_| sets.predicts && recipe.has_own_loss());
         let of_own = own.takes(ports).into_iter().chain(any.map(|port| port.name.clone()));
         let of_own: Vec<_> = of_own.collect();
         let usual = [LOSS].into_iter().chain(taken.iter().copied());
@@ -114,7 +115,11 @@ impl BuildTask for Program {
         let losses = Losses::bind(&stated.losses, &network, fields).map_err(|unfit| network.unfit(unfit))?;
         let main = &network.main(Mode::Train).name;
         let has_others = losses.is_some() || output_losses::has_some(recipe);
-        let has_own = !has_others || stated.output.is_some() || main == LOSS;
+        // A stated output may be what a user's own loss takes.
+        let is_loss = |port: &Port| is_scalar(&port.shape) || matches!(port.shape[..], [None]);
+        let states_loss =
+            stated.output.is_some() && (!recipe.has_own_loss() || is_loss(network.main(Mode::Train)));
+        let has_own = !has_others || states_loss || main == LOSS;
         let ports = Ports { takes_main: false, ..Ports::of(&network) };
         // A user's own loss takes the main output, unless that is a loss.
         let taken_by_own = Ports { takes_main: !has_own, ..ports };
@@ -140,7 +145,7 @@ impl BuildTask for Program {
         check_vocabulary(&network, evaluate, sets.classes_of_text())?;
         let own = if has_own { network.main(Mode::Evaluate).name.as_str() } else { LOSS };
         let mut figures = figures(train, evaluate, own);
-        figures.retain(|figure| !named.contains(&figure.name));
+        figures.retain(|figure| !named.contains(&figure.name) && !outputs.outputs().contains(&&*figure.name));
         let given = Given::of(ports, &sets, mask_rule(recipe).ignore);
         let listed = Figures::bind(&stated.figures, &given)?;
         if let Some(label) = listed.names().find(|label| figures.iter().any(|figure| figure.name == **label))
@@ -149,7 +154,8 @@ impl BuildTask for Program {
         }
         let used = figures.iter().map(|figure| figure.name.as_str()).chain(taken).chain(listed.outputs());
         let used: Vec<_> = used.chain(outputs.outputs()).collect();
-        let mut facts = facts(&sets, figures.len()).with_program(&network, &used);
+        let sums = figures.len() + usize::from(outputs.has_own());
+        let mut facts = facts(&sets, sums).with_program(&network, &used);
         outputs.add_to(&mut facts);
         change.iter().for_each(|change| change.add_to(&mut facts));
         let takes_prompts = recipe.target() == Some(Target::Tokens);
@@ -207,6 +213,11 @@ fn sum_of(output: &Tensor, shape: &[Option<i64>], weights: &Tensor, count: f64) 
 }
 
 impl Program {
+    /// Returns whether the sums have the number of samples, because the weight may be that of a user's own loss.
+    fn counts_samples(&self) -> bool {
+        self.outputs.has_own()
+    }
+
     /// Returns whether the program computes means of a batch. Unreadable samples would change them, and are removed.
     fn computes_means(&self, mode: Mode) -> bool {
         let ports = self.network.ports(mode);
@@ -247,6 +258,7 @@ impl Program {
             Some(at) => tch::no_grad(|| sum(at, Kind::Double)),
             None => Tensor::f_zeros([] as [i64; 0], (Kind::Double, device)),
         };
+        let count = || batch.weights.f_sum(Kind::Double);
         let own = match self.has_own {
             true => sum(self.network.main_at(mode), Kind::Float)?,
             false => Tensor::f_zeros([] as [i64; 0], (Kind::Float, device))?,
@@ -257,7 +269,8 @@ impl Program {
             Some(of_outputs) => (own.f_add(&of_outputs.sum)?, of_outputs.weight),
             None => (own, batch.weights.f_sum(Kind::Double)?),
         };
-        let loss = Loss { sum, weight, sums: stacked(self.figures.iter().map(figure), device)? };
+        let sums = self.figures.iter().map(figure).chain(self.counts_samples().then(count));
+        let loss = Loss { sum, weight, sums: stacked(sums, device)? };
         Ok((loss, outputs))
     }
 }
@@ -364,7 +377,9 @@ impl Task for Program {
 
     fn figures(&self, totals: &Totals) -> Vec<(&str, f64)> {
         let own = self.figures.iter().zip(&totals.sums);
-        own.map(|(figure, sum)| (figure.name.as_str(), sum / totals.weight)).collect()
+        // The weight of a user's own loss is another one.
+        let count = totals.sums.get(self.figures.len()).copied().unwrap_or(totals.weight);
+        own.map(|(figure, sum)| (figure.name.as_str(), sum / count)).collect()
     }
 }
 

@@ -30,8 +30,8 @@ pub struct Regress {
     /// The user's own change of images.
     change: Option<OwnChange>,
     outputs: OutputLosses,
-    /// Of maps: whether the last sum is the number of pixels. Otherwise the weight is it.
-    counts_pixels: bool,
+    /// Whether the last sum is the number of samples, or of a map's pixels. Otherwise the weight is it.
+    counts_targets: bool,
     /// The names of the numbers; empty if the target is a map.
     numbers: Vec<String>,
     /// Height and width of the images.
@@ -94,8 +94,8 @@ impl BuildTask for Regress {
             field: Some(field),
             size: facts.weight_per_sample,
         })?;
-        let counts_pixels = field == "map" && outputs.has_some();
-        facts.sums += usize::from(counts_pixels);
+        let counts_targets = outputs.has_some();
+        facts.sums += usize::from(counts_targets);
         let mut facts = facts.with_program(&network, &[figures.outputs(), outputs.outputs()].concat());
         outputs.add_to(&mut facts);
         change.iter().for_each(|change| change.add_to(&mut facts));
@@ -104,7 +104,7 @@ impl BuildTask for Regress {
             figures,
             change,
             outputs,
-            counts_pixels,
+            counts_targets,
             network,
             units,
             center: Tensor::f_from_slice(&center)?.f_to_device(device)?,
@@ -175,7 +175,7 @@ impl Regress {
         };
         // Of a stage with losses of outputs, only the sums count.
         let mut loss = if self.outputs.has_current() { tch::no_grad(plain)? } else { plain()? };
-        if self.counts_pixels {
+        if self.counts_targets {
             loss.sums = Tensor::f_cat(&[&loss.sums, &loss.weight.f_reshape([1])?], 0)?;
         }
         let main = (Some(&outputs), &self.units);
@@ -253,10 +253,13 @@ impl Task for Regress {
     /// Returns the mean absolute and the root mean squared error in the unit of the targets, and for vectors
     /// the coefficient of determination.
     fn figures(&self, totals: &Totals) -> Vec<(&str, f64)> {
-        match totals.sums[..] {
-            [absolute, squared] => map_metrics([absolute, squared], totals.weight).into(),
-            [absolute, squared, pixels] => map_metrics([absolute, squared], pixels).into(),
-            _ => vector_metrics(&totals.sums, totals.weight).into(),
+        let (sums, count) = match &totals.sums[..] {
+            [sums @ .., count] if self.counts_targets => (sums, *count),
+            sums => (sums, totals.weight),
+        };
+        match *sums {
+            [absolute, squared] if self.numbers.is_empty() => map_metrics([absolute, squared], count).into(),
+            _ => vector_metrics(sums, count).into(),
         }
     }
 }

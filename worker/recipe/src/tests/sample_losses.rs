@@ -47,6 +47,14 @@ fn a_table_keeps_every_setting_in_one_order() {
     );
     assert_eq!(one, other);
     assert_eq!(one.differences(&other), []);
+    let at = |folder: &str| {
+        let set =
+            format!("model.loss={{ focal = 1, program = {{ file = \"{folder}/own.pt2\", weight = 2 }} }}");
+        let stage =
+            format!("stage=[{{ name = \"a\", steps = 1, loss = {{ program = \"{folder}/own.pt2\" }} }}]");
+        parse(&SMALL.replace("[train]\nepochs = 1\n", ""), &[&set, &stage]).unwrap()
+    };
+    assert_eq!(at("/a").differences(&at("/b")), [], "a program may lie elsewhere");
     assert_eq!(
         saved(&one).unwrap().to_string(),
         "{ cross-entropy = { weight = 1.0, smoothing = 0.1, class_weights = { sky = 2.0 } }, dice = { weight = 0.5, smooth = 1.0 } }"

@@ -335,7 +335,8 @@ impl Checks<'_> {
             self.add(&format!("data.changes[{at}]"), message);
         }
         let own = data.changes.iter().position(|change| change.file().is_some());
-        if let Some(at) = own.filter(|_| self.recipe.task.facts().losses.is_empty()) {
+        let facts = self.recipe.task.facts();
+        if let Some(at) = own.filter(|_| facts.losses.is_empty() && !facts.returns_loss) {
             self.add(&format!("data.changes[{at}]"), no_effect(&self.recipe.of_losses()));
         }
         if !data.changes.is_empty() && self.draft.states("data.augment") && data.augment != Augment::None {

@@ -6,7 +6,7 @@ use tch::Tensor;
 
 use super::Bound;
 use super::value::{FieldForm, OutputForm, Value};
-use crate::data::{Field, FieldKind};
+use crate::data::{Field, FieldKind, Numbered};
 use crate::models::Port;
 use crate::tasks::network::{Ports, enlarges, named_output, unfit_output};
 use crate::tasks::own::OwnFigure;
@@ -37,7 +37,8 @@ impl<'a> Given<'a> {
     }
 
     fn field(&self, name: Option<&str>, fits: impl Fn(&Field) -> bool) -> Result<&Field, Vec<String>> {
-        let mut all = self.sets.train.fields().iter().filter(|field| fits(field));
+        let own = self.sets.train.fields().iter().filter(|field| field.name != Numbered::FIELD);
+        let mut all = own.filter(|field| fits(field));
         let names = all.clone().map(|field| field.name.to_string()).collect();
         all.find(|field| Some(&*field.name) == name).ok_or(names)
     }

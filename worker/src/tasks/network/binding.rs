@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use tch::Kind;
 
-use crate::data::{Field, FieldKind};
+use crate::data::{Field, FieldKind, Numbered};
 use crate::models::Port;
 use crate::tasks::program_error::Unfit;
 
@@ -33,7 +33,8 @@ pub(in crate::tasks) fn bind(
         return Err(Unfit::NoPort { key: "model.inputs".to_owned(), name: name.clone(), known: known() });
     }
     let field_named = |name: &str| fields.iter().copied().find(|field| *field == name);
-    let owned = || fields.iter().map(|field| (*field).to_owned()).collect::<Vec<_>>();
+    let known = || fields.iter().filter(|field| **field != Numbered::FIELD);
+    let owned = || known().map(|field| (*field).to_owned()).collect::<Vec<_>>();
     let bound = |port: &Port| {
         let (input, name) = (port.name.clone(), port.name.as_str());
         if let Some(field) = stated.get(name) {

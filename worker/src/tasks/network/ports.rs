@@ -24,6 +24,8 @@ pub(in crate::tasks) struct Ports<'a> {
     pub(in crate::tasks) evaluate: &'a [Port],
     /// The numbers of the main output in training and in evaluation.
     pub(in crate::tasks) main: [usize; 2],
+    /// The numbers of the outputs with the same loss in training, and their weights.
+    pub(in crate::tasks) auxiliary: &'a [(usize, f64)],
     /// Whether the main output is taken by default: that of a program is its loss, or no more than what a loss takes.
     pub(in crate::tasks) takes_main: bool,
     /// The file of a program; None if the network is a built-in one.
@@ -37,6 +39,7 @@ impl<'a> Ports<'a> {
             train: network.ports(Mode::Train),
             evaluate: network.ports(Mode::Evaluate),
             main: [Mode::Train, Mode::Evaluate].map(|mode| network.main_at(mode)),
+            auxiliary: &network.chosen(Mode::Train).auxiliary,
             takes_main: true,
             file: Some(&network.program.path),
             device: network.program.device,
@@ -45,12 +48,28 @@ impl<'a> Ports<'a> {
 
     /// Returns the only output of a built-in network.
     pub(in crate::tasks) fn built(logits: &'a [Port; 1], device: Device) -> Self {
-        Self { train: logits, evaluate: logits, main: [0, 0], takes_main: true, file: None, device }
+        Self {
+            train: logits,
+            evaluate: logits,
+            main: [0, 0],
+            auxiliary: &[],
+            takes_main: true,
+            file: None,
+            device,
+        }
     }
 
     /// Returns no outputs.
     pub(in crate::tasks) fn none(device: Device) -> Self {
-        Self { train: &[], evaluate: &[], main: [0, 0], takes_main: false, file: None, device }
+        Self {
+            train: &[],
+            evaluate: &[],
+            main: [0, 0],
+            auxiliary: &[],
+            takes_main: false,
+            file: None,
+            device,
+        }
     }
 
     /// Returns all outputs of a mode.

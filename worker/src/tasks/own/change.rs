@@ -78,7 +78,9 @@ impl OwnChange {
                 // Samples that could not be read stay 0.
                 let lengths: Vec<i64> =
                     std::iter::once(-1).chain(std::iter::repeat_n(1, value.dim() - 1)).collect();
-                *field = value.f_masked_fill(&batch.weights.f_eq(0.0)?.f_view(lengths.as_slice())?, 0.0)?;
+                *field = value
+                    .f_to_kind(field.kind())?
+                    .f_masked_fill(&batch.weights.f_eq(0.0)?.f_view(lengths.as_slice())?, 0.0)?;
             }
         }
         Ok(changed)

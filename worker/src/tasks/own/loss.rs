@@ -88,10 +88,12 @@ impl OwnLoss {
             .map(|mode| choose(program.ports(mode)).map_err(|reason| program.error(reason)));
         let own = Self { train: train?, evaluate: evaluate?, weight: settings.weight, program };
         // A step needs the derivative by the outputs of training.
-        if !own.program.takes_output()
-            || !own.program.is_of_training()
-            || own.program.has_gradient(own.train.loss)? == Some(false)
-        {
+        if !own.program.is_of_training() {
+            return Err(own.program.error(
+                "an output that it takes has another shape in training than in evaluation, or is not there; return it in both alike",
+            ));
+        }
+        if !own.program.takes_output() || own.program.has_gradient(own.train.loss)? == Some(false) {
             return Err(own.program.error(
                 "the loss has no derivative by an output of the network, so nothing would be trained; compute it from the outputs \
                  without argmax, round or detach",
@@ -163,7 +165,8 @@ impl OwnLoss {
             move |at: usize| if at == of.at { Ok(other.shallow_clone()) } else { (of.output)(at) }
         };
         let (mut losses, weights) = run(&instead(main))?;
-        for (output, factor) in auxiliary {
+        let has_auxiliary = of.mode == Mode::Train && self.program.takes_in_training(of.at);
+        for (output, factor) in auxiliary.iter().filter(|_| has_auxiliary) {
             losses = losses.f_add(&run(&instead(output))?.0.f_mul_scalar(*factor)?)?;
         }
         Ok((losses, weights))

@@ -25,6 +25,9 @@ pub(super) use change::{OwnChange, with_change};
 pub(super) use figure::OwnFigure;
 pub(super) use loss::{OfBatch, OwnLoss, OwnLosses};
 
+/// Begins the keys of a checkpoint with the hashes of such programs.
+pub(crate) const OF_PROGRAM: &str = "program of ";
+
 /// The usual names of an input that takes the main output, besides those of the output.
 const PREDICTIONS: [&str; 6] = ["input", "outputs", "prediction", "predictions", "pred", "scores"];
 
@@ -146,6 +149,12 @@ impl OwnProgram {
                     let of_train = ports.all(Mode::Train);
                     let train =
                         number(of_train).or((evaluate == main_at).then_some(ports.main_at(Mode::Train)));
+                    if train == Some(ports.main_at(Mode::Train)) {
+                        ports
+                            .auxiliary
+                            .iter()
+                            .try_for_each(|(at, _)| self.check_output(input, &of_train[*at]))?;
+                    }
                     Source::Output { evaluate, train: train.filter(is_same) }
                 }
                 None => {
@@ -173,7 +182,7 @@ impl OwnProgram {
         let known = shown.map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
         let inputs = "inputs";
         match unfit {
-            Unfit::Unfed { input, .. } if names.contains(&Numbered::FIELD) => {
+            Unfit::Unfed { input, .. } if self.key.starts_with("data.changes") => {
                 format!(
                     "no field of the data feeds the input `{input}`, only {known} and `u`; leave this input out"
                 )
@@ -222,7 +231,7 @@ impl OwnProgram {
         if !facts.extra.is_object() {
             facts.extra = Value::Object(Map::new());
         }
-        facts.extra[format!("program of {}", self.key)] = self.hash.clone().into();
+        facts.extra[format!("{OF_PROGRAM}{}", self.key)] = self.hash.clone().into();
     }
 
     /// Returns whether training has all outputs that it takes.
@@ -239,6 +248,13 @@ impl OwnProgram {
                 "it is not valid for batches of every size; write it with `dtrain import`, and let no branch depend on the batch",
             )),
         }
+    }
+
+    /// Returns whether an input takes this output in training.
+    fn takes_in_training(&self, at: usize) -> bool {
+        self.sources
+            .iter()
+            .any(|source| matches!(source, Source::Output { train: Some(own), .. } if *own == at))
     }
 
     /// Returns whether an input takes an output of the network.
