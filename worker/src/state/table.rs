@@ -350,8 +350,21 @@ impl Table {
     /// Returns the norms of the gradients that this rank updates, one per part: scalars on the gradients'
     /// device, without a synchronization. A norm is not finite if an element is not.
     pub(crate) fn own_norms(&self) -> Result<Vec<Tensor>, TchError> {
-        self.own_grads()?.iter().map(Tensor::f_norm).collect()
+        self.own_grads()?.iter().map(norm).collect()
     }
+}
+
+/// Returns the norm of a part. On a CPU it is one of float64: libtorch adds float32 there one after the other, so that the norm of a
+/// million elements has five digits, and other ones after a resume, whose first step has its blocks in another order.
+fn norm(grad: &Tensor) -> Result<Tensor, TchError> {
+    /// Elements whose float64 stay in the cache of a processor.
+    const PIECE: i64 = 1 << 16;
+    if grad.device() != Device::Cpu {
+        return grad.f_norm();
+    }
+    let pieces = grad.f_split(PIECE, 0)?;
+    let norms = pieces.iter().map(|piece| piece.f_norm_scalaropt_dtype(2, Kind::Double));
+    Tensor::f_stack(&norms.collect::<Result<Vec<_>, _>>()?, 0)?.f_norm()
 }
 
 pub(super) fn row(parameter: &Parameter<'_>) -> Row {

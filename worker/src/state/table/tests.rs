@@ -32,6 +32,22 @@ fn squares(table: &Table) -> f64 {
     norms.iter().map(|norm| norm.double_value(&[]).powi(2)).sum()
 }
 
+/// A norm of float32 would differ in the sixth digit.
+#[test]
+fn the_norm_of_a_gradient_does_not_depend_on_the_order() {
+    let values: Vec<f32> =
+        (0..300_000u32).map(|at| (at as f32 * 0.37).sin() * (1.0 + (at % 97) as f32)).collect();
+    let expected = values.iter().map(|value| f64::from(*value).powi(2)).sum::<f64>();
+    let reversed: Vec<f32> = values.iter().rev().copied().collect();
+    for values in [values, reversed] {
+        let weight = Tensor::zeros([values.len() as i64], (Kind::Float, Device::Cpu)).set_requires_grad(true);
+        let tensors = vec![("weight", weight)];
+        let table = table(&tensors);
+        table.grads().unwrap()[0].copy_(&Tensor::from_slice(&values));
+        assert!((squares(&table) / expected - 1.0).abs() < 1e-12, "{} {expected}", squares(&table));
+    }
+}
+
 #[test]
 fn parameters_keep_their_values_and_become_aligned_views() {
     let tensors = tensors();
