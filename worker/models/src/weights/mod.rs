@@ -223,6 +223,8 @@ struct Fit {
     wanted: usize,
     /// Those that the file has.
     fitting: usize,
+    /// Whether one of them is no batch counter.
+    has_values: bool,
     head_kept: Vec<ShapeDifference>,
     is_headless: bool,
     resampled: Vec<Resampled>,
@@ -251,6 +253,7 @@ impl Fit {
             mode,
             wanted: wanted.len(),
             fitting: wanted.iter().filter(|wanted| file.contains_key(wanted.name)).count(),
+            has_values: false,
             head_kept: Vec::new(),
             is_headless: false,
             resampled: Vec::new(),
@@ -266,6 +269,10 @@ impl Fit {
             fit.resampled = positions::take(&mut mismatch);
         }
         fit.fitting -= mismatch.shapes.len() + mismatch.types.len();
+        // They fit the file of any network.
+        let counters =
+            wanted.iter().filter(|wanted| is_batch_counter(wanted.name) && file.contains_key(wanted.name));
+        fit.has_values = fit.fitting > counters.count();
         fit.mismatch = mismatch;
         Ok(fit)
     }
@@ -291,7 +298,7 @@ impl Fit {
             resampled: self.resampled,
             ..LoadReport::default()
         };
-        if self.mode == WeightsMode::Partial && self.fitting > 0 && !self.mismatch.is_empty() {
+        if self.mode == WeightsMode::Partial && self.has_values && !self.mismatch.is_empty() {
             report.rest = Some(Box::new(std::mem::take(&mut self.mismatch)));
         }
         if !self.mismatch.is_empty() {

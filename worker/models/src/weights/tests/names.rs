@@ -340,3 +340,16 @@ fn advice_takes_linear_time() {
     assert!(load(&small, &path, WeightsMode::FineTune).is_err());
     assert!(begun.elapsed() < std::time::Duration::from_secs(20), "{:?}", begun.elapsed());
 }
+
+/// Batch counters alone would leave every weight random.
+#[test]
+fn a_file_that_shares_only_batch_counters_is_refused() {
+    let (_folder, path) = new_file("other.safetensors");
+    let small = model(Architecture::ResNet18, 3);
+    write_changed(&small, &path, |name, tensor| match name.ends_with("num_batches_tracked") {
+        true => Some(tensor),
+        false => Some(Tensor::zeros([2, 2, 2, 2, 2], (Kind::Float, Device::Cpu))),
+    });
+    let error = load(&small, &path, WeightsMode::Partial).unwrap_err().to_string();
+    assert!(error.contains("the file does not fit the model"), "{error}");
+}
