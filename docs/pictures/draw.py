@@ -284,6 +284,22 @@ def killed():
     return picture
 
 
+def finetune():
+    """Fine-tuning with and without changes, mixing, smoothing, layer decay and a moving average: three seeds each."""
+    (losses, accuracies), picture = recorded("finetune.csv"), titled("Fine-tuning on 50 classes, three seeds each")
+    last = max(losses["full-1"])
+    x, ticks = (0, last), range(0, last + 1, last // 4)
+    accuracy = picture.chart(62, 190, "test accuracy", x, (0.1, 0.4), ticks, (0.1, 0.2, 0.3, 0.4), form=".0%", numbers=False)
+    loss = picture.chart(298, 100, "test loss", x, (2.5, 4.5), ticks, (2.5, 3.5, 4.5))
+    for run, points in accuracies.items():
+        colour = "blue" if run.startswith("full") else "orange"
+        picture.curve([accuracy(*point) for point in points.items()], colour, 1.6, "0.85")
+        picture.curve([loss(*point) for point in losses[run].items()], colour, 1.6, "0.85")
+    picture.text(WIDTH - 10, 440, "step", "small end")
+    picture.legend(466, [(56, "blue", "with all of them"), (250, "orange", "without")])
+    return picture
+
+
 def architecture():
     """The processes of a run, and the crates of which they are built, as docs/architecture.md describes them."""
     picture = titled("The processes of a run")
@@ -343,7 +359,7 @@ def terminal(name, title, hidden, columns=84):
 
 PICTURES = {
     "batch": batch, "memory-by-owner": memory_by_owner, "plan-by-owner": plan_by_owner, "prediction": prediction, "ranks": ranks,
-    "killed": killed, "architecture": architecture,
+    "killed": killed, "finetune": finetune, "architecture": architecture,
     "plan": lambda: terminal("plan", "dtrain plan in a terminal", r"^  (ema|buffers)|progressive|model\.freeze|images of|image_size"),
     "failing-rank": lambda: terminal("failing-rank", "A rank fails", r"^\[rank \d\] \[rank\d\]: ( |Traceback)"),
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Records the figures in data/ again; then run draw.py. Usage: record.sh FOLDER PART...
-# FOLDER has the real data: cifar100/ and shakespeare/. PARTs: plans, ranks, killed, terminal. It needs `dtrain` in PATH, and
+# FOLDER has the real data: cifar100/ and shakespeare/. PARTs: plans, ranks, killed, finetune, terminal. It needs `dtrain` in PATH, and
 # for `terminal` a `python3` with PyTorch.
 set -euo pipefail
 data=$(cd "$1" && pwd) out=$(cd "$(dirname "$0")" && pwd)/data work=$(mktemp -d /tmp/dtrain-XXX)
@@ -50,6 +50,35 @@ killed() { # SIGKILL to the launcher after step 144 of 256, then the same comman
     dtrain launch --nproc 1 "$@" killed
     { echo run,step,loss,accuracy; table whole whole/metrics.jsonl; table killed killed.jsonl; table resumed killed/metrics.jsonl 128; } \
         >"$out/killed.csv"
+}
+
+finetune() { # docs/results/finetune-cifar100.md
+    cp "$out"/../../results/finetune-cifar100/* .
+    for part in train test; do
+        mkdir -p {first,second}/$part
+        find "$data/cifar100/$part" -mindepth 1 -maxdepth 1 | sort | head -n 50 | xargs -I{} ln -s {} first/$part
+        find "$data/cifar100/$part" -mindepth 1 -maxdepth 1 | sort | tail -n 50 | xargs -I{} ln -s {} second/$part
+    done
+    dtrain import vit.py:vit -o vit.pt2
+    dtrain launch pretrain.toml --run-dir pretrained
+    python3 headless.py pretrained pretrained.safetensors
+    echo run,step,loss,accuracy >"$out/finetune.csv"
+    for recipe in full plain; do
+        for seed in 1 2 3; do
+            dtrain launch "$recipe.toml" --run-dir "$recipe-$seed" --set "train.seed=$seed"
+            evaluations "$recipe-$seed" >>"$out/finetune.csv"
+        done
+    done
+}
+
+# evaluations RUN: its evaluations as lines RUN,STEP,LOSS,ACCURACY
+evaluations() {
+    python3 - "$@" <<'PYTHON'
+import json, sys
+for line in map(json.loads, open(sys.argv[1] + "/metrics.jsonl")):
+    if "eval" in line:
+        print(sys.argv[1], line["eval"]["step"], round(line["eval"]["loss"], 4), round(line["eval"]["accuracy"], 4), sep=",")
+PYTHON
 }
 
 terminal() { # on a terminal of 84 columns
