@@ -357,8 +357,8 @@ impl Table {
 /// Returns the norm of a part. On a CPU it is one of float64: libtorch adds float32 there one after the other, so that the norm of a
 /// million elements has five digits, and other ones after a resume, whose first step has its blocks in another order.
 fn norm(grad: &Tensor) -> Result<Tensor, TchError> {
-    /// Elements whose float64 stay in the cache of a processor.
-    const PIECE: i64 = 1 << 16;
+    /// Elements whose float64 are 2 MiB, which a cache holds.
+    const PIECE: i64 = 1 << 18;
     if grad.device() != Device::Cpu {
         return grad.f_norm();
     }

@@ -243,7 +243,7 @@ mod tests {
             measure_gradients(&exchange, &table, found).unwrap()
         };
         let measured = measure(&mut precision);
-        assert_eq!(measured, (f64::from(18f32.sqrt()), true));
+        assert_eq!(measured, (18f64.sqrt(), true));
         assert_eq!(Vec::<f32>::try_from(x.grad()).unwrap(), [3.0, 3.0]);
         let _ = x.grad().fill_(f64::INFINITY);
         assert!(!measure(&mut precision).1);
