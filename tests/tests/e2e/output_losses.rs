@@ -103,6 +103,9 @@ fn a_named_output_counts_as_an_auxiliary_one() {
         let distance = distance(&tensors(&found, MODEL), &tensors(&expected, MODEL));
         assert!(distance < 1e-5, "{task}: {distance}");
         assert_close(&found.per_step("loss"), &expected.per_step("loss"), 1e-5);
+        let without = sandbox.train(1, "without", &auxiliary[..1]);
+        let added = expected.per_step("loss")[0] - without.per_step("loss")[0];
+        assert!(added.abs() > 1e-3, "{task}: the other output adds {added}");
     }
 }
 

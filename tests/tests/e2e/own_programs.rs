@@ -94,7 +94,7 @@ fn an_own_loss_makes_any_program_a_task() {
     let changes = "data.changes=[{ name = \"program\", program = \"shade.pt2\" }]";
     let sets = [loss, changes, "train.steps=6"];
     let last = same_in_every_cut(&sandbox, "changed", &sets).0.latest().display().to_string();
-    // A resume needs the same programs, an evaluation not the change, and a prediction none.
+    // A resume needs the same programs, and a prediction needs no program.
     std::fs::create_dir(sandbox.path("moved")).unwrap();
     std::fs::rename(sandbox.path("focal.pt2"), sandbox.path("moved/focal.pt2")).unwrap();
     let moved = "model.loss={ program = \"moved/focal.pt2\" }";
@@ -105,6 +105,7 @@ fn an_own_loss_makes_any_program_a_task() {
     let other = changes.replace("shade", "darker");
     let text = expect_exit_code(&more("other", &[moved, &other, "train.steps=8"]), 2);
     assert!(text.contains("use the program of that run"), "{text}");
+    std::fs::remove_file(sandbox.path("moved/focal.pt2")).unwrap();
     images(&sandbox, 2);
     predicted(&sandbox, &["more", "images", "-o", "out.csv"]);
 }

@@ -1,4 +1,4 @@
-//! Samples with random numbers of their own.
+//! Samples with random numbers.
 
 use std::sync::Arc;
 

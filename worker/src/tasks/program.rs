@@ -66,11 +66,15 @@ fn is_scalar(shape: &[Option<i64>]) -> bool {
     matches!(shape, [] | [Some(1)])
 }
 
+/// Returns whether an output may be a loss: a scalar, or one number for each sample.
+fn is_loss(shape: &[Option<i64>]) -> bool {
+    is_scalar(shape) || matches!(shape, [None])
+}
+
 /// Returns the outputs of an evaluation that are a scalar or N numbers, besides the main one.
 fn figures(train: &[Port], evaluate: &[Port], main: &str) -> Vec<Figure> {
     let is_figure = |port: &Port| {
-        let shape = is_scalar(&port.shape) || matches!(port.shape[..], [None]);
-        shape && is_floating(port.kind) && ![main, LOSS].contains(&port.name.as_str())
+        is_loss(&port.shape) && is_floating(port.kind) && ![main, LOSS].contains(&port.name.as_str())
     };
     let ports = evaluate.iter().enumerate().filter(|(_, port)| is_figure(port));
     let figure = |(at, port): (usize, &Port)| Figure {
@@ -116,9 +120,8 @@ impl BuildTask for Program {
         let main = &network.main(Mode::Train).name;
         let has_others = losses.is_some() || output_losses::has_some(recipe);
         // A stated output may be what a user's own loss takes.
-        let is_loss = |port: &Port| is_scalar(&port.shape) || matches!(port.shape[..], [None]);
         let states_loss =
-            stated.output.is_some() && (!recipe.has_own_loss() || is_loss(network.main(Mode::Train)));
+            stated.output.is_some() && (!recipe.has_own_loss() || is_loss(&network.main(Mode::Train).shape));
         let has_own = !has_others || states_loss || main == LOSS;
         let ports = Ports { takes_main: false, ..Ports::of(&network) };
         // A user's own loss takes the main output, unless that is a loss.
@@ -133,7 +136,7 @@ impl BuildTask for Program {
                         output, or the task to the one that computes this model's loss";
         let keeps_rows = stated.state.values().any(|join| *join == Join::Append);
         if has_own {
-            network.check_outputs(expected, &|shape| is_scalar(shape) || matches!(shape, [None]))?;
+            network.check_outputs(expected, &is_loss)?;
             let own = network.main(Mode::Train);
             if keeps_rows && is_scalar(&own.shape) {
                 let each = "model.state appends a row for each sample, also for an unreadable one, which no mean can leave out; \
@@ -145,7 +148,8 @@ impl BuildTask for Program {
         check_vocabulary(&network, evaluate, sets.classes_of_text())?;
         let own = if has_own { network.main(Mode::Evaluate).name.as_str() } else { LOSS };
         let mut figures = figures(train, evaluate, own);
-        figures.retain(|figure| !named.contains(&figure.name) && !outputs.outputs().contains(&&*figure.name));
+        let taken_by_losses = outputs.outputs();
+        figures.retain(|figure| !taken_by_losses.contains(&&*figure.name));
         let given = Given::of(ports, &sets, mask_rule(recipe).ignore);
         let listed = Figures::bind(&stated.figures, &given)?;
         if let Some(label) = listed.names().find(|label| figures.iter().any(|figure| figure.name == **label))
@@ -153,7 +157,7 @@ impl BuildTask for Program {
             return Err(network.unfit(Unfit::TwoFigures(label.to_owned())));
         }
         let used = figures.iter().map(|figure| figure.name.as_str()).chain(taken).chain(listed.outputs());
-        let used: Vec<_> = used.chain(outputs.outputs()).collect();
+        let used: Vec<_> = used.chain(taken_by_losses).collect();
         let sums = figures.len() + usize::from(outputs.has_own());
         let mut facts = facts(&sets, sums).with_program(&network, &used);
         outputs.add_to(&mut facts);

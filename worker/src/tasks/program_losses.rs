@@ -28,7 +28,7 @@ struct Bound {
     values: Vec<usize>,
 }
 
-/// Where a value comes from.
+/// The origin of a value.
 #[derive(Debug, Clone, PartialEq)]
 enum Source {
     /// The numbers of an output in training and in evaluations.

@@ -48,7 +48,7 @@ pub(super) struct OwnProgram {
     shapes: Vec<Option<Vec<i64>>>,
 }
 
-/// Where a value comes from.
+/// The origin of a value.
 #[derive(Debug, Clone, PartialEq)]
 enum Source {
     /// The numbers of an output in evaluation and, if it is there, in training.
