@@ -106,7 +106,7 @@ def make(folder, images, links):
 
 
 def copies(folder, images, source):
-    """Writes training images with the pixels of those below `source`, each with a comment of its own, and 1% test images."""
+    """Writes training images with the pixels of those below `source`, each with another comment, and 1% test images."""
     files = [path.read_bytes() for path in sorted(source.rglob("*.png"))]
     # The signature and the header.
     first = 8 + 25

@@ -1,4 +1,4 @@
-//! What a batch system has allocated to a job.
+//! The resources that a batch system has allocated to a job.
 
 use crate::hosts;
 use crate::surroundings::Surroundings;

@@ -72,7 +72,7 @@ pub(super) fn run(args: &AverageArgs) -> anyhow::Result<ExitCode> {
         Ok(sync_folder(folder.unwrap_or(Path::new(".")))?)
     });
     if let Err(error) = written {
-        // What is left has no manifest, so it is no checkpoint.
+        // The rest has no manifest, so it is no checkpoint.
         let _ = fs::remove_dir_all(&partial);
         return Err(match stop.load(Ordering::Relaxed) {
             0 => failed(error.context(format!("cannot write {out}"))),

@@ -13,7 +13,7 @@ use crate::{capture, codes, device, stream};
 
 const DISABLE_TIMING: u32 = 2;
 
-/// What an event was last recorded for.
+/// The last record of an event.
 #[derive(Clone)]
 enum Recorded {
     Never,

@@ -16,7 +16,7 @@ static FAULTS: LazyLock<Vec<Fault>> = LazyLock::new(|| {
     MACHINE.faults.iter().filter(is_own).cloned().collect()
 });
 
-/// What a kernel or collective does.
+/// The effect of a kernel or collective.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fate {
     Runs,

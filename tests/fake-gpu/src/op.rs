@@ -8,7 +8,7 @@ use std::time::Instant;
 use crate::check::Use;
 use crate::counts::Kind;
 
-/// What an operation does. Graphs run it again and again.
+/// The work of an operation. Graphs repeat it.
 pub(crate) type Work = Arc<dyn Fn() + Send + Sync>;
 
 /// An operation on a stream or in a graph.
@@ -43,7 +43,7 @@ pub(crate) fn new_handle() -> usize {
     NEXT.fetch_add(16, Ordering::Relaxed)
 }
 
-/// What a stream is to captures.
+/// The state of a stream in captures.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Key {
     /// The stream's handle; of the legacy stream, the device's ordinal.

@@ -48,7 +48,7 @@ static LEGACY: LazyLock<Vec<Arc<Stream>>> = LazyLock::new(|| {
     (0..device::all().len()).map(|device| Arc::new(Stream::new(key(device), 0))).collect()
 });
 
-/// The streams by their handles. The work of a destroyed stream goes on.
+/// The streams by their handles. The work of a destroyed stream continues.
 static STREAMS: Mutex<BTreeMap<usize, Arc<Stream>>> = Mutex::new(BTreeMap::new());
 
 /// Returns the stream of a handle. Null and the two special handles are the legacy stream of the current device.

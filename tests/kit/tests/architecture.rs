@@ -13,7 +13,7 @@ const DEFINITIONS: [&str; 9] =
 /// Programs of others that the page names, and commands.
 const NOT_OURS: [&str; 6] = ["srun", "mpirun", "result.json", "torch.export", "kills", "soak"];
 
-/// What the repository has.
+/// The contents of the repository.
 #[derive(Default)]
 struct Names {
     /// Paths of files and folders below the root, each also without its extension.

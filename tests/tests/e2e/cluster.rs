@@ -48,7 +48,7 @@ const NODES: [&str; 10] = [
     "several",
 ];
 
-/// What a training has computed.
+/// The results of a training.
 struct Trained {
     losses: Vec<f64>,
     weights: Vec<u8>,

@@ -1,4 +1,4 @@
-//! What of images is decoded, and how often, changes no number.
+//! Decoding parts of images, or several times, changes no number.
 
 use std::fs;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What is wrong with a file that has many samples.
+//! Problems of a file with many samples.
 
 use std::io;
 

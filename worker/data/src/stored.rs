@@ -1,4 +1,4 @@
-//! Where the bytes of a file are: a file by itself, or a part of a larger one.
+//! The place of a file's bytes: a separate file, or a part of a larger one.
 
 use std::fmt;
 use std::io;

@@ -19,7 +19,7 @@ const COLUMN: &str = "column:";
 pub enum Val {
     /// This part of the training samples, by a hash of each sample's path; above 0 and below 1.
     Part(f64),
-    /// A set of its own.
+    /// A separate set.
     Set(ValSet),
 }
 

@@ -243,7 +243,7 @@ impl Executor for Graphs {
         if self.captures_decisions && !self.decisions.iter().any(|captured| captured.key == key) {
             match self.pool().map_err(StepError::from).and_then(|pool| Graph::capture(pool, work)) {
                 Ok((graph, results)) => self.decisions.push(CapturedDecision { key, graph, results }),
-                // The graphs of micro-steps go on.
+                // The graphs of micro-steps continue.
                 Err(error) => {
                     tracing::debug!("the decision is not captured: {error}");
                     self.captures_decisions = false;

@@ -440,7 +440,7 @@ class Verdict:
 
     def warnings(self):
         words = {"train": "micro-batches", "evaluate": "batches of an evaluation"}
-        # An order of samples has a warning of its own.
+        # An order of samples has another warning.
         draws = [draw for draw in self.by_micro_batch if not draw.startswith(("randperm", "randint"))]
         more = f" and {len(draws) - 3} more" if len(draws) > 3 else ""
         named = f"results depend on the micro-batch: {', '.join(draws[:3])}{more} cannot draw random numbers by sample"

@@ -61,7 +61,7 @@ pub struct Machine {
     pub kernel_ns: u64,
     /// Whether to report accesses without an order.
     pub check: bool,
-    /// What NCCL does after a rank died.
+    /// The behaviour of NCCL after a rank died.
     pub nccl_dead: Dead,
     /// Calls that fail.
     #[serde(rename = "fault")]
@@ -146,7 +146,7 @@ pub enum Link {
     None,
 }
 
-/// What NCCL does after a rank died.
+/// The behaviour of NCCL after a rank died.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Dead {

@@ -14,7 +14,7 @@ use crate::exported::{IMPORT, SCRIPT};
 use crate::files::read;
 use crate::report::Group;
 
-/// What the script tells of a program that it has written.
+/// The script's report about a program.
 #[derive(Deserialize)]
 struct Written {
     name: String,

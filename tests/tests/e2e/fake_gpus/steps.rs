@@ -1,4 +1,4 @@
-//! What a step of a training does on a GPU, counted.
+//! Counts of the work of a training step on a GPU.
 
 use std::fmt::Write;
 

@@ -19,7 +19,7 @@ const KEPT: usize = 200;
 /// The values of the samples of a set that were loaded.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct LoadedValues {
-    /// What the set is for, such as `training`.
+    /// The use of the set, such as `training`.
     pub set: String,
     /// The loaded samples, and those of the set.
     pub samples: usize,

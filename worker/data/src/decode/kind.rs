@@ -1,4 +1,4 @@
-//! What kind of image a file is, for a survey of a data set.
+//! The kind of an image file, for a survey of a data set.
 
 use std::fmt;
 use std::io::Cursor;

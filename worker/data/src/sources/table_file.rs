@@ -19,7 +19,7 @@ pub(super) struct Form {
     pub(super) json: Json,
 }
 
-/// What JSON in the place of a table is.
+/// The kind of JSON that is given as a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Json {
     Expected,

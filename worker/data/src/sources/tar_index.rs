@@ -39,7 +39,7 @@ pub(super) struct TarIndex {
 pub(super) struct Member {
     #[serde(rename = "n")]
     pub(super) name: String,
-    /// Where its content begins.
+    /// The offset of its content.
     #[serde(rename = "s")]
     pub(super) start: u64,
     /// The bytes of its content.

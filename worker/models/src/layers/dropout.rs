@@ -7,7 +7,7 @@ use super::super::error::ModelError;
 use super::super::registry::Scope;
 
 /// Drops elements in training (Srivastava et al. 2014, "Dropout: a simple way to prevent neural networks from overfitting").
-/// Each place in the network needs a layer of its own: a layer that runs twice for a micro-batch drops the same elements twice.
+/// Each place in the network needs a separate layer: a layer that runs twice for a micro-batch drops the same elements twice.
 #[derive(Debug)]
 pub struct Dropout {
     p: f64,

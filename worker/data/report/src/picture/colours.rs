@@ -4,7 +4,7 @@ use super::canvas::Colour;
 
 /// Returns the colour of a class: those of neighbouring numbers differ most.
 pub(super) fn of_class(class: i64) -> Colour {
-    /// Colours that are easily told apart (Okabe and Ito, brighter).
+    /// Colours that are easy to distinguish (Okabe and Ito, brighter).
     const FIRST: [Colour; 8] = [
         [0, 0, 0],
         [230, 80, 60],

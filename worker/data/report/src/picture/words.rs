@@ -13,7 +13,7 @@ pub struct Names {
     pub numbers: Vec<String>,
     /// The value of pixels that do not count.
     pub ignore: Option<i64>,
-    /// What generated images were normalised with.
+    /// The mean and deviation of generated images.
     pub normalize: Normalize,
 }
 
