@@ -164,6 +164,32 @@ fn masks_in_any_form_give_the_same_training() {
 }
 
 /// Folders as COD10K's: JPEG images, and grey masks of which more than 128 is the object.
+/// COD10K's folders: the first images of Test by name are the validation samples.
+#[test]
+fn the_first_test_samples_validate_as_a_folder_of_them() {
+    let sandbox = Sandbox::new(RECIPE);
+    for (set, numbers) in [("train", 0..12), ("val", 0..2), ("test", 2..4)] {
+        for number in numbers {
+            let (picture, mask) = (picture(number), mask(number, [0, 1]));
+            save(&sandbox, &format!("{set}/{number:02}.png"), &picture);
+            save(&sandbox, &format!("{set}_masks/{number:02}.png"), &mask);
+            let part = if set == "train" { "Train" } else { "Test" };
+            save(&sandbox, &format!("{part}/Image/{number:02}.png"), &picture);
+            save(&sandbox, &format!("{part}/GT_Object/{number:02}.png"), &mask);
+        }
+    }
+    let folders = ["data.train=Train/Image", "data.train_masks=Train/GT_Object", "data.test=Test/Image"];
+    let more = ["data.test_masks=Test/GT_Object", "data.val=test:0.5"];
+    let tested = ["data.classes=2", "test.weights=last"];
+    let of_test = sandbox.train(1, "of-test", &[&folders[..], &more, &tested].concat());
+    let named = sandbox.train(2, "named", &[&["data.val=val"][..], &tested].concat());
+    assert_close(&of_test.per_step("loss"), &named.per_step("loss"), 1e-5);
+    let losses = |run: &Run| run.evaluations().iter().filter_map(|eval| eval["loss"].as_f64()).collect::<Vec<_>>();
+    assert_close(&losses(&of_test), &losses(&named), 1e-5);
+    assert_close(&[of_test.result().test["loss"]], &[named.result().test["loss"]], 1e-5);
+    assert_eq!((&of_test.plan()["val_samples"], &of_test.plan()["test_samples"]), (&json!(2), &json!(2)));
+}
+
 #[test]
 fn grey_masks_have_a_threshold() {
     let sandbox = Sandbox::new(RECIPE);

@@ -145,8 +145,8 @@ pub enum DataError {
         counted(*samples, "sample"), place.display(), of_classes(missing), match missing.iter().all(|(_, all)| *all > 1) {
             // One sample is on one side, whatever the part.
             false => "add samples of it, remove data.val",
-            true if *set == "training" => "lower data.val",
-            true => "raise data.val",
+            true if *set == "validation" => "raise data.val",
+            true => "lower data.val",
         }
     )]
     Undivided {

@@ -1,4 +1,4 @@
-//! Validation samples that are a part of the training samples.
+//! Validation samples that are a part of the training or test samples.
 
 use super::dataset::LABEL;
 use super::error::DataError;
@@ -15,24 +15,57 @@ impl Samples {
     /// # Errors
     /// Samples without images, a class that one of the two would lack, and a source without training samples.
     pub fn hold_out(&self, part: f64) -> Result<[Self; 2], DataError> {
-        let Some(files) = self.images().next() else {
-            return Err(DataError::NoPathToDivide(self.place(&self.set)));
+        let held_out = self.names()?.map(|(_, name)| number_of(&name) < part).collect::<Vec<_>>();
+        let divided = self.divided(part, "training", &held_out)?;
+        self.check_sources(part, &divided[0])?;
+        Ok(divided)
+    }
+
+    /// Divides test samples into those that remain and the validation samples: of each source the first `part` in the order of their
+    /// names, rounded down; above 0 and below 1.
+    ///
+    /// The name is the path of a sample's first image below the folder of its source's set. Lines of a table with the same image stay
+    /// together.
+    ///
+    /// # Errors
+    /// Samples without images, and a class that one of the two would lack.
+    pub fn hold_out_first(&self, part: f64) -> Result<[Self; 2], DataError> {
+        let mut of_source = vec![Vec::new(); self.sources.len().max(1)];
+        self.names()?.for_each(|(source, name)| of_source[source].push(name));
+        let last = |mut names: Vec<String>| {
+            names.sort_unstable();
+            // 0.29 x 100 is below 29.
+            let count = (names.len() as f64 * part + 1e-9) as usize;
+            count.checked_sub(1).map(|last| names.swap_remove(last))
         };
-        let number = |at| {
+        let last: Vec<Option<String>> = of_source.into_iter().map(last).collect();
+        let is_first = |(source, name): (usize, String)| last[source].as_ref().is_some_and(|last| name <= *last);
+        let held_out = self.names()?.map(is_first).collect::<Vec<_>>();
+        self.divided(part, "test", &held_out)
+    }
+
+    /// Returns the number of each sample's source, and the path of its first image below the folder of that source's set.
+    fn names(&self) -> Result<impl Iterator<Item = (usize, String)>, DataError> {
+        let files = self.images().next().ok_or_else(|| DataError::NoPathToDivide(self.place(&self.set)))?;
+        let sources = self.sources.iter().enumerate();
+        let parts = sources.flat_map(|(number, part)| std::iter::repeat_n((number, part.folder()), part.samples));
+        let alone = std::iter::repeat_n((0, ""), if self.sources.is_empty() { self.count() } else { 0 });
+        Ok(parts.chain(alone).enumerate().map(|(at, (source, folder))| {
             let path = files.paths.get(at);
             // Paths of joined samples begin with the folder of their source's set.
-            let folder = self.origin(at).0.map_or("", SourcePart::folder);
             let below = path.strip_prefix(folder).and_then(|path| path.strip_prefix('/'));
-            number_of(below.filter(|_| !folder.is_empty()).unwrap_or(&path))
-        };
-        let held_out: Vec<bool> = (0..self.count()).map(|at| number(at) < part).collect();
-        let rest = self.kept(&|at| !held_out[at])?;
+            (source, below.filter(|_| !folder.is_empty()).unwrap_or(&path).to_owned())
+        }))
+    }
+
+    /// Divides samples into those of `rest`, and those that are held out.
+    fn divided(&self, part: f64, rest: &'static str, held_out: &[bool]) -> Result<[Self; 2], DataError> {
+        let remaining = self.kept(&|at| !held_out[at])?;
         let (set, ignored) = (format!("{} (data.val)", self.set), Ignored::default());
         let val = Self { set, ignored, ..self.kept(&|at| held_out[at])? };
         self.check_divided(part, "validation", &val)?;
-        self.check_divided(part, "training", &rest)?;
-        self.check_sources(part, &rest)?;
-        Ok([rest, val])
+        self.check_divided(part, rest, &remaining)?;
+        Ok([remaining, val])
     }
 
     /// Checks that a part of the samples has all their classes.
@@ -101,6 +134,8 @@ mod tests {
 
     use proptest::prelude::*;
 
+    use super::super::paths::Listing;
+    use super::super::samples::{Files, List};
     use super::super::sources::classes;
     use super::*;
 
@@ -151,6 +186,45 @@ mod tests {
         let error = Samples::join(both).unwrap().hold_out(part).unwrap_err().to_string();
         assert!(error.contains("of the 1 sample in") && error.contains("lower data.val"), "{error}");
         assert!(error.contains(&folders[1].path().display().to_string()), "{error}");
+    }
+
+    #[test]
+    fn the_first_test_samples_by_name_are_held_out() {
+        let folder = tempfile::tempdir().unwrap();
+        let listed = samples(folder.path(), &["a"], 1);
+        let images = |names: &[&str]| {
+            let mut listing = Listing::default();
+            listing.enter("a");
+            names.iter().for_each(|name| listing.add(name));
+            let files = Files::new("train", listing.pack().unwrap());
+            let lists = vec![List::new("image", ListValues::Images(vec![files]))];
+            Samples { lists, ..listed.clone() }
+        };
+        let named = |samples: &Samples| -> Vec<String> {
+            let name = |at| samples.image_path(at).file_name().unwrap().to_string_lossy().into_owned();
+            (0..samples.count()).map(name).collect()
+        };
+        let all = images(&["e", "c", "a", "d", "b"]);
+        let [test, val] = all.hold_out_first(0.4).unwrap();
+        assert_eq!((named(&test), named(&val)), (["e", "c", "d"].map(String::from).into(), ["a", "b"].map(String::from).into()));
+        // Rounded down; lines with the same image stay together.
+        assert_eq!(all.hold_out_first(0.39).unwrap()[1].count(), 1);
+        assert_eq!(images(&["b", "a", "a", "a", "c"]).hold_out_first(0.3).unwrap()[1].count(), 3);
+        let error = all.hold_out_first(0.1).unwrap_err().to_string();
+        assert!(error.contains("no validation samples") && error.contains("raise data.val"), "{error}");
+        let error = images(&["a", "a"]).hold_out_first(0.9).unwrap_err().to_string();
+        assert!(error.contains("no test samples") && error.contains("lower data.val"), "{error}");
+        // Of each source the first.
+        let both = Samples::join(vec![(all, None), (images(&["z", "y"]), None)]).unwrap();
+        assert_eq!(named(&both.hold_out_first(0.5).unwrap()[1]), ["a", "b", "y"]);
+    }
+
+    #[test]
+    fn class_folders_have_no_first_part() {
+        let folder = tempfile::tempdir().unwrap();
+        let error = samples(folder.path(), &["a", "b"], 60).hold_out_first(0.2).unwrap_err().to_string();
+        assert!(error.contains("no validation samples of \"b\" (60 samples)"), "{error}");
+        assert!(error.contains("name a folder or set"), "{error}");
     }
 
     #[test]

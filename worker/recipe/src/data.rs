@@ -45,7 +45,7 @@ section! {
         train: String = "train".into(), FOLDER_NAME, experiment;
         /// Name of the folder of test images below `root`, or of the test samples in a table's column `split`; the files of the test samples.
         test: String = "test".into(), FOLDER_NAME, experiment;
-        /// Validation samples: a folder or set by name, a part of the training samples, or `column:NAME` of a table.
+        /// Validation samples: a folder or set by name, a part of the training samples, `test:PART` of the test samples, or `column:NAME` of a table.
         #[serde(skip_serializing_if = "Option::is_none")]
         val: Option<Val> = None, VAL, experiment;
         /// More test sets: for each name a folder or set, as `test`.

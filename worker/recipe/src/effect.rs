@@ -48,7 +48,7 @@ impl Recipe {
         let only = |what| format!("it applies to {what}, and {}", self.reason());
         let (masks, maps) = (self.has(ColumnKind::Mask), self.has(ColumnKind::Map));
         list.add(!target.is_some_and(Target::is_of_pixels), folders, only("masks and maps"));
-        let val_folder = matches!(self.data.val, Some(Val::Set(_)));
+        let val_folder = self.data.val.as_ref().and_then(Val::set).is_some();
         list.add(!val_folder, "data.val_masks", "it belongs to a folder of validation images in data.val");
         list.add(!masks && !maps, "data.ignore", only("masks and maps"));
         list.add(

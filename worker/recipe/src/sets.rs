@@ -12,6 +12,8 @@ use super::kinds::{FOLDER_NAME, is_folder_name};
 
 /// Before the name of a column in `data.val`.
 const COLUMN: &str = "column:";
+/// Before the part of the test samples in `data.val`.
+const OF_TEST: &str = "test:";
 
 /// Where the validation samples come from.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -24,12 +26,14 @@ pub enum Val {
 }
 
 /// A set of validation samples.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum ValSet {
     /// The folder below the source's root, or the name in a table's column `split`.
     Named(String),
     /// `column:NAME`: the column NAME of a table, in place of `split`, has the name `val` for them.
     Column(String),
+    /// `test:PART`: this part of the test samples, the first in the order of their names; above 0 and below 1.
+    OfTest(f64),
 }
 
 dtrain_common::as_text!(ValSet);
@@ -38,6 +42,12 @@ impl FromStr for ValSet {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if let Some(part) = text.strip_prefix(OF_TEST) {
+            return match part.trim().parse() {
+                Ok(part) if part > 0.0 && part < 1.0 => Ok(Self::OfTest(part)),
+                _ => Err(format!("{text:?} is no part of the test samples; give a number above 0 and below 1, such as test:0.2")),
+            };
+        }
         match text.strip_prefix(COLUMN).map(str::trim) {
             Some("") => Err(format!("{text:?} names no column; write column:split")),
             Some(column) => Ok(Self::Column(column.to_owned())),
@@ -55,6 +65,7 @@ impl fmt::Display for ValSet {
         match self {
             Self::Named(name) => f.write_str(name),
             Self::Column(column) => write!(f, "{COLUMN}{column}"),
+            Self::OfTest(part) => write!(f, "{OF_TEST}{part}"),
         }
     }
 }
@@ -63,9 +74,17 @@ impl Val {
     /// Returns the name of its set, if it is one.
     pub fn set(&self) -> Option<&str> {
         match self {
-            Self::Part(_) => None,
+            Self::Part(_) | Self::Set(ValSet::OfTest(_)) => None,
             Self::Set(ValSet::Named(name)) => Some(name),
             Self::Set(ValSet::Column(_)) => Some("val"),
+        }
+    }
+
+    /// Returns the part of the test samples, if it is one.
+    pub fn of_test(&self) -> Option<f64> {
+        match self {
+            Self::Set(ValSet::OfTest(part)) => Some(*part),
+            _ => None,
         }
     }
 
@@ -79,7 +98,8 @@ impl Val {
 }
 
 pub(super) const VAL: Kind = Kind::Other(
-    "the name of a folder or set, a part of the training samples such as 0.2, or column:NAME",
+    "the name of a folder or set, a part of the training samples such as 0.2, one of the test samples such as test:0.2, or \
+     column:NAME",
     &["string", "number"],
     |value| match value {
         Value::String(text) => text.parse::<ValSet>().map(|_| true),
@@ -129,6 +149,7 @@ mod tests {
         for (text, val, set, column) in [
             ("v = 0.25", Val::Part(0.25), None, None),
             ("v = \"valid\"", Val::Set(ValSet::Named("valid".to_owned())), Some("valid"), None),
+            ("v = \"test:0.2\"", Val::Set(ValSet::OfTest(0.2)), None, None),
             ("v = \"column:fold\"", Val::Set(ValSet::Column("fold".to_owned())), Some("val"), Some("fold")),
         ] {
             let read: BTreeMap<String, Val> = toml::from_str(text).unwrap();
@@ -138,8 +159,18 @@ mod tests {
             let read = |text: &str| text.parse::<toml::Table>().unwrap()["v"].clone();
             assert_eq!(check(&VAL, &read(text)), Ok(()));
         }
-        for text in ["v = 1", "v = 0.0", "v = 1.5", "v = \"../x\"", "v = \"column:\"", "v = true", "v = \"\""]
-        {
+        for text in [
+            "v = 1",
+            "v = 0.0",
+            "v = 1.5",
+            "v = \"../x\"",
+            "v = \"column:\"",
+            "v = \"test:\"",
+            "v = \"test:1\"",
+            "v = \"test:nan\"",
+            "v = true",
+            "v = \"\"",
+        ] {
             let value = text.parse::<toml::Table>().unwrap()["v"].clone();
             assert!(check(&VAL, &value).is_err(), "{text}");
         }

@@ -10,6 +10,10 @@ fn sets_besides_training_and_test_are_checked() {
     for (text, sets, key, part) in [
         (folder, &["data.val=1.5"][..], "data.val", "above 0 and below 1"),
         (folder, &["data.val=column:fold"], "data.val", "only a table has columns"),
+        (folder, &["data.val=test:20"], "data.val", "no part of the test samples"),
+        (samples::LM, &["data.val=test:0.2"], "data.val", "a text has no folders"),
+        (SMALL, &["data.val=test:0.2"], "data.val", "generated data has no folders"),
+        (samples::SEGMENT, &["data.val=test:0.2"], "data.val_masks", "no effect"),
         (folder, &["data.val=test"], "data.val", "the set of data.test too"),
         (folder, &["data.val=../other"], "data.val", "no name of a folder"),
         (folder, &["data.val=val", "data.val_masks=m"], "data.val_masks", "no effect"),
@@ -53,7 +57,7 @@ fn sets_besides_training_and_test_are_checked() {
     ] {
         expect_error(text, sets, key, part);
     }
-    for sets in [&["data.val=0.2"][..], &["data.val=val"], &["data.tests.night=n", "data.val=0.1"]] {
+    for sets in [&["data.val=0.2"][..], &["data.val=test:0.2"], &["data.val=val"], &["data.tests.night=n", "data.val=0.1"]] {
         round_trip(&parse(folder, sets).unwrap());
     }
     assert!(parse(folder, &["train.stop_early={}", timed, "evaluate.every=1 epoch"]).is_ok());

@@ -62,8 +62,11 @@ pub(super) fn check(
     ignored.notes().iter().for_each(|note| (context.warn)(note.clone()));
     let report =
         data::check(samples, needs, depth, context.threads, &mut progress_callback(context.report, split));
-    let is_divided = matches!(recipe.data.val, Some(Val::Part(_)))
-        && matches!(kind, SetKind::Training | SetKind::Validation);
+    let is_divided = match &recipe.data.val {
+        Some(Val::Part(_)) => matches!(kind, SetKind::Training | SetKind::Validation),
+        Some(val) if val.of_test().is_some() => matches!(kind, SetKind::Test | SetKind::Validation),
+        _ => false,
+    };
     // Else an error names them. The limit of divided samples is that of both parts.
     let is_left_out = is_divided || !too_many_bad(report.bad.len(), samples.count());
     for bad in report.bad.iter().take(MOST_NAMED).filter(|_| is_left_out) {

@@ -43,15 +43,8 @@ pub(in crate::tasks) fn survey(
         };
         return Err(DataError::OneClass(train.place(&train.set), class.clone(), remedy).into());
     }
-    let mut report = files::check(&train, SetKind::Training, recipe, context);
-    let held_out = match held_out {
-        Some(val) => {
-            let mut of_val = files::check(&val, SetKind::Validation, recipe, context);
-            CheckReport::join_limit([&mut report, &mut of_val])?;
-            Some((val, of_val))
-        }
-        None => None,
-    };
+    let (report, of_val) = check_parts(SetKind::Training, &train, held_out.as_ref(), recipe, context)?;
+    let of_training = held_out.zip(of_val);
     let (train, moments) = match target {
         Some(Target::Mask) => (masks::check_training(train, &report, recipe, context)?, Vec::new()),
         Some(Target::Map) => {
@@ -77,12 +70,25 @@ pub(in crate::tasks) fn survey(
             }
         }
     };
+    let listed = |set, context: &mut SurveyContext<'_>| {
+        texts::tokenized(list(recipe, target, set, Some(&train))?, recipe, context)
+    };
     let found = |set: Set<'_>, context: &mut SurveyContext<'_>| {
-        let samples = texts::tokenized(list(recipe, target, set, Some(&train))?, recipe, context)?;
+        let samples = listed(set, context)?;
         let report = files::check(&samples, set.kind(), recipe, context);
         usable(samples, &report, context)
     };
-    let test = found(Set::Test, context)?;
+    let test = listed(Set::Test, context)?;
+    let (test, held_out) = match data.val.as_ref().and_then(Val::of_test) {
+        Some(part) => {
+            let [test, val] = test.hold_out_first(part)?;
+            (test, Some(val))
+        }
+        None => (test, None),
+    };
+    let (of_test, of_val) = check_parts(SetKind::Test, &test, held_out.as_ref(), recipe, context)?;
+    let held_out = of_training.or_else(|| held_out.zip(of_val));
+    let test = usable(test, &of_test, context)?;
     let val = match (held_out, data.val.as_ref().and_then(Val::set)) {
         (Some((val, report)), _) => Some(usable(val, &report, context)?),
         (None, Some(name)) => Some(found(Set::Val(name), context)?),
@@ -102,4 +108,20 @@ pub(in crate::tasks) fn survey(
     let names = if is_vector { train.numbers().0 } else { &[] };
     numbers::check_moments(recipe, names, &moments)?;
     Ok(Survey::Files(Box::new([train, test]), moments, Box::new(others)))
+}
+
+/// Checks samples, and the validation samples that were divided from them: the limit of files that cannot be read is then that of both.
+fn check_parts(
+    kind: SetKind,
+    samples: &Samples,
+    val: Option<&Samples>,
+    recipe: &Recipe,
+    context: &mut SurveyContext<'_>,
+) -> Result<(CheckReport, Option<CheckReport>), TaskError> {
+    let mut report = files::check(samples, kind, recipe, context);
+    let mut of_val = val.map(|val| files::check(val, SetKind::Validation, recipe, context));
+    if let Some(of_val) = &mut of_val {
+        CheckReport::join_limit([&mut report, of_val])?;
+    }
+    Ok((report, of_val))
 }
