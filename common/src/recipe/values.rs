@@ -178,7 +178,8 @@ impl Sections<'_> {
             };
             let mut settings = value.clone();
             settings.as_table_mut().map(|table| table.remove(NAME));
-            self.section(found.keys, &path, &settings);
+            // An entry's keys are no keys of sections.
+            Sections { all: &[], problems: self.problems }.section(found.keys, &path, &settings);
         }
     }
 

@@ -7,11 +7,15 @@ use super::brightness::Factor;
 use super::contrast::ContrastFactor;
 use super::hue::Hue;
 use super::saturation::Saturation;
-use super::{Change, Drawn, Sizes};
+use super::{Change, Drawn, Sizes, happens};
 
 /// As torchvision's `ColorJitter`.
 impl Change for Jitter {
     fn draw(&self, rng: &mut SampleRng, _: Sizes, drawn: &mut Drawn) {
+        // The draws of a jitter of all images are those of a recipe without the key.
+        if self.share < 1.0 && !happens(rng, self.share) {
+            return;
+        }
         let mut order = [0, 1, 2, 3];
         for last in (1..order.len()).rev() {
             order.swap(last, below(rng, last as u32 + 1) as usize);

@@ -75,6 +75,8 @@ Change, CHANGES, each_change, "data.changes":
     saturation: f64 = 0.4, RATE;
     /// The furthest turn of the colour circle, as a part of it; up to 0.5.
     hue: f64 = 0.1, RATE;
+    /// The part of the images that is changed.
+    share: f64 = 1.0, SHARE;
 }
 
 /// Makes the image grey, with three equal channels: torchvision's `RandomGrayscale`.

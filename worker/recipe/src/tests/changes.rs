@@ -76,6 +76,7 @@ fn wrong_lists_are_errors_that_name_the_change() {
     for (list, key, part) in [
         ("3", "data.changes", "expected a list such as [{ name = \"resized-crop\" }], got"),
         ("[\"flip\"]", "data.changes", "expected a list such as"),
+        ("[{name=\"crop\", share=0.5}]", "data.changes[0].share", "unknown key; [[data.changes]] takes padding"),
         ("[{name=\"flop\"}]", "data.changes[0].name", "\"flop\""),
         ("[{name=\"flop\"}]", "data.changes[0].name", "\"resized-crop\", \"crop\", \"flip\", \"brightness\""),
         ("[{share=0.5}]", "data.changes[0].name", "missing; "),

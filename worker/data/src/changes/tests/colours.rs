@@ -139,8 +139,11 @@ fn jitter_draws_every_order_and_only_what_is_set() {
         *counts.entry(names(Jitter::default(), sample)).or_insert(0) += 1;
     }
     assert!(counts.len() == 24 && counts.values().all(|count| (140..260).contains(count)), "{counts:?}");
-    let hue = Jitter { brightness: 0.0, contrast: 0.0, saturation: 0.0, hue: 0.1 };
+    let hue = Jitter { brightness: 0.0, contrast: 0.0, saturation: 0.0, ..Jitter::default() };
     assert_eq!(names(hue, 1), ["Hue"]);
+    let half = Jitter { share: 0.5, ..Jitter::default() };
+    let changed = (0..2000).filter(|&sample| !names(half.clone(), sample).is_empty()).count();
+    assert!((900..1100).contains(&changed), "{changed}");
 }
 
 #[test]
