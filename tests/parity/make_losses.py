@@ -52,6 +52,12 @@ def balance(gates):
     return EXPERTS * (parts * rows.mean(dim=0)).sum()
 
 
+def balance_of_two(gates):
+    rows = gates.reshape(-1, EXPERTS)
+    parts = F.one_hot(rows.topk(2, dim=1).indices, EXPERTS).to(rows.dtype).sum(dim=1).mean(dim=0) / 2
+    return EXPERTS * (parts * rows.mean(dim=0)).sum()
+
+
 # Pixels: the masks have one class less than the logits, one image cannot be read, and of one no pixel counts.
 IMAGES, KNOWN, IGNORED, UNREADABLE, EMPTY = 4, 3, 255, 1, 2
 CLASS_WEIGHTS = [0.5, 1.0, 2.0, 0.5]
@@ -296,6 +302,7 @@ def main():
         siglip: ["left", "right", "scale", "bias"],
         supcon: ["left"],
         balance: ["gates"],
+        balance_of_two: ["gates"],
     }
     for loss, names in of_losses.items():
         leaves = [given[name].double().requires_grad_() for name in names]

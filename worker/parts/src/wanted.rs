@@ -6,6 +6,8 @@ pub enum Wanted {
     /// An output with a value for each sample: in words, and whether its shape fits. A length that is not fixed, such as that
     /// of the samples, is None.
     Output(&'static str, fn(&[Option<i64>]) -> bool),
+    /// An output of N x ... x E with fixed lengths and E above this.
+    Experts { chosen: usize },
     /// An output that is one number for all samples.
     Number,
     /// A field with the class of each sample, N int64.
@@ -26,6 +28,9 @@ impl Wanted {
     pub fn words(self) -> &'static str {
         match self {
             Self::Output(words, _) => words,
+            Self::Experts { .. } => {
+                "a number for each expert in the last dimension, N x ... x E with fixed lengths and E above `top`"
+            }
             Self::Number => "one number for all samples",
             Self::Classes => "a class for each sample",
         }
@@ -38,6 +43,9 @@ impl Wanted {
         match (self, output) {
             (Self::Number, [] | [Some(1)]) => known(output),
             (Self::Output(_, fits), [None, rest @ ..]) if fits(output) => known(rest),
+            (Self::Experts { chosen }, [None, .., Some(experts)]) if *experts > chosen as i64 => {
+                known(&output[1..])
+            }
             _ => None,
         }
     }

@@ -49,13 +49,15 @@ StepLoss, STEP_LOSSES, each_step_loss, "model.losses":
     temperature: f64 = 0.07, ABOVE_ZERO;
 }
 
-/// Experts x the sum over experts of (part of the rows whose largest gate it is) x (mean gate): Fedus et al. 2021, arXiv
-/// 2101.03961. The least value is about 1.
+/// Experts x the sum over experts of (part of the chosen gates that are its) x (mean gate). With one choice per row it is that of
+/// Fedus et al. 2021, arXiv 2101.03961. The least value is about 1.
 "balance" Balance {
     /// The factor of the loss in the sum of all.
     weight: f64 = 0.01, ABOVE_ZERO;
     /// The output with a probability for each expert in its last dimension.
     gates: String = "gates".to_owned(), NAME;
+    /// The experts that a row chooses, those with the largest gates.
+    top: usize = 1, Kind::Whole(1, 1 << 20);
 }
 }
 

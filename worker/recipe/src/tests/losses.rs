@@ -36,6 +36,7 @@ fn wrong_losses_are_errors_that_name_the_loss() {
         ("[{name=\"clip\", weight=0}]", "model.losses[0].weight", "a number above 0"),
         ("[{name=\"supcon\", temperature=0}]", "model.losses[0].temperature", "a number above 0"),
         ("[{name=\"clip\", gates=\"g\"}]", "model.losses[0].gates", "takes weight, left, right, scale"),
+        ("[{name=\"balance\", top=0}]", "model.losses[0].top", "from 1 to"),
         ("[{name=\"clip\"}, {name=\"clip\", weight=1}]", "model.losses[1]", "the loss is there twice"),
     ] {
         expect_error(LOSSES, &[&format!("model.losses={list}")], key, part);
