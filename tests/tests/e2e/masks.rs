@@ -184,7 +184,8 @@ fn the_first_test_samples_validate_as_a_folder_of_them() {
     let of_test = sandbox.train(1, "of-test", &[&folders[..], &more, &tested].concat());
     let named = sandbox.train(2, "named", &[&["data.val=val"][..], &tested].concat());
     assert_close(&of_test.per_step("loss"), &named.per_step("loss"), 1e-5);
-    let losses = |run: &Run| run.evaluations().iter().filter_map(|eval| eval["loss"].as_f64()).collect::<Vec<_>>();
+    let losses =
+        |run: &Run| run.evaluations().iter().filter_map(|eval| eval["loss"].as_f64()).collect::<Vec<_>>();
     assert_close(&losses(&of_test), &losses(&named), 1e-5);
     assert_close(&[of_test.result().test["loss"]], &[named.result().test["loss"]], 1e-5);
     assert_eq!((&of_test.plan()["val_samples"], &of_test.plan()["test_samples"]), (&json!(2), &json!(2)));

@@ -356,7 +356,12 @@ impl FileSet {
             Some(first) => drawn = first.with_frame(drawn.frame),
             None => draws.first = Some(drawn.clone()),
         }
-        Ok((drawn.frame.unwrap_or(plain).by(filter), drawn))
+        let frame = match (drawn.frame, drawn.place) {
+            (Some(frame), _) => frame,
+            (None, Some(_)) => Frame::placed(resize, crop_fraction, source, size, drawn.place)?,
+            (None, None) => plain,
+        };
+        Ok((frame.by(filter), drawn))
     }
 }
 

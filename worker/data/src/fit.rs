@@ -18,12 +18,26 @@ pub struct Frame {
 
 impl Frame {
     /// Selects the part of an image of the size `source` (width, height) for `target` pixels. For squares, `crop` is
-    /// `Resize(size / fraction)` and `CenterCrop(size)` of torchvision.
+    /// `Resize(size / fraction)` and `CenterCrop(size)` of torchvision, and `stretch` scales both sides to that size.
     pub fn new(resize: Resize, fraction: f64, source: (u32, u32), target: (u32, u32)) -> Result<Self> {
+        Self::placed(resize, fraction, source, target, None)
+    }
+
+    /// As [`Frame::new`], with the part of the scaled image at `place`, from left and top, each from 0 to below 1; without it in the centre.
+    pub(super) fn placed(
+        resize: Resize,
+        fraction: f64,
+        source: (u32, u32),
+        target: (u32, u32),
+        place: Option<[f64; 2]>,
+    ) -> Result<Self> {
         let all = Self::rectangle((0, 0), source, target);
         match resize {
-            Resize::Crop => Ok(Crop::new(fraction, source, target).frame(source)),
-            Resize::Stretch => Ok(all),
+            Resize::Stretch if fraction == 1.0 => Ok(all),
+            Resize::Crop | Resize::Stretch => {
+                let crop = Crop::new(resize, fraction, source, target);
+                Ok(place.map_or(crop, |place| crop.at(place)).frame(source))
+            }
             Resize::None if source == target => Ok(all),
             Resize::None => Err(SampleError::Size(source, target)),
         }
@@ -182,7 +196,7 @@ struct Crop {
 }
 
 impl Crop {
-    fn new(fraction: f64, (width, height): (u32, u32), target: (u32, u32)) -> Self {
+    fn new(resize: Resize, fraction: f64, (width, height): (u32, u32), target: (u32, u32)) -> Self {
         assert!(
             width > 0 && height > 0 && target.0 > 0 && target.1 > 0,
             "{width}x{height} to {}x{}: no side may be 0",
@@ -197,10 +211,10 @@ impl Crop {
         let whole = |side: u32| ((f64::from(side) / fraction) as u32).max(side);
         let shorter = (whole(target.0), whole(target.1));
         let is_tall = u64::from(width) * u64::from(shorter.1) <= u64::from(height) * u64::from(shorter.0);
-        let scaled = if is_tall {
-            (shorter.0, longer(shorter.0, height, width))
-        } else {
-            (longer(shorter.1, width, height), shorter.1)
+        let scaled = match resize {
+            Resize::Stretch => shorter,
+            _ if is_tall => (shorter.0, longer(shorter.0, height, width)),
+            _ => (longer(shorter.1, width, height), shorter.1),
         };
         Self {
             target,
@@ -208,6 +222,13 @@ impl Crop {
             left: half_to_even(scaled.0 - target.0),
             top: half_to_even(scaled.1 - target.1),
         }
+    }
+
+    /// Returns the crop at another place: each of the possible ones has an equal part of the numbers from 0 to 1.
+    fn at(self, [left, top]: [f64; 2]) -> Self {
+        let of = |place: f64, scaled: u32, target: u32| (place * (f64::from(scaled - target) + 1.0)) as u32;
+        let (scaled, target) = (self.scaled, self.target);
+        Self { left: of(left, scaled.0, target.0), top: of(top, scaled.1, target.1), ..self }
     }
 
     /// Returns the box of the crop, in the original's coordinates.

@@ -39,7 +39,8 @@ impl Samples {
             count.checked_sub(1).map(|last| names.swap_remove(last))
         };
         let last: Vec<Option<String>> = of_source.into_iter().map(last).collect();
-        let is_first = |(source, name): (usize, String)| last[source].as_ref().is_some_and(|last| name <= *last);
+        let is_first =
+            |(source, name): (usize, String)| last[source].as_ref().is_some_and(|last| name <= *last);
         let held_out = self.names()?.map(is_first).collect::<Vec<_>>();
         self.divided(part, "test", &held_out)
     }
@@ -48,7 +49,8 @@ impl Samples {
     fn names(&self) -> Result<impl Iterator<Item = (usize, String)>, DataError> {
         let files = self.images().next().ok_or_else(|| DataError::NoPathToDivide(self.place(&self.set)))?;
         let sources = self.sources.iter().enumerate();
-        let parts = sources.flat_map(|(number, part)| std::iter::repeat_n((number, part.folder()), part.samples));
+        let parts =
+            sources.flat_map(|(number, part)| std::iter::repeat_n((number, part.folder()), part.samples));
         let alone = std::iter::repeat_n((0, ""), if self.sources.is_empty() { self.count() } else { 0 });
         Ok(parts.chain(alone).enumerate().map(|(at, (source, folder))| {
             let path = files.paths.get(at);
@@ -206,7 +208,10 @@ mod tests {
         };
         let all = images(&["e", "c", "a", "d", "b"]);
         let [test, val] = all.hold_out_first(0.4).unwrap();
-        assert_eq!((named(&test), named(&val)), (["e", "c", "d"].map(String::from).into(), ["a", "b"].map(String::from).into()));
+        assert_eq!(
+            (named(&test), named(&val)),
+            (["e", "c", "d"].map(String::from).into(), ["a", "b"].map(String::from).into())
+        );
         // Rounded down; lines with the same image stay together.
         assert_eq!(all.hold_out_first(0.39).unwrap()[1].count(), 1);
         assert_eq!(images(&["b", "a", "a", "a", "c"]).hold_out_first(0.3).unwrap()[1].count(), 3);

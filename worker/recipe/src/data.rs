@@ -91,7 +91,7 @@ section! {
         image_size: usize = 224, Kind::Whole(1, 4096), experiment;
         /// How a folder's images are brought to that size.
         resize: Resize = Resize::Crop, choice(Resize::NAMES), experiment;
-        /// The part of the scaled image's shorter side that the square of `resize = "crop"` keeps; torchvision's weights have 0.875.
+        /// The part of the scaled image's shorter side that is kept, or with `resize = "stretch"` of both sides; torchvision's weights have 0.875.
         crop_fraction: f64 = 1.0, Kind::Number(Range::UP_TO_ONE), experiment;
         /// How an image's pixels are interpolated when it is resized, always with antialiasing; masks and maps keep their values.
         interpolation: Interpolation = Interpolation::Bilinear, choice(Interpolation::NAMES), experiment;

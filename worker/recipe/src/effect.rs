@@ -130,8 +130,8 @@ impl Recipe {
             "data.interpolation data.decode",
             no_scaling,
         );
-        let fraction = "it applies to data.resize = \"crop\"";
-        list.add(generated || self.data.resize != Resize::Crop, "data.crop_fraction", fraction);
+        let fraction = "it applies to files with data.resize = \"crop\" or \"stretch\"";
+        list.add(generated || self.data.resize == Resize::None, "data.crop_fraction", fraction);
         list.add(self.is_text(), "data.crop_fraction", fraction);
         let keeps = !generated && self.data.resize == Resize::None;
         list.add(keeps, "data.image_size", "images keep their own size (data.resize is \"none\")");

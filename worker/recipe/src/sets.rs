@@ -45,7 +45,9 @@ impl FromStr for ValSet {
         if let Some(part) = text.strip_prefix(OF_TEST) {
             return match part.trim().parse() {
                 Ok(part) if part > 0.0 && part < 1.0 => Ok(Self::OfTest(part)),
-                _ => Err(format!("{text:?} is no part of the test samples; give a number above 0 and below 1, such as test:0.2")),
+                _ => Err(format!(
+                    "{text:?} is no part of the test samples; give a number above 0 and below 1, such as test:0.2"
+                )),
             };
         }
         match text.strip_prefix(COLUMN).map(str::trim) {

@@ -68,6 +68,8 @@ enum Step {
 pub(super) struct Drawn {
     /// The rectangle of the decoded image to use instead of [`Frame::new`]'s.
     pub(super) frame: Option<Frame>,
+    /// The place of [`Frame::new`]'s part in the scaled image, from left and top, in place of its centre: from 0 to below 1.
+    pub(super) place: Option<[f64; 2]>,
     steps: Vec<Step>,
     /// A shift and a mirror image after the steps. They cost nothing while the image is written.
     pub(super) placement: Placement,

@@ -40,36 +40,47 @@ fn cuts_agree_with_torchvision() {
     // int(round((scaled - size) / 2)) in Python, for differences 0 to 8.
     let expected = [0, 0, 1, 2, 2, 2, 3, 4, 4];
     assert_eq!(std::array::from_fn(|n| half_to_even(n as u32)), expected);
-    let plan = Crop::new(1.0, (999, 960), (224, 224));
+    let plan = Crop::new(Resize::Crop, 1.0, (999, 960), (224, 224));
     assert_eq!((plan.scaled, plan.left, plan.top), ((233, 224), 4, 0));
-    let plan = Crop::new(1.0, (100, 333), (32, 32));
+    let plan = Crop::new(Resize::Crop, 1.0, (100, 333), (32, 32));
     assert_eq!((plan.scaled, plan.left, plan.top), ((32, 106), 0, 37));
     // Resize(256) and CenterCrop(224).
-    let plan = Crop::new(0.875, (500, 375), (224, 224));
+    let plan = Crop::new(Resize::Crop, 0.875, (500, 375), (224, 224));
     assert_eq!((plan.scaled, plan.left, plan.top), ((341, 256), 58, 16));
+    // Resize((96, 96)) and CenterCrop(84).
+    let plan = Crop::new(Resize::Stretch, 0.875, (500, 375), (84, 84));
+    assert_eq!((plan.scaled, plan.left, plan.top), ((96, 96), 6, 6));
 }
 
 #[test]
 fn cropping_and_resizing_commute() {
-    // The box in the original must give the same as resizing everything and then cropping.
-    let image = gradient(97, 40);
-    let plan = Crop::new(1.0, (97, 40), (16, 16));
-    let mut whole = vec![0; 3 * (plan.scaled.0 * plan.scaled.1) as usize];
-    let all = Frame::rectangle((0, 0), (97, 40), plan.scaled);
-    resize(
-        &mut Resizer::new(),
-        Pixel::Rgb,
-        (&image, (97, 40)),
-        (&mut whole, all.target),
-        (all.part, all.filter),
-    )
-    .unwrap();
-    let got = square(&mut Fitter::default(), &image, (97, 40), 16);
-    for y in 0..16usize {
-        for x in 0..16usize {
-            let at = 3 * ((y + plan.top as usize) * plan.scaled.0 as usize + x + plan.left as usize);
-            for c in 0..3 {
-                assert!(got[3 * (16 * y + x) + c].abs_diff(whole[at + c]) <= 1, "{x},{y}");
+    // The box in the original must give the same as resizing everything and then cropping, as torchvision's Resize and RandomCrop.
+    let (image, source) = (gradient(97, 40), (97, 40));
+    let mut fitter = Fitter::default();
+    for (resize_by, fraction, scaled) in [
+        (Resize::Crop, 1.0, (38, 16)),
+        (Resize::Crop, 0.8, (48, 20)),
+        (Resize::Stretch, 0.8, (20, 20)),
+        (Resize::Stretch, 1.0, (16, 16)),
+    ] {
+        let mut whole = vec![0; 3 * (scaled.0 * scaled.1) as usize];
+        let all = Frame::rectangle((0, 0), source, scaled);
+        let (from, to) = ((&image[..], source), (&mut whole[..], scaled));
+        resize(&mut Resizer::new(), Pixel::Rgb, from, to, (all.part, all.filter)).unwrap();
+        let most = (scaled.0 - 16, scaled.1 - 16);
+        for (place, left, top) in [
+            (None, half_to_even(most.0), half_to_even(most.1)),
+            (Some([0.0, 0.0]), 0, 0),
+            (Some([0.999, 0.0]), most.0, 0),
+            (Some([0.5, 0.999]), (most.0 + 1) / 2, most.1),
+        ] {
+            let frame = Frame::placed(resize_by, fraction, source, (16, 16), place).unwrap();
+            let got = bytes(fitter.fit(&picture(&image, source), frame).unwrap());
+            for (at, pixel) in got.chunks(3).enumerate() {
+                let (x, y) = (at as u32 % 16 + left, at as u32 / 16 + top);
+                let wanted = &whole[3 * (y * scaled.0 + x) as usize..][..3];
+                let is_near = pixel.iter().zip(wanted).all(|(one, other)| one.abs_diff(*other) <= 1);
+                assert!(is_near, "{resize_by:?} {fraction} {place:?} {at}: {pixel:?} {wanted:?}");
             }
         }
     }
@@ -89,7 +100,7 @@ proptest! {
         let mut fitter = Fitter::default();
         let flat = vec![77u8; (3 * width * height) as usize];
         prop_assert!(square(&mut fitter, &flat, (width, height), side).iter().all(|&value| value == 77));
-        let plan = Crop::new(1.0, (width, height), (side, side));
+        let plan = Crop::new(Resize::Crop, 1.0, (width, height), (side, side));
         prop_assert_eq!(plan.scaled.0.min(plan.scaled.1), side);
         prop_assert!(plan.left + side <= plan.scaled.0 && plan.top + side <= plan.scaled.1);
     }
@@ -119,7 +130,7 @@ fn stretch_shows_all_and_none_requires_the_size() {
 #[test]
 fn a_cut_may_be_of_any_shape() {
     // 100x50 covers 20x30 when scaled by 0.6: 60x30; the frame shows the middle third.
-    let crop = Crop::new(1.0, (100, 50), (20, 30));
+    let crop = Crop::new(Resize::Crop, 1.0, (100, 50), (20, 30));
     assert_eq!((crop.scaled, crop.left, crop.top), ((60, 30), 20, 0));
     let frame = crop.frame((100, 50));
     let part = frame.part;

@@ -35,6 +35,13 @@ Change, CHANGES, each_change, "data.changes":
     ratio: [f64; 2] = [3.0 / 4.0, 4.0 / 3.0], Kind::Numbers(2, 2, Range::ABOVE_ZERO);
 }
 
+/// A random part of the scaled image in place of the central one: torchvision's `RandomCrop` after `Resize`. `data.crop_fraction` is the
+/// part of each side.
+"random-crop" RandomCrop {
+    /// The part of the images that have a random part; the others have the central one.
+    share: f64 = 1.0, SHARE;
+}
+
 /// Moves the image over black: torchvision's `RandomCrop` of the image's size with padding.
 "crop" Crop {
     /// The furthest shift, as a part of the side.

@@ -2,9 +2,11 @@
 
 use super::{Change, Program};
 use crate::sample_losses::not_imported;
+use crate::{Data, DataKind, Resize};
 
-/// Returns why the list of changes cannot be applied to images of so many channels, with the number of the change.
-pub(crate) fn problem(changes: &[Change], channels: usize) -> Option<(usize, &'static str)> {
+/// Returns why the list of changes cannot be applied to the images, with the number of the change.
+pub(crate) fn problem(data: &Data) -> Option<(usize, &'static str)> {
+    let (changes, channels) = (&data.changes, data.channels);
     changes.iter().enumerate().find_map(|(at, change)| {
         let same = |other: &Change| std::mem::discriminant(other) == std::mem::discriminant(change);
         let problem = match change {
@@ -14,7 +16,19 @@ pub(crate) fn problem(changes: &[Change], channels: usize) -> Option<(usize, &'s
             }
             Change::Program(_) if at + 1 < changes.len() => "it changes finished images, so put it last",
             Change::Program(Program { program: Some(file) }) => not_imported(file)?,
-            Change::ResizedCrop(_) if at > 0 => "it takes a part of the file, so put it first",
+            Change::ResizedCrop(_) | Change::RandomCrop(_) if changes[..at].iter().any(takes_part) => {
+                "`resized-crop` and `random-crop` both take a part of the file; remove one of the two"
+            }
+            Change::RandomCrop(_) if data.kind == DataKind::Generated => {
+                "it takes a part of a scaled file, and generated data has no files; remove it"
+            }
+            Change::RandomCrop(_) if data.resize == Resize::None => {
+                "it takes a part of the scaled image; set data.resize = \"crop\" or \"stretch\""
+            }
+            Change::RandomCrop(_) if data.crop_fraction == 1.0 => {
+                "it takes a part of the scaled image; set data.crop_fraction to that part of a side, such as 0.875"
+            }
+            change if takes_part(change) && at > 0 => "it takes a part of the file, so put it first",
             _ if channels != 3 && needs_colours(change) => {
                 "it changes colours, so it applies to data.channels = 3; remove it"
             }
@@ -22,6 +36,11 @@ pub(crate) fn problem(changes: &[Change], channels: usize) -> Option<(usize, &'s
         };
         Some((at, problem))
     })
+}
+
+/// Returns whether a change takes a part of the file.
+fn takes_part(change: &Change) -> bool {
+    matches!(change, Change::ResizedCrop(_) | Change::RandomCrop(_))
 }
 
 /// Returns whether a change mixes red, green and blue.

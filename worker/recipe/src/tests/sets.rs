@@ -57,7 +57,12 @@ fn sets_besides_training_and_test_are_checked() {
     ] {
         expect_error(text, sets, key, part);
     }
-    for sets in [&["data.val=0.2"][..], &["data.val=test:0.2"], &["data.val=val"], &["data.tests.night=n", "data.val=0.1"]] {
+    for sets in [
+        &["data.val=0.2"][..],
+        &["data.val=test:0.2"],
+        &["data.val=val"],
+        &["data.tests.night=n", "data.val=0.1"],
+    ] {
         round_trip(&parse(folder, sets).unwrap());
     }
     assert!(parse(folder, &["train.stop_early={}", timed, "evaluate.every=1 epoch"]).is_ok());

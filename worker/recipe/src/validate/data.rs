@@ -331,7 +331,7 @@ impl Checks<'_> {
 
     fn changes(&mut self) {
         let data = &self.recipe.data;
-        if let Some((at, message)) = changes::problem(&data.changes, data.channels) {
+        if let Some((at, message)) = changes::problem(data) {
             self.add(&format!("data.changes[{at}]"), message);
         }
         let own = data.changes.iter().position(|change| change.file().is_some());

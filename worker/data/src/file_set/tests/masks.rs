@@ -6,7 +6,7 @@ use crate::mask_rule::{MaskKind, MaskRule};
 use crate::rng::{Domain, keyed};
 use crate::sources::pairs;
 use crate::tests::images::{encoded, gray, png, put};
-use dtrain_recipe::changes::{Affine, Invert, Jitter, PixelFilter, Rot90, Rotation, VerticalFlip};
+use dtrain_recipe::changes::{Affine, Invert, Jitter, PixelFilter, RandomCrop, Rot90, Rotation, VerticalFlip};
 use dtrain_recipe::{Augment, Change};
 use dtrain_test_kit::programs::test_data;
 use image::{ImageFormat, Rgb, RgbImage};
@@ -94,6 +94,31 @@ fn a_mask_turns_with_its_image() {
         }
     }
     assert!((1000..40_000).contains(&outside), "{outside}");
+}
+
+#[test]
+fn a_random_part_stands_anywhere_in_image_and_mask() {
+    let (_root, index) = blocks();
+    let changes = Changes::new(&[Change::RandomCrop(RandomCrop::default())]);
+    // Scaled to 64 x 48 and to 48 x 48.
+    for (resize, places) in [(Resize::Crop, 33 * 17), (Resize::Stretch, 17 * 17)] {
+        let sets = [0, 1 << 20].map(|bytes| {
+            let plain = options(32, Augment::None, resize, bytes);
+            FileSet::new(index.clone(), ImageOptions { crop_fraction: 2.0 / 3.0, changes: changes.clone(), ..plain })
+        });
+        let mut found = std::collections::HashSet::new();
+        for sample in 0..400 {
+            let (image, mask) = load(&sets[0], Some(sample));
+            assert_eq!(load(&sets[1], Some(sample)), (image.clone(), mask.clone()), "from the cache");
+            let right = |(red, class): (&f32, &i64)| (red * 255.0 - 20.0 - 20.0 * *class as f32).abs() < 1.0;
+            let right = image.iter().zip(&mask).filter(|pixel| right(*pixel)).count();
+            assert!(right * 10 > mask.len() * if resize == Resize::Crop { 10 } else { 4 } - 10, "{right}");
+            found.insert(image.iter().map(|value| (value * 255.0) as u8).collect::<Vec<_>>());
+        }
+        // Blocks look alike in some places.
+        assert!((places / 4..=places).contains(&found.len()), "{resize:?}: {} of {places}", found.len());
+        assert_ne!(load(&sets[0], Some(1)), load(&sets[0], None));
+    }
 }
 
 #[test]
