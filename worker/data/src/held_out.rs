@@ -15,7 +15,7 @@ impl Samples {
     /// # Errors
     /// Samples without images, a class that one of the two would lack, and a source without training samples.
     pub fn hold_out(&self, part: f64) -> Result<[Self; 2], DataError> {
-        let held_out = self.names()?.map(|(_, name)| number_of(&name) < part).collect::<Vec<_>>();
+        let held_out = self.source_paths()?.map(|(_, name)| number_of(&name) < part).collect::<Vec<_>>();
         let divided = self.divided(part, "training", &held_out)?;
         self.check_sources(part, &divided[0])?;
         Ok(divided)
@@ -31,7 +31,7 @@ impl Samples {
     /// Samples without images, and a class that one of the two would lack.
     pub fn hold_out_first(&self, part: f64) -> Result<[Self; 2], DataError> {
         let mut of_source = vec![Vec::new(); self.sources.len().max(1)];
-        self.names()?.for_each(|(source, name)| of_source[source].push(name));
+        self.source_paths()?.for_each(|(source, name)| of_source[source].push(name));
         let last = |mut names: Vec<String>| {
             names.sort_unstable();
             // 0.29 x 100 is below 29.
@@ -41,12 +41,12 @@ impl Samples {
         let last: Vec<Option<String>> = of_source.into_iter().map(last).collect();
         let is_first =
             |(source, name): (usize, String)| last[source].as_ref().is_some_and(|last| name <= *last);
-        let held_out = self.names()?.map(is_first).collect::<Vec<_>>();
+        let held_out = self.source_paths()?.map(is_first).collect::<Vec<_>>();
         self.divided(part, "test", &held_out)
     }
 
     /// Returns the number of each sample's source, and the path of its first image below the folder of that source's set.
-    fn names(&self) -> Result<impl Iterator<Item = (usize, String)>, DataError> {
+    fn source_paths(&self) -> Result<impl Iterator<Item = (usize, String)>, DataError> {
         let files = self.images().next().ok_or_else(|| DataError::NoPathToDivide(self.place(&self.set)))?;
         let sources = self.sources.iter().enumerate();
         let parts =

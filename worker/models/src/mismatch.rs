@@ -7,7 +7,7 @@ use dtrain_common::safetensors_file::{Dtype, StoredTensor};
 use tch::Kind;
 
 use super::dtype::kind_of;
-use super::recognise::describe_network;
+use super::recognise::{UNKNOWN, describe_network};
 
 /// A tensor of the model, for comparison.
 #[derive(Clone, Debug)]
@@ -103,6 +103,16 @@ impl Mismatch {
             && self.types.is_empty()
     }
 
+    /// Removes and returns the differences of the model's tensors of these names.
+    pub(super) fn take_new(&mut self, names: &BTreeSet<String>) -> Self {
+        Self {
+            missing: self.missing.extract_if(.., |(name, _)| names.contains(name)).collect(),
+            shapes: self.shapes.extract_if(.., |shape| names.contains(&shape.name)).collect(),
+            types: self.types.extract_if(.., |dtype| names.contains(&dtype.name)).collect(),
+            ..Self::default()
+        }
+    }
+
     /// Returns the names of the model's tensors that the file cannot fill.
     pub(super) fn names(&self) -> impl Iterator<Item = String> {
         let missing = self.missing.iter().map(|(name, _)| name);
@@ -195,17 +205,18 @@ impl fmt::Display for Mismatch {
         ];
         let parts = parts.iter().filter(|(_, shown)| !shown.is_empty());
         let parts: Vec<String> = parts.map(|(kind, shown)| format!("{kind}: {shown}")).collect();
-        write!(f, "the file does not fit the model ({}): {}.", self.model, parts.join("; "))?;
-        if self.is_class_count() {
-            write!(
-                f,
-                " Only the number of classes differs: the file can start a new training, but not continue one."
-            )?;
-        } else if self.file == self.model {
-            write!(f, " The file holds a variant of {}.", self.file)?;
-        } else {
-            write!(f, " The file looks like {}.", self.file)?;
+        let known = |network: &str| !network.contains(UNKNOWN);
+        match known(&self.model) {
+            true => write!(f, "the file does not fit the model ({}): {}.", self.model, parts.join("; "))?,
+            false => write!(f, "the file does not fit the model: {}.", parts.join("; "))?,
         }
+        let (is_classes, file) = (self.is_class_count(), &self.file);
+        f.write_str(&match known(file) {
+            _ if is_classes => " Only the number of classes differs: the file can start a new training, but not continue one.".to_owned(),
+            false => String::new(),
+            true if *file == self.model => format!(" The file holds a variant of {file}."),
+            true => format!(" The file looks like {file}."),
+        })?;
         self.remedy.iter().try_for_each(|remedy| write!(f, " {remedy}"))
     }
 }

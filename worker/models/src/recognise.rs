@@ -1,5 +1,8 @@
 //! Recognition of a network by the names of its tensors, for error messages.
 
+/// A network that is not recognised.
+pub(super) const UNKNOWN: &str = "an unknown network";
+
 /// Describes the network whose tensors have these names.
 pub(super) fn describe_network(names: &[&str]) -> String {
     if names.is_empty() {
@@ -12,6 +15,10 @@ pub(super) fn describe_network(names: &[&str]) -> String {
     }
     if let Some(kind) = by_first_tensor(names) {
         return kind;
+    }
+    // Their stages have as many blocks as those of ResNets.
+    if names.iter().any(|name| name.contains(".se_module.") || name.contains(".se.")) {
+        return "a network with squeeze-and-excitation (SENet, SE-ResNet or the like)".to_owned();
     }
     let blocks = [1, 2, 3, 4].map(|stage| count_numbered(names, &format!("layer{stage}.")));
     let in_block = |name: &&str| name.starts_with("layer") && name.contains(".conv3.");
@@ -42,7 +49,7 @@ pub(super) fn describe_network(names: &[&str]) -> String {
     ];
     let marked = |(mark, _): &&(&str, &str)| names.iter().any(|name| name.contains(mark));
     let kind = MARKS.iter().find(marked).map(|(_, kind)| *kind);
-    kind.unwrap_or("an unknown network").to_owned()
+    kind.unwrap_or(UNKNOWN).to_owned()
 }
 
 /// A tensor that only a vision transformer, a U-Net or a GPT has, in this order, at the root of its names.
@@ -126,6 +133,13 @@ mod tests {
         assert_eq!(
             guess(&["encoder.layers.encoder_layer_0.mlp.0.weight".to_owned()]),
             "a vision transformer"
+        );
+        let squeezed =
+            [network([3, 8, 36, 3], 3, ""), vec!["layer1.0.se_module.fc1.weight".to_owned()]].concat();
+        assert!(
+            guess(&squeezed).starts_with("a network with squeeze-and-excitation"),
+            "{}",
+            guess(&squeezed)
         );
         assert_eq!(guess(&["layer1.99999999999999999999.x".to_owned()]), "an unknown network");
         assert_eq!(guess(&[]), "an empty file");

@@ -7,7 +7,8 @@ use dtrain_common::recipe::{Amp, WithoutEffect};
 
 use super::networks::WITH_BATCH_NORM;
 use super::{
-    Change, ColumnKind, DataKind, Masks, ModelName, Recipe, Resize, Sampler, Source, Target, Val, tasks,
+    Change, ColumnKind, DataKind, Masks, ModelName, Recipe, Resize, Sampler, Source, Target, Val,
+    WeightsMode, tasks,
 };
 
 impl Recipe {
@@ -284,8 +285,13 @@ impl Recipe {
         list.add(facts.returns_loss, "model.auxiliary", "the program returns the loss itself");
         list.add(
             self.model.weights.is_none(),
-            "model.weights_mode model.weights_rename",
+            "model.weights_mode model.weights_rename model.weights_new",
             "it applies to the file in model.weights, which is not set",
+        );
+        list.add(
+            self.model.weights_mode == WeightsMode::Partial,
+            "model.weights_new",
+            "model.weights_mode = \"partial\" lets every tensor be new",
         );
         let network = match self.model.name {
             None => of_file.into(),

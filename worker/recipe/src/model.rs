@@ -66,6 +66,9 @@ section! {
         /// Pairs of a regular expression and its replacement, which turn names in that file into names of the model.
         #[serde(skip_serializing_if = "Vec::is_empty")]
         weights_rename: Vec<(String, String)> = Vec::new(), RENAMES;
+        /// Globs of the model's tensors that this file may lack, or have in another shape; all others must be there.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        weights_new: Vec<String> = Vec::new(), GLOBS;
         /// Whether to train although the file has no weights, from zeros: for measurements of memory and speed.
         zero_weights: bool = false, FLAG, experiment;
         /// Programs and own trainers: how a step joins the values that its micro-batches give to a buffer, by name.

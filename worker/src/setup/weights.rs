@@ -4,7 +4,8 @@ use std::path::Path;
 
 use dtrain_recipe::Recipe;
 
-use crate::models::{self, Registry, Renames};
+use crate::models::{self, Entry, Registry, Renames};
+use crate::optim::match_names;
 use crate::setup::base;
 use crate::setup::error::{Result, WorkerError};
 use crate::tensors::bytes;
@@ -48,7 +49,12 @@ fn has_large_zeros(registry: &Registry) -> Result<bool> {
 fn import(recipe: &Recipe, weights: &Path, registry: &Registry, lacks: bool) -> Result<String> {
     let renames = Renames::new(&recipe.model.weights_rename)
         .map_err(|error| WorkerError::Rename { reason: error.to_string() })?;
-    let report = models::load_renamed(registry, weights, recipe.model.weights_mode, &renames)?;
+    let names: Vec<&str> = registry.state().iter().map(Entry::name).collect();
+    let new = match_names(&names, &recipe.model.weights_new)
+        .map_err(|source| WorkerError::Globs { key: "model.weights_new".to_owned(), source })?;
+    let new =
+        names.iter().zip(new).filter(|(_, is_new)| *is_new).map(|(name, _)| (*name).to_owned()).collect();
+    let report = models::load_renamed(registry, weights, recipe.model.weights_mode, &renames, &new)?;
     base::check_filled(registry, &report.unfilled, recipe.program().is_some() && !lacks)?;
     Ok(format!("weights from {}: {report}", weights.display()))
 }

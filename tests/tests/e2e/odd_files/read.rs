@@ -1,5 +1,6 @@
 //! Reads a file of a case as a run does, and returns its values.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
@@ -145,7 +146,8 @@ fn weights(case: &Case, settings: &Settings) -> Result<Vec<f32>, String> {
     let _ = root.sub("head").parameter("weight", &zeros(&[3, 4])).unwrap();
     let _ = root.sub("head").parameter("bias", &zeros(&[3])).unwrap();
     let renames = Renames::new(&settings.renames).map_err(said)?;
-    let report = load_renamed(&registry, &settings.path, settings.mode, &renames).map_err(said)?.to_string();
+    let report = load_renamed(&registry, &settings.path, settings.mode, &renames, &BTreeSet::new());
+    let report = report.map_err(said)?.to_string();
     if !report.contains(&case.said) {
         return Err(format!("no {:?} in the report: {report}", case.said));
     }

@@ -4,6 +4,7 @@ use dtrain_recipe::WeightsMode;
 
 use super::prefix::Change;
 use super::{Fit, Renames};
+use crate::recognise::UNKNOWN;
 use crate::tensor_file::TensorFile;
 
 /// Returns what loads more of the file, in a sentence, from changes of names that were tried. The settings keep the user's own.
@@ -12,6 +13,7 @@ pub(super) fn advice(
     renames: &Renames,
     plain: &Fit,
     tried: &[(Change, Fit)],
+    names_new: bool,
 ) -> Option<String> {
     if plain.mismatch.is_class_count() {
         return Some(
@@ -41,6 +43,16 @@ pub(super) fn advice(
         };
         return Some(format!("Set {}{mode} to load {}.", equal.join(" or "), more(best)));
     }
+    if let Some(shapes) = plain.of_variant() {
+        return Some(format!(
+            "The file is of another variant of the network: {shapes} tensors have a name of the model and another shape, and {} fit. Use \
+             weights of the model's variant, or name what may be new in model.weights_new.",
+            plain.fitting
+        ));
+    }
+    if names_new {
+        return Some("Add what may be new to model.weights_new, or use weights that have it.".to_owned());
+    }
     let (is, of) = (&plain.mismatch.model, &plain.mismatch.file);
     if let (Some(_), Some(name)) =
         (is.strip_prefix("a resnet"), of.strip_prefix("a ").filter(|of| of.starts_with("resnet")))
@@ -49,7 +61,7 @@ pub(super) fn advice(
     {
         return Some(format!("Use weights of {is}, or train {of} (model.name = \"{name}\")."));
     }
-    let is_variant = plain.mismatch.file == plain.mismatch.model || plain.mismatch.file.contains("unknown");
+    let is_variant = plain.mismatch.file == plain.mismatch.model || plain.mismatch.file.contains(UNKNOWN);
     (plain.mode != WeightsMode::Partial && is_variant && 2 * plain.fitting >= wanted).then(|| {
         let fitting = more(plain.fitting);
         format!("Set model.weights_mode = \"partial\" to load {fitting} and initialise the others.")

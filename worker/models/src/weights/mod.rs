@@ -1,6 +1,7 @@
 //! Filling a model from a safetensors file with PyTorch's names, or with names that are changed to them.
 
 mod advice;
+mod fit;
 mod positions;
 mod prefix;
 
@@ -9,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::Path;
 
+use self::fit::{Asked, Fit};
 pub use self::positions::Resampled;
 use dtrain_common::safetensors_file::StoredTensor;
 pub use dtrain_recipe::WeightsMode;
@@ -18,8 +20,7 @@ use tch::{Kind, TchError, Tensor};
 use super::dtype::kind_of;
 use super::error::{ModelError, WeightsError, WeightsProblem};
 use super::mismatch::{
-    DtypeDifference, ExpectedTensor, Mismatch, ShapeDifference, compare, is_batch_counter, is_head,
-    list_first,
+    DtypeDifference, ExpectedTensor, Mismatch, ShapeDifference, is_batch_counter, is_head, list_first,
 };
 use super::registry::{Entry, Registry, Role};
 use super::tensor_file::TensorFile;
@@ -136,30 +137,35 @@ impl fmt::Display for LoadReport {
 /// It compares all names, shapes and dtypes before it changes anything. It converts floating-point dtypes.
 pub fn load_state(registry: &Registry, path: &Path, mode: WeightsMode) -> Result<LoadReport, ModelError> {
     let file = TensorFile::open(path)?;
-    let fit = Fit::of(registry, &view(&file), mode, Values::Any)?;
-    fit.load(registry, &file, Values::Any)
+    let asked = Asked { mode, new: &BTreeSet::new(), values: Values::Any };
+    Fit::of(registry, &view(&file), asked)?.load(registry, &file, asked)
 }
 
 /// Like [`load_state`] for weights of others, which may be sharded: `renames` change the names in the file. If the names then
 /// fit except for one prefix, it is changed too. A tied tensor may have only its second name. Parameters that are not finite, and
 /// buffers with NaN, are an error.
+///
+/// With `strict` and `fine-tune`, the file may lack the tensors of the model that `new` names, or have them in another shape. With
+/// `fine-tune` and such names it may have tensors that the model lacks.
 pub fn load_renamed(
     registry: &Registry,
     path: &Path,
     mode: WeightsMode,
     renames: &Renames,
+    new: &BTreeSet<String>,
 ) -> Result<LoadReport, ModelError> {
+    let asked = Asked { mode, new, values: Values::Finite };
     let mut file = renames.rename(TensorFile::open_weights(path)?)?;
     let mut names = view(&file);
     use_first_names(registry, &mut names);
-    let mut fit = Fit::of(registry, &names, mode, Values::Finite)?;
+    let mut fit = Fit::of(registry, &names, asked)?;
     let mut renamed = None;
     if !fit.mismatch.is_empty() {
         let mut tried = Vec::new();
         for change in prefix::changes(registry, &file) {
             if let Some(mut names) = change.apply(&file) {
                 use_first_names(registry, &mut names);
-                let changed = Fit::of(registry, &names, mode, Values::Finite)?;
+                let changed = Fit::of(registry, &names, asked)?;
                 tried.push((change, changed));
             }
         }
@@ -173,11 +179,11 @@ pub fn load_renamed(
                 .map(|(name, stored)| (change.of(&name).into_owned(), stored))
                 .collect();
         } else {
-            fit.mismatch.remedy = advice::advice(&file, renames, &fit, &tried);
+            fit.mismatch.remedy = advice::advice(&file, renames, &fit, &tried, !new.is_empty());
         }
     }
     let tied = use_first_names(registry, &mut file.tensors);
-    Ok(LoadReport { renamed, tied, ..fit.load(registry, &file, Values::Finite)? })
+    Ok(LoadReport { renamed, tied, ..fit.load(registry, &file, asked)? })
 }
 
 /// Gives tied tensors that have only their second name, as safetensors.torch.save_model writes them, the first one. Returns both
@@ -212,102 +218,6 @@ type View<'a> = BTreeMap<Cow<'a, str>, &'a StoredTensor>;
 
 fn view(file: &TensorFile) -> View<'_> {
     file.tensors.iter().map(|(name, stored)| (Cow::Borrowed(name.as_str()), &stored.info)).collect()
-}
-
-/// What a file has for a model.
-struct Fit {
-    mode: WeightsMode,
-    /// The differences between file and model, as far as the mode forbids them.
-    mismatch: Mismatch,
-    /// The tensors of the model.
-    wanted: usize,
-    /// Those that the file has.
-    fitting: usize,
-    /// Whether one of them is no batch counter.
-    has_values: bool,
-    head_kept: Vec<ShapeDifference>,
-    is_headless: bool,
-    resampled: Vec<Resampled>,
-}
-
-impl Fit {
-    fn of(
-        registry: &Registry,
-        file: &View<'_>,
-        mode: WeightsMode,
-        values: Values,
-    ) -> Result<Self, ModelError> {
-        let is_expected = |entry: &&Entry| {
-            // Files of PyTorch lack buffers that are not persistent, and those of a base its adapters.
-            let may_lack = entry.is_held()
-                || match values {
-                    Values::Any => entry.is_base(),
-                    Values::Finite => registry.is_adapter(entry.name()),
-                };
-            !may_lack || file.contains_key(entry.name())
-        };
-        let wanted = registry.state().iter().filter(is_expected);
-        let wanted = wanted.map(expected_tensor).collect::<Result<Vec<_>, _>>()?;
-        let mut mismatch = compare(&wanted, &without_repeated(registry, file));
-        let mut fit = Self {
-            mode,
-            wanted: wanted.len(),
-            fitting: wanted.iter().filter(|wanted| file.contains_key(wanted.name)).count(),
-            has_values: false,
-            head_kept: Vec::new(),
-            is_headless: false,
-            resampled: Vec::new(),
-            mismatch: Mismatch::default(),
-        };
-        if mode == WeightsMode::FineTune {
-            fit.head_kept = mismatch.take_head();
-            fit.is_headless = fit.head_kept.is_empty() && mismatch.take_missing_head(&wanted);
-        }
-        // Positions of texts have no grid; models of images have convolutions.
-        let is_of_images = registry.parameters().any(|entry| entry.tensor().dim() == 4);
-        if mode != WeightsMode::Strict && is_of_images {
-            fit.resampled = positions::take(&mut mismatch);
-        }
-        fit.fitting -= mismatch.shapes.len() + mismatch.types.len();
-        // They fit the file of any network.
-        let counters =
-            wanted.iter().filter(|wanted| is_batch_counter(wanted.name) && file.contains_key(wanted.name));
-        fit.has_values = fit.fitting > counters.count();
-        fit.mismatch = mismatch;
-        Ok(fit)
-    }
-
-    /// Returns whether changed names all fit where the names as they are do not: nothing that was loaded is lost.
-    fn is_better(&self, plain: &Self) -> bool {
-        let uses_all = self.mismatch.unexpected.is_empty()
-            && self.mismatch.shapes.is_empty()
-            && self.mismatch.types.is_empty();
-        let is_partial = self.mode == WeightsMode::Partial && plain.fitting == 0 && self.fitting > 0;
-        self.mismatch.is_empty() || (is_partial && uses_all)
-    }
-
-    fn load(
-        mut self,
-        registry: &Registry,
-        file: &TensorFile,
-        values: Values,
-    ) -> Result<LoadReport, ModelError> {
-        let mut report = LoadReport {
-            head_kept: self.head_kept,
-            is_headless: self.is_headless,
-            resampled: self.resampled,
-            ..LoadReport::default()
-        };
-        if self.mode == WeightsMode::Partial && self.has_values && !self.mismatch.is_empty() {
-            report.rest = Some(Box::new(std::mem::take(&mut self.mismatch)));
-        }
-        if !self.mismatch.is_empty() {
-            return Err(file.error(WeightsProblem::Mismatch(Box::new(self.mismatch))).into());
-        }
-        check_ties(registry, file, values)?;
-        fill(registry, file, &mut report, values)?;
-        Ok(report)
-    }
 }
 
 /// Returns the file's tensors without repeated tied weights. If the file has only the second name, it stays,

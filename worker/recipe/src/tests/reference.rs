@@ -13,7 +13,7 @@ fn every_key_is_of_the_experiment_or_free() {
         ("data", "root source tests workers cache"),
         (
             "model",
-            "file figures libraries weights weights_mode weights_rename memory_format cudnn_benchmark compile",
+            "file figures libraries weights weights_mode weights_rename weights_new memory_format cudnn_benchmark compile",
         ),
         ("train", "epochs steps stop_early.patience stop_early.figure stop_early.min_delta"),
         ("precision", "amp loss_scale tf32"),

@@ -6,7 +6,9 @@ use crate::mask_rule::{MaskKind, MaskRule};
 use crate::rng::{Domain, keyed};
 use crate::sources::pairs;
 use crate::tests::images::{encoded, gray, png, put};
-use dtrain_recipe::changes::{Affine, Invert, Jitter, PixelFilter, RandomCrop, Rot90, Rotation, VerticalFlip};
+use dtrain_recipe::changes::{
+    Affine, Invert, Jitter, PixelFilter, RandomCrop, Rot90, Rotation, VerticalFlip,
+};
 use dtrain_recipe::{Augment, Change};
 use dtrain_test_kit::programs::test_data;
 use image::{ImageFormat, Rgb, RgbImage};
@@ -104,7 +106,10 @@ fn a_random_part_stands_anywhere_in_image_and_mask() {
     for (resize, places) in [(Resize::Crop, 33 * 17), (Resize::Stretch, 17 * 17)] {
         let sets = [0, 1 << 20].map(|bytes| {
             let plain = options(32, Augment::None, resize, bytes);
-            FileSet::new(index.clone(), ImageOptions { crop_fraction: 2.0 / 3.0, changes: changes.clone(), ..plain })
+            FileSet::new(
+                index.clone(),
+                ImageOptions { crop_fraction: 2.0 / 3.0, changes: changes.clone(), ..plain },
+            )
         });
         let mut found = std::collections::HashSet::new();
         for sample in 0..400 {

@@ -23,7 +23,7 @@ fn all_same(a: &Registry, b: &Registry) -> bool {
 }
 
 fn load(registry: &Registry, path: &Path, mode: WeightsMode) -> Result<LoadReport, ModelError> {
-    load_renamed(registry, path, mode, &Renames::default())
+    load_renamed(registry, path, mode, &Renames::default(), &BTreeSet::new())
 }
 
 /// Returns the pairs and the mode of a remedy, as a recipe would read them.
@@ -119,12 +119,12 @@ fn advice_is_a_setting_that_works() {
         for mode in [WeightsMode::Strict, WeightsMode::FineTune, WeightsMode::Partial] {
             let b = model(Architecture::ResNet18, 10);
             let renames = Renames::new(&own).unwrap();
-            let text = load_renamed(&b, &path, mode, &renames).unwrap_err().to_string();
+            let text = load_renamed(&b, &path, mode, &renames, &BTreeSet::new()).unwrap_err().to_string();
             assert!(!same(&a, &b, "conv1.weight"), "nothing is loaded");
             assert!(text.contains(&format!("^{word}")), "{text}");
             assert!(own.iter().all(|(pattern, _)| text.contains(pattern.as_str())), "{text}");
             let (renames, mode) = settings(&text, mode);
-            let report = load_renamed(&b, &path, mode, &renames).unwrap();
+            let report = load_renamed(&b, &path, mode, &renames, &BTreeSet::new()).unwrap();
             assert_eq!(report.loaded, 122, "{text}");
             assert!(all_same(&a, &b), "{text}");
         }
@@ -159,7 +159,7 @@ fn half_of_a_model_is_not_loaded_in_silence() {
         "{text}"
     );
     let (renames, mode) = settings(&text, WeightsMode::Partial);
-    assert_eq!(load_renamed(&b, &path, mode, &renames).unwrap().loaded, 122);
+    assert_eq!(load_renamed(&b, &path, mode, &renames, &BTreeSet::new()).unwrap().loaded, 122);
 }
 
 #[test]
@@ -352,4 +352,73 @@ fn a_file_that_shares_only_batch_counters_is_refused() {
     });
     let error = load(&small, &path, WeightsMode::Partial).unwrap_err().to_string();
     assert!(error.contains("the file does not fit the model"), "{error}");
+}
+
+/// The tensors that a file may lack are named; everything else must be there.
+#[test]
+fn tensors_that_may_be_new_are_named() {
+    let (_folder, path) = new_file("w.safetensors");
+    let (a, b) = (model(Architecture::ResNet18, 10), model(Architecture::ResNet18, 10));
+    let zeros = |shape: &[i64]| Tensor::zeros(shape, (Kind::Float, Device::Cpu));
+    let load = |mode, new: &[&str]| {
+        let new = new.iter().map(|name| (*name).to_owned()).collect();
+        load_renamed(&b, &path, mode, &Renames::default(), &new).map_err(|error| error.to_string())
+    };
+    let odd = |name: &str, tensor| match name {
+        "conv1.weight" => Some(zeros(&[64, 1, 7, 7])),
+        "layer4.1.conv2.weight" => None,
+        _ => Some(tensor),
+    };
+    write_changed(&a, &path, odd);
+    let both = ["conv1.weight", "layer4.1.conv2.weight"];
+    for mode in [WeightsMode::Strict, WeightsMode::FineTune] {
+        let report = load(mode, &both).unwrap();
+        assert_eq!((report.loaded, &report.unfilled[..]), (120, &both.map(String::from)[..]));
+        let text = report.to_string();
+        assert!(
+            text.contains("1 missing in the file, initial values kept: `layer4.1.conv2.weight`"),
+            "{text}"
+        );
+        assert!(text.contains("1 with another shape: `conv1.weight`"), "{text}");
+        let text = load(mode, &both[..1]).unwrap_err();
+        assert!(
+            text.contains("missing tensors: `layer4.1.conv2.weight`") && !text.contains("conv1.weight` is"),
+            "{text}"
+        );
+        assert!(
+            text.ends_with("Add what may be new to model.weights_new, or use weights that have it."),
+            "{text}"
+        );
+        let text = load(mode, &both[1..]).unwrap_err();
+        assert!(text.contains("different shapes: `conv1.weight` is [64, 1, 7, 7]"), "{text}");
+    }
+    // Another head is no error of fine-tune, nor are tensors of the file alone.
+    write_named(&model(Architecture::ResNet18, 7), &path, |name| match name {
+        "conv1.weight" => vec!["decoder.weight".to_owned()],
+        name => vec![name.to_owned()],
+    });
+    let text = load(WeightsMode::FineTune, &both).unwrap().to_string();
+    assert!(text.contains("(7 classes in the file, 10 in the model)"), "{text}");
+    assert!(text.contains("1 only in the file: `decoder.weight`"), "{text}");
+    assert!(load(WeightsMode::Strict, &both).unwrap_err().contains("unexpected tensors: `decoder.weight`"));
+    // A prefix of all names is changed as ever, and names that fit nothing are no reason to keep initial values.
+    write_named(&a, &path, |name| vec![format!("module.{name}")]);
+    let all: Vec<&str> = a.state().iter().map(Entry::name).collect();
+    assert_eq!(load(WeightsMode::FineTune, &all).unwrap().loaded, 122);
+    write_named(&a, &path, |name| vec![format!("{name}.old")]);
+    assert!(load(WeightsMode::FineTune, &all).unwrap_err().contains("does not fit the model"));
+}
+
+#[test]
+fn a_part_of_another_variant_is_refused() {
+    let (_folder, path) = new_file("w.safetensors");
+    let small = model(Architecture::ResNet18, 10);
+    let wide = |name: &str| name.starts_with("layer") && !name.starts_with("layer1");
+    write_changed(&small, &path, |name, tensor| match wide(name) && tensor.dim() > 0 {
+        true => Some(Tensor::zeros([2, 2, 2, 2, 2], (Kind::Float, Device::Cpu))),
+        false => Some(tensor),
+    });
+    let text = load(&small, &path, WeightsMode::Partial).unwrap_err().to_string();
+    assert!(text.contains("The file is of another variant of the network: "), "{text}");
+    assert!(text.contains("or name what may be new in model.weights_new"), "{text}");
 }
