@@ -165,6 +165,13 @@ fn load_foreign_weights(&Sizes { ref recipe, head, larger, more }: &Sizes) {
     expect_error(&["model.weights_mode=strict", steps], "model.weights, which is not set");
     expect_error(&[&weights, "model.weights_rename=[[\"(\", \"\"]]", steps], "is not a regular expression");
 
+    expect_error(
+        &[&weights, steps, "model.weights_new=odd.*"],
+        "model.weights_new: \"odd.*\" matches no parameter",
+    );
+    let head = format!("model.weights_new={head}.*");
+    expect_error(&[&weights, steps, rename, larger, &head], "Add what may be new to model.weights_new");
+
     let sets = [&weights, steps, rename, "model.weights_mode=strict"];
     let text = expect_exit_code(&sandbox.launch(1, "renamed", &sets), 0);
     assert!(text.contains(&loaded), "{text}");

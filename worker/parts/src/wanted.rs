@@ -6,8 +6,11 @@ pub enum Wanted {
     /// An output with a value for each sample: in words, and whether its shape fits. A length that is not fixed, such as that
     /// of the samples, is None.
     Output(&'static str, fn(&[Option<i64>]) -> bool),
-    /// An output of N x ... x E with fixed lengths and E above this.
-    Experts { chosen: usize },
+    /// An output of N x ... x E with fixed lengths.
+    Experts {
+        /// The experts that a row chooses; E is above it.
+        chosen: usize,
+    },
     /// An output that is one number for all samples.
     Number,
     /// A field with the class of each sample, N int64.

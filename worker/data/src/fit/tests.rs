@@ -56,6 +56,7 @@ fn cuts_agree_with_torchvision() {
 fn cropping_and_resizing_commute() {
     // The box in the original must give the same as resizing everything and then cropping, as torchvision's Resize and RandomCrop.
     let (image, source) = (gradient(97, 40), (97, 40));
+    let pixels: &[u8] = &image;
     let mut fitter = Fitter::default();
     for (resize_by, fraction, scaled) in [
         (Resize::Crop, 1.0, (38, 16)),
@@ -65,14 +66,14 @@ fn cropping_and_resizing_commute() {
     ] {
         let mut whole = vec![0; 3 * (scaled.0 * scaled.1) as usize];
         let all = Frame::rectangle((0, 0), source, scaled);
-        let (from, to) = ((&image[..], source), (&mut whole[..], scaled));
+        let (from, to) = ((pixels, source), (&mut whole[..], scaled));
         resize(&mut Resizer::new(), Pixel::Rgb, from, to, (all.part, all.filter)).unwrap();
         let most = (scaled.0 - 16, scaled.1 - 16);
         for (place, left, top) in [
             (None, half_to_even(most.0), half_to_even(most.1)),
             (Some([0.0, 0.0]), 0, 0),
             (Some([0.999, 0.0]), most.0, 0),
-            (Some([0.5, 0.999]), (most.0 + 1) / 2, most.1),
+            (Some([0.5, 0.999]), most.0.div_ceil(2), most.1),
         ] {
             let frame = Frame::placed(resize_by, fraction, source, (16, 16), place).unwrap();
             let got = bytes(fitter.fit(&picture(&image, source), frame).unwrap());

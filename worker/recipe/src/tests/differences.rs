@@ -89,8 +89,8 @@ fn the_engines_settings_are_differences() {
             "model.losses",
             [
                 "[{ name = \"clip\", weight = 1.0, left = \"image_embeds\", right = \"text_embeds\", scale = \"logit_scale\" }, { \
-                 name = \"balance\", weight = 0.5, gates = \"gates\" }]",
-                "[{ name = \"balance\", weight = 0.01, gates = \"g\" }]",
+                 name = \"balance\", weight = 0.5, gates = \"gates\", top = 1 }]",
+                "[{ name = \"balance\", weight = 0.01, gates = \"g\", top = 1 }]",
             ],
         ),
         (samples::REGRESS, &["model.loss=l1"], "model.loss", ["\"huber\"", "\"l1\""]),

@@ -360,6 +360,7 @@ root = "/data"
 [model]
 name = "vit"
 weights = "/weights.safetensors"
+weights_new = "head.*"
 [model.lora]
 match = "*.weight"
 rank = 4

@@ -70,7 +70,7 @@ pub(in crate::tasks) fn survey(
             }
         }
     };
-    let listed = |set, context: &mut SurveyContext<'_>| {
+    let listed = |set: Set<'_>, context: &mut SurveyContext<'_>| {
         texts::tokenized(list(recipe, target, set, Some(&train))?, recipe, context)
     };
     let found = |set: Set<'_>, context: &mut SurveyContext<'_>| {

@@ -117,7 +117,9 @@ fn a_random_part_stands_anywhere_in_image_and_mask() {
             assert_eq!(load(&sets[1], Some(sample)), (image.clone(), mask.clone()), "from the cache");
             let right = |(red, class): (&f32, &i64)| (red * 255.0 - 20.0 - 20.0 * *class as f32).abs() < 1.0;
             let right = image.iter().zip(&mask).filter(|pixel| right(*pixel)).count();
-            assert!(right * 10 > mask.len() * if resize == Resize::Crop { 10 } else { 4 } - 10, "{right}");
+            // A stretched image has mixed colours at the borders of blocks.
+            let least = if resize == Resize::Crop { mask.len() } else { mask.len() * 4 / 10 };
+            assert!(right >= least, "{resize:?}: {right} of {}", mask.len());
             found.insert(image.iter().map(|value| (value * 255.0) as u8).collect::<Vec<_>>());
         }
         // Blocks look alike in some places.
