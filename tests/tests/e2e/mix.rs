@@ -97,7 +97,11 @@ fn what_cannot_be_mixed_is_an_error() {
 fn a_program_mixes_the_losses_of_both_targets() {
     let Ok(python) = forks::pytorch() else { return };
     let data = format!("{IMAGES}\nmix = [{{ name = \"mixup\", alpha = 1 }}, {{ name = \"cutmix\" }}]");
-    same_in_every_cut(&imported(&python, "mixed_loss", "program", &data, ""));
+    let sandbox = imported(&python, "mixed_loss", "program", &data, "");
+    same_in_every_cut(&sandbox);
+    // Its loss would read beyond its logits.
+    let words = "the output `logits` has the shape N x 4 for N samples, but the field `label` has 7 classes; import the model again";
+    refused_by(&mut sandbox.command(1, "refused", &["data.classes=7"], &[]), &[words]);
     let sandbox = imported(&python, "own_loss", "program", &data, "");
     let words = "data.mix mixes images and their targets, but the program returns its loss and has no input for `mix_label`";
     refused_by(&mut sandbox.command(1, "refused", &[], &[]), &[words]);

@@ -14,6 +14,7 @@ mod output_losses;
 mod own;
 pub mod predict;
 mod program;
+mod program_classes;
 mod program_counted;
 mod program_error;
 mod program_losses;

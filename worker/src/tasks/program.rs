@@ -6,9 +6,10 @@ use tch::{Device, Kind, TchError, Tensor};
 
 use super::figures::{Figures, Given, Of};
 use super::mixed;
-use super::network::{MAIN_OUTPUTS, Network, Ports, Program as Exported, unfit_output};
+use super::network::{Network, Ports, Program as Exported, unfit_output};
 use super::output_losses::{self, Binding, OutputLosses};
 use super::own::{OwnChange, OwnLosses, with_change};
+use super::program_classes;
 use super::program_counted::Counted;
 use super::program_error::Unfit;
 use super::program_losses::{self, Losses};
@@ -145,7 +146,7 @@ impl BuildTask for Program {
             }
         }
         let [train, evaluate] = [Mode::Train, Mode::Evaluate].map(|mode| network.ports(mode));
-        check_vocabulary(&network, evaluate, sets.classes_of_text())?;
+        program_classes::check(&network, &sets, recipe.data.episodes.is_some())?;
         let own = if has_own { network.main(Mode::Evaluate).name.as_str() } else { LOSS };
         let mut figures = figures(train, evaluate, own);
         let taken_by_losses = outputs.outputs();
@@ -185,18 +186,6 @@ impl BuildTask for Program {
         }
         Ok(program)
     }
-}
-
-/// Checks that a program that also returns the logits of tokens knows all of them: its loss would read beyond its tables.
-fn check_vocabulary(network: &Network, ports: &[Port], vocabulary: usize) -> Result<(), TaskError> {
-    let small = |port: &&Port| {
-        port.name == MAIN_OUTPUTS[0] && matches!(port.shape[..], [_, _, Some(v)] if v < vocabulary as i64)
-    };
-    let Some(port) = ports.iter().find(small) else { return Ok(()) };
-    let needs = format!(
-        "the vocabulary has {vocabulary} tokens; name the tokenizer of the model, or import the model again with this vocabulary"
-    );
-    Err(network.unfit(unfit_output(port, &needs)))
 }
 
 fn facts(sets: &Sets, sums: usize) -> Facts {

@@ -14,7 +14,7 @@ use super::own::OwnFigure;
 use super::{Batch, TaskError};
 use value::Value;
 
-pub(super) use binding::Given;
+pub(super) use binding::{Given, known_classes};
 
 /// The figures of a recipe, bound to a network and its data.
 #[derive(Default)]
