@@ -9,7 +9,7 @@ const LONGEST_S: f64 = 100.0 * 365.25 * 86400.0;
 pub(crate) const UNITS: [(u64, &[&str]); 4] = [
     (86400, &["d", "day", "days"]),
     (3600, &["h", "hour", "hours"]),
-    (60, &["min", "minute", "minutes"]),
+    (60, &["min", "minute", "minutes", "m"]),
     (1, &["s", "second", "seconds"]),
 ];
 
@@ -81,6 +81,7 @@ mod tests {
         for (text, seconds, shown) in [
             ("90 s", 90.0, "90 s"),
             (" 90minutes", 5400.0, "90 min"),
+            ("8m", 480.0, "8 min"),
             ("1.5 h", 5400.0, "90 min"),
             ("2h30min", 9000.0, "150 min"),
             ("1 day 12 h", 129_600.0, "36 h"),

@@ -95,11 +95,11 @@ pub const BUDGET: Kind =
             bytes => Ok(matches!(bytes, Some(Ok(1..)))),
         }
     });
-/// Globs on the names of parameters, possibly none.
+/// One glob on the names of parameters, or a list of them, possibly none.
 pub const GLOBS: Kind = Kind::Other(
-    "a list of globs on the names of parameters, such as [\"backbone.*\"]",
-    &["array"],
-    |value| Ok(value.as_array().is_some_and(|list| list.iter().all(is_glob))),
+    "a list of globs on the names of parameters, such as [\"backbone.*\"], or one glob",
+    &["array", "string"],
+    |value| Ok(is_glob(value) || value.as_array().is_some_and(|list| list.iter().all(is_glob))),
 );
 /// One glob, or a list of at least one.
 pub const GLOB_OR_GLOBS: Kind = Kind::Other(

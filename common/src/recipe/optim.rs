@@ -100,16 +100,29 @@ pub(super) fn one() -> f64 {
     1.0
 }
 
+/// A list of texts, or a single one without a list.
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "expected a glob or a list of globs")]
+enum OneOrMany {
+    One(String),
+    Many(Vec<String>),
+}
+
+impl From<OneOrMany> for Vec<String> {
+    fn from(form: OneOrMany) -> Self {
+        match form {
+            OneOrMany::One(pattern) => vec![pattern],
+            OneOrMany::Many(patterns) => patterns,
+        }
+    }
+}
+
 /// Reads a list of texts, or a single one without a list.
 pub fn one_or_many<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
-    #[derive(Deserialize)]
-    #[serde(untagged, expecting = "expected a glob or a list of globs")]
-    enum Form {
-        One(String),
-        Many(Vec<String>),
-    }
-    Ok(match Form::deserialize(deserializer)? {
-        Form::One(pattern) => vec![pattern],
-        Form::Many(patterns) => patterns,
-    })
+    OneOrMany::deserialize(deserializer).map(Vec::from)
+}
+
+/// As [`one_or_many`], for a setting without a default.
+pub(super) fn some<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<String>>, D::Error> {
+    Ok(Option::<OneOrMany>::deserialize(deserializer)?.map(Vec::from))
 }

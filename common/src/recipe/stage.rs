@@ -1,7 +1,7 @@
 //! `[[stage]]`: parts of a run with their own settings, and the recipe of one stage.
 
 use super::kinds::{AUTO_OR_COUNT, COUNT, GLOB_OR_GLOBS, GLOBS, Kind, NAME, RATE, Range, choice};
-use super::optim::{one, one_or_many};
+use super::optim::{one, one_or_many, some};
 use super::{AtStageStart, General, MicroBatch, OptimGroup, Recompute};
 use crate::entry;
 use toml::Value;
@@ -24,6 +24,7 @@ entry! {
         steps: Option<u64>, COUNT;
         /// Globs of parameters that are not trained, besides `model.freeze`. The default is the state of the stage
         /// before for a stage that unfreezes, else none.
+        #[serde(default, deserialize_with = "some")]
         freeze: Option<Vec<String>>, GLOBS;
         /// Parameters that are trained from a part of the stage on; in rising order of `at`.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]

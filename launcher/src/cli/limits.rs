@@ -61,6 +61,7 @@ mod tests {
             ("90", Limit::Time(Duration::from_secs(90))),
             ("1.5", Limit::Time(Duration::from_millis(1500))),
             ("90 min", Limit::Time(Duration::from_secs(5400))),
+            ("8m", Limit::Time(Duration::from_secs(480))),
             ("00:10:00", Limit::Time(Duration::from_secs(600))),
         ] {
             assert_eq!(text.parse::<Limit>().unwrap(), limit, "{text}");

@@ -17,6 +17,7 @@ section! {
         /// The probability with which an adapter drops an element of its input in training.
         dropout: f64 = 0.0, Kind::Number(Range::BELOW_ONE);
         /// Globs of further parameters that are trained, such as those of a new head.
+        #[serde(deserialize_with = "one_or_many")]
         train: Vec<String> = Vec::new(), GLOBS;
     }
 }
@@ -25,10 +26,13 @@ section! {
     /// `[model.frozen]`
     Frozen "model.frozen" {
         /// Globs of the weights that are bfloat16.
+        #[serde(deserialize_with = "one_or_many")]
         bf16: Vec<String> = Vec::new(), GLOBS;
         /// Globs of the weights that are float16.
+        #[serde(deserialize_with = "one_or_many")]
         fp16: Vec<String> = Vec::new(), GLOBS;
         /// Globs of the weights that are whole numbers of 8 bits, with a factor for each row.
+        #[serde(deserialize_with = "one_or_many")]
         int8: Vec<String> = Vec::new(), GLOBS;
     }
 }

@@ -7,6 +7,7 @@ use dtrain_common::recipe::Switch;
 use dtrain_common::recipe::kinds::{
     AUTO_OR_FLAG, FLAG, GLOBS, Kind, NAME, NAMES, PATH, PATHS, Range, WEIGHTS, choice,
 };
+use dtrain_common::recipe::one_or_many;
 use dtrain_common::section;
 
 use super::figures::FIGURES;
@@ -68,6 +69,7 @@ section! {
         weights_rename: Vec<(String, String)> = Vec::new(), RENAMES;
         /// Globs of the model's tensors that this file may lack, or have in another shape; all others must be there.
         #[serde(skip_serializing_if = "Vec::is_empty")]
+        #[serde(deserialize_with = "one_or_many")]
         weights_new: Vec<String> = Vec::new(), GLOBS;
         /// Whether to train although the file has no weights, from zeros: for measurements of memory and speed.
         zero_weights: bool = false, FLAG, experiment;
@@ -75,6 +77,7 @@ section! {
         #[serde(skip_serializing_if = "BTreeMap::is_empty")]
         state: BTreeMap<String, Join> = BTreeMap::new(), JOINS, experiment;
         /// Globs of the parameters that are not trained.
+        #[serde(deserialize_with = "one_or_many")]
         freeze: Vec<String> = Vec::new(), GLOBS, experiment;
         /// Adapters of weights: the model's own parameters are frozen, and checkpoints lack them.
         #[serde(skip_serializing_if = "Option::is_none")]

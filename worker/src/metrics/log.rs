@@ -152,6 +152,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("metrics.jsonl");
         let eval = |step| EvalRecord {
+            intervals: Vec::new(),
             by_class: Vec::new(),
             set: None,
             step,

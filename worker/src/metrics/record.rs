@@ -100,6 +100,9 @@ pub(crate) struct EvalRecord {
     pub loss: f64,
     #[serde(flatten)]
     pub metrics: Figures,
+    /// Those of them that may be half of the 95% interval of another.
+    #[serde(skip)]
+    pub intervals: Vec<String>,
     /// Figures by class, which have a separate file.
     #[serde(skip)]
     pub by_class: Vec<OfClasses>,
@@ -208,6 +211,7 @@ mod tests {
             epoch: 1,
             loss: 0.5,
             metrics: Figures(vec![("accuracy".to_owned(), 0.5)]),
+            intervals: Vec::new(),
             by_class: Vec::new(),
             samples: 10,
             unreadable: 1,

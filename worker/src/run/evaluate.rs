@@ -265,6 +265,8 @@ impl Evaluator<'_> {
         // One of the recipe takes the place of its name.
         let named = named.filter(|(name, _)| of_sums.iter().chain(&of_rows).all(|(other, _)| other != name));
         let named: Vec<_> = named.collect();
+        let intervals =
+            of_sums.iter().map(|(name, _)| name.clone()).filter(|name| name.ends_with("_95")).collect();
         let metrics =
             named.into_iter().chain(of_sums).chain(of_rows).filter(|(name, _)| self.computes(name)).collect();
         EvalRecord {
@@ -273,6 +275,7 @@ impl Evaluator<'_> {
             epoch,
             loss: totals.loss(),
             metrics: Figures(metrics),
+            intervals,
             by_class,
             samples: self.set.samples.len() as u64 - unreadable,
             unreadable,

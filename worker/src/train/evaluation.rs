@@ -24,7 +24,7 @@ use crate::device;
 use crate::faults::Fault;
 use crate::heartbeat::Heartbeat;
 use crate::memory::{self, Owners, budget};
-use crate::metrics::{Line, MetricsLog, Progress, ProgressStyle, TestRecord, figure};
+use crate::metrics::{Line, MetricsLog, Progress, ProgressStyle, TestRecord, figures};
 use crate::models::Registry;
 use crate::planning::{EvalQuestion, EvalWeights};
 use crate::run::evaluate::{Evaluated, Evaluator};
@@ -352,10 +352,9 @@ fn format_result(record: &TestRecord, peaks: &[u64]) -> String {
         format!("  {:<16}{:.4}", format!("{} loss", eval.set.as_deref().unwrap_or(TEST)), eval.loss),
     ];
     // A long name moves the column.
-    let width = eval.metrics.0.iter().map(|(name, _)| name.len() + 2).fold(16, usize::max);
-    for (name, value) in &eval.metrics.0 {
-        lines.push(format!("  {:<width$}{}", name.replace('_', " "), figure(name, *value)));
-    }
+    let figures = figures(eval);
+    let width = figures.iter().map(|(name, _)| name.len() + 2).fold(16, usize::max);
+    lines.extend(figures.iter().map(|(name, value)| format!("  {name:<width$}{value}")));
     lines.extend(by_class::tables(&eval.by_class));
     let peak = ByteSize(peaks.iter().copied().max().unwrap_or(0));
     lines.push(format!("  {:.1} s, batches of {batch} per rank, peak memory {peak}", eval.eval_ms / 1e3));

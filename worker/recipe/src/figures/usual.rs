@@ -5,7 +5,7 @@ use dtrain_common::recipe::{Best, Goal};
 
 use super::*;
 use crate::sample_losses::not_imported;
-use crate::{Recipe, Target};
+use crate::{ColumnKind, Recipe, Target};
 
 /// What is known of each figure besides its settings.
 trait Usual {
@@ -165,13 +165,22 @@ impl Figure {
     }
 }
 
+/// Returns the only mask of a table without a class.
+fn only_mask(recipe: &Recipe) -> Option<String> {
+    let fields = recipe.by_source().first()?.fields().ok()?;
+    let mut masks = fields.iter().filter(|columns| columns.kind == ColumnKind::Mask);
+    let only = masks.next().filter(|_| masks.next().is_none())?;
+    let has_classes = fields.iter().any(|columns| columns.kind == ColumnKind::Class);
+    (!has_classes).then(|| only.field.clone())
+}
+
 /// Fills in settings that the task determines.
 pub(crate) fn fill(recipe: &mut Recipe) {
     let target = recipe.target();
     let classes = match target {
-        Some(Target::Mask) => "mask",
-        Some(Target::Tokens) => "targets",
-        _ => "label",
+        Some(Target::Mask) => "mask".to_owned(),
+        Some(Target::Tokens) => "targets".to_owned(),
+        _ => only_mask(recipe).unwrap_or_else(|| "label".to_owned()),
     };
     let target = match target {
         Some(Target::Map) => Some("map"),
@@ -179,11 +188,7 @@ pub(crate) fn fill(recipe: &mut Recipe) {
         Some(Target::Classes) => Some("label"),
         _ => None,
     };
-    let usual = Defaults {
-        classes: classes.to_owned(),
-        target: target.map(str::to_owned),
-        range: recipe.data.target_scale,
-    };
+    let usual = Defaults { classes, target: target.map(str::to_owned), range: recipe.data.target_scale };
     for figure in &mut recipe.model.figures {
         each_figure!(figure, it => it.fill(&usual));
     }

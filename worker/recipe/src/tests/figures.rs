@@ -71,6 +71,16 @@ fn figures_have_the_fields_of_the_task() {
     };
     let Figure::Iou(iou) = figure(samples::SEGMENT, "[{name=\"iou\"}]") else { panic!() };
     assert_eq!((iou.classes.as_deref(), iou.positive), (Some("mask"), None));
+    let table = "task = \"program\"\n[data]\nroot = \"/t.csv\"\nkind = \"table\"\nclasses = 2\n[model]\nfile = \"/m.pt2\"\n[train]\nsteps = 1\n";
+    for (fields, classes) in [
+        ("{ image = \"image\", region = \"mask\" }", "region"),
+        ("{ image = \"image\", region = \"mask\", label = \"class\" }", "label"),
+        ("{ image = \"image\", region = \"mask\", edge = \"mask\" }", "label"),
+    ] {
+        let text = table.replace("kind", &format!("fields = {fields}\nkind"));
+        let Figure::Iou(iou) = figure(&text, "[{name=\"iou\"}]") else { panic!() };
+        assert_eq!(iou.classes.as_deref(), Some(classes), "{fields}");
+    }
     let Figure::Rmse(rmse) = figure(samples::REGRESS, "[{name=\"rmse\", bands=[-1, 0.5, 4]}]") else {
         panic!()
     };

@@ -95,7 +95,6 @@ fn a_unet_cannot_halve_a_pixel() {
 #[test]
 fn globs_are_texts() {
     for (set, part) in [
-        ("model.freeze=backbone.*", "a list of globs"),
         ("model.freeze=[1]", "a list of globs"),
         ("model.freeze=[\"\"]", "a list of globs"),
         ("model.width=0", "from 1 to 65536"),
@@ -108,4 +107,6 @@ fn globs_are_texts() {
         expect_set_error(SMALL, set, part);
     }
     assert_eq!(small(&["model.freeze=[]"]), small(&[]));
+    let one = small(&["model.freeze=conv1.*", "model.frozen.bf16=layer1.*"]);
+    assert_eq!(one, small(&["model.freeze=[\"conv1.*\"]", "model.frozen.bf16=[\"layer1.*\"]"]));
 }

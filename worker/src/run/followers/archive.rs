@@ -11,7 +11,7 @@ use super::contents::{Owed, Rest, keep, manifest};
 use super::evaluating::{Evaluating, is_evaluated};
 use crate::checkpoint::{self, Amendment, Checkpoints};
 use crate::heartbeat::Heartbeat;
-use crate::metrics::{EvalRecord, Line};
+use crate::metrics::{EvalRecord, Line, figures};
 use crate::run::best::{figures_of, format_figure};
 use crate::run::error::Result;
 use crate::run::evaluate::evaluate;
@@ -287,8 +287,7 @@ fn end_if_due(training: &Training<'_>, others: &mut Followers<'_>) -> Flow {
 
 fn report(record: &EvalRecord, others: &mut Followers<'_>) -> Result<()> {
     others.record(&Line::Eval(record))?;
-    let figure = |(name, value): &(String, f64)| format!(", {}", format_figure(name, *value));
-    let figures: String = record.metrics.0.iter().map(figure).collect();
+    let figures: String = figures(record).iter().map(|(name, value)| format!(", {name} {value}")).collect();
     let best = if record.best == Some(true) { ", the best so far" } else { "" };
     others.note(format!(
         "after step {} (epoch {}): {} loss {:.4}{figures} of {} samples{best}",
