@@ -17,6 +17,7 @@ mod data_report;
 mod ddp;
 mod documents;
 mod evaluation;
+mod examples;
 mod exported;
 mod fake_faults;
 mod fake_gpus;
