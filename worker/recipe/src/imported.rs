@@ -13,7 +13,7 @@ use toml::{Table, Value};
 use zip::ZipArchive;
 use zip::read::{ArchiveOffset, Config};
 
-use super::{Data, Recipe};
+use super::{Data, Recipe, Resize};
 
 /// The entry below the archive's folder.
 const NOTES: &str = "/extra/dtrain.json";
@@ -39,10 +39,14 @@ pub(super) fn fill(recipe: &mut Recipe, is_stated: &dyn Fn(&str) -> bool) -> Res
     let without_effect = recipe.settings_without_effect();
     let mut table = Table::try_from(&recipe.data).map_err(|source| error(source.to_string()))?;
     let mut filled = Vec::new();
+    // The fraction belongs to the file's own way to resize.
+    let resize = notes.data.get("resize").and_then(serde_json::Value::as_str).unwrap_or(Resize::Crop.as_str());
+    let resizes_else = is_stated("data.resize") && recipe.data.resize.as_str() != resize;
     for key in Data::KEYS.iter().filter(|key| KEYS.contains(&key.name)) {
         let name = format!("data.{}", key.name);
         let Some(value) = notes.data.get(key.name) else { continue };
-        if is_stated(&name) || without_effect.iter().any(|(key, _)| *key == name) {
+        let is_of_another_way = key.name == "crop_fraction" && resizes_else;
+        if is_of_another_way || is_stated(&name) || without_effect.iter().any(|(key, _)| *key == name) {
             continue;
         }
         let value = Value::try_from(value).map_err(|source| error(source.to_string()))?;
@@ -87,7 +91,7 @@ mod tests {
     use zip::{CompressionMethod, ZipWriter};
 
     use super::*;
-    use crate::{Interpolation, Resize};
+    use crate::Interpolation;
 
     /// Loads a recipe whose model's file has these notes.
     fn load(notes: &str, task: &str, sets: &[&str]) -> Result<Recipe, String> {
@@ -129,6 +133,8 @@ mod tests {
         assert_eq!((&grey.data.mean[..], &grey.data.std[..]), (&[0.0][..], &[1.0][..]));
         let whole = load(NOTES, "classify", &["data.resize=none"]).unwrap();
         assert_eq!((whole.data.resize, whole.data.image_size), (Resize::None, 224));
+        let stretched = load(NOTES, "classify", &["data.resize=stretch"]).unwrap();
+        assert_eq!((stretched.data.resize, stretched.data.crop_fraction), (Resize::Stretch, 1.0));
         assert!(load(NOTES, "lm", &[]).unwrap().of_file.is_empty());
         let of_file = load(r#"{"data": {"channels": 1, "mean": [0.25]}}"#, "classify", &[]).unwrap().data;
         assert_eq!((of_file.channels, &of_file.mean[..], &of_file.std[..]), (1, &[0.25][..], &[1.0][..]));

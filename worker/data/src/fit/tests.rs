@@ -236,8 +236,7 @@ proptest! {
         if is_larger(frame.part.width, width) && is_larger(frame.part.height, height) {
             prop_assert_eq!(fit_labels(&back, frame), labels);
         }
-        if resize == Resize::Stretch {
-            prop_assert!(!back.values.contains(&u16::MAX));
-        }
+        let all = Frame::new(Resize::Stretch, 1.0, source, target).unwrap();
+        prop_assert!(!unfit_labels(&labels, all, source, u16::MAX).values.contains(&u16::MAX));
     }
 }
