@@ -37,6 +37,8 @@ pub enum Input {
     Prompt(String),
     /// Prompts from standard input, one a line.
     Standard,
+    /// The samples of a set of the run's data, by its name.
+    Split(String),
 }
 
 /// An image that is written for each input.

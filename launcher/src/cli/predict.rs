@@ -12,7 +12,7 @@ const TOKENS: u32 = 100;
 
 /// The flags of `dtrain predict`.
 #[derive(Debug, Args)]
-#[command(group = ArgGroup::new("inputs").args(["input", "prompt"]).required(true))]
+#[command(group = ArgGroup::new("inputs").args(["input", "prompt", "split"]).required(true))]
 pub(crate) struct PredictArgs {
     /// Run directory, `RUN_DIR@best`, `RUN_DIR@STEP`, or checkpoint.
     #[arg(value_name = "RUN|CHECKPOINT")]
@@ -25,6 +25,10 @@ pub(crate) struct PredictArgs {
     /// Prompt for a language model, or text for a model of texts, in place of INPUT.
     #[arg(long, value_name = "TEXT")]
     pub(super) prompt: Option<String>,
+
+    /// Set of the run's data in place of INPUT: `train`, `val`, `test`, or another test set.
+    #[arg(long, value_name = "SET")]
+    pub(crate) split: Option<String>,
 
     /// Table (.csv, .jsonl) or folder to write.
     #[arg(short, long, value_name = "OUT")]
@@ -85,10 +89,11 @@ fn part(text: &str) -> Result<f64, String> {
 impl PredictArgs {
     /// Returns the question about the checkpoint in this folder.
     pub(super) fn question(&self, checkpoint: &Path) -> Question {
-        let input = match (&self.prompt, &self.input) {
-            (Some(prompt), _) => Input::Prompt(prompt.clone()),
-            (None, Some(path)) if path.as_os_str() != "-" => Input::Path(path.clone()),
-            (None, _) => Input::Standard,
+        let input = match (&self.prompt, &self.split, &self.input) {
+            (Some(prompt), ..) => Input::Prompt(prompt.clone()),
+            (_, Some(set), _) => Input::Split(set.clone()),
+            (_, _, Some(path)) if path.as_os_str() != "-" => Input::Path(path.clone()),
+            _ => Input::Standard,
         };
         Question::Predict(PredictQuestion {
             checkpoint: checkpoint.to_owned(),
@@ -166,6 +171,7 @@ mod tests {
         assert_eq!((found.wanted, found.out), (wanted, "out.csv".into()));
         assert_eq!(question(&["r", "--prompt", "To be", "-o", "o.csv"]).input, Input::Prompt("To be".into()));
         assert_eq!(question(&["r", "-", "-o", "o.csv"]).input, Input::Standard);
+        assert_eq!(question(&["r", "--split", "val", "-o", "o"]).input, Input::Split("val".into()));
         let images = question(&["r", "i", "-o", "o", "--images", "mask,overlay", "--windows=0.5"]);
         assert_eq!(images.wanted.images, [ImageForm::Mask, ImageForm::Overlay]);
         assert_eq!(images.wanted.windows, Some(0.5));
@@ -176,6 +182,7 @@ mod tests {
         for line in [
             &["r", "-o", "o.csv"][..],
             &["r", "i", "--prompt", "a", "-o", "o.csv"],
+            &["r", "i", "--split", "test", "-o", "o.csv"],
             &["r", "i"],
             &["r", "i", "-o", "o", "--windows=1"],
             &["r", "i", "-o", "o", "--flips", "diagonal"],

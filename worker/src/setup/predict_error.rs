@@ -21,10 +21,19 @@ pub enum PredictError {
     Ending { out: PathBuf, task: &'static str, what: &'static str, remedy: String },
     #[error("--output {name}: the network has no such output; it has {}", known.join(", "))]
     NoOutput { name: String, known: Vec<String> },
-    #[error("the program has no logits to predict classes or tokens of; name outputs with --output, it has {}", .0.join(", "))]
+    #[error(
+        "no output of the program is known as a prediction: model.figures and model.loss name none that has the shape of its target, and \
+         none is named logits, out or output with the shape of a target; write outputs as they are with --output, it has {}", .0.join(", ")
+    )]
     NameOutputs(Vec<String>),
     #[error("{flag} has no effect here: {reason}; leave it out")]
     NoEffect { flag: &'static str, reason: &'static str },
+    #[error("--split {name}: the data has no such set; name one of {}", known.join(", "))]
+    NoSplit { name: String, known: Vec<String> },
+    #[error(
+        "--split: the data is generated or one long text, which has no inputs by name; name inputs in its place"
+    )]
+    NoSplits,
     #[error("{}: {what}; {remedy}", path.display())]
     Input { path: PathBuf, what: &'static str, remedy: &'static str },
     #[error("none of the {count} inputs can be read; the first, {first}: {reason}")]

@@ -300,7 +300,7 @@ fn has_classes(field: &Field, sets: &Sets) -> bool {
 }
 
 /// Returns the number of classes in a field, if the data states it. An episode has others.
-fn known_classes(name: &str, sets: &Sets) -> Option<usize> {
+pub(in crate::tasks) fn known_classes(name: &str, sets: &Sets) -> Option<usize> {
     // The classes of a text's data are its tokens, unless it has labels.
     let is_own = name == "label" || (name == "mask" && sets.vocabulary.is_none());
     let own = (is_own && sets.classes > 0).then_some(sets.classes);

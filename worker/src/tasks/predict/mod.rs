@@ -58,6 +58,9 @@ pub trait Predict {
     /// Returns the network.
     fn network(&self) -> &dyn Forward;
 
+    /// Returns the number of the output that is predicted.
+    fn output(&self) -> usize;
+
     /// Returns the values of [`Predict::form`], float32, from all outputs. The mean of several, such as those of mirrored
     /// images, is a prediction too.
     ///

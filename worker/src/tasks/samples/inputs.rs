@@ -1,4 +1,4 @@
-//! The data sets of a prediction, which are both the same: inputs, with zeros as targets.
+//! The data sets of a prediction, which are both the same: inputs, without targets.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ pub(super) fn sets(recipe: &Recipe, inputs: Unlabelled) -> Result<Sets, TaskErro
     let Unlabelled { saved, samples, count, sizes, overlap, .. } = inputs;
     let size = saved.size().unwrap_or((1, 1));
     let set: Arc<dyn Dataset> = match samples {
-        None => Arc::new(Blanks::only(count, saved.fields().collect())),
+        None => Arc::new(Blanks::only(count, saved.fields().collect()).with_texts(recipe.has_texts())),
         Some(samples) => {
             // Each image is used once.
             let context = samples.text_field().map_or(0, |field| saved.context(field));
@@ -29,7 +29,7 @@ pub(super) fn sets(recipe: &Recipe, inputs: Unlabelled) -> Result<Sets, TaskErro
                     ImageOptions { resize: Resize::Stretch, ..options },
                 )),
             };
-            Arc::new(Blanks::after(set, saved.fields()))
+            Arc::new(Blanks::after(set, saved.fields()).with_texts(recipe.has_texts()))
         }
     };
     let vocabulary = saved.vocabulary();

@@ -66,9 +66,14 @@ impl Opening {
         let mut identity = identity(&manifest, question)?;
         let Found { samples, prompts, names, noun, failed, tokenizer } =
             inputs::find(recipe, &saved, question, &checkpoint)?;
-        if let (Input::Path(path), Some(_)) = (&question.input, &samples) {
-            check_outside(path, &question.out)?;
-            identity.extend(of_input(path)?);
+        let place = samples.as_ref().and_then(|samples| match &question.input {
+            Input::Path(path) => Some(path.clone()),
+            Input::Split(_) => Some(samples.place(&samples.set)),
+            Input::Prompt(_) | Input::Standard => None,
+        });
+        if let Some(place) = place {
+            check_outside(&place, &question.out)?;
+            identity.extend(of_input(&place)?);
         }
         identity.insert("inputs".to_owned(), json!(hash_of(&names)));
         let mut known = samples.as_ref().map(Samples::field_names).unwrap_or_default();
@@ -163,7 +168,7 @@ fn unlabelled(
     question: &PredictQuestion,
 ) -> Result<Unlabelled> {
     let (mut pictures, needs) = (Pictures::default(), super::samples::needs(recipe));
-    let mut size = |sample| pictures.size(&samples.image_path(sample), needs).ok();
+    let mut size = |sample| pictures.size(&samples, sample, needs).ok();
     // An earlier version wrote no size, and the images keep theirs.
     let is_unknown = manifest.fields.is_empty() && recipe.data.resize == Resize::None;
     let saved = match is_unknown.then(|| (0..samples.count()).find_map(&mut size)).flatten() {
