@@ -59,6 +59,10 @@ pub(crate) struct PredictArgs {
     #[arg(long, value_name = "N", default_value_t = TOKENS, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) tokens: u32,
 
+    /// Folder of class folders with labelled images, for a model of episodes.
+    #[arg(long, value_name = "DIR")]
+    pub(super) support: Option<PathBuf>,
+
     #[command(flatten)]
     pub(super) workers: WorkerArgs,
 
@@ -108,6 +112,7 @@ impl PredictArgs {
                 windows: self.windows,
                 flips: self.flips,
                 tokens: self.tokens as usize,
+                support: self.support.clone(),
             },
             set: self.set.clone(),
             json: self.json,

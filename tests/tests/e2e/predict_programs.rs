@@ -54,11 +54,15 @@ fn programs_write_the_masks_and_maps_of_tasks() {
                     .map(|sandbox| fs::read(sandbox.path(&format!("{out}/{file}.{ending}"))).unwrap());
                 assert!(one == other, "{out}/{file}");
             }
-            let rows = [&plain, &program].map(|sandbox| table(&sandbox.path(&format!("{out}/predictions.csv"))));
+            let rows =
+                [&plain, &program].map(|sandbox| table(&sandbox.path(&format!("{out}/predictions.csv"))));
             assert_eq!(rows[0], rows[1], "{target}: {out}");
         }
         let text = predicted(&program, &["run", "images", "-o", "loss.csv", "--output", "loss"]);
-        assert!(text.contains(&format!("the outputs depend on `{target}`, which inputs do not have")), "{text}");
+        assert!(
+            text.contains(&format!("the outputs depend on `{target}`, which inputs do not have")),
+            "{text}"
+        );
         if target == "map" {
             let words = ["run", "images", "-o", "none", "--set", "model.figures=[]"];
             let text = output_text(&predict(&program, &words));
@@ -91,12 +95,72 @@ fn questions_need_no_answers() {
     };
     let (rows, text) = counted(&["asked.csv"], "asked.jsonl");
     assert_eq!(rows, [serde_json::json!([195.0, 0.0]), serde_json::json!([99.0, 0.0])]);
-    assert!(text.contains("the outputs depend on `labels`, which inputs do not have: it is -100, no target,"), "{text}");
+    assert!(
+        text.contains("the outputs depend on `labels`, which inputs do not have: it is -100, no target,"),
+        "{text}"
+    );
     let (rows, text) = counted(&["both.csv"], "both.jsonl");
     assert_eq!(rows, [serde_json::json!([394.0, 2.0])]);
     assert!(!text.contains("inputs do not have"), "{text}");
     let (rows, _) = counted(&["--split", "test"], "test.jsonl");
     assert_eq!(rows.iter().map(|row| row[1].as_f64().unwrap()).collect::<Vec<_>>(), [1.0, 2.0, 2.0]);
+}
+
+/// Images of one shade are nearest to those of their class, whatever the weights are.
+#[test]
+fn labelled_images_sort_the_others() {
+    let Ok(python) = forks::pytorch() else { return };
+    let data = "image_size = 16\nclasses = 4\ntrain_samples = 40\ntest_samples = 24\n\
+                episodes = { n_way = 2, k_shot = 2, n_query = 2, train = 4, test = 2 }";
+    let sandbox = imported(&python, "predicted.py:nearest", "program", data, "");
+    sandbox.train(1, "run", &["train.steps=1", "train.effective_batch=2"]);
+    let write = |name: &str, shade: u8| {
+        let path = sandbox.path(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        image::RgbImage::from_pixel(16, 16, image::Rgb([shade; 3])).save(path).unwrap();
+    };
+    for (class, shade) in [("dark", 30), ("light", 210)] {
+        // The third image of a class is not used.
+        for more in [1, 2, 12] {
+            write(&format!("support/{class}/{more:03}.png"), shade + more);
+        }
+    }
+    for at in 0..9 {
+        write(&format!("in/{at}-{}.png", ["dark", "light"][at % 2]), [35, 205][at % 2] + at as u8);
+    }
+    fs::write(sandbox.path("in/4-dark.png"), "no image").unwrap();
+    let words = ["run", "in", "--support", "support", "-o"];
+    let tables = [("1", "1"), ("1", "8"), ("2", "2")].map(|(ranks, batch)| {
+        let out = format!("{ranks}-{batch}.csv");
+        let text = predicted(&sandbox, &[&words[..], &[&out, "--nproc", ranks, "--batch", batch]].concat());
+        assert!(text.contains("9 images, 1 of them unreadable"), "{text}");
+        table(&sandbox.path(&out))
+    });
+    for rows in &tables {
+        assert_eq!(rows["image"][2..4], ["p:dark", "p:light"].map(String::from));
+        let read = rows.iter().filter(|(name, _)| name.starts_with(|c: char| c != '4' && c != 'i'));
+        assert_eq!(read.clone().count(), 8);
+        for (name, row) in read {
+            assert_eq!(name[2..].trim_end_matches(".png"), row[0], "{rows:?}");
+        }
+        assert!(rows["4-dark.png"].join(",").contains("not an image"), "{rows:?}");
+    }
+    for (words, part) in [
+        (&["run", "in", "-o", "x.csv"][..], "name a folder of class folders with --support"),
+        (
+            &["run", "in", "-o", "x.csv", "--support", "in"],
+            "give 2 folders, one for each class, with at least 2 images each",
+        ),
+        (
+            &["run", "in", "-o", "x", "--support", "support", "--output", "logits"],
+            "--output has no effect here",
+        ),
+    ] {
+        let output = predict(&sandbox, words);
+        let text = output_text(&output);
+        assert_eq!(output.status.code(), Some(2), "{words:?}: {text}");
+        assert!(text.contains(part), "{words:?}: {part} in {text}");
+    }
 }
 
 #[test]
@@ -116,7 +180,8 @@ fn the_samples_of_a_set_are_predicted_as_their_files_are() {
     images(&sandbox, 12);
     let sets = ["train", "dev", "test"];
     let of = |at: u32| (format!("images/{at}.png"), sets[at as usize % 3], ["a", "b"][at as usize / 3 % 2]);
-    let lines: String = (0..12).map(of).map(|(image, set, class)| format!("{image},{class},{set}\n")).collect();
+    let lines: String =
+        (0..12).map(of).map(|(image, set, class)| format!("{image},{class},{set}\n")).collect();
     fs::write(sandbox.path("table.csv"), format!("image,label,split\n{lines}")).unwrap();
     sandbox.train(1, "run", &["train.steps=1"]);
     for (name, set) in [("train", "train"), ("val", "dev"), ("dev", "dev"), ("test", "test")] {
@@ -129,7 +194,10 @@ fn the_samples_of_a_set_are_predicted_as_their_files_are() {
         assert_eq!((by_path.len(), &by_path), (5, &by_set), "{name}");
     }
     for (words, part) in [
-        (&["run", "--split", "valid", "-o", "x.csv"][..], "the data has no such set; name one of train, test, val"),
+        (
+            &["run", "--split", "valid", "-o", "x.csv"][..],
+            "the data has no such set; name one of train, test, val",
+        ),
         (&["run", "images", "--split", "test", "-o", "x.csv"], "cannot be used with"),
         (&["run", "-o", "x.csv"], "--split <SET>"),
         (&["run", "--split", "test", "-o", "x.csv", "--set", "data.root=gone.csv"], "gone.csv"),

@@ -56,9 +56,13 @@ pub enum PredictError {
     #[error("{} is another tokenizer than the model was trained with; restore it from the run's other checkpoints", .0.display())]
     Tokenizer(PathBuf),
     #[error(
-        "a sample of this model is an episode of several images, of which inputs alone say nothing; use `dtrain eval` on a test set"
+        "a sample of this model is an episode: queries need labelled images; name a folder of class folders with --support"
     )]
     Episodes,
+    #[error(
+        "--support {} {found}; give {ways} folders, one for each class, with at least {shots} images each", path.display()
+    )]
+    Support { path: PathBuf, found: String, ways: usize, shots: usize },
     /// Rank 0 has the error, and prints it.
     #[error("rank 0 cannot begin the prediction")]
     OfRankZero,

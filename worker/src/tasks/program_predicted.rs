@@ -83,6 +83,7 @@ impl<'a> Choice<'a> {
             next().is_none().then_some(&*first.name)
         };
         match self.recipe.target() {
+            _ if self.recipe.data.episodes.is_some() => vec!["query_label"],
             Some(Target::Class | Target::Classes) => vec!["label"],
             Some(Target::Mask) => vec!["mask"],
             Some(Target::Map) => vec!["map"],
@@ -102,6 +103,12 @@ impl<'a> Choice<'a> {
         let data = &self.recipe.data;
         let (shape, size) = (&self.ports[at].shape[..], field.shape.as_slice());
         let (form, values): (_, Values) = match (field.kind, size, shape) {
+            (FieldKind::I64, &[queries], &[None, q, Some(ways)])
+                if data.episodes.as_ref().is_some_and(|shape| shape.n_way as i64 == ways)
+                    && q.is_none_or(|q| q == queries as i64) =>
+            {
+                (Form::Classes(class_names(&self.sets.class_names, ways as usize)), of_queries)
+            }
             (FieldKind::I64, [], &[None, k]) if known.is_some() && k.is_none_or(enough) => {
                 let outputs = k.map_or(known.unwrap_or(0), |k| k as usize);
                 (Form::Classes(class_names(self.classes(&field.name), outputs)), of_classes)
@@ -159,6 +166,11 @@ fn as_it_is(output: &Tensor, _: [i64; 2]) -> Result<Tensor, TchError> {
 
 fn of_classes(logits: &Tensor, _: [i64; 2]) -> Result<Tensor, TchError> {
     probabilities(logits)
+}
+
+/// The classes of an episode's queries, N x Q x n.
+fn of_queries(logits: &Tensor, _: [i64; 2]) -> Result<Tensor, TchError> {
+    logits.f_softmax(-1, Kind::Float)
 }
 
 fn of_masks(logits: &Tensor, size: [i64; 2]) -> Result<Tensor, TchError> {

@@ -3,7 +3,7 @@
 mod inputs;
 mod named;
 
-pub use self::inputs::{Saved, Unlabelled, columns, text_rules};
+pub use self::inputs::{Saved, Support, Unlabelled, columns, text_rules};
 pub(super) use self::named::{class_names, probabilities};
 use super::TaskError;
 use super::forward::Forward;

@@ -263,7 +263,9 @@ impl Finder<'_> {
     /// Warns of classes that the checkpoint lacks, and of files that are no input.
     fn warn_of_files(&self, samples: &Samples) -> Result<()> {
         let Input::Path(path) = &self.question.input else { return Ok(()) };
-        let classes = &self.saved.class_names;
+        // The classes of labelled images are others.
+        let of_support = self.question.wanted.support.is_some();
+        let classes = if of_support { &[][..] } else { self.saved.class_names.as_slice() };
         let unknown = inputs::unknown_classes(path, classes).map_err(TaskError::from)?;
         if !unknown.is_empty() {
             let shown = and(&unknown.iter().take(SHOWN).map(String::as_str).collect::<Vec<_>>());

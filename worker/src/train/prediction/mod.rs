@@ -4,6 +4,7 @@
 //! joins them. The task is built from the checkpoint alone, not from the data that it was trained on.
 
 mod coder;
+mod episodes;
 mod images;
 mod inputs;
 mod made;
@@ -13,6 +14,7 @@ mod parts;
 mod rows;
 mod samples;
 mod stitch;
+mod support;
 mod text;
 
 use std::collections::BTreeMap;
@@ -188,8 +190,14 @@ impl Prediction<'_> {
                 text::run(engine, &prompts, &of_rank, self.batch(), &mut followers)?
             }
             None => {
+                let support = data.support_members();
                 let maker = Maker::new(recipe, &output, (data, &engine.form), partial.out())?;
-                images::run(engine, maker, &of_rank, self.batch(), &mut followers)?
+                match support {
+                    Some(support) => {
+                        episodes::run(engine, (maker, &support), &of_rank, self.batch(), &mut followers)?
+                    }
+                    None => images::run(engine, maker, &of_rank, self.batch(), &mut followers)?,
+                }
             }
         };
         let total = self.add_up(done)?;

@@ -12,13 +12,14 @@ use serde_json::{Map, Value, json};
 
 use super::inputs::{self, Found, Noun};
 use super::parts::{Partial, failed};
+use super::support;
 use crate::data::packed::Packed;
 use crate::data::{Pictures, Samples};
 use crate::planning::{Input, PredictQuestion};
 use crate::setup::error::{Result, WorkerError};
 use crate::setup::predict_error::PredictError;
 use crate::setup::survey::Surveyed;
-use crate::tasks::predict::{Saved, Unlabelled};
+use crate::tasks::predict::{Saved, Support, Unlabelled};
 use crate::train::evaluation::find_checkpoint;
 
 /// The message of rank 0 to the other ranks.
@@ -59,9 +60,17 @@ impl Opening {
         let checkpoint = find_checkpoint(&question.checkpoint)?;
         let manifest = Manifest::read(&checkpoint).map_err(|error| WorkerError::Evaluate(error.into()))?;
         check_program(recipe, &manifest)?;
-        if recipe.data.episodes.is_some() {
-            return Err(PredictError::Episodes.into());
-        }
+        let no_effect =
+            |flag, reason| -> Result<Option<Support>> { Err(PredictError::NoEffect { flag, reason }.into()) };
+        let support = match (&recipe.data.episodes, &question.wanted.support) {
+            (Some(_), Some(_)) if question.wanted.windows.is_some() => {
+                no_effect("--windows", "a sample of this model is an episode")
+            }
+            (Some(shape), Some(folder)) => support::find(recipe, folder, shape).map(Some),
+            (Some(_), None) => Err(PredictError::Episodes.into()),
+            (None, Some(_)) => no_effect("--support", "the model takes no episodes"),
+            (None, None) => Ok(None),
+        }?;
         let saved = Saved::of(&manifest, recipe);
         let mut identity = identity(&manifest, question)?;
         let Found { samples, prompts, names, noun, failed, tokenizer } =
@@ -80,11 +89,15 @@ impl Opening {
         if prompts.is_some() {
             known.extend(["tokens", "attention_mask", "documents", "positions"].map(str::to_owned));
         }
+        if support.is_some() {
+            known.extend(["support_image", "support_label", "query_image"].map(str::to_owned));
+        }
         let unlabelled = match samples {
             Some(samples) => unlabelled(recipe, saved, &manifest, samples, question)?,
             None => Unlabelled::new(saved, names.len(), None),
         };
-        let Surveyed { facts: inputs, lists } = Surveyed::of_survey(&unlabelled.with_tokenizer(tokenizer))?;
+        let Surveyed { facts: inputs, lists } =
+            Surveyed::of_survey(&unlabelled.with_tokenizer(tokenizer).with_support(support))?;
         let count = names.len();
         Ok(Self { checkpoint, inputs, lists, prompts, count, noun, failed, known, names, identity })
     }
