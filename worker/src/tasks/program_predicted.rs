@@ -222,7 +222,7 @@ mod tests {
     /// Returns the name of the output that is predicted, and its form. `outputs`: the shapes after N.
     fn found(data: &str, model: &str, outputs: &[(&str, &[i64])]) -> Option<(String, Form)> {
         let text = format!(
-            "task = \"program\"\n[data]\nkind = \"generated\"\nclasses = 3\nimage_size = 8\ntrain_samples = 4\ntest_samples = 4\n{data}\n\
+            "task = \"program\"\n[data]\nkind = \"generated\"\nimage_size = 8\ntrain_samples = 4\ntest_samples = 4\n{data}\n\
              [model]\nfile = \"model.pt2\"\n{model}\n[train]\nsteps = 1\n"
         );
         let recipe = Recipe::parse("test", &text, &[]).unwrap();
@@ -244,7 +244,8 @@ mod tests {
         let iou = "figures = [{ name = \"iou\", output = \"drawn\", classes = \"mask\" }]";
         let mae = "figures = [{ name = \"mae\", output = \"height\", target = \"map\" }]";
         let mse = "loss = { mse = { output = \"sizes\", target = \"targets\" } }";
-        let (mask, map, vector) = ("target = \"mask\"", "target = \"map\"", "target = \"vector\"");
+        let (mask, class) = ("target = \"mask\"\nclasses = 3", "classes = 3");
+        let (map, vector) = ("target = \"map\"", "target = \"vector\"");
         let loss: (&str, &[i64]) = ("loss", &[]);
         for (data, model, outputs, expected) in [
             (mask, "", [loss, ("logits", &[3, 4, 4])], Some(("logits", masks(3)))),
@@ -260,8 +261,8 @@ mod tests {
             ),
             (map, "", [loss, ("height", &[1, 4, 4])], None),
             (vector, mse, [loss, ("sizes", &[2])], Some(("sizes", Form::Numbers(names(&["0", "1"]))))),
-            ("", "", [loss, ("logits", &[3])], Some(("logits", Form::Classes(names(&["0", "1", "2"]))))),
-            ("", "", [loss, ("logits", &[2])], None),
+            (class, "", [loss, ("logits", &[3])], Some(("logits", Form::Classes(names(&["0", "1", "2"]))))),
+            (class, "", [loss, ("logits", &[2])], None),
         ] {
             let expected = expected.map(|(name, form)| (name.to_owned(), form));
             assert_eq!(found(data, model, &outputs), expected, "{data} {model} {outputs:?}");
