@@ -25,6 +25,9 @@ pub struct Wanted {
     /// The tokens to write after a prompt.
     #[serde(default)]
     pub tokens: usize,
+    /// The folder of labelled images, for a model of episodes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub support: Option<PathBuf>,
 }
 
 /// The inputs of a prediction.
@@ -37,6 +40,8 @@ pub enum Input {
     Prompt(String),
     /// Prompts from standard input, one a line.
     Standard,
+    /// The samples of a set of the run's data, by its name.
+    Split(String),
 }
 
 /// An image that is written for each input.

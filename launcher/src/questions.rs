@@ -119,7 +119,8 @@ pub(crate) fn predict(args: &PredictArgs) -> anyhow::Result<LaunchArgs> {
         );
     }
     // The data of the training may be gone.
-    let model = saved(&args.model, &args.set, Paths::Ignore)?;
+    let paths = if args.split.is_some() { Paths::Check } else { Paths::Ignore };
+    let model = saved(&args.model, &args.set, paths)?;
     args.launch(&find_loadable_worker()?, utf8(&model.recipe)?, &model.checkpoint)
 }
 

@@ -12,7 +12,7 @@ const TOKENS: u32 = 100;
 
 /// The flags of `dtrain predict`.
 #[derive(Debug, Args)]
-#[command(group = ArgGroup::new("inputs").args(["input", "prompt"]).required(true))]
+#[command(group = ArgGroup::new("inputs").args(["input", "prompt", "split"]).required(true))]
 pub(crate) struct PredictArgs {
     /// Run directory, `RUN_DIR@best`, `RUN_DIR@STEP`, or checkpoint.
     #[arg(value_name = "RUN|CHECKPOINT")]
@@ -25,6 +25,10 @@ pub(crate) struct PredictArgs {
     /// Prompt for a language model, or text for a model of texts, in place of INPUT.
     #[arg(long, value_name = "TEXT")]
     pub(super) prompt: Option<String>,
+
+    /// Set of the run's data in place of INPUT: `train`, `val`, `test`, or another test set.
+    #[arg(long, value_name = "SET")]
+    pub(crate) split: Option<String>,
 
     /// Table (.csv, .jsonl) or folder to write.
     #[arg(short, long, value_name = "OUT")]
@@ -54,6 +58,10 @@ pub(crate) struct PredictArgs {
     /// Tokens to write after a prompt.
     #[arg(long, value_name = "N", default_value_t = TOKENS, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) tokens: u32,
+
+    /// Folder of class folders with labelled images, for a model of episodes.
+    #[arg(long, value_name = "DIR")]
+    pub(super) support: Option<PathBuf>,
 
     #[command(flatten)]
     pub(super) workers: WorkerArgs,
@@ -85,10 +93,11 @@ fn part(text: &str) -> Result<f64, String> {
 impl PredictArgs {
     /// Returns the question about the checkpoint in this folder.
     pub(super) fn question(&self, checkpoint: &Path) -> Question {
-        let input = match (&self.prompt, &self.input) {
-            (Some(prompt), _) => Input::Prompt(prompt.clone()),
-            (None, Some(path)) if path.as_os_str() != "-" => Input::Path(path.clone()),
-            (None, _) => Input::Standard,
+        let input = match (&self.prompt, &self.split, &self.input) {
+            (Some(prompt), ..) => Input::Prompt(prompt.clone()),
+            (_, Some(set), _) => Input::Split(set.clone()),
+            (_, _, Some(path)) if path.as_os_str() != "-" => Input::Path(path.clone()),
+            _ => Input::Standard,
         };
         Question::Predict(PredictQuestion {
             checkpoint: checkpoint.to_owned(),
@@ -103,6 +112,7 @@ impl PredictArgs {
                 windows: self.windows,
                 flips: self.flips,
                 tokens: self.tokens as usize,
+                support: self.support.clone(),
             },
             set: self.set.clone(),
             json: self.json,
@@ -166,6 +176,7 @@ mod tests {
         assert_eq!((found.wanted, found.out), (wanted, "out.csv".into()));
         assert_eq!(question(&["r", "--prompt", "To be", "-o", "o.csv"]).input, Input::Prompt("To be".into()));
         assert_eq!(question(&["r", "-", "-o", "o.csv"]).input, Input::Standard);
+        assert_eq!(question(&["r", "--split", "val", "-o", "o"]).input, Input::Split("val".into()));
         let images = question(&["r", "i", "-o", "o", "--images", "mask,overlay", "--windows=0.5"]);
         assert_eq!(images.wanted.images, [ImageForm::Mask, ImageForm::Overlay]);
         assert_eq!(images.wanted.windows, Some(0.5));
@@ -176,6 +187,7 @@ mod tests {
         for line in [
             &["r", "-o", "o.csv"][..],
             &["r", "i", "--prompt", "a", "-o", "o.csv"],
+            &["r", "i", "--split", "test", "-o", "o.csv"],
             &["r", "i"],
             &["r", "i", "-o", "o", "--windows=1"],
             &["r", "i", "-o", "o", "--flips", "diagonal"],

@@ -52,6 +52,7 @@ mod own_trainer;
 mod packs;
 mod parity;
 mod predict;
+mod predict_programs;
 mod predict_texts;
 mod program_state;
 mod resized;

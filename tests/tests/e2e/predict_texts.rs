@@ -12,7 +12,7 @@ use crate::exported::import;
 use crate::predict::{images, numbers, of_pytorch, predict, predicted};
 
 /// Imports a model of `trained.py` with a recipe for a table of this task and these fields.
-fn imported(python: &Path, function: &str, task: &str, fields: &str) -> Sandbox {
+pub(crate) fn imported(python: &Path, function: &str, task: &str, fields: &str) -> Sandbox {
     let size = if fields.contains("image:") { "image_size = 16\n" } else { "" };
     let sandbox = Sandbox::new(&format!(
         "task = {task:?}\n[data]\nkind = \"table\"\nroot = \"table.csv\"\nfields = {{ {fields} }}\ntokenizer = \"bytes\"\n\

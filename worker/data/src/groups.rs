@@ -8,7 +8,7 @@ use super::dataset::{Column, Dataset, Field, LABEL, Members, columns_for};
 use super::error::Result;
 use super::mixing::Blend;
 use super::rng::SampleRng;
-use super::sampler::episodes::Episodes;
+use super::sampler::episodes::{EpisodeShape, Episodes};
 use super::sampler::pairs::partners;
 
 /// Samples that are made of several single samples, their members. The sampler decides the members of a training sample;
@@ -25,6 +25,11 @@ enum Numbers {
     /// Itself and its partner. Training does not need the list.
     Pairs(OnceLock<Vec<u32>>),
     Episodes(Episodes),
+    /// These support samples, class by class, and one of the first `queries` samples as every query.
+    Asked {
+        support: Vec<u32>,
+        queries: usize,
+    },
 }
 
 /// Members that stand next to each other, and their fields.
@@ -49,13 +54,16 @@ impl Groups {
     /// `support_`, those of `query` samples begin with `query_`, both with the samples as their first dimension. The field
     /// `label` numbers the classes of the episode.
     pub fn episodes(singles: Arc<dyn Dataset>, episodes: Episodes) -> Self {
-        let part = |prefix, of_class| Part {
-            prefix,
-            members: episodes.shape.ways * of_class,
-            of_class: Some(of_class),
-        };
-        let parts = vec![part("support_", episodes.shape.shots), part("query_", episodes.shape.queries)];
-        Self::new(singles, parts, Numbers::Episodes(episodes))
+        Self::new(singles, parts(episodes.shape), Numbers::Episodes(episodes))
+    }
+
+    /// Makes episodes of the same `support` samples, class by class, which ask for the classes of the first `queries` samples.
+    pub fn asked(
+        singles: Arc<dyn Dataset>,
+        shape: EpisodeShape,
+        (support, queries): (Vec<u32>, usize),
+    ) -> Self {
+        Self::new(singles, parts(shape), Numbers::Asked { support, queries })
     }
 
     fn new(singles: Arc<dyn Dataset>, parts: Vec<Part>, members: Numbers) -> Self {
@@ -75,6 +83,12 @@ impl Groups {
     }
 }
 
+/// Returns the parts of an episode.
+fn parts(shape: EpisodeShape) -> Vec<Part> {
+    let part = |prefix, of_class| Part { prefix, members: shape.ways * of_class, of_class: Some(of_class) };
+    vec![part("support_", shape.shots), part("query_", shape.queries)]
+}
+
 impl Members for Groups {
     fn singles(&self) -> &dyn Dataset {
         &*self.singles
@@ -88,6 +102,10 @@ impl Members for Groups {
         assert!(index < self.len(), "sample {index} of {}", self.len());
         match &self.members {
             Numbers::Episodes(episodes) => episodes.fixed(index),
+            Numbers::Asked { support, .. } => {
+                let queries = self.width() - support.len();
+                support.iter().copied().chain(std::iter::repeat_n(index as u32, queries)).collect()
+            }
             Numbers::Pairs(all) => {
                 let own = || (0..self.singles.len() as u32).collect::<Vec<_>>();
                 vec![index as u32, all.get_or_init(|| partners(&own(), 0, 0))[index]]
@@ -123,6 +141,7 @@ impl Dataset for Groups {
         match &self.members {
             Numbers::Pairs(_) => self.singles.len(),
             Numbers::Episodes(episodes) => episodes.count,
+            Numbers::Asked { queries, .. } => *queries,
         }
     }
 

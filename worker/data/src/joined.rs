@@ -89,6 +89,7 @@ fn content(values: &ListValues) -> String {
         ListValues::ClassSets { .. } => "any number of classes".to_owned(),
         ListValues::Numbers { names, .. } => format!("the numbers {}", names.join(", ")),
         ListValues::Texts(_, TextForm::Text) | ListValues::Tokens(_) => "a text".to_owned(),
+        ListValues::Texts(_, TextForm::Prompt) => "a prompt".to_owned(),
         ListValues::Texts(_, TextForm::Answer) => "a prompt with its answer".to_owned(),
         ListValues::Texts(_, TextForm::Chat) => "a chat".to_owned(),
     }

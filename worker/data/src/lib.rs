@@ -154,7 +154,7 @@ pub use text_windows::TextWindows;
 pub use texts::Texts;
 pub use token_bytes::token_bytes;
 pub use token_file::TokenFile;
-pub use token_lists::{TextForm, TokenLists, is_target, names_with_texts};
+pub use token_lists::{TextForm, TokenLists, is_target, is_token_target, names_with_texts};
 pub use token_sources::{TokenSets, TokenSource, TokenSources};
 pub use tokenizer::{TextTokenizer, TokenizerFiles, TokenizerId};
 pub use vocabulary::{Tokens, Vocabulary};

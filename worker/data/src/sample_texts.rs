@@ -170,6 +170,11 @@ impl Samples {
         self
     }
 
+    /// Returns whether some texts are prompts alone.
+    pub fn has_prompts(&self) -> bool {
+        self.lists.iter().any(|list| matches!(list.values, ListValues::Texts(_, TextForm::Prompt)))
+    }
+
     fn has_chats(&self) -> bool {
         self.lists.iter().any(|list| matches!(list.values, ListValues::Texts(_, TextForm::Chat)))
     }
@@ -263,6 +268,10 @@ fn encode(
             tokens.extend(end.filter(|end| tokens.last() != Some(end)));
             Ok(Ok(tokens))
         }
+        (TextForm::Prompt, [prompt, ..]) if prompt.trim().is_empty() => {
+            Ok(Err("the prompt is empty; write at least one token".to_owned()))
+        }
+        (TextForm::Prompt, [prompt, ..]) => Ok(Ok(texting.prompt(prompt)?)),
         (TextForm::Answer, [_, answer, ..]) if answer.trim().is_empty() => {
             Ok(Err("the answer is empty, so there is nothing to learn; write an answer, or remove the line"
                 .to_owned()))

@@ -244,9 +244,15 @@ impl Samples {
         })
     }
 
+    /// Returns where one sample's first image is: an empty path without images.
+    pub(super) fn first_image(&self, sample: usize) -> Stored {
+        let stored = |files| self.stored(files, sample);
+        self.images().next().map_or_else(|| Stored::from(Path::new("")), stored)
+    }
+
     /// Returns the path of one sample's first image.
     pub fn image_path(&self, sample: usize) -> PathBuf {
-        self.images().next().map_or_else(PathBuf::new, |files| self.stored(files, sample).to_string().into())
+        self.first_image(sample).to_string().into()
     }
 
     /// Describes a sample for messages: by the path of its first image, and its line in a table.

@@ -15,6 +15,8 @@ pub enum TextForm {
     Text,
     /// A prompt and its answer, which alone is learnt.
     Answer,
+    /// A prompt alone, of which nothing is learnt: in predictions.
+    Prompt,
     /// A chat, as a list of messages in JSON; what the assistant says is learnt.
     Chat,
 }
@@ -60,6 +62,11 @@ pub(super) const TOKENS: &str = "tokens";
 /// Returns whether a field is a class or numbers as a target: then the text is none.
 pub fn is_target(field: &str) -> bool {
     ["label", "labels", "targets"].contains(&field)
+}
+
+/// Returns whether a field of this name may be that of the tokens to learn: [`TextColumn::Targets`] or [`TextColumn::Labels`].
+pub fn is_token_target(field: &str) -> bool {
+    ["targets", "labels"].contains(&field)
 }
 
 /// Returns the columns of a field of texts by name. `others` are the fields of the sample, whose names go first.

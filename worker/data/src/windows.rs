@@ -12,7 +12,6 @@ use super::plane::Placement;
 use super::raster::{Raster, Values};
 use super::rng::SampleRng;
 use super::samples::{ListValues, Samples};
-use super::stored::Stored;
 
 /// A window of an image: its upper left corner in pixels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,9 +92,8 @@ impl Windows {
     fn decode(&self, image: u32) -> Result<Raster> {
         let ImageOptions { channels, resize, orientation, nodata, fill, .. } = self.options;
         let mut inspector = Inspector::default();
-        let path = self.samples.image_path(image as usize);
         inspector.image(
-            &Stored::from(path.as_path()),
+            &self.samples.first_image(image as usize),
             Needs { channels, resize, orientation, nodata, fill },
             Depth::Full,
         )?;

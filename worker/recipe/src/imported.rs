@@ -40,7 +40,8 @@ pub(super) fn fill(recipe: &mut Recipe, is_stated: &dyn Fn(&str) -> bool) -> Res
     let mut table = Table::try_from(&recipe.data).map_err(|source| error(source.to_string()))?;
     let mut filled = Vec::new();
     // The fraction belongs to the file's own way to resize.
-    let resize = notes.data.get("resize").and_then(serde_json::Value::as_str).unwrap_or(Resize::Crop.as_str());
+    let resize =
+        notes.data.get("resize").and_then(serde_json::Value::as_str).unwrap_or(Resize::Crop.as_str());
     let resizes_else = is_stated("data.resize") && recipe.data.resize.as_str() != resize;
     for key in Data::KEYS.iter().filter(|key| KEYS.contains(&key.name)) {
         let name = format!("data.{}", key.name);

@@ -21,10 +21,19 @@ pub enum PredictError {
     Ending { out: PathBuf, task: &'static str, what: &'static str, remedy: String },
     #[error("--output {name}: the network has no such output; it has {}", known.join(", "))]
     NoOutput { name: String, known: Vec<String> },
-    #[error("the program has no logits to predict classes or tokens of; name outputs with --output, it has {}", .0.join(", "))]
+    #[error(
+        "no output of the program is known as a prediction: model.figures and model.loss name none that has the shape of its target, and \
+         none is named logits, out or output with the shape of a target; write outputs as they are with --output, it has {}", .0.join(", ")
+    )]
     NameOutputs(Vec<String>),
     #[error("{flag} has no effect here: {reason}; leave it out")]
     NoEffect { flag: &'static str, reason: &'static str },
+    #[error("--split {name}: the data has no such set; name one of {}", known.join(", "))]
+    NoSplit { name: String, known: Vec<String> },
+    #[error(
+        "--split: the data is generated or one long text, which has no inputs by name; name inputs in its place"
+    )]
+    NoSplits,
     #[error("{}: {what}; {remedy}", path.display())]
     Input { path: PathBuf, what: &'static str, remedy: &'static str },
     #[error("none of the {count} inputs can be read; the first, {first}: {reason}")]
@@ -47,9 +56,13 @@ pub enum PredictError {
     #[error("{} is another tokenizer than the model was trained with; restore it from the run's other checkpoints", .0.display())]
     Tokenizer(PathBuf),
     #[error(
-        "a sample of this model is an episode of several images, of which inputs alone say nothing; use `dtrain eval` on a test set"
+        "a sample of this model is an episode: queries need labelled images; name a folder of class folders with --support"
     )]
     Episodes,
+    #[error(
+        "--support {} {found}; give {ways} folders, one for each class, with at least {shots} images each", path.display()
+    )]
+    Support { path: PathBuf, found: String, ways: usize, shots: usize },
     /// Rank 0 has the error, and prints it.
     #[error("rank 0 cannot begin the prediction")]
     OfRankZero,

@@ -232,8 +232,12 @@ impl Predict for Classify {
         &self.model
     }
 
+    fn output(&self) -> usize {
+        self.model.main_at(Mode::Evaluate)
+    }
+
     fn values(&self, outputs: &[Tensor]) -> Result<Tensor, TaskError> {
-        let logits = self.scores(outputs, self.model.main_at(Mode::Evaluate), Mode::Evaluate)?;
+        let logits = self.scores(outputs, self.output(), Mode::Evaluate)?;
         match self.has_sets {
             true => Ok(logits.f_to_kind(Kind::Float)?.f_sigmoid()?),
             false => Ok(probabilities(&logits)?),

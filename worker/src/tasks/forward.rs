@@ -12,6 +12,9 @@ pub trait Forward {
     /// Returns the fields that it takes.
     fn input_names(&self) -> Vec<&str>;
 
+    /// Returns the fields on whose values these outputs depend, by the numbers of the outputs.
+    fn inputs_of(&self, outputs: &[usize]) -> Vec<&str>;
+
     /// Computes all outputs of a batch, without gradients, in the order of [`Forward::output_names`].
     ///
     /// # Errors

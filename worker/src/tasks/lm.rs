@@ -215,12 +215,15 @@ impl Predict for Lm {
         &self.model
     }
 
-    fn values(&self, outputs: &[Tensor]) -> Result<Tensor, TaskError> {
-        let main = match &self.model {
+    fn output(&self) -> usize {
+        match &self.model {
             Model::Built(_) => 0,
             Model::Exported(network) => network.main_at(Mode::Evaluate),
-        };
-        Ok(outputs[main].shallow_clone())
+        }
+    }
+
+    fn values(&self, outputs: &[Tensor]) -> Result<Tensor, TaskError> {
+        Ok(outputs[self.output()].shallow_clone())
     }
 }
 

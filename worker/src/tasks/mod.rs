@@ -47,7 +47,7 @@ pub use program::Program;
 pub use regress::Regress;
 pub(crate) use replay::{Given, Passes, Replay};
 pub use row_figures::{ByRows, BySums, Passed, RowFigures};
-pub(crate) use samples::{check_rest, unchanged_sets};
+pub(crate) use samples::{check_rest, has_splits, split, split_names, unchanged_sets};
 pub use segment::Segment;
 pub use step_loss::{StepLoss, StepValue};
 

@@ -1,7 +1,7 @@
 //! Programs that return their loss: any data, any model.
 
 use dtrain_parts::losses::regression::Units;
-use dtrain_recipe::{Join, Recipe, Target};
+use dtrain_recipe::{Join, Recipe};
 use tch::{Device, Kind, TchError, Tensor};
 
 use super::figures::{Figures, Given, Of};
@@ -13,7 +13,8 @@ use super::program_classes;
 use super::program_counted::Counted;
 use super::program_error::Unfit;
 use super::program_losses::{self, Losses};
-use super::samples::{self, Sets, Survey, mask_rule};
+use super::program_predicted::Predicted;
+use super::samples::{self, Survey, mask_rule};
 use super::{
     Batch, BuildContext, BuildTask, ByRows, BySums, Facts, Loss, Mode, Passed, Predict, RowFigures,
     StageView, StepLoss, StepValue, SurveyContext, Task, TaskError, Totals, Unlabelled,
@@ -41,9 +42,8 @@ pub struct Program {
     figures: Vec<Figure>,
     /// Those of `model.figures`.
     listed: Figures,
-    pub(super) facts: Facts,
-    /// Whether a sample is a text.
-    pub(super) takes_prompts: bool,
+    facts: Facts,
+    pub(super) predicted: Option<Predicted>,
 }
 
 /// An output whose mean is a figure of evaluations.
@@ -160,22 +160,12 @@ impl BuildTask for Program {
         let used = figures.iter().map(|figure| figure.name.as_str()).chain(taken).chain(listed.outputs());
         let used: Vec<_> = used.chain(taken_by_losses).collect();
         let sums = figures.len() + usize::from(outputs.has_own());
-        let mut facts = facts(&sets, sums).with_program(&network, &used);
+        let mut facts = Facts { sums, ..sets.facts() }.with_program(&network, &used);
         outputs.add_to(&mut facts);
         change.iter().for_each(|change| change.add_to(&mut facts));
-        let takes_prompts = recipe.target() == Some(Target::Tokens);
-        let mut program = Self {
-            network,
-            has_own,
-            change,
-            losses,
-            outputs,
-            keeps_rows,
-            figures,
-            listed,
-            facts,
-            takes_prompts,
-        };
+        let predicted = Predicted::of(recipe, evaluate, &sets);
+        let mut program =
+            Self { network, has_own, change, losses, outputs, keeps_rows, figures, listed, facts, predicted };
         program.facts.is_capturable &= !program.computes_means(Mode::Train);
         if has_own && is_scalar(&program.network.main(Mode::Train).shape) {
             let mean = "the program returns the mean loss of a micro-batch, which is exact only if all samples have equal \
@@ -186,10 +176,6 @@ impl BuildTask for Program {
         }
         Ok(program)
     }
-}
-
-fn facts(sets: &Sets, sums: usize) -> Facts {
-    Facts { sums, ..sets.facts() }
 }
 
 /// Returns the sum over the samples of an output: a mean of `count` samples, or a number for each sample with

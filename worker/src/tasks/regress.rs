@@ -221,8 +221,12 @@ impl Predict for Regress {
         &self.network
     }
 
+    fn output(&self) -> usize {
+        self.network.main_at(Mode::Evaluate)
+    }
+
     fn values(&self, outputs: &[Tensor]) -> Result<Tensor, TaskError> {
-        Ok(self.in_unit(&outputs[self.network.main_at(Mode::Evaluate)])?.f_to_kind(Kind::Float)?)
+        Ok(self.in_unit(&outputs[self.output()])?.f_to_kind(Kind::Float)?)
     }
 }
 

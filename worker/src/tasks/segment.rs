@@ -179,6 +179,10 @@ impl Predict for Segment {
         &self.model
     }
 
+    fn output(&self) -> usize {
+        self.model.main_at(Mode::Evaluate)
+    }
+
     fn values(&self, outputs: &[Tensor]) -> Result<Tensor, TaskError> {
         let logits = self.model.logits(outputs, Mode::Evaluate).main;
         Ok(probabilities(&enlarged(&logits, self.size)?)?)

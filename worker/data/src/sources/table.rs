@@ -9,9 +9,10 @@ use std::path::Path;
 use dtrain_recipe::{ColumnKind, FieldColumns, Separator};
 
 use super::super::error::DataError;
-use super::super::samples::Samples;
+use super::super::samples::{List, ListValues, Samples};
 pub use super::super::table_problem::SPLIT;
 use super::super::table_problem::TableProblem;
+use super::super::token_lists::TextForm;
 use super::csv::{self, LineProblem, Row};
 use super::row_fields::Table;
 use super::rows::{ADD_SPLIT, Chosen, Rows, have_files, name_one};
@@ -34,10 +35,11 @@ pub fn scan(
 }
 
 /// Reads all lines of the table at `path` as inputs of a prediction, whatever their set: the images of `fields`, and the numbers
-/// and texts whose columns the table has. One field at least it must have.
+/// and texts whose columns the table has, of a prompt and its answer the prompt at least. One field at least it must have.
 pub(super) fn scan_inputs(path: &Path, fields: &[FieldColumns]) -> Result<Samples, DataError> {
     let mut fields: Vec<FieldColumns> =
         fields.iter().filter(|field| field.kind.is_input()).cloned().collect();
+    let mut prompts = Vec::new();
     let rows = loop {
         let problem = match read(path, None, &fields, Separator::Auto) {
             Ok(rows) => break rows,
@@ -49,11 +51,21 @@ pub(super) fn scan_inputs(path: &Path, fields: &[FieldColumns]) -> Result<Sample
         let optional =
             |field: &FieldColumns| field.kind != ColumnKind::Image && field.columns.contains(missing);
         match fields.iter().position(optional) {
+            Some(at) if fields[at].kind.is_text() && fields[at].columns[0] != *missing => {
+                fields[at].columns.truncate(1);
+                prompts.push(fields[at].field.clone());
+            }
             Some(at) if fields.len() > 1 => drop(fields.remove(at)),
             _ => return Err(problem),
         }
     };
-    of_file(path, "the input", rows).inputs(&fields)
+    let mut samples = of_file(path, "the input", rows).inputs(&fields)?;
+    for List { field, values } in &mut samples.lists {
+        if let (ListValues::Texts(_, form), true) = (values, prompts.contains(field)) {
+            *form = TextForm::Prompt;
+        }
+    }
+    Ok(samples)
 }
 
 fn of_file<'a>(path: &'a Path, set: &'a str, rows: Rows) -> Table<'a> {

@@ -8,6 +8,7 @@ mod adapters;
 mod archive;
 mod axis;
 mod buffers;
+mod dependence;
 mod draws;
 mod dtype;
 mod frozen;
@@ -27,6 +28,7 @@ mod slots;
 mod tensors;
 mod warnings;
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use tch::{Kind, Tensor};
@@ -60,6 +62,8 @@ pub struct Exported {
     inputs: Vec<Port>,
     outputs: Vec<Port>,
     evaluation_outputs: Vec<Port>,
+    /// The inputs that each of the results of evaluation depends on.
+    evaluation_inputs: Vec<BTreeSet<usize>>,
     train: Runnable,
     evaluate: Runnable,
     train_guards: Guards,
@@ -127,10 +131,11 @@ impl Exported {
             smallest.map(|both| both.train),
         )?;
         let train = prepare(&archive, registry, &program, Purpose::Train)?;
-        let (evaluate, evaluation_outputs, evaluation_guards) = match &separate {
+        let (evaluate, evaluation_outputs, evaluation_inputs, evaluation_guards) = match &separate {
             None => {
                 let steps = prepare(&archive, registry, &program, Purpose::EvaluateTraining)?;
-                (steps, outputs.clone(), train_guards.clone())
+                let inputs = dependence::inputs_of_results(&program);
+                (steps, outputs.clone(), inputs, train_guards.clone())
             }
             Some(document) => {
                 let signature = &document.graph_module.signature;
@@ -151,7 +156,8 @@ impl Exported {
                     noted.map(|both| &*both.evaluate),
                     smallest.map(|both| both.evaluate),
                 )?;
-                (prepare(&archive, registry, &program, Purpose::Evaluate)?, outputs, guards)
+                let inputs = dependence::inputs_of_results(&program);
+                (prepare(&archive, registry, &program, Purpose::Evaluate)?, outputs, inputs, guards)
             }
         };
         let is_of_rows = !registry.is_batch_synced() && !registry.is_batch_frozen;
@@ -160,6 +166,7 @@ impl Exported {
             inputs,
             outputs,
             evaluation_outputs,
+            evaluation_inputs,
             train,
             evaluate,
             train_guards,
@@ -183,6 +190,11 @@ impl Exported {
     /// Returns the results of evaluation.
     pub fn evaluation_outputs(&self) -> &[Port] {
         &self.evaluation_outputs
+    }
+
+    /// Returns the numbers of the inputs on whose values a result of evaluation depends, by its number.
+    pub fn inputs_of(&self, result: usize) -> &BTreeSet<usize> {
+        &self.evaluation_inputs[result]
     }
 
     /// Returns whether the file has no weights (`dtrain import --weights none`): its large tensors are zero.

@@ -31,7 +31,10 @@ impl OverStep for Balance {
             let of_samples = values.f_mean_dim([1i64].as_slice(), false, Kind::Float)?;
             mean_of_columns(&of_samples, weights)
         };
-        means(&chosen)?.f_mul(&means(&gates)?)?.f_sum(Kind::Float)?.f_mul_scalar(experts as f64 / self.top as f64)
+        means(&chosen)?
+            .f_mul(&means(&gates)?)?
+            .f_sum(Kind::Float)?
+            .f_mul_scalar(experts as f64 / self.top as f64)
     }
 }
 

@@ -82,7 +82,11 @@ fn wrong_lists_are_errors_that_name_the_change() {
             "unknown key; [[data.changes]] takes padding",
         ),
         ("[{name=\"flop\"}]", "data.changes[0].name", "\"flop\""),
-        ("[{name=\"flop\"}]", "data.changes[0].name", "\"resized-crop\", \"random-crop\", \"crop\", \"flip\", \"brightness\""),
+        (
+            "[{name=\"flop\"}]",
+            "data.changes[0].name",
+            "\"resized-crop\", \"random-crop\", \"crop\", \"flip\", \"brightness\"",
+        ),
         ("[{share=0.5}]", "data.changes[0].name", "missing; "),
         ("[{name=\"flip\", padding=0.5}]", "data.changes[0].padding", "takes share"),
         ("[{name=\"flip\", share=1.5}]", "data.changes[0].share", "a number above 0 and below 1"),

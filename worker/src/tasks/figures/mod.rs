@@ -5,7 +5,7 @@ mod value;
 
 use dtrain_parts::figures::program::mean_of_quotients;
 use dtrain_parts::figures::rows::ByRows;
-use dtrain_parts::figures::{Figure, Made, OfClasses, named};
+use dtrain_parts::figures::{Figure, Made, OfClasses, Source, named};
 use dtrain_recipe::Figure as Settings;
 use tch::{Device, Kind, Tensor};
 
@@ -15,6 +15,7 @@ use super::{Batch, TaskError};
 use value::Value;
 
 pub(super) use binding::{Given, known_classes};
+pub(super) use value::planes;
 
 /// The figures of a recipe, bound to a network and its data.
 #[derive(Default)]
@@ -57,6 +58,19 @@ impl Of<'_> {
 
 /// Returns values in another unit.
 pub(super) type InUnit<'a> = &'a dyn Fn(&Tensor) -> Result<Tensor, TaskError>;
+
+/// Returns the output that a figure compares with a field, and the field; None if it names none.
+pub(super) fn compared(settings: &Settings) -> Option<(&str, &str)> {
+    let (mut output, mut field) = (None, None);
+    for source in named(settings).takes() {
+        match source {
+            Source::Output(name) => output = output.or(name),
+            Source::Classes(name) | Source::Mask(name) | Source::Numbers(name) => field = field.or(name),
+            Source::Nats | Source::Bytes => {}
+        }
+    }
+    output.zip(field)
+}
 
 impl Figures {
     /// Binds the figures of a recipe by name.

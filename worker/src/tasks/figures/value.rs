@@ -89,7 +89,7 @@ impl OutputForm {
 }
 
 /// Returns logits of the size of the mask, of at least two classes: one logit, N x H x W or N x 1 x H x W, is that of class 1.
-fn planes(output: &Tensor, [height, width]: [i64; 2]) -> Result<Tensor, TchError> {
+pub(in crate::tasks) fn planes(output: &Tensor, [height, width]: [i64; 2]) -> Result<Tensor, TchError> {
     let logits = if output.dim() == 3 { output.f_unsqueeze(1)? } else { output.shallow_clone() };
     let logits = enlarged(&logits, (height, width))?;
     match logits.size()[1] {

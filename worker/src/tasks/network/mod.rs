@@ -5,6 +5,7 @@ mod model;
 mod outputs;
 mod ports;
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use dtrain_parts::Outputs;
@@ -253,6 +254,12 @@ impl Forward for Network {
 
     fn input_names(&self) -> Vec<&str> {
         self.fields().iter().map(String::as_str).collect()
+    }
+
+    fn inputs_of(&self, outputs: &[usize]) -> Vec<&str> {
+        let taken: BTreeSet<usize> =
+            outputs.iter().flat_map(|output| self.exported().inputs_of(*output)).copied().collect();
+        taken.into_iter().map(|at| self.fields()[at].as_str()).collect()
     }
 
     fn forward(&self, batch: &Batch) -> Result<Vec<Tensor>, TaskError> {

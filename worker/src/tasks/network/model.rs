@@ -100,6 +100,13 @@ impl<B: BuiltIn> Forward for Model<B> {
         }
     }
 
+    fn inputs_of(&self, outputs: &[usize]) -> Vec<&str> {
+        match self {
+            Self::Built(_) => vec![B::INPUT],
+            Self::Exported(network) => network.inputs_of(outputs),
+        }
+    }
+
     fn forward(&self, batch: &Batch) -> Result<Vec<Tensor>, TaskError> {
         match self {
             Self::Built(model) => Ok(vec![model.logits(batch.field(B::INPUT)?)?]),

@@ -37,6 +37,19 @@ pub struct Unlabelled {
     pub(in crate::tasks) overlap: u32,
     /// The tokenizer's files, if texts are written.
     tokenizer: Option<TokenizerFiles>,
+    /// The labelled images of a model of episodes.
+    pub(in crate::tasks) support: Option<Support>,
+}
+
+/// Labelled images, which are the same in all episodes.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Support {
+    /// All images of the folder.
+    pub samples: Samples,
+    /// The names of the classes.
+    pub classes: Vec<String>,
+    /// Those of `samples` that are used, class by class.
+    pub members: Vec<u32>,
 }
 
 impl Saved {
@@ -85,6 +98,16 @@ impl Saved {
         })
     }
 
+    /// Returns the fields of the single samples of an episode.
+    pub(in crate::tasks) fn fields_of_singles(&self) -> Vec<Field> {
+        let single = |field: Field| {
+            let name = field.name.strip_prefix("support_")?.to_owned();
+            let shape = field.shape.get(1..)?.to_vec();
+            Some(Field { name: name.into(), shape, ..field })
+        };
+        self.fields().filter_map(single).collect()
+    }
+
     /// Returns the names of the classes of other fields of a table, by field.
     pub(in crate::tasks) fn other_classes(&self) -> BTreeMap<String, Vec<String>> {
         serde_json::from_value(self.extra["classes"].clone()).unwrap_or_default()
@@ -122,7 +145,19 @@ impl Saved {
 impl Unlabelled {
     /// Takes `count` inputs. Prompts, which the engine encodes, may have nothing else.
     pub fn new(saved: Saved, count: usize, samples: Option<Samples>) -> Self {
-        Self { saved, count, samples, sizes: Vec::new(), overlap: 0, tokenizer: None }
+        Self { saved, count, samples, sizes: Vec::new(), overlap: 0, tokenizer: None, support: None }
+    }
+
+    /// Adds the labelled images of a model of episodes.
+    #[must_use]
+    pub fn with_support(self, support: Option<Support>) -> Self {
+        Self { support, ..self }
+    }
+
+    /// Returns the labelled images of episodes by their numbers in the data set, where they follow the inputs; None without episodes.
+    pub fn support_members(&self) -> Option<Vec<u32>> {
+        let first = self.count as u32;
+        self.support.as_ref().map(|support| support.members.iter().map(|at| first + at).collect())
     }
 
     /// Adds the files of the tokenizer of prompts.

@@ -3,7 +3,7 @@
 mod inputs;
 mod named;
 
-pub use self::inputs::{Saved, Unlabelled, columns, text_rules};
+pub use self::inputs::{Saved, Support, Unlabelled, columns, text_rules};
 pub(super) use self::named::{class_names, probabilities};
 use super::TaskError;
 use super::forward::Forward;
@@ -57,6 +57,9 @@ pub trait Predict {
 
     /// Returns the network.
     fn network(&self) -> &dyn Forward;
+
+    /// Returns the number of the output that is predicted.
+    fn output(&self) -> usize;
 
     /// Returns the values of [`Predict::form`], float32, from all outputs. The mean of several, such as those of mirrored
     /// images, is a prediction too.

@@ -9,6 +9,7 @@ mod masks;
 mod numbers;
 mod progress;
 mod rest;
+mod split;
 mod survey;
 pub(super) mod text;
 mod texts;
@@ -36,6 +37,7 @@ use text::{Text, TextSets};
 
 pub(super) use masks::rule as mask_rule;
 pub(crate) use rest::{check_rest, unchanged_sets};
+pub(crate) use split::{has_splits, split, split_names};
 pub(super) use survey::survey;
 
 /// The samples as found by rank 0, without unreadable ones.

@@ -21,7 +21,7 @@ use crate::tasks::predict::Form;
 use crate::tasks::{Batch, BatchSizes};
 
 /// The predictions of a batch, on the CPU.
-enum Values {
+pub(super) enum Values {
     /// N x the form's shape.
     Form(Tensor),
     /// N x the shape of each output that is asked for.
@@ -211,7 +211,7 @@ impl Pass<'_> {
 
 impl Engine<'_> {
     /// Computes the values of a loaded batch of these samples.
-    fn values(&self, decoded: &data::Batch, samples: &[u32], in_windows: bool) -> Result<Values> {
+    pub(super) fn values(&self, decoded: &data::Batch, samples: &[u32], in_windows: bool) -> Result<Values> {
         let batch = Batch::new(decoded, self.device).map_err(TrainError::from)?;
         // Whatever was drawn before, a sample draws by its own number.
         let seed = self.loader.seed;

@@ -18,8 +18,8 @@ use crate::data::{PromptForm, Samples, TextTokenizer, TokenizerFiles, Vocabulary
 use crate::planning::{Input, PredictQuestion};
 use crate::setup::error::Result;
 use crate::setup::predict_error::PredictError;
-use crate::tasks::TaskError;
 use crate::tasks::predict::{Saved, columns, text_rules};
+use crate::tasks::{TaskError, has_splits, split, split_names};
 
 /// The field of numbers as targets.
 const TARGETS: &str = "targets";
@@ -106,8 +106,9 @@ impl Finder<'_> {
         }
         let tokenizer = self.tokenizer.as_ref().map(|tokenizer| tokenizer.files().clone());
         let is_table = |path: &Path| !self.recipe.is_text() && inputs::is_table(path);
-        let path = match &self.question.input {
-            Input::Path(path) if is_table(path) => path,
+        let listed = match &self.question.input {
+            Input::Split(name) => self.split(name)?,
+            Input::Path(path) if is_table(path) => self.prompts_of(path)?,
             input => {
                 let beside = |field: &FieldColumns| {
                     field.field != TOKENS && (field.kind == ColumnKind::Image || field.kind.is_text())
@@ -122,16 +123,7 @@ impl Finder<'_> {
                 return Ok(Found { tokenizer, ..Found::of_prompts(names, prompts) });
             }
         };
-        let mut fields = self.fields.clone();
-        // The answer is what is asked for.
-        fields.iter_mut().filter(|field| field.field == TOKENS).for_each(|field| field.columns.truncate(1));
-        let listed = self.list(path, &fields)?;
-        let Some(texts) = listed.texts_of(TOKENS) else {
-            // Alone, its error names the column.
-            fields.retain(|field| field.field == TOKENS);
-            self.list(path, &fields)?;
-            return Err(TaskError::NoPrediction.into());
-        };
+        let Some(texts) = listed.texts_of(TOKENS) else { return Err(TaskError::NoPrediction.into()) };
         let prompts: Vec<String> = texts.iter().map(str::to_owned).collect();
         let rest = listed.without(TOKENS);
         let found = match rest.lists.is_empty() {
@@ -149,6 +141,35 @@ impl Finder<'_> {
         Ok(Found { tokenizer, ..found })
     }
 
+    /// Lists the lines of a table with prompts.
+    fn prompts_of(&self, path: &Path) -> Result<Samples> {
+        let mut fields = self.fields.clone();
+        // The answer is what is asked for.
+        fields.iter_mut().filter(|field| field.field == TOKENS).for_each(|field| field.columns.truncate(1));
+        let listed = self.list(path, &fields)?;
+        if listed.texts_of(TOKENS).is_none() {
+            // Alone, its error names the column.
+            fields.retain(|field| field.field == TOKENS);
+            self.list(path, &fields)?;
+        }
+        Ok(listed)
+    }
+
+    /// Lists the samples of a set of the run's data, without targets.
+    fn split(&self, name: &str) -> Result<Samples> {
+        if !has_splits(self.recipe) {
+            return Err(PredictError::NoSplits.into());
+        }
+        let Some(mut samples) = split(self.recipe, name)? else {
+            let known = split_names(self.recipe).into_iter().map(str::to_owned).collect();
+            return Err(PredictError::NoSplit { name: name.to_owned(), known }.into());
+        };
+        let is_input =
+            |name: &str| self.fields.iter().any(|field| field.kind.is_input() && field.field == name);
+        samples.lists.retain(|list| is_input(&list.field));
+        Ok(samples)
+    }
+
     /// Finds the inputs of a model that predicts something of samples.
     fn samples(&self) -> Result<Found> {
         let taken: Vec<_> = self.fields.iter().filter(|field| field.kind.is_input()).collect();
@@ -163,15 +184,11 @@ impl Finder<'_> {
                     ("is a folder", "name a table (.csv, .jsonl), or a file of texts, one a line");
                 return Err(PredictError::Input { path: path.clone(), what, remedy }.into());
             }
+            (Input::Split(name), _) => self.split(name)?,
             (Input::Path(path), None) => self.list(path, &self.fields)?,
             (Input::Path(path), Some(_)) if inputs::is_table(path) => self.list(path, &self.fields)?,
             (input, Some(field)) => {
-                let path = match input {
-                    Input::Path(path) => path.as_path(),
-                    Input::Standard => Path::new("standard input"),
-                    Input::Prompt(_) => Path::new("--prompt"),
-                };
-                inputs::of_lines(path, field, &lines(input)?).map_err(TaskError::from)?
+                inputs::of_lines(name_of(input), field, &lines(input)?).map_err(TaskError::from)?
             }
             (_, None) if taken.iter().any(|field| field.kind != ColumnKind::Image) => {
                 return Err(PredictError::NeedsTable(self.columns()).into());
@@ -226,10 +243,11 @@ impl Finder<'_> {
         let Some(field) = samples.text_field().map(str::to_owned) else {
             return Ok(found(samples, BTreeMap::new()));
         };
+        let is_prompt = samples.has_prompts();
         let rules = text_rules(self.recipe, self.tokenizer.as_ref());
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let (mut samples, bad) = samples.encoded(&rules, threads).map_err(TaskError::from)?;
-        if columns(self.recipe).iter().any(|field| is_target(&field.field)) {
+        if is_prompt || columns(self.recipe).iter().any(|field| is_target(&field.field)) {
             samples = samples.with_tokens_as_inputs();
         }
         let context = self.saved.context(&field);
@@ -245,7 +263,9 @@ impl Finder<'_> {
     /// Warns of classes that the checkpoint lacks, and of files that are no input.
     fn warn_of_files(&self, samples: &Samples) -> Result<()> {
         let Input::Path(path) = &self.question.input else { return Ok(()) };
-        let classes = &self.saved.class_names;
+        // The classes of labelled images are others.
+        let of_support = self.question.wanted.support.is_some();
+        let classes = if of_support { &[][..] } else { self.saved.class_names.as_slice() };
         let unknown = inputs::unknown_classes(path, classes).map_err(TaskError::from)?;
         if !unknown.is_empty() {
             let shown = and(&unknown.iter().take(SHOWN).map(String::as_str).collect::<Vec<_>>());
@@ -269,6 +289,16 @@ impl Finder<'_> {
     }
 }
 
+/// Returns what stands for the file of inputs in messages.
+fn name_of(input: &Input) -> &Path {
+    match input {
+        Input::Path(path) => path,
+        Input::Standard => Path::new("standard input"),
+        Input::Prompt(_) => Path::new("--prompt"),
+        Input::Split(_) => Path::new("--split"),
+    }
+}
+
 /// Returns texts, one a line.
 fn lines(input: &Input) -> Result<Vec<String>> {
     let lines = |bytes: Vec<u8>, path: &Path| {
@@ -285,8 +315,9 @@ fn lines(input: &Input) -> Result<Vec<String>> {
     match input {
         Input::Prompt(prompt) => Ok(vec![prompt.clone()]),
         Input::Path(path) => lines(fs::read(path).map_err(failed(path))?, path),
+        Input::Split(_) => Err(PredictError::NoSplits.into()),
         Input::Standard => {
-            let (mut bytes, path) = (Vec::new(), Path::new("standard input"));
+            let (mut bytes, path) = (Vec::new(), name_of(input));
             io::stdin().lock().read_to_end(&mut bytes).map_err(failed(path))?;
             lines(bytes, path)
         }

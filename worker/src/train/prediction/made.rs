@@ -143,7 +143,7 @@ impl Maker {
 
     /// Returns the size of an image, and the frame of the network's input in it; no frame of an image in windows.
     fn frame(&mut self, at: u32) -> Result<((u32, u32), Option<Frame>), SampleError> {
-        let image = self.pictures.size(&self.samples.image_path(at as usize), self.needs)?;
+        let image = self.pictures.size(&self.samples, at as usize, self.needs)?;
         if self.corners.is_some() {
             return Ok((image, None));
         }
@@ -174,7 +174,7 @@ impl Maker {
             let (path, name) = self.path(at, form)?;
             let written = match form {
                 ImageForm::Mask => write_mask(&path, &mask, &self.colours),
-                _ => match self.pictures.colours(&self.samples.image_path(at as usize), self.needs) {
+                _ => match self.pictures.colours(&self.samples, at as usize, self.needs) {
                     Ok((mut rgb, size)) => {
                         overlay(&mut rgb, &mask, &self.colours[..classes]);
                         write_picture(&path, size, &rgb)

@@ -4,6 +4,7 @@
 //! joins them. The task is built from the checkpoint alone, not from the data that it was trained on.
 
 mod coder;
+mod episodes;
 mod images;
 mod inputs;
 mod made;
@@ -13,6 +14,7 @@ mod parts;
 mod rows;
 mod samples;
 mod stitch;
+mod support;
 mod text;
 
 use std::collections::BTreeMap;
@@ -36,7 +38,7 @@ use self::parts::{Part, Partial};
 use self::text::Prompted;
 use crate::checkpoint::broadcast_bytes;
 use crate::collectives::{Ranks, ReduceOp, Rendezvous};
-use crate::data::LoaderOptions;
+use crate::data::{LoaderOptions, is_token_target};
 use crate::device;
 use crate::memory::{self, budget};
 use crate::metrics::ProgressStyle;
@@ -158,7 +160,8 @@ impl Prediction<'_> {
             Form::Tokens { vocabulary, .. } => Some(Coder::new(recipe, vocabulary, data.tokenizer())?),
             _ => None,
         };
-        self.check_blanks(predict)?;
+        let asked = if output.outputs.is_empty() { vec![predict.output()] } else { output.outputs.clone() };
+        self.check_blanks(&predict.network().inputs_of(&asked))?;
         let partial = Partial::of(&question.out);
         let begun = self.begin(&partial)?;
         if let Some(kernels) = Kernels::new(recipe, device)? {
@@ -187,8 +190,14 @@ impl Prediction<'_> {
                 text::run(engine, &prompts, &of_rank, self.batch(), &mut followers)?
             }
             None => {
+                let support = data.support_members();
                 let maker = Maker::new(recipe, &output, (data, &engine.form), partial.out())?;
-                images::run(engine, maker, &of_rank, self.batch(), &mut followers)?
+                match support {
+                    Some(support) => {
+                        episodes::run(engine, (maker, &support), &of_rank, self.batch(), &mut followers)?
+                    }
+                    None => images::run(engine, maker, &of_rank, self.batch(), &mut followers)?,
+                }
             }
         };
         let total = self.add_up(done)?;
@@ -243,20 +252,27 @@ impl Prediction<'_> {
         }
     }
 
-    /// Warns of fields that the network takes and no input has. Texts are an error.
-    fn check_blanks(&self, predict: &dyn Predict) -> Result<()> {
-        let blank: Vec<&str> =
-            predict.network().input_names().into_iter().filter(|name| self.opening.lacks(name)).collect();
-        let texts = columns(self.recipe).into_iter().filter(|field| field.kind.is_text());
-        if let Some(text) = texts.into_iter().find(|text| blank.contains(&&*text.field)) {
-            return Err(PredictError::NoText { field: text.field, columns: text.columns.join(", ") }.into());
+    /// Warns of fields that no input has, of those that the predicted outputs depend on. Texts are an error.
+    fn check_blanks(&self, taken: &[&str]) -> Result<()> {
+        let blank = taken.iter().copied().filter(|name| self.opening.lacks(name));
+        let columns = columns(self.recipe);
+        let mut texts = columns.iter().filter(|field| field.kind.is_text());
+        if let Some(text) = texts.find(|text| blank.clone().any(|name| name == text.field)) {
+            let (field, columns) = (text.field.clone(), text.columns.join(", "));
+            return Err(PredictError::NoText { field, columns }.into());
         }
-        if let ([_, ..], 0) = (blank.as_slice(), self.env.rank) {
-            tracing::warn!(
-                "the network takes `{}`, which inputs do not have: it is 0 for all of them. What depends on it, such as a loss, has no \
-                 meaning",
-                blank.join("`, `")
-            );
+        let is_own = |name: &str| columns.iter().any(|field| field.field == name);
+        let (none, zero): (Vec<&str>, Vec<&str>) =
+            blank.partition(|name| self.recipe.has_texts() && is_token_target(name) && !is_own(name));
+        for (fields, value) in [(zero, "0"), (none, "-100, no target,")] {
+            let are = if fields.len() == 1 { "it is" } else { "they are" };
+            if self.env.rank == 0 && !fields.is_empty() {
+                tracing::warn!(
+                    "the outputs depend on `{}`, which inputs do not have: {are} {value} for all of them. What is computed from such a \
+                     value, such as a loss, has no meaning",
+                    fields.join("`, `")
+                );
+            }
         }
         Ok(())
     }

@@ -12,13 +12,14 @@ use serde_json::{Map, Value, json};
 
 use super::inputs::{self, Found, Noun};
 use super::parts::{Partial, failed};
+use super::support;
 use crate::data::packed::Packed;
 use crate::data::{Pictures, Samples};
 use crate::planning::{Input, PredictQuestion};
 use crate::setup::error::{Result, WorkerError};
 use crate::setup::predict_error::PredictError;
 use crate::setup::survey::Surveyed;
-use crate::tasks::predict::{Saved, Unlabelled};
+use crate::tasks::predict::{Saved, Support, Unlabelled};
 use crate::train::evaluation::find_checkpoint;
 
 /// The message of rank 0 to the other ranks.
@@ -59,27 +60,44 @@ impl Opening {
         let checkpoint = find_checkpoint(&question.checkpoint)?;
         let manifest = Manifest::read(&checkpoint).map_err(|error| WorkerError::Evaluate(error.into()))?;
         check_program(recipe, &manifest)?;
-        if recipe.data.episodes.is_some() {
-            return Err(PredictError::Episodes.into());
-        }
+        let no_effect =
+            |flag, reason| -> Result<Option<Support>> { Err(PredictError::NoEffect { flag, reason }.into()) };
+        let support = match (&recipe.data.episodes, &question.wanted.support) {
+            (Some(_), Some(_)) if question.wanted.windows.is_some() => {
+                no_effect("--windows", "a sample of this model is an episode")
+            }
+            (Some(shape), Some(folder)) => support::find(recipe, folder, shape).map(Some),
+            (Some(_), None) => Err(PredictError::Episodes.into()),
+            (None, Some(_)) => no_effect("--support", "the model takes no episodes"),
+            (None, None) => Ok(None),
+        }?;
         let saved = Saved::of(&manifest, recipe);
         let mut identity = identity(&manifest, question)?;
         let Found { samples, prompts, names, noun, failed, tokenizer } =
             inputs::find(recipe, &saved, question, &checkpoint)?;
-        if let (Input::Path(path), Some(_)) = (&question.input, &samples) {
-            check_outside(path, &question.out)?;
-            identity.extend(of_input(path)?);
+        let place = samples.as_ref().and_then(|samples| match &question.input {
+            Input::Path(path) => Some(path.clone()),
+            Input::Split(_) => Some(samples.place(&samples.set)),
+            Input::Prompt(_) | Input::Standard => None,
+        });
+        if let Some(place) = place {
+            check_outside(&place, &question.out)?;
+            identity.extend(of_input(&place)?);
         }
         identity.insert("inputs".to_owned(), json!(hash_of(&names)));
         let mut known = samples.as_ref().map(Samples::field_names).unwrap_or_default();
         if prompts.is_some() {
             known.extend(["tokens", "attention_mask", "documents", "positions"].map(str::to_owned));
         }
+        if support.is_some() {
+            known.extend(["support_image", "support_label", "query_image"].map(str::to_owned));
+        }
         let unlabelled = match samples {
             Some(samples) => unlabelled(recipe, saved, &manifest, samples, question)?,
             None => Unlabelled::new(saved, names.len(), None),
         };
-        let Surveyed { facts: inputs, lists } = Surveyed::of_survey(&unlabelled.with_tokenizer(tokenizer))?;
+        let Surveyed { facts: inputs, lists } =
+            Surveyed::of_survey(&unlabelled.with_tokenizer(tokenizer).with_support(support))?;
         let count = names.len();
         Ok(Self { checkpoint, inputs, lists, prompts, count, noun, failed, known, names, identity })
     }
@@ -163,7 +181,7 @@ fn unlabelled(
     question: &PredictQuestion,
 ) -> Result<Unlabelled> {
     let (mut pictures, needs) = (Pictures::default(), super::samples::needs(recipe));
-    let mut size = |sample| pictures.size(&samples.image_path(sample), needs).ok();
+    let mut size = |sample| pictures.size(&samples, sample, needs).ok();
     // An earlier version wrote no size, and the images keep theirs.
     let is_unknown = manifest.fields.is_empty() && recipe.data.resize == Resize::None;
     let saved = match is_unknown.then(|| (0..samples.count()).find_map(&mut size)).flatten() {

@@ -72,6 +72,7 @@ impl Output {
         };
         let of_pixels = matches!(form, Form::Masks { .. } | Form::Maps { .. });
         effect(raw, !is_text, "--output", "a language model writes text")?;
+        effect(raw, wanted.support.is_none(), "--output", "with --support each row is the class of a query")?;
         effect(wanted.top.is_some(), matches!(form, Form::Classes(_)) && !raw, "--top", "it is for classes")?;
         effect(!wanted.images.is_empty(), of_pixels && !raw, "--images", "it is for masks and maps")?;
         let is_mean = !is_text && !raw && *form != Form::Outputs;
