@@ -42,7 +42,7 @@ const CHANGING: [(&str, &str); 10] = [
 /// Functions of failing.py whose errors are about the whole model.
 const MODELS: [(&str, &str); 9] = [
     ("chance", "forward depends on something that the export has fixed, such as Python's random numbers"),
-    ("modes", "returns output [3] in training mode, but boxes [3, 8] in evaluation mode"),
+    ("modes", "returns output [2] in training mode, but boxes [2, 8] in evaluation mode"),
     ("data_write", "forward changes the parameter `layer.weight`"),
     ("text_output", "returns a value of type str as `kind`"),
     ("no_output", "returns None"),

@@ -12,7 +12,7 @@ use dtrain_tests::programs::{dtrain, worker};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::import::{import, run};
+use super::import::{import, marked_line, run};
 
 /// Returns an entry of an archive as JSON. Entries are not compressed.
 fn entry(python: &Path, file: &Path, name: &str) -> Value {
@@ -49,31 +49,61 @@ fn a_program_that_differs_for_one_sample_needs_two() {
 }
 
 #[test]
-fn a_smaller_model_of_the_same_layers_is_compared() {
+fn a_smaller_model_of_the_same_form_is_compared() {
     let Ok(python) = forks::pytorch() else { return };
     let folder = tempfile::tempdir().unwrap();
-    for (with, message) in [
-        (
-            "width=4",
-            "differs in more than the number of repeated layers: only one of the two has `0.weight` [8, 4]",
-        ),
-        ("depth=1", "--check-with depth: models.py:layers takes no such argument"),
-    ] {
-        let args = ["models.py:layers", "--check-with", with, "--force"];
+    let convolution = "in training, module `conv` (Conv2d), the model has `aten.conv2d";
+    for &(with, message) in thorough::cases(
+        &[
+            ("kernel=5", convolution),
+            (
+                "act=GELU",
+                "in training, module `blocks.N` (Sequential), the model has a call of module `blocks.N.N` (ReLU)",
+            ),
+            ("size=1", "--check-with size: models.py:sized takes no such argument"),
+        ],
+        2,
+    ) {
+        let args = ["models.py:sized", "--check-with", with, "--force"];
         let text = expect_exit_code(&import(&python, folder.path(), &args), 2);
         assert!(text.contains(message) && text.matches("error:").count() == 1, "{text}");
     }
-    if thorough::leaves_out(
-        "fake_gpus::without_weights::a_model_without_weights_is_stepped_only_if_zeros_are_wanted",
-    ) {
-        return;
-    }
-    let output = import(&python, folder.path(), &["models.py:layers", "--check-with", "count=1"]);
+    let args = ["models.py:sized", "--check-with", "image_size=8", "--check-with", "depth=1"];
+    let output = import(&python, folder.path(), &args);
     let text = expect_exit_code(&output, 0);
-    assert!(text.contains("with count=1, not at full size\n"), "{text}");
-    assert!(text.contains("  parameters   283\n"), "{text}");
+    for line in [
+        "  inputs       image  float32  N x 3 x 16 x 16\n",
+        "  outputs      logits  float32  N x 4\n               map  float32  N x 8 x 16 x 16\n",
+        "  parameters   1,036\n",
+        "with depth=1, image_size=8, not at full size\n",
+        "  image_size = 16\n",
+    ] {
+        assert!(text.contains(line), "no {line:?} in:\n{text}");
+    }
     let notes = entry(&python, &folder.path().join("model.pt2"), "extra/check.json");
-    assert_eq!(notes["checked"]["with"], json!({ "count": 1 }));
+    assert_eq!(notes["checked"]["with"], json!({ "image_size": 8, "depth": 1 }));
+}
+
+#[test]
+fn a_program_that_fails_in_mixed_precision_is_named_by_line() {
+    let Ok(python) = forks::pytorch() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let warnings = |args: &[&str]| {
+        let output = import(&python, folder.path(), &[args, &["--force"]].concat());
+        expect_exit_code(&output, 0);
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let text = warnings(&["models.py:cast"]);
+    let place = format!("models.py:{} `", marked_line("models.py", "cast"));
+    for words in [
+        "warning: in mixed precision on GPUs the training program fails: scatter",
+        &place,
+        "precision.amp = \"off\"",
+    ] {
+        assert!(text.contains(words), "no {words:?} in:\n{text}");
+    }
+    let text = warnings(&["models.py:cast", "--arg", "follows=true"]);
+    assert!(!text.contains("mixed precision"), "{text}");
 }
 
 /// Imports a model and keeps the folder of its check, with the file.

@@ -165,6 +165,42 @@ fn the_lines_for_the_recipe_have_the_target_and_the_fields() {
     assert!(text.ends_with("  losses = [{ name = \"clip\" }]\n"), "{text}");
 }
 
+/// Each with its line of the summary, and with its lines for the recipe.
+const KINDS: [(&str, &str, &str); 3] = [
+    (
+        "episode",
+        "  state        centre: written in training; model.state says how a step joins its values\n",
+        "  task = \"program\"\n  [data]\n  channels = 1\n  image_size = 8\n  episodes = { n_way = 3, k_shot = 2, n_query = 3 }\n  [model]\n",
+    ),
+    (
+        "pair",
+        "  evaluation   returns loss, accuracy\n",
+        "  task = \"program\"\n  [data]\n  image_size = 8\n  pairs = true\n  [model]\n",
+    ),
+    (
+        "prompt",
+        "  outputs      loss  float32  N\n",
+        "  fields = { image = \"image:image\", mask = \"mask:mask\", tokens = \"text:prompt,answer\" }\n  tokenizer = ",
+    ),
+];
+
+#[test]
+fn episodes_partners_and_texts_have_their_lines() {
+    let Ok(python) = forks::pytorch() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    for &(kind, summary, recipe) in thorough::cases(&KINDS, 1) {
+        let output = import(&python, folder.path(), &[&format!("targets.py:{kind}"), "--force"]);
+        let text = expect_exit_code(&output, 0);
+        for line in
+            [summary, recipe, "  # state = { centre = \"...\" }  # each \"mean\", \"append\" or \"last\"\n"]
+        {
+            assert!(text.contains(line), "{kind}: no {line:?} in:\n{text}");
+        }
+        assert_eq!(text.contains("  batchnorm = \"group:1\"\n"), kind == "episode", "{text}");
+        assert!(!text.contains("target ="), "{text}");
+    }
+}
+
 #[test]
 fn arguments_of_the_builder_and_sizes_reach_the_function() {
     let Ok(python) = forks::pytorch() else { return };

@@ -338,6 +338,9 @@ mod tests {
             )
         );
         assert_eq!(error.exit_status(), dtrain_common::exit::ExitStatus::Usage);
+        let types = "scatter in `moe` (net.py:3): scatter(): Expected self.dtype to be equal to src.dtype";
+        let of_types = unpredicted(TaskError::from(tch::TchError::Torch(types.to_owned())).into());
+        assert!(of_types.to_string().contains("src.dtype; set precision.amp = \"off\""), "{of_types}");
         let other = unpredicted(TrainError::NothingTested { set: "test".to_owned() }.into());
         assert!(matches!(other, WorkerError::Train(TrainError::NothingTested { .. })));
     }

@@ -168,9 +168,7 @@ pub enum WorkerError {
     Check { path: PathBuf, reason: String },
     #[error("--stage: the recipe has no stage {name:?}; {}", stage_names(names))]
     NoStage { name: String, names: Vec<String> },
-    #[error(
-        "cannot predict the memory of a step: {0}; use `dtrain plan --measured`, which runs steps on this machine"
-    )]
+    #[error("cannot predict the memory of a step: {}; {}", .0, remedy_of_unpredicted(.0))]
     Unpredicted(String),
     #[error("{0}")]
     Trial(String),
@@ -208,6 +206,15 @@ fn stage_names(names: &[String]) -> String {
     match names {
         [] => "it has no stages, remove --stage".to_owned(),
         _ => format!("use one of \"{}\"", names.join("\", \"")),
+    }
+}
+
+/// Returns what to do about the error of a step that is only predicted: steps with values fail, too, if the types of tensors do not fit.
+fn remedy_of_unpredicted(message: &str) -> &'static str {
+    let is_of_types = ["dtype", "scalar type", "Half", "BFloat16"].iter().any(|word| message.contains(word));
+    match is_of_types {
+        true => "set precision.amp = \"off\", or change this line of the model for mixed precision",
+        false => "use `dtrain plan --measured`, which runs steps on this machine",
     }
 }
 

@@ -113,3 +113,25 @@ def write_archive(file, training, evaluation, about):
         if config != constants:
             archive.text("extra/evaluation_constants_config.json", json.dumps(config))
         archive.text("extra/dtrain.json", json.dumps(about))
+
+
+STORED = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "int64": "I64", "int32": "I32",
+          "int16": "I16", "int8": "I8", "uint8": "U8", "bool": "BOOL"}
+
+
+def save_tensors(path, tensors):
+    """Writes a safetensors file, without its package. Tensors of other dtypes are left out."""
+    tensors = {name: tensor.contiguous() for name, tensor in tensors.items() if dtype_of(tensor) in STORED}
+    header, end = {}, 0
+    # The format needs wide dtypes first, to align all.
+    ordered = sorted(tensors.items(), key=lambda item: -item[1].element_size())
+    for name, tensor in ordered:
+        begin, end = end, end + tensor.numel() * tensor.element_size()
+        header[name] = {"dtype": STORED[dtype_of(tensor)], "shape": list(tensor.shape), "data_offsets": [begin, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with open(path, "wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for _, tensor in ordered:
+            if tensor.numel():
+                file.write((ctypes.c_char * (tensor.numel() * tensor.element_size())).from_address(tensor.data_ptr()))

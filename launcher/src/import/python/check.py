@@ -74,6 +74,8 @@ class Checks:
         self.state, self.modules = State(named.model), Modules(named.model)
         # The guards of each program, by whether it is for training.
         self.guards = {}
+        # Whether the model itself is compared, and not a smaller one in its place.
+        self.runs = True
 
     def forward(self, batch, worked=None):
         """Runs forward of this many samples. `worked` is a number of samples that the model takes."""
@@ -97,7 +99,10 @@ class Checks:
         return outputs
 
     def places(self, mode, chosen):
-        """Runs forward again under a mode of torch. Returns the places of the functions that `chosen` accepts."""
+        """Runs forward again under a mode of torch, without values if the model is not to run. Returns the places of the functions that
+        `chosen` accepts."""
+        from torch._subclasses.fake_tensor import FakeTensorMode
+
         modules, places = self.modules, []
 
         def note(_, function, types, args=(), kwargs=None):
@@ -108,7 +113,8 @@ class Checks:
             return function(*args, **(kwargs or {}))
 
         method = "__torch_dispatch__" if "Dispatch" in mode.__name__ else "__torch_function__"
-        with type("Noting", (mode,), {method: note})(), contextlib.suppress(Exception):
+        values = contextlib.nullcontext() if self.runs else FakeTensorMode(allow_non_fake_inputs=True)
+        with values, type("Noting", (mode,), {method: note})(), contextlib.suppress(Exception):
             self.named(self.named.inputs.of_batch(ALWAYS[-1]))
         self.state.restore()
         return places

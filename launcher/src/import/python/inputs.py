@@ -24,7 +24,8 @@ class Inputs:
 def varied(tensor):
     """Returns an example whose values tell something: not the same everywhere, as in torch.zeros."""
     same = tensor.is_floating_point() and tensor.numel() > 1 and bool((tensor == tensor.flatten()[0]).all())
-    return torch.rand(EXAMPLES, *tensor.shape[1:]).to(tensor.dtype) if same else tensor
+    # Without weights, large random examples have no values either.
+    return torch.rand(EXAMPLES, *tensor.shape[1:]).to(tensor.dtype) if same and not is_untouched(tensor) else tensor
 
 
 def repeated(tensor, rows):

@@ -139,6 +139,7 @@ def write_all(request, partial, folder):
         check_own(checks, role)
     warn(warnings_of(checks.model))
     smaller = prepare_smaller(request) if request["check_with"] else None
+    checks.runs = smaller is None
     probed = prepare_probed(checks, request) if role else None
     check = Check(folder, smaller or probed or checks, role in (None, "loss"))
     threads = torch.get_num_threads()
@@ -151,20 +152,23 @@ def write_all(request, partial, folder):
         checks.named.renamed = smaller.named.renamed
     training, evaluation = export_both(checks)
     warn(warnings_of_program(training, checks))
-    write(partial, request, checks, training, evaluation)
+    if not role:
+        with step("trying mixed precision"):
+            warn(warnings_of_precision((training, evaluation)))
     file = partial
     if smaller:
-        programs = export_both(smaller)
-        same_but_repeated(checks, smaller, (training, evaluation), programs)
-        file = check.path("smaller.pt2")
+        programs, file = export_both(smaller), check.path("smaller.pt2")
+        check_form(checks, smaller, (training, evaluation), programs)
         write(file, request, smaller, *programs)
+    write(partial, request, checks, training, evaluation)
     if probed:
         programs, file = export_both(probed), check.path("probed.pt2")
         write(file, request, probed, *programs)
     check.describe(file, request["library"])
     pretrained = request["pretrained"] if request["source"].startswith(("timm:", "torchvision:", "hf:")) else None
-    lines = summary(request, partial, checks, (training, evaluation), check, pretrained)
-    recipe = own_recipe_lines(request) if role else recipe_lines(request, checks.named.inputs, check.outputs)
+    outputs = outputs_of(training, checks.named.names[True])
+    lines = summary(request, partial, checks, (training, evaluation), check, outputs, pretrained)
+    recipe = own_recipe_lines(request) if role else recipe_lines(request, checks.named.inputs, outputs, norms_of(training), state_of(training))
     return {**check.facts(), "summary": lines, "recipe": recipe}
 
 
@@ -177,10 +181,17 @@ def prepare(request):
 
 
 def prepare_smaller(request):
+    """Creates the model of --check-with. An argument that has a flag of the command is set as by this flag."""
+    flags = {name: flag for flag in ("classes", "image_size", "channels") for name in FLAG_ARGUMENTS[flag]}
+    given = {flags[name]: value for name, value in request["check_with"].items() if name in flags}
+    args = {name: value for name, value in request["check_with"].items() if name not in flags}
     try:
-        return prepare({**request, "weights": None, "args": {**request["args"], **request["check_with"]}})
+        return prepare({**request, **given, "weights": None, "args": {**request["args"], **args}})
     except Failure as failure:
-        raise Failure(str(failure).replace("--arg ", "--check-with ")) from failure
+        text = str(failure).replace("--arg ", "--check-with ")
+        for flag in given:
+            text = text.replace(f"--{flag.replace('_', '-')}", f"--check-with {flag}")
+        raise Failure(text) from failure
 
 
 def export_both(checks):
@@ -212,32 +223,6 @@ def write(path, request, checks, training, evaluation):
     }
     with step("writing the file"), open(path, "wb") as file:
         write_archive(file, training, evaluation, about)
-
-
-def same_but_repeated(large, small, programs, smaller):
-    """Refuses a smaller configuration that differs in more than the number of repeated layers."""
-    kind = lambda name, tensor: (re.sub(r"\d+", "N", name), tuple(tensor.shape))
-    tensors = lambda checks: {kind(*item): f"`{item[0]}` {shape(item[1].shape)}" for item in checks.state.tensors.items()}
-    pairs = [(tensors(large), tensors(small)), *((calls_of(one), calls_of(other)) for one, other in zip(programs, smaller))]
-    for one, other in pairs:
-        for only in (what for key, what in [*one.items(), *other.items()] if (key in one) != (key in other)):
-            raise Failure(
-                f"--check-with makes a model that differs in more than the number of repeated layers: only one of the two has {only}; "
-                "give fewer layers of the same size"
-            )
-
-
-def calls_of(program):
-    """Returns the operations of a program with their constants."""
-    constants = lambda node: pytree.tree_map(lambda value: "_" if isinstance(value, torch.fx.Node) else value, (node.args, node.kwargs))
-    calls = {}
-    for node in nodes_of(program):
-        inner = [value for value in pytree.tree_leaves((node.args, node.kwargs)) if isinstance(value, torch.fx.Node)]
-        if any(value.op == "get_attr" for value in inner):
-            # A region: its operations are listed by themselves.
-            continue
-        calls[operation(node), str(constants(node))] = f"{operation(node)}{constants(node)[0]}"
-    return calls
 
 
 def warn(sentences):

@@ -1,7 +1,7 @@
-"""PyTorch's results of the model, and the comparison of the trainer's with them."""
+"""PyTorch's results of the model, with which the trainer's are compared."""
 
 # Batch sizes that are always compared, and those that are compared while memory and time allow.
-ALWAYS, MORE = (1, 2, 3), (4, 6, 8, 12)
+ALWAYS, MORE = (1, 2), (3, 4, 6, 8, 12)
 MOST = MORE[-1]
 # The whole check may take these seconds, and a larger batch this share of the free memory.
 SECONDS, SHARE = 120, 0.5
@@ -25,8 +25,10 @@ class Check:
         self.rows, self.cotangents = {}, {}
         # Buffers that training changes: a file has these also if they are not persistent.
         self.written = set()
-        # Shapes and dtypes of the outputs of three samples, and parameters that no output depends on.
-        self.outputs, self.unused = {}, []
+        # Parameters that no output depends on.
+        self.unused = []
+        # Seconds of a training step for each of its samples, and the bytes that forward keeps for two and for each further one.
+        self.seconds, self.saved = 0.0, (0, 0)
         # Places of settings that an export may lose.
         self.lost = []
         # Parameters that have other values in the check, with their own ones, by the first name of each.
@@ -61,14 +63,15 @@ class Check:
         self.probe()
         if not self.trains:
             return self.run_evaluations()
-        for batch in (2, 1, 3):
+        for batch in reversed(ALWAYS):
             began = time.monotonic()
             with self.may_refuse_one("training", batch):
                 self.train(batch)
                 self.batches.append(batch)
-        seconds = time.monotonic() - began
+            if batch == 2:
+                self.seconds = (time.monotonic() - began) / 2
         for batch in MORE:
-            if self.affords(batch, seconds):
+            if self.affords(batch) or len(self.batches) < 2:
                 self.train(batch)
                 self.batches.append(batch)
             else:
@@ -84,7 +87,7 @@ class Check:
     def run_evaluations(self):
         """As run_all, without training."""
         self.model.eval()
-        self.batches = sorted(ALWAYS)
+        self.batches = [*ALWAYS, APART]
         for batch in self.batches:
             self.evaluate(batch)
         self.save_inputs("inputs.safetensors", self.batches[-1])
@@ -118,39 +121,54 @@ class Check:
     def probe(self):
         """Learns the outputs: which have rows of samples, and that both modes return the main one."""
         self.model.train()
-        own, (two, three) = self.named.inputs.own, (2, 3)
+        own = self.named.inputs.own
         attributes = plain_values(self.model)
         with refusing_losses(self.checks.modules), noting_lost_modes(self.checks.modules, self.lost):
-            if own not in (two, three, EXAMPLES):
+            if own not in (2, 3, EXAMPLES):
                 self.forward(own)
-            with Saved() as small:
-                few = self.forward(two, own if own not in (two, EXAMPLES) else None)
-            with Saved() as large:
-                many = self.forward(three, own if own not in (three, EXAMPLES) else two)
+            began = time.monotonic()
+            with Saved() as saved:
+                few = self.forward(2, own if own not in (2, EXAMPLES) else None)
+            # Backward takes twice as long as forward.
+            self.seconds, self.saved = 3 * (time.monotonic() - began) / 2, (saved.bytes, saved.bytes / 2)
+            worked = own if own not in (3, EXAMPLES) else 2
+            batch = MORE[0] if self.affords(MORE[0], sum(ALWAYS)) else 1
+            try:
+                self.learn_rows(few, batch, worked)
+            except Failure:
+                # A single sample may be refused.
+                if batch > 1:
+                    raise
+                self.state.restore()
+                self.learn_rows(few, MORE[0], worked)
         check_attributes(self.model, attributes)
-        self.saved = small.bytes, large.bytes
+        self.model.eval()
+        attributes = plain_values(self.model)
+        with torch.no_grad():
+            check_evaluation(self.named, few, self.forward(2), 2)
+        check_attributes(self.model, attributes)
+
+    def learn_rows(self, few, batch, worked):
+        """Compares the outputs of two samples with those of another batch."""
+        with Saved() as saved:
+            many = self.forward(batch, worked)
+        self.rows, self.saved = {}, (self.saved[0], (saved.bytes - self.saved[0]) / (batch - 2))
         if few.keys() != many.keys():
-            raise Failure(f"{forward_of(self.model)} returns {len(few)} outputs for {samples(two)}, and {len(many)} for {samples(three)}; stack them")
+            raise Failure(f"{forward_of(self.model)} returns {len(few)} outputs for {samples(2)}, and {len(many)} for {samples(batch)}; stack them")
         for name, value in many.items():
             other = few[name]
             same = value.dim() == other.dim() and value.shape[1:] == other.shape[1:]
-            if value.dim() and same and value.shape[0] and value.shape[0] % three == 0 and other.shape[0] * three == value.shape[0] * two:
-                self.rows[name] = value.shape[0] // three
+            if value.dim() and same and value.shape[0] and value.shape[0] % batch == 0 and other.shape[0] * batch == value.shape[0] * 2:
+                self.rows[name] = value.shape[0] // batch
             elif value.dim() == 0:
                 self.rows[name] = 0
         main = main_output(many)
         # A model may compute its own loss, a single number.
         if not (main == "loss" and self.rows.get(main) == 0) and self.rows.get(main) != 1:
             raise Failure(
-                f"the output `{main}` has no batch: its shape is {shape(few[main].shape)} for {samples(two)}, and "
-                f"{shape(many[main].shape)} for {samples(three)}; return one row per sample, or a loss by the name `loss`"
+                f"the output `{main}` has no batch: its shape is {shape(few[main].shape)} for {samples(2)}, and "
+                f"{shape(many[main].shape)} for {samples(batch)}; return one row per sample, or a loss by the name `loss`"
             )
-        self.outputs = {name: value.detach().to("meta") for name, value in many.items()}
-        self.model.eval()
-        attributes = plain_values(self.model)
-        with torch.no_grad():
-            check_evaluation(self.named, many, self.forward(three), three)
-        check_attributes(self.model, attributes)
 
     def forward(self, batch, worked=None):
         outputs = self.checks.forward(batch, worked)
@@ -168,13 +186,13 @@ class Check:
             self.refused[mode] = str(failure)
             self.state.restore()
 
-    def affords(self, batch, seconds):
-        """Predicts memory and time of a batch from those of two and three samples, of which three took `seconds`."""
-        small, large = self.saved
-        saved = large + (large - small) * (batch - 3)
+    def affords(self, batch, before=0):
+        """Predicts memory and time of a batch. `before` are samples of the steps that come first in any case."""
+        two, each = self.saved
+        saved = two + each * (batch - 2)
         weights = sum(tensor.numel() * tensor.element_size() for tensor in self.state.tensors.values())
         # The trainer takes as long as PyTorch again; an evaluation is counted as half a step.
-        spent = 2 * (time.monotonic() - self.started) + 3 * seconds * batch / 3
+        spent = 2 * (time.monotonic() - self.started) + 3 * self.seconds * (before + batch)
         has_room = 2 * weights < shutil.disk_usage(self.folder).free
         return 2 * weights + 2 * saved < SHARE * free_bytes() and spent < SECONDS and has_room
 
@@ -355,106 +373,3 @@ def free_bytes():
         limit, used = (int(open(f"/sys/fs/cgroup/memory.{name}").read()) for name in ("max", "current"))
         free.append(limit - used)
     return min(free, default=0)
-
-
-STORED = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "int64": "I64", "int32": "I32",
-          "int16": "I16", "int8": "I8", "uint8": "U8", "bool": "BOOL"}
-
-
-def save_tensors(path, tensors):
-    """Writes a safetensors file, without its package. Tensors of other dtypes are left out."""
-    tensors = {name: tensor.contiguous() for name, tensor in tensors.items() if dtype_of(tensor) in STORED}
-    header, end = {}, 0
-    # The format needs wide dtypes first, to align all.
-    ordered = sorted(tensors.items(), key=lambda item: -item[1].element_size())
-    for name, tensor in ordered:
-        begin, end = end, end + tensor.numel() * tensor.element_size()
-        header[name] = {"dtype": STORED[dtype_of(tensor)], "shape": list(tensor.shape), "data_offsets": [begin, end]}
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    with open(path, "wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        for _, tensor in ordered:
-            if tensor.numel():
-                file.write((ctypes.c_char * (tensor.numel() * tensor.element_size())).from_address(tensor.data_ptr()))
-
-
-def ask_trainer(worker, folder):
-    """Has the trainer run the cases. Returns its answers by name."""
-    job = json.dumps({"job": "check", "folders": [folder]})
-    command = [worker, "check", "--job", job]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, preexec_fn=lambda: die_with_parent(signal.SIGKILL))
-    if done.returncode < 0:
-        name = signal.Signals(-done.returncode).name
-        raise Failure(
-            f"the trainer was killed by {name} while it checked the program; if this was SIGKILL, the memory may be too "
-            "small: use a larger machine, or compare a smaller model by --check-with"
-        )
-    said = done.stderr.strip().splitlines()
-    if done.returncode:
-        panicked = [line for line in said if "panicked at" in line]
-        why = (panicked or said or [f"exit code {done.returncode}"])[-1].removeprefix("error: ")
-        raise Failure(f"the trainer cannot check the program: {why}")
-    answer = json.loads(done.stdout)
-    if answer["error"]:
-        raise Failure(f"the trainer cannot check the program: {answer['error']}")
-    return {case["name"]: case for case in answer["cases"]}
-
-
-class Verdict:
-    """The results of the comparison: the smallest batches, and the largest difference."""
-
-    def __init__(self, facts, answers):
-        self.batches, self.left_out = facts["batches"], facts["left_out"]
-        self.smallest, self.why, self.largest = {"train": 1, "evaluate": 1}, {}, 0.0
-        self.by_micro_batch = []
-        for mode, key in (("training", "train"), ("evaluation", "evaluate")):
-            if mode in facts["refused"]:
-                self.refuse_one(key, facts["refused"][mode])
-            for case in (case for case in facts["cases"] if case["name"].startswith(mode)):
-                answer = answers[case["name"]]
-                self.by_micro_batch = self.by_micro_batch or answer["by_micro_batch"]
-                if not answer["error"]:
-                    self.largest = max(self.largest, answer["largest"])
-                elif case["batch"] == 1:
-                    self.refuse_one(key, answer["error"])
-                elif "differs by" in answer["error"]:
-                    raise differs(answer["of"], case["name"] + (f": by {answer['largest']:.1e} of its size" if answer["largest"] < 1e300 else ""), facts["lost"])
-                elif refused := re.match(r".+?\.(partial|pt2): (.*)", answer["error"], re.DOTALL):
-                    # The trainer's reason begins with the name that the file has during the check.
-                    raise Failure(refused.group(2))
-                else:
-                    # A gradient that only one of both computes.
-                    cause = f": {facts['lost'] or f'{LOST}; {LOST_REMEDY}'}" if "computes no" in answer["error"] else ""
-                    raise Failure(f"the exported program is not the model ({case['name']}): {answer['error']}{cause}")
-
-    def refuse_one(self, key, why):
-        self.smallest[key], self.why[key] = 2, why
-        if key == "train":
-            self.batches = [batch for batch in self.batches if batch > 1]
-
-    def notes(self, request):
-        """Returns what the file says of the check."""
-        checked = {"batches": self.batches, "largest": self.largest, "with": request["check_with"]}
-        return {"smallest": self.smallest, "checked": checked}
-
-    def warnings(self):
-        words = {"train": "micro-batches", "evaluate": "batches of an evaluation"}
-        # An order of samples has another warning.
-        draws = [draw for draw in self.by_micro_batch if not draw.startswith(("randperm", "randint"))]
-        more = f" and {len(draws) - 3} more" if len(draws) > 3 else ""
-        named = f"results depend on the micro-batch: {', '.join(draws[:3])}{more} cannot draw random numbers by sample"
-        attention = any(draw.startswith("scaled_dot_product_attention") for draw in draws)
-        remedy = "; models of transformers can with --arg attn_implementation=eager" if attention else ""
-        return ([named + remedy] if draws else []) + [f"{words[key]} need at least 2 samples, because a single one is refused ({why})" for key, why in self.why.items()]
-
-    def lines(self, changed):
-        largest = f"largest difference {self.largest:.1e} of a tensor's size" if self.largest else "equal bit by bit"
-        line = f"with PyTorch, at batches of {', '.join(map(str, self.batches))}: {largest}"
-        if self.left_out:
-            line += f"; not {', '.join(map(str, self.left_out))}, for lack of memory or time"
-        lines = [f"  {'checked':<12} {line}"]
-        if changed:
-            given = ", ".join(f"{key}={value}" for key, value in changed.items())
-            lines.append(f"  {'':<12} with {given}, not at full size")
-        return lines

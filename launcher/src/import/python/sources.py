@@ -14,6 +14,7 @@ HEADS = {
 # The arguments of a function in a file that get flags of the command.
 OTHER_ARGUMENTS = {"classes": ("classes", "num_classes"), "pretrained": ("pretrained",)}
 IMAGE_ARGUMENTS = {"image_size": ("image_size", "img_size"), "channels": ("channels", "in_chans")}
+FLAG_ARGUMENTS = {**OTHER_ARGUMENTS, **IMAGE_ARGUMENTS}
 
 # The longest default of a text input; longer ones must be given.
 LONGEST_TEXT = 512
@@ -366,7 +367,7 @@ def from_file(file, function, request):
 def flags_for(maker, shown, request):
     """Returns the flags of the command that the function takes as arguments."""
     flags = {}
-    for flag, names in {**OTHER_ARGUMENTS, **IMAGE_ARGUMENTS}.items():
+    for flag, names in FLAG_ARGUMENTS.items():
         taken = argument(maker, names)
         if request[flag] and flag in OTHER_ARGUMENTS and not taken:
             raise Failure(f"{shown} takes no argument `{names[0]}`; add it to the function, or leave out --{flag}")
@@ -374,7 +375,7 @@ def flags_for(maker, shown, request):
             flags[taken] = tuple(request[flag]) if isinstance(request[flag], list) else request[flag]
     parameters = inspect.signature(maker).parameters
     variadic = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
-    own = {name: flag for flag, names in {**OTHER_ARGUMENTS, **IMAGE_ARGUMENTS}.items() for name in names}
+    own = {name: flag for flag, names in FLAG_ARGUMENTS.items() for name in names}
     add_args(flags, request, own)
     for name in request["args"]:
         if name not in parameters and not variadic:
