@@ -15,8 +15,8 @@ from PIL import Image
 SIDE = 64
 SEA, METRES = 24, 28.0  # the level of the sea in elevation.jpg, and the metres of one level
 ROWS = range(256, 1664 - SIDE + 1)  # 67.5 degrees north to 56 degrees south
-BAND = 256  # columns: 22.5 degrees of longitude
-SETS = ["train", "train", "train", "test", "train", "val", "train", "test"]  # of each band, from 180 degrees west; twice
+BAND = 128  # columns: 11.25 degrees of longitude
+SETS = ["train", "train", "test", "train", "train", "val", "train", "test"]  # of eight bands, again and again from 180 degrees west
 
 earth, out = Path(sys.argv[1]), Path(sys.argv[2])
 colour = Image.open(earth / "color.jpg").convert("RGB")
@@ -27,7 +27,7 @@ depth = np.round(10 * height).astype(np.uint16)
 (out / "images").mkdir(parents=True)
 (out / "depths").mkdir()
 lines, heights = ["image;depth;split"], []
-for band, split in enumerate(2 * SETS):
+for band, split in enumerate(4 * SETS):
     step = SIDE // 2 if split == "train" else SIDE
     for y in ROWS[::step]:
         for x in range(band * BAND, (band + 1) * BAND - SIDE + 1, step):

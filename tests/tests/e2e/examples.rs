@@ -8,6 +8,7 @@ use std::process::Command;
 use dtrain_test_kit::forks;
 use dtrain_tests::process::{expect_exit_code, finish};
 use dtrain_tests::runs::{Run, Sandbox, assert_close};
+use serde_json::Value;
 
 use crate::checkpoints::assert_same;
 use crate::import::{LIMIT, run};
@@ -48,10 +49,16 @@ fn prepare(interpreter: &Path, sandbox: &Sandbox, name: &str, out: &str) {
     python(interpreter, &script, &[&sandbox.path("raw"), &sandbox.path(out)]);
 }
 
+/// Returns the line of the first step.
+fn step_of(run: &Run) -> Value {
+    run.metrics().into_iter().find(|line| line.get("loss").is_some()).expect("a step")
+}
+
 /// Trains in three cuts with these settings: the same losses, the memory that was predicted, and the same bytes after a resume.
 /// Returns the run of one rank that takes each step at once.
 fn trains_in_every_cut(sandbox: &Sandbox, sets: &[&str], micro_batch: usize) -> Run {
-    let sets = [&["log.every_steps=1", "checkpoint.every=2 steps", "data.workers=1"], sets].concat();
+    let every = ["log.every_steps=1", "checkpoint.every=2 steps", "checkpoint.keep=100", "data.workers=1"];
+    let sets = [&every, sets].concat();
     let micro_batch = format!("memory.micro_batch={micro_batch}");
     let parts = [&sets[..], &[&micro_batch]].concat();
     let whole = sandbox.train(1, "whole", &sets);
@@ -59,14 +66,15 @@ fn trains_in_every_cut(sandbox: &Sandbox, sets: &[&str], micro_batch: usize) -> 
     assert!(losses.len() >= 3 && losses.iter().all(|loss| loss.is_finite()), "{losses:?}");
     let ranks = sandbox.train(2, "ranks", &[&parts[..], &["memory.recompute=on"]].concat());
     let parts = sandbox.train(1, "parts", &parts);
+    // A training that recomputes needs less.
+    let peak = |run: &Run| step_of(run)["memory"]["peak"].as_f64().unwrap();
+    assert!(peak(&ranks) < peak(&parts), "{} bytes recomputed, {} not", peak(&ranks), peak(&parts));
     // In more steps, rounding may change which of two experts, maxima or signs is chosen.
     assert_close(&losses[..2], &parts.per_step("loss")[..2], 1e-6);
     assert_close(&losses[..2], &ranks.per_step("loss")[..2], 1e-6);
     for run in [&whole, &parts] {
         let predicted = run.plan()["predictions"][0]["peak"].as_f64().unwrap();
-        let steps = run.metrics();
-        let step = steps.iter().find(|line| line.get("loss").is_some()).expect("a step");
-        let measured = step["memory"]["peak"].as_f64().unwrap();
+        let measured = peak(run);
         assert!((measured / predicted - 1.0).abs() < 0.01, "{measured} bytes, {predicted} predicted");
     }
     let mut command = sandbox.command(1, "again", &sets, &["--resume", "whole/checkpoints/step-00000002"]);
@@ -107,6 +115,9 @@ fn dcal_trains_on_pairs() {
     fs::write(sandbox.path("recipe.toml"), text).unwrap();
     let run = trains_in_every_cut(&sandbox, &["train.steps=4"], 5);
     assert!(run.result().final_metrics.contains_key("accuracy_glca"));
+    let alone = ["train.steps=1", "train.effective_batch=1"];
+    let text = expect_exit_code(&sandbox.launch(1, "alone", &alone), 2);
+    assert!(text.contains("a step of one sample has no partner for it"), "{text}");
 }
 
 #[test]
@@ -150,6 +161,9 @@ fn im2elevation_trains_and_tests_heights() {
     prepare(&interpreter, &sandbox, "im2elevation", "earth");
     let steps = ["train.steps=4", "optim.schedule={ name = \"constant\" }"];
     let run = trains_in_every_cut(&sandbox, &steps, 4);
+    // Above 3276.7 m a signed reader would see negative heights.
+    let text = expect_exit_code(&sandbox.dtrain(&["data", "recipe.toml"]).output().unwrap(), 0);
+    assert!(text.contains("map values  0 to 4620"), "{text}");
     let test = run.result().test;
     for figure in ["rmse_1_500", "rmse_2000_up", "delta1", "ssim"] {
         assert!(test.contains_key(figure), "{figure} in {test:?}");

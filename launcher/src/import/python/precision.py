@@ -22,7 +22,7 @@ def failing(program, kind, dtype):
     """Runs a program under the autocast of a device, or without it. Returns the operation that fails with its error, or None."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    device, ran = torch.device(kind, 0), []
+    device, ran, precision = torch.device(kind, 0), [], getattr(torch, dtype) if dtype else None
 
     class Run(torch.fx.Interpreter):
         def run_node(self, node):
@@ -33,26 +33,34 @@ def failing(program, kind, dtype):
             # It compares with the dtype and the device of the export.
             if "_assert_tensor_metadata" in str(target):
                 return None
-            return super().call_function(target, *pytree.tree_map(on_device, (args, kwargs)))
+            args, kwargs = pytree.tree_map(on_device, (args, kwargs))
+            if target is torch.ops.aten.scaled_dot_product_attention.default:
+                # Its choice of a kernel asks the GPU, which this machine may lack. Autocast converts what it takes.
+                args = [value.to(precision or value.dtype) if isinstance(value, torch.Tensor) and value.is_floating_point() else value for value in args]
+                return torch.ops.aten._scaled_dot_product_attention_math(*args, **kwargs)[0]
+            return super().call_function(target, args, kwargs)
 
     def on_device(value):
         if isinstance(value, torch.fx.GraphModule):
             return lambda *args: Run(value).run(*args)
         return device if isinstance(value, torch.device) else value
 
-    before = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
+    before = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind), torch.backends.cudnn.enabled
     with FakeTensorMode(), torch.no_grad(), without_logs():
         values = [node.meta["val"] for node in program.graph.nodes if node.op == "placeholder"]
         inputs = [torch.empty(example_size(value), dtype=value.dtype, device=device) for value in values]
         try:
+            # PyTorch asks cuDNN for its version before it runs a convolution, also without values. A machine without GPUs may lack it.
+            torch.backends.cudnn.enabled = False
             torch.set_autocast_enabled(kind, dtype is not None)
-            torch.set_autocast_dtype(kind, getattr(torch, dtype) if dtype else before[1])
+            torch.set_autocast_dtype(kind, precision or before[1])
             Run(program.graph_module).run(*inputs)
         except Exception as error:
             return ran[-1], error
         finally:
             torch.set_autocast_enabled(kind, before[0])
             torch.set_autocast_dtype(kind, before[1])
+            torch.backends.cudnn.enabled = before[2]
             torch.clear_autocast_cache()
     return None
 
