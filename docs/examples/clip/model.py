@@ -66,7 +66,7 @@ class Clip(nn.Module):
         return found
 
 
-def make_model(classes="data/cifar100/train"):
+def make_model(folders="data/cifar100/train"):
     torch.manual_seed(0)
-    names = sorted(folder.name for folder in Path(classes).iterdir())
+    names = sorted(folder.name for folder in Path(folders).iterdir())
     return Clip(names), {"image": torch.zeros(2, 3, 32, 32), "tokens": torch.ones(2, CONTEXT, dtype=torch.long)}

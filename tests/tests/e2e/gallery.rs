@@ -150,9 +150,9 @@ fn images_and_captions_are_trained_together() {
             .unwrap()
             .contains("cifar100/test/class_5/1.png,class_5,a photo of a class 5")
     );
-    let classes = format!("classes={}", sandbox.path("data/cifar100/train").display());
+    let folders = format!("folders={}", sandbox.path("data/cifar100/train").display());
     let source = format!("{}:make_model", folder.join("model.py").display());
-    import(&sandbox, &interpreter, &source, "clip.pt2", &["--arg", &classes]);
+    import(&sandbox, &interpreter, &source, "clip.pt2", &["--arg", &folders]);
     let run = trains_in_two_cuts(&sandbox, "run", &["train.steps=3", "train.effective_batch=6"], 2);
     let figures = run.result().final_metrics;
     assert!(figures.contains_key("accuracy") && figures.contains_key("top5_accuracy"), "{figures:?}");
@@ -223,5 +223,5 @@ fn a_sweep_is_a_job_array_and_a_table_of_runs() {
     }
     let table = expect_exit_code(&finish(&mut sandbox.dtrain(&["runs", "runs/sweep"]), LIMIT), 0);
     assert!(table.contains("2 runs: 2 succeeded"), "{table}");
-    assert_eq!(table.matches("accuracy 0.").count(), 2, "{table}");
+    assert_eq!(table.matches("accuracy").count(), 2, "{table}");
 }
