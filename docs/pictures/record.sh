@@ -142,8 +142,6 @@ gallery() { # docs/examples/README.md
     dtrain predict vessels "$data/chase/Image_11L.jpg" --windows -o predicted
     agreement "$data/chase/Image_11L_1stHO.png" predicted/mask/Image_11L.png "$examples/vessels/agreement.png"
     dtrain launch --nproc 2 "$examples/lora/recipe.toml" --run-dir lora
-    sed '/^\[model.lora\]/,/^train = /d; s/^lr = .*/lr = 1e-3/' "$examples/lora/recipe.toml" >all.toml
-    dtrain launch --nproc 2 all.toml --run-dir plain-lora
     python3 "$examples/clip/captions.py" data/cifar100 data/captions.csv
     dtrain import "$examples/clip/model.py:make_model" -o clip.pt2
     dtrain launch --nproc 2 "$examples/clip/recipe.toml" --run-dir clip
@@ -165,7 +163,6 @@ gallery() { # docs/examples/README.md
         figures vessels vessels vessels dice auc_binned
         figures gpt2 gpt2 gpt2 loss
         figures lora lora lora accuracy
-        figures lora plain plain-lora accuracy
         figures clip clip clip accuracy top5_accuracy
         figures vlm vlm vlm loss
         for number in "${!rates[@]}"; do figures sweep "$number" "$number" accuracy; done
