@@ -114,13 +114,14 @@ for text in re.findall(r"```\w*\n(.*?)```", open(sys.argv[1]).read(), re.S):
 PYTHON
 }
 
-# agreement TRUTH PREDICTION OUT: green where both have vessels, orange in the truth alone, blue in the prediction alone
+# agreement TRUTH PREDICTION OUT: green where both have vessels, orange in the truth alone, blue in the prediction alone; prints the Dice
 agreement() {
     python3 - "$@" <<'PYTHON'
 import sys
 from PIL import Image
 truth, found = (Image.open(path) for path in sys.argv[1:3])
 both = bytes((a > 0) + 2 * (b > 0) for a, b in zip(truth.convert("L").tobytes(), found.tobytes()))
+print(f"Dice {2 * both.count(3) / (both.count(1) + both.count(2) + 2 * both.count(3)):.3f}")
 picture = Image.frombytes("P", truth.size, both).resize((600, 577), Image.Resampling.NEAREST)
 picture.putpalette(bytes.fromhex("101418e8842a4a90e23fae5c"))
 picture.save(sys.argv[3], optimize=True)
