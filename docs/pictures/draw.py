@@ -13,6 +13,7 @@ import json
 import re
 import sys
 import textwrap
+from functools import partial
 from html import escape
 from math import log10
 from pathlib import Path
@@ -239,11 +240,10 @@ def prediction():
 def recorded(name):
     """Returns the losses and the accuracies of each run of a table, by step."""
     losses, accuracies = {}, {}
-    with open(HERE / "data" / name) as file:
-        for row in csv.DictReader(file):
-            for column, runs in (("loss", losses), ("accuracy", accuracies)):
-                if row[column]:
-                    runs.setdefault(row["run"], {})[int(row["step"])] = float(row[column])
+    for row in csv.DictReader((HERE / "data" / name).read_text().splitlines()):
+        for column, runs in (("loss", losses), ("accuracy", accuracies)):
+            if row[column]:
+                runs.setdefault(row["run"], {})[int(row["step"])] = float(row[column])
     return losses, accuracies
 
 
@@ -297,6 +297,23 @@ def finetune():
         picture.curve([loss(*point) for point in losses[run].items()], colour, 1.6, "0.85")
     picture.text(WIDTH - 10, 440, "step", "small end")
     picture.legend(466, [(56, "blue", "with all of them"), (250, "orange", "without")])
+    return picture
+
+
+def gallery(entry):
+    """The figures of an entry of docs/examples/README.md, by step."""
+    shown = load("gallery.json")[entry]
+    lines = (HERE / "data" / "gallery.csv").read_text().splitlines()
+    rows = [row for row in csv.DictReader(lines) if row["entry"] == entry]
+    picture, last = titled(shown["title"]), max(int(row["step"]) for row in rows)
+    for top, chart in zip((62, 266), shown["charts"]):
+        steps, numbers = [round(last * quarter / 4) for quarter in range(5)], chart is shown["charts"][-1]
+        at = picture.chart(top, 150, chart["words"], (0, last), chart["limits"], steps, chart["ticks"], form=chart["form"], numbers=numbers)
+        for run, (_, colour) in shown["runs"].items():
+            found = [row for row in rows if (row["run"], row["figure"]) == (run, chart["figure"])]
+            picture.curve([at(int(row["step"]), float(row["value"])) for row in found], colour)
+    picture.text(WIDTH - 10, top + 192, "step", "small end")
+    picture.legend(top + 218, [(56 + 116 * place, colour, words) for place, (words, colour) in enumerate(shown["runs"].values())])
     return picture
 
 
@@ -360,6 +377,7 @@ def terminal(name, title, hidden, columns=84):
 PICTURES = {
     "batch": batch, "memory-by-owner": memory_by_owner, "plan-by-owner": plan_by_owner, "prediction": prediction, "ranks": ranks,
     "killed": killed, "finetune": finetune, "architecture": architecture,
+    **{f"example-{entry}": partial(gallery, entry) for entry in load("gallery.json")},
     "plan": lambda: terminal("plan", "dtrain plan in a terminal", r"^  (ema|buffers)|progressive|model\.freeze|images of|image_size"),
     "failing-rank": lambda: terminal("failing-rank", "A rank fails", r"^\[rank \d\] \[rank\d\]: ( |Traceback)"),
 }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Records the figures in data/ again; then run draw.py. Usage: record.sh FOLDER PART...
-# FOLDER has the real data: cifar100/ and shakespeare/. PARTs: plans, ranks, killed, finetune, terminal. It needs `dtrain` in PATH, and
-# for `terminal` a `python3` with PyTorch.
+# FOLDER has the real data: cifar100/, chase/ and shakespeare/. PARTs: plans, ranks, killed, finetune, gallery, terminal. It needs
+# `dtrain` in PATH; for `terminal` a `python3` with PyTorch, for `gallery` with transformers and Pillow too.
 set -euo pipefail
 data=$(cd "$1" && pwd) out=$(cd "$(dirname "$0")" && pwd)/data work=$(mktemp -d /tmp/dtrain-XXX)
 shift
@@ -52,16 +52,24 @@ killed() { # SIGKILL to the launcher after step 144 of 256, then the same comman
         >"$out/killed.csv"
 }
 
-finetune() { # docs/results/finetune-cifar100.md
-    cp "$out"/../../results/finetune-cifar100/* .
+halves() { # of the classes of CIFAR-100
     for part in train test; do
         mkdir -p {first,second}/$part
         find "$data/cifar100/$part" -mindepth 1 -maxdepth 1 | sort | head -n 50 | xargs -I{} ln -s {} first/$part
         find "$data/cifar100/$part" -mindepth 1 -maxdepth 1 | sort | tail -n 50 | xargs -I{} ln -s {} second/$part
     done
+}
+
+pretrained() { # the ViT of docs/results/finetune-cifar100.md
+    cp "$out"/../../results/finetune-cifar100/* .
+    halves
     dtrain import vit.py:vit -o vit.pt2
     dtrain launch pretrain.toml --run-dir pretrained
     python3 headless.py pretrained pretrained.safetensors
+}
+
+finetune() { # docs/results/finetune-cifar100.md
+    pretrained
     echo run,step,loss,accuracy >"$out/finetune.csv"
     for recipe in full plain; do
         for seed in 1 2 3; do
@@ -79,6 +87,87 @@ for line in map(json.loads, open(sys.argv[1] + "/metrics.jsonl")):
     if "eval" in line:
         print(sys.argv[1], line["eval"]["step"], round(line["eval"]["loss"], 4), round(line["eval"]["accuracy"], 4), sep=",")
 PYTHON
+}
+
+# figures ENTRY RUN FOLDER FIGURE...: the losses of every tenth step and these figures of its evaluations, as lines of gallery.csv
+figures() {
+    python3 - "$@" <<'PYTHON'
+import json, sys
+entry, run, folder, *figures = sys.argv[1:]
+for line in map(json.loads, open(folder + "/metrics.jsonl")):
+    if "eval" in line:
+        name = f"{run}-test" if figures == ["loss"] else run
+        for figure in figures:
+            print(entry, name, line["eval"]["step"], figure, round(line["eval"][figure], 4), sep=",")
+    elif figures == ["loss"] and "loss" in line and line["step"] % 10 in (0, 1):
+        print(entry, run, line["step"], "loss", round(line["loss"], 4), sep=",")
+PYTHON
+}
+
+# blocks PAGE: writes the files that a page shows
+blocks() {
+    python3 - "$@" <<'PYTHON'
+import re, sys
+for text in re.findall(r"```\w*\n(.*?)```", open(sys.argv[1]).read(), re.S):
+    if name := re.match(r"# (\w+\.\w+)", text):
+        open(name[1], "w").write(text)
+PYTHON
+}
+
+# agreement TRUTH PREDICTION OUT: green where both have vessels, orange in the truth alone, blue in the prediction alone; prints the Dice
+agreement() {
+    python3 - "$@" <<'PYTHON'
+import sys
+from PIL import Image
+truth, found = (Image.open(path) for path in sys.argv[1:3])
+both = bytes((a > 0) + 2 * (b > 0) for a, b in zip(truth.convert("L").tobytes(), found.tobytes()))
+print(f"Dice {2 * both.count(3) / (both.count(1) + both.count(2) + 2 * both.count(3)):.3f}")
+picture = Image.frombytes("P", truth.size, both).resize((600, 577), Image.Resampling.NEAREST)
+picture.putpalette(bytes.fromhex("101418e8842a4a90e23fae5c"))
+picture.save(sys.argv[3], optimize=True)
+PYTHON
+}
+
+gallery() { # docs/examples/README.md
+    examples=$out/../../examples
+    pretrained
+    mkdir data
+    for name in ../first ../second "$data/shakespeare" "$data/cifar100"; do ln -s "$name" data; done
+    dtrain launch --nproc 2 "$examples/resnet/pretrain.toml" --run-dir resnet
+    dtrain ckpt export resnet resnet18.safetensors
+    dtrain launch --nproc 2 "$examples/resnet/recipe.toml" --run-dir tuned
+    sed '/^weights/d' "$examples/resnet/recipe.toml" >scratch.toml
+    dtrain launch --nproc 2 scratch.toml --run-dir scratch
+    python3 "$examples/vessels/prepare.py" "$data/chase" data/vessels
+    dtrain launch --nproc 2 "$examples/vessels/recipe.toml" --run-dir vessels
+    dtrain predict vessels "$data/chase/Image_11L.jpg" --windows -o predicted
+    agreement "$data/chase/Image_11L_1stHO.png" predicted/mask/Image_11L.png "$examples/vessels/agreement.png"
+    dtrain launch --nproc 2 "$examples/lora/recipe.toml" --run-dir lora
+    python3 "$examples/clip/captions.py" data/cifar100 data/captions.csv
+    dtrain import "$examples/clip/model.py:make_model" -o clip.pt2
+    dtrain launch --nproc 2 "$examples/clip/recipe.toml" --run-dir clip
+    rates=(1e-4 3e-4 1e-3 3e-3)
+    for number in "${!rates[@]}"; do
+        dtrain launch --nproc 2 "$examples/sweep/recipe.toml" --set "optim.lr=${rates[number]}" --run-dir "$number"
+    done
+    blocks "$examples/../train-gpt2.md"
+    python3 config.py
+    dtrain import hf:small-gpt2 -o gpt2.pt2
+    dtrain launch --nproc 2 gpt2.toml --run-dir gpt2
+    blocks "$examples/../train-vlm.md"
+    python3 prepare.py
+    dtrain import hf:small-vlm -o vlm.pt2
+    dtrain launch --nproc 2 vlm.toml --run-dir vlm
+    {
+        echo entry,run,step,figure,value
+        for run in tuned scratch; do figures resnet "$run" "$run" accuracy; done
+        figures vessels vessels vessels dice auc_binned
+        figures gpt2 gpt2 gpt2 loss
+        figures lora lora lora accuracy
+        figures clip clip clip accuracy top5_accuracy
+        figures vlm vlm vlm loss
+        for number in "${!rates[@]}"; do figures sweep "$number" "$number" accuracy; done
+    } >"$out/gallery.csv"
 }
 
 terminal() { # on a terminal of 84 columns

@@ -25,6 +25,7 @@ mod fake_memory;
 mod figures;
 mod file_systems;
 mod forks;
+mod gallery;
 mod guides;
 mod import;
 mod import_check;

@@ -62,19 +62,19 @@ const OWN_TRAINER: Changes = &[
 
 /// A fenced block of a page.
 #[derive(Debug)]
-struct Block {
+pub(crate) struct Block {
     page: String,
     /// The line of the first fence.
     line: usize,
     /// The words after the first fence: the language and perhaps `no-run: REASON`.
     info: String,
-    text: String,
+    pub(crate) text: String,
 }
 
 impl Block {
-    /// Returns the file's name if the first line is a comment of one word with a dot.
-    fn file(&self) -> Option<&str> {
-        let name = self.text.lines().next()?.strip_prefix("# ")?;
+    /// Returns the file's name if the first line is a comment of one word with a dot, and perhaps a colon and more words.
+    pub(crate) fn file(&self) -> Option<&str> {
+        let name = self.text.lines().next()?.strip_prefix("# ")?.split(": ").next()?;
         (name.contains('.') && !name.contains(' ')).then_some(name)
     }
 }
@@ -83,7 +83,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-fn blocks(page: &str) -> Vec<Block> {
+pub(crate) fn blocks(page: &str) -> Vec<Block> {
     let text = fs::read_to_string(root().join(page)).unwrap();
     let (mut blocks, mut open) = (Vec::new(), None::<Block>);
     for (number, line) in zip(1.., text.lines()) {
