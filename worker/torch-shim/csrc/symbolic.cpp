@@ -8,6 +8,7 @@
 #include "memory.h"
 
 #include "boundary.h"
+#include "symbolic_autocast.h"
 #include "symbolic_count.h"
 #include "symbolic_layers.h"
 
@@ -310,6 +311,7 @@ void register_fallback() {
     own.impl("scaled_dot_product_attention", &attention_of_device);
     own.impl("group_norm", &group_norm_of_device);
     own.impl("dropout", &dropout_of_device);
+    dtrain::register_autocast_of_gpus();
   });
 }
 

@@ -2,6 +2,7 @@
 //! hand. No GPU is needed; `cargo xtask gpu-test` compares predictions with a GPU.
 #![allow(clippy::unwrap_used)]
 
+use dtrain_torch_shim::autocast::Autocast;
 use dtrain_torch_shim::memory::{self, Usage};
 use dtrain_torch_shim::symbolic::{SimulatedGpu, Symbolic};
 use tch::{Device, Kind, Tensor};
@@ -31,6 +32,23 @@ fn measure<T>(region: &Symbolic, body: impl FnOnce() -> T) -> (u64, u64, T) {
     (allocated - before, peak - before, value)
 }
 
+/// Autocast of a GPU computes norms, sums and powers in float32; the CPU's keeps their dtype.
+fn check_autocast() {
+    let _autocast = Autocast::enter(Device::Cpu, Kind::BFloat16).unwrap();
+    let x = Tensor::empty([4, 8, 3], HALF);
+    for (name, y) in [
+        ("layer_norm", x.layer_norm([3], None::<Tensor>, None::<Tensor>, 1e-5, false)),
+        ("group_norm", x.group_norm(2, None::<Tensor>, None::<Tensor>, 1e-5, false)),
+        ("sum", x.sum_dim_intlist([2i64].as_slice(), true, None)),
+        ("pow", x.pow_tensor_scalar(3)),
+        ("exp", x.exp()),
+    ] {
+        assert_eq!(y.kind(), Kind::Float, "{name}");
+    }
+    assert_eq!(x.sum_dim_intlist([2i64].as_slice(), true, Kind::BFloat16).kind(), Kind::BFloat16);
+    assert_eq!(x.gelu("none").kind(), Kind::BFloat16);
+}
+
 /// One test, because memory stats are process-wide.
 #[test]
 fn symbolic_operations_allocate_as_on_a_gpu() {
@@ -44,6 +62,7 @@ fn symbolic_operations_allocate_as_on_a_gpu() {
     }
 
     check_sums(&region);
+    check_autocast();
 
     // In channels-last, cuDNN needs only its result; otherwise its workspace has all three tensors too.
     let (x, weight) = (last([4, 8, 32, 32]), last([16, 8, 3, 3]));
