@@ -197,6 +197,8 @@ impl Checks<'_> {
         match &data.val {
             None => {}
             Some(Val::Part(_)) => {}
+            // A table of texts has sets by their names.
+            Some(Val::Set(ValSet::Named(_) | ValSet::Column(_))) if tokens && data.is_of_tables() => {}
             Some(Val::Set(_)) if tokens || data.kind == DataKind::Generated => {
                 let what = if tokens { "a text" } else { "generated data" };
                 self.add("data.val", format!("{what} has no folders; give a part, such as data.val = 0.1"));
