@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Records the figures in data/ again; then run draw.py. Usage: record.sh FOLDER PART...
-# FOLDER has the real data: cifar100/, chase/ and shakespeare/. PARTs: plans, ranks, killed, finetune, gallery, terminal. It needs
+# FOLDER has the real data: camvid/, chase/, cifar100/, membrane/, omniglot/ and shakespeare/. PARTs: plans, ranks, killed, finetune, gallery, terminal. It needs
 # `dtrain` in PATH; for `terminal` a `python3` with PyTorch, for `gallery` with transformers and Pillow too.
 set -euo pipefail
 data=$(cd "$1" && pwd) out=$(cd "$(dirname "$0")" && pwd)/data work=$(mktemp -d /tmp/dtrain-XXX)
@@ -128,8 +128,37 @@ picture.save(sys.argv[3], optimize=True)
 PYTHON
 }
 
+systems() { # the small runs of three of the five systems
+    for name in camoxpert prs-med few-shot; do
+        cp -r "$examples/$name" "$name"
+        ln -s "$data" "$name/real"
+    done
+    (
+        cd camoxpert
+        dtrain import model.py:make_small -o small.pt2
+        membrane=(train=image train_masks=label test=image test_masks=label val=0.2 'mask_colors={ rest = "#000000", object = "#FFFFFF" }')
+        for recipe in small unet; do
+            dtrain launch $recipe.toml --set data.root=real/membrane "${membrane[@]/#/--set=data.}" --run-dir $recipe
+        done
+        cd ../prs-med
+        mkdir data
+        python3 prepare.py real/camvid data/questions
+        dtrain import model.py:make_small -o small.pt2
+        dtrain launch small.toml --run-dir question
+        fields='{ image = "image:image_path", tokens = "text:no_question,answer", mask = "mask:mask_path" }'
+        dtrain launch small.toml --run-dir no-question --set "data.fields=$fields"
+        cd ../few-shot
+        python3 prepare.py real/omniglot omniglot
+        dtrain import model.py:small -o small.pt2
+        dtrain launch small.toml --run-dir one
+        dtrain import model.py:small --arg k_shot=5 -o small5.pt2
+        dtrain launch small.toml --set model.file=small5.pt2 --set data.episodes.k_shot=5 --set train.epochs=8 --run-dir five
+    )
+}
+
 gallery() { # docs/examples/README.md
-    examples=$out/../../examples
+    examples=$(cd "$out/../../examples" && pwd)
+    systems
     pretrained
     mkdir data
     for name in ../first ../second "$data/shakespeare" "$data/cifar100"; do ln -s "$name" data; done
@@ -167,6 +196,10 @@ gallery() { # docs/examples/README.md
         figures clip clip clip accuracy top5_accuracy
         figures vlm vlm vlm loss
         for number in "${!rates[@]}"; do figures sweep "$number" "$number" accuracy; done
+        figures camoxpert camoxpert camoxpert/small iou
+        figures camoxpert unet camoxpert/unet iou
+        for run in question no-question; do figures prs-med $run prs-med/$run mDice; done
+        for run in one five; do figures few-shot $run few-shot/$run accuracy; done
     } >"$out/gallery.csv"
 }
 
