@@ -18,6 +18,7 @@ mod program_classes;
 mod program_counted;
 mod program_error;
 mod program_losses;
+mod program_predict;
 mod program_predicted;
 mod regress;
 mod replay;

@@ -6,12 +6,9 @@ use dtrain_recipe::{ColumnKind, Recipe, Target};
 use tch::{Kind, TchError, Tensor};
 
 use super::figures::{compared, known_classes, planes};
-use super::forward::Forward;
 use super::network::{MAIN_OUTPUTS, enlarges};
 use super::predict::{Form, class_names, columns, context_of, probabilities};
-use super::program::Program;
 use super::samples::{Sets, mask_rule};
-use super::{Predict, TaskError};
 use crate::data::FieldKind;
 use crate::models::Port;
 use crate::tensors::is_floating;
@@ -22,8 +19,8 @@ type Values = fn(&Tensor, [i64; 2]) -> Result<Tensor, TchError>;
 /// The output that is predicted.
 pub(super) struct Predicted {
     /// Its number in evaluation.
-    at: usize,
-    form: Form,
+    pub(super) at: usize,
+    pub(super) form: Form,
     values: Values,
     size: [i64; 2],
 }
@@ -56,6 +53,11 @@ impl Predicted {
         let usual = MAIN_OUTPUTS.iter().flat_map(|output| targets.iter().map(move |field| (*output, *field)));
         let stated = stated.iter().map(|(output, field)| (output.as_str(), field.as_str()));
         stated.chain(usual).find_map(|(output, field)| choice.of_field(output, field))
+    }
+
+    /// Returns the values of the form, from all outputs.
+    pub(super) fn values(&self, outputs: &[Tensor]) -> Result<Tensor, TchError> {
+        (self.values)(&outputs[self.at], self.size)
     }
 }
 
@@ -188,27 +190,6 @@ fn of_numbers(output: &Tensor, _: [i64; 2]) -> Result<Tensor, TchError> {
 /// Each class of a set has its own probability.
 fn of_sets(logits: &Tensor, size: [i64; 2]) -> Result<Tensor, TchError> {
     of_numbers(logits, size)?.f_sigmoid()
-}
-
-impl Predict for Program {
-    fn form(&self) -> Form {
-        self.predicted.as_ref().map_or(Form::Outputs, |predicted| predicted.form.clone())
-    }
-
-    fn network(&self) -> &dyn Forward {
-        &self.network
-    }
-
-    fn output(&self) -> usize {
-        self.predicted.as_ref().map_or(0, |predicted| predicted.at)
-    }
-
-    fn values(&self, outputs: &[Tensor]) -> Result<Tensor, TaskError> {
-        let Some(Predicted { at, values, size, .. }) = &self.predicted else {
-            return Err(TaskError::NoPrediction);
-        };
-        Ok(values(&outputs[*at], *size)?)
-    }
 }
 
 #[cfg(test)]

@@ -8,10 +8,6 @@ use dtrain_common::recipe::kinds::{Kind, PART, PATH, RATE, Range, choice};
 use super::named::named;
 use super::{Augment, Recipe};
 
-mod problem;
-
-pub(super) use problem::problem;
-
 choices! {
     /// How the pixels of an image are found between those of the image before; masks and maps always take the nearest.
     PixelFilter {

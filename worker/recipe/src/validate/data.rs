@@ -5,8 +5,7 @@ use std::collections::BTreeSet;
 use dtrain_common::recipe::hints::quoted;
 use dtrain_common::recipe::no_effect;
 
-use super::{Checks, DataKind, Recipe};
-use crate::changes;
+use super::{Checks, DataKind, Recipe, changes};
 use crate::data_kind::Root;
 use crate::{Augment, ColumnKind, Data, Documents, Resize, Sampler, Target, Tokenizer, Val, ValSet};
 

@@ -1,5 +1,6 @@
 //! Conditions between the settings of `[data]`, `[model]` and the task.
 
+mod changes;
 mod data;
 mod masks;
 mod mix;

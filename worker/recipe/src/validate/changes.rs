@@ -1,11 +1,11 @@
 //! Checks of `data.changes` that concern several settings.
 
-use super::{Change, Program};
+use crate::changes::{Change, Program};
 use crate::sample_losses::not_imported;
 use crate::{Data, DataKind, Resize};
 
 /// Returns why the list of changes cannot be applied to the images, with the number of the change.
-pub(crate) fn problem(data: &Data) -> Option<(usize, &'static str)> {
+pub(super) fn problem(data: &Data) -> Option<(usize, &'static str)> {
     let (changes, channels) = (&data.changes, data.channels);
     changes.iter().enumerate().find_map(|(at, change)| {
         let same = |other: &Change| std::mem::discriminant(other) == std::mem::discriminant(change);
