@@ -193,6 +193,18 @@ fn the_samples_of_a_set_are_predicted_as_their_files_are() {
         let [by_path, by_set] = [by_path, by_set].map(|out| table(&sandbox.path(&out)));
         assert_eq!((by_path.len(), &by_path), (5, &by_set), "{name}");
     }
+    // By name, the first half of the test samples are 11 and 2.
+    sandbox.train(1, "part", &["train.steps=1", "data.val=test:0.5"]);
+    for (name, own) in
+        [("val", "image\nimages/2.png\nimages/11.png\n"), ("test", "image\nimages/5.png\nimages/8.png\n")]
+    {
+        fs::write(sandbox.path("some.csv"), own).unwrap();
+        let outs = ["path", "set"].map(|from| format!("part-{name}-{from}.csv"));
+        predicted(&sandbox, &["part", "some.csv", "-o", &outs[0]]);
+        predicted(&sandbox, &["part", "--split", name, "-o", &outs[1]]);
+        let [by_path, by_set] = outs.map(|out| table(&sandbox.path(&out)));
+        assert_eq!((by_path.len(), &by_path), (3, &by_set), "{name}");
+    }
     for (words, part) in [
         (
             &["run", "--split", "valid", "-o", "x.csv"][..],

@@ -213,7 +213,10 @@ fn stage_names(names: &[String]) -> String {
 fn remedy_of_unpredicted(message: &str) -> &'static str {
     let is_of_types = ["dtype", "scalar type", "Half", "BFloat16"].iter().any(|word| message.contains(word));
     match is_of_types {
-        true => "set precision.amp = \"off\", or change this line of the model for mixed precision",
+        true => {
+            "set precision.amp = \"off\", or change this line of the model for mixed precision; if its training runs on a GPU, use \
+             `dtrain plan --measured` there"
+        }
         false => "use `dtrain plan --measured`, which runs steps on this machine",
     }
 }

@@ -5,11 +5,17 @@ FIXED_ARGUMENTS = {"kernel_size", "stride", "padding", "output_padding", "dilati
 # Operations whose numbers may be computed from sizes.
 OF_SIZES = {"arange", "linspace", "add", "sub", "rsub", "mul", "div", "floor_divide", "remainder", "clamp", "eq", "ne", "lt", "le", "gt", "ge"}
 
+# Those of them whose bounds are sizes only if they are whole.
+COMPARING = {"clamp", "eq", "ne", "lt", "le", "gt", "ge"}
+
 
 def check_form(large, small, programs, smaller):
     """Refuses a smaller model that differs in more than sizes and the number of repeated layers."""
     if exact_form(large, programs) == exact_form(small, smaller):
-        return
+        # As many operations have the same order; with fewer layers there are fewer.
+        orders = [[[words for _, words in operations_of_program(program)] for program in each] for each in (programs, smaller)]
+        if all(len(one) != len(other) or one == other for one, other in zip(*orders)):
+            return
     kinds = [
         {(numbered(name), tensor.dim(), tensor.dtype): f"`{name}` {shape(tensor.shape)}" for name, tensor in checks.state.tensors.items()}
         for checks in (large, small)
@@ -48,9 +54,13 @@ def settings(node, constant):
 
 def form_of(program):
     """Returns the operations in their order, those of each call of a module by themselves, without repetitions."""
+    return folded(operations_of_program(program), 0)
+
+
+def operations_of_program(program):
     signature = program.graph_signature
     names = {**signature.inputs_to_parameters, **signature.inputs_to_buffers, **signature.inputs_to_lifted_tensor_constants}
-    return folded(list(operations_of(program.graph_module, names)), 0)
+    return list(operations_of(program.graph_module, names))
 
 
 def operations_of(module, names, inside=""):
@@ -81,12 +91,15 @@ def described(node, names):
             return without_repetitions(parts) if all(isinstance(part, torch.fx.Node) for part in value) and argument not in sizes else parts
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             return value
-        if name in OF_SIZES:
+        if name in OF_SIZES and argument != "alpha" and not (name in COMPARING and isinstance(value, float)):
             return "number" if value else value
         is_size = argument in sizes and isinstance(value, int) and 0 < value < sys.maxsize
         return "size" if is_size else value
 
-    return " ".join(map(str, settings(node, constant)))
+    words = " ".join(map(str, settings(node, constant)))
+    # A convolution has no argument for its kernel.
+    kernel = node.args[1].meta["val"].shape[2:] if name.startswith("conv") and len(node.args) > 1 else ()
+    return f"{words} of {list(kernel)}" if kernel else words
 
 
 def folded(operations, depth):

@@ -79,8 +79,8 @@ def image_settings(request, channels, height, width):
         found["image_size"] = height
         if images.get("stretch"):
             found["resize"] = "stretch"
-            if crop and crop != 1:
-                lacking.append(f"the model is evaluated on the middle {100 * crop:.4g}% of stretched images")
+            if crop and crop < 1:
+                found["crop_fraction"] = crop
         elif crop and crop <= 1 and not images.get("padded"):
             found.update({"resize": "crop", "crop_fraction": crop})
         elif crop or images.get("other"):

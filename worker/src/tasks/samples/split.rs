@@ -16,6 +16,7 @@ fn sets(recipe: &Recipe) -> Vec<(&str, &str, Set<'_>)> {
     let mut sets = vec![(train, &*data.train, Set::Train), (test, &*data.test, Set::Test)];
     sets.extend(data.val.as_ref().map(|of| match of.set() {
         Some(name) => (val, name, Set::Val(name)),
+        None if of.of_test().is_some() => (val, val, Set::Test),
         None => (val, val, Set::Train),
     }));
     sets.extend(data.tests.iter().map(|(name, folder)| (&**name, &**folder, Set::More(folder))));
@@ -43,7 +44,11 @@ pub(crate) fn split(recipe: &Recipe, name: &str) -> Result<Option<Samples>, Task
         return Ok(None);
     };
     let samples = list(recipe, recipe.target(), *set, None)?;
-    let (Some(Val::Part(part)), Set::Train) = (&recipe.data.val, set) else { return Ok(Some(samples)) };
-    let [train, val] = samples.hold_out(*part)?;
-    Ok(Some(if *role == ROLES[2] { val } else { train }))
+    let of_test = recipe.data.val.as_ref().and_then(Val::of_test);
+    let [rest, val] = match (&recipe.data.val, set, of_test) {
+        (Some(Val::Part(part)), Set::Train, _) => samples.hold_out(*part)?,
+        (_, Set::Test, Some(part)) => samples.hold_out_first(part)?,
+        _ => return Ok(Some(samples)),
+    };
+    Ok(Some(if *role == ROLES[2] { val } else { rest }))
 }

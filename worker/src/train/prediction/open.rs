@@ -73,11 +73,15 @@ impl Opening {
         }?;
         let saved = Saved::of(&manifest, recipe);
         let mut identity = identity(&manifest, question)?;
+        if let (Some(support), Some(folder)) = (&support, &question.wanted.support) {
+            identity.insert("labelled".to_owned(), support::identity(folder, support)?);
+        }
         let Found { samples, prompts, names, noun, failed, tokenizer } =
             inputs::find(recipe, &saved, question, &checkpoint)?;
-        let place = samples.as_ref().and_then(|samples| match &question.input {
+        let place = samples.as_ref().and_then(|_| match &question.input {
             Input::Path(path) => Some(path.clone()),
-            Input::Split(_) => Some(samples.place(&samples.set)),
+            // A set may be a part of a folder, and several sources have no folder of all.
+            Input::Split(_) => recipe.data.root.clone(),
             Input::Prompt(_) | Input::Standard => None,
         });
         if let Some(place) = place {

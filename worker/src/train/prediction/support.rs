@@ -2,8 +2,10 @@
 
 use std::path::Path;
 
+use dtrain_common::files;
 use dtrain_common::text::counted;
 use dtrain_recipe::{Episodes, Recipe};
+use serde_json::{Value, json};
 
 use super::parts::failed;
 use crate::data::Samples;
@@ -32,6 +34,17 @@ pub(super) fn find(recipe: &Recipe, folder: &Path, shape: &Episodes) -> Result<S
         return wrong(format!("has {} in {class}", counted(*count, "image")));
     }
     Ok(Support { samples, classes: classes.into_iter().map(|(class, _)| class).collect(), members })
+}
+
+/// Returns what identifies the labelled images: the classes, and the bytes of the images that are used.
+pub(super) fn identity(folder: &Path, support: &Support) -> Result<Value> {
+    let files = support.samples.images().next();
+    let paths = files.iter().flat_map(|files| support.members.iter().map(|&at| files.paths.get(at as usize)));
+    let hashes = paths.map(|path| {
+        let path = folder.join(&*path);
+        files::hash(&path).map_err(failed(&path))
+    });
+    Ok(json!([support.classes, hashes.collect::<std::result::Result<Vec<_>, _>>()?]))
 }
 
 /// Returns the classes, which are the folders, with the number of images of each, and the first `shots` images of each class.
