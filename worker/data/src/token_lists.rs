@@ -64,7 +64,7 @@ pub fn is_target(field: &str) -> bool {
     ["label", "labels", "targets"].contains(&field)
 }
 
-/// Returns whether a field of this name may be that of the tokens to learn: [`TextColumn::Targets`] or [`TextColumn::Labels`].
+/// Returns whether a field of this name may be that of the tokens to learn: `targets` or `labels`.
 pub fn is_token_target(field: &str) -> bool {
     ["targets", "labels"].contains(&field)
 }
