@@ -74,7 +74,7 @@ class WindowAttention(nn.Module):
 
     def forward(self, x):
         n, cells, width = x.shape
-        # A head's query, key and value lie beside each other.
+        # A head's query, key and value are beside each other.
         q, k, v = self.qkv(self.norm(x)).view(n, cells, self.heads, -1).transpose(1, 2).chunk(3, dim=-1)
         bias = self.attention_biases[:, self.attention_bias_idxs]
         attention = (q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5 + bias).softmax(-1)
@@ -346,7 +346,7 @@ class PRSMed(nn.Module):
         side = [length // self.scale for length in image.shape[2:]]
         cells = F.adaptive_avg_pool2d(self.image_encoder(image), side)
         hidden = self.read(cells, tokens, attention_mask)
-        # The answer is not known when a mask is asked for.
+        # A user who wants a mask does not know the answer.
         is_prompt = (attention_mask == 1) & (labels == -100)
         drawn = self.mask_head(self.fusion(cells, hidden, is_prompt))[:, 0]
         logits = self.lm_head(hidden)

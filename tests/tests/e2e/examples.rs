@@ -85,6 +85,7 @@ fn trains_in_every_cut(sandbox: &Sandbox, sets: &[&str], micro_batch: usize) -> 
     let mut command = sandbox.command(1, "again", &sets, &["--resume", first.to_str().unwrap()]);
     expect_exit_code(&finish(&mut command, LIMIT), 0);
     let again = sandbox.run("again");
+    assert!(!again.per_step("loss").is_empty(), "the checkpoint is the last one");
     assert_same(
         &whole.0.latest(),
         &again.0.latest(),

@@ -68,6 +68,13 @@ fn a_smaller_model_of_the_same_form_is_compared() {
         let text = expect_exit_code(&import(&python, folder.path(), &args), 2);
         assert!(text.contains(message) && text.matches("error:").count() == 1, "{text}");
     }
+    for (with, operation) in
+        [("kernel=5", "`aten.conv2d"), ("turned=true", "`aten.relu"), ("most=0.5", "`aten.clamp")]
+    {
+        let args = ["models.py:mixed", "--check-with", with, "--force"];
+        let text = expect_exit_code(&import(&python, folder.path(), &args), 2);
+        assert!(text.contains("differs in more than sizes") && text.contains(operation), "{with}: {text}");
+    }
     let args = ["models.py:sized", "--check-with", "image_size=8", "--check-with", "depth=1"];
     let output = import(&python, folder.path(), &args);
     let text = expect_exit_code(&output, 0);

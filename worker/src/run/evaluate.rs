@@ -98,7 +98,7 @@ impl Evaluator<'_> {
         let batches = self.task.facts().batches;
         let (least, most) = (batches.evaluation_least, batches.evaluation_most);
         check_limits(&self.set, least, most)?;
-        let mut batch = batch.min(most.unwrap_or(usize::MAX)).max(least);
+        let mut batch = batches.evaluated(batch);
         loop {
             let (status, of_rows) = self.attempt(batch, least, fault, warned, step, followers)?;
             if status.stop > 0.0 {

@@ -91,6 +91,11 @@ pub struct BatchSizes {
 impl BatchSizes {
     /// Any number of samples.
     pub const ANY: Self = Self { least: 1, most: None, evaluation_least: 1, evaluation_most: None };
+
+    /// Returns the number of samples nearest to `batch` that is valid for an evaluation.
+    pub(crate) fn evaluated(&self, batch: usize) -> usize {
+        batch.min(self.evaluation_most.unwrap_or(usize::MAX)).max(self.evaluation_least)
+    }
 }
 
 impl Facts {

@@ -24,7 +24,7 @@ pub(super) fn run(
     followers: &mut Followers<'_>,
 ) -> Result<Done> {
     let BatchSizes { evaluation_least: least, evaluation_most: most, .. } = engine.facts.batches;
-    let batch = batch.min(most.unwrap_or(usize::MAX)).max(least);
+    let batch = engine.facts.batches.evaluated(batch);
     let set = Arc::clone(&engine.facts.test);
     let width = set.groups().ok_or(TaskError::NoPrediction)?.width();
     let queries = width - support.len();

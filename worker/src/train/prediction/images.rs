@@ -56,7 +56,7 @@ pub(super) fn run(
     followers: &mut Followers<'_>,
 ) -> Result<Done> {
     let BatchSizes { evaluation_least: least, evaluation_most: most, .. } = engine.facts.batches;
-    let batch = batch.min(most.unwrap_or(usize::MAX)).max(least);
+    let batch = engine.facts.batches.evaluated(batch);
     let set = Arc::clone(&engine.facts.test);
     // Where the windows of each image begin in the set.
     let starts: Vec<u32> = maker

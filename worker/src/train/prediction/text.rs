@@ -62,11 +62,11 @@ pub(super) fn run(
         return Err(crate::tasks::TaskError::NoPrediction.into());
     };
     let set = Arc::clone(&engine.facts.test);
-    let (least, most) = (engine.facts.batches.evaluation_least, engine.facts.batches.evaluation_most);
+    let least = engine.facts.batches.evaluation_least;
     let slides = prompted.noun == Noun::Prompt;
     let fields = engine.predict.network().input_names();
     let window = Window { prompted, context, is_padded, slides, fields, least };
-    let batch = batch.min(most.unwrap_or(usize::MAX)).max(least);
+    let batch = engine.facts.batches.evaluated(batch);
     let mut tokens = 0;
     let batch = with_less_memory(&mut engine, todo, (batch, least), |engine, todo, batch, done| {
         let cuts = batches_of(todo.len(), 1, 0, batch, 1);
