@@ -217,7 +217,7 @@ def paper(image_size=440, unit=100.0, blocks=PAPER["blocks"]):
     return Im2Elevation(**{**PAPER, "blocks": blocks}, unit=unit), inputs(image_size)
 
 
-def small(image_size=64, unit=8000.0):
+def small(image_size=64, unit=20000.0):
     return Im2Elevation(**SMALL, unit=unit), inputs(image_size)
 
 
