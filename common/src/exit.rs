@@ -50,7 +50,7 @@ impl ExitStatus {
             Self::OutOfMemory => "out of memory even with the smallest micro-batches".into(),
             Self::WorkerFailed => "a worker failed".into(),
             Self::Rendezvous => "the workers could not connect to each other".into(),
-            Self::Requeue => "stopped on request with a checkpoint written; to resume, start it again".into(),
+            Self::Requeue => "stopped on request with a checkpoint written".into(),
             Self::Signal(signal) => format!("killed by signal {signal}"),
             Self::Program(0) => "the program succeeded".into(),
             Self::Program(code) => format!("the program exited with code {code}"),

@@ -25,6 +25,15 @@ pub const RESERVED: [&str; 6] = ["loss", "checkpoint", "weights", "batch", "trai
 const INNER: [(&str, &str); 5] =
     [("eval", "step"), ("stage", "step"), ("oom", "step"), ("checkpoint", "step"), ("rollback", "to")];
 
+/// Formats a figure for people; shares are in percent.
+pub fn figure(name: &str, value: f64) -> String {
+    match name {
+        "mean_iou" => format!("{:.2}%", value * 100.0),
+        _ if name.ends_with("accuracy") => format!("{:.2}%", value * 100.0),
+        _ => format!("{value:.4}"),
+    }
+}
+
 /// Returns the step of a line; `None` for a cut-off line, and for a test, which every finished run repeats.
 pub fn step_of(line: &[u8]) -> Option<u64> {
     let value: Value = serde_json::from_slice(line).ok()?;
@@ -103,7 +112,7 @@ fn unsettled(file: &mut File, last: u64) -> io::Result<(u64, Vec<u8>)> {
     }
 }
 
-/// Returns the end of the last line of its own of a step up to `last`. All lines before it are of such steps.
+/// Returns the end of the last line that a step up to `last` wrote. Such steps also wrote all lines before it.
 fn settled(text: &[u8], last: u64) -> Option<usize> {
     let line_break = |text: &[u8]| text.iter().rposition(|byte| *byte == b'\n');
     let mut end = line_break(text)? + 1;

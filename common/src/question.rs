@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::look::LookQuestion;
 use crate::lr_range::LrRange;
 use crate::recipe::{RecipeError, Resolved, Source};
 use crate::units::ByteSize;
@@ -22,9 +23,11 @@ pub enum Question {
     Predict(PredictQuestion),
     Merge(MergeQuestion),
     Check(CheckQuestion),
+    Names(NamesQuestion),
     Resolve(ResolveQuestion),
     /// Prints the JSON Schema of the trainer's recipes. Needs no recipe.
     Schema,
+    Look(LookQuestion),
 }
 
 /// `dtrain ckpt export` of a checkpoint that lacks the parameters of its base.
@@ -71,7 +74,7 @@ pub struct PlanQuestion {
     pub json: bool,
 }
 
-/// A GPU to plan for.
+/// A GPU to plan for, or a CPU.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gpu {
     /// A name of the launcher's table, a size, or the driver's name.
@@ -82,6 +85,9 @@ pub struct Gpu {
     /// Whether libtorch for CUDA 13 runs on it; true if unknown.
     #[serde(default = "yes")]
     pub supported: bool,
+    /// Whether it is a CPU, whose tensors are in the machine's memory.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub cpu: bool,
     /// What the scratch memory of its kernels depends on, if known.
     #[serde(default, flatten, skip_serializing_if = "Option::is_none")]
     pub properties: Option<GpuProperties>,
@@ -106,7 +112,13 @@ pub const UNSUPPORTED: &str =
 impl Gpu {
     /// Returns a recent GPU of which only the memory is known.
     pub fn of_size(bytes: u64) -> Self {
-        Self { name: ByteSize(bytes).exact(), bytes, bf16: true, supported: true, properties: None }
+        let name = ByteSize(bytes).exact();
+        Self { name, bytes, bf16: true, supported: true, cpu: false, properties: None }
+    }
+
+    /// Returns a CPU with so much memory for this run; 0 for the free memory of the machine that plans.
+    pub fn cpu(name: &str, bytes: u64) -> Self {
+        Self { name: name.to_owned(), cpu: true, bf16: false, ..Self::of_size(bytes) }
     }
 }
 
@@ -206,6 +218,9 @@ pub struct PredictQuestion {
     #[serde(default)]
     pub batch: Option<usize>,
     pub input: Input,
+    /// Most inputs, the first of all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first: Option<usize>,
     /// The file or folder to write.
     pub out: PathBuf,
     /// What is written, and of what.
@@ -238,6 +253,13 @@ pub struct Unresolved {
 
 /// What the trainer says about a recipe.
 pub type ResolveAnswer = Result<Resolved, RecipeError>;
+
+/// `dtrain diff` of runs with changed samples: the worker prints the names of training samples as a JSON list, null for missing ones.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NamesQuestion {
+    pub samples: Vec<u32>,
+}
 
 /// The end of `dtrain import`: compares exported programs with results of PyTorch. Needs no recipe.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -313,6 +335,7 @@ mod tests {
             weights: EvalWeights::Auto,
             batch: Some(3),
             input: Input::Prompt("To be".into()),
+            first: None,
             out: "out.csv".into(),
             wanted,
             set: vec!["data.workers=2".into()],

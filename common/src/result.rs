@@ -40,6 +40,21 @@ pub struct Cause {
     pub text: String,
 }
 
+/// The end of a run with `train.overfit`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct OverfitResult {
+    pub samples: usize,
+    /// `passed`, `not-passed`, `still-falling`, `only-in-training` or `unknown`.
+    pub verdict: String,
+    /// The loss of the first step; these are none if they are not finite.
+    pub first_loss: Option<f64>,
+    /// The mean loss of the last tenth of the steps.
+    pub train_loss: Option<f64>,
+    /// The loss of the last evaluation, of the same samples.
+    pub loss: Option<f64>,
+}
+
 /// The content of `result.json`. Unknown values are left out.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -91,6 +106,9 @@ pub struct RunResult {
     /// Whether `train.stop_early` ended the run before its last step.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub stopped_early: bool,
+    /// The verdict of `train.overfit`, at the end of its run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub overfit: Option<OverfitResult>,
     /// Highest memory use in bytes, by rank.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub peak_memory_bytes: Vec<u64>,
@@ -168,6 +186,13 @@ mod tests {
             resume_ms: Some(51.5),
             stopped_early: true,
             resumed_from: Some("runs/a/checkpoints/step-00000032".into()),
+            overfit: Some(OverfitResult {
+                samples: 8,
+                verdict: "passed".into(),
+                first_loss: Some(2.5),
+                train_loss: None,
+                loss: Some(0.25),
+            }),
             peak_memory_bytes: vec![1 << 40, 7],
             skipped_images: Some(3),
             oom_replays: Some(1),

@@ -55,6 +55,11 @@ const LEAST_BYTES: u64 = 256 << 20;
 const MOST_BYTES: u64 = 16 << 40;
 const GIB: u64 = 1 << 30;
 
+/// Returns the names of all known GPUs.
+pub(crate) fn names() -> impl Iterator<Item = &'static str> {
+    GPUS.iter().map(|(name, ..)| *name)
+}
+
 /// Parses a list such as `16GiB,24GiB,a100-40gb`. Names ignore case, makers, spaces and dashes.
 pub(crate) fn parse_list(list: &str) -> Result<Vec<Gpu>, String> {
     let mut gpus: Vec<Gpu> = Vec::new();
@@ -73,7 +78,24 @@ pub(crate) fn parse_list(list: &str) -> Result<Vec<Gpu>, String> {
     Ok(gpus)
 }
 
+/// Parses `cpu` or `cpu:64GiB`; `None` for another entry.
+fn parse_cpu(entry: &str) -> Option<Result<Gpu, String>> {
+    let rest = entry.get(..3).filter(|begin| begin.eq_ignore_ascii_case("cpu")).map(|_| &entry[3..])?;
+    let Some(memory) = rest.strip_prefix(':') else {
+        return rest.is_empty().then(|| Ok(Gpu::cpu("cpu", 0)));
+    };
+    Some(match memory.trim().parse() {
+        Ok(ByteSize(bytes)) if (LEAST_BYTES..=MOST_BYTES).contains(&bytes) => Ok(Gpu::cpu(entry, bytes)),
+        _ => Err(format!(
+            "`{entry}` has no memory size; give 256 MiB to 16 TiB with the unit, such as cpu:64GiB"
+        )),
+    })
+}
+
 fn parse(entry: &str) -> Result<Gpu, String> {
+    if let Some(cpu) = parse_cpu(entry) {
+        return cpu;
+    }
     let looks_like_a_size = entry.starts_with(|first: char| first.is_ascii_digit() || first == '.');
     if looks_like_a_size && let Ok(ByteSize(bytes)) = entry.parse() {
         let name = entry.to_owned();
@@ -119,7 +141,8 @@ fn parse(entry: &str) -> Result<Gpu, String> {
 fn known(&(name, hundredths, capability, multiprocessors): &(&str, u32, u32, u32)) -> Gpu {
     let bytes = u64::from(hundredths) * GIB / 100;
     let properties = Some(GpuProperties { multiprocessors, capability });
-    Gpu { name: name.into(), bytes, bf16: capability >= 80, supported: capability >= 75, properties }
+    let (bf16, supported) = (capability >= 80, capability >= 75);
+    Gpu { name: name.into(), bytes, bf16, supported, cpu: false, properties }
 }
 
 fn key(name: &str) -> String {
@@ -171,8 +194,8 @@ pub(crate) fn of_machine(
     for index in devices {
         let device = inventory.device(index);
         let properties = settings.get(index.gpu()).filter(|_| !index.is_instance()).and_then(properties);
-        let gpu =
-            Gpu { name: device.name.clone(), bytes: device.total_bytes, bf16, supported: true, properties };
+        let (name, bytes) = (device.name.clone(), device.total_bytes);
+        let gpu = Gpu { name, bytes, bf16, supported: true, cpu: false, properties };
         if !gpus.contains(&gpu) {
             gpus.push(gpu);
         }
@@ -188,6 +211,15 @@ mod tests {
 
     fn gib(gpu: &Gpu) -> String {
         format!("{} {}", gpu.name, ByteSize(gpu.bytes))
+    }
+
+    #[test]
+    fn a_cpu_has_its_own_memory_or_a_named_one() {
+        let gpus = parse_list("cpu,CPU:64GiB,t4").unwrap();
+        let found: Vec<_> = gpus.iter().map(|gpu| (gpu.cpu, gpu.bytes >> 30)).collect();
+        assert_eq!(found, [(true, 0), (true, 64), (false, 14)]);
+        assert!(parse_list("cpu:some").unwrap_err().contains("such as cpu:64GiB"));
+        assert!(parse_list("cpu4").unwrap_err().contains("is not a known GPU"));
     }
 
     #[test]

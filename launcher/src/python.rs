@@ -256,7 +256,7 @@ mod tests {
         assert!(
             runs(&folder.path().join("app")) && check_script(folder.path().join("app").as_os_str()).is_ok()
         );
-        assert!(runs(Path::new("no/such.py")), "the name says so");
+        assert!(runs(Path::new("no/such.py")), "by its name");
         for (name, content) in
             [("recipe", "task = 'x' # python"), ("sh", "#!/bin/sh\npython\n"), ("r.toml", "")]
         {

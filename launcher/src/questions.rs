@@ -149,7 +149,7 @@ fn utf8(path: &Path) -> anyhow::Result<&str> {
 }
 
 /// Returns the kinds of visible GPUs and the number of GPUs; usual sizes and `None` without a GPU.
-fn find_local_gpus() -> Result<(Vec<Gpu>, Option<usize>), GpuError> {
+pub(crate) fn find_local_gpus() -> Result<(Vec<Gpu>, Option<usize>), GpuError> {
     let driver = gpu::Nvidia::open()?;
     let inventory = driver.inventory()?;
     let list = std::env::var_os(CUDA_VISIBLE_DEVICES).map(|list| list.to_string_lossy().into_owned());

@@ -1,5 +1,6 @@
 //! Output of commands, and the form of errors.
 
+use dtrain_agent::io::output::Stream;
 use std::io::{self, ErrorKind, Write};
 
 /// Writes to standard output. Returns whether the reader still exists.
@@ -8,6 +9,14 @@ pub(crate) fn print(text: &str) -> io::Result<bool> {
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
         other => other.map(|()| true),
+    }
+}
+
+/// As [`print()`], for text with colours: without them unless standard output shows colours.
+pub(crate) fn print_coloured(text: &str) -> io::Result<bool> {
+    match Stream::Stdout.has_colours() {
+        true => print(text),
+        false => print(&anstream::adapter::strip_str(text).to_string()),
     }
 }
 

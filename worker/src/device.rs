@@ -39,7 +39,7 @@ impl OutOfMemory for DeviceError {
 }
 
 /// Returns the GPU of the local rank, made current for the calling thread; the CPU if GPUs are hidden, or if
-/// none is requested and the machine has none. Called once, on the main thread, after
+/// the user requests no GPU and the machine has no GPU. Called once, on the main thread, after
 /// [`budget::configure`](crate::memory::budget::configure) and before any other use of libtorch.
 pub(crate) fn choose(env: &WorkerEnv) -> Result<Device, DeviceError> {
     let list = visible();

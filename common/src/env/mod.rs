@@ -20,6 +20,8 @@ pub const DTRAIN_RDZV_SECRET: &str = "DTRAIN_RDZV_SECRET";
 pub const DTRAIN_BATCH_INDEX: &str = "DTRAIN_BATCH_INDEX";
 /// Name of a batch script's submission, which its later starts as new jobs have too.
 pub const DTRAIN_BATCH_SUBMISSION: &str = "DTRAIN_BATCH_SUBMISSION";
+/// Set by a shell's script while it completes words: dtrain then prints the words that fit.
+pub const DTRAIN_COMPLETE: &str = "DTRAIN_COMPLETE";
 /// Rank of this node's launcher among all launchers.
 pub const GROUP_RANK: &str = "GROUP_RANK";
 /// Rank of this worker among the workers of its role.
@@ -58,6 +60,10 @@ pub const OMP_NUM_THREADS: &str = "OMP_NUM_THREADS";
 pub const DTRAIN_START_UNIX_NS: &str = "DTRAIN_START_UNIX_NS";
 /// `terminal`: progress is redrawn in place with carriage returns. Unset or `lines`: plain lines.
 pub const DTRAIN_PROGRESS: &str = "DTRAIN_PROGRESS";
+/// `json`: a worker writes each line of standard error as a JSON object. Unset or `text`: plain text.
+pub const DTRAIN_LOG_FORMAT: &str = "DTRAIN_LOG_FORMAT";
+/// Set for a launch that `dtrain launch --try` has started: it ends with that process.
+pub const DTRAIN_OF_TRY: &str = "DTRAIN_OF_TRY";
 /// Path of the worker binary, for the launcher; by default the one in the launcher's folder.
 pub const DTRAIN_WORKER: &str = "DTRAIN_WORKER";
 /// Path of a heartbeat file that a worker touches at every step; the launcher sets it. If a worker has
@@ -81,6 +87,8 @@ pub const DTRAIN_FRONT: &str = "DTRAIN_FRONT";
 pub const DTRAIN_TEMPORARY: &str = "DTRAIN_TEMPORARY";
 /// Transport between the ranks: `shared` (memory within each node), `gloo` (TCP), or unset or `auto`.
 pub const DTRAIN_TRANSPORT: &str = "DTRAIN_TRANSPORT";
+/// The run directory, for the commands of `log.command` and `log.on_end`.
+pub const DTRAIN_RUN_DIR: &str = "DTRAIN_RUN_DIR";
 /// For tests: makes allocations fail in a worker, such as `oom:rank=1,step=3,phase=backward`. `step` counts
 /// from 1. `phase` is `outputs`, `forward`, `backward`, `reduce`, `prepare`, `update` or `evaluate` (after `step`).
 /// `micro_step=2` selects a rank's second micro-step, `after=5` lets five allocations of the phase succeed

@@ -293,8 +293,13 @@ impl Manifest {
 
     /// Checks the size and checksum of every file, up to the first error.
     pub fn verify(&self, dir: &Path) -> Result<(), ManifestError> {
+        self.verify_with(dir, |_| ())
+    }
+
+    /// Works like [`Manifest::verify`], and calls `read` with the bytes of each read, from several threads.
+    pub fn verify_with(&self, dir: &Path, read: impl Fn(u64) + Sync) -> Result<(), ManifestError> {
         self.check_sizes(dir)?;
-        entry::errors(&self.files, dir, true, |_| ()).into_iter().next().map_or(Ok(()), Err)
+        entry::errors(&self.files, dir, true, read).into_iter().next().map_or(Ok(()), Err)
     }
 
     /// Returns all errors of the files that `wanted` selects: missing, unreadable, wrong size, and parts with

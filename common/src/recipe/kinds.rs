@@ -2,10 +2,11 @@
 
 use std::str::FromStr;
 
+use serde_json::{Value as Json, json};
 use toml::Value;
 
 use super::hints::{describe, nearest, one_of};
-use super::{Best, Every};
+use super::{Best, Every, TracedSteps};
 use crate::units::{ByteSize, Span};
 
 /// A check of a value: `Ok(false)` if the key does not take it, or an error with a specific message.
@@ -42,6 +43,8 @@ pub enum Kind {
     Size(u64),
     /// Any other kind, with its description and its types in JSON.
     Other(&'static str, &'static [&'static str], Check),
+    /// Any other kind, with its description and the JSON Schema of its values.
+    Shaped(&'static str, fn() -> Json, Check),
 }
 
 /// The keys of a section with this name.
@@ -60,9 +63,11 @@ pub const AUTO_OR_COUNT: Kind = Kind::AutoOrWhole(1, MAX_COUNT);
 pub const RATE: Kind = Kind::Number(Range::AT_LEAST_ZERO);
 pub const PART: Kind = Kind::Number(Range::INSIDE);
 pub const FLAG: Kind = Kind::Other("true or false", &["boolean"], |value| Ok(value.is_bool()));
-pub const AUTO_OR_FLAG: Kind = Kind::Other("\"auto\", true or false", &["boolean", "string"], |value| {
-    Ok(value.is_bool() || value.as_str() == Some("auto"))
-});
+pub const AUTO_OR_FLAG: Kind = Kind::Shaped(
+    "\"auto\", true or false",
+    || json!({"enum": ["auto", true, false]}),
+    |value| Ok(value.is_bool() || value.as_str() == Some("auto")),
+);
 const A_SPAN: &str = "a length of training such as \"5 epochs\" or \"100 steps\"";
 /// A length of training, not zero.
 pub const SPAN: Kind = Kind::Other(A_SPAN, &["string"], |value| span(value, false));
@@ -82,19 +87,25 @@ pub const EVERY: Kind = Kind::Other(
 );
 pub const BEST: Kind =
     Kind::Other("max or min and the name of a figure, such as \"max accuracy\"", &["string"], parsed::<Best>);
-pub const CACHE: Kind =
-    Kind::Other("\"auto\", \"off\" or a size such as \"4 GiB\"", &["string", "integer"], |value| {
-        Ok(matches!(value.as_str(), Some("auto" | "off")) || matches!(size(value), Some(Ok(_))))
-    });
-pub const BUDGET: Kind =
-    Kind::Other("\"auto\" or a size such as \"14 GiB\"", &["string", "integer"], |value| {
+pub const TRACED: Kind =
+    Kind::Other("steps such as \"10-12\" or \"10\", counted from 1", &["string"], parsed::<TracedSteps>);
+pub const CACHE: Kind = Kind::Shaped(
+    "\"auto\", \"off\" or a size such as \"4 GiB\"",
+    || word_or(&["auto", "off"], json!({"type": ["string", "integer"]})),
+    |value| Ok(matches!(value.as_str(), Some("auto" | "off")) || matches!(size(value), Some(Ok(_)))),
+);
+pub const BUDGET: Kind = Kind::Shaped(
+    "\"auto\" or a size such as \"14 GiB\"",
+    || word_or(&["auto"], json!({"type": ["string", "integer"]})),
+    |value| {
         let word = value.as_str().unwrap_or_default();
         match size(value) {
             _ if word == "auto" => Ok(true),
             Some(Err(message)) if word.starts_with(|c: char| c.is_ascii_digit()) => Err(message),
             bytes => Ok(matches!(bytes, Some(Ok(1..)))),
         }
-    });
+    },
+);
 /// One glob on the names of parameters, or a list of them, possibly none.
 pub const GLOBS: Kind = Kind::Other(
     "a list of globs on the names of parameters, such as [\"backbone.*\"], or one glob",
@@ -113,6 +124,10 @@ pub const GLOB_OR_GLOBS: Kind = Kind::Other(
 pub const NAME: Kind = Kind::Other("a name in quotes", &["string"], |value| {
     let is_name = |text: &str| !text.trim().is_empty() && !text.contains(char::is_control);
     Ok(value.as_str().is_some_and(is_name))
+});
+pub const COMMAND: Kind = Kind::Other("a shell command in quotes", &["string"], |value| {
+    let is_command = |text: &str| !text.trim().is_empty() && !text.contains('\0');
+    Ok(value.as_str().is_some_and(is_command))
 });
 /// A list of names, possibly empty.
 pub const NAME_LIST: Kind =
@@ -134,6 +149,11 @@ pub const PATHS: Kind = Kind::Other("a list of paths, such as [\"operations.so\"
     each(value, |value| check(&PATH, value))
 });
 pub const PATH: Kind = Kind::Other("a path in quotes", &["string"], |value| Ok(is_glob(value)));
+
+/// Returns the JSON Schema of one of these words, which editors offer, or of another value.
+pub fn word_or(words: &[&str], other: Json) -> Json {
+    json!({"anyOf": [{"enum": words}, other]})
+}
 
 /// One of these words.
 pub const fn choice(words: &'static [&'static str]) -> Kind {
@@ -214,7 +234,7 @@ fn fits(kind: &Kind, value: &Value) -> Result<bool, String> {
             (least..=most).contains(&list.len()) && list.iter().all(|value| range.contains(value))
         }),
         Kind::Size(least) => size(value).transpose()?.is_some_and(|bytes| bytes >= least),
-        Kind::Other(_, _, fits) => return fits(value),
+        Kind::Other(_, _, fits) | Kind::Shaped(_, _, fits) => return fits(value),
     })
 }
 
@@ -232,7 +252,7 @@ fn expected(kind: &Kind) -> String {
         }
         Kind::Numbers(_, _, range) => format!("a list of numbers, each {}", range.words),
         Kind::Size(least) => format!("a size of at least {} such as \"25 MiB\"", ByteSize(least).exact()),
-        Kind::Other(words, ..) => words.into(),
+        Kind::Other(words, ..) | Kind::Shaped(words, ..) => words.into(),
     }
 }
 

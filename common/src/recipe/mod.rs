@@ -23,6 +23,7 @@ mod schema;
 mod sections;
 mod stage;
 mod texts;
+mod traced;
 mod validate;
 mod values;
 
@@ -42,10 +43,11 @@ pub use error::RecipeError;
 pub use optim::{Optim, OptimGroup, one_or_many};
 pub use origin::{Problem, is_stated};
 pub use schedules::{FallShape, Schedule, ScheduleName};
-pub use schema::schema;
+pub use schema::{schema, table_schema};
 pub use sections::{Checkpoint, Ema, Evaluate, Log, Memory, Precision, Reduce, StopEarly, Test, Train};
 pub use stage::{Stage, Unfreeze};
 pub use texts::{Best, Every};
+pub use traced::TracedSteps;
 pub use validate::{check as check_general, no_effect, without_effect};
 pub use values::OwnKinds;
 

@@ -16,6 +16,11 @@ pub fn schema(keys: &[Key], defaults: &Value) -> Value {
     Value::Object(schema)
 }
 
+/// Returns the JSON Schema of a table with these keys, without defaults.
+pub fn table_schema(keys: &[Key]) -> Value {
+    Value::Object(section(keys, &Value::Null))
+}
+
 fn section(keys: &[Key], defaults: &Value) -> Map<String, Value> {
     let of = |key: &Key| {
         let default = defaults.get(key.name).unwrap_or(&Value::Null);
@@ -36,7 +41,7 @@ fn section(keys: &[Key], defaults: &Value) -> Map<String, Value> {
 /// Returns the meaning of a key, and its kind in words if that is not a JSON type.
 fn described(key: &Key) -> String {
     match key.kind {
-        Kind::Other(words, ..) => format!("{} Takes {words}.", key.about.trim()),
+        Kind::Other(words, ..) | Kind::Shaped(words, ..) => format!("{} Takes {words}.", key.about.trim()),
         _ => key.about.trim().to_owned(),
     }
 }
@@ -74,6 +79,7 @@ fn kind(kind: &Kind, defaults: &Value) -> Map<String, Value> {
             json!({"anyOf": [{"type": "string"}, {"type": "integer", "minimum": least}]})
         }
         Kind::Other(_, types, _) => json!({"type": types}),
+        Kind::Shaped(_, shape, _) => shape(),
     })
 }
 

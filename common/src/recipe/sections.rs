@@ -1,11 +1,12 @@
 //! The small sections of a recipe.
 
 use super::kinds::{
-    AUTO_OR_COUNT, AUTO_OR_FLAG, BEST, BUDGET, COUNT, EVERY, FLAG, Kind, NAME_LIST, PART, RATE, Range, SPAN,
-    choice,
+    AUTO_OR_COUNT, AUTO_OR_FLAG, BEST, BUDGET, COMMAND, COUNT, EVERY, FLAG, Kind, NAME_LIST, PART, RATE,
+    Range, SPAN, TRACED, choice,
 };
 use super::{
     Amp, Best, Budget, Compress, Every, LastBatch, MicroBatch, OnFailure, Recompute, Switch, TestWeights,
+    TracedSteps,
 };
 use crate::units::{ByteSize, Span};
 use crate::{entry, section};
@@ -23,6 +24,9 @@ section! {
         seed: u64 = 1, Kind::Whole(0, i64::MAX), experiment;
         /// The use of the samples that do not fill the last step of an epoch.
         last_batch: LastBatch = LastBatch::Keep, choice(LastBatch::NAMES), experiment;
+        /// Trains on so many fixed samples, without random changes, and evaluates them: a check that the model can learn.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        overfit: Option<usize> = None, COUNT, experiment;
         /// Ends the training when a figure no longer improves.
         #[serde(skip_serializing_if = "Option::is_none")]
         stop_early: Option<StopEarly> = None, Kind::Section(StopEarly::KEYS);
@@ -153,6 +157,9 @@ section! {
         /// The part of the time since the start or the last resume that evaluations may take; one that would take more waits for its
         /// next turn.
         share: Option<f64> = None, PART;
+        /// Most samples of an evaluation, the first of the set; by default all.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        samples: Option<usize> = None, COUNT;
     }
 }
 
@@ -162,6 +169,9 @@ section! {
     Test "test" {
         /// The weights to test.
         weights: TestWeights = TestWeights::Last, choice(TestWeights::NAMES);
+        /// Most samples of each test set, its first; by default all.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        samples: Option<usize> = None, COUNT;
     }
 }
 
@@ -170,5 +180,15 @@ section! {
     Log "log" {
         /// Steps between two printed lines; at least 1.
         every_steps: u64 = 10, Kind::Whole(1, i64::MAX);
+        /// Whether the run directory gets TensorBoard's event files.
+        tensorboard: bool = true, FLAG;
+        /// The number of samples of an evaluation that are kept with their predictions; 0: none.
+        pictures: usize = 4, Kind::Whole(0, 1000);
+        /// A shell command that rank 0 starts, and that gets each line of metrics.jsonl on its standard input.
+        command: Option<String> = None, COMMAND;
+        /// A shell command that gets result.json on its standard input at the end of the run.
+        on_end: Option<String> = None, COMMAND;
+        /// The steps of a timeline of all ranks, which `dtrain trace` joins.
+        trace: Option<TracedSteps> = None, TRACED;
     }
 }

@@ -25,7 +25,7 @@ use std::time::SystemTime;
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, Zoned};
 
-use crate::files::none_if_missing;
+use crate::files::{none_if_missing, remove_temporary};
 use crate::pointer::{self, folder_name};
 use entries::names;
 use error::failed;
@@ -122,16 +122,36 @@ impl RunDir {
         self.evaluations().join(format!("{}-{set}.json", folder_name(step)))
     }
 
-    /// Removes the files of evaluations after later steps than `step`, which a run that continues there writes again.
-    pub fn drop_later_evaluations(&self, step: u64) -> io::Result<()> {
-        self.later_evaluations(step)?.into_iter().try_for_each(fs::remove_file)
+    /// Returns the folder of samples of that evaluation: `evaluations/step-00000120-val`.
+    pub fn samples(&self, step: u64, set: &str) -> PathBuf {
+        self.evaluations().join(format!("{}-{set}", folder_name(step)))
     }
 
-    /// Returns the files of evaluations after later steps than `step`.
+    /// Removes files and folders of evaluations after later steps than `step`, which a run that continues there writes again.
+    pub fn drop_later_evaluations(&self, step: u64) -> io::Result<()> {
+        none_if_missing(remove_temporary(&self.evaluations()))?;
+        let remove = |path: PathBuf| match path.is_dir() {
+            true => fs::remove_dir_all(path),
+            false => fs::remove_file(path),
+        };
+        self.later_evaluations(step)?.into_iter().try_for_each(remove)
+    }
+
+    /// Returns the files and folders of evaluations after later steps than `step`.
     fn later_evaluations(&self, step: u64) -> io::Result<Vec<PathBuf>> {
         let later = |name: &String| step_of_evaluation(name).is_some_and(|own| own > step);
         let names = names(&self.evaluations())?.into_iter().filter(later);
         Ok(names.map(|name| self.evaluations().join(name)).collect())
+    }
+
+    /// Returns `trace`: the timelines of the steps of `log.trace`.
+    pub fn traces(&self) -> PathBuf {
+        self.root.join("trace")
+    }
+
+    /// Returns a rank's timeline: `trace/rank_0.json.gz`.
+    pub fn trace(&self, rank: usize) -> PathBuf {
+        self.traces().join(format!("rank_{rank}.json.gz"))
     }
 
     pub fn checkpoints(&self) -> PathBuf {

@@ -24,6 +24,9 @@ use std::time::Duration;
 
 /// Writes the script.
 pub(crate) fn run(args: &BatchArgs) -> anyhow::Result<ExitCode> {
+    if args.size.gpu.iter().flat_map(|list| &list.0).any(|gpu| gpu.cpu) {
+        bail!("--gpu names GPUs of the nodes, and `cpu` is none; leave it out for nodes without GPUs");
+    }
     let mut spec = job(args)?;
     spec.check(args.system)?;
     check_recipes(args)?;

@@ -3,7 +3,7 @@
 
 use super::find::{Found, find};
 use super::problem::{failed, stopped};
-use super::progress::{Progress, check_files, stop_signal};
+use super::progress::{check_files, stop_signal};
 use super::round::convert;
 use super::tensors::{open, read};
 use crate::cli::AverageArgs;
@@ -12,6 +12,7 @@ use anyhow::{Context, bail};
 use dtrain_common::exit::ExitStatus;
 use dtrain_common::files::sync_folder;
 use dtrain_common::manifest::{FileEntry, Manifest, step_of};
+use dtrain_common::progress::{Progress, Unit};
 use dtrain_common::safetensors_file::{Dtype, SafetensorsFile, StoredTensor, header};
 use dtrain_common::text::counted;
 use std::fs::{self, File};
@@ -222,7 +223,7 @@ fn write_means(files: &[SafetensorsFile], path: &Path, stop: &AtomicI32) -> anyh
     let mut out = BufWriter::new(File::create(path)?);
     out.write_all(&head)?;
     let total = newest.tensors.iter().map(|tensor| tensor.bytes * files.len() as u64).sum();
-    let progress = Progress::new(format!("writing {}", path.display()), total);
+    let progress = Progress::of(format!("writing {}", path.display()), total, Unit::Bytes);
     for tensor in &newest.tensors {
         let width = tensor.width();
         let sources = files.iter().map(|file| {

@@ -1,17 +1,14 @@
-//! The progress of reading or writing many bytes, on a terminal.
+//! Reading and writing many bytes: requests to stop, and the check of checksums.
 
 use super::problem::{failed, sentence};
 use anyhow::Context;
-use dtrain_agent::io::output::{Stream, can_draw_frames};
 use dtrain_agent::io::process::handlers;
 use dtrain_agent::signals;
 use dtrain_common::manifest::Manifest;
-use dtrain_common::text::size;
-use std::io::{self, Write};
+use dtrain_common::progress::{Progress, Unit};
 use std::path::Path;
-use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
 
 /// Returns where the number of the first signal to stop will be; 0 until then. The signals no longer end the program.
 pub(super) fn stop_signal() -> anyhow::Result<Arc<AtomicI32>> {
@@ -32,7 +29,7 @@ pub(super) fn check_files(
     remedy: &str,
 ) -> anyhow::Result<()> {
     let bytes = manifest.files.iter().filter(|entry| wanted(&entry.name)).map(|entry| entry.bytes).sum();
-    let progress = Progress::new(format!("checking {}", folder.display()), bytes);
+    let progress = Progress::of(format!("checking {}", folder.display()), bytes, Unit::Bytes);
     let errors = manifest.errors(folder, wanted, |bytes| progress.add(bytes));
     drop(progress);
     if errors.is_empty() {
@@ -41,59 +38,4 @@ pub(super) fn check_files(
     let problems: Vec<_> = errors.iter().map(sentence).collect();
     let (folder, problems) = (folder.display(), problems.join("; "));
     Err(failed(anyhow::anyhow!("the checkpoint {folder} is damaged, {remedy}: {problems}")))
-}
-
-/// Below this the work ends before a user could read the progress.
-const LARGE: u64 = 256 << 20;
-/// Time between two updates of the line.
-const PACE: Duration = Duration::from_millis(100);
-
-/// A line of standard error that is redrawn, and erased at the end. Several threads may call it.
-#[derive(Debug)]
-pub(super) struct Progress {
-    label: String,
-    total: u64,
-    done: AtomicU64,
-    /// When the line was drawn last; `None` if it is never shown.
-    painted: Option<Mutex<Instant>>,
-}
-
-impl Progress {
-    /// Starts the progress of `total` bytes; shown only for many bytes and on a terminal.
-    pub(super) fn new(label: impl Into<String>, total: u64) -> Self {
-        Self {
-            label: label.into(),
-            total,
-            done: AtomicU64::new(0),
-            painted: (total >= LARGE && can_draw_frames(Stream::Stderr)).then(|| Mutex::new(Instant::now())),
-        }
-    }
-
-    /// Adds finished bytes.
-    pub(super) fn add(&self, bytes: u64) {
-        let done = self.done.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        // If another thread holds the lock, that thread draws.
-        let Some(Ok(mut painted)) = self.painted.as_ref().map(Mutex::try_lock) else {
-            return;
-        };
-        if painted.elapsed() >= PACE {
-            *painted = Instant::now();
-            let _ = write!(
-                io::stderr(),
-                "\r{} {} of {} ({}%)\x1b[K",
-                self.label,
-                size(done),
-                size(self.total),
-                done.saturating_mul(100) / self.total.max(1)
-            );
-        }
-    }
-}
-
-impl Drop for Progress {
-    fn drop(&mut self) {
-        if self.painted.is_some() {
-            let _ = write!(io::stderr(), "\r\x1b[K");
-        }
-    }
 }

@@ -2,13 +2,14 @@
 
 use super::find::{Found, find};
 use super::problem::{kind, sentence};
-use super::progress::Progress;
 use super::tensors::{TensorFileError, open};
 use crate::cli::VerifyArgs;
-use crate::stdout::print;
+use crate::colour::{ERROR, GOOD, paint};
+use crate::stdout::{print, print_coloured};
 use anyhow::bail;
 use dtrain_common::exit::ExitStatus;
 use dtrain_common::manifest::{Manifest, ManifestError};
+use dtrain_common::progress::{Progress, Unit};
 use dtrain_common::text::{counted, size};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -39,7 +40,7 @@ pub(super) fn run(args: &VerifyArgs) -> anyhow::Result<ExitCode> {
     let mut reports = Vec::new();
     for folder in folders {
         let report = check(folder);
-        if !args.json && !print(&text(&report))? {
+        if !args.json && !print_coloured(&text(&report))? {
             break;
         }
         reports.push(report);
@@ -89,7 +90,7 @@ fn check(folder: PathBuf) -> Report {
     report.step = Some(manifest.step);
     report.files = manifest.files.len();
     report.bytes = manifest.files.iter().map(|entry| entry.bytes).sum();
-    let progress = Progress::new(format!("checking {}", folder.display()), report.bytes);
+    let progress = Progress::of(format!("checking {}", folder.display()), report.bytes, Unit::Bytes);
     let errors = manifest.errors(folder, |_| true, |bytes| progress.add(bytes));
     drop(progress);
     report.problems.extend(errors.iter().map(problem));
@@ -124,10 +125,11 @@ fn text(report: &Report) -> String {
     let (folder, problems) = (report.folder.display(), &report.problems);
     if problems.is_empty() {
         let count = counted(report.files, "file");
-        return format!("{folder}: whole ({count}, {})\n", size(report.bytes));
+        return format!("{folder}: {} ({count}, {})\n", paint(GOOD, "whole"), size(report.bytes));
     }
     let is_newer = problems.iter().any(|problem| problem.kind == "newer-format");
     let state = if is_newer { "of a newer dtrain" } else { "damaged" };
+    let state = paint(ERROR, state);
     let messages = problems.iter().map(|problem| format!("  {}\n", problem.message));
     format!("{folder}: {state}\n{}", messages.collect::<String>())
 }

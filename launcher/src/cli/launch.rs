@@ -1,5 +1,6 @@
 //! The flags of `dtrain launch`, and the meaning of its words.
 
+use super::complete::programs;
 use super::gpus::GpuArgs;
 use super::{ContractArgs, LimitArgs, OutputArgs};
 use crate::executable::{self, Named};
@@ -54,6 +55,14 @@ pub(crate) struct LaunchArgs {
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub(crate) set: Vec<String>,
 
+    /// Take two steps of everything: train, evaluate, resume, predict.
+    #[arg(long = "try", conflicts_with = "overfit")]
+    pub(crate) is_try: bool,
+
+    /// Check that the model learns N fixed training samples by heart.
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) overfit: Option<u32>,
+
     /// Restart all workers up to K times after a failure.
     #[arg(long, value_name = "K", default_value_t = 0, allow_negative_numbers = true,
           value_parser = clap::value_parser!(u32).range(..=MOST_RESTARTS))]
@@ -72,6 +81,12 @@ pub(crate) struct LaunchArgs {
           value_parser = clap::value_parser!(u64).range(..=LONGEST_TIMEOUT_S))]
     shutdown_timeout: u64,
 
+    /// Shell command that gets result.json at the end; 30 s at most.
+    ///
+    /// On its standard input, once, also after a failure. Instead of the recipe's `log.on_end`.
+    #[arg(long, value_name = "COMMAND", value_parser = NonEmptyStringValueParser::new())]
+    pub(crate) on_end: Option<String>,
+
     /// Only this rank reads standard input; for programs.
     #[arg(long, value_name = "RANK", allow_negative_numbers = true)]
     pub(crate) stdin_rank: Option<usize>,
@@ -83,7 +98,7 @@ pub(crate) struct LaunchArgs {
     pub(crate) output: OutputArgs,
 
     /// Recipe, Python script or program, with arguments.
-    #[arg(value_name = "RECIPE|SCRIPT.py|PROGRAM", trailing_var_arg = true)]
+    #[arg(value_name = "RECIPE|SCRIPT.py|PROGRAM", trailing_var_arg = true, add = programs())]
     pub(super) words: Vec<OsString>,
 
     // Must follow all other flags: its heading applies to later ones.
@@ -101,6 +116,10 @@ pub(crate) struct LaunchArgs {
     /// The words before the target, without `--`.
     #[arg(skip)]
     pub(super) flags: Vec<OsString>,
+
+    /// The flags of the command line that a try passes on to its launches.
+    #[arg(skip)]
+    pub(crate) given: Vec<OsString>,
 
     /// The environment variables that stand for flags of this launch.
     #[arg(skip)]
@@ -148,11 +167,28 @@ impl LaunchArgs {
         let mut line = vec!["dtrain".to_owned(), "launch".to_owned()];
         let left_out = ["--no-python", "--no_python", "-m", "--module"];
         let flags = self.flags.iter().filter(|flag| !left_out.iter().any(|word| *flag == *word));
-        for word in flags.map(OsString::as_os_str).chain(words) {
-            let word = word.to_string_lossy();
-            line.push(shlex::try_quote(&word).map_or_else(|_| word.to_string(), Cow::into_owned));
-        }
+        line.extend(flags.map(OsString::as_os_str).chain(words).map(shell_word));
         line.join(" ")
+    }
+
+    /// Returns the command line that continues a run of this recipe in `run_dir`.
+    pub(crate) fn again(&self, recipe: &str, run_dir: &Path) -> String {
+        let mut flags = self.flags.iter();
+        let mut words = vec![OsStr::new("dtrain"), OsStr::new("launch")];
+        // A run that has begun refuses `never`.
+        let is_new = self.resume.as_deref() == Some("never");
+        while let Some(flag) = flags.next() {
+            match flag.to_str() {
+                Some("--resume") if is_new => drop(flags.next()),
+                Some("--resume=never") if is_new => {}
+                _ => words.push(flag),
+            }
+        }
+        words.push(OsStr::new(recipe));
+        if self.run_dir.is_none() {
+            words.extend([OsStr::new("--run-dir"), run_dir.as_os_str()]);
+        }
+        words.into_iter().map(shell_word).collect::<Vec<_>>().join(" ")
     }
 
     /// Returns the words after the target's name.
@@ -172,6 +208,12 @@ impl LaunchArgs {
     pub(super) fn is_recipe(&self, name: &OsStr) -> bool {
         self.form(name) == Form::Recipe
     }
+}
+
+/// Returns the word as a shell reads it.
+pub(crate) fn shell_word(word: &OsStr) -> String {
+    let word = word.to_string_lossy();
+    shlex::try_quote(&word).map_or_else(|_| word.to_string(), Cow::into_owned)
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -265,6 +307,20 @@ mod tests {
             assert_eq!(parse(&["--shutdown-timeout", number]).unwrap_err().exit_code(), 2, "{number:?}");
         }
         assert_eq!(parse(&["--shutdown-timeout", "0", "r"]).unwrap().shutdown_timeout(), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_run_continues_by_the_same_words_in_its_folder() {
+        let again = |line: &[&str]| parse(line).unwrap().again("a b.toml", Path::new("runs/x"));
+        assert_eq!(
+            again(&["--nproc", "2", "a b.toml", "--set", "x=1 2"]),
+            "dtrain launch --nproc 2 --set 'x=1 2' 'a b.toml' --run-dir runs/x"
+        );
+        for never in [&["--resume", "never"][..], &["--resume=never"]] {
+            let line = [&["a b.toml", "--run-dir", "y"], never].concat();
+            assert_eq!(again(&line), "dtrain launch --run-dir y 'a b.toml'");
+        }
+        assert!(again(&["--resume", "x/y", "a b.toml"]).contains(" --resume x/y "));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::time::Duration;
 pub(crate) struct LimitArgs {
     /// Limit the run's time: `90 min`, `2h30min`, `1-12:00:00` or `none`.
     ///
-    /// Counted from the start. A recipe also heeds its Slurm job's end, except with `none`.
+    /// Counted from the start. A recipe also stops before the end of its Slurm job, except with `none`.
     #[arg(long, value_name = "TIME|none")]
     pub(crate) time_limit: Option<Limit>,
 

@@ -3,6 +3,7 @@
 use super::numbers::whole;
 use clap::{ArgAction, Args};
 use dtrain_agent::io::output::Stream;
+use dtrain_common::log_line::LogFormat;
 use dtrain_common::units::ByteSize;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -47,6 +48,17 @@ pub(crate) struct OutputArgs {
     /// Rotate log files at this size; 0: never [default: 1 GiB].
     #[arg(long, value_name = "SIZE", allow_negative_numbers = true, value_parser = log_size)]
     pub(crate) log_max_size: Option<u64>,
+
+    /// Lines on standard error: `text`, or `json`, an object each [default: text].
+    #[arg(long, value_name = "text|json")]
+    pub(crate) log_format: Option<LogFormat>,
+}
+
+impl OutputArgs {
+    /// Returns the form of lines on standard error.
+    pub(crate) fn format(&self) -> LogFormat {
+        self.log_format.unwrap_or_default()
+    }
 }
 
 /// Streams by worker, in torchrun's numbers: the sum of 1 for standard output and 2 for standard error.

@@ -11,7 +11,8 @@ use clap::builder::BoolishValueParser;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, CommandFactory, FromArgMatches, Parser};
-use dtrain_common::env::FLAG_PREFIX;
+use clap_complete::CompleteEnv;
+use dtrain_common::env::{DTRAIN_COMPLETE, FLAG_PREFIX};
 use dtrain_common::lr_range::LrRange;
 use dtrain_common::question::{EvalQuestion, Question, RangeQuestion};
 use std::error::Error;
@@ -20,10 +21,40 @@ use std::path::Path;
 
 /// Reads the command line, and a launch's environment variables. A request for help is an error too.
 pub(crate) fn read_command(argv: Vec<OsString>) -> Result<Command, clap::Error> {
+    let argv = colour_last(argv);
     if argv.get(1).is_some_and(|word| word == "launch") {
         return launch(argv, true).map(|args| Command::Launch(Box::new(args)));
     }
-    Cli::try_parse_from(argv).map(|cli| cli.command)
+    Cli::try_parse_from(argv).map(Cli::into_command)
+}
+
+/// Moves `--color` behind the command's name: a launch reads all words after it.
+fn colour_last(mut argv: Vec<OsString>) -> Vec<OsString> {
+    let words = match argv.get(1).and_then(|word| word.to_str()) {
+        Some("--color") => 2,
+        Some(word) if word.starts_with("--color=") => 1,
+        _ => return argv,
+    };
+    if argv.len() > 1 + words {
+        argv[1..=1 + words].rotate_left(words);
+    }
+    argv
+}
+
+/// Returns whether the words of a launch that cannot be read ask for lines of JSON.
+pub(crate) fn asks_for_json(argv: impl IntoIterator<Item = OsString>) -> bool {
+    let words: Vec<_> = argv.into_iter().take_while(|word| word != "--").collect();
+    let is_flag = |word: &OsString| ["--log-format", "--log_format"].iter().any(|flag| word == *flag);
+    let by_two = words.windows(2).any(|pair| is_flag(&pair[0]) && pair[1] == "json");
+    let by_one = words.iter().any(|word| word == "--log-format=json" || word == "--log_format=json");
+    by_two
+        || by_one
+        || std::env::var_os(format!("{FLAG_PREFIX}LOG_FORMAT")).is_some_and(|value| value == "json")
+}
+
+/// Returns the whole command, for pages of the manual.
+pub(crate) fn whole_command() -> clap::Command {
+    Cli::command()
 }
 
 /// Reads a launch's command line. Flags may follow a recipe; after another word they are the program's.
@@ -80,10 +111,11 @@ fn read(argv: &[OsString], environment: bool) -> Result<LaunchArgs, clap::Error>
         other => other?,
     };
     let cli = Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
-    let Command::Launch(mut args) = cli.command else {
+    let Command::Launch(mut args) = cli.into_command() else {
         return Err(command.error(ErrorKind::InvalidSubcommand, "this is not a launch"));
     };
     let given = matches.subcommand().map(|(_, given)| given);
+    args.given = given.map_or_else(Vec::new, |given| passed_to_a_try(&command, given));
     let counts = |env_flag: &EnvFlag| given.is_some_and(|given| env_flag.counts(given));
     let env_flags = env_flags.into_iter().filter(counts);
     args.from_environment = env_flags.map(|env_flag| env_flag.variable).collect();
@@ -92,6 +124,28 @@ fn read(argv: &[OsString], environment: bool) -> Result<LaunchArgs, clap::Error>
     let end = argv.len().saturating_sub(args.words.len() + usize::from(args.after_dashes));
     args.flags = argv.get(2..end).unwrap_or_default().to_vec();
     Ok(*args)
+}
+
+/// Returns the flags of the command line as words, but those that a try has a value of its own for.
+fn passed_to_a_try(command: &clap::Command, given: &ArgMatches) -> Vec<OsString> {
+    const OWN: [&str; 6] = ["is_try", "overfit", "set", "run_dir", "resume", "max_restarts"];
+    let launch = command.find_subcommand("launch");
+    let mut words = Vec::new();
+    for arg in launch.into_iter().flat_map(clap::Command::get_arguments) {
+        let id = arg.get_id().as_str();
+        let is_given = given.value_source(id) == Some(ValueSource::CommandLine) && !OWN.contains(&id);
+        let Some(name) = arg.get_long().filter(|_| is_given) else { continue };
+        match arg.get_action() {
+            ArgAction::SetTrue => words.push(format!("--{name}").into()),
+            _ => {
+                let mut word = OsString::from(format!("--{name}="));
+                let values = given.get_raw(id).into_iter().flatten().collect::<Vec<_>>();
+                word.push(values.join(std::ffi::OsStr::new(",")));
+                words.push(word);
+            }
+        }
+    }
+    words
 }
 
 /// An environment variable for a flag, as torchrun has: PET_NPROC_PER_NODE for `--nproc-per-node`.
@@ -318,6 +372,11 @@ fn launch_question(
     let mut args = launch(line, false)?;
     args.is_question = true;
     Ok(args)
+}
+
+/// If the script of a shell asks for words, prints them and ends the process.
+pub(crate) fn answer_shell() {
+    CompleteEnv::with_factory(Cli::command).var(DTRAIN_COMPLETE).complete();
 }
 
 #[cfg(test)]

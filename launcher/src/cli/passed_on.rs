@@ -34,6 +34,7 @@ impl PassedOn<'_> {
                 alone.resume.is_some(),
                 "a job resumes in its --run-dir; give another one for a new run",
             ),
+            ("--try", alone.is_try, "start `dtrain launch --try` before the job"),
             ("-m", alone.contract.module, "write the command after `--`, such as `-- python -m MODULE`"),
             (
                 "--no-python",

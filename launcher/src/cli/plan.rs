@@ -1,5 +1,6 @@
 //! The flags of `dtrain data`, `dtrain plan`, `dtrain profile` and `dtrain gpu suggest-batch-size`.
 
+use super::complete::{gpus, recipes};
 use super::launch::MOST_WORKERS;
 use crate::gpu_names::parse_list;
 use clap::Args;
@@ -12,7 +13,7 @@ use std::str::FromStr;
 #[derive(Debug, Args)]
 pub(crate) struct RecipeArgs {
     /// Path of a recipe, or name of a built-in one.
-    #[arg(value_name = "RECIPE", value_parser = NonEmptyStringValueParser::new())]
+    #[arg(value_name = "RECIPE", value_parser = NonEmptyStringValueParser::new(), add = recipes())]
     pub(crate) recipe: String,
 
     /// Set one key of the recipe, such as `train.epochs=3`; may be repeated.
@@ -59,7 +60,7 @@ pub(crate) struct PlanArgs {
     /// GPUs to plan for: names or memory sizes, such as `t4,16GiB`.
     ///
     /// Default: visible GPUs, else 8, 12, 16, 24, 40, 48, 80 GiB.
-    #[arg(long, value_name = "LIST")]
+    #[arg(long, value_name = "LIST", add = gpus())]
     pub(crate) gpu: Option<GpuList>,
 
     /// Number of ranks, one per GPU [default: visible GPUs, or 1].
@@ -111,7 +112,7 @@ pub(crate) struct SuggestArgs {
     pub(crate) recipe: RecipeArgs,
 
     /// GPUs, as for `dtrain plan` [default: visible GPUs].
-    #[arg(long, value_name = "LIST")]
+    #[arg(long, value_name = "LIST", add = gpus())]
     pub(crate) gpu: Option<GpuList>,
 
     /// Number of ranks, one per GPU.

@@ -30,6 +30,10 @@ pub(crate) struct PredictArgs {
     #[arg(long, value_name = "SET")]
     pub(crate) split: Option<String>,
 
+    /// Predict only the first N inputs.
+    #[arg(long, value_name = "N", conflicts_with = "prompt", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(super) first: Option<u32>,
+
     /// Table (.csv, .jsonl) or folder to write.
     #[arg(short, long, value_name = "OUT")]
     pub(crate) out: PathBuf,
@@ -104,6 +108,7 @@ impl PredictArgs {
             weights: self.workers.weights,
             batch: self.workers.batch.map(|batch| batch as usize),
             input,
+            first: self.first.map(|first| first as usize),
             out: self.out.clone(),
             wanted: Wanted {
                 outputs: self.outputs.clone(),

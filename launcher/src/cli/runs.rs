@@ -31,7 +31,7 @@ impl RunsArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum RunsCommand {
-    /// Repeat the table of `dtrain runs`.
+    /// Watch the runs on the whole terminal, with curves and logs.
     #[command(after_help = help!("runs-watch"))]
     Watch(WatchArgs),
 }
@@ -45,12 +45,12 @@ pub(crate) struct WatchArgs {
     #[arg(long, value_name = "SECONDS", default_value_t = 5.0, value_parser = seconds)]
     pub(crate) interval: f64,
 
-    /// Number of updates [default: until Ctrl-C].
+    /// Redraw only the table, this many times.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) count: Option<u64>,
 }
 
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub(crate) struct WhichRuns {
     /// Folder that holds run directories, or a run directory.
     #[arg(value_name = "DIR", default_value = "runs")]

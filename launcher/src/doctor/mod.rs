@@ -18,9 +18,10 @@ mod row;
 mod variables;
 
 use crate::cli::{C10D_PORT, DoctorArgs};
-use crate::stdout::print;
+use crate::stdout::{print, print_coloured};
 use anyhow::bail;
 use dtrain_common::exit::ExitStatus;
+use dtrain_common::progress::Progress;
 use gpus::Gpus;
 use libtorch::Libtorch;
 use row::{Level, Row};
@@ -64,11 +65,13 @@ pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
 
 /// Prints the rows and returns the exit code.
 fn show(args: &DoctorArgs, rows: &[Row], begun: Instant) -> anyhow::Result<ExitCode> {
-    let text = match args.json {
-        true => serde_json::to_string(rows)? + "\n",
-        false => row::table(rows, width()) + "\n" + &row::summary(rows, begun.elapsed()),
+    match args.json {
+        true => print(&(serde_json::to_string(rows)? + "\n"))?,
+        false => {
+            let table = row::coloured(&row::table(rows, width()));
+            print_coloured(&(table + "\n" + &row::summary(rows, begun.elapsed())))?
+        }
     };
-    print(&text)?;
     let fails = rows.iter().any(|row| row.level == Level::Fail);
     Ok(if fails { ExitCode::FAILURE } else { ExitStatus::Success.into() })
 }
@@ -114,6 +117,7 @@ fn run_all(checks: Vec<Check>) -> Machine {
         let _ = thread::Builder::new().spawn(move || sender.send((position, check())).is_ok());
     }
     drop(sender);
+    let _progress = Progress::start("checking");
     let end = Instant::now() + PATIENCE;
     let mut found: Vec<Option<Machine>> = names.iter().map(|_| None).collect();
     while let Ok((position, result)) = receiver.recv_timeout(end.saturating_duration_since(Instant::now())) {

@@ -1,5 +1,6 @@
 //! A row of the report, and the table.
 
+use crate::colour::{ERROR, GOOD, WARNING, first_words};
 use dtrain_common::text::{counted, wrapped};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -59,6 +60,11 @@ pub(super) fn table(rows: &[Row], width: usize) -> String {
         }
     }
     out
+}
+
+/// Returns the table with the levels in colour.
+pub(super) fn coloured(table: &str) -> String {
+    first_words(table, &[("ok", GOOD), ("warn", WARNING), ("FAIL", ERROR)])
 }
 
 /// Returns the last line: the numbers of failures and warnings.

@@ -6,22 +6,19 @@
 use crate::ckpt::check_out;
 use crate::cli::{BuilderArg, ImportArgs};
 use crate::python;
+use crate::stop::Stop;
 use crate::trainer::find_worker;
 use anyhow::{Context, bail};
-use dtrain_agent::io::process::handlers;
 use dtrain_agent::signals;
 use dtrain_common::exit::ExitStatus;
 use dtrain_common::files::in_memory;
-use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::{Map, Value};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Seek, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::process::{Command, ExitCode};
 
 const SCRIPT: &str = concat!(
     include_str!("python/base.py"),
@@ -147,49 +144,4 @@ fn partial(output: &Path, ending: &str) -> PathBuf {
     let mut name = output.as_os_str().to_owned();
     name.push(ending);
     name.into()
-}
-
-/// Passes the first signal to Python as SIGINT, and the second as SIGKILL.
-struct Stop {
-    signal: Arc<AtomicI32>,
-    child: Arc<AtomicI32>,
-}
-
-impl Stop {
-    fn listen() -> anyhow::Result<Self> {
-        let stop = Self { signal: Arc::default(), child: Arc::default() };
-        let (signal, child) = (Arc::clone(&stop.signal), Arc::clone(&stop.child));
-        let deliver = move |number, _| {
-            if !signals::STOP.contains(&number) {
-                return;
-            }
-            let first = signal.compare_exchange(0, number, Ordering::SeqCst, Ordering::SeqCst).is_ok();
-            end(child.load(Ordering::SeqCst), if first { Signal::INT } else { Signal::KILL });
-        };
-        handlers::listen(&signals::STOP, deliver).context("cannot receive signals")?;
-        Ok(stop)
-    }
-
-    /// Returns the first signal of the launcher.
-    fn signal(&self) -> Option<i32> {
-        Some(self.signal.load(Ordering::SeqCst)).filter(|number| *number != 0)
-    }
-
-    fn wait(&self, mut child: Child) -> io::Result<std::process::ExitStatus> {
-        let id = i32::try_from(child.id()).unwrap_or_default();
-        self.child.store(id, Ordering::SeqCst);
-        if self.signal().is_some() {
-            end(id, Signal::INT);
-        }
-        let status = child.wait();
-        self.child.store(0, Ordering::SeqCst);
-        status
-    }
-}
-
-fn end(child: i32, signal: Signal) {
-    if let Some(group) = Pid::from_raw(child).filter(|_| child > 0) {
-        // If the process has just ended, there is nothing to stop.
-        let _ = kill_process_group(group, signal);
-    }
 }

@@ -5,15 +5,17 @@ use super::environment::Shared;
 use super::files::Files;
 use super::inbox::Inbox;
 use super::master_address::MasterAddress;
+use super::on_end;
 use super::port::MasterPort;
 use crate::cli::LaunchArgs;
 use crate::job;
 use crate::plan::{LaunchPlan, cores};
 use anyhow::Context;
+use crossbeam_channel::Receiver;
 use dtrain_agent::cluster::message::{Endpoint, RunInfo};
 use dtrain_agent::io::heartbeats::Heartbeats;
 use dtrain_agent::io::memory_copies::MemoryCopies;
-use dtrain_agent::io::output::{Stream, Tail, can_draw_frames};
+use dtrain_agent::io::output::{Stream, Tail};
 use dtrain_agent::io::process::WorkerSpec;
 use dtrain_agent::io::process::memory_kill::MemoryKills;
 use dtrain_agent::io::store::{BoundPort, ClientsSeen};
@@ -43,6 +45,22 @@ pub(super) struct Launch<'a> {
     pub(super) lease: Option<PathBuf>,
     /// The workers' limit of open files, if this process has raised its own.
     pub(super) open_files: Option<Rlimit>,
+}
+
+impl Launch<'_> {
+    /// Runs the command for the end of this launch, if there is one: that of the flag before that of the recipe. Returns what the user
+    /// should know.
+    pub(super) fn follow_end(&self, result: &[u8]) -> Option<String> {
+        let Self { args, plan, inbox, .. } = self;
+        // The run belongs to another launch.
+        if plan.is_evicted() {
+            return None;
+        }
+        let of_recipe = || plan.training()?.on_end();
+        let command = args.on_end.as_deref().or_else(of_recipe)?;
+        let wait = |done: &Receiver<()>, limit| inbox.wait(done, Some(limit), false).abandoned;
+        on_end::follow(command, result, plan.run_dir.as_ref(), &inbox.family, &wait)
+    }
 }
 
 /// One start of the whole group.
@@ -150,7 +168,9 @@ impl Attempt {
             start: inbox.start_time.wall,
             devices: plan.devices.clone(),
             // If standard error is not shown, the worker prints progress as lines, which the log keeps.
-            frames: can_draw_frames(Stream::Stderr) && plan.routing.route(0, Stream::Stderr).shown,
+            frames: plan.routing.can_draw_frames(Stream::Stderr)
+                && plan.routing.route(0, Stream::Stderr).shown,
+            format: plan.routing.format,
             signals: args.contract.signal_names(),
             memory_copies: copies.as_ref().map(|copies| copies.path().to_owned()),
             collective_timeout: args.limits.collective_timeout,

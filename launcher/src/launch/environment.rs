@@ -2,10 +2,11 @@
 
 use crate::plan::Devices;
 use dtrain_common::env::{
-    CUDA_VISIBLE_DEVICES, DTRAIN_COLLECTIVE_TIMEOUT, DTRAIN_HEARTBEAT_FILE, DTRAIN_LEASE,
+    CUDA_VISIBLE_DEVICES, DTRAIN_COLLECTIVE_TIMEOUT, DTRAIN_HEARTBEAT_FILE, DTRAIN_LEASE, DTRAIN_LOG_FORMAT,
     DTRAIN_MEMORY_COPIES, DTRAIN_PROGRESS, DTRAIN_START_UNIX_NS, OMP_NUM_THREADS,
     TORCH_NCCL_ASYNC_ERROR_HANDLING, TORCHELASTIC_ERROR_FILE, TORCHELASTIC_SIGNALS_TO_HANDLE, WorkerEnv,
 };
+use dtrain_common::log_line::LogFormat;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -28,6 +29,7 @@ pub(super) struct Shared {
     pub(super) start: SystemTime,
     pub(super) devices: Devices,
     pub(super) frames: bool,
+    pub(super) format: LogFormat,
     pub(super) signals: String,
     /// The folder for copies of the state, if the recipe asks for them.
     pub(super) memory_copies: Option<PathBuf>,
@@ -60,6 +62,7 @@ impl Shared {
             (DTRAIN_HEARTBEAT_FILE, heartbeat_file.into()),
             (DTRAIN_START_UNIX_NS, since_epoch.as_nanos().to_string().into()),
             (DTRAIN_PROGRESS, progress.into()),
+            (DTRAIN_LOG_FORMAT, self.format.word().into()),
         ]);
         let copies = self.memory_copies.as_ref();
         vars.extend(copies.map(|place| (DTRAIN_MEMORY_COPIES, place.into())));
@@ -121,6 +124,7 @@ mod tests {
             start: UNIX_EPOCH + Duration::from_nanos(1_700_000_000_123_456_789),
             devices: Devices::Inherited,
             frames,
+            format: LogFormat::Json,
             signals: "SIGTERM,SIGINT".into(),
             memory_copies: None,
             collective_timeout: Some(Duration::from_millis(1500)),

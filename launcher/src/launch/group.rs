@@ -7,7 +7,7 @@ use crate::plan::{Routing, Sinks};
 use crossbeam_channel::Sender;
 use dtrain_agent::cause::{self, Evidence};
 use dtrain_agent::io::output::{
-    Chunk, FailedLogs, Input, LineFilter, Reader, RotatingLog, Source, Stream, Style, Tail,
+    Chunk, FailedLogs, Input, LineFilter, Message, Reader, RotatingLog, Source, Stream, Style, Tail,
 };
 use dtrain_agent::io::process::{
     Channel, Mirror, Streams, Terminal, Wiring, Worker, WorkerSpec, handlers, stacks,
@@ -130,11 +130,11 @@ impl<'a> Group<'a> {
                 source: Source { rank, stream },
                 stream: file,
                 style,
-                prefix: routing.prefixes[rank].as_bytes().to_vec(),
+                form: routing.form(rank, stream),
                 log,
                 line_filter: line_filter.filter(|_| style != Style::Hidden),
                 tail: has_errors(stream).then(|| self.tails[rank].clone()),
-                // Where the system has no pseudo terminals, this is a pipe.
+                // Without pseudo terminals in the system, this is a pipe.
                 follow: mirror.and_then(Result::ok).map(|mut mirror| Box::new(move || mirror.follow()) as _),
             });
         }
@@ -197,7 +197,7 @@ impl<'a> Group<'a> {
 
     /// Collects the stacks of these workers in files beside their logs, or shows them if no logs are kept.
     /// Debuggers are slow, so threads do it; the agent gets `number` afterwards.
-    pub(super) fn inspect(&self, ranks: &[usize], number: u32, notices: &Sender<String>) {
+    pub(super) fn inspect(&self, ranks: &[usize], number: u32, notices: &Sender<Message>) {
         let pids = self.pids();
         let of = |&rank: &usize| Some((self.first_rank + rank, pids[rank]?, self.files.stacks_path(rank)));
         let hanging: Vec<_> = ranks.iter().filter_map(of).collect();
@@ -206,7 +206,7 @@ impl<'a> Group<'a> {
             std::thread::scope(|scope| {
                 for (rank, pid, path) in &hanging {
                     // Fails only if the run is over.
-                    scope.spawn(|| drop(notices.send(collect_stacks(*rank, *pid, path.as_deref()))));
+                    scope.spawn(|| drop(notices.send(collect_stacks(*rank, *pid, path.as_deref()).into())));
                 }
             });
             let _ = events.send(Event::Inspected { number });

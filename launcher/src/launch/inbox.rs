@@ -194,4 +194,4 @@ fn locked(senders: &Senders) -> MutexGuard<'_, BTreeMap<i32, String>> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -2,6 +2,7 @@
 
 use crate::executable::why_not_started;
 use crate::plan::LaunchPlan;
+use dtrain_agent::io::output::Message;
 use dtrain_agent::local::{KillReason, Notice, Outcome};
 use dtrain_agent::signals;
 use dtrain_common::exit::ExitStatus;
@@ -25,7 +26,16 @@ pub(super) fn restarting(restart: u32, allowed: u32, workers: usize, pause: Dura
 }
 
 /// Returns the message for a notice; `None` if the banner follows at once.
-pub(super) fn notice(notice: &Notice, plan: &LaunchPlan, timeout: Duration) -> Option<String> {
+pub(super) fn notice(notice: &Notice, plan: &LaunchPlan, timeout: Duration) -> Option<Message> {
+    let text = words(notice, plan, timeout)?;
+    Some(match notice {
+        Notice::Failed { .. } | Notice::Hanging { .. } | Notice::Killing { .. } => Message::error(text),
+        Notice::Resumed { .. } | Notice::Writing { .. } => Message::warning(text),
+        _ => text.into(),
+    })
+}
+
+fn words(notice: &Notice, plan: &LaunchPlan, timeout: Duration) -> Option<String> {
     let workers = plan.nproc;
     let usage_error = Outcome::Exited(ExitStatus::Usage.code().into());
     let timeout = timeout.as_secs();

@@ -8,6 +8,7 @@ mod group;
 mod inbox;
 mod master_address;
 mod messages;
+mod on_end;
 pub(crate) mod port;
 mod reactor;
 mod report;
@@ -23,7 +24,7 @@ use dtrain_agent::clock::StartTime;
 use dtrain_agent::cluster::message::RunInfo;
 use dtrain_agent::io::guardian::GuardianInfo;
 use dtrain_agent::io::memory_copies::MemoryCopies;
-use dtrain_agent::io::output::Screen;
+use dtrain_agent::io::output::{Message, Screen};
 use dtrain_agent::io::temporary::Temporary;
 use dtrain_agent::local::{Cause, Next, RestartPolicy, Restarts, Resumption};
 use dtrain_common::env::TORCHELASTIC_USE_AGENT_STORE;
@@ -43,14 +44,18 @@ pub(crate) fn run(
 ) -> anyhow::Result<ExitStatus> {
     let temporary = Temporary::of_guardian(guardian_info.temporary.clone());
     let inbox = Inbox::open(start_time, &guardian_info, &args.contract.signals())?;
-    let asked = Arc::clone(args);
+    let (asked, format) = (Arc::clone(args), args.output.format());
     // The meeting is known also if the checks are abandoned.
     let (opened, meeting) = crossbeam_channel::bounded(1);
     let check = move || -> anyhow::Result<_> {
         let mut contract = asked.contract.clone();
         job::find_host(&mut contract.rendezvous)?;
         let notes = contract.check()?;
-        let meeting = contract.rendezvous.rendezvous()?.map(Meeting::open_patiently).transpose()?;
+        let meeting = contract
+            .rendezvous
+            .rendezvous()?
+            .map(|rendezvous| Meeting::open_patiently(rendezvous, format))
+            .transpose()?;
         let (seat, master_address) = match &meeting {
             None => (Seat::Alone, MasterAddress::check(&contract.rendezvous)?),
             Some(meeting) if meeting.leads() => (Seat::Leader, MasterAddress::default()),
@@ -70,7 +75,7 @@ pub(crate) fn run(
             let copies = plan.keeps_copies().then(|| MemoryCopies::new(&temporary)).transpose()?;
             Ok((plan, master_address, node, restarts, notices, copies))
         }),
-        Err(signal) => Err(report::not_begun(None, Cause::Stopped { signal }).into()),
+        Err(signal) => Err(report::not_begun(None, Cause::Stopped { signal }, format).into()),
     };
     let meeting = meeting.try_recv().ok().flatten();
     let (plan, master_address, node, restarts, notices, copies) = match ready {
@@ -111,8 +116,8 @@ pub(crate) fn run(
         return cluster::run(launch, &guardian_info.lease, meeting, node, restarts, notices);
     }
     let first = Attempt::prepare(&launch, 0, None)?;
-    let screen =
-        Screen::start(launch.plan.headline()).context("cannot start the thread that writes the output")?;
+    let screen = Screen::start(launch.plan.headline(), format)
+        .context("cannot start the thread that writes the output")?;
     RunningLaunch { launch, restarts, screen, before: None }.run(first, notices)
 }
 
@@ -125,7 +130,7 @@ fn begin(args: &LaunchArgs, plan: &LaunchPlan, inbox: &Inbox) -> Result<(Restart
         training: plan.training().is_some(),
     });
     inbox.pause(Duration::ZERO, &mut restarts);
-    let not_begun = |cause| Err(report::not_begun(Some(plan), cause));
+    let not_begun = |cause| Err(report::not_begun(Some(plan), cause, args.output.format()));
     let notices = match restarts.resume(inbox.start_time.elapsed(), plan.has_checkpoint()) {
         Resumption::Start { notices } => notices,
         Resumption::Stopped { signal } => return not_begun(Cause::Stopped { signal }),
@@ -171,7 +176,9 @@ impl RunningLaunch<'_> {
                 Err(error) => {
                     close(self.screen, &self.launch.inbox);
                     return match &self.launch.plan {
-                        plan if plan.is_evicted() => Ok(report::not_begun(Some(plan), Cause::Evicted).status),
+                        plan if plan.is_evicted() => {
+                            Ok(report::not_begun(Some(plan), Cause::Evicted, plan.routing.format).status)
+                        }
                         _ => Err(error),
                     };
                 }
@@ -183,9 +190,9 @@ impl RunningLaunch<'_> {
         }
     }
 
-    fn say(&self, text: String) {
+    fn say(&self, notice: impl Into<Message>) {
         // Cannot fail while the launcher runs: the screen's thread ends only after its last sender.
-        drop(self.screen.notices.send(text));
+        drop(self.screen.notices.send(notice.into()));
     }
 
     /// Makes an attempt, and decides about the next.
@@ -204,7 +211,7 @@ impl RunningLaunch<'_> {
         let restore = |course: &Self| {
             let earlier = earlier.as_ref().filter(|_| !course.launch.plan.is_evicted());
             if let Some(text) = earlier.and_then(EarlierResult::restore) {
-                course.say(text);
+                course.say(Message::warning(text));
             }
         };
         let mut run = match result {
@@ -213,7 +220,7 @@ impl RunningLaunch<'_> {
                 restore(self);
                 return match self.before.take() {
                     Some(before) => {
-                        self.say(format!("dtrain: cannot restart: {error:#}"));
+                        self.say(Message::error(format!("dtrain: cannot restart: {error:#}")));
                         Ok((before, None))
                     }
                     None => Err(error),
@@ -228,10 +235,10 @@ impl RunningLaunch<'_> {
                 let Some(before) = self.before.take() else {
                     bail!(text);
                 };
-                self.say(format!("dtrain: cannot restart: {text}"));
+                self.say(Message::error(format!("dtrain: cannot restart: {text}")));
                 return Ok((before, None));
             }
-            self.say(format!("dtrain: {text}"));
+            self.say(Message::error(format!("dtrain: {text}")));
         }
         let is_early = run.verdict.cause.is_stopped() && !run.has_heartbeats;
         // The workers were stopped before any step could be lost.
@@ -254,8 +261,9 @@ impl RunningLaunch<'_> {
             let start_time = self.launch.inbox.start_time;
             let blame = report::blame(&self.launch.plan, &run, &attempt, start_time);
             let lines = blame.map_or_else(Vec::new, |blame| blame.banner);
-            for line in run.failed_logs.iter().cloned().chain(lines) {
-                self.say(line);
+            run.failed_logs.iter().for_each(|line| self.say(Message::warning(line)));
+            if !lines.is_empty() {
+                self.say(Message::error(lines.join("\n")));
             }
         }
         let port = attempt.rank0.port;
@@ -316,7 +324,7 @@ impl RunningLaunch<'_> {
                         self.before = Some(finished);
                         return Ok((attempt, notices));
                     }
-                    Err(error) => self.say(format!("dtrain: cannot restart: {error:#}")),
+                    Err(error) => self.say(Message::error(format!("dtrain: cannot restart: {error:#}"))),
                 }
             }
             Resumption::Start { .. } => {}
@@ -338,10 +346,13 @@ impl RunningLaunch<'_> {
         let conclusion = report::Conclusion::of(plan, &run, &attempt, self.restarts.used, start_time);
         let report = report::Report::new(plan, conclusion, start_time);
         if let Some(text) = run.failed_logs.take() {
-            self.say(text);
+            self.say(Message::warning(text));
         }
         let run_dir = plan.run_dir.as_ref().filter(|_| !plan.is_evicted());
-        report.publish(run_dir, finished.reason, |text| self.say(text));
+        report.publish(run_dir, finished.reason, |notice| self.say(notice));
+        if let Some(text) = self.launch.follow_end(&report.json(run_dir)) {
+            self.say(Message::warning(text));
+        }
         if !run.abandoned {
             close(self.screen, &self.launch.inbox);
         }

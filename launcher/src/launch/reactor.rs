@@ -15,7 +15,7 @@ use anyhow::Context;
 use crossbeam_channel::Receiver;
 use dtrain_agent::cluster::member::MemberEvent;
 use dtrain_agent::io::heartbeats::Heartbeats;
-use dtrain_agent::io::output::{FailedLogs, Screen};
+use dtrain_agent::io::output::{FailedLogs, Message, Screen};
 use dtrain_agent::io::store::Serving;
 use dtrain_agent::local::{Action, Agent, Event, Notice, Policy, StopSource, TICK, Verdict};
 use dtrain_agent::signals;
@@ -51,7 +51,7 @@ pub(super) fn attempt(
     };
     let group = Group::new(inbox, specs, plan.placement.first_rank, &attempt.files, capture)?;
     let say = screen.notices.clone();
-    let tell = move |text| drop(say.send(format!("dtrain: {text}")));
+    let tell = move |text| drop(say.send(format!("dtrain: {text}").into()));
     let store = attempt.store.take().map(|store| store.serve(tell)).transpose();
     let store = store.context("cannot serve the workers' store")?;
     if let (Some(cluster), Some(store)) = (cluster, &store) {
@@ -165,9 +165,9 @@ impl<'a> Reactor<'a> {
         self.actions.extend(actions);
     }
 
-    fn say(&self, text: String) {
+    fn say(&self, notice: impl Into<Message>) {
         // Fails only if the screen was given up.
-        let _ = self.screen.notices.send(text);
+        let _ = self.screen.notices.send(notice.into());
     }
 
     /// Carries out a decision; only this function has effects.
@@ -191,7 +191,7 @@ impl<'a> Reactor<'a> {
                 let text = self.group.describe_stuck(&ranks);
                 // On several nodes, this node leaves for this reason.
                 if self.cluster.is_none() {
-                    self.say(format!("dtrain: {text}"));
+                    self.say(Message::error(format!("dtrain: {text}")));
                 }
             }
             Action::Tell(notice) => {
@@ -210,11 +210,11 @@ impl<'a> Reactor<'a> {
         let next = inbox.next(deadline.map_or(look, |deadline| deadline.min(look)), &self.orders);
         if !self.evicted && plan.is_evicted() {
             self.evicted = true;
-            self.say(messages::evicted(plan));
+            self.say(Message::error(messages::evicted(plan)));
             self.hear(&Event::Evicted);
         }
         if let Some(warning) = plan.lock_warning() {
-            self.say(format!("dtrain: {warning}"));
+            self.say(Message::warning(format!("dtrain: {warning}")));
         }
         self.group.deliver_pending();
         // Beats before this event count first, so no live worker is suspected or killed.

@@ -6,6 +6,7 @@ use super::numa::CoreBinding;
 use super::routing::{Routing, Sinks};
 use anyhow::Context;
 use dtrain_agent::cluster::ranks::Placement;
+use dtrain_agent::io::output::Message;
 use dtrain_agent::io::process::WorkerSpec;
 use dtrain_agent::local::TimeLimit;
 use dtrain_common::exit::ExitStatus;
@@ -227,9 +228,8 @@ impl LaunchPlan {
         }
     }
 
-    pub(crate) fn headline(&self) -> String {
-        let lines: Vec<_> = self.headline.iter().map(|line| format!("dtrain: {line}")).collect();
-        lines.join("\n")
+    pub(crate) fn headline(&self) -> Vec<Message> {
+        self.headline.iter().map(|line| format!("dtrain: {line}").into()).collect()
     }
 
     /// Returns the process to start for `rank`.
@@ -264,6 +264,8 @@ pub(crate) struct Training {
     pub(super) text: Option<String>,
     /// Keeps other runs out of the run directory; on the leader's node only.
     pub(super) lock: Option<RunLock>,
+    /// The command that continues the run; empty on a member.
+    pub(crate) again: String,
     /// The checkpoint that `--resume` names.
     pub(super) asked: Option<PathBuf>,
 }
@@ -272,6 +274,11 @@ impl Training {
     /// Returns the recipe as resolved for all nodes; `None` on a member that has not joined.
     pub(crate) fn text(&self) -> Option<&str> {
         self.text.as_deref()
+    }
+
+    /// Returns the command that the recipe states for the end of the run.
+    pub(crate) fn on_end(&self) -> Option<&str> {
+        self.stated.log.on_end.as_deref()
     }
 }
 

@@ -5,6 +5,7 @@ pub(crate) mod gpu_check;
 mod kinds;
 mod limit;
 mod numa;
+mod overfit;
 mod placement;
 mod program;
 mod routing;
@@ -15,7 +16,7 @@ pub(crate) use devices::Devices;
 pub(crate) use kinds::{LaunchPlan, Seat};
 #[cfg(test)]
 pub(crate) use routing::Home;
-pub(crate) use routing::{Routing, Sinks};
+pub(crate) use routing::{Route, Routing, Sinks};
 pub(crate) use size::cores;
 
 use crate::cli::{Form, LaunchArgs};

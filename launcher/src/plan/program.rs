@@ -26,7 +26,11 @@ pub(super) fn plan(
     start_time: StartTime,
 ) -> anyhow::Result<LaunchPlan> {
     let (command, is_python) = command(target, args)?;
-    for (given, flag) in [(!args.set.is_empty(), "--set"), (args.resume.is_some(), "--resume")] {
+    for (given, flag) in [
+        (!args.set.is_empty(), "--set"),
+        (args.resume.is_some(), "--resume"),
+        (args.overfit.is_some(), "--overfit"),
+    ] {
         if given {
             bail!(
                 "{flag} is for recipes and has no effect on a program; put the program's own flags after its name"
@@ -42,6 +46,9 @@ pub(super) fn plan(
     }
     let home = if args.run_dir.is_some() { Home::RunDir } else { Home::Nowhere };
     let mut routing = Routing::plan(&args.output, nproc, &args.contract.role, home)?;
+    if args.is_question {
+        routing = routing.of_trainer();
+    }
     let (own_devices, core_binding) = placement(args, &size)?;
     let limited = limit::limit(&args.limits, false, start_time, |name| std::env::var(name).ok())?;
     let named = args.run_dir.as_deref();

@@ -6,9 +6,10 @@ mod tests;
 use crate::cli::{Choice, OutputArgs, PrefixTemplate, PrefixValues};
 use anyhow::{Context, bail, ensure};
 use dtrain_agent::cluster::ranks::Placement;
-use dtrain_agent::io::output::{FrameStyle, Stream, Style, can_draw_frames};
+use dtrain_agent::io::output::{Form, FrameStyle, Stream, Style, Warnings, can_draw_frames};
 use dtrain_agent::io::process::{Channel, Wiring};
 use dtrain_agent::io::temporary;
+use dtrain_common::log_line::LogFormat;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -32,13 +33,18 @@ pub(crate) struct Route {
 }
 
 /// The output of all workers of this machine, after every check.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(crate) struct Routing {
     /// By local rank, in the order of [`Stream::BOTH`].
     routes: Vec<[Route; 2]>,
     /// By local rank.
-    pub(crate) prefixes: Vec<String>,
+    prefixes: Vec<String>,
     labels: Labels,
+    /// The rank of the first worker.
+    first_rank: usize,
+    pub(crate) format: LogFormat,
+    /// The warnings of dtrain's trainer, over all attempts; none for a program, whose lines stay as they are.
+    warnings: Option<Warnings>,
     /// Texts to search in shown lines, in the order of [`Stream::BOTH`]; lines with one are copied.
     pub(crate) filters: [Vec<String>; 2],
     /// The folder for logs of a launch without a run directory.
@@ -140,6 +146,9 @@ impl Routing {
         let mut routing = Self {
             routes,
             prefixes: Vec::new(),
+            first_rank: 0,
+            format: args.format(),
+            warnings: None,
             labels: Labels { template, ..inherited },
             filters: filters.map(|filter| filter.as_ref().map(|list| list.0.clone()).unwrap_or_default()),
             log_dir: args.log_dir.clone(),
@@ -151,8 +160,41 @@ impl Routing {
         Ok(routing)
     }
 
+    /// Makes the workers dtrain's own: their messages have colours, and their warnings are shown once.
+    #[must_use]
+    pub(crate) fn of_trainer(self) -> Self {
+        Self { warnings: Some(Warnings::default()), ..self }
+    }
+
+    /// Returns a sentence about warnings that came several times.
+    pub(crate) fn repeated_warnings(&self) -> Option<String> {
+        self.warnings.as_ref()?.repeated()
+    }
+
+    /// Returns what the lines of this stream of this worker look like. Standard output of dtrain's trainer is data.
+    pub(crate) fn form(&self, local_rank: usize, stream: Stream) -> Form {
+        Form {
+            prefix: self.prefixes[local_rank].as_bytes().to_vec(),
+            format: if self.is_data(stream) { LogFormat::Text } else { self.format },
+            has_colours: stream.has_colours(),
+            warnings: self.warnings.clone().filter(|_| stream == Stream::Stderr),
+            rank: self.first_rank + local_rank,
+            stream: Some(stream),
+        }
+    }
+
+    fn is_data(&self, stream: Stream) -> bool {
+        self.warnings.is_some() && stream == Stream::Stdout
+    }
+
+    /// Returns whether the launcher reads the lines of this stream, whatever it shows them on.
+    fn reads_lines(&self, stream: Stream) -> bool {
+        !self.is_data(stream) && (self.format == LogFormat::Json || self.warnings.is_some())
+    }
+
     /// Gives the workers their ranks in the next attempt.
     pub(crate) fn place(&mut self, placement: Placement) {
+        self.first_rank = placement.first_rank;
         let prefix = |local_rank| self.labels.prefix(local_rank, placement);
         self.prefixes = (0..self.routes.len()).map(prefix).collect();
     }
@@ -178,11 +220,16 @@ impl Routing {
     /// Returns whether both streams of this worker come through one channel, which keeps their order: they are shown on
     /// one file or terminal, and nothing needs them apart.
     pub(crate) fn is_together(&self, local_rank: usize, sinks: Sinks) -> bool {
-        sinks.are_one && Stream::BOTH.iter().all(|stream| self.is_only_shown(local_rank, *stream))
+        sinks.are_one
+            && self.format == LogFormat::Text
+            && Stream::BOTH.iter().all(|stream| self.is_only_shown(local_rank, *stream))
     }
 
     /// Returns the channels of this worker. `is_named`: by `--stdin-rank`.
     pub(crate) fn wiring(&self, local_rank: usize, sinks: Sinks, is_named: bool) -> Wiring {
+        if self.format == LogFormat::Json {
+            return Wiring::Apart([Channel::Pipe; 2]);
+        }
         let channel = |stream: Stream| match sinks.terminals[stream.index()] {
             true if self.is_alone(local_rank) || is_named && self.workers() > 1 => Channel::Pty,
             _ => Channel::Pipe,
@@ -207,17 +254,24 @@ impl Routing {
         match wiring.channel(stream) {
             _ if !is_shown(stream) => Style::Hidden,
             Channel::Pty => Style::Raw,
-            Channel::Pipe if is_terminal || !self.is_alone(local_rank) => Style::Lines {
-                frames: match (can_draw_frames(stream), local_rank) {
-                    (true, 0) => FrameStyle::Drawn,
-                    (true, _) => FrameStyle::Dropped,
-                    (false, _) => FrameStyle::Lines,
-                },
-                line_timeout,
-            },
+            Channel::Pipe if is_terminal || !self.is_alone(local_rank) || self.reads_lines(stream) => {
+                Style::Lines {
+                    frames: match (self.can_draw_frames(stream), local_rank) {
+                        (true, 0) => FrameStyle::Drawn,
+                        (true, _) => FrameStyle::Dropped,
+                        (false, _) => FrameStyle::Lines,
+                    },
+                    line_timeout,
+                }
+            }
             Channel::Pipe if is_mixed => Style::Whole { line_timeout },
             Channel::Pipe => Style::Raw,
         }
+    }
+
+    /// Returns whether progress frames can be drawn on this stream.
+    pub(crate) fn can_draw_frames(&self, stream: Stream) -> bool {
+        self.format == LogFormat::Text && can_draw_frames(stream)
     }
 
     /// Returns whether this is the only worker, and its lines have no prefix.

@@ -4,7 +4,7 @@ use super::kinds::{Command, LaunchPlan, PlanKind, Seat, Training, headline, trai
 use super::placement::{measure, placement};
 use super::routing::{Home, Routing};
 use super::size::Size;
-use super::{gpu_check, limit};
+use super::{gpu_check, limit, overfit};
 use crate::cli::LaunchArgs;
 use crate::executable::{is_built_in, is_toml};
 use crate::trainer::{Paths, find_loadable_worker, resolve};
@@ -32,7 +32,7 @@ pub(super) fn plan(
     start_time: StartTime,
 ) -> anyhow::Result<LaunchPlan> {
     let source = Source::find(name).map_err(|error| no_recipe(name, args, error))?;
-    let resolved = match seat {
+    let mut resolved = match seat {
         Seat::Alone | Seat::Leader => Some(resolve(&source, &args.set, Paths::Check).map_err(|error| {
             match error.downcast::<RecipeError>() {
                 Ok(error) => no_recipe(name, args, error),
@@ -42,7 +42,16 @@ pub(super) fn plan(
         // The leader asks the trainer for all nodes.
         Seat::Member => None,
     };
-    let stated = AnyRecipe::parse(&source, &args.set)?;
+    let mut stated = AnyRecipe::parse(&source, &args.set)?;
+    if let Some(samples) = args.overfit {
+        let text = toml::to_string(&overfit::recipe(&stated, samples, &args.set))?;
+        let source = Source { text, ..source };
+        resolved = resolved.map(|_| resolve(&source, &[], Paths::Check)).transpose()?;
+        stated = AnyRecipe::parse(&source, &[])?;
+    }
+    // Nobody takes the check for a training.
+    let overfit_name = stated.train.overfit.map(|_| overfit::name(name));
+    let name = overfit_name.as_deref().unwrap_or(name);
     let text = resolved.as_ref().map(|resolved| resolved.recipe.to_toml()).transpose()?;
     if let (Seat::Leader, Some(text)) = (seat, &text)
         && text.len() > LONGEST_SENT
@@ -65,6 +74,7 @@ pub(super) fn plan(
         None => error,
     };
     let routing = Routing::plan(&args.output, nproc, &args.contract.role, Home::Recipe).map_err(with_note)?;
+    let routing = routing.of_trainer();
     let checked = size.gpus.as_ref().map(gpu_check::check).transpose()?;
     let mut notes = Vec::from_iter(size.note.clone());
     notes.extend(checked.into_iter().flatten());
@@ -96,6 +106,7 @@ pub(super) fn plan(
             (Some(run_dir), Some(lock), summary, worker_args)
         }
     };
+    let again = run_dir.as_ref().map_or_else(String::new, |run_dir| args.again(name, run_dir.root()));
     Ok(LaunchPlan {
         nproc,
         placement: Placement::alone(nproc),
@@ -112,6 +123,7 @@ pub(super) fn plan(
             resolved,
             text,
             lock,
+            again,
             asked: match resume {
                 Resume::From(checkpoint) => Some(checkpoint),
                 Resume::Auto | Resume::Never => None,

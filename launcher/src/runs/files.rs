@@ -14,7 +14,7 @@ const TAIL: u64 = 64 << 10;
 
 /// A file that cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Problem {
+pub(crate) enum Problem {
     #[error("{0} is not a file")]
     NotAFile(String),
     #[error("{0} has more than 4 MiB")]
@@ -26,7 +26,7 @@ pub(super) enum Problem {
 }
 
 /// Reads a JSON file; `None` if it is absent.
-pub(super) fn json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, Problem> {
+pub(crate) fn json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, Problem> {
     let Some((file, length)) = open(path)? else { return Ok(None) };
     if length > LONGEST {
         return Err(Problem::TooLong(name(path)));
@@ -69,8 +69,8 @@ impl Tail {
     }
 }
 
-/// Opens a regular file: opening a pipe would wait for its writer.
-fn open(path: &Path) -> Result<Option<(File, u64)>, Problem> {
+/// Opens a regular file, with its length; `None` if it is absent. Opening a pipe would wait for its writer.
+pub(crate) fn open(path: &Path) -> Result<Option<(File, u64)>, Problem> {
     let failed = |error| Problem::Io(name(path), error);
     let Some(about) = none_if_missing(fs::metadata(path)).map_err(failed)? else { return Ok(None) };
     if !about.is_file() {
@@ -80,7 +80,8 @@ fn open(path: &Path) -> Result<Option<(File, u64)>, Problem> {
     Ok(file.map(|file| (file, about.len())))
 }
 
-fn name(path: &Path) -> String {
+/// Returns the file's name for messages.
+pub(super) fn name(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 

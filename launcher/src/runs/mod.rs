@@ -1,20 +1,24 @@
 //! `dtrain runs`: the runs below a folder. It reads small files and ends of files, and locks and writes nothing.
 
-mod files;
+pub(crate) mod files;
 mod find;
+mod fit;
 mod object;
 mod progress;
 mod run;
+mod screen;
 mod state;
 mod table;
 mod watch;
 
 use crate::cli::{RunsArgs, RunsCommand, WhichRuns};
-use crate::stdout::print;
+use crate::screen::size_of_terminal;
+use crate::stdout::{print, print_coloured};
 use anyhow::Context;
 use dtrain_common::exit::ExitStatus;
 use find::Found;
 use run::Run;
+use serde_json::Value;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -34,9 +38,22 @@ pub(crate) fn run(args: &RunsArgs) -> anyhow::Result<ExitCode> {
         return watch::run(args);
     }
     let list = List::read(&args.which, SystemTime::now())?;
-    let text = if args.json { format!("{}\n", object::object(&list)) } else { table::text(&list) };
-    print(&text)?;
+    match args.json {
+        true => print(&format!("{}\n", object::object(&list)))?,
+        false => print_coloured(&table::coloured(&list, size_of_terminal().0))?,
+    };
     Ok(ExitStatus::Success.into())
+}
+
+/// Returns the object of `dtrain runs --json` for each run in a folder, which may be a run directory.
+///
+/// # Errors
+///
+/// The folder cannot be listed.
+pub(crate) fn objects(dir: &Path) -> anyhow::Result<Vec<Value>> {
+    let list = List::read(&WhichRuns { dir: dir.to_owned(), state: Vec::new() }, SystemTime::now())?;
+    let Value::Array(runs) = object::object(&list)["runs"].take() else { return Ok(Vec::new()) };
+    Ok(runs)
 }
 
 /// The runs below a folder.

@@ -1,33 +1,88 @@
 //! The table of runs, and the lines of changes.
 
 use super::List;
+use super::fit::{Column, cut, lines};
 use super::run::Run;
 use crate::cli::RunState;
+use crate::colour::{ERROR, GOOD, WARNING, paint};
 use crate::times::{about, local_time};
-use dtrain_common::text::{Align::Left, Align::Right, columns, counted};
+use anstyle::Style;
+use dtrain_common::text::{Align, Align::Left, Align::Right, counted, wrapped};
 use std::collections::BTreeMap;
 
-/// Returns a heading with counts, and a row for each run.
-pub(super) fn text(list: &List) -> String {
-    let mut out = heading(list);
+/// The columns of the table. At a narrow terminal the least important are left out.
+const COLUMNS: [Column; 12] = [
+    column("run", Left, 11, 12),
+    column("state", Left, 10, WHOLE),
+    column("attempt", Right, 1, WHOLE),
+    column("job", Left, 0, WHOLE),
+    column("epoch", Right, 3, WHOLE),
+    column("step", Right, 8, WHOLE),
+    column("done", Right, 9, WHOLE),
+    column("loss", Right, 6, WHOLE),
+    column("best", Left, 4, WHOLE),
+    column("left", Right, 7, WHOLE),
+    column("saved", Right, 2, WHOLE),
+    column("about", Left, 5, 16),
+];
+
+/// Texts of the column are not cut.
+const WHOLE: usize = usize::MAX;
+
+const fn column(title: &'static str, align: Align, importance: u8, least: usize) -> Column {
+    Column { title, align, importance, least }
+}
+
+/// Returns a heading with counts, and a row for each run. No line is longer than `width` columns.
+pub(super) fn text(list: &List, width: usize) -> String {
+    let mut out = cut(&heading(list), width) + "\n";
     if !list.runs.is_empty() {
         out.push('\n');
-        let title = [
-            "run", "state", "attempt", "job", "epoch", "step", "done", "loss", "best", "left", "saved",
-            "about",
-        ];
-        let mut table = vec![title.map(str::to_owned).to_vec()];
-        table.extend(list.runs.iter().map(|run| row(list, run)));
-        let align = [Left, Left, Right, Left, Right, Right, Right, Right, Left, Right, Right, Left];
-        columns(&mut out, 0, &align, &table);
+        rows(list, width).iter().for_each(|row| out.extend([row.as_str(), "\n"]));
     }
     if list.is_cut {
-        out.push_str("\nThere are more folders than were searched; name a folder nearer to the runs.\n");
+        out.push('\n');
+        let more = "There are more folders than were searched; name a folder nearer to the runs.";
+        wrapped(&mut out, width, 0, 0, more);
     }
     out
 }
 
-fn heading(list: &List) -> String {
+/// Returns the text with states in colour.
+pub(super) fn coloured(list: &List, width: usize) -> String {
+    let styles = list.runs.iter().map(|run| (run.state.word(), style(run.state)));
+    let styles: BTreeMap<_, _> = styles.collect();
+    let line = |line: &str| {
+        // A state follows the name of its run.
+        let found =
+            styles.iter().filter_map(|(word, style)| Some((line.find(&format!("  {word} "))?, word, *style)));
+        match found.min_by_key(|(at, ..)| *at) {
+            Some((at, word, style)) => {
+                let (name, rest) = line.split_at(at + 2);
+                format!("{name}{}{}", paint(style, word), &rest[word.len()..])
+            }
+            None => line.to_owned(),
+        }
+    };
+    text(list, width).split_inclusive('\n').map(line).collect()
+}
+
+fn style(state: RunState) -> Style {
+    match state {
+        RunState::Succeeded | RunState::Running => GOOD,
+        RunState::Failed | RunState::OutOfMemory | RunState::Lost | RunState::Unreadable => ERROR,
+        _ => WARNING,
+    }
+}
+
+/// Returns the title and a row for each run, of at most `width` columns.
+pub(super) fn rows(list: &List, width: usize) -> Vec<String> {
+    let rows: Vec<_> = list.runs.iter().map(|run| row(list, run)).collect();
+    lines(&COLUMNS, &rows, width)
+}
+
+/// Returns the folder and how many of its runs are in each state.
+pub(super) fn heading(list: &List) -> String {
     let mut counts = BTreeMap::<RunState, usize>::new();
     for run in &list.runs {
         *counts.entry(run.state).or_default() += 1;
@@ -35,9 +90,9 @@ fn heading(list: &List) -> String {
     let counts: Vec<_> = counts.iter().map(|(state, count)| format!("{count} {}", state.word())).collect();
     let dir = plain(&list.dir.display().to_string());
     match counts.as_slice() {
-        [] if list.is_filtered => format!("{dir}: no run in this state\n"),
-        [] => format!("{dir}: no runs\n"),
-        counts => format!("{dir}: {}: {}\n", counted(list.runs.len(), "run"), counts.join(", ")),
+        [] if list.is_filtered => format!("{dir}: no run in this state"),
+        [] => format!("{dir}: no runs"),
+        counts => format!("{dir}: {}: {}", counted(list.runs.len(), "run"), counts.join(", ")),
     }
 }
 
@@ -49,8 +104,8 @@ fn row(list: &List, run: &Run) -> Vec<String> {
         run.state.word(),
         known(run.attempt.map(|attempt| attempt.to_string())),
         known(job.map(|job| plain(&format!("{} {}", job.system, job.id)))),
-        known(of(run.epoch, run.total_epochs)),
-        known(of(run.step, run.total_steps)),
+        known(epochs(run)),
+        known(steps(run)),
         known(run.percent().map(|percent| format!("{percent}%"))),
         known(run.loss.map(|loss| format!("{loss:.4}"))),
         known(best(run)),
@@ -64,12 +119,23 @@ pub(super) fn name(list: &List, run: &Run) -> String {
     plain(&list.name(run).display().to_string())
 }
 
+/// Returns the epoch, and the number of all.
+pub(super) fn epochs(run: &Run) -> Option<String> {
+    of(run.epoch, run.total_epochs)
+}
+
+/// Returns the step, and the number of all.
+pub(super) fn steps(run: &Run) -> Option<String> {
+    of(run.step, run.total_steps)
+}
+
 fn of(number: Option<u64>, total: Option<u64>) -> Option<String> {
     let number = number?;
     Some(total.map_or_else(|| number.to_string(), |total| format!("{number}/{total}")))
 }
 
-fn best(run: &Run) -> Option<String> {
+/// Returns the best value so far, with its figure and step.
+pub(super) fn best(run: &Run) -> Option<String> {
     let best = run.best.as_ref()?;
     Some(plain(&format!("{} {:.4} at {}", best.by.figure, best.value, best.step)))
 }

@@ -50,7 +50,7 @@ impl Runs {
 
     /// Returns the rows of the table without the folder's path.
     fn rows(&self) -> Vec<String> {
-        table::text(&self.list(&[])).lines().skip(3).map(str::to_owned).collect()
+        table::text(&self.list(&[]), usize::MAX).lines().skip(3).map(str::to_owned).collect()
     }
 }
 
@@ -63,7 +63,7 @@ fn the_table_is_exact() {
         Some(json!({"exit_code": 0, "reason": "success", "wall_s": 61.0, "steps": 40, "best": best})),
     );
     runs.make("b/c", Some(json!({"exit_code": 75})));
-    let text = table::text(&runs.list(&[]));
+    let text = table::text(&runs.list(&[]), usize::MAX);
     let expected = "\
 DIR: 2 runs: 1 requeue, 1 succeeded
 
@@ -135,8 +135,11 @@ fn a_damaged_run_is_a_row_with_a_reason_and_spoils_no_other() {
 fn no_runs_is_no_failure_and_no_folder_is() {
     let runs = Runs::new();
     let dir = runs.0.path().display().to_string();
-    assert_eq!(table::text(&runs.list(&[])), format!("{dir}: no runs\n"));
-    assert_eq!(table::text(&runs.list(&[RunState::Lost])), format!("{dir}: no run in this state\n"));
+    assert_eq!(table::text(&runs.list(&[]), usize::MAX), format!("{dir}: no runs\n"));
+    assert_eq!(
+        table::text(&runs.list(&[RunState::Lost]), usize::MAX),
+        format!("{dir}: no run in this state\n")
+    );
     let which = WhichRuns { dir: runs.0.path().join("absent"), state: vec![] };
     let error = format!("{:#}", List::read(&which, SystemTime::now()).unwrap_err());
     assert!(

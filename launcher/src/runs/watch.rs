@@ -1,13 +1,13 @@
-//! `dtrain runs watch`: a table that is redrawn on a terminal, a line for each change on other outputs.
+//! `dtrain runs watch`: a whole screen on a terminal, with `--count` a table that is redrawn, and a line for each change on
+//! other outputs.
 
-use super::{List, table};
-use crate::cli::{RunState, WatchArgs};
+use super::{List, screen, table};
+use crate::cli::WatchArgs;
 use crate::screen::{Frames, size_of_terminal, stop_requests, wait};
 use crate::stdout::print;
 use crate::times::local_time;
 use dtrain_agent::io::output::{Stream, can_draw_frames};
 use dtrain_common::exit::ExitStatus;
-use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -15,9 +15,13 @@ use std::time::{Duration, Instant, SystemTime};
 
 /// Repeats until Ctrl-C, the usual end, or for the given number of times.
 pub(super) fn run(args: &WatchArgs) -> anyhow::Result<ExitCode> {
+    let is_terminal = can_draw_frames(Stream::Stdout);
+    if is_terminal && args.count.is_none() && screen::has_keys() {
+        return screen::run(args);
+    }
     let stopped = stop_requests()?;
     let interval = Duration::from_secs_f64(args.interval);
-    let mut frames = can_draw_frames(Stream::Stdout).then(Frames::default);
+    let mut frames = is_terminal.then(Frames::default);
     let mut changes = Changes::default();
     let mut next = Instant::now();
     for looks in 1.. {
@@ -43,14 +47,14 @@ pub(super) fn run(args: &WatchArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitStatus::Success.into())
 }
 
-/// Returns the table, with running and newer runs first: a terminal may have no room for others.
+/// Returns the table, with running and newer runs first.
 fn frame(list: Result<List, String>, now: SystemTime) -> String {
     let time = local_time(now);
     match list {
         Err(error) => format!("{time}  {}\n", table::plain(&error)),
         Ok(mut list) => {
-            list.runs.sort_by_key(|run| (run.state != RunState::Running, Reverse(run.record.began_ms)));
-            format!("{time}  {}", table::text(&list))
+            screen::sort(&mut list);
+            format!("{time}  {}", table::text(&list, size_of_terminal().0))
         }
     }
 }

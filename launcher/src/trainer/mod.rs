@@ -3,7 +3,7 @@
 mod ask;
 mod pytorch;
 
-pub(crate) use self::ask::{Paths, ask, question_command, resolve, schema};
+pub(crate) use self::ask::{Paths, ask, question_command, resolve, schema, schema_text};
 pub(crate) use self::pytorch::{read_version, version_of};
 
 use std::env;

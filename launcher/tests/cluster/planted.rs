@@ -1,6 +1,6 @@
 //! Faults of the network: launch and doctor name the cause and the remedy within two seconds.
 //!
-//! Where several causes look the same from a node, such as a firewall and a machine that is down, it names them all.
+//! If several causes look the same from a node, such as a firewall and a machine that is down, it names them all.
 
 use crate::harness::{Cluster, ENDPOINT, Finished, Launch, WORK, write_secret};
 use dtrain_test_kit::network::Addresses;

@@ -5,15 +5,18 @@
 mod batch;
 mod causes;
 mod ckpt;
+mod complete;
 mod contract;
 mod doctor;
 mod doctor_nodes;
+mod ends;
 mod exit_codes;
 mod faults;
 mod forms;
 mod gpus;
 mod hangs;
 mod import;
+mod lines;
 mod logs;
 mod notices;
 mod order;
@@ -23,6 +26,7 @@ mod plan;
 mod pty;
 mod pytorch;
 mod recipes;
+mod report;
 mod restarts;
 mod runs;
 mod shell;
@@ -33,6 +37,7 @@ mod supervision;
 mod terminal;
 mod torchrun;
 mod usage;
+mod watch;
 
 /// Helpers; some are shared with tests of other crates.
 mod harness {

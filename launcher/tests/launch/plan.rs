@@ -177,6 +177,11 @@ fn the_help_is_what_its_file_says() {
         &["gpu", "kill"],
         &["runs"],
         &["runs", "watch"],
+        &["diff"],
+        &["report"],
+        &["trace"],
+        &["new"],
+        &["completions"],
         &["doctor"],
         &["batch"],
     ] {

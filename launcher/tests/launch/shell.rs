@@ -100,7 +100,7 @@ fn ctrl_z_suspends_the_whole_job_and_fg_and_bg_continue_it() {
     let job = || [scene.workers(), scene.launcher()].concat();
     let goes_on = || {
         let before = scene.read("count.1").len();
-        wait_until("the job to go on", || scene.read("count.1").len() > before);
+        wait_until("the job to continue", || scene.read("count.1").len() > before);
     };
     shell.line(&format!(r#""$DTRAIN" launch --nproc 2 -- {COUNTS}"#));
     scene.wait_for_ready(2);

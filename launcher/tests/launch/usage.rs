@@ -41,6 +41,11 @@ fn flags_without_effect() {
     let scene = Scene::new();
     refused(&scene, &["--set", "train.epochs=1", "--", "true"], "--set is for recipes");
     refused(&scene, &["--resume", "auto", "--", "true"], "--resume is for recipes");
+    refused(&scene, &["--overfit", "8", "--", "true"], "--overfit is for recipes");
+    refused(&scene, &["--try", "--", "true"], "--try is for recipes");
+    refused(&scene, &["--try", "--overfit", "8", "demo"], "cannot be used with");
+    refused(&scene, &["--try", "--resume", "never", "demo"], "--resume never has no effect with --try");
+    refused(&scene, &["--try", "--nnodes", "2", "--rdzv-endpoint", "h", "demo"], "--try runs on one node");
     refused(&scene, &["--stdin-rank", "0", "demo"], "--stdin-rank is for programs");
     refused(&scene, &["--no-such-flag", "--", "true"], "--no-such-flag");
     refused(&scene, &["--shutdown-timeout", "soon", "--", "true"], "soon");

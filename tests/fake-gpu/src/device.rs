@@ -100,7 +100,7 @@ impl Device {
         *self.context.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes the context if there is none: it takes memory.
+    /// Makes the missing context: it takes memory.
     pub(crate) fn open(&self) -> Outcome {
         let mut context = self.context.lock().unwrap_or_else(PoisonError::into_inner);
         if *context {

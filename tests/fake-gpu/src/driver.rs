@@ -15,7 +15,7 @@ fn context_of(ordinal: usize) -> *mut c_void {
     std::ptr::without_provenance_mut(ordinal + 1)
 }
 
-/// Returns the current device's context; null if it has none.
+/// Returns the current device's context, or null.
 fn opened() -> *mut c_void {
     let device = device::current().ok().filter(|device| device.has_context());
     device.map_or(std::ptr::null_mut(), |device| context_of(device.ordinal))

@@ -31,6 +31,7 @@ mod check;
 mod codes;
 mod copies;
 mod counts;
+mod cupti;
 mod device;
 mod dnn;
 mod driver;

@@ -34,7 +34,7 @@ impl Default for MachineId {
 
 impl Drop for MachineId {
     fn drop(&mut self) {
-        // A machine that nobody used has none.
+        // An unused machine has no folder.
         let _ = std::fs::remove_dir_all(self.folder());
     }
 }

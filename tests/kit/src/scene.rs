@@ -98,13 +98,21 @@ impl Scene {
 
     /// Adds the scene's environment to any command that becomes the launcher.
     pub fn adapt(&self, mut command: Command, args: &[&str]) -> Adapted {
-        for name in ["OMP_NUM_THREADS", "TORCH_NCCL_ASYNC_ERROR_HANDLING", "DTRAIN_PROGRESS", "FAKE_WORKER"] {
+        for name in [
+            "OMP_NUM_THREADS",
+            "TORCH_NCCL_ASYNC_ERROR_HANDLING",
+            "DTRAIN_PROGRESS",
+            "FAKE_WORKER",
+            "CLICOLOR_FORCE",
+        ] {
             command.env_remove(name);
         }
         self.mark(&mut command)
             .args(args)
             .env("CUDA_VISIBLE_DEVICES", "")
             .env("DTRAIN_WORKER", Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/dtrain-worker"))
+            // Tests of colours remove it.
+            .env("NO_COLOR", "1")
             .env("RESOLVER", programs::resolver())
             .env("TEST_DIR", self.folder.path());
         Adapted(command)

@@ -2,7 +2,7 @@
 //! `slurm-wlm` and `munge`.
 //!
 //! Each node has one core for Slurm. Jobs in the partition `high` preempt those in `low`, after a grace time, and in
-//! `abrupt`, which has none. Drop ends the daemons and
+//! `abrupt`, without it. Drop ends the daemons and
 //! all jobs, and so does the end of the test by a signal.
 
 use std::fs;

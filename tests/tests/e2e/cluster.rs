@@ -209,7 +209,7 @@ fn the_loss_of_a_node_ends_with_75_and_the_next_launch_continues() {
     kill(agent, Signal::KILL);
     assert_ne!(launches.remove(1).wait_leaving_processes().code, Some(0));
     let done = launches.remove(0).wait_leaving_processes();
-    done.expect_code(75).expect_stderr("lost node n1").expect_stderr("start it again with --run-dir several");
+    done.expect_code(75).expect_stderr("lost node n1").expect_stderr("--run-dir several");
     network.wait_until_empty();
     expect_success(start_all("again").into_iter().map(Launch::wait_leaving_processes).collect());
     network.wait_until_empty();

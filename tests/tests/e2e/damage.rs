@@ -55,7 +55,7 @@ fn damaged_checkpoints_are_not_loaded() {
     let (_sandbox, run) = trained();
     let (old, new) = (run.0.checkpoint(1), run.0.checkpoint(2));
     assert_eq!(choose(&run.0, &Resume::Auto).unwrap(), Some(new.clone()));
-    // Each place, or so many that each of the eight bits changes.
+    // Each place, or enough places that each of the eight bits changes.
     let apart = if thorough::is_wanted() { 1 } else { 7 };
     for file in FILES {
         let path = new.join(file);

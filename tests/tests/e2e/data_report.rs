@@ -81,7 +81,7 @@ fn a_report_counts_files_and_names_copies() {
 #[test]
 fn a_picture_shows_the_samples_of_an_epoch_and_marks_broken_ones() {
     let sandbox = flawed();
-    // A class of its own in the test set: no training can start, and the picture has unusable files, too.
+    // A class that only the test set has: no training can start, and the picture has unusable files, too.
     fs::create_dir(sandbox.path("data/test/odd")).unwrap();
     fs::copy(sandbox.path("data/train/dark/001.png"), sandbox.path("data/test/odd/1.png")).unwrap();
     let draw = |name: &str, more: &[&str], code| {
@@ -133,7 +133,7 @@ fn generated_samples_and_texts_have_a_report() {
     assert!(image::open(sandbox.path("b.png")).is_ok());
 }
 
-/// Data that no training takes is described all the same: sources with folders of their own, images of several sizes, and texts of
+/// Data that no training takes is described all the same: sources with separate folders, images of several sizes, and texts of
 /// which too many are empty.
 #[test]
 fn refused_data_has_a_report_of_each_set() {

@@ -97,7 +97,7 @@ fn batch_norm_over_ranks_or_groups_counts_one_of_two_passes() {
     assert!(distance(&groups, &whole) > 1e-4, "groups of four are not the whole step");
 }
 
-/// A sample that cannot be read adds nothing, whatever it stands beside.
+/// A sample that cannot be read adds nothing, whatever the other samples of the step are.
 #[test]
 fn unreadable_samples_are_left_out_of_losses_over_a_step() {
     let Ok(python) = forks::pytorch() else { return };
@@ -116,7 +116,7 @@ fn unreadable_samples_are_left_out_of_losses_over_a_step() {
         sandbox.run(name)
     };
     let (whole, cut) = (train(1, "whole", 505), train(2, "cut", 19));
-    assert!(whole.result().skipped_images > Some(0), "no bad image stands in two steps");
+    assert!(whole.result().skipped_images > Some(0), "no bad image is in two steps");
     let distance = distance(&tensors(&cut, MODEL), &tensors(&whole, MODEL));
     // Sums of 505 samples in another order.
     assert!(distance < 1e-5, "{distance}");

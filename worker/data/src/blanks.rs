@@ -14,7 +14,7 @@ pub struct Blanks {
     samples: usize,
     /// Those of the set first.
     fields: Vec<Field>,
-    /// Whether samples have texts of their own, whose tokens may be no target.
+    /// Whether samples have separate texts, whose tokens may be no target.
     has_texts: bool,
 }
 
@@ -33,7 +33,7 @@ impl Blanks {
         Self { set: None, samples, fields, has_texts: false }
     }
 
-    /// States whether samples have texts of their own. Then the targets of tokens that samples lack are none.
+    /// States whether samples have separate texts. Then the targets of tokens that samples lack are none.
     #[must_use]
     pub fn with_texts(self, has_texts: bool) -> Self {
         Self { has_texts, ..self }

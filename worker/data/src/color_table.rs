@@ -38,7 +38,7 @@ pub struct Found {
     pub pixels: u64,
 }
 
-/// The most colours of a set that are told apart; the pixels of further ones are counted under black. A photograph has as many.
+/// The most colours of a set that are counted separately; the pixels of further ones are counted under black. A photograph has as many.
 const MOST_TOLD_APART: usize = 1 << 16;
 
 impl Strangers {

@@ -92,7 +92,7 @@ impl DocumentFinder {
     fn grow(&mut self, text: &str) {
         self.tokens += match self.tokenizer {
             Tokenizer::Bytes => text.len(),
-            // A tokenizer's file has a finder of its own.
+            // A tokenizer's file has another finder.
             Tokenizer::Chars | Tokenizer::File(_) => text.chars().count(),
         } as u64;
         self.has_text |= !text.trim_start().is_empty();

@@ -141,6 +141,11 @@ pub enum DataError {
     )]
     NoPathToDivide(PathBuf),
     #[error(
+        "data.test = \"train:{part}\" of the {} in {} leaves no training or no test samples; add samples, or name a test set",
+        counted(*samples, "sample"), place.display()
+    )]
+    NoTestPart { place: PathBuf, part: f64, samples: usize },
+    #[error(
         "data.val = {part} of the {} in {} leaves no {set} samples{}; {}, or name a folder or set in it",
         counted(*samples, "sample"), place.display(), of_classes(missing), match missing.iter().all(|(_, all)| *all > 1) {
             // One sample is on one side, whatever the part.

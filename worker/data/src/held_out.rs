@@ -21,6 +21,38 @@ impl Samples {
         Ok(divided)
     }
 
+    /// Divides training samples into those that remain and the test samples: about `part` of them, at least one; above 0 and below 1.
+    ///
+    /// As [`Samples::hold_out`], by the other end of the numbers: both parts can be held out of the same samples. At least one sample of
+    /// each class stays.
+    ///
+    /// # Errors
+    /// Samples without images, and fewer than two samples.
+    pub fn hold_out_test(&self, part: f64) -> Result<[Self; 2], DataError> {
+        let numbers = self.source_paths()?.map(|(_, name)| number_of(&name)).collect::<Vec<_>>();
+        let largest = numbers.iter().copied().fold(0.0, f64::max);
+        let from = (1.0 - part).min(largest);
+        let mut held_out: Vec<bool> = numbers.iter().map(|number| *number >= from).collect();
+        if let Some(ListValues::Classes { names, numbers: classes }) = self.label_values() {
+            // The sample of each class with the smallest number stays.
+            let mut first = vec![None::<usize>; names.len()];
+            for (at, class) in classes.iter().enumerate() {
+                let first = &mut first[*class as usize];
+                if first.is_none_or(|first| numbers[at] < numbers[first]) {
+                    *first = Some(at);
+                }
+            }
+            first.into_iter().flatten().for_each(|at| held_out[at] = false);
+        }
+        let remaining = self.kept(&|at| !held_out[at])?;
+        let (set, ignored) = (format!("{} (data.test)", self.set), Ignored::default());
+        let test = Self { set, ignored, ..self.kept(&|at| held_out[at])? };
+        if test.count() == 0 || remaining.count() == 0 {
+            return Err(DataError::NoTestPart { place: self.place(&self.set), part, samples: self.count() });
+        }
+        Ok([remaining, test])
+    }
+
     /// Divides test samples into those that remain and the validation samples: of each source the first `part` in the order of their
     /// names, rounded down; above 0 and below 1.
     ///
@@ -83,17 +115,20 @@ impl Samples {
         Err(DataError::Undivided { place, part, set, missing, samples })
     }
 
+    /// Returns the field `label`.
+    fn label_values(&self) -> Option<&ListValues> {
+        self.lists.iter().find(|list| list.field == LABEL).map(|list| &list.values)
+    }
+
     /// Returns the names of the classes of the field `label`, and how many samples have each.
     fn label_counts(&self) -> (&[String], Vec<usize>) {
-        let Some(label) = self.lists.iter().find(|list| list.field == LABEL) else {
-            return (&[], Vec::new());
-        };
+        let Some(label) = self.label_values() else { return (&[], Vec::new()) };
         let counts = |names: &[String], found: &mut dyn Iterator<Item = u32>| {
             let mut counts = vec![0; names.len()];
             found.for_each(|class| counts[class as usize] += 1);
             counts
         };
-        match &label.values {
+        match label {
             ListValues::Classes { names, numbers } => (names, counts(names, &mut numbers.iter().copied())),
             ListValues::ClassSets { names, sets } => {
                 let mut found = (0..self.count()).flat_map(|sample| sets.of(sample).iter().copied());
@@ -165,6 +200,31 @@ mod tests {
         // A larger part has the samples of a smaller one.
         let [_, larger] = samples(folder.path(), &["a", "b", "c"], 90).hold_out(0.5).unwrap();
         assert!(paths(&more_val).is_subset(&paths(&larger)));
+    }
+
+    #[test]
+    fn test_and_validation_samples_are_held_out_of_the_same() {
+        let folder = tempfile::tempdir().unwrap();
+        let all = samples(folder.path(), &["a", "b"], 60);
+        let [rest, test] = all.hold_out_test(0.3).unwrap();
+        assert!((20..55).contains(&test.count()), "{}", test.count());
+        let [train, val] = rest.hold_out(0.3).unwrap();
+        assert_eq!(train.count() + val.count() + test.count(), 120);
+        assert!(val.count() > 20, "{}", val.count());
+        let [_, again] = samples(folder.path(), &["a", "b", "c"], 90).hold_out_test(0.3).unwrap();
+        assert!(paths(&test).is_subset(&paths(&again)));
+    }
+
+    #[test]
+    fn a_small_set_has_a_test_sample_and_all_classes_stay() {
+        let folder = tempfile::tempdir().unwrap();
+        let all = samples(folder.path(), &["a", "b", "c"], 2);
+        let [train, test] = all.hold_out_test(1e-9).unwrap();
+        assert_eq!((train.count(), test.count()), (5, 1));
+        let [train, _] = all.hold_out_test(0.9).unwrap();
+        let classes: HashSet<_> =
+            paths(&train).iter().map(|path| path.rsplit('/').nth(1).unwrap().to_owned()).collect();
+        assert_eq!(classes.len(), 3);
     }
 
     #[test]

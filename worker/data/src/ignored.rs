@@ -29,7 +29,7 @@ const LISTED: usize = 5;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Ignored {
     by_ending: BTreeMap<String, usize>,
-    /// What else is to be known of files that are not used.
+    /// Further facts about unused files.
     notes: Vec<String>,
 }
 

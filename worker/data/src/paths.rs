@@ -98,7 +98,7 @@ fn joined((folder, name): (&str, &str)) -> String {
 #[derive(Debug, Default)]
 pub(super) struct Listing {
     folders: Vec<String>,
-    /// The folder of the next files, if it has none yet.
+    /// The folder of the next files, if it has no files yet.
     entered: Option<String>,
     /// All names, one after the other.
     names: String,
@@ -201,7 +201,7 @@ fn compare(one: (&str, &str), other: (&str, &str)) -> Ordering {
         let slash = if folder.is_empty() { "" } else { "/" };
         folder.bytes().chain(slash.bytes()).chain(name.bytes())
     }
-    // Most files have neighbours of their own folder.
+    // Most neighbours of a file are in the same folder.
     match one.0 == other.0 {
         true => one.1.cmp(other.1),
         false => bytes(one).cmp(bytes(other)),

@@ -9,7 +9,7 @@ use super::error::DataError;
 use super::sample_texts::{Texting, repeat, repeated};
 use super::tokenizer::TextTokenizer;
 
-/// What a prompt is.
+/// The kinds of prompts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PromptForm {
     /// A piece of a long text.

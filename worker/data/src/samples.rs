@@ -29,7 +29,7 @@ pub struct Samples {
     pub root: PathBuf,
     /// The name of the set in messages, such as `train`.
     pub set: String,
-    /// Where the samples stand, if that is a table.
+    /// The table of the samples, if they come from a table.
     #[serde(default, rename = "dtrain_table")]
     pub table: Option<TableLines>,
     /// The sources that the samples are joined from; empty if it is one.
@@ -420,6 +420,14 @@ impl Samples {
     /// Returns the names of the lists.
     pub(super) fn names(&self) -> Vec<&str> {
         self.lists.iter().map(|list| list.field.as_str()).collect()
+    }
+
+    /// Returns at most the first `samples` samples.
+    ///
+    /// # Errors
+    /// If memory runs out.
+    pub fn first(&self, samples: usize) -> Result<Self, DataError> {
+        self.kept(&|at| at < samples)
     }
 
     /// Returns the samples for which `is_kept`.

@@ -31,7 +31,7 @@ impl Texts {
     pub fn get(&self, at: usize) -> &str {
         let start = if at == 0 { 0 } else { self.ends[at - 1] };
         let bytes = self.bytes.get(start as usize..self.ends[at] as usize);
-        // What another process wrote was a text.
+        // Another process wrote a text there.
         bytes.and_then(|bytes| std::str::from_utf8(bytes).ok()).unwrap_or_default()
     }
 

@@ -8,7 +8,7 @@ use super::text_documents::NO_TARGET;
 use super::tokenizer::TokenizerFiles;
 use super::vocabulary::Vocabulary;
 
-/// What the cells of a field of texts are.
+/// The kinds of cells of a field of texts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TextForm {
     /// A text, all of which is learnt.

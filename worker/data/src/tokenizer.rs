@@ -168,7 +168,7 @@ impl TextTokenizer {
         Ok(encoded.get_ids().to_vec())
     }
 
-    /// Returns the tokens of a text that goes on: with special tokens that begin a text, and without those that end one.
+    /// Returns the tokens of a text to continue: with special tokens that begin a text, and without those that end one.
     pub fn prompt(&self, text: &str) -> Result<Vec<u32>, DataError> {
         // Special tokens before nothing are found before anything.
         let some = if text.is_empty() { "x" } else { text };

@@ -209,7 +209,7 @@ fn encode<T: Copy>(
         let (plain, others, after) = split(rest);
         // Most texts are mostly ASCII, which has a table; other characters use a binary search.
         let is_absent = |byte: u8| absent[usize::from(byte)];
-        // Without an end at the first: nearly always there is none.
+        // No end at the first: nearly always no byte is absent.
         if plain.bytes().fold(false, |any, byte| any | is_absent(byte)) {
             let known = plain.bytes().position(is_absent).unwrap_or_default();
             tokens.extend(plain[..known].bytes().map(|byte| numbers[usize::from(byte)]));

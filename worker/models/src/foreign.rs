@@ -7,7 +7,7 @@ use dtrain_common::files::unused;
 
 use super::error::WeightsProblem;
 
-/// What to name if a file beside the weights was named.
+/// The remedy if the path is a file beside the weights.
 pub(super) const NAMED: &str =
     "set model.weights to a safetensors file, or to an index of them such as model.safetensors.index.json";
 

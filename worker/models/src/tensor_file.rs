@@ -30,7 +30,7 @@ pub struct TensorFile {
     pub(super) tensors: BTreeMap<String, Stored>,
 }
 
-/// Where a tensor is, with its dtype and shape.
+/// The place of a tensor, with its dtype and shape.
 #[derive(Clone, Debug)]
 pub(super) struct Stored {
     part: usize,

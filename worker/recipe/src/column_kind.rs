@@ -3,7 +3,7 @@
 use dtrain_common::choices;
 
 choices! {
-    /// What the cells of a field's columns are.
+    /// The kinds of cells of a field's columns.
     ColumnKind {
         Image = "image": "The path of an image; several columns are a list of images.",
         Mask = "mask": "The path of a mask.",

@@ -9,7 +9,7 @@ use super::{ColumnKind, Data, Recipe, Target};
 pub struct FieldColumns {
     /// The name of the field.
     pub field: String,
-    /// What the cells are.
+    /// The kind of the cells.
     pub kind: ColumnKind,
     /// The names of the columns, at least one.
     pub columns: Vec<String>,

@@ -11,7 +11,7 @@ use super::changes::CHANGES;
 use super::kinds::{CLASS_NAMES, COLORS, FIELDS, FOLDER_NAME, LISTS, PAIR, REPEATS, TOKENIZER};
 use super::mixes::MIXES;
 use super::no_data::{NO_DATA, NoData};
-use super::sets::{TESTS, VAL};
+use super::sets::{TEST, TESTS, VAL, part_of_train};
 use super::sources::SOURCES;
 use super::{
     Augment, Change, DataKind, Decode, Documents, Episodes, Interpolation, MaskColors, Masks, Mix, MixBy,
@@ -43,8 +43,8 @@ section! {
         separator: Separator = Separator::Auto, choice(Separator::NAMES), experiment;
         /// Name of the folder of training images below `root`, or of the training samples in a table's column `split`; the files of the training samples, such as `train-{000..009}.tar`.
         train: String = "train".into(), FOLDER_NAME, experiment;
-        /// Name of the folder of test images below `root`, or of the test samples in a table's column `split`; the files of the test samples.
-        test: String = "test".into(), FOLDER_NAME, experiment;
+        /// Name of the folder of test images below `root`, or of the test samples in a table's column `split`; the files of the test samples; or `train:PART`, a part of the training samples.
+        test: String = "test".into(), TEST, experiment;
         /// Validation samples: a folder or set by name, a part of the training samples, `test:PART` of the test samples, or `column:NAME` of a table.
         #[serde(skip_serializing_if = "Option::is_none")]
         val: Option<Val> = None, VAL, experiment;
@@ -159,5 +159,12 @@ impl Data {
             Some(Val::Part(part)) => Some((self.train_samples as f64 * part).round().max(1.0) as usize),
             _ => None,
         }
+    }
+}
+
+impl Data {
+    /// Returns the part of the training samples that are the test samples, if there is no test set.
+    pub fn test_of_train(&self) -> Option<f64> {
+        part_of_train(&self.test)?.ok()
     }
 }

@@ -92,6 +92,7 @@ impl Recipe {
         let has_table = sources.iter().any(|alone| alone.data.kind.has_columns());
         let table = self.data.is_of_tables();
         self.add_stated_by_sources(list);
+        self.add_beside_part(list);
         list.add(
             !has_table,
             "data.fields",
@@ -100,7 +101,7 @@ impl Recipe {
         let folders_of_tables = matches!(target, Some(Target::Vector | Target::Classes));
         let has_folder = sources.iter().any(|alone| alone.data.kind == DataKind::Folder);
         let separates = has_table || (has_folder && folders_of_tables);
-        list.add(!separates, "data.separator", "it applies to CSV files, and the data has none");
+        list.add(!separates, "data.separator", "it applies to CSV files, and the data has no CSV file");
         let lists = has_folder && target == Some(Target::Class);
         list.add(!lists, "data.lists", "it applies to folders of images with classes");
         let kind = self.data.kind.as_str();
@@ -136,6 +137,12 @@ impl Recipe {
         list.add(self.is_text(), "data.crop_fraction", fraction);
         let keeps = !generated && self.data.resize == Resize::None;
         list.add(keeps, "data.image_size", "images keep their own size (data.resize is \"none\")");
+    }
+
+    /// Adds the settings of a test set beside a part of the training samples.
+    fn add_beside_part(&self, list: &mut WithoutEffect) {
+        let is_part = self.data.test_of_train().is_some();
+        list.add(is_part, "data.test_masks", "the test samples are a part of the training samples");
     }
 
     fn add_stated_by_sources(&self, list: &mut WithoutEffect) {
@@ -199,7 +206,11 @@ impl Recipe {
         let of_texts = format!("it applies to texts, and {}", self.reason());
         list.add(!tokens && !self.has_texts(), "data.tokenizer", &*of_texts);
         list.add(!tokens, "data.test_fraction data.documents data.pack", of_texts);
-        list.add(!self.has_texts(), "data.repeat", "it applies to the texts of a table, and there are none");
+        list.add(
+            !self.has_texts(),
+            "data.repeat",
+            "it applies to the texts of a table, and the data has no such texts",
+        );
         let characters = "a generated text has characters or bytes (data.kind is \"generated\")";
         list.add(generated && self.data.tokenizer.is_file(), "data.tokenizer", characters);
         let is_numbers = self.data.kind == DataKind::Tokens;

@@ -27,6 +27,9 @@ const KEYS: [&str; 7] = ["image_size", "channels", "resize", "crop_fraction", "i
 struct Notes {
     #[serde(default)]
     data: serde_json::Map<String, serde_json::Value>,
+    /// The lines for a recipe, as TOML.
+    #[serde(default)]
+    recipe: Option<String>,
 }
 
 /// Fills in the settings of the file that the recipe does not state and that have an effect. Returns the keys of those that
@@ -67,6 +70,12 @@ pub(super) fn fill(recipe: &mut Recipe, is_stated: &dyn Fn(&str) -> bool) -> Res
     recipe.data =
         Value::from(table).try_into().map_err(|source: toml::de::Error| error(source.to_string()))?;
     Ok(filled)
+}
+
+/// Returns the lines of a recipe that the import of a model has printed: task, `[data]` and `[model]`. None for other files, and
+/// for those of older imports.
+pub fn lines_of_import(path: &Path) -> Option<Table> {
+    read(path)?.recipe?.parse().ok()
 }
 
 fn read(path: &Path) -> Option<Notes> {
@@ -126,6 +135,19 @@ mod tests {
         let saved = Recipe::parse("saved", &recipe.to_toml().unwrap(), &[]).unwrap();
         assert_eq!(saved, recipe);
         assert!(saved.of_file.is_empty());
+    }
+
+    #[test]
+    fn the_lines_of_the_import_are_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("m.pt2");
+        let mut zip = ZipWriter::new(File::create(&path).unwrap());
+        zip.start_file("m/extra/dtrain.json", SimpleFileOptions::default()).unwrap();
+        zip.write_all(br#"{"recipe": "  task = \"program\"\n  [data]\n  target = \"mask\"\n"}"#).unwrap();
+        zip.finish().unwrap();
+        let lines = lines_of_import(&path).unwrap();
+        assert_eq!(lines["data"]["target"].as_str(), Some("mask"));
+        assert_eq!(lines_of_import(folder.path()), None);
     }
 
     #[test]

@@ -3,18 +3,22 @@
 use std::path::{Component, Path};
 
 use dtrain_common::recipe::hints::describe;
-use dtrain_common::recipe::kinds::{Kind, NAME, check, choice, each, each_entry, parsed};
+use dtrain_common::recipe::kinds::{Kind, NAME, check, choice, each, each_entry, parsed, word_or};
+use serde_json::json;
 use toml::Value;
 
 use super::{BatchNorm, Join, MaskColors, Pair, Tokenizer};
 
-pub(super) const BATCH_NORM: Kind = Kind::Other(
+pub(super) const BATCH_NORM: Kind = Kind::Shaped(
     "\"local\", \"synced\", \"frozen\", or a group of samples such as \"group:16\"",
-    &["string"],
+    || word_or(BatchNorm::NAMES, json!({"type": "string", "pattern": "^group:"})),
     parsed::<BatchNorm>,
 );
-pub(super) const TOKENIZER: Kind =
-    Kind::Other("\"chars\", \"bytes\", or the path of a tokenizer.json", &["string"], parsed::<Tokenizer>);
+pub(super) const TOKENIZER: Kind = Kind::Shaped(
+    "\"chars\", \"bytes\", or the path of a tokenizer.json",
+    || word_or(Tokenizer::NAMES, json!({"type": "string"})),
+    parsed::<Tokenizer>,
+);
 pub(super) const FOLDER_NAME: Kind = Kind::Other(
     "the name of a folder below data.root, with no `..` and no leading `/`",
     &["string"],

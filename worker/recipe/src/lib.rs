@@ -61,10 +61,11 @@ pub use dtrain_common::recipe::{
     AdjustLr, Amp, AnyRecipe, AtStageStart, Auto, Best, Budget, ByteSize, Cache, Checkpoint, Compress, Decay,
     Ema, Evaluate, Every, General, Goal, LastBatch, Log, Memory, MicroBatch, NewtonSchulz, OnFailure, Optim,
     OptimGroup, OptimName, Per, Precision, RecipeError, Recompute, Reduce, Resolved, Scaling, Schedule,
-    ScheduleName, Span, Stage, StopEarly, Switch, Test, TestWeights, Train, Unfreeze, Workers,
+    ScheduleName, Span, Stage, StopEarly, Switch, Test, TestWeights, TracedSteps, Train, Unfreeze, Workers,
 };
 pub use episodes::Episodes;
 pub use figures::Figure;
+pub use imported::lines_of_import;
 pub use lora::{Frozen, Lora};
 pub use loss::{Loss, LossTerm};
 pub use losses::StepLoss;

@@ -5,9 +5,11 @@ use std::ops::Deref;
 use std::path::PathBuf;
 
 use dtrain_common::recipe::hints::{describe, nearest, one_of};
-use dtrain_common::recipe::kinds::{self, Kind, Range, check};
+use dtrain_common::recipe::kinds::{self, Kind, Named, Range, check};
+use dtrain_common::recipe::table_schema;
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Serialize, Serializer};
+use serde_json::{Value as Json, json};
 use toml::{Table, Value};
 
 use super::SampleLoss;
@@ -15,9 +17,9 @@ use super::kinds::IMPORTED;
 use super::sample_losses::{ALL, Ordinal, Program};
 
 /// The kind of the key.
-pub(super) const LOSS: Kind = Kind::Other(
+pub(super) const LOSS: Kind = Kind::Shaped(
     "a loss such as \"focal\", or a table of losses such as { cross-entropy = 1.0, dice = 0.5 }",
-    &["string", "object", "array"],
+    shape,
     is_loss,
 );
 
@@ -199,6 +201,30 @@ impl fmt::Display for Loss {
         };
         f.write_str(&self.0.iter().map(name).collect::<Vec<_>>().join(" + "))
     }
+}
+
+/// Returns the JSON Schema of the key.
+fn shape() -> Json {
+    let settings = |loss: &Named| {
+        let mut settings = table_schema(loss.keys);
+        if loss.name != PROGRAM {
+            settings["properties"][OUTPUT] = json!({"type": "string"});
+            settings["properties"][TARGET] = json!({"type": "string"});
+        }
+        let factor = json!({"type": "number", "exclusiveMinimum": 0});
+        let file = json!({"type": "string"});
+        let all = if loss.name == PROGRAM { vec![factor, settings, file] } else { vec![factor, settings] };
+        (loss.name.to_owned(), json!({"anyOf": all}))
+    };
+    let table: serde_json::Map<_, _> = ALL.iter().map(settings).collect();
+    json!({"anyOf": [
+        {"enum": SampleLoss::NAMES},
+        {"type": "object", "properties": table, "additionalProperties": false, "minProperties": 1},
+        {
+            "type": "array",
+            "items": {"type": "object", "properties": {NAME: {"enum": SampleLoss::NAMES}}, "required": [NAME]},
+        },
+    ]})
 }
 
 /// Returns the losses of a table or a list by name.

@@ -18,7 +18,7 @@ choices! {
     }
 }
 
-/// What a network is. A size is the default of its setting, or `None` if the network has no such setting.
+/// The kinds of networks. A size is the default of its setting, or `None` if the network has no such setting.
 #[derive(Debug, Clone, Copy)]
 pub struct NetworkFacts {
     /// The network in words, such as "a U-Net".

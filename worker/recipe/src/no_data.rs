@@ -1,4 +1,4 @@
-//! `data.nodata`: the value in a file that means that a pixel has none.
+//! `data.nodata`: the value in a file that marks pixels without a value.
 
 use dtrain_common::choices;
 use dtrain_common::recipe::kinds::Kind;
@@ -12,7 +12,7 @@ choices! {
     }
 }
 
-/// The value in a file that means that a pixel has none.
+/// The value in a file that marks pixels without a value.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum NoData {

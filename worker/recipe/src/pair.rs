@@ -22,7 +22,7 @@ pub struct Pair {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NamePattern {
     text: String,
-    /// Where `{id}` begins.
+    /// The place of `{id}`.
     id: usize,
 }
 

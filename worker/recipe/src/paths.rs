@@ -80,16 +80,16 @@ impl Recipe {
             ("data.root", format!("{message}; set data.root to the folder that holds the {holds}"))
         })?;
         let val = data.val.as_ref().and_then(Val::set);
-        let mut folders = vec![("data.train", data.train.as_str()), ("data.test", &data.test)];
+        let mut folders = vec![("data.train", data.train.as_str())];
+        let test = Some(data.test.as_str()).filter(|_| data.test_of_train().is_none());
+        folders.extend(test.map(|name| ("data.test", name)));
         folders.extend(val.map(|name| ("data.val", name)));
         folders.extend(data.tests.values().map(|name| ("data.tests", name.as_str())));
         let more = data.tests.values().map(|name| format!("{name}_masks")).collect::<Vec<_>>();
         let mut masks: Vec<(&str, &str)> = Vec::new();
         if self.target().is_some_and(Target::is_of_pixels) {
-            masks.extend([
-                ("data.train_masks", data.train_masks.as_str()),
-                ("data.test_masks", &data.test_masks),
-            ]);
+            masks.push(("data.train_masks", data.train_masks.as_str()));
+            masks.extend(test.map(|_| ("data.test_masks", data.test_masks.as_str())));
             masks.extend(val.map(|_| ("data.val_masks", data.val_masks.as_str())));
             masks.extend(more.iter().map(|name| ("data.tests", name.as_str())));
         }

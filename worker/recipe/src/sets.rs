@@ -15,6 +15,30 @@ const COLUMN: &str = "column:";
 /// Before the part of the test samples in `data.val`.
 const OF_TEST: &str = "test:";
 
+/// Before the part of the training samples in `data.test`.
+const OF_TRAIN: &str = "train:";
+
+/// Returns the part of the training samples that a value of `data.test` names, if it names one; above 0 and below 1.
+pub(super) fn part_of_train(text: &str) -> Option<Result<f64, String>> {
+    let part = text.strip_prefix(OF_TRAIN)?;
+    Some(match part.trim().parse() {
+        Ok(part) if part > 0.0 && part < 1.0 => Ok(part),
+        _ => Err(format!(
+            "{text:?} is no part of the training samples; give a number above 0 and below 1, such as train:0.2"
+        )),
+    })
+}
+
+pub(super) const TEST: Kind = Kind::Other(
+    "the name of a folder or set, or a part of the training samples such as \"train:0.2\"",
+    &["string"],
+    |value| match value.as_str().map(part_of_train) {
+        Some(Some(part)) => part.map(|_| true),
+        Some(None) => check(&FOLDER_NAME, value).map(|()| true),
+        None => Ok(false),
+    },
+);
+
 /// Where the validation samples come from.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]

@@ -8,6 +8,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use dtrain_common::trace::{self, Kind};
+
 use crate::control::Stage;
 use crate::error::Fault;
 use crate::kernel;
@@ -97,6 +99,7 @@ impl Engine {
         let (rank, size) = (self.shared.control.rank(), self.shared.control.size());
         let Operation { collective, element, offset, count } = started.operation;
         let range = offset..offset + count * element.bytes();
+        let _part = trace::bytes_span(Kind::Reduction, || "reduce".to_owned(), || range.len() as u64);
         let regions: Vec<_> = (0..size).map(|rank| started.segment.region(rank)).collect();
         let own = regions[rank];
         match collective {

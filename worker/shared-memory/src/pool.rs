@@ -28,7 +28,7 @@ pub struct Pool {
 pub type PoolTicket = [i64; Ticket::WORDS + 1];
 
 impl Pool {
-    /// Creates a pool of so many places in at most `bytes` bytes, which are taken as they are needed. Other processes can open it
+    /// Creates a pool of this number of places in at most `bytes` bytes, which are taken as they are needed. Other processes can open it
     /// while this value lives. An error if the places alone need more.
     pub fn create(places: u64, bytes: u64) -> Result<(Self, PoolTicket), MemoryError> {
         let size =
@@ -60,7 +60,7 @@ impl Pool {
         self.used().load(Ordering::Relaxed)
     }
 
-    /// Returns whether a place is empty, and a block of so many bytes would have room.
+    /// Returns whether a place is empty, and the pool has room for a block of this size.
     pub fn has_room(&self, place: u64, bytes: u64) -> bool {
         let is_empty = self.place(place).is_some_and(|place| place.load(Ordering::Relaxed) == 0);
         is_empty && self.end_of(self.used_bytes(), bytes).is_some()

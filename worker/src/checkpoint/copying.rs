@@ -7,6 +7,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use dtrain_common::trace;
 use dtrain_torch_shim::copy::copy_out;
 use dtrain_torch_shim::host_copy::{CopyDone, CopyStream, HostCopy, Pairs};
 use tch::{Device, TchError};
@@ -210,6 +211,7 @@ impl PendingCopy {
 
     /// Copies the late tensors, or waits for the device.
     pub(super) fn finish(self) -> Result<CompleteCopy, CheckpointError> {
+        let _copy = trace::span(trace::Kind::Checkpoint, "copy a checkpoint");
         let memory = match self.late {
             LateCopy::Host { mut memory, sources, threads } => {
                 let [_, unchanged] = plan_copies(&self.files, &sources, self.rank, &mut memory)?;

@@ -9,6 +9,7 @@ use std::{fs, io};
 
 use dtrain_common::env::{DTRAIN_FAULT, EnvError};
 use dtrain_common::files::sync;
+use dtrain_common::trace::{self, Kind};
 use rustix::fs::{FallocateFlags, OFlags};
 use rustix::io::Errno;
 
@@ -170,6 +171,7 @@ pub(super) fn write(
     folder: &Path,
     disk: &Disk,
 ) -> Result<Vec<Digest>, CheckpointError> {
+    let _write = trace::span(Kind::Checkpoint, "write a checkpoint");
     std::thread::scope(|scope| {
         let hashing = scope.spawn(|| {
             lower_priority();

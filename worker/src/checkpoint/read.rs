@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use dtrain_common::manifest::{Manifest, ManifestError};
+use dtrain_common::progress::{Progress, Unit};
 use dtrain_common::run_dir::{Resume, RunDir, RunDirError, passed_over, target};
 use tch::Tensor;
 
@@ -43,7 +44,10 @@ pub fn choose(run_dir: &RunDir, resume: &Resume) -> Result<Option<PathBuf>, RunD
 
 /// Verifies the size and checksum of every file of the checkpoint.
 pub fn verify(folder: &Path) -> Result<(), ManifestError> {
-    Manifest::read(folder)?.verify(folder)
+    let manifest = Manifest::read(folder)?;
+    let bytes = manifest.files.iter().map(|entry| entry.bytes).sum();
+    let progress = Progress::of(format!("verifying {}", folder.display()), bytes, Unit::Bytes);
+    manifest.verify_with(folder, |bytes| progress.add(bytes))
 }
 
 /// Restores only the weights into a model: with `average`, those of the moving average if the checkpoint has

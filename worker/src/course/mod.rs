@@ -21,7 +21,7 @@ pub(crate) use stage::{PhasePlan, StagePlan};
 
 use self::timeline::{Piece, Timeline};
 use self::views::Views;
-use crate::data::{MicroBatch, Place, Sampling};
+use crate::data::{MicroBatch, Place, SampleHashes, Sampling};
 
 /// A run's plan, the same on every rank.
 #[derive(Debug, Clone)]
@@ -90,7 +90,8 @@ impl RunPlan {
         for number in 0..recipe.stages() {
             let stage = StagePlan::new(recipe, number, ranks, &views, needs.max_micro_batch)
                 .map_err(|error| at((number, error)))?;
-            for warning in stage.check(needs).map_err(|error| at((number, error)))? {
+            let large = stage.warn_of_large_batch().filter(|_| recipe.train.overfit.is_none());
+            for warning in stage.check(needs).map_err(|error| at((number, error)))?.into_iter().chain(large) {
                 warnings.push(match &stage.name {
                     Some(name) => format!("stage {name:?}: {warning}"),
                     None => warning,
@@ -266,13 +267,14 @@ impl RunPlan {
             };
             let first = step_in_epoch as usize * plan.stages[stage].partition.effective_batch();
             let places = sampling.step(&order, first, plan.step_samples(position), plan.seed, step);
-            let width = sampling.width();
+            let (width, asked) = (sampling.width(), Some(SampleHashes::order_of(&places)));
             let blends = sampling.blends(plan.step_samples(position), plan.seed, step);
             let micro_batch = |range: Range<usize>| MicroBatch {
                 epoch,
                 places: places[range.start * width..range.end * width].to_vec(),
                 width,
                 blends: blends.get(range).unwrap_or_default().to_vec(),
+                order: asked,
             };
             let ranges = plan.micro_ranges(position, rank).into_iter();
             let work: Vec<MicroBatch> = ranges.map(micro_batch).collect();

@@ -100,22 +100,24 @@ impl StagePlan {
 
     /// Checks the model's requirements for every step. Returns warnings.
     pub(super) fn check(&self, needs: &Needs) -> Result<Vec<String>, PlanError> {
-        let train_samples = self.train_samples;
         let step = |number| self.partition.for_samples(self.step_samples(number));
         let first = step(0);
         needs.check(&first, "")?;
         if self.steps.end - self.steps.start >= self.steps_per_epoch {
             needs.check(&step(self.steps_per_epoch - 1), ", or set train.last_batch = \"drop\"")?;
         }
-        let mut warnings = needs.warnings(&first);
-        let batch = self.partition.effective_batch() as u64;
-        if batch > train_samples {
-            warnings.push(format!(
-                "train.effective_batch = {batch} is more than the {train_samples} training samples: every step takes all \
-                 {train_samples}, with the learning rate of a batch of {batch}; set train.effective_batch = {train_samples}"
-            ));
-        }
-        Ok(warnings)
+        Ok(needs.warnings(&first))
+    }
+
+    /// Returns a warning about a step of more samples than there are.
+    pub(super) fn warn_of_large_batch(&self) -> Option<String> {
+        let (batch, samples) = (self.partition.effective_batch() as u64, self.train_samples);
+        (batch > samples).then(|| {
+            format!(
+                "train.effective_batch = {batch} is more than the {samples} training samples: every step takes all {samples}, with \
+                 the learning rate of a batch of {batch}; set train.effective_batch = {samples}"
+            )
+        })
     }
 
     /// Returns the number of samples of a step, numbered within its epoch.

@@ -154,6 +154,7 @@ mod tests {
         let eval = |step| EvalRecord {
             intervals: Vec::new(),
             by_class: Vec::new(),
+            shown: Vec::new(),
             set: None,
             step,
             epoch: 1,

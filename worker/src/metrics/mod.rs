@@ -1,17 +1,9 @@
 //! Output during a run: metrics.jsonl for programs, a progress bar or plain lines for people.
 
+pub(crate) mod lines;
 mod log;
 mod progress;
 mod record;
-
-/// Formats a figure for people; shares are in percent.
-pub(crate) fn figure(name: &str, value: f64) -> String {
-    match name {
-        "mean_iou" => format!("{:.2}%", value * 100.0),
-        _ if name.ends_with("accuracy") => format!("{:.2}%", value * 100.0),
-        _ => format!("{value:.4}"),
-    }
-}
 
 /// Formats the figures of an evaluation for people: each name with its value, and half of its interval if the recipe has it.
 pub(crate) fn figures(record: &EvalRecord) -> Vec<(String, String)> {
@@ -29,11 +21,12 @@ pub(crate) fn figures(record: &EvalRecord) -> Vec<(String, String)> {
     all.iter().filter(|(name, _)| !is_half(name)).map(shown).collect()
 }
 
+pub(crate) use dtrain_common::metrics::figure;
 pub(crate) use log::MetricsLog;
 pub(crate) use progress::{Progress, ProgressStyle};
 pub(crate) use record::{
-    CheckpointRecord, EvalRecord, Figures, Line, MicroBatches, OomRecord, SkipCause, StageRecord, StepRecord,
-    TestRecord, WaitMs,
+    CheckpointRecord, EvalRecord, Figures, Line, MicroBatches, OomRecord, ShownSample, SkipCause,
+    StageRecord, StepHashes, StepRecord, TestRecord, WaitMs,
 };
 
 #[cfg(test)]

@@ -5,9 +5,11 @@ use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
 
 use dtrain_common::env::DTRAIN_PROGRESS;
+use dtrain_common::log_line::LogFormat;
 use dtrain_common::units::ByteSize;
+use serde_json::{Map, Value, json};
 
-use super::StepRecord;
+use super::{StepRecord, lines};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ProgressStyle {
@@ -15,6 +17,8 @@ pub(crate) enum ProgressStyle {
     Terminal,
     /// The launcher's terminal: a frame is text that ends with a carriage return.
     Launcher,
+    /// As [`ProgressStyle::Lines`], each line as a JSON object.
+    Json,
     /// A file or a pipe: one line every `every_steps` steps.
     Lines,
     /// No output, on other ranks.
@@ -25,6 +29,7 @@ impl ProgressStyle {
     pub(crate) fn detect(rank: usize) -> Self {
         match std::env::var(DTRAIN_PROGRESS) {
             _ if rank != 0 => Self::Silent,
+            _ if LogFormat::of_process() == LogFormat::Json => Self::Json,
             Ok(value) if value == "terminal" => Self::Launcher,
             _ if io::stderr().is_terminal() => Self::Terminal,
             _ => Self::Lines,
@@ -72,8 +77,9 @@ impl Progress {
     pub(crate) fn note(&self, text: impl Display) {
         match self.style {
             ProgressStyle::Silent => {}
-            ProgressStyle::Terminal => print(&format!("\x1b[2K{text}\n")),
+            ProgressStyle::Terminal => print(&format!("\x1b[2K{}\n", lines::coloured(&text.to_string()))),
             ProgressStyle::Launcher | ProgressStyle::Lines => print(&format!("{text}\n")),
+            ProgressStyle::Json => lines::print_json(&text.to_string(), Map::new()),
         }
     }
 
@@ -88,10 +94,15 @@ impl Progress {
         let is_last = record.step == self.total_steps;
         match self.style {
             ProgressStyle::Silent => {}
-            ProgressStyle::Lines => {
+            ProgressStyle::Lines | ProgressStyle::Json => {
                 let is_first = record.step == self.first_step + 1;
                 if is_first || is_last || record.step.is_multiple_of(self.every_steps) {
-                    print(&format!("{}\n", self.line(record)));
+                    match self.style {
+                        ProgressStyle::Json => {
+                            lines::print_json(&self.line(record), self.fields(record, now))
+                        }
+                        _ => print(&format!("{}\n", self.line(record))),
+                    }
                 }
             }
             ProgressStyle::Terminal | ProgressStyle::Launcher => {
@@ -124,6 +135,22 @@ impl Progress {
         )
     }
 
+    fn fields(&self, record: &StepRecord, now: Instant) -> Map<String, Value> {
+        let fields = json!({
+            "step": record.step,
+            "total_steps": self.total_steps,
+            "epoch": record.epoch,
+            "total_epochs": self.total_epochs,
+            "loss": record.loss,
+            "lr": record.lr,
+            "grad_norm": record.grad_norm,
+            "samples_per_s": record.samples_per_s,
+            "peak_memory_bytes": record.memory.report.peak,
+            "eta_s": self.seconds_left(record.step, now),
+        });
+        fields.as_object().cloned().unwrap_or_default()
+    }
+
     fn frame(&self, record: &StepRecord, now: Instant) -> String {
         let share = record.step as f64 / self.total_steps.max(1) as f64;
         let filled = ((share * BAR_WIDTH as f64) as usize).min(BAR_WIDTH);
@@ -133,11 +160,14 @@ impl Progress {
     }
 
     /// Estimates the remaining time from the mean duration of the steps of this process.
-    fn eta(&self, step: u64, now: Instant) -> String {
+    fn seconds_left(&self, step: u64, now: Instant) -> u64 {
         let made = step.saturating_sub(self.first_step).max(1);
         let left = self.total_steps.saturating_sub(step);
-        let seconds = (now - self.begun).as_secs_f64() / made as f64 * left as f64;
-        let seconds = seconds.round() as u64;
+        ((now - self.begun).as_secs_f64() / made as f64 * left as f64).round() as u64
+    }
+
+    fn eta(&self, step: u64, now: Instant) -> String {
+        let seconds = self.seconds_left(step, now);
         match (seconds / 3600, seconds / 60 % 60, seconds % 60) {
             (0, minutes, seconds) => format!("{minutes}:{seconds:02}"),
             (hours, minutes, seconds) => format!("{hours}:{minutes:02}:{seconds:02}"),
@@ -167,7 +197,7 @@ fn print(text: &str) {
 mod tests {
     use super::*;
     use crate::memory::{MemoryReport, StepMemory};
-    use crate::metrics::{SkipCause, WaitMs};
+    use crate::metrics::{SkipCause, StepHashes, WaitMs};
 
     fn record(step: u64) -> StepRecord {
         StepRecord {
@@ -187,6 +217,7 @@ mod tests {
                 report: MemoryReport { peak: 3 << 29, ..MemoryReport::default() },
                 ..StepMemory::default()
             },
+            hashes: StepHashes::default(),
             skipped: (step == 7).then(|| SkipCause::of(f64::NAN, 0.0)),
         }
     }
@@ -200,6 +231,20 @@ mod tests {
         let frame = format!("[####------------]  25%  ETA 2:30  {line}");
         assert_eq!(progress.frame(&record(25), now), frame);
         assert!(progress.line(&record(7)).ends_with("(skipped: no sample or pixel counted)"));
+    }
+
+    #[test]
+    fn an_object_has_the_numbers_of_the_line() {
+        let progress = Progress::new(ProgressStyle::Json, 100, 4, 10, 0);
+        let fields = progress.fields(&record(25), progress.begun + Duration::from_secs(50));
+        assert_eq!(
+            (&fields["step"], &fields["total_steps"], &fields["eta_s"]),
+            (&25.into(), &100.into(), &150.into())
+        );
+        assert_eq!(fields["peak_memory_bytes"], 3_u64 << 29);
+        // JSON has no NaN.
+        let skipped = StepRecord { loss: f64::NAN, ..record(7) };
+        assert_eq!(progress.fields(&skipped, progress.begun)["loss"], Value::Null);
     }
 
     #[test]

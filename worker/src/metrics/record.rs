@@ -1,8 +1,11 @@
 //! The lines of metrics.jsonl.
 
+use std::collections::BTreeMap;
+
 use dtrain_parts::figures::OfClasses;
 use serde::{Serialize, Serializer};
 
+use crate::data::{Field, SampleHashes};
 use crate::memory::{MemoryReport, StepMemory};
 
 /// A line of metrics.jsonl, see docs/run-directory.md: a step as it is, other records under a name.
@@ -39,9 +42,37 @@ pub(crate) struct StepRecord {
     pub wait_ms: WaitMs,
     /// Memory of rank 0 in bytes: at the end of the step and its peak, by owner and by phase.
     pub memory: StepMemory,
+    #[serde(flatten)]
+    pub hashes: StepHashes,
     /// Present and true if the update was skipped.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "as_true")]
     pub skipped: Option<SkipCause>,
+}
+
+/// Hashes of the samples of a step in hexadecimal digits; `dtrain diff` compares them.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub(crate) struct StepHashes {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub order: Option<String>,
+    /// By field.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub content: BTreeMap<String, String>,
+    /// Eight digits for all samples, and for each bit of a sample's number.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub content_numbers: String,
+}
+
+impl StepHashes {
+    /// Writes the hashes of samples with these fields.
+    pub(crate) fn of(hashes: &SampleHashes, fields: &[Field]) -> Self {
+        let digits = |hash: &u64| format!("{hash:016x}");
+        let content = fields.iter().zip(&hashes.fields);
+        Self {
+            order: hashes.order.as_ref().map(digits),
+            content: content.map(|(field, hash)| (field.name.to_string(), digits(hash))).collect(),
+            content_numbers: hashes.numbers.iter().map(|number| format!("{number:08x}")).collect(),
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -106,6 +137,9 @@ pub(crate) struct EvalRecord {
     /// Figures by class, which have a separate file.
     #[serde(skip)]
     pub by_class: Vec<OfClasses>,
+    /// Some of its samples with their predictions, which have a separate folder.
+    #[serde(skip)]
+    pub shown: Vec<ShownSample>,
     /// Samples that counted.
     pub samples: u64,
     /// Samples that could not be read.
@@ -115,6 +149,15 @@ pub(crate) struct EvalRecord {
     /// Whether it is the best so far, if the recipe has `checkpoint.best`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub best: Option<bool>,
+}
+
+/// A sample of an evaluation with its prediction, as people see it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct ShownSample {
+    /// A picture as a PNG file.
+    pub(crate) png: Option<Vec<u8>>,
+    pub(crate) text: Option<String>,
+    pub(crate) caption: String,
 }
 
 /// An evaluation of a checkpoint: at the end of a run with `[test]`, or by `dtrain eval`.
@@ -213,6 +256,7 @@ mod tests {
             metrics: Figures(vec![("accuracy".to_owned(), 0.5)]),
             intervals: Vec::new(),
             by_class: Vec::new(),
+            shown: Vec::new(),
             samples: 10,
             unreadable: 1,
             eval_ms: 1.0,

@@ -110,6 +110,20 @@ pub(crate) trait Predictor {
 
     fn predict(&mut self, overrides: &[String], cut: Cut) -> Result<Prediction, Self::Error>;
 
-    /// Makes later predictions for another GPU, if they depend on it. `None`: one of which only the memory is known.
-    fn set_gpu(&mut self, _gpu: Option<GpuProperties>) {}
+    /// Makes later predictions for another device, if they depend on it.
+    fn set_device(&mut self, _device: PlannedDevice) {}
+}
+
+/// What predictions depend on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum PlannedDevice {
+    Cpu,
+    /// `None`: one of which only the memory is known.
+    Gpu(Option<GpuProperties>),
+}
+
+impl PlannedDevice {
+    pub(crate) fn of(gpu: &Gpu) -> Self {
+        if gpu.cpu { Self::Cpu } else { Self::Gpu(gpu.properties) }
+    }
 }

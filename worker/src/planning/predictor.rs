@@ -2,7 +2,7 @@
 
 use crate::OutOfMemory;
 use crate::memory::{MemoryStats, Owners, SEGMENT, StepMemory};
-use crate::planning::{Cut, GpuProperties, Mode, Prediction, Predictor, Subject};
+use crate::planning::{Cut, GpuProperties, Mode, PlannedDevice, Prediction, Predictor, Subject};
 use crate::state::StateError;
 use crate::step::{BlankFeed, StepError, StepPlan};
 use dtrain_recipe::{Amp, Compile, MicroBatch, Recipe, Recompute, Switch};
@@ -196,8 +196,11 @@ impl<T: BuildTask + 'static> Predictor for SymbolicPredictor<'_, T> {
         rehearsal.predict(cut, target).map_err(unpredicted)
     }
 
-    fn set_gpu(&mut self, gpu: Option<GpuProperties>) {
-        self.target = Target::named(gpu);
+    fn set_device(&mut self, device: PlannedDevice) {
+        self.target = match device {
+            PlannedDevice::Cpu => Target::Cpu,
+            PlannedDevice::Gpu(gpu) => Target::named(gpu),
+        };
     }
 }
 
@@ -277,7 +280,7 @@ impl Rehearsal {
         };
         let flops = region.take_flops();
         let graphs = self.recipe.model.compile == Compile::Graph && target != Target::Cpu;
-        // Graphs keep a copy of their micro-batch, and a pool of their own, whose last segment is not full.
+        // Graphs keep a copy of their micro-batch, and a separate pool, whose last segment is not full.
         let graph_bytes = if graphs { batch + SEGMENT } else { 0 };
         let always = target.take_library_bytes(&region) + graph_bytes;
         let (peak, owners) = add_overhead(&memory, batch, always);

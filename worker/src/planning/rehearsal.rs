@@ -97,7 +97,8 @@ impl<'a, 'b, F: Feed> Stage<'a, 'b, F> {
     ) -> Result<Self, StepError> {
         let model = &replica.model;
         let mut exchange = Exchange::new(ranks, sync, &model.table, recipe.reduce.clone())?;
-        exchange.prepare_statuses(model.task.facts().sums)?;
+        let facts = model.task.facts();
+        exchange.prepare_statuses(facts.sums, &*facts.train)?;
         let phases = Phases::new(stats, Fault::default());
         let limits = Limits::new(device, recipe.memory.budget);
         let stepper = Stepper::new(model, feed, Box::new(Eager), phases, limits)?;

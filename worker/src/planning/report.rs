@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::advice::{Advice, advise};
 use super::solve::{Choice, CutRequest, Solver};
 use super::{Gpu, Mode, PlanQuestion, Prediction, Predictor, Subject};
+use crate::memory::budget::HOST_PERCENT;
 use crate::memory::{FRAGMENTATION_PERCENT, without_gaps};
 
 /// GPU memory of a process besides tensors: CUDA context, kernels, handles and workspaces of cuBLAS, cuDNN
@@ -76,26 +77,30 @@ pub(crate) fn report<P: Predictor>(
 ) -> Result<MemoryPlan, P::Error> {
     let most = recipe.memory.budget.value().map(|size| size.0);
     let request = |gpu: &Gpu| {
-        let budget = usable_bytes(gpu.bytes).min(most.map_or(u64::MAX, without_gaps));
+        let budget = match gpu.cpu {
+            // As a run on the CPU without memory.budget, or with it.
+            true => most.unwrap_or(gpu.bytes / 100 * HOST_PERCENT / question.nproc.max(1) as u64),
+            false => usable_bytes(gpu.bytes).min(most.map_or(u64::MAX, without_gaps)),
+        };
         CutRequest::new(recipe, question.nproc, budget, precision(recipe.precision.amp, gpu))
     };
     let mut solver = Solver::new(subject, predictor);
     let mut rows = Vec::new();
     for gpu in &question.gpus {
         let request = request(gpu);
-        solver.set_gpu(gpu.properties);
+        solver.set_device(gpu);
         rows.push(Row { gpu: gpu.clone(), budget: request.budget, choice: solver.solve(&request)? });
     }
     let usual = Gpu::of_size(0);
     let first = question.gpus.first().unwrap_or(&usual);
-    solver.set_gpu(first.properties);
+    solver.set_device(first);
     let plain = solver.plain(&request(first))?;
     let half = precision(Amp::Auto, first);
     let (mut advice, mut advice_if_too_large) = (Vec::new(), Vec::new());
     if !question.brief {
         advice = advise(recipe, &mut solver, &plain, half);
         if let Some(row) = rows.iter().find(|row| matches!(row.choice, Choice::NoFit { .. })) {
-            solver.set_gpu(row.gpu.properties);
+            solver.set_device(&row.gpu);
             let half = precision(Amp::Auto, &row.gpu);
             advice_if_too_large = advise(recipe, &mut solver, row.choice.prediction(), half);
         }
@@ -124,6 +129,7 @@ pub(crate) fn report<P: Predictor>(
 /// Returns the precision that a worker would choose on this GPU.
 fn precision(amp: Amp, gpu: &Gpu) -> Amp {
     match amp {
+        Amp::Auto if gpu.cpu => Amp::Off,
         Amp::Auto if gpu.bf16 => Amp::Bf16,
         Amp::Auto => Amp::Fp16,
         given => given,

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::cost::relative_time;
 use super::search::find_largest;
-use super::{Cut, GpuProperties, Prediction, Predictor, Subject};
+use super::{Cut, Gpu, PlannedDevice, Prediction, Predictor, Subject};
 use dtrain_common::batch::{BatchError, Partition};
 use dtrain_recipe::{Amp, MicroBatch, Recipe, Recompute};
 
@@ -59,10 +59,10 @@ impl Choice {
     }
 }
 
-/// What a prediction is about.
+/// The subject of a prediction.
 #[derive(PartialEq, Eq, Hash)]
 struct Predicted {
-    gpu: Option<GpuProperties>,
+    device: PlannedDevice,
     overrides: Vec<String>,
     cut: Cut,
 }
@@ -71,20 +71,20 @@ struct Predicted {
 pub(crate) struct Solver<'a, P> {
     pub(super) subject: &'a Subject,
     predictor: &'a mut P,
-    gpu: Option<GpuProperties>,
+    device: PlannedDevice,
     known: HashMap<Predicted, Prediction>,
 }
 
 impl<'a, P: Predictor> Solver<'a, P> {
     /// Makes a solver for `subject`, with predictions for the unchanged recipe.
     pub(crate) fn new(subject: &'a Subject, predictor: &'a mut P) -> Self {
-        Self { subject, predictor, gpu: None, known: HashMap::new() }
+        Self { subject, predictor, device: PlannedDevice::Gpu(None), known: HashMap::new() }
     }
 
-    /// Predicts for another GPU from now on.
-    pub(crate) fn set_gpu(&mut self, gpu: Option<GpuProperties>) {
-        self.gpu = gpu;
-        self.predictor.set_gpu(gpu);
+    /// Predicts for another device from now on.
+    pub(crate) fn set_device(&mut self, gpu: &Gpu) {
+        self.device = PlannedDevice::of(gpu);
+        self.predictor.set_device(self.device);
     }
 
     fn predict(&mut self, cut: Cut) -> Result<Prediction, P::Error> {
@@ -93,7 +93,7 @@ impl<'a, P: Predictor> Solver<'a, P> {
 
     /// Predicts `cut`, with `overrides` as `key=value` on top of the recipe; each cut is predicted once.
     pub(crate) fn predict_with(&mut self, overrides: &[String], cut: Cut) -> Result<Prediction, P::Error> {
-        let key = Predicted { gpu: self.gpu, overrides: overrides.to_vec(), cut };
+        let key = Predicted { device: self.device, overrides: overrides.to_vec(), cut };
         if let Some(known) = self.known.get(&key) {
             return Ok(*known);
         }

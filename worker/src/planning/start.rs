@@ -3,6 +3,7 @@
 use crate::planning::{Choice, Cut, CutRequest, Prediction, Predictor, Solver};
 use crate::step::{Exhausted, StepError};
 use dtrain_common::env::WorkerEnv;
+use dtrain_common::progress::Progress;
 use dtrain_common::units::ByteSize;
 use dtrain_recipe::{Amp, MicroBatch, Recipe, Recompute};
 use dtrain_torch_shim::rng;
@@ -104,7 +105,12 @@ pub(crate) fn choose_cuts<T: BuildTask + 'static>(
 ) -> Result<ChosenCuts, WorkerError> {
     let limit = smallest_budget(ranks, host.allowed)?;
     let inputs = PlanInputs { limit, amp: setup.replica.precision.amp(), ..*inputs };
-    let chosen = if ranks.rank() == 0 { choose_on_rank_0::<T>(&inputs, recipe)? } else { Vec::new() };
+    let chosen = if ranks.rank() == 0 {
+        let _progress = Progress::start("choosing the micro-batch");
+        choose_on_rank_0::<T>(&inputs, recipe)?
+    } else {
+        Vec::new()
+    };
     // The copies for checkpoints, which are known only now, may leave less than the built model has.
     if ranks.rank() == 0
         && report(host.device).map_err(TrainError::from)?.allocated > limit

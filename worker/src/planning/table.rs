@@ -6,6 +6,7 @@ use super::advice::Advice;
 use super::report::{MemoryPlan, Row};
 use super::solve::Choice;
 use super::{Cut, Mode, PlanQuestion, Prediction};
+use crate::memory::budget::HOST_PERCENT;
 use dtrain_common::question::UNSUPPORTED;
 use dtrain_common::text::{Align::Left, Align::Right, columns, counted, grouped, paragraph, size};
 use dtrain_recipe::Amp;
@@ -92,8 +93,9 @@ fn write_header(plan: &MemoryPlan, out: &mut String) {
 }
 
 fn write_rows(plan: &MemoryPlan, out: &mut String) {
-    let header = "GPU|memory|micro x accum x ranks|amp|recompute|shard|peak|time|fits";
-    let mut table = vec![header.split('|').map(str::to_owned).collect()];
+    let what = if plan.rows.iter().any(|row| row.gpu.cpu) { "device" } else { "GPU" };
+    let header = "|memory|micro x accum x ranks|amp|recompute|shard|peak|time|fits";
+    let mut table: Vec<Vec<String>> = vec![format!("{what}{header}").split('|').map(str::to_owned).collect()];
     for row in &plan.rows {
         let Prediction { cut, peak, .. } = row.choice.prediction();
         let (time, fits, steps) = match &row.choice {
@@ -121,14 +123,24 @@ fn write_rows(plan: &MemoryPlan, out: &mut String) {
     let align = [Left, Right, Left, Left, Right, Left, Right, Right, Left];
     columns(out, 0, &align, &table);
     out.push_str("Time: one step, relative to the plain cut.\n");
-    let margin = format!(
-        "Limit for tensors: a GPU's memory less {}, less {}% of the rest.",
-        size(plan.margin.context_bytes),
-        plan.margin.fragmentation_percent
-    );
-    paragraph(out, 2, &margin);
+    if plan.rows.iter().any(|row| !row.gpu.cpu) {
+        let margin = format!(
+            "Limit for tensors: a GPU's memory less {}, less {}% of the rest.",
+            size(plan.margin.context_bytes),
+            plan.margin.fragmentation_percent
+        );
+        paragraph(out, 2, &margin);
+    }
+    if let Some(row) = plan.rows.iter().find(|row| row.gpu.cpu && plan.budget.is_none()) {
+        let limit = format!(
+            "Limit for tensors of a rank on the CPU: {HOST_PERCENT}% of the memory, divided by the ranks: {} of {}.",
+            size(row.budget),
+            size(row.gpu.bytes)
+        );
+        paragraph(out, 2, &limit);
+    }
     if let Some(budget) = plan.budget {
-        paragraph(out, 2, &format!("memory.budget limits tensors to {} on every GPU.", size(budget)));
+        paragraph(out, 2, &format!("memory.budget limits tensors to {} on every device.", size(budget)));
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use dtrain_common::manifest::BestSoFar;
 use dtrain_recipe::Best;
 
-use crate::metrics::{EvalRecord, figure};
+use crate::metrics::EvalRecord;
 
 /// The best checkpoint of a run by the figure of `checkpoint.best`; none without that setting.
 #[derive(Debug, Clone, Default)]
@@ -41,10 +41,6 @@ impl BestKeeper {
         }
         Some(is_best)
     }
-}
-
-pub(super) fn format_figure(name: &str, value: f64) -> String {
-    format!("{} {}", name.replace('_', " "), figure(name, value))
 }
 
 /// Returns the figures of an evaluation by name, including the loss.

@@ -8,7 +8,8 @@ use dtrain_recipe::{AnyRecipe, Recipe};
 use super::best::BestKeeper;
 use super::patience::Patience;
 use crate::course::{PhaseId, RunPlan, StagePlan};
-use crate::metrics::{StepRecord, WaitMs};
+use crate::data::Field;
+use crate::metrics::{StepHashes, StepRecord, WaitMs};
 use crate::state::Stages;
 use crate::step::{Replica, StepPlan, Taken};
 
@@ -75,7 +76,14 @@ impl Course {
     }
 
     /// Returns the record of the last step. `elapsed` is the time since training began in this process.
-    pub(crate) fn record(&self, plan: &StepPlan, taken: &Taken, elapsed: Duration) -> StepRecord {
+    /// `fields` are those of the samples.
+    pub(crate) fn record(
+        &self,
+        plan: &StepPlan,
+        taken: &Taken,
+        elapsed: Duration,
+        fields: &[Field],
+    ) -> StepRecord {
         let position = self.plan.position(plan.step - 1);
         let step_s = taken.took.as_secs_f64();
         StepRecord {
@@ -92,6 +100,7 @@ impl Course {
             elapsed_s: elapsed.as_secs_f64(),
             wait_ms: WaitMs { data: taken.data_wait.as_secs_f64() * 1e3, comm: taken.comm_ms },
             memory: taken.memory,
+            hashes: StepHashes::of(&taken.hashes, fields),
             skipped: taken.skipped,
         }
     }

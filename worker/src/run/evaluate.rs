@@ -5,26 +5,30 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use dtrain_common::batch::batches_of;
+use dtrain_common::progress::{Progress, Unit};
+use dtrain_common::trace;
 use dtrain_torch_shim::rng::{self, BySample};
 use rand_chacha::rand_core::Rng;
 use tch::{Device, Tensor};
 
 use super::Training;
+use super::eval_sizes::check_limits;
 use super::follower::Followers;
 use super::retry::{SmallerSteps, owners, report_oom};
 use super::share_rows::{ShareRows, names};
 use super::share_values::ShareValues;
+use super::shown::{Keeper, Show};
 use crate::collectives::{Ranks, ReduceOp};
 use crate::data::rng::{Domain, keyed};
 use crate::data::{Loader, LoaderOptions, MicroBatch, too_many_bad};
 use crate::faults::Fault;
 use crate::memory::Phase;
-use crate::metrics::{EvalRecord, Figures, MicroBatches};
+use crate::metrics::{EvalRecord, Figures, MicroBatches, ShownSample};
 use crate::run::error::{Result, TrainError};
 use crate::step::recover::{Limits, Shortage, catch_torch_panic, retry_on_oom};
 use crate::step::{Precision, Status, Tally, Warned, gather_numbers, to_device};
 use crate::stop::StopFlag;
-use crate::tasks::{Batch, EvalSet, Facts, Mode, Passed, RowFigures, TEST, Task, TaskError, Totals};
+use crate::tasks::{Batch, EvalSet, Mode, Passed, RowFigures, TEST, Task, TaskError, Totals};
 
 /// The inputs of an evaluation: a model without its training.
 pub(crate) struct Evaluator<'a> {
@@ -39,10 +43,11 @@ pub(crate) struct Evaluator<'a> {
     pub(crate) stop: &'a StopFlag,
     /// The samples of a training step: a loss over a step is the mean over as many test samples at a time.
     pub(crate) step_samples: usize,
+    pub(crate) show: &'a Show,
 }
 
 /// The sums over a rank's share of the test set.
-struct Share {
+struct Share<'a> {
     totals: Totals,
     /// The samples that do not count, because they or a member could not be read.
     left_out: usize,
@@ -51,6 +56,16 @@ struct Share {
     /// For a loss over a step.
     values: ShareValues,
     rows: ShareRows,
+    keeper: Option<Keeper<'a>>,
+}
+
+/// The sums over the set, and what is made of more than sums.
+struct Attempted {
+    status: Status,
+    /// The figures that are made of rows.
+    of_rows: Vec<(String, f64)>,
+    /// On rank 0.
+    shown: Vec<ShownSample>,
 }
 
 /// The result of an evaluation, the same on every rank.
@@ -60,25 +75,6 @@ pub(crate) enum Evaluated {
     Stopped,
     /// The ranks that had no memory for the smallest batch, and its samples.
     Exhausted(Vec<Option<Shortage>>, usize),
-}
-
-/// Returns an error if a set that may be evaluated has fewer samples than a batch of the model.
-pub(crate) fn check_sizes(task: &dyn Task) -> Result<()> {
-    let Facts { batches, .. } = task.facts();
-    let watched = task.facts().watched();
-    let mut sets = std::iter::once(watched).chain(task.facts().tests());
-    sets.try_for_each(|set| check_limits(&set, batches.evaluation_least, batches.evaluation_most))
-}
-
-fn check_limits(set: &EvalSet, least: usize, most: Option<usize>) -> Result<()> {
-    let samples = set.samples.len();
-    match most {
-        _ if samples == 0 => Ok(()),
-        _ if samples < least => Err(TrainError::SmallTestSet { set: set.name.clone(), samples, least }),
-        // A rest of fewer than `least` samples goes to the batch before it.
-        Some(most) if most + 1 < 2 * least => Err(TrainError::NarrowBatches { least, most }),
-        _ => Ok(()),
-    }
 }
 
 impl Evaluator<'_> {
@@ -100,7 +96,8 @@ impl Evaluator<'_> {
         check_limits(&self.set, least, most)?;
         let mut batch = batches.evaluated(batch);
         loop {
-            let (status, of_rows) = self.attempt(batch, least, fault, warned, step, followers)?;
+            let Attempted { status, of_rows, shown } =
+                self.attempt(batch, least, fault, warned, step, followers)?;
             if status.stop > 0.0 {
                 return Ok(Evaluated::Stopped);
             }
@@ -108,7 +105,7 @@ impl Evaluator<'_> {
                 if status.totals.weight <= 0.0 {
                     return Err(TrainError::NothingTested { set: self.set.name.clone() });
                 }
-                let record = self.record(&status, of_rows, step, epoch, begun);
+                let record = EvalRecord { shown, ..self.record(&status, of_rows, step, epoch, begun) };
                 return Ok(Evaluated::Whole(Box::new(record), batch));
             }
             if batch <= least {
@@ -124,8 +121,7 @@ impl Evaluator<'_> {
         }
     }
 
-    /// Returns the sums over the test set in batches of these samples, the usual and the fewest, and the ranks without
-    /// memory; and the figures that are made of rows.
+    /// Evaluates the test set in batches of these samples, the usual and the fewest. The status has the ranks without memory.
     fn attempt(
         &self,
         batch: usize,
@@ -134,17 +130,19 @@ impl Evaluator<'_> {
         warned: &mut Warned,
         step: u64,
         followers: &mut Followers<'_>,
-    ) -> Result<(Status, Vec<(String, f64)>)> {
+    ) -> Result<Attempted> {
         let mut status = Status::empty(self.sums(), self.ranks.size());
         fault.begin(Phase::Evaluate, step, 1);
         let sums = catch_torch_panic(|| self.sum_up(batch, least, warned, followers))
             .unwrap_or_else(|error| Err(error.into()));
         fault.end();
         let (mut own, mut rows, mut unreadable) = Default::default();
+        let mut keeper = None;
         match self.limits.find_shortage(sums, Phase::Evaluate)? {
             Ok(Some(share)) => {
                 (status.totals, status.bad_samples) = (share.totals, share.left_out as f64);
                 (own, rows, unreadable) = (share.values, share.rows, share.unreadable);
+                keeper = share.keeper;
             }
             Ok(None) => status.stop = 1.0,
             Err(shortage) => {
@@ -156,7 +154,7 @@ impl Evaluator<'_> {
         self.ranks.all_reduce(&merged, ReduceOp::Sum)?.wait()?;
         let mut status = status.merge(&merged)?;
         if status.stop > 0.0 || status.ran_out() {
-            return Ok((status, Vec::new()));
+            return Ok(Attempted { status, of_rows: Vec::new(), shown: Vec::new() });
         }
         if status.bad_samples > 0.0 {
             let unreadable = unreadable.into_iter().collect::<Vec<_>>();
@@ -175,7 +173,11 @@ impl Evaluator<'_> {
             Some(_) => rows.figures(self.task, self.set.samples.len(), self.ranks)?,
             None => Vec::new(),
         };
-        Ok((status, of_rows))
+        let shown = match keeper {
+            Some(keeper) => keeper.finish(&self.set.samples, self.loader, self.ranks)?,
+            None => Vec::new(),
+        };
+        Ok(Attempted { status, of_rows, shown })
     }
 
     /// Returns the figures that only evaluations compute, if one of them is computed.
@@ -201,7 +203,7 @@ impl Evaluator<'_> {
         least: usize,
         warned: &mut Warned,
         followers: &mut Followers<'_>,
-    ) -> Result<Option<Share>> {
+    ) -> Result<Option<Share<'_>>> {
         let (set, of_rows) = (Arc::clone(&self.set.samples), self.row_figures());
         let own = batches_of(set.len(), self.ranks.size(), self.ranks.rank(), batch, least);
         let mut first = own.first().map_or(0, |batch| batch.start);
@@ -214,6 +216,8 @@ impl Evaluator<'_> {
             Some(_) => ShareRows::new(self.task, set.len())?,
             None => ShareRows::default(),
         };
+        let mut keeper = Keeper::new(self.task, &self.set, self.show);
+        let progress = self.progress();
         while let Some(decoded) = loader.next() {
             if self.stop.is_requested() {
                 return Ok(None);
@@ -221,13 +225,15 @@ impl Evaluator<'_> {
             let decoded = decoded?;
             left_out += decoded.weights.iter().filter(|weight| **weight == 0.0).count();
             unreadable.extend(decoded.unreadable());
-            let batch = to_device(&decoded, warned, self.limits.device)?;
+            let mut batch = to_device(&decoded, warned, self.limits.device)?;
             loader.recycle(decoded);
+            let samples = first..first + batch.samples();
+            keeper.iter().for_each(|keeper| keeper.prepare(&mut batch, &samples));
             // Whatever was drawn before, an evaluation with the same batches gives the same figures.
             let seed = keyed(Domain::Evaluate, self.loader.seed, first as u64, 0).next_u64();
             rng::seed(seed)?;
             let key = keyed(Domain::BySample, self.loader.seed, 0, 1).next_u64();
-            let _draws = BySample::enter(key, &(first..first + batch.weights.numel()))?;
+            let _draws = BySample::enter(key, &samples)?;
             let passed = self.forward(|| pass(self.task, of_rows, &batch))?;
             if let Some(whole) = self.task.step_loss() {
                 values.add(first, &passed.values, &batch.weights, whole)?;
@@ -236,10 +242,27 @@ impl Evaluator<'_> {
                 rows.add(first, &passed.rows, figures)?;
             }
             tally.add(&passed.loss)?;
-            first += batch.weights.numel();
+            if let Some(keeper) = &mut keeper {
+                self.forward(|| {
+                    keeper.keep(&mut batch, &samples);
+                    Ok(())
+                })?;
+            }
+            first = samples.end;
             followers.advance();
+            // The ranks have equal shares.
+            progress.add((batch.weights.numel() * self.ranks.size()) as u64);
         }
-        Ok(Some(Share { totals: tally.totals()?, left_out, unreadable, values, rows }))
+        Ok(Some(Share { totals: tally.totals()?, left_out, unreadable, values, rows, keeper }))
+    }
+
+    /// Returns the progress through the set, on rank 0.
+    fn progress(&self) -> Progress {
+        let samples = self.set.samples.len() as u64;
+        match self.ranks.rank() {
+            0 => Progress::of(format!("evaluating {}", self.set.name), samples, Unit::Things("samples")),
+            _ => Progress::silent(),
+        }
     }
 
     fn forward<T>(&self, compute: impl FnOnce() -> Result<T, TaskError>) -> Result<T> {
@@ -277,6 +300,7 @@ impl Evaluator<'_> {
             metrics: Figures(metrics),
             intervals,
             by_class,
+            shown: Vec::new(),
             samples: self.set.samples.len() as u64 - unreadable,
             unreadable,
             eval_ms: begun.elapsed().as_secs_f64() * 1e3,
@@ -299,13 +323,15 @@ fn pass(task: &dyn Task, of_rows: Option<&dyn RowFigures>, batch: &Batch) -> Res
 pub(super) fn evaluate(
     training: &mut Training<'_>,
     stop: &StopFlag,
+    show: &Show,
     followers: &mut Followers<'_>,
 ) -> Result<Option<EvalRecord>> {
+    let _evaluation = trace::span(trace::Kind::Evaluation, "evaluation");
     // The evaluation needs the memory. Without the shadow, gradients in a task use current weights.
     training.stepper.executor.drop_graphs();
     training.replica.model.set_shadow(None)?;
     training.replica.model.swap_average()?;
-    let record = evaluate_live(training, stop, followers);
+    let record = evaluate_live(training, stop, show, followers);
     training.replica.model.swap_average()?;
     let record = record?;
     training.replica.set_shadow()?;
@@ -315,6 +341,7 @@ pub(super) fn evaluate(
 fn evaluate_live(
     training: &mut Training<'_>,
     stop: &StopFlag,
+    show: &Show,
     followers: &mut Followers<'_>,
 ) -> Result<Option<EvalRecord>> {
     let Training { recipe, course, replica, exchange, stepper, retry, .. } = training;
@@ -326,7 +353,7 @@ fn evaluate_live(
     let epoch = course.plan.position(last).epoch + 1;
     let evaluator = Evaluator {
         task: replica.model.task.as_ref(),
-        set: replica.model.task.facts().watched(),
+        set: replica.model.task.facts().watched().first(settings.samples),
         figures: settings.figures.as_deref(),
         ranks: exchange.ranks(),
         precision: &replica.precision,
@@ -334,6 +361,7 @@ fn evaluate_live(
         limits: stepper.limits,
         stop,
         step_samples: course.plan.stage(last).partition.effective_batch(),
+        show,
     };
     let (fault, warned) = (&mut stepper.phases.fault, &mut retry.warned_tests);
     match evaluator.run(first, step, epoch, fault, warned, followers)? {
@@ -347,32 +375,6 @@ fn evaluate_live(
         Evaluated::Exhausted(shortages, least) => {
             let owners = owners(training);
             Err(training.stepper.limits.exhausted_error(&shortages, least, step, owners).into())
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::data::{Generated, Split};
-
-    fn set(samples: usize) -> EvalSet {
-        let samples = Generated::new(2, samples, 1, 1, Split::Test);
-        EvalSet { name: TEST.to_owned(), samples: Arc::new(samples) }
-    }
-
-    #[test]
-    fn batches_of_a_program_must_divide_every_test_set() {
-        for (samples, least, most) in
-            [(0, 2, Some(2)), (5, 2, Some(3)), (5, 3, Some(5)), (1, 1, Some(1)), (9, 4, None)]
-        {
-            assert!(check_limits(&set(samples), least, most).is_ok(), "{samples} {least} {most:?}");
-        }
-        let error = check_limits(&set(1), 2, None);
-        assert!(matches!(error, Err(TrainError::SmallTestSet { samples: 1, least: 2, .. })));
-        for (least, most) in [(2, 2), (3, 4)] {
-            let error = check_limits(&set(100), least, Some(most));
-            assert!(matches!(error, Err(TrainError::NarrowBatches { .. })), "{least} {most}");
         }
     }
 }

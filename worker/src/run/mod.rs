@@ -3,6 +3,7 @@
 mod best;
 mod course;
 pub(crate) mod error;
+pub(crate) mod eval_sizes;
 pub(crate) mod evaluate;
 mod follower;
 pub(crate) mod followers;
@@ -11,6 +12,7 @@ mod phases;
 mod retry;
 pub(crate) mod share_rows;
 mod share_values;
+pub(crate) mod shown;
 
 use std::time::{Instant, SystemTime};
 
@@ -114,7 +116,8 @@ impl Training<'_> {
             match attempt {
                 Attempt::Taken(taken) => {
                     self.course.done += 1;
-                    let record = self.course.record(&plan, &taken, self.began.elapsed());
+                    let fields = self.replica.model.task.facts().train.fields();
+                    let record = self.course.record(&plan, &taken, self.began.elapsed(), fields);
                     return Ok((record, taken));
                 }
                 Attempt::Dropped(shortages) => retry::retry_step(self, followers, &shortages)?,

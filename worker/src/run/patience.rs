@@ -48,7 +48,7 @@ impl Patience {
         let Stopping { by, step, since, .. } = so_far;
         (*since >= settings.patience).then(|| {
             format!(
-                "the training ends early: {since} evaluations without a better {} than after step {step} (train.stop_early); to go on, \
+                "the training ends early: {since} evaluations without a better {} than after step {step} (train.stop_early); to continue, \
                  raise train.stop_early.patience or remove it",
                 by.figure.replace('_', " ")
             )

@@ -71,8 +71,9 @@ fn change_phase(training: &mut Training<'_>, followers: &mut Followers<'_>, id: 
     training.replica.set_shadow()?;
     let model = &training.replica.model;
     // The length of a status depends on the parameters and on the figures of the stage's task.
-    let sums = model.task.facts().sums;
-    training.exchange.prepare_statuses(sums)?;
+    let facts = model.task.facts();
+    let sums = facts.sums;
+    training.exchange.prepare_statuses(sums, &*facts.train)?;
     training.stepper.set_sum_count(sums)?;
     // The new layout is a guess until the first backward pass.
     training.course.current = LaidOutPhase::new(id);

@@ -26,7 +26,7 @@ use crate::tasks::BuildTask;
 const PATHS: [(&str, &str); 4] =
     [("data", "root"), ("model", "file"), ("model", "weights"), ("model", "libraries")];
 
-/// What must be the same on all ranks, as one rank has it.
+/// The facts of one rank that must be the same on all ranks.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct RankFacts {
     pub(crate) host: String,
@@ -102,7 +102,7 @@ impl RankFacts {
         }
         Ok(Self {
             host: dtrain_common::host::name(),
-            libtorch: format!("{}, {}", dtrain_torch_shim::libtorch_version(), size_of_libtorch()),
+            libtorch: describe_libtorch(),
             amp,
             recipe,
             node,
@@ -120,6 +120,11 @@ fn without_file(loss: &mut Value) {
         table => table.get_mut("program"),
     };
     own.and_then(Value::as_object_mut).map(|own| own.remove("file"));
+}
+
+/// Returns the version and the size of the loaded libtorch.
+pub(crate) fn describe_libtorch() -> String {
+    format!("{}, {}", dtrain_torch_shim::libtorch_version(), size_of_libtorch())
 }
 
 /// Returns the size of the loaded libtorch_cpu.so.

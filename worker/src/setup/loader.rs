@@ -22,8 +22,9 @@ pub(crate) fn loader_options(recipe: &Recipe, local_world_size: usize) -> Loader
         prefetch_batches: if recipe.data.episodes.is_some() { threads.max(4) } else { 4 },
         seed: recipe.train.seed,
         // A custom data set decides itself how to use random numbers.
-        augment: recipe.data.augment != Augment::None
-            || !recipe.data.changes.is_empty()
-            || recipe.task.facts().is_own,
+        augment: recipe.train.overfit.is_none()
+            && (recipe.data.augment != Augment::None
+                || !recipe.data.changes.is_empty()
+                || recipe.task.facts().is_own),
     }
 }

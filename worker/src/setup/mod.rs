@@ -39,7 +39,7 @@ use crate::course::{PhaseId, RunPlan};
 use crate::data::{CacheBudget, cache_bytes};
 use crate::device::DeviceError;
 use crate::optim::Model;
-use crate::run::evaluate::check_sizes;
+use crate::run::eval_sizes::check_sizes;
 use crate::run::{BestKeeper, Course, LaidOutPhase, Patience, TrainError};
 use crate::step::exchange::RankSync;
 use crate::step::{Kernels, Precision, Replica};

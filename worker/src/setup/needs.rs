@@ -19,15 +19,27 @@ pub(crate) fn check_figures(task: &dyn Task, recipe: &Recipe) -> Result<()> {
 }
 
 fn check_figure(task: &dyn Task, key: &'static str, wanted: String) -> Result<()> {
-    let samples = task.facts().watched().samples.len();
-    let nothing = Totals { loss_sum: 0.0, weight: 1.0, sums: vec![0.0; task.facts().sums] };
-    let figures = task.figures(&nothing).into_iter().map(|(name, _)| name.to_owned());
-    let of_rows = names(task, samples);
-    let known: Vec<String> = std::iter::once("loss".to_owned()).chain(figures).chain(of_rows).collect();
+    let known = known_figures(task);
     match known.contains(&wanted) {
         true => Ok(()),
         false => Err(WorkerError::NoFigure { key, wanted, known }),
     }
+}
+
+/// Returns the names of the loss and the figures that evaluations of a task have.
+pub(crate) fn known_figures(task: &dyn Task) -> Vec<String> {
+    let samples = task.facts().watched().samples.len();
+    let nothing = Totals { loss_sum: 0.0, weight: 1.0, sums: vec![0.0; task.facts().sums] };
+    let figures = task.figures(&nothing).into_iter().map(|(name, _)| name.to_owned());
+    let of_rows = names(task, samples);
+    let mut known = vec!["loss".to_owned()];
+    for name in figures.chain(of_rows) {
+        // One of the recipe takes the place of its name.
+        if !known.contains(&name) {
+            known.push(name);
+        }
+    }
+    known
 }
 
 /// Returns an error if the task's order of samples gives them other members than they take.

@@ -13,7 +13,7 @@ use crate::setup::base;
 use crate::setup::error::{Result, WorkerError};
 use crate::setup::needs::check_figures;
 use crate::step::exchange::RankSync;
-use crate::tasks::{BuildContext, BuildTask, Task, build_to_fill};
+use crate::tasks::{BuildContext, BuildTask, Overfit, Task, build_to_fill};
 
 /// Makes the registry in which a recipe's network is built; call [`base::settle`] behind that.
 pub(crate) fn registry(recipe: &Recipe, device: Device) -> Result<Registry> {
@@ -59,7 +59,10 @@ pub(crate) fn build_task<T: BuildTask + 'static>(
     };
     base::settle(recipe, registry)?;
     check_figures(&task, recipe)?;
-    Ok(Box::new(task))
+    Ok(match recipe.train.overfit {
+        Some(samples) => Box::new(Overfit::new(Box::new(task), samples, recipe.train.seed)),
+        None => Box::new(task),
+    })
 }
 
 /// Sets all segments of the model to be recomputed in backward. A model without segments is an error.

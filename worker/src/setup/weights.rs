@@ -14,7 +14,7 @@ use crate::tensors::bytes;
 const ZERO_WEIGHTS: &str = "warning: model.file has no weights and model.zero_weights is true: its large tensors are zero, so losses \
                             and checkpoints mean nothing";
 
-/// Loads the recipe's weights into the model, which has none of its own if it `lacks` them. Returns lines for people.
+/// Loads the recipe's weights into the model. `lacks`: its file has no weights. Returns lines for people.
 pub(crate) fn load(recipe: &Recipe, registry: &Registry, lacks: bool) -> Result<Vec<String>> {
     let path = recipe.model.weights.as_deref();
     if path.is_none() && recipe.program().is_none() && registry.has_base() {

@@ -18,7 +18,7 @@ use crate::collectives::{Collective, ReduceOp};
 use crate::out_of_memory::retry_on_oom;
 use crate::tensors::{is_complex, is_floating};
 
-/// A buffer with a join of its own.
+/// A buffer with its join.
 #[derive(Debug)]
 pub(super) struct Joined {
     /// The number of its block among the blocks of statistics.
@@ -39,7 +39,7 @@ enum Way {
 struct Queue {
     /// The rows of all samples of the step, in a dtype that ranks can reduce.
     rows: Option<Tensor>,
-    /// Where new rows go, once a step has shown it.
+    /// The end at which new rows go, known after a step.
     end: Option<End>,
     /// How many micro-batches of this step have added at the front and at the back: float64.
     seen: Option<Tensor>,

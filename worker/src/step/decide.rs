@@ -4,6 +4,7 @@
 //! arithmetic and the update, whose kernels read the decision from device memory, and then waits once for the
 //! figures. So the GPU has work while the host waits. docs/decisions/0062-one-wait-a-step.md
 
+use dtrain_common::trace;
 use dtrain_torch_shim::fused;
 use tch::{Device, Kind, TchError, Tensor};
 
@@ -95,7 +96,9 @@ pub(super) fn decide_and_update(
             before_update()?;
             let scale_and_skip = fused::ScaleAndSkip { scale: &scale, skip: &skip };
             model.optimizer.step(&mut model.table, plan.lr, used, Some(scale_and_skip))?;
+            let waiting = trace::span(trace::Kind::Update, "wait for the device");
             let decision = read_decision(&figures.wait()?, status.totals.sums.len())?;
+            drop(waiting);
             // The host has waited for the device, so this detects a group that broke during the step.
             exchange.check_health()?;
             if decision.is_skipped {

@@ -4,12 +4,13 @@ use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use dtrain_common::trace::{self, Kind};
 use dtrain_torch_shim::ShimError;
 use dtrain_torch_shim::stream::{Event, Stream};
 use tch::Device;
 
 use crate::data::error::MOST_NAMED;
-use crate::data::{self, Dataset, Field, Loader, LoaderOptions, MicroBatch};
+use crate::data::{self, Dataset, Field, Loader, LoaderOptions, MicroBatch, SampleHashes};
 use crate::step::error::{Result, StepError};
 use crate::tasks::Batch;
 
@@ -20,6 +21,14 @@ pub(crate) struct DeviceBatch {
     pub(crate) unreadable: Vec<u32>,
     /// The wait for the decoded micro-batch.
     pub(crate) data_wait: Duration,
+    /// Hashes of its samples; empty without values.
+    pub(crate) hashes: SampleHashes,
+}
+
+impl DeviceBatch {
+    fn of(decoded: &data::Batch, batch: Batch, data_wait: Duration) -> Self {
+        Self { batch, unreadable: decoded.unreadable().collect(), data_wait, hashes: decoded.hashes.clone() }
+    }
 }
 
 /// The source of a step's micro-batches.
@@ -63,6 +72,7 @@ impl Feed for BlankFeed {
             batch: Batch::blank(&self.fields, samples, Device::Cpu)?,
             unreadable: Vec::new(),
             data_wait: Duration::ZERO,
+            hashes: SampleHashes::default(),
         })
     }
 
@@ -97,7 +107,7 @@ enum Prefetch {
     /// Decoded but not copied, because an allocation failed; or an error of the loader.
     Decoded(Result<data::Batch, data::DataError>),
     /// On the device, once the event is reached; with what was decoded.
-    OnDevice(DeviceBatch, Option<Event>, data::Batch),
+    OnDevice(Box<DeviceBatch>, Option<Event>, data::Batch),
 }
 
 impl LoaderFeed {
@@ -143,8 +153,11 @@ impl LoaderFeed {
             Some(Ok(decoded)) => match self.copy(&decoded) {
                 Ok((batch, copied)) => {
                     self.warned.warn(&decoded);
-                    let (unreadable, data_wait) = (decoded.unreadable().collect(), Duration::ZERO);
-                    Prefetch::OnDevice(DeviceBatch { batch, unreadable, data_wait }, copied, decoded)
+                    Prefetch::OnDevice(
+                        Box::new(DeviceBatch::of(&decoded, batch, Duration::ZERO)),
+                        copied,
+                        decoded,
+                    )
                 }
                 // Its step tries again, and reports a failure.
                 Err(_) => Prefetch::Decoded(Ok(decoded)),
@@ -180,9 +193,9 @@ impl LoaderFeed {
         }
         let Some(decoded) = self.kept.pop_front() else { return Ok(None) };
         let batch = Batch::new(&decoded, self.device)?;
-        let unreadable = decoded.unreadable().collect();
+        let fetched = DeviceBatch::of(&decoded, batch, Duration::ZERO);
         self.loader.recycle(decoded);
-        Ok(Some(DeviceBatch { batch, unreadable, data_wait: Duration::ZERO }))
+        Ok(Some(fetched))
     }
 
     /// Frees the micro-batch that was fetched ahead. Call it before the feed is replaced.
@@ -193,6 +206,7 @@ impl LoaderFeed {
 
 impl Feed for LoaderFeed {
     fn next(&mut self) -> Result<DeviceBatch> {
+        let _load = trace::span(Kind::Load, "load");
         if let Some(fetched) = self.next_again()? {
             return Ok(fetched);
         }
@@ -203,16 +217,16 @@ impl Feed for LoaderFeed {
                 if let Some(copied) = copied {
                     wait_for_copy(&fetched.batch, &copied, self.device)?;
                 }
-                return Ok(fetched);
+                return Ok(*fetched);
             }
             Prefetch::Decoded(decoded) => decoded?,
             Prefetch::Empty => self.loader.next().ok_or(StepError::LoaderEnded)??,
         };
         let data_wait = started.elapsed();
-        let unreadable = decoded.unreadable().collect();
         let batch = to_device(&decoded, &mut self.warned, self.device)?;
+        let fetched = DeviceBatch::of(&decoded, batch, data_wait);
         self.keep_or_recycle(decoded);
-        Ok(DeviceBatch { batch, unreadable, data_wait })
+        Ok(fetched)
     }
 
     fn repeat(&mut self, is_repeated: bool) {

@@ -24,6 +24,7 @@ mod whole;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
+use dtrain_common::trace::{self, Kind as Traced};
 use dtrain_recipe::Compile;
 use dtrain_torch_shim::rng::{self, BySample};
 use rand_chacha::rand_core::Rng;
@@ -49,6 +50,7 @@ pub use self::scaler::{GradScaler, ScalerOptions};
 pub(crate) use self::status::{Status, Tally};
 pub(crate) use self::whole::Gathered;
 use self::whole::Joined;
+use crate::data::SampleHashes;
 use crate::data::rng::{Domain, keyed};
 use crate::memory::{Phase, StepMemory};
 use crate::metrics::SkipCause;
@@ -123,6 +125,8 @@ pub(crate) struct Taken {
     pub(crate) status: Status,
     /// The numbers of the samples that some rank could not read.
     pub(crate) unreadable: Vec<u32>,
+    /// Hashes of the step's samples on all ranks; of a rank without samples without their order.
+    pub(crate) hashes: SampleHashes,
     /// The norm of the mean gradient, before clipping.
     pub(crate) norm: f64,
     pub(crate) skipped: Option<SkipCause>,
@@ -140,6 +144,7 @@ struct ComputeResult {
     /// The samples that could not be read: place in the step, and number.
     unreadable: Vec<u32>,
     data_wait: Duration,
+    hashes: SampleHashes,
 }
 
 pub(crate) fn new_executor(compile: Compile, device: Device) -> Box<dyn Executor> {
@@ -207,6 +212,7 @@ impl<'b, F: Feed> Stepper<'b, F> {
         observer: &mut dyn StepObserver,
     ) -> Result<Attempt> {
         let begun = Instant::now();
+        let _step = trace::named_span(Traced::Step, || format!("step {}", plan.step));
         let loss_scale = replica.precision.loss_scale();
         self.phases.begin(plan.step, replica.model.owners(), self.feed.prefetched_bytes())?;
         replica.model.registry.groups().set(plan.group);
@@ -231,6 +237,7 @@ impl<'b, F: Feed> Stepper<'b, F> {
         // Agree: afterwards every rank has the same gradient and the same status.
         let mut status = exchange.empty_status(replica.model.task.facts().sums);
         status.bad_samples = computed.unreadable.len() as f64;
+        status.samples = computed.hashes.to_figures();
         let figures = self.count_totals(&mut status, &mut shortage)?;
         status.shortages[exchange.rank()] = shortage;
         observer.add_status(&mut status, exchange.rank())?;
@@ -246,6 +253,9 @@ impl<'b, F: Feed> Stepper<'b, F> {
             false => Vec::new(),
         };
 
+        let mut hashes = computed.hashes;
+        hashes.take_figures(&status.samples);
+
         // Decide and update: the same on every rank.
         let executor = self.executor.as_mut();
         let decision = self.phases.during(Phase::Update, || {
@@ -254,6 +264,7 @@ impl<'b, F: Feed> Stepper<'b, F> {
         })??;
         Ok(Attempt::Taken(Box::new(Taken {
             unreadable,
+            hashes,
             norm: decision.norm,
             skipped: decision.skip_cause(),
             status: Status { totals: decision.totals, ..status },
@@ -272,7 +283,8 @@ impl<'b, F: Feed> Stepper<'b, F> {
         exchange: &Exchange,
         plan: &StepPlan,
     ) -> Result<(ComputeResult, Option<Shortage>)> {
-        let mut computed = ComputeResult::default();
+        let hashes = SampleHashes::none_of(&*replica.model.task.facts().train);
+        let mut computed = ComputeResult { hashes, ..ComputeResult::default() };
         let shortage = match self.first_pass(replica, exchange, plan, &mut computed)? {
             Err(shortage) => Some(shortage),
             Ok(joined) => {
@@ -306,8 +318,9 @@ impl<'b, F: Feed> Stepper<'b, F> {
                 Some((fetched, values)) => (fetched, Some(values)),
                 None => (self.feed.next()?, None),
             };
-            let DeviceBatch { batch, unreadable, data_wait } = fetched;
+            let DeviceBatch { batch, unreadable, data_wait, hashes } = fetched;
             computed.data_wait += data_wait;
+            computed.hashes.add(&hashes);
             computed.unreadable.extend(unreadable);
             let is_last = index + 1 == plan.micro_batches.len();
             let micro = MicroStep {

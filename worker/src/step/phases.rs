@@ -1,5 +1,6 @@
 //! The phases of a step: counts their memory, and lets faults of tests happen.
 
+use dtrain_common::trace::{self, Kind, Span};
 use dtrain_torch_shim::ShimError;
 
 use crate::faults::Fault;
@@ -14,16 +15,26 @@ pub(crate) struct Phases<'b> {
     /// Counted from 1, like the micro-step.
     step: u64,
     micro_step: usize,
+    /// The current phase on a timeline.
+    span: Span,
 }
 
 impl<'b> Phases<'b> {
     pub(crate) fn new(stats: MemoryStats<'b>, fault: Fault) -> Self {
-        Self { account: Account::new(stats), fault, current: Phase::Forward, step: 0, micro_step: 0 }
+        Self {
+            account: Account::new(stats),
+            fault,
+            current: Phase::Forward,
+            step: 0,
+            micro_step: 0,
+            span: Span::default(),
+        }
     }
 
     /// Begins a step. `state` is memory that outlives it; `ahead` bytes are already allocated for it.
     pub(crate) fn begin(&mut self, step: u64, state: Owners, ahead: u64) -> Result<(), ShimError> {
         (self.current, self.step, self.micro_step) = (Phase::Forward, step, 0);
+        self.show(Kind::Prepare, "begin");
         self.account.begin(state, ahead)
     }
 
@@ -33,6 +44,7 @@ impl<'b> Phases<'b> {
         self.micro_step += usize::from(phase == Phase::Forward);
         self.account.enter(phase)?;
         self.current = phase;
+        self.show(kind_of(phase), phase.name());
         let micro_step = match phase {
             Phase::Forward | Phase::Backward => self.micro_step,
             _ => 1,
@@ -45,14 +57,33 @@ impl<'b> Phases<'b> {
         self.enter(phase)?;
         let outcome = body();
         self.fault.end();
+        self.span.end();
         Ok(outcome)
+    }
+
+    /// Ends the span of the last phase, and begins that of the next.
+    fn show(&mut self, kind: Kind, name: &'static str) {
+        self.span.end();
+        self.span = trace::span(kind, name);
     }
 
     /// Returns separate phases for a capture, which computes nothing.
     pub(crate) fn capture(&self) -> Result<Self, ShimError> {
-        let mut captured = Self { account: self.account, fault: Fault::default(), ..*self };
+        let mut captured =
+            Self { account: self.account, fault: Fault::default(), span: Span::default(), ..*self };
         captured.account.begin(Owners::default(), 0)?;
         captured.account.enter(Phase::Forward)?;
         Ok(captured)
+    }
+}
+
+fn kind_of(phase: Phase) -> Kind {
+    match phase {
+        Phase::Outputs | Phase::Forward => Kind::Forward,
+        Phase::Backward => Kind::Backward,
+        Phase::Reduce => Kind::Communication,
+        Phase::AllocateUpdate => Kind::Prepare,
+        Phase::Update => Kind::Update,
+        Phase::Evaluate => Kind::Evaluation,
     }
 }

@@ -15,6 +15,8 @@ pub(crate) struct Status {
     pub(crate) totals: Totals,
     pub(crate) stop: f64,
     pub(crate) bad_samples: f64,
+    /// The figures of the hashes of the samples ([`crate::data::SampleHashes::to_figures`]).
+    pub(crate) samples: Vec<f64>,
     /// By parameter: the number of ranks with a gradient.
     pub(crate) uses: Vec<f64>,
     /// Whether rank 0 finds a checkpoint due by time.
@@ -43,6 +45,7 @@ impl Status {
         let Totals { loss_sum, weight, sums } = &self.totals;
         let mut values = vec![*loss_sum, *weight, self.stop, self.bad_samples, self.due, self.spent];
         values.extend(sums);
+        values.extend(&self.samples);
         values.extend(&self.uses);
         values.extend(self.shortages.iter().flat_map(|&own| Shortage::to_figures(own)));
         values.extend(&self.writing);
@@ -75,6 +78,7 @@ impl Status {
             bad_samples: first[3],
             due: first[4],
             spent: first[5],
+            samples: take(self.samples.len())?.to_vec(),
             uses: take(self.uses.len())?.to_vec(),
             shortages: take(self.shortages.len() * Shortage::FIGURES)?
                 .chunks_exact(Shortage::FIGURES)
@@ -167,6 +171,7 @@ mod tests {
             totals: Totals { loss_sum: 1.5, weight: 2.0, sums: vec![1.0, 7.0] },
             stop: 4.0,
             bad_samples: 5.0,
+            samples: vec![3.0, 6.0],
             due: 1.0,
             spent: 1.0,
             uses: vec![0.0, 1.0, 1.0],

@@ -97,7 +97,8 @@ impl Bench {
         let options = Reduce { overlap: false, ..Reduce::default() };
         let model = &setup.replica.model;
         let mut exchange = Exchange::new(ranks, None, &model.table, options).unwrap();
-        exchange.prepare_statuses(model.task.facts().sums).unwrap();
+        let facts = model.task.facts();
+        exchange.prepare_statuses(facts.sums, &*facts.train).unwrap();
         let feed = BlankFeed::new(model.task.facts().train.fields(), &[8]);
         let phases = Phases::new(MemoryStats::Device(Device::Cpu), Fault::default());
         let limits = Limits::new(Device::Cpu, Budget::Auto);

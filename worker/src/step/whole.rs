@@ -127,7 +127,7 @@ impl Gathered {
 pub(super) struct Derivative {
     mean: Tensor,
     declared: Vec<StepValue>,
-    /// The derivative by each value; None if it has none.
+    /// The derivative by each value, if it has one.
     by_value: Vec<Option<Tensor>>,
 }
 

@@ -1,6 +1,7 @@
 //! A task's input: a micro-batch on its device.
 
 use std::borrow::Cow;
+use std::cell::OnceCell;
 
 use dtrain_torch_shim::{ShimError, cuda};
 use tch::kind::Element;
@@ -22,6 +23,8 @@ pub struct Batch {
     /// The number of tokens of the longest document; None if the samples are no documents, or are blank.
     pub(super) longest: Option<usize>,
     pub(super) blank: bool,
+    /// Where an evaluation finds the outputs of the network, if it asks for them.
+    pub(super) outputs: Option<OnceCell<Vec<Tensor>>>,
 }
 
 impl Batch {
@@ -44,6 +47,7 @@ impl Batch {
             weight: decoded.weights.iter().map(|&weight| f64::from(weight)).sum(),
             longest: longest(decoded),
             blank: false,
+            outputs: None,
         })
     }
 
@@ -63,6 +67,7 @@ impl Batch {
             weight: samples as f64,
             longest: None,
             blank: true,
+            outputs: None,
         })
     }
 
@@ -73,7 +78,7 @@ impl Batch {
         device: Device,
     ) -> Result<Self, TchError> {
         let weights = Tensor::f_ones([samples as i64], (Kind::Float, device))?;
-        Ok(Self { fields, weights, weight: samples as f64, longest: None, blank: false })
+        Ok(Self { fields, weights, weight: samples as f64, longest: None, blank: false, outputs: None })
     }
 
     /// Returns the batch with its images mirrored along `dims`, counted from the last: fields of N x ... x height x width.
@@ -84,7 +89,25 @@ impl Batch {
             Ok((name.clone(), values))
         };
         let fields = self.fields.iter().map(flip).collect::<Result<_, TchError>>()?;
-        Ok(Self { fields, weights: self.weights.shallow_clone(), ..*self })
+        Ok(Self { fields, weights: self.weights.shallow_clone(), outputs: None, ..*self })
+    }
+
+    /// Asks the task for the outputs of the network, which [`Batch::take_outputs`] returns after the evaluation of this batch.
+    pub(crate) fn keep_outputs(&mut self) {
+        self.outputs = Some(OnceCell::new());
+    }
+
+    /// Keeps the outputs of all samples, if they are asked for.
+    pub(super) fn offer_outputs(&self, outputs: &[Tensor]) {
+        if let Some(kept) = &self.outputs {
+            // The first ones stay.
+            let _ = kept.set(outputs.iter().map(Tensor::shallow_clone).collect());
+        }
+    }
+
+    /// Returns the outputs; None if the task did not offer them.
+    pub(crate) fn take_outputs(&mut self) -> Option<Vec<Tensor>> {
+        self.outputs.take()?.into_inner()
     }
 
     /// Returns the bytes of a batch of this many samples.
@@ -109,6 +132,7 @@ impl Batch {
         let mut copy = Self {
             fields: self.fields.iter().map(empty).collect::<Result<_, TchError>>()?,
             weights: self.weights.f_empty_like()?,
+            outputs: None,
             ..*self
         };
         copy.fill(self)?;
@@ -200,7 +224,7 @@ fn to_device<T: Element>(values: &[T], device: Device) -> Result<Tensor, ShimErr
 impl Clone for Batch {
     fn clone(&self) -> Self {
         let fields = self.fields.iter().map(|(name, values)| (name.clone(), values.shallow_clone()));
-        Self { fields: fields.collect(), weights: self.weights.shallow_clone(), ..*self }
+        Self { fields: fields.collect(), weights: self.weights.shallow_clone(), outputs: None, ..*self }
     }
 }
 

@@ -14,7 +14,7 @@ pub struct Details {
 
 /// A set of files.
 pub struct Checked {
-    /// What it is for.
+    /// The use of the set.
     pub kind: SetKind,
     /// As listed.
     pub samples: Samples,
@@ -22,7 +22,7 @@ pub struct Checked {
     pub report: CheckReport,
 }
 
-/// What a set is for.
+/// The use of a set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SetKind {
     /// Samples that a model learns from.

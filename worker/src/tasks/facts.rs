@@ -6,7 +6,7 @@ use dtrain_common::manifest::{FieldType, SampleField};
 use serde_json::Value;
 
 use super::network::{Model, Network};
-use crate::data::{Dataset, Field, FieldKind, Numbered, Sampling, TokenizerFiles};
+use crate::data::{Dataset, Field, FieldKind, First, Numbered, Sampling, TokenizerFiles};
 use crate::models::Exported;
 
 /// What the engine knows of a task. It is fixed when the task is built.
@@ -14,10 +14,12 @@ use crate::models::Exported;
 pub struct Facts {
     /// The training samples.
     pub train: Arc<dyn Dataset>,
-    /// Which training samples stand in a step; without it each once in an epoch. See [`Facts::sampling`].
+    /// The training samples of a step; without it each once in an epoch. See [`Facts::sampling`].
     pub sampling: Option<Sampling>,
     /// The validation samples, which evaluations during the training take in place of the test samples.
     pub val: Option<Arc<dyn Dataset>>,
+    /// The training samples of `train.overfit`, which evaluations during the training take in place of all others.
+    pub repeated: Option<Arc<dyn Dataset>>,
     /// The test samples.
     pub test: Arc<dyn Dataset>,
     /// More test sets, each with its name.
@@ -67,12 +69,21 @@ pub struct Facts {
 pub(crate) const TEST: &str = "test";
 /// The name of the validation samples.
 const VAL: &str = "val";
+/// The name of the training samples that are evaluated.
+const REPEATED: &str = "train";
 
 /// A set of samples to evaluate.
 #[derive(Clone)]
 pub(crate) struct EvalSet {
     pub(crate) name: String,
     pub(crate) samples: Arc<dyn Dataset>,
+}
+
+impl EvalSet {
+    /// Returns at most the first `samples` samples of the set; all without a limit.
+    pub(crate) fn first(self, samples: Option<usize>) -> Self {
+        Self { samples: First::of(self.samples, samples.unwrap_or(usize::MAX)), ..self }
+    }
 }
 
 /// The numbers of samples for which a model is valid.
@@ -106,6 +117,7 @@ impl Facts {
             sampling: None,
             train,
             val: None,
+            repeated: None,
             test,
             more_tests: Vec::new(),
             description: description.into(),
@@ -127,9 +139,10 @@ impl Facts {
 
     /// Returns the set of the evaluations during the training.
     pub(crate) fn watched(&self) -> EvalSet {
-        let (name, samples) = match &self.val {
-            Some(val) => (VAL, val),
-            None => (TEST, &self.test),
+        let (name, samples) = match (&self.repeated, &self.val) {
+            (Some(repeated), _) => (REPEATED, repeated),
+            (None, Some(val)) => (VAL, val),
+            (None, None) => (TEST, &self.test),
         };
         EvalSet { name: name.to_owned(), samples: Arc::clone(samples) }
     }
@@ -144,7 +157,7 @@ impl Facts {
         std::iter::once(own).chain(more).collect()
     }
 
-    /// Returns which training samples stand in a step.
+    /// Returns the training samples of a step.
     pub fn sampling(&self) -> Sampling {
         self.sampling.clone().unwrap_or_else(|| Sampling::shuffled(self.train.len()))
     }

@@ -227,6 +227,10 @@ impl Program {
     fn run(&self, counted: &Counted, batch: &Batch, mode: Mode) -> Result<(Loss, Vec<Tensor>), TaskError> {
         let _draws = counted.draws()?;
         let outputs = self.network.run(&counted.inputs.iter().collect::<Vec<_>>(), mode)?;
+        // Those of a batch without its unreadable samples have other places.
+        if counted.rows.is_none() {
+            batch.offer_outputs(&outputs);
+        }
         let ports = self.network.ports(mode);
         let sum = |at: usize, kind| {
             let output: &Tensor = &outputs[at];

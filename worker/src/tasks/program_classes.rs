@@ -24,7 +24,7 @@ pub(super) fn check(network: &Network, sets: &Sets, has_episodes: bool) -> Resul
         );
         return Err(network.unfit(unfit_output(port, &needs)));
     }
-    // An episode has classes of its own, and a prediction no labels.
+    // An episode has other classes, and a prediction no labels.
     if has_episodes || sets.predicts {
         return Ok(());
     }

@@ -25,7 +25,7 @@ pub(super) struct Predicted {
     size: [i64; 2],
 }
 
-/// What decides which output is predicted.
+/// The facts that decide which output is predicted.
 struct Choice<'a> {
     recipe: &'a Recipe,
     /// The outputs in evaluation.
@@ -149,7 +149,7 @@ impl<'a> Choice<'a> {
         self.sets.other_classes.get(field).unwrap_or(&self.sets.class_names)
     }
 
-    /// Returns the names of so many numbers, or classes, of a field: those of its columns, else their numbers.
+    /// Returns the names of the numbers, or classes, of a field: those of its columns, else their numbers.
     fn numbers(&self, field: &str, count: usize) -> Vec<String> {
         let of_table = columns(self.recipe).into_iter().find(|columns| columns.field == field);
         let of_table = of_table.filter(|columns| columns.kind == ColumnKind::Numbers);

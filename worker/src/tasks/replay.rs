@@ -73,6 +73,7 @@ impl Replay {
             weight: samples.len() as f64,
             longest: None,
             blank: false,
+            outputs: None,
         })
     }
 

@@ -2,9 +2,9 @@
 
 use std::iter::zip;
 
-use dtrain_common::env::WorkerEnv;
 use dtrain_common::files::write_atomic;
 use dtrain_common::run_dir::RunDir;
+use dtrain_common::text::counted;
 use dtrain_common::units::ByteSize;
 use dtrain_recipe::Recipe;
 use serde_json::{Value, json};
@@ -22,6 +22,7 @@ use crate::setup::Setup;
 use crate::setup::error::WorkerError;
 use crate::setup::host::Host;
 use crate::state::Trained;
+use crate::train::environment::Environment;
 
 /// Parameters are float32.
 const BYTES_PER_PARAMETER: u64 = 4;
@@ -29,7 +30,7 @@ const BYTES_PER_PARAMETER: u64 = 4;
 pub(crate) fn describe_run(
     recipe: &Recipe,
     setup: &Setup,
-    env: &WorkerEnv,
+    environment: &Environment,
     host: &Host,
     choices: &ChosenCuts,
     run_dir: &RunDir,
@@ -37,7 +38,7 @@ pub(crate) fn describe_run(
 ) -> Result<(), WorkerError> {
     let (plan, model, device) = (&setup.course.plan, &setup.replica.model, host.device);
     let ChosenCuts { chosen, limit } = choices;
-    write_plan(setup, env, run_dir, device, choices)?;
+    write_plan(recipe, setup, environment, run_dir, device, choices)?;
     let facts = model.task.facts();
     let rules = describe_rules(&model.table);
     let val = facts.val.as_ref().map(|val| format!("{} validation", val.len()));
@@ -51,13 +52,20 @@ pub(crate) fn describe_run(
     followers.note(format!(
         "{} on {} x {} in {}: {parameters} parameters, {} training and {} samples, {}",
         recipe.model_name(),
-        env.world_size,
+        environment.ranks,
         device::kind(device),
         setup.replica.precision.describe(),
         plan.train_samples,
         tests.collect::<Vec<_>>().join(" and "),
         facts.description,
     ));
+    if let Some(samples) = recipe.train.overfit {
+        followers.note(format!(
+            "overfit check (train.overfit): trains on {} of all, without random changes, and evaluates the same; its figures say \
+             nothing about other samples",
+            counted(samples, "training sample")
+        ));
+    }
     rules.iter().for_each(|rules| followers.note(rules));
     let decide = [
         recipe.checkpoint.best.as_ref().map(|_| "checkpoint.best"),
@@ -95,8 +103,9 @@ pub(crate) fn describe_run(
 }
 
 fn write_plan(
+    recipe: &Recipe,
     setup: &Setup,
-    env: &WorkerEnv,
+    environment: &Environment,
     run_dir: &RunDir,
     device: Device,
     choices: &ChosenCuts,
@@ -107,7 +116,7 @@ fn write_plan(
     let state = model.table.moment_elements() * BYTES_PER_PARAMETER;
     let first = plan.stage(0);
     let mut file = json!({
-        "nproc": env.world_size,
+        "nproc": environment.ranks,
         "warnings": plan.warnings,
         "device": device::name(device),
         "warmup_steps": first.rates.schedule.warmup_steps,
@@ -124,6 +133,9 @@ fn write_plan(
     });
     if let Some(val) = &model.task.facts().val {
         file["val_samples"] = val.len().into();
+    }
+    if let Some(samples) = recipe.train.overfit {
+        file["overfit"] = samples.into();
     }
     add_cut(first, &mut file);
     let stages: Vec<Value> = zip(&plan.stages, &course.stages.stages)
@@ -143,6 +155,9 @@ fn write_plan(
         file["predictions"] = json!(predictions);
     }
     let path = run_dir.plan();
+    // A plan that cannot be read has no environments to keep.
+    let earlier = std::fs::read(&path).ok().and_then(|plan| serde_json::from_slice(&plan).ok());
+    environment.add_to(&mut file, earlier.as_ref());
     write_atomic(&path, &serde_json::to_vec_pretty(&file)?)
         .map_err(|source| WorkerError::Write { path, source })
 }

@@ -28,7 +28,8 @@ use crate::metrics::{Line, MetricsLog, Progress, ProgressStyle, TestRecord, figu
 use crate::models::Registry;
 use crate::planning::{EvalQuestion, EvalWeights};
 use crate::run::evaluate::{Evaluated, Evaluator};
-use crate::run::followers::ByClass;
+use crate::run::followers::{ByClass, SampleFolders, TelemetryHandle};
+use crate::run::shown::Show;
 use crate::run::{Followers, TrainError, peak_memory};
 use crate::setup::base;
 use crate::setup::error::{Result, WorkerError};
@@ -64,6 +65,8 @@ pub(crate) struct Evaluation<'a> {
     pub(crate) weights: EvalWeights,
     /// Samples of a batch; by default, the micro-batch of the recipe's training.
     pub(crate) batch: Option<usize>,
+    /// Most samples of each set; all without a limit.
+    pub(crate) samples: Option<usize>,
     pub(crate) env: &'a WorkerEnv,
     pub(crate) ranks: &'a Ranks,
     pub(crate) device: Device,
@@ -105,6 +108,7 @@ pub(crate) fn run<T: BuildTask + 'static>(
         is_shared: env.is_one_node(),
         weights: question.weights,
         batch: question.batch,
+        samples: None,
         env,
         ranks: &ranks,
         device,
@@ -112,7 +116,7 @@ pub(crate) fn run<T: BuildTask + 'static>(
         stop: &StopFlag::default(),
     };
     let followers = &mut followers_of(ProgressStyle::detect(env.rank));
-    let records = evaluate::<T>(&evaluation, followers, &mut |_| Ok(()))?;
+    let records = evaluate::<T>(&evaluation, followers, false, &mut |_| Ok(()))?;
     let peaks = peak_memory(&ranks, memory::report(device).map_err(TrainError::from)?.peak)?;
     ranks.shutdown().map_err(TrainError::from)?;
     if env.rank == 0 {
@@ -143,10 +147,11 @@ pub(super) fn find_checkpoint(named: &Path) -> Result<PathBuf> {
 }
 
 /// Builds the model, fills it from the checkpoint, and evaluates the whole test set and the other test sets; calls `tested` after
-/// each. Returns None if a rank was asked to stop. Every rank calls this.
+/// each. `shows`: whether records have samples, as the recipe says. Returns None if a rank was asked to stop. Every rank calls this.
 fn evaluate<T: BuildTask + 'static>(
     of: &Evaluation<'_>,
     followers: &mut Followers<'_>,
+    shows: bool,
     tested: &mut dyn FnMut(&TestRecord) -> Result<()>,
 ) -> Result<Option<Vec<TestRecord>>> {
     let mut begun = Instant::now();
@@ -165,6 +170,7 @@ fn evaluate<T: BuildTask + 'static>(
     if let Some(kernels) = Kernels::new(recipe, device)? {
         kernels.apply().map_err(TrainError::from)?;
     }
+    let show = if shows { Show::of(recipe, task.facts(), of.env.rank) } else { Show::default() };
     let mut evaluator = Evaluator {
         task: &task,
         set: task.facts().watched(),
@@ -175,6 +181,7 @@ fn evaluate<T: BuildTask + 'static>(
         limits,
         stop: of.stop,
         step_samples: recipe.of_stage(recipe.stage.len().saturating_sub(1)).train.effective_batch,
+        show: &show,
     };
     // BatchNorm groups apply to training only.
     let limit = recipe.memory.micro_batch.value();
@@ -186,7 +193,7 @@ fn evaluate<T: BuildTask + 'static>(
     let (step, mut fault) = (manifest.step, Fault::from_env(of.env.rank)?);
     let mut records = Vec::new();
     for set in task.facts().tests() {
-        evaluator.set = set;
+        evaluator.set = set.first(of.samples);
         // The number of a sample names another one in each set.
         let warned = &mut Warned::default();
         let mut eval = match evaluator.run(batch, step, epoch, &mut fault, warned, followers)? {
@@ -281,6 +288,7 @@ pub(crate) fn test<T: BuildTask + 'static>(
     of: &Evaluation<'_>,
     run_dir: &RunDir,
     style: ProgressStyle,
+    telemetry: &TelemetryHandle,
 ) -> Result<Option<Vec<TestRecord>>> {
     Limits::new(of.device, of.recipe.memory.budget).empty_cache();
     let free = memory::report(of.device).map_err(TrainError::from)?;
@@ -300,16 +308,18 @@ pub(crate) fn test<T: BuildTask + 'static>(
         let opened = MetricsLog::open(&path, u64::MAX, false);
         settled(opened.map(|opened| log = Some(opened.on_failure(on_failure))))?;
     }
-    let by_class = ByClass::of(run_dir, on_failure);
+    let (by_class, mut samples) = (ByClass::of(run_dir, on_failure), SampleFolders::new(run_dir));
     // A failure in a later set keeps the results of those before it.
     let mut append = |record: &TestRecord| match &mut log {
         Some(log) => {
             settled(log.append(&Line::Test(record)))?;
+            samples.write(&record.eval);
+            telemetry.0.borrow_mut().record(&Line::Test(record));
             by_class.write(&record.eval).map_err(|(path, source)| WorkerError::Write { path, source })
         }
         None => Ok(()),
     };
-    let Some(records) = evaluate::<T>(of, &mut followers, &mut append)? else { return Ok(None) };
+    let Some(records) = evaluate::<T>(of, &mut followers, true, &mut append)? else { return Ok(None) };
     if of.env.rank == 0 {
         let peak = memory::report(of.device).map_err(TrainError::from)?.peak;
         records

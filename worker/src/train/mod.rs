@@ -2,6 +2,7 @@
 
 mod by_class;
 mod describe;
+mod environment;
 mod evaluation;
 mod followers;
 mod join;
@@ -10,6 +11,7 @@ mod prediction;
 mod process;
 mod questions;
 mod rollback;
+mod telemetry;
 mod training;
 
 use std::path::Path;
@@ -24,10 +26,12 @@ use dtrain_common::recipe::kinds::Key;
 use dtrain_common::result::{Figures, RunResult};
 use dtrain_common::run_dir::{Resume, RunDir, RunDirError};
 use dtrain_recipe::{Recipe, TestWeights};
+use dtrain_telemetry::Outcome;
 
 use self::describe::describe_run;
+use self::environment::FileHashes;
 use self::evaluation::Evaluation;
-use self::followers::followers;
+use self::followers::{Following, followers};
 use self::join::{Joined, join_run};
 use self::lead::Prepared;
 pub use self::process::{main_by_recipe, program, program_by_recipe};
@@ -108,6 +112,7 @@ fn answer_or_train<T: BuildTask + 'static>(
 
 fn train<T: BuildTask + 'static>(recipe: &Recipe, request: &Request, env: &WorkerEnv) -> Result<ExitStatus> {
     let began = Instant::now();
+    let hashes = FileHashes::begin(recipe, env);
     let mut host = Host::enter(recipe, env)?;
     let fault = Fault::from_env(env.rank)?;
     let joined = join_run::<T>(request, recipe, env, &host)?;
@@ -126,9 +131,11 @@ fn train<T: BuildTask + 'static>(recipe: &Recipe, request: &Request, env: &Worke
         is_foreign: opening.is_foreign,
         evaluation_missing: manifest.is_some_and(|manifest| manifest.evaluation_missing),
     };
-    let mut followers = followers(recipe, agreed, &setup, env, &host, &ranks, origin)?;
+    let Following { mut followers, telemetry } =
+        followers(recipe, agreed, &setup, env, &host, &ranks, origin)?;
+    let environment = environment::of_run(recipe, env, &host, &ranks, &setup, hashes)?;
     if env.rank == 0 {
-        describe_run(recipe, &setup, env, &host, &chosen, &run_dir, &mut followers)?;
+        describe_run(recipe, &setup, &environment, &host, &chosen, &run_dir, &mut followers)?;
     }
     let resumed_in = setup.resumed.as_ref().map(|resumed| resumed.took);
     let training = training(recipe, setup, ranks.clone(), env, host.device, fault)?;
@@ -148,12 +155,13 @@ fn train<T: BuildTask + 'static>(recipe: &Recipe, request: &Request, env: &Worke
             is_shared,
             weights: EvalWeights::Auto,
             batch: None,
+            samples: test.samples,
             env,
             ranks: &ranks,
             device: host.device,
             stop: &host.stop,
         };
-        match evaluation::test::<T>(&evaluation, &run_dir, host.style)? {
+        match evaluation::test::<T>(&evaluation, &run_dir, host.style, &telemetry)? {
             Some(records) => {
                 for eval in records.iter().map(|record| &record.eval) {
                     match &eval.set {
@@ -165,6 +173,8 @@ fn train<T: BuildTask + 'static>(recipe: &Recipe, request: &Request, env: &Worke
             None => status = ExitStatus::Requeue,
         }
     }
+    let outcome = if status == ExitStatus::Success { Outcome::Complete } else { Outcome::Stopped };
+    telemetry.0.take().finish(outcome);
     ranks.shutdown().map_err(TrainError::from)?;
     result.resume_ms = resumed_in.map(|took| 1e3 * took.as_secs_f64());
     if env.rank == 0 {

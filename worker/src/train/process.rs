@@ -1,7 +1,6 @@
 //! A trainer as a program: command line, log, exit code and error file. dtrain's trainer and a user's differ
 //! only in the task.
 
-use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::OnceLock;
@@ -11,8 +10,8 @@ use clap::Parser;
 use dtrain_common::env::WorkerEnv;
 use dtrain_common::exit::ExitStatus;
 use dtrain_common::files::write_atomic;
-use tracing_subscriber::EnvFilter;
 
+use crate::metrics::lines;
 use crate::rank::{End, Start};
 use crate::request::Request;
 use crate::setup::error::WorkerError;
@@ -50,15 +49,7 @@ pub fn main_by_recipe() -> ! {
 /// Runs one rank and returns the exit code.
 fn start(train: impl FnOnce(&Request, &WorkerEnv) -> Result<ExitStatus, WorkerError>) -> u8 {
     let request = Request::parse();
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        // Colours only for terminals, not for pipes or logs.
-        .with_ansi(std::io::stderr().is_terminal())
-        .without_time()
-        .with_target(false)
-        .init();
+    lines::start();
     dtrain_torch_shim::quiet_logs();
     if let Err(error) = dtrain_torch_shim::stacks::print_on_abort() {
         tracing::debug!("cannot print a stack on SIGABRT: {error}");
@@ -68,6 +59,7 @@ fn start(train: impl FnOnce(&Request, &WorkerEnv) -> Result<ExitStatus, WorkerEr
         Err(error) => return report(&error.into(), None, &request),
     };
     let env = begun.env.clone();
+    lines::set_rank(env.rank);
     let _ = LAST_WORDS.set((env.error_file.clone(), request.is_of_launcher()));
     dtrain_torch_shim::on_lost_exception(report_lost);
     let trained = begun.prepare().map_err(WorkerError::Signals).and_then(|()| train(&request, &env));
@@ -91,7 +83,7 @@ fn report(error: &WorkerError, env: Option<&WorkerEnv>, request: &Request) -> u8
     let reported_by_launcher = is_reported_by_launcher(&message, error_file, request.is_of_launcher());
     let reported_by_rank_0 = !is_first && error.is_reported_by_rank_0();
     if !reported_by_launcher && !reported_by_rank_0 {
-        eprintln!("error: {message}");
+        lines::error(&message);
     }
     error.exit_status().code()
 }
@@ -104,7 +96,7 @@ fn report_lost(message: &str) {
     let known = LAST_WORDS.get().map(|(file, is_shown)| (file.as_deref(), *is_shown));
     let (error_file, is_shown) = known.unwrap_or_default();
     if !is_reported_by_launcher(&message, error_file, is_shown) {
-        eprintln!("error: {message}");
+        lines::error(&message);
     }
 }
 

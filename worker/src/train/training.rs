@@ -48,7 +48,7 @@ pub(super) fn training<'a>(
     let work = course.plan.micro_batches(ranks.rank(), course.done, &facts.sampling());
     let feed = LoaderFeed::start(facts.train.clone(), loader, work, device)?;
     let mut exchange = Exchange::new(ranks, batch_sync, &model.table, recipe.reduce.clone())?;
-    exchange.prepare_statuses(model.task.facts().sums)?;
+    exchange.prepare_statuses(facts.sums, &*facts.train)?;
     let phases = Phases::new(MemoryStats::Device(device), fault);
     let limits = Limits::new(device, recipe.memory.budget);
     let executor = new_executor(recipe.model.compile, device);

@@ -60,7 +60,11 @@ extern "C" {
 
 DtText dt_libtorch_version() { return {TORCH_VERSION, sizeof(TORCH_VERSION) - 1}; }
 
-void dt_set_log_level(int32_t level) { FLAGS_caffe2_log_level = level; }
+void dt_set_log_level(int32_t level) {
+  FLAGS_caffe2_log_level = level;
+  // The profiler has a level of its own. On a machine without a GPU it reports that as an error.
+  if (level >= 3) ::setenv("KINETO_LOG_LEVEL", "5", /*overwrite=*/0);
+}
 
 int32_t dt_library_folder(DtBytes* out, DtError* error) {
   return guard(error, [&] {

@@ -139,7 +139,7 @@ void call_for_kernel(const char* name, Arguments... arguments) {
   TORCH_CHECK(code == 0, "CUDA driver error: ", name, " failed with code ", code);
 }
 
-// Makes the device's context, which libtorch uses, that of this thread, if it has none.
+// Gives this thread the device's context, which libtorch uses, if it has no context.
 void ensure_context(at::DeviceIndex index) {
   void* context = nullptr;
   call_driver<int(void**)>("cuCtxGetCurrent", &context);

@@ -9,6 +9,7 @@
 #include "frozen.cpp"
 #include "hooks.cpp"
 #include "memory.cpp"
+#include "profile.cpp"
 #include "recompute.cpp"
 #include "stream.cpp"
 #include "symbolic.cpp"

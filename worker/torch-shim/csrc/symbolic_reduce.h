@@ -68,7 +68,7 @@ void allocate_partial_results(at::TensorIteratorBase& iter, int64_t result_bytes
   allocate_temporary({grid * static_cast<int64_t>(sizeof(int32_t))}, bytes);
 }
 
-// Allocates what a GPU takes to reduce `x` over `dims`, or over all if there are none, to `y`.
+// Allocates what a GPU takes to reduce `x` over `dims`, or over all if `dims` is empty, to `y`.
 void allocate_reduction(const Tensor& x, const Tensor& y, at::OptionalIntArrayRef dims) {
   if (!simulates_gpu() || x.dim() == 0 || x.numel() == 0) return;
   const auto mask = at::native::make_dim_mask(dims, x.dim());

@@ -20,6 +20,7 @@ pub mod head;
 pub mod hooks;
 pub mod host_copy;
 pub mod memory;
+pub mod profile;
 pub mod program;
 pub mod recompute;
 pub mod rng;

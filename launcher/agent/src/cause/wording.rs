@@ -102,12 +102,13 @@ fn filled(means: &str, line: &str) -> String {
 }
 
 /// Returns whether the line is a log line below error level. torch writes `[W1121 05:20:00.1 x.cpp:1] ...`,
-/// perhaps after the rank; most Rust programs write ` WARN ...`, perhaps after the time.
+/// perhaps after the rank; most Rust programs write ` WARN ...`, perhaps after the time; dtrain's trainer writes `warning: ...`.
 fn is_remark(line: &str) -> bool {
     let behind_rank = line.strip_prefix("[rank").and_then(|rest| rest.split_once("]:"));
     let of_torch = behind_rank.map_or(line, |(_, rest)| rest);
     let level = of_torch.strip_prefix("[W").or_else(|| of_torch.strip_prefix("[I"));
-    level.is_some_and(|rest| rest.starts_with(|c: char| c == ' ' || c.is_ascii_digit()))
+    line.starts_with("warning: ")
+        || level.is_some_and(|rest| rest.starts_with(|c: char| c == ' ' || c.is_ascii_digit()))
         || line.split_whitespace().take(2).any(|word| ["WARN", "INFO", "DEBUG", "TRACE"].contains(&word))
 }
 

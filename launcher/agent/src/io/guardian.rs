@@ -13,6 +13,7 @@
 //! reap while the run lasts.
 
 use crate::io::fence::Memory;
+use crate::io::output::Message;
 use crate::io::process::descriptors::{self, Inherited};
 use crate::io::process::handlers::{self, LatestOfJob};
 use crate::io::process::{Family, ShellJob, TerminalModes, descendants, sender};
@@ -23,10 +24,11 @@ use crate::signals;
 use anyhow::Context;
 use dtrain_common::env::{DTRAIN_FRONT, DTRAIN_GUARDIAN, DTRAIN_LEASE, DTRAIN_TEMPORARY};
 use dtrain_common::exit::ExitStatus;
+use dtrain_common::log_line::LogFormat;
 use rustix::event::{PollFd, PollFlags};
 use rustix::process::{DumpableBehavior, Pid, PidfdFlags, Signal, WaitId, WaitIdOptions};
 use std::ffi::OsString;
-use std::io::{self, Write};
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
@@ -93,7 +95,12 @@ fn named(variable: &str) -> Option<Option<Pid>> {
 /// Runs this command again as the launcher and waits. Signals not in `handled` keep their effect. On several
 /// nodes, `has_lease`, a launcher that stands still is killed when its lease has ended. `report` is called after
 /// the end of a launcher that was killed, with the number of its member: no process of it runs any more.
-pub fn run_guardian(handled: &[i32], has_lease: bool, report: impl FnOnce(u64)) -> anyhow::Result<ExitCode> {
+pub fn run_guardian(
+    handled: &[i32],
+    has_lease: bool,
+    format: LogFormat,
+    report: impl FnOnce(u64),
+) -> anyhow::Result<ExitCode> {
     let inherited = descriptors::inherited();
     let own = OsString::from(process::id().to_string());
     let family = Family::default();
@@ -105,13 +112,13 @@ pub fn run_guardian(handled: &[i32], has_lease: bool, report: impl FnOnce(u64)) 
     let modes = ShellJob::of(rustix::process::getpid()).and_then(TerminalModes::note);
     let restore_terminal = || modes.iter().for_each(TerminalModes::restore);
     if descendants::any() {
-        let code = run_again(&family, handled, inherited, &[(DTRAIN_FRONT, own)], None)?;
+        let code = run_again(&family, handled, inherited, &[(DTRAIN_FRONT, own)], None, format)?;
         descendants::finish_readers();
         restore_terminal();
         return Ok(code);
     }
     descendants::adopt().context("cannot become the parent of orphaned processes")?;
-    let temporary = Temporary::make()?;
+    let temporary = Temporary::make_with(|warning| Message::warning(warning).print(format))?;
     let memory = Memory::create().context("cannot create the memory of the lease")?;
     let variables = [
         (DTRAIN_GUARDIAN, own),
@@ -122,7 +129,7 @@ pub fn run_guardian(handled: &[i32], has_lease: bool, report: impl FnOnce(u64)) 
     let own_folder = temporary.path().to_owned();
     thread::start("cleanup", move || remove_abandoned_beside(&own_folder))
         .context("cannot start a thread")?;
-    let code = run_again(&family, handled, inherited, &variables, fenced)?;
+    let code = run_again(&family, handled, inherited, &variables, fenced, format)?;
     // A reader of the output must not wait for the cleanup.
     descriptors::close_output();
     let is_empty = family.end_orphans();
@@ -151,6 +158,7 @@ fn run_again(
     inherited: Inherited,
     variables: &[(&str, OsString)],
     fenced: Option<&Memory>,
+    format: LogFormat,
 ) -> anyhow::Result<ExitCode> {
     let mut args = std::env::args_os();
     let mut command = Command::new("/proc/self/exe");
@@ -194,19 +202,19 @@ fn run_again(
     let _ = next_process.set((pid, pidfd));
     if let Some(memory) = fenced {
         let launcher = Arc::clone(&next_process);
-        memory.watch(move || end_still_launcher(launcher.wait())).context("cannot start a thread")?;
+        memory.watch(move || end_still_launcher(launcher.wait(), format)).context("cannot start a thread")?;
     }
     let status = next.wait().context("cannot wait for the launcher's own process")?;
-    Ok(exit_code(next.id(), status))
+    Ok(exit_code(next.id(), status, format))
 }
 
 /// Kills a launcher that stands still, and so its workers.
-fn end_still_launcher((_, pidfd): &(Pid, OwnedFd)) {
-    let _ = writeln!(
-        io::stderr(),
+fn end_still_launcher((_, pidfd): &(Pid, OwnedFd), format: LogFormat) {
+    Message::error(
         "dtrain: the launcher stood still until its lease ended: it and its workers are killed, because the other nodes \
-         continue without them"
-    );
+         continue without them",
+    )
+    .print(format);
     // Fails only if the launcher has ended.
     let _ = rustix::process::pidfd_send_signal(pidfd, Signal::KILL);
 }
@@ -258,16 +266,16 @@ fn stops(pid: Pid, patience: Duration, is_over: impl Fn() -> bool) -> bool {
     false
 }
 
-fn exit_code(pid: u32, status: process::ExitStatus) -> ExitCode {
+fn exit_code(pid: u32, status: process::ExitStatus, format: LogFormat) -> ExitCode {
     if let Some(code) = status.code() {
         return ExitCode::from(u8::try_from(code).unwrap_or(u8::MAX));
     }
     let signal = status.signal().unwrap_or(signals::KILL);
-    let _ = writeln!(
-        io::stderr(),
+    Message::error(format!(
         "dtrain: the launcher (pid {pid}) was killed by {}; all its processes are ended",
         signals::name(signal)
-    );
+    ))
+    .print(format);
     ExitStatus::Signal(signal).into()
 }
 

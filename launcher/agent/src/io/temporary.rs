@@ -5,7 +5,7 @@
 use anyhow::Context;
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use std::fs::{self, File, Permissions};
-use std::io::{self, Write};
+use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -33,12 +33,16 @@ pub struct Temporary {
 }
 
 impl Temporary {
-    /// Creates it in TMPDIR. If that is impossible, warns on standard error and uses another folder.
+    /// Creates it in TMPDIR, or in another folder.
     pub fn make() -> anyhow::Result<Self> {
+        Self::make_with(drop)
+    }
+
+    /// Creates it in TMPDIR. If that is impossible, warns and uses another folder.
+    pub fn make_with(warn: impl FnOnce(String)) -> anyhow::Result<Self> {
         let (folder, warning) = make_in(&prefix(), &std::env::temp_dir(), &OTHERS.map(Path::new))?;
         if let Some(warning) = warning {
-            // If standard error is closed, no user can be warned.
-            let _ = writeln!(io::stderr(), "dtrain: warning: {warning}");
+            warn(format!("dtrain: warning: {warning}"));
         }
         let lock = lock(folder.path(), FlockOperation::NonBlockingLockShared).ok();
         Ok(Self { folder: folder.path().to_owned(), _made: Some(folder), _lock: lock })

@@ -7,7 +7,7 @@ mod write;
 use self::outputs::{Export, Output};
 use self::write::Unwritten;
 use super::problem::{failed, stopped};
-use super::progress::{Progress, stop_signal};
+use super::progress::stop_signal;
 use super::tensors::torch_name;
 use crate::ckpt::find::checkpoint;
 use crate::cli::{Dtype, ExportArgs, Names, Weights};
@@ -16,6 +16,7 @@ use anyhow::bail;
 use dtrain_common::exit::ExitStatus;
 use dtrain_common::files::write_atomic_with;
 use dtrain_common::manifest::{FILE_NAME, Manifest};
+use dtrain_common::progress::{Progress, Unit};
 use dtrain_common::question::{Floats, MergeQuestion};
 use dtrain_common::safetensors_file::header;
 use dtrain_common::text::{counted, size};
@@ -113,7 +114,7 @@ fn write(export: &Export, out: &Path, force: bool) -> anyhow::Result<()> {
     // From here on, a stop must remove the unfinished file.
     let stop = stop_signal()?;
     let total = export.outputs.iter().map(|output| output.target.bytes).sum();
-    let progress = Progress::new(format!("writing {}", out.display()), total);
+    let progress = Progress::of(format!("writing {}", out.display()), total, Unit::Bytes);
     let targets = export.outputs.iter().map(|output| &output.target);
     let names = &export.manifest.class_names;
     let metadata = (!names.is_empty()).then(|| (CLASS_NAMES, serde_json::json!(names).to_string()));

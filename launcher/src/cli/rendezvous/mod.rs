@@ -34,7 +34,7 @@ pub(crate) struct RendezvousArgs {
     #[arg(long, value_name = "RANK", allow_negative_numbers = true)]
     node_rank: Option<usize>,
 
-    /// Where the nodes meet: an address of one node, which leads.
+    /// Address of the node that leads; all nodes meet there.
     ///
     /// On one node: `--master-addr` and `--master-port` in one.
     #[arg(long, value_name = "HOST[:PORT]", value_parser = endpoint)]

@@ -205,6 +205,7 @@ def export_both(checks):
 
 def write(path, request, checks, training, evaluation):
     named = checks.named
+    lines = [] if request["role"] else recipe_lines(request, named.inputs, outputs_of(training, named.names[True]), norms_of(training), state_of(training))
     about = {
         "format": 1,
         "source": request["source"],
@@ -218,6 +219,7 @@ def write(path, request, checks, training, evaluation):
         "args": request["args"],
         "images": request.get("images"),
         "data": settings_of(request, named.inputs),
+        "recipe": "\n".join(lines[1:]),
         "without_weights": request["weights"] == "none",
         "guards": {"train": checks.guards[True], "evaluate": checks.guards[False]},
     }

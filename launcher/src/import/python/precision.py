@@ -8,7 +8,7 @@ def warnings_of_precision(programs):
     """Returns a warning if a program cannot run under autocast, with the line."""
     for (where, device, dtype), (mode, program) in itertools.product(MIXED, zip(("training", "evaluation"), programs)):
         failed = failing(program, device, dtype)
-        # What fails in float32, too, has no kernel for tensors without values.
+        # An operation that also fails in float32 has no kernel for tensors without values.
         if failed and not failing(program, device, None):
             node, error = failed
             return [

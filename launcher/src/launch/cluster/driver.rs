@@ -15,6 +15,7 @@ use dtrain_agent::cluster::ranks::Node;
 use dtrain_agent::cluster::trial::Place;
 use dtrain_agent::cluster::{Leader, Member};
 use dtrain_agent::io::fence::{Fence, SIGN};
+use dtrain_agent::io::output::Message;
 use dtrain_agent::io::probe::{self, Outcome};
 use dtrain_agent::io::process::Family;
 use dtrain_agent::io::store::StoreHandle;
@@ -55,7 +56,7 @@ pub(super) struct Driver {
     /// For other threads of the driver.
     pub(super) own_inputs: Sender<Input>,
     pub(super) orders: Sender<Order>,
-    pub(super) screen: Sender<String>,
+    pub(super) screen: Sender<Message>,
     pub(super) family: Family,
     pub(super) start_time: StartTime,
     /// The address by which other nodes reach this one, as far as it is known.
@@ -338,7 +339,7 @@ impl Driver {
 
     fn say(&self, text: &str) {
         // Fails only if the screen was given up.
-        let _ = self.screen.send(format!("dtrain: {text}"));
+        let _ = self.screen.send(format!("dtrain: {text}").into());
     }
 
     fn end(self) {

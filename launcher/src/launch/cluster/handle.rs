@@ -9,6 +9,7 @@ use dtrain_agent::cluster::member::{MemberEvent, MemberPolicy};
 use dtrain_agent::cluster::ranks::Node;
 use dtrain_agent::cluster::{ClusterPolicy, Leader};
 use dtrain_agent::io::fence::Fence;
+use dtrain_agent::io::output::Message;
 use dtrain_agent::io::store::StoreHandle;
 use dtrain_agent::io::wire::{Client, Limits, Server};
 use dtrain_agent::local::Restarts;
@@ -37,7 +38,7 @@ impl Cluster {
         leader: Option<LeaderSetup>,
         inbox: &Inbox,
         fence: Fence,
-        screen: Sender<String>,
+        screen: Sender<Message>,
     ) -> io::Result<Self> {
         let (inputs, received) = crossbeam_channel::unbounded();
         let (orders, to_main) = crossbeam_channel::unbounded();

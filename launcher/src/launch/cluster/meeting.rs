@@ -7,8 +7,10 @@ use anyhow::{Context, bail};
 use crossbeam_channel::RecvTimeoutError;
 use dtrain_agent::cluster::message::{ToLeader, ToMember};
 use dtrain_agent::io::interfaces::{address_towards, interfaces, is_own};
+use dtrain_agent::io::output::Message;
 use dtrain_agent::io::wire::{BoundServer, Client, ClientEvent, ConnectError, Endpoint, Secret};
 use dtrain_common::env::DTRAIN_RDZV_SECRET;
+use dtrain_common::log_line::LogFormat;
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::thread;
@@ -48,7 +50,10 @@ impl Meeting {
     ///
     /// As [`Meeting::open`]. Also without a secret, unless the user asks for an open run: a secret that got lost on the way
     /// must not open the run to everybody.
-    pub(in crate::launch) fn open_patiently(rendezvous: Rendezvous) -> anyhow::Result<Self> {
+    pub(in crate::launch) fn open_patiently(
+        rendezvous: Rendezvous,
+        format: LogFormat,
+    ) -> anyhow::Result<Self> {
         if !is_loopback(&rendezvous.endpoint.host) && matches!(secret(&rendezvous), Ok(None)) {
             bail!(
                 "several nodes need a secret: make one by `touch job.secret; chmod 600 job.secret; head -c 32 /dev/urandom | base64 > job.secret` and \
@@ -59,7 +64,9 @@ impl Meeting {
         let (opened, waits) = crossbeam_channel::bounded::<()>(0);
         let notice = move || {
             if waits.recv_timeout(SLOW_NAME) == Err(RecvTimeoutError::Timeout) {
-                eprintln!("dtrain: waiting for a name server to resolve {host}; see /etc/resolv.conf");
+                let text =
+                    format!("dtrain: waiting for a name server to resolve {host}; see /etc/resolv.conf");
+                Message::warning(text).print(format);
             }
         };
         thread::Builder::new().name("notice".to_owned()).spawn(notice)?;

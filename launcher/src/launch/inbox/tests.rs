@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn inbox() -> Inbox {
+pub(in crate::launch) fn inbox() -> Inbox {
     let (sender, events) = crossbeam_channel::unbounded();
     Inbox {
         start_time: StartTime::now(),

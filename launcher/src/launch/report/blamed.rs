@@ -3,7 +3,7 @@
 use crate::launch::attempt::{Attempt, Run};
 use crate::launch::files::Files;
 use crate::launch::messages::ended;
-use crate::plan::{LaunchPlan, Sinks};
+use crate::plan::{LaunchPlan, Route, Sinks};
 use dtrain_agent::cause::{self, Evidence, MemoryKill, Suspect};
 use dtrain_agent::clock::StartTime;
 use dtrain_agent::cluster::message::Blame;
@@ -11,6 +11,8 @@ use dtrain_agent::io::output::Stream;
 use dtrain_agent::local::{Cause, End, Outcome, Verdict};
 use dtrain_agent::signals;
 use dtrain_common::result::{self, Failure};
+
+const SHOWN_AND_KEPT: Route = Route { shown: true, kept: true };
 
 /// Lines of standard error that are shown and kept in `result.json`.
 const LAST_LINES: usize = 20;
@@ -133,6 +135,9 @@ impl<'a> BlamedWorker<'a> {
         match &self.reported {
             Some(message) => indented(message),
             None if self.tail.is_empty() && self.stopped_by.is_some() => {}
+            // The user has seen the trainer's lines, and the log keeps them.
+            None if plan.training().is_some()
+                && plan.routing.route(local_rank, Stream::Stderr) == SHOWN_AND_KEPT => {}
             None if self.tail.is_empty() => indented(&format!("nothing on {}", self.tail_of)),
             None => {
                 indented(&format!("last lines of {}:", self.tail_of));
@@ -160,14 +165,14 @@ impl<'a> BlamedWorker<'a> {
         let (mut stopped, failed): (Vec<_>, Vec<_>) = others.partition(|end| !end.sent.is_empty());
         stopped.sort_by_key(|end| end.rank);
         let failed_how = if self.blames_other() { "failed as a consequence" } else { "failed later" };
-        let mut messages: Vec<String> = self.reported.iter().cloned().collect();
+        let first_line = |message: &str| message.lines().next().unwrap_or_default().to_owned();
+        let mut messages: Vec<String> = self.reported.iter().map(|message| first_line(message)).collect();
         let mut words = Vec::new();
         for end in failed.iter().chain(&stopped) {
-            let message = files.reported_error(end.rank);
-            if let Some(message) = message.filter(|message| !messages.contains(message)) {
-                let first = message.lines().next().unwrap_or_default();
+            let first = files.reported_error(end.rank).map(|message| first_line(&message));
+            if let Some(first) = first.filter(|first| !messages.contains(first)) {
                 words.push(format!("    rank {}: {first}", plan.rank(end.rank)));
-                messages.push(message);
+                messages.push(first);
             }
         }
         let how = |end: &&End| format!("rank {} ({})", plan.rank(end.rank), ended(end.outcome));

@@ -1,6 +1,7 @@
 //! The result of a run: exit code, messages and `result.json`.
 
 mod blamed;
+mod summary;
 
 use super::attempt::{Attempt, Run};
 use super::messages::{GUARDIAN_DIED, cannot_start};
@@ -8,20 +9,30 @@ use crate::plan::LaunchPlan;
 use blamed::BlamedWorker;
 use dtrain_agent::clock::StartTime;
 use dtrain_agent::cluster::message::Blame;
+use dtrain_agent::io::output::Message;
 use dtrain_agent::local::{Cause, Outcome};
 use dtrain_agent::signals;
 use dtrain_common::exit::ExitStatus;
+use dtrain_common::log_line::LogFormat;
 use dtrain_common::result::RunResult;
 use dtrain_common::run_dir::RunDir;
-use std::io::{self, Write};
+use serde_json::Value;
+use std::io;
+use summary::Summary;
 
 /// The outcome of a run that started every worker.
 pub(super) struct Report {
     pub(super) status: ExitStatus,
     /// The message of a worker that has rejected the recipe or the data.
     usage_error: Option<String>,
-    /// The last message.
-    text: Option<String>,
+    /// The lines about the worker to blame.
+    banner: Vec<String>,
+    /// The last line of a launch that has failed or stopped.
+    reason: Option<String>,
+    /// Of a training.
+    summary: Option<Summary>,
+    /// A sentence about warnings that came several times.
+    repeated: Option<String>,
     /// For `result.json`, in addition to the training's figures.
     result: RunResult,
 }
@@ -91,33 +102,25 @@ impl Report {
         // A worker that rejects the recipe or the data has not failed: its message is the usage error.
         let is_usage_error = code == ExitStatus::Usage.code() && plan.is_of_dtrain();
         let usage_error = blame.as_ref().filter(|_| is_usage_error).and_then(|blame| blame.reported.as_ref());
-        let mut lines = match (usage_error, &blame) {
+        let banner = match (usage_error, &blame) {
             (Some(message), _) => vec![format!("dtrain: error: {message}")],
             (None, Some(blame)) => blame.banner.clone(),
             (None, None) => Vec::new(),
         };
-        let run_dir = plan.run_dir.as_ref().filter(|_| is_training);
-        let folder = run_dir.map(|run_dir| run_dir.root().display());
-        lines.extend(match (status, folder) {
-            (ExitStatus::Success, Some(folder)) => {
-                let seconds = wall.as_secs_f64();
-                Some(format!("dtrain: done in {seconds:.1} s; the results are in {folder}"))
-            }
-            (ExitStatus::Success, None) => None,
+        let last = match status {
+            ExitStatus::Success => None,
             _ if usage_error.is_some() => None,
-            (ExitStatus::Requeue, Some(folder)) => {
-                Some(format!("dtrain: exit code {code}: {meaning} with --run-dir {folder}"))
-            }
             // The reason was printed when it happened.
-            _ if matches!(cause, Cause::NotStarted { .. }) => {
-                Some(format!("dtrain: exit code {code}: {plain}"))
-            }
-            _ => Some(format!("dtrain: exit code {code}: {meaning}")),
-        });
+            _ if matches!(cause, Cause::NotStarted { .. }) => Some(&plain),
+            _ => Some(&meaning),
+        };
         Self {
             status,
             usage_error: usage_error.cloned(),
-            text: (!lines.is_empty()).then(|| lines.join("\n")),
+            banner,
+            reason: last.map(|meaning| format!("dtrain: exit code {code}: {meaning}")),
+            summary: Summary::of(plan, wall).filter(|_| usage_error.is_none() && cause != Cause::Evicted),
+            repeated: plan.routing.repeated_warnings(),
             result: RunResult {
                 exit_code: Some(code),
                 reason: Some(explain(cause, blame.as_ref(), meaning)),
@@ -138,17 +141,50 @@ impl Report {
         &self,
         run_dir: Option<&RunDir>,
         not_restarted: Option<&str>,
-        say: impl Fn(String),
+        say: impl Fn(Message),
     ) {
         if let Some(reason) = not_restarted.filter(|_| self.usage_error.is_none()) {
-            say(format!("dtrain: not restarted: {reason}"));
+            say(Message::warning(format!("dtrain: not restarted: {reason}")));
         }
-        if let Some(run_dir) = run_dir
-            && let Err(error) = self.write(run_dir)
-        {
-            say(format!("dtrain: cannot write {}: {error}", run_dir.result().display()));
+        let result = match run_dir.map(|run_dir| (self.write(run_dir), run_dir)) {
+            Some((Ok(result), _)) => result,
+            Some((Err(error), run_dir)) => {
+                say(Message::error(format!("dtrain: cannot write {}: {error}", run_dir.result().display())));
+                self.result.clone()
+            }
+            None => self.result.clone(),
+        };
+        self.repeated.iter().for_each(|text| say(format!("dtrain: {text}").into()));
+        self.last(&result).into_iter().for_each(say);
+    }
+
+    /// Returns the last message. A program that ends well needs none.
+    fn last(&self, result: &RunResult) -> Option<Message> {
+        let mut lines = self.banner.clone();
+        match (&self.reason, &self.summary) {
+            (Some(reason), Some(summary)) => lines.push(format!("{reason}{}", summary.progress(result))),
+            (Some(reason), None) => lines.push(reason.clone()),
+            (None, Some(summary)) => lines.push(summary.success(result)),
+            (None, None) => {}
         }
-        self.text.iter().for_each(|text| say(text.clone()));
+        lines.extend(self.summary.iter().flat_map(|summary| summary.rest(self.status, result)));
+        let text = (!lines.is_empty()).then(|| lines.join("\n"))?;
+        let notice = match self.status {
+            ExitStatus::Success => Message::good(text),
+            ExitStatus::Requeue => Message::warning(text),
+            _ => Message::error(text),
+        };
+        let fields = match serde_json::to_value(result) {
+            Ok(Value::Object(fields)) => fields,
+            _ => serde_json::Map::new(),
+        };
+        Some(notice.with_fields(fields))
+    }
+
+    /// Returns the content of `result.json`, also without a run directory.
+    pub(super) fn json(&self, run_dir: Option<&RunDir>) -> Vec<u8> {
+        let written = run_dir.and_then(|run_dir| std::fs::read(run_dir.result()).ok());
+        written.unwrap_or_else(|| serde_json::to_vec_pretty(&self.result).unwrap_or_default())
     }
 
     /// Returns the reason for the other nodes.
@@ -157,17 +193,17 @@ impl Report {
     }
 
     /// Adds the outcome to the training figures of the worker, and records a success for the next `--resume`.
-    fn write(&self, run_dir: &RunDir) -> io::Result<()> {
+    fn write(&self, run_dir: &RunDir) -> io::Result<RunResult> {
         let figures = RunResult::read(&run_dir.result())?.unwrap_or_default();
         let RunResult { exit_code, reason, failure, restarts, wall_s, nproc, nodes, resumed_from, .. } =
             self.result.clone();
         let result =
             RunResult { exit_code, reason, failure, restarts, wall_s, nproc, nodes, resumed_from, ..figures };
         result.write(&run_dir.result())?;
-        match (self.status, &result.resumed_from) {
-            (ExitStatus::Success, Some(_)) => run_dir.record_end().map_err(io::Error::other),
-            _ => Ok(()),
+        if self.status == ExitStatus::Success && result.resumed_from.is_some() {
+            run_dir.record_end().map_err(io::Error::other)?;
         }
+        Ok(result)
     }
 }
 
@@ -192,21 +228,16 @@ pub(super) struct NotBegun {
 }
 
 /// Reports why no worker was started. `plan`: the plan, as far as it was checked.
-pub(super) fn not_begun(plan: Option<&LaunchPlan>, cause: Cause) -> NotBegun {
-    let (status, resume) = match cause {
-        Cause::Requeue => (ExitStatus::Requeue, plan.and_then(|plan| plan.run_dir.as_ref())),
+pub(super) fn not_begun(plan: Option<&LaunchPlan>, cause: Cause, format: LogFormat) -> NotBegun {
+    let (status, training) = match cause {
+        Cause::Requeue => (ExitStatus::Requeue, plan.and_then(LaunchPlan::training)),
         Cause::Stopped { signal } => (ExitStatus::Signal(signal), None),
         _ => (ExitStatus::WorkerFailed, None),
     };
-    let resume =
-        resume.map_or(String::new(), |run_dir| format!(" with --run-dir {}", run_dir.root().display()));
+    let next = training.map_or(String::new(), |training| format!("\n  next: {}", training.again));
     let meaning = meaning(status, cause);
-    // If standard error is closed, the exit code still reports the failure.
-    let _ = writeln!(
-        io::stderr(),
-        "dtrain: exit code {}: {meaning}{resume} (no worker was started)",
-        status.code()
-    );
+    let text = format!("dtrain: exit code {}: {meaning} (no worker was started){next}", status.code());
+    Message::error(text).print(format);
     NotBegun { status, meaning }
 }
 

@@ -100,7 +100,7 @@ fn program_of(name: &str) -> Option<Program> {
     others::program(native)
 }
 
-/// Returns whether a kernel of so many elements computes nothing: the values of a network are not computed.
+/// Returns whether a kernel of this number of elements computes nothing: the values of a network are not computed.
 fn is_large(elements: usize) -> bool {
     elements as u64 > MACHINE.compute.0
 }

@@ -8,7 +8,7 @@ use super::{Crate, circles, crates, relative};
 /// By folder, how many uses between its places are part of a circle today. Lower a number when uses are gone; raise none.
 const KNOWN: &[(&str, usize)] = &[("launcher/src/launch", 13), ("tests/lab/src/bench", 13)];
 
-/// The places of the trainer in floors, from the top. A place uses places of its own floor and of lower ones.
+/// The places of the trainer in floors, from the top. A place uses places of the same floor and of lower floors.
 const FLOORS: [(&str, &[&str]); 11] = [
     ("a worker's life", &["train"]),
     ("memory", &["planning"]),

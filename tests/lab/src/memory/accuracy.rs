@@ -47,7 +47,7 @@ pub(super) fn run(bench: &Bench<'_>) -> Result<Vec<Group>> {
 /// A name with a peak in bytes, measured and predicted.
 pub(super) type Found = (String, Result<(u64, u64)>);
 
-/// Profiles cases, each when it is asked for.
+/// Profiles cases on demand.
 pub(super) fn profiles<'a>(
     cases: impl Iterator<Item = (&'a Bench<'a>, &'a Case)>,
 ) -> impl Iterator<Item = Found> {

@@ -124,7 +124,7 @@ impl Machine {
     }
 }
 
-/// The driver lists GPUs, and CUDA reports that there is none.
+/// The driver lists GPUs, and CUDA reports no GPU.
 #[test]
 fn a_machine_with_gpus_does_not_train_on_the_cpu_unasked() {
     let Ok(machine) = Machine::new(2, TINY) else { return };

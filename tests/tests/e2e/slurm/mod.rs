@@ -35,7 +35,7 @@ fn a_preempted_training_resumes_to_the_weights_of_an_uninterrupted_one() {
     let Ok(slurm) = Slurm::new(2) else { return };
     // `batch` has a signal that starts the job again, by LSF.
     let expected = thorough::cases(&[Kind::Preemption, Kind::Signal], 1);
-    // Training goes on while Slurm interrupts it.
+    // Training continues while Slurm interrupts it.
     let reference = Reference::train(&slurm, 20 * (1 + expected.len() as u64));
     let mut faults = expected.iter().map(|kind| Fault::new(*kind, Moment::Steps(3)));
     // Without a time limit that a busy machine reaches: it would be a third interruption.

@@ -3,6 +3,7 @@
 //! The wheel holds the command `dtrain`, which pip puts into the folder of scripts, and the Python package `dtrain` with the trainer.
 //! The trainer finds libtorch in the package `torch` beside it: see docs/decisions/0127-wheel.md.
 
+mod share;
 mod tools;
 mod trial;
 
@@ -14,6 +15,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
+use self::share::write_share;
 use self::tools::{Tools, answer};
 use crate::files::{copy, create, create_empty, write};
 use crate::process::Signals;
@@ -98,6 +100,7 @@ pub(crate) fn write_all(
     create_empty(&output)?;
     let staged = stage_programs(&tools, &programs, &stage)?;
     write_package(workspace, &stage)?;
+    write_share(&staged[0], &stage.join(format!("dtrain-{VERSION}.data/data/share")))?;
     signals.check()?;
     tools.python(&["-m", "wheel", "pack", "--dest-dir"], &[&output, &stage])?;
     let wheel = tag(&tools, &output)?;
@@ -210,6 +213,7 @@ fn archive(workspace: &Workspace, output: &Path, programs: &[PathBuf; 3]) -> Res
             .map_err(|error| Problem::write(&to, error))?;
     }
     copy_licenses(workspace, &folder)?;
+    write_share(&programs[0], &folder.join("share"))?;
     let file = format!("{name}.tar.gz");
     answer(Command::new("tar").args(["-czf", &file, &name]).current_dir(output))?;
     let wheel = find_wheel(output)?;

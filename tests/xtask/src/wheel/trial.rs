@@ -85,6 +85,10 @@ pub(super) fn run(workspace: &Workspace, signals: &Signals, wheel: &Path) -> Res
             );
         }
     }
+    for file in ["man/man1/dtrain-launch.1", "bash-completion/completions/dtrain"] {
+        let file = environment.join("share").join(file);
+        ensure!(file.is_file(), "{} is not installed", file.display());
+    }
     let version = answer(alone(Command::new(&own).args(["-m", "dtrain", "--version"])))?;
     let lib = site.join("dtrain/../torch/lib");
     ensure!(

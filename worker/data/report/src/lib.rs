@@ -19,7 +19,7 @@ pub use balance::Balance;
 pub use documents::{DocumentsReport, HeldOut, TextReport};
 pub use duplicates::{Conflicts, Duplicates, Repeated};
 pub use image::ImageError as PictureError;
-pub use picture::{Decode, Names, Picture};
+pub use picture::{Decode, DrawnSample, Names, Picture, draw_sample};
 pub use report::{DataSet, Report};
 pub use set::{SetReport, Sizes, Unusable};
 pub use spread::Spread;

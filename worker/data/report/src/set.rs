@@ -16,7 +16,7 @@ const NAMED: usize = 5;
 pub struct SetReport {
     /// The set in the recipe, such as `train`.
     pub name: String,
-    /// Where its samples are listed.
+    /// The place that lists its samples.
     pub place: String,
     /// The listed samples, and those that a training uses.
     pub samples: usize,

@@ -53,8 +53,8 @@ pub struct Part {
     pub width: f64,
     /// The height.
     pub height: f64,
-    /// What is cut out of the plane before the part is resized, which is inside of it. Pixels at the part's edges also take from
-    /// their neighbours in it.
+    /// The crop of the plane before its part is resized. The part is inside of it. Pixels at the part's edges also take from
+    /// their neighbours in the crop.
     pub cut: Rectangle,
 }
 

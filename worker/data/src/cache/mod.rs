@@ -42,7 +42,7 @@ struct Counts {
     misses: AtomicU64,
     /// The files of all data sets.
     places: AtomicU64,
-    /// The memory that the ranks of the machine share in place of their own.
+    /// The memory that the ranks of the machine share in place of private memory.
     pool: OnceLock<Pool>,
 }
 
@@ -71,7 +71,7 @@ impl CacheBudget {
         self.0.places.load(Ordering::Relaxed) > 0
     }
 
-    /// Creates the cache that the `ranks` ranks of this machine share, of so many times the budget, and uses it from now on. The
+    /// Creates the cache that the `ranks` ranks of this machine share, of `ranks` times the budget, and uses it from now on. The
     /// other ranks open it with the ticket. `None` if the budget is too small. Call it after the data sets were made, and before
     /// samples are loaded.
     pub fn create_pool(&self, ranks: usize) -> Result<Option<PoolTicket>, MemoryError> {
@@ -175,7 +175,7 @@ impl<T: Stored> Cache<T> {
         found
     }
 
-    /// Returns whether a sample of so many values could be kept now: its place is free, and the budget has them.
+    /// Returns whether the cache could keep a sample of this number of bytes now: its place is free, and the budget has them.
     pub(super) fn has_room(&self, index: usize, value_bytes: usize) -> bool {
         if let Some(pool) = self.budget.0.pool.get() {
             return pool.has_room(self.first + index as u64, (value_bytes + T::HEAD_BYTES) as u64);

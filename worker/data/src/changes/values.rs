@@ -60,7 +60,7 @@ impl Value for f32 {
 
 /// Runs a loop with the instructions for eight numbers at once, if the processor has them. The results are the same.
 ///
-/// A macro, since each of the two places needs a closure of its own: the compiler then moves it to where the instructions are known.
+/// A macro, since each of the two places needs a separate closure: the compiler then moves it to where the instructions are known.
 /// Functions that the loop calls are `inline(always)` for the same reason.
 macro_rules! vectorized {
     ($work:expr) => {{

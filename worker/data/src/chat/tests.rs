@@ -45,7 +45,7 @@ fn chats_are_those_of_transformers() {
 fn unknown_variables_are_named() {
     let error = render("{{ messages[0].content }}{{ custom }} {{ other }}", CHAT).unwrap_err();
     assert!(error.contains("among `custom`, `other`") && error.contains("{% set NAME = \"\" %}"), "{error}");
-    // Asking is no use.
+    // A question has no effect.
     let fine = "{% if custom is defined %}x{% endif %}{% if other %}y{% endif %}{{ messages[1].content }}";
     let error = render(fine, "[]").unwrap_err();
     assert!(error.contains("uses a value that the chat lacks"), "{error}");

@@ -20,6 +20,7 @@ const READING: Reading<'_> = Reading {
     split: table::SPLIT,
     separator: Separator::Auto,
     train: None,
+    is_undivided: false,
     ignore_classes: &[],
     unannotated: Unannotated::Background,
 };

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::super::dataset::{Column, Field};
 use super::super::error::BadSample;
 use super::super::mixing::Blend;
+use super::super::sample_hashes::SampleHashes;
 use super::super::sampler::Place;
 
 /// A request: samples of one epoch, in this order.
@@ -18,12 +19,15 @@ pub struct MicroBatch {
     pub width: usize,
     /// How each sample is mixed with its second member; None for one that is not, which then has no second. Empty if none is.
     pub blends: Vec<Option<Blend>>,
+    /// The [hash of the order](SampleHashes::order_of) of all samples of the step; asks for hashes of the samples.
+    pub order: Option<u64>,
 }
 
 impl MicroBatch {
     /// Requests these samples, each as if it stood once in the epoch.
     pub fn of(epoch: u64, indices: impl IntoIterator<Item = u32>) -> Self {
-        Self { epoch, places: indices.into_iter().map(Place::first).collect(), width: 1, blends: Vec::new() }
+        let places = indices.into_iter().map(Place::first).collect();
+        Self { epoch, places, width: 1, blends: Vec::new(), order: None }
     }
 
     /// Returns the members of a sample.
@@ -44,6 +48,7 @@ impl MicroBatch {
             places: self.places[at * self.width..(at + 1) * self.width].to_vec(),
             width: self.width,
             blends: self.blends.get(at).copied().into_iter().collect(),
+            order: None,
         })
     }
 
@@ -63,6 +68,8 @@ pub struct Batch {
     pub weights: Vec<f32>,
     /// The single samples that could not be loaded, in the order of their places.
     pub bad: Vec<BadPlace>,
+    /// Hashes of the samples, if the request asks for them.
+    pub hashes: SampleHashes,
 }
 
 /// A single sample that could not be loaded.

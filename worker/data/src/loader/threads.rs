@@ -5,10 +5,13 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use dtrain_common::trace::{self, Kind};
+
 use super::super::dataset::{Column, Dataset, Field, columns_for};
 use super::super::error::{BadSample, DataError, SampleError};
 use super::super::mixing::Blend;
 use super::super::rng::{Domain, below, keyed};
+use super::super::sample_hashes::SampleHashes;
 use super::super::sampler::Place;
 use super::batch::{BadPlace, Batch, LoaderOptions, MicroBatch};
 
@@ -182,7 +185,11 @@ impl Shared {
         for (column, field) in columns.iter_mut().zip(&**fields) {
             column.resize(samples * field.values());
         }
-        Batch { fields: Arc::clone(fields), columns, weights: vec![0.0; samples], bad: Vec::new() }
+        let hashes = match micro_batch.order {
+            None => SampleHashes::default(),
+            order => SampleHashes { order, ..SampleHashes::none_of(&*self.dataset) },
+        };
+        Batch { fields: Arc::clone(fields), columns, weights: vec![0.0; samples], bad: Vec::new(), hashes }
     }
 
     /// Loads one sample into its slot in the batch.
@@ -193,6 +200,7 @@ impl Shared {
         position: usize,
         own: &mut Buffer,
     ) -> Result<(), DataError> {
+        let _decode = trace::span(Kind::Decode, "load a sample");
         let (places, blend) = (request.members(position), request.blend(position));
         let epoch = request.epoch;
         let outcome = catch_unwind(AssertUnwindSafe(|| {
@@ -208,7 +216,15 @@ impl Shared {
             panicked(format!("sample {index}"), panic)
         })?;
 
+        // Before the lock, for which other threads wait.
+        let hashes = request.order.filter(|_| has_values).map(|_| {
+            let mut hashes = SampleHashes::none_of(&*self.dataset);
+            hashes.add_sample(places, &own.sample);
+            hashes
+        });
+
         let mut batch = lock(batch);
+        hashes.iter().for_each(|hashes| batch.hashes.add(hashes));
         for (column, own) in batch.columns.iter_mut().zip(&own.sample) {
             let place = position * own.len()..(position + 1) * own.len();
             match has_values {

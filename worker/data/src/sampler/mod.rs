@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use dtrain_recipe::{Sampler as Word, each_sampler};
 
+use self::fixed::Fixed;
 use self::shuffled::Shuffled;
 use super::mixing::{Blend, Mixing};
 use super::packed::Packed;
@@ -84,6 +85,12 @@ impl Sampling {
     /// Takes each of this many samples once in an epoch, without partners.
     pub fn shuffled(samples: usize) -> Self {
         Self { sampler: Arc::new(Shuffled(samples)), has_partners: false, mixing: None }
+    }
+
+    /// Returns an order of the first places of the first epoch, the same in every epoch, whose samples are not mixed.
+    pub fn fixed(&self, places: usize) -> Self {
+        let sampler = Arc::new(Fixed { of: Arc::clone(&self.sampler), places });
+        Self { sampler, has_partners: self.has_partners && self.mixing.is_none(), mixing: None }
     }
 
     /// Returns the number of members at each place of a step.

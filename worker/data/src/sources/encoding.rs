@@ -12,7 +12,7 @@ pub(super) enum NoText {
     NotUtf8,
 }
 
-/// Returns the text, or why there is none and the line that shows it, from 1.
+/// Returns the text, or why the bytes are no text and the line that shows it, from 1.
 pub(super) fn decode(bytes: &[u8]) -> Result<Cow<'_, str>, (usize, NoText)> {
     match bytes {
         [0xff, 0xfe, rest @ ..] => decode_utf16(rest, u16::from_le_bytes).map(Cow::Owned),

@@ -72,7 +72,7 @@ fn parse(text: &str) -> Result<Vec<Line>, LineProblem> {
     }
 }
 
-/// Replaces numbers of classes by their names. Where a name is a number, all are names.
+/// Replaces numbers of classes by their names. If one name is a number, all are names.
 fn name_classes(lines: &mut [Line], classes: &[String]) -> Result<(), LineProblem> {
     let are_names = classes.iter().any(|name| name.parse::<usize>().is_ok());
     let numbers: Option<Vec<usize>> = lines.iter().map(|line| line.class.parse().ok()).collect();

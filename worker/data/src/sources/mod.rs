@@ -26,6 +26,8 @@ pub struct Reading<'a> {
     pub train: Option<&'a Samples>,
     /// The names of classes whose pixels do not count.
     pub ignore_classes: &'a [String],
+    /// Whether all lines of a table without the column of the sets are training samples.
+    pub is_undivided: bool,
     /// What becomes of images without annotations.
     pub unannotated: Unannotated,
 }

@@ -21,7 +21,7 @@ struct Side {
 pub(super) struct Unpaired {
     pub(super) images: Vec<String>,
     pub(super) masks: Vec<String>,
-    /// What to do, if there is more to say than for other names.
+    /// The remedy, if it differs from that of other names.
     pub(super) remedy: Option<String>,
 }
 

@@ -30,7 +30,14 @@ pub fn scan(
     fields: &[FieldColumns],
     reading: Reading<'_>,
 ) -> Result<Samples, DataError> {
-    let rows = read(path, Some([reading.split, set]), fields, reading.separator)?;
+    let rows = match read(path, Some([reading.split, set]), fields, reading.separator) {
+        Err(DataError::Table(_, _, TableProblem::NoColumn(missing, ..)))
+            if reading.is_undivided && missing == reading.split =>
+        {
+            read(path, None, fields, reading.separator)
+        }
+        other => other,
+    }?;
     of_file(path, set, rows).samples(fields, reading)
 }
 

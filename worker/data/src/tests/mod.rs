@@ -17,5 +17,6 @@ pub(crate) const READING: Reading<'_> = Reading {
     separator: Separator::Auto,
     train: None,
     ignore_classes: &[],
+    is_undivided: false,
     unannotated: Unannotated::Background,
 };

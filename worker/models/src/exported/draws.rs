@@ -41,8 +41,8 @@ pub(super) struct Draws {
 /// An operation in place of a random one, and its arguments.
 pub(super) type Replaced = (Operation, Vec<(String, Argument)>);
 
-/// Returns the operation that draws by sample in place of a random one; None if it has none, or the samples of its values
-/// are not known. `number` is that of no other operation.
+/// Returns the operation that draws by sample in place of a random one. None without such an operation, or if the samples of its values
+/// are unknown. `number` is that of no other operation.
 pub(super) fn by_sample(
     program: &Program,
     orders: &Orders,

@@ -16,6 +16,7 @@ mod gradients;
 mod graph;
 mod guards;
 mod modes;
+mod module_spans;
 mod names;
 mod order;
 mod place;

@@ -17,6 +17,11 @@ impl Place {
         let trace = metadata.get("stack_trace").map(String::as_str).unwrap_or_default();
         Self { module, line: line(trace) }
     }
+
+    /// Returns the path of the module.
+    pub(super) fn module(&self) -> &str {
+        self.module.as_deref().unwrap_or_default()
+    }
 }
 
 /// Returns the innermost line of a stack trace that is not PyTorch's own, such as `net.py:12`.

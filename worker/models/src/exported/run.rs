@@ -9,6 +9,7 @@ use tch::{Device, TchError, Tensor};
 
 use super::draws::Draws;
 use super::graph::{Meaning, Mode, Program};
+use super::module_spans::ModuleSpans;
 use super::place::Place;
 use crate::error::ModelError;
 use crate::layers::{BatchNorm, copy_of};
@@ -151,17 +152,21 @@ impl Body {
 }
 
 fn run(steps: &[Step], frame: &mut Frame) -> Result<(), ModelError> {
+    let mut modules = ModuleSpans::default();
     for step in steps {
         match step {
             Step::Call { updates: true, .. } if is_recomputing() => {}
-            Step::Call { call, name, place, .. } => call.run(frame).map_err(|source| {
-                // tch's errors are texts, whose words tell the kind.
-                let text = format!("{name}{place}: {}", source.message);
-                match name == "aten::view" && source.message.contains("view size is not compatible") {
-                    true => ModelError::View(text),
-                    false => TchError::Torch(text).into(),
-                }
-            })?,
+            Step::Call { call, name, place, .. } => {
+                modules.enter(place.module());
+                call.run(frame).map_err(|source| {
+                    // tch's errors are texts, whose words tell the kind.
+                    let text = format!("{name}{place}: {}", source.message);
+                    match name == "aten::view" && source.message.contains("view size is not compatible") {
+                        true => ModelError::View(text),
+                        false => TchError::Torch(text).into(),
+                    }
+                })?;
+            }
             Step::Norm { norm, input, output, statistics, frees } => {
                 let x = frame.get(*input)?;
                 frame.clear(frees)?;
@@ -173,8 +178,14 @@ fn run(steps: &[Step], frame: &mut Frame) -> Result<(), ModelError> {
                     frame.set(*slot, tensor)?;
                 }
             }
-            Step::Region { mode, device, body } => under(*mode, *device, || run(body, frame))?,
-            Step::Segment { segment, dead } => run_segment(segment, dead, frame)?,
+            Step::Region { mode, device, body } => {
+                modules.leave();
+                under(*mode, *device, || run(body, frame))?;
+            }
+            Step::Segment { segment, dead } => {
+                modules.leave();
+                run_segment(segment, dead, frame)?;
+            }
         }
     }
     Ok(())

@@ -10,6 +10,7 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use dtrain_common::trace::{self, Kind};
 use dtrain_torch_shim::recompute::{Pass, grad_enabled, recompute};
 use dtrain_torch_shim::symbolic::stands_for_gpu;
 use dtrain_torch_shim::{ErrorKind, ShimError, kind_of};
@@ -152,6 +153,7 @@ impl<T: Send + 'static> Segment<T> {
         forward: impl Fn(&T, &[&Tensor]) -> Result<Tensor, ModelError> + Send + Sync + 'static,
     ) -> Result<Tensor, ModelError> {
         if !self.is_recomputed(inputs) {
+            let _module = trace::named_span(Kind::Module, || self.name.to_string());
             return forward(&lock(&self.layers), inputs);
         }
         let (layers, handle) = (Arc::clone(&self.layers), self.recompute.clone());
@@ -161,6 +163,8 @@ impl<T: Send + 'static> Segment<T> {
         self.recompute.take_failure();
         let output = recompute(inputs, move |inputs, pass| {
             let _region = Region::enter(pass);
+            let _again = (pass == Pass::Recompute).then(|| trace::span(Kind::Recompute, "recompute"));
+            let _module = trace::named_span(Kind::Module, || check.name.to_string());
             let compute = || {
                 let output = forward(&lock(&layers), &inputs.iter().collect::<Vec<_>>())?;
                 check.compare(&output, pass)?;

@@ -1,4 +1,4 @@
-//! What a file has for a model, and whether that suffices.
+//! The tensors that a file has for a model, and whether they suffice.
 
 use std::collections::BTreeSet;
 
@@ -19,7 +19,7 @@ pub(super) struct Asked<'a> {
     pub(super) values: Values,
 }
 
-/// What a file has for a model.
+/// The tensors that a file has for a model.
 pub(super) struct Fit {
     pub(super) mode: WeightsMode,
     /// The differences between file and model, as far as the mode forbids them.

@@ -60,7 +60,7 @@ fn the_settings_of_masks_and_maps_are_those_of_any_field() {
     let of_target =
         parse(&program, &[&both[..], &["data.fields.map=map", "data.target=map"]].concat()).unwrap();
     assert_eq!((of_target.data.ignore, of_target.ignores_maps()), (None, true));
-    // Without files, nothing is decoded; with pairs, the partner's fields have names of their own.
+    // Without files, nothing is decoded; with pairs, the partner's fields have other names.
     let numbers = "data.fields.x=numbers:a,b";
     for set in
         ["data.image_size=8", "data.changes=[{name=\"flip\"}]", "data.cache=off", "data.crop_fraction=0.9"]

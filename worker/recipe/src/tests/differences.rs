@@ -14,6 +14,7 @@ fn differences_are_those_of_the_experiment() {
         "checkpoint.every=7 steps",
         "checkpoint.keep=9",
         "log.every_steps=3",
+        "log.trace=2-3",
         "precision.amp=fp16",
         "precision.loss_scale=8",
         "model.cudnn_benchmark=false",

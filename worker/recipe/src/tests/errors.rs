@@ -36,7 +36,7 @@ fn an_unknown_key_names_file_line_key_and_the_nearest() {
     assert_eq!(
         error.to_string(),
         "a.toml:5: train.epocs: unknown key; did you mean `epochs`? [train] takes effective_batch, epochs, steps, \
-         seed, last_batch, stop_early"
+         seed, last_batch, overfit, stop_early"
     );
 }
 
@@ -134,6 +134,9 @@ fn every_range_is_checked() {
         "checkpoint.every=0 steps",
         "checkpoint.keep=0",
         "log.every_steps=0",
+        "log.trace=0-3",
+        "log.trace=12-10",
+        "log.trace=ten",
         "train.seed=1e3",
     ] {
         let error = by_set(&[set]);

@@ -21,6 +21,7 @@ mod reading;
 mod reference;
 mod sample_losses;
 mod samples;
+mod schema;
 mod sections;
 mod sets;
 mod sources;

@@ -131,6 +131,7 @@ weights = "best"
 
 [log]
 every_steps = 1
+trace = "10-12"
 "#;
 
 #[test]

@@ -20,16 +20,16 @@ fn every_key_is_of_the_experiment_or_free() {
         ("memory", "micro_batch budget recompute grow shard_optimizer"),
         ("reduce", "bucket first_bucket overlap compress"),
         ("checkpoint", "every keep best keep_every in_memory on_failure"),
-        ("evaluate", "every batch figures share"),
-        ("test", "weights"),
-        ("log", "every_steps"),
+        ("evaluate", "every batch figures share samples"),
+        ("test", "weights samples"),
+        ("log", "every_steps trace tensorboard pictures command on_end"),
     ];
     let Resolved { recipe, experiment, .. } = small(&[]).resolved().unwrap();
     let mut decided: Vec<String> = recipe.experiment(&experiment).into_iter().map(|(key, _)| key).collect();
     for (section, keys) in free {
         decided.extend(keys.split(' ').map(|key| format!("{section}.{key}")));
     }
-    // One setting, because a recipe without it has none of the inner ones.
+    // One setting, because a recipe without it lacks the inner ones.
     for (section, keys) in
         [("data.episodes", Episodes::KEYS), ("model.lora", Lora::KEYS), ("model.frozen", Frozen::KEYS)]
     {

@@ -38,11 +38,17 @@ every = "10 steps"
 batch = 4
 figures = ["mean_iou"]
 share = 0.2
+samples = 40
 [optim]
 name = "adam"
 schedule = { name = "step", milestones = ["50 steps", "70 steps"], gamma = 0.5 }
 [precision]
 amp = "bf16"
+[test]
+samples = 100
+[log]
+command = "cat"
+on_end = "cat"
 "#;
 
 /// Binary masks in their own size.
@@ -54,6 +60,7 @@ masks = "binary"
 resize = "none"
 [train]
 epochs = 3
+overfit = 4
 [optim]
 name = "rmsprop"
 lr = 0.01

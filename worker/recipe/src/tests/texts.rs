@@ -78,6 +78,6 @@ fn a_table_of_texts_names_its_tokenizer() {
     expect_set_error(ANSWERS, "data.tokenizer=chars", "name the tokenizer.json of the texts");
     expect_set_error(ANSWERS, "data.fields.image=image:a", "the network has no input for this field");
     expect_set_error(ANSWERS, "data.fields.attention_mask=numbers:a", "the name of the mask of the text");
-    expect_error(samples::TABLE, &["data.repeat.x=2"], "data.repeat", "there are none");
+    expect_error(samples::TABLE, &["data.repeat.x=2"], "data.repeat", "the data has no such texts");
     expect_set_error(ANSWERS, "data.augment=shift", "not \"shift\"");
 }

@@ -207,6 +207,14 @@ impl Checks<'_> {
             }
             Some(Val::Set(_)) => {}
         }
+        if data.test_of_train().is_some() && (tokens || data.kind == DataKind::Generated) {
+            let what = if tokens {
+                "of texts; data.test_fraction is the part of a text"
+            } else {
+                "of generated data"
+            };
+            self.add("data.test", format!("there is no part {what}"));
+        }
         let val = data.val.as_ref().and_then(Val::set);
         if let Some(key) = val.and_then(|name| self.set_with(name)) {
             self.add(

@@ -22,6 +22,7 @@ fn question(list: &str) -> PlanQuestion {
             bytes: hundredths * GIB / 100,
             bf16,
             supported: name != "v100-16gb",
+            cpu: false,
             properties: None,
         }
     };

@@ -12,10 +12,11 @@ use super::evaluating::{Evaluating, is_evaluated};
 use crate::checkpoint::{self, Amendment, Checkpoints};
 use crate::heartbeat::Heartbeat;
 use crate::metrics::{EvalRecord, Line, figures};
-use crate::run::best::{figures_of, format_figure};
+use crate::run::best::figures_of;
 use crate::run::error::Result;
 use crate::run::evaluate::evaluate;
 use crate::run::follower::{Flow, Follower, Followers};
+use crate::run::shown::Show;
 use crate::run::{Course, Training};
 use crate::step::{Status, StepError, StepObserver, Taken};
 use crate::stop::StopFlag;
@@ -37,6 +38,7 @@ pub(crate) struct Archive<'a> {
     evaluating: Evaluating,
     origin: ResumeOrigin<'a>,
     best: Option<BestSoFar>,
+    show: Show,
 }
 
 /// The checkpoint from which a run continues.
@@ -58,6 +60,7 @@ impl<'a> Archive<'a> {
         course: &Course,
         settings: &Recipe,
         origin: ResumeOrigin<'a>,
+        show: Show,
     ) -> Self {
         Self {
             checkpoints,
@@ -71,6 +74,7 @@ impl<'a> Archive<'a> {
             evaluating: Evaluating::new(settings.evaluate.share),
             origin,
             best: None,
+            show,
         }
     }
 
@@ -83,7 +87,7 @@ impl<'a> Archive<'a> {
         others.before_update()?;
         self.settle()?;
         let begun = Instant::now();
-        let record = evaluate(training, &self.stop, others);
+        let record = evaluate(training, &self.stop, &self.show, others);
         self.evaluating.add(begun.elapsed());
         record
     }
@@ -248,10 +252,6 @@ impl Follower for Archive<'_> {
     fn finish(&mut self, training: &mut Training<'_>, others: &mut Followers<'_>) -> Result<()> {
         self.finish_checkpoint(training, others, Rest::Nothing)?;
         self.best = training.course.best.so_far.clone();
-        if let Some(best) = &self.best {
-            let value = format_figure(&best.by.figure, best.value);
-            others.note(format!("best checkpoint ({}): {value} after step {}", best.by, best.step));
-        }
         Ok(())
     }
 

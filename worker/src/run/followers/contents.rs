@@ -8,7 +8,7 @@ use dtrain_common::run_dir::Keep;
 use crate::run::Training;
 use crate::state::Average;
 
-/// What a checkpoint lacks when it is written.
+/// The part that a checkpoint lacks when it is written.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Owed {
     Nothing,

@@ -1,5 +1,7 @@
 //! Copies of the state in memory, after every step.
 
+use dtrain_common::trace::{self, Kind};
+
 use super::contents::{Owed, manifest};
 use super::evaluating::is_evaluated;
 use crate::checkpoint::MemoryCopies;
@@ -47,6 +49,7 @@ impl Follower for Copies {
         };
         let manifest = manifest(training, owed);
         let _writing = self.heartbeat.guard_write();
+        let _copy = trace::span(Kind::Checkpoint, "copy in memory");
         let begun = self.copies.begin(&training.replica.model, manifest);
         begun.map_err(StepError::unwritten(self.done))?;
         Ok(Flow::Continue)

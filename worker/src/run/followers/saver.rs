@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use dtrain_common::trace::{self, Kind};
 use dtrain_recipe::OnFailure;
 use dtrain_torch_shim::stream::Stream;
 use tch::Device;
@@ -26,6 +27,7 @@ impl Archive<'_> {
         self.finish_previous(training, others)?;
         self.saved_at = Instant::now();
         let _writing = self.heartbeat.guard_write();
+        let _begin = trace::span(Kind::Checkpoint, "begin a checkpoint");
         let manifest = manifest(training, owed);
         let begun = self.checkpoints.begin(&training.replica.model, manifest, keep(training));
         Ok(begun.map_err(StepError::unwritten(self.done))?)
@@ -48,6 +50,7 @@ impl Archive<'_> {
     /// Completes the checkpoint's copies. Call it before parameters, moments or the average change.
     pub(super) fn settle(&mut self) -> Result<(), StepError> {
         let _copying = self.checkpoints.step().map(|_| self.heartbeat.guard_copy());
+        let _wait = trace::span(Kind::Checkpoint, "wait for the copy");
         let settled = self.checkpoints.wait_for_copy();
         settled.map_err(StepError::unwritten(self.done))
     }
@@ -78,6 +81,7 @@ impl Archive<'_> {
             Stream::current(gpu)?.synchronize()?;
         }
         let _writing = self.heartbeat.guard_write();
+        let _wait = trace::span(Kind::Checkpoint, "finish a checkpoint");
         let finished = self.checkpoints.finish();
         self.agree_on_checkpoint(training, finished, step, rest, others)
     }

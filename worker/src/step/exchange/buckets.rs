@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use dtrain_common::trace::{self, Kind as Traced};
 use dtrain_recipe::{Compress, Reduce};
 use dtrain_torch_shim::fused;
 use dtrain_torch_shim::hooks::{GradientHook, begin_gradient};
@@ -103,6 +104,7 @@ pub(super) struct PendingReduction {
 impl PendingReduction {
     /// Waits until the result is in the table, and frees its shorter copy.
     pub(super) fn finish(self) -> Result<()> {
+        let _wait = trace::span(Traced::Communication, "wait for a bucket");
         self.work.wait()?;
         if let Some((from, mut to)) = self.expand {
             tch::no_grad(|| to.f_copy_(&from))?;
@@ -274,7 +276,11 @@ impl Shared {
             state.store_waiting()?;
         }
         while state.next_bucket < end {
-            let reduction = self.start_bucket(&state.buckets[state.next_bucket])?;
+            let (number, bucket) = (state.next_bucket, &state.buckets[state.next_bucket]);
+            let name = || format!("bucket {}", number + 1);
+            let started = trace::bytes_span(Traced::Bucket, name, || bytes(&bucket.grad));
+            let reduction = self.start_bucket(bucket)?;
+            drop(started);
             state.pending.push(reduction);
             state.next_bucket += 1;
         }

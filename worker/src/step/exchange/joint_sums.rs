@@ -119,7 +119,7 @@ impl RankSync {
             return Ok(());
         }
         let [_, whole] = &state.recorded;
-        // Without sums in the whole pass, there are none in a part of it.
+        // Without sums in the whole pass, its parts have no sums.
         let none = whole.as_ref().filter(|whole| whole.is_empty());
         let recorded = state.recorded[pass as usize].as_ref().or(none).ok_or(StepError::UnknownSums)?;
         let every = std::iter::repeat_n(recorded, micro_steps).flatten();

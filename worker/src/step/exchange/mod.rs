@@ -18,6 +18,7 @@ mod tests;
 
 use std::sync::Arc;
 
+use dtrain_common::trace::{self, Kind as Traced};
 use dtrain_recipe::Reduce;
 use dtrain_torch_shim::hooks::GradientHook;
 use dtrain_torch_shim::tensor;
@@ -30,6 +31,7 @@ use super::recover::retry_on_oom;
 use super::status::Status;
 use crate::OutOfMemory;
 use crate::collectives::{Collective, CollectiveError, Ranks, ReduceOp};
+use crate::data::{Dataset, SampleHashes};
 use crate::state::{Buffers, Table};
 use crate::step::error::Result;
 
@@ -108,10 +110,11 @@ impl Exchange {
         Status::empty(sums, self.ranks().size())
     }
 
-    /// Allocates the memory of statuses for a task that counts `sums` figures, so that steps do not. Every
-    /// rank calls it before the first step of a phase.
-    pub(crate) fn prepare_statuses(&mut self, sums: usize) -> Result<()> {
+    /// Allocates the memory of statuses for a task that counts `sums` figures and trains on samples of `train`, so that steps do not.
+    /// Every rank calls it before the first step of a phase.
+    pub(crate) fn prepare_statuses(&mut self, sums: usize, train: &dyn Dataset) -> Result<()> {
         let mut status = self.empty_status(sums);
+        status.samples = SampleHashes::none_of(train).to_figures();
         status.uses = vec![0.0; self.shared.names.len()];
         self.write_status(&status.values()).map(drop)
     }
@@ -250,6 +253,7 @@ impl Exchange {
         mut status: Status,
         figures: Option<&Tensor>,
     ) -> Result<Status> {
+        let _agree = trace::span(Traced::Communication, "agree");
         self.start_remaining()?;
         let shared = Arc::clone(&self.shared);
         let reductions = {

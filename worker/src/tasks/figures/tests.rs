@@ -29,6 +29,7 @@ fn batch(weights: &[f32]) -> Batch {
         weight: weights.iter().map(|weight| f64::from(*weight)).sum(),
         blank: false,
         longest: None,
+        outputs: None,
     }
 }
 

@@ -195,7 +195,9 @@ impl Network {
     /// Runs the program on a batch. Returns all outputs.
     pub(super) fn run_batch(&self, batch: &Batch, mode: Mode) -> Result<Vec<Tensor>, TaskError> {
         let inputs: Vec<_> = self.fields().iter().map(|name| batch.field(name)).collect::<Result<_, _>>()?;
-        self.run(&inputs, mode)
+        let outputs = self.run(&inputs, mode)?;
+        batch.offer_outputs(&outputs);
+        Ok(outputs)
     }
 
     /// Returns the main output among all, and in training the auxiliary ones.

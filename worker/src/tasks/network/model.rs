@@ -29,7 +29,11 @@ impl Model<Box<dyn Classifier>> {
     /// Computes all outputs; of a built-in network the logits.
     pub(in crate::tasks) fn run(&self, batch: &Batch, mode: Mode) -> Result<Vec<Tensor>, TaskError> {
         match self {
-            Self::Built(model) => Ok(vec![model.forward(batch.field("image")?, mode == Mode::Train)?]),
+            Self::Built(model) => {
+                let outputs = vec![model.forward(batch.field("image")?, mode == Mode::Train)?];
+                batch.offer_outputs(&outputs);
+                Ok(outputs)
+            }
             Self::Exported(network) => network.run_batch(batch, mode),
         }
     }

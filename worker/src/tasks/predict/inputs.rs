@@ -186,7 +186,7 @@ impl Unlabelled {
         self.saved.size()
     }
 
-    /// Returns the colours of so many classes: those of the checkpoint, else of Pascal VOC.
+    /// Returns the colours of this number of classes: those of the checkpoint, else of Pascal VOC.
     pub fn class_colours(&self, classes: usize) -> Vec<[u8; 3]> {
         let mut all = class_colours(classes);
         all.iter_mut().zip(self.saved.colours()).for_each(|(colour, stated)| *colour = stated);

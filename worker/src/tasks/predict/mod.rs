@@ -43,7 +43,7 @@ pub enum Form {
         vocabulary: Vocabulary,
         /// The most tokens that the network attends to.
         context: usize,
-        /// Whether the network takes exactly so many.
+        /// Whether the network takes exactly `context` tokens.
         is_padded: bool,
     },
     /// Only the outputs that are asked for.

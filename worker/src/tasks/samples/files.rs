@@ -60,8 +60,7 @@ pub(super) fn check(
         ));
     }
     ignored.notes().iter().for_each(|note| (context.warn)(note.clone()));
-    let report =
-        data::check(samples, needs, depth, context.threads, &mut progress_callback(context.report, split));
+    let report = data::check(samples, needs, depth, context.threads, &mut progress_callback(split));
     let is_divided = match &recipe.data.val {
         Some(Val::Part(_)) => matches!(kind, SetKind::Training | SetKind::Validation),
         Some(val) if val.of_test().is_some() => matches!(kind, SetKind::Test | SetKind::Validation),

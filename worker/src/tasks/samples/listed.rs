@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
+use dtrain_common::progress::Progress;
 use dtrain_recipe::{Data, Recipe, Target, Val};
 use serde::{Deserialize, Serialize};
 
@@ -96,10 +97,13 @@ fn list_source(
     let split = data.val.as_ref().and_then(Val::column).unwrap_or(sources::table::SPLIT);
     let (mask, map) = (&mask_rule(recipe), numbers::map_rule(recipe));
     let (ignore_classes, unannotated) = (data.ignore_classes.as_slice(), data.unannotated);
-    let reading = Reading { mask, map, split, separator: data.separator, train, ignore_classes, unannotated };
+    let (separator, is_undivided) = (data.separator, data.test_of_train().is_some());
+    let reading = Reading { mask, map, split, separator, train, ignore_classes, is_undivided, unannotated };
     let (list, pair) = (data.lists.get(set).map(String::as_str), data.pair.as_ref());
     let request = Request { root, set, targets, pair, target, fields: &fields, list, reading };
+    let progress = Progress::start(format!("listing {set}"));
     let listed = sources::list(data.kind, &request)?;
+    drop(progress);
     // The checks of a recipe exclude other kinds.
     listed.ok_or(DataError::NotListed(data.kind.as_str()))
 }

@@ -136,8 +136,7 @@ fn check_and_filter(
 ) -> Result<(Samples, ClassCounts), TaskError> {
     let good = samples.without_bad(report)?;
     let threads = context.threads;
-    let class_counts =
-        samples.class_counts(report, wanted, threads, &mut progress_callback(context.report, masks(samples)));
+    let class_counts = samples.class_counts(report, wanted, threads, &mut progress_callback(masks(samples)));
     (context.report)(counts(&class_counts, samples, recipe));
     if let Some(sentence) = missing(&class_counts, samples, recipe) {
         (context.warn)(sentence);

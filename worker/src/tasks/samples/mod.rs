@@ -64,7 +64,7 @@ pub(super) struct Sets {
     pub(super) val: Option<Arc<dyn Dataset>>,
     /// More test sets by name.
     pub(super) more_tests: BTreeMap<String, Arc<dyn Dataset>>,
-    /// Which training samples stand in a step.
+    /// The training samples of a step.
     pub(super) sampling: Sampling,
     /// 0 without classes.
     pub(super) classes: usize,

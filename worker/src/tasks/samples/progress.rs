@@ -1,17 +1,10 @@
 //! Progress of the checks of files.
 
-/// Returns a callback that reports progress through many files.
-pub(super) fn progress_callback<'a>(
-    report: &'a mut dyn FnMut(String),
-    folder: &'a str,
-) -> impl FnMut(usize, usize) {
-    /// Files between two reports.
-    const REPORT_EVERY: usize = 50_000;
-    let mut reported = 0;
-    move |done, total| {
-        if done - reported >= REPORT_EVERY {
-            reported = done;
-            report(format!("checked {done} of {total} images in {folder}"));
-        }
-    }
+use dtrain_common::progress::{Progress, Unit};
+
+/// Returns a callback that shows progress through many files of `set`.
+pub(super) fn progress_callback(set: &str) -> impl FnMut(usize, usize) {
+    let label = format!("checking {set}");
+    let progress = Progress::of(label.clone(), 0, Unit::Things("images"));
+    move |done, total| progress.set(label.clone(), done as u64, total as u64)
 }

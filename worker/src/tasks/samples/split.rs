@@ -43,9 +43,15 @@ pub(crate) fn split(recipe: &Recipe, name: &str) -> Result<Option<Samples>, Task
     let Some((role, _, set)) = by_name.or(all.iter().find(|(_, folder, _)| *folder == name)) else {
         return Ok(None);
     };
-    let samples = list(recipe, recipe.target(), *set, None)?;
-    let of_test = recipe.data.val.as_ref().and_then(Val::of_test);
-    let [rest, val] = match (&recipe.data.val, set, of_test) {
+    let data = &recipe.data;
+    let of_train = data.test_of_train();
+    let source = if of_train.is_some() && matches!(set, Set::Test) { Set::Train } else { *set };
+    let mut samples = list(recipe, recipe.target(), source, None)?;
+    if let (Some(part), Set::Train) = (of_train, source) {
+        let [rest, test] = samples.hold_out_test(part)?;
+        samples = if matches!(set, Set::Test) { test } else { rest };
+    }
+    let [rest, val] = match (&data.val, set, data.val.as_ref().and_then(Val::of_test)) {
         (Some(Val::Part(part)), Set::Train, _) => samples.hold_out(*part)?,
         (_, Set::Test, Some(part)) => samples.hold_out_first(part)?,
         _ => return Ok(Some(samples)),

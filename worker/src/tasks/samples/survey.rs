@@ -25,6 +25,13 @@ pub(in crate::tasks) fn survey(
     recipe.check_paths()?;
     let data = &recipe.data;
     let train = texts::tokenized(list(recipe, target, Set::Train, None)?, recipe, context)?;
+    let (train, of_train) = match data.test_of_train() {
+        Some(part) => {
+            let [train, test] = train.hold_out_test(part)?;
+            (train, Some(test))
+        }
+        None => (train, None),
+    };
     let (train, held_out) = match data.val {
         Some(Val::Part(part)) => {
             let [train, val] = train.hold_out(part)?;
@@ -78,7 +85,10 @@ pub(in crate::tasks) fn survey(
         let report = files::check(&samples, set.kind(), recipe, context);
         usable(samples, &report, context)
     };
-    let test = listed(Set::Test, context)?;
+    let test = match of_train {
+        Some(test) => test,
+        None => listed(Set::Test, context)?,
+    };
     let (test, held_out) = match data.val.as_ref().and_then(Val::of_test) {
         Some(part) => {
             let [test, val] = test.hold_out_first(part)?;

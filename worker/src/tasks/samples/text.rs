@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use dtrain_common::progress::{Progress, Unit};
 use dtrain_common::text::counted;
 use dtrain_recipe::{Data, DataKind, Documents, Recipe, Sampler, Tokenizer, Val};
 use serde::{Deserialize, Serialize};
@@ -70,12 +71,14 @@ pub(in crate::tasks) fn survey(recipe: &Recipe, context: &mut SurveyContext<'_>)
     let weights = data.source.iter().map(|source| source.weight).chain([None]);
     let root = |(alone, weight)| TextRoot { path: files::root(alone), weight };
     let roots: Vec<_> = sources.iter().map(|alone| &**alone).zip(weights).map(root).collect();
+    let progress = Progress::start("reading texts");
     let index = match &tokenizer {
         None => TextIndex::scan(&roots, data.tokenizer.clone(), data.documents)?,
         Some(tokenizer) => {
             TextIndex::tokenize(&roots, tokenizer, data.documents, context.threads, context.report)?
         }
     };
+    drop(progress);
     if let Some(details) = &mut context.details {
         details.text = Some(index.clone());
     }
@@ -105,8 +108,6 @@ fn token_files(
     tokenizer: Option<TextTokenizer>,
     context: &mut SurveyContext<'_>,
 ) -> Result<TokenSources, TaskError> {
-    /// Tokens between two reports.
-    const REPORT_EVERY: u64 = 1 << 30;
     let data = &recipe.data;
     let vocabulary = match (&tokenizer, data.vocabulary) {
         (Some(tokenizer), _) => Vocabulary::Tokenizer(tokenizer.id().clone()),
@@ -117,13 +118,9 @@ fn token_files(
     for (number, alone) in sources.iter().enumerate() {
         let data = &alone.data;
         let mut scan = |file: PathBuf| {
-            let mut reported = 0;
-            let progress = &mut |tokens: u64| {
-                if tokens - reported >= REPORT_EVERY {
-                    reported = tokens;
-                    (context.report)(format!("checked {tokens} tokens in {}", file.display()));
-                }
-            };
+            let label = format!("checking {}", file.display());
+            let line = Progress::of(label.clone(), 0, Unit::Things("tokens"));
+            let progress = &mut |tokens: u64| line.set(label.clone(), tokens, 0);
             TokenSource::scan(&file, data.dtype, data.documents, vocabulary.size(), progress)
         };
         let weight = recipe.data.source.get(number).and_then(|source| source.weight);

@@ -16,7 +16,7 @@ pub(super) struct Coder {
     prompts: Option<Prompts>,
 }
 
-/// Reads the tokenizer of a checkpoint; None if its vocabulary has none.
+/// Reads the tokenizer of a checkpoint; None if its vocabulary has no tokenizer.
 pub(super) fn of_checkpoint(
     checkpoint: &Path,
     vocabulary: Option<&Vocabulary>,
@@ -69,7 +69,7 @@ impl Coder {
         }
     }
 
-    /// Returns the tokens of a prompt, or why there are none.
+    /// Returns the tokens of a prompt, or why it has no tokens.
     pub(super) fn encode(&self, prompt: &str) -> std::result::Result<Vec<i64>, String> {
         let Some(prompts) = &self.prompts else {
             let tokens = self.vocabulary.encode(prompt).map_err(|error| error.to_string())?;

@@ -51,6 +51,7 @@ pub(super) fn run(
             loader.recycle(decoded);
             engine.part.add(&rows)?;
             *done += rows.len();
+            engine.progress.add(rows.len() as u64);
             followers.advance();
         }
         Ok(())

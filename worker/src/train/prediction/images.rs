@@ -24,7 +24,7 @@ use crate::tasks::{Batch, BatchSizes};
 pub(super) enum Values {
     /// N x the form's shape.
     Form(Tensor),
-    /// N x the shape of each output that is asked for.
+    /// N x the shape of each requested output.
     Outputs(Vec<Tensor>),
 }
 
@@ -124,6 +124,7 @@ impl Pass<'_> {
             loader.recycle(decoded);
             engine.part.add(&rows)?;
             *done += rows.len();
+            engine.progress.add(rows.len() as u64);
             followers.advance();
         }
         Ok(())

@@ -28,7 +28,7 @@ const TOKENS: &str = "tokens";
 /// Unknown classes that are named.
 const SHOWN: usize = 5;
 
-/// What an input is called, by what names it.
+/// The kind of name of an input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Noun {
     Image,
@@ -109,14 +109,14 @@ impl Finder<'_> {
         let listed = match &self.question.input {
             Input::Split(name) => self.split(name)?,
             Input::Path(path) if is_table(path) => self.prompts_of(path)?,
-            input => {
+            _ => {
                 let beside = |field: &FieldColumns| {
                     field.field != TOKENS && (field.kind == ColumnKind::Image || field.kind.is_text())
                 };
                 if !self.recipe.is_text() && self.fields.iter().any(beside) {
                     return Err(PredictError::NeedsTable(self.columns()).into());
                 }
-                let names = lines(input)?;
+                let names = self.lines()?;
                 let is_chat = coder::form(self.recipe) == PromptForm::Chat;
                 let prompt = |name: &String| if is_chat { chat_of(name) } else { name.clone() };
                 let prompts = names.iter().map(prompt).collect();
@@ -144,7 +144,7 @@ impl Finder<'_> {
     /// Lists the lines of a table with prompts.
     fn prompts_of(&self, path: &Path) -> Result<Samples> {
         let mut fields = self.fields.clone();
-        // The answer is what is asked for.
+        // A prediction has no answer yet.
         fields.iter_mut().filter(|field| field.field == TOKENS).for_each(|field| field.columns.truncate(1));
         let listed = self.list(path, &fields)?;
         if listed.texts_of(TOKENS).is_none() {
@@ -167,7 +167,22 @@ impl Finder<'_> {
         let is_input =
             |name: &str| self.fields.iter().any(|field| field.kind.is_input() && field.field == name);
         samples.lists.retain(|list| is_input(&list.field));
-        Ok(samples)
+        self.first(samples)
+    }
+
+    /// Returns the samples that are asked for.
+    fn first(&self, samples: Samples) -> Result<Samples> {
+        match self.question.first {
+            Some(first) => Ok(samples.first(first).map_err(TaskError::from)?),
+            None => Ok(samples),
+        }
+    }
+
+    /// Returns the lines of the input that are asked for.
+    fn lines(&self) -> Result<Vec<String>> {
+        let mut lines = lines(&self.question.input)?;
+        lines.truncate(self.question.first.unwrap_or(usize::MAX));
+        Ok(lines)
     }
 
     /// Finds the inputs of a model that predicts something of samples.
@@ -188,7 +203,7 @@ impl Finder<'_> {
             (Input::Path(path), None) => self.list(path, &self.fields)?,
             (Input::Path(path), Some(_)) if inputs::is_table(path) => self.list(path, &self.fields)?,
             (input, Some(field)) => {
-                inputs::of_lines(name_of(input), field, &lines(input)?).map_err(TaskError::from)?
+                inputs::of_lines(name_of(input), field, &self.lines()?).map_err(TaskError::from)?
             }
             (_, None) if taken.iter().any(|field| field.kind != ColumnKind::Image) => {
                 return Err(PredictError::NeedsTable(self.columns()).into());
@@ -221,7 +236,7 @@ impl Finder<'_> {
             return Err(PredictError::Input { path: path.to_owned(), what: "does not exist", remedy }.into());
         }
         let path = std::path::absolute(path).map_err(failed(path))?;
-        Ok(inputs::list(&path, fields).map_err(TaskError::from)?)
+        self.first(inputs::list(&path, fields).map_err(TaskError::from)?)
     }
 
     /// Names the inputs, and makes their texts tokens.

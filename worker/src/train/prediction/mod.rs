@@ -25,6 +25,7 @@ use std::time::{Duration, Instant};
 use dtrain_common::batch::Partition;
 use dtrain_common::env::WorkerEnv;
 use dtrain_common::exit::ExitStatus;
+use dtrain_common::progress::{Progress, Unit};
 use dtrain_recipe::Recipe;
 use serde_json::{Value, json};
 use tch::{Device, Tensor};
@@ -70,6 +71,8 @@ struct Engine<'a> {
     limits: Limits,
     device: Device,
     part: Part,
+    /// Through this rank's share; shown on rank 0.
+    progress: Progress,
 }
 
 impl Engine<'_> {
@@ -80,7 +83,7 @@ impl Engine<'_> {
     }
 }
 
-/// What a rank has done.
+/// The work of a rank so far.
 #[derive(Debug, Clone, Copy, Default)]
 struct Done {
     inputs: usize,
@@ -144,6 +147,7 @@ impl Prediction<'_> {
             is_shared: env.is_one_node(),
             weights: question.weights,
             batch: question.batch,
+            samples: None,
             env,
             ranks,
             device,
@@ -167,6 +171,7 @@ impl Prediction<'_> {
         if let Some(kernels) = Kernels::new(recipe, device)? {
             kernels.apply().map_err(TrainError::from)?;
         }
+        let of_rank = self.share(&begun.missing);
         let engine = Engine {
             predict,
             facts: task.facts(),
@@ -179,9 +184,12 @@ impl Prediction<'_> {
             limits: Limits::new(device, recipe.memory.budget),
             device,
             part: Part::create(partial.part(begun.attempt, env.rank))?,
+            progress: match env.rank {
+                0 => Progress::of("predicting", of_rank.len() as u64, Unit::Things("inputs")),
+                _ => Progress::silent(),
+            },
         };
         let mut followers = followers_of(ProgressStyle::detect(env.rank));
-        let of_rank = self.share(&begun.missing);
         let started = Instant::now();
         let done = match &opening.prompts {
             Some(prompts) => {

@@ -82,6 +82,7 @@ pub(super) fn run(
             engine.part.add(&rows)?;
             tokens += written;
             *done += rows.len();
+            engine.progress.add(rows.len() as u64);
             followers.advance();
         }
         Ok(())

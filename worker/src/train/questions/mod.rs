@@ -3,8 +3,10 @@
 
 mod check;
 mod data;
+mod look;
 mod lr_range;
 mod merge;
+mod names;
 mod plan;
 mod profile;
 mod resolve;
@@ -22,6 +24,7 @@ use serde_json::Value;
 use crate::data::packed::Packed;
 use crate::device;
 use crate::memory::budget;
+use crate::metrics::lines;
 use crate::planning::Question;
 use crate::request::Request;
 use crate::setup::error::{Result, WorkerError};
@@ -66,9 +69,11 @@ pub(crate) fn run<T: BuildTask + 'static>(
         Question::Eval(question) => evaluation::run::<T>(recipe, env, &question),
         Question::Predict(question) => prediction::run::<T>(recipe, env, &question),
         Question::Merge(question) => merge::run::<T>(recipe, &question),
+        Question::Names(question) => names::run::<T>(subject()?, &question),
         Question::Check(question) => check::run(&question),
         Question::Resolve(question) => resolve::run(&question, T::SETTINGS),
         Question::Schema => resolve::schema(T::SETTINGS),
+        Question::Look(question) => look::run(&question),
     }
 }
 
@@ -78,6 +83,7 @@ pub(crate) fn run_without_recipe(text: &str, custom: Option<&'static [Key]>) -> 
         Ok(Question::Check(question)) => Some(check::run(&question)),
         Ok(Question::Resolve(question)) => Some(resolve::run(&question, custom)),
         Ok(Question::Schema) => Some(resolve::schema(custom)),
+        Ok(Question::Look(question)) => Some(look::run(&question)),
         _ => None,
     }
 }
@@ -95,9 +101,10 @@ fn select_stages(recipe: &Recipe, name: Option<&str>) -> Result<Vec<usize>> {
     }
 }
 
-/// Prints an answer; a closed pipe is not an error.
+/// Prints an answer; a closed pipe is not an error. Warnings in it have colours on a terminal.
 pub(super) fn print_answer(text: &str) {
-    let mut out = std::io::stdout().lock();
+    let mut out = anstream::AutoStream::auto(std::io::stdout().lock());
+    let text = lines::labelled(text);
     let _ = out.write_all(text.as_bytes());
     let _ = out.flush();
 }

@@ -6,11 +6,15 @@ use crate::planning::{
     Cut, Measured, MemoryPlan, Mode, PlanQuestion, Prediction, Predictor, SymbolicPredictor, Target, report,
 };
 use dtrain_common::exit::ExitStatus;
+use dtrain_common::progress::Progress;
+use tch::Device;
 
 use super::trial::{CutTrial, NO_LIMIT, ProcessOutcome, start};
 use super::{Subject, print_answer};
+use crate::data::free_host_bytes;
 use crate::request::Request;
 use crate::setup::error::{Result, WorkerError};
+use crate::step::Precision;
 use crate::tasks::BuildTask;
 
 pub(super) fn run<T: BuildTask + 'static>(
@@ -18,6 +22,16 @@ pub(super) fn run<T: BuildTask + 'static>(
     question: &PlanQuestion,
 ) -> Result<ExitStatus> {
     let stages = super::select_stages(subject.recipe, question.stage.as_deref())?;
+    let mut question = question.clone();
+    for cpu in question.gpus.iter_mut().filter(|gpu| gpu.cpu) {
+        // The run's own check, before any figure.
+        Precision::new(&subject.recipe.precision, Device::Cpu)?;
+        if cpu.bytes == 0 {
+            cpu.bytes = free_host_bytes();
+        }
+    }
+    let question = &question;
+    let progress = Progress::start("predicting memory");
     let mut out = String::new();
     let mut fits = true;
     for stage in stages {
@@ -27,6 +41,7 @@ pub(super) fn run<T: BuildTask + 'static>(
         fits &= plan.fits();
         out += &plan.render(&question).map_err(WorkerError::Question)?;
     }
+    drop(progress);
     print_answer(&out);
     Ok(if fits { ExitStatus::Success } else { ExitStatus::OutOfMemory })
 }

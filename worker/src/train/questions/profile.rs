@@ -5,6 +5,7 @@ use crate::planning::{
     Solver, Subject as Planned, SymbolicPredictor, Target, Trial, TrialOutcome, find_largest,
 };
 use dtrain_common::exit::ExitStatus;
+use dtrain_common::progress::Progress;
 use dtrain_recipe::Amp;
 use tch::Device;
 
@@ -81,13 +82,17 @@ fn profile_stage<T: BuildTask + 'static>(
     amp: Amp,
 ) -> Result<(ProfiledStage, bool)> {
     let (request, alone) = (subject.request, subject.recipe.of_stage(stage));
+    let progress = Progress::start("predicting memory");
     let mut predictor = SymbolicPredictor::<T>::new(request, &subject.survey, stage, Target::of(device));
     let planned_for = predictor.subject(&[])?;
     let cut_request = CutRequest::new(&alone, question.nproc, limit, amp);
     let choice = Solver::new(&planned_for, &mut predictor).solve(&cut_request)?;
+    drop(progress);
     let cut = choice.prediction().cut;
     let name = subject.recipe.stage.get(stage);
     let trial = |cut, steps, limit| CutTrial { cut, stage, steps, limit };
+    let progress =
+        Progress::start(format!("measuring {STEPS} steps in micro-batches of {}", cut.micro_batch));
     let measured = match start(request, &[], &trial(cut, STEPS, limit))? {
         ProcessOutcome::Ran(measured) => Some(MeasuredStage {
             stage: name.map_or_else(|| "all".to_owned(), |stage| stage.name.clone()),
@@ -97,7 +102,11 @@ fn profile_stage<T: BuildTask + 'static>(
         }),
         ProcessOutcome::OutOfMemory | ProcessOutcome::Died(_) => None,
     };
-    let try_cut = |cut| start(request, &[], &trial(cut, TRY_STEPS, NO_LIMIT));
+    drop(progress);
+    let try_cut = |cut: Cut| {
+        let _progress = Progress::start(format!("trying micro-batches of {}", cut.micro_batch));
+        start(request, &[], &trial(cut, TRY_STEPS, NO_LIMIT))
+    };
     let optimal = question.find_optimal.then(|| search(&planned_for, cut, limit, try_cut)).transpose()?;
     let found = optimal.as_ref().is_some_and(|optimal| optimal.largest.is_some());
     let fits = found || (measured.is_some() && matches!(choice, Choice::Fit { .. }));

@@ -253,6 +253,12 @@ impl SimulatedGpu {
     }
 }
 
+// profile.cpp
+fallible! {
+    safe fn dt_profile_begin(with_gpu: bool);
+    safe fn dt_profile_end(events: &mut Bytes);
+}
+
 // tensor.cpp
 fallible! {
     safe fn dt_tensor_set_grad(target: Borrowed<'_>, source: Option<Borrowed<'_>>);

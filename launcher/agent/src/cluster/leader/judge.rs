@@ -172,8 +172,8 @@ impl Leader {
             && has(Cause::Requeue)
     }
 
-    /// Returns the wait for more nodes before a restart. Where a node was asked to leave, another may be about to be:
-    /// then the run is asked to stop.
+    /// Returns the wait for more nodes before a restart. After a request to leave on one node, another may follow
+    /// on the next: the run then stops.
     fn rejoin_call(&self, now: Duration) -> Duration {
         match self.lease_of_leave(now) {
             Duration::ZERO => self.policy.rejoin_call,

@@ -318,7 +318,7 @@ impl Leader {
         self.stop_others(reason, except.filter(|_| began.is_some()));
     }
 
-    /// Returns whether the workers run and were asked for a checkpoint at most.
+    /// Returns whether the workers run, and have at most a request for a checkpoint.
     fn runs_on(&self) -> bool {
         match self.phase {
             Phase::Running { .. } => true,

@@ -1,5 +1,6 @@
 //! Reports logs that could not be written: at the failure, and again at the end of the run.
 
+use super::message::Message;
 use crossbeam_channel::Sender;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,12 +12,12 @@ const NAMED: usize = 4;
 /// The logs given up during a run. Clones share the list.
 #[derive(Clone, Debug)]
 pub struct FailedLogs {
-    notices: Sender<String>,
+    notices: Sender<Message>,
     logs: Arc<Mutex<Vec<(PathBuf, String)>>>,
 }
 
 impl FailedLogs {
-    pub fn new(notices: Sender<String>) -> Self {
+    pub fn new(notices: Sender<Message>) -> Self {
         Self { notices, logs: Arc::default() }
     }
 
@@ -24,7 +25,7 @@ impl FailedLogs {
     pub(super) fn add(&self, path: &Path, error: &io::Error, consequence: &str) {
         let text = format!("dtrain: cannot write {}: {error}; {consequence}", path.display());
         // Fails only if the screen was given up.
-        let _ = self.notices.send(text);
+        let _ = self.notices.send(Message::warning(text));
         let mut logs = self.logs.lock().unwrap_or_else(PoisonError::into_inner);
         logs.push((path.to_owned(), error.to_string()));
     }
@@ -56,7 +57,10 @@ mod tests {
         assert_eq!(failed_logs.report(), None);
         let full = io::Error::from(io::ErrorKind::StorageFull);
         failed_logs.clone().add(Path::new("a.log"), &full, "it is gone");
-        assert_eq!(notices.try_recv().unwrap(), format!("dtrain: cannot write a.log: {full}; it is gone"));
+        assert_eq!(
+            notices.try_recv().unwrap().text(),
+            format!("dtrain: cannot write a.log: {full}; it is gone")
+        );
         assert_eq!(failed_logs.report().unwrap(), format!("dtrain: incomplete log: a.log ({full})"));
         for name in ["b", "c", "d", "e", "f"] {
             failed_logs.add(Path::new(name), &full, "");

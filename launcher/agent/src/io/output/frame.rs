@@ -37,7 +37,7 @@ pub(super) fn fit(frame: &[u8], width: usize) -> Option<Vec<u8>> {
 }
 
 /// Divides a line into the bar of tqdm that it was printed over, such as ` 10%|#   | 4/40 [00:01<00:09, 3.98it/s]`, and
-/// the printed text. The bar is empty if the line has none, or nothing else.
+/// the printed text. The bar is empty if the line has no bar, or only a bar.
 pub(super) fn split_bar(line: &[u8]) -> (&[u8], &[u8]) {
     match end_of_bar(line) {
         Some(end) if !line[end..].trim_ascii().is_empty() => line.split_at(end),

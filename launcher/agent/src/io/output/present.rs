@@ -1,6 +1,7 @@
 //! Which output of a stream is shown, and when: whole lines at once, unfinished lines after a moment, frames
 //! of a progress bar in place or from time to time. Without threads, streams and clocks.
 
+use super::form::Form;
 use super::frame::split_bar;
 use super::split::{LONGEST_LINE, Piece, Splitter, last_end};
 use super::stream::{FrameChange, Output, Start};
@@ -45,7 +46,7 @@ pub enum FrameStyle {
 pub(super) struct Presenter {
     splitter: Splitter,
     style: Style,
-    prefix: Vec<u8>,
+    form: Form,
     /// Bytes of the unfinished line that are already shown.
     shown: usize,
     /// The unfinished line or frame of [`Style::Whole`].
@@ -61,11 +62,11 @@ pub(super) struct Presenter {
 }
 
 impl Presenter {
-    pub(super) fn new(style: Style, prefix: Vec<u8>) -> Self {
+    pub(super) fn new(style: Style, form: Form) -> Self {
         Self {
             splitter: Splitter::new(LONGEST_LINE),
             style,
-            prefix,
+            form,
             shown: 0,
             held: Vec::new(),
             frame: None,
@@ -132,15 +133,13 @@ impl Presenter {
                 }
                 let shown = std::mem::take(&mut self.shown).min(line.len());
                 if shown > 0 {
-                    output.start = Start::Continued(self.prefix.clone());
-                } else if self.last_frame.take().is_some_and(|last| last == line.trim_ascii_end()) {
-                    return;
-                } else {
-                    output.text.extend_from_slice(&self.prefix);
-                }
-                output.text.extend_from_slice(&line[shown..]);
-                if !line.ends_with(b"\n") {
-                    output.text.push(b'\n');
+                    output.start = Start::Continued(self.form.shown_prefix());
+                    output.text.extend_from_slice(&line[shown..]);
+                    if !line.ends_with(b"\n") {
+                        output.text.push(b'\n');
+                    }
+                } else if self.last_frame.take().is_none_or(|last| last != line.trim_ascii_end()) {
+                    output.text.extend(self.form.line(line).into_iter().flatten());
                 }
             }
             Piece::Frame(text) => {
@@ -186,16 +185,19 @@ impl Presenter {
             return Some(Output::new(std::mem::take(&mut self.held), Start::Raw));
         }
         let (text, start) = match self.unfinished_text() {
-            Some(rest) if self.shown > 0 => (rest.to_vec(), Start::Continued(self.prefix.clone())),
-            Some(rest) => ([&self.prefix, rest].concat(), Start::Line),
+            Some(rest) if self.shown > 0 => (rest.to_vec(), Start::Continued(self.form.shown_prefix())),
+            Some(rest) => ([&self.form.shown_prefix(), rest].concat(), Start::Line),
             None => (self.frame_as_line(now)?, Start::Line),
         };
         self.shown = self.splitter.unfinished_line().map_or(0, <[u8]>::len);
         Some(Output::new(text, start))
     }
 
-    /// Returns the part of the unfinished line that is not shown yet.
+    /// Returns the part of the unfinished line that is not shown yet. An object is shown whole.
     fn unfinished_text(&self) -> Option<&[u8]> {
+        if self.form.is_json() {
+            return None;
+        }
         let rest = self.splitter.unfinished_line()?.get(self.shown..)?;
         (!rest.is_empty()).then_some(rest)
     }
@@ -208,7 +210,7 @@ impl Presenter {
         if text.is_empty() || known {
             return None;
         }
-        let line = [&self.prefix, text, b"\n"].concat();
+        let line = self.form.line(text)?;
         (self.last_frame, self.frame_shown) = (Some(text.to_vec()), Some(now));
         Some(line)
     }

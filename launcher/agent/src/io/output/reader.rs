@@ -1,5 +1,6 @@
 //! Reads the output of one worker for its log files and the [`Screen`](super::Screen).
 
+use super::form::{Form, message_of};
 use super::present::{Presenter, Style};
 use super::stream::Output;
 use super::{Chunk, FailedLogs, LineFilter, RotatingLog, Source, Tail};
@@ -37,8 +38,8 @@ pub struct Input {
     /// The launcher's end of the stream's pipe or terminal.
     pub stream: File,
     pub style: Style,
-    /// Put before every line on the screen.
-    pub prefix: Vec<u8>,
+    /// What its lines look like on the screen.
+    pub form: Form,
     /// Gets every byte on arrival.
     pub log: Option<RotatingLog>,
     pub line_filter: Option<LineFilter>,
@@ -125,7 +126,7 @@ struct Lane {
 impl Lane {
     fn new(input: Input) -> Self {
         Self {
-            presenter: Presenter::new(input.style, input.prefix.clone()),
+            presenter: Presenter::new(input.style, input.form.clone()),
             buffer: vec![0; READ_BYTES],
             follow_at: input.follow.is_some().then(Instant::now),
             has_ended: false,
@@ -184,10 +185,10 @@ impl Lane {
         let mut caught = Vec::new();
         let output = presenter.push((count > 0).then_some(bytes), Instant::now(), |line| {
             if let Some(tail) = &input.tail {
-                tail.add(line);
+                tail.add(&message_of(line));
             }
             if input.line_filter.as_ref().is_some_and(|line_filter| line_filter.matches(line)) {
-                caught.extend_from_slice(&input.prefix);
+                caught.extend_from_slice(&input.form.prefix);
                 caught.extend_from_slice(line);
                 if !line.ends_with(b"\n") {
                     caught.push(b'\n');

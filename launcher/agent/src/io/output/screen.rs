@@ -1,9 +1,11 @@
 //! The owner of the launcher's standard output and standard error.
 
 use super::frame;
+use super::message::Message;
 use super::stream::{Chunk, FrameChange, Output, Source, Start, Stream};
 use crate::io::thread;
 use crossbeam_channel::{Receiver, Sender, never, select};
+use dtrain_common::log_line::LogFormat;
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use std::io;
@@ -20,19 +22,19 @@ const ERASE: &[u8] = b"\r\x1b[2K";
 #[derive(Debug)]
 pub struct Screen {
     pub chunks: Sender<Chunk>,
-    pub notices: Sender<String>,
+    pub notices: Sender<Message>,
     pub done: Receiver<()>,
 }
 
 impl Screen {
     /// Starts the thread that owns both streams; no other thread may write to them. `first` is written first.
-    pub fn start(first: String) -> io::Result<Self> {
+    pub fn start(first: Vec<Message>, format: LogFormat) -> io::Result<Self> {
         let (chunks, chunks_in) = crossbeam_channel::bounded(WAITING_CHUNKS);
         let (notices, notices_in) = crossbeam_channel::unbounded();
         let (alive, done) = crossbeam_channel::bounded(0);
         thread::start("screen", move || {
-            let mut writer = Writer::new();
-            writer.notice(&first);
+            let mut writer = Writer::new(format);
+            first.iter().for_each(|notice| writer.notice(notice));
             writer.run(chunks_in, notices_in);
             drop(alive);
         })?;
@@ -46,6 +48,9 @@ pub fn can_draw_frames(stream: Stream) -> bool {
 }
 
 struct Writer {
+    format: LogFormat,
+    /// Whether standard error shows colours.
+    has_colours: bool,
     terminals: [bool; 2],
     /// Whether both streams are the same file.
     shared: bool,
@@ -57,8 +62,10 @@ struct Writer {
 }
 
 impl Writer {
-    fn new() -> Self {
+    fn new(format: LogFormat) -> Self {
         Self {
+            format,
+            has_colours: Stream::Stderr.has_colours(),
             terminals: Stream::BOTH.map(Stream::is_terminal),
             shared: Stream::are_one(),
             closed: [false; 2],
@@ -67,7 +74,7 @@ impl Writer {
         }
     }
 
-    fn run(mut self, mut chunks: Receiver<Chunk>, mut notices: Receiver<String>) {
+    fn run(mut self, mut chunks: Receiver<Chunk>, mut notices: Receiver<Message>) {
         let (mut more_chunks, mut more_notices) = (true, true);
         while more_chunks || more_notices {
             select! {
@@ -92,10 +99,11 @@ impl Writer {
         self.show(None);
     }
 
-    fn notice(&mut self, notice: &str) {
+    fn notice(&mut self, notice: &Message) {
+        let text = notice.render(self.format, self.has_colours);
         self.around_frame(Stream::Stderr, |writer| {
             writer.close_line(Stream::Stderr);
-            writer.write(Stream::Stderr, format!("{notice}\n").as_bytes());
+            writer.write(Stream::Stderr, text.as_bytes());
         });
     }
 
@@ -212,10 +220,10 @@ impl Writer {
             && stream == Stream::Stdout
             && error != Errno::PIPE
         {
-            self.notice(&format!(
+            self.notice(&Message::warning(format!(
                 "dtrain: cannot write to standard output: {}; the run continues without showing standard output",
                 io::Error::from(error)
-            ));
+            )));
         }
     }
 }

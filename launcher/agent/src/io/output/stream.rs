@@ -39,6 +39,16 @@ impl Stream {
         }
     }
 
+    /// Returns whether colours are shown there: on a terminal, unless the user decides otherwise by `--color`, `NO_COLOR`,
+    /// `CLICOLOR_FORCE` or `TERM=dumb`.
+    pub fn has_colours(self) -> bool {
+        let choice = match self {
+            Self::Stdout => anstream::AutoStream::choice(&io::stdout()),
+            Self::Stderr => anstream::AutoStream::choice(&io::stderr()),
+        };
+        choice != anstream::ColorChoice::Never
+    }
+
     pub fn is_terminal(self) -> bool {
         self.with_fd(|fd| fd.is_terminal())
     }

@@ -31,7 +31,7 @@ struct Thread {
     number: String,
     name: String,
     state: String,
-    /// Where it waits in the kernel; `-` where it does not.
+    /// The kernel function in which it waits; `-` if it does not wait there.
     wchan: String,
     /// Only root can read it.
     stack: String,

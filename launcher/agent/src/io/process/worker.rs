@@ -57,7 +57,7 @@ impl Wiring {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Channel {
     Pipe,
-    /// A pseudo terminal like the launcher's terminal; a pipe where the system has none.
+    /// A pseudo terminal like the launcher's terminal; a pipe if the system has no pseudo terminals.
     Pty,
 }
 

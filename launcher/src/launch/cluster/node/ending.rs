@@ -7,15 +7,11 @@ use crate::launch::report::{Conclusion, Report};
 use dtrain_agent::cluster::blame::{ClusterCause, Judgement, NodeEnd};
 use dtrain_agent::cluster::leader::Ending;
 use dtrain_agent::cluster::member::MemberEnding;
+use dtrain_agent::io::output::Message;
 use dtrain_agent::local::Cause;
 use dtrain_agent::signals;
 use dtrain_common::exit::ExitStatus;
 use dtrain_common::host;
-
-/// Tells the user what to do after a loss that cost no checkpoint; the report adds the run directory.
-fn to_resume(reason: &str) -> String {
-    format!("{reason}; to resume, start it again")
-}
 
 impl NodeRun<'_> {
     /// Decides about the exit code, reports it to the user, and tells all nodes; on the leader's node.
@@ -26,7 +22,7 @@ impl NodeRun<'_> {
                 let least = *self.rendezvous.nodes.start();
                 let reason = words::too_few(&came, &missing, [&rejected, &failed], least);
                 match self.goes_on() {
-                    true => self.ended_early(ExitStatus::Requeue, to_resume(&reason)),
+                    true => self.ended_early(ExitStatus::Requeue, reason),
                     false => self.ended_early(ExitStatus::Rendezvous, reason),
                 }
             }
@@ -54,7 +50,6 @@ impl NodeRun<'_> {
                 let is_end_of_job = stop_source.is_some() && self.launch.plan.has_checkpoint();
                 if is_lost && (is_end_of_job || self.goes_on()) {
                     conclusion.status = Some(ExitStatus::Requeue);
-                    conclusion.reason = conclusion.reason.as_deref().map(to_resume);
                 }
                 conclusion
             }
@@ -80,11 +75,14 @@ impl NodeRun<'_> {
             // A run that never started leaves an earlier result.
             !plan.is_evicted() && self.latest.is_some() && run_dir.root().is_dir()
         });
-        report.publish(run_dir, not_restarted, |text| self.say(text));
+        report.publish(run_dir, not_restarted, |notice| self.say(notice));
         let mut reason = report.reason().to_owned();
         cut(&mut reason, LONGEST_REASON);
         self.cluster.decide(report.status.code(), reason);
         self.concluded = Some(report.status);
+        if let Some(text) = self.launch.follow_end(&report.json(run_dir)) {
+            self.say(text);
+        }
     }
 
     /// Returns whether the workers have left a checkpoint since their last start, so that another launch makes progress.
@@ -177,7 +175,7 @@ impl NodeRun<'_> {
             }
             MemberEnding::Stopped { signal } => return Some(self.give_up(signal)),
         };
-        self.say(format!("dtrain: exit code {}: {reason}", status.code()));
+        self.say(Message::error(format!("dtrain: exit code {}: {reason}", status.code())));
         Some(status)
     }
 }

@@ -21,7 +21,7 @@ use dtrain_agent::cluster::message::{Blame, Endpoint, Preparation, RunInfo};
 use dtrain_agent::cluster::ranks::Node;
 use dtrain_agent::cluster::trial::Place;
 use dtrain_agent::io::fence::Fence;
-use dtrain_agent::io::output::Screen;
+use dtrain_agent::io::output::{Message, Screen};
 use dtrain_agent::io::probe::Listeners;
 use dtrain_agent::local::{Cause, Event, Restarts, TICK};
 use dtrain_agent::signals;
@@ -52,16 +52,17 @@ pub(in crate::launch) fn run(
     launch.run.leader = random::number();
     let plan = &launch.plan;
     let setup = leads.then(|| setup::leader(&launch, &meeting, restarts));
-    let mut headline = vec![plan.headline()];
+    let mut headline = plan.headline();
     if leads {
         let (before, warning) = setup::open_files(&rendezvous, plan.nproc);
         launch.open_files = before;
-        headline.extend(warning);
+        headline.extend(warning.map(Message::warning));
     }
     let role = if leads { "leads the run at" } else { "joins the run at" };
-    headline.push(format!("dtrain: {} {role} {}", node.host, meeting.shown()));
-    headline.extend(meeting.warning().filter(|_| leads).map(|warning| format!("dtrain: {warning}")));
-    let screen = Screen::start(headline.join("\n"))?;
+    headline.push(format!("dtrain: {} {role} {}", node.host, meeting.shown()).into());
+    let open = meeting.warning().filter(|_| leads);
+    headline.extend(open.map(|warning| Message::warning(format!("dtrain: {warning}"))));
+    let screen = Screen::start(headline, plan.routing.format)?;
     let cluster = Cluster::start(meeting, node, setup, &launch.inbox, fence, screen.notices.clone())?;
     let node_run = NodeRun {
         launch,
@@ -138,9 +139,9 @@ impl NodeRun<'_> {
         status
     }
 
-    fn say(&self, text: String) {
+    fn say(&self, notice: impl Into<Message>) {
         // Cannot fail while the launcher runs: the screen's thread ends only after its last sender.
-        drop(self.screen.notices.send(text));
+        drop(self.screen.notices.send(notice.into()));
     }
 
     /// Handles an event while no worker runs. Returns the status if that ends this node's part.
@@ -174,7 +175,7 @@ impl NodeRun<'_> {
     fn give_up(&mut self, signal: i32) -> ExitStatus {
         let status = ExitStatus::Signal(signal);
         let reason = format!("stopped by {}", signals::name(signal));
-        self.say(format!("dtrain: exit code {}: {reason}", status.code()));
+        self.say(Message::error(format!("dtrain: exit code {}: {reason}", status.code())));
         self.cluster.decide(status.code(), reason);
         status
     }
@@ -189,7 +190,7 @@ impl NodeRun<'_> {
                 let conclusion = self.conclusion(&judgement, nodes);
                 let mut lines = conclusion.blame.map_or_else(Vec::new, |blame| blame.banner);
                 lines.extend(conclusion.reason.map(|reason| format!("dtrain: {reason}")));
-                self.say(lines.join("\n"));
+                self.say(Message::error(lines.join("\n")));
             }
             Order::Restarting { restart, pause } => {
                 self.restarts = restart;
@@ -255,7 +256,9 @@ impl NodeRun<'_> {
                 Some(place)
             }
             Err(error) => {
-                self.say(format!("dtrain: the other nodes cannot try the connection to this one: {error}"));
+                self.say(Message::warning(format!(
+                    "dtrain: the other nodes cannot try the connection to this one: {error}"
+                )));
                 None
             }
         }
@@ -265,7 +268,7 @@ impl NodeRun<'_> {
     fn leave(&self, error: &anyhow::Error) {
         let mut reason = join_causes(error);
         if !self.leads {
-            self.say(format!("dtrain: error: {reason}"));
+            self.say(Message::error(format!("dtrain: error: {reason}")));
         }
         cut(&mut reason, LONGEST_REASON);
         self.cluster.tell(MemberEvent::Leaving { reason });
@@ -326,7 +329,7 @@ impl NodeRun<'_> {
         let has_started = matches!(&result, Ok(run) if run.not_started.is_none());
         let earlier = earlier.filter(|_| !has_started && !self.launch.plan.is_evicted());
         if let Some(text) = earlier.as_ref().and_then(EarlierResult::restore) {
-            self.say(text);
+            self.say(Message::warning(text));
         }
         match result {
             Err(error) => self.leave(&error),
@@ -361,7 +364,7 @@ impl NodeRun<'_> {
             None => report::blame(plan, &run, attempt, start_time),
         };
         for line in run.failed_logs.iter().cloned() {
-            self.say(line);
+            self.say(Message::warning(line));
         }
         if port_taken && run.clients_seen.is_some() {
             self.launch.plan.serve_no_store();

@@ -3,6 +3,7 @@
 mod canvas;
 mod colours;
 mod sample;
+mod shown;
 mod tokens;
 mod words;
 
@@ -14,7 +15,8 @@ use image::{ImageError, RgbImage};
 
 use self::canvas::{BLACK, CHARACTER, Canvas, GREY, LINE, RED, broken, end_of};
 use self::colours::of_class;
-use self::sample::{Cell, cells};
+use self::sample::{Cell, cells, sides};
+pub use self::shown::{DrawnSample, draw_sample};
 pub use self::tokens::Decode;
 use self::tokens::TokenTile;
 pub use self::words::Names;
@@ -81,7 +83,8 @@ impl Picture {
                 (Content::Tokens(tile), note)
             }
             (None, tile) => {
-                let mut cells = cells(&batch.fields, &batch.columns, &self.names, &mut self.seen);
+                let sides = sides(&batch.fields);
+                let mut cells = cells(&batch.fields, &batch.columns, &self.names, &mut self.seen, sides);
                 if let (Some(tile), Some(cell)) = (tile, cells.last_mut()) {
                     cell.caption.extend([tile.text(), tile.note]);
                 }

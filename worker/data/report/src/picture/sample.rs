@@ -19,17 +19,24 @@ pub(super) struct Cell {
     pub(super) caption: Vec<String>,
 }
 
-/// Returns the images of a sample in `columns`, each with its targets. Adds the classes of its masks to `seen`.
+/// Returns the least and the most pixels of an image's longer side, by the number of images.
+pub(super) fn sides(fields: &[Field]) -> (u32, u32) {
+    let images = fields.iter().filter(|field| image(field).is_some());
+    let count: usize = images.map(|field| members(field, 3)).sum();
+    if count >= 6 { (64, 96) } else { (128, 256) }
+}
+
+/// Returns the images of a sample in `columns`, each with its targets and within `side` ([`sides`]). Adds the classes of its masks
+/// to `seen`.
 pub(super) fn cells(
     fields: &[Field],
     columns: &[Column],
     names: &Names,
     seen: &mut BTreeSet<i64>,
+    side: (u32, u32),
 ) -> Vec<Cell> {
     let mut cells = Vec::new();
     let images = |(field, _): &(&Field, &Column)| image(field).is_some();
-    let count: usize = fields.iter().zip(columns).filter(images).map(|(field, _)| members(field, 3)).sum();
-    let side = if count >= 6 { (64, 96) } else { (128, 256) };
     for (field, column) in fields.iter().zip(columns).filter(images) {
         let (Some(values), Some(&[channels, height, width])) =
             (stored(field, column, &names.normalize), image(field))

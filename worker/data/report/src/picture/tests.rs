@@ -1,9 +1,15 @@
-use dtrain_data::{BadPlace, BadSample, Column, Field, Tokens, Vocabulary};
+use dtrain_data::{BadPlace, BadSample, Column, Field, SampleHashes, Tokens, Vocabulary};
 
 use super::*;
 
 fn batch(fields: Vec<Field>, columns: Vec<Column>) -> Batch {
-    Batch { fields: fields.into(), columns, weights: vec![1.0], bad: Vec::new() }
+    Batch {
+        fields: fields.into(),
+        columns,
+        weights: vec![1.0],
+        bad: Vec::new(),
+        hashes: SampleHashes::default(),
+    }
 }
 
 fn drawn(batch: &Batch, names: Names, decode: Option<Decode>) -> RgbImage {
@@ -105,7 +111,7 @@ fn texts_of_tables_are_below_their_image() {
 fn numbers_named_targets_are_no_text() {
     let fields = [Field::f32("image", [3, 8, 8]), Field::f32("targets", [2])];
     let columns = [Column::F32(vec![0.5; 3 * 64]), Column::F32(vec![1.0, 2.5])];
-    let cells = cells(&fields, &columns, &Names::default(), &mut BTreeSet::new());
+    let cells = cells(&fields, &columns, &Names::default(), &mut BTreeSet::new(), sides(&fields));
     assert_eq!(cells[0].caption, ["targets[0] 1.0000", "targets[1] 2.5000"]);
 }
 
@@ -113,7 +119,7 @@ fn numbers_named_targets_are_no_text() {
 fn a_sample_of_several_images_has_its_class_once() {
     let fields = [Field::f32("image", [2, 3, 8, 8]), Field::i64("label", [])];
     let columns = [Column::F32(vec![0.5; 2 * 3 * 64]), Column::I64(vec![1])];
-    let cells = cells(&fields, &columns, &Names::default(), &mut BTreeSet::new());
+    let cells = cells(&fields, &columns, &Names::default(), &mut BTreeSet::new(), sides(&fields));
     let captions: Vec<_> = cells.iter().map(|cell| cell.caption.join("; ")).collect();
     assert_eq!(captions, ["class 1", ""]);
 }

@@ -163,7 +163,7 @@ fn value(bits: u64, size: u32) -> i16 {
     (value + if is_negative { 1 - (1 << size) } else { 0 }) as i16
 }
 
-/// Returns the entry of one or two codes. A zero stands where there is no value: the place has none yet.
+/// Returns the entry of one or two codes. A place without a value has a zero.
 fn entry(first: Coded, second: Option<Coded>) -> u64 {
     let run = if first.run < END { first.run } else { 0 };
     let (mut bits, mut step, mut place, mut values) =

@@ -17,6 +17,7 @@ const READING: Reading<'_> = Reading {
     separator: dtrain_recipe::Separator::Auto,
     train: None,
     ignore_classes: &[],
+    is_undivided: false,
     unannotated: Unannotated::Background,
 };
 

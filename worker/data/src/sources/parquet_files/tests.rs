@@ -227,7 +227,7 @@ fn wrong_files_are_named_with_the_remedy() {
     put(root.path().join("b.parquet"), &whole);
     let error = scan(list, root.path(), "{b,a}.parquet", &[("label", "class")]).unwrap_err().to_string();
     assert!(error.contains("b.parquet: row 1: `label` is -1"), "{error}");
-    // Of two files, the names of both must be the same, or there are none.
+    // Two files must have the same names, or the data has no names.
     for (first, second) in [(NAMES, ""), ("", NAMES)] {
         for (name, names) in [("a", first), ("b", second)] {
             written(&root.path().join(format!("{name}.parquet")), &rows[..1], names, Compression::SNAPPY);

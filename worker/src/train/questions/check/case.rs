@@ -12,6 +12,7 @@ use tch::{Device, Tensor};
 use super::{Case, Check};
 use crate::collectives::Ranks;
 use crate::course::{PhaseId, RunPlan};
+use crate::data::SampleHashes;
 use crate::memory::MemoryStats;
 use crate::models::{Exported, ModelError, Registry, TensorFile};
 use crate::optim::Model;
@@ -203,6 +204,11 @@ impl Parts {
 impl Feed for Parts {
     fn next(&mut self) -> Result<DeviceBatch, StepError> {
         let rows = self.0.next().ok_or(StepError::LoaderEnded)?;
-        Ok(DeviceBatch { batch: Replay::batch_of(&rows)?, unreadable: Vec::new(), data_wait: Duration::ZERO })
+        Ok(DeviceBatch {
+            batch: Replay::batch_of(&rows)?,
+            unreadable: Vec::new(),
+            data_wait: Duration::ZERO,
+            hashes: SampleHashes::default(),
+        })
     }
 }

@@ -31,7 +31,7 @@ pub(super) fn run<T: BuildTask + 'static>(
     recipe: &Recipe,
     question: &DataQuestion,
 ) -> Result<ExitStatus> {
-    let (mut details, mut warnings) = (Details::new(show_progress("checked")), Vec::new());
+    let (mut details, mut warnings) = (Details::new(show_progress("checking")), Vec::new());
     let mut context = SurveyContext {
         threads: cores(),
         // The report has these findings.
@@ -86,7 +86,7 @@ fn describe_files(details: &Details, report: &mut Report) {
     // The content of a sample is that of its images.
     if details.checks.iter().any(|set| set.samples.images().next().is_some()) {
         let sets: Vec<_> = details.checks.iter().map(|set| (&set.samples, &set.report)).collect();
-        let mut progress = show_progress("compared");
+        let mut progress = show_progress("comparing");
         let mut progress = |done, total| progress("files that begin alike", done, total);
         report.duplicates = Some(Duplicates::find(&sets, cores(), &mut progress));
     }

@@ -15,7 +15,11 @@ struct Watched {
 impl Watched {
     fn new(frames: FrameStyle) -> Self {
         let style = Style::Lines { frames, line_timeout: PATIENCE };
-        Self { presenter: Presenter::new(style, b"[0] ".to_vec()), now: Instant::now(), lines: Vec::new() }
+        Self {
+            presenter: Presenter::new(style, Form::of_text("[0] ")),
+            now: Instant::now(),
+            lines: Vec::new(),
+        }
     }
 
     /// Returns the output written at once after these bytes.
@@ -133,7 +137,7 @@ fn a_wiped_bar_leaves_no_line() {
 
 #[test]
 fn raw_bytes_pass_as_they_come() {
-    let mut presenter = Presenter::new(Style::Raw, Vec::new());
+    let mut presenter = Presenter::new(Style::Raw, Form::default());
     let mut lines = Vec::new();
     for part in [&b"a"[..], b"b\r", b"\xffc"] {
         let output = presenter.push(Some(part), Instant::now(), |line| lines.push(line.to_vec()));
@@ -147,7 +151,7 @@ fn raw_bytes_pass_as_they_come() {
 #[test]
 fn whole_lines_and_frames_pass_and_the_rest_follows_after_a_moment() {
     let mut stream = Watched {
-        presenter: Presenter::new(Style::Whole { line_timeout: PATIENCE }, Vec::new()),
+        presenter: Presenter::new(Style::Whole { line_timeout: PATIENCE }, Form::default()),
         ..Watched::new(FrameStyle::Lines)
     };
     assert_eq!(stream.comes("one\n 10%\r 20%"), "one\n 10%\r");

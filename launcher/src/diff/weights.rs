@@ -1,0 +1,259 @@
+//! The tensors of checkpoints of the same step.
+
+use super::run::Run;
+use anyhow::Context;
+use dtrain_common::manifest::Manifest;
+use dtrain_common::safetensors_file::{Dtype, SafetensorsFile, StoredTensor};
+use half::{bf16, f16};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+/// Bytes that are compared at once.
+const PIECE: u64 = 4 << 20;
+
+/// A tensor that differs.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Tensor {
+    /// The file in the checkpoint, and the name in it.
+    pub(super) file: String,
+    pub(super) name: String,
+    /// Elements that differ, and all.
+    pub(super) elements: [u64; 2],
+    /// The largest difference, and as a part of the largest number of the tensor.
+    pub(super) largest: f64,
+    pub(super) relative: f64,
+}
+
+/// The checkpoints of the first step whose tensors differ.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Checkpoints {
+    pub(super) step: u64,
+    /// The number of tensors of both.
+    pub(super) tensors: usize,
+    /// The tensors that differ, the largest relative difference first.
+    pub(super) different: Vec<Tensor>,
+    /// Tensors of one of them, or with other shapes, as sentences.
+    pub(super) unmatched: Vec<String>,
+    /// Files that changed after they were written: of the first run and of the second.
+    pub(super) damaged: [Vec<String>; 2],
+}
+
+impl Checkpoints {
+    fn is_equal(&self) -> bool {
+        self.different.is_empty() && self.unmatched.is_empty()
+    }
+
+    pub(super) fn is_damaged(&self) -> bool {
+        self.damaged.iter().any(|files| !files.is_empty())
+    }
+}
+
+/// The result for all common checkpoints.
+#[derive(Debug, Default)]
+pub(super) struct Compared {
+    /// Steps whose checkpoints are equal, before the first that differ.
+    pub(super) equal: Vec<u64>,
+    pub(super) different: Option<Checkpoints>,
+    /// The largest relative difference that the tolerance allowed.
+    pub(super) allowed: f64,
+}
+
+/// Compares the checkpoints of common steps, up to the first that differ.
+pub(super) fn compare(a: &Run, b: &Run, tolerance: f64) -> anyhow::Result<Compared> {
+    let mut compared = Compared::default();
+    for &step in a.checkpoints.iter().filter(|step| b.checkpoints.contains(step)) {
+        let folders = [a, b].map(|run| run.dir.checkpoint(step));
+        let folders = folders.each_ref().map(|folder| folder.as_path());
+        let mut checkpoints = Checkpoints { step, ..Checkpoints::default() };
+        let files = [tensor_files(folders[0])?, tensor_files(folders[1])?];
+        for name in files[0].iter().filter(|name| files[1].contains(name)) {
+            let allowed = compare_files(folders, name, tolerance, &mut checkpoints)
+                .with_context(|| format!("cannot compare {name} of step {step}"))?;
+            compared.allowed = compared.allowed.max(allowed);
+        }
+        if checkpoints.is_equal() {
+            compared.equal.push(step);
+            continue;
+        }
+        checkpoints.different.sort_by(|a, b| b.relative.total_cmp(&a.relative));
+        checkpoints.damaged = folders.map(|folder| damaged(folder, &checkpoints));
+        compared.different = Some(checkpoints);
+        break;
+    }
+    Ok(compared)
+}
+
+/// Returns the names of the files with tensors.
+fn tensor_files(folder: &Path) -> anyhow::Result<Vec<String>> {
+    let entries = fs::read_dir(folder).with_context(|| format!("cannot list {}", folder.display()))?;
+    let names = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
+    let mut names: Vec<_> = names.filter(|name| name.ends_with(".safetensors")).collect();
+    names.sort_unstable();
+    Ok(names)
+}
+
+/// Returns the files with differences that do not match their manifest.
+fn damaged(folder: &Path, checkpoints: &Checkpoints) -> Vec<String> {
+    let Ok(manifest) = Manifest::read(folder) else { return Vec::new() };
+    let mut files: Vec<&str> = checkpoints.different.iter().map(|tensor| tensor.file.as_str()).collect();
+    files.sort_unstable();
+    files.dedup();
+    let is_damaged = |file: &&str| !manifest.errors(folder, |name| name == *file, |_| ()).is_empty();
+    files.into_iter().filter(is_damaged).map(str::to_owned).collect()
+}
+
+/// Compares two files of a name. Returns the largest relative difference that the tolerance allowed.
+fn compare_files(
+    folders: [&Path; 2],
+    name: &str,
+    tolerance: f64,
+    found: &mut Checkpoints,
+) -> anyhow::Result<f64> {
+    let mut allowed = 0.0f64;
+    let open = |folder: &Path| {
+        let path = folder.join(name);
+        SafetensorsFile::open(&path).with_context(|| format!("cannot read {}", path.display()))
+    };
+    let (a, b) = (open(folders[0])?, open(folders[1])?);
+    let theirs: BTreeMap<&str, &StoredTensor> =
+        b.tensors.iter().map(|tensor| (tensor.name.as_str(), tensor)).collect();
+    for mine in &a.tensors {
+        found.tensors += 1;
+        let Some(other) = theirs.get(mine.name.as_str()) else {
+            found.unmatched.push(format!("only A has {} in {name}", mine.name));
+            continue;
+        };
+        if (mine.dtype, &mine.shape) != (other.dtype, &other.shape) {
+            let shapes = [mine, other].map(|tensor| format!("{:?} {:?}", tensor.dtype, tensor.shape));
+            found.unmatched.push(format!("{} is {} in A and {} in B", mine.name, shapes[0], shapes[1]));
+            continue;
+        }
+        let Some(tensor) = compare_tensors((&a, mine), (&b, other), name)? else { continue };
+        // Without a tolerance the sign of a zero counts, too.
+        match tolerance > 0.0 && tensor.relative <= tolerance {
+            true => allowed = allowed.max(tensor.relative),
+            false => found.different.push(tensor),
+        }
+    }
+    let only_b = b.tensors.iter().filter(|tensor| a.tensors.iter().all(|mine| mine.name != tensor.name));
+    found.unmatched.extend(only_b.map(|tensor| format!("only B has {} in {name}", tensor.name)));
+    Ok(allowed)
+}
+
+/// Compares two tensors of a shape; `None` if each bit is equal.
+fn compare_tensors(
+    (a, mine): (&SafetensorsFile, &StoredTensor),
+    (b, theirs): (&SafetensorsFile, &StoredTensor),
+    file: &str,
+) -> anyhow::Result<Option<Tensor>> {
+    let (mut differing, mut largest, mut most) = (0, 0.0f64, 0.0f64);
+    let width = mine.width().max(1) as usize;
+    let mut buffers = [Vec::new(), Vec::new()];
+    let mut offset = 0;
+    while offset < mine.bytes {
+        let length = PIECE.min(mine.bytes - offset) as usize;
+        let [own, other] = &mut buffers;
+        own.resize(length, 0);
+        other.resize(length, 0);
+        a.read(mine, offset, own)?;
+        b.read(theirs, offset, other)?;
+        offset += length as u64;
+        for (own, other) in own.chunks_exact(width).zip(other.chunks_exact(width)) {
+            let values = [own, other].map(|bytes| number(mine.dtype, bytes));
+            most = values
+                .into_iter()
+                .filter(|value| value.is_finite())
+                .fold(most, |most, value| most.max(value.abs()));
+            if own != other {
+                differing += 1;
+                // A number that is not finite, or another one that is not.
+                let is_finite = values[0].is_finite() && values[1].is_finite();
+                largest = largest.max(if is_finite { (values[0] - values[1]).abs() } else { f64::INFINITY });
+            }
+        }
+    }
+    if differing == 0 {
+        return Ok(None);
+    }
+    let part = if most > 0.0 { largest / most } else { largest };
+    let (file, name) = (file.to_owned(), mine.name.clone());
+    Ok(Some(Tensor { file, name, elements: [differing, mine.elements()], largest, relative: part }))
+}
+
+/// Returns a number of a tensor. Those of unknown types are their first byte.
+fn number(dtype: Dtype, bytes: &[u8]) -> f64 {
+    let of = || {
+        Some(match dtype {
+            Dtype::F32 => f64::from(f32::from_le_bytes(bytes.try_into().ok()?)),
+            Dtype::F64 => f64::from_le_bytes(bytes.try_into().ok()?),
+            Dtype::F16 => f16::from_le_bytes(bytes.try_into().ok()?).to_f64(),
+            Dtype::BF16 => bf16::from_le_bytes(bytes.try_into().ok()?).to_f64(),
+            Dtype::I64 => i64::from_le_bytes(bytes.try_into().ok()?) as f64,
+            Dtype::I32 => f64::from(i32::from_le_bytes(bytes.try_into().ok()?)),
+            Dtype::I16 => f64::from(i16::from_le_bytes(bytes.try_into().ok()?)),
+            Dtype::I8 => f64::from(i8::from_le_bytes(bytes.try_into().ok()?)),
+            _ => f64::from(*bytes.first()?),
+        })
+    };
+    of().unwrap_or(f64::NAN)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use safetensors::tensor::TensorView;
+
+    fn write(folder: &Path, tensors: &[(&str, &[f32])]) {
+        let bytes: Vec<_> = tensors
+            .iter()
+            .map(|(name, values)| {
+                (
+                    *name,
+                    values.len(),
+                    values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>(),
+                )
+            })
+            .collect();
+        let views = bytes.iter().map(|(name, length, bytes)| {
+            (*name, TensorView::new(safetensors::Dtype::F32, vec![*length], bytes).unwrap())
+        });
+        fs::write(folder.join("m.safetensors"), safetensors::serialize(views, None).unwrap()).unwrap();
+    }
+
+    #[test]
+    fn tensors_are_compared_by_name() {
+        let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+        let folders = folders.each_ref().map(|folder| folder.path());
+        let compared = |a: &[(&str, &[f32])], b: &[(&str, &[f32])], tolerance| {
+            write(folders[0], a);
+            write(folders[1], b);
+            let mut found = Checkpoints::default();
+            let allowed = compare_files(folders, "m.safetensors", tolerance, &mut found).unwrap();
+            (found, allowed)
+        };
+        let whole: (&str, &[f32]) = ("w", &[1.0, -4.0, 2.0]);
+        assert_eq!(
+            compared(&[whole], &[whole], 0.0),
+            (Checkpoints { tensors: 1, ..Checkpoints::default() }, 0.0)
+        );
+        let (found, _) = compared(&[whole, ("a", &[1.0])], &[("w", &[1.0, -4.0, 2.5]), ("b", &[1.0])], 0.0);
+        let tensor = Tensor {
+            file: "m.safetensors".into(),
+            name: "w".into(),
+            elements: [1, 3],
+            largest: 0.5,
+            relative: 0.125,
+        };
+        assert_eq!(found.different, [tensor]);
+        assert_eq!(found.unmatched, ["only A has a in m.safetensors", "only B has b in m.safetensors"]);
+        assert_eq!(compared(&[whole], &[("w", &[1.0, -4.0, 2.5])], 0.2).1, 0.125);
+        assert!(compared(&[("z", &[0.0])], &[("z", &[-0.0])], 0.0).0.different.len() == 1);
+        assert!(
+            compared(&[whole], &[("w", &[1.0])], 0.5).0.unmatched[0]
+                .starts_with("w is F32 [3] in A and F32 [1] in B")
+        );
+    }
+}
