@@ -103,7 +103,11 @@ fn colours_are_on_terminals_and_never_in_files_and_pipes() {
     let shown = |(name, value): (&str, &str), line: &str| {
         let (scene, pty) = (Scene::new(), Pty::new(200));
         let mut command = launch(&scene, line, worker);
-        command.env_remove("NO_COLOR").env(name, value);
+        // `CI` stands for a terminal with colours, whatever `TERM` says.
+        for unset in ["NO_COLOR", "CI", "CLICOLOR", "CLICOLOR_FORCE"] {
+            command.env_remove(unset);
+        }
+        command.env(name, value);
         pty.attach(&mut command);
         let (shown, code) = pty.run(command);
         assert_eq!(code, Some(3));
