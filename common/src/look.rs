@@ -37,7 +37,7 @@ pub struct Layout {
     pub words: String,
     /// Settings in the order in which a recipe has them.
     pub settings: Vec<Setting>,
-    /// The numbers that a sample has as its target; 0 if it has none, or if they are not known.
+    /// The count of numbers in a sample's target; 0 without a target, or if it is not known.
     pub numbers: usize,
 }
 

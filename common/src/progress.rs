@@ -1,7 +1,8 @@
 //! Progress of something that may take long, on standard error: one line of a terminal that changes, elsewhere a line every 10 s.
-//! Nothing is shown in the first second.
+//! Nothing is shown in the first second. Of several, one within another, only the inner one is shown.
 
 use std::io::{self, IsTerminal, Write};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -17,6 +18,9 @@ const FRAME: Duration = Duration::from_millis(200);
 const LINE: Duration = Duration::from_secs(10);
 /// Columns of a terminal of unknown width.
 const COLUMNS: usize = 80;
+
+/// The number of those that have not ended.
+static LEVELS: AtomicUsize = AtomicUsize::new(0);
 
 /// What is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,6 +67,8 @@ pub struct Progress {
 
 #[derive(Debug)]
 struct Shared {
+    /// 1 for the outermost.
+    level: usize,
     state: Mutex<State>,
     ended: Condvar,
 }
@@ -86,12 +92,18 @@ impl Progress {
     /// Starts the progress of `total` units.
     pub fn of(label: impl Into<String>, total: u64, unit: Unit) -> Self {
         let state = State { label: label.into(), unit, done: 0, total, has_ended: false };
-        let shared = Arc::new(Shared { state: Mutex::new(state), ended: Condvar::new() });
+        let level = LEVELS.fetch_add(1, Ordering::Relaxed) + 1;
+        let shared = Arc::new(Shared { level, state: Mutex::new(state), ended: Condvar::new() });
         let watched = Arc::clone(&shared);
         let thread =
             thread::Builder::new().name("progress".into()).spawn(move || watched.show(Style::detect()));
-        // Without a thread there is no progress, and the work goes on.
+        // Without a thread there is no progress, and the work continues.
         Self { shared: Some(shared), thread: thread.ok() }
+    }
+
+    /// Works like [`start`](Self::start) on rank 0; other ranks show nothing.
+    pub fn of_rank(rank: usize, label: impl Into<String>) -> Self {
+        if rank == 0 { Self::start(label) } else { Self::silent() }
     }
 
     /// Returns a progress that shows nothing, as of ranks other than 0.
@@ -120,6 +132,7 @@ impl Drop for Progress {
         if let Some(shared) = &self.shared {
             shared.lock().has_ended = true;
             shared.ended.notify_all();
+            LEVELS.fetch_sub(1, Ordering::Relaxed);
         }
         if let Some(thread) = self.thread.take() {
             // It does not panic.
@@ -148,6 +161,9 @@ impl Shared {
                 continue;
             }
             next = elapsed + every;
+            if LEVELS.load(Ordering::Relaxed) > self.level {
+                continue;
+            }
             let text = line(&state, elapsed);
             // Nobody waits for a slow terminal.
             drop(state);

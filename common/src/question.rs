@@ -116,7 +116,7 @@ impl Gpu {
         Self { name, bytes, bf16: true, supported: true, cpu: false, properties: None }
     }
 
-    /// Returns a CPU with so much memory for this run; 0 for the free memory of the machine that plans.
+    /// Returns a CPU with this memory for the run; 0 for the free memory of the machine that plans.
     pub fn cpu(name: &str, bytes: u64) -> Self {
         Self { name: name.to_owned(), cpu: true, bf16: false, ..Self::of_size(bytes) }
     }

@@ -145,9 +145,14 @@ impl RunResult {
 
     /// Writes `path` whole or not at all.
     pub fn write(&self, path: &Path) -> io::Result<()> {
-        let mut json = serde_json::to_vec_pretty(self).map_err(io::Error::other)?;
+        write_atomic(path, &self.to_json()?)
+    }
+
+    /// Returns the content of the file.
+    pub fn to_json(&self) -> io::Result<Vec<u8>> {
+        let mut json = serde_json::to_vec_pretty(self)?;
         json.push(b'\n');
-        write_atomic(path, &json)
+        Ok(json)
     }
 }
 

@@ -4,7 +4,7 @@
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Task {
     pub(crate) name: &'static str,
-    /// What a sample of it has to be learned, the most usual first.
+    /// The targets of its samples, the most usual first.
     pub(crate) targets: &'static [&'static str],
     /// Its meaning, for a comment.
     pub(crate) about: &'static str,

@@ -24,7 +24,7 @@ section! {
         seed: u64 = 1, Kind::Whole(0, i64::MAX), experiment;
         /// The use of the samples that do not fill the last step of an epoch.
         last_batch: LastBatch = LastBatch::Keep, choice(LastBatch::NAMES), experiment;
-        /// Trains on so many fixed samples, without random changes, and evaluates them: a check that the model can learn.
+        /// Trains on this number of fixed samples, without random changes, and evaluates them: a check that the model can learn.
         #[serde(skip_serializing_if = "Option::is_none")]
         overfit: Option<usize> = None, COUNT, experiment;
         /// Ends the training when a figure no longer improves.

@@ -10,6 +10,7 @@ use rustix::io::Errno;
 use super::error::failed;
 use super::lease::{Lease, LeaseError, SUFFIX, Timing};
 use super::{RunDir, RunDirError};
+use crate::progress::Progress;
 
 /// Lock of the process that began the run: a launcher, or rank 0 without a launcher.
 pub(super) const RUN: &str = ".lock";
@@ -101,6 +102,8 @@ impl RunDir {
         let lease_path = root.join(format!("{name}{SUFFIX}"));
         let start = Instant::now();
         let in_use = |holder: &str| RunDirError::InUse(root.clone(), holder.trim().to_owned());
+        // Seconds pass until a lease of another is stale.
+        let _progress = Progress::start(format!("waiting for the process that uses {}", root.display()));
         let lease = |is_locked| match Lease::take(lease_path.clone(), patience, timing) {
             Ok(lease) => Ok(Some(lease)),
             Err(LeaseError::Held(holder)) => Err(in_use(&holder)),

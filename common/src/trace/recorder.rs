@@ -8,7 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-/// What a span is spent on. The words are the categories of the files.
+/// The purpose of a span. The words are the categories of the files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
@@ -29,7 +29,7 @@ pub enum Kind {
     Prepare,
     /// A module of the network.
     Module,
-    /// A part of a reduction, by a thread of its own.
+    /// A part of a reduction, on the thread of reductions.
     Reduction,
     /// Samples, by a thread of the loader.
     Decode,

@@ -74,7 +74,7 @@ pub(crate) enum Command {
     /// Find the first step at which two runs differ, and why.
     #[command(after_help = help!("diff"))]
     Diff(DiffArgs),
-    /// Write one HTML page about runs, or serve it while they go on.
+    /// Write one HTML page about runs, or serve it during them.
     #[command(after_help = help!("report"))]
     Report(ReportArgs),
     /// Join the timelines of a run, and say what its steps wait for.

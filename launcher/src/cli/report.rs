@@ -13,7 +13,7 @@ pub(crate) struct ReportArgs {
     #[arg(short, long, value_name = "FILE", conflicts_with = "live")]
     pub(crate) output: Option<PathBuf>,
 
-    /// Serve the page on this machine's loopback while runs go on.
+    /// Serve the page on this machine's loopback during the runs.
     #[arg(long)]
     pub(crate) live: bool,
 

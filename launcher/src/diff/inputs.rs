@@ -1,11 +1,11 @@
-//! What two runs were given: settings, data, programs, libraries and machines.
+//! The inputs of two runs: settings, data, programs, libraries and machines.
 
 use super::reading::Kind;
 use super::run::Run;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Where an input comes from.
+/// The source of an input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Source {
     Setting,
@@ -121,7 +121,7 @@ pub(super) fn compare(a: &Run, b: &Run, step: u64, same_samples: bool) -> Vec<In
         found.push(Input { source: Source::Setting, name: name.to_owned(), values: values.map(or_not_set) });
     }
     let mut add = |source, name: &str, values: [Option<String>; 2]| {
-        // What one run did not record is not known.
+        // Inputs that one run did not record are not known.
         if let [Some(a), Some(b)] = values
             && a != b
         {

@@ -79,7 +79,7 @@ impl Compared {
         found: &mut BTreeMap<Quantity, Difference>,
     ) {
         for (quantity, a) in mine {
-            // What one run did not record is not known.
+            // Values that one run did not record are not known.
             let Some((_, b)) = theirs.iter().find(|(other, _)| other == quantity) else { continue };
             let size = match (a, b) {
                 (Reading::Number(a), Reading::Number(b)) => Some(relative(*a, *b)),

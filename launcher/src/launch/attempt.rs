@@ -15,7 +15,7 @@ use crossbeam_channel::Receiver;
 use dtrain_agent::cluster::message::{Endpoint, RunInfo};
 use dtrain_agent::io::heartbeats::Heartbeats;
 use dtrain_agent::io::memory_copies::MemoryCopies;
-use dtrain_agent::io::output::{Stream, Tail};
+use dtrain_agent::io::output::{Message, Stream, Tail};
 use dtrain_agent::io::process::WorkerSpec;
 use dtrain_agent::io::process::memory_kill::MemoryKills;
 use dtrain_agent::io::store::{BoundPort, ClientsSeen};
@@ -23,6 +23,7 @@ use dtrain_agent::io::temporary::Temporary;
 use dtrain_agent::local::{Cause, Event, Verdict};
 use dtrain_common::env::{WorkerEnv, omp_threads};
 use dtrain_common::files::{none_if_missing, write_atomic};
+use dtrain_common::result::RunResult;
 use dtrain_common::run_dir::{AttemptRecord, RunDir};
 use rustix::process::Rlimit;
 use std::collections::BTreeMap;
@@ -48,9 +49,9 @@ pub(super) struct Launch<'a> {
 }
 
 impl Launch<'_> {
-    /// Runs the command for the end of this launch, if there is one: that of the flag before that of the recipe. Returns what the user
-    /// should know.
-    pub(super) fn follow_end(&self, result: &[u8]) -> Option<String> {
+    /// Runs the command for the end of this launch, if there is one: that of the flag before that of the recipe. Returns a
+    /// warning if it fails.
+    pub(super) fn follow_end(&self, result: &RunResult) -> Option<Message> {
         let Self { args, plan, inbox, .. } = self;
         // The run belongs to another launch.
         if plan.is_evicted() {
@@ -59,7 +60,8 @@ impl Launch<'_> {
         let of_recipe = || plan.training()?.on_end();
         let command = args.on_end.as_deref().or_else(of_recipe)?;
         let wait = |done: &Receiver<()>, limit| inbox.wait(done, Some(limit), false).abandoned;
-        on_end::follow(command, result, plan.run_dir.as_ref(), &inbox.family, &wait)
+        let result = result.to_json().unwrap_or_default();
+        on_end::follow(command, &result, plan.run_dir.as_ref(), &inbox.family, &wait)
     }
 }
 

@@ -349,9 +349,9 @@ impl RunningLaunch<'_> {
             self.say(Message::warning(text));
         }
         let run_dir = plan.run_dir.as_ref().filter(|_| !plan.is_evicted());
-        report.publish(run_dir, finished.reason, |notice| self.say(notice));
-        if let Some(text) = self.launch.follow_end(&report.json(run_dir)) {
-            self.say(Message::warning(text));
+        let result = report.publish(run_dir, finished.reason, |notice| self.say(notice));
+        if let Some(warning) = self.launch.follow_end(&result) {
+            self.say(warning);
         }
         if !run.abandoned {
             close(self.screen, &self.launch.inbox);

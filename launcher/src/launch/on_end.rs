@@ -1,6 +1,7 @@
 //! `--on-end` and `log.on_end`: a shell command that gets the result of a run.
 
 use crossbeam_channel::Receiver;
+use dtrain_agent::io::output::Message;
 use dtrain_agent::io::process::Family;
 use dtrain_common::env::DTRAIN_RUN_DIR;
 use dtrain_common::files::in_memory;
@@ -21,17 +22,17 @@ const AFTER_KILL: Duration = Duration::from_secs(2);
 /// request came first.
 pub(super) type Wait<'a> = &'a dyn Fn(&Receiver<()>, Duration) -> bool;
 
-/// Runs the command with `result` as its standard input. A request to stop, or the end of its time, kills it. Returns what the
-/// user should know.
+/// Runs the command with `result` as its standard input. A request to stop, or the end of its time, kills it. Returns a
+/// warning if it fails.
 pub(super) fn follow(
     command: &str,
     result: &[u8],
     run_dir: Option<&RunDir>,
     family: &Family,
     wait: Wait<'_>,
-) -> Option<String> {
+) -> Option<Message> {
     let failed = run(LIMIT, command, result, run_dir.map(RunDir::root), family, wait).err()?;
-    Some(format!("dtrain: warning: the command of on_end {failed}"))
+    Some(Message::warning(format!("dtrain: warning: the command of on_end {failed}")))
 }
 
 fn run(

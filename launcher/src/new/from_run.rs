@@ -84,7 +84,7 @@ fn without_defaults(source: &Source, saved: Table) -> anyhow::Result<Table> {
     let mut least = saved.clone();
     for path in places(&saved, &mut Vec::new()) {
         let mut without = least.clone();
-        // What is in a section that was left out is gone already.
+        // Keys of an omitted section are gone already.
         if remove(&mut without, &path) && meaning(&without).as_ref() == Some(&whole) {
             least = without;
         }

@@ -7,7 +7,7 @@ use dtrain_common::recipe::Source;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// What a published model states of its images, also where it is dtrain's default.
+/// The settings of images that a published model states, also where they are dtrain's default.
 const PUBLISHED: [&str; 5] = ["image_size", "crop_fraction", "interpolation", "mean", "std"];
 
 /// Imports the model `timm:NAME` with this number of outputs beside the recipe. Returns its file.

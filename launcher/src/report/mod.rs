@@ -59,7 +59,7 @@ pub(crate) fn run(args: &ReportArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitStatus::Success.into())
 }
 
-/// Returns the runs, and a sentence about each folder that is none, which is also printed.
+/// Returns the runs, and a sentence about each folder that is no run, which is also printed.
 fn find(paths: &[PathBuf]) -> anyhow::Result<(Vec<Run>, Vec<String>)> {
     let (mut runs, mut left_out, mut known) = (Vec::new(), Vec::new(), HashSet::new());
     for path in paths {

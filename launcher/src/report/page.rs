@@ -60,7 +60,7 @@ pub(super) mod tests {
         let count = |what: &str| rest.to_lowercase().matches(what).count();
         // The data's own element is cut away, half of it.
         assert_eq!((count("<script"), count("</script"), count("</style"), count("<!--")), (2, 2, 1, 1));
-        // An address of the licence's project stands in a comment.
+        // A comment has an address: that of the licence's project.
         let comments = "/*! https://github.com/leeoniya/uPlot (v1.6.32) */";
         let rest = rest.replace(comments, "");
         for outside in ["://", " src=", " href=", "url(", "@import", "<link", "import("] {

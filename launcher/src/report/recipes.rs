@@ -7,7 +7,7 @@ use dtrain_common::run_dir::RunDir;
 use serde_json::{Value, json};
 use toml::Table;
 
-/// Reads the recipe of a run: its text, and its settings; `None` for a program, which has none.
+/// Reads the recipe of a run: its text, and its settings; `None` for a program.
 pub(super) fn read(run_dir: &RunDir, problems: &mut Vec<String>) -> Option<(String, Option<AnyRecipe>)> {
     let path = run_dir.recipe();
     if !path.exists() {

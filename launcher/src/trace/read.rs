@@ -3,7 +3,7 @@
 use anyhow::{Context, bail};
 use dtrain_common::files::none_if_missing;
 use dtrain_common::run_dir::RunDir;
-use dtrain_common::trace::RankTrace;
+use dtrain_common::trace::{FileError, RankTrace};
 use std::fs;
 
 /// The timelines of one recording, by rank.
@@ -19,11 +19,23 @@ impl Traces {
     ///
     /// # Errors
     ///
-    /// There is none, or one is damaged.
+    /// There is none, or one of a rank of the newest recording is damaged.
     pub(super) fn read(run_dir: &RunDir) -> anyhow::Result<Self> {
         let root = run_dir.root().display();
-        let mut ranks = Self::all(run_dir)?;
+        let mut damaged = Vec::new();
+        let mut ranks = Vec::new();
+        for (rank, read) in Self::all(run_dir)? {
+            match read {
+                Ok(trace) => ranks.push(trace),
+                Err(error) => damaged.push((rank, error)),
+            }
+        }
         ranks.sort_by_key(|trace| trace.meta.rank);
+        let size = ranks.iter().max_by_key(|trace| trace.meta.base_ns).map(|newest| newest.meta.world_size);
+        // An earlier recording may have had more ranks.
+        if let Some((_, error)) = damaged.into_iter().find(|(rank, _)| size.is_none_or(|size| *rank < size)) {
+            return Err(error.into());
+        }
         let Some(newest) = ranks.iter().max_by_key(|trace| trace.meta.base_ns) else {
             if !run_dir.root().is_dir() {
                 bail!("{root} is no run directory; `dtrain runs` lists them");
@@ -41,7 +53,7 @@ impl Traces {
         Ok(Self { ranks, missing })
     }
 
-    fn all(run_dir: &RunDir) -> anyhow::Result<Vec<RankTrace>> {
+    fn all(run_dir: &RunDir) -> anyhow::Result<Vec<(usize, Result<RankTrace, FileError>)>> {
         let folder = run_dir.traces();
         let listed = none_if_missing(fs::read_dir(&folder));
         let listed = listed.with_context(|| format!("cannot list {}", folder.display()))?;
@@ -51,7 +63,7 @@ impl Traces {
             let name = name.to_string_lossy();
             let number = name.strip_prefix("rank_").and_then(|rest| rest.strip_suffix(".json.gz"));
             if let Some(rank) = number.and_then(|number| number.parse().ok()) {
-                ranks.push(RankTrace::read(&run_dir.trace(rank))?);
+                ranks.push((rank, RankTrace::read(&run_dir.trace(rank))));
             }
         }
         Ok(ranks)

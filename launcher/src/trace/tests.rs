@@ -197,4 +197,8 @@ fn a_folder_without_a_timeline_is_an_error_with_a_remedy() {
     fs::create_dir(folder.path().join("trace")).unwrap();
     fs::write(folder.path().join("trace/rank_0.json.gz"), "no gzip").unwrap();
     assert!(error(folder.path()).contains("is damaged"));
+    // Of an earlier recording with more ranks.
+    let (_folder, run_dir) = run(&[PLAIN]);
+    fs::write(run_dir.trace(1), "no gzip").unwrap();
+    assert_eq!(Traces::read(&run_dir).unwrap().ranks.len(), 1);
 }

@@ -56,7 +56,7 @@ pub(super) fn sentences(recipe: &AnyRecipe, plan: &PlanFile, lines: &Lines, fold
     vec![duration, disk, memory]
 }
 
-/// Returns why the schedule of the whole run cannot be followed: two steps have one of their own.
+/// Returns why the schedule of the whole run cannot be followed: the two steps of a try have another schedule.
 pub(super) fn schedule_problem(recipe: &AnyRecipe, plan: &PlanFile) -> Option<String> {
     let length = |number: usize| {
         let train = recipe.of_stage(number).train;

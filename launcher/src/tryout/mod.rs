@@ -1,4 +1,4 @@
-//! `dtrain launch --try`: two steps of everything that a recipe does, in a folder of its own.
+//! `dtrain launch --try`: two steps of everything that a recipe does, in a separate folder.
 //!
 //! It starts `dtrain launch` with a shorter recipe, again from its checkpoint, and `dtrain predict`: what works here is what the
 //! whole run does.
@@ -93,7 +93,7 @@ fn recipe_of(args: &LaunchArgs) -> anyhow::Result<&str> {
     }
     if let Some(resume) = &args.resume {
         bail!(
-            "--resume {resume} has no effect with --try, which starts and resumes a run of its own; leave it out"
+            "--resume {resume} has no effect with --try, which starts and resumes another run; leave it out"
         );
     }
     target
@@ -246,7 +246,7 @@ impl Try<'_> {
         child::run(&words, self.folder.path("predict.log"), &self.stop, |said| show.says(said))
     }
 
-    /// Returns the inputs of the prediction as words, or why there is none.
+    /// Returns the inputs of the prediction as words, or why there is no prediction.
     fn inputs(&self) -> Result<[&'static str; 2], &'static str> {
         let data = self.resolved.section("data");
         let kind = data.get("kind").and_then(toml::Value::as_str).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What the files of a run say while it goes on.
+//! Reads the files of a run during it.
 
 use dtrain_common::run_dir::RunDir;
 use serde::Deserialize;

@@ -39,7 +39,7 @@ fn a_live_page_answers_loopback_alone_and_tells_the_end_of_the_run() {
     let run = scene.start(launch(&scene));
     scene.wait_for_ready(1);
     let page = scene.start_as("page", command(&scene, &["runs/a", "--live", "--port", "0"]));
-    page.wait_for_stdout("Ctrl-C ends the page; the runs go on.\n");
+    page.wait_for_stdout("Ctrl-C ends the page; the runs continue.\n");
     let printed = page.stdout();
     let port = printed.strip_prefix("http://127.0.0.1:").unwrap().split_once("/\n").unwrap().0;
     assert!(printed.contains(&format!("ssh -L {port}:localhost:{port} ")), "{printed}");

@@ -68,7 +68,7 @@ fn epochs_continue_with_more_and_less_data() {
         text.contains("5.0000e-3 at step 21") && text.contains("train.epochs is 2 there and 4 here"),
         "{text}"
     );
-    // The remedy: a run of its own, from the weights.
+    // The remedy: another run, from the weights.
     let weights = text.split("model.weights = \"").nth(1).unwrap().split('"').next().unwrap();
     let fresh = sandbox.train(1, "fresh", &[&format!("model.weights={weights}"), "train.epochs=1"]);
     let own = fresh.per_step("lr");

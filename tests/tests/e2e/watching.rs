@@ -150,7 +150,7 @@ fn commands_get_the_lines_and_the_result() {
     );
     assert_eq!(fs::read(sandbox.path("ended.json")).unwrap(), fs::read(run.0.result()).unwrap());
 
-    // Commands that fail are warnings, and the training goes on.
+    // Commands that fail are warnings, and the training continues.
     let log = |run: &Run| fs::read_to_string(run.0.logs().join("attempt_0/rank_0/stderr.log")).unwrap();
     let ended = sandbox.train(1, "ended", &["log.command=\"exit 3\"", "log.on_end=\"exit 5\""]);
     assert!(log(&ended).contains("log.command"), "{}", log(&ended));

@@ -238,6 +238,7 @@ pub(crate) fn build_setup<T: BuildTask + 'static>(
     host: &Host,
 ) -> Result<Setup, WorkerError> {
     let inputs = PlanInputs::of_rank(request, &opening.survey, recipe, env, host);
+    let _progress = Progress::of_rank(env.rank, "building the model");
     with_smallest_step::<T, _, _>(&inputs, recipe, || {
         Setup::build::<T>(recipe, opening, env, host.device, None)
     })

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use dtrain_common::env::{DTRAIN_MEMORY_COPIES, WorkerEnv};
+use dtrain_common::progress::Progress;
 use dtrain_recipe::Recipe;
 use tch::Device;
 
@@ -32,6 +33,7 @@ impl Host {
     pub(crate) fn enter(recipe: &Recipe, env: &WorkerEnv) -> Result<Self, WorkerError> {
         let stop = StopFlag::listen().map_err(WorkerError::Signals)?;
         let style = ProgressStyle::detect(env.rank);
+        let _progress = Progress::of_rank(env.rank, "starting the device");
         budget::configure(recipe.memory.budget.value(), env)?;
         let device = device::choose(env)?;
         use_capturable_stream(recipe.model.compile, device).map_err(TrainError::from)?;

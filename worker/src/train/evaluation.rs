@@ -8,6 +8,7 @@ use dtrain_common::batch::Partition;
 use dtrain_common::env::WorkerEnv;
 use dtrain_common::exit::ExitStatus;
 use dtrain_common::manifest::Manifest;
+use dtrain_common::progress;
 use dtrain_common::run_dir::{Resume, RunDir, follow};
 use dtrain_common::units::ByteSize;
 use dtrain_recipe::{OnFailure, Recipe};
@@ -248,7 +249,9 @@ pub(super) fn fill<T: BuildTask + 'static>(
     fits: impl FnOnce(&Manifest, &T) -> Result<()>,
 ) -> Result<Filled<T>> {
     let Evaluation { recipe, ref folder, weights, .. } = *of;
+    let building = progress::Progress::of_rank(of.env.rank, "building the model");
     let (mut task, registry) = build_empty::<T>(recipe, survey, of.device, of.env.local_world_size)?;
+    drop(building);
     let reads = of.is_shared || of.env.rank == 0;
     let read = || Manifest::read(folder).map_err(|error| WorkerError::Evaluate(error.into()));
     let manifest = match reads.then(read).transpose()? {

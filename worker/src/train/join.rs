@@ -1,6 +1,7 @@
 //! Connects the ranks of a run: rank 0 decides how it begins.
 
 use dtrain_common::env::WorkerEnv;
+use dtrain_common::progress::Progress;
 use dtrain_recipe::Recipe;
 
 use crate::collectives::{Ranks, Rendezvous};
@@ -50,6 +51,7 @@ pub(super) fn join_run<T: BuildTask + 'static>(
         let setup = start::build_setup::<T>(request, recipe, &opening, env, host)?;
         (view, Prepared { opening, setup, claims: Vec::new() })
     };
+    let _progress = Progress::of_rank(env.rank, "waiting for the other ranks");
     images::share(&run.setup.cache, &rendezvous, env)?;
     let ranks = Ranks::new(rendezvous.connect(host.device)?);
     if let Some(sync) = &run.setup.batch_sync {

@@ -38,6 +38,7 @@ pub use self::process::{main_by_recipe, program, program_by_recipe};
 use self::training::{share_state, training};
 use crate::checkpoint::Gathering;
 use crate::faults::Fault;
+use crate::heartbeat::Heartbeat;
 use crate::planning::{EvalWeights, start};
 use crate::request::Request;
 use crate::run::followers::ResumeOrigin;
@@ -173,12 +174,14 @@ fn train<T: BuildTask + 'static>(recipe: &Recipe, request: &Request, env: &Worke
             None => status = ExitStatus::Requeue,
         }
     }
-    let outcome = if status == ExitStatus::Success { Outcome::Complete } else { Outcome::Stopped };
-    telemetry.0.take().finish(outcome);
     ranks.shutdown().map_err(TrainError::from)?;
     result.resume_ms = resumed_in.map(|took| 1e3 * took.as_secs_f64());
     if env.rank == 0 {
         write_result(result, status, request, env, &run_dir, began.elapsed())?;
+        // Other programs have some seconds to end. The other ranks do not wait for them, and this wait is no hang.
+        let _waiting = Heartbeat::from_env().guard_write();
+        let outcome = if status == ExitStatus::Success { Outcome::Complete } else { Outcome::Stopped };
+        telemetry.0.take().finish(outcome);
     }
     Ok(status)
 }

@@ -5,6 +5,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{self, Child, ChildStdin, ExitStatus, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Receiver;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -16,7 +17,9 @@ use crate::Outcome;
 use crate::queue::{Message, Queue};
 
 const NAME: &str = "log.command";
-/// The time that the command has to end after its input has ended.
+/// The time that the command has to end after the input of a complete run: some send their last lines over a network.
+const LONG_GRACE: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 30 });
+/// The same after another end: a batch system may kill the run soon.
 const GRACE: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 5 });
 const POLL: Duration = Duration::from_millis(10);
 
@@ -25,6 +28,8 @@ const POLL: Duration = Duration::from_millis(10);
 pub(crate) struct Command {
     queue: Queue,
     child: Child,
+    /// Whether the user knows that it takes no more lines.
+    is_told: Arc<AtomicBool>,
 }
 
 impl Command {
@@ -34,9 +39,16 @@ impl Command {
         shell.args(["-c", text]).env(DTRAIN_RUN_DIR, run_dir).stdin(Stdio::piped()).process_group(0);
         let mut child = shell.spawn()?;
         let stdin = child.stdin.take();
-        let queue = Queue::start(NAME, move |lines| write(stdin, lines));
+        let is_told = Arc::<AtomicBool>::default();
+        let told = Arc::clone(&is_told);
+        let queue = Queue::start(NAME, move |lines| {
+            if let Err(error) = write(stdin, lines) {
+                tracing::warn!("{NAME} takes no more lines ({error}); training continues without it");
+                told.store(true, Ordering::Relaxed);
+            }
+        });
         match queue {
-            Ok(queue) => Ok(Self { queue, child }),
+            Ok(queue) => Ok(Self { queue, child, is_told }),
             Err(error) => {
                 kill(&mut child);
                 Err(error)
@@ -49,19 +61,20 @@ impl Command {
     }
 
     /// Ends its input, and kills it if it does not end soon.
-    pub(crate) fn finish(self) {
-        let Self { queue, mut child } = self;
-        let deadline = Instant::now() + GRACE;
-        let rest = queue.end(Outcome::Complete);
+    pub(crate) fn finish(self, outcome: Outcome) {
+        let Self { queue, mut child, is_told } = self;
+        let grace = if outcome == Outcome::Complete { LONG_GRACE } else { GRACE };
+        let deadline = Instant::now() + grace;
+        let rest = queue.end(outcome);
         // The thread may wait for a command that reads nothing.
-        let is_read = rest.is_done_within(GRACE);
+        let is_read = rest.is_done_within(grace);
         let ended = if is_read { wait(&mut child, deadline) } else { None };
         match ended {
-            Some(status) if status.success() => {}
+            Some(status) if status.success() || is_told.load(Ordering::Relaxed) => {}
             Some(status) => tracing::warn!("{NAME} has ended with {status}"),
             None => {
                 kill(&mut child);
-                let seconds = GRACE.as_secs();
+                let seconds = grace.as_secs();
                 tracing::warn!("{NAME} has not ended {seconds} s after the end of its input, and was killed");
             }
         }
@@ -69,14 +82,12 @@ impl Command {
 }
 
 /// Writes lines to the command until one of them ends.
-fn write(stdin: Option<ChildStdin>, lines: &Receiver<Message>) {
-    let Some(mut stdin) = stdin else { return };
+fn write(stdin: Option<ChildStdin>, lines: &Receiver<Message>) -> io::Result<()> {
+    let Some(mut stdin) = stdin else { return Ok(()) };
     while let Ok(Message::Line(line)) = lines.recv() {
-        if let Err(error) = stdin.write_all(&line) {
-            tracing::warn!("{NAME} takes no more lines ({error}); training continues without it");
-            return;
-        }
+        stdin.write_all(&line)?;
     }
+    Ok(())
 }
 
 /// Waits for the end until `deadline`.
@@ -120,7 +131,7 @@ mod tests {
         )
         .unwrap();
         (1..=3).for_each(|number| command.send(line(number)));
-        command.finish();
+        command.finish(Outcome::Complete);
         let text = fs::read_to_string(folder.path().join("lines")).unwrap();
         assert_eq!(text, "{\"step\":1}\n{\"step\":2}\n{\"step\":3}\nend\n");
     }
@@ -134,7 +145,7 @@ mod tests {
         }
         (0..10_000).for_each(|number| command.send(line(number)));
         let began = Instant::now();
-        command.finish();
+        command.finish(Outcome::Complete);
         assert!(began.elapsed() < GRACE);
     }
 
@@ -150,7 +161,7 @@ mod tests {
         let began = Instant::now();
         (0..20_000).for_each(|number| command.send(line(number)));
         assert!(began.elapsed() < GRACE, "a sender never waits");
-        command.finish();
+        command.finish(Outcome::Complete);
         let sleeper: i32 = fs::read_to_string(&pid).unwrap().trim().parse().unwrap();
         let sleeper = Pid::from_raw(sleeper).unwrap();
         let deadline = Instant::now() + GRACE;

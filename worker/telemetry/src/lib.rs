@@ -86,7 +86,7 @@ impl Telemetry {
             board.finish(outcome);
         }
         if let Some(command) = self.command.take() {
-            command.finish();
+            command.finish(outcome);
         }
     }
 }

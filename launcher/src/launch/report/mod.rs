@@ -135,14 +135,14 @@ impl Report {
         }
     }
 
-    /// Writes `result.json` into `run_dir`, and gives the lines for the user to `say`. `not_restarted`: why an allowed restart is
-    /// not made.
+    /// Writes `result.json` into `run_dir`, gives the lines for the user to `say`, and returns the result. `not_restarted`: why an
+    /// allowed restart is not made.
     pub(super) fn publish(
         &self,
         run_dir: Option<&RunDir>,
         not_restarted: Option<&str>,
         say: impl Fn(Message),
-    ) {
+    ) -> RunResult {
         if let Some(reason) = not_restarted.filter(|_| self.usage_error.is_none()) {
             say(Message::warning(format!("dtrain: not restarted: {reason}")));
         }
@@ -156,6 +156,7 @@ impl Report {
         };
         self.repeated.iter().for_each(|text| say(format!("dtrain: {text}").into()));
         self.last(&result).into_iter().for_each(say);
+        result
     }
 
     /// Returns the last message. A program that ends well needs none.
@@ -179,12 +180,6 @@ impl Report {
             _ => serde_json::Map::new(),
         };
         Some(notice.with_fields(fields))
-    }
-
-    /// Returns the content of `result.json`, also without a run directory.
-    pub(super) fn json(&self, run_dir: Option<&RunDir>) -> Vec<u8> {
-        let written = run_dir.and_then(|run_dir| std::fs::read(run_dir.result()).ok());
-        written.unwrap_or_else(|| serde_json::to_vec_pretty(&self.result).unwrap_or_default())
     }
 
     /// Returns the reason for the other nodes.

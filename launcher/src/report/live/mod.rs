@@ -1,4 +1,4 @@
-//! `dtrain report --live`: the page on loopback, with data that is read anew while the runs go on.
+//! `dtrain report --live`: the page on loopback, with data that is read again during the runs.
 
 mod request;
 mod server;
@@ -33,7 +33,7 @@ pub(super) fn serve(runs: Vec<Run>, left_out: Vec<String>, port: u16) -> anyhow:
     let host = host::name();
     let text = format!(
         "http://127.0.0.1:{port}/\nFrom another machine: ssh -L {port}:localhost:{port} {host}, and open the same address there.\n\
-         Ctrl-C ends the page; the runs go on.\n"
+         Ctrl-C ends the page; the runs continue.\n"
     );
     let mut is_read = print(&text)?;
     let mut were_running = true;

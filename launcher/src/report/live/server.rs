@@ -1,4 +1,4 @@
-//! Answers requests, each on a thread of its own.
+//! Answers each request on another thread.
 
 use std::io::{self, Write};
 use std::net::{TcpListener, TcpStream};

@@ -246,7 +246,7 @@ impl Mark {
 pub(super) struct Reader {
     path: PathBuf,
     pub(super) metrics: Metrics,
-    /// Where the next line begins.
+    /// The byte at which the next line begins.
     offset: u64,
     /// The line before: if the file no longer has it there, the file was rewritten.
     last: Vec<u8>,

@@ -91,7 +91,7 @@ pub(super) fn run(args: &WatchArgs) -> anyhow::Result<ExitCode> {
     end
 }
 
-/// Sends keys until the terminal has none any more.
+/// Sends keys until the terminal is closed.
 fn read_keys(events: &Sender<Event>) {
     while let Ok(event) = event::read() {
         let event = match event {

@@ -1,4 +1,4 @@
-//! Reads the runs on a thread of its own, so that a slow file system never delays a key.
+//! Reads the runs on another thread, so that a slow file system never delays a key.
 
 use super::super::List;
 use super::super::files::json;

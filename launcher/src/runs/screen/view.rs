@@ -1,4 +1,4 @@
-//! What the user has chosen to see, and what each key changes. No terminal, no files.
+//! The user's choice of a view, and the change that each key makes. No terminal, no files.
 
 use super::super::run::Run;
 use super::source::{Look, Wanted};

@@ -127,7 +127,7 @@ fn line(gpus: usize, names: &str, step: &Step) -> String {
 #[test]
 fn a_step_waits_once_and_does_what_the_table_says() {
     const COUNT: usize = 12;
-    // No evaluation and no checkpoint before the last step, and no texts of predictions, which have waits of their own.
+    // No evaluation and no checkpoint before the last step, and no texts of predictions, which wait too.
     let recipe = gpt(COUNT as u64, "pictures = 0\n").replace("train_samples = 32", "train_samples = 128");
     let mut wrong = String::new();
     for (gpus, names, expected) in thorough::cases(STEPS, 4) {

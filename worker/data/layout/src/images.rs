@@ -1,4 +1,4 @@
-//! What images have in common: their channels.
+//! The channels that images have in common.
 
 use std::fs::File;
 use std::io::Read;

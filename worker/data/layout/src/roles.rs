@@ -2,10 +2,10 @@
 
 use dtrain_common::look::Layout;
 
-/// The part of the training samples that becomes the test samples if there are none.
+/// The part of the training samples that becomes the test samples in data without them.
 const TEST_OF_TRAIN: &str = "train:0.2";
 
-/// What a set is for.
+/// The purpose of a set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Role {
     Train,
@@ -28,7 +28,7 @@ pub(crate) fn role(name: &str) -> Option<Role> {
     }
 }
 
-/// Returns what a path is for: the first part of it that says so.
+/// Returns the role that the first known part of the path names.
 pub(crate) fn role_of_path(path: &str) -> Option<Role> {
     path.split('/').find_map(role)
 }

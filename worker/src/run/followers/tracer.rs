@@ -70,6 +70,11 @@ impl Tracer {
     /// Ends the recording after step `last`, and writes the file.
     fn end(&mut self, last: u64) {
         let Some(Recording { operations, first }) = self.recording.take() else { return };
+        if last < first {
+            // The run ended before the first step. A timeline of an earlier attempt stays.
+            drop(trace::stop());
+            return;
+        }
         self.is_done = true;
         let began = Instant::now();
         let _writing = self.heartbeat.guard_write();
@@ -223,5 +228,16 @@ mod tests {
         fs::write(folder.path().join("trace"), "").unwrap();
         tracer.follow(3);
         assert!(tracer.recording.is_none() && tracer.is_done);
+
+        // A run that ends before the first step leaves an earlier timeline.
+        let folder = tempfile::tempdir().unwrap();
+        let mut tracer = self::tracer(folder.path());
+        fs::create_dir(folder.path().join("trace")).unwrap();
+        fs::write(&tracer.path, "earlier").unwrap();
+        tracer.follow(1);
+        assert!(tracer.recording.is_some());
+        tracer.end(1);
+        assert!(tracer.recording.is_none());
+        assert_eq!(fs::read(&tracer.path).unwrap(), b"earlier");
     }
 }

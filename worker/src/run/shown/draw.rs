@@ -21,6 +21,8 @@ pub(super) enum DrawError {
 
 /// Numbers of a prediction that are written.
 const MOST: usize = 8;
+/// The prediction of values of which one is not a number: no class.
+const NAN: &str = "NaN";
 
 /// Draws samples of a set with their predictions.
 pub(super) fn draw(
@@ -129,6 +131,9 @@ impl Predicted {
                 // Several of an episode, one of each query.
                 let classes = self.shape.last().copied().unwrap_or(1).max(1);
                 let best = |values: &[f32]| {
+                    if values.iter().any(|value| value.is_nan()) {
+                        return Some(NAN.to_owned());
+                    }
                     let best = (0..values.len()).reduce(|a, b| if values[b] > values[a] { b } else { a })?;
                     Some(format!("{} ({:.0}%)", class(best), 100.0 * values[best]))
                 };
@@ -139,6 +144,7 @@ impl Predicted {
                 let is_set = fields.iter().any(|field| field.name == "label" && field.shape == [names.len()]);
                 let all = self.values.iter().enumerate();
                 let words: Vec<String> = match is_set {
+                    true if self.values.iter().any(|value| value.is_nan()) => vec![NAN.to_owned()],
                     true => all.filter(|(_, value)| **value > 0.5).map(|(at, _)| name(names, at)).collect(),
                     false => {
                         all.map(|(at, value)| format!("{} {value:.4}", name(names, at))).take(MOST).collect()
@@ -175,6 +181,9 @@ mod tests {
         let set = [Field::f32("label", [2])];
         assert_eq!(words(&[2], &[0.25, 0.75], &numbers, &set), "dog");
         assert_eq!(words(&[2], &[0.25, 0.25], &numbers, &set), "none");
+        let nan = [f32::NAN, 0.75];
+        assert_eq!(words(&[2], &nan, &classes, &[]), "NaN");
+        assert_eq!(words(&[2], &nan, &numbers, &set), "NaN");
 
         let image = [Field::f32("image", [3, 4, 2])];
         let masks = Form::Masks { classes: 3, ignore: 255 };

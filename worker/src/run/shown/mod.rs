@@ -67,7 +67,7 @@ fn decoder(facts: &Facts) -> Option<Decode> {
     Some(Box::new(move |token| vocabulary.decode([token])))
 }
 
-/// A predicted class that is none, because values are not finite.
+/// The prediction of values that are not finite: no class.
 const UNKNOWN: i64 = -1;
 
 /// A prediction of one sample.

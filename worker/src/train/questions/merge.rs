@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use dtrain_common::exit::ExitStatus;
 use dtrain_common::files::write_atomic_with;
 use dtrain_common::manifest::Manifest;
+use dtrain_common::progress::{Progress, Unit};
 use dtrain_common::question::{Floats, MergeQuestion};
 use dtrain_common::safetensors_file::{StoredTensor, header, widest_first};
 use dtrain_common::units::ByteSize;
@@ -34,11 +35,15 @@ pub(super) fn run<T: BuildTask + 'static>(recipe: &Recipe, question: &MergeQuest
     let folder = find_checkpoint(&question.checkpoint)?;
     let read = |error| WorkerError::Evaluate(checkpoint::CheckpointError::from(error));
     let manifest = Manifest::read(&folder).map_err(read)?;
+    let verifying = Progress::start(format!("checking {}", folder.display()));
     manifest.verify(&folder).map_err(read)?;
+    drop(verifying);
     let survey = T::inputs(Unlabelled::new(Saved::of(&manifest, recipe), 1, None))?;
+    let building = Progress::start("building the model");
     let (task, registry) = build_empty::<T>(recipe, survey, Device::Cpu, 1)?;
     weights::load(recipe, &registry, task.facts().lacks_weights)?;
     base::check_same(&folder, manifest.base.as_ref(), base::describe(&registry)?.as_ref())?;
+    drop(building);
     let is_average = checkpoint::restore_weights(&folder, &manifest, &registry, question.average)
         .map_err(WorkerError::Evaluate)?;
     let merge = Merge {
@@ -58,6 +63,8 @@ pub(super) fn run<T: BuildTask + 'static>(recipe: &Recipe, question: &MergeQuest
     for signal in [SIGINT, SIGTERM] {
         flag::register_usize(signal, Arc::clone(&stop), signal as usize).map_err(WorkerError::Signals)?;
     }
+    let total = targets().map(|target| target.bytes).sum();
+    let progress = Progress::of(format!("writing {}", question.out.display()), total, Unit::Bytes);
     let written = write_atomic_with(&question.out, question.force, |file: &mut File| {
         file.write_all(&head)?;
         for output in &outputs {
@@ -66,18 +73,19 @@ pub(super) fn run<T: BuildTask + 'static>(recipe: &Recipe, question: &MergeQuest
             }
             let tensor = merge.value(output).map_err(|error| std::io::Error::other(error.to_string()))?;
             write(&tensor, file)?;
+            progress.add(output.target.bytes);
         }
         Ok::<_, std::io::Error>(())
     });
+    drop(progress);
     let signal = stop.load(Ordering::Relaxed) as i32;
     if signal != 0 && written.is_err() {
         tracing::error!("stopped by signal {signal}; {} was not written", question.out.display());
         return Ok(ExitStatus::Signal(signal));
     }
     written.map_err(|error| cannot(error.to_string()))?;
-    let bytes = ByteSize(targets().map(|target| target.bytes).sum());
     let which = if is_average { "the moving average" } else { "as trained" };
-    println!("{}: {} tensors, {bytes}", question.out.display(), outputs.len());
+    println!("{}: {} tensors, {}", question.out.display(), outputs.len(), ByteSize(total));
     println!("  checkpoint  {}", folder.display());
     println!("  model       {}, step {}", manifest.model, manifest.step);
     println!("  weights     {which}; {} with their adapters", registry.adapted().len());

@@ -17,9 +17,9 @@ pub(super) struct Shown {
     pub(super) kind: Kind,
 }
 
-/// What a line is of.
+/// The subject of a line.
 pub(super) enum Kind {
-    /// A step that took so many milliseconds.
+    /// A step, and its milliseconds.
     Step(f64),
     /// An evaluation of this set.
     Evaluation(String),

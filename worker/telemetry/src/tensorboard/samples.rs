@@ -23,7 +23,7 @@ pub struct Sample {
     /// Its text, for a sample without a picture.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
-    /// What it is of, and its prediction.
+    /// Its input and its prediction.
     pub caption: String,
 }
 

@@ -75,13 +75,13 @@ impl NodeRun<'_> {
             // A run that never started leaves an earlier result.
             !plan.is_evicted() && self.latest.is_some() && run_dir.root().is_dir()
         });
-        report.publish(run_dir, not_restarted, |notice| self.say(notice));
+        let result = report.publish(run_dir, not_restarted, |notice| self.say(notice));
         let mut reason = report.reason().to_owned();
         cut(&mut reason, LONGEST_REASON);
         self.cluster.decide(report.status.code(), reason);
         self.concluded = Some(report.status);
-        if let Some(text) = self.launch.follow_end(&report.json(run_dir)) {
-            self.say(text);
+        if let Some(warning) = self.launch.follow_end(&result) {
+            self.say(warning);
         }
     }
 

@@ -30,7 +30,7 @@ struct Chart<'a> {
 struct Named<'a> {
     name: &'a str,
     curve: &'a Curve,
-    /// Few values, each a mark of its own.
+    /// Few values, each with a mark.
     is_rare: bool,
 }
 
@@ -180,7 +180,7 @@ fn bounds(curves: &[Vec<(f64, f64)>]) -> [f64; 2] {
             (low, high) = (low.min(*first), high.max(*last));
         }
     }
-    // A constant lies in the middle.
+    // A constant is in the middle.
     let is_constant = high - low <= 1e-9 * high.abs();
     let margin = match is_constant {
         true if low == 0.0 => 1.0,
