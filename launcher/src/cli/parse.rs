@@ -128,7 +128,18 @@ fn read(argv: &[OsString], environment: bool) -> Result<LaunchArgs, clap::Error>
 
 /// Returns the flags of the command line as words, but those that a try has a value of its own for.
 fn passed_to_a_try(command: &clap::Command, given: &ArgMatches) -> Vec<OsString> {
-    const OWN: [&str; 6] = ["is_try", "overfit", "set", "run_dir", "resume", "max_restarts"];
+    const OWN: [&str; 9] = [
+        "is_try",
+        "overfit",
+        "set",
+        "run_dir",
+        "resume",
+        "max_restarts",
+        // For whole runs, and for lines that the user reads.
+        "on_end",
+        "log_format",
+        "color",
+    ];
     let launch = command.find_subcommand("launch");
     let mut words = Vec::new();
     for arg in launch.into_iter().flat_map(clap::Command::get_arguments) {

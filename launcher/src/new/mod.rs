@@ -22,6 +22,7 @@ use anyhow::{Context, bail};
 use dtrain_common::exit::ExitStatus;
 use dtrain_common::files::write_atomic;
 use dtrain_common::recipe::Source;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -31,6 +32,8 @@ use self::text::shell_word;
 
 /// The JSON Schema beside a recipe.
 const SCHEMA: &str = "recipe.schema.json";
+/// Its title.
+const TITLE: &str = "dtrain recipe";
 
 /// Runs the command.
 pub(crate) fn run(args: &NewArgs) -> anyhow::Result<ExitCode> {
@@ -111,6 +114,11 @@ fn finish(args: &NewArgs, out: &Path, text: &str, about: &str) -> anyhow::Result
     let mut written = text.to_owned();
     if args.schema {
         let schema = out.with_file_name(SCHEMA);
+        if let (Ok(old), false) = (fs::read(&schema), args.force)
+            && !is_schema(&old)
+        {
+            bail!("{} exists and is no schema of recipes; --force overwrites it", schema.display());
+        }
         write_atomic(&schema, schema_text()?.as_bytes())
             .with_context(|| format!("cannot write {}", schema.display()))?;
         written = format!("#:schema ./{SCHEMA}\n{written}");
@@ -123,4 +131,22 @@ fn finish(args: &NewArgs, out: &Path, text: &str, about: &str) -> anyhow::Result
     };
     print(&format!("{name}: {about}\n\nNext:\n  {look}\n  dtrain launch {word}\n"))?;
     Ok(ExitStatus::Success.into())
+}
+
+/// Returns whether a file is the schema that another `dtrain new` has written beside its recipe.
+fn is_schema(file: &[u8]) -> bool {
+    let schema = serde_json::from_slice::<serde_json::Value>(file);
+    schema.is_ok_and(|schema| schema["title"] == TITLE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_schema_of_recipes_is_one_that_dtrain_wrote() {
+        let ours = dtrain_common::recipe::schema(&[], &serde_json::Value::Null).to_string();
+        assert!(is_schema(ours.as_bytes()));
+        assert!(!is_schema(b"{\"title\": \"my schema\"}") && !is_schema(b"notes"));
+    }
 }

@@ -100,6 +100,9 @@ pub(super) fn ask(draft: &Draft) -> anyhow::Result<Found> {
     let output = output
         .and_then(Child::wait_with_output)
         .with_context(|| format!("cannot start {}", worker.display()))?;
+    if output.stdout.is_empty() {
+        bail!("the trainer {} ended before it had described the data: {}", worker.display(), output.status);
+    }
     let report: Report = serde_json::from_slice(&output.stdout)
         .with_context(|| format!("the trainer {} does not describe the data", worker.display()))?;
     if let (false, Some(refusal)) = (report.trains, &report.refusal) {

@@ -78,9 +78,23 @@ fn side(draft: &Draft, found: &Found, machine: &Machine) -> u32 {
     let Some(size) = found.size else { return if draft.task.name == "segment" { 64 } else { 32 } };
     let shorter = size.median.0.min(size.median.1);
     // Small images keep their size, others have one that networks like.
-    match shorter {
+    let side = match shorter {
         0..=64 => shorter.max(LEAST_SIDE),
         _ => shorter.min(most) / 32 * 32,
+    };
+    if is_vit(draft) { side.next_multiple_of(patch(side)) } else { side }
+}
+
+fn is_vit(draft: &Draft) -> bool {
+    matches!(&draft.network, Network::Named(name) if name == "vit")
+}
+
+/// Returns the side of a vit's patches: of small images, the usual patch would leave a handful.
+fn patch(side: u32) -> u32 {
+    match side {
+        0..=32 => 4,
+        33..=64 => 8,
+        _ => 16,
     }
 }
 
@@ -91,6 +105,10 @@ fn network(draft: &mut Draft, found: &Found, machine: &Machine) {
             let about =
                 if *is_pretrained { "pretrained; made by dtrain import" } else { "made by dtrain import" };
             vec![setting("file", path.to_string_lossy().as_ref(), about)]
+        }
+        (Network::Named(name), _) if is_vit(draft) => {
+            let patch = patch(side(draft, found, machine));
+            vec![setting("name", name.as_str(), ""), setting("patch", i64::from(patch), "side of a patch")]
         }
         (Network::Named(name), _) => vec![setting("name", name.as_str(), "")],
         (Network::Usual, "segment") => {
@@ -221,6 +239,18 @@ mod tests {
     fn small_images_keep_their_size_and_large_ones_are_made_smaller() {
         for (side, size) in [(28, "28"), (64, "64"), (500, "96"), (8, "16")] {
             assert_eq!(value(&chosen(1000, side), "image_size").unwrap(), size);
+        }
+    }
+
+    #[test]
+    fn the_patches_of_a_vit_fit_the_image() {
+        for (side, size, patch) in [(28, 28, 4), (30, 32, 4), (50, 56, 8), (500, 96, 16)] {
+            let mut draft = Draft::new(&TASKS[0], Network::Named("vit".to_owned()));
+            let sizes = Some(Sizes { median: (side, side), different: 1 });
+            choose(&mut draft, &Found { train: 1000, size: sizes, ..Found::default() }, &Machine::default());
+            assert_eq!(value(&draft, "image_size"), Some(size.to_string()), "{side}");
+            let mut model = draft.model.iter().map(|setting| format!("{}={}", setting.key, setting.value));
+            assert!(model.any(|setting| setting == format!("patch={patch}")), "{side}");
         }
     }
 

@@ -15,22 +15,32 @@ const EVALUATIONS: i64 = 4;
 /// Returns the recipe of the check. `set`: the user's overrides, which the recipe has.
 pub(super) fn recipe(recipe: &AnyRecipe, samples: u32, set: &[String]) -> Table {
     let mut table = table_of(recipe);
-    let states = |begin: &str| set.iter().any(|set| set.trim_start().starts_with(begin));
-    let states_length = ["train.steps", "train.epochs", "stage."].iter().any(|key| states(key));
-    if !states_length {
+    let keys = || set.iter().filter_map(|set| Some(set.split_once('=')?.0.trim()));
+    let states = |wanted: &str| keys().any(|key| key == wanted);
+    let states_stages =
+        keys().any(|key| key.starts_with("stage.") && (key.ends_with(".steps") || key.ends_with(".epochs")));
+    let mut train = recipe.train.clone();
+    let steps = if states_stages || states("train.steps") || states("train.epochs") {
+        if !states("train.epochs") {
+            // An epoch of a few samples is short.
+            train.epochs = None;
+            change(&mut table, "train", |train| drop(train.remove("epochs")));
+        }
+        let steps_per_epoch = u64::from(samples).div_ceil((train.effective_batch as u64).max(1));
+        train.total_steps(steps_per_epoch) as i64
+    } else {
         set_steps(&mut table, STEPS, |_| {});
-    } else if !states("train.epochs") {
-        // An epoch of a few samples is short.
-        change(&mut table, "train", |train| drop(train.remove("epochs")));
-    }
+        STEPS
+    };
     for stage in table.get_mut("stage").and_then(Value::as_array_mut).into_iter().flatten() {
         if let Some(stage) = stage.as_table_mut() {
             remove(stage, ["ema", "best"]);
         }
     }
     remove(&mut table, ["ema", "test"]);
-    let every =
-        format!("{} steps", (recipe.train.steps.map_or(STEPS, |steps| steps as i64) / EVALUATIONS).max(1));
+    // The steps of stages are their own.
+    let every = if steps == 0 { STEPS } else { steps };
+    let every = format!("{} steps", (every / EVALUATIONS).max(1));
     change(&mut table, "train", |train| {
         train.remove("stop_early");
         train.insert("overfit".into(), i64::from(samples).into());
@@ -40,7 +50,7 @@ pub(super) fn recipe(recipe: &AnyRecipe, samples: u32, set: &[String]) -> Table 
     let rises = schedule.warmup.is_some() || schedule.rise.is_some();
     change(&mut table, "optim", |optim| {
         let mut constant = Table::from_iter([("name".to_owned(), Value::from("constant"))]);
-        if rises && !states_length {
+        if rises && steps >= WARMUP {
             constant.insert("warmup".into(), format!("{WARMUP} steps").into());
         }
         optim.insert("schedule".into(), constant.into());
@@ -97,6 +107,19 @@ mod tests {
         let shorter = checked(TEXT, &["train.steps=40"]);
         let train = &shorter.train;
         assert_eq!((train.epochs, train.steps), (None, Some(40)));
+        assert!(shorter.optim.schedule.warmup.is_some());
+        let shortest = checked(TEXT, &["train.epochs=9"]);
+        assert_eq!((shortest.train.epochs, shortest.optim.schedule.warmup.is_some()), (Some(9), false));
+    }
+
+    #[test]
+    fn a_check_has_four_evaluations_however_long_the_recipe_trains() {
+        let text = "task = \"classify\"\n[train]\nsteps = 100000\n";
+        for (set, every) in [(&["train.steps=40"][..], "10 steps"), (&[], "50 steps")] {
+            let recipe = checked(text, set);
+            assert_eq!(recipe.checkpoint.every.to_string(), every);
+            assert_eq!(recipe.evaluate.every.map(|every| every.to_string()).as_deref(), Some(every));
+        }
     }
 
     #[test]
@@ -105,5 +128,10 @@ mod tests {
                     steps = 70\nema = \"restart\"\n";
         let recipe = checked(text, &[]);
         assert_eq!(recipe.stage.iter().map(|stage| stage.steps).collect::<Vec<_>>(), [Some(200), Some(200)]);
+        // Another key of a stage says nothing about its length.
+        let faster = checked(text, &["stage.0.lr=0.5"]);
+        assert_eq!(faster.stage.iter().map(|stage| stage.steps).collect::<Vec<_>>(), [Some(200), Some(200)]);
+        let longer = checked(text, &["stage.1.steps=300"]);
+        assert_eq!(longer.stage.iter().map(|stage| stage.steps).collect::<Vec<_>>(), [None, Some(300)]);
     }
 }

@@ -15,8 +15,9 @@ use std::time::Duration;
 const PACE: Duration = Duration::from_millis(100);
 /// Bytes at the end of a log in which the last lines are.
 const TAIL: u64 = 16 << 10;
-/// Flags that the parent has used up, as variables.
-const USED: [&str; 6] = ["TRY", "OVERFIT", "SET", "RUN_DIR", "RESUME", "MAX_RESTARTS"];
+/// Flags that the parent has used up, or that are for whole runs, as variables.
+const USED: [&str; 8] =
+    ["TRY", "OVERFIT", "SET", "RUN_DIR", "RESUME", "MAX_RESTARTS", "ON_END", "LOG_FORMAT"];
 
 /// How a child ended.
 #[derive(Debug)]
@@ -50,7 +51,8 @@ pub(super) fn run<S: AsRef<OsStr>>(
     let own = std::env::current_exe().context("cannot find the path of dtrain")?;
     let file = File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
     let mut command = Command::new(&own);
-    command.args(args).env(DTRAIN_OF_TRY, "1").stdin(Stdio::null());
+    // The parent reads its lines: they are text without colours.
+    command.args(args).env(DTRAIN_OF_TRY, "1").env("NO_COLOR", "1").stdin(Stdio::null());
     for flag in USED {
         command.env_remove(format!("{FLAG_PREFIX}{flag}"));
     }

@@ -10,8 +10,8 @@ use std::time::SystemTime;
 /// A new folder: it stays until [`Folder::remove`].
 pub(super) struct Folder {
     root: PathBuf,
-    /// Whether its parent was made for it.
-    has_new_parent: bool,
+    /// The folders above it that were made for it, the lowest first.
+    made: Vec<PathBuf>,
 }
 
 impl Folder {
@@ -22,7 +22,8 @@ impl Folder {
         let parent =
             run_dir.or(Some(&usual)).and_then(Path::parent).filter(|parent| *parent != Path::new(""));
         let parent = parent.unwrap_or(Path::new(".")).to_owned();
-        let has_new_parent = !parent.exists();
+        let is_missing = |folder: &&Path| *folder != Path::new("") && !folder.exists();
+        let made = parent.ancestors().take_while(is_missing).map(Path::to_owned).collect();
         fs::create_dir_all(&parent)
             .with_context(|| format!("cannot create the folder {}", parent.display()))?;
         let first = parent.join(usual.file_name().unwrap_or_default());
@@ -34,7 +35,7 @@ impl Folder {
             number += 1;
             root = format!("{}-{number}", first.display()).into();
         }
-        Ok(Self { root, has_new_parent })
+        Ok(Self { root, made })
     }
 
     pub(super) fn root(&self) -> &Path {
@@ -53,10 +54,8 @@ impl Folder {
     /// Removes the folder with all that is in it.
     pub(super) fn remove(&self) -> anyhow::Result<()> {
         fs::remove_dir_all(&self.root).with_context(|| format!("cannot remove {}", self.root.display()))?;
-        if self.has_new_parent {
-            // Fails if something else is there now.
-            let _ = fs::remove_dir(self.parent());
-        }
+        // Fails if something else is there now.
+        self.made.iter().for_each(|folder| drop(fs::remove_dir(folder)));
         Ok(())
     }
 }
@@ -69,14 +68,14 @@ mod tests {
     #[test]
     fn a_try_is_beside_the_run_directory_and_leaves_nothing() {
         let scene = tempfile::tempdir().unwrap();
-        let runs = scene.path().join("runs");
+        let runs = scene.path().join("new/runs");
         let create = || Folder::create(Some(&runs.join("a")), "x/small.toml").unwrap();
         let (one, other) = (create(), create());
         assert!(one.root().is_dir() && one.root() != other.root());
         assert!(one.root().file_name().unwrap().to_str().unwrap().starts_with("small-try-"));
-        assert_eq!((one.parent(), other.has_new_parent), (&*runs, false));
+        assert_eq!((one.parent(), one.made.len(), other.made.len()), (&*runs, 2, 0));
         other.remove().unwrap();
         one.remove().unwrap();
-        assert!(!runs.exists());
+        assert!(!scene.path().join("new").exists());
     }
 }

@@ -125,7 +125,7 @@ impl Try<'_> {
             bail!(Failed { code: ExitStatus::Usage.code(), cause, log });
         }
         self.resume(&run_dir, &plan, &lines)?;
-        self.predict(&run_dir)?;
+        self.predict(&run_dir, &plan)?;
         Ok(estimate::sentences(&self.resolved, &plan, &lines, self.folder.parent()))
     }
 
@@ -208,8 +208,8 @@ impl Try<'_> {
     }
 
     /// Predicts one sample.
-    fn predict(&mut self, run_dir: &RunDir) -> anyhow::Result<()> {
-        let input = match self.inputs() {
+    fn predict(&mut self, run_dir: &RunDir, plan: &PlanFile) -> anyhow::Result<()> {
+        let input = match self.inputs(&run_dir.checkpoint(plan.total_steps)) {
             Ok(input) => input,
             Err(why) => {
                 self.show.end("not tried", why);
@@ -217,9 +217,9 @@ impl Try<'_> {
             }
         };
         // A table or a folder, whichever the model's predictions are.
-        let mut ended = self.predict_to(run_dir, input, "predictions.jsonl")?;
+        let mut ended = self.predict_to(run_dir, &input, "predictions.jsonl")?;
         if ended.code == ExitStatus::Usage.code() && ended.last_words().starts_with("-o ") {
-            ended = self.predict_to(run_dir, input, "predictions")?;
+            ended = self.predict_to(run_dir, &input, "predictions")?;
         }
         if ended.code == ExitStatus::Usage.code() && ended.last_words().contains(NO_PREDICTION) {
             self.show.end("not tried", "the task makes no predictions");
@@ -230,9 +230,9 @@ impl Try<'_> {
         Ok(())
     }
 
-    fn predict_to(&mut self, run_dir: &RunDir, input: [&'static str; 2], out: &str) -> anyhow::Result<Ended> {
+    fn predict_to(&mut self, run_dir: &RunDir, input: &[String; 2], out: &str) -> anyhow::Result<Ended> {
         let mut words: Vec<OsString> = vec!["predict".into(), run_dir.root().into()];
-        words.extend(input.map(Into::into));
+        words.extend(input.iter().map(Into::into));
         if input[0] == SPLIT {
             words.extend(["--first", "1"].map(Into::into));
         }
@@ -246,16 +246,19 @@ impl Try<'_> {
         child::run(&words, self.folder.path("predict.log"), &self.stop, |said| show.says(said))
     }
 
-    /// Returns the inputs of the prediction as words, or why there is no prediction.
-    fn inputs(&self) -> Result<[&'static str; 2], &'static str> {
+    /// Returns the inputs of the prediction by a checkpoint as words, or why there is no prediction.
+    fn inputs(&self, checkpoint: &Path) -> Result<[String; 2], &'static str> {
         let data = self.resolved.section("data");
         let kind = data.get("kind").and_then(toml::Value::as_str).unwrap_or_default();
         match kind {
             _ if data.contains_key("episodes") => Err("a model of episodes needs labelled images"),
             "generated" => Err("generated data has no files"),
+            _ if self.resolved.task() == "custom" && self.stated.section("data").is_empty() => {
+                Err("the trainer has its own data")
+            }
             "tokens" if !data.contains_key("tokenizer") => Err("tokens without a tokenizer are no text"),
-            "text" | "tokens" => Ok(["--prompt", "e"]),
-            _ => Ok([SPLIT, "test"]),
+            "text" | "tokens" => Ok(["--prompt".to_owned(), run_files::prompt(checkpoint)]),
+            _ => Ok([SPLIT, "test"].map(str::to_owned)),
         }
     }
 
@@ -277,7 +280,9 @@ impl Try<'_> {
 
     /// Reports what failed. The folder stays, unless the user has stopped the try.
     fn fail(mut self, error: anyhow::Error) -> anyhow::Result<ExitCode> {
-        let failed = error.downcast::<Failed>()?;
+        let failed = error.downcast::<Failed>().map_err(|error| {
+            error.context(format!("the try stopped, and its files are in {}", self.folder.root().display()))
+        })?;
         let part = self.show.name().to_owned();
         self.show.end(if failed.log.is_some() { "failed" } else { "stopped" }, "");
         let Some(log) = &failed.log else {

@@ -1,10 +1,15 @@
 //! Reads the files of a run during it.
 
+use dtrain_common::manifest::Manifest;
 use dtrain_common::run_dir::RunDir;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::fs;
+use std::path::Path;
+
+/// The characters of a text, in the data of a checkpoint's task.
+const CHARACTERS: &str = "/vocabulary/chars";
 
 /// A part of `plan.json`.
 #[derive(Debug, Default, Deserialize)]
@@ -123,6 +128,16 @@ pub(super) fn plan(run_dir: &RunDir) -> Option<PlanFile> {
     serde_json::from_slice(&fs::read(run_dir.plan()).ok()?).ok()
 }
 
+/// Returns a prompt that the model of a checkpoint knows: a text of characters may lack any letter.
+pub(super) fn prompt(checkpoint: &Path) -> String {
+    let extra = Manifest::read(checkpoint).map(|manifest| manifest.extra);
+    extra.ok().and_then(|extra| known_character(&extra)).unwrap_or('e').into()
+}
+
+fn known_character(extra: &Value) -> Option<char> {
+    extra.pointer(CHARACTERS)?.as_str()?.chars().find(|character| character.is_alphanumeric())
+}
+
 fn read<T: DeserializeOwned>(value: Value) -> Option<T> {
     serde_json::from_value(value).ok()
 }
@@ -131,6 +146,14 @@ fn read<T: DeserializeOwned>(value: Value) -> Option<T> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+
+    #[test]
+    fn a_prompt_is_of_the_vocabulary() {
+        let of = |extra| known_character(&extra);
+        assert_eq!(of(serde_json::json!({"vocabulary": {"chars": "\n -жи"}})), Some('ж'));
+        assert_eq!(of(serde_json::json!({"vocabulary": "bytes"})), None);
+        assert_eq!(of(Value::Null), None);
+    }
 
     #[test]
     fn lines_are_sorted_by_their_kind() {

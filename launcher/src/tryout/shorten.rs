@@ -35,7 +35,12 @@ pub(super) fn shortened(recipe: &AnyRecipe, with_test: bool) -> Table {
         Some(test) => drop(test.insert("samples".into(), samples)),
         None => drop(table.remove("test")),
     }
-    change(&mut table, "log", |log| drop(log.insert("every_steps".into(), 1.into())));
+    change(&mut table, "log", |log| {
+        // The user's commands are for whole runs: they send mails, or begin the next job.
+        log.remove("command");
+        log.remove("on_end");
+        log.insert("every_steps".into(), 1.into());
+    });
     table
 }
 
@@ -61,13 +66,16 @@ mod tests {
     fn a_try_has_two_steps_and_all_other_settings() {
         let text = "task = \"classify\"\n[data]\nclasses = 3\n[train]\nepochs = 90\neffective_batch = 4\n\
                     [optim]\nlr = 0.5\nschedule = { name = \"cosine\", warmup = \"5 epochs\" }\n\
-                    [checkpoint]\nbest = \"max accuracy\"\nkeep_every = \"9 epochs\"\n[ema]\ndecay = 0.9\n[test]\nweights = \"best\"\n";
+                    [checkpoint]\nbest = \"max accuracy\"\nkeep_every = \"9 epochs\"\n[ema]\ndecay = 0.9\n[test]\nweights = \"best\"\n\
+                    [log]\ncommand = \"cat\"\non_end = \"mail me\"\npictures = 2\n";
         let recipe = tried(text, true);
         assert_eq!((recipe.train.epochs, recipe.train.steps), (None, Some(2)));
         assert_eq!((recipe.optim.lr, recipe.train.effective_batch, recipe.checkpoint.keep), (0.5, 4, 2));
         assert!(recipe.checkpoint.best.is_some() && recipe.ema.is_some());
         assert_eq!((recipe.evaluate.samples, recipe.test.unwrap().samples), (Some(16), Some(16)));
         assert!(tried(text, false).test.is_none());
+        let log = &recipe.log;
+        assert_eq!((&log.command, &log.on_end, log.every_steps, log.pictures), (&None, &None, 1, 2));
     }
 
     #[test]

@@ -91,3 +91,15 @@ fn own_trainer_checks_programs_without_a_recipe() {
     let answer: CheckAnswer = serde_json::from_slice(&output.stdout).unwrap();
     assert!(answer.error.is_some_and(|error| error.contains("check.json")), "{text}");
 }
+
+#[test]
+fn a_try_makes_no_prediction_of_data_that_the_trainer_makes() {
+    let sandbox = Sandbox::new("");
+    let mut command = launch();
+    command.env("DTRAIN_WORKER", own_trainer()).args(["--nproc", "2", "--try"]).arg(recipe());
+    let text = expect_exit_code(&command.current_dir(sandbox.path("")).output().unwrap(), 0);
+    assert!(
+        text.contains("same weights, bit by bit") && text.contains("the trainer has its own data"),
+        "{text}"
+    );
+}

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use dtrain_tests::process::{expect_exit_code, output_text};
-use dtrain_tests::runs::{Sandbox, TINY, assert_close};
+use dtrain_tests::runs::{Sandbox, TINY, assert_close, gpt};
 use serde_json::Value;
 
 /// Runs `dtrain launch recipe.toml` with these words on the CPU.
@@ -47,6 +47,22 @@ fn a_try_takes_two_steps_of_everything_and_leaves_nothing() {
     // 96 samples in steps of 16, 23 epochs.
     assert!(shown.contains("138 steps of") && shown.contains("23 checkpoints"), "{text}");
     assert_eq!(left(&sandbox), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn a_try_predicts_in_the_letters_of_the_text_and_runs_no_command_of_the_user() {
+    let recipe = gpt(4, "on_end = \"touch ended\"\ncommand = \"cat > lines\"\n");
+    let generated = "kind = \"generated\"\ntrain_samples = 32\ntest_samples = 4\n";
+    assert!(recipe.contains(generated));
+    let sandbox = Sandbox::new(&recipe.replace(generated, "root = \"book.txt\"\ntokenizer = \"chars\"\n"));
+    fs::write(sandbox.path("book.txt"), "жили были ".repeat(100)).unwrap();
+    // Colours that the environment forces are not in the lines that the try reads.
+    let mut command = sandbox.dtrain(&["launch", "recipe.toml", "--try", "--on-end", "touch ended"]);
+    command.env("CUDA_VISIBLE_DEVICES", "").env("CLICOLOR_FORCE", "1");
+    let text = expect_exit_code(&command.output().unwrap(), 0);
+    assert!(text.lines().any(|line| line.contains("prediction") && line.contains(" ok ")), "{text}");
+    let left = left(&sandbox);
+    assert!(left.len() == 1 && left[0].ends_with("book.txt"), "{left:?}");
 }
 
 #[test]

@@ -87,6 +87,18 @@ fn two_targets_are_refused() {
 }
 
 #[test]
+fn a_try_passes_on_the_flags_that_its_launches_share() {
+    let given = |line: &[&str]| launch_words(line).unwrap().given;
+    assert_eq!(
+        given(&["--nproc", "2", "a.toml", "--try", "--gpu-ids", "0,1", "--hang-timeout=9"]),
+        ["--nproc=2", "--gpu-ids=0,1", "--hang-timeout=9"]
+    );
+    let own = ["a.toml", "--try", "--set", "a.b=1", "--run-dir", "x", "--max-restarts", "2"];
+    let of_the_user = ["--on-end", "mail me", "--log-format", "json", "--color", "always"];
+    assert!(given(&[&own[..], &of_the_user].concat()).is_empty());
+}
+
+#[test]
 fn flags_may_be_spelled_with_underscores() {
     let launch = command(false).unwrap().0;
     let launch = launch.find_subcommand("launch").unwrap();

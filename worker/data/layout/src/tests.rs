@@ -77,6 +77,33 @@ fn class_folders_are_found_in_and_without_sets() {
     assert!(error.contains("has no images in class folders"), "{error}");
 }
 
+#[cfg(unix)]
+#[test]
+fn sets_may_be_links_to_folders_of_images() {
+    let data = Data::new();
+    data.images(&["all/a/1.png", "all/b/1.png"]);
+    let path = |name: &str| data.0.path().join(name);
+    for set in ["test", "train"] {
+        fs::create_dir(path(set)).unwrap();
+        for class in ["a", "b"] {
+            std::os::unix::fs::symlink(path("all").join(class), path(set).join(class)).unwrap();
+        }
+    }
+    // A link to a folder above ends nowhere.
+    std::os::unix::fs::symlink(path(""), path("train/b/loop")).unwrap();
+    assert_eq!(data.one("", "class").words, "2 class folders in train and test");
+}
+
+#[test]
+fn the_texts_of_sets_are_not_one_text() {
+    let data = Data::new();
+    data.file("test.txt", "the end").file("train.txt", "the begin").file("valid.txt", "between");
+    let layout = data.one("", "tokens");
+    let root = format!("{:?}", data.0.path().join("train.txt").to_str().unwrap());
+    states(&layout, &[("root", &root), ("test_fraction", "0.1")]);
+    assert_eq!(layout.words, "the text train.txt alone; test.txt is another set");
+}
+
 #[test]
 fn known_data_sets_are_recognised() {
     let cub = Data::new();

@@ -8,6 +8,7 @@ use std::path::Path;
 use dtrain_common::look::Layout;
 
 use super::classes::ROOT;
+use super::roles::Sets;
 use super::tokens;
 use super::tree::Tree;
 
@@ -23,6 +24,14 @@ pub(crate) fn of_folder(tree: &Tree) -> Result<Vec<Layout>, String> {
     let texts = with(".txt");
     // The `.idx` of token files, and vocabularies, are no texts.
     if let Some(first) = texts.first().filter(|_| found.is_empty()) {
+        let sets = Sets::of(texts.iter().map(|name| name.as_str()));
+        if let (Some(train), Some(other)) = (sets.train, sets.test.or(sets.val)) {
+            // All texts of a folder are one: the model would train on the test set.
+            let words = format!("the text {train} alone; {other} is another set");
+            let path = tree.root.join(train);
+            let layout = Layout::new("text", words).with("root", path.to_string_lossy().as_ref(), ROOT);
+            return Ok(vec![with_text(layout, &path, &tree.root)?]);
+        }
         let words = match texts.len() {
             1 => format!("a text, {first}"),
             count => format!("{count} texts (.txt)"),

@@ -75,10 +75,12 @@ impl Tree {
 }
 
 impl Folder {
-    fn read(root: &Path, path: &str, depth: usize, visited: &mut HashSet<PathBuf>) -> io::Result<Self> {
+    /// Reads a folder. `above`: the folders that hold it; a link to one of them is empty.
+    fn read(root: &Path, path: &str, depth: usize, above: &mut HashSet<PathBuf>) -> io::Result<Self> {
         let folder = root.join(path);
         let mut found = Self { path: path.to_owned(), ..Self::default() };
-        if !visited.insert(folder.canonicalize()?) {
+        let whole = folder.canonicalize()?;
+        if !above.insert(whole.clone()) {
             return Ok(found);
         }
         let mut folders = Vec::new();
@@ -101,9 +103,10 @@ impl Folder {
         if depth < DEEPEST {
             for name in folders {
                 let path = if path.is_empty() { name } else { format!("{path}/{name}") };
-                found.folders.push(Self::read(root, &path, depth + 1, visited)?);
+                found.folders.push(Self::read(root, &path, depth + 1, above)?);
             }
         }
+        above.remove(&whole);
         Ok(found)
     }
 

@@ -7,6 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 const NAMED: usize = 3;
 /// Characters of a warning in the last message.
 const CHARACTERS: usize = 72;
+/// Different warnings that are known; a run of weeks may have others in every step. More are shown each time.
+const KNOWN: usize = 1000;
 
 /// The warnings so far. Clones share them.
 #[derive(Clone, Debug, Default)]
@@ -39,11 +41,18 @@ impl Warnings {
         let seen = match warning {
             None if is_dropping && line.starts_with(b"  ") => return Seen::Before,
             None => Seen::Now,
-            Some(text) => {
-                let count = known.counts.entry(text.to_vec()).or_default();
-                *count += 1;
-                if *count == 1 { Seen::Now } else { Seen::Before }
-            }
+            Some(text) => match known.counts.get_mut(text) {
+                Some(count) => {
+                    *count += 1;
+                    Seen::Before
+                }
+                None => {
+                    if known.counts.len() < KNOWN {
+                        known.counts.insert(text.to_vec(), 1);
+                    }
+                    Seen::Now
+                }
+            },
         };
         match seen {
             Seen::Now if is_dropping => known.dropping.retain(|other| *other != rank),
@@ -104,5 +113,16 @@ mod tests {
             text.contains(&format!("\"{}...\"", "0".repeat(CHARACTERS))) && text.ends_with(", and 3 more"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn warnings_that_are_always_new_need_no_memory() {
+        let warnings = Warnings::default();
+        for step in 0..2 * KNOWN {
+            let text = format!("step {step}");
+            assert_eq!(warnings.see(0, Some(text.as_bytes()), b""), Seen::Now);
+        }
+        assert_eq!(warnings.known().counts.len(), KNOWN);
+        assert_eq!(warnings.see(0, Some(b"step 0"), b""), Seen::Before);
     }
 }
