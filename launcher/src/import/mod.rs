@@ -15,7 +15,7 @@ use dtrain_common::files::in_memory;
 use serde_json::{Map, Value};
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{self, Seek, Write};
+use std::io::{self, IsTerminal, Seek, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -77,7 +77,9 @@ pub(crate) fn run(args: &ImportArgs) -> anyhow::Result<ExitCode> {
     if let Some(signal) = stop.signal() {
         // If standard error is closed, the exit code still reports the stop.
         let name = signals::name(signal);
-        let _ = writeln!(io::stderr(), "dtrain: error: stopped by {name}; {output} was not written");
+        // Python was stopped within its line of progress.
+        let line = if io::stderr().is_terminal() { "\r\x1b[K" } else { "" };
+        let _ = writeln!(io::stderr(), "{line}dtrain: error: stopped by {name}; {output} was not written");
         return Ok(ExitStatus::Signal(signal).into());
     }
     match status.signal() {

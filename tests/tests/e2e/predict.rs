@@ -297,6 +297,7 @@ fn bad_inputs_are_named_with_their_remedies() {
         (&["run", "nowhere", "-o", "a.csv"][..], "nowhere does not exist"),
         (&["run", "empty", "-o", "a.csv"], "has no images"),
         (&["run", "data/test", "-o", "data/test/a.csv"], "the output is in this folder of inputs"),
+        (&["run", "--split", "test", "-o", "data/test/a.csv"], "the output is in this folder of inputs"),
         (&["run", "bad.png", "-o", "a.csv"], "none of the 1 inputs can be read"),
         (&["run", "table.csv", "-o", "b.csv"], "the table has no column `image`"),
         (&["run", "data/test", "-o", "out.csv"], "out.csv exists; name another output"),
@@ -314,6 +315,8 @@ fn bad_inputs_are_named_with_their_remedies() {
         assert!(text.contains(part), "{words:?}: {part} in {text}");
     }
     assert_eq!(fs::read_to_string(sandbox.path("out.csv")).unwrap(), "mine");
+    // Beside the folders of the sets.
+    predicted(&sandbox, &["run", "--split", "test", "-o", "data/a.csv"]);
     // A folder of an unknown class is predicted, with a warning.
     fs::create_dir(sandbox.path("data/test/other")).unwrap();
     fs::copy(sandbox.path("bad.png"), sandbox.path("data/test/other/x.png")).unwrap();

@@ -23,6 +23,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 import traceback
 import types
@@ -50,12 +51,30 @@ def explain(error):
 
 @contextlib.contextmanager
 def step(name):
-    """Reports a step that took long on standard error."""
+    """Shows on standard error how long a step takes."""
     started = time.monotonic()
-    yield
-    seconds = time.monotonic() - started
-    if seconds >= 1:
-        print(f"dtrain: {name}: {seconds:.0f} s", file=sys.stderr, flush=True)
+    ended = threading.Event()
+
+    def said():
+        return f"dtrain: {name}: {time.monotonic() - started:.0f} s"
+
+    def show():
+        is_terminal = sys.stderr.isatty()
+        with contextlib.suppress(OSError, ValueError):
+            while not ended.wait(1 if is_terminal else 10):
+                print(f"\r\x1b[K{said()}" if is_terminal else f"{said()} so far", end="" if is_terminal else "\n", file=sys.stderr, flush=True)
+            if is_terminal and time.monotonic() - started >= 1:
+                print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+    thread = threading.Thread(target=show, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+    if time.monotonic() - started >= 1:
+        print(said(), file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager
@@ -125,7 +144,9 @@ def need(package, pip=None):
             why = f"{sys.executable} has no package {package}"
         else:
             why = f"the package {package} cannot be imported: {explain(error)}"
-        raise Failure(f"{why}; install it with `{sys.executable} -m pip install {pip or package}`")
+        # Without it, pip may replace PyTorch by one that dtrain cannot load.
+        kept = f"torch=={torch.__version__.split('+')[0]}"
+        raise Failure(f"{why}; install it with `{sys.executable} -m pip install {pip or package} {kept}`")
 
 
 def close(name, names, most=3):

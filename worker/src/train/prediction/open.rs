@@ -85,7 +85,11 @@ impl Opening {
             Input::Prompt(_) | Input::Standard => None,
         });
         if let Some(place) = place {
-            check_outside(&place, &question.out)?;
+            let folders = match &question.input {
+                Input::Split(_) => recipe.folders_of_sets(),
+                _ => vec![place.clone()],
+            };
+            folders.iter().try_for_each(|folder| check_outside(folder, &question.out))?;
             identity.extend(of_input(&place)?);
         }
         identity.insert("inputs".to_owned(), json!(hash_of(&names)));
