@@ -3,6 +3,8 @@
 pub(crate) mod files;
 mod find;
 mod fit;
+pub(crate) mod growing;
+pub(crate) mod lines;
 mod object;
 mod progress;
 mod run;

@@ -1,22 +1,13 @@
 //! Reads `metrics.jsonl` line by line, also while a run appends to it, and keeps a column for each number of a step.
 
-mod lines;
-
 use std::collections::BTreeMap;
-use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
-use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
 use dtrain_common::text::{counted, grouped};
-use lines::{EvalLine, OomLine, OtherLine, StageLine, StepLine};
 
-use crate::runs::files::{Problem, open};
-
-/// A line that is longer than this ends the reading.
-const LONGEST: u64 = 4 << 20;
-
-/// The set of an evaluation whose line names none.
-pub(super) const TEST: &str = "test";
+use crate::runs::files::Problem;
+use crate::runs::growing::Lines;
+use crate::runs::lines::{EvalLine, OomLine, OtherLine, StageLine, StepLine};
 
 /// The numbers of a step that have a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -115,7 +106,10 @@ impl Metrics {
     }
 
     fn line(&mut self, line: &[u8]) {
-        match serde_json::from_slice::<StepLine<'_>>(line) {
+        if line.iter().all(u8::is_ascii_whitespace) {
+            return;
+        }
+        match serde_json::from_slice::<StepLine>(line) {
             Ok(step) => self.step(&step),
             Err(_) => match serde_json::from_slice::<OtherLine>(line) {
                 Ok(other) => self.other(other),
@@ -124,7 +118,7 @@ impl Metrics {
         }
     }
 
-    fn step(&mut self, line: &StepLine<'_>) {
+    fn step(&mut self, line: &StepLine) {
         if self.steps.last().is_some_and(|last| *last >= line.step) {
             self.forget(line.step);
         }
@@ -165,7 +159,7 @@ impl Metrics {
         self.evaluations.retain(|evaluation| evaluation.step < step);
     }
 
-    fn peak(&mut self, line: &StepLine<'_>) {
+    fn peak(&mut self, line: &StepLine) {
         let Some(bytes) = line.memory.peak else { return };
         let is_new = self.peaks.last().is_none_or(|peak| peak.stage != line.stage);
         if !is_new && self.peaks.last().is_some_and(|peak| peak.bytes >= bytes) {
@@ -174,7 +168,7 @@ impl Metrics {
         if !is_new {
             self.peaks.pop();
         }
-        let owners = line.memory.owners.and_then(|owners| serde_json::from_str(owners.get()).ok());
+        let owners = line.memory.owners.as_ref().and_then(|owners| serde_json::from_str(owners.get()).ok());
         let owners = owners.unwrap_or_default();
         self.peaks.push(Peak { stage: line.stage.clone(), step: line.step, bytes, owners });
     }
@@ -208,7 +202,7 @@ impl Evaluation {
         Self {
             step: line.step,
             figures: line.figures(),
-            set: line.set.unwrap_or_else(|| TEST.to_owned()),
+            set: line.set_name().to_owned(),
             samples: line.samples,
             unreadable: line.unreadable,
             eval_ms: line.eval_ms.unwrap_or(0.0),
@@ -244,51 +238,20 @@ impl Mark {
 /// Reads the file, and later what was appended to it.
 #[derive(Debug)]
 pub(super) struct Reader {
-    path: PathBuf,
+    lines: Lines,
     pub(super) metrics: Metrics,
-    /// The byte at which the next line begins.
-    offset: u64,
-    /// The line before: if the file no longer has it there, the file was rewritten.
-    last: Vec<u8>,
 }
 
 impl Reader {
     pub(super) fn new(path: PathBuf) -> Self {
-        Self { path, metrics: Metrics::default(), offset: 0, last: Vec::new() }
+        Self { lines: Lines::new(path), metrics: Metrics::default() }
     }
 
     /// Reads the lines that were added since the last call, or all if the file was rewritten. Returns whether the file exists.
     pub(super) fn read(&mut self) -> Result<bool, Problem> {
-        let Some((file, length)) = open(&self.path)? else { return Ok(false) };
-        let failed = |error| Problem::Io("metrics.jsonl".to_owned(), error);
-        let mut before = vec![0; self.last.len()];
-        let from = self.offset.saturating_sub(before.len() as u64);
-        let is_same =
-            length >= self.offset && file.read_exact_at(&mut before, from).is_ok() && before == self.last;
-        if !is_same {
-            (self.metrics, self.offset, self.last) = Default::default();
-        }
-        let mut lines = BufReader::with_capacity(1 << 18, file);
-        lines.seek(SeekFrom::Start(self.offset)).map_err(failed)?;
-        self.lines(lines).map_err(failed)?;
-        Ok(true)
-    }
-
-    fn lines(&mut self, mut lines: impl BufRead) -> io::Result<()> {
-        let mut line = Vec::new();
-        loop {
-            line.clear();
-            let length = lines.by_ref().take(LONGEST).read_until(b'\n', &mut line)?;
-            self.metrics.is_cut = length > 0 && line.last() != Some(&b'\n');
-            if length == 0 || self.metrics.is_cut {
-                return Ok(());
-            }
-            if line.iter().any(|byte| !byte.is_ascii_whitespace()) {
-                self.metrics.line(&line);
-            }
-            self.offset += length as u64;
-            std::mem::swap(&mut self.last, &mut line);
-        }
+        while self.lines.read(&mut self.metrics, Metrics::line)? {}
+        self.metrics.is_cut = self.lines.is_cut();
+        Ok(self.lines.is_there())
     }
 }
 

@@ -72,7 +72,7 @@ fn every_kind_of_line_is_read_and_a_loss_that_is_null_stays_a_gap() {
     );
     assert!(evaluation.figures["loss"].is_nan());
     let names: Vec<_> = metrics.tests[0].figures.keys().map(String::as_str).collect();
-    assert_eq!((names, metrics.tests[0].set.as_str()), (vec!["auc", "loss"], TEST));
+    assert_eq!((names, metrics.tests[0].set.as_str()), (vec!["auc", "loss"], "test"));
     assert_eq!((metrics.checkpoints.count, metrics.unreadable, metrics.is_cut), (1, 1, false));
     assert_eq!((metrics.peaks.len(), metrics.peaks[0].step), (1, 1));
     assert_eq!(metrics.peaks[0].owners["gradients"], 1.0);

@@ -1,7 +1,7 @@
 //! The last lines of a rank's log, read as it grows.
 
 use super::super::files::Problem;
-use super::growing::Growing;
+use super::super::growing::Growing;
 use dtrain_agent::io::output::Stream;
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};

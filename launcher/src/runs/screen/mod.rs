@@ -5,7 +5,6 @@
 
 mod curve;
 mod draw;
-mod growing;
 mod history;
 mod log;
 #[cfg(test)]

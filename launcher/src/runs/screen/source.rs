@@ -2,9 +2,10 @@
 
 use super::super::List;
 use super::super::files::json;
+use super::super::growing::Lines;
 use super::super::run::Run;
 use super::Event;
-use super::history::{History, HistoryFile};
+use super::history::History;
 use super::log::{Log, LogFile, best_stream, path};
 use crate::cli::{RunState, WhichRuns};
 use crossbeam_channel::{Receiver, Sender};
@@ -229,7 +230,8 @@ fn reader<'a>(readers: &'a mut Vec<Reader>, run: &Run) -> &'a mut Reader {
 /// The files of one run.
 struct Reader {
     run_dir: RunDir,
-    history: HistoryFile,
+    metrics: Lines,
+    history: History,
     log: Option<LogFile>,
     problem: Option<String>,
 }
@@ -237,12 +239,18 @@ struct Reader {
 impl Reader {
     fn new(root: &Path) -> Self {
         let run_dir = RunDir::new(root);
-        Self { history: HistoryFile::new(run_dir.metrics()), run_dir, log: None, problem: None }
+        Self {
+            metrics: Lines::new(run_dir.metrics()),
+            history: History::default(),
+            run_dir,
+            log: None,
+            problem: None,
+        }
     }
 
     /// Reads a part of the course. Returns whether there is more.
     fn read_history(&mut self) -> bool {
-        let read = self.history.read();
+        let read = self.metrics.read(&mut self.history, History::add);
         self.problem = read.as_ref().err().map(ToString::to_string);
         read.unwrap_or(false)
     }
@@ -254,7 +262,7 @@ impl Reader {
         let rank = want.rank.min(run.record.nproc.saturating_sub(1));
         let mut detail = Detail {
             path: run.path.clone(),
-            history: self.history.history.clone(),
+            history: self.history.clone(),
             rank,
             stream: None,
             ..Detail::default()

@@ -56,7 +56,7 @@ fn memory(detail: &Detail) -> Vec<Option<String>> {
     let (plan, last) = (&detail.plan, detail.history.last.as_ref());
     let stage = last.and_then(|step| step.stage.as_deref());
     vec![
-        last.and_then(|step| step.memory.peak).map(|peak| format!("peak {}", size(peak))),
+        last.and_then(|step| step.memory.peak).map(|peak| format!("peak {}", size(peak as u64))),
         plan.predicted(stage).map(|peak| format!("predicted {}", size(peak))),
         plan.budget_bytes.map(|budget| format!("budget {}", size(budget))),
     ]

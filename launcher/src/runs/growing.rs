@@ -1,17 +1,21 @@
 //! A file to which another process appends: each read returns its new bytes only.
 
-use super::super::files::{self, Problem};
+use super::files::{self, Problem};
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::PathBuf;
 
 /// Bytes before the place of the next read. If they change, another process has rewritten the file.
-const MARK: u64 = 64;
+const MARK: u64 = 4096;
+/// Bytes of one read of lines.
+const CHUNK: u64 = 4 << 20;
+/// The longest line that is used.
+const LONGEST: usize = 4 << 20;
 
 /// A file, and how far it was read.
 #[derive(Debug)]
-pub(super) struct Growing {
+pub(crate) struct Growing {
     path: PathBuf,
     /// The first read begins this long before the end.
     tail: u64,
@@ -23,22 +27,22 @@ pub(super) struct Growing {
 
 /// What a read returns.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Grown {
+pub(crate) struct Grown {
     /// Whether this is the beginning of another content: earlier bytes no longer count.
-    pub(super) is_new: bool,
-    pub(super) bytes: Vec<u8>,
+    pub(crate) is_new: bool,
+    pub(crate) bytes: Vec<u8>,
     /// Whether more bytes can be read at once.
-    pub(super) has_more: bool,
+    pub(crate) has_more: bool,
 }
 
 impl Growing {
     /// Reads the file from its beginning, or from `tail` bytes before its end.
-    pub(super) fn new(path: PathBuf, tail: u64) -> Self {
+    pub(crate) fn new(path: PathBuf, tail: u64) -> Self {
         Self { path, tail, offset: 0, mark: Vec::new(), identity: None }
     }
 
     /// Reads at most `limit` new bytes. A missing file is an empty one.
-    pub(super) fn read(&mut self, limit: u64) -> Result<Grown, Problem> {
+    pub(crate) fn read(&mut self, limit: u64) -> Result<Grown, Problem> {
         let Some((file, length)) = files::open(&self.path)? else {
             let was_there = self.identity.take().is_some();
             return Ok(Grown { is_new: was_there, ..Grown::default() });
@@ -81,6 +85,61 @@ impl Growing {
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
             read => read.map(|()| found == self.mark),
         }
+    }
+}
+
+/// The lines of a file to which another process appends. A line without an end waits for it; a longer one than 4 MiB is damaged.
+#[derive(Debug)]
+pub(crate) struct Lines {
+    file: Growing,
+    /// The beginning of a line that is being written.
+    rest: Vec<u8>,
+}
+
+impl Lines {
+    pub(crate) fn new(path: PathBuf) -> Self {
+        Self { file: Growing::new(path, u64::MAX), rest: Vec::new() }
+    }
+
+    /// Adds a part of the new lines to `state`, which begins anew if the file was rewritten. Returns whether there is more to read.
+    pub(crate) fn read<S: Default>(
+        &mut self,
+        state: &mut S,
+        add: fn(&mut S, &[u8]),
+    ) -> Result<bool, Problem> {
+        let grown = self.file.read(CHUNK)?;
+        if grown.is_new {
+            self.rest.clear();
+            *state = S::default();
+        }
+        let mut bytes = grown.bytes.as_slice();
+        while let Some(end) = memchr::memchr(b'\n', bytes) {
+            if self.rest.is_empty() {
+                add(state, &bytes[..end]);
+            } else {
+                self.keep(&bytes[..end]);
+                add(state, &std::mem::take(&mut self.rest));
+            }
+            bytes = &bytes[end + 1..];
+        }
+        self.keep(bytes);
+        Ok(grown.has_more)
+    }
+
+    /// Keeps the beginning of a line. One that is too long is no JSON any more.
+    fn keep(&mut self, bytes: &[u8]) {
+        let room = LONGEST.saturating_sub(self.rest.len());
+        self.rest.extend_from_slice(&bytes[..bytes.len().min(room)]);
+    }
+
+    /// Returns whether the last line has no end: it is being written, or its writer was killed.
+    pub(crate) fn is_cut(&self) -> bool {
+        !self.rest.is_empty()
+    }
+
+    /// Returns whether the file was there at the last reading.
+    pub(crate) fn is_there(&self) -> bool {
+        self.file.identity.is_some()
     }
 }
 
@@ -161,5 +220,17 @@ mod tests {
         fs::remove_file(&path).unwrap();
         fs::create_dir(&path).unwrap();
         assert!(Growing::new(path, 10).read(9).is_err());
+    }
+
+    #[test]
+    fn a_line_without_end_does_not_fill_the_memory() {
+        let (_folder, path) = scene();
+        fs::write(&path, "x".repeat(LONGEST + 10) + "\nlast\ncut").unwrap();
+        let mut lines = Lines::new(path);
+        let mut found = Vec::new();
+        let add = |found: &mut Vec<usize>, line: &[u8]| found.push(line.len());
+        while lines.read(&mut found, add).unwrap() {}
+        assert_eq!(found, [LONGEST, 4]);
+        assert!(lines.is_cut() && lines.rest == b"cut");
     }
 }
