@@ -22,7 +22,7 @@ pub(super) fn charts(metrics: &Metrics, spans: usize) -> Vec<Value> {
         maker.smoothed("speed", "samples per second", Column::SamplesPerS),
         maker.chart(
             "step_ms",
-            "time of a step",
+            "milliseconds of a step",
             "ms",
             &[
                 ("whole step", Column::StepMs),

@@ -34,6 +34,8 @@ pub(super) struct History {
     /// Peak memory of rank 0 in bytes.
     pub(super) memory: Curve,
     pub(super) figures: Vec<Figure>,
+    /// The first steps of the later stages.
+    pub(super) stages: Vec<u64>,
 }
 
 impl History {
@@ -49,6 +51,10 @@ impl History {
             ];
             // A missing value still ends the steps that are repeated.
             curves.into_iter().for_each(|(curve, value)| curve.push(step.step, value.unwrap_or(f64::NAN)));
+            self.stages.retain(|begin| *begin < step.step);
+            if self.last.as_ref().is_some_and(|last| last.step < step.step && last.stage != step.stage) {
+                self.stages.push(step.step);
+            }
             self.last = Some(step);
         } else if let Ok(evaluation) = serde_json::from_slice::<Evaluation>(line) {
             self.evaluate(&evaluation.eval);
@@ -181,5 +187,20 @@ mod tests {
         write!(more, "{}", line(20_001)).unwrap();
         fs::File::options().append(true).open(&path).unwrap().write_all(more.as_bytes()).unwrap();
         assert_eq!(read(&mut file).last.as_ref().unwrap().step, 20_001);
+    }
+
+    #[test]
+    fn stages_have_their_first_steps_and_lose_those_that_a_run_left() {
+        let mut history = History::default();
+        let mut take = |step: u64, stage: &str| {
+            history.add(format!("{{\"step\":{step},\"stage\":\"{stage}\"}}").as_bytes());
+            history.stages.clone()
+        };
+        assert!(take(1, "head").is_empty());
+        take(2, "head");
+        assert_eq!(take(3, "all"), [3]);
+        assert!(take(2, "head").is_empty());
+        assert_eq!(take(3, "all"), [3]);
+        assert_eq!(take(4, "all"), [3]);
     }
 }

@@ -20,6 +20,9 @@ const MOST: (u16, u16) = (3, 2);
 /// With this many points, a few that are far from all others do not decide the scale.
 const MANY: usize = 100;
 
+/// The mark of a stage, below the first of its steps.
+const STAGE: &str = "▴";
+
 /// A chart of one unit.
 struct Chart<'a> {
     title: &'a str,
@@ -57,7 +60,7 @@ pub(super) fn draw(area: Rect, buffer: &mut Buffer, history: &History, first: us
             // A column between charts stays empty.
             let gap = u16::from(column + 1 < beside) * 2;
             let area = Rect { x: line.x + left, width: (right - left).saturating_sub(gap), ..line };
-            chart.draw(area, buffer, theme);
+            chart.draw(area, buffer, &history.stages, theme);
         }
     }
 }
@@ -94,7 +97,7 @@ fn charts(history: &History) -> Vec<Chart<'_>> {
 }
 
 impl Chart<'_> {
-    fn draw(&self, area: Rect, buffer: &mut Buffer, theme: Theme) {
+    fn draw(&self, area: Rect, buffer: &mut Buffer, stages: &[u64], theme: Theme) {
         let width = usize::from(area.width);
         // Two dots in a column, or a mark in every second one.
         let most = |named: &Named<'_>| if named.is_rare { width / 2 } else { 2 * width };
@@ -124,6 +127,11 @@ impl Chart<'_> {
         }
         if below.height > 0 {
             let area = Rect { x: graph.x, width: graph.width, ..below };
+            for step in stages.iter().filter(|step| (first..=last).contains(step)) {
+                let share = (step - first) as f64 / (last - first).max(1) as f64;
+                let x = area.x + (share * f64::from(area.width - 1)).round() as u16;
+                buffer.set_string(x, area.y, STAGE, theme.dim());
+            }
             put(area, buffer, Line::styled(first.to_string(), theme.dim()));
             Line::styled(last.to_string(), theme.dim()).right_aligned().render(area, buffer);
         }

@@ -71,6 +71,19 @@ step 30 of 40
 }
 
 #[test]
+fn a_stage_is_marked_below_its_first_step() {
+    let mut look = three();
+    look.detail.as_mut().unwrap().history.stages = vec![16];
+    let shown = picture(&look, Page::Runs, (80, 24));
+    // Step 16 is in the middle of 1 to 30, and 0.3 of the way from 10 to 30.
+    assert!(
+        shown
+            .contains("\n       1               ▴            30         10        ▴                    30\n"),
+        "{shown}"
+    );
+}
+
+#[test]
 fn a_small_terminal_shows_the_most_important_lines() {
     assert_picture(
         &picture(&three(), Page::Runs, (40, 10)),
