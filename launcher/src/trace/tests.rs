@@ -39,9 +39,11 @@ fn events(made: Made, step: u64, began: f64) -> Vec<Event> {
         all.push(bucket.with("bytes", 2048));
     }
     let count = (1e3 * made.compute / (made.operation + 1.0)) as usize;
-    all.extend((0..count).map(|number| {
+    all.extend((0..count).flat_map(|number| {
         let begin = made.load + number as f64 * (made.operation + 1.0) / 1e3;
-        span(Kind::Operation, "aten::mm", begin, made.operation / 1e3)
+        // It allocates its result.
+        let result = span(Kind::Operation, "aten::empty", begin + 0.001, 0.001);
+        [span(Kind::Operation, "aten::mm", begin, made.operation / 1e3), result]
     }));
     all
 }

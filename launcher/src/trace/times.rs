@@ -16,7 +16,7 @@ pub(super) struct Times {
     /// By kind of span, without what is inside it; the rest of the step is under [`Kind::Step`].
     pub(super) parts: BTreeMap<Kind, f64>,
     pub(super) operations: f64,
-    /// Time on the host of operations that are long enough to be arithmetic.
+    /// Time on the host of operations that are long enough to be arithmetic, without those inside them.
     pub(super) long_ms: f64,
     /// The sizes of the reduced buckets, in bytes.
     pub(super) buckets: Vec<u64>,
@@ -93,15 +93,15 @@ impl Times {
             .collect();
         let operations = sorted(&|event| event.tid == step.tid && event.cat == Some(Kind::Operation));
         let all: Vec<Interval> = operations.iter().map(|event| (event.ts, event.end())).collect();
+        let own = nested(&all);
         let mut is_leaf = vec![true; all.len()];
-        for (_, around) in nested(&all) {
-            around.into_iter().for_each(|around| is_leaf[around] = false);
-        }
+        own.iter().filter_map(|(_, around)| *around).for_each(|around| is_leaf[around] = false);
         let waiting = |at: f64| waits.iter().any(|(begin, end)| (*begin..*end).contains(&at));
-        let long = all.iter().zip(&is_leaf).filter(|((begin, end), is_leaf)| {
-            **is_leaf && end - begin >= LONG_US && !waiting((begin + end) / 2.0)
+        // An operation that computes may start others, such as one that allocates its result.
+        let long = all.iter().zip(&own).filter(|((begin, end), (length, _))| {
+            *length >= LONG_US && !waiting((begin + end) / 2.0)
         });
-        self.long_ms += long.map(|((begin, end), _)| end - begin).sum::<f64>() / 1e3;
+        self.long_ms += long.map(|(_, (length, _))| length).sum::<f64>() / 1e3;
         self.operations += is_leaf.iter().filter(|is_leaf| **is_leaf).count() as f64;
         self.add_gpu(&events);
     }
