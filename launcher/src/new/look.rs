@@ -5,6 +5,7 @@ use crate::trainer::{find_worker, question_command};
 use anyhow::{anyhow, bail};
 use dtrain_agent::io::process;
 use dtrain_common::look::{Look, LookAnswer, LookQuestion};
+use dtrain_common::progress::Progress;
 use dtrain_common::question::Question;
 use std::path::Path;
 
@@ -20,8 +21,10 @@ pub(super) fn ask(data: &Path, task: &Task, model: Option<&Path>) -> anyhow::Res
     let targets = task.targets.iter().map(|target| (*target).to_owned()).collect();
     let question = LookQuestion { data: data.to_owned(), targets, model: model.map(Path::to_owned) };
     let mut command = question_command(&worker, "look", &[], &Question::Look(question))?;
-    let [answer, said] = process::ask(&mut command, &[])
-        .map_err(|error| anyhow!("cannot start `{}`: {error}", worker.display()))?;
+    let progress = Progress::start(format!("looking at {}", data.display()));
+    let asked = process::ask(&mut command, &[]);
+    drop(progress);
+    let [answer, said] = asked.map_err(|error| anyhow!("cannot start `{}`: {error}", worker.display()))?;
     let answer: LookAnswer = serde_json::from_slice(&answer).map_err(|_| {
         let said = String::from_utf8_lossy(&said);
         anyhow!("the trainer {} does not look at data: {}", worker.display(), said.trim())

@@ -98,9 +98,10 @@ impl Times {
         own.iter().filter_map(|(_, around)| *around).for_each(|around| is_leaf[around] = false);
         let waiting = |at: f64| waits.iter().any(|(begin, end)| (*begin..*end).contains(&at));
         // An operation that computes may start others, such as one that allocates its result.
-        let long = all.iter().zip(&own).filter(|((begin, end), (length, _))| {
-            *length >= LONG_US && !waiting((begin + end) / 2.0)
-        });
+        let long = all
+            .iter()
+            .zip(&own)
+            .filter(|((begin, end), (length, _))| *length >= LONG_US && !waiting((begin + end) / 2.0));
         self.long_ms += long.map(|(_, (length, _))| length).sum::<f64>() / 1e3;
         self.operations += is_leaf.iter().filter(|is_leaf| **is_leaf).count() as f64;
         self.add_gpu(&events);
