@@ -2,7 +2,6 @@
 //! Nothing is shown in the first second. Of several, one within another, only the inner one is shown.
 
 use std::io::{self, IsTerminal, Write};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -19,8 +18,8 @@ const LINE: Duration = Duration::from_secs(10);
 /// Columns of a terminal of unknown width.
 const COLUMNS: usize = 80;
 
-/// The number of those that have not ended.
-static LEVELS: AtomicUsize = AtomicUsize::new(0);
+/// Those that have not ended, in the order of their beginning.
+static OPEN: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 
 /// What is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,8 +66,8 @@ pub struct Progress {
 
 #[derive(Debug)]
 struct Shared {
-    /// 1 for the outermost.
-    level: usize,
+    /// In [`OPEN`].
+    number: usize,
     state: Mutex<State>,
     ended: Condvar,
 }
@@ -92,8 +91,13 @@ impl Progress {
     /// Starts the progress of `total` units.
     pub fn of(label: impl Into<String>, total: u64, unit: Unit) -> Self {
         let state = State { label: label.into(), unit, done: 0, total, has_ended: false };
-        let level = LEVELS.fetch_add(1, Ordering::Relaxed) + 1;
-        let shared = Arc::new(Shared { level, state: Mutex::new(state), ended: Condvar::new() });
+        let number = {
+            let mut open = open();
+            let number = open.last().map_or(0, |last| last + 1);
+            open.push(number);
+            number
+        };
+        let shared = Arc::new(Shared { number, state: Mutex::new(state), ended: Condvar::new() });
         let watched = Arc::clone(&shared);
         let thread =
             thread::Builder::new().name("progress".into()).spawn(move || watched.show(Style::detect()));
@@ -132,7 +136,7 @@ impl Drop for Progress {
         if let Some(shared) = &self.shared {
             shared.lock().has_ended = true;
             shared.ended.notify_all();
-            LEVELS.fetch_sub(1, Ordering::Relaxed);
+            open().retain(|number| *number != shared.number);
         }
         if let Some(thread) = self.thread.take() {
             // It does not panic.
@@ -144,6 +148,11 @@ impl Drop for Progress {
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns whether another has begun since, and has not ended.
+    fn is_covered(&self) -> bool {
+        open().last().is_some_and(|last| *last != self.number)
     }
 
     /// Shows the progress until its end.
@@ -161,7 +170,7 @@ impl Shared {
                 continue;
             }
             next = elapsed + every;
-            if LEVELS.load(Ordering::Relaxed) > self.level {
+            if self.is_covered() {
                 continue;
             }
             let text = line(&state, elapsed);
@@ -180,6 +189,10 @@ impl Shared {
             print("\r\x1b[K");
         }
     }
+}
+
+fn open() -> MutexGuard<'static, Vec<usize>> {
+    OPEN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Returns the line, such as `checked images in train: 12,000 of 50,000 (24%), 7 s`.
@@ -225,6 +238,8 @@ fn print(text: &str) {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+
     use super::*;
 
     fn state(done: u64, total: u64, unit: Unit) -> State {
@@ -246,6 +261,18 @@ mod tests {
         assert_eq!(Style::Lines.pace(), (Duration::from_secs(10), Duration::from_secs(10)));
         assert_eq!(Style::Terminal.pace().0, Duration::from_secs(1));
         assert_eq!(cut("abcdef", 4), "abc");
+    }
+
+    #[test]
+    fn an_inner_one_covers_the_outer_one() {
+        let [outer, inner] = ["outer", "inner"].map(Progress::start);
+        let is_covered = |progress: &Progress| progress.shared.as_ref().unwrap().is_covered();
+        assert!(is_covered(&outer));
+        let number = inner.shared.as_ref().unwrap().number;
+        drop(inner);
+        // Other tests begin others meanwhile.
+        let open = open();
+        assert!(!open.contains(&number) && open.contains(&outer.shared.as_ref().unwrap().number));
     }
 
     #[test]

@@ -47,7 +47,7 @@ pub(crate) use launch::{Form, LaunchArgs, Nproc, Target, shell_word};
 pub(crate) use limits::{Limit, LimitArgs};
 pub(crate) use new::NewArgs;
 pub(crate) use output::{Choice, OutputArgs, PrefixTemplate, PrefixValues};
-pub(crate) use parse::{answer_shell, asks_for_json, read_command, whole_command};
+pub(crate) use parse::{OWN_OF_A_TRY, answer_shell, asks_for_json, read_command, variable_of, whole_command};
 pub(crate) use passed_on::PassedOn;
 pub(crate) use plan::{DataArgs, PlanArgs, ProfileArgs, RecipeArgs, SuggestArgs};
 pub(crate) use predict::PredictArgs;

@@ -47,9 +47,7 @@ pub(crate) fn asks_for_json(argv: impl IntoIterator<Item = OsString>) -> bool {
     let is_flag = |word: &OsString| ["--log-format", "--log_format"].iter().any(|flag| word == *flag);
     let by_two = words.windows(2).any(|pair| is_flag(&pair[0]) && pair[1] == "json");
     let by_one = words.iter().any(|word| word == "--log-format=json" || word == "--log_format=json");
-    by_two
-        || by_one
-        || std::env::var_os(format!("{FLAG_PREFIX}LOG_FORMAT")).is_some_and(|value| value == "json")
+    by_two || by_one || std::env::var_os(variable_of("log-format")).is_some_and(|value| value == "json")
 }
 
 /// Returns the whole command, for pages of the manual.
@@ -126,26 +124,34 @@ fn read(argv: &[OsString], environment: bool) -> Result<LaunchArgs, clap::Error>
     Ok(*args)
 }
 
-/// Returns the flags of the command line as words, but those that a try has a value of its own for.
+/// The flags that a try does not pass on to its launches: it has used them up, or has another value.
+pub(crate) const OWN_OF_A_TRY: [&str; 9] = [
+    "try",
+    "overfit",
+    "set",
+    "run-dir",
+    "resume",
+    "max-restarts",
+    // For whole runs, and for lines that the user reads.
+    "on-end",
+    "log-format",
+    "color",
+];
+
+/// Returns the environment variable of a flag, such as `PET_RUN_DIR` of `run-dir`.
+pub(crate) fn variable_of(flag: &str) -> String {
+    format!("{FLAG_PREFIX}{}", flag.replace('-', "_").to_uppercase())
+}
+
+/// Returns the flags of the command line as words, but not [those of a try](OWN_OF_A_TRY).
 fn passed_to_a_try(command: &clap::Command, given: &ArgMatches) -> Vec<OsString> {
-    const OWN: [&str; 9] = [
-        "is_try",
-        "overfit",
-        "set",
-        "run_dir",
-        "resume",
-        "max_restarts",
-        // For whole runs, and for lines that the user reads.
-        "on_end",
-        "log_format",
-        "color",
-    ];
     let launch = command.find_subcommand("launch");
     let mut words = Vec::new();
     for arg in launch.into_iter().flat_map(clap::Command::get_arguments) {
         let id = arg.get_id().as_str();
-        let is_given = given.value_source(id) == Some(ValueSource::CommandLine) && !OWN.contains(&id);
-        let Some(name) = arg.get_long().filter(|_| is_given) else { continue };
+        let is_given = given.value_source(id) == Some(ValueSource::CommandLine);
+        let name = arg.get_long().filter(|name| is_given && !OWN_OF_A_TRY.contains(name));
+        let Some(name) = name else { continue };
         match arg.get_action() {
             ArgAction::SetTrue => words.push(format!("--{name}").into()),
             _ => {
@@ -197,7 +203,7 @@ fn command(environment: bool) -> Result<(clap::Command, Vec<EnvFlag>), clap::Err
         let spelt: Vec<_> = names.iter().map(|name| name.replace('-', "_")).collect();
         let first = env_flags.len();
         for name in spelt.iter().filter(|_| environment) {
-            let variable = format!("{FLAG_PREFIX}{}", name.to_uppercase());
+            let variable = variable_of(name);
             let value = std::env::var_os(&variable).filter(|value| !value.is_empty());
             env_flags.extend(value.map(|value| EnvFlag {
                 variable,

@@ -31,12 +31,14 @@ impl Traces {
             }
         }
         ranks.sort_by_key(|trace| trace.meta.rank);
-        let size = ranks.iter().max_by_key(|trace| trace.meta.base_ns).map(|newest| newest.meta.world_size);
+        let newest = ranks.iter().max_by_key(|trace| trace.meta.base_ns);
+        let newest = newest.map(|trace| (trace.meta.world_size, trace.meta.steps));
         // An earlier recording may have had more ranks.
-        if let Some((_, error)) = damaged.into_iter().find(|(rank, _)| size.is_none_or(|size| *rank < size)) {
+        let is_of_newest = |rank: usize| newest.is_none_or(|(size, _)| rank < size);
+        if let Some((_, error)) = damaged.into_iter().find(|(rank, _)| is_of_newest(*rank)) {
             return Err(error.into());
         }
-        let Some(newest) = ranks.iter().max_by_key(|trace| trace.meta.base_ns) else {
+        let Some((size, steps)) = newest else {
             if !run_dir.root().is_dir() {
                 bail!("{root} is no run directory; `dtrain runs` lists them");
             }
@@ -46,7 +48,6 @@ impl Traces {
             );
         };
         // Files of an earlier recording, with other ranks or other steps, are left out.
-        let (size, steps) = (newest.meta.world_size, newest.meta.steps);
         ranks.retain(|trace| (trace.meta.world_size, trace.meta.steps) == (size, steps));
         let has = |rank: &usize| ranks.iter().any(|trace| trace.meta.rank == *rank);
         let missing = (0..size).filter(|rank| !has(rank)).collect();

@@ -1,8 +1,9 @@
 //! A launch of this program by itself, with its output in a file.
 
+use crate::cli::{OWN_OF_A_TRY, variable_of};
 use crate::stop::Stop;
 use anyhow::Context;
-use dtrain_common::env::{DTRAIN_OF_TRY, FLAG_PREFIX};
+use dtrain_common::env::DTRAIN_OF_TRY;
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
@@ -15,9 +16,6 @@ use std::time::Duration;
 const PACE: Duration = Duration::from_millis(100);
 /// Bytes at the end of a log in which the last lines are.
 const TAIL: u64 = 16 << 10;
-/// Flags that the parent has used up, or that are for whole runs, as variables.
-const USED: [&str; 8] =
-    ["TRY", "OVERFIT", "SET", "RUN_DIR", "RESUME", "MAX_RESTARTS", "ON_END", "LOG_FORMAT"];
 
 /// How a child ended.
 #[derive(Debug)]
@@ -53,8 +51,8 @@ pub(super) fn run<S: AsRef<OsStr>>(
     let mut command = Command::new(&own);
     // The parent reads its lines: they are text without colours.
     command.args(args).env(DTRAIN_OF_TRY, "1").env("NO_COLOR", "1").stdin(Stdio::null());
-    for flag in USED {
-        command.env_remove(format!("{FLAG_PREFIX}{flag}"));
+    for flag in OWN_OF_A_TRY {
+        command.env_remove(variable_of(flag));
     }
     command.stdout(file.try_clone().context("cannot share the log")?).stderr(file);
     // It gets each signal once, from this process: the terminal sends Ctrl-C to a whole group.

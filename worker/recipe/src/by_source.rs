@@ -1,11 +1,9 @@
 //! The settings of one source.
 
 use std::borrow::Cow;
-use std::path::PathBuf;
 
 use dtrain_common::recipe::keys::Section;
 
-use super::data_kind::Root;
 use super::{Data, DataKind, Recipe, Source, Val};
 
 impl Data {
@@ -47,17 +45,6 @@ impl Recipe {
         let val = data.val.as_ref().and_then(Val::set);
         let more = val.into_iter().chain(data.tests.values().map(String::as_str));
         [data.train.as_str(), &data.test].into_iter().chain(more).map(str::to_owned).collect()
-    }
-
-    /// Returns the folders in which the files of the sets are: those of the sets, or the root if sets have none.
-    pub fn folders_of_sets(&self) -> Vec<PathBuf> {
-        let data = &self.data;
-        let Some(root) = &data.root else { return Vec::new() };
-        let masks = [&data.train_masks, &data.test_masks, &data.val_masks];
-        match data.kind.root() {
-            Root::Sets => self.sets().iter().chain(masks).map(|name| root.join(name)).collect(),
-            _ => vec![root.clone()],
-        }
     }
 
     /// Returns the recipe of each source, as if it were alone; this one, if it lists none.

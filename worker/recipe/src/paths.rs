@@ -67,6 +67,35 @@ impl Recipe {
         Ok(())
     }
 
+    /// Returns the folders in which a set has its files; the root, if the sets of this kind have no folders.
+    pub fn folders_of_sets(&self) -> Vec<PathBuf> {
+        let data = &self.data;
+        let Some(root) = &data.root else { return Vec::new() };
+        match data.kind.root() {
+            Root::Sets => self.names_of_sets().iter().flatten().map(|(_, name)| root.join(name)).collect(),
+            _ => vec![root.clone()],
+        }
+    }
+
+    /// Returns the names of the sets below the root, and those of their masks or annotations, each with its key.
+    fn names_of_sets(&self) -> [Vec<(&'static str, String)>; 2] {
+        let data = &self.data;
+        let val = data.val.as_ref().and_then(Val::set);
+        let test = Some(&data.test).filter(|_| data.test_of_train().is_none());
+        let mut sets = vec![("data.train", data.train.clone())];
+        sets.extend(test.map(|name| ("data.test", name.clone())));
+        sets.extend(val.map(|name| ("data.val", name.to_owned())));
+        sets.extend(data.tests.values().map(|name| ("data.tests", name.clone())));
+        let mut masks = Vec::new();
+        if self.target().is_some_and(Target::is_of_pixels) {
+            masks.push(("data.train_masks", data.train_masks.clone()));
+            masks.extend(test.map(|_| ("data.test_masks", data.test_masks.clone())));
+            masks.extend(val.map(|_| ("data.val_masks", data.val_masks.clone())));
+            masks.extend(data.tests.values().map(|name| ("data.tests", format!("{name}_masks"))));
+        }
+        [sets, masks]
+    }
+
     /// Checks the folder of each set, and the folder of its masks or the file of its annotations.
     fn check_sets(&self, root: &Path) -> Result<(), (&'static str, String)> {
         let data = &self.data;
@@ -79,20 +108,7 @@ impl Recipe {
         list(root).map_err(|message| {
             ("data.root", format!("{message}; set data.root to the folder that holds the {holds}"))
         })?;
-        let val = data.val.as_ref().and_then(Val::set);
-        let mut folders = vec![("data.train", data.train.as_str())];
-        let test = Some(data.test.as_str()).filter(|_| data.test_of_train().is_none());
-        folders.extend(test.map(|name| ("data.test", name)));
-        folders.extend(val.map(|name| ("data.val", name)));
-        folders.extend(data.tests.values().map(|name| ("data.tests", name.as_str())));
-        let more = data.tests.values().map(|name| format!("{name}_masks")).collect::<Vec<_>>();
-        let mut masks: Vec<(&str, &str)> = Vec::new();
-        if self.target().is_some_and(Target::is_of_pixels) {
-            masks.push(("data.train_masks", data.train_masks.as_str()));
-            masks.extend(test.map(|_| ("data.test_masks", data.test_masks.as_str())));
-            masks.extend(val.map(|_| ("data.val_masks", data.val_masks.as_str())));
-            masks.extend(more.iter().map(|name| ("data.tests", name.as_str())));
-        }
+        let [mut folders, mut masks] = self.names_of_sets();
         if !are_files {
             folders.append(&mut masks);
         }

@@ -78,17 +78,13 @@ impl Opening {
         }
         let Found { samples, prompts, names, noun, failed, tokenizer } =
             inputs::find(recipe, &saved, question, &checkpoint)?;
-        let place = samples.as_ref().and_then(|_| match &question.input {
-            Input::Path(path) => Some(path.clone()),
+        let places = samples.as_ref().and_then(|_| match &question.input {
+            Input::Path(path) => Some((path.clone(), vec![path.clone()])),
             // A set may be a part of a folder, and several sources have no folder of all.
-            Input::Split(_) => recipe.data.root.clone(),
+            Input::Split(_) => recipe.data.root.clone().map(|root| (root, recipe.folders_of_sets())),
             Input::Prompt(_) | Input::Standard => None,
         });
-        if let Some(place) = place {
-            let folders = match &question.input {
-                Input::Split(_) => recipe.folders_of_sets(),
-                _ => vec![place.clone()],
-            };
+        if let Some((place, folders)) = places {
             folders.iter().try_for_each(|folder| check_outside(folder, &question.out))?;
             identity.extend(of_input(&place)?);
         }
