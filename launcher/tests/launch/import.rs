@@ -1,6 +1,7 @@
 //! `dtrain import`, with scripts as Python, and with a Python whose PyTorch is missing or too old.
 
 use crate::harness::{Finished, Scene, executable, wait_until, words};
+use crate::pty::Pty;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use std::fs;
@@ -147,4 +148,31 @@ fn a_missing_or_old_pytorch_is_an_error_with_a_remedy() {
         done.expect_code(2).expect_stderr(message);
         assert_eq!(done.stderr.lines().count(), 1, "{}", done.stderr);
     }
+}
+
+#[test]
+fn a_step_of_an_import_shows_its_seconds_and_one_line_in_the_end() {
+    let script = concat!(
+        include_str!("../../src/import/python/base.py"),
+        "\nwith step('waiting'):\n    time.sleep(2.5)\nwith step('short'):\n    pass\n"
+    );
+    let python = || {
+        let mut command = Command::new("python3");
+        command.args(["-c", script]);
+        command
+    };
+    let (pty, mut command) = (Pty::new(80), python());
+    pty.attach(&mut command);
+    let (shown, code) = pty.run(command);
+    let shown = String::from_utf8(shown).unwrap();
+    // Each line replaces the one before; the last one stays.
+    let mut lines = shown.split("\r\x1b[K").skip(1).collect::<Vec<_>>();
+    let last = lines.pop().unwrap();
+    assert!(code == Some(0) && last.ends_with(" s\r\n") && lines.len() > 1, "{shown:?}");
+    assert!(
+        lines.iter().all(|line| line.starts_with("dtrain: waiting: ") && !line.contains('\n')),
+        "{shown:?}"
+    );
+    let piped = String::from_utf8(python().output().unwrap().stderr).unwrap();
+    assert!(piped.starts_with("dtrain: waiting: ") && piped.lines().count() == 1, "{piped:?}");
 }
