@@ -115,10 +115,14 @@ fn show(
     let mut view = View::default();
     view.follow(&look);
     let _ = want.send(view.wanted());
+    // From Ctrl-Z to the signal to continue, the terminal is the shell's.
+    let mut suspended = false;
     loop {
-        screen
-            .draw(|frame| draw::draw(frame, &look, &mut view, theme))
-            .context("cannot draw on the terminal")?;
+        if !suspended {
+            screen
+                .draw(|frame| draw::draw(frame, &look, &mut view, theme))
+                .context("cannot draw on the terminal")?;
+        }
         let first = events.recv().context("the threads that read runs and keys have ended")?;
         let before = view.wanted();
         // A held key sends many events: one picture is enough.
@@ -134,6 +138,7 @@ fn show(
                 Event::Signal(SUSPEND) => Some(Next::Suspend),
                 Event::Signal(signals::CONT) => {
                     screen.take_again()?;
+                    suspended = false;
                     None
                 }
                 // Ctrl-C is the usual end, also as a signal.
@@ -143,7 +148,10 @@ fn show(
             };
             match next {
                 Some(Next::Quit) => return Ok(ExitStatus::Success.into()),
-                Some(Next::Suspend) => screen.suspend()?,
+                Some(Next::Suspend) => {
+                    suspended = true;
+                    FullScreen::suspend()?;
+                }
                 Some(Next::Redraw) => screen.clear()?,
                 Some(Next::Draw) | None => {}
             }

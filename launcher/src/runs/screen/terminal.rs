@@ -41,11 +41,11 @@ impl FullScreen {
         self.take()
     }
 
-    /// Suspends this program and those that started with it in one job, as Ctrl-Z does for others.
-    pub(super) fn suspend(&mut self) -> io::Result<()> {
+    /// Gives the terminal back and suspends this program and those that started with it in one job, as Ctrl-Z does for others.
+    /// The signal to continue must be answered with [`Self::take_again`].
+    pub(super) fn suspend() -> io::Result<()> {
         restore();
-        kill_current_process_group(Signal::STOP)?;
-        self.take()
+        Ok(kill_current_process_group(Signal::STOP)?)
     }
 
     /// Draws every cell again.
