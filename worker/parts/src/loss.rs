@@ -10,8 +10,8 @@ pub struct Loss {
     /// The sum of their weights: a scalar of any float dtype. The gradient of a step is the gradient of the
     /// sum of all `sum` divided by the sum of all `weight`, over all micro-batches, for every partition.
     pub weight: Tensor,
-    /// The sums of the task's figures, to be added over micro-batches and ranks: float64, one-dimensional, detached, as
-    /// many elements as the task declares.
+    /// The sums of the task's figures, to be added over batches and ranks: float64, one-dimensional, detached, as many elements as
+    /// the task declares. Only an evaluation needs them; a training step ignores them.
     pub sums: Tensor,
 }
 

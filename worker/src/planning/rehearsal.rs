@@ -97,11 +97,10 @@ impl<'a, 'b, F: Feed> Stage<'a, 'b, F> {
     ) -> Result<Self, StepError> {
         let model = &replica.model;
         let mut exchange = Exchange::new(ranks, sync, &model.table, recipe.reduce.clone())?;
-        let facts = model.task.facts();
-        exchange.prepare_statuses(facts.sums, &*facts.train)?;
+        exchange.prepare_statuses(&*model.task.facts().train)?;
         let phases = Phases::new(stats, Fault::default());
         let limits = Limits::new(device, recipe.memory.budget);
-        let stepper = Stepper::new(model, feed, Box::new(Eager), phases, limits)?;
+        let stepper = Stepper::new(feed, Box::new(Eager), phases, limits)?;
         Ok(Self { replica, exchange, stepper })
     }
 

@@ -210,7 +210,7 @@ impl Evaluator<'_> {
         let work = own.into_iter().map(|batch| MicroBatch::of(0, batch.map(|index| index as u32)));
         let options = LoaderOptions { augment: false, ..self.loader };
         let mut loader = Loader::start(Arc::clone(&set), options, work)?;
-        let mut tally = Tally::new(self.sums(), self.limits.device)?;
+        let mut tally = Tally::of_evaluation(self.sums(), self.limits.device)?;
         let (mut left_out, mut unreadable, mut values) = (0, HashSet::new(), ShareValues::default());
         let mut rows = match of_rows {
             Some(_) => ShareRows::new(self.task, set.len())?,
@@ -241,7 +241,7 @@ impl Evaluator<'_> {
             if let Some(figures) = of_rows {
                 rows.add(first, &passed.rows, figures)?;
             }
-            tally.add(&passed.loss)?;
+            tally.add_with_sums(&passed.loss)?;
             if let Some(keeper) = &mut keeper {
                 self.forward(|| {
                     keeper.keep(&mut batch, &samples);

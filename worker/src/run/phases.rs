@@ -69,12 +69,8 @@ fn change_phase(training: &mut Training<'_>, followers: &mut Followers<'_>, id: 
     model.enter_phase(&training.course.stages, id, training.exchange.ranks())?;
     training.exchange.adapt_to(&model.table)?;
     training.replica.set_shadow()?;
-    let model = &training.replica.model;
-    // The length of a status depends on the parameters and on the figures of the stage's task.
-    let facts = model.task.facts();
-    let sums = facts.sums;
-    training.exchange.prepare_statuses(sums, &*facts.train)?;
-    training.stepper.set_sum_count(sums)?;
+    // The length of a status depends on the parameters.
+    training.exchange.prepare_statuses(&*training.replica.model.task.facts().train)?;
     // The new layout is a guess until the first backward pass.
     training.course.current = LaidOutPhase::new(id);
     if !is_new_stage {

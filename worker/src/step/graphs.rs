@@ -293,7 +293,7 @@ impl Executor for Graphs {
 /// Captures the passes of a micro-step.
 fn run_capture(passes: &Passes<'_, '_>, batch: &Batch, factor: &Tensor) -> Result<CaptureResult> {
     let mut phases = passes.phases.capture()?;
-    let mut nothing = Tally::new(0, Device::Cpu)?;
+    let mut nothing = Tally::of_step(Device::Cpu)?;
     let mut captured = Passes {
         replica: passes.replica,
         exchange: passes.exchange,

@@ -188,20 +188,13 @@ const UPDATE_BYTES: u64 = 64 << 10;
 
 impl<'b, F: Feed> Stepper<'b, F> {
     pub(crate) fn new(
-        model: &Model,
         feed: F,
         executor: Box<dyn Executor>,
         phases: Phases<'b>,
         limits: Limits,
     ) -> Result<Self> {
-        let tally = Tally::new(model.task.facts().sums, limits.device)?;
+        let tally = Tally::of_step(limits.device)?;
         Ok(Self { feed, executor, phases, limits, tally, gathered: None })
-    }
-
-    /// Sets how many figures the task counts in the next steps.
-    pub(crate) fn set_sum_count(&mut self, sums: usize) -> Result<()> {
-        self.tally = Tally::new(sums, self.limits.device)?;
-        Ok(())
     }
 
     pub(crate) fn step(
@@ -235,7 +228,7 @@ impl<'b, F: Feed> Stepper<'b, F> {
         let reserved = self.reserve_update(replica, &mut shortage)?;
 
         // Agree: afterwards every rank has the same gradient and the same status.
-        let mut status = exchange.empty_status(replica.model.task.facts().sums);
+        let mut status = exchange.empty_status();
         status.bad_samples = computed.unreadable.len() as f64;
         status.samples = computed.hashes.to_figures();
         let figures = self.count_totals(&mut status, &mut shortage)?;

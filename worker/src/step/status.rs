@@ -110,8 +110,13 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    /// Creates a tally for a task that counts `sums` figures.
-    pub(crate) fn new(sums: usize, device: Device) -> Result<Self, TchError> {
+    /// Creates a tally of a training step, which needs no figures of the task.
+    pub(crate) fn of_step(device: Device) -> Result<Self, TchError> {
+        Self::of_evaluation(0, device)
+    }
+
+    /// Creates a tally of an evaluation by a task that counts `sums` figures.
+    pub(crate) fn of_evaluation(sums: usize, device: Device) -> Result<Self, TchError> {
         Ok(Self { sum: Tensor::f_zeros([sums as i64 + 2], (Kind::Double, device))?, is_old: true })
     }
 
@@ -119,9 +124,14 @@ impl Tally {
         self.is_old = true;
     }
 
-    /// Adds a micro-batch's figures.
+    /// Adds loss and weight of a micro-batch.
     pub(crate) fn add(&mut self, loss: &Loss) -> Result<(), TchError> {
         self.add_figures(&figures(loss)?)
+    }
+
+    /// Adds loss, weight and the task's figures of a batch of an evaluation.
+    pub(crate) fn add_with_sums(&mut self, loss: &Loss) -> Result<(), TchError> {
+        self.add_figures(&Tensor::f_cat(&[figures(loss)?, flat(&loss.sums)?], 0)?)
     }
 
     /// Adds a micro-batch's [`figures`].
@@ -154,10 +164,13 @@ impl Tally {
     }
 }
 
-/// Returns a micro-batch's loss, weight and figures as one float64 tensor, detached.
+/// Returns a micro-batch's loss and weight as one float64 tensor, detached.
 pub(super) fn figures(loss: &Loss) -> Result<Tensor, TchError> {
-    let flat = |tensor: &Tensor, length| tensor.f_detach()?.f_to_kind(Kind::Double)?.f_view([length]);
-    Tensor::f_cat(&[flat(&loss.sum, 1)?, flat(&loss.weight, 1)?, flat(&loss.sums, -1)?], 0)
+    Tensor::f_cat(&[flat(&loss.sum)?, flat(&loss.weight)?], 0)
+}
+
+fn flat(tensor: &Tensor) -> Result<Tensor, TchError> {
+    tensor.f_detach()?.f_to_kind(Kind::Double)?.f_view([-1])
 }
 
 #[cfg(test)]
@@ -221,18 +234,21 @@ mod tests {
             weight: Tensor::from(weight),
             sums: Tensor::from_slice(&[own]),
         };
-        let mut tally = Tally::new(1, Device::Cpu).unwrap();
-        tally.add(&loss(1.5, 2.0, 1.0)).unwrap();
-        tally.add(&loss(2.5, 3.0, 0.0)).unwrap();
+        let mut tally = Tally::of_evaluation(1, Device::Cpu).unwrap();
+        tally.add_with_sums(&loss(1.5, 2.0, 1.0)).unwrap();
+        tally.add_with_sums(&loss(2.5, 3.0, 0.0)).unwrap();
         let totals = tally.totals().unwrap();
         assert_eq!((totals.loss_sum, totals.weight, totals.sums), (4.0, 5.0, vec![1.0]));
-        let mut wrong = Tally::new(3, Device::Cpu).unwrap();
-        assert!(wrong.add(&loss(1.0, 1.0, 1.0)).is_err());
+        let mut wrong = Tally::of_evaluation(3, Device::Cpu).unwrap();
+        assert!(wrong.add_with_sums(&loss(1.0, 1.0, 1.0)).is_err());
+        let mut of_step = Tally::of_step(Device::Cpu).unwrap();
+        of_step.add(&loss(1.5, 2.0, 1.0)).unwrap();
+        assert_eq!(of_step.totals().unwrap(), Totals { loss_sum: 1.5, weight: 2.0, sums: Vec::new() });
     }
 
     #[test]
     fn an_empty_tally_is_zero_and_allocates_nothing() {
-        let mut tally = Tally::new(2, Device::Cpu).unwrap();
+        let mut tally = Tally::of_evaluation(2, Device::Cpu).unwrap();
         for _ in 0..2 {
             tally.begin();
             let mut figures = tally.figures().unwrap();

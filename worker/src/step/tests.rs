@@ -98,11 +98,11 @@ impl Bench {
         let model = &setup.replica.model;
         let mut exchange = Exchange::new(ranks, None, &model.table, options).unwrap();
         let facts = model.task.facts();
-        exchange.prepare_statuses(facts.sums, &*facts.train).unwrap();
+        exchange.prepare_statuses(&*facts.train).unwrap();
         let feed = BlankFeed::new(model.task.facts().train.fields(), &[8]);
         let phases = Phases::new(MemoryStats::Device(Device::Cpu), Fault::default());
         let limits = Limits::new(Device::Cpu, Budget::Auto);
-        let stepper = Stepper::new(model, feed, Box::new(Eager), phases, limits).unwrap();
+        let stepper = Stepper::new(feed, Box::new(Eager), phases, limits).unwrap();
         Self { setup, exchange, stepper, seen, works }
     }
 

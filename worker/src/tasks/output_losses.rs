@@ -158,11 +158,6 @@ impl OutputLosses {
         self.current = stage.min(self.stages.len() - 1);
     }
 
-    /// Returns whether the current stage has such losses.
-    pub(super) fn has_current(&self) -> bool {
-        self.stages[self.current].is_some()
-    }
-
     /// Returns whether some stage has such losses.
     pub(super) fn has_some(&self) -> bool {
         self.stages.iter().any(Option::is_some)

@@ -49,18 +49,8 @@ pub struct Program {
 /// An output whose mean is a figure of evaluations.
 struct Figure {
     name: String,
-    /// Its number among the outputs for training, if they have it, and for evaluation.
-    train: Option<usize>,
-    evaluate: usize,
-}
-
-impl Figure {
-    fn at(&self, mode: Mode) -> Option<usize> {
-        match mode {
-            Mode::Train => self.train,
-            Mode::Evaluate => Some(self.evaluate),
-        }
-    }
+    /// Its number among the outputs for evaluation.
+    at: usize,
 }
 
 fn is_scalar(shape: &[Option<i64>]) -> bool {
@@ -73,17 +63,12 @@ fn is_loss(shape: &[Option<i64>]) -> bool {
 }
 
 /// Returns the outputs of an evaluation that are a scalar or N numbers, besides the main one.
-fn figures(train: &[Port], evaluate: &[Port], main: &str) -> Vec<Figure> {
+fn figures(evaluate: &[Port], main: &str) -> Vec<Figure> {
     let is_figure = |port: &Port| {
         is_loss(&port.shape) && is_floating(port.kind) && ![main, LOSS].contains(&port.name.as_str())
     };
     let ports = evaluate.iter().enumerate().filter(|(_, port)| is_figure(port));
-    let figure = |(at, port): (usize, &Port)| Figure {
-        name: port.name.clone(),
-        train: train.iter().position(|other| other.name == port.name && is_figure(other)),
-        evaluate: at,
-    };
-    ports.map(figure).collect()
+    ports.map(|(at, port)| Figure { name: port.name.clone(), at }).collect()
 }
 
 impl BuildTask for Program {
@@ -145,10 +130,10 @@ impl BuildTask for Program {
                 return Err(network.unfit(unfit_output(own, each)));
             }
         }
-        let [train, evaluate] = [Mode::Train, Mode::Evaluate].map(|mode| network.ports(mode));
+        let evaluate = network.ports(Mode::Evaluate);
         program_classes::check(&network, &sets, recipe.data.episodes.is_some())?;
         let own = if has_own { network.main(Mode::Evaluate).name.as_str() } else { LOSS };
-        let mut figures = figures(train, evaluate, own);
+        let mut figures = figures(evaluate, own);
         let taken_by_losses = outputs.outputs();
         figures.retain(|figure| !taken_by_losses.contains(&&*figure.name));
         let given = Given::of(ports, &sets, mask_rule(recipe).ignore);
@@ -202,7 +187,8 @@ impl Program {
         let ports = self.network.ports(mode);
         // A number that a loss takes, such as a temperature, is no mean.
         let numbers = |port: &&Port| !self.losses.as_ref().is_some_and(|losses| losses.takes(&port.name));
-        let figures = self.figures.iter().filter_map(|figure| figure.at(mode)).map(|at| &ports[at]);
+        // A training step needs no figures.
+        let figures = self.figures.iter().filter(|_| mode == Mode::Evaluate).map(|figure| &ports[figure.at]);
         let figures = figures.filter(numbers);
         let own = self.has_own.then(|| self.network.main(mode));
         figures.chain(own).any(|port| is_scalar(&port.shape))
@@ -232,18 +218,13 @@ impl Program {
             batch.offer_outputs(&outputs);
         }
         let ports = self.network.ports(mode);
-        let sum = |at: usize, kind| {
+        let sum_at = |at: usize, kind| {
             let output: &Tensor = &outputs[at];
             sum_of(&output.f_to_kind(kind)?, &ports[at].shape, &counted.weights, batch.weight)
         };
         let device = batch.weights.device();
-        let figure = |figure: &Figure| match figure.at(mode) {
-            Some(at) => tch::no_grad(|| sum(at, Kind::Double)),
-            None => Tensor::f_zeros([] as [i64; 0], (Kind::Double, device)),
-        };
-        let count = || batch.weights.f_sum(Kind::Double);
         let own = match self.has_own {
-            true => sum(self.network.main_at(mode), Kind::Float)?,
+            true => sum_at(self.network.main_at(mode), Kind::Float)?,
             false => Tensor::f_zeros([] as [i64; 0], (Kind::Float, device))?,
         };
         let output = |at| self.whole(counted, &outputs, at, batch, mode);
@@ -252,9 +233,13 @@ impl Program {
             Some(of_outputs) => (own.f_add(&of_outputs.sum)?, of_outputs.weight),
             None => (own, batch.weights.f_sum(Kind::Double)?),
         };
-        let sums = self.figures.iter().map(figure).chain(self.counts_samples().then(count));
-        let loss = Loss { sum, weight, sums: stacked(sums, device)? };
-        Ok((loss, outputs))
+        let figures = self.figures.iter().map(|figure| sum_at(figure.at, Kind::Double));
+        let count = self.counts_samples().then(|| batch.weights.f_sum(Kind::Double));
+        let sums = match mode {
+            Mode::Train => Loss::no_sums(device)?,
+            Mode::Evaluate => stacked(figures.chain(count), device)?,
+        };
+        Ok((Loss { sum, weight, sums }, outputs))
     }
 }
 

@@ -165,24 +165,26 @@ impl Regress {
 
     fn of_outputs(&self, all: &[Tensor], batch: &Batch, mode: Mode) -> Result<Loss, TaskError> {
         let outputs = self.network.chosen_of(all, mode);
-        let plain = || {
-            mixed::loss(batch, mode, self.field, |targets, weights| {
-                Ok(match self.field {
-                    "map" => map_loss(&outputs, targets, weights, &self.units, &self.loss)?,
-                    _ => vector_loss(&outputs, targets, weights, &self.units, &self.center, &self.loss)?,
-                })
-            })
+        let main = (Some(&outputs), &self.units);
+        let own = self.outputs.loss(&|at| Ok(all[at].shallow_clone()), main, batch, mode)?;
+        let own = match (mode, own) {
+            (Mode::Train, Some(own)) => return Ok(own),
+            (_, own) => own,
         };
-        // Of a stage with losses of outputs, only the sums count.
-        let mut loss = if self.outputs.has_current() { tch::no_grad(plain)? } else { plain()? };
+        let mut loss = mixed::loss(batch, mode, self.field, |targets, weights| {
+            Ok(match self.field {
+                "map" => map_loss(&outputs, targets, weights, &self.units, &self.loss)?,
+                _ => vector_loss(&outputs, targets, weights, &self.units, &self.center, &self.loss)?,
+            })
+        })?;
         if self.counts_targets {
             loss.sums = Tensor::f_cat(&[&loss.sums, &loss.weight.f_reshape([1])?], 0)?;
         }
-        let main = (Some(&outputs), &self.units);
-        match self.outputs.loss(&|at| Ok(all[at].shallow_clone()), main, batch, mode)? {
-            Some(own) => Ok(Loss { sums: loss.sums, ..own }),
-            None => Ok(loss),
-        }
+        Ok(match own {
+            // Of the plain loss, only the sums count.
+            Some(own) => Loss { sums: loss.sums, ..own },
+            None => loss,
+        })
     }
 }
 

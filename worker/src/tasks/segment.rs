@@ -2,7 +2,7 @@
 
 use dtrain_parts::enlarged;
 use dtrain_parts::figures::areas;
-use dtrain_parts::losses::pixels::{is_plain, pixel_loss, pixel_losses};
+use dtrain_parts::losses::pixels::{Masks, is_plain, pixel_loss, pixel_losses, pixel_sums};
 use dtrain_parts::losses::regression::Units;
 use dtrain_recipe::Recipe;
 use tch::Tensor;
@@ -31,8 +31,8 @@ pub struct Segment {
     facts: Facts,
     terms: Terms,
     outputs: OutputLosses,
-    /// Whether the last sum is the number of pixels. Otherwise the weight is it.
-    counts_pixels: bool,
+    /// Whether the loss of every stage is the cross-entropy alone.
+    is_plain: bool,
     classes: usize,
     /// The value of mask pixels to ignore.
     ignore: i64,
@@ -57,8 +57,7 @@ impl BuildTask for Segment {
         let change = OwnChange::of(recipe, &mut sets, device)?;
         let (size, classes) = (sets.size, sets.classes);
         let terms = Terms::bind(recipe, &sets, device)?;
-        // The loss changes with the stage, and the number of sums does not.
-        let counts_pixels = !terms.all(is_plain);
+        let is_plain = terms.all(is_plain);
         let model = match recipe.program() {
             Some(_) => ImageNetwork::Exported(Box::new(exported(
                 recipe,
@@ -77,14 +76,13 @@ impl BuildTask for Segment {
         let figures = Figures::bind(&recipe.model.figures, &Given::of(ports, &sets, ignore))?;
         let (field, of_image) = (Some("mask"), weight_per_sample);
         let outputs = OutputLosses::bind(&Binding { recipe, ports, sets: &sets, field, size: of_image })?;
-        let facts =
-            Facts { sums: 2 * classes + usize::from(counts_pixels), weight_per_sample, ..sets.facts() };
+        let facts = Facts { sums: 2 * classes + 1, weight_per_sample, ..sets.facts() };
         let used = [figures.outputs(), outputs.outputs()].concat();
         let mut facts = facts.with_model(&model, &used, |model| model.min_micro_batch(width.min(height)));
         outputs.add_to(&mut facts);
         change.iter().for_each(|change| change.add_to(&mut facts));
         let size = (height as i64, width as i64);
-        Ok(Self { model, change, figures, facts, terms, outputs, counts_pixels, classes, ignore, size })
+        Ok(Self { model, change, figures, facts, terms, outputs, is_plain, classes, ignore, size })
     }
 }
 
@@ -157,15 +155,17 @@ impl Segment {
     fn of_outputs(&self, outputs: &[Tensor], batch: &Batch, mode: Mode) -> Result<Loss, TaskError> {
         let logits = self.model.logits(outputs, mode);
         let (mask, weights) = (batch.field("mask")?, &batch.weights);
-        let terms = &self.terms.current().terms;
+        let masks = Masks { mask, weights, ignore: self.ignore, classes: self.classes };
         let main = (Some(&logits), &Units::of_targets(1));
-        if let Some(loss) = self.outputs.loss(&|at| Ok(outputs[at].shallow_clone()), main, batch, mode)? {
-            let figures = pixel_losses(&[], &logits, mask, weights, self.ignore, self.classes)?;
-            return Ok(Loss { sums: figures.sums, ..loss });
-        }
-        Ok(match self.counts_pixels {
-            true => pixel_losses(terms, &logits, mask, weights, self.ignore, self.classes)?,
-            false => pixel_loss(&logits, mask, weights, self.ignore, self.classes)?,
+        let output = |at: usize| Ok(outputs[at].shallow_clone());
+        let loss = match self.outputs.loss(&output, main, batch, mode)? {
+            Some(loss) => loss,
+            None if self.is_plain => pixel_loss(&logits, &masks)?,
+            None => pixel_losses(&self.terms.current().terms, &logits, &masks)?,
+        };
+        Ok(match mode {
+            Mode::Train => loss,
+            Mode::Evaluate => Loss { sums: pixel_sums(&logits.main, &masks)?, ..loss },
         })
     }
 }
@@ -215,10 +215,7 @@ impl Task for Segment {
 
     /// Returns the mean intersection over union of the classes in mask or prediction, and the pixel accuracy.
     fn figures(&self, totals: &Totals) -> Vec<(&'static str, f64)> {
-        match (self.counts_pixels, &totals.sums[..]) {
-            (true, [sums @ .., pixels]) => areas::metrics(sums, *pixels).into(),
-            _ => areas::metrics(&totals.sums, totals.weight).into(),
-        }
+        totals.sums.split_last().map_or(Vec::new(), |(pixels, areas)| areas::metrics(areas, *pixels).into())
     }
 }
 

@@ -48,12 +48,12 @@ pub(super) fn training<'a>(
     let work = course.plan.micro_batches(ranks.rank(), course.done, &facts.sampling());
     let feed = LoaderFeed::start(facts.train.clone(), loader, work, device)?;
     let mut exchange = Exchange::new(ranks, batch_sync, &model.table, recipe.reduce.clone())?;
-    exchange.prepare_statuses(facts.sums, &*facts.train)?;
+    exchange.prepare_statuses(&*facts.train)?;
     let phases = Phases::new(MemoryStats::Device(device), fault);
     let limits = Limits::new(device, recipe.memory.budget);
     let executor = new_executor(recipe.model.compile, device);
     Ok(Training {
-        stepper: Stepper::new(model, feed, executor, phases, limits)?,
+        stepper: Stepper::new(feed, executor, phases, limits)?,
         retry: RetryState::new(loader, &course.plan),
         recipe,
         course,

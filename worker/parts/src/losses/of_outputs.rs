@@ -4,7 +4,7 @@ use tch::{TchError, Tensor};
 
 use super::classes::{class_losses, set_losses};
 use super::of_samples::{Term, of_samples};
-use super::pixels::image_losses;
+use super::pixels::{Masks, image_losses};
 use super::regression::{Units, map_losses, vector_losses};
 use crate::Outputs;
 
@@ -43,7 +43,9 @@ pub fn losses(
             set_losses(std::slice::from_ref(term), outputs, target, weights)
         }
         Goal::Numbers => vector_losses(settings, outputs, target, weights, units),
-        Goal::Pixels { classes, ignore } => image_losses(term, outputs, target, weights, ignore, classes),
+        Goal::Pixels { classes, ignore } => {
+            image_losses(term, outputs, &Masks { mask: target, weights, ignore, classes })
+        }
         Goal::Map => map_losses(settings, outputs, target, weights, units),
     }
 }

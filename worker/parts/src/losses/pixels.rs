@@ -14,39 +14,42 @@ pub fn is_plain(loss: &Settings) -> bool {
     *loss == Settings::default()
 }
 
-/// Computes the cross-entropy of `logits`, N x K x H x W or smaller with K at least `classes`, for the classes `mask`,
-/// N x H x W int64. Smaller logits are enlarged. Pixels of value `ignore`, and all pixels of samples with
-/// weight 0 in `weights`, N, do not count.
-pub fn pixel_loss(
-    logits: &Outputs,
-    mask: &Tensor,
-    weights: &Tensor,
-    ignore: i64,
-    classes: usize,
-) -> Result<Loss, TchError> {
-    let logits = enlarged_to(logits, mask)?;
-    let pixels = Pixels::of(mask, weights, ignore, classes)?;
-    // A mean would need the number of counted pixels in the whole step.
-    let sum = logits.loss(|logits| {
-        logits.f_cross_entropy_loss(&pixels.target, None::<Tensor>, Reduction::Sum, ignore, 0.0)
-    })?;
-    Ok(Loss { sum, weight: pixels.counted.f_sum(Kind::Double)?, sums: pixels.areas(&logits.main)? })
+/// The targets of a batch of images: the classes of its pixels, and which pixels count.
+#[derive(Debug, Clone, Copy)]
+pub struct Masks<'a> {
+    /// The classes, N x H x W int64.
+    pub mask: &'a Tensor,
+    /// The weights of the samples, N. No pixel of a sample with weight 0 counts.
+    pub weights: &'a Tensor,
+    /// The value of pixels that do not count.
+    pub ignore: i64,
+    /// The number of classes of the data.
+    pub classes: usize,
 }
 
-/// Computes the sum of losses as [`pixel_loss`]; samples with weight 0 may have any logits. The last of the sums is the number of
-/// counted pixels.
+/// Computes the cross-entropy of `logits`, N x K x H x W or smaller with K at least the number of classes. Smaller logits are enlarged.
+/// The sums are empty.
+pub fn pixel_loss(logits: &Outputs, masks: &Masks<'_>) -> Result<Loss, TchError> {
+    let logits = enlarged_to(logits, masks.mask)?;
+    let pixels = Pixels::of(masks)?;
+    // A mean would need the number of counted pixels in the whole step.
+    let sum = logits.loss(|logits| {
+        logits.f_cross_entropy_loss(&pixels.target, None::<Tensor>, Reduction::Sum, masks.ignore, 0.0)
+    })?;
+    let sums = Loss::no_sums(masks.mask.device())?;
+    Ok(Loss { sum, weight: pixels.counted.f_sum(Kind::Double)?, sums })
+}
+
+/// Computes the sum of losses as [`pixel_loss`]; samples with weight 0 may have any logits.
 ///
 /// One loss of pixels is divided by the sum of the weights of the pixels. Otherwise each sample with counted pixels has its own loss: of
 /// each term of pixels the weighted mean over its pixels, and of areas their loss.
 pub fn pixel_losses(
     terms: &[Term],
     logits: &Outputs,
-    mask: &Tensor,
-    weights: &Tensor,
-    ignore: i64,
-    classes: usize,
+    masks: &Masks<'_>,
 ) -> Result<Loss, TchError> {
-    let (logits, pixels, target) = prepared(logits, mask, weights, ignore, classes)?;
+    let (logits, pixels, target) = prepared(logits, masks)?;
     let bound: Vec<_> = terms.iter().map(|term| pixels.bind(term, &target)).collect::<Result<_, _>>()?;
     let (sum, weight) = match &bound[..] {
         [alone @ Bound { of_pixels: Some(of_pixels), .. }] => {
@@ -57,43 +60,48 @@ pub fn pixel_losses(
             (sum, of_pixels.weights.f_sum(Kind::Double)?)
         }
         _ => {
-            let (losses, counts) = pixels.of_images(&bound, &target, &logits, weights)?;
+            let (losses, counts) = pixels.of_images(&bound, &target, &logits, masks.weights)?;
             // A sample weighs as many pixels, so that derivatives keep their size if a stage has another loss.
-            let size = (mask.size()[1] * mask.size()[2]) as f64;
+            let (_, height, width) = masks.mask.size3()?;
+            let size = (height * width) as f64;
             let sum = losses.f_sum(Kind::Float)?;
             (sum.f_mul_scalar(size)?, counts.f_sum(Kind::Double)?.f_mul_scalar(size)?)
         }
     };
-    let count = pixels.counted.f_sum(Kind::Double)?.f_reshape([1])?;
-    Ok(Loss { sum, weight, sums: Tensor::f_cat(&[pixels.areas(&logits.main)?, count], 0)? })
+    Ok(Loss { sum, weight, sums: Loss::no_sums(masks.mask.device())? })
+}
+
+/// Returns the sums of the areas of the classes (`figures::areas::sums`) that `logits`, as of [`pixel_loss`], predict, and the number
+/// of counted pixels.
+pub fn pixel_sums(logits: &Tensor, masks: &Masks<'_>) -> Result<Tensor, TchError> {
+    let pixels = Pixels::of(masks)?;
+    let logits = enlarged_to(&Outputs::only(logits.f_detach()?), masks.mask)?.main;
+    let mut predicted = logits.f_argmax(1, false)?;
+    if logits.size()[1] > pixels.classes {
+        // Classes that the data lacks are in no area.
+        predicted = predicted.f_clamp_max(pixels.classes)?;
+    }
+    let areas = areas::sums(&predicted, &pixels.target, &pixels.counted, pixels.classes)?;
+    Tensor::f_cat(&[areas, pixels.counted.f_sum(Kind::Double)?.f_reshape([1])?], 0)
 }
 
 /// Returns the loss of each image by one term, as [`pixel_losses`]; 0 of images without a pixel that counts.
 pub fn image_losses(
     term: &Term,
     logits: &Outputs,
-    mask: &Tensor,
-    weights: &Tensor,
-    ignore: i64,
-    classes: usize,
+    masks: &Masks<'_>,
 ) -> Result<Tensor, TchError> {
-    let (logits, pixels, target) = prepared(logits, mask, weights, ignore, classes)?;
+    let (logits, pixels, target) = prepared(logits, masks)?;
     let bound = [pixels.bind(term, &target)?];
-    Ok(pixels.of_images(&bound, &target, &logits, weights)?.0)
+    Ok(pixels.of_images(&bound, &target, &logits, masks.weights)?.0)
 }
 
 /// Returns logits, which are 0 for samples of weight 0, the pixels, and classes that are 0 where a pixel does not count.
-fn prepared(
-    logits: &Outputs,
-    mask: &Tensor,
-    weights: &Tensor,
-    ignore: i64,
-    classes: usize,
-) -> Result<(Outputs, Pixels, Tensor), TchError> {
-    let absent = weights.f_eq(0.0)?.f_view([-1, 1, 1, 1])?;
+fn prepared(logits: &Outputs, masks: &Masks<'_>) -> Result<(Outputs, Pixels, Tensor), TchError> {
+    let absent = masks.weights.f_eq(0.0)?.f_view([-1, 1, 1, 1])?;
     // Their derivatives are 0 and not NaN.
-    let logits = enlarged_to(logits, mask)?.map(|logits| logits.f_masked_fill(&absent, 0.0))?;
-    let pixels = Pixels::of(mask, weights, ignore, classes)?;
+    let logits = enlarged_to(logits, masks.mask)?.map(|logits| logits.f_masked_fill(&absent, 0.0))?;
+    let pixels = Pixels::of(masks)?;
     let target = pixels.target.f_masked_fill(&pixels.counted.f_logical_not()?, 0)?;
     Ok((logits, pixels, target))
 }
@@ -127,20 +135,10 @@ struct OfPixels<'a> {
 }
 
 impl Pixels {
-    fn of(mask: &Tensor, weights: &Tensor, ignore: i64, classes: usize) -> Result<Self, TchError> {
-        let unreadable = weights.f_eq(0.0)?.f_view([-1, 1, 1])?;
-        let target = mask.f_masked_fill(&unreadable, ignore)?;
-        Ok(Self { counted: target.f_ne(ignore)?, target, classes: classes as i64 })
-    }
-
-    /// Returns the sums of the figures.
-    fn areas(&self, logits: &Tensor) -> Result<Tensor, TchError> {
-        let mut predicted = logits.f_detach()?.f_argmax(1, false)?;
-        if logits.size()[1] > self.classes {
-            // Classes that the data lacks are in no area.
-            predicted = predicted.f_clamp_max(self.classes)?;
-        }
-        areas::sums(&predicted, &self.target, &self.counted, self.classes)
+    fn of(masks: &Masks<'_>) -> Result<Self, TchError> {
+        let unreadable = masks.weights.f_eq(0.0)?.f_view([-1, 1, 1])?;
+        let target = masks.mask.f_masked_fill(&unreadable, masks.ignore)?;
+        Ok(Self { counted: target.f_ne(masks.ignore)?, target, classes: masks.classes as i64 })
     }
 
     fn elements<'a>(&'a self, target: &'a Tensor, term: &'a Term) -> Elements<'a> {

@@ -105,15 +105,15 @@ impl Exchange {
         self.sync.as_ref().is_some_and(|sync| sync.sums().is_none_or(|[_, whole]| !whole.is_empty()))
     }
 
-    /// Returns an empty status for a task that counts `sums` figures.
-    pub(crate) fn empty_status(&self, sums: usize) -> Status {
-        Status::empty(sums, self.ranks().size())
+    /// Returns an empty status of a step, which needs no figures of the task.
+    pub(crate) fn empty_status(&self) -> Status {
+        Status::empty(0, self.ranks().size())
     }
 
-    /// Allocates the memory of statuses for a task that counts `sums` figures and trains on samples of `train`, so that steps do not.
-    /// Every rank calls it before the first step of a phase.
-    pub(crate) fn prepare_statuses(&mut self, sums: usize, train: &dyn Dataset) -> Result<()> {
-        let mut status = self.empty_status(sums);
+    /// Allocates the memory of statuses for a task that trains on samples of `train`, so that steps do not. Every rank calls it before
+    /// the first step of a phase.
+    pub(crate) fn prepare_statuses(&mut self, train: &dyn Dataset) -> Result<()> {
+        let mut status = self.empty_status();
         status.samples = SampleHashes::none_of(train).to_figures();
         status.uses = vec![0.0; self.shared.names.len()];
         self.write_status(&status.values()).map(drop)
