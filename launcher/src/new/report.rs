@@ -89,14 +89,13 @@ pub(super) fn ask(draft: &Draft) -> anyhow::Result<Found> {
     let source = Source { name: "recipe".to_owned(), text: draft.least() };
     resolve(&source, &[], Paths::Check)?;
     let worker = find_loadable_worker()?;
-    // Paths are relative to the current folder, wherever the recipe is.
-    let mut file = tempfile::Builder::new().prefix("dtrain-new-").suffix(".toml").tempfile()?;
-    file.write_all(draft.least().as_bytes())?;
-    let path = file.path().to_str().context("the path of temporary files is not UTF-8")?;
     let question = Question::Data(DataQuestion { show: None, samples: 1, epoch: 0, json: true });
-    let mut command = question_command(&worker, path, &[], &question)?;
+    // A file with a name would be left if the user stops a long look at the data. The trainer reads this one more than once.
+    let mut file = tempfile::tempfile()?;
+    file.write_all(source.text.as_bytes())?;
+    let mut command = question_command(&worker, "/dev/stdin", &[], &question)?;
     // It shows its progress, and its own errors.
-    let output = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn();
+    let output = command.stdin(file).stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn();
     let output = output
         .and_then(Child::wait_with_output)
         .with_context(|| format!("cannot start {}", worker.display()))?;

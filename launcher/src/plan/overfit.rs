@@ -88,7 +88,7 @@ mod tests {
         let parse =
             |text: String, set: &[String]| AnyRecipe::parse(&Source { name: "a".into(), text }, set).unwrap();
         let stated = parse(text.to_owned(), &set);
-        parse(toml::to_string(&recipe(&stated, 8, &set)).unwrap(), &[])
+        parse(toml::to_string(&recipe(&stated, 8, &set)).unwrap(), &set)
     }
 
     const TEXT: &str = "task = \"classify\"\n[train]\nepochs = 90\nlast_batch = \"drop\"\nstop_early = { patience = 2 }\n\
@@ -108,6 +108,9 @@ mod tests {
         let train = &shorter.train;
         assert_eq!((train.epochs, train.steps), (None, Some(40)));
         assert!(shorter.optim.schedule.warmup.is_some());
+        let wanted = checked(TEXT, &["evaluate.every=5 steps", "checkpoint.keep=3", "ema.decay=0.5"]);
+        assert_eq!(wanted.evaluate.every.map(|every| every.to_string()).as_deref(), Some("5 steps"));
+        assert_eq!((wanted.checkpoint.keep, wanted.ema.is_some()), (3, true));
         let shortest = checked(TEXT, &["train.epochs=9"]);
         assert_eq!((shortest.train.epochs, shortest.optim.schedule.warmup.is_some()), (Some(9), false));
     }

@@ -46,8 +46,9 @@ pub(super) fn plan(
     if let Some(samples) = args.overfit {
         let text = toml::to_string(&overfit::recipe(&stated, samples, &args.set))?;
         let source = Source { text, ..source };
-        resolved = resolved.map(|_| resolve(&source, &[], Paths::Check)).transpose()?;
-        stated = AnyRecipe::parse(&source, &[])?;
+        // The user's overrides win against the changes of the check too.
+        resolved = resolved.map(|_| resolve(&source, &args.set, Paths::Check)).transpose()?;
+        stated = AnyRecipe::parse(&source, &args.set)?;
     }
     // Nobody takes the check for a training.
     let overfit_name = stated.train.overfit.map(|_| overfit::name(name));

@@ -111,6 +111,18 @@ fn each_bound_is_named_with_its_setting() {
 }
 
 #[test]
+fn waits_between_recorded_steps_are_named() {
+    let (_folder, run_dir) = run(&[PLAIN, PLAIN]);
+    for (data, is_named) in [(60.0, true), (5.0, false)] {
+        let line = format!("{{\"step_ms\":100.0,\"wait_ms\":{{\"data\":{data},\"comm\":0.0}}}}\n");
+        fs::write(run_dir.metrics(), line.repeat(4)).unwrap();
+        let found = Verdict::of_run(&run_dir).unwrap();
+        assert_eq!(found.bound, Bound::Arithmetic);
+        assert_eq!(found.sentence.contains("rank 0 waits 60% of a step for samples"), is_named, "{found}");
+    }
+}
+
+#[test]
 fn metrics_alone_name_waits() {
     let folder = tempfile::tempdir().unwrap();
     let run_dir = RunDir::new(folder.path());

@@ -51,34 +51,48 @@ impl Verdict {
             sentence
                 .push_str(&format!("; other ranks wait up to {wait} of a step for rank {}", slowest.rank));
         }
+        // A loader may wait at the ends of epochs, and the recorded steps are within one.
+        let of_run = waits_of_metrics(run_dir).filter(|of_run| of_run.data >= shares.data + NOTABLE);
+        if let Some(of_run) = of_run {
+            sentence.push_str(&format!(
+                "; over more steps than the recorded ones rank 0 waits {} of a step for samples: record steps \
+                 around the end of an epoch",
+                percent(of_run.data)
+            ));
+        }
         Some(Self { bound, sentence })
     }
 
     /// Returns the verdict by the waits of rank 0 in `metrics.jsonl`.
-    pub(super) fn of_metrics(run_dir: &RunDir) -> Option<Self> {
-        let text = fs::read(run_dir.metrics()).ok()?;
-        let lines = text.rsplit(|byte| *byte == b'\n');
-        let waits = |line: &[u8]| {
-            let line: Value = serde_json::from_slice(line).ok()?;
-            let number = |value: &Value| value.as_f64().filter(|number| number.is_finite());
-            let wait = line.get("wait_ms")?;
-            Some([line.get("step_ms").and_then(number)?, number(&wait["data"])?, number(&wait["comm"])?])
-        };
-        let mut steps: Vec<[f64; 3]> = lines.filter_map(waits).take(LAST_STEPS).collect();
-        // The first step prepares what later ones have.
-        if steps.len() > 1 && steps.len() < LAST_STEPS {
-            steps.pop();
-        }
-        let sum = |at: usize| steps.iter().map(|step| step[at]).sum::<f64>();
-        let whole = sum(0);
-        if whole <= 0.0 {
-            return None;
-        }
-        let shares = Shares { data: sum(1) / whole, communication: sum(2) / whole, ..Shares::default() };
+    fn of_metrics(run_dir: &RunDir) -> Option<Self> {
+        let shares = waits_of_metrics(run_dir)?;
         let bound = match shares.bound() {
             Bound::Launches | Bound::Arithmetic => Bound::Computing,
             bound => bound,
         };
         Some(Self { bound, sentence: Settings::of(run_dir).sentence_of_metrics(bound, &shares) })
     }
+}
+
+/// Returns the parts of a step in which rank 0 waits, over the last steps of `metrics.jsonl`; None without a step.
+fn waits_of_metrics(run_dir: &RunDir) -> Option<Shares> {
+    let text = fs::read(run_dir.metrics()).ok()?;
+    let lines = text.rsplit(|byte| *byte == b'\n');
+    let waits = |line: &[u8]| {
+        let line: Value = serde_json::from_slice(line).ok()?;
+        let number = |value: &Value| value.as_f64().filter(|number| number.is_finite());
+        let wait = line.get("wait_ms")?;
+        Some([line.get("step_ms").and_then(number)?, number(&wait["data"])?, number(&wait["comm"])?])
+    };
+    let mut steps: Vec<[f64; 3]> = lines.filter_map(waits).take(LAST_STEPS).collect();
+    // The first step prepares what later ones have.
+    if steps.len() > 1 && steps.len() < LAST_STEPS {
+        steps.pop();
+    }
+    let sum = |at: usize| steps.iter().map(|step| step[at]).sum::<f64>();
+    let whole = sum(0);
+    if whole <= 0.0 {
+        return None;
+    }
+    Some(Shares { data: sum(1) / whole, communication: sum(2) / whole, ..Shares::default() })
 }

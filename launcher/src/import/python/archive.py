@@ -86,7 +86,8 @@ class Archive:
 def same(one, other):
     """Returns whether two constants have the same bytes in the same layout."""
     layout = lambda tensor: (tensor.dtype, tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.untyped_storage().nbytes())
-    return layout(one) == layout(other) and bytes(one.untyped_storage()) == bytes(other.untyped_storage())
+    whole = lambda tensor: torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage())
+    return layout(one) == layout(other) and torch.equal(whole(one), whole(other))
 
 
 def graph_json(program):

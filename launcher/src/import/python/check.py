@@ -55,8 +55,8 @@ def mark(tensor):
     flat = tensor.detach().contiguous().flatten()
     flat = torch.view_as_real(flat).flatten() if flat.is_complex() else flat
     whole = {1: torch.uint8, 2: torch.int16}.get(flat.element_size(), torch.int32)
-    places = torch.arange(1, 2 * MARKED, 2, dtype=torch.int32)
     parts = flat.view(whole).split(MARKED)
+    places = torch.arange(1, 2 * len(parts[0]), 2, dtype=torch.int32)
     return [(part.to(torch.int32) * places[: len(part)]).sum(dtype=torch.int64).item() for part in parts]
 
 
