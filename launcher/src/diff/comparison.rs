@@ -98,15 +98,17 @@ impl Comparison {
         match self.first() {
             None => Verdict::Equal,
             Some(first) => {
-                let is_damaged =
-                    self.weights.different.as_ref().is_some_and(weights::Checkpoints::is_damaged);
+                let has_other_tensors = |checkpoints: &weights::Checkpoints| {
+                    checkpoints.is_damaged() || !checkpoints.unmatched.is_empty()
+                };
+                let is_other = self.weights.different.as_ref().is_some_and(has_other_tensors);
                 // The loss alone may change little by an update of another size.
                 let of_step = self.steps.differences.iter().filter(|one| one.step == first.step);
                 let mut of_step =
                     of_step.filter(|one| one.kind != Kind::Evaluation || one.kind == first.kind);
                 let is_small = self.is_rounding(first.kind, first.relative)
                     && of_step.all(|one| self.is_rounding(one.kind, one.relative));
-                match is_small && !(first.kind == Kind::Weights && is_damaged) {
+                match is_small && !(first.kind == Kind::Weights && is_other) {
                     true => Verdict::Rounding,
                     false => Verdict::Different,
                 }

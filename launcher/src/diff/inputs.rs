@@ -81,6 +81,7 @@ impl Input {
             // Another program may do anything.
             Source::Trainer => kind != Weights,
             Source::File | Source::Library | Source::Cut | Source::Machine => kind >= Loss,
+            Source::Setting if name == "evaluate.samples" => kind == Evaluation,
             Source::Setting if !self.has_effect() => false,
             Source::Setting if name.starts_with("data.") => {
                 matches!(kind, Plan | Order | Content | Rate | Evaluation)
@@ -270,6 +271,10 @@ mod tests {
             setting("model.batchnorm", Kind::Loss, true) && !setting("model.batchnorm", Kind::Order, true)
         );
         assert!(setting("train.seed", Kind::Order, true) && !setting("log.every_steps", Kind::Loss, false));
+        assert!(
+            setting("evaluate.samples", Kind::Evaluation, true)
+                && !setting("evaluate.samples", Kind::Loss, true)
+        );
         assert!(!input(Source::Cut, "ranks").explains(Kind::Order, true));
         assert!(input(Source::Trainer, "trainer").explains(Kind::Order, true));
     }

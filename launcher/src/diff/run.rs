@@ -70,6 +70,11 @@ impl Run {
             if let Some(evaluation) = Evaluation::of(&value) {
                 self.evaluations.push(evaluation);
             } else if let Some(step) = value["step"].as_u64() {
+                // A process that was killed while it rewrote the file leaves lines twice.
+                if self.steps.last_key_value().is_some_and(|(last, _)| *last >= step) {
+                    self.steps.split_off(&step);
+                    self.evaluations.retain(|evaluation| evaluation.step < step);
+                }
                 self.steps.insert(step, Step::of(&value));
             }
         }

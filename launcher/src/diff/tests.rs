@@ -323,6 +323,39 @@ fn a_resumed_run_names_what_changed_between_its_attempts() {
 }
 
 #[test]
+fn lines_before_those_that_repeat_them_do_not_count() {
+    let repeated = |files: &mut Files| {
+        let third = files.lines[2].clone();
+        files.change_from(3, "/loss", |_| json!(9.0));
+        files.lines.push(third);
+    };
+    let sentence = compare(repeated, 0.0).unwrap().sentence();
+    assert_eq!(sentence, "Equal: 3 steps (1 to 3) have the same bits.");
+}
+
+#[test]
+fn a_file_of_one_checkpoint_is_a_difference() {
+    let folder = tempfile::tempdir().unwrap();
+    let runs = ["a", "b"].map(|name| {
+        let run = folder.path().join(name);
+        Files::new().write(&run);
+        let checkpoint = run.join("checkpoints/step-00000002");
+        fs::create_dir_all(&checkpoint).unwrap();
+        let none: [(&str, safetensors::tensor::TensorView<'_>); 0] = [];
+        fs::write(checkpoint.join("model.safetensors"), safetensors::serialize(none, None).unwrap()).unwrap();
+        run
+    });
+    let compared = || Comparison::of(Run::read(&runs[0])?, Run::read(&runs[1])?, 1e-3);
+    assert!(compared().unwrap().sentence().contains("1 checkpoint"));
+    let of_b = runs[1].join("checkpoints/step-00000002");
+    fs::copy(of_b.join("model.safetensors"), of_b.join("ema.safetensors")).unwrap();
+    let comparison = compared().unwrap();
+    assert_eq!(comparison.verdict(), Verdict::Different);
+    let text = text(&comparison);
+    assert!(text.contains("Tensors of step 2:\n  only B has ema.safetensors\n"), "{text}");
+}
+
+#[test]
 fn what_cannot_be_compared_is_an_error() {
     let error = |change: fn(&mut Files)| format!("{:#}", compare(change, 0.0).unwrap_err());
     assert!(error(|files| files.set("classify", "segment")).contains("has classify, "));

@@ -33,7 +33,7 @@ pub(super) struct Checkpoints {
     pub(super) tensors: usize,
     /// The tensors that differ, the largest relative difference first.
     pub(super) different: Vec<Tensor>,
-    /// Tensors of one of them, or with other shapes, as sentences.
+    /// Files and tensors of one of them, and tensors with other shapes, as sentences.
     pub(super) unmatched: Vec<String>,
     /// Files that changed after they were written: of the first run and of the second.
     pub(super) damaged: [Vec<String>; 2],
@@ -71,6 +71,10 @@ pub(super) fn compare(a: &Run, b: &Run, tolerance: f64) -> anyhow::Result<Compar
             let allowed = compare_files(folders, name, tolerance, &mut checkpoints)
                 .with_context(|| format!("cannot compare {name} of step {step}"))?;
             compared.allowed = compared.allowed.max(allowed);
+        }
+        for (letter, own, others) in [("A", &files[0], &files[1]), ("B", &files[1], &files[0])] {
+            let alone = own.iter().filter(|name| !others.contains(name));
+            checkpoints.unmatched.extend(alone.map(|name| format!("only {letter} has {name}")));
         }
         if checkpoints.is_equal() {
             compared.equal.push(step);

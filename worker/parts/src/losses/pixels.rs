@@ -44,11 +44,7 @@ pub fn pixel_loss(logits: &Outputs, masks: &Masks<'_>) -> Result<Loss, TchError>
 ///
 /// One loss of pixels is divided by the sum of the weights of the pixels. Otherwise each sample with counted pixels has its own loss: of
 /// each term of pixels the weighted mean over its pixels, and of areas their loss.
-pub fn pixel_losses(
-    terms: &[Term],
-    logits: &Outputs,
-    masks: &Masks<'_>,
-) -> Result<Loss, TchError> {
+pub fn pixel_losses(terms: &[Term], logits: &Outputs, masks: &Masks<'_>) -> Result<Loss, TchError> {
     let (logits, pixels, target) = prepared(logits, masks)?;
     let bound: Vec<_> = terms.iter().map(|term| pixels.bind(term, &target)).collect::<Result<_, _>>()?;
     let (sum, weight) = match &bound[..] {
@@ -86,11 +82,7 @@ pub fn pixel_sums(logits: &Tensor, masks: &Masks<'_>) -> Result<Tensor, TchError
 }
 
 /// Returns the loss of each image by one term, as [`pixel_losses`]; 0 of images without a pixel that counts.
-pub fn image_losses(
-    term: &Term,
-    logits: &Outputs,
-    masks: &Masks<'_>,
-) -> Result<Tensor, TchError> {
+pub fn image_losses(term: &Term, logits: &Outputs, masks: &Masks<'_>) -> Result<Tensor, TchError> {
     let (logits, pixels, target) = prepared(logits, masks)?;
     let bound = [pixels.bind(term, &target)?];
     Ok(pixels.of_images(&bound, &target, &logits, masks.weights)?.0)

@@ -65,9 +65,8 @@ fn sums_are_equal_for_every_partition() {
     };
     let (whole, areas) = of(0, 3);
     let parts = [of(0, 1), of(1, 2)];
-    let [sum, weight] = [0, 1].map(|at| {
-        parts.iter().map(|(loss, _)| [&loss.sum, &loss.weight][at].double_value(&[])).sum::<f64>()
-    });
+    let [sum, weight] = [0, 1]
+        .map(|at| parts.iter().map(|(loss, _)| [&loss.sum, &loss.weight][at].double_value(&[])).sum::<f64>());
     assert!((whole.sum.double_value(&[]) - sum).abs() < 1e-6);
     assert_eq!(whole.weight.double_value(&[]), weight);
     let of_parts = &parts[0].1 + &parts[1].1;
