@@ -66,20 +66,39 @@ fn extremes(x: &[u64], y: &[f64], span: Range<usize>, usual: u64) -> Vec<usize> 
 
 /// Returns the mean around each value over `window` values; NaN where the value is.
 pub(super) fn running_mean(y: &[f64], window: usize) -> Vec<f64> {
-    let (mut sums, mut counts) = (vec![0.0], vec![0.0]);
-    let (mut sum, mut count) = (0.0, 0.0);
-    for value in y {
-        if value.is_finite() {
-            sum += value;
-            count += 1.0;
-        }
-        sums.push(sum);
-        counts.push(count);
-    }
     let half = window / 2;
+    // Sum and count within blocks that are as long as a window: of a block's begin up to a value, and of a value up to the block's end.
+    // A difference of sums over all values would be noise after one spike of 1e20.
+    let block = 2 * half + 1;
+    let add = |(sum, count): (f64, f64), value: f64| match value.is_finite() {
+        true => (sum + value, count + 1.0),
+        false => (sum, count),
+    };
+    let (mut up_to, mut from) = (vec![(0.0, 0.0); y.len()], vec![(0.0, 0.0); y.len()]);
+    for begin in (0..y.len()).step_by(block) {
+        let end = (begin + block).min(y.len());
+        let mut sum = (0.0, 0.0);
+        for at in begin..end {
+            sum = add(sum, y[at]);
+            up_to[at] = sum;
+        }
+        sum = (0.0, 0.0);
+        for at in (begin..end).rev() {
+            sum = add(sum, y[at]);
+            from[at] = sum;
+        }
+    }
     let mean = |(at, value): (usize, &f64)| {
-        let (begin, end) = (at.saturating_sub(half), (at + half + 1).min(y.len()));
-        if value.is_finite() { (sums[end] - sums[begin]) / (counts[end] - counts[begin]) } else { f64::NAN }
+        let (first, last) = (at.saturating_sub(half), (at + half).min(y.len() - 1));
+        let (sum, count) = if first.is_multiple_of(block) {
+            up_to[last]
+        } else if first / block == last / block {
+            // Only the last window ends with its block's values.
+            from[first]
+        } else {
+            (from[first].0 + up_to[last].0, from[first].1 + up_to[last].1)
+        };
+        if value.is_finite() { sum / count } else { f64::NAN }
     };
     y.iter().enumerate().map(mean).collect()
 }
@@ -128,6 +147,26 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn a_mean_is_that_of_its_window_also_after_a_spike(
+            values in prop::collection::vec(prop::option::weighted(0.9, -50i32..50), 0..200),
+            window in 1usize..30,
+            spike in 0usize..200,
+        ) {
+            let mut y: Vec<f64> = values.iter().map(|value| value.map_or(NAN, f64::from)).collect();
+            if let Some(value) = y.get_mut(spike) {
+                *value = 1e20;
+            }
+            let half = window / 2;
+            for (at, mean) in running_mean(&y, window).into_iter().enumerate() {
+                let near = &y[at.saturating_sub(half)..(at + half + 1).min(y.len())];
+                let near: Vec<f64> = near.iter().copied().filter(|value| value.is_finite()).collect();
+                let expected = near.iter().sum::<f64>() / near.len() as f64;
+                prop_assert_eq!(mean.is_nan(), y[at].is_nan());
+                prop_assert!(y[at].is_nan() || (mean - expected).abs() <= 1e-9 * expected.abs().max(1.0));
+            }
+        }
+
         #[test]
         fn a_reduced_curve_has_the_extremes_of_the_whole_in_order(
             steps in prop::collection::btree_set(0u64..5000, 0..400),

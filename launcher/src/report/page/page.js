@@ -240,7 +240,7 @@ function several(data) {
     el("div", { class: "head" }, el("h1", {}, runs.length + " runs")), box(data.problems),
     part("Compared", table(["run", "state", ...labels], rows)),
     part("Settings that differ", settings.length > 0 ? table(["setting", ...runs.map((run) => run.name)], settings)
-      : el("p", {}, "The recipes of these runs are equal.")),
+      : el("p", {}, runs.every((run) => run.recipe) ? "The recipes of these runs are equal." : "Not all of these runs have a recipe.")),
     part("Curves", el("div", { class: "charts" }, specs.map((spec) => chart(spec, [], [], range))), reduced(specs, data.spans)),
     runs.map((run) => el("details", { class: "run", id: run.name },
       el("summary", {}, run.name), head(run).slice(1), keysOfMarks(run), sections(run))),

@@ -32,10 +32,11 @@ impl Curve {
         while self.points.last().is_some_and(|point| point.last >= step) {
             self.points.pop();
         }
+        // The loss of a diverged training is not the last one that was a number.
+        self.last = value.is_finite().then_some(value);
         if !value.is_finite() {
             return;
         }
-        self.last = Some(value);
         match self.points.last_mut() {
             Some(point) if point.count < self.values => {
                 point.last = step;
@@ -73,7 +74,7 @@ impl Curve {
         Some((self.points.first()?.first, self.points.last()?.last))
     }
 
-    /// Returns the latest value.
+    /// Returns the latest value, if it is finite.
     pub(super) fn last(&self) -> Option<f64> {
         self.last
     }
@@ -108,5 +109,7 @@ mod tests {
         }
         assert_eq!((curve.steps(), curve.last()), (Some((1, 5)), Some(6.0)));
         assert_eq!(curve.points(usize::MAX), [(1.0, 1.0), (2.0, 5.0), (5.0, 6.0)]);
+        curve.push(6, f64::NAN);
+        assert_eq!((curve.steps(), curve.last()), (Some((1, 5)), None));
     }
 }

@@ -9,6 +9,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Once;
 
+use dtrain_common::progress::{Progress, Unit};
 use rustix::fs::{FlockOperation, flock, statvfs};
 
 use super::super::cache_folder;
@@ -88,6 +89,9 @@ fn unpack(file: &ParquetFile, (group, leaf): (usize, usize), path: &Path) -> io:
     if let Err(reason) = make_room(folder, needed) {
         return Ok(Err(reason));
     }
+    let name = file.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    // Steps that wait for it show nothing themselves.
+    let progress = Progress::of(format!("unpacking row group {group} of {name}"), needed, Unit::Bytes);
     let written = cache_folder::write_by(path, |out| {
         let mut places = Vec::new();
         let mut end = 8 * (rows as u64 + 1);
@@ -97,6 +101,7 @@ fn unpack(file: &ParquetFile, (group, leaf): (usize, usize), path: &Path) -> io:
             places.extend(end.to_le_bytes());
             let cell = cell.unwrap_or_default();
             end += cell.len() as u64;
+            progress.add(cell.len() as u64 + 8);
             cells.write_all(cell)
         })?;
         places.extend(end.to_le_bytes());
