@@ -71,7 +71,10 @@ impl Comparison {
         };
         let weights = weights::compare(&a, &b, tolerance)?;
         let step = steps.first().map_or(steps.steps.1, |first| first.step);
+        // Test samples have no hashes.
+        let first = steps.first().map(|first| first.kind);
         let same_samples = steps.has_hashes
+            && first != Some(Kind::Evaluation)
             && !steps.differences.iter().any(|one| matches!(one.kind, Kind::Order | Kind::Content));
         let inputs = inputs::compare(&a, &b, step, same_samples);
         let names = names::of_samples([&a, &b], &steps.changed_samples);
@@ -106,9 +109,13 @@ impl Comparison {
                 let of_step = self.steps.differences.iter().filter(|one| one.step == first.step);
                 let mut of_step =
                     of_step.filter(|one| one.kind != Kind::Evaluation || one.kind == first.kind);
-                let is_small = self.is_rounding(first.kind, first.relative)
-                    && of_step.all(|one| self.is_rounding(one.kind, one.relative));
-                match is_small && !(first.kind == Kind::Weights && is_other) {
+                let is_small = self.is_rounding(first.step, first.kind, first.relative)
+                    && of_step.all(|one| self.is_rounding(one.step, one.kind, one.relative));
+                // Another weight decay changes little at first, too.
+                let explaining = self.explaining(&first);
+                let has_other_cause =
+                    !explaining.is_empty() && !explaining.iter().any(|input| input.only_rounds());
+                match is_small && !has_other_cause && !(first.kind == Kind::Weights && is_other) {
                     true => Verdict::Rounding,
                     false => Verdict::Different,
                 }
@@ -116,31 +123,36 @@ impl Comparison {
         }
     }
 
-    /// Returns whether a first difference of this size is one of rounding.
-    pub(super) fn is_rounding(&self, kind: Kind, relative: Option<f64>) -> bool {
+    /// Returns whether a first difference of this size, at this step, is one of rounding.
+    pub(super) fn is_rounding(&self, step: u64, kind: Kind, relative: Option<f64>) -> bool {
         let precisions =
-            self.runs.each_ref().map(|run| run.environment(1)["precision"].as_str().unwrap_or("fp32"));
+            self.runs.each_ref().map(|run| run.environment(step)["precision"].as_str().unwrap_or("fp32"));
         relative.is_some_and(|relative| is_rounding(relative, kind, precisions))
+    }
+
+    /// Returns the inputs that can explain a difference.
+    fn explaining(&self, first: &First<'_>) -> Vec<&Input> {
+        let explains = |input: &&Input| input.explains(first.kind, first.step == 1, self.steps.has_hashes);
+        self.inputs.iter().filter(explains).collect()
     }
 
     /// Returns the inputs that best explain the first difference.
     pub(super) fn causes(&self) -> Vec<&Input> {
         let Some(first) = self.first() else { return Vec::new() };
-        let is_first = first.step == 1;
-        let explains = |input: &&Input| input.explains(first.kind, is_first);
-        let candidates: Vec<&Input> = self.inputs.iter().filter(explains).collect();
+        let candidates = self.explaining(&first);
         let of = |wanted: &dyn Fn(&Input) -> bool| -> Vec<&Input> {
             candidates.iter().copied().filter(|input| wanted(input)).collect()
         };
         // A host's name is only a hint at its machine.
         let is_host = |input: &Input| input.name == "host";
+        let is_stated = |input: &Input| matches!(input.source, Source::Setting | Source::Data | Source::File);
         let groups: [Vec<&Input>; 5] = [
             if self.verdict() == Verdict::Rounding {
-                of(&|input| input.only_rounds() && !is_host(input))
+                of(&|input| (input.only_rounds() || is_stated(input)) && !is_host(input))
             } else {
                 Vec::new()
             },
-            of(&|input| matches!(input.source, Source::Setting | Source::Data | Source::File)),
+            of(&is_stated),
             of(&|input| input.source == Source::Trainer),
             of(&|input| !is_host(input)),
             of(&is_host),
@@ -148,11 +160,16 @@ impl Comparison {
         let group = groups.into_iter().find(|group| !group.is_empty()).unwrap_or_default();
         // Defaults of other settings follow from those that both runs have.
         let is_set = |input: &&Input| input.values.iter().all(|value| value != inputs::NOT_SET);
-        let has_set = group.iter().any(is_set);
-        let mut causes: Vec<&Input> = group.into_iter().filter(|input| !has_set || is_set(input)).collect();
-        // Such as model.weights_mode, which follows from model.weights.
+        let is_setting = |input: &Input| input.source == Source::Setting;
+        let has_set = group.iter().any(|input| is_setting(input) && is_set(input));
+        let is_own = |input: &&Input| !has_set || !is_setting(input) || is_set(input);
+        let mut causes: Vec<&Input> = group.into_iter().filter(is_own).collect();
         let names: Vec<&str> = causes.iter().map(|input| input.name.as_str()).collect();
-        causes.retain(|input| !names.iter().any(|name| input.name != *name && input.name.starts_with(*name)));
+        let follows = |name: &str| match name {
+            "model.weights_mode" => names.contains(&"model.weights"),
+            _ => names.iter().any(|own| name.strip_prefix(own).is_some_and(|rest| rest.starts_with('.'))),
+        };
+        causes.retain(|input| !follows(&input.name));
         causes
     }
 
@@ -182,14 +199,15 @@ impl Comparison {
         if !self.weights.equal.is_empty() {
             parts.push(counted(self.weights.equal.len(), "checkpoint"));
         }
-        let allowed = self.steps.allowed.max(self.weights.allowed);
-        match allowed > 0.0 {
-            true => format!(
-                "Equal within {:e}: {}; the largest difference is {allowed:.1e}.",
-                self.tolerance,
-                parts.join(", ")
+        let parts = parts.join(", ");
+        let of_steps = Some(self.steps.allowed).filter(|allowed| *allowed > 0.0);
+        let norms = if self.steps.has_noise { ", but for gradient norms within 1e-13" } else { "" };
+        match of_steps.into_iter().chain(self.weights.allowed).reduce(f64::max) {
+            Some(allowed) => format!(
+                "Equal within {:e}: {parts}; the largest difference is {allowed:.1e}.",
+                self.tolerance
             ),
-            false => format!("Equal: {} have the same bits.", parts.join(", ")),
+            None => format!("Equal: {parts} have the same bits{norms}."),
         }
     }
 

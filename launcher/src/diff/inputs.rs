@@ -55,6 +55,10 @@ const WITHOUT_EFFECT: [&str; 8] = [
     "memory.budget",
     "train.stop_early",
 ];
+/// Those that change figures of evaluations.
+const FOR_EVALUATIONS: [&str; 3] = ["evaluate.samples", "evaluate.batch", "test."];
+/// Settings of data that change the model or its loss, too.
+const FOR_LOSSES: [&str; 3] = ["data.classes", "data.vocabulary", "data.ignore"];
 /// Settings that divide a step and leave its samples.
 const CUTS: [&str; 2] = ["memory.", "reduce."];
 
@@ -72,21 +76,25 @@ impl Input {
         }
     }
 
-    /// Returns whether the input can explain a first difference of this kind; `is_first`: at the first step of the run.
-    pub(super) fn explains(&self, kind: Kind, is_first: bool) -> bool {
-        use Kind::{Content, Evaluation, Loss, Order, Plan, Rate, Weights};
+    /// Returns whether the input can explain a first difference of this kind; `is_first`: at the first step of the run; `has_hashes`:
+    /// whether samples were compared.
+    pub(super) fn explains(&self, kind: Kind, is_first: bool, has_hashes: bool) -> bool {
+        use Kind::{Content, Evaluation, Loss, Order, Plan, Rate};
         let name = self.name.as_str();
+        let of_samples = !has_hashes || matches!(kind, Plan | Order | Content | Rate | Evaluation);
         match self.source {
-            Source::Data => matches!(kind, Plan | Order | Content | Rate | Evaluation),
+            Source::Data => of_samples,
             // Another program may do anything.
-            Source::Trainer => kind != Weights,
+            Source::Trainer => true,
             Source::File | Source::Library | Source::Cut | Source::Machine => kind >= Loss,
-            Source::Setting if name == "evaluate.samples" => kind == Evaluation,
+            Source::Setting if starts_with_any(name, &FOR_EVALUATIONS) => kind == Evaluation,
             Source::Setting if !self.has_effect() => false,
-            Source::Setting if name.starts_with("data.") => {
-                matches!(kind, Plan | Order | Content | Rate | Evaluation)
+            Source::Setting if starts_with_any(name, &FOR_LOSSES) => of_samples || kind >= Loss,
+            Source::Setting if name.starts_with("data.") => of_samples,
+            // Evaluations and weights of the first step are those after its update.
+            Source::Setting if name.starts_with("optim.") => {
+                kind == Rate || kind >= Evaluation || kind >= Loss && !is_first
             }
-            Source::Setting if name.starts_with("optim.") => kind == Rate || kind >= Loss && !is_first,
             Source::Setting if starts_with_any(name, &["train.", "stage", "custom"]) => true,
             Source::Setting if name.starts_with("ema.") => kind >= Evaluation,
             Source::Setting => kind >= Loss,
@@ -141,13 +149,16 @@ pub(super) fn compare(a: &Run, b: &Run, step: u64, same_samples: bool) -> Vec<In
     for name in ["libtorch", "cuda", "driver", "nccl"] {
         add(Source::Library, name, environments.map(|of| text(&of[name])));
     }
-    let ranks = [a, b].map(|run| text(&run.plan["nproc"]));
+    let ranks = [a, b].map(|run| ranks(run.environment(step)).or_else(|| text(&run.plan["nproc"])));
     let other_ranks = ranks[0] != ranks[1];
     add(Source::Cut, "ranks", ranks);
     if !other_ranks {
         // These follow from the number of ranks.
         add(Source::Cut, "threads of a rank", environments.map(|of| text(&of["threads"])));
-        add(Source::Cut, "cut", [a, b].map(|run| text(&run.plan["partition"])));
+        // Of the newest attempt alone.
+        let is_newest = |run: &Run| run.environments().next_back() == Some(run.environment(step));
+        let cut = |run: &Run| text(&run.plan["partition"]).filter(|_| is_newest(run));
+        add(Source::Cut, "cut", [a, b].map(cut));
     }
     add(Source::Machine, "device", environments.map(|of| list(&of["devices"])));
     for (name, label) in [("cpu", "processor"), ("cores", "cores"), ("precision", "precision")] {
@@ -183,14 +194,27 @@ pub(super) fn attempts(run: &Run) -> Vec<String> {
     for pair in all.windows(2) {
         let fields = pair[1].as_object().into_iter().flatten().filter(|(key, _)| *key != "first_step");
         let words = |value: &Value| list(value).or_else(|| text(value)).unwrap_or_else(|| value.to_string());
-        let changed = fields.filter(|(key, value)| pair[0].get(key.as_str()) != Some(*value));
+        let of_ranks = [pair[0], pair[1]].map(ranks);
+        let other_ranks = match &of_ranks {
+            [Some(before), Some(now)] if before != now => Some(format!("ranks {now} (before {before})")),
+            _ => None,
+        };
+        // Hosts and devices are those of the ranks.
+        let is_other = |key: &str, value: &Value| match list(value) {
+            Some(now) => Some(now) != list(&pair[0][key]),
+            None => pair[0].get(key) != Some(value),
+        };
+        let changed = fields.filter(|(key, value)| is_other(key, value));
         let changed = changed.map(|(key, value)| match key.as_str() {
             "files" | "data" | "trainer_hash" => {
                 format!("other {}", if key == "trainer_hash" { "trainer" } else { key })
             }
             _ => format!("{key} {} (before {})", words(value), words(&pair[0][key.as_str()])),
         });
-        let changed: Vec<_> = changed.collect();
+        let changed: Vec<_> = other_ranks.into_iter().chain(changed).collect();
+        if changed.is_empty() {
+            continue;
+        }
         sentences.push(format!("from step {} with {}", pair[1]["first_step"], changed.join(", ")));
     }
     sentences
@@ -241,6 +265,11 @@ fn text(value: &Value) -> Option<String> {
     }
 }
 
+/// Returns the number of ranks, each of which has its host in the list.
+fn ranks(environment: &Value) -> Option<String> {
+    Some(environment["hosts"].as_array()?.len().to_string())
+}
+
 /// Returns the different texts of a list.
 fn list(value: &Value) -> Option<String> {
     let names: BTreeSet<&str> = value.as_array()?.iter().filter_map(Value::as_str).collect();
@@ -263,7 +292,7 @@ mod tests {
 
     #[test]
     fn inputs_explain_what_they_can_change() {
-        let setting = |name, kind, is_first| input(Source::Setting, name).explains(kind, is_first);
+        let setting = |name, kind, is_first| input(Source::Setting, name).explains(kind, is_first, true);
         assert!(setting("optim.lr", Kind::Rate, true) && setting("optim.weight_decay", Kind::Loss, false));
         assert!(!setting("optim.weight_decay", Kind::Loss, true));
         assert!(setting("data.augment", Kind::Content, true) && !setting("data.augment", Kind::Loss, true));
@@ -275,8 +304,15 @@ mod tests {
             setting("evaluate.samples", Kind::Evaluation, true)
                 && !setting("evaluate.samples", Kind::Loss, true)
         );
-        assert!(!input(Source::Cut, "ranks").explains(Kind::Order, true));
-        assert!(input(Source::Trainer, "trainer").explains(Kind::Order, true));
+        assert!(
+            setting("optim.weight_decay", Kind::Weights, true)
+                && setting("test.weights", Kind::Evaluation, false)
+        );
+        assert!(setting("data.classes", Kind::Loss, true));
+        assert!(!input(Source::Cut, "ranks").explains(Kind::Order, true, true));
+        assert!(input(Source::Trainer, "trainer").explains(Kind::Order, true, true));
+        let unknown = |source| input(source, "data.augment").explains(Kind::Loss, true, false);
+        assert!(unknown(Source::Setting) && unknown(Source::Data));
     }
 
     #[test]

@@ -69,7 +69,7 @@ fn result(comparison: &Comparison, one: &Difference) -> Value {
         "step": one.step,
         "values": one.values.each_ref().map(Reading::json),
         "relative": one.relative,
-        "rounding": comparison.is_rounding(one.kind, one.relative),
+        "rounding": comparison.is_rounding(one.step, one.kind, one.relative),
         "largest": one.largest.map(|(size, step)| json!({"relative": size, "step": step})),
         "steps": one.count,
     })

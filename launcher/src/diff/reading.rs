@@ -44,6 +44,9 @@ impl Reading {
         match self {
             Self::Text(text) => text.clone(),
             Self::Number(number) if number.is_nan() => "not finite".to_owned(),
+            Self::Number(number) if *number != 0.0 && !(1e-5..1e15).contains(&number.abs()) => {
+                format!("{number:e}")
+            }
             Self::Number(number) => number.to_string(),
         }
     }
@@ -99,7 +102,7 @@ impl Step {
         // One sample: a sum has its whole difference or none of it.
         differences().skip(1).enumerate().try_fold(0, |number, (bit, part)| match part {
             0 => Some(number),
-            part if part == all => Some(number | 1 << bit),
+            part if part == all => 1u32.checked_shl(bit as u32).map(|one| number | one),
             _ => None,
         })
     }
@@ -151,6 +154,8 @@ mod tests {
         assert_eq!(step(&[10, 20, 30, 40]).changed_sample(&step(&[17, 22, 30, 45])), None);
         assert_eq!(step(&[10, 20]).changed_sample(&step(&[10, 20])), None);
         assert_eq!(step(&[]).changed_sample(&step(&[10, 20])), None);
+        // No number of a sample has so many bits.
+        assert_eq!(step(&[10; 41]).changed_sample(&step(&[17; 41])), None);
     }
 
     #[test]

@@ -30,6 +30,8 @@ pub(super) struct Compared {
     pub(super) differences: Vec<Difference>,
     /// The largest difference that the tolerance allowed.
     pub(super) allowed: f64,
+    /// Whether gradient norms differ by no more than the order of a sum.
+    pub(super) has_noise: bool,
     pub(super) evaluations: usize,
     /// The numbers of samples whose content differs, where one of a step does.
     pub(super) changed_samples: BTreeSet<u32>,
@@ -87,7 +89,10 @@ impl Compared {
                 _ => None,
             };
             if let Some(size) = size.filter(|size| *size <= tolerance.max(noise(quantity.0))) {
-                self.allowed = self.allowed.max(if size <= tolerance { size } else { 0.0 });
+                match size <= tolerance {
+                    true => self.allowed = self.allowed.max(size),
+                    false => self.has_noise = true,
+                }
                 continue;
             }
             let (kind, name) = quantity.clone();

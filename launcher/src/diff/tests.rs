@@ -160,6 +160,7 @@ fn planted_differences_are_named() {
     };
     let ranks: Plant = |files| {
         files.plan["nproc"] = json!(2);
+        files.plan["environment"]["hosts"] = json!(["n1", "n1"]);
         files.plan["partition"] = json!("4 = 2 ranks x 2 x 1 accumulation");
         files.plan["environment"]["threads"] = json!(2);
         files.other_losses(3e-7);
@@ -273,6 +274,7 @@ fn each_cause_has_one_row() {
         |files| {
             files.set("effective_batch = 4", "effective_batch = 8");
             files.plan["nproc"] = json!(2);
+            files.plan["environment"]["hosts"] = json!(["n1", "n1"]);
             files.plan["partition"] = json!("8 = 2 ranks x 4 x 1 accumulation");
             files.plan["environment"]["threads"] = json!(2);
             files.plan["environment"]["dtrain"] = json!("0.2.0");
@@ -320,6 +322,56 @@ fn a_resumed_run_names_what_changed_between_its_attempts() {
     assert!(sentence.ends_with("likely cause: threads of a rank (4 and 2)."), "{sentence}");
     let text = text(&comparison);
     assert!(text.contains("\n   from step 3 with hosts n7 (before n1), threads 2 (before 4)\n"), "{text}");
+}
+
+#[test]
+fn ranks_and_precisions_are_those_of_the_step_that_differs() {
+    let grown = |files: &mut Files| {
+        let first = files.plan["environment"].clone();
+        let mut before = first.clone();
+        before["threads"] = json!(2);
+        let mut now = first;
+        (now["first_step"], now["hosts"]) = (json!(3), json!(["n1", "n1"]));
+        now["precision"] = json!("bf16");
+        files.plan["nproc"] = json!(2);
+        files.plan["earlier_environments"] = json!([before]);
+        files.plan["environment"] = now;
+    };
+    let early = |files: &mut Files| {
+        grown(files);
+        files.other_losses(3e-7);
+    };
+    let comparison = compare(early, 0.0).unwrap();
+    assert!(
+        comparison.sentence().ends_with("likely cause: threads of a rank (4 and 2)."),
+        "{}",
+        comparison.sentence()
+    );
+    let text = text(&comparison);
+    assert!(text.contains("from step 3 with ranks 2 (before 1), "), "{text}");
+    let late = |files: &mut Files| {
+        grown(files);
+        files.change_from(3, "/loss", |step| json!(2.0 / step as f64 * 1.001));
+    };
+    let sentence = compare(late, 0.0).unwrap().sentence();
+    assert!(sentence.starts_with("Different by rounding from step 3"), "{sentence}");
+    assert!(sentence.contains("likely cause: ranks (1 and 2)"), "{sentence}");
+}
+
+#[test]
+fn a_setting_with_a_small_effect_is_no_rounding() {
+    let decay = |files: &mut Files| {
+        files.set("lr = 0.5", "lr = 0.5\nweight_decay = 0.1");
+        files.change_from(2, "/loss", |step| json!(2.0 / step as f64 * (1.0 + 2e-6)));
+    };
+    let alone = compare(decay, 0.0).unwrap().sentence();
+    assert!(alone.starts_with("Different from step 2") && alone.contains("optim.weight_decay"), "{alone}");
+    let both = |files: &mut Files| {
+        decay(files);
+        files.plan["environment"]["threads"] = json!(8);
+    };
+    let both = compare(both, 0.0).unwrap().sentence();
+    assert!(both.starts_with("Different by rounding") && both.contains("optim.weight_decay"), "{both}");
 }
 
 #[test]

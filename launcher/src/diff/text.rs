@@ -28,7 +28,8 @@ pub(super) fn text(comparison: &Comparison) -> String {
             "\nNot compared: an earlier version of dtrain did not record samples, versions and machines in all of these runs.\n",
         );
     }
-    out
+    // Paths and names may hold anything.
+    out.chars().map(|c| if c.is_control() && c != '\n' { ' ' } else { c }).collect()
 }
 
 fn add_inputs(comparison: &Comparison, out: &mut String) {
@@ -94,7 +95,7 @@ fn add_results(comparison: &Comparison, out: &mut String) {
 
 fn row(comparison: &Comparison, one: &Difference) -> Vec<String> {
     let [a, b] = one.values.each_ref().map(|value| cut(&value.words()));
-    let rounding = if comparison.is_rounding(one.kind, one.relative) { " (rounding)" } else { "" };
+    let rounding = if comparison.is_rounding(one.step, one.kind, one.relative) { " (rounding)" } else { "" };
     let relative = one.relative.map(|relative| format!("{relative:.1e}{rounding}")).unwrap_or_default();
     let largest = one.largest.filter(|(_, step)| *step != one.step);
     let largest = largest.map(|(size, step)| format!("{size:.1e} at step {step}")).unwrap_or_default();

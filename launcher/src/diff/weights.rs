@@ -2,6 +2,7 @@
 
 use super::run::Run;
 use anyhow::Context;
+use dtrain_common::files::none_if_missing;
 use dtrain_common::manifest::Manifest;
 use dtrain_common::safetensors_file::{Dtype, SafetensorsFile, StoredTensor};
 use half::{bf16, f16};
@@ -55,8 +56,8 @@ pub(super) struct Compared {
     /// Steps whose checkpoints are equal, before the first that differ.
     pub(super) equal: Vec<u64>,
     pub(super) different: Option<Checkpoints>,
-    /// The largest relative difference that the tolerance allowed.
-    pub(super) allowed: f64,
+    /// The largest relative difference that the tolerance allowed, if it allowed one.
+    pub(super) allowed: Option<f64>,
 }
 
 /// Compares the checkpoints of common steps, up to the first that differ.
@@ -67,10 +68,14 @@ pub(super) fn compare(a: &Run, b: &Run, tolerance: f64) -> anyhow::Result<Compar
         let folders = folders.each_ref().map(|folder| folder.as_path());
         let mut checkpoints = Checkpoints { step, ..Checkpoints::default() };
         let files = [tensor_files(folders[0])?, tensor_files(folders[1])?];
+        // A running training removes old checkpoints.
+        if files.iter().any(Vec::is_empty) {
+            continue;
+        }
         for name in files[0].iter().filter(|name| files[1].contains(name)) {
             let allowed = compare_files(folders, name, tolerance, &mut checkpoints)
                 .with_context(|| format!("cannot compare {name} of step {step}"))?;
-            compared.allowed = compared.allowed.max(allowed);
+            compared.allowed = [compared.allowed, allowed].into_iter().flatten().reduce(f64::max);
         }
         for (letter, own, others) in [("A", &files[0], &files[1]), ("B", &files[1], &files[0])] {
             let alone = own.iter().filter(|name| !others.contains(name));
@@ -88,10 +93,12 @@ pub(super) fn compare(a: &Run, b: &Run, tolerance: f64) -> anyhow::Result<Compar
     Ok(compared)
 }
 
-/// Returns the names of the files with tensors.
+/// Returns the names of the files with tensors; none if the folder is gone.
 fn tensor_files(folder: &Path) -> anyhow::Result<Vec<String>> {
-    let entries = fs::read_dir(folder).with_context(|| format!("cannot list {}", folder.display()))?;
-    let names = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
+    let entries = none_if_missing(fs::read_dir(folder));
+    let entries = entries.with_context(|| format!("cannot list {}", folder.display()))?;
+    let names =
+        entries.into_iter().flatten().flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
     let mut names: Vec<_> = names.filter(|name| name.ends_with(".safetensors")).collect();
     names.sort_unstable();
     Ok(names)
@@ -107,14 +114,14 @@ fn damaged(folder: &Path, checkpoints: &Checkpoints) -> Vec<String> {
     files.into_iter().filter(is_damaged).map(str::to_owned).collect()
 }
 
-/// Compares two files of a name. Returns the largest relative difference that the tolerance allowed.
+/// Compares two files of a name. Returns the largest relative difference that the tolerance allowed, if it allowed one.
 fn compare_files(
     folders: [&Path; 2],
     name: &str,
     tolerance: f64,
     found: &mut Checkpoints,
-) -> anyhow::Result<f64> {
-    let mut allowed = 0.0f64;
+) -> anyhow::Result<Option<f64>> {
+    let mut allowed: Option<f64> = None;
     let open = |folder: &Path| {
         let path = folder.join(name);
         SafetensorsFile::open(&path).with_context(|| format!("cannot read {}", path.display()))
@@ -136,7 +143,7 @@ fn compare_files(
         let Some(tensor) = compare_tensors((&a, mine), (&b, other), name)? else { continue };
         // Without a tolerance the sign of a zero counts, too.
         match tolerance > 0.0 && tensor.relative <= tolerance {
-            true => allowed = allowed.max(tensor.relative),
+            true => allowed = Some(allowed.unwrap_or(0.0).max(tensor.relative)),
             false => found.different.push(tensor),
         }
     }
@@ -164,16 +171,11 @@ fn compare_tensors(
         b.read(theirs, offset, other)?;
         offset += length as u64;
         for (own, other) in own.chunks_exact(width).zip(other.chunks_exact(width)) {
-            let values = [own, other].map(|bytes| number(mine.dtype, bytes));
-            most = values
-                .into_iter()
-                .filter(|value| value.is_finite())
-                .fold(most, |most, value| most.max(value.abs()));
+            let values = [own, other].map(|bytes| Element::of(mine.dtype, bytes));
+            most = values.iter().fold(most, |most, value| most.max(value.size()));
             if own != other {
                 differing += 1;
-                // A number that is not finite, or another one that is not.
-                let is_finite = values[0].is_finite() && values[1].is_finite();
-                largest = largest.max(if is_finite { (values[0] - values[1]).abs() } else { f64::INFINITY });
+                largest = largest.max(values[0].distance(&values[1]));
             }
         }
     }
@@ -185,22 +187,53 @@ fn compare_tensors(
     Ok(Some(Tensor { file, name, elements: [differing, mine.elements()], largest, relative: part }))
 }
 
-/// Returns a number of a tensor. Those of unknown types are their first byte.
-fn number(dtype: Dtype, bytes: &[u8]) -> f64 {
-    let of = || {
-        Some(match dtype {
-            Dtype::F32 => f64::from(f32::from_le_bytes(bytes.try_into().ok()?)),
-            Dtype::F64 => f64::from_le_bytes(bytes.try_into().ok()?),
-            Dtype::F16 => f16::from_le_bytes(bytes.try_into().ok()?).to_f64(),
-            Dtype::BF16 => bf16::from_le_bytes(bytes.try_into().ok()?).to_f64(),
-            Dtype::I64 => i64::from_le_bytes(bytes.try_into().ok()?) as f64,
-            Dtype::I32 => f64::from(i32::from_le_bytes(bytes.try_into().ok()?)),
-            Dtype::I16 => f64::from(i16::from_le_bytes(bytes.try_into().ok()?)),
-            Dtype::I8 => f64::from(i8::from_le_bytes(bytes.try_into().ok()?)),
-            _ => f64::from(*bytes.first()?),
-        })
-    };
-    of().unwrap_or(f64::NAN)
+/// A number of a tensor.
+enum Element {
+    Float(f64),
+    Whole(i128),
+    /// Of a type that is not compared by value: any difference is a large one.
+    Unknown,
+}
+
+impl Element {
+    fn of(dtype: Dtype, bytes: &[u8]) -> Self {
+        let of = || {
+            Some(match dtype {
+                Dtype::F32 => Self::Float(f32::from_le_bytes(bytes.try_into().ok()?).into()),
+                Dtype::F64 => Self::Float(f64::from_le_bytes(bytes.try_into().ok()?)),
+                Dtype::F16 => Self::Float(f16::from_le_bytes(bytes.try_into().ok()?).to_f64()),
+                Dtype::BF16 => Self::Float(bf16::from_le_bytes(bytes.try_into().ok()?).to_f64()),
+                Dtype::I64 => Self::Whole(i64::from_le_bytes(bytes.try_into().ok()?).into()),
+                Dtype::I32 => Self::Whole(i32::from_le_bytes(bytes.try_into().ok()?).into()),
+                Dtype::I16 => Self::Whole(i16::from_le_bytes(bytes.try_into().ok()?).into()),
+                Dtype::I8 => Self::Whole(i8::from_le_bytes(bytes.try_into().ok()?).into()),
+                Dtype::U64 => Self::Whole(u64::from_le_bytes(bytes.try_into().ok()?).into()),
+                Dtype::U32 => Self::Whole(u32::from_le_bytes(bytes.try_into().ok()?).into()),
+                Dtype::U16 => Self::Whole(u16::from_le_bytes(bytes.try_into().ok()?).into()),
+                Dtype::U8 | Dtype::BOOL => Self::Whole((*bytes.first()?).into()),
+                _ => return None,
+            })
+        };
+        of().unwrap_or(Self::Unknown)
+    }
+
+    /// Returns the absolute value; 0 of one that is not finite.
+    fn size(&self) -> f64 {
+        match self {
+            Self::Float(value) if value.is_finite() => value.abs(),
+            Self::Whole(value) => value.unsigned_abs() as f64,
+            _ => 0.0,
+        }
+    }
+
+    /// Returns the distance of two that have other bits; infinite if one is not finite, or is another one that is not.
+    fn distance(&self, other: &Self) -> f64 {
+        match (self, other) {
+            (Self::Float(a), Self::Float(b)) if a.is_finite() && b.is_finite() => (a - b).abs(),
+            (Self::Whole(a), Self::Whole(b)) => a.abs_diff(*b) as f64,
+            _ => f64::INFINITY,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -228,6 +261,16 @@ mod tests {
     }
 
     #[test]
+    fn whole_numbers_are_compared_exactly() {
+        let distance = |dtype, a: &[u8], b: &[u8]| Element::of(dtype, a).distance(&Element::of(dtype, b));
+        let [a, b] = [256u32, 512].map(u32::to_le_bytes);
+        assert_eq!(distance(Dtype::U32, &a, &b), 256.0);
+        let [a, b] = [1i64 << 60, (1 << 60) + 1].map(i64::to_le_bytes);
+        assert_eq!(distance(Dtype::I64, &a, &b), 1.0);
+        assert_eq!(distance(Dtype::F8_E4M3, &[1], &[2]), f64::INFINITY);
+    }
+
+    #[test]
     fn tensors_are_compared_by_name() {
         let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
         let folders = folders.each_ref().map(|folder| folder.path());
@@ -241,7 +284,7 @@ mod tests {
         let whole: (&str, &[f32]) = ("w", &[1.0, -4.0, 2.0]);
         assert_eq!(
             compared(&[whole], &[whole], 0.0),
-            (Checkpoints { tensors: 1, ..Checkpoints::default() }, 0.0)
+            (Checkpoints { tensors: 1, ..Checkpoints::default() }, None)
         );
         let (found, _) = compared(&[whole, ("a", &[1.0])], &[("w", &[1.0, -4.0, 2.5]), ("b", &[1.0])], 0.0);
         let tensor = Tensor {
@@ -253,7 +296,7 @@ mod tests {
         };
         assert_eq!(found.different, [tensor]);
         assert_eq!(found.unmatched, ["only A has a in m.safetensors", "only B has b in m.safetensors"]);
-        assert_eq!(compared(&[whole], &[("w", &[1.0, -4.0, 2.5])], 0.2).1, 0.125);
+        assert_eq!(compared(&[whole], &[("w", &[1.0, -4.0, 2.5])], 0.2).1, Some(0.125));
         assert!(compared(&[("z", &[0.0])], &[("z", &[-0.0])], 0.0).0.different.len() == 1);
         assert!(
             compared(&[whole], &[("w", &[1.0])], 0.5).0.unmatched[0]

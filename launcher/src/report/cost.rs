@@ -125,7 +125,10 @@ pub(super) fn time(metrics: &Metrics, run_dir: &RunDir) -> Value {
     }
     json!({
         "rows": rows, "step_ms": step_ms, "steps": known.len(), "first": known.len() - usual.len(),
-        "conclusion": Verdict::of_run(run_dir).map(|verdict| verdict.sentence),
+        "conclusion": Verdict::of_run(run_dir).map(|verdict| {
+            let steps = if verdict.is_of_timeline { "Steps of the timeline" } else { "The last steps" };
+            format!("{steps}: {verdict}")
+        }),
         "checkpoints": metrics.checkpoints.count, "checkpoint_bytes": metrics.checkpoints.last_bytes,
     })
 }

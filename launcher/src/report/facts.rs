@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::metrics::{Column, Evaluation, Metrics};
 use super::numbers::short;
+use crate::runs;
 use crate::times::about;
 
 /// Figures that stand for a run if it has no `checkpoint.best`, most telling first.
@@ -84,8 +85,7 @@ impl Sources<'_> {
             let total = total.map(|total| format!(" of {}", grouped(total))).unwrap_or_default();
             done.map(|done| format!("{}{total} {what}", grouped(done)))
         };
-        let percent = step.zip(number("total_steps").filter(|total| *total > 0));
-        let percent = percent.map(|(step, total)| format!("{}%", 100 * step.min(total) / total));
+        let percent = runs::percent(step, number("total_steps")).map(|percent| format!("{percent}%"));
         let steps = of(step, number("total_steps"), "steps");
         let epochs = of(number("epoch").or(self.metrics.epoch), number("total_epochs"), "epochs");
         let left = self.summary["remaining_s"].as_f64();

@@ -24,6 +24,8 @@ pub(super) enum Column {
 }
 
 const COLUMNS: usize = 9;
+/// Seconds by which clocks of steps and of the process may differ.
+const SLACK_S: f64 = 0.05;
 
 /// What `metrics.jsonl` holds, in the order of the steps. A value that is missing or not finite is NaN.
 #[derive(Debug, Default)]
@@ -124,7 +126,10 @@ impl Metrics {
         }
         let value = |value: Option<f64>| value.unwrap_or(f64::NAN);
         let elapsed_s = line.elapsed_s.unwrap_or(0.0);
-        if !self.steps.is_empty() && elapsed_s < self.elapsed_s {
+        // Each process counts its own time: a later one has had less of it, or less than its step took since the line before.
+        let since = elapsed_s - self.elapsed_s;
+        let is_too_soon = line.step_ms.is_some_and(|ms| since < 0.9 * ms / 1e3 - SLACK_S);
+        if !self.steps.is_empty() && (since < 0.0 || is_too_soon) {
             self.starts.push(line.step);
         }
         self.elapsed_s = elapsed_s;

@@ -15,14 +15,14 @@ mod pictures;
 mod recipes;
 
 use std::collections::HashSet;
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, anyhow, bail};
 use dtrain_common::exit::ExitStatus;
-use dtrain_common::files::{none_if_missing, remedy, write_atomic};
+use dtrain_common::files::{remedy, write_atomic};
 use dtrain_common::text::{counted, size};
 use object::Run;
 
@@ -107,12 +107,17 @@ fn check_out(out: &Path) -> anyhow::Result<()> {
     if out.is_dir() {
         bail!("{shown} is a folder; name a file, such as {}", out.join(FILE_NAME).display());
     }
-    let opened = none_if_missing(File::open(out)).with_context(|| format!("cannot read {shown}"))?;
-    let Some(file) = opened else { return Ok(()) };
     let mut begin = Vec::new();
-    let is_file = file.metadata().is_ok_and(|about| about.is_file());
-    let read = if is_file { file.take(page::BEGIN.len() as u64).read_to_end(&mut begin) } else { Ok(0) };
-    read.with_context(|| format!("cannot read {shown}"))?;
+    match runs::files::open(out) {
+        Ok(None) => return Ok(()),
+        Ok(Some((file, _))) => {
+            let read = file.take(page::BEGIN.len() as u64).read_to_end(&mut begin);
+            read.with_context(|| format!("cannot read {shown}"))?;
+        }
+        // A pipe, which nobody writes to, would be read for ever.
+        Err(runs::files::Problem::NotAFile(_)) => {}
+        Err(problem) => bail!("cannot read {shown}: {problem}"),
+    }
     if begin != page::BEGIN.as_bytes() {
         bail!("{shown} exists and is not a report; name another file with -o");
     }

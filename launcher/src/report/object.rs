@@ -105,6 +105,7 @@ impl Run {
             "reason": result.reason,
             "attempts": attempts.iter().map(Attempt::object).collect::<Vec<_>>(),
             "recipe": text,
+            "is_comparable": recipe.is_some(),
         });
         Seen { object, recipe, task }
     }

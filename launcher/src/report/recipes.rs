@@ -27,7 +27,6 @@ pub(super) fn read(run_dir: &RunDir, problems: &mut Vec<String>) -> Option<(Stri
 pub(super) fn differences(recipes: &[Option<&AnyRecipe>]) -> Vec<Value> {
     let Some(first) = recipes.iter().copied().flatten().next() else { return Vec::new() };
     let own = own_settings(recipes);
-    let experiment: BTreeSet<String> = first.experiment(&own).into_iter().map(|(key, _)| key).collect();
     // By the rules of a resume: paths of programs and lengths of last stages do not count.
     let mut rows: Vec<(String, Vec<Option<String>>)> = Vec::new();
     for (place, recipe) in recipes.iter().enumerate() {
@@ -39,14 +38,16 @@ pub(super) fn differences(recipes: &[Option<&AnyRecipe>]) -> Vec<Value> {
             rows[known].1[place] = Some(there);
         }
     }
-    let of_experiment = |key: &str| {
-        experiment.iter().any(|own| {
+    // Keys of the experiment that do not count in a resume still differ.
+    let told: Vec<String> = rows.iter().map(|(key, _)| key.clone()).collect();
+    let is_told = |key: &str| {
+        told.iter().any(|own| {
             key == own || key.strip_prefix(own.as_str()).is_some_and(|rest| rest.starts_with(['.', '[']))
         })
     };
     let settings: Vec<_> = recipes.iter().map(|recipe| recipe.map(flat)).collect();
     let keys: BTreeSet<&String> = settings.iter().flatten().flat_map(BTreeMap::keys).collect();
-    for key in keys.into_iter().filter(|key| !of_experiment(key)) {
+    for key in keys.into_iter().filter(|key| !is_told(key)) {
         let unset = || "not set".to_owned();
         let value = |of: &BTreeMap<String, String>| of.get(key).cloned().unwrap_or_else(unset);
         let values: Vec<_> = settings.iter().map(|of| of.as_ref().map(value)).collect();
@@ -75,6 +76,12 @@ fn flat(recipe: &AnyRecipe) -> BTreeMap<String, String> {
             let key = format!("{prefix}{key}");
             match value {
                 toml::Value::Table(inner) => add(inner, &format!("{key}."), found),
+                toml::Value::Array(list) if list.iter().any(toml::Value::is_table) => {
+                    for (at, inner) in list.iter().enumerate() {
+                        let inner = inner.as_table().cloned().unwrap_or_default();
+                        add(&inner, &format!("{key}[{at}]."), found);
+                    }
+                }
                 other => {
                     found.insert(key, other.to_string());
                 }
@@ -116,6 +123,17 @@ mod tests {
         ]);
         assert_eq!(Value::from(rows), expected);
         assert!(differences(&[Some(&runs[0]), Some(&runs[0])]).is_empty());
+        // A resume may have other ends of the last stage, and other files of the same model.
+        let stages = |epochs: u32, file: &str| {
+            recipe(
+                "0.1",
+                &format!("[model]\nfile = \"{file}\"\n[[stage]]\nname = \"a\"\nepochs = {epochs}\n"),
+            )
+        };
+        let [a, b] = [stages(2, "/a.pt2"), stages(50, "/b.pt2")];
+        let keys = differences(&[Some(&a), Some(&b)]);
+        let keys: Vec<_> = keys.iter().map(|row| row["key"].as_str().unwrap()).collect();
+        assert_eq!(keys, ["model.file", "stage[0].epochs"]);
         assert!(differences(&[None, None]).is_empty());
     }
 }

@@ -188,4 +188,8 @@ fn folders_that_are_no_runs_and_files_that_are_no_reports_are_errors() {
     // A report is replaced.
     run(&args(std::slice::from_ref(&run_dir), None)).unwrap();
     run(&args(std::slice::from_ref(&run_dir), None)).unwrap();
+    let pipe = made.path("pipe");
+    let mkfifo = std::process::Command::new("mkfifo").arg(&pipe).status();
+    assert!(mkfifo.unwrap().success());
+    assert!(error(&[run_dir], Some(pipe)).contains("exists and is not a report"));
 }

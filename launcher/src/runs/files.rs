@@ -38,7 +38,7 @@ pub(crate) fn json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, Proble
 
 /// The last lines of a file.
 #[derive(Debug, Default)]
-pub(super) struct Tail {
+pub(crate) struct Tail {
     bytes: Vec<u8>,
     /// The latest change of the file.
     pub(super) changed: Option<SystemTime>,
@@ -46,7 +46,7 @@ pub(super) struct Tail {
 
 impl Tail {
     /// Reads the end of a file; empty if it is absent.
-    pub(super) fn read(path: &Path) -> Result<Self, Problem> {
+    pub(crate) fn read(path: &Path) -> Result<Self, Problem> {
         let Some((mut file, length)) = open(path)? else { return Ok(Self::default()) };
         let mut read = || {
             let from = file.seek(SeekFrom::Start(length.saturating_sub(TAIL)))?;
@@ -63,7 +63,7 @@ impl Tail {
     }
 
     /// Returns the lines from the last to the first, without a last line that is still being written.
-    pub(super) fn lines_backwards(&self) -> impl Iterator<Item = &[u8]> {
+    pub(crate) fn lines_backwards(&self) -> impl Iterator<Item = &[u8]> {
         let end = self.bytes.iter().rposition(|byte| *byte == b'\n').unwrap_or(0);
         self.bytes[..end].rsplit(|byte| *byte == b'\n')
     }

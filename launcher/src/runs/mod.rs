@@ -20,6 +20,7 @@ use anyhow::Context;
 use dtrain_common::exit::ExitStatus;
 use find::Found;
 use run::Run;
+pub(crate) use run::percent;
 use serde_json::Value;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};

@@ -35,7 +35,7 @@ impl PlanFile {
         }
         let of = |stage: &StagePlan| {
             let [first, last] = stage.steps;
-            epochs((last + 1).saturating_sub(first), stage.steps_per_epoch)
+            epochs(last.saturating_add(1).saturating_sub(first), stage.steps_per_epoch)
         };
         self.stages.iter().map(of).sum()
     }

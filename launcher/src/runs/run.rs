@@ -102,9 +102,14 @@ impl Run {
 
     /// Returns the whole percent of the steps that are done.
     pub(super) fn percent(&self) -> Option<u64> {
-        let total = self.total_steps.filter(|total| *total > 0)?;
-        Some((self.step?.min(total) as u128 * 100 / total as u128) as u64)
+        percent(self.step, self.total_steps)
     }
+}
+
+/// Returns the whole percent of the steps that are done.
+pub(crate) fn percent(step: Option<u64>, total: Option<u64>) -> Option<u64> {
+    let total = total.filter(|total| *total > 0)?;
+    Some((step?.min(total) as u128 * 100 / total as u128) as u64)
 }
 
 #[derive(Default)]

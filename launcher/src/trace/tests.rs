@@ -76,7 +76,7 @@ fn run(ranks: &[Made]) -> (tempfile::TempDir, RunDir) {
 
 fn verdict(ranks: &[Made]) -> (Bound, String) {
     let (_folder, run_dir) = run(ranks);
-    let Verdict { bound, sentence } = Verdict::of_run(&run_dir).unwrap();
+    let Verdict { bound, sentence, .. } = Verdict::of_run(&run_dir).unwrap();
     (bound, sentence)
 }
 

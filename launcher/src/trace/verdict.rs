@@ -4,10 +4,10 @@ use super::advice::Settings;
 use super::read::Traces;
 use super::shares::{Bound, NOTABLE, Shares, communication, percent, shares};
 use super::times::Times;
+use crate::runs::files::Tail;
 use dtrain_common::run_dir::RunDir;
 use serde_json::Value;
 use std::fmt;
-use std::fs;
 
 /// Steps of `metrics.jsonl` that are looked at, from the end.
 const LAST_STEPS: usize = 100;
@@ -17,6 +17,8 @@ const LAST_STEPS: usize = 100;
 pub(crate) struct Verdict {
     pub(crate) bound: Bound,
     pub(crate) sentence: String,
+    /// Whether it is about the steps of a timeline, and not about the last ones of the run.
+    pub(crate) is_of_timeline: bool,
 }
 
 impl fmt::Display for Verdict {
@@ -60,7 +62,7 @@ impl Verdict {
                 percent(of_run.data)
             ));
         }
-        Some(Self { bound, sentence })
+        Some(Self { bound, sentence, is_of_timeline: true })
     }
 
     /// Returns the verdict by the waits of rank 0 in `metrics.jsonl`.
@@ -70,21 +72,24 @@ impl Verdict {
             Bound::Launches | Bound::Arithmetic => Bound::Computing,
             bound => bound,
         };
-        Some(Self { bound, sentence: Settings::of(run_dir).sentence_of_metrics(bound, &shares) })
+        Some(Self {
+            bound,
+            sentence: Settings::of(run_dir).sentence_of_metrics(bound, &shares),
+            is_of_timeline: false,
+        })
     }
 }
 
 /// Returns the parts of a step in which rank 0 waits, over the last steps of `metrics.jsonl`; None without a step.
 fn waits_of_metrics(run_dir: &RunDir) -> Option<Shares> {
-    let text = fs::read(run_dir.metrics()).ok()?;
-    let lines = text.rsplit(|byte| *byte == b'\n');
+    let tail = Tail::read(&run_dir.metrics()).ok()?;
     let waits = |line: &[u8]| {
         let line: Value = serde_json::from_slice(line).ok()?;
         let number = |value: &Value| value.as_f64().filter(|number| number.is_finite());
         let wait = line.get("wait_ms")?;
         Some([line.get("step_ms").and_then(number)?, number(&wait["data"])?, number(&wait["comm"])?])
     };
-    let mut steps: Vec<[f64; 3]> = lines.filter_map(waits).take(LAST_STEPS).collect();
+    let mut steps: Vec<[f64; 3]> = tail.lines_backwards().filter_map(waits).take(LAST_STEPS).collect();
     // The first step prepares what later ones have.
     if steps.len() > 1 && steps.len() < LAST_STEPS {
         steps.pop();

@@ -77,7 +77,7 @@ fn a_page_has_the_values_of_a_run_that_was_resumed() {
     );
     let time = &seen["time"];
     assert_eq!((&time["steps"], &time["first"]), (&json!(6), &json!(2)));
-    assert!(time["conclusion"].as_str().unwrap().starts_with("bound by "));
+    assert!(time["conclusion"].as_str().unwrap().starts_with("The last steps: bound by "));
 
     expect_exit_code(&sandbox.dtrain(&["report", "run", "other", "-o", "both.html"]).output().unwrap(), 0);
     let both = data(&sandbox, "both.html");

@@ -72,6 +72,22 @@ impl Content {
     }
 }
 
+/// One of the requests that are being answered, also if answering panics.
+struct Counted(Arc<AtomicUsize>);
+
+impl Counted {
+    fn new(all: &Arc<AtomicUsize>) -> Self {
+        all.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(all))
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// Starts to answer, until the process ends.
 pub(super) fn start(listener: TcpListener, site: Arc<Site>) -> io::Result<()> {
     let threads = Arc::new(AtomicUsize::new(0));
@@ -85,16 +101,14 @@ pub(super) fn start(listener: TcpListener, site: Arc<Site>) -> io::Result<()> {
             if threads.load(Ordering::Relaxed) >= MOST {
                 continue;
             }
-            threads.fetch_add(1, Ordering::Relaxed);
-            let (site, counted) = (Arc::clone(&site), Arc::clone(&threads));
+            let (site, counted) = (Arc::clone(&site), Counted::new(&threads));
             let answer = move || {
+                let _counted = counted;
                 // A browser that is gone needs no answer.
                 let _ = serve(&stream, &site);
-                counted.fetch_sub(1, Ordering::Relaxed);
             };
-            if thread::Builder::new().name("page".into()).spawn(answer).is_err() {
-                threads.fetch_sub(1, Ordering::Relaxed);
-            }
+            // Without a thread, the browser asks again.
+            let _ = thread::Builder::new().name("page".into()).spawn(answer);
         }
     };
     thread::Builder::new().name("pages".into()).spawn(accept).map(drop)

@@ -117,3 +117,12 @@ fn a_folder_in_place_of_the_file_is_a_problem_and_no_file_is_none() {
     assert!(!Reader::new(folder.path().join("metrics.jsonl")).read().unwrap());
     assert!(Reader::new(folder.path().to_owned()).read().is_err());
 }
+
+#[test]
+fn a_process_whose_first_step_is_longer_than_the_one_before_it_ran_is_a_start() {
+    let line = |step: u64, elapsed_s: f64, step_ms: f64| {
+        format!("{{\"step\":{step},\"loss\":1.0,\"elapsed_s\":{elapsed_s},\"step_ms\":{step_ms}}}\n")
+    };
+    let text = line(1, 1.0, 900.0) + &line(2, 1.1, 99.0) + &line(3, 3.0, 2990.0) + &line(4, 3.1, 120.0);
+    assert_eq!(File::new(&text).1.metrics.starts, [3]);
+}

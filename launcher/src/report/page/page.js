@@ -92,7 +92,7 @@ function timing(run) {
     { text: el("div", { class: "bar measured", style: "width:" + Math.max(0, 100 * row.part).toFixed(2) + "%" }), class: "bars" },
   ]);
   return [
-    time.conclusion && el("p", {}, `${time.conclusion[0].toUpperCase()}${time.conclusion.slice(1)}.`),
+    time.conclusion && el("p", {}, time.conclusion + "."),
     table(["", right("a step"), right("the whole run"), right(""), ""], rows, { class: "full" }),
     el("p", { class: "note" }, "A step takes " + number(time.step_ms) + " ms, the mean of " + number(time.steps - time.first) + " steps"
       + (time.first > 0 ? " without the first of each process" : "") + ", on rank 0."
@@ -117,7 +117,8 @@ function memory(run) {
       table(["", right(el("span", { class: "key planned" }, "planned")), right(el("span", { class: "key", style: "--colour: var(--c0)" }, "measured")), { class: "bars" }], rows, { class: "full" }),
       el("p", { class: "note" }, typeof of.step === "number" ? "Measured on rank 0 at its largest peak, step " + number(of.step) + "." : "Nothing was measured.",
         typeof of.budget === "number" ? " The budget of a rank is " + bytes(of.budget) + "." : "",
-        of.planned_peak === null ? " The plan computed parameters, gradients and optimizer only, since the recipe states the micro-batch." : ""),
+        of.planned_peak !== null ? "" : of.rows.some((row) => typeof row.planned === "number")
+          ? " The plan computed parameters, gradients and optimizer only, since the recipe states the micro-batch." : " No plan of it is known."),
     ];
   };
   const ranks = run.ranks.length > 1 && el("p", { class: "note" }, "Peak of each rank: " + run.ranks.slice(0, 64).map(bytes).join(", ") + (run.ranks.length > 64 ? ", ..." : "") + ".");
@@ -240,10 +241,10 @@ function several(data) {
     el("div", { class: "head" }, el("h1", {}, runs.length + " runs")), box(data.problems),
     part("Compared", table(["run", "state", ...labels], rows)),
     part("Settings that differ", settings.length > 0 ? table(["setting", ...runs.map((run) => run.name)], settings)
-      : el("p", {}, runs.every((run) => run.recipe) ? "The recipes of these runs are equal." : "Not all of these runs have a recipe.")),
+      : el("p", {}, runs.every((run) => run.is_comparable) ? "The recipes of these runs are equal." : "Not all of these runs have a recipe that can be read.")),
     part("Curves", el("div", { class: "charts" }, specs.map((spec) => chart(spec, [], [], range))), reduced(specs, data.spans)),
     runs.map((run) => el("details", { class: "run", id: run.name },
-      el("summary", {}, run.name), head(run).slice(1), keysOfMarks(run), sections(run))),
+      el("summary", {}, run.name), head(run).slice(1), part("Curves", curves(run, data.spans)), sections(run))),
   ];
 }
 

@@ -15,7 +15,7 @@ function number(value) {
   const size = Math.abs(value);
   if (Number.isInteger(value) && size < 1e15) return value.toLocaleString("en-US");
   if (size !== 0 && (size < 1e-3 || size >= 1e6)) return value.toExponential(2).replace("e+", "e");
-  return value.toPrecision(4);
+  return size >= 1e4 ? Math.round(value).toLocaleString("en-US") : value.toPrecision(4);
 }
 
 function bytes(value) {

@@ -63,7 +63,7 @@ impl History {
 
     fn evaluate(&mut self, eval: &EvalLine) {
         let set = eval.set_name();
-        for (name, value) in eval.figures().into_iter().filter(|(_, value)| value.is_finite()) {
+        for (name, value) in eval.figures() {
             let is_this = |figure: &Figure| figure.set == set && figure.name == name;
             let place = self.figures.iter().position(is_this).or_else(|| {
                 let has_room = self.figures.len() < MOST;
