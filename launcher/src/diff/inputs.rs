@@ -221,7 +221,7 @@ pub(super) fn attempts(run: &Run) -> Vec<String> {
 }
 
 /// Returns the settings by their whole names.
-fn flat(table: &toml::Table) -> BTreeMap<String, String> {
+pub(crate) fn flat(table: &toml::Table) -> BTreeMap<String, String> {
     fn add(name: String, value: &toml::Value, found: &mut BTreeMap<String, String>) {
         match value {
             toml::Value::Table(table) => {

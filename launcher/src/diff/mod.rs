@@ -15,6 +15,7 @@ use crate::cli::DiffArgs;
 use crate::stdout::print;
 use comparison::{Comparison, Verdict};
 use dtrain_common::exit::ExitStatus;
+pub(crate) use inputs::flat;
 use run::Run;
 use std::process::ExitCode;
 

@@ -154,7 +154,7 @@ mod tests {
         assert_eq!(step(&[10, 20, 30, 40]).changed_sample(&step(&[17, 22, 30, 45])), None);
         assert_eq!(step(&[10, 20]).changed_sample(&step(&[10, 20])), None);
         assert_eq!(step(&[]).changed_sample(&step(&[10, 20])), None);
-        // No number of a sample has so many bits.
+        // The number of a sample has 32 bits.
         assert_eq!(step(&[10; 41]).changed_sample(&step(&[17; 41])), None);
     }
 

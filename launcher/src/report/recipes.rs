@@ -7,6 +7,9 @@ use dtrain_common::run_dir::RunDir;
 use serde_json::{Value, json};
 use toml::Table;
 
+use crate::changed_recipe::table_of;
+use crate::diff::flat;
+
 /// Reads the recipe of a run: its text, and its settings; `None` for a program.
 pub(super) fn read(run_dir: &RunDir, problems: &mut Vec<String>) -> Option<(String, Option<AnyRecipe>)> {
     let path = run_dir.recipe();
@@ -45,7 +48,8 @@ pub(super) fn differences(recipes: &[Option<&AnyRecipe>]) -> Vec<Value> {
             key == own || key.strip_prefix(own.as_str()).is_some_and(|rest| rest.starts_with(['.', '[']))
         })
     };
-    let settings: Vec<_> = recipes.iter().map(|recipe| recipe.map(flat)).collect();
+    let settings: Vec<_> =
+        recipes.iter().map(|recipe| recipe.map(|recipe| flat(&table_of(recipe)))).collect();
     let keys: BTreeSet<&String> = settings.iter().flatten().flat_map(BTreeMap::keys).collect();
     for key in keys.into_iter().filter(|key| !is_told(key)) {
         let unset = || "not set".to_owned();
@@ -67,32 +71,6 @@ fn own_settings(recipes: &[Option<&AnyRecipe>]) -> Vec<(String, String)> {
     };
     let keys: BTreeSet<String> = keys("data").chain(keys("model")).collect();
     keys.into_iter().map(|key| (key, "not set".to_owned())).collect()
-}
-
-/// Returns every setting by its dotted key.
-fn flat(recipe: &AnyRecipe) -> BTreeMap<String, String> {
-    fn add(table: &Table, prefix: &str, found: &mut BTreeMap<String, String>) {
-        for (key, value) in table {
-            let key = format!("{prefix}{key}");
-            match value {
-                toml::Value::Table(inner) => add(inner, &format!("{key}."), found),
-                toml::Value::Array(list) if list.iter().any(toml::Value::is_table) => {
-                    for (at, inner) in list.iter().enumerate() {
-                        let inner = inner.as_table().cloned().unwrap_or_default();
-                        add(&inner, &format!("{key}[{at}]."), found);
-                    }
-                }
-                other => {
-                    found.insert(key, other.to_string());
-                }
-            }
-        }
-    }
-    let mut found = BTreeMap::new();
-    if let Ok(toml::Value::Table(table)) = toml::Value::try_from(recipe) {
-        add(&table, "", &mut found);
-    }
-    found
 }
 
 #[cfg(test)]
